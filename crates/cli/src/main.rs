@@ -1,7 +1,8 @@
 //! The `trapline` command: typed words, ready arguments, a verb, an exit status.
 //!
-//! In: the command line. Out: reports on standard output (or standard error, or `-o`), messages on standard error, 0
-//! done, 1 failed, 2 usage, 3 nothing could be probed, or a launched command's own status. Does not: know how tracing works.
+//! In: the command line. Out: reports on standard output (or standard error, or `-o`), and messages on
+//! standard error. The exit status is 0 for done, 1 for failed, 2 for usage, 3 if nothing could be probed, or
+//! a launched command's own. Does not: know how tracing works.
 #![forbid(unsafe_code)]
 
 mod args;

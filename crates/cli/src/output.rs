@@ -1,8 +1,9 @@
 //! Where reports go, and what a failed write means.
 //!
-//! A reader that went away (EPIPE, a terminal that hung up) ends the run in good order; a full disk ends it with an
-//! error. Both only after the target is itself again: the caller detaches first. A file is opened before any process is touched, and what it held
-//! is gone only once there is a session to report of (OUT-1), so that a mistyped probe costs nobody yesterday's report.
+//! A reader that is gone (EPIPE, a terminal that hung up) ends the run in good order; a full disk ends it
+//! with an error. Both happen only after the target is restored, since the caller detaches first. A file is
+//! opened before any process is touched. Its old content is removed only once there is a session to report on
+//! (OUT-1), so a mistyped probe does not destroy yesterday's report.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,18 +16,18 @@ use crate::serve::outlets::OutletError;
 /// Why nothing more can be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutputError {
-    /// Nobody reads any more.
+    /// The reader is gone.
     #[error("the reader of our output is gone")]
     Gone,
-    /// The file cannot be made.
+    /// The file cannot be opened.
     #[error("cannot write to {file}: {source}; choose another file with -o")]
     Open {
         /// The file.
         file: String,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// Metrics were not taken.
+    /// Metrics could not be delivered.
     #[error(transparent)]
     Outlet(#[from] OutletError),
     /// A write failed.
@@ -34,17 +35,17 @@ pub(crate) enum OutputError {
     Write {
         /// The file or stream.
         file: String,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
 }
 
-/// A place for reports.
+/// An output for reports.
 #[derive(Debug)]
 pub(crate) enum Output {
     /// Standard output.
     Stdout,
-    /// Standard error: the launched command owns standard output.
+    /// Standard error, because the launched command uses standard output.
     Stderr,
     /// `-o FILE`.
     File(Place),
@@ -55,18 +56,20 @@ pub(crate) enum Output {
 pub(crate) struct Place {
     path: PathBuf,
     file: File,
-    /// It was not there before.
+    /// Whether we created it.
     is_new: bool,
 }
 
 impl Output {
-    /// Opens the place that `sink` names; `shared` when a launched command writes to our standard output.
+    /// Opens the output that `sink` names. `shared` is true when a launched command writes to our standard
+    /// output.
     pub(crate) fn open(sink: &Sink, shared: bool) -> Result<Self, OutputError> {
         let mut output = Self::reserve(sink, shared)?;
         output.begin()?;
         Ok(output)
     }
-    /// The same for who may find that there is nothing to report of: then [`release`](Self::release), else [`begin`](Self::begin).
+    /// Opens it without changing a file. The caller then calls [`begin`](Self::begin), or
+    /// [`release`](Self::release) if there is nothing to report on.
     pub(crate) fn reserve(sink: &Sink, shared: bool) -> Result<Self, OutputError> {
         match &sink.output {
             Some(path) => {
@@ -77,15 +80,16 @@ impl Output {
             None => Ok(Self::Stdout),
         }
     }
-    /// What a file held is gone from here on.
+    /// Empties the file; its old content is gone from here on.
     pub(crate) fn begin(&mut self) -> Result<(), OutputError> {
         let Self::File(place) = self else { return Ok(()) };
         place.empty().map_err(|source| OutputError::Open { file: self.name(), source })
     }
-    /// Nothing was begun: a file that was made for it goes, and another one is as it was.
+    /// Gives up an output in which nothing was begun. A file that was created for it is removed, and any
+    /// other file is left unchanged.
     pub(crate) fn release(&self) {
         if let Self::File(Place { path, is_new: true, .. }) = self {
-            // Who took it away meanwhile was quicker.
+            // Another process may have removed it already.
             drop(fs::remove_file(path));
         }
     }
@@ -93,11 +97,11 @@ impl Output {
     pub(crate) const fn is_stderr(&self) -> bool {
         matches!(self, Self::Stderr)
     }
-    /// Writes all of a text, harmless to a terminal. What is escaped so means the same in JSON.
+    /// Writes all of a text, made safe for a terminal. The escapes mean the same in JSON.
     pub(crate) fn print(&mut self, text: &str) -> Result<(), OutputError> {
         self.bytes(visible::lines(text).as_bytes())
     }
-    /// Writes all of what may be no text.
+    /// Writes bytes that may not be text.
     pub(crate) fn bytes(&mut self, text: &[u8]) -> Result<(), OutputError> {
         let result = match self {
             Self::Stdout => write(&mut io::stdout().lock(), text),
@@ -106,7 +110,7 @@ impl Output {
         };
         result.map_err(|source| match source.raw_os_error() {
             Some(EPIPE) => OutputError::Gone,
-            // A terminal that hung up says EIO.
+            // A terminal that hung up returns EIO.
             Some(EIO) if !matches!(self, Self::File(_)) => OutputError::Gone,
             _ => OutputError::Write { file: self.name(), source },
         })
@@ -126,7 +130,7 @@ impl Place {
         match File::create_new(path) {
             Ok(file) => Ok(place(file, true)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // A name that leads nowhere yet is made where it leads.
+                // The path may be a link to a file that does not exist yet. Then that file is created.
                 let is_new = !path.exists();
                 let opened = File::options().write(true).create(is_new).truncate(false).open(path);
                 opened.map(|file| place(file, is_new))
@@ -134,7 +138,7 @@ impl Place {
             Err(error) => Err(error),
         }
     }
-    /// Devices and pipes hold nothing.
+    /// Empties a regular file. Devices and pipes have no content to remove.
     fn empty(&self) -> io::Result<()> {
         if self.file.metadata()?.is_file() { self.file.set_len(0) } else { Ok(()) }
     }
@@ -148,7 +152,8 @@ fn write(to: &mut impl Write, text: &[u8]) -> io::Result<()> {
     to.flush()
 }
 
-/// A line for the user, on standard error. If nobody reads that, there is nobody to tell.
+/// Prints a line for the user on standard error. An error is ignored, since it could not be reported
+/// anywhere.
 pub(crate) fn say(line: &str) {
     drop(writeln!(io::stderr().lock(), "{}", visible::lines(line)));
 }

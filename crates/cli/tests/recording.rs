@@ -1,5 +1,6 @@
-//! `trace -o FILE.trapline` and `trace --from FILE`: what is read back is what the live command shows (DEC-1); lost and written are all
-//! hits (LOSS-2); a file of anybody's is read as far as it means anything (SAV-1, SAV-2).
+//! `trace -o FILE.trapline` and `trace --from FILE`. What is read back is what the live command shows
+//! (DEC-1). Lost and written records together are all hits (LOSS-2). A file that anyone may have written is
+//! read as far as it is valid (SAV-1, SAV-2).
 
 mod common;
 
@@ -14,11 +15,11 @@ use serde_json::Value;
 const PROBES: [&str; 2] = ["plain(int x) -> int", "main(int argc)"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A recording tracer; killed with the test.
+/// A tracer that records; killed when the test ends.
 struct Tracer(Child);
 
 impl Tracer {
-    /// Records a victim's calls of `plain`, from now on.
+    /// Starts to record a victim's calls of `plain`.
     fn start(file: &Scratch, pid: &str) -> Self {
         let mut command = common::trapline();
         command.args(["trace", "--entry-only", "-o", file.name(), "-p", pid, "plain(int x)"]);
@@ -26,7 +27,7 @@ impl Tracer {
         while !text(&run(&["status", "--json", "-p", pid]).stdout).contains("\"armed\"") {
             assert_eq!(tracer.0.try_wait().expect("ours"), None, "the tracer ended");
         }
-        // Whom it still holds would wait for it where it is stopped.
+        // A thread that it still holds would wait for it while the tracer is stopped.
         let status = format!("/proc/{pid}/status");
         while !std::fs::read_to_string(&status).expect("it lives").contains("TracerPid:\t0\n") {
             std::thread::yield_now();
@@ -37,7 +38,7 @@ impl Tracer {
         let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
     }
-    /// What it says at its end.
+    /// Its exit status and messages, once it has ended.
     fn end(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         let mut from = self.0.stderr.take().expect("piped");
@@ -70,7 +71,7 @@ fn contents(file: &Scratch) -> String {
     std::fs::read_to_string(&file.0).expect("written")
 }
 
-/// Without what differs between two runs of one program.
+/// A line without what differs between two runs of one program.
 fn alike(line: &str) -> String {
     if let Ok(mut object) = serde_json::from_str::<Value>(line) {
         for name in ["time_ns", "pid", "tid", "dur_ns", "seconds", "delta_seconds"] {
@@ -114,7 +115,7 @@ fn a_recording_shows_what_the_live_command_shows() {
             assert!(read.contains("hits: 3,001 recorded, 0 missed"), "the summary is in the file");
         }
     }
-    // On standard output, as by the live command.
+    // On standard output, as the live command writes it.
     let output = from(&recording, &[]);
     assert_eq!(calls(&text(&output.stdout)).len(), 3001);
     assert!(text(&output.stderr).contains("hits: 3,001 recorded"), "{}", text(&output.stderr));
@@ -145,7 +146,7 @@ fn what_is_read_can_be_chosen() {
         (text(&output.stdout).lines().count(), text(&output.stderr))
     };
     assert_eq!(lines(&["--max", "7", "-q"]).0, 7);
-    // Values are three times the argument and one more.
+    // The returned value is three times the argument plus one.
     let (some, said) = lines(&["--if", "x >= 2990 && ret != 8971"]);
     assert_eq!((some, said.contains("note: 2,991 calls are left out here")), (9, true), "{said}");
     for (condition, says) in [("y > 1", "`y` is unknown"), ("arg5 > 1", "argument that was not recorded")] {
@@ -155,7 +156,7 @@ fn what_is_read_can_be_chosen() {
     }
 }
 
-/// More hits than rings hold, while nobody takes any: they are in the file or lost, to the hit.
+/// More hits than the rings hold, while the tracer takes none. Every hit is either in the file or lost.
 #[test]
 fn lost_and_written_are_all_hits() {
     let recording = Scratch::new("lost.trapline");
@@ -163,11 +164,11 @@ fn lost_and_written_are_all_hits() {
     let tracer = Tracer::start(&recording, &victim.pid());
     let [few, ..] = victim.rounds(100);
     tracer.signal("-STOP");
-    // More than the rings of all CPUs hold together, since the victim may run on each of them.
+    // More than the rings of all CPUs hold together, since the victim may run on each CPU.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let [many, ..] = victim.rounds(200_000 * cpus);
     tracer.signal("-CONT");
-    // Some more, which find room again or do not.
+    // Some more, which find space again or do not.
     let [more, ..] = victim.rounds(1000);
     tracer.signal("-INT");
     let (status, said) = tracer.end();
@@ -202,7 +203,7 @@ fn what_a_killed_tracer_wrote_is_told() {
     }
     tracer.signal("-KILL");
     tracer.end();
-    // A block that was cut in two.
+    // Append a block that is cut off.
     let mut cut = std::fs::read(&recording.0).expect("written");
     cut.extend_from_slice(b"\x03\0\0\0\0\0\0\0\0\x10");
     std::fs::write(&recording.0, &cut).expect("ours");

@@ -1,8 +1,10 @@
-//! One batch of work on a seized process, in a thread of its own; when the thread ends the kernel lets everything go.
+//! One batch of work on a seized process, in a thread of its own. When that thread ends, the kernel detaches
+//! from all tracees.
 //!
-//! Input: a process. Output: a thread that may stop, call and be told of everything that happens in it. Invariants:
-//! TGT-2; no thread is stopped by seizing or by letting go; only threads that this thread traces are waited for.
-//! The stops themselves are served in `serve`, the choice of a thread for calls is in `choose`.
+//! Input: a process. Output: a thread that may stop the process, make calls in it, and receives every event
+//! of it. Invariants: TGT-2; neither seizing nor detaching stops a thread; only threads that this thread
+//! traces are waited for. The stops themselves are served in `serve`, the thread for calls is chosen in
+//! `choose`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,17 +20,18 @@ use crate::status::InCall;
 use crate::sys::clock::thread_id;
 use crate::sys::ptrace;
 
-/// What to listen for.
+/// Which events a batch reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchOptions {
-    /// Hold forked children at their first stop until [`Batch::release`] (else they are let go at once).
+    /// Hold forked children at their first stop until [`Batch::release`]. Without this they are detached at
+    /// once.
     pub hold_children: bool,
 }
 
 /// A signal action, as rt_sigaction takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Handler {
-    /// Function address, 0 for the default, 1 for ignore.
+    /// Address of the function; 0 for the default action, 1 for ignoring the signal.
     pub handler: u64,
     /// SA_ flags.
     pub flags: u64,
@@ -53,19 +56,20 @@ impl Handler {
     }
 }
 
-/// Something that a caller must know of.
+/// An event that the caller of a batch must handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A child process was born and is held at its first stop, if children are held.
     Forked {
-        /// Who forked.
+        /// The process that forked.
         parent: u32,
         /// The child's pid.
         child: u32,
-        /// It runs in its parent's memory (vfork, clone with CLONE_VM): nothing to patch. Never held.
+        /// It runs in its parent's memory (vfork, clone with CLONE_VM), so there is nothing to patch. Such a
+        /// child is never held.
         shares_memory: bool,
     },
-    /// A process runs another program now; nothing of ours is in it any more.
+    /// A process runs another program now; nothing of ours is left in it.
     Exec {
         /// Its pid.
         pid: u32,
@@ -74,40 +78,40 @@ pub enum Event {
     Exited {
         /// Its pid.
         pid: u32,
-        /// As `wait` gives it.
+        /// The status as `wait` gives it.
         status: i32,
     },
 }
 
-/// What one [`Batch::serve`] did.
+/// What one call of [`Batch::serve`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Served {
-    /// Guard traps whose thread was sent on.
+    /// Guard traps after which the thread was sent on.
     pub guards: u32,
-    /// Signals handed on.
+    /// Signals that were passed on.
     pub signals: u32,
     /// Births of threads.
     pub threads: u32,
 }
 
-/// Sums over a batch.
+/// Totals of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BatchReport {
-    /// Guard traps whose thread was sent on.
+    /// Guard traps after which the thread was sent on.
     pub guards: u64,
     /// Guard traps after which a reset SIGTRAP action and mask were put back.
     pub dispositions_restored: u64,
-    /// Signals handed on.
+    /// Signals that were passed on.
     pub signals: u64,
     /// Threads seized.
     pub threads: u64,
-    /// Calls that returned EINTR to the program because of us. 0 unless a repair was impossible.
+    /// Calls that returned EINTR to the program because of the tracer. 0 unless a repair was impossible.
     pub interrupted_syscalls: u64,
     /// Calls with a finite timeout that were restarted in full.
     pub restarted_timeouts: u64,
     /// Longest time that a thread was stopped, from our order to its release.
     pub longest_stop: Duration,
-    /// Time that threads were stopped for remote calls, in all.
+    /// Time for which threads were stopped for remote calls, in total.
     pub remote_stop: Duration,
 }
 
@@ -116,11 +120,11 @@ pub struct BatchReport {
 pub(crate) struct Tracee {
     /// Its process.
     pub(crate) tgid: u32,
-    /// Hold it when it stops for us.
+    /// It is to stop, and is held when it does.
     pub(crate) wanted: bool,
-    /// It is held; true when it lies in a group-stop.
+    /// `Some` while it is held; true if it lies in a group-stop.
     pub(crate) held: Option<bool>,
-    /// What call it was in before it was ordered to stop, where the kernel does not tell afterwards.
+    /// The call that it was in before it was ordered to stop, where the kernel does not show that afterwards.
     pub(crate) before: Option<InCall>,
 }
 
@@ -135,17 +139,17 @@ pub struct Batch<'p> {
     pub(crate) trap_handler: Option<Handler>,
     pub(crate) illegal_handler: Option<Handler>,
     pub(crate) gadgets: Option<Gadgets>,
-    /// Everybody is to be stopped, also who is born now.
+    /// All threads are to be stopped, those that are born now too.
     pub(crate) stopping: bool,
-    /// Why the process is no more.
+    /// Why the process is gone.
     pub(crate) gone: Option<&'static str>,
     /// A dead child of our own, left for its parent to reap.
     pub(crate) unreaped: Option<u32>,
 }
 
 impl<'p> Batch<'p> {
-    /// Seizes every thread without stopping any, runs `body` in a thread of its own, and lets go by ending it. Returns
-    /// when the kernel has let go.
+    /// Seizes every thread without stopping any, and runs `body` in a thread of its own. That thread's end
+    /// detaches. Returns when the kernel has detached from all threads.
     ///
     /// # Errors
     /// When the process cannot be seized; `body`'s own result is inside.
@@ -201,14 +205,15 @@ impl<'p> Batch<'p> {
         }
         Ok(batch)
     }
-    /// Seizes the threads that are not ours yet; says whether to look again. A thread that is refused is tried again before the reason is looked
-    /// for: a dead main thread's number passes to the thread that executes a program, and some programs do that all the time.
+    /// Seizes the threads that are not seized yet; returns whether to look again. A thread that the kernel
+    /// refuses is tried again before the reason is looked for. When a thread executes a program, a dead main
+    /// thread's number passes to it, and some programs execute programs all the time.
     fn seize_more(
         &mut self,
         seizing: &Seizing,
         refused: &mut HashMap<u32, u32>,
     ) -> Result<bool, TargetError> {
-        /// Execs that each fall between the kernel's refusal and our next try.
+        /// Number of times that an exec may fall between the kernel's refusal and the next try.
         const TRIES: u32 = 16;
         let pid = self.process.pid();
         let mut any = false;
@@ -232,14 +237,14 @@ impl<'p> Batch<'p> {
         }
         Ok(any)
     }
-    /// Says whether to look again.
+    /// Looks for the reason why a thread cannot be seized; returns whether to look for threads again.
     fn explain_unseized(&self, tid: u32, error: std::io::Error) -> Result<bool, TargetError> {
         let Ok(status) = self.process.thread_status(tid) else { return Ok(false) };
-        // A dying thread cannot be seized; one born from a thread that we have was seized by the kernel already.
+        // A dying thread cannot be seized. One born from a seized thread was seized by the kernel already.
         if status.tracer == thread_id() || matches!(status.state, 'Z' | 'X') {
             return Ok(false);
         }
-        // Another thread of ours, which has ended its work and has not let go yet.
+        // The tracer is another thread of ours that has ended its work and has not detached yet.
         let other = Path::new("/proc/self/task").join(status.tracer.to_string());
         if other.exists() {
             until_gone(&other);
@@ -263,7 +268,7 @@ impl<'p> Batch<'p> {
     pub fn events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
-    /// Threads of the process now seized.
+    /// The threads of the process that are seized now.
     #[must_use]
     pub fn threads(&self) -> Vec<u32> {
         let pid = self.process.pid();
@@ -272,7 +277,7 @@ impl<'p> Batch<'p> {
         tids.sort_unstable();
         tids
     }
-    /// Lets a held child run on; `keep` leaves it seized, else it is detached.
+    /// Lets a held child run on. With `keep` it stays seized, without it is detached.
     ///
     /// # Errors
     /// When the child is not held or is gone.
@@ -284,11 +289,12 @@ impl<'p> Batch<'p> {
         self.tracees.remove(&child);
         ptrace::detach(child).map_err(fail)
     }
-    /// The SIGTRAP action to put back, should the kernel reset it because a guard was hit with SIGTRAP blocked.
+    /// Sets the SIGTRAP action to put back if the kernel resets it, which it does when a guard is hit with
+    /// SIGTRAP blocked.
     pub const fn set_trap_handler(&mut self, handler: Option<Handler>) {
         self.trap_handler = handler;
     }
-    /// The same for SIGILL.
+    /// Sets the SIGILL action to put back in the same case.
     pub const fn set_illegal_handler(&mut self, handler: Option<Handler>) {
         self.illegal_handler = handler;
     }
@@ -303,14 +309,15 @@ impl<'p> Batch<'p> {
         self.report.remote_stop += remote.stopped;
         self.report.longest_stop = self.report.longest_stop.max(remote.stopped);
     }
-    /// The error to give when the process is no more.
+    /// Returns an error if the process is gone.
     pub(crate) fn check_gone(&self) -> Result<(), TargetError> {
         self.gone.map_or(Ok(()), |how| Err(self.process.gone(how)))
     }
 }
 
-/// Waits until the kernel has finished with a thread of ours, and so has let its tracees go: its entry in /proc stays
-/// until then. That takes microseconds. (Who joins a thread is woken earlier, when its memory is no longer needed.)
+/// Waits until the kernel has finished with a thread of ours, and has so detached from its tracees. Its entry
+/// in /proc stays until then. That takes microseconds. A join returns earlier, as soon as the thread's memory
+/// is no longer needed.
 pub(crate) fn until_gone(task: &Path) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while task.exists() && Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! A bell that any thread of this process, or a signal handler in it, can ring for one who polls.
+//! A bell that any thread of this process, or a signal handler in it, can ring to wake a thread that polls.
 //!
 //! In: rings. Out: whether it rang since it was cleared. Does not: count.
 
@@ -13,22 +13,23 @@ use crate::sys::{fd, perf};
 pub struct Bell(OwnedFd);
 
 impl Bell {
-    /// One that has not rung.
+    /// Makes a bell that has not rung.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// When no descriptor is left.
     pub fn new() -> io::Result<Self> {
         fd::event().map(Self)
     }
-    /// Wakes whoever polls. Async-signal-safe; leaves errno alone.
+    /// Wakes the thread that polls. Async-signal-safe; preserves errno.
     pub fn ring(&self) {
         fd::add_event(self.0.as_fd());
     }
-    /// Whether it rang; from now on it has not.
+    /// Returns whether it rang, and clears it.
     pub fn clear(&self) -> bool {
         fd::take_event(self.0.as_fd())
     }
-    /// Waits until it rings, or one of these descriptors is readable; for good, or at most so long.
+    /// Waits until it rings, or until one of these descriptors is readable; at most `at_most`, or without
+    /// limit.
     pub fn wait(&self, others: &[i32], at_most: Option<Duration>) {
         let all: Vec<i32> = others.iter().copied().chain([self.0.as_raw_fd()]).collect();
         perf::wait_for(&all, at_most);

@@ -1,16 +1,16 @@
 //! Which system calls notice that their thread was stopped for a moment.
 //!
-//! Input: a call's number and arguments. Output: whether the kernel restarts it by itself, or returns EINTR and then
-//! whether a restart would begin a finite timeout anew. Does not: look at the thread.
+//! Input: a call's number and arguments. Output: whether the kernel restarts it by itself. If it returns
+//! EINTR: whether a restart would begin a finite timeout anew. Does not: look at the thread.
 
 /// What an interruption does to a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Interruption {
-    /// The kernel goes on where it was; timeouts keep their end.
+    /// The kernel continues it; timeouts keep their end.
     Restarts,
-    /// It returns EINTR; made again, it waits as long as before, because it waits for ever.
+    /// It returns EINTR. When it is made again it waits without limit, as before.
     EintrEndless,
-    /// It returns EINTR; made again, it waits its whole timeout again.
+    /// It returns EINTR. When it is made again it waits its whole timeout again.
     EintrTimeout,
 }
 
@@ -18,7 +18,8 @@ use Interruption::{EintrEndless, EintrTimeout, Restarts};
 
 use crate::numbers::{EPOLL_WAIT, IO_PGETEVENTS, forgets_timeout};
 
-/// Classifies a call. `has_timeout(fd, sending)` tells whether a socket has one, `None` when that cannot be known.
+/// Classifies a call. `has_timeout(fd, sending)` returns whether a socket has a timeout, `None` if that
+/// cannot be known.
 pub(crate) fn classify(
     nr: i64,
     args: &[u64; 6],
@@ -35,7 +36,7 @@ pub(crate) fn classify(
         libc::SYS_semop => EintrEndless,
         libc::SYS_rt_sigtimedwait => endless_if(args[2] == 0),
         libc::SYS_io_getevents | IO_PGETEVENTS => endless_if(args[4] == 0),
-        // Bit 3: an extended argument, which may hold a timeout.
+        // Bit 3 announces an extended argument, which may hold a timeout.
         libc::SYS_io_uring_enter => endless_if(args[3] & 8 == 0),
         libc::SYS_read
         | libc::SYS_readv

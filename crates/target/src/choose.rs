@@ -1,8 +1,9 @@
 //! Which thread makes our calls.
 //!
-//! Input: what /proc says of each thread. Output: a held thread and a session on it. Order of liking: a thread that
-//! sleeps in a call which the kernel restarts by itself, or for ever in one that can be made again (neither notices);
-//! one that runs; at last, after waiting for others, one whose finite timeout begins anew (reported).
+//! Input: what /proc shows of each thread. Output: a held thread and a session on it. First choice is a
+//! thread that does not notice: it sleeps in a call that the kernel restarts by itself, or for ever in one
+//! that can be made again. Next is one that runs. Last, after waiting for others, is one whose finite timeout
+//! begins anew (reported).
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -21,10 +22,11 @@ use crate::status::InCall;
 use crate::stuck::Stuck;
 use crate::sys::{fd, signals};
 
-/// How long a thread may take to stop: it is running, or sleeps interruptibly. Microseconds where it gets a CPU.
+/// Limit for a thread's stop, if it runs or sleeps interruptibly. It takes microseconds where the thread gets
+/// a CPU.
 pub(crate) const STOP_TIME: Duration = Duration::from_secs(2);
-/// How long we wait while every thread waits uninterruptibly, as one does for its page to be read, or for a child made by vfork to execute
-/// its program.
+/// How long to wait while every thread waits uninterruptibly, as a thread does until its page is read, or
+/// until a child made by vfork executes its program.
 const UNINTERRUPTIBLE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -36,8 +38,8 @@ enum Fitness {
 }
 
 impl<'p> Batch<'p> {
-    /// Stops one fit thread for remote calls. `guard` is asked as in [`Self::serve`]: the thread may stand at a guard
-    /// trap when its turn comes, and in a program of one thread nobody else can make the calls.
+    /// Stops one fit thread for remote calls. `guard` is used as in [`Self::serve`]: the thread may stand at
+    /// a guard trap when its turn comes, and in a program of one thread no other can make the calls.
     ///
     /// # Errors
     /// When no thread is fit, with the reason.
@@ -64,7 +66,7 @@ impl<'p> Batch<'p> {
                         });
                     }
                     Err(error) if self.gone.is_some() => return Err(error),
-                    // What a thread is unfit for is told rather than that another one did not stop.
+                    // Why a thread is unfit is the better error; that another one did not stop comes second.
                     Err(error) => {
                         why = why.filter(|e| matches!(e, TargetError::NoCaller { .. })).or(Some(error))
                     }
@@ -78,8 +80,8 @@ impl<'p> Batch<'p> {
             crate::serve::pause(start.elapsed());
         }
     }
-    /// A thread that may not read the clock that stubs read (prctl PR_GET_TSC), if there is one. Each thread is asked: the right is its own, and
-    /// what the main thread may says nothing of the others.
+    /// A thread that may not read the clock that stubs read (prctl PR_GET_TSC), if there is one. The right
+    /// belongs to each thread, and the main thread's is no evidence for the others, so each thread is asked.
     ///
     /// # Errors
     /// When a thread cannot be asked.
@@ -98,9 +100,10 @@ impl<'p> Batch<'p> {
         }
         Ok(denied)
     }
-    /// Has each thread make calls in its turn, until `ask` says no. A thread is stopped for its own calls alone. One that is
-    /// born meanwhile is asked as well. One whose call has a timeout gets `options.patience` to leave it first. One that no signal reaches
-    /// in all that time (it waits for the child of its vfork, or for a device) is not asked.
+    /// Makes each thread make calls in its turn, until `ask` returns false. A thread is stopped only for its
+    /// own calls. One that is born meanwhile is asked too. One whose call has a timeout gets
+    /// `options.patience` to leave it first. One that no signal reaches in all that time is not asked: it
+    /// waits for the child of its vfork, or for a device.
     fn each_thread(
         &mut self,
         options: &RemoteOptions,
@@ -145,7 +148,7 @@ impl<'p> Batch<'p> {
             crate::serve::pause(start.elapsed());
         }
     }
-    /// Whether a thread runs nothing any more.
+    /// Whether a thread has ended.
     fn has_ended(&self, tid: u32) -> bool {
         !self.tracees.contains_key(&tid)
             || self.process.thread_status(tid).map_or(true, |status| matches!(status.state, 'Z' | 'X'))
@@ -163,7 +166,8 @@ impl<'p> Batch<'p> {
         let why = format!("{of} {can} make them: {}", Stuck::of(pid, first));
         TargetError::NoCaller { pid, why }
     }
-    /// Threads no worse than `worst`, best first; only the best when one is perfect.
+    /// Threads that are no worse than `worst`, best first. The search ends when three of the best kind are
+    /// found.
     fn candidates(&self, worst: Fitness) -> Vec<u32> {
         let mut ranked = Vec::new();
         for tid in self.threads() {
@@ -192,7 +196,8 @@ impl<'p> Batch<'p> {
             },
         }
     }
-    /// What an interruption does to a call; sockets are asked for their timeouts through a copy of the descriptor.
+    /// What an interruption does to a call. The timeouts of a socket are read through a copy of the
+    /// descriptor.
     pub(crate) fn interruption(&self, nr: i64, args: &[u64; 6]) -> Interruption {
         classify(nr, args, &|number, sending| {
             let copy = self.process.descriptor(number).ok()?;
@@ -233,7 +238,7 @@ impl<'p> Batch<'p> {
             ..RemoteReport::default()
         }
     }
-    /// A session on a thread that is held already and stays so.
+    /// Begins a session on a thread that is held already. The thread stays held afterwards.
     pub(crate) fn remote_on_held(
         &mut self,
         options: &RemoteOptions,

@@ -1,14 +1,15 @@
 //! Ticks of the time-stamp counter against CLOCK_MONOTONIC.
 //!
-//! Output: nanoseconds per tick, better the longer a [`TickClock`] lives: both clocks are read together at its birth and at
-//! each question; the pair is read thrice and the one with the shortest gap between the tick reads is taken, so that a
-//! preemption between the two does not count. After a second the error is below a millionth.
+//! Output: nanoseconds per tick, more exact the longer a [`TickClock`] lives. Both clocks are read together
+//! at its start and at each query. The pair is read three times, and the one with the shortest gap between
+//! the tick reads is taken, so a preemption between the two has no effect. After a second the error is below
+//! a millionth.
 
 use std::time::Instant;
 
 use crate::sys::clock;
 
-/// Measures the tick.
+/// Measures how long a tick is.
 #[derive(Clone, Copy, Debug)]
 pub struct TickClock {
     start: (u64, Instant),
@@ -26,12 +27,12 @@ fn pair() -> (u64, Instant) {
 }
 
 impl TickClock {
-    /// Starts to measure.
+    /// Starts measuring.
     #[must_use]
     pub fn start() -> Self {
         Self { start: pair() }
     }
-    /// The counter when it was started.
+    /// The counter's value at the start.
     #[must_use]
     pub const fn started(&self) -> u64 {
         self.start.0
@@ -46,14 +47,14 @@ impl TickClock {
         let (ticks, now) = pair();
         now.duration_since(self.start.1).as_nanos() as f64 / (ticks - self.start.0).max(1) as f64
     }
-    /// The counter now.
+    /// The counter's value now.
     #[must_use]
     pub fn ticks() -> u64 {
         clock::ticks()
     }
 }
 
-/// The time of day here, as `12:34:56`.
+/// The local time of day, as `12:34:56`.
 #[must_use]
 pub fn time_of_day() -> String {
     let (hour, minute, second) = clock::local_time();

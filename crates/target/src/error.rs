@@ -1,4 +1,4 @@
-//! Everything that can be in the way, each with what was tried, why it failed, what to do.
+//! Errors of this crate. Each names what was tried, why it failed, and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use crate::stuck::Stuck;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// No such pid.
+    /// There is no such pid.
     #[error("cannot trace process {pid}: there is no such process")]
     NoProcess {
-        /// The pid asked for.
+        /// The pid that was given.
         pid: u32,
     },
     /// The number names a thread.
     #[error("cannot trace {tid}: it is a thread of process {pid}; use -p {pid}")]
     IsThread {
-        /// The number asked for.
+        /// The number that was given.
         tid: u32,
         /// Its process.
         pid: u32,
@@ -34,7 +34,7 @@ pub enum TargetError {
         /// Its parent.
         parent: u32,
     },
-    /// A kernel thread has no program.
+    /// It is a kernel thread, which has no program.
     #[error("cannot trace process {pid}: it is a kernel thread ({comm})")]
     KernelThread {
         /// The pid.
@@ -42,7 +42,7 @@ pub enum TargetError {
         /// Its name.
         comm: String,
     },
-    /// Not a program for this machine.
+    /// Its program is not one for this machine.
     #[error(
         "cannot trace process {pid}: it runs a {what} program; only 64-bit {} is supported",
         std::env::consts::ARCH
@@ -50,20 +50,20 @@ pub enum TargetError {
     WrongClass {
         /// The pid.
         pid: u32,
-        /// What it is, e.g. "32-bit".
+        /// The kind of program, e.g. "32-bit".
         what: String,
     },
-    /// Permission, with the exact obstacle and what to do.
+    /// Permission is missing, with the exact obstacle and what to do.
     #[error("cannot trace process {pid}: {obstacle}; {remedy}")]
     Denied {
         /// The pid.
         pid: u32,
-        /// What stands in the way.
+        /// The obstacle.
         obstacle: String,
         /// What to do about it.
         remedy: String,
     },
-    /// Another tracer has it.
+    /// Another tracer traces it.
     #[error(
         "cannot trace process {pid}: it is already traced by process {tracer} ({comm}); stop that tracer first"
     )]
@@ -90,23 +90,23 @@ pub enum TargetError {
         pid: u32,
         /// "read" or "write".
         what: &'static str,
-        /// Where.
+        /// The first address.
         addr: RemoteAddr,
-        /// How many bytes.
+        /// The number of bytes.
         len: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Our own code cannot be written.
+    /// Code of our own process cannot be written.
     #[error(
         "code at {addr} cannot be written: /proc/self/mem refuses ({mem}), and its page cannot be made writable ({rights})"
     )]
     Locked {
-        /// Where.
+        /// The address.
         addr: RemoteAddr,
-        /// What the kernel said to the write.
+        /// The kernel's error for the write.
         mem: io::Error,
-        /// What it said to the change of rights.
+        /// The kernel's error for the change of rights.
         rights: io::Error,
     },
     /// The file of a mapping could not be opened.
@@ -114,7 +114,7 @@ pub enum TargetError {
     File {
         /// The path as the kernel shows it.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A kernel request failed.
@@ -124,10 +124,10 @@ pub enum TargetError {
         pid: u32,
         /// What was tried.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// No thread may run our calls.
+    /// No thread can make our calls.
     #[error("cannot run calls in process {pid}: {why}")]
     NoCaller {
         /// The pid.
@@ -154,58 +154,58 @@ pub enum TargetError {
         pid: u32,
         /// The thread.
         tid: u32,
-        /// How long we waited.
+        /// How long we waited, in milliseconds.
         waited_ms: u64,
-        /// Its state, what it waits in, what to do.
+        /// Its state, what it waits in, and what to do.
         doing: String,
     },
-    /// A thread did not come back from a call of ours, or we were asked to end meanwhile.
+    /// A thread did not come back from a call of ours, or the user ended the session meanwhile.
     #[error("a thread of process {pid} did not come back from {what} within {waited_ms} ms: {doing}")]
     Stuck {
         /// The pid.
         pid: u32,
-        /// What it was to do.
+        /// What it was doing for us.
         what: &'static str,
-        /// How long we waited.
+        /// How long we waited, in milliseconds.
         waited_ms: u64,
-        /// Its state, what it waits in, what to do.
+        /// Its state, what it waits in, and what to do.
         doing: String,
     },
-    /// Our limit of file sizes holds for the shared memory, too.
+    /// Our own limit of file sizes is too low for the shared memory.
     #[error(
         "cannot make {needed} bytes of shared memory: trapline's own limit of file sizes (ulimit -f) is {limit} bytes; raise it, or let it hold for the command alone: trapline ... -- sh -c 'ulimit -f N; exec CMD'"
     )]
     FileSizes {
         /// The hard limit, in bytes.
         limit: u64,
-        /// So many bytes were wanted.
+        /// The number of bytes that were needed.
         needed: u64,
     },
     /// The kernel's own probes cannot be used.
     #[error("kernel uprobes cannot be used: {why}")]
     Kernel {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
 impl TargetError {
-    /// An error of the system, with what was tried.
+    /// Makes an error from the kernel's, with what was tried.
     pub(crate) fn system(pid: u32, what: impl Into<String>, source: io::Error) -> Self {
         Self::System { pid, what: what.into(), source }
     }
-    /// A thread that did not stop.
+    /// Makes the error for a thread that did not stop.
     #[must_use]
     pub fn no_stop(pid: u32, tid: u32, waited: Duration) -> Self {
         let waited_ms = waited.as_millis() as u64;
         Self::NoStop { pid, tid, waited_ms, doing: Stuck::of(pid, tid).to_string() }
     }
-    /// A thread that did not come back.
+    /// Makes the error for a thread that did not come back.
     pub(crate) fn stuck(pid: u32, tid: u32, what: &'static str, waited: Duration) -> Self {
         let waited_ms = waited.as_millis() as u64;
         Self::Stuck { pid, what, waited_ms, doing: Stuck::of(pid, tid).to_string() }
     }
-    /// Whether the process is no more.
+    /// Whether the error means that the process is gone.
     #[must_use]
     pub const fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. } | Self::NoProcess { .. } | Self::Zombie { .. })

@@ -1,9 +1,9 @@
-//! What a seccomp filter may answer to a system call, told from its program alone.
+//! What a seccomp filter may answer to a system call, derived from its program alone.
 //!
-//! Input: a classic BPF program as the kernel gives it back (PTRACE_SECCOMP_GET_FILTER; the language: seccomp(2) and
-//! Documentation/networking/filter.rst), and a call of which some arguments are not known yet. Output: the worst answer on
-//! any path. What is not known may have any value, so both ways of a branch on it are followed.
-//! Invariant: whatever the program, the search ends. Does not: read filters.
+//! Input: a classic BPF program as the kernel returns it (PTRACE_SECCOMP_GET_FILTER; the language: seccomp(2)
+//! and Documentation/networking/filter.rst), and a call of which some arguments are not known yet. Output:
+//! the worst answer on any path. An unknown value may be anything, so both ways of a branch on it are
+//! followed. Invariant: the search ends for every program. Does not: read filters.
 
 use std::collections::BTreeSet;
 
@@ -13,20 +13,20 @@ use crate::numbers::AUDIT_ARCH;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Insn {
-    /// What to do.
+    /// The operation.
     pub code: u16,
     /// Instructions to skip when a comparison holds.
     pub jt: u8,
-    /// And when it does not.
+    /// Instructions to skip when it does not hold.
     pub jf: u8,
-    /// A number.
+    /// The operand.
     pub k: u32,
 }
 
-/// A call that is going to be made.
+/// A call that is going to be made in the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// For messages.
+    /// Name for messages.
     pub name: &'static str,
     /// Its number.
     pub nr: u32,
@@ -34,23 +34,23 @@ pub struct Call {
     pub args: [Option<u64>; 6],
 }
 
-/// What becomes of a call, from good to bad.
+/// What the filter does with a call, from good to bad.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Answer {
     /// It is made.
     Allowed,
     /// It returns an error.
     Fails,
-    /// It kills, raises a signal, waits for somebody else, or cannot be told.
+    /// It kills, raises a signal, waits for another process, or cannot be determined.
     Harms,
 }
 
 /// Bytes of `struct seccomp_data`: number, architecture, instruction pointer, six arguments.
 const DATA_LEN: u32 = 64;
-/// States visited before a program counts as one that cannot be told.
+/// Limit of visited states, after which a program counts as one whose answer cannot be determined.
 const PATIENCE: usize = 100_000;
 
-/// Where a program is. `None` is a value that may be any.
+/// The state of a filter program. `None` is an unknown value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct State {
     pc: usize,
@@ -88,7 +88,7 @@ enum Step {
     Returns(Answer),
 }
 
-/// One instruction; `None` for what seccomp does not know.
+/// Executes one instruction; `None` for what seccomp does not know.
 fn step(insn: Insn, mut state: State, call: &Call) -> Option<Step> {
     let Insn { code, k, .. } = insn;
     let cell = k as usize;
@@ -115,12 +115,12 @@ fn step(insn: Insn, mut state: State, call: &Call) -> Option<Step> {
     Some(Step::On(state))
 }
 
-/// The right side of an arithmetic or a comparison.
+/// The right operand of an arithmetic instruction or a comparison.
 fn operand(insn: Insn, state: &State) -> Option<u32> {
     if insn.code & 8 == 0 { Some(insn.k) } else { state.x }
 }
 
-/// A word of `struct seccomp_data`; the outer `None` for a place that seccomp refuses.
+/// A word of `struct seccomp_data`; the outer `None` for an offset that seccomp refuses.
 fn data(at: u32, call: &Call) -> Option<Option<u32>> {
     if !at.is_multiple_of(4) {
         return None;
@@ -152,7 +152,7 @@ fn alu(code: u16, a: Option<u32>, by: Option<u32>) -> Option<Option<u32>> {
         0xa0 => |a, b| Some(a ^ b),
         _ => return None,
     };
-    // What the kernel would decide otherwise (a division by 0) is a value that may be any.
+    // Where the kernel would decide otherwise (a division by 0), the value counts as unknown.
     Some(a.zip(by).and_then(|(a, b)| apply(a, b)))
 }
 
@@ -171,7 +171,7 @@ fn jump(insn: Insn, state: State) -> Option<Step> {
     })
 }
 
-/// What a filter's value means; the low half is data.
+/// The meaning of a filter's return value; its low half is data.
 const fn answer(value: u32) -> Answer {
     match value & 0xffff_0000 {
         0x7fff_0000 | 0x7ffc_0000 => Answer::Allowed, // ALLOW, LOG
@@ -184,7 +184,7 @@ const fn call(name: &'static str, nr: i64, args: [Option<u64>; 6]) -> Call {
     Call { name, nr: nr as u32, args }
 }
 
-/// Calls that are made in a target. Which protection memory gets is known, where it lies is not.
+/// Calls that are made in a target. The protection of the memory is known, its address is not.
 pub(crate) const CALLS: [Call; 9] = {
     const RW: Option<u64> = Some((libc::PROT_READ | libc::PROT_WRITE) as u64);
     const RX: Option<u64> = Some((libc::PROT_READ | libc::PROT_EXEC) as u64);
@@ -201,8 +201,8 @@ pub(crate) const CALLS: [Call; 9] = {
     ]
 };
 
-/// The first of our calls that these filters may harm the process for. A call that only fails is harmless, but for the
-/// one that a thread returns by.
+/// The first of our calls for which these filters may harm the process. A call that only fails is harmless,
+/// except the one by which a thread returns.
 pub(crate) fn harmful(filters: &[Vec<Insn>]) -> Option<Call> {
     let most = |call: &Call| {
         if i64::from(call.nr) == libc::SYS_rt_sigreturn { Answer::Allowed } else { Answer::Fails }

@@ -1,6 +1,7 @@
-//! Which processes are meant.
+//! Finding processes by name or by a file that they map.
 //!
-//! Input: a name or a file. Output: pids, in ascending order, never our own. Processes that end meanwhile are left out.
+//! Input: a name or a file. Output: pids, in ascending order, never our own. Processes that end meanwhile are
+//! left out.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -45,7 +46,7 @@ pub fn by_name(name: &str) -> Vec<u32> {
 }
 
 fn maps_file(pid: u32, file: FileId) -> bool {
-    // The kernel's own notation, so that most lines are passed over without being parsed.
+    // In the kernel's own notation, so that most lines are skipped without being parsed.
     let inode = format!(" {} ", file.inode);
     let text = fs::read(living::folder(pid).join("maps")).unwrap_or_default();
     text.split(|&byte| byte == b'\n')
@@ -81,7 +82,7 @@ mod tests {
         std::fs::copy("/bin/sleep", &file).expect("a copy");
         let argument = format!("/no/such/folder/tl-first-argument-{own}");
         let mut child = Command::new(&file).arg0(&argument).arg("60").spawn().expect("it starts");
-        // A spawn returns when the new memory is there, a moment before the arguments are.
+        // A spawn returns when the new memory exists, a moment before the arguments do.
         let arguments = || std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap_or_default();
         while std::path::Path::new(&format!("/proc/{}/exe", child.id())).exists()
             && !arguments().ends_with(b"\x0060\0")

@@ -1,9 +1,10 @@
-//! Staying with processes through fork and exec.
+//! Following processes through fork and exec.
 //!
-//! Input: processes to follow. Output: a [`Followed`] for each birth, exec and end. Invariants: TGT-10 a process that
-//! executes a program is handed over parked at that program's entry point, where nobody traces it, and comes back by
-//! [`Follower::resume`]; TGT-11 when following ends no process is left with a breakpoint of ours. One thread does all the
-//! tracing; it takes each stop and lets the tracee go on at once, signals included. Does not: stop anybody by itself.
+//! Input: processes to follow. Output: a [`Followed`] for each birth, exec and end. Invariants: TGT-10 a
+//! process that executes a program is handed over parked at that program's entry point. No thread traces it
+//! there, and it comes back by [`Follower::resume`]. TGT-11 when following ends, no process is left with a
+//! breakpoint of ours. One thread does all the tracing. It takes each stop and lets the tracee go on at once,
+//! signals included. Does not: stop a process by itself.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -22,9 +23,9 @@ use crate::status::ThreadStatus;
 use crate::sys::ptrace::{self, EVENT_STOP};
 use crate::sys::wait::{self, Stop};
 
-/// How long the tracer rests when nobody is stopped.
+/// How long the tracer sleeps when no tracee is stopped.
 const REST: Duration = Duration::from_micros(300);
-/// How long a program may take from its exec to its entry point before following is ended without it.
+/// Time that a program may take from its exec to its entry point. After that, following ends without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What happened to a followed process.
@@ -32,23 +33,23 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub enum Followed {
     /// A process was born.
     Born {
-        /// Who forked.
+        /// The process that forked.
         parent: u32,
         /// The child's pid.
         child: u32,
     },
     /// It executed another program and is parked at its entry point.
     AtEntry(Parked),
-    /// It was parked, and ran on before it was let go.
+    /// It was parked, and ran on before it was resumed.
     Strayed {
         /// Its pid.
         pid: u32,
     },
-    /// It executed another program and runs it: it could not be held at the entry point.
+    /// It executed another program and runs it, because it could not be held at the entry point.
     Unparked {
         /// Its pid.
         pid: u32,
-        /// Why not.
+        /// Why it could not be held.
         why: String,
     },
     /// It ended.
@@ -70,12 +71,13 @@ pub struct Follower {
     orders: Sender<Order>,
     events: Receiver<Followed>,
     answers: Receiver<io::Result<()>>,
-    /// Tells its entry in /proc, and whom it followed.
+    /// The thread that traces. It returns its entry in /proc, and the processes that it followed.
     thread: Option<JoinHandle<(io::Result<PathBuf>, Vec<u32>)>>,
 }
 
 impl Follower {
-    /// Starts the thread. `child` is a process of our own, whose end is left for its parent to learn.
+    /// Starts the thread. `child` is a process of our own. Its end is not reaped here but left for its
+    /// parent.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -114,8 +116,8 @@ impl Follower {
     pub fn events(&self) -> Vec<Followed> {
         self.events.try_iter().collect()
     }
-    /// Ends following and tells which processes were followed, when the kernel has let go of them. What is parked stays parked: see
-    /// [`Self::events`].
+    /// Ends following. Returns the processes that were followed, once the kernel has detached from them, and
+    /// the remaining [`Self::events`]. A process that is parked stays parked.
     #[must_use]
     pub fn stop(mut self) -> (Vec<u32>, Vec<Followed>) {
         let pids = self.end();
@@ -178,7 +180,8 @@ impl Tracer {
             }
         }
     }
-    /// Waits for programs on the way to their entry points, and removes the breakpoints of those that do not get there.
+    /// Waits for programs that are on the way to their entry points, and removes the breakpoints of those
+    /// that do not get there.
     fn finish(mut self) -> Vec<u32> {
         let deadline = Instant::now() + PATIENCE;
         while self.tracees.values().any(|tracee| tracee.trap.is_some()) && Instant::now() < deadline {
@@ -240,7 +243,7 @@ impl Tracer {
         self.tracees.insert(pid, Tracee { tgid: pid, trap: None });
         ptrace::cont(pid, 0)
     }
-    /// Serves all stops that wait; says whether there were any.
+    /// Serves all stops that wait; returns whether there were any.
     fn serve(&mut self) -> bool {
         let tids: Vec<u32> = self.tracees.keys().copied().collect();
         let mut any = false;
@@ -249,10 +252,11 @@ impl Tracer {
                 Ok(None) => {}
                 Ok(Some(stop)) => {
                     any = true;
-                    // A tracee that vanishes between its stop and our answer is seen as gone in the next round.
+                    // A tracee that vanishes between its stop and the answer is seen as gone in the next
+                    // round.
                     drop(self.answer_stop(stop));
                 }
-                // Not ours any more: it was killed, or another thread's exec took its place.
+                // It is no tracee any more: it was killed, or another thread's exec took its place.
                 Err(_) => drop(self.tracees.remove(&tid)),
             }
         }
@@ -319,12 +323,12 @@ impl Tracer {
         ptrace::cont(tid, 0)
     }
     fn tell(&self, event: Followed) {
-        // Nobody listens any more only when the follower is being dropped.
+        // The other end is closed only while the follower is being dropped.
         drop(self.outbox.send(event));
     }
 }
 
-/// The obstacle, if it has one that is known by name; else what the kernel said.
+/// The obstacle by name if it is a known one; otherwise the kernel's error.
 fn why_unparked(pid: u32, error: &io::Error) -> String {
     match permission::check_program(pid) {
         Err(named @ TargetError::WrongClass { .. }) => named.to_string(),

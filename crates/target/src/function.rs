@@ -1,20 +1,24 @@
-//! A function of the target's, called in one of its own threads: for functions that allocate, so not in any thread.
+//! Calls a function of the target in one of its own threads. Made for functions that allocate, so not every
+//! thread is fit.
 //!
-//! Input: a seized process, a function that takes one word. Output: it has run. Invariants: TGT-1 holds throughout: the function
-//! returns to rt_sigreturn of the frame that holds the thread's old state, so the thread comes back by itself if the tracer dies;
-//! signals are blocked meanwhile. The other threads run, and are served, so whatever lock the function waits for is let go of.
-//! A function that does not come back within [`FUNCTION_TIME`] is left to end by itself: the thread runs on in it, with the way back that it
-//! has in any case, and is served as any other.
-//! Does not: know what the function does.
+//! Input: a seized process, and a function that takes one word. Output: it has run. Invariants: TGT-1 holds
+//! throughout. The function returns to rt_sigreturn of the frame that holds the thread's old state, so the
+//! thread comes back by itself if the tracer dies. Signals are blocked meanwhile. The other threads run and
+//! are served, so any lock that the function waits for gets released. A function that does not come back
+//! within [`FUNCTION_TIME`] is left to end by itself. The thread runs on in it, returns through the same
+//! frame, and is served like any other. Does not: know what the function does.
 //!
 //! # Which thread
 //!
-//! One that holds no lock of the allocator, the loader or the unwinder, since it would wait for itself. A thread is taken if
-//! - it waits in a call that none of them makes with a lock held: a sleep, a poll, a wait for a child, a signal, a peer, a terminal or a
-//!   condition (their own waits are plain FUTEX_WAITs); or its pc lies in `own`, code which those never call while they hold one; and
-//! - it is not in a signal handler, which may have interrupted any of them: no word of its stack is a signal restorer's address with a frame behind it as the
-//!   kernel writes it. (The address alone is left on the stack by whoever called sigaction.) A stale frame costs a wait for another moment; and
-//! - its stack has room.
+//! A thread that holds a lock of the allocator, the loader or the unwinder would wait for itself. So a thread
+//! is taken if
+//! - it waits in a call that none of these makes with a lock held. That is a sleep, a poll, or a wait for a
+//!   child, a signal, a peer, a terminal or a condition (their own waits are plain FUTEX_WAITs). Or its pc
+//!   lies in `own`, code which they never call while they hold a lock; and
+//! - it is not in a signal handler, which may have interrupted any of them. That holds if no word of its
+//!   stack is a signal restorer's address with a frame behind it as the kernel writes it. (The address alone
+//!   is left on the stack by a call of sigaction.) A stale frame only delays the call to another moment; and
+//! - its stack has enough space.
 
 use std::io;
 use std::ops::Range;
@@ -34,11 +38,11 @@ use crate::session::Session;
 use crate::sys::wait::{self, Stop};
 use crate::sys::{ptrace, signals};
 
-/// How long it may take. It allocates, and may wait for a lock of another thread's.
+/// Limit for the function. It allocates, and may wait for a lock that another thread holds.
 const FUNCTION_TIME: Duration = Duration::from_secs(10);
-/// Bytes of stack that the function may take, below a frame.
+/// Bytes of stack below a frame that the function may use.
 const STACK: u64 = 96 << 10;
-/// Bytes of stack that are looked at for signal frames.
+/// Bytes of stack that are searched for signal frames.
 const LOOKED_AT: u64 = 1 << 20;
 impl Batch<'_> {
     /// Calls `function(argument)` in a thread that is fit for it, waiting at most `patience` for one.
@@ -106,13 +110,14 @@ impl Batch<'_> {
         self.process.read(RemoteAddr(regs.sp()), &mut stack)?;
         let words = stack.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         let words: Vec<u64> = words.collect();
-        // A handler returns to a restorer, ours too; libc's is the first word of a frame.
+        // A handler returns to a restorer, and ours does too. libc's restorer is the first word of a frame.
         if (0..words.len()).any(|n| words[n] == restorer && frame::may_begin(&words[n..])) {
             return refuse("every thread may be in a signal handler");
         }
         Ok(())
     }
-    /// Whether a descriptor leads to somebody who may take his time. The loader reads files.
+    /// Whether a descriptor does not lead to a file. A peer may take long to answer, and the loader reads
+    /// only files.
     fn is_no_file(&self, fd: u64) -> bool {
         let of = std::fs::metadata(self.process.folder().join(format!("fd/{fd}")));
         of.is_ok_and(|of| !of.is_file())
@@ -133,7 +138,8 @@ impl Batch<'_> {
         let done = session
             .begin_function(self.process, function.0, argument)
             .and_then(|()| self.until_back(&session, tid, guard));
-        // One that is in the function still may hold its locks: it ends it, and comes back by itself.
+        // A thread that is still in the function may hold its locks. It finishes the function and comes back
+        // by itself.
         if !matches!(done, Err(TargetError::Stuck { .. })) {
             session.end(self.process)?;
         }
@@ -141,7 +147,7 @@ impl Batch<'_> {
         self.report.longest_stop = self.report.longest_stop.max(since.elapsed());
         done
     }
-    /// Lets the thread run until it has come back by rt_sigreturn, and serves the others.
+    /// Lets the thread run until it has come back by rt_sigreturn, and serves the others meanwhile.
     fn until_back(&mut self, session: &Session, tid: u32, guard: Guard<'_>) -> Result<(), TargetError> {
         let fail = |e: io::Error| TargetError::system(tid, "run a function in it", e);
         let start = Instant::now();
@@ -154,7 +160,8 @@ impl Batch<'_> {
                     if std::mem::take(&mut back) {
                         return Ok(());
                     }
-                    // The return itself is made: it brings the vector registers back, which the session does not.
+                    // The return itself is made too: it restores the vector registers, which the session does
+                    // not.
                     back = entering && session.is_back().map_err(fail)?;
                     entering = !entering;
                     ptrace::to_call(tid).map_err(fail)?;

@@ -1,7 +1,7 @@
-//! The signals that end a session, as something to wait for.
+//! Waiting for the signals that end a session.
 //!
-//! Input: nothing. Output: which signal came. Invariants: TGT-8 from [`Interrupts::new`] on none of them ends the
-//! tracer before it could detach. Does not: decide what a signal means.
+//! Input: nothing. Output: the signal that came. Invariants: TGT-8 from [`Interrupts::new`] on, none of them
+//! ends the tracer before it could detach. Does not: decide what a signal means.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::sys::signals;
 
-/// A signal that asks us to stop.
+/// A signal that asks the tracer to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interrupt {
     /// Ctrl-C.
@@ -20,7 +20,7 @@ pub enum Interrupt {
     Hangup,
 }
 
-/// SIGINT, SIGTERM and SIGHUP, blocked and waited for. To be made before any other thread is started.
+/// SIGINT, SIGTERM and SIGHUP, blocked and waited for. Must be made before any other thread is started.
 #[derive(Debug)]
 pub struct Interrupts {
     fd: OwnedFd,
@@ -30,16 +30,16 @@ impl Interrupts {
     /// Blocks the signals.
     ///
     /// # Errors
-    /// When no descriptor can be had.
+    /// When no descriptor is left.
     pub fn new() -> io::Result<Self> {
         Ok(Self { fd: signals::open(&signals::ENDING)? })
     }
-    /// Waits at most so long for one of them.
+    /// Waits at most `at_most` for one of them.
     #[must_use]
     pub fn wait(&self, at_most: Duration) -> Option<Interrupt> {
         self.wait_beside(&[], at_most)
     }
-    /// The same, also until one of these descriptors is readable.
+    /// Waits likewise, and also until one of these descriptors is readable.
     #[must_use]
     pub fn wait_beside(&self, others: &[i32], at_most: Duration) -> Option<Interrupt> {
         match signals::next(&self.fd, others, at_most).ok()? {

@@ -1,7 +1,7 @@
 //! Starting a command so that it can be probed before its first own instruction.
 //!
-//! Input: a command. Output: a child parked at its entry point. Invariants: TGT-9 the command runs under the launcher's
-//! tracing only until it is parked. Does not: probe.
+//! Input: a command. Output: a child parked at its entry point. Invariants: TGT-9 the launcher traces the
+//! command only until it is parked. Does not: probe.
 
 use std::io;
 use std::process::{Child, Command, ExitStatus};
@@ -18,10 +18,11 @@ pub struct Launched {
 }
 
 impl Launched {
-    /// Starts a command and parks it at its program's entry point; `None` when it ended on the way there, as one does that lacks a library.
+    /// Starts a command and parks it at its program's entry point. Returns `None` if it ended before, as a
+    /// program does that lacks a library.
     ///
     /// # Errors
-    /// As starting it by itself would fail, or when it is not for this machine.
+    /// When starting it would fail without tracing too, or when it is not a program for this machine.
     pub fn start(mut command: Command) -> io::Result<(Self, Option<Parked>)> {
         permission::check_command(&command)?;
         in_own_thread(move || {
@@ -29,7 +30,7 @@ impl Launched {
             match park(launched.pid()) {
                 Ok(parked) => Ok((launched, parked)),
                 Err(error) => {
-                    // It is ours alone and not yet itself: end it rather than leave it stopped.
+                    // It has run nothing of its own yet, so it is ended rather than left stopped.
                     launched.kill();
                     Err(error)
                 }
@@ -39,7 +40,7 @@ impl Launched {
     /// Starts a command that cannot be held ([`crate::why_not_held`]); it runs at once.
     ///
     /// # Errors
-    /// As starting it by itself would fail.
+    /// When the command cannot be started.
     pub fn unheld(mut command: Command) -> io::Result<Self> {
         Ok(Self { child: spawn::untraced(&mut command)? })
     }
@@ -48,18 +49,19 @@ impl Launched {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
-    /// Ends it, for a launcher that could not do what it was started for.
+    /// Ends it, for a launcher that could not do its work.
     pub fn kill(&mut self) {
         // It may have ended by itself; then there is nothing to do.
         drop(self.child.kill());
         drop(self.child.wait());
     }
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     ///
     /// # Errors
     /// When it cannot be waited for.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        // waitpid would take ptrace stops from a thread of ours that follows it, so it is asked only for the end.
+        // waitpid would take ptrace stops from a thread of ours that follows it. So the end alone is looked
+        // for first.
         if wait::ended(self.pid())? { self.child.try_wait() } else { Ok(None) }
     }
 }
@@ -110,7 +112,7 @@ mod tests {
         assert!(launched.child.wait().expect("it is ours").success());
     }
 
-    /// Given to the C library, it would be run by a shell.
+    /// If it were given to the C library, a shell would run it.
     #[test]
     fn a_program_for_another_machine_is_named() {
         let path = std::env::temp_dir().join(format!("trapline-foreign-{}", std::process::id()));
@@ -132,7 +134,7 @@ mod tests {
         std::fs::remove_file(&path).expect("ours");
     }
 
-    /// As one does that lacks a library.
+    /// As a program does that lacks a library.
     #[test]
     fn one_that_ends_before_its_entry_point_keeps_its_status() {
         let mut command = Command::new("/bin/true");

@@ -1,12 +1,15 @@
 //! A live process seen from outside: threads, maps, memory, remote calls, stops. The only user of ptrace and
 //! perf_event_open.
 //!
-//! Input: a pid and what to do with it. Output: facts from /proc, bytes, a shared mapping, counts of the kernel's own
-//! probes. Invariants: TGT-1 at every instant of a remote call the tracer may die and the thread restores itself;
-//! TGT-4 no byte that the program may read lies under a frame while a thread can run;
-//! TGT-2 no stop is consumed by waiting, so a signal is never lost with the tracer; TGT-3 a call that we interrupt is
-//! restarted, and one that had a finite timeout is counted;
-//! TGT-14 a process lives while any thread of it does. Does not: decide what is patched, or know what a patch is.
+//! Input: a pid and what to do with it. Output: facts from /proc, bytes, a shared mapping, counts of the
+//! kernel's own probes. Invariants:
+//! - TGT-1 at every instant of a remote call the tracer may die, and the thread restores itself;
+//! - TGT-2 no stop is consumed by waiting, so a signal is never lost with the tracer;
+//! - TGT-3 a call that the tracer interrupts is restarted, and one that had a finite timeout is counted;
+//! - TGT-4 no byte that the program may read lies under a frame while a thread can run;
+//! - TGT-14 a process lives while any thread of it does.
+//!
+//! Does not: decide what is patched, or know what a patch is.
 #![deny(unsafe_code)]
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -46,7 +49,7 @@ mod watch;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-/// The twin of the processor that this runs on.
+/// The twin module of the processor that this runs on.
 #[cfg(target_arch = "aarch64")]
 use aarch64 as native;
 use native::{frame, gadget, numbers, regs};

@@ -1,27 +1,31 @@
-//! Through which of its threads a process is seen, and which threads are the program's.
+//! Which thread's folder in /proc shows a process, and which threads belong to the program.
 //!
-//! Input: a pid. Output: a folder of /proc that shows the process, its threads, the fields of a `stat`. Invariants: TGT-14 a
-//! process lives while any thread of it does; nothing is asked of a main thread that has ended. Does not: stop anything.
+//! Input: a pid. Output: a folder of /proc that shows the process, its threads, the fields of a `stat`.
+//! Invariants: TGT-14 a process lives while any thread of it does; a main thread that has ended is not used
+//! to read anything. Does not: stop anything.
 //!
 //! # A main thread that has ended
 //!
-//! It stays as a zombie until all others have ended. /proc/PID shows nothing of the process then: `maps` is empty, `exe`, `root`, `fd`
-//! and `mem` cannot be opened. /proc/PID/task/TID of any living thread shows all of it. `wait` tells of the main thread's end
-//! only after that of all others. So each question picks its folder anew: a thread that executes a program takes the
-//! main thread's place, and /proc/PID shows the process again.
+//! It stays as a zombie until all others have ended. /proc/PID shows nothing of the process then: `maps` is
+//! empty; `exe`, `root`, `fd` and `mem` cannot be opened. /proc/PID/task/TID of any living thread shows all
+//! of it. `wait` reports the main thread's end only after that of all others. So each read picks its folder
+//! anew: a thread that executes a program takes the main thread's place, and /proc/PID shows the process
+//! again.
 //!
-//! # Threads that are the kernel's
+//! # Threads of the kernel
 //!
-//! io_uring (`iou-sqp-*`, `iou-wrk-*`) and vhost run kernel code in threads of the process. They have its memory, and never run its code: there
-//! is no call that one could make for us, nor a state that it could return to. They are left out of every list of threads.
+//! io_uring (`iou-sqp-*`, `iou-wrk-*`) and vhost run kernel code in threads of the process. These threads
+//! have its memory and never run its code. So none of them can make a call for us, or has a state to which it
+//! could return. They are left out of every list of threads.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Set for io_uring's workers (linux/sched.h).
+/// Flag of io_uring's workers (linux/sched.h).
 const IO_WORKER: u64 = 0x10;
-/// Set for all workers that the kernel makes for a process, from Linux 6.4 on; it had another meaning until 5.16.
+/// Flag of all workers that the kernel creates for a process, from Linux 6.4 on. It had another meaning until
+/// 5.16.
 const USER_WORKER: u64 = 0x4000;
 /// The signals 1 to 31 that such a worker blocks: all but SIGKILL and SIGSTOP.
 const WORKER_BLOCKS: u64 = 0x7ffb_feff;
@@ -35,7 +39,7 @@ impl Stat {
     pub(crate) fn read(task: &Path) -> io::Result<Self> {
         Ok(Self::parse(&fs::read(task.join("stat"))?))
     }
-    /// The name before the fields may hold any byte.
+    /// Parses a text. The name before the fields may hold any byte.
     fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -45,11 +49,11 @@ impl Stat {
     pub(crate) fn field(&self, number: usize) -> Option<u64> {
         self.0.get(number - 3)?.parse().ok()
     }
-    /// Whether it is of a task that has ended.
+    /// Whether it belongs to a task that has ended.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.0.first().map(String::as_str), None | Some("Z" | "X"))
     }
-    /// Whether it is of a thread that the kernel made for work of its own.
+    /// Whether it belongs to a thread that the kernel created for work of its own.
     fn is_kernels(&self) -> bool {
         let (flags, blocked) = (self.field(9).unwrap_or(0), self.field(32).unwrap_or(0));
         flags & IO_WORKER != 0 || flags & USER_WORKER != 0 && blocked == WORKER_BLOCKS
@@ -70,19 +74,20 @@ fn task(pid: u32, tid: u32) -> PathBuf {
     format!("/proc/{pid}/task/{tid}").into()
 }
 
-/// The threads of the program.
+/// The threads that run the program.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     let is_programs = |&tid: &u32| !Stat::read(&task(pid, tid)).is_ok_and(|stat| stat.is_kernels());
     Ok(tasks(pid)?.filter(is_programs).collect())
 }
 
-/// A thread that lives, the main thread if it does.
+/// A thread that lives: the main thread if it does, otherwise another.
 pub(crate) fn living(pid: u32) -> Option<u32> {
     let lives = |&tid: &u32| Stat::read(&task(pid, tid)).is_ok_and(|stat| !stat.has_ended());
     Some(pid).filter(lives).or_else(|| threads(pid).ok()?.into_iter().find(lives))
 }
 
-/// The folder of /proc that shows the process: its own, or that of a living thread where the main thread has ended.
+/// The folder of /proc that shows the process: its own, or that of a living thread where the main thread has
+/// ended.
 #[must_use]
 pub fn folder(pid: u32) -> PathBuf {
     match living(pid) {
@@ -91,14 +96,14 @@ pub fn folder(pid: u32) -> PathBuf {
     }
 }
 
-/// What a process or thread calls itself, `?` if it is gone. Bytes that are no text are shown as U+FFFD.
+/// The name of a process or thread (`comm`), `?` if it is gone. Bytes that are not UTF-8 are shown as U+FFFD.
 #[must_use]
 pub fn comm(tid: u32) -> String {
     let Ok(name) = fs::read(format!("/proc/{tid}/comm")) else { return "?".to_owned() };
     String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned()
 }
 
-/// When a process began, in clock ticks after boot (field 22 of its `stat`).
+/// The time when a process began, in clock ticks after boot (field 22 of its `stat`).
 ///
 /// # Errors
 /// When there is no such process.
@@ -112,7 +117,7 @@ pub fn runs(pid: u32) -> bool {
     living(pid).is_some()
 }
 
-/// User and system time of a process, with its threads, in ticks of 10 ms.
+/// User and system time of a process with all its threads, in ticks of 10 ms.
 #[must_use]
 pub fn cpu_ticks(pid: u32) -> Option<u64> {
     let stat = stat(pid).ok()?;

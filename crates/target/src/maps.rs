@@ -1,7 +1,7 @@
 //! /proc/PID/maps as values, and the files behind mappings.
 //!
-//! Input: the kernel's text. Output: mappings in order of address. A line that cannot be understood is left out. Does
-//! not: merge, or interpret paths.
+//! Input: the kernel's text. Output: mappings in order of address. A line that cannot be parsed is left out.
+//! Does not: merge mappings, or interpret paths.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub use trapline_record::FileId;
 use trapline_record::{FileOffset, RemoteAddr};
 
-/// What a mapping allows.
+/// What may be done with a mapping's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Perms {
     /// Readable.
@@ -31,17 +31,18 @@ pub struct Mapping {
     pub start: RemoteAddr,
     /// First address after it.
     pub end: RemoteAddr,
-    /// What it allows.
+    /// What may be done with its memory.
     pub perms: Perms,
     /// Offset in the file.
     pub offset: FileOffset,
     /// The file, when there is one (inode not 0).
     pub file: Option<FileId>,
-    /// What the kernel calls it: a path without " (deleted)", or `[stack]`, or empty. Bytes that are no text are U+FFFD.
+    /// The kernel's name for it: a path without " (deleted)", or `[stack]`, or empty. Bytes that are not
+    /// UTF-8 become U+FFFD.
     pub path: String,
-    /// The same in its own bytes.
+    /// The same name in its own bytes.
     pub file_path: PathBuf,
-    /// The kernel says that the path is no longer that file.
+    /// True if the kernel notes that the path no longer leads to that file.
     pub deleted: bool,
 }
 
@@ -50,9 +51,9 @@ pub struct Mapping {
 pub struct FileOf {
     /// The very file that is mapped (device and inode compared).
     pub file: File,
-    /// Where it was opened.
+    /// The path by which it was opened.
     pub path: PathBuf,
-    /// The mapped path now names another file, or none: "replaced on disk".
+    /// True if the mapped path now names another file, or none: "replaced on disk".
     pub replaced: bool,
 }
 
@@ -62,7 +63,7 @@ impl Mapping {
     pub fn parse(line: &str) -> Option<Self> {
         Self::parse_bytes(line.as_bytes())
     }
-    /// The same; a path may be any bytes.
+    /// Parses one line, whose path may hold any bytes.
     pub(crate) fn parse_bytes(line: &[u8]) -> Option<Self> {
         let path = line.splitn(6, |&byte| byte == b' ').nth(5).unwrap_or_default().trim_ascii_start();
         let line = std::str::from_utf8(&line[..line.len() - path.len()]).ok()?;
@@ -92,12 +93,12 @@ impl Mapping {
             deleted,
         })
     }
-    /// Bytes.
+    /// Its length in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.end.0 - self.start.0
     }
-    /// Whether it has none (never, in what the kernel shows).
+    /// Whether its length is 0. The kernel shows no such mapping.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.end.0 == self.start.0
@@ -113,10 +114,11 @@ impl Mapping {
     }
 }
 
-/// What the kernel writes behind a path that no longer leads to the file, or is of a file without a path.
+/// The words that the kernel appends to a path that no longer leads to the file, or to the name of a file
+/// without a path.
 pub(crate) const DELETED: &str = " (deleted)";
 
-/// The kernel writes a newline in a path as `\\012`.
+/// Undoes the kernel's escape of a newline in a path, `\\012`.
 fn unescape(path: &[u8]) -> PathBuf {
     const NEWLINE: &[u8] = b"\\012";
     let (mut out, mut rest) = (Vec::with_capacity(path.len()), path);

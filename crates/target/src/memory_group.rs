@@ -1,42 +1,43 @@
-//! The memory that a process may still take: its memory control group's limits, and those of all groups above.
+//! The memory that a process may still take: the limits of its memory control group, and of all groups above.
 //!
-//! Input: a pid. Output: for each group that has a limit what is left of it, and how often the kernel's out-of-memory killer ended a process of the
-//! process' own group. Both versions of control groups are read, at the place where they are mounted for us. Groups that are not visible from here
-//! (another namespace) are said to be unseen. Does not: decide what that means (`plan::charge`), or change anything.
+//! Input: a pid. Output: for each group that has a limit, what is left of it; and how often the kernel's
+//! out-of-memory killer ended a process of the process' own group. Both versions of control groups are read,
+//! where they are mounted for us. Groups that are not visible from here (another namespace) are reported as
+//! unseen. Does not: decide what that means (`plan::charge`), or change anything.
 //!
-//! A page is charged to the group of the process that touches it first, and stays there: neither a move to another group nor the end of the group
-//! charges it to the other processes that map it.
+//! A page is charged to the group of the process that touches it first, and stays charged there. Neither a
+//! move to another group nor the end of the group charges it to the other processes that map it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is left of the limit that leaves least.
+/// The limit that leaves least, and what it leaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryLeft {
-    /// Bytes: the limit, less what is used, and more what the kernel takes back from the file cache first.
+    /// Bytes: the limit, minus what is used, plus what the kernel takes back from the file cache first.
     pub left: u64,
-    /// The limit's bytes.
+    /// The limit in bytes.
     pub limit: u64,
     /// The group, as /proc/PID/cgroup names it.
     pub group: String,
-    /// The limit's file.
+    /// The name of the limit's file.
     pub file: &'static str,
 }
 
 /// A process' memory control group.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemoryGroup {
-    /// Its folder, and those of the groups above; none where there are no memory control groups.
+    /// Its folder, then those of the groups above; empty where there are no memory control groups.
     folders: Vec<PathBuf>,
-    /// The path of the first.
+    /// The path of the first folder's group.
     name: String,
-    /// It is in the second version's hierarchy.
+    /// Whether it is in the hierarchy of version 2.
     unified: bool,
-    /// There may be groups above that are not visible from here.
+    /// Whether there may be groups above that are not visible from here.
     unseen: bool,
 }
 
-/// A limit's file, and the file that says what counts against it.
+/// A limit's file, and the file with the usage that counts against it.
 type Pair = (&'static str, &'static str);
 
 const UNIFIED: [Pair; 2] = [("memory.max", "memory.current"), ("memory.high", "memory.current")];
@@ -44,13 +45,13 @@ const FIRST: [Pair; 2] = [
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),
 ];
-/// From here on a limit of the first version means none.
+/// A limit of version 1 that is this high means that there is none.
 const NO_LIMIT: u64 = 1 << 62;
-/// /proc/self/ns/cgroup of those who see all groups (linux/proc_ns.h).
+/// /proc/self/ns/cgroup in the namespace that shows all groups (linux/proc_ns.h).
 const FIRST_NAMESPACE: &str = "cgroup:[4026531835]";
 
 impl MemoryGroup {
-    /// The group of a process; of no limit where nothing tells.
+    /// The memory control group of a process; one without limits where nothing can be read.
     #[must_use]
     pub fn of(pid: u32) -> Self {
         let read = |path: String| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -62,7 +63,7 @@ impl MemoryGroup {
         group.unseen |= !sees_all && !group.name.is_empty();
         group
     }
-    /// The same from the texts of /proc/PID/cgroup and /proc/self/mountinfo.
+    /// Finds the group in the texts of /proc/PID/cgroup and /proc/self/mountinfo.
     fn find(groups: &str, mounts: &str) -> Self {
         let lines = groups.lines().filter_map(|line| {
             let mut parts = line.splitn(3, ':');
@@ -87,12 +88,12 @@ impl MemoryGroup {
         let folders = whole.ancestors().take_while(|folder| folder.starts_with(&at));
         Self { folders: folders.map(Path::to_path_buf).collect(), unseen: root != "/", ..hidden }
     }
-    /// Whether a limit may hold that cannot be read.
+    /// Whether there may be a limit that cannot be read.
     #[must_use]
     pub const fn is_unseen(&self) -> bool {
         self.unseen
     }
-    /// What its limits leave; nothing where there is none.
+    /// The limit that leaves least; `None` where there is none.
     #[must_use]
     pub fn left(&self) -> Option<MemoryLeft> {
         let pairs = if self.unified { UNIFIED } else { FIRST };
@@ -108,7 +109,8 @@ impl MemoryGroup {
         });
         limits.min_by_key(|limit| limit.left)
     }
-    /// How many of its processes the kernel's out-of-memory killer has ended; nothing where that is not told.
+    /// How many of its processes the kernel's out-of-memory killer has ended; `None` where the kernel does
+    /// not show that.
     #[must_use]
     pub fn killed(&self) -> Option<u64> {
         let file = if self.unified { "memory.events" } else { "memory.oom_control" };
@@ -121,14 +123,14 @@ impl MemoryGroup {
     }
 }
 
-/// Bytes of memory that the machine has for whoever asks.
+/// Bytes of memory that the machine has available; the largest number if that cannot be read.
 #[must_use]
 pub fn machine_has() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     entry(&text, "MemAvailable:").map_or(u64::MAX, |kib| kib << 10)
 }
 
-/// What a line of mountinfo mounts, and where, if that is a hierarchy with memory control groups.
+/// What a line of mountinfo mounts, and where, if it is a hierarchy with memory control groups.
 fn mount(line: &str, unified: bool) -> Option<(String, String)> {
     let (place, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
@@ -142,7 +144,7 @@ fn mount(line: &str, unified: bool) -> Option<(String, String)> {
     ours.then_some((place.next()?.to_owned(), place.next()?.replace("\\040", " ")))
 }
 
-/// A group's path below a mount's root; nothing if it lies elsewhere.
+/// A group's path below a mount's root; `None` if it lies elsewhere.
 fn below<'a>(name: &'a str, root: &str) -> Option<&'a str> {
     let rest = if root == "/" { name } else { name.strip_prefix(root)? };
     let whole = rest.is_empty() || rest.starts_with('/');
@@ -153,13 +155,13 @@ fn number(folder: &Path, file: &str) -> Option<u64> {
     fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()
 }
 
-/// The number behind a word with which a line begins.
+/// The number that follows a word at the beginning of a line.
 fn entry(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Pages of files, which the kernel drops before it ends anything.
+/// Bytes of cached file pages, which the kernel drops before it ends any process.
 fn file_cache(folder: &Path, unified: bool) -> u64 {
     let text = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let names =

@@ -1,9 +1,10 @@
-//! This very process, as something that can be given memory and signal actions: what [`RemoteCaller`](crate::RemoteCaller) does
-//! in another process, done in our own. What is done otherwise on each processor is in the twin folders.
+//! Our own process as one that can be given memory and signal actions: what
+//! [`RemoteCaller`](crate::RemoteCaller) does in another process, done here. What differs between processors
+//! is in the twin folders.
 //!
-//! In: addresses and plain values. Out: what the system said. Like its remote twin it does what it is told: that what is unmapped is
-//! not in use, and that a handler is code, is the caller's business (`trapline_patch`, PATCH-10 and I5).
-//! Does not: decide anything, stop anybody.
+//! In: addresses and plain values. Out: the system's results. Like its remote twin it carries out what is
+//! asked. The caller (`trapline_patch`, PATCH-10 and I5) ensures that what is unmapped is not in use, and
+//! that a handler is code. Does not: decide anything, stop a thread.
 #![allow(unsafe_code, reason = "two calls whose preconditions the patching room keeps")]
 
 use std::ffi::CString;
@@ -14,7 +15,7 @@ use trapline_record::RemoteAddr;
 use crate::error::TargetError;
 use crate::sys::own;
 
-/// Calls of our own.
+/// Makes calls in our own process.
 #[derive(Debug, Default)]
 pub struct OwnCaller {
     open: Vec<OwnedFd>,
@@ -25,7 +26,7 @@ pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> 
 }
 
 impl OwnCaller {
-    /// A memfd: its number, as one who maps it here needs it, and a descriptor to keep.
+    /// Makes a memfd. Returns its number, for a caller that maps it here, and a descriptor to keep.
     ///
     /// # Errors
     /// When the system refuses.
@@ -37,14 +38,14 @@ impl OwnCaller {
         self.open.push(fd);
         Ok((number, kept))
     }
-    /// Closes a number that [`memfd`](Self::memfd) gave.
+    /// Closes a number that [`memfd`](Self::memfd) returned.
     pub fn close(&mut self, fd: i32) {
         self.open.retain(|open| open.as_raw_fd() != fd);
     }
-    /// Maps where nothing is mapped.
+    /// Maps memory at an address where nothing is mapped.
     ///
     /// # Errors
-    /// When something is there, or the system refuses.
+    /// When something is mapped there, or the system refuses.
     pub fn mmap(
         &mut self,
         addr: RemoteAddr,
@@ -61,10 +62,11 @@ impl OwnCaller {
     /// # Errors
     /// When the system refuses.
     pub fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
-        // SAFETY: only the patching room calls this, with regions that it mapped a moment ago and that nothing leads to yet.
+        // SAFETY: only `trapline_patch` calls this, with regions that it mapped a moment ago and that nothing
+        // leads to yet.
         unsafe { own::munmap(addr.0, len) }.map_err(failed(format!("unmap {len} bytes at {addr}")))
     }
-    /// When it returns, every CPU that runs a thread of ours has serialised since the call.
+    /// Makes every CPU that runs a thread of ours serialise before it returns.
     ///
     /// # Errors
     /// When the kernel has no such membarrier.

@@ -1,29 +1,36 @@
 //! A program held at its entry point without a tracer.
 //!
-//! When a program's first own instruction is about to run, its libraries are mapped and relocated and their
-//! constructors have run: the moment to probe it. But only one tracer can hold a process, and the batch that patches is
-//! another thread. So the program is *parked*: its instruction pointer is set to code that waits, written into the
-//! unused end of its vdso, where no patch will ever be, and it is let go. It runs there, a thread like any other,
-//! until [`Parked::release`] puts everything back. All stops here are made while it is stopped by ptrace.
+//! When a program's first own instruction is about to run, its libraries are mapped and relocated, and their
+//! constructors have run. That is the moment to probe it. But only one tracer can hold a process, and the
+//! batch that patches runs in another thread. So the program is *parked*: its instruction pointer is set to
+//! code that waits, and it is detached. That code is written into the unused end of its vdso, where no patch
+//! will ever be. The program runs there, a thread like any other, until [`Parked::release`] puts everything
+//! back. All changes here are made while it is stopped by ptrace.
 //!
 //! # If the tracer dies (SAFE-3)
 //!
-//! What waits looks at a word beside it (`native::park::waiting`): while the tracer lives, a thread of it, the *keeper*, changes that word twenty times a
-//! second. When it has not changed for about a second of CPU time, or two, the program goes to its entry point by itself. In detail:
+//! The code that waits (`native::park::waiting`) looks at a word beside it. While the tracer lives, one of
+//! its threads, the *keeper*, changes that word twenty times a second. When the word has not changed for one
+//! or two seconds of CPU time, the program goes to its entry point by itself. In detail:
 //!
-//! - *It dies before the program reaches its entry point*: a launched program dies too (PTRACE_O_EXITKILL). One that is followed goes on, as
-//!   the breakpoint goes with the tracer; where it had to be a trap in the code, the program ends by SIGTRAP.
-//! - *It dies between the writing of the code and the end of the stop*: the registers are set last, and the kernel lets the program go on from where they say.
-//! - *It dies while the program is parked*: nobody changes the word, and the program goes on. What the dead tracer patched is as in any running
-//!   program: complete or not, journaled, and for `trapline detach`. The code at the vdso's end stays; nothing leads there.
+//! - *The tracer dies before the program reaches its entry point*: a launched program dies too
+//!   (PTRACE_O_EXITKILL). A followed one goes on, since the breakpoint goes with the tracer. Where the
+//!   breakpoint had to be a trap in the code, the program ends by SIGTRAP.
+//! - *It dies between the writing of the code and the end of the stop*: the registers are set last, and the
+//!   kernel lets the program go on from where they point.
+//! - *It dies while the program is parked*: nothing changes the word any more, and the program goes on. What
+//!   the dead tracer patched is as in any running program: complete or not, journaled, and left for `trapline
+//!   detach`. The code at the vdso's end stays; nothing leads there.
 //! - *It dies while it releases the program*: the registers are set before the code is overwritten.
-//! - *It stops the program anywhere in what waits*: that pushes and pops. All registers are set as they were at the entry point.
-//! - *It lives, and has no time for so long*: the program goes on too early, and runs while it is being patched, as any running program may.
-//!   [`Parked::release`] finds it elsewhere, leaves its registers alone, and says so.
-//! - *The keeper writes to a program that went on*: the word is read by what waits alone, and it is in memory that the program does not write. The keeper ends
-//!   before the code is overwritten.
+//! - *It stops the program anywhere in the code that waits*: that code pushes and pops, so all registers are
+//!   set to their values at the entry point.
+//! - *It lives, but gets no CPU time for so long*: the program goes on too early, and runs while it is being
+//!   patched, as any running program may. [`Parked::release`] finds it elsewhere, leaves its registers alone,
+//!   and returns false.
+//! - *The keeper writes to a program that went on*: only the code that waits reads the word, and the program
+//!   does not write to that memory. The keeper ends before the code is overwritten.
 //!
-//! Where the vdso has no room the program waits in a loop on its entry point, without end.
+//! Where the vdso has no space, the program waits in a loop on its entry point, without end.
 
 use std::fs::{self, File};
 use std::io;
@@ -43,7 +50,7 @@ use crate::sys::{fault, ptrace, signals};
 
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
-/// How often the keeper says that it lives.
+/// How often the keeper changes the word that shows that the tracer lives.
 const KEEP_EVERY: Duration = Duration::from_millis(50);
 
 /// A process that waits at its entry point.
@@ -52,9 +59,10 @@ pub struct Parked {
     pid: u32,
     entry: u64,
     at: u64,
-    /// What the code overwrote.
+    /// The bytes that the code that waits overwrote.
     saved: Vec<u8>,
-    /// Registers as they were at the entry point. What waits changes some of them for moments, the stack pointer too.
+    /// Registers as they were at the entry point. The code that waits changes some of them for moments, the
+    /// stack pointer too.
     regs: Box<Regs>,
     keeper: Option<Keeper>,
 }
@@ -67,7 +75,7 @@ impl PartialEq for Parked {
 
 impl Eq for Parked {}
 
-/// A thread that says that we live.
+/// A thread that shows the parked program that the tracer lives.
 #[derive(Debug)]
 struct Keeper {
     stop: Option<Sender<()>>,
@@ -80,7 +88,7 @@ impl Keeper {
         let work = move || {
             let mut beats = 1u64;
             while stopped.recv_timeout(KEEP_EVERY) == Err(RecvTimeoutError::Timeout) {
-                // If the program is gone there is nobody to tell.
+                // If the program is gone, the write fails and nothing is lost.
                 drop(memory.write_all_at(&beats.to_le_bytes(), word));
                 beats += 1;
             }
@@ -105,12 +113,13 @@ impl Parked {
     pub const fn pid(&self) -> u32 {
         self.pid
     }
-    /// Where it will go on.
+    /// The address where it will go on.
     #[must_use]
     pub const fn entry(&self) -> u64 {
         self.entry
     }
-    /// Stops it, puts it back to its entry point; it is held by the calling thread afterwards. Whether it was still there.
+    /// Stops it and puts it back to its entry point; the calling thread holds it afterwards. Returns whether
+    /// it was still waiting.
     pub(crate) fn seize(&mut self) -> io::Result<bool> {
         ptrace::seize(self.pid)?;
         ptrace::interrupt(self.pid)?;
@@ -125,7 +134,8 @@ impl Parked {
         write(&memory(self.pid)?, self.at, &self.saved)?;
         Ok(there)
     }
-    /// Lets it run its program. False if it runs already, since we had no time for it.
+    /// Lets it run its program. Returns false if it runs already, because the tracer had no CPU time to keep
+    /// it.
     ///
     /// # Errors
     /// When it is gone.
@@ -139,7 +149,7 @@ impl Parked {
     }
 }
 
-/// Runs what must be done by one thread, such as all ptrace requests to a tracee.
+/// Runs in one thread what only one thread may do, such as all ptrace requests to a tracee.
 pub(crate) fn in_own_thread<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -147,11 +157,12 @@ pub(crate) fn in_own_thread<T: Send + 'static>(
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the launching thread panicked")))
 }
 
-/// What waits for a program at its entry point.
+/// A trap that stops a program at its entry point.
 ///
-/// It is a breakpoint of the processor, which the kernel holds for us. The program's memory stays as it is, so other tools' probes at the
-/// same instruction may come and go, and it ends with us. Where the kernel grants none, it is a trap in the program's code; that one is
-/// lost if another tool's probe there comes or goes meanwhile, and the program then runs unseen.
+/// It is a breakpoint of the processor, which the kernel keeps for the tracer. The program's memory stays as
+/// it is, so other tools' probes at the same instruction may come and go, and the breakpoint ends with the
+/// tracer. Where the kernel grants none, it is a trap in the program's code. That one is lost if another
+/// tool's probe there comes or goes meanwhile; the program then runs without being seen at its entry point.
 #[derive(Debug)]
 pub(crate) struct EntryTrap {
     entry: u64,
@@ -160,10 +171,10 @@ pub(crate) struct EntryTrap {
 
 #[derive(Debug)]
 enum By {
-    /// The program is there already: it has no interpreter.
+    /// Nothing is needed: the program has no interpreter, so it is there already.
     Nothing,
     Breakpoint(OwnedFd),
-    /// A trap, and what is under it.
+    /// A trap in the code, and the bytes under it.
     Code([u8; TRAP.len()]),
 }
 
@@ -188,7 +199,7 @@ impl EntryTrap {
     pub(crate) const fn is_there(&self) -> bool {
         matches!(self.by, By::Nothing)
     }
-    /// Parks the process, which is stopped by this trap, and lets it go.
+    /// Parks the process, which this trap has stopped, and detaches from it.
     pub(crate) fn park(self, pid: u32) -> io::Result<Parked> {
         let entry = self.entry;
         self.clear(pid)?;
@@ -206,7 +217,7 @@ impl EntryTrap {
         waits.set_pc(at);
         waits.write(pid)?;
         ptrace::detach(pid)?;
-        // Without a keeper it goes on too early, and nothing worse.
+        // Without a keeper the program goes on too early, and nothing worse happens.
         let keeper = room.and_then(|at| Keeper::start(memory, at + ALIVE).ok());
         Ok(Parked { pid, entry, at, saved, regs: Box::new(regs), keeper })
     }
@@ -221,14 +232,15 @@ impl EntryTrap {
             By::Code(under) => write(&memory(pid)?, self.entry, &under),
         }
     }
-    /// Whether a signal stop is this trap.
+    /// Whether a stop for this signal is caused by this trap.
     pub(crate) fn is_hit(&self, pid: u32, signal: i32) -> bool {
         let behind = if matches!(self.by, By::Code(_)) { BEHIND } else { 0 };
         signal == libc::SIGTRAP && Regs::read(pid, None).is_ok_and(|regs| regs.pc() == self.entry + behind)
     }
 }
 
-/// A breakpoint of the processor that stops a thread before it executes this instruction. It goes when the descriptor is closed.
+/// A breakpoint of the processor that stops a thread before it executes this instruction. It is removed when
+/// the descriptor is closed.
 fn breakpoint(tid: u32, at: u64) -> io::Result<OwnedFd> {
     if !IS_HELD {
         return Err(io::ErrorKind::Unsupported.into());
@@ -246,7 +258,7 @@ fn breakpoint(tid: u32, at: u64) -> io::Result<OwnedFd> {
     perf::open(attr, tid.cast_signed(), -1)
 }
 
-/// Zeros for what waits, at the vdso's end.
+/// The address of zeros at the vdso's end, where the code that waits fits.
 fn end_of_vdso(pid: u32, memory: &File) -> Option<u64> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let maps = String::from_utf8_lossy(&maps);
@@ -271,7 +283,8 @@ fn write(memory: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     fault::point(|| memory.write_all_at(bytes, at))
 }
 
-/// Waits for the next stop of a tracee, and takes it. A loader takes as long as it takes, so only Ctrl-C ends the wait.
+/// Waits for the next stop of a tracee, and reaps it. A loader may take any time, so only Ctrl-C ends the
+/// wait.
 pub(crate) fn wait_stop(pid: u32) -> io::Result<Stop> {
     let gone = || io::Error::other("it ended");
     let start = Instant::now();

@@ -1,7 +1,7 @@
 //! Why a process may not be traced, and what to do about it.
 //!
-//! Input: a pid, and what the kernel said. Output: the one obstacle that stands in the way. The kernel says only EPERM,
-//! so its checks are made again here in its own order: user ids, dumpable, capabilities, user namespace, YAMA.
+//! Input: a pid, and the kernel's error. Output: the one obstacle. The kernel only answers EPERM, so its
+//! checks are repeated here in the kernel's order: user ids, dumpable, capabilities, user namespace, YAMA.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::sys::fd;
 
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
-/// Refuses what is no traceable process at all.
+/// Refuses a pid that names no process which can be traced.
 pub(crate) fn check_kind(pid: u32) -> Result<ThreadStatus, TargetError> {
     let text = fs::read(format!("/proc/{pid}/status")).map_err(|_| TargetError::NoProcess { pid })?;
     let mut status = ThreadStatus::parse(&text);
@@ -50,7 +50,7 @@ pub(crate) fn check_program(pid: u32) -> Result<(), TargetError> {
     other_kind(head).map_or(Ok(()), |what| Err(TargetError::WrongClass { pid, what }))
 }
 
-/// What kind of program an ELF file that begins so is, if it is not this machine's.
+/// The kind of program that an ELF file with this head is; `None` if it is one for this machine.
 fn other_kind(head: [u8; 20]) -> Option<String> {
     let machine = u16::from_le_bytes([head[18], head[19]]);
     Some(match (head[4], machine) {
@@ -63,7 +63,8 @@ fn other_kind(head: [u8; 20]) -> Option<String> {
     })
 }
 
-/// Refuses a command whose program is an ELF file of another kind: what cannot be executed would be given to a shell, which is then what runs.
+/// Refuses a command whose program is an ELF file of another kind. The kernel could not execute it, and it
+/// would be given to a shell, which would then be what runs.
 pub(crate) fn check_command(command: &Command) -> io::Result<()> {
     use std::io::Read;
     let Some(program) = program_of(command) else { return Ok(()) };
@@ -81,7 +82,7 @@ pub(crate) fn check_command(command: &Command) -> io::Result<()> {
     }
 }
 
-/// The file that is executed, if it can be told.
+/// The file that will be executed, if it can be found.
 fn program_of(command: &Command) -> Option<PathBuf> {
     let name = Path::new(command.get_program());
     if name.components().count() > 1 {
@@ -91,12 +92,12 @@ fn program_of(command: &Command) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// Another tracer is there.
+/// The error for a process that has another tracer.
 pub(crate) fn traced(pid: u32, tracer: u32) -> TargetError {
     TargetError::AlreadyTraced { pid, tracer, comm: living::comm(tracer) }
 }
 
-/// Turns a refusal of the kernel's into its reason.
+/// Turns a refusal by the kernel into its reason.
 pub(crate) fn explain(pid: u32, status: &ThreadStatus, error: io::Error) -> TargetError {
     if !matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
         return gone_or(pid, "open its memory", error);
@@ -108,7 +109,7 @@ pub(crate) fn explain(pid: u32, status: &ThreadStatus, error: io::Error) -> Targ
     TargetError::Denied { pid, obstacle, remedy: remedy.to_owned() }
 }
 
-/// Why a command that we start cannot be held, if that is what the kernel's refusal to start it means.
+/// Why a command that we start cannot be held. `None` if the kernel's refusal to start it has another reason.
 #[must_use]
 pub fn why_not_held(error: &io::Error) -> Option<String> {
     if error.raw_os_error() != Some(libc::EPERM) {
@@ -155,7 +156,7 @@ fn obstacle(pid: u32, theirs: &ThreadStatus) -> (String, &'static str) {
             AS_USER,
         );
     }
-    // The kernel gives the files in /proc/PID (not the directory) to root when the process is not dumpable.
+    // If the process is not dumpable, the files in /proc/PID belong to root (the directory does not).
     if uid != 0 && fs::metadata(living::folder(pid).join("stat")).is_ok_and(|m| m.uid() == 0) {
         return (
             "it is not dumpable (set-id or unreadable program, file capabilities, or PR_SET_DUMPABLE 0)"
@@ -198,7 +199,7 @@ fn lsm() -> (String, &'static str) {
     (format!("{named} forbids it"), "look for its denial in the kernel log or audit log")
 }
 
-/// Whether it lives in another user namespace; `None` when we may not know.
+/// Whether it lives in another user namespace; `None` when we have no right to find out.
 fn other_namespace(pid: u32) -> Option<bool> {
     let own = fs::read_link("/proc/self/ns/user").ok()?;
     fs::read_link(format!("/proc/{pid}/ns/user")).ok().map(|theirs| theirs != own)

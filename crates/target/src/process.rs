@@ -1,7 +1,7 @@
-//! A process that we may trace: opened once, asked often.
+//! A process that we may trace: opened once, read often.
 //!
-//! Input: a pid. Output: facts from /proc, read and written bytes. Invariants: TGT-4 a process is known by pid and start
-//! time, so a reused pid is never touched. Does not: stop anything.
+//! Input: a pid. Output: facts from /proc, and bytes that are read or written. Invariants: TGT-4 a process is
+//! known by pid and start time, so a reused pid is never touched. Does not: stop anything.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -21,16 +21,16 @@ use crate::permission;
 use crate::status::{InCall, Seccomp, ThreadStatus};
 use crate::sys::{compare, fault, fd};
 
-/// What the CPU offers generated code.
+/// What generated code may rely on: features of the CPU, and the number of CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CpuFeatures {
     /// x86-64: `rdpid` may be used.
     pub rdpid: bool,
     /// x86-64: `rdfsbase` may be used (AT_HWCAP2 bit 1).
     pub fsgsbase: bool,
-    /// arm64: one instruction adds to memory (FEAT_LSE).
+    /// arm64: one instruction can add to memory (FEAT_LSE).
     pub lse: bool,
-    /// arm64: there are vectors that a system call does not keep (SVE).
+    /// arm64: there are vectors that a system call does not preserve (SVE).
     pub sve: bool,
     /// Possible CPUs: one more than the highest number that a thread may run on.
     pub cpus: u32,
@@ -49,7 +49,7 @@ impl Process {
     /// Opens a process and checks that it can be traced.
     ///
     /// # Errors
-    /// Names the exact obstacle.
+    /// The error names the exact obstacle.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
         let (process, tracer) = Self::open_traced(pid)?;
         // A child that our own batch holds may be opened.
@@ -59,14 +59,14 @@ impl Process {
         }
         Ok(process)
     }
-    /// Opens a process only to look at its memory, which another tracer does not mind.
+    /// Opens a process only to read its memory. Another tracer does not prevent that.
     ///
     /// # Errors
-    /// As [`Self::open`], but for another tracer.
+    /// As [`Self::open`], except that another tracer is no error.
     pub fn look_into(pid: u32) -> Result<Self, TargetError> {
         Ok(Self::open_traced(pid)?.0)
     }
-    /// Also tells the tracer, 0 if there is none.
+    /// Opens a process; also returns the thread that traces it, 0 if there is none.
     fn open_traced(pid: u32) -> Result<(Self, u32), TargetError> {
         let status = permission::check_kind(pid)?;
         let start_time = living::start_time(pid).map_err(|e| gone_or(pid, "read its start time", e))?;
@@ -84,7 +84,7 @@ impl Process {
     pub const fn pid(&self) -> u32 {
         self.pid
     }
-    /// Field 22 of /proc/PID/stat: clock ticks after boot.
+    /// Its start time: field 22 of /proc/PID/stat, in clock ticks after boot.
     #[must_use]
     pub const fn start_time(&self) -> u64 {
         self.start_time
@@ -94,7 +94,7 @@ impl Process {
     pub fn alive(&self) -> bool {
         living::start_time(self.pid).is_ok_and(|start| start == self.start_time) && living::runs(self.pid)
     }
-    /// The signal that ended it, if it is over and that is known: of the zombie, or of the pidfd.
+    /// The signal that ended it, if it has ended and the signal is known: from the zombie, or from the pidfd.
     #[must_use]
     pub fn ended_by(&self) -> Option<i32> {
         const STATUS: usize = 52;
@@ -106,7 +106,7 @@ impl Process {
         let status = zombie().or_else(|| fd::exit_status(self.pidfd.as_fd()).map(|status| status as u64))?;
         Some((status & 0x7f) as i32).filter(|signal| *signal != 0)
     }
-    /// The folder of /proc that shows it, at this moment: the main thread may have ended.
+    /// The folder of /proc that shows it at this moment. It is another thread's if the main thread has ended.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         living::folder(self.pid)
@@ -114,7 +114,8 @@ impl Process {
     fn stat(&self, what: &str) -> Result<Stat, TargetError> {
         Stat::read(&self.folder()).map_err(|e| gone_or(self.pid, what, e))
     }
-    /// What `read` makes of the folder that shows the process. It is asked once more when the thread whose folder it was has ended meanwhile.
+    /// Calls `read` with the folder that shows the process. Calls it once more if the thread to which the
+    /// folder belongs has ended meanwhile.
     fn look<T>(&self, what: &str, read: impl Fn(&Path) -> io::Result<T>) -> Result<T, TargetError> {
         let folder = self.folder();
         let seen = read(&folder).or_else(|error| match self.folder() {
@@ -123,7 +124,7 @@ impl Process {
         });
         seen.map_err(|e| gone_or(self.pid, what, e))
     }
-    /// The error for a process that went away.
+    /// The error for a process that is gone.
     pub(crate) fn gone(&self, how: &str) -> TargetError {
         TargetError::Gone { pid: self.pid, how: how.to_owned() }
     }
@@ -134,7 +135,7 @@ impl Process {
     fn text(&self, name: &str) -> Result<String, TargetError> {
         Ok(String::from_utf8_lossy(&self.bytes(name)?).into_owned())
     }
-    /// The program's file, as a path in the target's namespace, also if it is no longer there.
+    /// The program's file, as a path in the target's namespace, even if it is no longer there.
     ///
     /// # Errors
     /// When the process is gone.
@@ -143,7 +144,7 @@ impl Process {
         let Some(bare) = path.as_os_str().as_bytes().strip_suffix(DELETED.as_bytes()) else {
             return Ok(path);
         };
-        // A file's own name may end so.
+        // A file's own name may end like that.
         let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
         let mapped = id(&self.folder().join("exe"));
         let is_name = mapped.is_some() && self.seen_as(&path).iter().any(|seen| id(seen) == mapped);
@@ -173,14 +174,14 @@ impl Process {
         }
         Ok(maps)
     }
-    /// The ids of the program's threads; those in which the kernel works for it are none.
+    /// The ids of the program's threads. Threads in which the kernel works for the program are left out.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn threads(&self) -> Result<Vec<u32>, TargetError> {
         living::threads(self.pid).map_err(|e| gone_or(self.pid, "list its threads", e))
     }
-    /// The main thread's status, or another's if that one has ended.
+    /// The main thread's status, or another thread's if the main thread has ended.
     ///
     /// # Errors
     /// When the process is gone.
@@ -194,7 +195,8 @@ impl Process {
     pub fn thread_status(&self, tid: u32) -> Result<ThreadStatus, TargetError> {
         Ok(ThreadStatus::parse(&self.bytes(&format!("task/{tid}/status"))?))
     }
-    /// A thread whose system calls are restricted, if there is one: the most restricted. Filters are a thread's own, so all are asked.
+    /// The most restricted of the threads that have a seccomp mode, if there is one. Filters belong to single
+    /// threads, so all are looked at.
     ///
     /// # Errors
     /// When the process is gone.
@@ -205,7 +207,7 @@ impl Process {
         let most = restricted.max_by_key(|status| status.seccomp == Seccomp::Strict);
         Ok(most.map(|status| (status.tid, status.seccomp)))
     }
-    /// The status of the thread that asks; of use in our own process.
+    /// The status of the calling thread; for use in our own process.
     ///
     /// # Errors
     /// When /proc cannot be read.
@@ -214,7 +216,8 @@ impl Process {
         let bytes = text.map_err(|e| gone_or(self.pid, "read /proc/thread-self/status", e))?;
         Ok(ThreadStatus::parse(&bytes))
     }
-    /// Whether another process runs on its memory (a child of `vfork`, or of `clone` with CLONE_VM), or that cannot be told.
+    /// Whether another process runs on its memory: a child of `vfork`, or of `clone` with CLONE_VM. True also
+    /// if that cannot be found out.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         let Ok(threads) = self.threads() else { return true };
@@ -227,7 +230,7 @@ impl Process {
                 Err(error) => error.raw_os_error() != Some(libc::ESRCH),
             })
     }
-    /// What call a thread is in.
+    /// The system call that a thread is in.
     ///
     /// # Errors
     /// When the thread is gone.
@@ -286,7 +289,7 @@ impl Process {
             self.gone("it ended")
         }
     }
-    /// A file's own name may end in what the kernel writes behind the names of deleted ones.
+    /// Handles a file whose own name ends in the words that the kernel appends to the names of deleted files.
     fn look_at_name(&self, mapping: &mut Mapping) {
         let Some(id) = mapping.file.filter(|_| !is_memfd(mapping)) else { return };
         let mut name = mapping.file_path.clone().into_os_string();
@@ -296,26 +299,28 @@ impl Process {
             (mapping.file_path, mapping.deleted) = (name.into(), false);
         }
     }
-    /// A path that the kernel told, as we may see it: below the target's root, or below our own, since for a process in a `chroot` it tells the
-    /// latter.
+    /// A path from the kernel, as we may see it: below the target's root, or below our own. For a process in
+    /// a `chroot` the kernel gives the latter.
     fn seen_as(&self, path: &Path) -> [PathBuf; 2] {
         let below = path.strip_prefix("/").unwrap_or(path);
         [self.folder().join("root").join(below), path.to_owned()]
     }
-    /// Where the path leads to the very file that is mapped.
+    /// A path by which we see the very file that is mapped, if there is one.
     fn leads_to(&self, path: &Path, id: FileId, mapping: &Mapping) -> Option<PathBuf> {
         self.seen_as(path).into_iter().find(|seen| {
             fs::metadata(seen)
                 .is_ok_and(|m| m.ino() == id.inode && same_device(m.dev(), id, mapping, self.pid))
         })
     }
-    /// A path of the target's by which the file that it maps can be opened; the one in its own root if there is none.
+    /// A path of the target's by which the file that it maps can be opened. If there is none, the path below
+    /// the target's own root.
     #[must_use]
     pub fn path_to(&self, path: &str, id: FileId) -> PathBuf {
         let is_it = |seen: &PathBuf| fs::metadata(seen).is_ok_and(|m| m.ino() == id.inode);
         self.seen_as(Path::new(path)).into_iter().find(is_it).unwrap_or_else(|| self.rooted(path))
     }
-    /// Opens the file of a mapping, by map_files, else by path in the target's root with device and inode compared.
+    /// Opens the file of a mapping, by map_files, else by path in the target's root with device and inode
+    /// compared.
     ///
     /// # Errors
     /// When neither way gives the very file that is mapped.
@@ -323,7 +328,7 @@ impl Process {
         let fail = |why: String| TargetError::File { path: mapping.path.clone().into(), why };
         let id = mapping.file.ok_or_else(|| fail("it is not a file".into()))?;
         let on_disk = self.leads_to(&mapping.file_path, id, mapping).filter(|_| !mapping.deleted);
-        // What has no name cannot be replaced by another file of that name.
+        // A file without a name cannot be replaced by another file of that name.
         let replaced = on_disk.is_none() && !is_memfd(mapping);
         let link = mapping.map_files_path(self.pid);
         if let Ok(file) = File::open(&link) {
@@ -340,12 +345,12 @@ impl Process {
         let file = File::open(&path).map_err(|e| fail(e.to_string()))?;
         Ok(FileOf { file, path, replaced })
     }
-    /// A path of the target's, as we can open it.
+    /// A path of the target's, in the form in which we can open it.
     #[must_use]
     pub fn rooted(&self, path: &str) -> PathBuf {
         self.folder().join("root").join(path.trim_start_matches('/'))
     }
-    /// What generated code may use.
+    /// The features that generated code may use.
     ///
     /// # Errors
     /// When the process is gone.
@@ -369,17 +374,17 @@ impl Process {
         }
         Ok(self.stat("read its break")?.field(47).filter(|&brk| brk != 0).map(RemoteAddr))
     }
-    /// Where the main thread's stack pointer stood when the program began, at the number of its arguments.
+    /// The main thread's stack pointer when the program began. It points at the number of arguments.
     ///
     /// # Errors
-    /// When the process is gone, or does not say.
+    /// When the process is gone, or the value cannot be read.
     pub fn stack_start(&self) -> Result<Option<RemoteAddr>, TargetError> {
         Ok(self.stat("read its stack's start")?.field(28).filter(|&start| start != 0).map(RemoteAddr))
     }
-    /// A copy of one of its descriptors.
+    /// A copy of one of the target's descriptors.
     pub(crate) fn descriptor(&self, number: i32) -> io::Result<OwnedFd> {
         fd::pidfd_getfd(self.pidfd.as_fd(), number).or_else(|error| {
-            // A main thread that has ended has no descriptors; another has the same.
+            // A main thread that has ended has no descriptors; another thread has the same ones.
             let other = living::living(self.pid).filter(|&tid| tid != self.pid).ok_or(error)?;
             fd::pidfd_getfd(fd::pidfd_of_thread(other)?.as_fd(), number)
         })
@@ -394,13 +399,14 @@ fn word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// Some file systems show one device in maps and another in stat: ask the mapping itself when we may.
+/// Some file systems show one device in maps and another in stat. Then the mapping itself decides, if we may
+/// look at it.
 fn same_device(dev: u64, id: FileId, mapping: &Mapping, pid: u32) -> bool {
     dev == id.dev
         || fs::metadata(mapping.map_files_path(pid)).is_ok_and(|m| m.dev() == dev && m.ino() == id.inode)
 }
 
-/// ESRCH and ENOENT mean that the process is gone.
+/// Makes an error; ESRCH and ENOENT mean that the process is gone.
 pub(crate) fn gone_or(pid: u32, what: &str, error: io::Error) -> TargetError {
     match error.raw_os_error() {
         Some(libc::ESRCH | libc::ENOENT) => TargetError::Gone { pid, how: "it ended".to_owned() },

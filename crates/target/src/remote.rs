@@ -1,7 +1,7 @@
-//! Calls made by one of the target's own threads: what is asked for, and which thread is fit.
+//! Calls made by one of the target's own threads.
 //!
-//! Input: a seized process. Output: results of memfd_create, mmap, rt_sigaction and the like, and what the thread went
-//! through. Invariants: TGT-1, TGT-3. Does not: know what the memory is for.
+//! Input: a seized process. Output: results of memfd_create, mmap, rt_sigaction and the like, and what the
+//! calls cost the thread. Invariants: TGT-1, TGT-3. Does not: know what the memory is for.
 
 use std::ffi::CString;
 use std::io;
@@ -19,17 +19,18 @@ use crate::session::Session;
 /// How to choose the thread and where its frame may lie.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
-    /// Readable memory of at least [`RemoteOptions::FRAME_ROOM`] bytes that nobody uses, when stacks are too small
-    /// (Go). Its bytes are saved and put back.
+    /// Readable memory of at least [`RemoteOptions::FRAME_ROOM`] bytes that is unused, for programs whose
+    /// stacks are too small (Go). Its bytes are saved and put back.
     pub scratch: Option<RemoteAddr>,
-    /// How long to wait for a thread to leave a call with a finite timeout before one is restarted.
+    /// How long to wait for a thread to leave a call with a finite timeout. After that such a call is
+    /// restarted.
     pub patience: Duration,
-    /// Make calls under a seccomp filter that may kill the process for them.
+    /// Make calls even under a seccomp filter that may kill the process for them.
     pub risk_seccomp: bool,
 }
 
 impl RemoteOptions {
-    /// Bytes of scratch that a caller must offer.
+    /// Bytes of scratch memory that a caller must provide.
     pub const FRAME_ROOM: u64 = 16384;
 }
 
@@ -48,7 +49,7 @@ pub struct Rseq {
     pub offset: i32,
     /// Bytes registered.
     pub len: u32,
-    /// The word before an abort handler.
+    /// The word that stands before an abort handler.
     pub signature: u32,
 }
 
@@ -59,9 +60,9 @@ pub struct RemoteReport {
     pub tid: u32,
     /// Calls made.
     pub calls: u32,
-    /// From its stop to its release.
+    /// Time from its stop to its release.
     pub stopped: Duration,
-    /// It saw EINTR because of us.
+    /// A call of the program's returned EINTR because of the tracer.
     pub interrupted: bool,
     /// Its call had a finite timeout and was restarted in full.
     pub restarted_timeout: bool,
@@ -72,7 +73,7 @@ pub struct RemoteReport {
 pub struct RemoteCaller<'b, 'p> {
     pub(crate) batch: &'b mut Batch<'p>,
     pub(crate) session: Option<Session>,
-    /// The thread goes on at the end (it does not while everybody is stopped).
+    /// Whether the thread goes on at the end. It does not while all threads are stopped.
     pub(crate) release: bool,
     pub(crate) report: RemoteReport,
 }
@@ -109,12 +110,12 @@ impl RemoteCaller<'_, '_> {
     /// Its rseq area, if registered.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// When the kernel does not answer.
     pub fn rseq(&mut self) -> Result<Option<Rseq>, TargetError> {
         let process = self.batch.process();
         self.session()?.rseq(process)
     }
-    /// Puts bytes (at most 256) where a call may read them, and where it may write; valid until the next one.
+    /// Writes bytes (at most 256) where a call may read and write them. They are valid until the next use.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -122,7 +123,8 @@ impl RemoteCaller<'_, '_> {
         let process = self.batch.process();
         self.session()?.argument(process, bytes)
     }
-    /// memfd_create in the target, fetched here by pidfd_getfd. The remote fd stays open: close it.
+    /// Calls memfd_create in the target and copies the descriptor here by pidfd_getfd. The descriptor in the
+    /// target stays open and must be closed.
     ///
     /// # Errors
     /// As [`Self::call`], or when it cannot be fetched.
@@ -158,10 +160,10 @@ impl RemoteCaller<'_, '_> {
             },
         }
     }
-    /// mmap. `prot` and `flags` as libc's.
+    /// Calls mmap, with `prot` and `flags` as in libc.
     ///
     /// # Errors
-    /// As [`Self::call`]; EEXIST when MAP_FIXED_NOREPLACE found something there.
+    /// As [`Self::call`]; EEXIST when MAP_FIXED_NOREPLACE found a mapping there.
     pub fn mmap(
         &mut self,
         addr: RemoteAddr,
@@ -174,21 +176,21 @@ impl RemoteCaller<'_, '_> {
         let args = [addr.0, len, prot as u64, flags as u64, i64::from(fd) as u64, off];
         self.call("mmap", libc::SYS_mmap, args).map(RemoteAddr)
     }
-    /// munmap.
+    /// Calls munmap.
     ///
     /// # Errors
     /// As [`Self::call`].
     pub fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
         self.call("munmap", libc::SYS_munmap, [addr.0, len, 0, 0, 0, 0]).map(drop)
     }
-    /// close.
+    /// Calls close.
     ///
     /// # Errors
     /// As [`Self::call`].
     pub fn close(&mut self, fd: i32) -> Result<(), TargetError> {
         self.call("close", libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]).map(drop)
     }
-    /// Reads a disposition and, with `new`, changes it.
+    /// Reads a signal's action, and changes it if `new` is given.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -205,7 +207,7 @@ impl RemoteCaller<'_, '_> {
         self.batch.process().read(at + LEN as u64, &mut old)?;
         Ok(Handler::from_bytes(&old))
     }
-    /// membarrier(PRIVATE_EXPEDITED_SYNC_CORE), registered at the first use.
+    /// Calls membarrier(PRIVATE_EXPEDITED_SYNC_CORE), which is registered at the first use.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -217,7 +219,7 @@ impl RemoteCaller<'_, '_> {
         }
         self.call("membarrier", libc::SYS_membarrier, [SYNC_CORE, 0, 0, 0, 0, 0]).map(drop)
     }
-    /// Whether the process may read the counter that stubs read (prctl PR_GET_TSC).
+    /// Whether the process may read the clock that stubs read (prctl PR_GET_TSC).
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -229,7 +231,7 @@ impl RemoteCaller<'_, '_> {
         self.call("prctl", libc::SYS_prctl, [libc::PR_GET_TSC as u64, at.0, 0, 0, 0, 0])?;
         Ok(self.batch.process().read_u64(at)? as i32 == libc::PR_TSC_ENABLE)
     }
-    /// Serves the other threads meanwhile.
+    /// Serves the other threads while this one is held.
     ///
     /// # Errors
     /// As [`Batch::serve`].
@@ -259,7 +261,7 @@ impl RemoteCaller<'_, '_> {
 
 impl Drop for RemoteCaller<'_, '_> {
     fn drop(&mut self) {
-        // Nothing can be told from here; a thread that is gone needs nothing.
+        // A drop cannot report an error; a thread that is gone needs nothing.
         drop(self.close_session());
     }
 }

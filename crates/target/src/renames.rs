@@ -1,7 +1,8 @@
-//! Threads of a process that get another name, begin or end, learnt from perf COMM, FORK and EXIT records.
+//! Threads of a process that get another name, begin or end, from perf COMM, FORK and EXIT records.
 //!
-//! Input: a pid. Output: numbers of threads, as this process sees them, of which something changed; also of threads and children born later.
-//! Invariants: what the kernel drops is told; what one call tells is in the order in which it happened, on whichever CPUs. Does not: read names (/proc has them).
+//! Input: a pid. Output: numbers of threads, as this process sees them, and what changed; threads and
+//! children born later are included. Invariants: a loss in the kernel is reported; the changes of one call
+//! come in the order in which they happened, whatever the CPUs. Does not: read names (/proc has them).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,14 +19,15 @@ const RECORD_FORK: u32 = 7;
 /// What changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Changed {
-    /// It is called this now.
+    /// Its name is this now.
     Name(String),
-    /// It began, as a copy of this one, and with its name: the number was another thread's before, if anybody's.
+    /// It began as a copy of the thread `by`, with that one's name. If the number was in use before, it was
+    /// another thread's.
     Begun {
-        /// The thread, or the forking process' thread, that made it.
+        /// The thread, or the forking process' thread, that created it.
         by: u32,
     },
-    /// It ended: the number will be another's.
+    /// It ended, and its number may be given to another thread.
     Ended,
 }
 
@@ -37,17 +39,18 @@ pub struct NameWatcher {
 }
 
 impl NameWatcher {
-    /// Starts to watch.
+    /// Starts watching.
     ///
     /// # Errors
-    /// When the kernel does not permit it; read /proc instead.
+    /// When the kernel does not permit it; then read /proc instead.
     pub fn new(pid: u32) -> Result<Self, TargetError> {
         let opened: io::Result<_> = open(pid, perf::COMM | perf::TASK, NEVER);
         let failed = |error| TargetError::system(pid, "watch its threads' names by perf_event_open", error);
         let (rings, _redirected) = opened.map_err(failed)?;
         Ok(Self { rings, _redirected })
     }
-    /// What changed since the last call, by thread; false when the kernel dropped some of it.
+    /// Calls `each` for what changed since the last call, by thread. Returns false when the kernel dropped
+    /// some of it.
     pub fn poll(&mut self, mut each: impl FnMut(u32, Changed)) -> bool {
         let (mut whole, mut told) = (true, Vec::new());
         for ring in &self.rings {
@@ -63,7 +66,8 @@ impl NameWatcher {
     }
 }
 
-/// Of a record's body: pid, thread, and a name; or pid, parent's pid, thread, parent. Its last word is when it was written.
+/// Parses a record's body: pid, thread and name; or pid, parent's pid, thread and parent. Its last word is
+/// the time at which it was written.
 fn parse(kind: u32, body: &[u8]) -> Option<(u64, u32, Changed)> {
     let (body, time) = body.split_last_chunk()?;
     let half = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
@@ -99,7 +103,7 @@ mod tests {
         assert_eq!((parse(7, &at(6, &task[..11])), parse(1, &at(6, &task))), (None, None));
     }
 
-    /// Where the kernel permits it: a thread's birth, its new name and its end are all told.
+    /// Where the kernel permits it, a thread's birth, its new name and its end are all reported.
     #[test]
     fn what_a_thread_does_is_told() {
         let Ok(mut watcher) = NameWatcher::new(std::process::id()) else { return };
@@ -122,7 +126,8 @@ mod tests {
         let by = Changed::Begun { by: own };
         assert_eq!(seen, [by, Changed::Name("renamed".to_owned()), Changed::Ended]);
     }
-    /// A thread is renamed until the ring is full, and then once more: only then does the kernel write that it dropped some.
+    /// A thread is renamed until the ring is full, and then once more: only then does the kernel write that
+    /// it dropped some.
     #[test]
     fn what_the_kernel_drops_is_told() {
         let Ok(mut watcher) = NameWatcher::new(std::process::id()) else { return };

@@ -1,9 +1,10 @@
-//! Where a frame may lie without touching what anybody uses.
+//! Finds memory for a frame that the program does not use.
 //!
-//! Input: maps, a stopped thread's stack pointer. Output: its own stack when that is known to be a large one, else the
-//! foot of the main stack. Invariant: TGT-4 no byte that the program may read is under a frame while a thread can run.
-//! A stack pointer says nothing of what lies below it: goroutines and coroutines run on slices of a heap, a few
-//! kilobytes each, and a frame with AVX-512 state takes three of them.
+//! Input: maps, a stopped thread's stack pointer. Output: the thread's own stack if that is known to be a
+//! large one, otherwise the lowest bytes of the main stack. Invariant: TGT-4 no byte that the program may
+//! read is under a frame while a thread can run. A stack pointer says nothing about the memory below it.
+//! Goroutines and coroutines run on slices of a heap, a few kilobytes each, and a frame with AVX-512 state
+//! takes three kilobytes.
 
 use trapline_record::RemoteAddr;
 
@@ -16,10 +17,11 @@ use crate::remote::RemoteOptions;
 /// Larger inaccessible mappings are reserved heap (glibc's arenas), not guards.
 const LARGEST_GUARD: u64 = 1 << 20;
 
-/// Where a frame goes: `None` for the thread's own stack.
+/// The address for a frame; `None` for the thread's own stack.
 ///
 /// # Errors
-/// [`TargetError::NoCaller`] when the stack may be a small one and the main stack's foot is in use.
+/// [`TargetError::NoCaller`] when the stack may be a small one and the lowest bytes of the main stack are in
+/// use.
 pub(crate) fn frame_place(
     process: &Process,
     maps: &[Mapping],
@@ -35,7 +37,8 @@ pub(crate) fn frame_place(
     })
 }
 
-/// A stack of the kind that the kernel or a threads library makes: the main one, or one that ends at a guard.
+/// Whether the stack is of the kind that the kernel or a thread library makes: the main one, or one that ends
+/// at a guard.
 fn is_roomy(maps: &[Mapping], sp: RemoteAddr) -> bool {
     let Some(index) = maps.iter().position(|m| m.contains(sp)) else { return false };
     let map = &maps[index];
@@ -54,7 +57,7 @@ fn is_roomy(maps: &[Mapping], sp: RemoteAddr) -> bool {
         && (map.path == "[stack]" || (map.path.is_empty() && guarded()))
 }
 
-/// The lowest bytes of the main stack, if nobody has ever been that deep.
+/// The lowest bytes of the main stack, if no call has ever reached them.
 fn main_stack_foot(process: &Process, maps: &[Mapping]) -> Option<RemoteAddr> {
     let stack = maps.iter().find(|m| m.path == "[stack]")?;
     let mut bytes = vec![0u8; RemoteOptions::FRAME_ROOM as usize];
@@ -63,10 +66,10 @@ fn main_stack_foot(process: &Process, maps: &[Mapping]) -> Option<RemoteAddr> {
     (read && bytes.iter().all(|&b| b == 0)).then_some(stack.start)
 }
 
-/// Whether all of a frame lies in one mapping.
+/// Checks that all of a frame lies in one mapping.
 ///
 /// # Errors
-/// [`TargetError::NoCaller`] when not.
+/// [`TargetError::NoCaller`] if it does not.
 pub(crate) fn check_room(
     process: &Process,
     maps: &[Mapping],

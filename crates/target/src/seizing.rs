@@ -1,24 +1,27 @@
-//! Seizing the threads of a process that executes another program meanwhile.
+//! Seizing the threads of a process that may execute another program meanwhile.
 //!
-//! In: thread ids. Out: seized threads, and those that ended before the next was seized. Invariants: TGT-13 a process whose threads are being seized
-//! can always end them. Does not: decide whom to seize, serve stops.
+//! In: thread ids. Out: seized threads, and those that ended before the next was seized. Invariants: TGT-13 a
+//! process whose threads are being seized can always end them. Does not: decide which threads to seize, serve
+//! stops.
 //!
-//! # What stands in each other's way
+//! # What blocks what
 //!
 //! | step | T, a thread that calls `execve` | | the tracer |
 //! |---|---|---|---|
-//! | E1 | takes the process' `cred_guard_mutex` | S1 | PTRACE_SEIZE of Z: takes and gives back that mutex |
+//! | E1 | takes the process' `cred_guard_mutex` | S1 | PTRACE_SEIZE of Z: takes that mutex and gives it back |
 //! | E2 | kills all other threads | S2 | PTRACE_SEIZE of the next: waits for the mutex |
 //! | E3 | waits until all of them are gone | S3 | serves: waits for threads that have ended |
 //! | E4 | the new program; gives the mutex back | | |
 //!
-//! - *S1, E1, E2, S2*: Z is dead, and is gone only when its tracer has waited for it (S3). The tracer waits for the mutex, T for Z: neither
-//!   would ever go on. (S2 is interruptible, but the kernel begins it again.) So another thread of ours, which may wait for what
-//!   any of us traces, waits for Z instead: [`Seizing::attend`].
-//! - *S2 has returned while the attendant looks*: both hold the lock around what they do, so nothing is reaped but inside of one S2, and the tracer is told
-//!   with its result; an id that is given again cannot be taken for the old one.
-//! - *the main thread is dead*: it is kept by the kernel until all others are gone, and may be a child of ours that somebody else
-//!   waits for. It is left alone; T takes its place.
+//! - *S1, E1, E2, S2*: Z is dead, and is gone only when its tracer has waited for it (S3). The tracer waits
+//!   for the mutex, and T waits for Z, so neither would ever go on. (S2 is interruptible, but the kernel
+//!   begins it again.) So another thread of ours waits for Z instead, which it may do for a tracee of any of
+//!   our threads: [`Seizing::attend`].
+//! - *S2 has returned while the attendant looks*: both hold the lock around their steps. So a thread is
+//!   reaped only inside one S2, and the tracer receives its id with the result of that S2. An id that is
+//!   given to a new thread cannot be mistaken for the old one.
+//! - *the main thread is dead*: the kernel keeps it until all others are gone. It may be a child of ours that
+//!   other code waits for. It is left alone, and T takes its place.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,10 +29,10 @@ use std::time::Duration;
 
 use crate::sys::{ptrace, wait};
 
-/// How long one S2 may take before somebody looks; it takes microseconds.
+/// Time that one S2 may take before the attendant looks. It normally takes microseconds.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Shared by a tracer and its attendant.
+/// State that a tracer and its attendant share.
 #[derive(Debug, Default)]
 pub(crate) struct Seizing {
     state: Mutex<State>,
@@ -38,14 +41,14 @@ pub(crate) struct Seizing {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The S2 that the tracer is in.
+    /// Number of the S2 that the tracer is in.
     inside: Option<u64>,
     attempts: u64,
     over: bool,
     reaped: Vec<u32>,
 }
 
-/// Seizing is over when this is dropped.
+/// Dropping this ends the seizing.
 pub(crate) struct Over<'a>(&'a Seizing);
 
 impl Drop for Over<'_> {
@@ -59,11 +62,12 @@ impl Seizing {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// To be held by the tracer while it seizes.
+    /// A guard that the tracer holds while it seizes.
     pub(crate) const fn until_dropped(&self) -> Over<'_> {
         Over(self)
     }
-    /// Seizes a thread. Also gives those of the process' threads that have ended and are gone since: nobody will hear of them again.
+    /// Seizes a thread. Also returns the process' threads that have ended and were reaped meanwhile; no other
+    /// wait reports them.
     pub(crate) fn seize(&self, tid: u32) -> (io::Result<()>, Vec<u32>) {
         let mut state = self.lock();
         state.attempts += 1;
@@ -74,7 +78,7 @@ impl Seizing {
         state.inside = None;
         (seized, std::mem::take(&mut state.reaped))
     }
-    /// Waits for ended threads of `pid` while the tracer cannot; returns when seizing is over.
+    /// Reaps ended threads of `pid` while the tracer cannot; returns when seizing is over.
     pub(crate) fn attend(&self, pid: u32) {
         let mut state = self.lock();
         while !state.over {
@@ -87,7 +91,7 @@ impl Seizing {
     }
 }
 
-/// Threads that had ended and are gone now.
+/// Reaps threads that have ended, and returns their ids.
 fn reap(pid: u32) -> Vec<u32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let tids = tasks.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());

@@ -1,23 +1,28 @@
-//! Stops are looked at, answered, and only then forgotten (TGT-2).
+//! Looks at each stop, answers it, and only then lets it go (TGT-2).
 //!
-//! Input: whatever waits. Output: threads that run on, and events. A signal's stop is never reaped: its thread is
-//! continued from where it stands, so that the kernel still delivers the signal if we die before. A stop that is to be
-//! held is reaped, for it would hide all others; nothing is lost with it.
+//! Input: the stops that wait. Output: threads that run on, and events. A signal's stop is never reaped. Its
+//! thread is continued from where it stands, so the kernel still delivers the signal if the tracer dies
+//! first. A stop in which the thread is to be held is reaped, because it would hide all others. Nothing is
+//! lost with it.
 //!
 //! # Orders to stop (TGT-12)
 //!
-//! An order (PTRACE_INTERRUPT) is one pending bit of a thread, and ptrace(2) promises *a* stop for it, not a stop of its
-//! own: whatever the thread stops for next clears the bit. A thread that is ordered may be
-//! - *running, or asleep in a call that a signal ends*: it comes to the stop that was ordered;
-//! - *about to take a signal or a trap*: ordered stops are looked for before signals are, so the ordered stop comes first and the
-//!   signal stays queued behind it (a guard's SIGTRAP too: `pc` is then behind the trapping byte);
+//! An order (PTRACE_INTERRUPT) is one pending bit of a thread. ptrace(2) promises *a* stop for it, not a stop
+//! of its own: the next stop clears the bit, whatever its reason. A thread that is ordered to stop may be
+//! - *running, or asleep in a call that a signal ends*: it comes to the ordered stop;
+//! - *about to take a signal or a trap*: the kernel looks for ordered stops before it looks for signals. So
+//!   the ordered stop comes first and the signal stays queued behind it. This holds for a guard's SIGTRAP
+//!   too: `pc` is then behind the trapping byte;
 //! - *at the end of clone, fork, vfork or exec*: the event's stop comes first and **uses the order up**;
-//! - *in a stop already*: that stop is not disturbed, and the order is kept for when it ends;
-//! - *between the calls of a [`Session`]* (a trap's action put back): each call's stops use it up.
+//! - *in a stop already*: that stop is not disturbed, and the order waits until it ends;
+//! - *between the calls of a [`Session`]* (which puts a trap's action back): the stops of each call use the
+//!   order up.
 //!
-//! So a thread that is *wanted* is ordered again whenever it is sent on from a stop that was not the ordered one, while it still
-//! lies there. That stop is then always followed by another, and no order is lost, however many births, signals and calls come in
-//! between. A thread that is born while all are stopped comes to a stop of its own at birth. Nothing here depends on time.
+//! A thread that is still to stop is marked `wanted`. When such a thread is continued from a stop that was
+//! not the ordered one, it is ordered again first, while it still lies in that stop. So that stop is always
+//! followed by another. No order is lost, however many births, signals and calls come in between. A thread
+//! that is born while all are being stopped comes to a stop of its own at birth. Nothing here depends on
+//! time.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -40,7 +45,7 @@ pub(crate) type Guard<'a> = &'a dyn Fn(u64) -> Option<u64>;
 const SI_KERNEL: i32 = 0x80;
 const ILL_ILLOPN: i32 = 2;
 
-/// Nothing left to do for a thread that was killed meanwhile: its exit follows.
+/// Accepts ESRCH: a thread that was killed meanwhile needs nothing more, and its exit follows.
 fn unless_killed(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
@@ -49,8 +54,9 @@ fn unless_killed(result: io::Result<()>) -> io::Result<()> {
 }
 
 impl Batch<'_> {
-    /// Serves stops that wait, without blocking, and no more than a few for each thread: who stops faster than we serve
-    /// must not keep us from going on. `guard` maps the address of a trapping byte to where its thread goes on.
+    /// Serves the stops that wait, without blocking. It serves only a few for each thread, since threads that
+    /// stop faster than they are served must not keep the tracer from going on. `guard` maps the address of a
+    /// trapping byte to the address where its thread goes on.
     ///
     /// # Errors
     /// [`TargetError::Gone`] when the process has ended or executed another program.
@@ -69,8 +75,8 @@ impl Batch<'_> {
         self.check_gone()?;
         Ok(served)
     }
-    /// Serves until `until` is true or `at_most` is over; says whether it became true. It is asked after each round of
-    /// stops and at least every millisecond.
+    /// Serves until `until` returns true or `at_most` is over; returns whether `until` became true. `until`
+    /// is called after each round of stops, and at least every millisecond.
     ///
     /// # Errors
     /// As [`Self::serve`].
@@ -93,7 +99,8 @@ impl Batch<'_> {
             pause(passed);
         }
     }
-    /// Serves every thread but those that are held: one of them is being run by somebody who waits for it himself.
+    /// Serves every thread that is not held. Used while a held thread is being run by code that waits for
+    /// that thread itself.
     pub(crate) fn serve_others(&mut self, guard: Guard<'_>) -> Result<(), TargetError> {
         let free = self.tracees.iter().filter(|&(&tid, t)| t.held.is_none() && Some(tid) != self.unreaped);
         let others: Vec<u32> = free.map(|(&tid, _)| tid).collect();
@@ -108,8 +115,9 @@ impl Batch<'_> {
         self.report.signals += u64::from(served.signals);
         self.check_gone()
     }
-    /// Looks at each thread that is still to stop by itself: a wait for any shows the youngest first, so that an old one's stop or
-    /// end may wait behind those of many births. Who is no thread of ours any more has ended, and its end was seen.
+    /// Looks one by one at each thread that is still to stop. A wait for any thread shows the youngest first,
+    /// so an old one's stop or end may lie behind those of many births. A thread for which the kernel answers
+    /// ECHILD is traced no more: it has ended, and its end was seen.
     fn ask_laggards(&mut self, guard: Guard<'_>, served: &mut Served) -> Result<(), TargetError> {
         let late = self
             .tracees
@@ -120,7 +128,7 @@ impl Batch<'_> {
             let fail = |e| TargetError::system(tid, "look at a thread that is to stop", e);
             match wait::peek(tid) {
                 Ok(Some(stop)) => self.answer(stop, guard, served).map_err(fail)?,
-                // It never stops again, and its end is told when all others have ended.
+                // It never stops again, and the kernel reports its end only when all others have ended.
                 Ok(None) if tid == self.process.pid() && living::living(tid) != Some(tid) => {
                     self.tracees.remove(&tid);
                 }
@@ -135,7 +143,7 @@ impl Batch<'_> {
     }
     fn next_stop(&self) -> Result<Option<Stop>, TargetError> {
         if let Some(zombie) = self.unreaped {
-            // It would be seen for ever; look at the others one by one.
+            // The zombie would be found again and again, so look at the others one by one.
             let others = self.tracees.iter().filter(|&(&tid, t)| tid != zombie && t.held.is_none());
             return Ok(others.filter_map(|(&tid, _)| wait::peek(tid).ok().flatten()).next());
         }
@@ -166,15 +174,17 @@ impl Batch<'_> {
         }
         Ok(())
     }
-    /// Continues a thread from a stop that nobody ordered. An order that it used up is given again first (TGT-12).
+    /// Continues a thread from a stop that was not ordered. If the stop used up an order, the order is given
+    /// again first (TGT-12).
     fn send_on(&self, tid: u32, signal: i32) -> io::Result<()> {
         if self.tracees.get(&tid).is_some_and(|t| t.wanted && t.held.is_none()) {
             unless_killed(ptrace::interrupt(tid))?;
         }
         unless_killed(ptrace::cont(tid, signal))
     }
-    /// A signal that the program ignores would never have reached it, had nobody traced it: the call that it broke off
-    /// with EINTR is made again (TGT-3). Other calls the kernel restarts by itself.
+    /// Repeats a call that broke off with EINTR because of a signal that the program ignores. Without a
+    /// tracer such a signal would never have reached the program (TGT-3). The kernel restarts other calls by
+    /// itself.
     fn undo_idle_interruption(&mut self, tid: u32, signal: i32) {
         let Ok(regs) = self.regs(tid) else { return };
         let (true, Some((nr, args))) = (regs.shows_eintr(), regs.call()) else { return };
@@ -192,7 +202,7 @@ impl Batch<'_> {
             self.report.restarted_timeouts += u64::from(timeout);
         }
     }
-    /// An interrupt of ours, a first stop, or a group-stop.
+    /// Answers an interrupt of ours, a thread's first stop, or a group-stop.
     fn answer_stop(&mut self, tid: u32, signal: i32) -> io::Result<()> {
         let group = signal != libc::SIGTRAP;
         let main = self.process.pid();
@@ -208,20 +218,21 @@ impl Batch<'_> {
         }
         unless_killed(if group { ptrace::listen(tid) } else { ptrace::cont(tid, 0) })
     }
-    /// The process of a thread of ours; `None` once it has ended and was reaped, and its id names nobody or a stranger.
+    /// The process that a tracee of this thread belongs to. `None` once the tracee has ended and was reaped:
+    /// its id then names no thread, or one that is not ours.
     fn tgid_of(&self, tid: u32) -> Option<u32> {
         let text = std::fs::read(format!("/proc/{tid}/status")).ok()?;
         let status = ThreadStatus::parse(&text);
         (status.tracer == clock::thread_id()).then_some(status.tgid)
     }
-    /// Says whether a thread was born.
+    /// Answers an event's stop; returns whether a thread was born.
     fn answer_event(&mut self, tid: u32, event: i32) -> io::Result<bool> {
         let tgid = self.tracees.get(&tid).map_or(tid, |t| t.tgid);
         match event {
             libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
                 let child = ptrace::event_message(tid)? as u32;
                 let Some(child_tgid) = self.tgid_of(child) else {
-                    // It was born, ran and ended before its mother's stop was seen: nothing is left to adopt.
+                    // It was born, ran and ended before its parent's stop was seen: nothing is left to adopt.
                     return Ok(event == libc::PTRACE_EVENT_CLONE);
                 };
                 if child_tgid == tgid {
@@ -270,7 +281,7 @@ impl Batch<'_> {
         }
         wait::take(tid).map(drop)
     }
-    /// A trap in a guarded place: its thread is sent on, and the signal never happened.
+    /// Answers a trap in a guarded place: sends its thread on, without the signal.
     fn serve_guard(&mut self, tid: u32, signal: i32, guard: Guard<'_>) -> io::Result<bool> {
         let back = match signal {
             libc::SIGTRAP => 1,
@@ -285,11 +296,12 @@ impl Batch<'_> {
         }
         let Some(resume) = guard(regs.pc().wrapping_sub(back)) else { return Ok(false) };
         regs.set_pc(resume);
-        // First the pc: should we die now, the signal's handler finds a pc that needs no help.
+        // The pc comes first: if the tracer dies now, the signal's handler finds a pc that needs no help.
         unless_killed(regs.write(tid))?;
         if self.was_reset(signal) {
-            // Whose trap did it, is known where nobody else has one. Else a thread that blocked the signal goes on without, until it
-            // returns from its handler; one that did not would block it for good.
+            // This thread's trap caused the reset if no other thread has one. If another has, a thread that
+            // blocked the signal goes on without blocking it until its handler returns. To block it in a
+            // thread that did not would block it for good.
             let blocked = !self.others_trapped(tid, signal);
             self.put_back(tid, signal, blocked);
         }
@@ -303,7 +315,8 @@ impl Batch<'_> {
         self.handler_of(signal).is_some_and(|h| h.handler > 1)
             && self.process.status().is_ok_and(|status| !ThreadStatus::has(status.caught, signal))
     }
-    /// Whether any other thread's trap is unanswered: it waits as a signal, or its thread lies in a stop. It goes from one to the other in one step.
+    /// Whether a trap of any other thread is unanswered: it waits as a signal, or its thread lies in a stop.
+    /// A trap goes from one to the other in one step.
     fn others_trapped(&self, tid: u32, signal: i32) -> bool {
         let trapped = |other: u32| {
             let status = self.process.thread_status(other);
@@ -311,8 +324,9 @@ impl Batch<'_> {
         };
         self.threads().into_iter().any(|other| other != tid && trapped(other))
     }
-    /// The kernel forces a trap through where it is blocked: action reset, signal unblocked. Undo both, by a call of the
-    /// thread itself. When that cannot be done the thread still goes on rightly, only the action stays reset.
+    /// Undoes what the kernel does when it forces a trap through although the signal is blocked: it resets
+    /// the action and unblocks the signal. The thread itself makes a call for that. If that fails the thread
+    /// still goes on correctly, but the action stays reset.
     fn put_back(&mut self, tid: u32, signal: i32, blocked: bool) {
         let Some(handler) = self.handler_of(signal) else { return };
         let Ok(maps) = self.process.maps() else { return };
@@ -335,7 +349,7 @@ impl Batch<'_> {
         }
         self.report.longest_stop = self.report.longest_stop.max(begin.elapsed());
     }
-    /// Gadgets that are still what they were.
+    /// Gadgets, checked to be unchanged in the target, or found anew.
     pub(crate) fn gadgets(&mut self, maps: &[crate::Mapping]) -> Result<Gadgets, TargetError> {
         if let Some(found) = self.gadgets.filter(|found| found.hold(self.process)) {
             return Ok(found);
@@ -344,7 +358,8 @@ impl Batch<'_> {
         self.gadgets = Some(found);
         Ok(found)
     }
-    /// Orders a thread to stop; where the kernel will not tell afterwards what call it was in, that is noted first.
+    /// Orders a thread to stop. Where the kernel cannot show afterwards what call the thread was in, the call
+    /// is noted first.
     pub(crate) fn order(&mut self, tid: u32) -> io::Result<()> {
         if NOTES_CALLS {
             let call = self.process.in_call(tid).ok();
@@ -358,11 +373,11 @@ impl Batch<'_> {
     pub(crate) fn regs(&self, tid: u32) -> io::Result<Regs> {
         Regs::read(tid, self.before(tid).as_ref())
     }
-    /// The call that a held thread was in when it was ordered to stop, where that is noted.
+    /// The call that a held thread was in when it was ordered to stop; `None` where that is not noted.
     pub(crate) fn before(&self, tid: u32) -> Option<InCall> {
         self.tracees.get(&tid).and_then(|tracee| tracee.before)
     }
-    /// Orders one thread to stop and answers what it stops for, guard traps included, until it has.
+    /// Orders one thread to stop, and answers its other stops, guard traps included, until it has.
     pub(crate) fn hold(&mut self, tid: u32, at_most: Duration, guard: Guard<'_>) -> Result<(), TargetError> {
         let pid = self.process.pid();
         let tracee = self.adopt(tid, pid);
@@ -387,7 +402,8 @@ impl Batch<'_> {
         let start = Instant::now();
         self.order(tid).map_err(fail)?;
         loop {
-            // Before the look: whoever got no CPU himself looks once more.
+            // Compute this before the look, so that a tracer that got no CPU for a while still looks once
+            // more.
             let late = start.elapsed() >= at_most || signals::asked_to_end(start);
             match wait::peek(tid).map_err(fail)? {
                 Some(stop) => self.answer(stop, guard, &mut Served::default()).map_err(fail)?,
@@ -404,7 +420,7 @@ impl Batch<'_> {
         }
         Err(TargetError::no_stop(self.process.pid(), tid, start.elapsed()))
     }
-    /// Lets a held thread run on, or lie on in its group-stop.
+    /// Lets a held thread run on, or go back to its group-stop.
     pub(crate) fn let_run(&mut self, tid: u32) -> Result<(), TargetError> {
         let Some(tracee) = self.tracees.get_mut(&tid) else { return Ok(()) };
         let group = tracee.held.take();
@@ -412,7 +428,7 @@ impl Batch<'_> {
         tracee.before = None;
         let run = || {
             if group == Some(true) {
-                // It comes to a stop again at once, which serve answers with LISTEN.
+                // The thread stops again at once, and `serve` answers that stop with LISTEN.
                 ptrace::interrupt(tid)?;
             }
             ptrace::cont(tid, 0)
@@ -421,7 +437,7 @@ impl Batch<'_> {
     }
 }
 
-/// Waits for others a little: at first only by giving way, later by naps.
+/// Waits a little: at first only by yielding the CPU, after a millisecond by short sleeps.
 pub(crate) fn pause(passed: Duration) {
     if passed < Duration::from_millis(1) {
         std::thread::yield_now();

@@ -1,19 +1,23 @@
-//! One stopped thread that makes calls for us, and the way back (TGT-1).
+//! One stopped thread that makes calls for the tracer, and its way back (TGT-1).
 //!
-//! Input: a thread in a ptrace-stop. Output: results of calls; then its old registers, mask and call. Invariants: from
-//! the first changed register on, the thread's registers lead to rt_sigreturn of a frame that holds its old state, so
-//! that it restores itself when the tracer dies; its signal mask is changed only inside that span.
-//! Does not: choose the thread, or let it run at the end.
+//! Input: a thread in a ptrace-stop. Output: results of calls; then its old registers, mask and call.
+//! Invariants: from the first changed register on, the thread's registers lead to rt_sigreturn of a frame
+//! that holds its old state. So it restores itself if the tracer dies. Its signal mask is changed only inside
+//! that span. Does not: choose the thread, or let it run at the end.
 //!
 //! # A call that does not end
 //!
-//! A wait for the thread has a limit, after which it is ordered to stop. It may
-//! - *stop before it entered the call* (it was frozen, or got no CPU): the call was not made; the thread gets its own registers back;
-//! - *come to the call's entry or end after all*: the call is made as any other. A call that sleeps interruptibly returns an error;
-//! - *not stop*, since the kernel waits in it uninterruptibly: it is left there. When the kernel returns, and we are gone or have let
-//!   go of it, it goes its way back through the frame, as it would if the tracer had died (TGT-1).
+//! The wait for the thread has a limit, after which the thread is ordered to stop. It may
+//! - *stop before it entered the call* (it was frozen, or got no CPU): the call was not made; the thread gets
+//!   its own registers back;
+//! - *come to the call's entry or end after all*: the call counts like any other. A call that sleeps
+//!   interruptibly returns an error;
+//! - *not stop*, because the kernel waits uninterruptibly in the call: it is left there. When the kernel
+//!   returns, and the tracer is gone or has detached, the thread goes back through the frame, as it would if
+//!   the tracer had died (TGT-1).
 //!
-//! In the first and the last case the session makes no further calls. What the call made, if it did, stays in the process.
+//! In the first and the last case the session makes no further calls. What the call made, if it did, stays in
+//! the process.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -38,7 +42,7 @@ use crate::sys::wait::{self, Stop};
 
 const PTRACE_O_SUSPEND_SECCOMP: i32 = 1 << 21;
 
-/// A session of calls.
+/// A stopped thread and all that is needed to make calls in it and to restore it.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) tid: u32,
@@ -54,24 +58,24 @@ pub(crate) struct Session {
     pub(crate) since: Instant,
     synced: bool,
     vectors: Vectors,
-    /// What it did not come back from.
+    /// How a call was left that did not end in time; `None` as long as all calls ended.
     late: Option<Late>,
 }
 
-/// How a thread is that did not make its call in time.
+/// The state of a thread that did not make its call in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Late {
     /// It is stopped, outside of the call.
     Outside,
-    /// It is in the call still.
+    /// It is still in the call.
     Inside,
 }
 
-/// How long a call may take: the kernel may have to find memory, or the thread a CPU.
+/// Limit for a call: the kernel may have to find memory for it, or a CPU for the thread.
 const CALL_TIME: Duration = Duration::from_secs(10);
-/// How long a thread may be frozen; it makes no call until it is thawed.
+/// Limit for a frozen thread, which makes no call until it is thawed.
 const FROZEN_TIME: Duration = Duration::from_millis(500);
-/// How long it may take to stop where it is.
+/// Limit for the stop of a thread that has exceeded one of the limits above.
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 
 /// Waits for the next stop of a thread that is to make a call; `None` when that takes too long.
@@ -80,7 +84,7 @@ fn next_stop(process: &Process, tid: u32, at_most: Duration) -> io::Result<Optio
     loop {
         let passed = start.elapsed();
         let frozen = || passed >= FROZEN_TIME && Stuck::of(process.pid(), tid).is_frozen();
-        // Before the look: whoever got no CPU himself looks once more.
+        // Compute this before the look, so that a tracer that got no CPU for a while still looks once more.
         let late = passed >= at_most || signals::asked_to_end(start) || frozen();
         match wait::peek(tid)? {
             None if late => return Ok(None),
@@ -90,7 +94,7 @@ fn next_stop(process: &Process, tid: u32, at_most: Duration) -> io::Result<Optio
     }
 }
 
-/// A failed ptrace request: the thread is gone, or the request was wrong.
+/// The error for a ptrace request that failed: the thread is gone, or the request was wrong.
 fn failed(process: &Process, what: &str, error: io::Error) -> TargetError {
     match error.raw_os_error() {
         Some(libc::ESRCH | libc::ECHILD) => process.gone("the thread that made our calls was killed"),
@@ -98,7 +102,8 @@ fn failed(process: &Process, what: &str, error: io::Error) -> TargetError {
     }
 }
 
-/// Whether an EINTR may be undone: what makes a call stands before the pc, and no deliverable signal waits.
+/// Whether an EINTR may be undone: the instruction before the pc makes a system call, and no signal waits
+/// that could be delivered.
 pub(crate) fn may_redo_eintr(process: &Process, tid: u32, regs: &Regs, mask: u64) -> bool {
     let mut before = [0u8; SYSCALL.len()];
     let at = regs.pc().wrapping_sub(SYSCALL.len() as u64);
@@ -109,14 +114,14 @@ pub(crate) fn may_redo_eintr(process: &Process, tid: u32, regs: &Regs, mask: u64
             .is_ok_and(|status| (status.pending | status.shared_pending) & !mask == 0)
 }
 
-/// A thread's rseq area.
+/// A thread's rseq area; `None` if it has registered none.
 pub(crate) fn rseq(tid: u32, regs: &Regs) -> io::Result<Option<Rseq>> {
     let (addr, len, signature) = ptrace::rseq(tid)?;
     let offset = addr.wrapping_sub(regs.thread_pointer()).cast_signed() as i32;
     Ok((addr != 0).then_some(Rseq { addr: RemoteAddr(addr), offset, len, signature }))
 }
 
-/// Moves a thread that stands in an rseq critical section to its abort handler, where the kernel would send it.
+/// Moves a thread that stands in an rseq critical section to its abort handler, as the kernel would do.
 fn leave_critical_section(process: &Process, tid: u32, regs: &mut Regs) {
     const RSEQ_CS: u64 = 8;
     let Ok(Some(area)) = rseq(tid, regs) else { return };
@@ -133,7 +138,8 @@ fn leave_critical_section(process: &Process, tid: u32, regs: &mut Regs) {
 }
 
 impl Session {
-    /// Prepares a stopped thread, which was in the call `before` it was ordered to stop. When this fails nothing of it was changed.
+    /// Prepares a stopped thread. The call `before` is the one that it was in when it was ordered to stop.
+    /// Nothing in the thread is changed if this fails.
     pub(crate) fn begin(
         process: &Process,
         (tid, before): (u32, Option<InCall>),
@@ -193,7 +199,8 @@ impl Session {
     fn set_call(&self, sp: u64, nr: i64, args: [u64; 6]) -> io::Result<()> {
         self.original.for_call(&self.gadgets, sp, nr, args).write(self.tid)
     }
-    /// Runs to the next system-call stop; else says how it was left.
+    /// Runs the thread to its next system-call stop. Returns the thread's state if it does not come there in
+    /// time.
     fn advance(&self, process: &Process) -> io::Result<Option<Late>> {
         let mut late = false;
         loop {
@@ -216,7 +223,7 @@ impl Session {
                         return Ok(Some(Late::Outside));
                     }
                 }
-                // A signal can be none but a forced one: our own doing. It is not let through.
+                // Only a forced signal can come here, and then our own call caused it. It is not delivered.
                 Some(Stop::Signal { signal, .. }) => {
                     wait::take(self.tid)?;
                     return Err(io::Error::other(format!("the call raised signal {signal}")));
@@ -225,7 +232,7 @@ impl Session {
             }
         }
     }
-    /// Makes a call; the inner error is the call's own.
+    /// Makes a call; the inner error is the one that the call returned.
     pub(crate) fn call(
         &mut self,
         process: &Process,
@@ -269,8 +276,8 @@ impl Session {
             Ok(value)
         })
     }
-    /// Sets the thread at the first instruction of a function that will return to rt_sigreturn of the frame. Not for a frame on
-    /// borrowed memory, below which no stack is.
+    /// Sets the thread to the first instruction of a function that will return to the frame's rt_sigreturn.
+    /// Refused for a frame in borrowed memory, since no stack lies below it.
     pub(crate) fn begin_function(
         &mut self,
         process: &Process,
@@ -289,11 +296,11 @@ impl Session {
         self.calls += 1;
         regs.write(self.tid).map_err(|e| failed(process, "set a thread's registers", e))
     }
-    /// Whether the thread, at the entry of a call, is about to come back through the frame.
+    /// Whether the thread, which is at the entry of a call, is about to return through the frame.
     pub(crate) fn is_back(&self) -> io::Result<bool> {
         Ok(Regs::read(self.tid, None)?.returns_through(self.frame.return_sp))
     }
-    /// Puts bytes where a call finds them.
+    /// Writes bytes where a call can read them, and returns the address.
     pub(crate) fn argument(&self, process: &Process, bytes: &[u8]) -> Result<RemoteAddr, TargetError> {
         let at = RemoteAddr(self.frame.base);
         if bytes.len() as u64 > ARGUMENT_LEN {
@@ -312,15 +319,15 @@ impl Session {
     pub(crate) fn rseq(&self, process: &Process) -> Result<Option<Rseq>, TargetError> {
         rseq(self.tid, &self.original).map_err(|e| failed(process, "ask for a thread's rseq area", e))
     }
-    /// Whether membarrier was registered in this session; marks it so.
+    /// Returns whether membarrier was registered in this session, and notes that it is now.
     pub(crate) const fn mark_synced(&mut self) -> bool {
         std::mem::replace(&mut self.synced, true)
     }
-    /// Gives the thread its own registers and mask back. It stays stopped.
+    /// Gives the thread its own registers and mask back. The thread stays stopped.
     pub(crate) fn end(&self, process: &Process) -> Result<(), TargetError> {
         let fail = |e| failed(process, "give a thread its registers back", e);
         if self.late == Some(Late::Inside) {
-            // It has a way back of its own.
+            // It goes back through the frame by itself.
             return Ok(());
         }
         if self.seccomp_suspended {
@@ -332,7 +339,8 @@ impl Session {
         ptrace::restore_vectors(self.tid, &self.vectors).map_err(fail)?;
         self.scratch.as_ref().map_or(Ok(()), |old| process.write_text(RemoteAddr(self.frame.base), old))
     }
-    /// Changes what the thread goes on with, for a caller that knows better.
+    /// The registers and the signal mask that the thread will go on with, for a caller that needs to change
+    /// them.
     pub(crate) const fn restored_mut(&mut self) -> (&mut Regs, &mut u64) {
         (&mut self.restored, &mut self.mask)
     }
@@ -349,9 +357,10 @@ fn check_thread(pid: u32, status: &ThreadStatus) -> Result<(), TargetError> {
     }
 }
 
-/// Lets our calls pass a thread's seccomp filters, by suspending them. The kernel ends that when the tracer dies, perhaps
-/// in the middle of a call, so they must be harmless all the same (TGT-1). Filters of other threads, which only return from
-/// our trap handler, are taken to allow what this one's allow.
+/// Suspends a thread's seccomp filters, so that our calls pass. The kernel ends the suspension when the
+/// tracer dies, perhaps in the middle of a call. So the filters must not harm the process for our calls even
+/// then (TGT-1). Filters of other threads are assumed to allow what this one's allow; those threads only
+/// return from our trap handler.
 fn suspend_seccomp(
     process: &Process,
     status: &ThreadStatus,
@@ -392,7 +401,8 @@ fn suspend_seccomp(
 mod tests {
     use super::{Seccomp, ThreadStatus, check_thread};
 
-    /// There our calls' way back is no address that was pushed by a call.
+    /// Under a shadow stack a return address counts only if a call instruction pushed it. Our calls' way back
+    /// is none.
     #[test]
     fn threads_that_cannot_make_our_calls_are_refused_by_name() {
         let shadowed = ThreadStatus { shadow_stack: true, ..ThreadStatus::default() };

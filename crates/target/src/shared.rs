@@ -1,7 +1,7 @@
-//! A segment's memory from the tracer's side.
+//! A segment's memory as the tracer maps it.
 //!
-//! Input: a memfd. Output: its words through a bounds-checked view, its bytes by copies. Does not: know what the words
-//! mean.
+//! Input: a memfd. Output: its words through a bounds-checked view, its bytes by copies. Does not: know what
+//! the words mean.
 
 use std::fs::File;
 use std::ops::Range;
@@ -29,8 +29,9 @@ fn failed(what: &str, source: std::io::Error) -> TargetError {
 }
 
 impl SharedMap {
-    /// Maps `len` bytes of a memfd, growing it when it is shorter. It is sealed against shrinking first: whoever touches a
-    /// mapping behind a file's end gets SIGBUS, and the target, which has it open, could bring that about.
+    /// Maps `len` bytes of a memfd, and grows it if it is shorter. It is sealed against shrinking first: a
+    /// thread that touches a mapping behind the file's end gets SIGBUS, and the target, which has the file
+    /// open, could cause that.
     ///
     /// # Errors
     /// When it cannot be grown, sealed (no memfd, or made without MFD_ALLOW_SEALING) or mapped.
@@ -42,7 +43,7 @@ impl SharedMap {
             grown.map_err(too_low)?.map_err(|e| failed("grow", e))?;
         }
         fd::seal_size(file.as_fd()).map_err(|e| failed("seal", e))?;
-        // What was true before the seal need not be true any more.
+        // What held before the seal need not hold any more.
         let meta = file.metadata().map_err(|e| failed("examine", e))?;
         if meta.len() < len {
             return Err(failed("grow", std::io::ErrorKind::UnexpectedEof.into()));
@@ -50,23 +51,24 @@ impl SharedMap {
         let map = Map::new(file.as_fd(), len as usize).map_err(|e| failed("map", e))?;
         Ok(Self { file, map, len, id: FileId { dev: meta.dev(), inode: meta.ino() }, settled: false })
     }
-    /// Whether its words are final: no process maps it any more so that it could write there, and none ever can. False while one does: the
-    /// processes that it was made for, and all that were forked of them, wherever they have gone since. To be asked when nobody here is about to write.
+    /// Whether its words are final: no process maps it any more in a way that allows writing, and none ever
+    /// can. False while one does. Those are the processes that it was made for, and all that were forked from
+    /// them, whatever became of them since. To be called only when no thread of the tracer is about to write.
     ///
     /// # Errors
-    /// When the kernel refuses to say.
+    /// When the kernel refuses to seal it.
     pub fn settle(&mut self) -> Result<bool, TargetError> {
         if !self.settled {
             self.settled = self.map.seal(self.file.as_fd()).map_err(|e| failed("settle", e))?;
         }
         Ok(self.settled)
     }
-    /// Bytes.
+    /// Its length in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
-    /// Whether it has none.
+    /// Whether its length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -76,7 +78,7 @@ impl SharedMap {
     pub fn view(&self) -> View<'_> {
         View::new(self.map.words())
     }
-    /// Writes bytes at any offset (code that nobody runs yet); false when out of range.
+    /// Writes bytes at any offset, for code that no thread runs yet. Returns false when out of range.
     #[must_use]
     pub fn write(&self, off: u64, bytes: &[u8]) -> bool {
         self.map.write(off, bytes)
@@ -96,12 +98,13 @@ impl SharedMap {
         }
         fd::punch(self.file.as_fd(), off, len).map_err(|e| failed("give back part of", e))
     }
-    /// Allocates pages that are not there yet, so that they are charged to us and not to the process that writes them first. They read as zero.
+    /// Allocates pages that do not exist yet, so that they are charged to us and not to the process that
+    /// writes them first. They read as zero.
     ///
     /// # Errors
     /// When there is no memory.
     pub fn pay(&self, off: u64, len: u64) -> Result<(), TargetError> {
-        /// A signal undoes the call that it interrupts, so each call is short.
+        /// Bytes for one call. A signal undoes the call that it interrupts, so each call is kept short.
         const PART: u64 = 4 << 20;
         let end = off.saturating_add(len);
         let mut from = off;
@@ -115,7 +118,8 @@ impl SharedMap {
         }
         Ok(())
     }
-    /// The stretches of `off..off + len` that have memory behind them, in order: all else reads as zero, and would take memory by being read.
+    /// The ranges of `off..off + len` that have memory behind them, in order. All else reads as zero, and
+    /// would take memory by being read.
     #[must_use]
     pub fn written(&self, off: u64, len: u64) -> Vec<Range<u64>> {
         let (mut from, end) = (off, off.saturating_add(len).min(self.len));
@@ -128,7 +132,7 @@ impl SharedMap {
                     written.push(start..until.min(end));
                     from = until;
                 }
-                // Not known: all of it may be.
+                // Not known, so all of it may be written.
                 Err(_) => {
                     written.push(from..end);
                     break;
@@ -137,7 +141,7 @@ impl SharedMap {
         }
         written
     }
-    /// Bytes of memory behind it (st_blocks).
+    /// Bytes of memory behind it, from st_blocks.
     #[must_use]
     pub fn resident(&self) -> u64 {
         self.file.metadata().map_or(0, |meta| meta.blocks() * 512)
@@ -208,11 +212,12 @@ mod tests {
         assert!(map.read(8000, &mut read));
         assert_eq!(&read, b"trapline");
         assert!(map.punch(4096, 4096).is_ok(), "pages can still be given back");
-        // A second look at the same memory, sealed already.
+        // A second map of the same memory, which is sealed already.
         assert!(SharedMap::new(OwnedFd::from(theirs), 8192).is_ok());
     }
 
-    /// Another mapping of the same memory stands for a child's: the kernel counts mappings, wherever they are.
+    /// Another mapping of the same memory stands for a child's: the kernel counts mappings in all processes
+    /// alike.
     #[test]
     fn words_are_final_once_nobody_else_can_write_them() {
         let ours = fd::memfd(c"shared", true).expect("a memfd");

@@ -1,11 +1,11 @@
-//! What /proc says about one thread.
+//! What /proc shows of one thread.
 //!
 //! Input: the kernel's text. Output: values. A field that the kernel does not show keeps its default.
 
 /// A thread's seccomp mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Seccomp {
-    /// None.
+    /// No restriction.
     #[default]
     Off,
     /// Only read, write, exit, sigreturn.
@@ -27,23 +27,23 @@ pub struct ThreadStatus {
     pub state: char,
     /// Parent process.
     pub ppid: u32,
-    /// Who traces it, 0 for nobody.
+    /// The thread that traces it, 0 for none.
     pub tracer: u32,
     /// Real, effective, saved, file-system user ids.
     pub uids: [u32; 4],
-    /// The same for groups.
+    /// Real, effective, saved, file-system group ids.
     pub gids: [u32; 4],
-    /// Its pid as each pid namespace sees it, ours first.
+    /// Its pid in each pid namespace, ours first.
     pub ns_pids: Vec<u32>,
-    /// Pending for the thread.
+    /// Signals pending for the thread.
     pub pending: u64,
-    /// Pending for the process.
+    /// Signals pending for the process.
     pub shared_pending: u64,
-    /// Blocked.
+    /// Blocked signals.
     pub blocked: u64,
-    /// Ignored.
+    /// Ignored signals.
     pub ignored: u64,
-    /// Caught by a handler.
+    /// Signals that have a handler.
     pub caught: u64,
     /// Effective capabilities.
     pub cap_eff: u64,
@@ -51,18 +51,18 @@ pub struct ThreadStatus {
     pub cap_prm: u64,
     /// Seccomp mode.
     pub seccomp: Seccomp,
-    /// Has a user shadow stack (x86_Thread_features: shstk).
+    /// It has a user shadow stack (x86_Thread_features: shstk).
     pub shadow_stack: bool,
     /// It has an address space (kernel threads and zombies have none).
     pub has_memory: bool,
 }
 
-/// Facts from /proc/PID/task/TID/syscall.
+/// The content of /proc/PID/task/TID/syscall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InCall {
-    /// On a CPU or ready to run.
+    /// It is on a CPU or ready to run.
     Running,
-    /// Blocked in a system call.
+    /// It is blocked in a system call.
     Call {
         /// Its number.
         nr: u64,
@@ -73,7 +73,7 @@ pub enum InCall {
         /// Instruction pointer (after the `syscall`).
         pc: u64,
     },
-    /// Blocked outside a call (a fault, or stopped).
+    /// It is blocked outside a call: in a page fault, or stopped.
     Elsewhere {
         /// Stack pointer.
         sp: u64,
@@ -83,7 +83,7 @@ pub enum InCall {
 }
 
 impl ThreadStatus {
-    /// Reads a status text, in which the thread's name may be any bytes.
+    /// Parses a status text, in which the thread's name may be any bytes.
     #[must_use]
     pub fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
@@ -142,7 +142,7 @@ fn four(value: &str) -> [u32; 4] {
 }
 
 impl InCall {
-    /// Reads a `syscall` text.
+    /// Parses a `syscall` text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();

@@ -1,7 +1,7 @@
-//! Everybody stopped at once, and set going again as if nothing had been.
+//! Stops all threads at once, and lets them go on as if nothing had happened.
 //!
-//! Input: a seized process. Output: registers of every thread, and a report of what the stop cost. Invariants: TGT-3.
-//! Does not: look for saved contexts in signal frames.
+//! Input: a seized process. Output: registers of every thread, and a report of what the stop cost.
+//! Invariants: TGT-3. Does not: look for saved contexts in signal frames.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::session::may_redo_eintr;
 use crate::status::InCall;
 use crate::sys::ptrace;
 
-/// How long all threads may take to stop, in all.
+/// Limit for the stop of all threads together.
 const STOP_TIME: Duration = Duration::from_secs(2);
 
 /// What a stop of all threads cost.
@@ -23,11 +23,11 @@ const STOP_TIME: Duration = Duration::from_secs(2);
 pub struct StopReport {
     /// Threads stopped.
     pub threads: u32,
-    /// Calls that returned EINTR to the program because of us.
+    /// Calls that returned EINTR to the program because of the tracer.
     pub interrupted: u32,
     /// Calls with a finite timeout that were restarted in full.
     pub restarted_timeouts: u32,
-    /// From the first order to stop to the last release.
+    /// Time from the first order to stop to the last release.
     pub longest: Duration,
 }
 
@@ -44,7 +44,7 @@ impl<'p> Batch<'p> {
     /// Stops every thread.
     ///
     /// # Errors
-    /// When a thread does not stop; all are released then.
+    /// When a thread does not stop; then all are released.
     pub fn stop_all(&mut self, guard: Guard<'_>) -> Result<StoppedAll<'_, 'p>, TargetError> {
         let since = Instant::now();
         self.stopping = true;
@@ -94,20 +94,21 @@ impl<'p> StoppedAll<'_, 'p> {
     pub fn set_regs(&mut self, tid: u32, regs: &Regs) -> Result<(), TargetError> {
         regs.write(tid).map_err(|e| TargetError::system(tid, "set a thread's registers", e))
     }
-    /// Bits of an address in which the process may keep its signature (arm64; Arm ARM D8.10): no part of what it names.
+    /// The bits of an address in which the process may keep a signature (arm64; Arm ARM D8.10). They are no
+    /// part of the address itself.
     #[must_use]
     pub fn signature(&self) -> u64 {
         self.threads().into_iter().find_map(ptrace::signature).unwrap_or(0)
     }
-    /// Remote calls by one of the stopped threads, while all stay stopped. Its call, if it was in one, begins again: its
-    /// pc is then that of the `syscall`, no longer behind it.
+    /// Begins remote calls in one of the stopped threads; all stay stopped. If that thread was in a call, the
+    /// call begins again: its pc is then that of the `syscall`, no longer behind it.
     ///
     /// # Errors
     /// As [`Batch::remote`].
     pub fn remote(&mut self, options: &RemoteOptions) -> Result<RemoteCaller<'_, 'p>, TargetError> {
         self.batch.remote_on_held(options)
     }
-    /// Lets all run again, with interrupted calls repaired.
+    /// Lets all threads run again, and repairs interrupted calls.
     ///
     /// # Errors
     /// When the process is gone.
@@ -143,7 +144,8 @@ impl<'p> StoppedAll<'_, 'p> {
 }
 
 impl Batch<'_> {
-    /// Other restarts are the kernel's own business: the thread never left its stop.
+    /// Repairs a call that returned EINTR. Other restarts are made by the kernel, for which the thread never
+    /// left its stop.
     fn repair(&mut self, tid: u32, report: &mut StopReport) {
         let Ok(regs) = self.regs(tid) else { return };
         let (true, Some((nr, args))) = (regs.shows_eintr(), regs.call()) else { return };
@@ -157,8 +159,8 @@ impl Batch<'_> {
             _ => report.interrupted += 1,
         }
     }
-    /// Where a thread is: instruction and stack pointer; `None` if it is gone. One that is blocked is not stopped for it, one that runs
-    /// is, for a moment.
+    /// Where a thread is: instruction pointer and stack pointer; `None` if it is gone. A thread that is
+    /// blocked is not stopped for this. One that runs is stopped for a moment.
     ///
     /// # Errors
     /// When it does not stop.
@@ -186,7 +188,7 @@ impl Batch<'_> {
 
 impl Drop for StoppedAll<'_, '_> {
     fn drop(&mut self) {
-        // Nothing can be told from here; the process is gone then.
+        // A drop cannot report an error; if this fails, the process is gone.
         drop(self.let_all_run());
     }
 }

@@ -1,26 +1,26 @@
-//! What keeps a thread from doing what we wait for.
+//! What keeps a thread from doing what the tracer waits for.
 //!
-//! Input: a thread. Output: whether it is frozen, and a sentence for the user: its state, the kernel's function that it waits in, what to do.
-//! Does not: wait, or stop anything.
+//! Input: a thread. Output: whether it is frozen, and a sentence for the user: its state, the kernel function
+//! that it waits in, and what to do. Does not: wait, or stop anything.
 
 use std::fmt;
 use std::fs;
 
 use crate::status::{InCall, ThreadStatus};
 
-/// What /proc says of a thread that does not go on.
+/// What /proc shows of a thread that does not go on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stuck {
     tid: u32,
     comm: String,
     state: char,
-    /// The kernel's function that it waits in, empty where the kernel does not tell.
+    /// The kernel function that it waits in; empty where the kernel does not show it.
     place: String,
     call: Option<u64>,
 }
 
 impl Stuck {
-    /// Asks for a thread of a process.
+    /// Reads what /proc shows of a thread of a process.
     pub(crate) fn of(pid: u32, tid: u32) -> Self {
         let read = |name| fs::read(format!("/proc/{pid}/task/{tid}/{name}")).unwrap_or_default();
         let text = |name| String::from_utf8_lossy(&read(name)).trim().to_owned();
@@ -35,13 +35,13 @@ impl Stuck {
     /// Whether its control group is frozen: it stops for a tracer, and runs no instruction until it is thawed.
     pub(crate) fn is_frozen(&self) -> bool {
         match self.state {
-            // A thread that is about to take a signal runs; one that sleeps there is frozen (cgroup v2).
+            // A thread that is about to take a signal runs, so one that sleeps there is frozen (cgroup v2).
             'S' => matches!(self.place.as_str(), "do_freezer_trap" | "get_signal"),
             'D' => self.place.contains("refrigerator"),
             _ => false,
         }
     }
-    /// What it waits for, and what to do about it, as far as the function tells.
+    /// What it waits for, and what the user can do, as far as the kernel function shows it.
     fn remedy(&self) -> &'static str {
         const PLACES: [(&str, &str); 7] = [
             ("vfork_done", "until its child made by vfork executes a program or ends"),

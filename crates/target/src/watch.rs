@@ -1,7 +1,9 @@
-//! New executable mappings of a process, learnt from perf MMAP2 records; births and execs of its children, from FORK and COMM records.
+//! New executable mappings of a process, from perf MMAP2 records; births and execs of its children, from FORK
+//! and COMM records.
 //!
-//! Input: a pid. Output: mappings as they are made, also by threads and children born later; [`Family`]. Invariants: what the kernel
-//! drops is counted. Does not: tell of mappings that go away, for which no record exists.
+//! Input: a pid. Output: mappings as they are made, including those of threads and children born later;
+//! [`Family`]. Invariants: what the kernel drops is counted. Does not: report mappings that go away, for
+//! which no record exists.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,28 +16,28 @@ use crate::maps::FileId;
 use crate::process::possible_cpus;
 use crate::sys::perf::{self, Ring};
 
-/// More events than this are not opened for one process.
+/// The most events that are opened for one process.
 const MAX_EVENTS: usize = 512;
-/// A ring is readable once anything was written.
+/// `wakeup` of a ring that is readable once anything was written.
 const AT_ONCE: u32 = 1;
-/// It never is.
+/// `wakeup` of a ring that never becomes readable.
 pub(crate) const NEVER: u32 = 1 << 30;
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
 const RECORD_FORK: u32 = 7;
 const RECORD_MMAP2: u32 = 10;
-/// Of a COMM record: the name came with an exec.
+/// Flag of a COMM record: the name came with an exec.
 const MISC_EXEC: u16 = 1 << 13;
 const TELL: u64 = perf::MMAP | perf::MMAP2 | perf::TASK | perf::COMM | perf::COMM_EXEC;
 
 /// An executable mapping that was made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewMapping {
-    /// Who made it.
+    /// The process that made it.
     pub pid: u32,
-    /// Where.
+    /// Its first address.
     pub start: RemoteAddr,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
     /// Offset in the file.
     pub offset: FileOffset,
@@ -43,33 +45,33 @@ pub struct NewMapping {
     pub file: FileId,
     /// Its path, as the kernel shows it.
     pub path: String,
-    /// When, on CLOCK_MONOTONIC.
+    /// When it was made, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
 }
 
-/// What became of a process' family.
+/// A birth or an exec among a process and its descendants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
     /// A process was born.
     Born {
         /// The process.
         pid: u32,
-        /// Of this one.
+        /// Its parent.
         parent: u32,
-        /// When, on CLOCK_MONOTONIC.
+        /// When, in nanoseconds of CLOCK_MONOTONIC.
         time_ns: u64,
     },
-    /// One runs another program.
+    /// A process runs another program now.
     Exec {
         /// The process.
         pid: u32,
-        /// When.
+        /// When, in nanoseconds of CLOCK_MONOTONIC.
         time_ns: u64,
     },
 }
 
 impl Family {
-    /// When.
+    /// When it happened, in nanoseconds of CLOCK_MONOTONIC.
     #[must_use]
     pub const fn time_ns(self) -> u64 {
         match self {
@@ -88,16 +90,16 @@ pub struct MapWatcher {
 }
 
 impl MapWatcher {
-    /// Starts to watch.
+    /// Starts watching.
     ///
     /// # Errors
-    /// When the kernel does not permit it; poll the maps instead.
+    /// When the kernel does not permit it; then poll the maps instead.
     pub fn new(pid: u32) -> Result<Self, TargetError> {
         let (rings, _redirected) = open(pid, TELL, AT_ONCE)
             .map_err(|e| TargetError::system(pid, "watch its mappings by perf_event_open", e))?;
         Ok(Self { rings, _redirected, lost: 0, family: Vec::new() })
     }
-    /// What was mapped since the last call.
+    /// The mappings that were made since the last call.
     pub fn poll(&mut self) -> Vec<NewMapping> {
         let mut found = Vec::new();
         let (lost, family) = (&mut self.lost, &mut self.family);
@@ -110,25 +112,28 @@ impl MapWatcher {
         }
         found
     }
-    /// Births and execs that [`poll`](Self::poll) met, in the order in which they happened.
+    /// Births and execs that [`poll`](Self::poll) read, in the order in which they happened.
     pub fn take_family(&mut self) -> Vec<Family> {
         self.family.sort_by_key(|one| one.time_ns());
         std::mem::take(&mut self.family)
     }
-    /// Descriptors, for `poll`: readable when something was mapped. Numbers, since rings are not lent.
+    /// Descriptors for `poll`; one is readable when something was mapped. They are plain numbers, since the
+    /// rings cannot be borrowed out.
     #[must_use]
     pub fn descriptors(&self) -> Vec<i32> {
         self.rings.iter().map(|ring| ring.event().as_raw_fd()).collect()
     }
-    /// Records that the kernel dropped because nobody polled in time: read the maps once.
+    /// Number of records that the kernel dropped because nothing polled in time. If it grows, read the maps
+    /// once.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.lost
     }
 }
 
-/// A dummy event for each thread and CPU, inherited by those born later, one ring for each CPU; `tell` is what it tells of. Each record ends with its
-/// time, on CLOCK_MONOTONIC. A ring is readable when it holds so many bytes.
+/// Opens a dummy event for each thread and CPU, inherited by those born later, and one ring for each CPU.
+/// `tell` is the set of records. Each record ends with its time, on CLOCK_MONOTONIC. A ring is readable when
+/// it holds `wakeup` bytes.
 pub(crate) fn open(pid: u32, tell: u64, wakeup: u32) -> io::Result<(Vec<Ring>, Vec<OwnedFd>)> {
     const SOFTWARE: u32 = 1;
     const DUMMY: u64 = 9;
@@ -161,7 +166,7 @@ pub(crate) fn open(pid: u32, tell: u64, wakeup: u32) -> io::Result<(Vec<Ring>, V
                     perf::redirect(event.as_fd(), ring.event())?;
                     redirected.push(event);
                 }
-                // A thread that ended, a CPU that is off.
+                // A thread that has ended, or a CPU that is offline.
                 (Err(e), _) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {}
                 (Err(e), _) => return Err(e),
             }
@@ -175,7 +180,7 @@ fn word(body: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// A FORK record of a process, no thread; a COMM record of an exec.
+/// The event of a FORK record of a process (not a thread), or of a COMM record of an exec.
 fn relative(kind: u32, misc: u16, body: &[u8]) -> Option<Family> {
     let (body, time) = body.split_last_chunk()?;
     let time_ns = u64::from_le_bytes(*time);

@@ -1,4 +1,5 @@
-//! Stops served between writes: guard traps, signals, births, deaths; and everybody stopped at once.
+//! Stops that are served between writes: guard traps, signals, births, deaths; and all threads stopped at
+//! once.
 mod common;
 
 use std::cell::Cell;
@@ -23,7 +24,8 @@ fn tell(victim: &mut Victim, what: &[u8]) {
     victim.stdin.as_mut().unwrap().write_all(what).unwrap();
 }
 
-/// Traps (int3, ud2) with all signals blocked, and says so afterwards; `ours` is a handler that should stay.
+/// Traps (int3, ud2) with all signals blocked, and prints the result; `ours` is a handler that must stay in
+/// place.
 const TRAPPER: &str = r#"
 #include <stdio.h>
 #include <signal.h>
@@ -149,7 +151,7 @@ fn signals_and_births_pass_through_a_batch() {
     assert_eq!(victim.line(), "done 100");
 }
 
-/// Threads that are born all the time, and a timer's signals in between.
+/// Threads that are born all the time, and signals of a timer between them.
 const NURSERY: &str = r#"
 #include <stdio.h>
 #include <signal.h>
@@ -173,10 +175,11 @@ fn no_order_to_stop_is_used_up_by_a_birth() {
         let mut born = 0;
         for _ in 0..500 {
             born += batch.serve(&none).unwrap().threads;
-            // An order that was lost would show as a thread that does not stop.
+            // A lost order would show as a thread that does not stop.
             batch.stop_all(&none).unwrap().resume().unwrap();
         }
-        // A thread may come and go before its mother's stop is seen; it is no child process then.
+        // A thread may be born and end before its parent's stop is seen. It must not count as a child process
+        // then.
         assert_eq!(batch.events(), []);
         born
     })
@@ -290,7 +293,7 @@ fn a_trap_taken_before_an_ordered_stop_waits_behind_it() {
     Batch::run(&process, BatchOptions::default(), |batch| {
         tell(&mut victim, b"x");
         let mut waiting = 0;
-        // One stop in twenty finds such a thread.
+        // About one stop in twenty finds such a thread.
         while waiting < 20 {
             batch.serve(&guard).unwrap();
             let stopped = batch.stop_all(&guard).unwrap();
@@ -304,7 +307,7 @@ fn a_trap_taken_before_an_ordered_stop_waits_behind_it() {
     .unwrap();
 }
 
-/// A tracer's thread is joined before the kernel has let go of what it traced.
+/// A tracer's thread can be joined before the kernel has detached it from its tracees.
 #[test]
 fn who_another_thread_of_ours_still_holds_is_waited_for() {
     let victim = Victim::start_with(CROWD, &["2", "0"]);
@@ -318,7 +321,8 @@ fn who_another_thread_of_ours_still_holds_is_waited_for() {
                 assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0, 0) }, 0);
             }
             seized.send(()).unwrap();
-            // For the other one to find it held; should it come later, it finds what it would find anyway.
+            // The sleep lets the other thread find it held. If the other one comes later, it still sees the
+            // same result.
             std::thread::sleep(Duration::from_millis(100));
         });
         begin.recv().unwrap();

@@ -1,5 +1,5 @@
-//! SAFE-3 for remote calls: the tracer is killed before and after every request that reaches the target, and the target
-//! goes on with its own registers, vector state, red zone, signal mask, alternate stack and call.
+//! SAFE-3 for remote calls. The tracer is killed before and after every request that reaches the target. The
+//! target goes on with its own registers, vector state, red zone, signal mask, alternate stack and call.
 mod common;
 
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use common::Victim;
 use trapline_target::{Batch, BatchOptions, Process, RemoteOptions};
 
-/// Runs with values in all registers and looks whether they stay.
+/// Runs with values in all registers and checks that they stay.
 const CHECKER: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ int main() { for (int i = 0; i < 64; i++) in[i] = 0x0123456789abcdefull * (i + 1
   struct pollfd p = { 0, POLLIN }; char c; if (poll(&p, 1, 0) == 1 && read(0, &c, 1) == 1) { puts("fine"); fflush(stdout); } } }
 "#;
 
-/// Sleeps in read, and says what it gave.
+/// Sleeps in read, and prints the result.
 const READER: &str = r#"
 #include <stdio.h>
 #include <errno.h>
@@ -56,7 +56,7 @@ int main() { puts("ready"); fflush(stdout); for (;;) { char c = 0; errno = 0; lo
  puts(r == 1 && c == 'x' && !errno ? "fine" : "BAD read"); fflush(stdout); } }
 "#;
 
-/// Not a test: the tracer of the tests below, in a process of its own.
+/// Not a test: the tracer for the tests below, in a process of its own.
 #[test]
 #[ignore = "run by the other tests"]
 fn tracer() {
@@ -72,7 +72,7 @@ fn tracer() {
     .unwrap();
 }
 
-/// Runs the tracer with a fault; true when it came to its end.
+/// Runs the tracer with a fault; returns true when the tracer came to its end.
 fn survives(victim: &Victim, fault: &str) -> bool {
     let mut tracer = Command::new(std::env::current_exe().unwrap());
     tracer.args(["--exact", "tracer", "--ignored"]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,4 +1,4 @@
-//! Programs that execute others from any of their threads while these are being seized.
+//! Programs in which any thread may execute another program while the threads are being seized.
 mod common;
 
 use std::sync::mpsc::channel;
@@ -22,7 +22,7 @@ int main(int n, char **v) { args = (char *[]){ v[0], "again", 0 }; pthread_t t; 
  for (;;) pause(); }
 "#;
 
-/// Ends the victim, which sets everybody free, if `body` takes too long.
+/// Ends the victim if `body` takes too long, which releases all that wait.
 fn within_a_minute(mut victim: Victim, body: impl FnOnce(u32) + Send + 'static) {
     let pid = victim.pid();
     let (done, over) = channel();
@@ -48,7 +48,7 @@ fn is_there(pid: u32) -> bool {
 fn a_batch_and_an_exec_do_not_wait_for_each_other() {
     within_a_minute(Victim::start(AGAIN), |pid| {
         let (mut tries, mut whole) = (0, 0);
-        // A busy machine may have it execute each time, for long.
+        // On a busy machine it may execute each time, for a long while.
         while tries < 300 || whole == 0 && is_there(pid) {
             tries += 1;
             let Ok(process) = Process::open(pid) else { continue };

@@ -1,4 +1,4 @@
-//! A function of the target's that allocates is called only in a thread that is outside allocator and loader.
+//! A function of the target that allocates is called only in a thread outside the allocator and the loader.
 mod common;
 
 use std::ops::Range;
@@ -8,7 +8,7 @@ use common::Victim;
 use trapline_record::RemoteAddr;
 use trapline_target::{Batch, BatchOptions, Process, TargetError};
 
-/// One thread, which does what the argument says for good; `called` allocates, and notes what it was told.
+/// One thread, which does for good what the argument names; `called` allocates, and notes its argument.
 const VICTIM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +79,8 @@ fn a_thread_that_waits_outside_is_taken_and_goes_on_waiting() {
     }
 }
 
-/// In a lock's wait, in the allocator or anywhere else in its code, in a signal's handler that may have interrupted either.
+/// The thread waits for a lock, is in the allocator or anywhere else in its code, or is in a signal handler
+/// that may have interrupted either.
 #[test]
 fn a_thread_that_may_hold_a_lock_is_not_taken() {
     let lock = "every thread may hold a lock of the allocator or the loader";
@@ -105,7 +106,7 @@ fn a_thread_that_may_hold_a_lock_is_not_taken() {
     }
 }
 
-/// Code that neither calls while it holds a lock.
+/// Code that neither the allocator nor the loader calls while it holds a lock.
 #[test]
 fn a_thread_in_code_that_is_named_is_taken() {
     let one = One::start("x");

@@ -1,4 +1,4 @@
-//! The kernel's own probes count what is there.
+//! The kernel's own probes count the true number of hits.
 mod common;
 
 use std::io::Write;

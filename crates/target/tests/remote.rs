@@ -36,7 +36,7 @@ fn session(pid: u32) -> RemoteReport {
     .unwrap()
 }
 
-/// A victim whose `main` makes one call `CALL`, then tells its result, errno and duration in milliseconds.
+/// A victim whose `main` makes one call `CALL`, then prints its result, errno and duration in milliseconds.
 fn sleeper(setup: &str, call: &str) -> Victim {
     Victim::start(&format!(
         r#"
@@ -63,8 +63,8 @@ int main() {{ puts("ready"); fflush(stdout); struct timespec a, b; long r; char 
     ))
 }
 
-/// Runs a session half-way through a call; gives the report, and what the call gave. On a machine that is too busy to
-/// be half-way in time it is done again.
+/// Runs a session half-way through a call; returns the report, and the call's result and errno. Repeats this
+/// on a machine that is too busy to be half-way in time.
 fn interrupted(setup: &str, call: &str, nr: i64, wake: bool) -> (RemoteReport, i64, i64) {
     let (report, r, e, _) = (0..20)
         .find_map(|_| try_interrupted(setup, call, nr, wake))
@@ -72,8 +72,9 @@ fn interrupted(setup: &str, call: &str, nr: i64, wake: bool) -> (RemoteReport, i
     (report, r, e)
 }
 
-/// The same of a call that is to last so many milliseconds. A busy machine wakes threads late, never early: a call that lasts too long is made again, and what
-/// lasts too long each time was made longer.
+/// Does the same for a call whose duration must lie in `range`, in milliseconds. A busy machine wakes threads
+/// late, never early. So a call that lasts too long is made again. If every call lasts too long, something
+/// has made it longer.
 fn on_time(setup: &str, call: &str, nr: i64, range: Range<i64>) -> (RemoteReport, i64, i64) {
     let mut late = Vec::new();
     for (report, r, e, ms) in (0..20).filter_map(|_| try_interrupted(setup, call, nr, false)) {
@@ -168,7 +169,7 @@ fn a_finite_epoll_wait_is_left_alone_when_another_thread_is_fit() {
 #[test]
 fn when_all_wait_with_timeouts_one_is_restarted_and_reported() {
     let epoll = "epoll_wait(epoll_create1(0), (struct epoll_event*)&ts, 1, 700)";
-    // 300 and then 700.
+    // 300 ms, and then 700 ms.
     let (report, r, e) = on_time("", epoll, libc::SYS_epoll_wait, 990..1700);
     assert_eq!((r, e), (0, 0), "no EINTR");
     assert!(report.restarted_timeout && !report.interrupted);
@@ -220,7 +221,8 @@ int main() { puts("ready"); fflush(stdout);
 "#;
     let mut victim = Victim::start(VFORKS);
     for _ in 0..3 {
-        // Long after the patience of these calls, and of no use to it: nobody stops a thread in there.
+        // The vfork lasts longer than the patience of these calls, and that patience is of no use: a thread
+        // inside it cannot be stopped.
         victim.until_in_call(victim.pid(), libc::SYS_vfork);
         session(victim.pid());
     }

@@ -1,8 +1,10 @@
-//! What this process holds of the debug registers, by [`constraints`](crate::constraints): asked before the kernel is.
+//! The debug registers that this process holds, according to [`constraints`](crate::constraints). This
+//! account is consulted before the kernel is.
 //!
-//! One set of books for the process, since all its watches use the same registers. A thread that is armed is a target wherever it runs:
-//! its events, one for each CPU, pin a slot on every CPU. A thread that inherited events is entered when the record of its
-//! birth is read, and goes when that of its end is. Invariants: CON-1…3. Does not: know what others hold.
+//! There is one account for the process, since all its watches use the same registers. An armed thread is a
+//! target on every CPU: its events, one for each CPU, pin a debug register on each. A thread that inherited
+//! events is entered when the record of its birth is read, and removed when that of its end is. Invariants:
+//! CON-1…3. Does not: know what other processes hold.
 
 use std::sync::OnceLock;
 
@@ -13,7 +15,7 @@ use crate::constraints::{
 };
 use crate::native::SLOTS;
 
-/// Slots of one thread; given back when dropped.
+/// The debug registers of one thread; given back when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Slotted {
     reservations: Vec<Reservation>,
@@ -36,12 +38,12 @@ const fn kind(point: Breakpoint) -> Kind {
     }
 }
 
-/// Slots of each CPU for breakpoints of this kind.
+/// The number of debug registers of each CPU for breakpoints of this kind.
 pub(crate) fn slots(point: Breakpoint) -> u32 {
     Machine::new(1, SLOTS).map_or(0, |machine| machine.slots_for(kind(point)).into())
 }
 
-/// Slots that this process holds for a thread, on the CPU where they are most.
+/// The number of debug registers that this process holds for a thread, on the CPU where it holds most.
 pub(crate) fn held_for(tid: u32) -> u32 {
     let held = books().map(Constraints::held).unwrap_or_default();
     let of = |on: Option<Cpu>| {
@@ -53,7 +55,7 @@ pub(crate) fn held_for(tid: u32) -> u32 {
 }
 
 impl Slotted {
-    /// One slot for each breakpoint, or none.
+    /// Takes one debug register for each breakpoint, or none at all.
     pub(crate) fn take(tid: u32, points: &[Breakpoint]) -> Result<Self, Refusal> {
         let mut slotted = Self::default();
         if let (Some(books), Some(task)) = (books(), TaskId::new(tid)) {
@@ -63,7 +65,7 @@ impl Slotted {
         }
         Ok(slotted)
     }
-    /// The slot of one breakpoint is to be another's.
+    /// Gives the debug register of one breakpoint to another breakpoint.
     pub(crate) fn change(&mut self, which: usize, to: Breakpoint) -> Result<(), Refusal> {
         match (books(), self.reservations.get_mut(which)) {
             (Some(books), Some(reservation)) => books.modify(reservation, claim(to)),

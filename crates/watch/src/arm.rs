@@ -1,17 +1,19 @@
-//! Arming all threads of a process, and those that are born meanwhile: all or nothing (WCH-2).
+//! Arms all threads of a process, and those that are born meanwhile: all or none (WCH-2).
 //!
-//! Protocol. List the threads; of each that is new, take slots in our own books, open every breakpoint, disabled, and last its dummy
-//! events; list again, until a listing has nobody new who must be armed; only then enable. A thread that is gone is no
-//! error. Any other failure drops what was opened: closing an event disarms it, and its inherited copies.
+//! Protocol. List the threads. For each new one, take debug registers in our own account, open every
+//! breakpoint, disabled, and last open its dummy events. List again, until a listing has no new thread that
+//! must be armed. Only then enable everything. A thread that is gone is no error. Any other failure drops
+//! what was opened: closing an event disarms it and its inherited copies.
 //!
 //! | a thread born | has | so |
 //! |---|---|---|
-//! | after all events of its maker were open | all of them, inherited | it is whole ([`crate::births`] knows) and left alone: a program that makes threads without end is armed all the same |
-//! | while its maker's were being opened | some or all | it is in a listing read after; it is armed as well. Then some of its accesses give two samples, one under an identifier of its own, one under its maker's; the reader drops the latter ([`crate::watching`]), so every access counts once |
-//! | before its maker was armed | none | it is in a listing read after, and armed; or ended |
-//! | half, where what it inherited leaves no slot for its own | too few | everything of the process is closed, and arming begins again: it is an ordinary thread then |
+//! | after all events of its parent were open | all of them, inherited | it is whole ([`crate::births`] determines that) and left alone: a program that creates threads without end is armed all the same |
+//! | while its parent's were being opened | some or all | a later listing shows it, and it is armed as well. Then some of its accesses give two samples, one with an identifier of its own, one with its parent's. The reader drops the latter ([`crate::watching`]), so every access counts once |
+//! | before its parent was armed | none | a later listing shows it, and it is armed; or it has ended |
+//! | partly, where what it inherited leaves no debug register for its own events | too few | everything of the process is closed, and arming begins again: it is an ordinary thread then |
 //!
-//! Where the kernel cannot inherit, nobody is whole; births are armed one by one as they are told, and counted as late.
+//! Where the kernel cannot inherit events, no thread is whole. Births are armed one by one as they are
+//! reported, and counted as late.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,21 +27,21 @@ use crate::births::Births;
 use crate::error::{ENOSPC, ESRCH, WatchError, explain};
 use crate::holders::no_slots;
 
-/// Listings until arming begins again, or is given up.
+/// Limit for the listings, after which arming begins again or is given up.
 const LISTINGS: usize = 1000;
-/// Listings where nobody inherits: births after the second are found by their records.
+/// Number of listings where no thread inherits: births after the second are found by their records.
 const LISTINGS_ALONE: usize = 2;
-/// Beginnings, when threads were born with too few.
+/// Limit for the number of beginnings, if threads are born with too few breakpoints.
 const BEGINNINGS: usize = 20;
 
-/// How far arming has come.
+/// The progress of arming.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Threads armed.
+    /// Number of threads that are armed.
     pub done: usize,
-    /// Threads known.
+    /// Number of threads that are known.
     pub of: usize,
-    /// Since it began.
+    /// Time since arming began.
     pub elapsed: Duration,
 }
 
@@ -47,17 +49,17 @@ pub struct Progress {
 #[derive(Debug)]
 pub(crate) struct ArmedThread {
     pub(crate) tid: u32,
-    /// One for each breakpoint asked for. Closed before the slots are given back.
+    /// One event for each requested breakpoint. They are closed before the debug registers are given back.
     pub(crate) armed: Vec<Armed>,
     pub(crate) slotted: Slotted,
 }
 
-/// What arming works with.
+/// What is needed to arm threads.
 #[derive(Debug)]
 pub(crate) struct Armory<'a> {
     pub(crate) rings: &'a SampleRings,
     pub(crate) births: &'a mut Births,
-    /// Whether threads inherit.
+    /// Whether threads inherit breakpoints.
     pub(crate) inherit: bool,
 }
 
@@ -65,13 +67,13 @@ pub(crate) struct Armory<'a> {
 #[derive(Debug)]
 pub(crate) enum NotNow {
     Gone,
-    /// By our own books.
+    /// Our own account has no debug register left.
     Refused,
     Kernel(NotArmed),
 }
 
 enum Failure {
-    /// A thread was born half armed, and there is no slot for the rest.
+    /// A thread was born with a part of the breakpoints, and there is no debug register for the rest.
     Crowded(WatchError),
     Final(WatchError),
 }
@@ -132,7 +134,7 @@ impl Armory<'_> {
                     Ok(armed) => all.push(armed),
                     Err(NotNow::Gone) => {}
                     Err(error) => {
-                        // What is open must be closed before it is asked who else holds slots.
+                        // Close what is open before looking for other holders of debug registers.
                         drop(all);
                         let crowded = listing > 0 && error.is_full();
                         let error = self.explain(process, tid, error, points);
@@ -149,7 +151,7 @@ impl Armory<'_> {
         }
         Ok(all)
     }
-    /// Opens everything of one thread; or nothing.
+    /// Opens everything for one thread, or nothing.
     pub(crate) fn arm_thread(&mut self, tid: u32, points: &[Breakpoint]) -> Result<ArmedThread, NotNow> {
         let slotted = Slotted::take(tid, points).map_err(|_| NotNow::Refused)?;
         let armed = points.iter().map(|&point| self.rings.arm(tid, point)).collect::<Result<_, _>>()?;

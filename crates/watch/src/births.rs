@@ -1,14 +1,15 @@
-//! Births of threads, and which of the born inherited everything.
+//! Births of threads, and which of the new threads inherited everything.
 //!
-//! In: the kernel's records of tasks. Out: each once, in the order of time, and whether a thread is *whole*: has, from its
-//! maker, every breakpoint that its maker has been given. Does not: arm.
+//! In: the kernel's records of tasks. Out: each record once, in the order of time, and whether a thread is
+//! *whole*. It is whole if it inherited every breakpoint that its parent was given. Does not: arm.
 //!
-//! A thread's dummy events are opened when all its breakpoints are open, and one lock of the kernel's (of the maker's
-//! events) orders that and every inheriting. What the maker *M* begins to make after that is whole. What it was making at that moment
-//! may be half; its record, which comes at the end of making, may carry a later time. But *M* makes one thread after the
-//! other: so of the births that *M*'s own dummies tell, only the first can be such a one, and all later are whole. What a
-//! whole thread makes is whole. Of a thread armed while it had inherited some already, its maker's dummies and its own
-//! tell everything twice; the maker's copy is left out.
+//! A thread's dummy events are opened when all its breakpoints are open. One lock of the kernel (that of the
+//! parent's events) orders this against every inheriting. A thread that the parent *M* begins to create after
+//! that is whole. A thread that *M* was creating at that moment may have a part; its record comes at the end
+//! of the creation, and may carry a later time. But *M* creates one thread after the other. So of the births
+//! that *M*'s own dummy events record, only the first can be of that kind, and all later ones are whole. What
+//! a whole thread creates is whole. A thread that is armed after it inherited some events is recorded twice,
+//! by its parent's dummy events and by its own; the parent's copy is left out.
 
 use std::collections::HashMap;
 
@@ -16,16 +17,16 @@ use trapline_target::perf::{Followed, NotArmed, TaskRings};
 
 use crate::record::{Task, TaskRecord, task};
 
-/// A thread with dummies of its own.
+/// A thread with dummy events of its own.
 #[derive(Clone, Copy, Debug)]
 struct Own {
-    /// Which ones: it may be followed again, after an exec.
+    /// Number of the time that it was followed: after an exec it may be followed again.
     turn: u32,
-    /// When the earliest birth known was told by them.
+    /// Time of the earliest known birth that its dummy events recorded.
     first_ns: u64,
 }
 
-/// Births, as they are told.
+/// Births, as the records come.
 #[derive(Debug)]
 pub(crate) struct Births {
     rings: TaskRings,
@@ -34,13 +35,13 @@ pub(crate) struct Births {
     pending: Vec<TaskRecord>,
 }
 
-/// Who is whole.
+/// Determines which threads are whole.
 #[derive(Debug, Default)]
 struct Lineage {
-    /// Event identifier → thread that it was opened for, and its turn.
+    /// Event identifier → the thread for which it was opened, and that thread's turn.
     ids: HashMap<u64, (u32, u32)>,
     own: HashMap<u32, Own>,
-    /// Whole threads, with their processes.
+    /// Whole threads → their processes.
     whole: HashMap<u32, u32>,
     turns: u32,
 }
@@ -52,18 +53,19 @@ impl Births {
     pub(crate) const fn rings(&self) -> &TaskRings {
         &self.rings
     }
-    /// Follows a thread whose breakpoints are all open.
+    /// Follows a thread after all its breakpoints were opened.
     pub(crate) fn follow(&mut self, tid: u32) -> Result<(), NotArmed> {
         let followed = self.rings.follow(tid)?;
         self.lineage.follow(tid, followed.ids());
         self.followed.push(followed);
         Ok(())
     }
-    /// How far [`Self::forget`] has to go back.
+    /// A position to which [`Self::forget`] can go back.
     pub(crate) const fn mark(&self) -> usize {
         self.followed.len()
     }
-    /// Nobody is followed who was not at the mark, and nobody of the process is whole.
+    /// Stops following all threads that were added after `mark`, and forgets which threads of the process are
+    /// whole.
     pub(crate) fn forget(&mut self, mark: usize, pid: u32) {
         self.followed.drain(mark..).for_each(|gone| self.lineage.forget(gone.ids()));
         self.lineage.whole.retain(|_, of| *of != pid);
@@ -72,7 +74,7 @@ impl Births {
     pub(crate) fn is_whole(&self, tid: u32) -> bool {
         self.lineage.whole.contains_key(&tid)
     }
-    /// Takes what the kernel has told since; false when it dropped something.
+    /// Reads new records; returns false when the kernel dropped some.
     pub(crate) fn read(&mut self) -> bool {
         let (mut batch, mut lost) = (Vec::new(), 0);
         let sound = self.rings.drain(|kind, misc, body| match task(kind, misc, body) {
@@ -84,11 +86,11 @@ impl Births {
         self.pending.append(&mut batch);
         sound && lost == 0
     }
-    /// Whether what was read and not yet taken says that a process runs another program.
+    /// Whether a record that was read and not taken yet shows that a process executed another program.
     pub(crate) fn has_exec(&self, pid: u32) -> bool {
         self.pending.iter().any(|record| record.pid == pid && matches!(record.what, Task::Exec(_)))
     }
-    /// What was read and not yet taken.
+    /// The records that were read and not taken yet.
     pub(crate) fn take(&mut self) -> Vec<TaskRecord> {
         std::mem::take(&mut self.pending)
     }
@@ -109,7 +111,7 @@ impl Lineage {
             }
         }
     }
-    /// Learns from a record; false for the second copy of one.
+    /// Updates the state by a record; returns false for the second copy of one.
     fn learn(&mut self, record: &TaskRecord) -> bool {
         if !self.is_first_copy(record) {
             return false;
@@ -131,7 +133,7 @@ impl Lineage {
                 self.own.remove(&record.tid);
                 self.whole.remove(&record.tid);
             }
-            // What breakpoints it had are gone, those of its makers too.
+            // Its breakpoints are gone, those inherited from its parents too.
             Task::Exec(_) => {
                 self.own.remove(&record.tid);
                 self.whole.retain(|_, of| *of != record.pid);
@@ -169,7 +171,8 @@ mod tests {
         let mut lineage = Lineage::default();
         lineage.follow(PID, &[1, 2]);
         assert!(lineage.learn(&born(PID, 11, 100, 1)));
-        // It may have been half made when its maker was armed; so may what it makes.
+        // Thread 11 may have been created partly when its parent was armed. The same holds for threads that
+        // it creates.
         assert!(lineage.learn(&born(11, 12, 110, 1)));
         assert!(lineage.learn(&born(PID, 13, 120, 2)));
         assert!(lineage.learn(&born(13, 14, 130, 2)));
@@ -179,10 +182,11 @@ mod tests {
             all
         };
         assert_eq!(whole(&lineage), [13, 14]);
-        // Of one CPU's ring a record may come late: an earlier one takes the place of the first, and is not whole.
+        // A record of one CPU's ring may come late. An earlier birth then becomes the first one, and is not
+        // whole.
         assert!(lineage.learn(&born(PID, 15, 90, 1)));
         assert_eq!(whole(&lineage), [13, 14]);
-        // A number comes again, for another thread.
+        // The number is used again, for another thread.
         assert!(lineage.learn(&told(Task::Exit, 14, 14, 140, 2)));
         assert!(lineage.learn(&born(12, 14, 150, 1)));
         assert_eq!(whole(&lineage), [13]);

@@ -1,4 +1,5 @@
-//! What a trap costs here, measured on ourselves with the samples that the target will write.
+//! The cost of a trap on this machine, measured in our own process with the samples that the target will
+//! write.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -12,21 +13,21 @@ use crate::holders::no_slots;
 use crate::native;
 use crate::watching::Options;
 
-/// Writes that are timed; some 20 ms.
+/// Number of writes that are timed, in some 20 ms.
 const WRITES: u64 = 2000;
-/// Pages of a ring that holds them.
+/// Pages of a ring that holds their samples.
 const PAGES: u64 = 256;
 
 /// What was measured.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Cost {
-    /// Nanoseconds that one access took longer, sample and all; the least of a few rounds.
+    /// Nanoseconds by which one access took longer, sample included; the least of a few rounds.
     pub ns_per_trap: f64,
-    /// Debug registers of a CPU, found by trying.
+    /// Number of debug registers of a CPU, found by trying.
     pub slots: u32,
 }
 
-/// A word that nobody else writes.
+/// A word that no other code writes.
 static CELL: AtomicU64 = AtomicU64::new(0);
 
 fn write() -> f64 {
@@ -37,10 +38,10 @@ fn write() -> f64 {
     begun.elapsed().as_nanos() as f64 / WRITES as f64
 }
 
-/// Measures.
+/// Measures the cost.
 ///
 /// # Errors
-/// When nothing can be watched here, or breakpoints are taken and do not trap.
+/// When nothing can be watched here, or breakpoints can be opened and do not trap.
 pub fn cost(options: Options) -> Result<Cost, WatchError> {
     let sampled = SampleOptions {
         family: Family::Alone,

@@ -1,4 +1,4 @@
-//! What stops a watch. Each error says what was tried, why it failed, what to do.
+//! What stops a watch. Each error names what was tried, why it failed, and what to do.
 
 use std::io;
 
@@ -12,20 +12,20 @@ use crate::holders::NoSlots;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// A process, or the right to touch it.
+    /// The process does not exist, or may not be touched.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// A range that no debug register holds.
+    /// A debug register cannot hold the range.
     #[error("cannot watch {len} bytes at {addr}: {why}")]
     Range {
         /// First byte.
         addr: RemoteAddr,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// What is wrong, and what would do.
+        /// What is wrong, and what would be right.
         why: String,
     },
-    /// The same bytes twice.
+    /// The same bytes were requested twice.
     #[error("{addr} is watched twice in process {pid}; once is enough")]
     Twice {
         /// First byte.
@@ -33,7 +33,7 @@ pub enum WatchError {
         /// The process.
         pid: u32,
     },
-    /// Debug registers are all in use.
+    /// All debug registers are in use.
     #[error("no free debug register: {0}")]
     NoSlots(Box<NoSlots>),
     /// perf_event_open is not permitted.
@@ -44,41 +44,41 @@ pub enum WatchError {
     Denied {
         /// The thread.
         tid: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
-        /// `/proc/sys/kernel/perf_event_paranoid`.
+        /// The text of `/proc/sys/kernel/perf_event_paranoid`.
         paranoid: String,
     },
-    /// No debug registers, or none that traps.
+    /// There are no debug registers, or none that traps.
     #[error(
         "this machine has no debug registers to use ({why}); virtual machines and emulators often lack them"
     )]
     NoHardware {
-        /// What was seen.
+        /// What was found.
         why: String,
     },
-    /// Too many descriptors.
+    /// More descriptors are needed than allowed.
     #[error(
         "cannot watch {threads} threads on {cpus} CPUs: it takes {wanted} descriptors and {allowed} are allowed; raise \
          the limit (ulimit -n), or run with CAP_SYS_RESOURCE"
     )]
     NoFiles {
-        /// Threads to watch.
+        /// Number of threads to watch.
         threads: usize,
-        /// CPUs that are on.
+        /// Number of CPUs that are online.
         cpus: usize,
-        /// Descriptors needed.
+        /// Number of descriptors needed.
         wanted: u64,
-        /// Descriptors allowed.
+        /// Number of descriptors allowed.
         allowed: u64,
     },
-    /// No memory for the rings.
+    /// There is no memory for the rings.
     #[error("cannot make rings for samples: {source}; perf_event_mlock_kb may be too small")]
     Rings {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Threads come faster than they can be armed.
+    /// Threads are born faster than they can be armed.
     #[error(
         "cannot watch process {pid}: in {listings} listings there was always another thread that had not inherited \
          everything; watch fewer places, or try again when fewer threads are made"
@@ -89,12 +89,12 @@ pub enum WatchError {
         /// How often its threads were listed.
         listings: usize,
     },
-    /// Something else.
+    /// Any other error of the kernel.
     #[error("cannot watch thread {tid}: {source}")]
     Kernel {
         /// The thread.
         tid: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -109,7 +109,7 @@ const ENODEV: i32 = 19;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
-/// What the kernel's error means; full slots have a message of their own.
+/// Turns the kernel's error into its meaning; full debug registers have a message of their own.
 pub(crate) fn explain(error: NotArmed) -> WatchError {
     let NotArmed { tid, source, .. } = error;
     match source.raw_os_error() {
@@ -119,7 +119,7 @@ pub(crate) fn explain(error: NotArmed) -> WatchError {
     }
 }
 
-/// The kernel's setting, as it stands.
+/// The kernel's present setting.
 fn paranoid() -> String {
     std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")
         .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned())

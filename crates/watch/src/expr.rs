@@ -1,26 +1,27 @@
 //! Conditions on an event: `value > 10 && old != 0`.
 //!
-//! In: text; the value after and before, thread and process. Out: yes, no, or undecided when a value is not known. C's
-//! operators and their precedence, on integers of 128 bits, which hold every 8-byte value of either sign. Does not: assign.
+//! In: text; the value after and before, thread and process. Out: yes, no, or undecided when a value is not
+//! known. Operators and precedence are those of C, on integers of 128 bits, which hold every 8-byte value of
+//! either sign. Does not: assign.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Deeper nesting is refused.
+/// Limit for nesting; deeper nesting is refused.
 const DEPTH: u32 = 64;
 
-/// What a condition may ask for.
+/// The values that a condition can use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
-    /// After the access.
+    /// The value after the access.
     pub value: Option<i128>,
-    /// Before it.
+    /// The value before the access.
     pub old: Option<i128>,
-    /// Thread.
+    /// The thread.
     pub tid: u32,
-    /// Process.
+    /// The process.
     pub pid: u32,
-    /// CPU.
+    /// The CPU.
     pub cpu: u32,
 }
 
@@ -48,17 +49,17 @@ pub struct Expr {
     root: Node,
 }
 
-/// Why a text is no condition.
+/// Why a text is not a condition.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("at character {at}: {why}; write for example 'value > 10' or 'value != old && tid == 42'")]
 pub struct ExprError {
-    /// Characters before it.
+    /// Number of characters before the error.
     pub at: usize,
     /// What is wrong there.
     pub why: String,
 }
 
-/// Binary operators, loosest first; longer spellings before their beginnings.
+/// Binary operators, loosest first; within a level an operator stands before those that are its beginnings.
 const LEVELS: [&[&str]; 10] = [
     &["||"],
     &["&&"],
@@ -113,7 +114,7 @@ fn eval(node: &Node, facts: &Facts) -> Option<i128> {
 fn binary(op: &str, left: &Node, right: &Node, facts: &Facts) -> Option<i128> {
     let (a, b) = (eval(left, facts), eval(right, facts));
     match op {
-        // One side may decide alone.
+        // One side alone may decide.
         "&&" if a == Some(0) || b == Some(0) => return Some(0),
         "||" if a.is_some_and(|a| a != 0) || b.is_some_and(|b| b != 0) => return Some(1),
         _ => {}
@@ -159,7 +160,7 @@ impl<'a> Parser<'a> {
         self.at += rest.len() - rest.trim_start().len();
         &self.text[self.at..]
     }
-    /// The operator that stands here, the longest that fits.
+    /// The operator at this position, the longest that fits.
     fn operator(&mut self) -> Option<&'static str> {
         let rest = self.rest();
         ALL.into_iter().find(|op| rest.starts_with(op))

@@ -1,8 +1,9 @@
-//! Who has the debug registers, when there are too few.
+//! Finds the holders of debug registers when there are too few.
 //!
-//! What this process holds of each thread is in its own books ([`crate::accounts`]). What others hold of it, or of whole
-//! CPUs, is found by trying: what neither can be had nor is ours is theirs. Whose they are the kernel tells nobody;
-//! what can be seen is who traces a process (a debugger's breakpoints are set by ptrace) and who has perf events open at all.
+//! What this process holds for each thread is in its own account ([`crate::accounts`]). What others hold for
+//! the thread, or for whole CPUs, is found by trying: a register that is neither free nor ours belongs to
+//! another process. The kernel does not show to which. It does show which process traces another (a debugger
+//! sets breakpoints by ptrace), and which processes have perf events open at all.
 
 use std::fmt;
 use std::fs;
@@ -12,61 +13,61 @@ use trapline_target::{ThreadStatus, comm};
 
 use crate::accounts::{held_for, slots};
 
-/// Threads that are looked at, and shown.
+/// Limits for the threads that are looked at, and for those that are shown.
 const LOOKED_AT: usize = 64;
 const SHOWN: usize = 8;
 
-/// Who has the debug registers of a thread.
+/// The holders of a thread's debug registers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoSlots {
     /// The thread that could not be armed.
     pub tid: u32,
     /// Its name.
     pub comm: String,
-    /// Debug registers of a CPU.
+    /// Number of debug registers of a CPU.
     pub slots: u32,
-    /// Free ones for that thread, found by trying.
+    /// Number of free ones for that thread, found by trying.
     pub free: u32,
-    /// How many were asked for.
+    /// Number of those that were requested.
     pub wanted: u32,
-    /// Held by others for whole CPUs, whatever runs there; found by trying.
+    /// Number of those that others hold for whole CPUs, whatever runs there; found by trying.
     pub cpus: u32,
-    /// Threads of the process for which somebody holds some.
+    /// Threads of the process for which debug registers are held.
     pub tasks: Vec<TaskSlots>,
-    /// Others who have breakpoints, as far as that can be seen.
+    /// Other processes that have breakpoints, as far as that can be seen.
     pub holders: Vec<Holder>,
 }
 
-/// Slots held for a thread.
+/// The debug registers held for one thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskSlots {
     /// The thread.
     pub tid: u32,
     /// Its name.
     pub comm: String,
-    /// By this process, by its accounting.
+    /// Number held by this process, according to its account.
     pub ours: u32,
-    /// By others, found by trying.
+    /// Number held by others, found by trying.
     pub others: u32,
 }
 
-/// Somebody who may hold debug registers.
+/// A process that may hold debug registers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
     /// Its pid.
     pub pid: u32,
     /// Its name.
     pub comm: String,
-    /// How.
+    /// In which way it may hold them.
     pub how: How,
 }
 
-/// How somebody holds debug registers.
+/// In which way a process may hold debug registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
     /// It traces the process.
     Debugger,
-    /// It has so many perf events open, of whatever kind.
+    /// It has this many perf events open, of any kind.
     PerfEvents(u32),
 }
 
@@ -116,7 +117,7 @@ impl fmt::Display for NoSlots {
     }
 }
 
-/// Who has what, for a thread that could not be armed and the others of its process.
+/// Finds the holders for a thread that could not be armed, and for the others of its process.
 pub(crate) fn no_slots(rings: &SampleRings, tid: u32, threads: &[u32], points: &[Breakpoint]) -> NoSlots {
     let slots = points.first().map_or(0, |&point| slots(point));
     let free = |tid| points.first().and_then(|&point| rings.free_slots(tid, point).ok());
@@ -141,7 +142,7 @@ pub(crate) fn no_slots(rings: &SampleRings, tid: u32, threads: &[u32], points: &
     }
 }
 
-/// Everybody but ourselves, for a thread.
+/// Finds all holders for a thread, except ourselves.
 fn holders(tid: u32) -> Vec<Holder> {
     let status = fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
     let pid = ThreadStatus::parse(&status).tracer;

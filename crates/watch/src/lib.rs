@@ -1,8 +1,13 @@
 //! Hardware breakpoints on running programs.
 //!
-//! In: threads and addresses. Out: who accessed them, when, and what was there before and after. Invariants: WCH-1 the
-//! target is never stopped or signalled; WCH-2 all threads are armed or none is; WCH-3 a value that is called exact is the
-//! one that this access left; WCH-4 what the kernel dropped is counted. Does not: resolve names, print, wait for Ctrl-C.
+//! In: threads and addresses. Out: accesses: by which code, when, and the values before and after.
+//! Invariants:
+//! - WCH-1 the target is never stopped or signalled;
+//! - WCH-2 all threads are armed or none is;
+//! - WCH-3 a value that is called exact is the one that this access left;
+//! - WCH-4 what the kernel dropped is counted.
+//!
+//! Does not: resolve names, print, wait for Ctrl-C.
 #![forbid(unsafe_code)]
 
 #[cfg(target_arch = "aarch64")]
@@ -24,7 +29,7 @@ mod watchpoint;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-/// The twin of the processor that this runs on.
+/// The twin module of the processor that this runs on.
 #[cfg(target_arch = "aarch64")]
 use aarch64 as native;
 pub use native::site;

@@ -1,7 +1,8 @@
 //! The kernel's records as values.
 //!
-//! In: a record's type and body, and what was asked to be in it. Out: [`Record`]. The other side of a shared ring is not
-//! believed: every length is checked, and what does not fit is [`Record::Malformed`]. Layout: perf_event_open(2).
+//! In: a record's type and body, and the fields that were requested for it. Out: [`Record`]. The other side
+//! of a shared ring is not trusted: every length is checked, and what does not fit is [`Record::Malformed`].
+//! Layout: perf_event_open(2).
 
 use crate::native::{REGISTERS, RegFile, user_regs};
 
@@ -10,23 +11,23 @@ const COMM: u32 = 3;
 const EXIT: u32 = 4;
 const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
-/// Bytes that end a task's record: process and thread, time, identifier.
+/// Bytes at the end of a task's record: process and thread, time, identifier.
 const TRAILER: usize = 24;
-/// Longer chains are cut by the kernel already (`perf_event_max_stack`).
+/// Limit for a call chain; the kernel cuts longer ones already (`perf_event_max_stack`).
 const MAX_CHAIN: u64 = 4096;
 /// `PERF_RECORD_MISC_COMM_EXEC`.
 const MISC_EXEC: u16 = 1 << 13;
-/// `PERF_CONTEXT_MAX`: entries from here on are marks, not addresses.
+/// `PERF_CONTEXT_MAX`: entries of a call chain from this value on are markers, not addresses.
 const CONTEXT: u64 = -4095_i64 as u64;
 
 /// What samples hold.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
-    /// User registers.
+    /// Whether they hold user registers.
     pub registers: bool,
-    /// The call chain.
+    /// Whether they hold the call chain.
     pub stack: bool,
-    /// Identifiers of events whose samples are what the BPF program read.
+    /// Identifiers of the events whose samples hold what the BPF program read.
     pub value_ids: Vec<u64>,
 }
 
@@ -44,30 +45,30 @@ pub struct UserRegs {
 pub struct Sample {
     /// The event, or the one that it was inherited from.
     pub id: u64,
-    /// Behind the access (x86-64), or at it (arm64); in the kernel when that made it.
+    /// The address behind the access (x86-64), or of it (arm64); in the kernel if the kernel made the access.
     pub ip: u64,
-    /// Process.
+    /// The process.
     pub pid: u32,
-    /// Thread.
+    /// The thread.
     pub tid: u32,
-    /// CLOCK_MONOTONIC.
+    /// The time, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// The breakpoint's address.
     pub addr: u64,
-    /// CPU.
+    /// The CPU.
     pub cpu: u32,
-    /// Registers, if asked for and there.
+    /// Registers, if requested and available.
     pub regs: Option<UserRegs>,
-    /// Return addresses, innermost first, if asked for.
+    /// Return addresses, innermost first, if requested.
     pub stack: Vec<u64>,
 }
 
-/// What the BPF program read at a trap.
+/// The word that the BPF program read at a trap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Read {
-    /// Process.
+    /// The process.
     pub pid: u32,
-    /// Thread.
+    /// The thread.
     pub tid: u32,
     /// The breakpoint's address.
     pub addr: u64,
@@ -80,52 +81,52 @@ pub struct Read {
 pub enum Record {
     /// A trap.
     Sample(Sample),
-    /// Comes right before the sample of the same trap.
+    /// The word that was read at a trap. It comes right before the sample of that trap.
     Read(Read),
-    /// So many records were dropped.
+    /// This many records were dropped.
     Lost(u64),
-    /// Something else.
+    /// Any other record.
     Other,
-    /// Too short for what it says.
+    /// A record that is too short for its content.
     Malformed,
 }
 
-/// What became of a thread.
+/// An event in the life of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
     /// It was born.
     Fork {
-        /// Who made it.
+        /// The thread that created it.
         parent: u32,
-        /// The maker's process: the same for a thread, another for a child.
+        /// The parent's process: the same process for a thread, another one for a child.
         parent_pid: u32,
     },
     /// It ended.
     Exit,
-    /// It was named.
+    /// It got a name.
     Comm(String),
-    /// Its process runs another program, of this name.
+    /// Its process executed another program, which has this name.
     Exec(String),
 }
 
 /// A record of a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskRecord {
-    /// What happened.
+    /// The event.
     pub what: Task,
-    /// To a thread of this process.
+    /// The process of the thread concerned.
     pub pid: u32,
-    /// To this thread.
+    /// The thread concerned.
     pub tid: u32,
-    /// The thread in which it happened: the maker, for a birth.
+    /// The thread in which it happened: for a birth, the parent.
     pub by: u32,
-    /// CLOCK_MONOTONIC.
+    /// The time, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// The event that tells it, or the one that it was inherited from.
+    /// The identifier of the perf event that recorded it, or of the one from which that was inherited.
     pub id: u64,
 }
 
-/// Reads a breakpoint's record.
+/// Parses a breakpoint's record.
 #[must_use]
 pub fn parse(layout: &Layout, kind: u32, body: &[u8]) -> Record {
     let mut at = Cursor(body);
@@ -137,10 +138,10 @@ pub fn parse(layout: &Layout, kind: u32, body: &[u8]) -> Record {
     record.unwrap_or(Record::Malformed)
 }
 
-/// Reads a record of a task; `None` for what is of no interest.
+/// Parses a record of a task; `None` for a record that is not needed.
 ///
 /// # Errors
-/// How many were dropped, or made no sense.
+/// The number of records that were dropped, or that made no sense.
 pub fn task(kind: u32, misc: u16, body: &[u8]) -> Result<Option<TaskRecord>, u64> {
     let (mut at, mut end) = (Cursor(body), Cursor(&body[body.len().saturating_sub(TRAILER)..]));
     let what = match kind {
@@ -199,7 +200,7 @@ fn sample(layout: &Layout, at: &mut Cursor<'_>) -> Option<Record> {
     Some(Record::Sample(one))
 }
 
-/// The ABI, then the registers in the order of their bits; none for ABI 0.
+/// Parses the ABI, then the registers in the order of their bits; there are none for ABI 0.
 fn registers(at: &mut Cursor<'_>) -> Option<Option<UserRegs>> {
     if at.u64()? == 0 {
         return Some(None);
@@ -211,7 +212,7 @@ fn registers(at: &mut Cursor<'_>) -> Option<Option<UserRegs>> {
     Some(Some(user_regs(&sampled)))
 }
 
-/// Length of what follows, then the program's four words.
+/// Parses the length of what follows, then the BPF program's four words.
 fn read(at: &mut Cursor<'_>) -> Option<Read> {
     if at.u32()? < 32 {
         return None;
@@ -225,7 +226,7 @@ fn lost(at: &mut Cursor<'_>) -> Option<u64> {
     at.u64()
 }
 
-/// Process and thread behind what happened to them.
+/// An event, with the process and thread concerned.
 type Happened = Option<(Task, u32, u32)>;
 
 fn born_or_gone(kind: u32, at: &mut Cursor<'_>) -> Happened {

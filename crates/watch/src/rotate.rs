@@ -1,17 +1,17 @@
 //! Taking turns: more watchpoints than debug registers.
 //!
-//! In: how many points and lanes, the length of a slice, the time. Out: which lane moves to which point, and how long each point
-//! was covered. Each lane is one debug register; lane `l` serves the points `l, l + lanes, l + 2·lanes, …` in turn. Does not:
-//! move anything.
+//! In: the number of points and lanes, the length of a slice, the time. Out: which lane moves to which point,
+//! and how long each point was covered. Each lane is one debug register; lane `l` serves the points `l, l +
+//! lanes, l + 2·lanes, …` in turn. Does not: move anything.
 
 use std::time::Duration;
 
-/// Who is covered, and who was for how long.
+/// The points that are covered now, and how long each was covered.
 #[derive(Clone, Debug)]
 pub(crate) struct Rotation {
     lanes: usize,
     slice_ns: u64,
-    /// Point of each lane.
+    /// The point of each lane.
     now: Vec<usize>,
     since_ns: u64,
     covered_ns: Vec<u64>,
@@ -27,15 +27,15 @@ impl Rotation {
             covered_ns: vec![0; points],
         }
     }
-    /// The first slice begins.
+    /// Begins the first slice.
     pub(crate) const fn begin(&mut self, now_ns: u64) {
         self.since_ns = now_ns;
     }
-    /// Points covered now, by lane.
+    /// The points that are covered now, by lane.
     pub(crate) fn now(&self) -> &[usize] {
         &self.now
     }
-    /// Lanes to move, with the points that they move to, once a slice is over.
+    /// The lanes to move, with the points to which they move, if the slice is over; otherwise nothing.
     pub(crate) fn turn(&mut self, now_ns: u64) -> Vec<(usize, usize)> {
         if now_ns.saturating_sub(self.since_ns) < self.slice_ns {
             return Vec::new();
@@ -52,7 +52,7 @@ impl Rotation {
         }
         moves
     }
-    /// A lane that could not be moved covers what it did.
+    /// Notes that a lane could not be moved, and still covers `point`.
     pub(crate) fn stay(&mut self, lane: usize, point: usize) {
         self.now[lane] = point;
     }
@@ -62,7 +62,7 @@ impl Rotation {
         self.now.iter().for_each(|&point| self.covered_ns[point] += spent);
         self.since_ns = now_ns;
     }
-    /// Nanoseconds that each point was covered.
+    /// Nanoseconds for which each point was covered.
     pub(crate) fn covered_ns(&self) -> &[u64] {
         &self.covered_ns
     }
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(rotation.turn(25), [(0, 4), (1, 1)]);
         assert_eq!(rotation.turn(35), [(0, 0), (1, 3)]);
         rotation.account(40);
-        // Lane 0 had 0, 2, 4 and 0; lane 1 had 1, 3, 1 and 3.
+        // Lane 0 covered 0, 2, 4 and 0; lane 1 covered 1, 3, 1 and 3.
         assert_eq!(rotation.covered_ns(), [15, 20, 15, 20, 10]);
         assert_eq!(rotation.covered_ns().iter().sum::<u64>(), 2 * 40);
     }

@@ -1,7 +1,8 @@
-//! What a user says to watch: `[module:]place[:len][:w|rw|x]`.
+//! The user's text for what to watch: `[module:]place[:len][:w|rw|x]`.
 //!
-//! In: text. Out: [`WatchSpec`]. A place is an address (`0x…`) or a name with an optional distance (`counter`,
-//! `table+16`, `server.stat_numcommands`, `list[3].next`). `::` belongs to a name. Does not: look anything up.
+//! In: text. Out: [`WatchSpec`]. A place is an address (`0x…`), or a name with an optional distance
+//! (`counter`, `table+16`, `server.stat_numcommands`, `list[3].next`). `::` is a part of a name. Does not:
+//! look anything up.
 
 use std::str::FromStr;
 
@@ -10,16 +11,16 @@ use trapline_target::perf::Access;
 
 use crate::error::WatchError;
 
-/// Where.
+/// The place of a watchpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// An address in the process.
     Address(u64),
-    /// A name, and bytes behind it.
+    /// A name, and a distance behind it.
     Name {
-        /// A symbol, or a variable and fields of it.
+        /// A symbol, or a variable with a path to a field of it.
         name: String,
-        /// Bytes.
+        /// The distance in bytes.
         offset: u64,
     },
 }
@@ -29,42 +30,42 @@ pub enum Place {
 pub struct WatchSpec {
     /// As typed.
     pub text: String,
-    /// A file, if one was named.
+    /// The file, if one was named.
     pub module: Option<String>,
-    /// Where.
+    /// The place to watch.
     pub place: Place,
-    /// Bytes, if said.
+    /// The length in bytes, if one was typed.
     pub len: Option<u64>,
-    /// Which accesses.
+    /// The accesses to watch.
     pub access: Access,
 }
 
-/// Why a text is no place to watch.
+/// Why a text is not a place to watch.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WatchSpecError {
-    /// Nothing there.
+    /// The text is empty.
     #[error(
         "it names nothing; write a variable, FILE:VARIABLE, or 0xADDRESS, with :LEN and :w, :rw or :x behind it"
     )]
     Empty,
-    /// Too many parts.
+    /// It has too many parts.
     #[error("too many parts; write [FILE:]PLACE[:LEN][:w|rw|x]")]
     Parts,
-    /// `:r`
+    /// The access is `:r`.
     #[error("x86-64 cannot watch reads alone; use :rw")]
     ReadOnly,
-    /// Not a number.
+    /// A part is not a number.
     #[error("`{0}` is no number of bytes")]
     Number(String),
-    /// Length of code.
+    /// Code was given a length.
     #[error("execution is watched at one address; leave the length out")]
     ExecuteLen,
 }
 
-/// A range that one debug register holds.
+/// Checks that one debug register can hold a range.
 ///
 /// # Errors
-/// [`WatchError::Range`], which says what would do.
+/// [`WatchError::Range`], which names what would be right.
 pub fn check_range(addr: RemoteAddr, len: u64) -> Result<(), WatchError> {
     let why = match len {
         1 | 2 | 4 | 8 if addr.0.is_multiple_of(len) => return Ok(()),
@@ -77,7 +78,7 @@ pub fn check_range(addr: RemoteAddr, len: u64) -> Result<(), WatchError> {
     Err(WatchError::Range { addr, len, why })
 }
 
-/// How to cover a range, if few pieces do.
+/// The pieces that cover a range, if they are few.
 fn parts(addr: u64, len: u64) -> String {
     let mut pieces = Vec::new();
     let (mut at, end) = (addr, addr.saturating_add(len));
@@ -93,7 +94,7 @@ fn parts(addr: u64, len: u64) -> String {
     format!("watch {}", pieces.join(" and "))
 }
 
-/// Splits at single colons; `::` stays in its part.
+/// Splits at single colons; `::` does not split.
 fn split(text: &str) -> Vec<&str> {
     let bytes = text.as_bytes();
     let single = |&at: &usize| {

@@ -1,12 +1,15 @@
-//! What was in the watched bytes before and after an access, and how sure that is.
+//! The watched bytes before and after an access, and how certain they are.
 //!
-//! In: the access as the registers tell it, what a BPF program read at the trap, what was known before. Out: [`Change`].
-//! Three sources are exact (WCH-3): the value that the instruction stored, from its registers; what was read at the trap, on the
-//! CPU that made the access, before the thread went on; and what the instruction makes of the value that was exactly known
-//! before it, if nothing was lost between. So a counter that is only incremented is exact from the first access on, once it was
-//! known when watching began ([`Chain::is_now`]). The latter two only if no other CPU was at the bytes at about the same time, and as
-//! far as all who write them are watched: memory shared with another process, or written by a debugger, is not. What
-//! is read any later is [`How::Late`]. Does not: read anything.
+//! In: the access according to the registers, what a BPF program read at the trap, what was known before.
+//! Out: [`Change`]. Three sources are exact (WCH-3). The first is the value that the instruction stored, from
+//! its registers. The second is what was read at the trap, on the CPU that made the access, before the thread
+//! went on. The third is the result of the instruction on a value that was known exactly before it, if
+//! nothing was lost between. So a counter that is only incremented is exact from the first access on, once
+//! its value was known when watching began ([`Chain::is_now`]).
+//!
+//! The latter two hold only if no other CPU accessed the bytes at about the same time, and as far as every
+//! writer is watched. Writes by another process to shared memory, or by a debugger, are not watched. A value
+//! that is read any later is [`How::Late`]. Does not: read anything.
 
 use trapline_insn::effect::{Effect, Op, Stored};
 
@@ -15,11 +18,11 @@ use trapline_insn::effect::{Effect, Op, Stored};
 pub struct Range {
     /// First byte.
     pub addr: u64,
-    /// 1 to 8.
+    /// Number of bytes, 1 to 8.
     pub len: u8,
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum How {
     /// From the registers of the instruction that stored it.
@@ -28,7 +31,7 @@ pub enum How {
     Read,
     /// Computed from the value before.
     Derived,
-    /// Read when other accesses may have come between.
+    /// Read later, when other accesses may have come between.
     Late,
     /// There is no value.
     Unknown,
@@ -42,16 +45,16 @@ impl How {
     }
 }
 
-/// Before and after.
+/// The values before and after an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Before the access.
+    /// The value before the access.
     pub before: Option<u64>,
     /// Whether `before` is exact.
     pub before_exact: bool,
-    /// After it.
+    /// The value after it.
     pub after: Option<u64>,
-    /// Where `after` comes from.
+    /// The source of `after`.
     pub how: How,
 }
 
@@ -59,23 +62,24 @@ impl Range {
     const fn mask(self) -> u64 {
         if self.len >= 8 { u64::MAX } else { (1 << (8 * self.len)) - 1 }
     }
-    /// The watched bytes of a word that was read at the address rounded down to 8.
+    /// Takes the watched bytes out of a word that was read at their address rounded down to 8.
     #[must_use]
     pub const fn of_word(self, word: u64) -> u64 {
         word >> (8 * (self.addr & 7)) & self.mask()
     }
-    /// Whether an access touched these bytes; one of unknown address may have.
+    /// Whether an access touched these bytes. An access with an unknown address may have.
     #[must_use]
     pub fn touched_by(self, effect: &Effect) -> bool {
         effect.at.is_none_or(|at| {
             at < self.addr.saturating_add(self.len.into()) && self.addr < at.saturating_add(effect.len.into())
         })
     }
-    /// First byte of the access; one of unknown address is taken to be these bytes if it is as long.
+    /// First byte of the access. If its address is unknown and it has the length of these bytes, it is taken
+    /// to be at these bytes.
     fn start(self, effect: &Effect) -> Option<u64> {
         effect.at.or((effect.len == u32::from(self.len)).then_some(self.addr))
     }
-    /// The watched bytes after `value` of `len` bytes was stored at `at`, over what was there.
+    /// The watched bytes after `value` of `len` bytes was stored at `at`, over their old value.
     fn overlay(self, at: u64, len: u32, value: u64, old: Option<u64>) -> Option<u64> {
         let (start, end) = (self.addr.max(at), (self.addr + u64::from(self.len)).min(at + u64::from(len)));
         let covered = end.checked_sub(start).filter(|&bytes| bytes > 0)?;
@@ -95,21 +99,21 @@ impl Range {
             Op::And(with) => Op::And(part(with)?),
             Op::Or(with) => Op::Or(part(with)?),
             Op::Xor(with) => Op::Xor(part(with)?),
-            // Carries come from the lower bytes only: the lowest ones know all they need.
+            // Carries come only from lower bytes, so the lowest bytes have all that they need.
             Op::Add(_) | Op::Neg | Op::Shl(_) if shift == 0 => op,
             other if shift == 0 && size == self.len => other,
             _ => return None,
         };
         covers.then(|| old.map(|old| op.apply(old, self.len)))?
     }
-    /// The watched bytes when each element of the access is `element`: only if one element holds them all.
+    /// The watched bytes if each element of the access is `element`; only if one element holds them all.
     fn filled(self, at: u64, size: u8, element: u64) -> Option<u64> {
         let into = self.addr.checked_sub(at)? % u64::from(size.max(1));
         (into + u64::from(self.len) <= u64::from(size)).then(|| element >> (8 * into) & self.mask())
     }
 }
 
-/// What is known of watched bytes from access to access, in one address space.
+/// The knowledge of the watched bytes from access to access, in one address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Chain {
     last: Option<u64>,
@@ -122,18 +126,18 @@ impl Chain {
     pub const fn starting_with(value: Option<u64>) -> Self {
         Self { last: value, exact: false }
     }
-    /// This is there now, and every access from here on is told.
+    /// Notes that this is the present value, and that every access from here on is reported.
     pub const fn is_now(&mut self, value: u64) {
         (self.last, self.exact) = (Some(value), true);
     }
-    /// Something was missed: what is known may be old.
+    /// Notes that something was missed, so what is known may be old.
     pub const fn doubt(&mut self) {
         self.exact = false;
     }
     fn sure(&self) -> Option<u64> {
         self.last.filter(|_| self.exact)
     }
-    /// One access: `effect` by the registers, `word` as the program read it.
+    /// Processes one access: `effect` comes from the registers, `word` from the BPF program.
     pub fn step(&mut self, range: Range, effect: Option<&Effect>, word: Option<u64>) -> Change {
         let read = word.map(|word| range.of_word(word));
         let (stored, old) = effect.map_or((None, None), |effect| self.told(range, effect));
@@ -149,12 +153,13 @@ impl Chain {
             (None, None, None) => (None, How::Unknown),
         };
         *self = Self { last: after.or(self.last), exact: after.is_some() };
-        // A load leaves what it found.
+        // A load leaves the value that it found.
         let loaded = effect.is_some_and(|effect| effect.stored == Stored::Nothing) && after.is_some();
         let (before, before_exact) = if loaded { (after, true) } else { (before, before_exact) };
         Change { before, before_exact, after, how }
     }
-    /// One access that another CPU's is too close to: neither their order nor whose value was read is known.
+    /// Processes one access to which an access by another CPU is too close. Neither their order is known, nor
+    /// whose value was read.
     pub fn disputed(&mut self, range: Range, effect: Option<&Effect>, word: Option<u64>) -> Change {
         self.doubt();
         let mut change = self.step(range, effect, None);
@@ -169,7 +174,7 @@ impl Chain {
             *self = Self { last: value, exact: false };
         }
     }
-    /// New and old value as the registers tell them.
+    /// The new and the old value, as the registers show them.
     fn told(&self, range: Range, effect: &Effect) -> (Option<u64>, Option<u64>) {
         let Some(at) = range.start(effect) else { return (None, None) };
         let whole = |old: Option<u64>| range.overlay(at, effect.len, old?, None);

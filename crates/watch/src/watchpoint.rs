@@ -1,4 +1,4 @@
-//! The library's face: `Watchpoint::on(pid).write(addr, 8).count()`, and events as an iterator.
+//! The interface for libraries: `Watchpoint::on(pid).write(addr, 8).count()`, and events as an iterator.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::error::WatchError;
 use crate::watching::{Event, NoMap, Options, Point, Tally, Target, Watching};
 use trapline_target::perf::{Access, Breakpoint};
 
-/// How often the rings are looked at.
+/// Time between two looks at the rings.
 const ROUND: Duration = Duration::from_millis(10);
 
 /// Which process is watched: all its threads, present and future.
@@ -42,15 +42,15 @@ pub struct Armable {
     options: Options,
 }
 
-/// Accesses, counted.
+/// Counts accesses.
 #[derive(Debug)]
 pub struct Counter {
     watching: Watching,
-    /// Of events handed out and of those that the kernel dropped.
+    /// Number of the events handed out and of those that the kernel dropped.
     seen: u64,
 }
 
-/// Accesses, one by one.
+/// Accesses, one by one, as an iterator.
 #[derive(Debug)]
 pub struct Events {
     watching: Option<Watching>,
@@ -87,13 +87,13 @@ impl Watchpoint {
 }
 
 impl Armable {
-    /// With forked children.
+    /// Also watches forked children.
     #[must_use]
     pub const fn forks(mut self) -> Self {
         self.options.forks = true;
         self
     }
-    /// With call chains.
+    /// Also records call chains.
     #[must_use]
     pub const fn stack(mut self) -> Self {
         self.options.stack = true;
@@ -123,8 +123,8 @@ impl Armable {
 }
 
 impl Counter {
-    /// Accesses so far, those included that the kernel counted and kept no sample of. To be asked a few times a second, so
-    /// that rings do not fill.
+    /// The number of accesses so far, including those that the kernel counted without keeping a sample. Must
+    /// be called a few times a second, so that the rings do not fill.
     pub fn value(&mut self) -> u64 {
         // Twice: events are handed out one round late.
         for _ in 0..2 {
@@ -132,7 +132,7 @@ impl Counter {
         }
         self.seen + self.watching.tally().lost
     }
-    /// Disarms and tells the last count.
+    /// Disarms and returns the last count.
     #[must_use]
     pub fn stop(self) -> u64 {
         let (rest, tally) = self.watching.finish();
@@ -152,7 +152,7 @@ impl Events {
     pub fn tally(&self) -> Tally {
         self.watching.as_ref().map_or_else(|| self.tally.clone(), Watching::tally)
     }
-    /// Disarms: what is left is handed out, then the iterator ends.
+    /// Disarms. What is left is handed out, then the iterator ends.
     pub fn stop(&mut self) {
         if let Some(watching) = self.watching.take() {
             let (rest, tally) = watching.finish();
@@ -165,7 +165,7 @@ impl Events {
 impl Iterator for Events {
     type Item = Event;
 
-    /// Waits for the next access; ends when the process has, or the time is over.
+    /// Waits for the next access; ends when the process has ended, or the time is over.
     fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {

@@ -1,4 +1,5 @@
-//! Watchpoints on threads of our own: every access is told once, with the right thread and values, by each way of knowing.
+//! Watchpoints on threads of our own: every access is reported once, with the right thread and values, by
+//! each source of values.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, MutexGuard};
@@ -12,7 +13,7 @@ use trapline_watch::{
     Access, Breakpoint, Event, Kind, NoMap, Options, Point, Tally, Target, WatchError, Watching, Watchpoint,
 };
 
-/// Debug registers of our threads are few: one test at a time.
+/// The threads' debug registers are few, so one test runs at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -29,7 +30,7 @@ fn target(points: &[(RemoteAddr, u8, Access)]) -> Vec<Target> {
     vec![Target { process, points: points.iter().map(point).collect() }]
 }
 
-/// The events of what `work` does.
+/// The events that `work` causes.
 fn watch(points: &[(RemoteAddr, u8, Access)], options: Options, work: impl FnOnce()) -> (Vec<Event>, Tally) {
     let mut watching = Watching::start(target(points), options, Box::new(NoMap), &mut |_| {})
         .expect("breakpoints can be had");
@@ -44,7 +45,7 @@ fn watch(points: &[(RemoteAddr, u8, Access)], options: Options, work: impl FnOnc
 static CELL: AtomicU64 = AtomicU64::new(0);
 static SMALL: AtomicU32 = AtomicU32::new(0);
 
-/// A pseudo-random sequence of accesses: the values that each leaves, `None` where it only looks.
+/// A pseudo-random sequence of accesses. Returns the values that the writes leave.
 fn accesses(seed: u64, times: u64, cell: &AtomicU64) -> Vec<u64> {
     let mut state = seed | 1;
     let mut left = Vec::new();
@@ -66,7 +67,7 @@ fn accesses(seed: u64, times: u64, cell: &AtomicU64) -> Vec<u64> {
             3 => cell.fetch_or(1, Ordering::Relaxed) | 1,
             4 => {
                 let old = cell.load(Ordering::Relaxed);
-                // Always succeeds: nobody else writes.
+                // This always succeeds, because no other thread writes.
                 assert!(cell.compare_exchange(old, by, Ordering::Relaxed, Ordering::Relaxed).is_ok());
                 by
             }
@@ -135,7 +136,7 @@ fn threads_born_before_and_after_are_told_apart() {
         SMALL.store(0, Ordering::Relaxed);
         let (events, tally) = watch(&[(at(&SMALL), 4, Access::Write)], Options::default(), || {
             armed.wait();
-            // Born while watched, by one that is.
+            // These threads are born while their parent is watched.
             for _ in 0..3 {
                 scope.spawn(write).join().expect("it writes");
             }
@@ -175,7 +176,7 @@ fn loads_stores_and_executions() {
     }
 }
 
-// The kernel passes over its own accesses there.
+// On arm64 the kernel skips its own accesses.
 #[cfg(not(target_arch = "aarch64"))]
 #[test]
 fn what_the_kernel_writes_for_us_is_seen() {
@@ -220,14 +221,14 @@ fn full_slots_arm_nothing_and_turns_cover_all() {
     let error = Watching::start(target(&points), Options::default(), Box::new(NoMap), &mut |_| {});
     let Err(WatchError::NoSlots(full)) = error else { panic!("six fit: {error:?}") };
     assert_eq!((full.wanted, full.slots, full.free), (6, 4, 4));
-    // Nothing is left armed: as many as there are fit now.
+    // Nothing has stayed armed: as many as debug registers fit now.
     let (events, _) = watch(&points[..4], Options::default(), || CELLS[3].store(1, Ordering::Relaxed));
     assert_eq!(events.len(), 1);
     let options = Options { rotate: Some(Duration::from_millis(5)), ..Options::default() };
     let mut watching =
         Watching::start(target(&points), options, Box::new(NoMap), &mut |_| {}).expect("in turns");
     let mut seen = [0; 6];
-    // Until each has been seen, which ends when turns are taken, and never if they are not.
+    // Loop until each has been seen. This ends if turns are taken, and never if they are not.
     while seen.contains(&0) {
         CELLS.iter().for_each(|cell| cell.store(2, Ordering::Relaxed));
         for event in watching.poll(Duration::from_millis(1)) {
@@ -237,7 +238,7 @@ fn full_slots_arm_nothing_and_turns_cover_all() {
     let (_, tally) = watching.finish();
     let covered = &tally.covered_ns[0];
     assert!(covered.iter().all(|&ns| ns > 0), "{covered:?}");
-    // Every lane covers somebody all the time.
+    // Every lane covers some point all the time.
     assert_eq!(covered.iter().sum::<u64>(), 4 * tally.watched.as_nanos() as u64, "{covered:?}");
 }
 
@@ -258,14 +259,14 @@ fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
     let (tell, tids) = std::sync::mpsc::channel();
     let (done, wait) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        // Moved in, so that a panic ends the thread too.
+        // It is moved in, so that a panic ends the thread too.
         let done = done;
         scope.spawn(move || {
             tell.send(this_thread()).expect("somebody listens");
-            // An error means that the other end is gone: done.
+            // An error means that the other end is gone, so this thread is done.
             wait.recv().unwrap_or_default();
         });
-        // The youngest thread, listed last, has a register less than the others.
+        // The youngest thread, which is listed last, has one register less than the others.
         let last = tids.recv().expect("it begins");
         let held = rings.arm(last, breakpoint(&CELLS[0])).expect("a free register");
         let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
@@ -328,10 +329,10 @@ fn wrong_ranges_are_refused() {
     println!("{cost:?}");
 }
 
-// Of several threads no old value is sure where a trap comes before the access.
+// With several threads no old value is certain where a trap comes before the access.
 #[cfg(not(target_arch = "aarch64"))]
-/// A thread that makes threads until it is told to end: each adds to the cell a few times, so the cell says how often it was
-/// written, and the old value in each sample says which write it was.
+/// A thread that creates threads until `over` is set. Each adds to the cell a few times. So the cell holds
+/// the number of writes, and the old value in each sample identifies the write.
 fn churn<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     cell: &'static AtomicU64,
@@ -343,11 +344,11 @@ fn churn<'scope>(
             let born: Vec<_> = (0..3)
                 .map(|_| {
                     scope.spawn(|| {
-                        // Long enough for some to be there still when their process is armed.
+                        // Long enough for some to be alive when their process is armed.
                         for _ in 0..20 {
-                            // Asked for the old value, it is an xadd: registers tell both.
+                            // The old value is used, so this is an xadd, and registers show both values.
                             std::hint::black_box(cell.fetch_add(1, Ordering::Relaxed));
-                            // As slow as rings can be read by a build for debugging.
+                            // Slow enough for a debug build to read the rings in time.
                             std::thread::sleep(Duration::from_micros(100));
                         }
                     })
@@ -359,7 +360,7 @@ fn churn<'scope>(
 }
 
 #[cfg(not(target_arch = "aarch64"))]
-/// Ends the churn however the test ends.
+/// Ends the churn, however the test ends.
 struct EndsChurn<'a>(&'a std::sync::atomic::AtomicBool);
 
 #[cfg(not(target_arch = "aarch64"))]
@@ -370,7 +371,7 @@ impl Drop for EndsChurn<'_> {
 }
 
 #[cfg(not(target_arch = "aarch64"))]
-/// How often each write was told, by the value that it found.
+/// How often each write was reported, by the value that it found.
 fn times_told(events: &[Event], point: usize) -> std::collections::HashMap<u64, u32> {
     let mut told = std::collections::HashMap::new();
     for event in events.iter().filter(|event| event.point == point) {
@@ -381,8 +382,8 @@ fn times_told(events: &[Event], point: usize) -> std::collections::HashMap<u64, 
 }
 
 #[cfg(not(target_arch = "aarch64"))]
-/// Arms while threads are born all the time. The number of points makes what was inherited half leave room for a second
-/// arming, or not.
+/// Arms while threads are born all the time. The number of points determines whether partly inherited
+/// breakpoints leave space for a second arming.
 fn arm_under_churn(cells: &'static [AtomicU64], rounds: usize, options: Options) -> Tally {
     let over = std::sync::atomic::AtomicBool::new(false);
     let points: Vec<_> = cells.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
@@ -458,7 +459,7 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
         begin.wait();
         let mut events = Vec::new();
         for born in 1..=3 {
-            // It writes when it is told to be armed; its maker is a thread that is watched.
+            // It writes once it is reported as armed. Its parent is a thread that is watched.
             let (tell, told) = std::sync::mpsc::channel();
             let late = scope.spawn(move || {
                 tell.send(this_thread()).expect("its maker waits");
@@ -480,7 +481,7 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
         let (rest, tally) = watching.finish();
         events.extend(rest);
         assert_eq!((events.len() as u64, tally.lost), (CELL.load(Ordering::Relaxed), 0), "{tally:?}");
-        // The harness makes threads as well.
+        // The test harness creates threads as well.
         assert!(tally.late >= 3 && tally.born == tally.late + tally.unwatched, "{tally:?}");
         println!("armed at most {:?} after birth", tally.latest);
     });
@@ -498,14 +499,15 @@ fn our_own_books_say_who_has_what() {
     let first = start(&points[..3]).expect("three fit");
     let Err(WatchError::NoSlots(full)) = start(&points[3..]) else { panic!("five do not fit") };
     assert_eq!((full.wanted, full.slots, full.free, full.cpus), (2, 4, 1, 0));
-    // All threads of this process, each with three of ours, by our books; nobody else's, by trying. One that the test harness
-    // started meanwhile has inherited them, and is in no book before its birth is read.
+    // All threads of this process have three of our registers according to our account, and none of others by
+    // trying. A thread that the test harness started meanwhile has inherited them. It is in no account before
+    // its birth is read.
     let mut tasks = full.tasks.iter().filter(|task| there.contains(&task.tid)).peekable();
     assert!(tasks.peek().is_some(), "{full}");
     assert!(tasks.all(|task| (task.ours, task.others) == (3, 0)), "{full}");
     assert!(full.to_string().contains("3 by this process"), "{full}");
     let last = start(&points[3..4]).expect("the fourth fits");
-    // Disarmed, slots are free again in the books too, for threads that had inherited as well.
+    // Once disarmed, registers are free again in the account too, also for threads that had inherited.
     std::thread::scope(|scope| drop(scope.spawn(|| CELLS[0].store(1, Ordering::Relaxed)).join()));
     drop((first, last));
     drop(start(&points[..4]).expect("all are free"));

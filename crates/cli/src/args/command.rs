@@ -1,5 +1,5 @@
-//! Each command with all that it needs: plain values that [`ready`](super::ready) makes of typed words.
-//! Does not: parse or check.
+//! Each command with all that it needs: plain values, which [`ready`](super::ready) makes from the typed
+//! words. Does not: parse or check.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,42 +19,42 @@ use super::units::Linear;
 /// What to trace and how to report it.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// Which functions.
+    /// The functions to trace.
     pub(crate) probes: Vec<ProbeSpec>,
-    /// Which processes.
+    /// The processes to trace.
     pub(crate) target: Target,
-    /// Follow exec, and forks that exec.
+    /// Whether to follow exec, and forks that exec.
     pub(crate) follow: bool,
-    /// Report this often.
+    /// Time between reports.
     pub(crate) interval: Option<Duration>,
-    /// Stop after this long.
+    /// Time after which to stop.
     pub(crate) duration: Option<Duration>,
-    /// Show the time of day.
+    /// Whether to show the time of day.
     pub(crate) timestamps: bool,
-    /// Show the plan only.
+    /// Whether to show only the plan.
     pub(crate) dry_run: bool,
-    /// Stop all threads while patching.
+    /// Whether to stop all threads while patching.
     pub(crate) strict: bool,
-    /// Move what may fault.
+    /// Whether to move instructions that may fault, too.
     pub(crate) faults_are_fatal: bool,
-    /// Where and how to print.
+    /// Where to print, and in which format.
     pub(crate) sink: Sink,
-    /// Where to offer metrics.
+    /// The address at which to offer metrics.
     pub(crate) serve: Option<Address>,
-    /// Where to send them.
+    /// The collector to which to send metrics.
     pub(crate) otlp: Option<Collector>,
 }
 
 /// `count`, ready.
 #[derive(Debug)]
 pub(crate) struct Count {
-    /// What and how.
+    /// What to trace and how to report it.
     pub(crate) run: Run,
     /// How hits are split.
     pub(crate) by: Option<By>,
 }
 
-/// The unit that durations are shown in.
+/// The unit in which durations are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum TimeUnit {
     /// Nanoseconds.
@@ -67,7 +67,7 @@ pub(crate) enum TimeUnit {
 }
 
 impl TimeUnit {
-    /// Nanoseconds in one.
+    /// Nanoseconds in one unit.
     pub(crate) const fn nanos(self) -> u64 {
         match self {
             Self::Nanos => 1,
@@ -75,7 +75,7 @@ impl TimeUnit {
             Self::Millis => 1_000_000,
         }
     }
-    /// As bcc writes it.
+    /// The unit's word, as bcc writes it.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Nanos => "nsecs",
@@ -88,67 +88,67 @@ impl TimeUnit {
 /// How a histogram is drawn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shape {
-    /// Unit of the rows.
+    /// The unit of the rows.
     pub(crate) unit: TimeUnit,
-    /// Equal steps.
+    /// Equal steps instead of powers of two, if requested.
     pub(crate) linear: Option<Linear>,
-    /// Shorter calls are left out, nanoseconds.
+    /// Shorter calls are left out. In nanoseconds.
     pub(crate) min_ns: u64,
 }
 
 /// `lat`, ready.
 #[derive(Debug)]
 pub(crate) struct Lat {
-    /// What and how.
+    /// What to trace and how to report it.
     pub(crate) run: Run,
-    /// A histogram for each function.
+    /// Whether each function has a histogram of its own.
     pub(crate) per_function: bool,
-    /// Only the outermost of recursive calls.
+    /// Whether only the outermost of recursive calls are timed.
     pub(crate) outermost: bool,
     /// How the ends of calls are seen.
     pub(crate) ends: Ends,
-    /// How it is drawn.
+    /// How the histogram is drawn.
     pub(crate) shape: Shape,
 }
 
 /// `trace`, ready.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    /// What and how.
+    /// What to trace and how to report it.
     pub(crate) run: Run,
-    /// The same probes, with what was said of their values.
+    /// The same probes, with the types of their values as far as they were given.
     pub(crate) probes: Vec<(ProbeSpec, Option<Signature>)>,
-    /// Which calls, probe by probe.
+    /// The filter of each probe.
     pub(crate) filters: Vec<Filter>,
-    /// Exits too.
+    /// Whether exits are recorded too.
     pub(crate) returns: bool,
-    /// How they are seen.
+    /// How exits are seen.
     pub(crate) ends: Ends,
-    /// End after so many lines.
+    /// The number of lines after which to end.
     pub(crate) max: Option<u64>,
 }
 
 /// `trace --from`, ready.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    /// What is read.
+    /// The file to read.
     pub(crate) file: PathBuf,
-    /// Where and how to print.
+    /// Where to print, and in which format.
     pub(crate) sink: Sink,
-    /// Which calls.
+    /// The filters that were typed.
     pub(crate) wishes: Wishes,
-    /// End after so many lines.
+    /// The number of lines after which to end.
     pub(crate) max: Option<u64>,
 }
 
 impl Calls {
-    /// Arguments that somebody wants to see.
+    /// The number of integer arguments that are shown or that a filter needs.
     pub(crate) fn arguments(&self) -> u8 {
         let shown = self.probes.iter().filter_map(|(_, signature)| signature.as_ref());
         let shown = shown.map(Signature::registers);
         shown.chain(self.filters.iter().map(Filter::arguments)).max().unwrap_or(0)
     }
-    /// Floats that somebody wants to see, probe by probe.
+    /// The floats that are shown or that a filter needs, for each probe.
     pub(crate) fn floats(&self) -> Vec<Floats> {
         let one = |(nth, (_, signature)): (usize, &(ProbeSpec, Option<Signature>))| {
             let asked = self.filters.get(nth).map_or_else(Floats::default, Filter::floats);
@@ -156,11 +156,11 @@ impl Calls {
         };
         self.probes.iter().enumerate().map(one).collect()
     }
-    /// Of arguments that point to text those that end at a 0, probe by probe.
+    /// For each probe, the arguments that point to text which ends at a 0, as bits.
     pub(crate) fn ended(&self) -> Vec<u8> {
         self.probes.iter().map(|(_, signature)| signature.as_ref().map_or(0, Signature::ended)).collect()
     }
-    /// Arguments that point to text, probe by probe.
+    /// For each probe, the arguments that point to text, as bits.
     pub(crate) fn texts(&self) -> Vec<u8> {
         self.probes.iter().map(|(_, signature)| signature.as_ref().map_or(0, Signature::texts)).collect()
     }
@@ -169,65 +169,65 @@ impl Calls {
 /// `watch`, ready.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// What.
+    /// The variables to watch.
     pub(crate) places: Vec<WatchSpec>,
-    /// Which processes.
+    /// The processes to watch.
     pub(crate) target: Target,
-    /// With forked children.
+    /// Whether forked children are watched too.
     pub(crate) forks: bool,
-    /// No line for each access.
+    /// Whether to print no line for each access.
     pub(crate) count: bool,
-    /// Only accesses that fulfil it.
+    /// Only accesses for which this holds are shown.
     pub(crate) filter: Option<Expr>,
-    /// Ends the run.
+    /// The first access for which this holds ends the run.
     pub(crate) until: Option<Expr>,
-    /// With callers.
+    /// Whether to show callers.
     pub(crate) stack: bool,
-    /// Turns of this length where debug registers do not suffice.
+    /// The length of a turn, if places take turns because debug registers do not suffice.
     pub(crate) rotate: Option<Duration>,
-    /// Print the summary this often.
+    /// Time between summaries.
     pub(crate) interval: Option<Duration>,
-    /// Stop after this long.
+    /// Time after which to stop.
     pub(crate) duration: Option<Duration>,
-    /// Show the time of day.
+    /// Whether to show the time of day.
     pub(crate) timestamps: bool,
-    /// Where and how to print.
+    /// Where to print, and in which format.
     pub(crate) sink: Sink,
 }
 
 /// `list`, ready.
 #[derive(Debug)]
 pub(crate) struct List {
-    /// Which functions.
+    /// The functions to list.
     pub(crate) probes: Vec<ProbeSpec>,
-    /// Which processes.
+    /// The processes to look at.
     pub(crate) target: Target,
-    /// With exits, as `lat` needs them.
+    /// Whether to list exits too, as `lat` needs them.
     pub(crate) timed: bool,
-    /// As `lat --ret` would.
+    /// How exits are seen, as for `lat --ret`.
     pub(crate) returns: Returns,
-    /// As `--strict` would.
+    /// Whether to plan as with `--strict`.
     pub(crate) strict: bool,
-    /// As `--faults-are-fatal` would.
+    /// Whether to plan as with `--faults-are-fatal`.
     pub(crate) faults_are_fatal: bool,
-    /// Where and how to print.
+    /// Where to print, and in which format.
     pub(crate) sink: Sink,
 }
 
 /// `status` and `detach`, ready.
 #[derive(Debug)]
 pub(crate) struct Pids {
-    /// Processes.
+    /// The processes.
     pub(crate) pids: Vec<u32>,
-    /// Where and how to print.
+    /// Where to print, and in which format.
     pub(crate) sink: Sink,
 }
 
 /// `demo`, ready.
 #[derive(Debug)]
 pub(crate) struct Demo {
-    /// Length of each part.
+    /// The length of each part.
     pub(crate) duration: Duration,
-    /// Leave the sample program behind.
+    /// Whether to leave the sample program behind.
     pub(crate) keep: bool,
 }

@@ -1,6 +1,7 @@
-//! How the ends of calls are seen, typed and ready: the same in each command that waits for them.
+//! How the ends of calls are seen, as typed and as ready values. It is the same in each command that waits
+//! for them.
 //!
-//! In: what was typed. Out: [`Ends`], or what is wrong. Does not: decide function by function; the plan does.
+//! In: what was typed. Out: [`Ends`], or what is wrong. Does not: decide for each function; the plan does.
 
 use clap::Args;
 use trapline::{Builder, Returns};

@@ -1,7 +1,8 @@
-//! Fields of what arguments lead to: `req->next->len`, in a probe's list of arguments, in conditions, in `hist`.
+//! Fields reached through arguments: `req->next->len`, in a probe's list of arguments, in conditions, in
+//! `hist`.
 //!
-//! In: paths, and what debug information says of the function. Out: for each probe what its records are to read of memory, and what a
-//! path stands for. Does not: read.
+//! In: paths, and the debug information of the function. Out: for each probe, the memory that its records
+//! must contain, and what a path stands for. Does not: read memory.
 
 use std::cell::RefCell;
 
@@ -20,20 +21,20 @@ pub(crate) struct FieldOf {
     pub(crate) shown: Type,
 }
 
-/// What one probe's records read; grows with the paths that are asked for.
+/// The fields that one probe's records contain. It grows with the paths that are used.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
     noted: Option<&'a Noted>,
     known: RefCell<Vec<FieldOf>>,
 }
 
-/// Whether an argument's word is a path.
+/// Whether a word in the list of arguments is a path.
 pub(crate) fn is_path(word: &str) -> bool {
     let name = word.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(word.len());
     name > 0 && ["->", ".", "["].iter().any(|step| word[name..].starts_with(step))
 }
 
-/// The field that a path means in a function.
+/// The field to which a path leads in a function.
 pub(crate) fn find(noted: Option<&Noted>, path: &str) -> Result<FieldOf, Misread> {
     let whole = |why: &str| Misread { at: 0..path.len(), why: why.to_owned() };
     let unknown = "fields are known from debug information alone, and only where no types were typed";
@@ -73,7 +74,7 @@ impl<'a> Fields<'a> {
             },
         }))
     }
-    /// All that is to be read.
+    /// All memory that must be read.
     pub(crate) fn reads(&self) -> Vec<Read> {
         self.known.borrow().iter().map(|one| one.read.clone()).collect()
     }

@@ -1,6 +1,8 @@
-//! Which calls `trace` shows: `--if`, `--tid`, `--comm`, `--sample`, for each probe with the names of its own signature.
+//! The calls that `trace` shows: `--if`, `--tid`, `--comm`, `--sample`. Each probe's filter can use the names
+//! of its own signature.
 //!
-//! In: what was typed. Out: one [`Filter`] for each probe, or what is wrong. Does not: decide where a filter runs.
+//! In: what was typed. Out: one [`Filter`] for each probe, or what is wrong. Does not: decide where a filter
+//! runs.
 
 use trapline::filter::{Filter, Int, Known, Symbol, constants, parse_with};
 use trapline::{Pattern, ProbeKind, ProbeSpec};
@@ -9,7 +11,7 @@ use super::error::UsageError;
 use super::fields::Fields;
 use super::types::{Place, Signature, Type};
 
-/// What was typed.
+/// The filter options as typed.
 #[derive(Debug, Default)]
 pub(crate) struct Wishes {
     pub(crate) condition: Option<String>,
@@ -19,21 +21,21 @@ pub(crate) struct Wishes {
 }
 
 impl Wishes {
-    /// All calls are wanted.
+    /// Whether nothing is filtered.
     pub(crate) fn is_nothing(&self) -> bool {
         let Self { condition, tids, comms, sample } = self;
         condition.is_none() && tids.is_empty() && comms.is_empty() && sample.is_none()
     }
 }
 
-/// `1/100`
+/// Parses `1/100` and returns the 100.
 pub(crate) fn sample(text: &str) -> Result<u32, UsageError> {
     let number = text.trim().strip_prefix("1/").and_then(|number| number.parse().ok());
     let in_reach = number.filter(|&number| (1..=1 << 30).contains(&number));
     in_reach.ok_or_else(|| UsageError::Sample(text.to_owned()))
 }
 
-/// One for each probe; none at all if nothing is filtered.
+/// One filter for each probe; empty if nothing is filtered.
 pub(crate) fn filters(
     probes: &[(ProbeSpec, Option<Signature>)],
     returns: bool,
@@ -62,7 +64,7 @@ pub(crate) fn filters(
     probes.iter().zip(fields).map(one).collect()
 }
 
-/// The names that a condition on this probe may use, those of its signature first.
+/// The names that a condition on this probe may use; those of its signature come first.
 pub(super) fn symbols(
     probe: &ProbeSpec,
     signature: Option<&Signature>,

@@ -1,6 +1,7 @@
-//! Who adds up what `hist` is asked for: the target, or the reader from records.
+//! Decides where `hist` aggregates: in the target, or in the reader, from records.
 //!
-//! In: expressions, probe by probe, and filters. Out: a [`Gather`] with the filters that belong to it, or what is wrong. Does not: add up.
+//! In: the expression of each probe, and filters. Out: a [`Gather`] with the filters that belong to it, or
+//! what is wrong. Does not: aggregate.
 
 use trapline::filter::{Apart, Filter, Known, Sort, Tally, Tree, parse_with};
 use trapline::{By, Floats, ProbeKind, ProbeSpec};
@@ -10,32 +11,32 @@ use super::fields::Fields;
 use super::filters::symbols;
 use super::types::{Parameter, Place, Signature, Type};
 
-/// Who adds up.
+/// Where values are aggregated.
 #[derive(Debug)]
 pub(crate) enum Gather {
-    /// The target.
+    /// In the target.
     InTarget {
-        /// At exits.
+        /// Whether it happens at exits.
         exits: bool,
     },
-    /// We, from records: what of each call, probe by probe.
+    /// In the reader, from records. `of` is the value taken of each call, for each probe.
     Here {
         of: Vec<(ProbeSpec, Of)>,
-        /// By what values are told apart, probe by probe; `None` if by nothing that a call has.
+        /// The group-by key of each probe; `None` if no value of the calls is one.
         keys: Option<Vec<Of>>,
-        /// Exits too.
+        /// Whether exits are recorded too.
         returns: bool,
-        /// Arguments that point to text, probe by probe.
+        /// For each probe, the arguments that point to text, as bits.
         texts: Vec<u8>,
-        /// Those of them that end at a 0.
+        /// Those of them whose text ends at a 0.
         ended: Vec<u8>,
-        /// Floats, probe by probe.
+        /// The floats of each probe.
         floats: Vec<Floats>,
     },
 }
 
 impl Gather {
-    /// Whether the ends of calls are waited for.
+    /// Whether it waits for the ends of calls.
     pub(crate) const fn waits(&self) -> bool {
         match self {
             Self::InTarget { exits } => *exits,
@@ -44,23 +45,23 @@ impl Gather {
     }
 }
 
-/// What is taken of a call.
+/// A value that is taken of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Of {
     /// A number.
     Number(Tally),
-    /// What an argument points to.
+    /// The text that an argument points to.
     Text(Parameter),
 }
 
-/// What the expression is for one probe.
+/// The expression, as it applies to one probe.
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     Tree(Tree),
     Text(Parameter),
 }
 
-/// Each probe reads it by its own signature; `option` is where it was typed.
+/// The expression for each probe, read with that probe's signature. `option` names where it was typed.
 pub(super) fn values(
     probes: &[(ProbeSpec, Option<Signature>)],
     (option, expression): (&'static str, &str),
@@ -84,7 +85,7 @@ pub(super) fn values(
     probes.iter().zip(fields).map(one).collect()
 }
 
-/// How a value is shown that is no more than an argument, or what is returned.
+/// The type by which each probe's value is shown, if the value is just an argument or the returned value.
 pub(super) fn shown(
     probes: &[(ProbeSpec, Option<Signature>)],
     values: &[Value],
@@ -108,13 +109,13 @@ pub(super) fn shown(
     probes.iter().zip(values).map(one).collect()
 }
 
-/// What is told apart besides values.
+/// What values are grouped by.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Split {
     pub(super) by: Option<By>,
-    /// Threads are chosen by name.
+    /// Whether threads are selected by name.
     pub(super) named: bool,
-    /// What each call says itself, probe by probe.
+    /// The value of the call that is the group-by key, for each probe.
     pub(super) keys: Option<Vec<Value>>,
 }
 
@@ -127,7 +128,7 @@ pub(super) fn gather(
 ) -> Result<(Vec<Filter>, Gather), UsageError> {
     let Split { by, named, keys } = split;
     let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
-    // Each place of a mark has its arguments elsewhere.
+    // At each place of a USDT probe the arguments lie elsewhere.
     let marks = probes.iter().any(|(probe, _)| probe.kind == ProbeKind::Usdt);
     let apart = aparts(keys.as_deref(), values.len(), by_thread).filter(|_| !marks);
     if let Some(found) = apart.and_then(|apart| in_target(&values, sort, &apart, &filters)) {
@@ -156,7 +157,8 @@ fn at_entry(tree: &Tree) -> bool {
     tree.is_known_at_entry() || tree.is_known_with_fields()
 }
 
-/// What the target tells values apart by, probe by probe; `None` if it cannot: texts that it does not know, or of one probe a text and of another a number.
+/// The group-by key of each probe, as the target can use it. `None` if the target cannot: for texts that it
+/// cannot read, or if the key of one probe is a text and that of another a number.
 fn aparts(keys: Option<&[Value]>, probes: usize, by_thread: bool) -> Option<Vec<Apart>> {
     let Some(keys) = keys else { return Some(vec![Apart::threads(by_thread); probes]) };
     let texts = keys.iter().filter(|key| key.tree().is_none()).count();
@@ -167,7 +169,7 @@ fn aparts(keys: Option<&[Value]>, probes: usize, by_thread: bool) -> Option<Vec<
     (texts == 0 || texts == keys.len()).then(|| keys.iter().map(one).collect())?
 }
 
-/// Filters that let the target add up, and when, if it can.
+/// The filters with which the target can aggregate, and at which moment it does; `None` if it cannot.
 fn in_target(
     values: &[Value],
     sort: Sort,
@@ -206,18 +208,18 @@ impl Value {
             Self::Text(_) => None,
         }
     }
-    /// The argument whose text it is, if the target may read that.
+    /// The argument whose text the value is, if the target can read that text.
     const fn text(&self) -> Option<u8> {
         match self {
             Self::Text(Parameter { place: Place::General(n), shown: Type::Str, .. }) => Some(*n),
             _ => None,
         }
     }
-    /// The same, as bits.
+    /// The same argument, as a bit.
     fn ended(&self) -> u8 {
         self.text().map_or(0, |nth| 1 << nth)
     }
-    /// Which argument's text records are to hold.
+    /// The argument whose text records must contain, as a bit.
     const fn texts(&self) -> u8 {
         match self {
             Self::Text(Parameter { place: Place::General(n), .. }) => 1 << *n,

@@ -1,4 +1,4 @@
-//! `graph`, typed and ready.
+//! `graph`, as typed and as ready values.
 
 use clap::Args;
 use trapline::{Pattern, ProbeSpec};
@@ -58,13 +58,13 @@ pub(crate) fn graph(typed: TypedGraph, look: Look<'_>) -> Result<Graph, UsageErr
         below.push(file.map_or_else(|| "*".to_owned(), |file| format!("{file}:*")));
     }
     let texts: Vec<String> = std::iter::once(root).chain(below).collect();
-    // A signature says which function is meant; of arguments a tree tells nothing.
+    // The signature selects a function. A tree does not show arguments.
     let (run, _) = split(&texts, common, LINES, look)?;
     if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
         return Err(UsageError::GraphNotAFunction(wrong.text.clone()));
     }
     let root = run.probes[0].clone();
-    // `f(char*)` is a name.
+    // `f(char*)` is a name, not a pattern.
     let is_name = matches!(&root.func, Pattern::Glob(glob) if glob.0.contains('('));
     if root.func.is_wild() && !is_name {
         return Err(UsageError::Conflict(

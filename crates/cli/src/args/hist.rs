@@ -1,4 +1,4 @@
-//! `hist`, typed and ready: of which value, how it is sorted, and who adds it up.
+//! `hist`, as typed and as ready values: the value, how it is sorted, and where it is aggregated.
 //!
 //! In: what was typed. Out: a [`Hist`], or what is wrong. Does not: trace.
 

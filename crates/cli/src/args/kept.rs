@@ -1,7 +1,8 @@
-//! What a recording says of its probes, and what it ends with: as JSON, in the notes of its first and last block.
+//! What a recording holds about its probes, and its end: as JSON, in the notes of its first and last block.
 //!
-//! In: probes with their signatures; reports. Out: bytes; and the same again out of bytes that anybody may have written. The names
-//! here are the format's (docs/guide/recordings.md), whatever the program calls the same. Does not: read files.
+//! In: probes with their signatures; reports. Out: bytes; and the same values again from bytes, which anyone
+//! may have written. The names here belong to the format (docs/guide/recordings.md), whatever names the program
+//! uses. Does not: read files.
 
 use std::sync::Arc;
 
@@ -13,40 +14,40 @@ use super::command::Calls;
 use super::fields::FieldOf;
 use super::types::{Enumeration, Parameter, Place, Signature, Type};
 
-/// Why a recording's notes cannot be read.
+/// Why the notes of a recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeptError {
-    /// No JSON, or not of this form.
+    /// It is not JSON, or not of this form.
     #[error("what it says of itself cannot be read: {0}")]
     Form(#[from] serde_json::Error),
-    /// A probe that nobody could have typed.
+    /// It has a probe that cannot have been typed.
     #[error("it is of a probe that cannot be read: {0}")]
     Probe(#[from] trapline::SpecError),
-    /// A type that no value has.
+    /// It has a type that no value has.
     #[error("argument `{0}` has a type that there is none of")]
     Type(String),
 }
 
-/// The first block's note.
+/// The note of the first block.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Begin {
-    /// The program that wrote it.
+    /// Version of the program that wrote it.
     pub(crate) version: String,
-    /// What was typed.
+    /// The command line.
     pub(crate) command: String,
-    /// Integer arguments in each record.
+    /// Number of integer arguments in each record.
     pub(crate) arguments: u8,
-    /// Exits were recorded.
+    /// Whether exits were recorded.
     pub(crate) returns: bool,
     probes: Vec<Probe>,
 }
 
-/// The last block's note.
+/// The note of the last block.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct End {
-    /// For people.
+    /// The summary for people.
     pub(crate) summary: String,
-    /// A `count` object for each process, as a line.
+    /// A `count` object for each process, one line each.
     pub(crate) reports: Vec<String>,
 }
 
@@ -120,7 +121,7 @@ impl Begin {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, KeptError> {
         Ok(serde_json::from_slice(bytes)?)
     }
-    /// The probes, as a command line would have them.
+    /// The probes, in the form in which a command line has them.
     pub(crate) fn probes(&self) -> Result<Vec<(ProbeSpec, Option<Signature>)>, KeptError> {
         let one = |probe: &Probe| {
             let signature = probe.signature.as_ref().map(Kept::ready).transpose()?;
@@ -131,7 +132,7 @@ impl Begin {
 }
 
 impl End {
-    /// Without what orders terminals about.
+    /// Reads the note; replaces control characters, which a terminal would act on.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, KeptError> {
         let read: Self = serde_json::from_slice(bytes)?;
         let plain = |text: &str| -> String {
@@ -144,9 +145,9 @@ impl End {
     }
 }
 
-/// Bytes of a note.
+/// The bytes of a note.
 pub(crate) fn bytes(note: &impl Serialize) -> Vec<u8> {
-    // Strings and numbers in structures: nothing that JSON cannot hold.
+    // The note holds strings and numbers in structures. JSON can hold all of these.
     serde_json::to_vec(note).unwrap_or_default()
 }
 
@@ -184,7 +185,7 @@ impl Kept {
         };
         let field = |one: &Field| {
             let shown = one.of.ready().ok_or_else(|| wrong(&one.path))?;
-            // It was read when it was recorded.
+            // The field was read when the call was recorded.
             let read = Read { register: 0, offsets: Vec::new(), bytes: 0 };
             Ok(FieldOf { path: plain(&one.path)?, read, shown })
         };
@@ -199,7 +200,7 @@ impl Kept {
     }
 }
 
-/// A name as compilers write it.
+/// Checks that a name has no control characters.
 fn plain(name: &str) -> Result<String, KeptError> {
     let orders = name.chars().any(char::is_control);
     if orders { Err(KeptError::Type(name.escape_debug().to_string())) } else { Ok(name.to_owned()) }

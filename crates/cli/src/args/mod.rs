@@ -1,4 +1,4 @@
-//! Arguments in two stages: [`typed`] is what was written, [`command`] what it means; [`ready`] checks and
+//! Arguments in two stages: [`typed`] is what was typed, [`command`] is its meaning; [`ready`] checks and
 //! converts.
 
 pub(crate) mod command;

@@ -1,16 +1,16 @@
-//! `--otlp`, typed and ready.
+//! `--otlp`, as typed and as a ready value.
 
 use std::fmt;
 
-/// What is asked at a collector without a path of its own, as OpenTelemetry's environment variables have it.
+/// The path at a collector whose URL has none, as OpenTelemetry's environment variables define it.
 const PATH: &str = "/v1/metrics";
 
-/// Where metrics are sent.
+/// The collector to which metrics are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Collector {
-    /// Host, and perhaps a port.
+    /// The host, with a port if one was given.
     authority: String,
-    /// With a slash before it.
+    /// The path, with its leading slash.
     path: String,
 }
 
@@ -23,20 +23,20 @@ impl fmt::Display for Collector {
 /// A URL that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CollectorError {
-    /// No URL.
+    /// It is no URL.
     #[error(
         "--otlp: `{0}` is no address of a collector: write http://HOST:PORT, for example http://localhost:4318"
     )]
     NoUrl(String),
-    /// Encrypted.
+    /// It asks for encryption.
     #[error("--otlp: `{0}`: only http is spoken; send to a collector on this machine, which sends on")]
     Encrypted(String),
-    /// Left out when it was built.
+    /// This program was built without OTLP.
     #[error("--otlp: this trapline was built without it (feature otlp)")]
     NotBuilt,
 }
 
-/// Reads it.
+/// Parses the option.
 pub(crate) fn collector(typed: Option<&str>) -> Result<Option<Collector>, CollectorError> {
     match typed {
         Some(_) if !cfg!(feature = "otlp") => Err(CollectorError::NotBuilt),
@@ -51,7 +51,7 @@ fn read(text: &str) -> Result<Collector, CollectorError> {
     }
     let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    // Behind the last colon, unless that is in an address of version 6.
+    // The port stands behind the last colon, unless that colon is part of an address of version 6.
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (authority, None),

@@ -1,7 +1,7 @@
-//! Signatures that nobody typed: from what compilers noted of functions.
+//! Signatures that were not typed: from debug information.
 //!
-//! In: a run's probes. Out: for each function that they mean its signature, where debug information has one. Does not: overrule what
-//! was typed.
+//! In: a run's probes. Out: the signature of each function that they mean, if debug information has one. Does
+//! not: replace what was typed.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use super::typed::Common;
 use super::types::{Enumeration, Parameter, Place, Signature, Type};
 use crate::report::format::Format;
 
-/// What asks for noted functions: [`look`], or in tests of the arguments alone nobody.
+/// The function that returns noted functions: [`look`], or in tests of the arguments one that returns none.
 pub(crate) type Look<'a> = &'a dyn Fn(&Run) -> Vec<Vec<Noted>>;
 
-/// Asks the files and processes that a run is about.
+/// Reads the debug information of the files and processes of a run.
 pub(crate) fn look(run: &Run) -> Vec<Vec<Noted>> {
     crate::commands::trace::builder(run).prototypes()
 }
 
-/// A run and its typed signatures. What stands in brackets is a signature, unless the whole is the name of a function: of an overload,
-/// as C++ writes it.
+/// A run and its typed signatures. What stands in brackets is a signature, unless the whole text is the name
+/// of a function: of an overload, as C++ writes it.
 pub(crate) fn split(
     texts: &[String],
     common: Common,
@@ -71,12 +71,13 @@ pub(crate) fn split(
     Ok((run, signatures))
 }
 
-/// Types without names, or nothing, may tell overloads apart.
+/// Whether the brackets may select an overload: they hold types without names, or nothing.
 fn may_be_overload(signature: &Signature) -> bool {
     signature.parameters.iter().all(|parameter| parameter.name.is_empty()) || !signature.selected.is_empty()
 }
 
-/// Signatures where no call begins: what the registers for arguments hold there is something else.
+/// Refuses a signature at a place where no call begins, because there the registers for arguments hold other
+/// values.
 fn refuse(probe: &ProbeSpec, signature: Option<&Signature>) -> Result<(), UsageError> {
     let takes = signature.is_some_and(|one| !one.parameters.is_empty() || !one.selected.is_empty());
     match probe.kind {
@@ -85,14 +86,14 @@ fn refuse(probe: &ProbeSpec, signature: Option<&Signature>) -> Result<(), UsageE
     }
 }
 
-/// Functions, at their entries or exits.
+/// Whether the probe is at a function's entry or exits.
 fn is_noted(probe: &ProbeSpec) -> bool {
     let inside = matches!(&probe.func, Pattern::Exact(exact) if exact.offset > 0);
     probe.kind != ProbeKind::Usdt && !inside
 }
 
-/// Probes with their signatures: those typed, and those noted of the others. A probe that means several functions becomes one for
-/// each of them; the run's probes change with it.
+/// Probes with their signatures: the typed ones, and for the others those from debug information. A probe
+/// that means several functions becomes one probe for each of them, in the run too.
 pub(crate) fn complete(
     run: &mut Run,
     signatures: Vec<Option<Signature>>,
@@ -129,13 +130,14 @@ pub(crate) fn complete(
     Ok(probes)
 }
 
-/// What was typed, with the value that is noted.
+/// The typed signature, with the noted type of the returned value unless one was typed.
 fn valued(typed: &Signature, noted: Noted) -> Signature {
     let value = noted.prototype.is_some().then(|| signature_of(Rc::new(noted)).value).flatten();
     Signature { value: typed.value.clone().or(value), ..typed.clone() }
 }
 
-/// The arguments and fields that were typed by name. Names that are not the source's stand for the arguments in their order.
+/// The arguments and fields that were typed by name. Names that do not exist in the source stand for the
+/// arguments in their order.
 fn selected(probe: &ProbeSpec, typed: &Signature, noted: Option<Noted>) -> Result<Signature, UsageError> {
     let all = noted.map(|noted| signature_of(Rc::new(noted)));
     let mut parameters = Vec::new();
@@ -193,7 +195,7 @@ fn signature_of(noted: Rc<Noted>) -> Signature {
         Parameter { name, shown: if text { Type::Str } else { type_of(of) }, place }
     };
     let value = match value {
-        // Several registers, or a place that the caller gave.
+        // It is returned in several registers, or at a place that the caller passed.
         ValueType::Other(_) => Type::Void,
         value => type_of(value),
     };

@@ -1,5 +1,5 @@
-//! What the typed words mean: checked, converted, no more strings to parse. In: [`super::typed`]. Out: plain values.
-//! Does not: look at any process or file.
+//! The meaning of the typed words: checked and converted, with no more strings to parse. In:
+//! [`super::typed`]. Out: plain values. Does not: look at any process or file.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub(crate) enum Ready {
     Demo(Demo),
 }
 
-/// Makes a command line ready; `look` says what is noted of functions without a typed signature.
+/// Makes a command line ready. `look` returns the debug information of functions without a typed signature.
 pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Ready, UsageError> {
     Ok(match verb {
         Verb::Count(typed) => Ready::Count(count(typed)?),
@@ -136,7 +136,8 @@ fn calls(typed: typed::Trace, look: Look<'_>) -> Result<Calls, UsageError> {
     Ok(Calls { run, probes, filters, returns, ends, max: typed.max })
 }
 
-/// What a recording cannot have: it holds what the target recorded, and calls are put together when it is read.
+/// Refuses options that a recording cannot have. It holds what the target recorded, and calls are paired when
+/// it is read.
 fn kept_as_they_are(run: &Run, max: Option<u64>, filters: &[Filter]) -> Result<(), UsageError> {
     let wrong = if filters.iter().any(Filter::is_late) {
         "-o FILE.trapline records what the target decides; ask of ret, dur and --comm when it is read: trapline trace --from FILE"

@@ -1,4 +1,4 @@
-//! `--serve`, typed and ready; `--otlp`, typed.
+//! `--serve`, as typed and as a ready value; `--otlp`, as typed.
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ fn read(text: &str) -> Result<Address, AddressError> {
     let wrong = || AddressError(text.to_owned());
     let (host, port) = match text.rsplit_once(':') {
         None => ("127.0.0.1", text),
-        // Any address, of either kind.
+        // Any address of the machine, of version 4 or 6.
         Some(("", port)) => ("::", port),
         Some((host, port)) => match host.strip_prefix('[') {
             Some(host) => (host.strip_suffix(']').ok_or_else(wrong)?, port),

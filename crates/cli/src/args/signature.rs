@@ -1,7 +1,7 @@
 //! A function's signature as typed: `libc:openat(fd, char path, int flags) -> int`.
 //!
-//! In: a probe, with or without it. Out: the probe's own text, and what its arguments and its value are called and how they are shown.
-//! Does not: read memory; it only says which arguments point to text.
+//! In: a probe, with or without a signature. Out: the probe's own text, and the names and types of its
+//! arguments and its returned value. Does not: read memory; it only tells which arguments point to text.
 
 use trapline::filter::Float;
 
@@ -11,34 +11,34 @@ use super::types::{Parameter, Place, Signature, Type};
 /// What is wrong with a signature.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SignatureError {
-    /// No closing bracket.
+    /// There is no closing bracket.
     #[error("the list of arguments has no `)`")]
     Open,
-    /// Two commas, or one at an end.
+    /// There are two commas, or one at an end.
     #[error("argument {0} is missing: there is nothing at its place between the commas")]
     Nothing(usize),
-    /// Something behind the list.
+    /// Something follows the list.
     #[error("`{0}` stands behind the list of arguments, where only `-> TYPE` may")]
     Behind(String),
-    /// Not a type.
+    /// The type does not exist.
     #[error(
         "`{0}` is no type that trace shows: int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64, float, double, hex, ptr, TYPE *; arguments also str, buf(len=NAME)"
     )]
     Type(String),
-    /// The length of a buffer.
+    /// The length of a buffer is wrong.
     #[error(
         "`{0}` is no argument that could be a length; write buf(len=NAME), with an argument's name or arg0 to arg5"
     )]
     Length(String),
-    /// More than registers hold.
+    /// There are more arguments than registers hold.
     #[error("{0} arguments that are no floats; registers hold the first six")]
     Many(usize),
-    /// More than vector registers hold.
+    /// There are more floats than vector registers hold.
     #[error("{0} floats; registers hold the first eight")]
     ManyFloats(usize),
 }
 
-/// What stands before `->`, and the type behind it.
+/// The text before `->`, and the type behind it.
 pub(super) fn call(text: &str) -> (&str, Option<&str>) {
     match text.rsplit_once("->") {
         Some((call, value)) if call.trim_end().ends_with([')', 't']) && call.contains(')') => {
@@ -48,14 +48,14 @@ pub(super) fn call(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// A signature that says the value's type alone.
+/// A signature that has only the type of the returned value.
 pub(super) fn value_alone(value: &str) -> Result<Signature, SignatureError> {
     let value = Some(type_of(value)?);
     Ok(Signature { parameters: Vec::new(), value, selected: Vec::new(), fields: Vec::new(), noted: None })
 }
 
-/// Splits a probe from its signature. A name may hold brackets itself (C++): only a last pair that ends the text, or stands before
-/// `->`, is one.
+/// Splits a probe from its signature. A name may hold brackets itself (C++). Only a last pair that ends the
+/// text, or stands before `->`, is a signature.
 pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), SignatureError> {
     let (call, value) = call(text);
     let Some((probe, list)) = call.split_once('(') else { return Ok((text.to_owned(), None)) };
@@ -69,7 +69,7 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
         return Err(SignatureError::Nothing(nth + 1));
     }
     let paths = words.iter().any(|word| is_path(word));
-    // Names alone are the source's where that is noted.
+    // Names alone are those of the source, if debug information has them.
     let is_name = |word: &&str| known(word).is_none() && *word != "str" && is_word(word);
     let named = paths || words.iter().all(is_name);
     let selected = words.iter().filter(|_| named).map(|&word| word.to_owned()).collect();
@@ -81,7 +81,8 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
     ))
 }
 
-/// Each with the register that holds it: floats and all others are numbered apart (System V ABI, 3.2.3).
+/// Each argument with the register that holds it. Floats and all others are numbered separately (System V
+/// ABI, 3.2.3).
 fn parameters(words: &[&str]) -> Result<Vec<Parameter>, SignatureError> {
     let (mut general, mut vectors) = (0, 0);
     let mut places = Vec::new();
@@ -115,7 +116,7 @@ fn is_float(word: &str) -> bool {
     matches!(type_of(if type_alone { name } else { kind }), Ok(Type::Float(_)))
 }
 
-/// `int flags`, `flags`, `struct x *p`.
+/// Parses `int flags`, `flags` or `struct x *p`.
 fn parameter(text: &str, names: &[(&str, u8)]) -> Result<(String, Type), SignatureError> {
     let (kind, name) = name_of(text);
     for (words, called) in [(kind, name), (text, "")] {
@@ -127,7 +128,7 @@ fn parameter(text: &str, names: &[(&str, u8)]) -> Result<(String, Type), Signatu
         let name = if kind.trim().is_empty() { "" } else { name };
         return Ok((name.to_owned(), Type::Str));
     }
-    // A type alone has no name of its own.
+    // A type alone has no name.
     if name.is_empty() || kind.trim().is_empty() && known(name).is_some() {
         return Ok((String::new(), type_of(text)?));
     }
@@ -135,12 +136,12 @@ fn parameter(text: &str, names: &[(&str, u8)]) -> Result<(String, Type), Signatu
     Ok((name.to_owned(), shown))
 }
 
-/// A parameter's words without the last, and that.
+/// A parameter's words without the last one, and the last one.
 fn name_of(text: &str) -> (&str, &str) {
     text.split_at(text.rfind(|c: char| c.is_whitespace() || c == '*').map_or(0, |at| at + 1))
 }
 
-/// The general register of a name, or of `arg0` to `arg5`.
+/// The general register of an argument's name, or of `arg0` to `arg5`.
 fn register_of(name: &str, names: &[(&str, u8)]) -> Result<u8, SignatureError> {
     let number = || name.strip_prefix("arg").and_then(|n| n.parse().ok()).filter(|&n| n < 6);
     let named = names.iter().find(|(other, _)| *other == name && !name.is_empty()).map(|&(_, at)| at);

@@ -1,39 +1,39 @@
-//! Where reports go, and as what.
+//! Where reports go, and in which format.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::report::format::{Format, FormatError, choose};
 
-/// What verbs write that have no table of numbers.
+/// Formats of verbs that have no table of numbers.
 pub(crate) const LINES: &[Format] = &[Format::Json];
-/// What verbs with numbers write.
+/// Formats of verbs that have numbers.
 pub(crate) const TABLES: &[Format] = &[Format::Json, Format::Csv];
-/// What `trace` writes.
+/// Formats of `trace`.
 pub(crate) const CALLS: &[Format] = &[Format::Json, Format::Csv, Format::Perfetto, Format::Saved];
-/// What it writes of a recording.
+/// Formats of `trace --from`.
 pub(crate) const READ: &[Format] = &[Format::Json, Format::Csv, Format::Perfetto];
-/// What `count` and `lat` write.
+/// Formats of `count` and `lat`.
 pub(crate) const REPORTS: &[Format] = &[Format::Json, Format::Csv, Format::Html];
 
-/// A page has pictures over time, so it is sampled where nobody says how often.
+/// Interval of a page's samples if none was typed. A page needs one because it has pictures over time.
 const SAMPLED: Duration = Duration::from_millis(250);
 
-/// Where and how to print.
+/// Where to print, and in which format.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sink {
-    /// What is written.
+    /// The format.
     pub(crate) format: Format,
-    /// Whether that is JSON lines.
+    /// Whether the format is JSON lines.
     pub(crate) json: bool,
-    /// A file instead of a standard stream.
+    /// The file, if it is not a standard stream.
     pub(crate) output: Option<PathBuf>,
-    /// No summary.
+    /// Whether to leave out the summary.
     pub(crate) quiet: bool,
 }
 
 impl Sink {
-    /// From what was typed, for a verb that writes text and what is `offered`.
+    /// Makes it from what was typed, for a verb that writes text and the formats in `offered`.
     pub(crate) fn new(
         json: bool,
         output: Option<PathBuf>,
@@ -43,7 +43,7 @@ impl Sink {
         let format = choose(json, output.as_deref(), offered)?;
         Ok(Self { format, json: format == Format::Json, output, quiet })
     }
-    /// How often to report where it is not said.
+    /// The interval of reports if none was typed.
     pub(crate) fn interval(&self) -> Option<Duration> {
         (self.format == Format::Html).then_some(SAMPLED)
     }

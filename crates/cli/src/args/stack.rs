@@ -1,4 +1,4 @@
-//! `stack`, typed and ready.
+//! `stack`, as typed and as ready values.
 
 use clap::{Args, ValueEnum};
 use trapline::filter::Filter;
@@ -124,7 +124,7 @@ pub(crate) fn stack(typed: TypedStack, look: Look<'_>) -> Result<Stacks, UsageEr
         comms: Vec::new(),
         sample: typed.sample.as_deref().map(filters::sample).transpose()?,
     };
-    // Who asks for nothing of calls needs no debug information.
+    // If no filter was typed, no debug information is needed.
     let asks = !wishes.is_nothing();
     let probes = if asks { complete(&mut run, signatures, look)? } else { Vec::new() };
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();

@@ -1,22 +1,24 @@
-//! Whether the threads that `--tid` names are there.
+//! Checks that the threads that `--tid` names exist.
 //!
-//! In: what was typed; who can say whether a process has a thread. Out: the first that none of the processes has. Nothing is said of processes that are not known
-//! yet (a command, names, children that are followed), or that are not there: who attaches says that. Does not: choose calls (see `filters`).
+//! In: what was typed; a function that returns whether a process has a thread. Out: the first thread that
+//! none of the processes has. Processes that are not known yet (a command, names, children that are followed)
+//! are not checked. Neither are processes that do not exist, since attaching reports them. Does not: choose
+//! calls (see `filters`).
 
 use super::error::UsageError;
 use super::typed::{TypedTarget, Verb};
 
-/// Whether a process (the first) has a thread (the second); `None`: there is no such process.
+/// Whether a process (the first) has a thread (the second); `None` if there is no such process.
 pub(crate) type HasThread<'a> = &'a dyn Fn(u32, u32) -> Option<bool>;
 
-/// That of this system.
+/// Looks for the thread in /proc.
 pub(crate) fn has_thread(pid: u32, tid: u32) -> Option<bool> {
     let is_there = |path: String| std::path::Path::new(&path).exists();
     is_there(format!("/proc/{pid}/task")).then(|| is_there(format!("/proc/{pid}/task/{tid}")))
 }
 
 /// # Errors
-/// A thread that is not there would be waited for in vain.
+/// Names a thread that does not exist, since waiting for it would be in vain.
 pub(crate) fn are_there(verb: &Verb, has: HasThread<'_>) -> Result<(), UsageError> {
     let (target, tids) = match verb {
         Verb::Trace(typed) => (&typed.common.target, &typed.tids),
@@ -42,7 +44,7 @@ mod tests {
     use super::are_there;
     use crate::args::typed::Typed;
 
-    /// Process 7 has threads 7 and 8; 9 is not there.
+    /// Process 7 has threads 7 and 8; process 9 does not exist.
     fn says(words: &str) -> Option<String> {
         let has = |pid, tid| (pid != 9).then_some(pid == 7 && (tid == 7 || tid == 8));
         let verb = Typed::parse_from(words.split(' ')).verb;
@@ -58,7 +60,7 @@ mod tests {
                 Some("--tid 6: process 7 has no such thread; /proc/7/task has those of now")
             );
             assert_eq!(says(&format!("trapline {verb} -p 7 --tid 8 {what}")), None);
-            // Of one of them.
+            // One of the processes has the thread, which is enough.
             assert_eq!(says(&format!("trapline {verb} -p 5 -p 7 --tid 8 {what}")), None);
         }
     }

@@ -1,4 +1,4 @@
-//! `top`, typed and ready.
+//! `top`, as typed and as ready values.
 
 use std::time::Duration;
 

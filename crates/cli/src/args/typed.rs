@@ -1,4 +1,4 @@
-//! What was typed, word by word; nothing is looked up or opened here. See [`super::ready`] for what becomes of it.
+//! What was typed, word by word; nothing is looked up or opened here. [`super::ready`] converts it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! What a probe's values mean: their types, names, and where each lies.
+//! The meaning of a probe's values: their types, their names, and where each lies.
 //!
-//! In: raw words of a call. Out: numbers and text. Does not: read memory, or know where a type was learnt
+//! In: raw words of a call. Out: numbers and text. Does not: read memory, or know where a type came from
 //! ([`super::signature`], [`super::prototype`]).
 
 use std::rc::Rc;
@@ -14,9 +14,9 @@ use super::fields::FieldOf;
 /// How a value is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Type {
-    /// A signed integer of so many bits.
+    /// A signed integer of this many bits.
     Signed(u8),
-    /// An unsigned one.
+    /// An unsigned integer of this many bits.
     Unsigned(u8),
     /// In hexadecimal: `hex`, `ptr`, `TYPE *`.
     Hex,
@@ -26,17 +26,17 @@ pub(crate) enum Type {
     Char,
     /// `float` or `double`.
     Float(Float),
-    /// A number that has a name.
+    /// A number whose values have names.
     Enum(Arc<Enumeration>),
-    /// What it points to, up to a 0: arguments only.
+    /// The text that it points to, up to a 0; only for arguments.
     Str,
-    /// What it points to, as many bytes as the argument in this register says: arguments only.
+    /// The bytes that it points to; the argument in this register is their number. Only for arguments.
     Buf(u8),
-    /// More than one value.
+    /// More than one value; not shown.
     Opaque,
-    /// Nobody knows whether there is one.
+    /// It is not known whether there is a value.
     Unknown,
-    /// Nothing.
+    /// No value.
     Void,
 }
 
@@ -47,16 +47,16 @@ pub(crate) struct Enumeration {
     pub(crate) names: Vec<(String, i128)>,
 }
 
-/// Where an argument lies when the function is entered.
+/// Where an argument lies at the entry of the function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// In this general register of those for arguments, from 0 on.
+    /// In this general register for arguments, counted from 0.
     General(u8),
-    /// In this vector register.
+    /// In this vector register for arguments, counted from 0.
     Vector(u8),
-    /// Not in a register, but read of memory: this one of the probe's fields.
+    /// In memory: it is this one of the probe's fields.
     Field(u8),
-    /// Not in one register.
+    /// Not in a single register, so it is not seen.
     Unseen,
 }
 
@@ -68,17 +68,17 @@ pub(crate) struct Parameter {
     pub(crate) place: Place,
 }
 
-/// What a probe's values mean.
+/// The types, names and places of a probe's values.
 #[derive(Clone, Debug)]
 pub(crate) struct Signature {
     pub(crate) parameters: Vec<Parameter>,
-    /// `None` where nothing was said: shown in hexadecimal.
+    /// Type of the returned value; `None` if none is known, and it is shown in hexadecimal.
     pub(crate) value: Option<Type>,
-    /// Arguments and fields by name, still to be found in debug information.
+    /// Arguments and fields typed by name, still to be found in debug information.
     pub(crate) selected: Vec<String>,
-    /// What those are of memory, in the order of [`Place::Field`].
+    /// The memory of those fields, in the order of [`Place::Field`].
     pub(crate) fields: Vec<FieldOf>,
-    /// Where more are found.
+    /// Debug information in which further fields are found.
     pub(crate) noted: Option<Rc<Noted>>,
 }
 
@@ -89,7 +89,7 @@ impl PartialEq for Signature {
     }
 }
 
-/// A value as machines read it.
+/// A value for machines.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Value {
     Number(i128),
@@ -100,7 +100,7 @@ pub(crate) enum Value {
 }
 
 impl Signature {
-    /// Arguments that point to text: bit `n` for register `n`.
+    /// The arguments that point to text, as bits: bit `n` for register `n`.
     pub(crate) fn texts(&self) -> u8 {
         let bit = |parameter: &Parameter| match (&parameter.shown, parameter.place) {
             (Type::Str | Type::Buf(_), Place::General(n)) => 1 << n,
@@ -108,13 +108,13 @@ impl Signature {
         };
         self.parameters.iter().map(bit).fold(0, |all, one: u8| all | one)
     }
-    /// Those that end at a 0.
+    /// Those of them whose text ends at a 0.
     pub(crate) fn ended(&self) -> u8 {
         let ends = |parameter: &&Parameter| parameter.shown == Type::Str;
         let bit = |parameter: &Parameter| if let Place::General(n) = parameter.place { 1 << n } else { 0 };
         self.parameters.iter().filter(ends).map(bit).fold(0, |all, one: u8| all | one)
     }
-    /// Which of its values are floats.
+    /// The values that are floats.
     pub(crate) fn floats(&self) -> Floats {
         let bit = |parameter: &Parameter| match parameter.place {
             Place::Vector(n) => 1 << n,
@@ -123,7 +123,7 @@ impl Signature {
         let arguments = self.parameters.iter().map(bit).fold(0, |all, one: u8| all | one);
         Floats { arguments, returned: matches!(self.value, Some(Type::Float(_))) }
     }
-    /// General registers that hold arguments, up to the last that is named.
+    /// The number of general registers that hold arguments, up to the last one that is named.
     pub(crate) fn registers(&self) -> u8 {
         let one = |parameter: &Parameter| match parameter.place {
             Place::General(n) => n + 1,
@@ -134,7 +134,7 @@ impl Signature {
 }
 
 impl Parameter {
-    /// How it is shown, unless it is text.
+    /// The argument as text, unless it points to text.
     pub(crate) fn show(&self, call: &Call) -> String {
         match (self.place, &self.shown) {
             (Place::Unseen, Type::Opaque) => self.shown.show(0),
@@ -143,15 +143,15 @@ impl Parameter {
             _ => self.raw(call).map_or_else(|| "<fault>".to_owned(), |raw| self.shown.show(raw)),
         }
     }
-    /// The same for machines.
+    /// The argument for machines.
     pub(crate) fn value(&self, call: &Call) -> Value {
         self.raw(call).map_or(Value::Nothing, |raw| self.shown.value(raw))
     }
-    /// The name of its value, if that has one.
+    /// The name of its value, if the value has one.
     pub(crate) fn label(&self, call: &Call) -> Option<&str> {
         self.shown.label(self.raw(call)?)
     }
-    /// The word that the call had there, if that is known.
+    /// The word that the call had in its place, if that is known.
     pub(crate) fn raw(&self, call: &Call) -> Option<u64> {
         match self.place {
             Place::General(n) if call.unseen >> (n & 7) & 1 == 1 => None,
@@ -164,7 +164,7 @@ impl Parameter {
 }
 
 impl Type {
-    /// How wide an integer it is, and whether it has a sign; `None` for what is none.
+    /// Width and sign of an integer; `None` for any other type.
     pub(crate) fn int(&self) -> Option<Int> {
         Some(match self {
             Self::Signed(bits) => Int { bits: *bits, signed: true },
@@ -175,7 +175,7 @@ impl Type {
             Self::Float(_) | Self::Opaque | Self::Unknown | Self::Void => return None,
         })
     }
-    /// A register's value, as wide as the type.
+    /// A register's value, cut to the width of the type.
     pub(crate) fn value(&self, raw: u64) -> Value {
         match self {
             Self::Float(Float::Single) => Value::Single(f32::from_bits(raw as u32)),
@@ -209,7 +209,7 @@ impl Type {
     }
 }
 
-/// What no name means: flags, most often.
+/// A value for which the enumeration has no name. Most often it is a combination of flags.
 fn enum_number(int: Int, raw: u64) -> String {
     match number(int, raw) {
         negative @ ..0 => negative.to_string(),
@@ -223,7 +223,7 @@ fn number(int: Int, raw: u64) -> i128 {
 }
 
 impl Value {
-    /// As a cell of a table; empty where nothing could be read.
+    /// The value as a cell of a table; empty where nothing could be read.
     pub(crate) fn cell(self) -> String {
         match self {
             Self::Number(number) => number.to_string(),
@@ -236,7 +236,7 @@ impl Value {
 }
 
 impl serde::Serialize for Value {
-    /// JSON has no word for what is no finite number: it becomes a string.
+    /// JSON cannot hold a number that is not finite, so it becomes a string.
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Number(number) => to.serialize_i128(*number),
@@ -282,7 +282,7 @@ mod tests {
                 (text.into(), in_json.into())
             );
         }
-        // What stands above a float in its register is nobody's.
+        // The bits above a float in its register are undefined.
         let raw = u64::from(0.1f32.to_bits()) | 0xdead_beef_0000_0000;
         assert_eq!((single.show(raw), json(&single, raw)), ("0.1".into(), "0.1".into()));
         assert_eq!(single.show(u64::from(f32::NEG_INFINITY.to_bits())), "-inf");

@@ -1,26 +1,26 @@
-//! Times and ranges as people type them. In: text. Out: values, or an error that says what would do.
+//! Times and ranges as people type them. In: text. Out: values, or an error that names what would be right.
 
 use std::time::Duration;
 
 /// A text that is no time or range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnitError {
-    /// Not a time.
+    /// It is not a time.
     #[error(
         "`{0}` is no time: write a number with ns, us, ms, s, m or h after it (seconds if nothing follows)"
     )]
     Time(String),
-    /// Zero where something must elapse.
+    /// It is zero where some time must pass.
     #[error("`{0}` is no useful time: it must be more than 0")]
     Zero(String),
-    /// Not a range.
+    /// It is not a range.
     #[error(
         "`{0}` is no range: write MIN:MAX:STEP with MIN < MAX, STEP > 0 and at most 1000 steps, for example 0:1000:50"
     )]
     Range(String),
 }
 
-/// Equal steps, in the unit shown.
+/// Equal steps, in the unit in which values are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Linear {
     /// Lowest value with a row of its own.
@@ -31,7 +31,7 @@ pub(crate) struct Linear {
     pub(crate) step: u64,
 }
 
-/// Most rows of a linear histogram.
+/// Limit for the rows of a linear histogram.
 const MAX_ROWS: u64 = 1000;
 
 /// A time: a decimal number and a unit; seconds without one.
@@ -53,13 +53,13 @@ pub(crate) fn time(text: &str) -> Result<Duration, UnitError> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-/// A time that is more than nothing.
+/// A time that is greater than zero.
 pub(crate) fn positive(text: &str) -> Result<Duration, UnitError> {
     let time = time(text)?;
     if time.is_zero() { Err(UnitError::Zero(text.to_owned())) } else { Ok(time) }
 }
 
-/// `MIN:MAX:STEP`.
+/// Parses `MIN:MAX:STEP`.
 pub(crate) fn linear(text: &str) -> Result<Linear, UnitError> {
     let wrong = || UnitError::Range(text.to_owned());
     let mut parts = text.split(':').map(|part| part.trim().parse::<u64>());

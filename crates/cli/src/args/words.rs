@@ -1,4 +1,4 @@
-//! A command that was given as one text, as words. In: text. Out: words. Does not: expand anything.
+//! Splits a command that was given as one text into words. In: text. Out: words. Does not: expand anything.
 
 use super::error::UsageError;
 

@@ -1,4 +1,4 @@
-//! `trace`: a line for each call, with arguments, value and duration; or records as they are, for later.
+//! `trace`: a line for each call, with arguments, value and duration; or the records themselves, for later.
 //!
 //! Invariants: RUN-1 as for `count`.
 
@@ -19,10 +19,11 @@ use crate::report::{json, summary};
 
 /// How often rings are emptied.
 const ROUND: Duration = Duration::from_millis(2);
-/// Bytes of a CPU's ring, where the reader keeps up with millions of records a second: what comes while it does not run for 50 ms.
+/// Bytes of a CPU's ring if the reader is to keep up with millions of records a second. It holds what comes
+/// while the reader does not run for 50 ms.
 const SAVED_RING: u32 = 16 << 20;
 
-/// Runs it.
+/// Runs `trace`.
 pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
     if args.run.dry_run {
         return super::list::show(&args.ends.of(trace::builder(&args.run)), args.returns, &args.run.sink);
@@ -43,17 +44,17 @@ pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
     stage.end(finished, told)
 }
 
-/// Where calls come from.
+/// A source of calls.
 pub(crate) trait Source {
-    /// Tells calls that ended, one by one; how many records those were.
+    /// Calls `each` for the calls that ended, one by one; returns the number of records.
     fn each(&mut self, each: &mut dyn FnMut(&Call)) -> usize;
-    /// The same together, in the order in which they ended.
+    /// The calls that ended, together, in the order in which they ended.
     fn calls(&mut self) -> Vec<Call>;
-    /// No call ends behind those.
+    /// Whether no call ends after these.
     fn is_last(&self) -> bool {
         false
     }
-    /// What a call's thread is called.
+    /// The name of a call's thread.
     fn name(&mut self, call: &Call) -> Option<String>;
 }
 
@@ -69,31 +70,31 @@ impl Source for Session {
     }
 }
 
-/// What calls become.
+/// What calls are turned into.
 #[derive(Debug)]
 enum Picture<'a> {
     Lines(Shown<'a>),
     Timeline(Timeline<'a>),
-    /// Nothing: their records are written.
+    /// Nothing: the records themselves are written.
     Records,
 }
 
-/// What is still to be printed, and how.
+/// The number of lines that may still be printed, and their form.
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     shown: Picture<'a>,
-    /// Lines that may still be printed.
+    /// Number of lines that may still be printed.
     pub(crate) left: u64,
     /// Lines that are not written yet; empty between rounds.
     buffer: Vec<u8>,
 }
 
-/// Bytes that are written at once: few calls of the system, and still in the cache.
+/// Bytes that are written at once. So many need few system calls, and are still in the cache.
 const AT_ONCE: usize = 1 << 18;
-/// A round with more records than this is followed by the next at once.
+/// After a round with more records than this, the next one follows at once.
 const BUSY: usize = 1 << 13;
 
-/// Until something ends the run.
+/// Prints calls until something ends the run.
 fn follow(
     args: &Calls,
     report: &mut Report<'_>,
@@ -120,13 +121,13 @@ fn follow(
         let over = report.left == 0 || end.is_some_and(|end| Instant::now() >= end);
         let pause = if taken > BUSY { Duration::ZERO } else { ROUND };
         if over || interrupts.wait(pause).is_some() || !session.poll() {
-            // Once more while threads can be asked for their names.
+            // One more round, while threads can still be asked for their names.
             return round(report, session, output).map(drop);
         }
     }
 }
 
-/// What was recorded meanwhile, printed or written. How many records that were.
+/// Prints or writes what was recorded since the last round; returns the number of records.
 fn round(report: &mut Report<'_>, session: &mut Session, output: &mut Output) -> Result<usize, OutputError> {
     match report.shown {
         Picture::Records => session.save(&mut |bytes: &[u8]| output.bytes(bytes)),
@@ -134,7 +135,7 @@ fn round(report: &mut Report<'_>, session: &mut Session, output: &mut Output) ->
     }
 }
 
-/// The last calls.
+/// Prints the last calls, and what stands behind them.
 fn close(
     args: &Calls,
     report: &mut Report<'_>,
@@ -176,7 +177,7 @@ impl<'a> Report<'a> {
         };
         Self { shown, left: max.unwrap_or(u64::MAX), buffer: Vec::new() }
     }
-    /// What was recorded meanwhile, printed. How many records that were.
+    /// Prints what was recorded since the last round; returns the number of records.
     pub(crate) fn round(
         &mut self,
         source: &mut dyn Source,
@@ -206,7 +207,8 @@ impl<'a> Report<'a> {
         }
         written.map(|()| taken)
     }
-    /// The calls of a round; the last ones, or not. `name` tells what a call's thread is called.
+    /// Prints the calls of a round; `last` is true if no more follow. `name` returns the name of a call's
+    /// thread.
     pub(crate) fn print(
         &mut self,
         calls: &[Call],
@@ -228,7 +230,7 @@ impl<'a> Report<'a> {
         };
         if written.is_empty() { Ok(()) } else { output.bytes(&written) }
     }
-    /// What processes are called, where that is told at the end.
+    /// Writes the names of processes, for a timeline, which has them at its end.
     pub(crate) fn names<'n>(
         &mut self,
         names: impl Iterator<Item = (u32, &'n str)>,

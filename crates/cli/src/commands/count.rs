@@ -10,7 +10,7 @@ use crate::report::format::Format;
 use crate::report::html::Html;
 use crate::report::{Renderer, count, json};
 
-/// Runs it.
+/// Runs `count`.
 pub(crate) fn run(args: &Count) -> Result<Outcome, Failure> {
     if args.run.dry_run {
         return super::list::show(&builder(&args.run), false, &args.run.sink);

@@ -1,4 +1,5 @@
-//! `demo`: a workload of our own, counted, timed, and the cost of a hit beside the kernel's uprobe on the same function.
+//! `demo`: counts and times a sample program of our own, and compares the cost of a hit with the kernel's
+//! uprobe on the same function.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,12 +13,12 @@ use crate::demo::{Sample, SampleRun};
 use crate::output::{Output, say};
 use crate::report::{count, lat, summary};
 
-/// Shown before each part.
+/// Prints the heading of a part.
 fn title(output: &mut Output, text: &str) -> Result<(), Failure> {
     Ok(output.print(&format!("\n$ {text}\n"))?)
 }
 
-/// Runs it.
+/// Runs `demo`.
 pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
     let interrupts =
         Interrupts::new().map_err(|error| Failure::Other(format!("cannot wait for signals: {error}")))?;
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Lets a session run for a while, or until Ctrl-C.
+/// Keeps a session running for `duration`, or until Ctrl-C.
 fn during(mut session: Session, duration: Duration, interrupts: &Interrupts) -> trapline::Finished {
     let end = Instant::now() + duration;
     while Instant::now() < end && interrupts.wait(Duration::from_millis(50)).is_none() {
@@ -64,7 +65,7 @@ fn during(mut session: Session, duration: Duration, interrupts: &Interrupts) -> 
     session.detach()
 }
 
-/// What a hit adds to a call of `hot`, ours and the kernel's, in one run of one process.
+/// What a hit adds to a call of `hot`, with our probe and with the kernel's, in one run of one process.
 fn costs(run: &mut SampleRun, builder: Builder, program: &Path) -> Result<String, Failure> {
     let ended = || Failure::Other("the sample program ended".to_owned());
     let bare = run.measured().ok_or_else(ended)?;

@@ -17,7 +17,7 @@ use crate::report::graph::Trees;
 /// How often rings are emptied.
 const ROUND: Duration = Duration::from_millis(2);
 
-/// Runs it.
+/// Runs `graph`.
 pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     let run = &args.run;
     if run.dry_run {
@@ -33,7 +33,8 @@ pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     stage.end(finished, told)
 }
 
-/// Where nobody may come to have it later, the root has to be probed: of what is below it alone there is no tree.
+/// Starts the session. The root must be probed, unless processes can still come that have it: there is no
+/// tree without it.
 fn start(args: &Graph, builder: Builder) -> Result<Session, Error> {
     let mut session = args.ends.of(builder).record(0, true)?;
     let reports = session.report();
@@ -56,7 +57,7 @@ fn start(args: &Graph, builder: Builder) -> Result<Session, Error> {
     })
 }
 
-/// Why a site is no call's: its address lies inside a function, as the offset behind its name says.
+/// Why a site is no function's call: its address lies inside a function, as the offset behind its name shows.
 fn no_call(site: &Site) -> Option<String> {
     let label = site.label.split(" (0x").next().unwrap_or_default();
     let (function, offset) = label.rsplit_once('+')?;
@@ -67,7 +68,7 @@ fn no_call(site: &Site) -> Option<String> {
     ))
 }
 
-/// The last calls, and the trees.
+/// Prints the last calls, and the trees.
 fn close(
     args: &Graph,
     trees: &mut Trees<'_>,
@@ -87,7 +88,7 @@ fn close(
     Ok(())
 }
 
-/// Until something ends the run.
+/// Collects calls until something ends the run.
 fn follow(
     args: &Graph,
     trees: &mut Trees<'_>,

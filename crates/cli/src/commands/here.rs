@@ -1,7 +1,8 @@
-//! `hist` where the reader adds up: from records, as `trace` has them.
+//! `hist` where the reader aggregates: from records, as `trace` has them.
 //!
-//! In: calls, and what of each is counted and by what it is told apart. Out: [`Sums`]. Invariants: HER-1 what is kept is bounded, whatever calls
-//! hold: values and keys together, and the texts they are. Does not: read rings, print.
+//! In: calls; the value of each that is counted, and the group-by key. Out: [`Sums`]. Invariants: HER-1
+//! memory is bounded whatever the calls hold: values and keys together, and their texts. Does not: read
+//! rings, print.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,16 +16,16 @@ use crate::report::calls::asked_for;
 use crate::report::hist::{Sums, What};
 use crate::report::text;
 
-/// Most values that are told apart here, in one table.
+/// Limit for the distinct values in one table.
 const MOST: usize = 65_536;
 
-/// What is added up here, from records.
+/// The aggregation in the reader, from records.
 pub(super) struct Here<'a> {
     args: &'a Hist,
     sites: BTreeMap<(u32, String), Added>,
     texts: Vec<String>,
     numbers: HashMap<String, u64>,
-    /// What threads are called that are told apart by number.
+    /// Names of threads, where calls are grouped by thread number.
     names: HashMap<(u32, u32), Option<String>>,
 }
 
@@ -36,13 +37,13 @@ struct Added {
     unseen: u64,
 }
 
-/// What is told apart.
+/// What calls are grouped by.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Key {
     All,
     Thread(u32),
     Name(Option<String>),
-    /// What the call says itself.
+    /// A value of the call.
     Value(u64),
 }
 
@@ -51,7 +52,7 @@ impl<'a> Here<'a> {
         let (sites, names) = (BTreeMap::new(), HashMap::new());
         Self { args, sites, texts: Vec::new(), numbers: HashMap::new(), names }
     }
-    /// One round of calls; `name` knows what their threads are called now.
+    /// Adds one round of calls; `name` returns the present name of a call's thread.
     pub(super) fn add(&mut self, calls: &[Call], mut name: impl FnMut(&Call) -> Option<String>) {
         let Gather::Here { of, keys, .. } = &self.args.gather else { return };
         let mut names = HashMap::new();
@@ -89,7 +90,7 @@ impl<'a> Here<'a> {
             }
         }
     }
-    /// The cell, or the value; `None` if it is not known.
+    /// The histogram bucket, or the value; `None` if it is not known.
     fn value(&mut self, call: &Call, of: &Of) -> Option<u64> {
         match of {
             Of::Number(tally) => {
@@ -111,7 +112,7 @@ impl<'a> Here<'a> {
                     return Some(number);
                 }
                 let number = self.texts.len() as u64;
-                // What is not kept has no number that is in use.
+                // A text that is not kept gets a number that no kept text has.
                 if self.texts.len() < 2 * MOST {
                     self.texts.push(text.clone());
                     self.numbers.insert(text, number);
@@ -126,7 +127,7 @@ impl<'a> Here<'a> {
         for ((pid, _), added) in &self.sites {
             let mut parts: Vec<(&Key, &BTreeMap<u64, u64>)> = added.parts.iter().collect();
             if self.args.key.is_some() {
-                // Most calls first: of keys there may be many.
+                // Most calls first, since there may be many keys.
                 parts.sort_by_key(|(_, hits)| std::cmp::Reverse(hits.values().sum::<u64>()));
             }
             keys.push(parts.iter().map(|(key, _)| self.key_of(&added.site, key)).collect());
@@ -158,7 +159,7 @@ impl<'a> Here<'a> {
         let keys = if self.args.key.is_some() { keys } else { Vec::new() };
         Sums { tallied, texts: are_texts.then(|| self.texts.clone()), keys }
     }
-    /// A key for people and machines, where calls are told apart by what they say.
+    /// A group-by key for people and machines, where calls are grouped by one of their values.
     fn key_of(&self, site: &Site, key: &Key) -> What {
         let Key::Value(value) = *key else { return What::Value(0) };
         let Gather::Here { of, keys: Some(keys), .. } = &self.args.gather else { return What::Value(0) };

@@ -1,4 +1,4 @@
-//! `hist`: how often an argument, a value returned, or what is computed of them, had which value.
+//! `hist`: how often an argument, a returned value, or what is computed from them, had which value.
 //!
 //! Invariants: RUN-1 as for `count`.
 
@@ -18,7 +18,7 @@ use crate::report::hist::{self, Sums};
 /// How often rings are emptied.
 const ROUND: Duration = Duration::from_millis(2);
 
-/// Runs it.
+/// Runs `hist`.
 pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     let run = &args.run;
     if run.dry_run {
@@ -52,14 +52,14 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     stage.end(finished, told)
 }
 
-/// What is shown, and where it comes from.
+/// What is shown, and the aggregation in the reader.
 struct Table<'a> {
     args: &'a Hist,
     here: Here<'a>,
 }
 
 impl Table<'_> {
-    /// Until something ends the run.
+    /// Prints tables until something ends the run.
     fn follow(
         &mut self,
         session: &mut Session,
@@ -68,7 +68,7 @@ impl Table<'_> {
         let run = &self.args.run;
         let end = run.duration.map(|duration| Instant::now() + duration);
         let mut next = run.interval.map(|interval| Instant::now() + interval);
-        // Who asks for threads' names is told of new ones as often as records are read.
+        // Where threads' names matter, new names are looked for as often as records are read.
         let by_name = self.args.by == Some(By::ThreadName) || self.args.named;
         let tick = match self.args.gather {
             Gather::InTarget { .. } if !run.follow && !by_name => trace::TICK,
@@ -83,7 +83,8 @@ impl Table<'_> {
                 && Instant::now() >= due
             {
                 next = Some(Instant::now() + interval);
-                // Tables learn names, of which the report tells what was left out.
+                // Reading the tables updates names, and the report that follows uses them for what was left
+                // out.
                 let tallied = session.tallies();
                 let reports = session.report();
                 output.print(&self.render(&reports, tallied, true))?;

@@ -1,4 +1,4 @@
-//! `lat`: time from entry to return.
+//! `lat`: the time from entry to return.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::report::format::Format;
 use crate::report::html::Html;
 use crate::report::{Renderer, json, lat};
 
-/// Runs it.
+/// Runs `lat`.
 pub(crate) fn run(args: &Lat) -> Result<Outcome, Failure> {
     if args.run.dry_run {
         return super::list::show(
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Lat) -> Result<Outcome, Failure> {
     let start = |builder: Builder| {
         let builder = args.ends.of(builder).outermost(args.outermost).at_least(min);
         match args.shape.linear {
-            // Only text draws steps; what programs read is as without them.
+            // Steps are drawn only in text. The output for programs is the same without them.
             Some(linear) if format == Format::Text => {
                 let nanos = |value: u64| value.saturating_mul(unit);
                 builder.steps(nanos(linear.min), nanos(linear.max), nanos(linear.step)).latency()

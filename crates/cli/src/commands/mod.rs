@@ -1,4 +1,4 @@
-//! The verbs: each takes its ready arguments, runs a session, and gives an exit status.
+//! The verbs: each takes its ready arguments, runs a session, and returns an exit status.
 
 pub(crate) mod calls;
 pub(crate) mod count;
@@ -27,36 +27,36 @@ use crate::serve::outlets::OutletError;
 /// How a run ended, apart from errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// 0
+    /// Exit status 0.
     Done,
-    /// 1: said already why.
+    /// Exit status 1; the reason has been printed already.
     Failed,
-    /// The launched command's own.
+    /// The launched command's own exit status.
     Command(ExitStatus),
 }
 
-/// Why a run could not be done.
+/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// Usage that only a look at the system tells from right: 2.
+    /// Wrong usage that only shows when the system is looked at. Exit status 2.
     #[error(transparent)]
     Usage(trapline::Error),
-    /// Usage that only a look at a file tells from right: 2.
+    /// Wrong usage that only shows when a file is looked at. Exit status 2.
     #[error(transparent)]
     Words(UsageError),
-    /// Nothing could be probed: 3.
+    /// Nothing could be probed. Exit status 3.
     #[error(transparent)]
     Nothing(trapline::Error),
-    /// Anything else: 1.
+    /// Any other error of the session. Exit status 1.
     #[error(transparent)]
     Session(trapline::Error),
-    /// Our own output: 1.
+    /// Our own output failed. Exit status 1.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// No port, or no collector: 1.
+    /// The port could not be taken, or the collector not be reached. Exit status 1.
     #[error(transparent)]
     Outlet(#[from] OutletError),
-    /// The demo's own troubles: 1.
+    /// An error of the demo's own. Exit status 1.
     #[error("{0}")]
     Other(String),
 }
@@ -73,7 +73,7 @@ impl From<trapline::Error> for Failure {
 }
 
 impl Outcome {
-    /// As the shell sees it: 128 + n for a command that signal n ended.
+    /// The exit status as a shell shows it: 128 + n for a command that signal n ended.
     pub(crate) fn code(self) -> ExitCode {
         use std::os::unix::process::ExitStatusExt;
         match self {
@@ -88,7 +88,7 @@ impl Outcome {
 }
 
 impl Failure {
-    /// Says what went wrong, and gives the exit status.
+    /// Prints what went wrong, and returns the exit status.
     pub(crate) fn code(&self) -> ExitCode {
         if let Self::Output(OutputError::Gone) = self {
             return ExitCode::SUCCESS;

@@ -1,4 +1,4 @@
-//! `status` and `detach`: what is in a process, and taking it out after a tracer died.
+//! `status` and `detach`: what is patched in a process, and removing it after a tracer died.
 
 use serde::Serialize;
 use trapline::{DetachReport, SegmentStatus, State, clean_up, patched};
@@ -167,7 +167,7 @@ fn detach_text(pid: u32, report: &DetachReport) -> String {
                 "  no calls could be made: {why}; its code is as it was, signal actions stay\n"
             ));
         }
-        // Another patcher may have changed all of them: one says what is to be seen there.
+        // If another patcher changed all of them, one address is enough to show what is there.
         if let Some(first) = one.left.first() {
             let more = match one.left.len() - 1 {
                 0 => String::new(),

@@ -1,7 +1,8 @@
-//! `trace --from`: what was recorded as it is, shown as the same run would have shown it.
+//! `trace --from`: shows a recording as the same run would have shown its calls.
 //!
-//! In: a file of anybody's. Out: lines, rows, objects or a timeline, by the code that the live command uses ([`super::calls`]).
-//! Invariant: what can be told is told before what is wrong behind it is said, and that ends with 1. Does not: touch a process.
+//! In: a file, which anyone may have written. Out: lines, rows, objects or a timeline, by the code that the
+//! live command uses ([`super::calls`]). Invariant: everything that can be shown is shown before an error
+//! behind it is reported, and the exit status is then 1. Does not: touch a process.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -30,7 +31,7 @@ const AT_ONCE: usize = 1 << 20;
 
 type Probes = [(ProbeSpec, Option<Signature>)];
 
-/// Runs it.
+/// Runs `trace --from`.
 pub(crate) fn run(args: &Recording) -> Result<Outcome, Failure> {
     let name = args.file.display();
     let cannot = |why: &dyn std::fmt::Display| Failure::Other(format!("cannot read {name}: {why}"));
@@ -61,7 +62,7 @@ pub(crate) fn run(args: &Recording) -> Result<Outcome, Failure> {
     })
 }
 
-/// Whether it would be written over while it is read.
+/// Whether the output would overwrite the file while it is read.
 fn is_output(args: &Recording, file: &File) -> bool {
     let of = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
     let read = file.metadata().map(of).ok();
@@ -69,7 +70,7 @@ fn is_output(args: &Recording, file: &File) -> bool {
     written.is_some() && read == written
 }
 
-/// What was asked for of each probe; nothing at all if nothing was.
+/// The filter of each probe; empty if nothing is filtered.
 fn chosen(args: &Recording, begin: &Begin, probes: &Probes) -> Result<Vec<Arc<Filter>>, UsageError> {
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
     if args.wishes.is_nothing() {
@@ -118,14 +119,14 @@ impl<R: Read> Source for Reading<'_, R> {
 }
 
 impl<R: Read> Reading<'_, R> {
-    /// All rounds.
+    /// Shows all rounds.
     fn tell(&mut self, report: &mut Report<'_>, output: &mut Output) -> Result<(), OutputError> {
         while report.left > 0 && matches!(self.step, Ok(Step::Round { .. })) {
             report.round(self, output)?;
         }
         Ok(())
     }
-    /// What stands behind the calls; whether the recording was whole.
+    /// Shows what stands behind the calls; returns whether the recording was complete.
     fn close(
         &self,
         args: &Recording,
@@ -142,7 +143,7 @@ impl<R: Read> Reading<'_, R> {
                     Ok(false)
                 }
             },
-            // --max is reached.
+            // The limit of `--max` was reached.
             Ok(Step::Round { .. }) => Ok(true),
             Ok(Step::Cut(at)) => {
                 let (read, lost) = self.saved.counted();
@@ -159,7 +160,7 @@ impl<R: Read> Reading<'_, R> {
             }
         }
     }
-    /// What the live command says at its end.
+    /// Shows what the live command prints at its end.
     fn end(&self, args: &Recording, end: &End, output: &mut Output) -> Result<bool, OutputError> {
         if args.sink.json {
             for line in &end.reports {

@@ -1,4 +1,4 @@
-//! `stack`: who called, by count or by time spent.
+//! `stack`: the callers of functions, by number of hits or by time spent.
 //!
 //! Invariants: RUN-1 as for `count`.
 
@@ -18,7 +18,7 @@ use crate::report::{Renderer as _, json};
 /// How often rings are emptied.
 const ROUND: Duration = Duration::from_millis(2);
 
-/// Runs it.
+/// Runs `stack`.
 pub(crate) fn run(args: &Stacks) -> Result<Outcome, Failure> {
     if args.run.dry_run {
         return super::list::show(&args.ends.of(trace::builder(&args.run)), args.time, &args.run.sink);
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Stacks) -> Result<Outcome, Failure> {
     stage.end(finished, told)
 }
 
-/// Until something ends the run.
+/// Collects stacks until something ends the run.
 fn follow(
     args: &Stacks,
     session: &mut Session,
@@ -44,7 +44,7 @@ fn follow(
     mut page: Option<&mut Html>,
 ) -> Result<(), OutputError> {
     let end = args.run.duration.map(|duration| Instant::now() + duration);
-    // Stacks themselves are told at the end.
+    // The stacks themselves are shown at the end.
     let interval = args.run.interval.filter(|_| args.run.sink.json || page.is_some());
     let mut next = interval.map(|interval| Instant::now() + interval);
     loop {
@@ -67,7 +67,7 @@ fn follow(
     }
 }
 
-/// The stacks.
+/// Writes the stacks.
 fn close(
     args: &Stacks,
     finished: &Finished,

@@ -1,8 +1,10 @@
-//! What every run of a session shares: how it begins, and what is told and waited for when all is detached.
+//! What every run of a session shares: its begin, and what is reported and waited for when everything is
+//! detached.
 //!
-//! In: a command line's run, and who starts its session. Out: the session, with the signals that end it and the place for its reports; at its
-//! end an exit status. Invariants: STG-1 signals are caught and the output is open before any process is touched; STG-2 signals are caught before there
-//! is another thread, which would get them. Does not: follow the session.
+//! In: a command line's run, and a function that starts its session. Out: the session, with the signals that
+//! end it and the output for its reports; at its end an exit status. Invariants: STG-1 signals are caught and
+//! the output is open before any process is touched; STG-2 signals are caught before there is another thread,
+//! which could receive them. Does not: follow the session.
 
 use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
 
@@ -18,11 +20,11 @@ use crate::report::{json, summary};
 pub(crate) struct Stage {
     /// Signals that end it.
     pub(crate) interrupts: Interrupts,
-    /// Where reports go.
+    /// The output for reports.
     pub(crate) output: Output,
-    /// Notices and the summary are said.
+    /// Whether notices and the summary are printed.
     pub(crate) talkative: bool,
-    /// What reports are.
+    /// The format of reports.
     format: Format,
 }
 
@@ -37,7 +39,7 @@ pub(crate) fn begin(
 }
 
 impl Stage {
-    /// Touches no process.
+    /// Opens what a run needs; touches no process.
     pub(crate) fn open(run: &Run) -> Result<Self, Failure> {
         let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
         let interrupts = Interrupts::new().map_err(failed)?;
@@ -46,7 +48,7 @@ impl Stage {
         let talkative = !(sink.quiet || sink.json && output.is_stderr());
         Ok(Self { interrupts, output, talkative, format: sink.format })
     }
-    /// Starts the session, and says what it says.
+    /// Starts the session, and prints its notices.
     pub(crate) fn start(
         &mut self,
         run: &Run,
@@ -59,7 +61,7 @@ impl Stage {
         }
         Ok(session)
     }
-    /// The last that is told: into the file, where that is for people.
+    /// Prints the summary; into the file if that holds text for people.
     pub(crate) fn summary(&mut self, finished: &Finished) -> Result<(), OutputError> {
         if self.format == Format::Json {
             self.output.print(&json::unprobed(&finished.summary.unprobed))?;
@@ -74,10 +76,12 @@ impl Stage {
         }
         Ok(())
     }
-    /// What the run comes to, all having been told or not; waits for a launched command, whose status it is then, whatever became of the probes.
+    /// Returns the outcome of the run; `told` is the result of its reports. If they were written, it waits
+    /// for a launched command and returns that command's status, whatever became of the probes.
     pub(crate) fn end(self, finished: Finished, told: Result<(), OutputError>) -> Result<Outcome, Failure> {
         let outcome = match told {
-            // Said among the notices, as what was killed is; a launched command's status is its own.
+            // The notices already name what was not undone or was killed. A launched command's status takes
+            // precedence.
             _ if finished.summary.undone + finished.summary.killed > 0 && finished.command.is_none() => {
                 Outcome::Failed
             }
@@ -94,7 +98,7 @@ impl Stage {
         match (finished.nothing, outcome) {
             (Some(nothing), Outcome::Done) => Err(nothing.into()),
             (Some(nothing), Outcome::Command(_)) => {
-                // Only JSON goes to a stream of JSON.
+                // A stream of JSON must contain nothing else.
                 if !(self.format == Format::Json && self.output.is_stderr()) {
                     say(&format!("trapline: {nothing}"));
                 }

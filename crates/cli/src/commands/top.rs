@@ -1,6 +1,6 @@
-//! `top`: a table that is drawn again and again, on a terminal; lines elsewhere.
+//! `top`: a table that is redrawn continually on a terminal; lines elsewhere.
 //!
-//! Invariants: RUN-1 as for `count`; TOP-2 the terminal is given back before anything is printed on it.
+//! Invariants: RUN-1 as for `count`; TOP-2 the terminal is restored before anything is printed on it.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::top::model::Model;
 use crate::top::screen::{self, Screen};
 use crate::top::view::{Deed, View};
 
-/// Runs it.
+/// Runs `top`.
 pub(crate) fn run(args: &Top) -> Result<Outcome, Failure> {
     let sink = &args.run.sink;
     if args.run.dry_run {
@@ -50,7 +50,7 @@ fn start(builder: Builder, timed: bool) -> Result<Session, Error> {
     if timed { builder.latency() } else { builder.count() }
 }
 
-/// On a terminal.
+/// Runs it on a terminal.
 fn live(args: &Top) -> Result<Outcome, Failure> {
     let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
     let interrupts = Interrupts::new().map_err(failed)?;
@@ -70,7 +70,7 @@ fn live(args: &Top) -> Result<Outcome, Failure> {
     let Table { model, screen, .. } = table;
     drop(screen);
     if let Some(error) = broken {
-        // A terminal that hung up.
+        // The terminal has hung up.
         return if is_gone(&error) { Ok(Outcome::Done) } else { Err(lost(error).into()) };
     }
     notices.retain(|notice| !finished.summary.notices.contains(notice));
@@ -85,12 +85,12 @@ fn lost(source: io::Error) -> OutputError {
     OutputError::Write { file: "the terminal".to_owned(), source }
 }
 
-/// As [`Output::print`] tells it for a stream.
+/// Whether an error means that the terminal is gone, judged as [`Output::print`] does for a stream.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(5 | 32)) || error.kind() == io::ErrorKind::UnexpectedEof
 }
 
-/// What is on the screen.
+/// The table on the screen.
 struct Table<'a> {
     args: &'a Top,
     model: Model,
@@ -99,7 +99,7 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Until something ends the run.
+    /// Redraws until something ends the run.
     fn follow(&mut self, session: &mut Session, interrupts: &Interrupts) -> io::Result<()> {
         let tick = if self.args.run.follow { FOLLOW_TICK } else { TICK };
         let end = self.args.run.duration.map(|duration| Instant::now() + duration);
@@ -140,7 +140,7 @@ impl Table<'_> {
     }
 }
 
-/// The whole run, as lines, where the prompt will be.
+/// Prints the whole run as lines, where the prompt will be.
 fn close(args: &Top, model: Model, notices: &[String], finished: &Finished) -> Result<(), OutputError> {
     notices.iter().filter(|_| !args.run.sink.quiet).for_each(|notice| say(&format!("trapline: {notice}")));
     let mut lines = Lines::after(model, args.timed, args.sort);

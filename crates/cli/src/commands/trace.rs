@@ -1,7 +1,7 @@
 //! What `count` and `lat` share: reports at intervals.
 //!
-//! Invariants: RUN-1 whatever ends the run (time, Ctrl-C, SIGTERM, a gone terminal or reader, a full disk, the target's
-//! end), the target is detached before anything else is written or waited for.
+//! Invariants: RUN-1 whatever ends the run (time, Ctrl-C, SIGTERM, a terminal or reader that is gone, a full
+//! disk, the target's end), the target is detached before anything else is written or waited for.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::serve::outlets::Outlets;
 
 /// How often new mappings and ended processes are looked for.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
-/// The same when programs are followed: each executed one waits for it at its entry point.
+/// The same interval when programs are followed: each executed program waits for it at its entry point.
 pub(crate) const FOLLOW_TICK: Duration = Duration::from_millis(2);
 
 /// The session that a command line describes.
@@ -26,7 +26,7 @@ pub(crate) fn builder(run: &Run) -> Builder {
     builder.strict(run.strict).faults_are_fatal(run.faults_are_fatal).follow(run.follow)
 }
 
-/// The command line, for reports that say what they are of.
+/// The command line, for reports that show it.
 pub(crate) fn typed() -> String {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     words.join(" ")
@@ -51,7 +51,7 @@ pub(crate) fn trace(
     stage.end(finished, told.and(sent))
 }
 
-/// Until something ends the run.
+/// Prints reports until something ends the run.
 fn watch(
     run: &Run,
     session: &mut Session,
@@ -75,7 +75,7 @@ fn watch(
                 output.print(&head(run, time.as_deref()))?;
                 output.print(&renderer.report(&report, true, time.as_deref()))?;
             }
-            // Skip what was missed instead of catching up in a burst.
+            // Skip the intervals that were missed, rather than catch up in a burst.
             let missed = now.duration_since(due).as_nanos() / interval.as_nanos().max(1);
             next = Some(due + interval * (u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1)));
         }

@@ -1,6 +1,7 @@
-//! `watch`: who accesses a place, when, and what was there before and after.
+//! `watch`: which code accesses a variable, when, and its value before and after.
 //!
-//! Invariants: RUN-1 as for `count`: whatever ends the run, everything is disarmed before the last of it is written.
+//! Invariants: RUN-1 as for `count`: whatever ends the run, everything is disarmed before the last of it is
+//! written.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +17,12 @@ use crate::report::watch_json;
 
 /// How often accesses are looked for.
 const ROUND: Duration = Duration::from_millis(20);
-/// How often processes are asked whether they live.
+/// How often to check whether the processes live.
 const ALIVE: Duration = Duration::from_millis(100);
-/// Arming that takes longer is told about, and then this often.
+/// If arming takes longer than this, a message says so, and repeats at this interval.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Runs it.
+/// Runs `watch`.
 pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
     let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
     let interrupts = Interrupts::new().map_err(failed)?;
@@ -83,12 +84,12 @@ struct Report<'a> {
     begun: Instant,
     /// Time of the first event.
     start_ns: Option<u64>,
-    /// `--until` held.
+    /// Whether the condition of `--until` has held.
     ended: bool,
 }
 
 impl Report<'_> {
-    /// Until something ends the run.
+    /// Prints accesses until something ends the run.
     fn follow(
         &mut self,
         session: &mut WatchSession,
@@ -130,7 +131,7 @@ impl Report<'_> {
             }
         }
     }
-    /// What was run by exec, and what is watched in it.
+    /// Prints which programs processes have executed, and what is watched in them.
     fn tell_programs(&mut self, session: &mut WatchSession, output: &mut Output) -> Result<(), OutputError> {
         for program in session.take_programs() {
             let new = &session.watched()[program.watched.clone()];
@@ -143,7 +144,7 @@ impl Report<'_> {
         }
         Ok(())
     }
-    /// Filters, counts and prints, up to the one that ends the run.
+    /// Filters, counts and prints accesses, up to the one that ends the run.
     fn show(&mut self, events: Vec<Accessed>, output: &mut Output) -> Result<(), OutputError> {
         let mut text = String::new();
         for one in events {
@@ -174,7 +175,7 @@ impl Report<'_> {
         }
         if text.is_empty() { Ok(()) } else { output.print(&text) }
     }
-    /// The last accesses, and the summary.
+    /// Prints the last accesses, and the summary.
     fn close(
         &mut self,
         rest: Vec<Accessed>,

@@ -1,6 +1,6 @@
-//! A program of our own to show things on: built with the system's C compiler, run, and cleaned up.
+//! A sample program of our own: built with the system's C compiler, run, and removed.
 //!
-//! Invariants: DEMO-1 program and directory are gone when a [`Sample`] is dropped, unless it was told to keep them.
+//! Invariants: DEMO-1 program and directory are gone when a [`Sample`] is dropped, unless `keep` is set.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -45,7 +45,7 @@ impl Sample {
     pub(crate) fn program(&self) -> PathBuf {
         self.dir.join("sample")
     }
-    /// Starts it: serving, or timing calls of `hot`.
+    /// Starts it, to serve requests or to time calls of `hot`.
     pub(crate) fn run(&self, measuring: bool) -> Result<SampleRun, String> {
         let mut command = Command::new(self.program());
         if measuring {
@@ -66,7 +66,7 @@ impl Sample {
 impl Drop for Sample {
     fn drop(&mut self) {
         if !self.keep {
-            // What cannot be removed stays in the temporary directory, which is the system's to clean.
+            // What cannot be removed stays in the temporary directory, which the system cleans.
             drop(fs::remove_dir_all(&self.dir));
         }
     }
@@ -89,8 +89,8 @@ impl SampleRun {
         self.lines.as_mut()?.read_line(&mut line).ok()?;
         Some(line.trim().to_owned())
     }
-    /// Nanoseconds per call of `hot`: the median of a few rounds asked for now, of which the first are left out; rounds that
-    /// take far longer than they should (on a busy machine) are fewer.
+    /// Nanoseconds per call of `hot`: the median of a few rounds made now, without the first ones. Fewer
+    /// rounds are made if they take far longer than they should, on a busy machine.
     pub(crate) fn measured(&mut self) -> Option<f64> {
         const WARM: usize = 3;
         const ROUNDS: usize = 15;
@@ -115,7 +115,7 @@ impl SampleRun {
 
 impl Drop for SampleRun {
     fn drop(&mut self) {
-        // It may have ended; both are then without effect.
+        // It may have ended already; then both have no effect.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,4 +1,5 @@
-//! A line for each call: for people, as JSON (docs/guide/json.md), or as a row of comma-separated values (RFC 4180).
+//! A line for each call: for people, as JSON (docs/guide/json.md), or as a row of comma-separated values (RFC
+//! 4180).
 //!
 //! In: calls, and the signatures that were typed. Out: text. Does not: sort, count, write.
 
@@ -14,21 +15,21 @@ use super::visible;
 use super::{digits, text};
 use crate::args::types::{Parameter, Signature, Type, Value};
 
-/// Which signature a function's values have.
+/// The signatures by which functions' values are shown.
 #[derive(Debug)]
 pub(crate) struct Signatures<'a> {
     probes: &'a [(ProbeSpec, Option<Signature>)],
-    /// By probe text; looked up once.
+    /// The signature for each probe text, looked up once.
     known: HashMap<String, Option<&'a Signature>>,
 }
 
-/// How calls are shown, line by line.
+/// How calls are written, line by line.
 #[derive(Debug)]
 pub(crate) struct Shown<'a> {
     signatures: Signatures<'a>,
     format: Format,
     timestamps: bool,
-    /// Columns of arguments, in a table.
+    /// Number of columns for arguments, in a table.
     columns: usize,
     begun: bool,
     /// The last call's function, and its signature.
@@ -57,7 +58,7 @@ struct Row<'a> {
 struct Argument<'a> {
     name: &'a str,
     value: Value,
-    /// An enumeration's name of it.
+    /// The name that an enumeration gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -70,7 +71,7 @@ impl<'a> Signatures<'a> {
     pub(crate) fn new(probes: &'a [(ProbeSpec, Option<Signature>)]) -> Self {
         Self { probes, known: HashMap::new() }
     }
-    /// The first that was typed for a function of one of its names.
+    /// The first signature that was typed for any of the function's names.
     pub(crate) fn of(&mut self, site: &Site) -> Option<&'a Signature> {
         if let Some(known) = self.known.get(&site.probe) {
             return *known;
@@ -91,7 +92,7 @@ impl<'a> Shown<'a> {
         let columns = widths.max().unwrap_or(0);
         Self { signatures: Signatures::new(probes), format, timestamps, columns, begun: false, last: None }
     }
-    /// One call, at the end of what was shown before.
+    /// Appends one call's line to `out`.
     pub(crate) fn line(&mut self, call: &Call, out: &mut Vec<u8>) {
         let signature = match &self.last {
             Some((site, signature)) if Arc::ptr_eq(site, &call.site) => *signature,
@@ -108,7 +109,7 @@ impl<'a> Shown<'a> {
             _ => plain(out, call, signature, self.timestamps),
         }
     }
-    /// A row, and before the first one the header.
+    /// One row, preceded by the header if it is the first.
     fn row(&mut self, call: &Call, signature: Option<&Signature>) -> String {
         const HEAD: [&str; 7] = ["time_ns", "pid", "tid", "probe", "how", "ret", "dur_ns"];
         let mut to = csv::Writer::from_writer(Vec::new());
@@ -139,8 +140,9 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Which of some specifications a site was found by, with their numbers. Two files may have functions of one name. So those that name the
-/// site's file go first, then those that name none, then others, whose file may be another path to it.
+/// The specifications that found a site, with their numbers. Two files may have functions of one name. So
+/// specifications that name the site's file win over those that name no file. Those win over others, whose
+/// file may be another path to the site's.
 pub(crate) fn asked_for<'a, 'b, T>(
     all: &'a [(ProbeSpec, T)],
     site: &'b Site,
@@ -149,7 +151,8 @@ pub(crate) fn asked_for<'a, 'b, T>(
     all.iter().enumerate().filter(move |(_, (spec, _))| best.is_some() && nearness(spec, site) == best)
 }
 
-/// Whether a site has a name that was asked for, and how sure it is that its file is meant too.
+/// Whether a specification has a name of the site, and how certain it is that the site's file is meant: 2 if
+/// it names that file, 1 if it names none, 0 otherwise.
 pub(crate) fn nearness(spec: &ProbeSpec, site: &Site) -> Option<u8> {
     let mut names = [&site.probe, &site.label].into_iter().chain(&site.aliases);
     names.any(|name| spec.means(name)).then(|| {
@@ -196,7 +199,7 @@ fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestam
             shown(out, value, Some(returned), || value.show(returned));
             took(out, call);
         }
-        // It is not where it is looked for.
+        // The value is not in the register where it is looked for.
         (How::Returned, None) => {
             out.extend_from_slice(b" = ?");
             took(out, call);
@@ -210,7 +213,7 @@ fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestam
     out.push(b'\n');
 }
 
-/// A value that is no more than a number, by its digits; else as `other` says.
+/// Writes a value by its digits if it is just a number, otherwise as `other` shows it.
 fn shown(out: &mut Vec<u8>, shown: &Type, raw: Option<u64>, other: impl FnOnce() -> String) {
     match (shown, raw) {
         (Type::Hex, Some(raw)) => digits::hex(out, raw),
@@ -219,7 +222,7 @@ fn shown(out: &mut Vec<u8>, shown: &Type, raw: Option<u64>, other: impl FnOnce()
     }
 }
 
-/// An integer as wide as its type; false for what is none.
+/// Writes an integer as wide as its type; returns false for any other type.
 fn number(out: &mut Vec<u8>, shown: &Type, raw: u64) -> bool {
     let unused = |bits: u8| 64_u32.saturating_sub(bits.into()).min(63);
     match *shown {
@@ -234,7 +237,7 @@ fn number(out: &mut Vec<u8>, shown: &Type, raw: u64) -> bool {
 
 fn took(out: &mut Vec<u8>, call: &Call) {
     if let Some(took) = call.took {
-        // It goes on as another function.
+        // The call goes on as another function, so its duration is only known to be at least this.
         let at_least = if call.how == How::TailCall { ">= " } else { "" };
         out.extend_from_slice(b" <");
         out.extend_from_slice(at_least.as_bytes());
@@ -245,13 +248,13 @@ fn took(out: &mut Vec<u8>, call: &Call) {
     }
 }
 
-/// A row of numbers alone; false, and nothing, where there is anything else.
+/// Writes a row that holds only numbers. Returns false and writes nothing if it holds anything else.
 fn numbers(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, columns: usize) -> bool {
     let start = out.len();
     let parameters = signature.map_or(&[][..], |signature| &signature.parameters);
     let value = value_type(signature);
     let plain = |text: &str| !text.bytes().any(|byte| matches!(byte, b'"' | b',' | b'\r' | b'\n'));
-    // In a table pointers are numbers as well.
+    // In a table pointers are numbers too.
     let cell = |out: &mut Vec<u8>, shown: &Type, raw: u64| match shown {
         Type::Hex => {
             digits::decimal(out, raw);
@@ -306,7 +309,7 @@ fn json(call: &Call, signature: Option<&Signature>) -> String {
     })
 }
 
-/// How a call ended, as one word.
+/// The end of a call as one word.
 const fn how(how: How) -> &'static str {
     match how {
         How::Entered => "entered",
@@ -316,7 +319,7 @@ const fn how(how: How) -> &'static str {
     }
 }
 
-/// How what is returned is shown.
+/// The type by which a returned value is shown.
 pub(super) fn value_type(signature: Option<&Signature>) -> &Type {
     signature.and_then(|signature| signature.value.as_ref()).unwrap_or(&Type::Hex)
 }

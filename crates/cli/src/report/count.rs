@@ -1,4 +1,5 @@
-//! The table of `count`: most hits last interval first, functions without a hit left out and counted.
+//! The table of `count`: most hits of the last interval first. Functions without a hit are left out and
+//! counted.
 
 use trapline::{By, Count, ProcessReport, Share, Whose};
 
@@ -6,10 +7,11 @@ use super::number::{grouped, plural, rate};
 use super::table::{Align, Table};
 use super::visible;
 
-/// Most rows of the live table; the final one shows all.
+/// Limit for the rows of the live table; the final one shows all.
 const LIVE_ROWS: usize = 40;
 
-/// Renders one process. `live` reports show what happened since the last one first, and at most a screenful.
+/// Renders one process. A `live` report begins with what happened since the last one, and is at most a
+/// screenful.
 pub(crate) fn text(report: &ProcessReport, by: Option<By>, live: bool) -> String {
     let seconds = if live { report.delta_seconds } else { report.seconds };
     let hits_of = |count: &Count| if live { count.delta } else { count.hits };
@@ -52,7 +54,7 @@ fn columns(by: Option<By>) -> Vec<(&'static str, Align)> {
     columns
 }
 
-/// One row for each share with hits; one for all where they are not split.
+/// One row for each share with hits; one row for all hits where they are not split.
 fn rows(count: &Count, live: bool, seconds: f64, by: Option<By>) -> Vec<Vec<String>> {
     let per_second = |hits: u64| if seconds > 0.0 { rate(hits as f64 / seconds) } else { "-".to_owned() };
     let row = |hits: u64, whose: Vec<String>| {
@@ -75,7 +77,7 @@ fn rows(count: &Count, live: bool, seconds: f64, by: Option<By>) -> Vec<Vec<Stri
     vec![row(if live { count.delta } else { count.hits }, vec!["-".to_owned(); nobody])]
 }
 
-/// The cells between rate and function.
+/// The cells between rate and function: the CPU, thread or name that the hits belong to.
 fn whose(whose: &Whose, by: Option<By>) -> Vec<String> {
     let name = |comm: &Option<String>| comm.clone().unwrap_or_else(|| "?".to_owned());
     match whose {

@@ -1,13 +1,13 @@
-//! `count` and `lat` as comma-separated values (RFC 4180): a header, then a row for each site, process and report, with the names
-//! and numbers of docs/guide/json.md. With `--by` a row for each share.
+//! `count` and `lat` as comma-separated values (RFC 4180): a header, then a row for each site, process and
+//! report. Names and numbers are those of docs/guide/json.md. With `--by` there is a row for each share.
 //!
-//! In: reports. Out: text. Does not: repeat what was refused or missed; the summary and `--json` do.
+//! In: reports. Out: text. Does not: repeat what was refused or missed; the summary and `--json` report that.
 
 use trapline::{By, Count, ProcessReport, Share, Site, Times, Whose};
 
 use super::Renderer;
 
-/// Rows as they come; the header first.
+/// Writes rows as reports come; the header first.
 #[derive(Debug)]
 pub(crate) struct Csv {
     by: Option<By>,
@@ -34,11 +34,11 @@ const LAT: &[&str] = &[
 ];
 
 impl Csv {
-    /// For `count`.
+    /// Makes the writer for `count`.
     pub(crate) const fn count(by: Option<By>, timestamps: bool) -> Self {
         Self { by, timed: false, timestamps, begun: false }
     }
-    /// For `lat`.
+    /// Makes the writer for `lat`.
     pub(crate) const fn lat(timestamps: bool) -> Self {
         Self { by: None, timed: true, timestamps, begun: false }
     }
@@ -60,7 +60,7 @@ impl Csv {
         };
         match (self.by, &count.shares[..]) {
             (None, _) => vec![numbers(count.hits, count.delta).to_vec()],
-            // Counted by the kernel, and not split.
+            // The kernel counted these hits, and they are not split.
             (Some(_), []) => {
                 let whole = Share { whose: Whose::Other, hits: count.hits, delta: count.delta };
                 vec![row(&whole)]
@@ -106,7 +106,7 @@ fn lat_row(times: &Times) -> Vec<String> {
     numbers.chain([times.max_ns]).map(|number| number.to_string()).collect()
 }
 
-/// The cells before the numbers; empty for all others' hits.
+/// The cells before the numbers; empty for hits of all others.
 fn whose(whose: &Whose, by: Option<By>) -> Vec<String> {
     let name = |comm: &Option<String>| comm.clone().unwrap_or_default();
     match whose {

@@ -1,17 +1,18 @@
-//! Numbers as text, where there are millions of them a second.
+//! Numbers as text, where millions are written each second.
 //!
-//! In: numbers. Out: their digits, at the end of a buffer, as `format!` would write them. Does not: allocate more than the buffer.
+//! In: numbers. Out: their digits, at the end of a buffer, as `format!` would write them. Does not: allocate
+//! anything but the buffer's growth.
 
 const PAIRS: &[u8; 200] = b"00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
 /// Digits of the largest number.
 const MOST: usize = 20;
 
-/// `{}`
+/// As `{}`.
 pub(super) fn decimal(out: &mut Vec<u8>, number: u64) {
     padded(out, number, 1, b' ');
 }
 
-/// The same with a sign.
+/// As `{}` of a signed number.
 pub(super) fn signed(out: &mut Vec<u8>, number: i64) {
     if number < 0 {
         out.push(b'-');
@@ -19,7 +20,7 @@ pub(super) fn signed(out: &mut Vec<u8>, number: i64) {
     decimal(out, number.unsigned_abs());
 }
 
-/// `{:>width$}`, or `{:0width$}`.
+/// As `{:>width$}`, or as `{:0width$}` with `with` = `'0'`.
 pub(super) fn padded(out: &mut Vec<u8>, mut number: u64, width: usize, with: u8) {
     let mut digits = [with; MOST];
     let mut at = MOST;
@@ -39,7 +40,7 @@ pub(super) fn padded(out: &mut Vec<u8>, mut number: u64, width: usize, with: u8)
     out.extend_from_slice(&digits[at.min(MOST.saturating_sub(width))..]);
 }
 
-/// `{:#x}`
+/// As `{:#x}`.
 pub(super) fn hex(out: &mut Vec<u8>, number: u64) {
     let count = (64 - number.leading_zeros()).div_ceil(4).max(1);
     out.extend_from_slice(b"0x");

@@ -1,23 +1,23 @@
-//! What a file is written as, by its suffix.
+//! The format of a file, chosen by its suffix.
 //!
-//! In: `--json`, the name behind `-o`, what a verb can write. Out: one format, or why none. A suffix that is no format's is text,
-//! as without one. Does not: write, open, or look at a file.
+//! In: `--json`, the name behind `-o`, the formats that a verb can write. Out: one format, or why there is
+//! none. Any other suffix means text, as no suffix does. Does not: write, open, or look at a file.
 
 use std::path::Path;
 
-/// What reports are written as.
+/// The formats of reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Format {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// One object a line, docs/guide/json.md.
+    /// One JSON object a line, docs/guide/json.md.
     Json,
-    /// RFC 4180, with a header.
+    /// Comma-separated values with a header, RFC 4180.
     Csv,
-    /// One page that loads nothing.
+    /// One HTML page that loads nothing else.
     Html,
-    /// A line for each stack.
+    /// Folded stacks: a line for each stack.
     Folded,
     /// A picture.
     Svg,
@@ -25,11 +25,11 @@ pub(crate) enum Format {
     Pprof,
     /// A timeline for ui.perfetto.dev.
     Perfetto,
-    /// Records as they are, docs/guide/recordings.md.
+    /// Records as they were taken, docs/guide/recordings.md.
     Saved,
 }
 
-/// Suffixes, without the dot. The first is the one that messages name.
+/// Suffixes of each format, without the dot. Messages name the first one.
 const SUFFIXES: &[(Format, &[&str])] = &[
     (Format::Json, &["json", "jsonl", "ndjson"]),
     (Format::Csv, &["csv"]),
@@ -44,7 +44,7 @@ const SUFFIXES: &[(Format, &[&str])] = &[
 /// Why a file cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormatError {
-    /// Another verb's format.
+    /// The format belongs to another verb.
     #[error(
         "-o {file}: .{suffix} is nothing that this command writes; take {offered}, or any other name for text"
     )]
@@ -53,10 +53,10 @@ pub(crate) enum FormatError {
         file: String,
         /// Its suffix.
         suffix: &'static str,
-        /// Suffixes that would do.
+        /// The suffixes that this verb accepts.
         offered: String,
     },
-    /// Two formats at once.
+    /// Two formats were requested.
     #[error("--json and -o {file} ask for different formats; leave one of them out")]
     Twice {
         /// The file.

@@ -1,8 +1,12 @@
 //! Call trees: what a function's calls called, added up or call by call.
 //!
-//! In: calls of all functions, about in the order in which they end. Out: trees, as text or JSON (docs/guide/json.md). Invariants: TREE-1 a call's
-//! parent is the innermost call of its thread that holds it in time, whichever of them was told first; TREE-2 every call told is in a tree or
-//! counted as left out. Memory is bounded by [`KEPT`]. Does not: write.
+//! In: calls of all functions, roughly in the order in which they end. Out: trees, as text or JSON
+//! (docs/guide/json.md). Invariants:
+//! - TREE-1 a call's parent is the innermost call of its thread that encloses it in time, whichever of the
+//!   two was reported first;
+//! - TREE-2 every reported call is in a tree, or counted as left out.
+//!
+//! Memory is bounded by [`KEPT`]. Does not: write.
 
 use std::collections::HashMap;
 
@@ -14,10 +18,10 @@ use super::json::{SCHEMA, line};
 use super::number::{duration, grouped};
 use crate::report::visible;
 
-/// Most calls kept of one thread before those that are over are added up.
+/// Limit for the calls kept of one thread. Beyond it, the older half of its outermost calls is added up.
 const KEPT: usize = 1 << 18;
 
-/// One call, with the calls in it.
+/// One call, with the calls that it made.
 #[derive(Debug)]
 struct Node {
     begin: u64,
@@ -32,7 +36,7 @@ impl Node {
     }
 }
 
-/// Calls of one function at one place of the tree.
+/// The sum of the calls of one function at one position in the tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Sum {
     label: u32,
@@ -61,7 +65,7 @@ struct Object<'a> {
     goroutines: bool,
 }
 
-/// A thread's calls that are not yet below another.
+/// A thread's calls that are not yet below another call.
 #[derive(Debug, Default)]
 struct Forest {
     trees: Vec<Node>,
@@ -71,19 +75,19 @@ struct Forest {
 /// The trees of all threads.
 #[derive(Debug)]
 pub(crate) struct Trees<'a> {
-    /// The first is the root's.
+    /// The probes; the first one is the root's.
     probes: &'a [ProbeSpec],
     depth: usize,
-    /// Each call by itself.
+    /// Whether each call is shown by itself.
     each: bool,
     labels: Vec<String>,
     numbers: HashMap<String, (u32, bool)>,
     roots: Vec<bool>,
     threads: HashMap<(u32, u32), Forest>,
     sums: HashMap<u32, Vec<Sum>>,
-    /// Calls that were below no call of the function, or not seen to end.
+    /// Calls outside of any call of the root function, and calls that were not seen to end; by process.
     left_out: HashMap<u32, u64>,
-    /// Processes whose calls change threads.
+    /// Processes in which a call may move from thread to thread.
     goroutines: Vec<u32>,
 }
 
@@ -102,11 +106,11 @@ impl<'a> Trees<'a> {
             goroutines: Vec::new(),
         }
     }
-    /// Says of these processes that their calls may change threads, by which trees are told apart.
+    /// Notes processes in which a call may move from thread to thread, although trees are built by thread.
     pub(crate) fn note_goroutines(&mut self, pids: Vec<u32>) {
         self.goroutines = pids;
     }
-    /// Takes calls; gives the text of those that are over, where each is shown.
+    /// Takes calls. Returns the text of those that are over, if each is shown by itself.
     pub(crate) fn add(&mut self, calls: &[Call]) -> String {
         let mut out = String::new();
         for call in calls {
@@ -129,7 +133,7 @@ impl<'a> Trees<'a> {
         }
         out
     }
-    /// There will be no more calls.
+    /// Takes note that no more calls will come; returns the text of those that are left.
     pub(crate) fn end(&mut self) -> String {
         let mut out = String::new();
         let mut threads: Vec<_> = self.threads.drain().collect();
@@ -149,13 +153,14 @@ impl<'a> Trees<'a> {
         self.roots.push(is_root);
         number
     }
-    /// Whether calls of a site begin trees. One that another probe names by its file is not the root's of another file.
+    /// Whether calls of a site begin trees. If another probe names the site's file and the root's probe does
+    /// not match that file, they do not.
     fn is_root(&self, site: &Site) -> bool {
         let Some((root, below)) = self.probes.split_first() else { return false };
         let named = || below.iter().filter_map(|probe| nearness(probe, site)).any(|nearness| nearness > 0);
         nearness(root, site).is_some_and(|nearness| nearness > 0 || !named())
     }
-    /// Adds up the outermost calls of the function in these trees.
+    /// Adds up the outermost calls of the root function in these trees.
     fn take(&mut self, thread: (u32, u32), trees: Vec<Node>, out: &mut String) {
         for node in trees {
             if self.roots[node.label as usize] {
@@ -169,7 +174,7 @@ impl<'a> Trees<'a> {
             }
         }
     }
-    /// One call as uftrace replays it.
+    /// One call in the form in which uftrace replays it.
     fn draw(&self, node: &Node, tid: u32, depth: usize, out: &mut String) {
         let (label, took) = (&self.labels[node.label as usize], duration(node.end - node.begin));
         let indent = "  ".repeat(depth);
@@ -182,7 +187,7 @@ impl<'a> Trees<'a> {
         below.iter().for_each(|node| self.draw(node, tid, depth + 1, out));
         out.push_str(&format!("{took:>10} [{tid:>7}] | {indent}}} /* {label} */\n"));
     }
-    /// What was added up of one process, as uftrace draws its graphs.
+    /// The sums of one process, in the form in which uftrace draws its graphs.
     pub(crate) fn text(&self, pid: u32, name: &str) -> String {
         let mut out = format!("{} ({pid})\n# total time  (calls) function\n", visible::name(name));
         let sums = self.sums.get(&pid).map_or(&[][..], Vec::as_slice);
@@ -241,7 +246,8 @@ impl<'a> Trees<'a> {
     }
 }
 
-/// Puts a call where it belongs among calls that lie apart and in order: into the one that holds it, around those that it holds.
+/// Inserts a call among calls that do not overlap and are in order: into the call that encloses it, and
+/// around those that it encloses.
 fn insert(among: &mut Vec<Node>, mut node: Node) {
     let from = among.partition_point(|other| other.end <= node.begin && other.begin < node.begin);
     if let Some(other) = among.get_mut(from)
@@ -251,7 +257,7 @@ fn insert(among: &mut Vec<Node>, mut node: Node) {
     {
         return insert(&mut other.below, node);
     }
-    // What overlaps (coroutines) is taken for one behind the other.
+    // A call that overlaps another (coroutines) is taken as following it.
     let inside = among[from..].iter().take_while(|other| other.begin >= node.begin && other.end <= node.end);
     let to = from + inside.count();
     node.below = among.splice(from..to, []).collect();
@@ -312,7 +318,7 @@ mod tests {
             call("leaf", 2, 12, 16),
             call("mid", 1, 11, 20),
             call("root", 1, 10, 40),
-            call("leaf", 1, 25, 30), // told a round late
+            call("leaf", 1, 25, 30), // reported a round late
             call("root", 1, 26, 29), // inside that leaf: recursion
             call("leaf", 1, 50, 60),
             call("root", 2, 10, 20),

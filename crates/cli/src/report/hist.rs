@@ -1,6 +1,6 @@
 //! Tables of `hist`: for people as bpftrace draws histograms, or as JSON (docs/guide/json.md).
 //!
-//! In: what was added up, in the target or here. Out: text. Does not: add up.
+//! In: aggregations, made in the target or in the reader. Out: text. Does not: aggregate.
 
 use serde::Serialize;
 use trapline::filter::Sort;
@@ -14,18 +14,20 @@ use super::visible;
 use crate::args::hist::{ByKey, Hist};
 use crate::args::types::Type;
 
-/// What was added up, and what keys mean that are no numbers.
+/// The aggregations, and the meaning of keys that are not numbers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sums {
     pub(crate) tallied: Vec<Tallied>,
-    /// Texts were added up here: what keys mean.
+    /// The texts that keys stand for, if the reader aggregated texts.
     pub(crate) texts: Option<Vec<String>>,
-    /// Process and site by process and site, part by part: whose the part is, where calls say that themselves; else empty.
+    /// The group-by key of each part, indexed by aggregation (process and site) and part. Empty where no
+    /// value of the calls is the group-by key.
     pub(crate) keys: Vec<Vec<What>>,
 }
 
 impl Sums {
-    /// Of what the target added up. Of keys there may be many: most hits first.
+    /// Takes what the target aggregated. Group-by keys can be many, so the parts with the most hits come
+    /// first.
     pub(crate) fn of_target(args: &Hist, mut tallied: Vec<Tallied>) -> Self {
         let Some(by) = &args.key else { return Self { tallied, ..Self::default() } };
         for one in &mut tallied {
@@ -38,16 +40,16 @@ impl Sums {
         let keys = tallied.iter().map(|one| one.parts.iter().map(|part| what(one, part)).collect()).collect();
         Self { tallied, texts: None, keys }
     }
-    /// What the calls of a site's part say, where they are told apart by that.
+    /// The group-by key of a part of a site's aggregation, if a value of the calls is one.
     fn key(&self, site: usize, part: usize) -> Option<&What> {
         self.keys.get(site).and_then(|keys| keys.get(part))
     }
 }
 
-/// What a row is of.
+/// What a row stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Values from the first on, below the second; open where there is none.
+    /// Values from the first on and below the second; open where there is `None`.
     Range(Option<i128>, Option<i128>),
     Value(i128),
     Text(String),
@@ -56,8 +58,8 @@ pub(crate) enum What {
 type Row = (What, u64);
 
 impl What {
-    /// A word by its type; where that is not known a number, of which `unsigned` says whether it can be below 0. Arguments were widened as
-    /// their types say: signed ones are negative where their high bit is set.
+    /// A word in its type. Where the type is not known it is a number, and `unsigned` excludes negative ones.
+    /// Arguments were widened according to their types, so signed ones are negative if their high bit is set.
     pub(crate) fn of(word: u64, shown: Option<&Type>, unsigned: bool) -> Self {
         let signed = shown.map_or(!unsigned, |shown| shown.int().is_some_and(|int| int.signed));
         Self::Value(if signed { word.cast_signed().into() } else { word.into() })
@@ -96,7 +98,7 @@ struct PartRow<'a> {
     cpu: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tid: Option<u32>,
-    /// Null where it is not known.
+    /// Null where the name is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     comm: Option<Option<&'a str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,7 +123,7 @@ enum Shown {
     Text(String, u64),
 }
 
-/// One process.
+/// Renders one process.
 pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
     let mut out = format!("{} ({}), {:.2} s\n", visible::name(&report.name), report.pid, report.seconds);
     let mut quiet = 0;
@@ -156,7 +158,8 @@ pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
     out
 }
 
-/// Hits that a filter kept back, in the target or here, and those about which no return decided.
+/// Hits that a filter rejected, in the target or in the reader, and hits of calls that did not return, so
+/// that the filter could not decide.
 fn filtered(tallied: &Tallied, report: &ProcessReport) -> u64 {
     let count = report.counts.iter().find(|count| count.site.probe == tallied.site.probe);
     let filtered = count.and_then(|count| count.filtered);
@@ -241,25 +244,26 @@ fn part_row<'a>(args: &Hist, sums: &Sums, site: &Site, part: &'a Part, key: Opti
 }
 
 impl ByKey {
-    /// How a site's key is shown, if it is no more than an argument or what is returned.
+    /// The type by which a site's group-by key is shown, if it is just an argument or the returned value.
     pub(crate) fn shown(&self, site: &Site) -> Option<&Type> {
         asked_for(&self.shown, site).next().and_then(|(_, (_, shown))| shown.as_ref())
     }
 }
 
-/// How a site's value is shown, if it is no more than an argument or what is returned.
+/// The type by which a site's value is shown, if it is just an argument or the returned value.
 fn shown<'a>(args: &'a Hist, site: &Site) -> Option<&'a Type> {
     asked_for(&args.shown, site).next().and_then(|(_, (_, shown))| shown.as_ref())
 }
 
-/// A part's rows: cells in their order, with the empty ones between; values and texts by hits, as many as were asked for.
+/// A part's rows. Histogram buckets come in their order, with the empty ones between them. Values and texts
+/// come by hits, as many as were requested.
 fn rows(args: &Hist, sums: &Sums, site: &Site, part: &Part) -> Vec<Row> {
     if args.sort != Sort::Each {
         let (Some((&first, _)), Some((&last, _))) = (part.hits.first_key_value(), part.hits.last_key_value())
         else {
             return Vec::new();
         };
-        // A scribbled key is shown alone.
+        // If the target has overwritten a key, it is far from the others, so no empty buckets are shown.
         let all: Vec<u64> =
             if last < 1 << 16 { (first..=last).collect() } else { part.hits.keys().copied().collect() };
         let hits = |cell| part.hits.get(&cell).copied().unwrap_or(0);
@@ -267,7 +271,7 @@ fn rows(args: &Hist, sums: &Sums, site: &Site, part: &Part) -> Vec<Row> {
     }
     let shown = shown(args, site);
     let told = sums.tallied.iter().find(|tallied| std::ptr::eq(&*tallied.site, site));
-    // Texts of keys are no values.
+    // Texts of group-by keys are not values.
     let by_text = args.key.as_ref().is_some_and(|by| by.texts);
     let in_target = |key: u64| told.and_then(|tallied| tallied.texts.get(&key)).cloned();
     let what = |key: u64| match &sums.texts {
@@ -285,7 +289,7 @@ fn rows(args: &Hist, sums: &Sums, site: &Site, part: &Part) -> Vec<Row> {
     rows
 }
 
-/// What a cell holds.
+/// The values of a histogram bucket.
 fn range(sort: Sort, cell: u64) -> What {
     match sort {
         Sort::Linear { min, step, count } => {

@@ -5,10 +5,10 @@ use trapline::{Row, Spread};
 use super::number::binary;
 use crate::args::command::Shape;
 
-/// Columns of the fullest bar.
+/// Length of the fullest bar, in columns.
 const BAR: usize = 52;
 
-/// Draws a spread in the shape asked for.
+/// Draws a histogram in the requested shape.
 pub(crate) fn draw(spread: &Spread, shape: &Shape) -> String {
     let unit = shape.unit.nanos();
     match shape.linear {
@@ -27,7 +27,7 @@ fn range((low, high, _): Row, edge: impl Fn(u64) -> String) -> String {
     format!("[{}, {})", edge(low), edge(high))
 }
 
-/// A line for each row, with a bar; the fullest is as long as bars are.
+/// A line for each row, with a bar; the fullest row has a bar of the full length.
 pub(crate) fn bars(rows: impl Iterator<Item = (String, u64)>) -> String {
     let rows: Vec<(String, u64)> = rows.collect();
     let most = rows.iter().map(|row| row.1).max().unwrap_or(0).max(1);

@@ -1,11 +1,11 @@
 //! JSON lines, as docs/guide/json.md states them: one object a line, each with `type` and `schema`.
 //!
-//! Field order is part of the format: it is the order of the structs below.
+//! The order of fields is part of the format. It is the order of the structs' fields below.
 
 use serde::Serialize;
 use trapline::{By, Count, Late, Listed, ProcessReport, Returns, Row, Share, Times, Unprobed, Whose};
 
-/// Version of every object here.
+/// Schema version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -127,7 +127,7 @@ struct UnprobedRow<'a> {
     reason: &'a str,
 }
 
-/// An `unprobed` object for each.
+/// An `unprobed` object for each entry.
 pub(crate) fn unprobed(all: &[Unprobed]) -> String {
     let row = |one: &Unprobed| {
         line(&UnprobedRow {
@@ -156,7 +156,7 @@ pub(crate) fn count(report: &ProcessReport, by: Option<By>, time: Option<&str>) 
     head("count", report, probes.collect(), time)
 }
 
-/// A thread's hits, or those of a name. All others have neither number nor name.
+/// One share of the hits: a thread's, or those of a name. Any other share has neither number nor name.
 fn share(share: &Share, by: By) -> ShareRow<'_> {
     let (tid, threads, comm) = match &share.whose {
         Whose::Thread { tid, comm } => (Some(*tid), None, comm.as_deref()),
@@ -168,7 +168,7 @@ fn share(share: &Share, by: By) -> ShareRow<'_> {
     ShareRow { tid, comm, threads, hits, delta }
 }
 
-/// One `lat` object; all in nanoseconds.
+/// One `lat` object, in nanoseconds.
 pub(crate) fn lat(report: &ProcessReport, time: Option<&str>) -> String {
     head("lat", report, report.times.iter().filter_map(times_row).collect(), time)
 }
@@ -195,7 +195,7 @@ pub(crate) fn list(listed: &[Listed]) -> String {
         .collect()
 }
 
-/// In which form a function's calls would be timed.
+/// The form in which a function's calls would be timed.
 pub(crate) fn form(one: &Listed) -> Option<&'static str> {
     match (one.returns?, one.tactic.is_ok()) {
         (Returns::Stack, true) => Some("stack"),
@@ -206,7 +206,8 @@ pub(crate) fn form(one: &Listed) -> Option<&'static str> {
 
 /// Any value as one line.
 pub(crate) fn line(value: &impl Serialize) -> String {
-    // Strings, numbers and sequences with string keys only: nothing that serde_json can refuse.
+    // The values hold only strings, numbers and sequences, with strings as keys. serde_json refuses none of
+    // these.
     serde_json::to_string(value).map_or_else(
         |e| format!("{{\"type\":\"error\",\"message\":{:?}}}\n", e.to_string()),
         |text| text + "\n",
@@ -328,7 +329,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The same, split.
+    /// The same report, with its hits split by `by`.
     pub(crate) fn split(by: By) -> ProcessReport {
         let cpu = |cpu| Whose::Cpu(cpu);
         let thread = |tid, comm: Option<&str>| Whose::Thread { tid, comm: comm.map(str::to_owned) };
@@ -382,7 +383,7 @@ pub(crate) mod tests {
         ProcessReport { counts: Vec::new(), times: vec![times], ..sample() }
     }
 
-    /// A function that would be reached and one that would not.
+    /// A function that would be probed, and one that would not.
     pub(crate) fn listed() -> Vec<Listed> {
         let one = |pid, name: &str, offset, size, tactic| Listed {
             pid,

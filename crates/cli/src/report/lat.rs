@@ -7,7 +7,7 @@ use super::number::{duration, grouped};
 use super::visible;
 use crate::args::command::Shape;
 
-/// Renders one process: one histogram for all functions, or one for each.
+/// Renders one process: one histogram for all functions together, or one for each.
 pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) -> String {
     let mut out = format!("{} ({}), {:.2} s\n", visible::name(&report.name), report.pid, report.seconds);
     if per_function {

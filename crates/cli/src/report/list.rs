@@ -34,7 +34,7 @@ pub(crate) fn text(listed: &[Listed]) -> String {
     table.text()
 }
 
-/// How many have which tactic.
+/// How many functions have which tactic.
 pub(crate) fn totals(listed: &[Listed]) -> String {
     let mut tactics = ByTactic::default();
     listed.iter().filter_map(|one| one.tactic.as_ref().ok()).for_each(|&tactic| tactics.add(tactic));

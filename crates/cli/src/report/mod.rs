@@ -1,4 +1,5 @@
-//! What a person or a program reads. In: a session's values. Out: text. Does not: know processes, or where text goes.
+//! Reports for people and programs. In: a session's values. Out: text. Does not: know processes, or where
+//! text goes.
 
 pub(crate) mod calls;
 pub(crate) mod count;
@@ -24,11 +25,12 @@ pub(crate) mod watch_json;
 
 use trapline::{ProcessReport, Summary};
 
-/// What the reports of a run become, one after the other.
+/// Turns the reports of a run into text, one after the other.
 pub(crate) trait Renderer {
-    /// One process: `live` while the run goes on, not at its end; with the time of day, if asked for.
+    /// Renders one process. `live` is true while the run goes on, false at its end. `time` is the time of
+    /// day, if requested.
     fn report(&mut self, report: &ProcessReport, live: bool, time: Option<&str>) -> String;
-    /// What stands behind the last report, when all is detached.
+    /// The text behind the last report, when everything is detached.
     fn end(&mut self, _: &Summary) -> String {
         String::new()
     }

@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Numbers in the form in which people read them.
 
-/// With a separator at each thousand: `1,234,567`.
+/// A number with a separator at each thousand: `1,234,567`.
 pub(crate) fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);

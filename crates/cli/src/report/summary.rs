@@ -1,4 +1,4 @@
-//! What every run says at its end: matched, patched, refused, missed, interrupted, left.
+//! What every run reports at its end: matched, patched, refused, missed, interrupted, left.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use trapline::{Overwritten, Refused, Summary, Tactic};
 
 use super::number::{bytes, duration, grouped, plural};
 
-/// Examples shown for each kind of refusal.
+/// Limit for the examples of each kind of refusal.
 const EXAMPLES: usize = 3;
 
 /// Renders the summary.
@@ -72,7 +72,7 @@ fn patched(summary: &Summary) -> String {
     line
 }
 
-/// Refusals by kind, the most frequent first, with a few examples each.
+/// Refusals by kind, the most frequent first, each with a few examples.
 pub(crate) fn refused(all: &[Refused]) -> Vec<String> {
     let mut kinds: BTreeMap<&str, Vec<&Refused>> = BTreeMap::new();
     all.iter().for_each(|one| kinds.entry(one.kind).or_default().push(one));
@@ -109,7 +109,7 @@ fn left(summary: &Summary) -> String {
     line
 }
 
-/// What another tool did to our patches meanwhile.
+/// Reports that another tool changed our patches during the run.
 fn overwritten(summary: &Summary) -> Option<String> {
     let Overwritten { sites, longest } = summary.overwritten;
     (sites > 0).then(|| {

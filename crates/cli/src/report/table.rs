@@ -1,8 +1,9 @@
-//! Aligned columns. In: rows of text. Out: lines; numbers to the right, words to the left, no trailing blanks.
+//! Aligned columns. In: rows of text. Out: lines, with numbers to the right, words to the left, and no
+//! trailing blanks.
 
 use super::visible;
 
-/// Where a column's text stands.
+/// The side of a column to which its text is aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
     /// Numbers.

@@ -1,34 +1,35 @@
-//! What arguments point to, for people and machines.
+//! The texts that arguments point to, for people and machines.
 //!
-//! In: a call's texts, as the kernel read them. Out: the part that the argument's type means, and whether it goes on. Does not: read.
+//! In: a call's texts, as the kernel read them. Out: the part that the argument's type denotes, and whether
+//! it goes on. Does not: read memory.
 
 use trapline::{Call, Reading, TEXT_BYTES};
 
 use crate::args::types::{Parameter, Place, Type};
 
-/// Linux.
+/// The number on Linux.
 const EFAULT: i32 = 14;
 
-/// What a `str` or `buf` is, as far as it was read.
+/// The part of a `str` or `buf` that was read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Read<'a> {
     pub(crate) bytes: &'a [u8],
-    /// There is more than a record holds.
+    /// True if there is more than a record holds.
     pub(crate) cut: bool,
-    /// Where reading on is a fault.
+    /// The address at which the next byte cannot be read.
     pub(crate) fault: Option<u64>,
-    /// Why the kernel did not read at all.
+    /// The error for which the kernel read nothing.
     failed: Option<i32>,
 }
 
 impl Read<'_> {
-    /// Whether not even the first byte is known of something that has one.
+    /// Whether nothing is known of a text that has at least one byte, not even that byte.
     pub(crate) fn is_nothing(&self) -> bool {
         self.bytes.is_empty() && (self.fault.is_some() || self.failed.is_some())
     }
 }
 
-/// What an argument points to, if its type is one that points to text.
+/// What an argument points to; `None` if its type does not point to text.
 pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>> {
     let (text, pointer) = match parameter.place {
         Place::General(register) => {
@@ -45,7 +46,7 @@ pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>
     };
     let failed = match (text.reading, pointer) {
         (Reading::Failed(error), _) => Some(error),
-        // Where it would have been read is not in the record.
+        // The address at which it would have been read is not in the record.
         (Reading::Fault, None) => Some(EFAULT),
         _ => None,
     };
@@ -60,7 +61,8 @@ pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>
     })
 }
 
-/// As strace writes it: `"abc"`, `"abc"...` where there is more; `<fault 0x10>` stands where nothing can be read.
+/// The text as strace writes it: `"abc"`, `"abc"...` where there is more. `<fault 0x10>` marks an address
+/// that cannot be read.
 pub(crate) fn show(call: &Call, parameter: &Parameter) -> Option<String> {
     let read = read(call, parameter)?;
     let quoted = if read.is_nothing() { String::new() } else { quoted(read.bytes) };
@@ -75,11 +77,11 @@ pub(crate) fn show(call: &Call, parameter: &Parameter) -> Option<String> {
     Some(quoted + &end)
 }
 
-/// In quotes; what is no UTF-8 byte by byte.
+/// The text in quotes; if it is not UTF-8, byte by byte.
 fn quoted(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => format!("{text:?}"),
-        // A character that is cut in two at the end.
+        // Only the last character is incomplete, because the text was cut there.
         Err(error) if error.error_len().is_none() => {
             format!("{:?}", String::from_utf8_lossy(&bytes[..error.valid_up_to()]))
         }

@@ -1,11 +1,12 @@
-//! Text that others wrote (names of functions, files and threads, messages), as a terminal may get it.
+//! Makes text safe for a terminal, if it comes from elsewhere: names of functions, files and threads,
+//! messages.
 //!
-//! In: text. Out: the same, with control characters and marks of writing direction escaped as JSON does it (`\u001b`), so that a line of JSON
-//! means what it meant. Does not: know formats.
+//! In: text. Out: the same, with control characters and marks of writing direction escaped as JSON does it
+//! (`\u001b`). So a line of JSON keeps its meaning. Does not: know formats.
 
 use std::borrow::Cow;
 
-/// Whether a terminal does something for it, or shows what follows elsewhere.
+/// Whether a terminal acts on a character, or shows what follows in another position.
 fn is_active(one: char) -> bool {
     one.is_control()
         || matches!(one, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -29,12 +30,12 @@ fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Text of several lines, which may have columns.
+/// Makes text of several lines safe; it may contain tabs.
 pub(crate) fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |one| matches!(one, '\n' | '\t'))
 }
 
-/// What is to stand on one line.
+/// Makes text for one line safe.
 pub(crate) fn name(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
 }

@@ -1,4 +1,4 @@
-//! Accesses as lines, writers as a table, and what every watch says at its end.
+//! Accesses as lines, writers as a table, and the summary of every watch.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -12,51 +12,51 @@ use super::number::{duration, grouped, percent, plural};
 use super::table::{Align, Table};
 use super::visible;
 
-/// What was counted of one writer.
+/// What accesses are grouped by: a writer of one place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Writer {
     /// Index of the place.
     pub(crate) watched: usize,
-    /// Thread name.
+    /// The thread's name.
     pub(crate) comm: Rc<str>,
-    /// What it did.
+    /// The kind of access.
     pub(crate) kind: Kind,
-    /// Where its code is.
+    /// The code that made the access.
     pub(crate) by: Rc<Where>,
 }
 
-/// Accesses of one writer.
+/// The accesses of one writer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Accesses {
-    /// How many.
+    /// Their number.
     pub(crate) count: u64,
-    /// By these threads.
+    /// The threads that made them.
     pub(crate) tids: Vec<u32>,
 }
 
-/// What was counted of all.
+/// Counts over all accesses.
 #[derive(Debug)]
 pub(crate) struct Tallied {
-    /// The places.
+    /// The watched places.
     pub(crate) watched: Vec<Watched>,
     writers: HashMap<Writer, Accesses>,
     /// Accesses shown or counted.
     pub(crate) shown: u64,
-    /// Of these, with a value that is exact.
+    /// Those of them whose value is exact.
     pub(crate) exact: u64,
     /// Accesses for which the condition could not be decided.
     pub(crate) undecided: u64,
 }
 
-/// More threads of one writer are not told apart.
+/// Limit for the threads that are listed for one writer.
 const MAX_TIDS: usize = 10_000;
 
 impl Tallied {
-    /// Nothing yet.
+    /// Counts of nothing yet.
     pub(crate) fn new(watched: &[Watched]) -> Self {
         Self { watched: watched.to_vec(), writers: HashMap::new(), shown: 0, exact: 0, undecided: 0 }
     }
-    /// Counts one.
+    /// Counts one access.
     pub(crate) fn add(&mut self, one: &Accessed) {
         self.shown += 1;
         self.exact += u64::from(one.event.change.how.is_exact());
@@ -78,11 +78,11 @@ impl Tallied {
         all.sort_by(|a, b| b.1.count.cmp(&a.1.count).then_with(|| a.0.by.function.cmp(&b.0.by.function)));
         all
     }
-    /// Accesses of one place.
+    /// The number of accesses of one place.
     pub(crate) fn of_place(&self, watched: usize) -> u64 {
         self.writers.iter().filter(|(writer, _)| writer.watched == watched).map(|(_, all)| all.count).sum()
     }
-    /// What conditions may ask about.
+    /// The values that conditions can use.
     pub(crate) fn facts(&self, one: &Accessed) -> Facts {
         let watched = &self.watched[one.watched];
         let number = |value: Option<u64>| value.map(|bits| typed(bits, watched).integer());
@@ -97,7 +97,7 @@ impl Tallied {
     }
 }
 
-/// A value as it is meant.
+/// A value, in the type of the watched variable.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Typed {
     /// Unsigned.
@@ -114,7 +114,7 @@ pub(crate) enum Typed {
     Bool(bool),
 }
 
-/// The watched bytes as they are meant.
+/// The watched bytes as a value of the variable's type.
 pub(crate) fn typed(bits: u64, watched: &Watched) -> Typed {
     let unused = 64 - 8 * u32::from(watched.len.clamp(1, 8));
     match watched.encoding {
@@ -129,7 +129,7 @@ pub(crate) fn typed(bits: u64, watched: &Watched) -> Typed {
 }
 
 impl Typed {
-    /// For conditions; fractions are cut off.
+    /// The value for conditions; fractions are cut off.
     fn integer(self) -> i128 {
         match self {
             Self::Unsigned(value) | Self::Pointer(value) => value.into(),
@@ -152,7 +152,7 @@ impl Typed {
     }
 }
 
-/// `old -> new`, a `?` behind what is not sure.
+/// `old -> new`, with a `?` behind a value that is uncertain.
 fn values(one: &Accessed, watched: &Watched) -> String {
     let change = one.event.change;
     let text = |value: Option<u64>, exact: bool| match value {
@@ -169,7 +169,7 @@ fn values(one: &Accessed, watched: &Watched) -> String {
     }
 }
 
-/// What an access was.
+/// The word for a kind of access.
 pub(crate) const fn kind_word(kind: Kind) -> &'static str {
     match kind {
         Kind::Write => "write",
@@ -180,7 +180,7 @@ pub(crate) const fn kind_word(kind: Kind) -> &'static str {
     }
 }
 
-/// Where a value is from.
+/// The word for the source of a value.
 pub(crate) const fn how_word(how: How) -> &'static str {
     match how {
         How::Stored => "stored",
@@ -191,7 +191,7 @@ pub(crate) const fn how_word(how: How) -> &'static str {
     }
 }
 
-/// Which accesses are watched.
+/// The word for the accesses that are watched.
 pub(crate) const fn access_word(access: Access) -> &'static str {
     match access {
         Access::Write => "w",
@@ -212,7 +212,7 @@ fn base(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
 }
 
-/// One access, with its callers below.
+/// One access, with its callers on the lines below.
 pub(crate) fn line(one: &Accessed, tallied: &Tallied, since_ns: u64, time: bool) -> String {
     let watched = &tallied.watched[one.watched];
     let when = if time { time_of_day() } else { format!("{:>10.6}", since_ns as f64 / 1e9) };
@@ -239,13 +239,13 @@ fn places(watched: &[Watched]) -> String {
     watched.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Said when all is armed.
+/// The message when everything is armed.
 pub(crate) fn start(watched: &[Watched], tally: &Tally) -> String {
     let threads = plural(tally.threads as u64, "thread", "threads");
     format!("trapline: watching {}, {threads}", places(watched))
 }
 
-/// Said of a process that runs another program.
+/// The message about a process that runs another program.
 pub(crate) fn program(program: &NewProgram, watched: &[Watched]) -> String {
     let NewProgram { pid, comm, unwatched, misses, .. } = program;
     let mut said = format!("trapline: process {pid} runs {comm} now: ");
@@ -287,7 +287,7 @@ pub(crate) fn table(tallied: &Tallied) -> String {
     format!("\n{}", table.text())
 }
 
-/// What was seen, what was not, and what it cost.
+/// The summary: what was seen, what was not, and what it cost.
 pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
     let tally = &end.tally;
     let mut out = String::from("\n");
@@ -333,7 +333,7 @@ pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
     out
 }
 
-/// Traps times what one was measured to cost.
+/// The number of traps times the measured cost of one.
 fn cost(end: &WatchEnd) -> String {
     let traps = end.tally.events + end.tally.lost;
     let Some(ns) = end.ns_per_trap else {

@@ -142,12 +142,12 @@ fn location(by: &Where) -> WhereRow<'_> {
     WhereRow { function: &by.function, file, line }
 }
 
-/// Said when all is armed.
+/// The object that is written when everything is armed.
 pub(crate) fn start(watched: &[Watched]) -> String {
     line(&Start { r#type: "watch_start", schema: SCHEMA, places: watched.iter().map(place).collect() })
 }
 
-/// A process runs another program.
+/// The object for a process that runs another program.
 pub(crate) fn program(program: &NewProgram, watched: &[Watched]) -> String {
     let unwatched = program.unwatched.as_nanos() as u64;
     line(&ProgramRow {
@@ -162,7 +162,7 @@ pub(crate) fn program(program: &NewProgram, watched: &[Watched]) -> String {
     })
 }
 
-/// One access.
+/// The object for one access.
 pub(crate) fn access(one: &Accessed, tallied: &Tallied) -> String {
     let watched = &tallied.watched[one.watched];
     let event = &one.event;
@@ -188,7 +188,7 @@ pub(crate) fn access(one: &Accessed, tallied: &Tallied) -> String {
     })
 }
 
-/// The summary so far, or the last.
+/// The summary, so far or at the end.
 pub(crate) fn summary(tallied: &Tallied, tally: &Tally, end: Option<&WatchEnd>, last: bool) -> String {
     let mut covered = tally.covered_ns.iter().flatten();
     let places = tallied.watched.iter().enumerate().map(|(index, one)| PlaceRow {

@@ -1,49 +1,51 @@
 //! Reports as metrics: what is offered, under which names.
 //!
-//! In: the reports of one moment. Out: families of series. Invariants: MET-1 no series stands twice; MET-2 what is a counter or a part of a
-//! histogram never goes back while its process is traced: bounds are the same for ever, and a bucket's part of a bound grows with it.
-//! Does not: split by thread or CPU, which would make series without end; write ([`super::text`], [`super::otlp`]).
+//! In: the reports of one moment. Out: families of series. Invariants: MET-1 no series occurs twice; MET-2 a
+//! counter or a part of a histogram never decreases while its process is traced: bounds never change, and the
+//! count below a bound only grows. Does not: split by thread or CPU, which would make series without end;
+//! write ([`super::text`], [`super::otlp`]).
 
 use std::collections::BTreeMap;
 
 use trapline::{Count, ProcessReport, Site, Times};
 
-/// Upper bounds of the buckets of durations, nanoseconds: powers of two from 64 ns to 17 s.
+/// Upper bounds of the histogram buckets of durations, in nanoseconds: powers of two from 64 ns to 17 s.
 pub(crate) fn bounds() -> impl Iterator<Item = u64> {
     (6..=34).map(|power| 1 << power)
 }
 
-/// What tells series of one name apart.
+/// The labels by which series of one name differ.
 pub(crate) type Labels = Vec<(&'static str, Label)>;
 
-/// One of them.
+/// The value of one label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Label {
     Text(String),
     Number(u64),
 }
 
-/// Series of one name, by their labels. Where a process runs the same program again, one series is the sum of both.
+/// Series of one name, by their labels. If a process runs the same program again, one series is the sum of
+/// both runs.
 pub(crate) type Series = BTreeMap<Labels, u64>;
 
-/// What is told under one name.
+/// All series of one name.
 #[derive(Debug)]
 pub(crate) struct Family {
-    /// Without prefix, unit and suffix.
+    /// The name without prefix, unit and suffix.
     pub(crate) name: &'static str,
-    /// For people.
+    /// A description for people.
     pub(crate) help: &'static str,
     pub(crate) values: Values,
 }
 
-/// Its series.
+/// The series of a family.
 #[derive(Debug)]
 pub(crate) enum Values {
-    /// What is so now.
+    /// Values that hold now.
     Gauge(Series),
-    /// What only grows.
+    /// Values that only grow.
     Counter(Series),
-    /// Calls by duration.
+    /// Numbers of calls by duration.
     Durations(BTreeMap<Labels, Times>),
 }
 

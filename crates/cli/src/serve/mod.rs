@@ -1,7 +1,9 @@
-//! Counts and durations for those who watch many machines: `--serve`, for Prometheus, and `--otlp`, for OpenTelemetry's collectors.
+//! Counts and durations for monitoring: `--serve` for Prometheus, and `--otlp` for OpenTelemetry's
+//! collectors.
 //!
-//! [`outlets`]: all of them. [`metrics`]: reports in, families of series out. [`text`], [`server`]: what a scrape gets, and the port. `otlp`,
-//! `push`: what is sent, and to whom (feature `otlp`). Does not: keep a history.
+//! [`outlets`]: all destinations together. [`metrics`]: reports in, families of series out. [`text`],
+//! [`server`]: the answer to a scrape, and the port. `otlp`, `push`: the request that is sent, and its
+//! sending (feature `otlp`). Does not: keep a history.
 
 pub(crate) mod metrics;
 #[cfg(feature = "otlp")]

@@ -1,22 +1,24 @@
-//! Metrics as OpenTelemetry has them: one `ExportMetricsServiceRequest` of OTLP 1, field numbers as in its `metrics.proto`, `common.proto`,
-//! `resource.proto` and `metrics_service.proto` (<https://opentelemetry.io/docs/specs/otlp/>).
+//! Metrics for OpenTelemetry: one `ExportMetricsServiceRequest` of OTLP 1. Field numbers are those of its
+//! `metrics.proto`, `common.proto`, `resource.proto` and `metrics_service.proto`
+//! (<https://opentelemetry.io/docs/specs/otlp/>).
 //!
-//! In: the reports of one moment. Out: bytes. All is cumulative since the session's start, so that a request that is lost is made up for by the
-//! next. Does not: name metrics ([`super::metrics`]), or send.
+//! In: the reports of one moment. Out: bytes. All values are cumulative since the session's start, so the
+//! next request makes up for a lost one. Does not: name metrics ([`super::metrics`]), or send.
 
 use prost::{Message, Oneof};
 use trapline::{ProcessReport, Times};
 
 use super::metrics::{Family, Label, Labels, Series, Values, bounds, families};
 
-/// From when to when, nanoseconds since 1970.
+/// Begin and end of the measured time, in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Period {
     pub(crate) start: u64,
     pub(crate) now: u64,
 }
 
-/// What a collector is asked to take. Without reports it takes nothing, which is a way to ask whether it is there.
+/// The body of a request to a collector. Without reports it holds no metrics, which is a way to check whether
+/// the collector is there.
 pub(crate) fn request(reports: &[ProcessReport], period: Period) -> Vec<u8> {
     let metrics: Vec<Metric> = match reports {
         [] => Vec::new(),
@@ -258,7 +260,7 @@ mod tests {
         let point = &histogram.data_points[0];
         assert_eq!((point.count, point.bucket_counts.iter().sum::<u64>()), (3, 3));
         assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);
-        // 100 and 101 ns; 310 ns.
+        // One bucket holds 100 and 101 ns, another 310 ns.
         assert_eq!(point.bucket_counts[..4], [0, 2, 0, 1]);
         assert_eq!((point.sum, point.start_time_unix_nano, point.time_unix_nano), (Some(511e-9), 10, 20));
     }

@@ -1,7 +1,7 @@
-//! All to whom a run tells its metrics.
+//! All destinations of a run's metrics.
 //!
-//! In: a command line's run; reports, when somebody wants them. Out: the same to each. Invariant: OUT-1 who cannot be reached is found out before
-//! any process is touched.
+//! In: a command line's run; reports, when a destination needs them. Out: the same metrics to each.
+//! Invariant: OUT-1 a destination that cannot be reached is found out before any process is touched.
 
 use trapline::ProcessReport;
 
@@ -10,23 +10,23 @@ use super::push::{Exporter, PushError};
 use super::server::{ServeError, Server};
 use crate::args::command::Run;
 
-/// How often metrics are sent, if it is not said.
+/// How often metrics are sent if no interval was typed.
 #[cfg(feature = "otlp")]
 const SENT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Why nobody can be told.
+/// Why metrics cannot be delivered.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutletError {
-    /// No port.
+    /// The port cannot be taken.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// No collector.
+    /// The collector cannot be reached.
     #[cfg(feature = "otlp")]
     #[error(transparent)]
     Push(#[from] PushError),
 }
 
-/// Those who ask, and those who are told.
+/// The server that answers scrapes, and the exporter that sends.
 #[derive(Debug)]
 pub(crate) struct Outlets {
     server: Option<Server>,
@@ -35,7 +35,7 @@ pub(crate) struct Outlets {
 }
 
 impl Outlets {
-    /// As the command line wants them.
+    /// Opens the destinations that the command line names.
     pub(crate) fn open(run: &Run) -> Result<Self, OutletError> {
         Ok(Self {
             server: run.serve.as_ref().map(Server::bind).transpose()?,
@@ -46,11 +46,11 @@ impl Outlets {
             },
         })
     }
-    /// Where people may ask.
+    /// The addresses at which metrics can be read.
     pub(crate) fn notices(&self) -> impl Iterator<Item = String> {
         self.server.iter().map(|server| format!("metrics at {}", server.url()))
     }
-    /// Tells all who wait.
+    /// Answers the scrapes that wait, and sends if it is time.
     pub(crate) fn tell(&mut self, mut reports: impl FnMut() -> Vec<ProcessReport>) {
         if let Some(server) = &self.server {
             server.answer(&mut reports);
@@ -60,7 +60,7 @@ impl Outlets {
             exporter.send(&mut reports);
         }
     }
-    /// The last reports, to those who do not ask.
+    /// Sends the last reports to the collector.
     pub(crate) fn finish(self, reports: &[ProcessReport]) -> Result<(), OutletError> {
         drop(self.server);
         #[cfg(feature = "otlp")]

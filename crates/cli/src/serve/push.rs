@@ -1,8 +1,12 @@
 //! Metrics sent to a collector, by OTLP over HTTP.
 //!
-//! A thread sends, one request at a time; the run's loop hands it the next when one is due and the last is out. In: an address; reports, when
-//! one is due. Out: requests. Invariants: PSH-1 the collector has answered before any process is touched; PSH-2 the loop never waits for it,
-//! but at the end, and then no longer than two [`PATIENCE`]; PSH-3 what was not sent is told. Does not: send again: all is cumulative.
+//! A thread sends one request at a time. The run's loop hands it the next one when that is due and the last
+//! one is done. In: an address; reports, when one is due. Out: requests. Invariants:
+//! - PSH-1 the collector has answered before any process is touched;
+//! - PSH-2 the loop never waits for it, except at the end, and then no longer than two [`PATIENCE`];
+//! - PSH-3 what was not sent is reported.
+//!
+//! Does not: send again, since all is cumulative.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -15,64 +19,64 @@ use super::otlp::{Period, request};
 use crate::args::otlp::Collector;
 use crate::output::say;
 
-/// Longest wait for an answer.
+/// Limit for the wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest part of an answer that is shown.
+/// Limit for the part of an answer that is shown, in bytes.
 const SHOWN: u64 = 200;
 
-/// Why the collector has not got it.
+/// Why the collector did not get the metrics.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PushError {
-    /// Not even asked.
+    /// It could not be reached at the start.
     #[error(
         "cannot send metrics to {collector}: {why}; start a collector there, or name another with --otlp"
     )]
     Unreachable {
-        /// Where.
+        /// The collector.
         collector: Collector,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The last ones, which hold all.
+    /// The last metrics, which include all others, did not get there.
     #[error("the last metrics did not get to {collector}: {why}")]
     Lost {
-        /// Where.
+        /// The collector.
         collector: Collector,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// No thread.
+    /// No thread could be started.
     #[error("cannot send metrics: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// Sends what it is handed.
+/// Sends the requests that it is handed.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     collector: Collector,
     every: Duration,
     next: Instant,
-    /// Nanoseconds since 1970.
+    /// Begin of the session, in nanoseconds since 1970.
     start: u64,
     to: SyncSender<Vec<u8>>,
     sender: JoinHandle<Result<(), String>>,
 }
 
 impl Exporter {
-    /// Asks whether the collector is there.
+    /// Checks that the collector is there, and starts the thread that sends.
     pub(crate) fn open(collector: &Collector, every: Duration) -> Result<Self, PushError> {
         let start = now();
         let client = Client::new(collector.to_string());
         let ask = request(&[], Period { start, now: start });
         let unreachable = |why| PushError::Unreachable { collector: collector.clone(), why };
         client.post(&ask).map_err(unreachable)?;
-        // No room: what is handed over is being sent.
+        // Capacity 0: a request is handed over only when it is going to be sent.
         let (to, requests) = sync_channel(0);
         let work = move || client.work(&requests);
         let sender = std::thread::Builder::new().name("otlp".to_owned()).spawn(work)?;
         Ok(Self { collector: collector.clone(), every, next: Instant::now() + every, start, to, sender })
     }
-    /// Sends, if it is time; while the last request is under way, a moment later.
+    /// Sends, if it is time. If the last request is not done yet, it tries again a moment later.
     pub(crate) fn send(&mut self, reports: impl FnOnce() -> Vec<ProcessReport>) {
         if Instant::now() < self.next {
             return;
@@ -82,7 +86,7 @@ impl Exporter {
             self.next = Instant::now() + self.every;
         }
     }
-    /// The last ones.
+    /// Sends the last metrics.
     pub(crate) fn finish(self, reports: &[ProcessReport]) -> Result<(), PushError> {
         let last = request(reports, Period { start: self.start, now: now() });
         let sent = self.to.send(last).map_err(|_| "the sender has ended".to_owned());
@@ -105,10 +109,10 @@ struct Client {
 impl Client {
     fn new(url: String) -> Self {
         let config = Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false);
-        // A collector is near; nobody else is to see what goes there.
+        // A collector is nearby, and no proxy is to see what goes there.
         Self { agent: config.proxy(None).build().new_agent(), url }
     }
-    /// One request; why it failed.
+    /// Sends one request; the error is the reason why it failed.
     fn post(&self, body: &[u8]) -> Result<(), String> {
         let post = self.agent.post(&self.url).header("Content-Type", "application/x-protobuf");
         let mut answer = post.send(body).map_err(|error| error.to_string())?;
@@ -122,12 +126,12 @@ impl Client {
         let line: String = text.lines().next().unwrap_or_default().chars().filter(printable).collect();
         Err(format!("it answered {status} {line}").trim_end().to_owned())
     }
-    /// Until nothing more comes; how the last one went.
+    /// Sends until no more requests come; returns how the last one went.
     fn work(&self, requests: &Receiver<Vec<u8>>) -> Result<(), String> {
         let mut last = Ok(());
         for body in requests {
             let sent = self.post(&body);
-            // Once for each time that it goes away.
+            // One message for each time that the collector goes away.
             if let (Ok(()), Err(why)) = (&last, &sent) {
                 say(&format!("trapline: metrics did not get to {}: {why}; trying on", self.url));
             }

@@ -1,9 +1,13 @@
-//! The port: who asks for metrics waits until the run's loop comes by.
+//! The port: a request for metrics waits until the run's loop answers it.
 //!
-//! One thread takes connections, each of which has a thread of its own, one request and some seconds; so whoever is slow, or says nothing,
-//! holds up nobody. In: an address; reports, when somebody asks. Out: HTTP/1.1. Invariants: SRV-1 the port is taken before any process is
-//! touched; SRV-2 reports are read at most once each time the loop comes by, however many ask; SRV-3 the loop never waits for a reader. Does
-//! not: know metrics' names, or what a session is; keep connections.
+//! One thread takes connections. Each connection has a thread of its own, one request and some seconds, so a
+//! client that is slow or silent delays no other. In: an address; reports, when a client asks. Out: HTTP/1.1.
+//! Invariants:
+//! - SRV-1 the port is taken before any process is touched;
+//! - SRV-2 reports are read at most once each time the loop comes by, however many clients ask;
+//! - SRV-3 the loop never waits for a client.
+//!
+//! Does not: know metrics' names, or what a session is; keep connections.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,13 +21,13 @@ use trapline::ProcessReport;
 use super::text::{Exposition, text};
 use crate::args::serve::Address;
 
-/// Connections at the same time; others are closed at once.
+/// Limit for simultaneous connections; further ones are closed at once.
 const MOST: usize = 64;
-/// Longest wait for a request, and for a reader who does not read.
+/// Limit for the wait for a request, and for a client that does not read.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest head of a request.
+/// Limit for the head of a request, in bytes.
 const HEAD: usize = 16 << 10;
-/// Most lines of it.
+/// Limit for the header lines of a request.
 const HEADERS: usize = 64;
 
 /// Why there is no server.
@@ -32,19 +36,19 @@ const HEADERS: usize = 64;
 pub(crate) struct ServeError {
     /// As typed.
     address: Address,
-    /// Why.
+    /// The reason.
     source: io::Error,
 }
 
-/// A port that somebody may ask. Who asks after its end is told so.
+/// A port that answers requests. A request that comes after the session's end gets an error.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Where it is.
+    /// The address that was taken.
     at: SocketAddr,
     scrapes: Receiver<Scrape>,
 }
 
-/// Somebody waits for metrics.
+/// A request for metrics that waits.
 #[derive(Debug)]
 struct Scrape {
     how: Exposition,
@@ -62,11 +66,11 @@ impl Server {
         std::thread::Builder::new().name("metrics".to_owned()).spawn(accept).map_err(failed)?;
         Ok(Self { at, scrapes })
     }
-    /// Where to ask.
+    /// The URL of the metrics.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/metrics", self.at)
     }
-    /// Answers all who wait.
+    /// Answers all requests that wait.
     pub(crate) fn answer(&self, reports: impl FnOnce() -> Vec<ProcessReport>) {
         let scrapes: Vec<Scrape> = self.scrapes.try_iter().collect();
         if scrapes.is_empty() {
@@ -74,7 +78,7 @@ impl Server {
         }
         let reports = reports();
         for Scrape { how, reply } in scrapes {
-            // There is room for one answer; who went away needs none.
+            // There is room for one answer. If the client is gone, it needs none.
             drop(reply.try_send(text(&reports, how)));
         }
     }
@@ -84,7 +88,7 @@ fn accept(listener: &TcpListener, to: &Sender<Scrape>) {
     let open = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
-            // Out of descriptors, most likely.
+            // Most likely no descriptor is free.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -95,14 +99,14 @@ fn accept(listener: &TcpListener, to: &Sender<Scrape>) {
         let (to, one) = (to.clone(), Closing(open.clone()));
         let serve = move || {
             let _one = one;
-            // A reader that went away is no trouble of ours.
+            // A client that went away is no error of ours.
             drop(serve(stream, &to));
         };
         drop(std::thread::Builder::new().name("metrics".to_owned()).spawn(serve));
     }
 }
 
-/// Counts a connection down, also where its thread could not be had.
+/// Decrements the number of connections when dropped, even if the connection's thread could not be started.
 struct Closing(Arc<AtomicUsize>);
 
 impl Drop for Closing {
@@ -111,7 +115,7 @@ impl Drop for Closing {
     }
 }
 
-/// One request, one answer.
+/// Reads one request, and writes one answer.
 fn serve(mut stream: TcpStream, to: &Sender<Scrape>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -137,21 +141,22 @@ fn serve(mut stream: TcpStream, to: &Sender<Scrape>) -> io::Result<()> {
         stream.write_all(body.as_bytes())?;
     }
     stream.shutdown(std::net::Shutdown::Write)?;
-    // Until the reader has closed too: what it said that was not read would take the answer away again.
+    // Wait until the client has closed too. If bytes from the client were left unread, closing would take the
+    // answer away again.
     let end = Instant::now() + PATIENCE;
     let mut rest = [0; 1024];
     while Instant::now() < end && stream.read(&mut rest)? > 0 {}
     Ok(())
 }
 
-/// What the loop says, unless it has ended.
+/// Gets the loop's answer; `None` if the loop has ended.
 fn scrape(to: &Sender<Scrape>, how: Exposition) -> Option<String> {
     let (reply, answer) = sync_channel(1);
     to.send(Scrape { how, reply }).ok()?;
     answer.recv().ok()
 }
 
-/// All up to the empty line.
+/// Reads up to the empty line.
 fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let end = Instant::now() + PATIENCE;
     let mut head = Vec::new();
@@ -166,14 +171,14 @@ fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// What a request is about.
+/// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Ask {
     Metrics(Exposition),
     Other(&'static str, &'static str),
 }
 
-/// What is asked for, and whether only the head of the answer; `None` where it is no HTTP.
+/// What is asked for, and whether only the head of the answer is; `None` if it is not HTTP.
 fn ask(head: &[u8]) -> Option<(Ask, bool)> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);

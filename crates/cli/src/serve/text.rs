@@ -19,13 +19,13 @@ pub(crate) enum Exposition {
 }
 
 impl Exposition {
-    /// What an `Accept` header asks for.
+    /// The format that an `Accept` header asks for.
     pub(crate) fn wanted(accept: &str) -> Self {
         let first = |text: &str| text.split(';').next().unwrap_or_default().trim().to_owned();
         let wants = accept.split(',').any(|range| first(range) == "application/openmetrics-text");
         if wants { Self::OpenMetrics } else { Self::Prometheus }
     }
-    /// For the header of the answer.
+    /// The value for the header of the answer.
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -64,14 +64,14 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// What is written so far.
+/// The text written so far.
 struct Text {
     out: String,
     how: Exposition,
 }
 
 impl Text {
-    /// In OpenMetrics a family is named without the suffix of its samples.
+    /// Writes a family. In OpenMetrics its name lacks the suffix of its samples.
     fn family(&mut self, name: &str, suffix: &str, kind: &str, help: &str, series: &Series) {
         let family = if self.how == Exposition::OpenMetrics { "" } else { suffix };
         self.head(&format!("{name}{family}"), kind, help);
@@ -86,7 +86,7 @@ impl Text {
         self.line(format_args!("trapline_{name}{{{labels}}} {value}\n"));
     }
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         self.out.write_fmt(line).unwrap_or_default();
     }
     fn durations(&mut self, name: &str, help: &str, all: &BTreeMap<Labels, Times>) {

@@ -1,6 +1,7 @@
-//! Model and view to cells: a title, the head of the table, its rows, the keys.
+//! Draws model and view as cells: a title, the head of the table, its rows, the keys.
 //!
-//! In: values and a frame. Out: cells, drawn with no colour of our own, so that every terminal's theme does.
+//! In: values and a frame. Out: cells. They are drawn without colours of our own, so that the terminal's
+//! theme applies.
 
 use std::collections::VecDeque;
 
@@ -11,19 +12,19 @@ use super::model::{Model, Percentiles, Row};
 use super::view::{Column, View};
 use crate::report::number::{duration, grouped, plural, rate};
 
-/// Lines that are no rows: title, head, keys.
+/// Lines other than rows: title, head, keys.
 const FRAME_LINES: u16 = 3;
 /// Columns that a name gets before a sparkline gets any.
 const NAME: usize = 28;
-/// Narrowest and widest sparkline.
+/// Narrowest and widest sparkline, in columns.
 const SPARK: (usize, usize) = (8, 60);
 
-/// Rows that are shown at this height.
+/// The number of rows that are shown at this height.
 pub(crate) fn page(height: u16) -> usize {
     usize::from(height.saturating_sub(FRAME_LINES))
 }
 
-/// Draws all of it.
+/// Draws everything.
 pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, view: &mut View) {
     let area = frame.area();
     let (width, page) = (usize::from(area.width), page(area.height));
@@ -89,7 +90,7 @@ fn keys(view: &View) -> String {
     format!("<> sort  r reverse  / filter  space stand still  +- interval {interval} s  q quit")
 }
 
-/// What fits.
+/// The columns that fit.
 struct Columns {
     pids: bool,
     spark: usize,
@@ -148,7 +149,7 @@ impl Columns {
     }
 }
 
-/// The last rates, the newest to the right, as high as they are beside the highest of them.
+/// The last rates, the newest to the right. The highest of them has the full height.
 fn sparkline(history: &VecDeque<f64>, width: usize, ascii: bool) -> String {
     let bars: Vec<char> = if ascii { " .:-=+*#@" } else { " ▁▂▃▄▅▆▇█" }.chars().collect();
     let shown = history.iter().skip(history.len().saturating_sub(width));

@@ -1,4 +1,5 @@
-//! The table as plain lines, where there is no terminal: one for each interval, and one for the whole run.
+//! The table as plain lines, where there is no terminal: one table for each interval, and one for the whole
+//! run.
 
 use trapline::ProcessReport;
 
@@ -8,10 +9,10 @@ use crate::report::Renderer;
 use crate::report::number::{duration, grouped, plural, rate};
 use crate::report::table::{Align, Table};
 
-/// Most rows of an interval's table.
+/// Limit for the rows of an interval's table.
 const LIVE_ROWS: usize = 40;
 
-/// Tables, one after the other.
+/// Writes tables, one after the other.
 #[derive(Debug)]
 pub(crate) struct Lines {
     model: Model,
@@ -23,7 +24,7 @@ impl Lines {
     pub(crate) fn new(timed: bool, sort: Column) -> Self {
         Self { model: Model::default(), timed, sort }
     }
-    /// Goes on from what a screen has shown.
+    /// Continues with the model that a screen has shown.
     pub(crate) const fn after(model: Model, timed: bool, sort: Column) -> Self {
         Self { model, timed, sort }
     }

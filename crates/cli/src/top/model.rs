@@ -1,30 +1,30 @@
-//! Samples to rows: rates and percentiles of the last interval, and how the rate was before.
+//! Turns samples into rows: rates and percentiles of the last interval, and the history of the rate.
 //!
-//! In: the reports of a session, each time for all its processes. Out: rows, in the order in which sites were first seen. Durations are
-//! nanoseconds, rates are per second.
+//! In: the reports of a session, each time for all its processes. Out: rows, in the order in which sites were
+//! first seen. Durations are in nanoseconds, rates are per second.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use trapline::{ProcessReport, Site, Spread, Times};
 
-/// Rates kept for each row: the widest sparkline.
+/// Number of rates kept for each row: the widest sparkline.
 pub(crate) const HISTORY: usize = 120;
 
-/// All that is known.
+/// All rows, and the totals.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     rows: Vec<Row>,
     index: HashMap<Key, usize>,
-    /// Processes by pid, as last seen.
+    /// Processes as last seen: pid and name.
     pub(crate) processes: Vec<(u32, String)>,
     /// Hits that could not be recorded.
     pub(crate) missed: u64,
-    /// Seconds since the first process was attached to.
+    /// Seconds since the attach to the first process.
     pub(crate) seconds: f64,
 }
 
-/// A site of one process. A process that runs another program keeps its row where the site is the same.
+/// A site of one process. If the process executes another program, a row is kept where the site is the same.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     pid: u32,
@@ -35,33 +35,33 @@ struct Key {
 /// One function of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
-    /// Whose.
+    /// The process.
     pub(crate) pid: u32,
-    /// Its name for people.
+    /// The function's name for people.
     pub(crate) label: String,
-    /// Hits, or calls that ended, since attach.
+    /// Hits, or calls that ended, since the attach.
     pub(crate) total: u64,
-    /// The same per second, in the last interval.
+    /// Hits or calls per second in the last interval.
     pub(crate) rate: f64,
-    /// The same since attach.
+    /// Hits or calls per second since the attach.
     pub(crate) mean_rate: f64,
     /// Median and 99th percentile of the calls that ended in the last interval.
     pub(crate) recent: Option<Percentiles>,
-    /// The same since attach.
+    /// Median and 99th percentile since the attach.
     pub(crate) whole: Option<Percentiles>,
-    /// Rates, the last one last.
+    /// Rates of the last intervals, the newest one last.
     pub(crate) history: VecDeque<f64>,
     spread: Spread,
 }
 
-/// Nanoseconds.
+/// Percentiles in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Percentiles {
     pub(crate) p50: u64,
     pub(crate) p99: u64,
 }
 
-/// What one sample says of one site.
+/// The values of one site in one sample.
 #[derive(Default)]
 struct Sample {
     total: u64,
@@ -132,7 +132,7 @@ impl Row {
     }
 }
 
-/// Of a part of these calls, which all lie between the shortest and the longest.
+/// Percentiles of a part of these calls. They are kept between the shortest and the longest of all.
 fn percentiles(spread: &Spread, of: &Times) -> Option<Percentiles> {
     let percentile = |share| spread.percentile(share).max(of.min_ns).min(of.max_ns);
     (spread.calls() > 0).then(|| Percentiles { p50: percentile(0.5), p99: percentile(0.99) })
@@ -144,7 +144,7 @@ pub(crate) mod tests {
     use crate::report::json::tests::{sample, timed};
     use trapline::ProcessReport;
 
-    /// The sample, later, with so many more hits of each function.
+    /// A later sample, with `more` additional hits of each function.
     pub(crate) fn later(more: [u64; 3], interval: f64) -> ProcessReport {
         let mut report = sample();
         for (count, more) in report.counts.iter_mut().zip(more) {
@@ -195,7 +195,7 @@ pub(crate) mod tests {
     fn processes_and_programs_keep_apart() {
         let mut model = Model::default();
         let other = ProcessReport { pid: 43, ..sample() };
-        // 42 ran another program, which has the same functions again.
+        // Process 42 executed another program, which has the same functions.
         let again = sample();
         model.feed(&[sample(), again, other]);
         let totals: Vec<(u32, u64)> = model.rows().iter().map(|row| (row.pid, row.total)).collect();

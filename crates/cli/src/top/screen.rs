@@ -1,8 +1,8 @@
-//! The terminal: taken over, drawn on, asked for keys, and given back.
+//! The terminal: takes it over, draws on it, reads keys, and restores it.
 //!
-//! Invariants: TOP-1 whatever ends the process but SIGKILL leaves the terminal as it was: the cursor and the modes come back when a
-//! [`Screen`] is dropped, and in a panic before its message is printed. Signals that end a run are waited for by the caller,
-//! who then drops it. Does not: know what is drawn.
+//! Invariants: TOP-1 whatever ends the process except SIGKILL leaves the terminal as it was. Cursor and modes
+//! are restored when a [`Screen`] is dropped, and in a panic before its message is printed. The caller waits
+//! for signals that end a run, and then drops the screen. Does not: know what is drawn.
 
 use std::io::{self, IsTerminal};
 use std::mem::ManuallyDrop;
@@ -14,19 +14,19 @@ use crossterm::terminal::{EnterAlternateScreen, enable_raw_mode};
 use ratatui::backend::CrosstermBackend;
 use ratatui::{DefaultTerminal, Frame, Terminal};
 
-/// A terminal that is ours for now.
+/// A terminal that we have taken over.
 #[derive(Debug)]
 pub(crate) struct Screen {
     terminal: ManuallyDrop<DefaultTerminal>,
 }
 
-/// Whether there is somebody at a terminal who sees standard output and presses keys on standard input.
+/// Whether standard output is shown on a terminal, and standard input comes from its keys.
 pub(crate) fn is_there() -> bool {
     let dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
     io::stdin().is_terminal() && io::stdout().is_terminal() && !dumb
 }
 
-/// Whether the locale has no more than ASCII.
+/// Whether the locale has only ASCII.
 pub(crate) fn is_ascii() -> bool {
     let set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
@@ -40,9 +40,10 @@ pub(crate) fn is_ascii() -> bool {
 }
 
 impl Screen {
-    /// Raw mode and the other screen.
+    /// Switches to raw mode and to the alternate screen.
     pub(crate) fn open() -> io::Result<Self> {
-        // Not `ratatui::init`: its hook, and its terminal's own end, print what failed, and panic where the terminal is gone.
+        // Not `ratatui::init`: its hook, and the drop of its terminal, print what failed, and panic if the
+        // terminal is gone.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             drop(ratatui::try_restore());
@@ -65,11 +66,12 @@ impl Screen {
     pub(crate) fn draw(&mut self, what: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         self.terminal.draw(what).map(drop)
     }
-    /// Lines of the terminal.
+    /// The height of the terminal in lines.
     pub(crate) fn height(&self) -> u16 {
         self.terminal.size().map_or(24, |size| size.height)
     }
-    /// Waits at most so long for a key or another size, and takes all that came: `None` where only the size changed.
+    /// Waits at most `at_most` for a key or a change of size, and takes all that came; `None` stands for a
+    /// change of size alone.
     pub(crate) fn events(&self, at_most: Duration) -> io::Result<Vec<Option<KeyEvent>>> {
         let mut events = Vec::new();
         let mut wait = at_most;
@@ -87,9 +89,10 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs no more.
+        // A terminal that is gone needs no restoring.
         drop(self.terminal.show_cursor());
-        // In a panic the hook has been here: once more would put the cursor back to where it was before the message.
+        // In a panic the hook has run already. Restoring once more would put the cursor back to where it was
+        // before the message.
         if !std::thread::panicking() {
             drop(ratatui::try_restore());
         }

@@ -1,6 +1,6 @@
-//! What the person at the keys wants to see: order, filter, place, pace.
+//! What the user has chosen by keys: order, filter, position, pace.
 //!
-//! In: keys. Out: which rows, in which order. Does not: draw, or read keys.
+//! In: keys. Out: which rows are shown, in which order. Does not: draw, or read keys.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -87,7 +87,7 @@ impl View {
             return Deed::Quit;
         }
         if key.modifiers.contains(KeyModifiers::ALT) {
-            // Esc and a key after it that arrived together.
+            // Esc and a key after it, which arrived together.
             if !self.typing {
                 return Deed::Draw;
             }

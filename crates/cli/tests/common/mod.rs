@@ -19,7 +19,7 @@ pub(crate) fn program() -> &'static PathBuf {
 fn built(name: &str, flags: &[&str]) -> PathBuf {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/victim.c");
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    // Test binaries run side by side: each builds its own and moves it into place.
+    // Test binaries run at the same time, so each builds its own victim and moves it into place.
     let mine = program.with_extension(std::process::id().to_string());
     let built = Command::new("cc").args(["-O2", "-g"]).args(flags).arg("-o").arg(&mine).arg(source).status();
     assert!(built.expect("a C compiler").success());
@@ -33,8 +33,8 @@ pub(crate) fn framed() -> &'static PathBuf {
     PROGRAM.get_or_init(|| built("trapline-framed", &["-fno-omit-frame-pointer"]))
 }
 
-/// A copy of the victim, written by another process: a child that another test starts meanwhile would hold a file of ours open for
-/// writing until its exec, and nobody could run it (ETXTBSY).
+/// A copy of the victim, written by another process. Otherwise a child that another test starts meanwhile
+/// could hold the copy open for writing until its exec, and it could not be executed (ETXTBSY).
 pub(crate) fn copy_of_program(to: &Path) {
     assert!(Command::new("cp").arg(program()).arg(to).status().expect("cp runs").success());
 }
@@ -73,12 +73,13 @@ impl Victim {
         self.from.read_line(&mut line).expect("the victim talks");
         line.trim().to_owned()
     }
-    /// Says a line, and returns the answer.
+    /// Sends a line, and returns the answer.
     pub(crate) fn say(&mut self, line: &str) -> String {
         writeln!(self.to.as_mut().expect("not closed"), "{line}").expect("the victim listens");
         self.line()
     }
-    /// Makes so many rounds; returns calls of `plain`, of `nested`, and markers seen with a raised semaphore.
+    /// Makes `rounds` rounds. Returns the number of calls of `plain` and of `nested`, and of USDT probes seen
+    /// with a raised semaphore.
     pub(crate) fn rounds(&mut self, rounds: u64) -> [u64; 3] {
         let line = self.say(&rounds.to_string());
         let mut numbers = line.split(' ').map(|n| n.parse().expect("a number"));
@@ -117,7 +118,7 @@ pub(crate) fn trapline() -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs trapline to its end.
 pub(crate) fn run(args: &[&str]) -> Output {
     trapline().args(args).output().expect("trapline runs")
 }
@@ -135,7 +136,7 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// Starts it and waits for its first object, by when all is attached.
+    /// Starts it and waits for its first object; everything is attached by then.
     pub(crate) fn start(args: &[&str]) -> Self {
         let mut child = trapline()
             .args(args)
@@ -163,7 +164,7 @@ impl Tracer {
         std::io::Read::read_to_string(&mut from, &mut said).expect("text");
         said
     }
-    /// Sends a signal, waits for the end; status, last object, what was said.
+    /// Sends a signal and waits for the end; returns status, last object and messages.
     pub(crate) fn end(mut self, signal: &str) -> (Option<i32>, serde_json::Value, String) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());

@@ -1,7 +1,10 @@
-//! Threads of a process that run none of its code: those of an emulator that the process runs in.
+//! Threads of a process that run none of its code, because they belong to an emulator in which the process
+//! runs.
 //!
-//! In: /proc. Out: whether a thread is such a one; what of the address space is taken, the emulator's own memory included. A user-mode emulator (QEMU's) has a thread of its own beside each process' threads; it blocks nearly
-//! all signals, and would look like a thread of the program that no trap may find. Does not: matter on a processor of this kind.
+//! In: /proc. Out: whether a thread belongs to an emulator; which parts of the address space are taken, the
+//! emulator's own memory included. A user-mode emulator (QEMU's) has a thread of its own beside each process'
+//! threads. It blocks nearly all signals, and would look like a thread of the program in which no trap is
+//! served. Does not: matter on a real processor of this kind.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -14,10 +17,11 @@ use crate::process::{Process, gone_or};
 use crate::status::ThreadStatus;
 
 impl Process {
-    /// Whether a thread of ours is an emulator's own, of which the program knows nothing.
+    /// Whether a thread of our process is an emulator's own, which the program does not see.
     ///
-    /// QEMU shows the program its own file as `/proc/self/exe`, and passes other names of the same link through. It keeps SIGBUS, of which it lives,
-    /// unblocked in threads that run the program, whatever these ask for (linux-user, `process_pending_signals`), and blocked in its own.
+    /// QEMU shows the program its own file as `/proc/self/exe`, and passes on other names of the same link.
+    /// It depends on SIGBUS. In threads that run the program it keeps that signal unblocked, whatever they
+    /// ask for (linux-user, `process_pending_signals`). In its own threads SIGBUS is blocked.
     #[must_use]
     pub fn is_emulators(&self, thread: &ThreadStatus) -> bool {
         const SIGBUS: u64 = 1 << (libc::SIGBUS - 1);
@@ -26,7 +30,8 @@ impl Process {
 }
 
 impl Process {
-    /// What is mapped in the process that asks, by a name that an emulator passes through: its own memory, which it keeps from its program's maps, is there too.
+    /// What is mapped in the calling process. It is read by a name that an emulator passes on, so the
+    /// emulator's own memory is included, which it hides from its program's maps.
     ///
     /// # Errors
     /// When /proc cannot be read.
@@ -37,7 +42,8 @@ impl Process {
     }
 }
 
-/// Whether this process runs in an emulator of processes. What its kernel does for nothing may cost such a one a step for each page.
+/// Whether this process runs in a user-mode emulator. What the kernel does at no cost may cost an emulator a
+/// step for each page.
 #[must_use]
 pub fn is_emulated() -> bool {
     static EMULATED: OnceLock<bool> = OnceLock::new();

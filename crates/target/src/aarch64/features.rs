@@ -1,4 +1,4 @@
-//! What the CPU offers generated code.
+//! The features that generated code may use.
 
 use crate::process::CpuFeatures;
 
@@ -7,7 +7,7 @@ const HWCAP_ATOMICS: u64 = 1 << 8;
 /// `HWCAP_SVE`.
 const HWCAP_SVE: u64 = 1 << 22;
 
-/// From AT_HWCAP and AT_HWCAP2 of a process.
+/// Reads them from AT_HWCAP and AT_HWCAP2 of a process.
 pub(crate) const fn features(hwcap: u64, _: u64, cpus: u32) -> CpuFeatures {
     CpuFeatures {
         rdpid: false,

@@ -1,40 +1,45 @@
-//! The signal frame that brings a thread back when nobody is left to do it (TGT-1).
+//! The signal frame that brings a thread back when no tracer is left to do it (TGT-1).
 //!
-//! Input: registers, signal mask and vector state to return to; where the frame may lie. Output: bytes, and the stack pointer to start with. The layout is the
-//! kernel's `struct rt_sigframe` (arch/arm64/kernel/signal.c, uapi/asm/sigcontext.h): siginfo, ucontext, and in its context's 4096 bytes a list of records, of
-//! which a reader asks for the one of the low halves of vector registers. Does not: touch the target.
+//! Input: registers, signal mask and vector state to return to; where the frame may lie. Output: bytes, and
+//! the stack pointer to start with. The layout is the kernel's `struct rt_sigframe`
+//! (arch/arm64/kernel/signal.c, uapi/asm/sigcontext.h): siginfo, then ucontext. The 4096 bytes in its context
+//! hold a list of records. The record with the low halves of the vector registers must be there. Does not:
+//! touch the target.
 
 use crate::aarch64::gadget::Gadgets;
 use crate::regs::Regs;
 use crate::sys::ptrace::Vectors;
 
-/// Nothing below a stack pointer is anybody's (AAPCS64, 6.4.5.1); a little is left all the same.
+/// Bytes left free below a stack pointer. Nothing there is in use (AAPCS64, 6.4.5.1), but a little is left.
 pub(crate) const RED_ZONE: u64 = 128;
 /// Bytes for arguments in memory.
 pub(crate) const ARGUMENT_LEN: u64 = 256;
 const SIGINFO_LEN: usize = 128;
 const STACK_FLAGS: usize = SIGINFO_LEN + 24;
 const SIGMASK: usize = SIGINFO_LEN + 40;
-/// Of fault_address, x0 to x30, sp, pc, pstate.
+/// Offset of fault_address, which x0 to x30, sp, pc and pstate follow.
 const CONTEXT: usize = SIGINFO_LEN + 176;
 const RECORDS: usize = CONTEXT + 288;
 const RECORDS_LEN: usize = 4096;
 const FRAME_LEN: usize = RECORDS + RECORDS_LEN;
-/// No mode of sigaltstack: the kernel refuses it silently, and the thread's alternate stack stays as it is.
+/// A value that is no mode of sigaltstack. The kernel refuses it silently, and the thread's alternate stack
+/// stays as it is.
 const SS_UNCHANGED: u64 = 3;
 const FPSIMD_MAGIC: u32 = 0x4650_8001;
 const SVE_MAGIC: u32 = 0x5356_4501;
 const HEAD: usize = 8;
 
-/// Whether a frame of the kernel's may begin with the first of these words, which is a restorer's address. Frames hold none in memory here: whoever has one is in a handler.
+/// Whether a frame of the kernel's may begin with the first of these words, which is a restorer's address.
+/// Always true: on arm64 frames hold no such address in memory, so a thread whose stack shows one is in a
+/// handler.
 pub(crate) const fn may_begin(_: &[u64]) -> bool {
     true
 }
 
-/// A frame and all around it, ready to be written.
+/// A frame and what surrounds it, ready to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
-    /// Where the bytes go; arguments come first.
+    /// Address for the bytes. Arguments come first.
     pub(crate) base: u64,
     pub(crate) bytes: Vec<u8>,
     /// Stack pointer before a gadget's `svc`.
@@ -44,7 +49,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Lays a frame out below `top`; or says what of the thread's state cannot be brought back.
+    /// Lays a frame out below `top`. The error names the part of the thread's state that cannot be restored.
     pub(crate) fn new(
         top: u64,
         _: &Gadgets,
@@ -76,16 +81,17 @@ impl Frame {
     }
 }
 
-/// The records of vector registers; the list ends with a head of zeros.
+/// The records of the vector registers; a head of zeros ends the list.
 fn records(vectors: &Vectors) -> Option<Vec<u8>> {
     const LOW: usize = 512;
     let head = |magic: u32, len: usize| [magic.to_le_bytes(), (len as u32).to_le_bytes()].concat();
     let mut bytes = head(FPSIMD_MAGIC, HEAD + 8 + LOW);
-    // The set has fpsr and fpcr behind the registers, the record before them.
+    // The register set has fpsr and fpcr behind the registers, the record has them before.
     bytes.extend(vectors.low.get(LOW..LOW + 8)?);
     bytes.extend(vectors.low.get(..LOW)?);
     if let Some(sve) = &vectors.sve {
-        // Header: size, largest size, vector length, largest, flags, nothing. Registers follow as they do in the record.
+        // Header: size, largest size, vector length, largest vector length, flags, padding. The registers
+        // follow as they do in the record.
         let len = sve.get(8..10)?;
         let quads = usize::from(u16::from_le_bytes(len.try_into().ok()?)) / 16;
         // Z0 to Z31, P0 to P15, FFR.
@@ -118,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_the_kernels() {
-        // sizeof(struct rt_sigframe), and where its context's list begins.
+        // sizeof(struct rt_sigframe), and the offset at which its context's list begins.
         assert_eq!((FRAME_LEN, RECORDS, ARGUMENT_LEN % 16), (4688, 592, 0));
     }
 

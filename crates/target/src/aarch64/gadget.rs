@@ -1,6 +1,7 @@
-//! Instructions that the target has already, from which a call and the way back from it are put together.
+//! Instructions in the target's own code, from which a call and the way back from it are put together.
 //!
-//! Input: executable memory. Output: addresses of `svc` with `ret` behind it, and of a signal restorer, which x30 leads to. Nothing is written.
+//! Input: executable memory. Output: addresses of `svc` followed by `ret`, and of a signal restorer, to which
+//! x30 points. Nothing is written.
 
 use trapline_record::RemoteAddr;
 
@@ -15,7 +16,7 @@ const RESTORER: [u32; 2] = [0xd280_1168, 0xd400_0001];
 const CHUNK: usize = 1 << 18;
 const OVERLAP: usize = 8;
 
-/// All that a remote call needs.
+/// The addresses that a remote call needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gadgets {
     pub(crate) call: u64,
@@ -23,7 +24,7 @@ pub(crate) struct Gadgets {
 }
 
 impl Gadgets {
-    /// Searches the process's executable mappings, the vdso first, whose code nobody patches.
+    /// Searches the process's executable mappings. The vdso comes first, because its code is never patched.
     pub(crate) fn find(process: &Process, maps: &[Mapping]) -> Result<Self, TargetError> {
         let (mut call, mut restorer) = (None, None);
         let mut order: Vec<&Mapping> = maps.iter().filter(|m| m.perms.exec).collect();
@@ -40,14 +41,14 @@ impl Gadgets {
             why: "its code holds no `svc` with a `ret` behind it, or no way to rt_sigreturn".into(),
         })
     }
-    /// Whether the words are still there (a patch may have come since).
+    /// Whether the instructions are still there. A patch may have replaced them.
     pub(crate) fn hold(&self, process: &Process) -> bool {
         let is = |at: u64, words: [u32; 2]| {
             process.read_u64(RemoteAddr(at)).is_ok_and(|pair| pair == double(words))
         };
         is(self.call, CALL) && is(self.restorer, RESTORER)
     }
-    /// The restorer, by which handlers return too.
+    /// The restorer, through which handlers return too.
     #[allow(clippy::unnecessary_wraps, reason = "a twin has none at times")]
     pub(crate) const fn restorer(&self) -> Option<u64> {
         Some(self.restorer)
@@ -75,7 +76,7 @@ fn scan(process: &Process, map: &Mapping, words: [u32; 2]) -> Option<u64> {
     None
 }
 
-/// Offset of two words, one behind the other.
+/// Offset of two consecutive words.
 fn find(bytes: &[u8], words: [u32; 2]) -> Option<usize> {
     let wanted = double(words).to_le_bytes();
     memchr::memmem::find_iter(bytes, &wanted).find(|at| at.is_multiple_of(4))

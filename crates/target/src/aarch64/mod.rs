@@ -1,4 +1,5 @@
-//! arm64: what is done to our own process, and to others' threads, by this processor's rules, and by those of a program that stands in for it.
+//! arm64: what is done to our own process and to other threads by this processor's rules, and by the rules of
+//! an emulator of it.
 
 mod emulated;
 pub(crate) mod features;

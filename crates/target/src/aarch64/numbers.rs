@@ -1,30 +1,32 @@
-//! System calls that are this processor's own affair.
+//! Facts that differ between processors: system calls, the clock, ELF.
 
-/// This one does not exist here.
+/// arm64 does not have this call.
 pub(crate) const EPOLL_WAIT: i64 = -1;
-/// io_pgetevents, which libc does not name everywhere.
+/// io_pgetevents, for which some versions of libc have no name.
 pub(crate) const IO_PGETEVENTS: i64 = 292;
 const TIMER_ABSTIME: u64 = 1;
 
-/// Whether a call that the kernel restarts by itself has a finite timeout that begins anew once the thread has made calls of ours: what the kernel would
-/// have gone on with is forgotten before a tracer sees the thread (`regs`).
+/// Whether a finite timeout of a call that the kernel restarts by itself begins anew once the thread has made
+/// calls of ours. It does where the kernel forgets how to continue the call before a tracer sees the thread
+/// (`regs`).
 pub(crate) const fn forgets_timeout(nr: i64, args: &[u64; 6]) -> bool {
     match nr {
         libc::SYS_nanosleep => true,
         libc::SYS_clock_nanosleep => args[1] & TIMER_ABSTIME == 0,
-        // FUTEX_WAIT; FUTEX_WAIT_BITSET has an absolute time.
+        // FUTEX_WAIT. FUTEX_WAIT_BITSET has an absolute time.
         libc::SYS_futex => args[1] & 0x7f == 0 && args[3] != 0,
         _ => false,
     }
 }
 
-/// Whether a thread in this call is taken for calls of ours only if no other will do: the kernel goes on with a sleep here that it broke off before, and has
-/// forgotten which. Nothing is lost by a session; but should we die in it, the way back through rt_sigreturn makes this call fail with EINTR.
+/// Whether a thread in this call makes our calls only if no other thread can. In `restart_syscall` the kernel
+/// continues a sleep that it broke off before, and the number of that call is forgotten. A session loses
+/// nothing. But if the tracer dies in it, the way back through rt_sigreturn makes this call fail with EINTR.
 pub(crate) const fn is_last_choice(nr: i64) -> bool {
     nr == libc::SYS_restart_syscall
 }
 
-/// FUTEX_WAIT_BITSET, which conditions, semaphores and joins wait with; the low bits of the operation.
+/// FUTEX_WAIT_BITSET, in the low bits of the operation. Conditions, semaphores and joins wait with it.
 const WAIT_BITSET: u64 = 9;
 
 /// Whether a thread that waits in this call holds no lock of the allocator, the loader or the unwinder.
@@ -51,9 +53,9 @@ pub(crate) const fn waits_outside(nr: i64, args: &[u64; 6]) -> bool {
 /// `AUDIT_ARCH_AARCH64`.
 pub(crate) const AUDIT_ARCH: u32 = 0xc000_00b7;
 
-/// Everybody reads the virtual counter; before 6.12 there is no prctl that says so.
+/// Every process may read the virtual counter. Before 6.12 there is no prctl that could answer this.
 pub(crate) const CLOCK_MAY_BE_DENIED: bool = false;
 
-/// ELF's number of this processor, and what its programs of 32 bits are called.
+/// ELF's number of this processor, and the name of its 32-bit programs.
 pub(crate) const MACHINE: u16 = 183;
 pub(crate) const SMALL: &str = "ILP32";

@@ -1,7 +1,8 @@
-//! Pages of our own code, exchanged.
+//! Exchanging pages of our own code.
 //!
-//! In: a file, an offset, an address. Out: a page of that file as spare code, which then takes another's place. What is written into it meanwhile, and why
-//! that is how code changes here, is the patching room's business (`trapline_patch::own::protocol`). Does not: decide anything, stop anybody.
+//! In: a file, an offset, an address. Out: a page of that file as spare code, which then replaces another
+//! page. What is written into it meanwhile, and why code is changed like this here, is described in
+//! `trapline_patch::own::protocol`. Does not: decide anything, stop a thread.
 #![allow(unsafe_code, reason = "calls whose preconditions the patching room keeps")]
 
 use std::fs::File;
@@ -13,7 +14,7 @@ use crate::error::TargetError;
 use crate::own::{OwnCaller, failed};
 use crate::sys::{aarch64, own};
 
-/// A page of code that nobody runs yet; unmapped when it is dropped.
+/// A page of code that no thread runs yet. It is unmapped when it is dropped.
 #[derive(Debug)]
 pub struct Spare {
     at: RemoteAddr,
@@ -21,20 +22,21 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Where it lies.
+    /// Its address.
     #[must_use]
     pub const fn at(&self) -> RemoteAddr {
         self.at
     }
-    /// Puts it in the place of the page at `to`.
+    /// Moves it over the page at `to`.
     ///
     /// # Errors
-    /// When the system refuses. Nothing was changed.
+    /// When the system refuses. Nothing has changed then.
     pub fn put_over(self, to: RemoteAddr) -> Result<(), TargetError> {
-        // SAFETY: only the patching room calls this, for a page that holds what the one at `to` holds but for words that it may change.
+        // SAFETY: only `trapline_patch` calls this. Its page holds the same as the one at `to`, except words
+        // that it may change.
         unsafe { aarch64::move_over(self.at.0, to.0, self.len) }
             .map_err(failed(format!("exchange the page at {to}")))?;
-        // It lies elsewhere now.
+        // The page is no longer at its old address.
         std::mem::forget(self);
         Ok(())
     }
@@ -42,20 +44,20 @@ impl Spare {
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        // SAFETY: ours alone, and nobody was led there.
+        // SAFETY: the page belongs to this value alone, and no code leads to it.
         let unmapped = unsafe { own::munmap(self.at.0, self.len) };
-        // What stays mapped is in nobody's way.
+        // If it stays mapped, it disturbs nothing.
         drop(unmapped);
     }
 }
 
 impl OwnCaller {
-    /// Bytes of a page.
+    /// Size of a page in bytes.
     #[must_use]
     pub fn page_size() -> u64 {
         aarch64::page_size()
     }
-    /// The page of a file at `off`, private, as code.
+    /// Maps the page of a file at `off`, private, as code.
     ///
     /// # Errors
     /// When the system refuses.
@@ -65,14 +67,15 @@ impl OwnCaller {
             .map_err(failed(format!("map a page at {off:#x} of a file as code")))?;
         Ok(Spare { at: RemoteAddr(at), len })
     }
-    /// Memory for code that is written later, by way of /proc/self/mem; where nothing is mapped.
+    /// Maps memory for code that is written later through /proc/self/mem, at an address where nothing is
+    /// mapped.
     ///
     /// # Errors
-    /// When something is there, or the system refuses.
+    /// When something is mapped there, or the system refuses.
     pub fn code(&mut self, at: RemoteAddr, len: u64) -> Result<(), TargetError> {
         self.mmap(at, len, libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     }
-    /// Whether the page at `at` is guarded (`PROT_BTI`), as the system states it.
+    /// Whether the page at `at` is guarded (`PROT_BTI`), according to the system.
     #[must_use]
     pub fn is_guarded(at: RemoteAddr) -> bool {
         aarch64::may_guard()
@@ -80,7 +83,7 @@ impl OwnCaller {
     }
 }
 
-/// Whether the mapping of `at`, of a text as `/proc/self/smaps`, has the flag.
+/// Whether the mapping of `at` has the flag, in a text like `/proc/self/smaps`.
 fn guards(smaps: &str, at: RemoteAddr) -> bool {
     let mut here = false;
     for line in smaps.lines() {

@@ -2,20 +2,23 @@
 
 /// `brk #0`
 pub(crate) const TRAP: [u8; 4] = [0x00, 0x00, 0x20, 0xd4];
-/// How far behind the trap's address a thread stands that took it.
+/// Distance from the trap to the pc of a thread that has taken it, in bytes.
 pub(crate) const BEHIND: u64 = 0;
-/// The kernel steps a thread over the instruction of such a breakpoint; whether it then still stands before it was not tried.
+/// Whether a breakpoint of the processor can hold a thread before an instruction. On arm64 the kernel steps
+/// the thread over it. Whether the thread then still stands before the instruction was not tried.
 pub(crate) const IS_HELD: bool = false;
-/// `b .`, where there is no room for what waits.
+/// `b .`, where there is no space for [`waiting`].
 pub(crate) const LOOP: [u8; 4] = [0x00, 0x00, 0x00, 0x14];
-/// Bytes of [`waiting`].
+/// Length of [`waiting`] in bytes.
 pub(crate) const LEN: usize = 64;
-/// Where in it the word is that says that somebody is there.
+/// Offset in it of the word that shows that the tracer lives.
 pub(crate) const ALIVE: u64 = 48;
-/// Upper half of the turns between two looks at that word: half a second at least, at a nanosecond a turn.
+/// Upper half of the number of turns between two looks at that word. That is half a second at least, at a
+/// nanosecond a turn.
 const TURNS: u32 = 0x2000;
 
-/// Waits as long as the word at [`ALIVE`] changes, then goes to `entry`. It changes x15 to x17 and the flags, of which a program knows nothing at its entry.
+/// Code that waits as long as the word at [`ALIVE`] changes, then goes to `entry`. It changes x15 to x17 and
+/// the flags. A program expects nothing in them at its entry.
 pub(crate) fn waiting(entry: u64) -> [u8; LEN] {
     let words: [u32; 12] = [
         0x1000_018F,              // 0: adr x15, 48

@@ -1,61 +1,64 @@
 //! A stopped thread's general registers, and how a call that the stop interrupted is made again.
 //!
-//! Input: registers at a stop, and the call that the thread was in before it was ordered to stop. Output: registers to go on with. Invariants: TGT-3.
+//! Input: registers at a stop, and the call that the thread was in before it was ordered to stop. Output:
+//! registers to go on with. Invariants: TGT-3.
 //!
 //! # What a stop shows of a call (arch/arm64/kernel/signal.c, `do_signal`)
 //!
-//! The kernel decides about a restart *before* it stops, and forgets the call's number; x0, in which a call has its first argument and
-//! then its result, is all that there is of both:
+//! The kernel decides about a restart *before* it stops the thread, and forgets the call's number. Only x0 is
+//! left of the call: it holds first the call's first argument and then its result.
 //!
-//! | the call gave | x0 | pc | if only the registers that are shown go on |
+//! | the call returned | x0 | pc | if the thread goes on with just the registers shown |
 //! |---|---|---|---|
-//! | one of the kernel's own codes for "again" | the argument | of the `svc` | it is made again; one with a timeout that the kernel would have gone on with begins its timeout anew |
-//! | EINTR | −4 | behind the `svc` | the program sees it |
-//! | anything else | the result | behind the `svc` | it is done |
+//! | one of the kernel's own codes for "again" | the argument | at the `svc` | it is made again; a call that the kernel would have continued begins its timeout anew |
+//! | EINTR | −4 | behind the `svc` | the program sees EINTR |
+//! | anything else | the result | behind the `svc` | the call is done |
 //!
-//! An EINTR can be undone by whoever knows what x0 was. The kernel tells as long as the thread sleeps in the call (`/proc/PID/task/TID/syscall`), so that
-//! is read before the order to stop ([`NOTES_CALLS`]), and believed if number, five arguments, stack and place are still the same. A thread that meanwhile
-//! came back and made the same call again with another x0 alone would be mistaken: it had to do that in the microseconds between the look and the order.
+//! An EINTR can be undone if the old x0 is known. The kernel shows it as long as the thread sleeps in the
+//! call (`/proc/PID/task/TID/syscall`). So that is read before the order to stop ([`NOTES_CALLS`]). It is
+//! believed if number, five arguments, stack pointer and pc are still the same. This is wrong only for a
+//! thread that came back meanwhile and made the same call again with another x0. It would have to do that in
+//! the microseconds between the look and the order.
 
 use crate::aarch64::gadget::Gadgets;
 use crate::status::InCall;
 use crate::sys::ptrace::{self, Registers};
 
-/// The call of a thread is to be noted before it is ordered to stop.
+/// Whether a thread's call must be noted before the thread is ordered to stop.
 pub(crate) const NOTES_CALLS: bool = true;
-/// What makes a call.
+/// The instruction that makes a call.
 pub(crate) const SYSCALL: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
 
 const EINTR: u64 = (-4_i64).cast_unsigned();
-/// x8 has the call's number.
+/// Index of x8, which holds the call's number.
 const NUMBER: usize = 8;
 const LINK: usize = 30;
-/// The type of the branch that led to pc, for landing pads.
+/// Bits of pstate with the type of the branch that led to pc; landing pads check them.
 const BTYPE: u64 = 3 << 10;
 
 /// General registers, as the kernel shows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Regs {
     now: Registers,
-    /// The call that the thread was stopped in.
+    /// The call in which the thread was stopped.
     call: Option<(i64, [u64; 6])>,
 }
 
-/// What [`Regs::repaired`] found.
+/// What [`Regs::repaired`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Repair {
     /// The thread was in no call, or the call was done.
     None,
-    /// The call goes on as the kernel would have made it, but for its timeout.
+    /// The call goes on as the kernel would have continued it, except for its timeout.
     Restarted,
     /// The call had returned EINTR and is made again.
     Again,
-    /// The call returned EINTR and must be left so, because a signal waits.
+    /// The call returned EINTR and must stay so, because a signal is pending.
     Eintr,
 }
 
 impl Regs {
-    /// Those of a stopped thread; `before` is what call it was in before it was ordered to stop.
+    /// Reads a stopped thread's registers. `before` is the call that it was in before it was ordered to stop.
     pub(crate) fn read(tid: u32, before: Option<&InCall>) -> std::io::Result<Self> {
         let now = ptrace::regs(tid)?;
         Ok(Self { now, call: before.and_then(|before| same_call(&now, before)) })
@@ -63,35 +66,35 @@ impl Regs {
     pub(crate) fn write(&self, tid: u32) -> std::io::Result<()> {
         ptrace::set_regs(tid, &self.now)
     }
-    /// Instruction pointer.
+    /// The instruction pointer.
     #[must_use]
     pub const fn pc(&self) -> u64 {
         self.now.pc
     }
-    /// Moves the instruction pointer.
+    /// Sets the instruction pointer.
     pub const fn set_pc(&mut self, pc: u64) {
         self.now.pc = pc;
     }
-    /// Stack pointer.
+    /// The stack pointer.
     #[must_use]
     pub const fn sp(&self) -> u64 {
         self.now.sp
     }
-    /// x30: where the function that runs returns to, as long as it is a leaf.
+    /// x30: the return address of the running function, as long as that is a leaf.
     #[must_use]
     pub const fn link(&self) -> u64 {
         self.now.x[30]
     }
-    /// Changes x30.
+    /// Sets x30.
     pub const fn set_link(&mut self, to: u64) {
         self.now.x[30] = to;
     }
-    /// Thread pointer (tpidr_el0).
+    /// The thread pointer (tpidr_el0).
     #[must_use]
     pub const fn thread_pointer(&self) -> u64 {
         self.now.thread_pointer
     }
-    /// The general registers, in no order that matters.
+    /// The general registers, in any order.
     pub fn general(&self) -> impl Iterator<Item = u64> + use<> {
         let Registers { x, sp, pc, .. } = self.now;
         x.into_iter().chain([sp, pc])
@@ -107,8 +110,8 @@ impl Regs {
     pub(crate) const fn shows_eintr(&self) -> bool {
         self.call.is_some() && self.now.x[0] == EINTR
     }
-    /// Registers that make an interrupted call again once the kernel's own chance to do so is over.
-    /// `may_redo_eintr`: `svc` stands before the pc, and no signal waits.
+    /// Registers that make an interrupted call again when the kernel can no longer do so. `may_redo_eintr`:
+    /// `svc` stands before the pc, and no signal is pending.
     pub(crate) const fn repaired(mut self, may_redo_eintr: bool) -> (Self, Repair) {
         let Some((nr, args)) = self.call else { return (self, Repair::None) };
         if self.now.x[0] != EINTR {
@@ -121,12 +124,12 @@ impl Regs {
         self.now.pc -= SYSCALL.len() as u64;
         (self, Repair::Again)
     }
-    /// The same for a thread that will come back through rt_sigreturn.
+    /// Does the same for a thread that will come back through rt_sigreturn.
     pub(crate) const fn repaired_for_sigreturn(self, may_redo_eintr: bool) -> Self {
         self.repaired(may_redo_eintr).0
     }
-    /// Registers that make a call with the stack pointer `sp`, and then return through the frame there. x7 stays as it is: at a call's stops the
-    /// kernel shows something else there, and puts back what was there.
+    /// Registers that make a call with the stack pointer `sp`, and then return through the frame there. x7
+    /// keeps its value: at a call's stops the kernel shows something else in it, and restores it afterwards.
     pub(crate) const fn for_call(&self, gadgets: &Gadgets, sp: u64, nr: i64, args: [u64; 6]) -> Self {
         let mut regs = *self;
         let mut n = 0;
@@ -140,7 +143,8 @@ impl Regs {
         regs.now.pstate &= !BTYPE;
         regs
     }
-    /// Registers that run a function of one argument, which returns through the frame at `sp`; and a word that must be written for that.
+    /// Registers that run a function of one argument, which returns through the frame at `sp`; and a word
+    /// that must be written for that, if any.
     pub(crate) const fn for_function(
         &self,
         gadgets: &Gadgets,
@@ -152,11 +156,11 @@ impl Regs {
         regs.now.pc = function;
         (regs, None)
     }
-    /// What a call gave, at its end.
+    /// What a call returned; valid at its end.
     pub(crate) const fn result(&self) -> u64 {
         self.now.x[0]
     }
-    /// Whether the thread, at the entry of a call, is about to come back through the frame at `sp`.
+    /// Whether the thread, which is at the entry of a call, is about to return through the frame at `sp`.
     pub(crate) const fn returns_through(&self, sp: u64) -> bool {
         self.now.x[NUMBER] == libc::SYS_rt_sigreturn.cast_unsigned() && self.now.sp == sp
     }

@@ -1,6 +1,6 @@
-//! The kernel's own probes: the last tactic, the oracle of tests, and the yardstick of the benchmark.
+//! The kernel's own probes: the last tactic, the reference in tests, and the yardstick of the benchmark.
 //!
-//! Input: a file and offsets in it. Output: counts. Everything ends with the value that stands for it. Does not: decide
+//! Input: a file and offsets in it. Output: counts. Dropping a value removes its probes. Does not: decide
 //! when a kernel probe is right.
 
 mod program;
@@ -40,8 +40,8 @@ fn c_path(path: &Path) -> Result<CString, TargetError> {
 pub struct Uprobe {
     /// The probed instruction.
     pub offset: FileOffset,
-    /// A USDT semaphore, which the kernel raises by one while the probe is there, and lowers also when the tracer dies
-    /// (`ref_ctr_offsets` of a uprobe_multi link).
+    /// A USDT semaphore. The kernel raises it by one while the probe is there, and lowers it even if the
+    /// tracer dies (`ref_ctr_offsets` of a uprobe_multi link).
     pub semaphore: Option<FileOffset>,
 }
 
@@ -61,7 +61,7 @@ pub struct UprobeMulti {
 }
 
 impl UprobeMulti {
-    /// Why it cannot be used here, if it cannot.
+    /// Checks whether it can be used here.
     ///
     /// # Errors
     /// [`TargetError::Kernel`] with the reason.
@@ -70,7 +70,8 @@ impl UprobeMulti {
         let code = program::count(counts.as_fd());
         bpf::program(&code).map(drop).map_err(|e| refused("loading a BPF program", &e))
     }
-    /// Attaches to places of the file at `path` in process `pid`, or in all; `returns` counts returns instead of entries.
+    /// Attaches to places of the file at `path` in process `pid`, or in all processes. With `returns` it
+    /// counts returns instead of entries.
     ///
     /// # Errors
     /// [`TargetError::Kernel`] with the reason.
@@ -87,7 +88,7 @@ impl UprobeMulti {
         let link = link(&program, path, probes, pid, returns)?;
         Ok(Self { counts, sites, _program: program, link: Some(link) })
     }
-    /// Takes the probes out, and lowers the semaphores. Counts can still be read.
+    /// Removes the probes, and lowers the semaphores. Counts can still be read.
     pub fn detach(&mut self) {
         self.link = None;
     }
@@ -128,7 +129,7 @@ fn sums(counts: &OwnedFd, entries: u32) -> Result<Vec<u64>, TargetError> {
     (0..entries).map(sum).collect::<io::Result<_>>().map_err(|e| refused("reading a BPF map", &e))
 }
 
-/// Threads of a process, as perf_event_open takes them.
+/// Threads of a process, in the type that perf_event_open takes.
 pub(crate) fn threads(pid: u32) -> Vec<i32> {
     living::threads(pid).unwrap_or_default().into_iter().map(u32::cast_signed).collect()
 }

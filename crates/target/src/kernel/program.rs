@@ -1,6 +1,7 @@
 //! The BPF programs, assembled by hand so that no compiler is needed.
 //!
-//! Input: map descriptors. Output: instructions. Adds are atomic, for a program may be preempted by another on its CPU.
+//! Input: map descriptors. Output: instructions. Adds are atomic, because another program may preempt one on
+//! its CPU.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -24,7 +25,7 @@ fn map_and_key(map: BorrowedFd<'_>, off: i32) -> [Insn; 4] {
     [insn(0x18, 1, 1, 0, map.as_raw_fd()), 0, mov(2, FP), add_imm(2, off)]
 }
 
-/// Looks the key at fp − 4 up and adds one; then ends.
+/// Looks up the key at fp − 4, adds one to its entry, and ends.
 fn count_and_exit(code: &mut Vec<Insn>, counts: BorrowedFd<'_>) {
     code.extend(map_and_key(counts, -4));
     // if r0 == 0 skip the add
@@ -32,19 +33,19 @@ fn count_and_exit(code: &mut Vec<Insn>, counts: BorrowedFd<'_>) {
     code.extend(EXIT);
 }
 
-/// Counts hits in entry `cookie`.
+/// Counts each hit in the entry whose number is the site's cookie.
 pub(super) fn count(counts: BorrowedFd<'_>) -> Vec<Insn> {
     let mut code = vec![call(COOKIE), spill32(-4, 0)];
     count_and_exit(&mut code, counts);
     code
 }
 
-/// Key at fp − 24: thread, site.
+/// Puts a key at fp − 24: thread, then site.
 fn thread_and_site(code: &mut Vec<Insn>) {
     code.extend([mov(6, 1), call(PID_TGID), spill(-24, 0), mov(1, 6), call(COOKIE), spill(-16, 0)]);
 }
 
-/// Stamps the time of an entry.
+/// Stores the time of an entry.
 pub(super) fn enter(starts: BorrowedFd<'_>) -> Vec<Insn> {
     let mut code = Vec::new();
     thread_and_site(&mut code);

@@ -1,7 +1,8 @@
 //! One hardware breakpoint of the kernel's.
 //!
-//! In: an address, how it is touched, for whom, where. Out: a count, or a typed reason why there is none. The breakpoint
-//! goes with the value. Does not: keep records of who touched what (no ring), or know which slots are free.
+//! In: an address, the kind of access, a thread or CPU. Out: a count, or a typed reason why there is none.
+//! The breakpoint is removed when the value is dropped. Does not: keep records of the accesses (it has no
+//! ring), or know which debug registers are free.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,43 +12,44 @@ use trapline_record::RemoteAddr;
 
 use crate::sys::perf::{self, Attr};
 
-/// What counts.
+/// Which accesses count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
     /// Writes to the range.
     Write,
-    /// Reads of it, and writes.
+    /// Reads of the range, and writes to it.
     ReadWrite,
     /// Execution of the instruction that begins there.
     Execute,
 }
 
-/// Whose accesses count.
+/// The threads or the CPU for which accesses count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Scope {
-    /// A thread's: any, or `None` for the calling one.
+    /// One thread.
     Thread {
-        /// Its number.
+        /// Its number; `None` for the calling thread.
         tid: Option<u32>,
         /// Only while it runs on this CPU.
         cpu: Option<u32>,
     },
-    /// Of whatever runs on a CPU (needs CAP_PERFMON).
+    /// All that runs on one CPU (needs CAP_PERFMON).
     Cpu(u32),
 }
 
-/// A breakpoint to be.
+/// A breakpoint that is to be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spec {
-    /// Where the range begins; a multiple of its length.
+    /// First byte of the range; a multiple of its length.
     pub addr: RemoteAddr,
-    /// Bytes: 1, 2, 4 or 8. Of no meaning for [`Access::Execute`].
+    /// Bytes: 1, 2, 4 or 8. Ignored for [`Access::Execute`].
     pub len: u8,
-    /// What counts.
+    /// Which accesses count.
     pub access: Access,
-    /// Whose.
+    /// For which thread or CPU they count.
     pub scope: Scope,
-    /// Also in threads and processes that the thread starts from now on, each with slots of its own.
+    /// Count also in threads and processes that the thread starts from now on. Each of them takes debug
+    /// registers of its own.
     pub inherit: bool,
 }
 
@@ -55,65 +57,65 @@ pub struct Spec {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BreakpointError {
-    /// The range is none that a debug register can hold.
+    /// A debug register cannot hold the range.
     #[error("{len} bytes at {addr} cannot be watched: 1, 2, 4 or 8 bytes, aligned to as many")]
     BadRange {
-        /// Where.
+        /// Its first byte.
         addr: RemoteAddr,
-        /// Bytes.
+        /// Its length in bytes.
         len: u8,
     },
-    /// ENOSPC.
+    /// ENOSPC: no debug register is free.
     #[error("no debug register is free for {scope:?}: other breakpoints hold them")]
     NoSlot {
-        /// For whom.
+        /// For which thread or CPU.
         scope: Scope,
     },
-    /// ESRCH.
+    /// ESRCH: there is no such thread.
     #[error("thread {tid} is gone")]
     NoThread {
         /// The thread.
         tid: u32,
     },
-    /// EACCES, EPERM.
+    /// EACCES or EPERM: the kernel does not permit it.
     #[error(
         "hardware breakpoints are not permitted for {scope:?}: {source} (perf_event_paranoid is {paranoid}; CAP_PERFMON is needed)"
     )]
     Denied {
-        /// For whom.
+        /// For which thread or CPU.
         scope: Scope,
-        /// `/proc/sys/kernel/perf_event_paranoid`.
+        /// The text of `/proc/sys/kernel/perf_event_paranoid`.
         paranoid: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// ENODEV, ENOENT, EOPNOTSUPP: no such registers here, or the CPU is off.
+    /// ENODEV, ENOENT or EOPNOTSUPP: this machine has no such registers, or the CPU is off.
     #[error(
         "hardware breakpoints are not to be had for {scope:?}: {source} (a virtual machine without debug registers, or a CPU that is off)"
     )]
     Unsupported {
-        /// For whom.
+        /// For which thread or CPU.
         scope: Scope,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// EMFILE, ENFILE.
+    /// EMFILE or ENFILE: no descriptor is free.
     #[error("no descriptor left for another breakpoint: {source}; raise RLIMIT_NOFILE (ulimit -n)")]
     NoDescriptor {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// What failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// A breakpoint that counts as long as this value lives.
+/// A breakpoint that counts as long as this value exists.
 #[derive(Debug)]
 pub struct Breakpoint {
     event: File,
@@ -130,7 +132,7 @@ impl Spec {
         }
     }
     fn attr(&self, enabled: bool) -> Attr {
-        /// The kernel wants the size of a `long` for instructions.
+        /// For instructions the kernel requires the size of a `long`.
         const LONG: u64 = 8;
         let (bp_type, len) = match self.access {
             Access::Write => (2, self.len.into()),
@@ -146,7 +148,7 @@ impl Spec {
 }
 
 impl Scope {
-    /// `pid` and `cpu` of the system call.
+    /// The arguments `pid` and `cpu` of the system call.
     fn numbers(self) -> (i32, i32) {
         let cpu = |cpu: Option<u32>| cpu.map_or(-1, u32::cast_signed);
         match self {
@@ -174,22 +176,22 @@ fn refused(scope: Scope, source: io::Error) -> BreakpointError {
 }
 
 impl Breakpoint {
-    /// Opens it, counting at once if `enabled`; its slots are taken either way.
+    /// Opens it; it counts at once if `enabled`. Its debug registers are taken either way.
     ///
     /// # Errors
-    /// With the reason.
+    /// The reason, as one of the variants.
     pub fn open(spec: Spec, enabled: bool) -> Result<Self, BreakpointError> {
         spec.check()?;
         let (pid, cpu) = spec.scope.numbers();
         let event = perf::open(spec.attr(enabled), pid, cpu).map_err(|e| refused(spec.scope, e))?;
         Ok(Self { event: event.into(), spec, enabled })
     }
-    /// What it is.
+    /// What it watches, and for which thread or CPU.
     #[must_use]
     pub const fn spec(&self) -> Spec {
         self.spec
     }
-    /// Starts or stops to count, in inherited copies too; slots stay taken.
+    /// Starts or stops counting, in inherited copies too. The debug registers stay taken.
     ///
     /// # Errors
     /// [`BreakpointError::System`].
@@ -200,10 +202,11 @@ impl Breakpoint {
         self.enabled = enabled;
         Ok(())
     }
-    /// Watches another range, or for another access, in the same place and scope. What was counted stays.
+    /// Watches another range, or for another access, on the same event and in the same scope. The count goes
+    /// on from its value.
     ///
     /// # Errors
-    /// As [`Self::open`]; then it is as it was.
+    /// As [`Self::open`]; the breakpoint is then unchanged.
     pub fn modify(&mut self, addr: RemoteAddr, len: u8, access: Access) -> Result<(), BreakpointError> {
         let spec = Spec { addr, len, access, ..self.spec };
         spec.check()?;
@@ -211,7 +214,7 @@ impl Breakpoint {
         self.spec = spec;
         Ok(())
     }
-    /// Accesses so far, those of inherited copies included.
+    /// The number of accesses so far, those of inherited copies included.
     ///
     /// # Errors
     /// [`BreakpointError::System`].
@@ -244,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Or says why not; other programs may hold the slots just now.
+    /// Opens it, or prints why that fails: other programs may hold the debug registers just now.
     fn open(spec: Spec, enabled: bool) -> Option<Breakpoint> {
         match Breakpoint::open(spec, enabled) {
             Ok(breakpoint) => Some(breakpoint),
@@ -274,7 +277,7 @@ mod tests {
         let counts = (writes.count().expect("count"), both.count().expect("count"));
         assert_eq!(counts, (10, 17));
 
-        // Moved to another word, still off; then on.
+        // Moved to another word while disabled; then enabled.
         let moved = spec(&other, Access::Write);
         writes.modify(moved.addr, moved.len, moved.access).expect("modified");
         other.store(1, Relaxed);

@@ -1,10 +1,11 @@
 //! Mappings of our own process, as the kernel records them while they are made.
 //!
-//! In: nothing. Out: MMAP2 records of all our threads, one ring for each CPU, with their times. A dummy event on every CPU sees what
-//! any thread maps or makes executable, by whatever call: libc's, the loader's own, a raw one. Threads born later inherit it (a ring with
-//! inheritance must be bound to a CPU: hence one event for each thread and CPU); forked children have the events, and their records are left out.
-//! Invariants: PRF-1; what the kernel drops is counted.
-//! Does not: tell of mappings that go away or are moved (no record exists), nor of CPUs that come on later.
+//! In: nothing. Out: MMAP2 records of all our threads, one ring for each CPU, with their times. A dummy event
+//! on every CPU sees what any thread maps or makes executable, by any call: libc's, the loader's own, a raw
+//! one. Threads born later inherit it. A ring with inheritance must be bound to a CPU, hence one event for
+//! each thread and CPU. Forked children inherit the events too, and their records are left out. Invariants:
+//! PRF-1; what the kernel drops is counted. Does not: report mappings that go away or are moved (no record
+//! exists), or mappings made on CPUs that come online later.
 
 use std::collections::HashSet;
 use std::io;
@@ -21,11 +22,12 @@ const SW_DUMMY: u64 = 9;
 const SAMPLE_TIME: u64 = 1 << 2;
 const RECORD_LOST: u32 = 2;
 const RECORD_MMAP2: u32 = 10;
-/// 64 KiB hold some 500 records; they are read at once.
+/// Pages of a ring. 64 KiB hold some 500 records, and they are read at once.
 const PAGES: u64 = 16;
-/// One for each thread and CPU. A process with more is better off without.
+/// Limit for the number of events, of which there is one for each thread and CPU. A process that needs more
+/// is better off without.
 const MAX_EVENTS: usize = 2048;
-/// Looks for threads that were born while others were followed.
+/// How often to look for threads that were born while the others' events were opened.
 const ROUNDS: u32 = 16;
 
 /// A mapping that was made, or was given other rights.
@@ -39,15 +41,15 @@ pub struct Told {
     pub offset: FileOffset,
     /// The file, if it is of one.
     pub file: Option<FileId>,
-    /// Executable.
+    /// Whether it is executable.
     pub exec: bool,
-    /// Writable.
+    /// Whether it is writable.
     pub write: bool,
-    /// When, on CLOCK_MONOTONIC.
+    /// When it was made, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
 }
 
-/// All threads of this process, followed.
+/// The rings, and the events of all threads of this process.
 #[derive(Debug)]
 pub struct MappingRings {
     pid: u32,
@@ -68,7 +70,7 @@ fn attr(flags: u64) -> Attr {
     }
 }
 
-/// What the events tell, inherited by threads alone where the kernel can do that (5.13).
+/// Opens an event that records mappings. Only threads inherit it where the kernel can restrict that (5.13).
 fn follow(data: bool, tid: i32, cpu: u32) -> io::Result<OwnedFd> {
     let flags = perf::INHERIT | perf::MMAP | perf::MMAP2 | if data { perf::MMAP_DATA } else { 0 };
     let open = |flags| perf::open(attr(flags), tid, cpu as i32);
@@ -79,17 +81,18 @@ fn follow(data: bool, tid: i32, cpu: u32) -> io::Result<OwnedFd> {
 }
 
 impl MappingRings {
-    /// Follows all threads, from before it returns on. `data`: tells also of mappings that are not executable.
+    /// Follows all threads; it does so before it returns. With `data` it also reports mappings that are not
+    /// executable.
     ///
     /// # Errors
-    /// When the kernel does not permit it, or there are too many threads, or no descriptors.
+    /// When the kernel does not permit it, there are too many threads, or no descriptors are left.
     pub fn open(data: bool) -> io::Result<Self> {
         let mut new =
             Self { pid: std::process::id(), rings: Vec::new(), events: Vec::new(), complete: false };
         for cpu in online_cpus() {
             match perf::open(attr(0), 0, cpu as i32) {
                 Ok(event) => new.rings.push((cpu, ring(event, PAGES)?)),
-                // A CPU that went off since.
+                // That CPU went offline since the list was read.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 Err(error) => return Err(error),
             }
@@ -98,7 +101,7 @@ impl MappingRings {
         for _ in 0..ROUNDS {
             let fresh: Vec<i32> = threads(new.pid).into_iter().filter(|&tid| known.insert(tid)).collect();
             if fresh.is_empty() {
-                // Whoever is not in this list was born of one who was followed then.
+                // A thread that is not in this list was born from one that was followed by then.
                 new.complete = true;
                 break;
             }
@@ -118,19 +121,20 @@ impl MappingRings {
                     perf::redirect(event.as_fd(), ring.event())?;
                     self.events.push(event);
                 }
-                // It has ended.
+                // The thread has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
-    /// Whether every thread is followed: threads that made threads all the time while this was opened may have ones that are not.
+    /// Whether every thread is followed. If threads created threads all the time while this was opened, some
+    /// may not be.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.complete
     }
-    /// Takes all records. How many the kernel dropped since the last call.
+    /// Takes all records. Returns how many the kernel dropped since the last call.
     pub fn drain(&self, mut each: impl FnMut(Told)) -> u64 {
         let mut lost = 0;
         for (_, ring) in &self.rings {
@@ -145,13 +149,15 @@ impl MappingRings {
         }
         lost
     }
-    /// What [`Bell::wait`](crate::Bell::wait) waits for beside itself: a record makes one of them readable. Numbers, so that whoever waits does not keep the
-    /// rings; of ones that were closed meanwhile the wait returns at once, or for nothing.
+    /// Descriptors for [`Bell::wait`](crate::Bell::wait) to wait for: a record makes one of them readable.
+    /// They are plain numbers, so a waiting thread does not keep the rings alive. If they are closed
+    /// meanwhile, the wait returns at once, or without a reason.
     #[must_use]
     pub fn descriptors(&self) -> Vec<i32> {
         self.rings.iter().map(|(_, ring)| ring.event().as_raw_fd()).collect()
     }
-    /// In a forked child: lets go of the descriptors. The kernel does not copy a ring's mapping, and what is at its place is another's.
+    /// For a forked child: closes the descriptors. The kernel does not copy a ring's mapping to the child,
+    /// and another mapping may be in its place.
     pub fn leave(self) {
         self.rings.into_iter().for_each(|(_, ring)| ring.leave());
     }
@@ -161,9 +167,9 @@ fn word(body: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Who made it, and what. The record ends with its time.
+/// The process that made the mapping, and the mapping. The record ends with its time.
 fn parse(body: &[u8]) -> Option<(u32, Told)> {
-    /// What comes before the name, and the time behind it.
+    /// Bytes before the name, plus those of the time behind it.
     const FIXED: usize = 64 + 8;
     const PROT: usize = 56;
     let body = (body.len() >= FIXED).then_some(body)?;
@@ -207,7 +213,8 @@ mod tests {
         assert_eq!(parse(&body[..71]), None);
     }
 
-    /// This test's own file, mapped by another thread, by a thread born later, and only after that made executable.
+    /// This test's own file is mapped by another thread and by a thread born later, and only after that made
+    /// executable.
     #[test]
     fn all_threads_are_followed_and_a_change_of_rights_is_told() {
         let rings = match MappingRings::open(false) {

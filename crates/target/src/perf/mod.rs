@@ -1,8 +1,9 @@
 //! Hardware breakpoints of other tasks as perf events that write samples into shared rings.
 //!
-//! Input: thread ids, addresses, what to sample. Output: the kernel's records as bytes, one ring for each CPU. Invariants:
-//! PRF-1 every event ends with the value that stands for it, whatever fails on the way; PRF-2 no task is stopped or
-//! signalled: events are opened on running tasks. Does not: understand records, choose threads, know slots.
+//! Input: thread ids, addresses, what to sample. Output: the kernel's records as bytes, one ring for each
+//! CPU. Invariants: PRF-1 every event ends with the value that owns it, whatever fails on the way; PRF-2 no
+//! task is stopped or signalled, since events are opened on running tasks. Does not: parse records, choose
+//! threads, or know which debug registers are free.
 
 pub mod breakpoint;
 mod mappings;
@@ -18,13 +19,13 @@ pub use tasks::{Followed, TaskRings};
 
 use std::time::Duration;
 
-/// CLOCK_MONOTONIC in nanoseconds, the clock of all samples.
+/// The time on CLOCK_MONOTONIC in nanoseconds. All samples use this clock.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     crate::sys::clock::monotonic().as_nanos() as u64
 }
 
-/// Makes room for so many descriptors; gives how many there may be now.
+/// Raises the limit of descriptors by `more`; returns how many there may be now.
 ///
 /// # Errors
 /// When the limit cannot be read or set.
@@ -44,8 +45,8 @@ pub fn thread_time() -> Duration {
     crate::sys::clock::thread_time()
 }
 
-/// Returns once every CPU has left the interrupt or trap handler that it was in (MEMBARRIER_CMD_GLOBAL: a grace period of the
-/// kernel's RCU, some milliseconds).
+/// Returns once every CPU has left the interrupt or trap handler that it was in. It uses
+/// MEMBARRIER_CMD_GLOBAL: a grace period of the kernel's RCU, some milliseconds.
 ///
 /// # Errors
 /// When the kernel does not offer it.
@@ -53,7 +54,7 @@ pub fn wait_for_handlers() -> std::io::Result<()> {
     crate::sys::barrier::global()
 }
 
-/// How many CPUs may ever come on.
+/// The number of CPUs that can ever come online.
 #[must_use]
 pub fn possible_cpus() -> u32 {
     crate::process::possible_cpus()

@@ -1,9 +1,10 @@
 //! The BPF program that reads a watched word at the very trap, assembled by hand.
 //!
-//! It runs in the overflow handler of the breakpoint, on the CPU that made the access and before that thread executes
-//! anything else, so what it reads is what the access left unless another CPU wrote in between. It writes
-//! `(tgid << 32 | tid, watched address, word at that address rounded down to 8, error or 0)` into the ring of its CPU, right
-//! before the sample of the same trap, and keeps the sample. Rounded down, the word lies in the page of the watched bytes.
+//! It runs in the overflow handler of the breakpoint, on the CPU that made the access, and before that thread
+//! executes anything else. So it reads what the access left, unless another CPU wrote in between. It writes
+//! `(tgid << 32 | tid, watched address, word at that address rounded down to 8, error or 0)` into the ring of
+//! its CPU, right before the sample of the same trap, and keeps the sample. Because the address is rounded
+//! down, the word lies in the page of the watched bytes.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -12,7 +13,7 @@ use crate::sys::bpf::{FP, Insn, add_imm, call, insn, mov, mov_imm, spill};
 const PID_TGID: i32 = 14;
 const PERF_EVENT_OUTPUT: i32 = 25;
 const PROBE_READ_USER: i32 = 112;
-/// Where `struct bpf_perf_event_data` has the breakpoint's address: behind `pt_regs` and the period.
+/// Offset of the breakpoint's address in `struct bpf_perf_event_data`: behind `pt_regs` and the period.
 const CTX_ADDR: i16 = 21 * 8 + 8;
 
 /// The program; `rings` is an array of ring-owning events, one for each CPU.

@@ -1,9 +1,10 @@
 //! One ring for each CPU, and breakpoint events of any task that write their samples into it.
 //!
-//! The kernel's rules that shape this (perf_event_open(2), and `perf record` for the same reason): a ring may be mapped with
-//! `inherit` only by an event that is bound to a CPU, and an event may write into another's ring only on the same CPU. So a
-//! thread gets one event for each CPU, redirected to that CPU's ring, which belongs to an event of our own. Where BPF is
-//! permitted that event also takes what the program reads at the trap, so that value and sample stand one after the other.
+//! Two rules of the kernel shape this (perf_event_open(2); `perf record` does the same for the same reason).
+//! A ring may be mapped with `inherit` only by an event that is bound to a CPU. An event may write into
+//! another event's ring only on the same CPU. So a thread gets one event for each CPU, redirected to that
+//! CPU's ring, which belongs to an event of our own. Where BPF is permitted, that event also takes what the
+//! program reads at the trap, so value and sample stand one after the other.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,11 +30,12 @@ const SAMPLE_RAW: u64 = 1 << 10;
 const SAMPLE_REGS_USER: u64 = 1 << 12;
 const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 
-/// Debug registers that an x86-64 processor has for addresses, for data and instructions alike (Intel SDM 3B, 18.2.1); and those for data that most of
-/// arm64 have (2 to 16: Arm ARM D2.8).
+/// The number of debug registers for addresses. An x86-64 processor has four, for data and instructions alike
+/// (Intel SDM 3B, 18.2.1). Most arm64 processors have four for data (2 to 16: Arm ARM D2.8).
 pub const SLOTS: u8 = 4;
 
-/// The user registers that are sampled: bit numbers of `asm/perf_regs.h`. On x86-64 ax bx cx dx si di bp sp ip flags, r8…r15; on arm64 x0…x30 sp pc.
+/// The user registers that are sampled: bit numbers of `asm/perf_regs.h`. On x86-64 ax bx cx dx si di bp sp
+/// ip flags, r8…r15; on arm64 x0…x30 sp pc.
 pub const USER_REGS: u64 = if cfg!(target_arch = "aarch64") { (1 << 33) - 1 } else { 0x3ff | 0xff << 16 };
 
 /// Which accesses trap. x86-64 cannot watch reads alone.
@@ -58,32 +60,34 @@ pub struct Breakpoint {
     pub access: Access,
 }
 
-/// Who inherits a thread's events. Inherited or not, they end when the task runs another program (exec), but for
-/// [`Family::Alone`], whose events end when they are dropped.
+/// Which tasks inherit a thread's events. Inherited or not, the events end when the task executes another
+/// program. Those of [`Family::Alone`] end when they are dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
-    /// Nobody.
+    /// No task inherits them.
     Alone,
-    /// Threads that it makes, and those that they make.
+    /// The threads that it creates, and those that they create.
     Threads,
     /// Threads and forked processes.
     Forks,
 }
 
-/// What the samples hold, and who writes them.
+/// What the samples hold, and which tasks and accesses they come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SampleOptions {
-    /// Who inherits.
+    /// Which tasks inherit the events.
     pub family: Family,
     /// User registers, see [`USER_REGS`].
     pub registers: bool,
     /// The user's call chain, by frame pointers.
     pub stack: bool,
-    /// The watched bytes, read at the trap by a BPF program where that is permitted.
+    /// The watched bytes, which a BPF program reads at the trap where that is permitted.
     pub values: bool,
-    /// Accesses that the kernel makes for the program, such as `read(2)` into a buffer, where that is permitted.
+    /// Also accesses that the kernel makes for the program, such as `read(2)` into a buffer, where that is
+    /// permitted.
     pub kernel: bool,
-    /// Pages of each ring, a power of two; fewer where the user's locked memory does not suffice.
+    /// Pages of each ring, a power of two. Fewer are taken if the user's limit of locked memory does not
+    /// suffice.
     pub pages: u64,
 }
 
@@ -119,7 +123,7 @@ pub struct NotArmed {
     pub tid: u32,
     /// The CPU.
     pub cpu: u32,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
@@ -150,7 +154,7 @@ impl SampleRings {
         rings.make(attr, 0)?;
         Ok(rings)
     }
-    /// Rings of events that take a BPF program's output.
+    /// Opens rings whose events take a BPF program's output.
     fn with_values(&mut self) -> io::Result<()> {
         let attr = Attr {
             kind: TYPE_SOFTWARE,
@@ -171,7 +175,7 @@ impl SampleRings {
         self._array = Some(array);
         Ok(())
     }
-    /// What all ring owners have in common. The ring's watermark is the owner's.
+    /// The attributes that all owners of rings have in common. The watermark of a ring is its owner's.
     fn owner(&self) -> Attr {
         let wakeup = u32::try_from(self.options.pages * 512).unwrap_or(u32::MAX);
         Attr {
@@ -185,19 +189,19 @@ impl SampleRings {
         for cpu in online_cpus() {
             match perf::open(attr, pid, cpu as i32) {
                 Ok(event) => self.rings.push(CpuRing { cpu, ring: ring(event, self.options.pages)? }),
-                // A CPU that went off since.
+                // That CPU went offline since the list was read.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 Err(error) => return Err(error),
             }
         }
         if self.rings.is_empty() { Err(io::Error::from_raw_os_error(libc::ENODEV)) } else { Ok(()) }
     }
-    /// CPUs, that is, events for each breakpoint of a thread.
+    /// The number of CPUs with a ring, which is the number of events for each breakpoint of a thread.
     #[must_use]
     pub fn cpus(&self) -> usize {
         self.rings.len()
     }
-    /// Why no BPF program reads values, if none does and one was wanted.
+    /// Why no BPF program reads values, if one was requested and none does.
     #[must_use]
     pub fn no_values(&self) -> Option<&str> {
         self.no_values.as_deref()
@@ -222,7 +226,7 @@ impl SampleRings {
         let mut flags = perf::DISABLED | perf::EXCLUDE_HV | perf::WATERMARK | perf::USE_CLOCKID;
         flags |= perf::EXCLUDE_CALLCHAIN_KERNEL;
         flags |= match family {
-            // For kernels that lack the other flags too.
+            // No flags, so that this works also on kernels that lack the other flags.
             Family::Alone => 0,
             Family::Threads => perf::INHERIT | perf::INHERIT_THREAD | perf::REMOVE_ON_EXEC,
             Family::Forks => perf::INHERIT | perf::REMOVE_ON_EXEC,
@@ -233,7 +237,7 @@ impl SampleRings {
         let (bp_type, len) = match at.access {
             Access::Write => (2, at.len),
             Access::ReadWrite => (3, at.len),
-            // The kernel takes only the size of a long here, and watches one byte.
+            // For execution the kernel accepts only the size of a long, and watches one byte.
             Access::Execute => (4, 8),
         };
         Attr {
@@ -253,7 +257,7 @@ impl SampleRings {
     /// Opens a breakpoint of one thread on every CPU, not yet enabled.
     ///
     /// # Errors
-    /// [`NotArmed`]; nothing of it stays open.
+    /// [`NotArmed`]; no event of it stays open.
     pub fn arm(&self, tid: u32, at: Breakpoint) -> Result<Armed, NotArmed> {
         let attr = self.attr(at);
         let mut events = Vec::with_capacity(self.rings.len());
@@ -268,10 +272,11 @@ impl SampleRings {
         }
         Ok(Armed { events, attr })
     }
-    /// How many more breakpoints of that kind fit one thread now, on every CPU; found by trying, nothing is left.
+    /// How many more breakpoints of that kind one thread can have now, on every CPU. Found by opening and
+    /// closing them.
     ///
     /// # Errors
-    /// When the reason is another than full slots.
+    /// When opening fails for another reason than full debug registers.
     pub fn free_slots(&self, tid: u32, at: Breakpoint) -> Result<u32, NotArmed> {
         /// More than any processor has.
         const MOST: u32 = 64;
@@ -285,10 +290,11 @@ impl SampleRings {
         }
         Ok(held.len() as u32)
     }
-    /// Takes all records: CPU, type and body each. Gives the CPUs whose ring may have been full since its last record, so that
-    /// something was dropped which no record tells of yet, or held what made no sense.
+    /// Takes all records, and calls `each` with CPU, type and body. Returns the CPUs whose records are
+    /// doubtful: the ring may have been full since its last record, so that a loss is not recorded yet; or it
+    /// held something that makes no sense.
     pub fn drain(&self, mut each: impl FnMut(u32, u32, &[u8])) -> Vec<u32> {
-        /// Longer than any record with a call chain (`perf_event_max_stack`), and without.
+        /// Bytes. Longer than any record: without a call chain, and with one (`perf_event_max_stack`).
         const LONGEST: [u64; 2] = [1 << 10, 36 << 10];
         let longest = LONGEST[usize::from(self.options.stack)];
         let mut doubtful = Vec::new();
@@ -300,7 +306,7 @@ impl SampleRings {
         }
         doubtful
     }
-    /// Waits until a ring begins to fill, or something happens to a followed thread, at most so long.
+    /// Waits at most `at_most`, until a ring begins to fill or something happens to a followed thread.
     pub fn wait(&self, tasks: &TaskRings, at_most: Duration) {
         let rings = self.rings.iter().map(|one| one.ring.event());
         let events: Vec<BorrowedFd<'_>> = rings.chain(tasks.events()).collect();
@@ -308,7 +314,7 @@ impl SampleRings {
     }
 }
 
-/// The largest ring that our locked memory allows.
+/// Maps the largest ring that our limit of locked memory allows, at most `pages`.
 pub(super) fn ring(event: OwnedFd, pages: u64) -> io::Result<Ring> {
     const LEAST: u64 = 8;
     let mut pages = pages.max(LEAST);
@@ -328,24 +334,25 @@ impl Armed {
     pub fn enable(&self) -> io::Result<()> {
         self.events.iter().try_for_each(|event| perf::enable(event.as_fd()))
     }
-    /// Stops it, with all that inherited it.
+    /// Stops it, in all tasks that inherited it too.
     ///
     /// # Errors
     /// As above.
     pub fn disable(&self) -> io::Result<()> {
         self.events.iter().try_for_each(|event| perf::disable(event.as_fd()))
     }
-    /// The identifiers that its samples carry, also those of tasks that inherited it.
+    /// The identifiers that its samples carry, including samples of tasks that inherited it.
     ///
     /// # Errors
     /// As above.
     pub fn ids(&self) -> io::Result<Vec<u64>> {
         self.events.iter().map(|event| perf::id(event.as_fd())).collect()
     }
-    /// Moves it, with all that inherited it, to another address of the same or another length; it is enabled then.
+    /// Moves it to another address with the same or another length, in all tasks that inherited it too. It is
+    /// enabled afterwards.
     ///
     /// # Errors
-    /// When the kernel does not take the address.
+    /// When the kernel refuses the address.
     pub fn move_to(&mut self, at: Breakpoint) -> io::Result<()> {
         (self.attr.config1, self.attr.flags) = (at.addr.0, self.attr.flags & !perf::DISABLED);
         (self.attr.bp_type, self.attr.config2) = match at.access {

@@ -1,9 +1,10 @@
 //! Births, ends, names and execs of threads, as the kernel records them.
 //!
-//! In: threads to follow. Out: the kernel's records as bytes. A thread's dummy event on each CPU tells what it does and is
-//! inherited by all that it makes, threads and processes, over exec. Every record ends with who made it, when, and by which
-//! event (`sample_id_all`). The rings are apart from those of samples, so that a full one never costs a birth, and
-//! wake whoever waits at once. Does not: understand records.
+//! In: threads to follow. Out: the kernel's records as bytes. A thread's dummy event on each CPU records what
+//! the thread does. All threads and processes that it creates inherit the event, and it survives exec. Every
+//! record ends with the task that caused it, the time, and the event (`sample_id_all`). These rings are
+//! separate from those of samples, so a full one never costs a birth. They wake a waiting thread at once.
+//! Does not: parse records.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,9 +18,9 @@ const SW_DUMMY: u64 = 9;
 const SAMPLE_TID: u64 = 1 << 1;
 const SAMPLE_TIME: u64 = 1 << 2;
 const SAMPLE_IDENTIFIER: u64 = 1 << 16;
-/// 128 KiB hold some 2000 births; they are read at once.
+/// Pages of a ring. 128 KiB hold some 2000 births, and they are read at once.
 const PAGES: u64 = 32;
-/// Where locked memory is short.
+/// Pages of a ring where locked memory is short.
 const FEW_PAGES: u64 = 2;
 
 /// One ring for each CPU.
@@ -28,7 +29,7 @@ pub struct TaskRings {
     rings: Vec<(u32, Ring)>,
 }
 
-/// A followed thread, with all that it makes.
+/// A followed thread, with all that it creates.
 #[derive(Debug)]
 pub struct Followed {
     events: Vec<OwnedFd>,
@@ -48,7 +49,7 @@ fn attr(flags: u64) -> Attr {
 }
 
 impl TaskRings {
-    /// Makes one ring for each CPU that is on.
+    /// Makes one ring for each CPU that is online.
     ///
     /// # Errors
     /// When the kernel does not permit perf events at all, or has no memory to lock.
@@ -62,17 +63,17 @@ impl TaskRings {
                         Ring::with_pages(event, PAGES).or_else(|_| Ring::with_pages(few, FEW_PAGES))?;
                     rings.push((cpu, ring));
                 }
-                // A CPU that went off since.
+                // That CPU went offline since the list was read.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(Self { rings })
     }
-    /// Follows a thread and what it makes from now on.
+    /// Follows a thread and what it creates from now on.
     ///
     /// # Errors
-    /// [`NotArmed`]; then it is not followed.
+    /// [`NotArmed`]; the thread is then not followed.
     pub fn follow(&self, tid: u32) -> Result<Followed, NotArmed> {
         let mut followed = Followed { events: Vec::new(), ids: Vec::new() };
         for (cpu, ring) in &self.rings {
@@ -85,7 +86,8 @@ impl TaskRings {
         }
         Ok(followed)
     }
-    /// Takes all records: type, bits of the header and body each. False when some ring's rest was given up.
+    /// Takes all records, and calls `each` with type, bits of the header and body. Returns false if the rest
+    /// of some ring was skipped.
     pub fn drain(&self, mut each: impl FnMut(u32, u16, &[u8])) -> bool {
         self.rings.iter().fold(true, |sound, (_, ring)| sound & ring.drain(&mut each).sound)
     }
@@ -95,12 +97,12 @@ impl TaskRings {
 }
 
 impl Followed {
-    /// Descriptors that it takes.
+    /// The number of descriptors that it takes.
     #[must_use]
     pub const fn descriptors(&self) -> usize {
         self.events.len()
     }
-    /// The identifiers that end its records, also those of what it made.
+    /// The identifiers at the end of its records, including records of what the thread created.
     #[must_use]
     pub fn ids(&self) -> &[u64] {
         &self.ids

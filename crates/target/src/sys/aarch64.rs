@@ -1,5 +1,5 @@
-//! Calls that change this very process' code, and registers of others, as arm64 has them. What changes our own code is made past libc, whose functions
-//! may be probed.
+//! arm64: calls that change the code of this very process, and registers of other threads. Changes of our own
+//! code do not go through libc, because its functions may be probed.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -16,9 +16,10 @@ const NT_ARM_SVE: usize = 0x405;
 const NT_ARM_PAC_MASK: usize = 0x406;
 const NT_ARM_SSVE: usize = 0x40b;
 const NT_ARM_GCS: usize = 0x410;
-/// More than SVE registers of 2048 bits take.
+/// Bytes; more than SVE registers of 2048 bits take.
 const MOST: usize = 16384;
-/// The header of an SVE set; bit 0 of the half-word at 12: it holds whole registers, not their low 128 bits alone.
+/// Bytes of an SVE set's header. Bit 0 of its half-word at offset 12 is set if the set holds whole registers,
+/// not only their low 128 bits.
 const SVE_HEADER: usize = 16;
 
 /// A stopped thread's general registers, and its thread pointer.
@@ -32,14 +33,15 @@ pub(crate) struct Registers {
     pub(crate) thread_pointer: u64,
 }
 
-/// A stopped thread's vector registers, each as the register set that the kernel gives.
+/// A stopped thread's vector registers, in the kernel's register sets.
 #[derive(Clone, Debug)]
 pub(crate) struct Vectors {
-    /// Of 128 bits each, then fpsr and fpcr.
+    /// The low 128 bits of each register, then fpsr and fpcr.
     pub(crate) low: Vec<u8>,
-    /// Whole, with header, if the thread is in the middle of using them.
+    /// The whole registers, with header, if the thread is using them just now.
     pub(crate) sve: Option<Vec<u8>>,
-    /// It is in streaming mode, or has a guarded control stack: neither outlives a call of ours.
+    /// Why the thread cannot make our calls, if it cannot: it is in streaming mode, or has a guarded control
+    /// stack. Neither survives a call of ours.
     pub(crate) unfit: Option<&'static str>,
 }
 
@@ -55,7 +57,7 @@ pub(crate) fn regs(tid: u32) -> io::Result<Registers> {
     Ok(Registers { x, sp, pc, pstate, thread_pointer: u64::from_le_bytes(tls) })
 }
 
-/// Sets all but the thread pointer, which nobody changes.
+/// Sets all but the thread pointer, which never changes.
 pub(crate) fn set_regs(tid: u32, regs: &Registers) -> io::Result<()> {
     let mut bytes = [0u8; 34 * 8];
     let words = regs.x.iter().chain([&regs.sp, &regs.pc, &regs.pstate]);
@@ -65,7 +67,8 @@ pub(crate) fn set_regs(tid: u32, regs: &Registers) -> io::Result<()> {
     set_regset(tid, NT_PRSTATUS, &mut bytes)
 }
 
-/// The thread is in no call any more: nothing that x0 holds is taken for a call's wish to be made again.
+/// Notes that the thread is in no call any more. Otherwise the kernel might take what x0 holds as a request
+/// to restart a call.
 pub(crate) fn forget_call(tid: u32) -> io::Result<()> {
     set_regset(tid, NT_ARM_SYSTEM_CALL, &mut (-1i32).to_le_bytes())
 }
@@ -92,20 +95,21 @@ pub(crate) fn vectors(tid: u32) -> io::Result<Vectors> {
     Ok(Vectors { low, sve: set(NT_ARM_SVE).filter(whole), unfit })
 }
 
-/// Bits of an address that its signature is in, as the kernel says: those between the program's addresses and bit 55, however long addresses are there. None where nothing is signed;
-/// `None` if the thread is gone.
+/// The bits of an address that hold its signature, as the kernel gives them: those between the program's
+/// addresses and bit 55, whatever the length of addresses. 0 where nothing is signed; `None` if the thread is
+/// gone.
 pub(crate) fn signature(tid: u32) -> Option<u64> {
-    // Of data, of code.
+    // Two masks: for addresses of data, and of code.
     let mut masks = [0u8; 16];
     match get_regset(tid, NT_ARM_PAC_MASK, &mut masks) {
         Ok(_) => masks.last_chunk().map(|code| u64::from_le_bytes(*code)),
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
-        // No such set: the processor, or the kernel, signs nothing.
+        // There is no such set: the processor, or the kernel, signs nothing.
         Err(_) => Some(0),
     }
 }
 
-/// Puts back what a call of ours has spoilt: a call keeps 128 bits of each register.
+/// Puts back what a call of ours has changed: a call preserves only 128 bits of each register.
 pub(crate) fn restore_vectors(tid: u32, vectors: &Vectors) -> io::Result<()> {
     let Some(sve) = &vectors.sve else { return Ok(()) };
     set_regset(tid, NT_ARM_SVE, &mut sve.clone())
@@ -133,33 +137,35 @@ const HWCAP2_BTI: u64 = 1 << 17;
 
 /// Bytes of a page here: 4096, 16384 or 65536.
 pub(crate) fn page_size() -> u64 {
-    // SAFETY: a number.
+    // SAFETY: getauxval takes a number, returns one, and has no precondition.
     unsafe { libc::getauxval(libc::AT_PAGESZ) }
 }
 
 /// Whether pages can be guarded (FEAT_BTI, and a kernel that knows it).
 pub(crate) fn may_guard() -> bool {
-    // SAFETY: a number.
+    // SAFETY: as above.
     unsafe { libc::getauxval(libc::AT_HWCAP2) & HWCAP2_BTI != 0 }
 }
 
-/// A part of a file as private code, readable and executable from birth, wherever there is room.
+/// Maps a part of a file as private code, readable and executable from the start, at any free address.
 pub(crate) fn map_code(file: BorrowedFd<'_>, off: u64, len: u64, guarded: bool) -> io::Result<u64> {
     let prot = libc::PROT_READ | libc::PROT_EXEC | if guarded { PROT_BTI } else { 0 };
     let (flags, fd) = (libc::MAP_PRIVATE, file.as_raw_fd());
-    // SAFETY: a new mapping, wherever nothing is.
+    // SAFETY: without MAP_FIXED the kernel chooses an address at which nothing is mapped.
     check(unsafe {
         libc::syscall(libc::SYS_mmap, 0, len, i64::from(prot), i64::from(flags), i64::from(fd), off)
     })
     .map(|at| at as u64)
 }
 
-/// Moves pages over others, which are gone behind it: whoever comes there meanwhile waits, and finds one or the other.
+/// Moves pages over others, which are gone afterwards. A thread that reaches that address meanwhile waits,
+/// and finds the old pages or the new ones.
 ///
 /// # Safety
-/// The pages at `to` may be replaced by those at `from`, which nobody uses.
+/// The pages at `to` may be replaced by those at `from`, which no other code uses.
 pub(crate) unsafe fn move_over(from: u64, to: u64, len: u64) -> io::Result<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the pages at `to` may be replaced, and that those at `from` are
+    // unused.
     check(unsafe { libc::syscall(libc::SYS_mremap, from, len, len, i64::from(flags), to) }).map(drop)
 }

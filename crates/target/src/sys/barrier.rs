@@ -1,10 +1,10 @@
-//! membarrier(2) of our own.
+//! membarrier(2) for our own process.
 
 use std::io;
 
 use super::check;
 
-/// MEMBARRIER_CMD_GLOBAL.
+/// Issues MEMBARRIER_CMD_GLOBAL.
 pub(crate) fn global() -> io::Result<()> {
     const GLOBAL: i32 = 1;
     // SAFETY: plain numbers.

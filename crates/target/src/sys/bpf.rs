@@ -31,7 +31,7 @@ pub(crate) const fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn
         | (off as u16 as u64) << 16
         | (imm as u32 as u64) << 32
 }
-/// The register that points behind the stack.
+/// The frame pointer: it points to the end of the program's stack.
 pub(crate) const FP: u8 = 10;
 /// Calls a helper by its number.
 pub(crate) const fn call(helper: i32) -> Insn {
@@ -55,13 +55,13 @@ pub(crate) const fn spill(off: i16, src: u8) -> Insn {
 }
 
 fn bpf<T>(command: i32, attr: &T) -> io::Result<i64> {
-    // SAFETY: each caller in this module passes a repr(C) struct laid out as the command's part of `union bpf_attr`,
-    // whose addresses are those of slices that live until the call returns.
+    // SAFETY: each caller in this module passes a repr(C) struct laid out as the command's part of `union
+    // bpf_attr`. The addresses in it are those of slices that live until the call returns.
     check(unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) })
 }
 
 fn owned(result: io::Result<i64>) -> io::Result<OwnedFd> {
-    // SAFETY: the call succeeded and returned a descriptor that nobody else owns.
+    // SAFETY: the call succeeded and returned a descriptor that has no other owner.
     result.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn map(kind: u32, key_size: u32, value_size: u32, entries: u32) -> io
     owned(bpf(MAP_CREATE, &Attr { words: [kind, key_size, value_size, entries] }))
 }
 
-/// One entry of a per-CPU array: the words of all CPUs. `cpus` is the number of possible CPUs.
+/// Reads one entry of a per-CPU array: the words of all CPUs. `cpus` is the number of possible CPUs.
 pub(crate) fn lookup(map: BorrowedFd<'_>, key: u32, cpus: usize) -> io::Result<Vec<u64>> {
     #[repr(C)]
     struct Attr {
@@ -116,7 +116,7 @@ pub(crate) fn put(map: BorrowedFd<'_>, key: u32, value: BorrowedFd<'_>) -> io::R
     bpf(MAP_UPDATE, &attr).map(drop)
 }
 
-/// Loads a program for uprobe_multi; an error carries the verifier's last words.
+/// Loads a program for uprobe_multi; an error contains the end of the verifier's log.
 pub(crate) fn program(code: &[Insn]) -> io::Result<OwnedFd> {
     load(code, PROG_TYPE_KPROBE, TRACE_UPROBE_MULTI)
 }
@@ -173,19 +173,20 @@ fn load(code: &[Insn], kind: u32, attach_type: u32) -> io::Result<OwnedFd> {
     })
 }
 
-/// What a uprobe_multi link is attached to.
+/// The sites of a uprobe_multi link.
 pub(crate) struct Sites<'a> {
-    /// Of the file, NUL-terminated.
+    /// The file's path, NUL-terminated.
     pub(crate) path: &'a std::ffi::CStr,
-    /// File offsets.
+    /// File offset of each site.
     pub(crate) offsets: &'a [u64],
-    /// File offset of a `u16` for each, which the kernel holds above 0 meanwhile; 0 for none.
+    /// For each site the file offset of a `u16` that the kernel keeps above 0 while the link exists; 0 for
+    /// none.
     pub(crate) semaphores: &'a [u64],
-    /// A number for each, which the program may ask for.
+    /// For each site a number that the program can ask for.
     pub(crate) cookies: &'a [u64],
-    /// Only in this process; 0 for all.
+    /// The process to which it is limited; 0 for all processes.
     pub(crate) pid: u32,
-    /// At returns.
+    /// Whether the program runs at returns instead of entries.
     pub(crate) returns: bool,
 }
 

@@ -2,11 +2,11 @@
 
 pub(crate) use super::native::ticks;
 
-/// Hour, minute and second of the day here.
+/// Hour, minute and second of the day, in local time.
 pub(crate) fn local_time() -> (i32, i32, i32) {
     // SAFETY: `tm` is plain integers and a pointer that is never followed; all-zero is a value of it.
     let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: a null pointer is allowed: the time is only returned.
+    // SAFETY: a null pointer is allowed: the time is then only returned.
     let now = unsafe { libc::time(std::ptr::null_mut()) };
     // SAFETY: both are live; on failure `tm` keeps its zeros.
     unsafe { libc::localtime_r(&raw const now, &raw mut tm) };

@@ -1,10 +1,10 @@
-//! Whether two processes are one in some respect.
+//! Whether two processes share something.
 
 use std::io;
 
 use super::check;
 
-/// Whether they run on the same memory.
+/// Whether two processes share their memory.
 pub(crate) fn same_memory(a: u32, b: u32) -> io::Result<bool> {
     const KCMP_VM: libc::c_int = 1;
     // SAFETY: plain numbers.

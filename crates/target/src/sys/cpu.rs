@@ -1,4 +1,4 @@
-//! What CPUID says.
+//! What CPUID reports.
 
 use core::arch::x86_64::__cpuid_count;
 
@@ -10,7 +10,7 @@ pub(crate) fn has_rdpid() -> bool {
     leaf.ecx >> 22 & 1 == 1
 }
 
-/// Where XSAVE component `index` (2 and up) ends in the standard layout, in bytes.
+/// The end of XSAVE component `index` (2 and up) in the standard layout, in bytes.
 pub(crate) fn xsave_end(index: u32) -> usize {
     // SAFETY: as above; leaf 13 reads as zero for components that do not exist.
     #[allow(unused_unsafe, reason = "safe in newer toolchains")]

@@ -1,7 +1,12 @@
-//! A test hook: `TRAPLINE_FAULT=before:N` or `after:N` in the environment makes the tracer kill itself at the Nth
-//! request that changes a target (ptrace requests and writes to /proc/PID/mem), to show that a target survives it.
-//! `TRAPLINE_PERF_FAULT=ERRNO`, or `ERRNO:BIT`, makes every hardware breakpoint fail to open with that error, or those with that
-//! flag bit of `perf_event_attr`: a machine without debug registers, a user without the right, a kernel that lacks the flag.
+//! Test hooks that simulate failures.
+//!
+//! `TRAPLINE_FAULT=before:N` or `after:N` in the environment makes the tracer kill itself at the Nth request
+//! that changes a target (ptrace requests and writes to /proc/PID/mem). Tests show with it that a target
+//! survives the tracer's death.
+//!
+//! `TRAPLINE_PERF_FAULT=ERRNO` makes every hardware breakpoint fail to open with that error; `ERRNO:BIT` does
+//! so for those with that flag bit of `perf_event_attr`. It stands for a machine without debug registers, a
+//! user without the right, or a kernel that lacks the flag.
 
 use std::io;
 use std::sync::OnceLock;
@@ -48,7 +53,7 @@ pub(crate) fn point<T>(request: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The error that a breakpoint with these flags is to meet.
+/// Returns the error that a breakpoint with these flags must meet in a test.
 pub(crate) fn refuse_breakpoint(flags: u64) -> io::Result<()> {
     static REFUSED: OnceLock<Option<(i32, u64)>> = OnceLock::new();
     let refused = REFUSED.get_or_init(|| {

@@ -7,7 +7,7 @@ use super::check;
 
 fn owned(result: i64) -> io::Result<OwnedFd> {
     let fd = check(result)?;
-    // SAFETY: the call that made `result` succeeded and returned a new descriptor that nobody else owns.
+    // SAFETY: the call that made `result` succeeded and returned a new descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -15,21 +15,23 @@ pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
 }
-/// The same for a thread (Linux 6.9).
+/// A pidfd for one thread (Linux 6.9).
 pub(crate) fn pidfd_of_thread(tid: u32) -> io::Result<OwnedFd> {
     const PIDFD_THREAD: i32 = libc::O_EXCL;
     // SAFETY: plain numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })
 }
-/// A copy of another process's descriptor.
+/// Copies a descriptor of another process.
 pub(crate) fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers; `pidfd` is open while borrowed.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })
 }
 
-/// How a process ended, as `wait` has it, after its parent was told (Linux 6.15); nothing where the kernel does not say.
+/// A process' wait status after its parent has reaped it (Linux 6.15); `None` where the kernel does not give
+/// it.
 pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
-    /// `struct pidfd_info` in its first form: mask, group, twelve numbers of which the last is the status.
+    /// `struct pidfd_info` in its first form: mask, group, and twelve numbers of which the last is the
+    /// status.
     #[repr(C)]
     struct Info {
         mask: u64,
@@ -39,12 +41,12 @@ pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     const GET_INFO: libc::c_ulong = 0xC040_FF0B;
     const EXIT: u64 = 1 << 3;
     let mut info = Info { mask: EXIT, group: 0, numbers: [0; 12] };
-    // SAFETY: `info` is live, of the 64 bytes that the request's number states.
+    // SAFETY: `info` is live and has the 64 bytes that the request's number states.
     let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFO as _, &raw mut info) };
     (result == 0 && info.mask & EXIT != 0).then_some(info.numbers[11])
 }
 
-/// Whether two processes share their address space; `None` when the kernel cannot say.
+/// Whether two processes share their address space; `None` when the kernel cannot compare them.
 pub(crate) fn same_memory(a: u32, b: u32) -> Option<bool> {
     const KCMP_VM: i32 = 1;
     // SAFETY: plain numbers.
@@ -64,20 +66,21 @@ pub(crate) fn has_socket_timeout(socket: BorrowedFd<'_>, sending: bool) -> Optio
     (result == 0).then_some(value.tv_sec != 0 || value.tv_usec != 0)
 }
 
-/// Gives a range of a file's pages back.
+/// Gives a range of a file's pages back to the system.
 pub(crate) fn punch(file: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: plain numbers; the descriptor is open while borrowed.
     check(i64::from(unsafe { libc::fallocate(file.as_raw_fd(), mode, off as i64, len as i64) })).map(drop)
 }
 
-/// Allocates a range of a file's pages, at our expense where they are not there.
+/// Allocates a range of a file's pages. Pages that did not exist are charged to us.
 pub(crate) fn allocate(file: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<()> {
     // SAFETY: plain numbers; the descriptor is open while borrowed.
     check(i64::from(unsafe { libc::fallocate(file.as_raw_fd(), 0, off as i64, len as i64) })).map(drop)
 }
 
-/// Fixes a memfd's size for good. One that cannot shrink any more already is fine too. More seals may follow ([`seal_writes`]).
+/// Fixes a memfd's size for good. If it is already sealed against shrinking, that is enough. More seals may
+/// follow ([`seal_writes`]).
 pub(crate) fn seal_size(file: BorrowedFd<'_>) -> io::Result<()> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     // SAFETY: plain numbers; the descriptor is open while borrowed.
@@ -87,8 +90,9 @@ pub(crate) fn seal_size(file: BorrowedFd<'_>) -> io::Result<()> {
     if present >= 0 && present & libc::F_SEAL_SHRINK != 0 { Ok(()) } else { added.map(drop) }
 }
 
-/// Fixes a memfd's bytes for good; false while some process maps it shared and may write there. The kernel counts these mappings under the lock that
-/// making one takes, so that none is made, forked or split off meanwhile, and none can be made afterwards.
+/// Fixes a memfd's bytes for good; returns false while some process maps it shared and may write there. The
+/// kernel counts these mappings under the lock that it takes to make one. So none is made, forked or split
+/// off meanwhile, and none can be made afterwards.
 pub(crate) fn seal_writes(file: BorrowedFd<'_>) -> io::Result<bool> {
     // SAFETY: plain numbers; the descriptor is open while borrowed.
     let added = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
@@ -99,7 +103,8 @@ pub(crate) fn seal_writes(file: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// The next stretch of a file from `from` on that has memory behind it: its begin, and its end. `None`: there is none.
+/// The next range of a file from `from` on that has memory behind it, as (begin, end). `None` if there is
+/// none.
 pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> io::Result<Option<(u64, u64)>> {
     let seek = |from: u64, whence| {
         let from = i64::try_from(from).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -114,7 +119,7 @@ pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> io::Result<Option<(u64
     }
 }
 
-/// A memfd of our own.
+/// Makes a memfd in our own process.
 #[cfg(test)]
 pub(crate) fn memfd(name: &std::ffi::CStr, sealing: bool) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | if sealing { libc::MFD_ALLOW_SEALING } else { 0 };
@@ -128,16 +133,18 @@ pub(crate) fn whoami() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// An eventfd that nobody blocks on.
+/// Makes an eventfd; reading and writing it never blocks.
 pub(crate) fn event() -> io::Result<OwnedFd> {
     // SAFETY: plain numbers.
     owned(i64::from(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }))
 }
 
-/// Makes it readable. The thread's errno is as before: this is called in the middle of other people's code.
+/// Makes the eventfd readable. Preserves the thread's errno, since this is called in the middle of other
+/// code.
 pub(crate) fn add_event(event: BorrowedFd<'_>) {
     let one = 1u64;
-    // SAFETY: errno is the thread's own; `one` is live, of 8 bytes. A full counter is readable already.
+    // SAFETY: errno is the calling thread's own; `one` is live and has 8 bytes. If the counter is full the
+    // write fails, but the eventfd is readable already.
     unsafe {
         let errno = *libc::__errno_location();
         libc::write(event.as_raw_fd(), (&raw const one).cast(), 8);
@@ -145,7 +152,7 @@ pub(crate) fn add_event(event: BorrowedFd<'_>) {
     }
 }
 
-/// Whether it was readable; it is not any more.
+/// Returns whether the eventfd was readable, and makes it unreadable.
 pub(crate) fn take_event(event: BorrowedFd<'_>) -> bool {
     let mut count = 0u64;
     // SAFETY: `count` is live, of 8 bytes.

@@ -1,11 +1,11 @@
-//! Our own limits: how many descriptors we may have, and how long our files may be.
+//! Our own resource limits: the number of descriptors, and the length of files.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use super::check;
 
-/// What is limited.
+/// The resource that is limited.
 #[derive(Clone, Copy)]
 enum Of {
     Descriptors,
@@ -35,8 +35,9 @@ fn set(of: Of, limit: libc::rlimit) -> io::Result<()> {
     check(i64::from(result)).map(drop)
 }
 
-/// Makes room for `more` descriptors beyond a few of our own; gives the limit that holds now. Beyond the hard limit only
-/// root may go; where it is not allowed, the limit stays what it can be and opening says the rest.
+/// Raises the limit so that `more` descriptors can be opened beyond a few of our own; returns the limit that
+/// now holds. Only root may go beyond the hard limit. For others the limit becomes what it may be, and
+/// opening then fails with the reason.
 pub(crate) fn raise(more: u64) -> io::Result<u64> {
     const OWN: u64 = 256;
     let now = get(Of::Descriptors)?;
@@ -52,16 +53,17 @@ pub(crate) fn raise(more: u64) -> io::Result<u64> {
     set(most, now.rlim_max).map(|()| most)
 }
 
-/// The limit of file sizes, where it is too low for what is wanted and may not be raised.
+/// The limit of file sizes, if it is too low for the request and may not be raised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TooLow(pub(crate) u64);
 
-/// Calls with a limit of file sizes that allows `len` bytes, and puts the old limit back. Beyond the hard limit only root may go. A process
-/// that is started meanwhile would inherit the raised limit: targets are launched before there is memory to share with them.
+/// Calls `grow` with a limit of file sizes that allows `len` bytes, and puts the old limit back. Only root
+/// may go beyond the hard limit. A process that is started meanwhile would inherit the raised limit. That
+/// cannot be a target: targets are launched before there is memory to share with them.
 pub(crate) fn with_file_size<T>(len: u64, grow: impl FnOnce() -> T) -> Result<T, TooLow> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Where the limit cannot be asked for, the kernel decides.
+    // If the limit cannot be read, the kernel decides.
     let Ok(old) = get(Of::FileSizes) else { return Ok(grow()) };
     if old.rlim_cur >= len {
         return Ok(grow());
@@ -69,7 +71,7 @@ pub(crate) fn with_file_size<T>(len: u64, grow: impl FnOnce() -> T) -> Result<T,
     let raised = libc::rlimit { rlim_cur: len, rlim_max: old.rlim_max.max(len) };
     set(Of::FileSizes, raised).map_err(|_| TooLow(old.rlim_max))?;
     let grown = grow();
-    // It was allowed before, and what is lower is allowed to all.
+    // The old limit was allowed before, and every process may lower a limit.
     drop(set(Of::FileSizes, old));
     Ok(grown)
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
-/// A mapping of a file, shared and writable; private once nothing can be written there any more.
+/// A mapping of a file: shared and writable, and private once the file is sealed against writes.
 #[derive(Debug)]
 pub(crate) struct Map {
     base: NonNull<u8>,
@@ -33,11 +33,13 @@ impl Map {
             .map(|base| Self { base, len })
             .ok_or_else(|| io::Error::other("mapped at 0"))
     }
-    /// Seals its file against writes if no other mapping could write there; false, and nothing has changed, if one could. Ours is a private one
-    /// meanwhile, which reads the same.
+    /// Seals the file against writes if no other mapping could write there. Returns false, and leaves
+    /// everything unchanged, if one could. During the attempt our own mapping is a private one, which reads
+    /// the same.
     ///
     /// # Errors
-    /// When the file cannot be sealed, or not be mapped. Where it could not be mapped shared again, it stays private: it can still be read.
+    /// When the file cannot be sealed or mapped. If it could not be mapped shared again it stays private, and
+    /// can still be read.
     pub(crate) fn seal(&mut self, file: BorrowedFd<'_>) -> io::Result<bool> {
         let private = Self::with(file, self.len, libc::MAP_PRIVATE | libc::MAP_NORESERVE)?;
         drop(std::mem::replace(self, private));
@@ -47,7 +49,7 @@ impl Map {
         }
         sealed
     }
-    /// Leaves the mapping as it is.
+    /// Keeps the memory mapped when the value goes.
     pub(crate) fn leave(self) {
         let _ = std::mem::ManuallyDrop::new(self);
     }
@@ -61,14 +63,17 @@ impl Map {
         // SAFETY: `off + len` was checked to lie inside the mapping.
         (off.checked_add(len)? <= self.len).then(|| unsafe { self.base.as_ptr().add(off) })
     }
-    /// Copies bytes in; false when out of range. Each word is a store of its own, and none of a vector: an emulator of arm64 (QEMU before 8.2) that sees a store of SVE, by
-    /// which the C library copies what is short, forgets what it made of the code at the store's first byte alone, and runs the old code behind it where a page that held some is had again.
+    /// Copies bytes in; returns false when out of range. Each word is a store of its own, never a vector's.
+    /// The reason is an emulator of arm64 (QEMU before 8.2). The C library copies short ranges by stores of
+    /// SVE. At such a store the emulator discards its translated code only for the store's first byte. It
+    /// then runs old code behind that byte, where a page that held code is reused.
     pub(crate) fn write(&self, off: u64, bytes: &[u8]) -> bool {
         let Some(to) = self.at(off, bytes.len()) else { return false };
         let (head, rest) = bytes.split_at(to.align_offset(8).min(bytes.len()));
         let words = rest.chunks_exact(8);
         let tail = words.remainder();
-        // SAFETY: `at` checked the range, and words begin at a multiple of eight; another process may look, so no reference is made to it.
+        // SAFETY: `at` checked the range, and words begin at a multiple of eight. Another process may read
+        // them, so no reference is made.
         unsafe {
             head.iter().enumerate().for_each(|(n, byte)| to.add(n).write_volatile(*byte));
             let mut next = to.add(head.len());
@@ -92,9 +97,9 @@ impl Map {
 
 #[cfg(test)]
 impl Map {
-    /// The first bytes of a file, mapped readable, made executable, and unmapped again.
+    /// Maps the first bytes of a file readable, makes them executable, and unmaps them again.
     pub(crate) fn executable(file: &std::fs::File, len: usize) -> io::Result<()> {
-        // SAFETY: a new mapping at an address of the kernel's choice, which nobody else knows.
+        // SAFETY: a new mapping at an address of the kernel's choice, which no other code knows.
         let result = unsafe {
             let fd = file.as_raw_fd();
             let base = libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);

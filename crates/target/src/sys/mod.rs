@@ -32,7 +32,7 @@ pub(crate) use x86_64 as native;
 
 use std::io;
 
-/// The value of a call that gives −1 for an error.
+/// The result of a call that returns −1 for an error.
 pub(crate) fn check(result: i64) -> io::Result<i64> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

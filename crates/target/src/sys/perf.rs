@@ -27,15 +27,15 @@ pub(crate) const COMM_EXEC: u64 = 1 << 24;
 pub(crate) const USE_CLOCKID: u64 = 1 << 25;
 pub(crate) const INHERIT_THREAD: u64 = 1 << 35;
 pub(crate) const REMOVE_ON_EXEC: u64 = 1 << 36;
-/// Each overflow is a SIGTRAP for the thread.
+/// Each overflow sends SIGTRAP to the thread.
 pub(crate) const SIGTRAP: u64 = 1 << 37;
-/// Of a breakpoint: at an instruction.
+/// Type of a breakpoint at an instruction.
 pub(crate) const EXECUTE: u32 = 4;
 
-/// Of `sample_type`: when.
+/// Bit of `sample_type`: the time of the sample.
 pub(crate) const TIME: u64 = 1 << 2;
 
-/// The part of `perf_event_attr` that we use; its first 112 bytes.
+/// The first 112 bytes of `perf_event_attr`, which is the part that we use.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Attr {
@@ -57,18 +57,18 @@ pub(crate) struct Attr {
     pub(crate) rest: [u64; 2],
 }
 
-/// Opens an event; −1 stands for all, as in the system call.
+/// Opens an event; −1 stands for all processes or all CPUs, as in the system call.
 pub(crate) fn open(mut attr: Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     const FD_CLOEXEC: u64 = 8;
     attr.size = size_of::<Attr>() as u32;
     if attr.kind == BREAKPOINT {
         super::fault::refuse_breakpoint(attr.flags)?;
     }
-    // SAFETY: `attr` is live and as long as it says.
+    // SAFETY: `attr` is live and as long as its `size` states.
     let fd = check(unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, FD_CLOEXEC)
     })?;
-    // SAFETY: the call succeeded and returned a descriptor that nobody else owns.
+    // SAFETY: the call succeeded and returned a descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -108,20 +108,22 @@ pub(crate) fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io:
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), SET_BPF, program.as_raw_fd()) })).map(drop)
 }
 
-/// Moves a breakpoint, of this event and of those inherited from it: `attr` differs from the event's own in `bp_*` only.
+/// Moves a breakpoint, for this event and those inherited from it. `attr` differs from the event's own only
+/// in `bp_*`.
 pub(crate) fn modify(event: BorrowedFd<'_>, mut attr: Attr) -> io::Result<()> {
     const MODIFY_ATTRIBUTES: libc::c_ulong = 0x4008_240b;
     attr.size = size_of::<Attr>() as u32;
-    // SAFETY: `attr` is live and as long as it says.
+    // SAFETY: `attr` is live and as long as its `size` states.
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), MODIFY_ATTRIBUTES, &raw const attr) })).map(drop)
 }
 
-/// Waits until one of them is readable, at most so long.
+/// Waits until one of the descriptors is readable, at most `at_most`.
 pub(crate) fn wait(events: &[BorrowedFd<'_>], at_most: Duration) {
     wait_for(&events.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(), Some(at_most));
 }
 
-/// The same, of numbers, perhaps for good. One that is closed ends the wait.
+/// Waits likewise for descriptors given as numbers, without limit if `at_most` is `None`. A closed descriptor
+/// ends the wait.
 pub(crate) fn wait_for(events: &[i32], at_most: Option<Duration>) {
     let one = |&fd: &i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polled: Vec<libc::pollfd> = events.iter().map(one).collect();
@@ -131,17 +133,17 @@ pub(crate) fn wait_for(events: &[i32], at_most: Option<Duration>) {
 }
 
 const PAGE: u64 = 4096;
-/// Pages of a ring whose size nobody asked for.
+/// Pages of a ring if the caller does not choose a size.
 const PAGES: u64 = 16;
 const DATA_HEAD: usize = 1024 / 8;
 const DATA_TAIL: usize = 1032 / 8;
 
-/// How a round of reading went.
+/// The result of one round of reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Drained {
-    /// False when a header made no sense and the rest was given up.
+    /// False when a header made no sense, and the rest of the records was skipped.
     pub(crate) sound: bool,
-    /// Bytes that were free when it began: a longer record found no place.
+    /// Bytes of the ring that were free when the round began: a longer record found no space.
     pub(crate) room: u64,
 }
 
@@ -157,7 +159,7 @@ impl Ring {
     pub(crate) fn new(event: OwnedFd) -> io::Result<Self> {
         Self::with_pages(event, PAGES)
     }
-    /// A ring of so many pages, a power of two.
+    /// Maps a ring of `pages` pages, a power of two.
     pub(crate) fn with_pages(event: OwnedFd, pages: u64) -> io::Result<Self> {
         let map = Map::new(event.as_fd(), (PAGE + pages * PAGE) as usize)?;
         Ok(Self { event, map, len: pages * PAGE })
@@ -165,8 +167,8 @@ impl Ring {
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
-    /// Takes all records: type, bits of its header (`misc`) and body each. The other side writes the ring, so nothing in it is believed: a header that
-    /// does not fit what is left ends the round.
+    /// Takes all records, and calls `each` with type, bits of the header (`misc`) and body. The other side
+    /// writes the ring, so its contents are not trusted: a header that does not fit the rest ends the round.
     pub(crate) fn drain(&self, mut each: impl FnMut(u32, u16, &[u8])) -> Drained {
         let words = self.map.words();
         let head = words[DATA_HEAD].load(Ordering::Acquire);
@@ -192,7 +194,7 @@ impl Ring {
         words[DATA_TAIL].store(tail, Ordering::Release);
         drained
     }
-    /// Lets go of the event, not of the mapping: in a forked child, which has none.
+    /// Closes the event but not the mapping; for a forked child, which does not have the mapping.
     pub(crate) fn leave(self) {
         self.map.leave();
     }

@@ -1,4 +1,4 @@
-//! ptrace requests. All must come from the thread that seized.
+//! ptrace requests. All must come from the thread that seized the tracee.
 
 use std::io;
 
@@ -14,21 +14,25 @@ pub(crate) const EVENT_STOP: i32 = 128;
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const SECCOMP_GET_FILTER: u32 = 0x420c;
 
-/// Options of every seized thread. No stop at the end of a vfork: while a thread is stopped, an ignored SIGCHLD that was
-/// meant for it wakes another thread out of a call that cannot be restarted, and leaves no stop to repair it at.
+/// Options of every seized thread. They ask for no stop at the end of a vfork. While a thread is stopped
+/// there, an ignored SIGCHLD for it would wake another thread out of a call that cannot be restarted. That
+/// thread would have no stop at which the call could be repaired.
 pub(crate) const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACESYSGOOD;
 
-/// A request that only reads. It is no fault point: a tracer that dies here leaves the target as the request before left it.
+/// A request that only reads. It is no fault point: a tracer that dies here leaves the target as the request
+/// before left it.
 pub(super) fn ask(request: u32, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
-    // SAFETY: every caller in `sys` passes either numbers, or pointers to live locals of the size that the request writes.
+    // SAFETY: every caller in `sys` passes either numbers, or pointers to live locals of the size that the
+    // request writes.
     check(unsafe { libc::ptrace(request, tid as libc::pid_t, addr, data) })
 }
 
-/// A request that changes the target; its address and data are numbers or pointers to memory that outlives it.
+/// A request that changes the target. Its address and data are numbers, or pointers to memory that lives
+/// until it returns.
 pub(super) fn raw(request: u32, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
     // SAFETY: every caller in `sys` passes either numbers, or pointers to live locals of the size that the
     // request reads or writes.
@@ -48,7 +52,7 @@ pub(crate) fn cont(tid: u32, signal: i32) -> io::Result<()> {
 pub(crate) fn to_call(tid: u32) -> io::Result<()> {
     raw(libc::PTRACE_SYSCALL, tid, 0, 0).map(drop)
 }
-/// Leaves a thread in its group-stop, but listens.
+/// Leaves a thread in its group-stop, but reports its further events.
 pub(crate) fn listen(tid: u32) -> io::Result<()> {
     raw(libc::PTRACE_LISTEN, tid, 0, 0).map(drop)
 }
@@ -67,7 +71,7 @@ pub(crate) fn signal_info(tid: u32) -> io::Result<(i32, i32)> {
     Ok((info.si_signo, info.si_code))
 }
 
-/// The event's number: a new pid, for births.
+/// The number that comes with an event; for births the new pid.
 pub(crate) fn event_message(tid: u32) -> io::Result<u64> {
     let mut message = 0u64;
     ask(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut message).addr_exposed())?;
@@ -90,7 +94,7 @@ pub(crate) fn rseq(tid: u32) -> io::Result<(u64, u32, u32)> {
     Ok((u64::from(words[0]) | u64::from(words[1]) << 32, words[2], words[3]))
 }
 
-/// A stopped thread's seccomp filters, from the last added on, as classic BPF programs.
+/// A stopped thread's seccomp filters as classic BPF programs, the last added first.
 pub(crate) fn seccomp_filters(tid: u32) -> io::Result<Vec<Vec<Insn>>> {
     let mut filters = Vec::new();
     loop {
@@ -105,7 +109,7 @@ pub(crate) fn seccomp_filters(tid: u32) -> io::Result<Vec<Vec<Insn>>> {
     }
 }
 
-/// Reads one of a thread's register sets into `bytes`; how many bytes there were.
+/// Reads one of a thread's register sets into `bytes`; returns the number of bytes read.
 pub(super) fn get_regset(tid: u32, set: usize, bytes: &mut [u8]) -> io::Result<usize> {
     let mut vec = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     ask(libc::PTRACE_GETREGSET, tid, set, (&raw mut vec).addr_exposed())?;

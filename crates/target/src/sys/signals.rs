@@ -1,4 +1,4 @@
-//! Signals as something to wait for: blocked, and read from a signalfd.
+//! Waiting for signals: they are blocked, and read from a signalfd.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,11 +10,12 @@ use super::check;
 /// The signals that end a session.
 pub(crate) const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// The mask before we blocked anything.
+/// The signal mask before we blocked anything.
 static ORIGINAL: OnceLock<libc::sigset_t> = OnceLock::new();
 
-/// Blocks these signals in the calling thread and those it starts later, and opens a descriptor that tells of them. A write beyond the
-/// limit of file sizes fails from then on, instead of ending us (SIGXFSZ) while a target is patched.
+/// Blocks these signals in the calling thread and in those it starts later, and opens a descriptor that
+/// reports them. A write beyond the limit of file sizes fails from then on. Without that, SIGXFSZ would end
+/// us while a target is patched.
 pub(crate) fn open(signals: &[i32]) -> io::Result<OwnedFd> {
     // SAFETY: sigset_t is plain integers; all-zero is a value of it, and sigemptyset makes it empty anyway.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -35,21 +36,21 @@ pub(crate) fn open(signals: &[i32]) -> io::Result<OwnedFd> {
     let fd = check(i64::from(unsafe {
         libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
     }))?;
-    // SAFETY: the call succeeded and returned a new descriptor that nobody else owns.
+    // SAFETY: the call succeeded and returned a new descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Gives the calling thread the mask from before [`open`]. For a child between fork and exec: allocates nothing, takes no
-/// lock.
+/// Gives the calling thread the mask from before [`open`]. Fit for a child between fork and exec: it
+/// allocates nothing and takes no lock.
 pub(crate) fn unblock() {
     if let Some(mask) = ORIGINAL.get() {
-        // SAFETY: `mask` is live; no old mask is asked for.
+        // SAFETY: `mask` is live; a null pointer means that the old mask is not needed.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const *mask, std::ptr::null_mut()) };
     }
 }
 
-/// Whether a signal that ends a session waits ([`open`] has blocked it): a wait that began at `since` is not to be made longer then.
-/// Short ones are: they end by themselves before anybody notices.
+/// Whether a signal that ends a session is pending ([`open`] has blocked it). If so, a wait that began at
+/// `since` must not go on. Short waits go on nevertheless: they end by themselves before a user notices.
 pub(crate) fn asked_to_end(since: Instant) -> bool {
     const SHORT: Duration = Duration::from_millis(200);
     if since.elapsed() < SHORT || ORIGINAL.get().is_none() {
@@ -64,7 +65,7 @@ pub(crate) fn asked_to_end(since: Instant) -> bool {
     known && ENDING.into_iter().any(waits)
 }
 
-/// The next signal, waiting at most so long, or until one of the others is readable; 0 when none came.
+/// The next signal; 0 when none came. Waits at most `at_most`, or until one of the others is readable.
 pub(crate) fn next(fd: &OwnedFd, others: &[i32], at_most: Duration) -> io::Result<i32> {
     let millis = i32::try_from(at_most.as_millis()).unwrap_or(i32::MAX);
     let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

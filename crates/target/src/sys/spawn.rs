@@ -15,15 +15,15 @@ pub(crate) fn untraced(command: &mut Command) -> io::Result<Child> {
     start(command, || Ok(()))
 }
 
-/// Starts a command: the signal mask is as we found it, SIGPIPE as a shell leaves it. `first` is done by the child before its exec; it
-/// allocates nothing and takes no lock.
+/// Starts a command. Its signal mask is as we found ours, and SIGPIPE as a shell leaves it. The child calls
+/// `first` before its exec; `first` must not allocate or take a lock.
 fn start(command: &mut Command, first: fn() -> io::Result<()>) -> io::Result<Child> {
     let prepare = move || {
         super::signals::unblock();
         first()
     };
-    // SAFETY: between fork and exec the closure makes system calls, allocates nothing and takes no lock; this module's own callers pass
-    // `first`.
+    // SAFETY: between fork and exec the closure makes system calls, allocates nothing and takes no lock.
+    // `first` comes from this module's own callers, which keep to that.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
 }

@@ -1,17 +1,18 @@
-//! waitid, restricted to what this thread traces: other threads' children are not looked at, but for those that have ended.
+//! waitid, restricted to what this thread traces: other threads' children are only looked at once they have
+//! ended.
 
 use std::io;
 
-/// What is waiting to be served.
+/// A stop or an end that waits to be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// About to get a signal.
+    /// It is about to receive a signal.
     Signal { tid: u32, signal: i32 },
-    /// At a system call's entry or exit.
+    /// It is at a system call's entry or exit.
     Call { tid: u32 },
-    /// A ptrace event; `signal` tells a group-stop from a mere interrupt.
+    /// A ptrace event; `signal` distinguishes a group-stop from an interrupt.
     Event { tid: u32, event: i32, signal: i32 },
-    /// Ended, with its wait status.
+    /// It has ended, with its wait status.
     Exit { tid: u32, status: i32 },
 }
 
@@ -56,19 +57,20 @@ const fn decode(tid: u32, code: i32, status: i32) -> Stop {
     }
 }
 
-/// Any stop that waits; it stays waiting.
+/// Any stop that waits. It stays waiting.
 pub(crate) fn peek_any() -> io::Result<Option<Stop>> {
     wait(libc::P_ALL, 0, libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD)
 }
-/// A thread's stop, if it waits; it stays waiting.
+/// A thread's stop, if one waits. It stays waiting.
 pub(crate) fn peek(tid: u32) -> io::Result<Option<Stop>> {
     wait(libc::P_PID, tid, libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD)
 }
-/// Takes a thread's stop, so that it is not seen again while the thread is held.
+/// Reaps a thread's stop, so that it is not seen again while the thread is held.
 pub(crate) fn take(tid: u32) -> io::Result<Option<Stop>> {
     wait(libc::P_PID, tid, libc::WNOHANG | libc::__WNOTHREAD)
 }
-/// Waits for a thread that has ended, whichever of our threads traces it; says whether it had. No stop is taken.
+/// Reaps a thread that has ended, whichever of our threads traces it; returns whether it had ended. Takes no
+/// stop.
 pub(crate) fn reap(tid: u32) -> bool {
     // SAFETY: siginfo_t is plain integers; all-zero is a value of it.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -78,7 +80,8 @@ pub(crate) fn reap(tid: u32) -> bool {
     // SAFETY: waitid succeeded, so the fields of a child's record are the active ones (zero if none).
     done && unsafe { info.si_pid() } != 0
 }
-/// Whether a child of ours has ended, whichever of our threads started or traces it; no stop is taken from the tracer.
+/// Whether a child of ours has ended, whichever of our threads started or traces it. Takes no stop from the
+/// tracer.
 pub(crate) fn ended(pid: u32) -> io::Result<bool> {
     let stop = wait(libc::P_PID, pid, libc::WNOHANG | libc::WNOWAIT)?;
     Ok(matches!(stop, Some(Stop::Exit { .. })))

@@ -1,4 +1,4 @@
-//! Calls that change this very process, and questions to the CPU, as x86-64 has them.
+//! x86-64: calls that change this very process, registers of other threads, and queries of the CPU.
 
 use std::io;
 
@@ -30,19 +30,20 @@ pub(crate) fn vectors(tid: u32) -> io::Result<Vectors> {
     Ok(bytes)
 }
 
-/// Bits of an address that its signature is in: there are none.
+/// The bits of an address that hold its signature: there are none.
 #[allow(clippy::unnecessary_wraps, reason = "its twin may fail")]
 pub(crate) const fn signature(_: u32) -> Option<u64> {
     Some(0)
 }
 
-/// A call of ours spoils none of them.
+/// Does nothing: a call of ours changes no vector register.
 #[allow(clippy::unnecessary_wraps, reason = "its twin may fail")]
 pub(crate) const fn restore_vectors(_: u32, _: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What a stopped thread's registers hold is never taken for a call's wish to be made again: `for_call` says that it is in none.
+/// Does nothing: the kernel never takes a stopped thread's registers as a request to restart a call, since
+/// `for_call` marks the thread as being in none.
 #[allow(clippy::unnecessary_wraps, reason = "its twin may fail")]
 pub(crate) const fn forget_call(_: u32) -> io::Result<()> {
     Ok(())
@@ -50,14 +51,15 @@ pub(crate) const fn forget_call(_: u32) -> io::Result<()> {
 
 /// The time-stamp counter, which generated code reads.
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: rdtsc has no precondition on x86-64; a process that may not read it gets SIGSEGV, and ours may.
+    // SAFETY: rdtsc has no precondition on x86-64. A process without the right to it gets SIGSEGV; ours has
+    // the right.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 /// Makes the pages of a range writable, stores whole words, and makes them code again.
 ///
 /// # Safety
-/// The range is private, readable code, and stays mapped.
+/// The range must be private, readable code, and stay mapped.
 pub(crate) unsafe fn write_words(addr: u64, bytes: &[u8]) -> io::Result<()> {
     const PAGE: u64 = 4096;
     const CODE: i32 = libc::PROT_READ | libc::PROT_EXEC;
@@ -66,15 +68,17 @@ pub(crate) unsafe fn write_words(addr: u64, bytes: &[u8]) -> io::Result<()> {
     }
     let start = addr & !(PAGE - 1);
     let len = (addr + bytes.len() as u64).next_multiple_of(PAGE) - start;
-    // Past libc, whose mprotect may be probed.
-    // SAFETY: rights are only added, then taken away again; the caller's range.
+    // Not through libc: a probe may be on its mprotect.
+    // SAFETY: rights are only added and then taken away again; the caller guarantees that the range is
+    // private code and stays mapped.
     let protect =
         |prot: i32| check(unsafe { libc::syscall(libc::SYS_mprotect, start, len, i64::from(prot)) });
     protect(CODE | libc::PROT_WRITE)?;
     for (at, word) in (addr..).step_by(8).zip(bytes.chunks_exact(8)) {
         let word =
             u64::from_le_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]);
-        // SAFETY: inside the range. One instruction, so that the word is never seen in parts.
+        // SAFETY: the address is inside the range. It is one instruction, so no thread sees a part of the
+        // word.
         unsafe {
             core::arch::asm!("mov [{at}], {word}", at = in(reg) at, word = in(reg) word, options(nostack, preserves_flags))
         };
@@ -82,14 +86,15 @@ pub(crate) unsafe fn write_words(addr: u64, bytes: &[u8]) -> io::Result<()> {
     protect(CODE).map(drop)
 }
 
-/// rt_sigaction as the kernel takes it, past what libc would do to it.
+/// Calls rt_sigaction directly, because libc's function would change what is given to the kernel.
 ///
 /// # Safety
-/// A new handler must be code with the kernel's signature that stays mapped, and its restorer too.
+/// A new handler must be code with the kernel's signature that stays mapped. The same holds for its restorer.
 pub(crate) unsafe fn sigaction(signal: i32, new: Option<&[u8; 32]>) -> io::Result<[u8; 32]> {
     let mut old = [0u8; 32];
     let new = new.map_or(std::ptr::null(), |new| new.as_ptr());
-    // SAFETY: both are the kernel's 32 bytes, live during the call; the action is the caller's.
+    // SAFETY: both are the kernel's 32 bytes and live during the call; the caller guarantees that the new
+    // action is valid.
     check(unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, old.as_mut_ptr(), 8) })?;
     Ok(old)
 }
@@ -104,7 +109,7 @@ pub(crate) fn enabled_components() -> Option<u64> {
         return None;
     }
     let (low, high): (u32, u32);
-    // SAFETY: OSXSAVE says that xgetbv may be used; register 0 always exists.
+    // SAFETY: OSXSAVE is set, so xgetbv may be used; register 0 always exists.
     unsafe {
         core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
     }

@@ -1,40 +1,42 @@
-//! The signal frame that brings a thread back when nobody is left to do it (TGT-1).
+//! The signal frame that brings a thread back when no tracer is left to do it (TGT-1).
 //!
-//! Input: registers, signal mask and vector state to return to; where the frame may lie. Output: bytes, and the stack
-//! pointer to start with. The layout is the kernel's `struct rt_sigframe`, with the XSAVE area behind it, as its own
-//! signal delivery would have made it. Does not: touch the target.
+//! Input: registers, signal mask and vector state to return to; where the frame may lie. Output: bytes, and
+//! the stack pointer to start with. The layout is the kernel's `struct rt_sigframe` followed by the XSAVE
+//! area, as the kernel's own signal delivery would have made it. Does not: touch the target.
 
 use crate::regs::Regs;
 use crate::sys::cpu;
 use crate::sys::ptrace::Registers;
 use crate::x86_64::gadget::{Gadgets, Restore};
 
-/// Words that a gadget may pop between its `syscall` and its `ret`.
+/// Number of words that a gadget may pop between its `syscall` and its `ret`.
 pub(crate) const MAX_SKIP: u64 = 12;
 /// Bytes that a leaf function may use below its stack pointer.
 pub(crate) const RED_ZONE: u64 = 128;
 /// Bytes for arguments in memory.
 pub(crate) const ARGUMENT_LEN: u64 = 256;
 const CHAIN_LEN: u64 = (MAX_SKIP + 4) * 8;
-/// pretcode, ucontext, siginfo.
+/// Bytes of pretcode, ucontext and siginfo.
 const FRAME_LEN: u64 = 8 + 304 + 128;
 const UC: usize = 8;
 const MCONTEXT: usize = UC + 40;
 const SIGMASK: usize = UC + 296;
 /// UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
 const UC_FLAGS: u64 = 7;
-/// No mode of sigaltstack: the kernel refuses it silently, and the thread's alternate stack stays as it is.
+/// A value that is no mode of sigaltstack. The kernel refuses it silently, and the thread's alternate stack
+/// stays as it is.
 const SS_UNCHANGED: u64 = 3;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 const SW_RESERVED: usize = 464;
 const XSAVE_HEADER: usize = 512;
 const XSAVE_MIN: usize = 576;
-/// AMX: its place in a frame exists only for threads that asked for it.
+/// AMX: a frame has space for it only in threads that asked for it.
 const XTILE: u64 = 3 << 17;
 
-/// Whether a frame of the kernel's may begin with the first of these words, which is a restorer's address: behind it are the flags of a thread and the selector
-/// of 64-bit code. What lies behind the last word may be anything.
+/// Whether a frame of the kernel's may begin with the first of these words, which is a restorer's address. In
+/// a frame the flags of a thread and the selector of 64-bit code follow. The stack behind the last word may
+/// hold anything.
 pub(crate) fn may_begin(words: &[u64]) -> bool {
     const CODE: u64 = 0x33;
     const FLAGS: usize = (MCONTEXT + 17 * 8) / 8;
@@ -42,10 +44,10 @@ pub(crate) fn may_begin(words: &[u64]) -> bool {
     flags && words.get(FLAGS + 1).is_none_or(|selectors| selectors & 0xFFFF == CODE)
 }
 
-/// A frame and all around it, ready to be written.
+/// A frame and what surrounds it, ready to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
-    /// Where the bytes go; arguments come first.
+    /// Address for the bytes. Arguments come first.
     pub(crate) base: u64,
     pub(crate) bytes: Vec<u8>,
     /// Stack pointer before a gadget's `syscall`.
@@ -54,7 +56,7 @@ pub(crate) struct Frame {
     pub(crate) return_sp: u64,
 }
 
-/// Vector state as a signal frame holds it, or `None` when it is not understood.
+/// Vector state in the form that a signal frame holds; `None` when its layout is not understood.
 fn signal_xstate(xstate: &[u8]) -> Option<Vec<u8>> {
     let word = |at: usize| Some(u64::from_le_bytes(xstate.get(at..at + 8)?.try_into().ok()?));
     let (supported, in_use) = (word(SW_RESERVED)?, word(XSAVE_HEADER)?);
@@ -111,7 +113,8 @@ impl Frame {
         }
         self.put(at(SIGMASK), mask);
     }
-    /// What `ret` finds: rt_sigreturn expects the stack pointer one word above the frame's start.
+    /// Writes the words that `ret` takes. rt_sigreturn expects the stack pointer one word above the frame's
+    /// start.
     fn put_chain(&mut self, frame_at: u64, gadgets: &Gadgets) {
         let skip = gadgets.call.skip * 8;
         match gadgets.restore {
@@ -146,7 +149,7 @@ mod tests {
         assert!(may_begin(&frame[..20]), "the rest was not read");
     }
 
-    /// The kernel's own, of a handler of ours.
+    /// A frame that the kernel made, for a handler of ours.
     #[test]
     #[allow(unsafe_code, reason = "a handler, and the words above what it was told of")]
     fn a_frame_of_the_kernels_is_one() {
@@ -157,7 +160,7 @@ mod tests {
             let words = unsafe { std::slice::from_raw_parts(context.cast::<u64>().sub(1), 64) };
             FOUND.store(may_begin(words), SeqCst);
         }
-        // SAFETY: the handler is of the kind that the flags say, and stays.
+        // SAFETY: the handler has the signature that the flags state, and stays.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as *const () as usize;

@@ -1,7 +1,7 @@
-//! Instructions that the target has already, from which a call and the way back from it are put together.
+//! Instructions in the target's own code, from which a call and the way back from it are put together.
 //!
-//! Input: executable memory. Output: addresses of `syscall` followed by a path to `ret`, and of a way to rt_sigreturn.
-//! Nothing is written. Does not: decode more than the few instructions named here.
+//! Input: executable memory. Output: addresses of `syscall` followed by a path to `ret`, and of a way to
+//! rt_sigreturn. Nothing is written. Does not: decode more than the few instructions named here.
 
 use trapline_record::RemoteAddr;
 
@@ -25,7 +25,7 @@ pub(crate) struct SyscallRet {
     len: u8,
 }
 
-/// How a `ret` gets to rt_sigreturn.
+/// How a `ret` leads to rt_sigreturn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Restore {
     /// To a restorer.
@@ -34,7 +34,7 @@ pub(crate) enum Restore {
     PopRax(u64),
 }
 
-/// All that a remote call needs.
+/// The addresses that a remote call needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gadgets {
     pub(crate) call: SyscallRet,
@@ -59,7 +59,7 @@ impl Gadgets {
             why: "its code holds no `syscall` with a `ret` behind it, or no way to rt_sigreturn".into(),
         })
     }
-    /// The restorer, by which handlers return too.
+    /// The restorer, through which handlers return too.
     pub(crate) const fn restorer(&self) -> Option<u64> {
         if let Restore::Restorer(addr) = self.restore { Some(addr) } else { None }
     }
@@ -67,7 +67,7 @@ impl Gadgets {
     pub(crate) const fn ret(&self) -> u64 {
         self.call.addr + self.call.len as u64 - 1
     }
-    /// Whether the bytes are still there (a patch may have come since).
+    /// Whether the bytes are still there. A patch may have replaced them.
     pub(crate) fn hold(&self, process: &Process) -> bool {
         let mut bytes = [0u8; OVERLAP];
         let len = usize::from(self.call.len);
@@ -82,7 +82,7 @@ impl Gadgets {
     }
 }
 
-/// libc, then the program, then other files; the vdso and anonymous code last.
+/// The order of the search: libc, then the program, then other files; the vdso and anonymous code last.
 fn rank(map: &Mapping) -> u8 {
     let name = map.path.rsplit('/').next().unwrap_or("");
     match name {
@@ -121,7 +121,7 @@ impl Search {
         }
     }
     fn scan_bytes(&mut self, base: u64, bytes: &[u8]) {
-        // What is looked for ends in one of two bytes.
+        // Each sequence that is searched for ends in one of two bytes.
         for last in memchr::memchr2_iter(SYSCALL[1], RET, bytes) {
             let Some(at) = last.checked_sub(1) else { continue };
             let addr = base + at as u64;
@@ -143,8 +143,8 @@ impl Search {
     }
 }
 
-/// Words popped between a `syscall` at the start of `bytes` and its `ret`, and the length of it all. Only pops and
-/// `add $n, %rsp` may stand between.
+/// The number of words popped between a `syscall` at the start of `bytes` and its `ret`, and the length of
+/// the whole. Only pops and `add $n, %rsp` may stand between.
 fn syscall_ret(bytes: &[u8]) -> Option<(u64, u8)> {
     let mut rest = bytes.strip_prefix(&SYSCALL)?;
     let mut skip = 0u64;

@@ -1,4 +1,4 @@
-//! x86-64: what is done to our own process, and to others' threads, by this processor's rules.
+//! x86-64: what is done to our own process and to other threads by this processor's rules.
 
 pub(crate) mod features;
 pub(crate) mod frame;

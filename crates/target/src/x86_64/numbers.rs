@@ -1,20 +1,21 @@
-//! System calls that are this processor's own affair.
+//! Facts that differ between processors: system calls, the clock, ELF.
 
 pub(crate) const EPOLL_WAIT: i64 = libc::SYS_epoll_wait;
-/// io_pgetevents, which libc does not name everywhere.
+/// io_pgetevents, for which some versions of libc have no name.
 pub(crate) const IO_PGETEVENTS: i64 = 333;
 
-/// Whether a call that the kernel restarts by itself has a finite timeout that begins anew: never here, a restart block is gone on with.
+/// Whether a finite timeout of a call that the kernel restarts by itself begins anew. Never on x86-64: the
+/// kernel continues a restart block.
 pub(crate) const fn forgets_timeout(_: i64, _: &[u64; 6]) -> bool {
     false
 }
 
-/// Whether a thread in this call is taken for calls of ours only if no other will do.
+/// Whether a thread in this call makes our calls only if no other thread can.
 pub(crate) const fn is_last_choice(_: i64) -> bool {
     false
 }
 
-/// FUTEX_WAIT_BITSET, which conditions, semaphores and joins wait with; the low bits of the operation.
+/// FUTEX_WAIT_BITSET, in the low bits of the operation. Conditions, semaphores and joins wait with it.
 const WAIT_BITSET: u64 = 9;
 
 /// Whether a thread that waits in this call holds no lock of the allocator, the loader or the unwinder.
@@ -45,9 +46,9 @@ pub(crate) const fn waits_outside(nr: i64, args: &[u64; 6]) -> bool {
 /// `AUDIT_ARCH_X86_64`.
 pub(crate) const AUDIT_ARCH: u32 = 0xc000_003e;
 
-/// A process may be forbidden to read the time-stamp counter.
+/// A process may lose the right to read the time-stamp counter.
 pub(crate) const CLOCK_MAY_BE_DENIED: bool = true;
 
-/// ELF's number of this processor, and what its programs of 32 bits are called.
+/// ELF's number of this processor, and the name of its 32-bit programs.
 pub(crate) const MACHINE: u16 = 62;
 pub(crate) const SMALL: &str = "x32";

@@ -1,6 +1,7 @@
-//! What is done to our own process on x86-64 alone: signal actions by the kernel's structure, words of code by stores, the extended state.
+//! What is done to our own process on x86-64 alone: signal actions by the kernel's structure, words of code
+//! by stores, the extended state.
 //!
-//! In: plain values. Out: what the system said. Does not: decide anything.
+//! In: plain values. Out: the system's results. Does not: decide anything.
 #![allow(unsafe_code, reason = "calls whose preconditions the patching room keeps")]
 
 use trapline_record::RemoteAddr;
@@ -17,16 +18,17 @@ impl OwnCaller {
     /// When the system refuses.
     pub fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError> {
         let new = new.map(|action| action.to_bytes());
-        // SAFETY: only the patching room calls this, with its generated handler, whose code it never unmaps here, or with an
-        // action that was in force before.
+        // SAFETY: only `trapline_patch` calls this, with its generated handler, whose code it never unmaps
+        // here, or with an action that was in force before.
         let old = unsafe { own::sigaction(signal, new.as_ref()) };
         old.map(|old| Handler::from_bytes(&old)).map_err(failed(format!("set the action of signal {signal}")))
     }
-    /// Writes words of code where writes to /proc/self/mem were refused (`mem`), by making the pages writable for the moment: other threads
-    /// run on in them, and each aligned word, or one inside a line, changes at once.
+    /// Writes words of code where writes to /proc/self/mem were refused (`mem`), by making the pages writable
+    /// for a moment. Other threads run on in them. Each word changes at once if it is aligned or lies inside
+    /// one cache line.
     ///
     /// # Errors
-    /// [`TargetError::Locked`]. Where nothing is mapped: what was in the way of the first write.
+    /// [`TargetError::Locked`]. Where nothing is mapped: the error `mem` of the first write.
     pub fn write_code(
         &mut self,
         addr: RemoteAddr,
@@ -37,7 +39,7 @@ impl OwnCaller {
         if !matches!(refused.raw_os_error(), Some(libc::EIO | libc::EPERM | libc::EACCES)) {
             return Err(mem);
         }
-        // SAFETY: only the patching room calls this, with words of code that it has compared a moment ago.
+        // SAFETY: only `trapline_patch` calls this, with words of code that it compared a moment ago.
         let written = unsafe { own::write_words(addr.0, bytes) };
         let Err(rights) = written else { return Ok(()) };
         match mem {
@@ -49,22 +51,25 @@ impl OwnCaller {
     }
 }
 
-/// The components of a thread's extended state that compiled code uses, among those that the system has enabled.
+/// The components of a thread's extended state that compiled code uses, among those that the system has
+/// enabled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExtendedState {
     /// Component bits: of x87, SSE, AVX, AVX-512 (Intel SDM 1, 13.1).
     pub mask: u32,
     /// Bytes of their XSAVE area in the compacted format.
     pub len: u32,
-    /// XGETBV tells what is in use (SDM 1, 13.2), and if there are opmasks, they have 64 bits (AVX512BW).
+    /// Whether XGETBV shows which components are in use (SDM 1, 13.2), and opmasks, if there are any, have 64
+    /// bits (AVX512BW).
     pub tells_use: bool,
 }
 
 impl ExtendedState {
-    /// What this machine has; `None` without XSAVEC.
+    /// The state of this machine; `None` without XSAVEC.
     #[must_use]
     pub fn here() -> Option<Self> {
-        /// Tiles, protection keys and supervisor components stay as they are: compiled code does not touch them by itself.
+        /// Tiles, protection keys and supervisor components are not saved: compiled code does not touch them
+        /// by itself.
         const USED: u64 = 0b1110_0111;
         const HEADER_END: u32 = 576;
         const OPMASKS: u64 = 1 << 5;
@@ -93,7 +98,8 @@ mod tests {
     fn the_area_holds_what_the_cpu_says() {
         let Some(state) = ExtendedState::here() else { return };
         assert_eq!(state.mask & 3, 3, "x87 and SSE are always there");
-        // CPUID.(13,1):EBX is the area of all enabled components, so no smaller than ours; 4 KiB holds AVX-512.
+        // CPUID.(13,1):EBX is the size of the area of all enabled components, so it is no smaller than ours.
+        // 4 KiB hold AVX-512.
         assert!((576..=4096).contains(&state.len), "{state:?}");
         assert!(state.len <= crate::sys::x86_64::xsave_leaf(1).ebx, "{state:?}");
     }

@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 
 /// `int3`
 pub(crate) const TRAP: [u8; 1] = [0xcc];
-/// How far behind the trap's address a thread stands that took it.
+/// Distance from the trap to the pc of a thread that has taken it, in bytes.
 pub(crate) const BEHIND: u64 = 1;
-/// A breakpoint of the processor for an instruction holds a thread before it.
+/// Whether a breakpoint of the processor can hold a thread before an instruction.
 pub(crate) const IS_HELD: bool = true;
-/// `jmp .`, where there is no room for what waits.
+/// `jmp .`, where there is no space for [`waiting`].
 pub(crate) const LOOP: [u8; 2] = [0xeb, 0xfe];
-/// Bytes of [`waiting`].
+/// Length of [`waiting`] in bytes.
 pub(crate) const LEN: usize = 72;
-/// Where in it the word is that says that somebody is there.
+/// Offset in it of the word that shows that the tracer lives.
 pub(crate) const ALIVE: u64 = 56;
-/// Time of a CPU between two looks at that word.
+/// CPU time between two looks at that word.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// Turns between two looks: a `pause` takes 10 to 140 cycles, by the processor.
+/// Turns between two looks. A `pause` takes 10 to 140 cycles, depending on the processor.
 fn turns() -> u32 {
     const SOME: u32 = 1 << 12;
     static TURNS: OnceLock<u32> = OnceLock::new();
@@ -28,15 +28,16 @@ fn turns() -> u32 {
             (0..SOME).for_each(|_| std::hint::spin_loop());
             start.elapsed()
         };
-        // The shortest was not interrupted.
+        // The shortest measurement was not interrupted.
         let shortest = (0..8).map(|_| took()).min().unwrap_or_default().max(Duration::from_micros(1));
         let turns = BETWEEN_LOOKS.as_nanos() * u128::from(SOME) / shortest.as_nanos();
         u32::try_from(turns).unwrap_or(u32::MAX).clamp(1 << 22, 1 << 30)
     })
 }
 
-/// Waits as long as the word at [`ALIVE`] changes, then goes to `entry`. It changes no register, and of the stack what lies 8 to 32 bytes below
-/// its pointer: handlers of signals, which constructors may have installed, leave that alone, and at its entry a program has nothing there.
+/// Code that waits as long as the word at [`ALIVE`] changes, then goes to `entry`. It changes no register. On
+/// the stack it changes only what lies 8 to 32 bytes below the stack pointer. Signal handlers, which
+/// constructors may have installed, leave that area alone, and a program has nothing there at its entry.
 pub(crate) fn waiting(entry: u64) -> [u8; LEN] {
     let mut code = [0x90; LEN];
     let turns = turns().to_le_bytes();

@@ -6,9 +6,10 @@ use crate::status::InCall;
 use crate::sys::ptrace::{self, Registers};
 use crate::x86_64::gadget::Gadgets;
 
-/// The kernel keeps a call's number and arguments where a tracer sees them.
+/// Whether a thread's call must be noted before the thread is ordered to stop. Not here: the kernel keeps a
+/// call's number and arguments where a tracer sees them.
 pub(crate) const NOTES_CALLS: bool = false;
-/// What makes a call.
+/// The instruction that makes a call.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// General registers, as the kernel keeps them.
@@ -22,47 +23,47 @@ const RESTARTNOHAND: i64 = -514;
 const RESTART_RESTARTBLOCK: i64 = -516;
 const DIRECTION: u64 = 1 << 10;
 
-/// What [`Regs::repaired`] found.
+/// What [`Regs::repaired`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Repair {
     /// The thread was in no call, or the call was done.
     None,
-    /// The call goes on as the kernel would have made it.
+    /// The call goes on as the kernel would have continued it.
     Restarted,
     /// The call had returned EINTR and is made again.
     Again,
-    /// The call returned EINTR and must be left so, because a signal waits.
+    /// The call returned EINTR and must stay so, because a signal is pending.
     Eintr,
 }
 
 impl Regs {
-    /// Those of a stopped thread.
+    /// Reads a stopped thread's registers.
     pub(crate) fn read(tid: u32, _: Option<&InCall>) -> std::io::Result<Self> {
         ptrace::regs(tid).map(Self)
     }
     pub(crate) fn write(&self, tid: u32) -> std::io::Result<()> {
         ptrace::set_regs(tid, &self.0)
     }
-    /// Instruction pointer.
+    /// The instruction pointer.
     #[must_use]
     pub const fn pc(&self) -> u64 {
         self.0.rip
     }
-    /// Moves the instruction pointer.
+    /// Sets the instruction pointer.
     pub const fn set_pc(&mut self, pc: u64) {
         self.0.rip = pc;
     }
-    /// Stack pointer.
+    /// The stack pointer.
     #[must_use]
     pub const fn sp(&self) -> u64 {
         self.0.rsp
     }
-    /// Thread pointer (fs base).
+    /// The thread pointer (fs base).
     #[must_use]
     pub const fn thread_pointer(&self) -> u64 {
         self.0.fs_base
     }
-    /// The general registers, in no order that matters.
+    /// The general registers, in any order.
     #[must_use]
     pub const fn general(&self) -> [u64; 17] {
         let r = &self.0;
@@ -84,8 +85,8 @@ impl Regs {
     pub(crate) const fn shows_eintr(&self) -> bool {
         self.0.rax.cast_signed() == EINTR && self.0.orig_rax.cast_signed() >= 0
     }
-    /// Registers that make an interrupted call again once the kernel's own chance to do so is over.
-    /// `may_redo_eintr`: `syscall` stands before the pc, and no signal waits.
+    /// Registers that make an interrupted call again when the kernel can no longer do so. `may_redo_eintr`:
+    /// `syscall` stands before the pc, and no signal is pending.
     pub(crate) const fn repaired(mut self, may_redo_eintr: bool) -> (Self, Repair) {
         if self.0.orig_rax.cast_signed() < 0 {
             return (self, Repair::None);
@@ -104,8 +105,8 @@ impl Regs {
         self.0.orig_rax = u64::MAX;
         (self, repair)
     }
-    /// The same for a thread that will come back through rt_sigreturn, which forgets a restart block: there the call
-    /// begins anew.
+    /// Does the same for a thread that will come back through rt_sigreturn, which discards a restart block.
+    /// Such a call begins anew.
     pub(crate) const fn repaired_for_sigreturn(self, may_redo_eintr: bool) -> Self {
         let number = self.0.orig_rax;
         let (mut regs, _) = self.repaired(may_redo_eintr);
@@ -125,8 +126,9 @@ impl Regs {
         regs.orig_rax = u64::MAX;
         Self(regs)
     }
-    /// Registers that run a function of one argument, which returns through the frame whose way back begins at `sp`; and a word that must be
-    /// written for that: `ret`, then the restorer, whose address the frame begins with. The extra step aligns the stack.
+    /// Registers that run a function of one argument, which returns through the frame whose way back begins
+    /// at `sp`. Also returns a word that must be written for that: the address of a `ret`, which leads on to
+    /// the restorer, whose address begins the frame. This extra step aligns the stack.
     pub(crate) const fn for_function(
         &self,
         gadgets: &Gadgets,
@@ -141,11 +143,11 @@ impl Regs {
         regs.eflags &= !DIRECTION;
         (Self(regs), Some((sp, gadgets.ret())))
     }
-    /// What a call gave, at its end.
+    /// What a call returned; valid at its end.
     pub(crate) const fn result(&self) -> u64 {
         self.0.rax
     }
-    /// Whether the thread, at the entry of a call, is about to come back through the frame at `sp`.
+    /// Whether the thread, which is at the entry of a call, is about to return through the frame at `sp`.
     pub(crate) const fn returns_through(&self, sp: u64) -> bool {
         self.0.orig_rax == libc::SYS_rt_sigreturn as u64 && self.0.rsp == sp
     }

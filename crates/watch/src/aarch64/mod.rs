@@ -1,13 +1,18 @@
-//! arm64: a watchpoint traps before the access, with the registers that the instruction finds; the kernel then steps over it.
+//! arm64: a watchpoint traps before the access, and the sample has the registers that the instruction finds.
+//! The kernel then steps over the instruction.
 //!
-//! In: samples' registers, code. Out: which instruction it is, and what it will do. Does not: read.
+//! In: samples' registers, code. Out: which instruction it is, and what it will do. Does not: read memory.
 //!
-//! So no operand is lost, and the instruction is the one that the sample names. But between its sample and its store a thread may be kept waiting for any
-//! time: of accesses by several threads, which was first is known only once each has been sampled again (`watching::access`).
-//! An exclusive store that traps fails, as the return from the trap ends what its load began (Arm ARM B2.12), and its program tries again for ever: whoever
-//! watches must let go ([`never_ends`]). Of several watched places that one instruction touches, the kernel tells one (its `watchpoint_handler` looks
-//! for the closest), so what is known of the others is doubted then.
-//! What is atomic by one instruction (FEAT_LSE) is not concerned.
+//! So no operand is lost, and the instruction is the one whose address the sample has. But a thread may be
+//! kept waiting between its sample and its store for any time. Which of several threads' accesses was first
+//! is known only once each has been sampled again (`watching::access`).
+//!
+//! An exclusive store that traps fails, because the return from the trap ends the exclusive state that its
+//! load began (Arm ARM B2.12). Its program then tries again for ever, so the watch must end ([`never_ends`]).
+//! Atomic operations by one instruction (FEAT_LSE) are not affected.
+//!
+//! If one instruction touches several watched places, the kernel reports one of them (its
+//! `watchpoint_handler` looks for the closest). So what is known of the others is doubted then.
 
 pub mod site;
 
@@ -19,11 +24,11 @@ use crate::constraints::Slots;
 use crate::record::UserRegs;
 use crate::value::Range;
 
-/// As most processors have it; where there are fewer, the kernel says so.
+/// The counts of most processors. Where there are fewer, the kernel reports it.
 pub(crate) const SLOTS: Slots = Slots::Apart { data: trapline_target::perf::SLOTS, instruction: 6 };
-/// A sample is taken when the access is still to be made.
+/// A sample is taken before the access.
 pub(crate) const TRAPS_BEFORE: bool = true;
-/// The kernel passes over its own accesses for a program (hw_breakpoint.c of arm64).
+/// The kernel skips its own accesses for a program (hw_breakpoint.c of arm64).
 pub(crate) const SEES_KERNEL: bool = false;
 
 /// Registers in a sample, in the order of their bits (`perf_regs.h`): x0 to x30, sp, pc.
@@ -36,22 +41,22 @@ pub(crate) fn user_regs(sampled: &[u64; REGISTERS]) -> UserRegs {
     regs
 }
 
-/// What a candidate is about to do, to these bytes.
+/// What a candidate is about to do to these bytes.
 pub(crate) fn effect(one: &Accessor, regs: &UserRegs, range: Range) -> Effect {
     one.effect(&regs.file, range.addr, range.len)
 }
 
-/// All that a candidate is about to access.
+/// The whole access that a candidate is about to make.
 pub(crate) fn whole(one: &Accessor, regs: &UserRegs) -> Effect {
     one.effect(&regs.file, 0, u8::MAX)
 }
 
-/// No instruction is gone that stored.
+/// Never here: an instruction that stores is still at the sampled address.
 pub(crate) const fn has_pushed(_: &UserRegs, _: Range) -> bool {
     false
 }
 
-/// Whether its program can never get past it while it traps.
+/// Whether the program can never get past the instruction while that traps.
 pub(crate) const fn never_ends(one: &Accessor) -> bool {
     one.is_exclusive()
 }

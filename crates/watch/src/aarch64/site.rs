@@ -1,22 +1,22 @@
-//! Which instruction makes an access: the one that the sample names.
+//! Which instruction makes an access: the one whose address the sample has.
 //!
-//! In: code bytes. Out: the accessor, if it is told. Does not: read code.
+//! In: code bytes. Out: the instruction, if it accesses memory. Does not: read code.
 
 use trapline_insn::aarch64::Accessor;
 
-/// Bytes needed in front of an address.
+/// Bytes that are needed in front of an address.
 pub const BACK: u64 = 0;
-/// Bytes needed from an address on.
+/// Bytes that are needed from an address on.
 pub const AHEAD: u64 = 4;
 
 /// Code around an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
-    /// Bytes.
+    /// The bytes of the code.
     pub bytes: &'a [u8],
     /// Address of the first.
     pub addr: u64,
-    /// The first byte begins an instruction.
+    /// Whether the first byte begins an instruction.
     pub in_step: bool,
 }
 

@@ -1,7 +1,7 @@
-//! A lock of many lanes: whoever changes a task is in one of them, whoever changes a CPU has closed them all.
+//! A lock of many lanes: an operation on a task is in one of them, an operation on a CPU has closed them all.
 //!
-//! Each lane lies on cache lines of its own, with its part of the histogram `spread`. The protocol stands in
-//! [`constraints`](super).
+//! Each lane lies on cache lines of its own, with its part of the histogram `spread`. [`constraints`](super)
+//! describes the protocol.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,8 @@ use super::rule::{Move, POOLS};
 use super::sync::{AtomicU32, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::words::MAX_SLOTS;
 
-/// Tasks by what they pin, from 1 slot up; one cache line. Parts of a sum may wrap.
+/// Number of tasks by how many debug registers they pin, from 1 up; one cache line. The parts of a sum may
+/// wrap.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Histogram([AtomicU32; MAX_SLOTS as usize]);
@@ -26,7 +27,7 @@ impl Histogram {
             new.fetch_add(1, Relaxed);
         }
     }
-    /// The largest count that any task has, by the sum of the parts.
+    /// The largest count of any task, found in the sum of the parts.
     pub(super) fn top<'a>(parts: impl Iterator<Item = &'a Self> + Clone) -> u32 {
         let tasks = |at: usize| {
             parts
@@ -47,14 +48,14 @@ pub(super) struct Lane {
 #[derive(Debug)]
 pub(super) struct Lanes(Box<[Lane]>);
 
-/// In a lane. Others may be in it too.
+/// A lane that is entered. Other operations may be in it too.
 #[derive(Debug)]
 pub(super) struct InLane<'a> {
     lane: &'a Lane,
     _gate: RwLockReadGuard<'a, ()>,
 }
 
-/// All lanes are closed; nobody else is in any.
+/// All lanes, closed: no other operation is in any.
 #[derive(Debug)]
 pub(super) struct Closed<'a> {
     lanes: &'a [Lane],
@@ -62,7 +63,7 @@ pub(super) struct Closed<'a> {
 }
 
 impl Lanes {
-    /// One for each CPU, rounded up so that a thread's lane is a mask away.
+    /// Makes one lane for each CPU, rounded up to a power of two, so that a mask gives a thread's lane.
     pub(super) fn new(cpus: u32) -> Self {
         let lane = |_| Lane { gate: RwLock::new(()), spread: Default::default() };
         Self((0..cpus.next_power_of_two()).map(lane).collect())
@@ -80,14 +81,14 @@ impl Lanes {
 }
 
 impl InLane<'_> {
-    /// A move in this lane's part of `spread`.
+    /// Makes a move in this lane's part of `spread`.
     pub(super) fn spread(&self, step: Move) {
         self.lane.spread[step.pool].make(step);
     }
 }
 
 impl Closed<'_> {
-    /// The most that any task pins on every CPU.
+    /// The most debug registers that any task pins on every CPU.
     pub(super) fn top_spread(&self, pool: usize) -> u32 {
         Histogram::top(self.lanes.iter().map(move |lane| &lane.spread[pool]))
     }
@@ -120,7 +121,7 @@ fn home() -> usize {
     HOME.with(std::cell::Cell::get)
 }
 
-/// In a model, which lane this thread takes.
+/// Sets the lane that this thread takes, in a model.
 #[cfg(loom)]
 pub fn set_home(lane: usize) {
     HOME.with(|home| home.set(lane));

@@ -1,5 +1,6 @@
-//! What every accounting must do, as code: a brute-force model, the nine cases that the kernel tests itself with, and a
-//! player of any sequence of operations. Proofs here and over the baselines use the same.
+//! The rules for every accounting, as code: a brute-force model, the nine cases with which the kernel tests
+//! itself, and a player for any sequence of operations. The proofs here and those of the baselines use the
+//! same rules.
 //!
 //! The cases restate what `kernel/events/hw_breakpoint_test.c` (Linux 6.1) asserts.
 
@@ -9,7 +10,7 @@ use super::words::{
     Accounting, Claim, Cpu, Kind, Machine, Refusal, Request, Reservation, Slots, Target, TaskId,
 };
 
-/// One operation. Numbers of older operations are taken modulo how many there are.
+/// One operation. Indexes of older operations are taken modulo their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Reserve.
@@ -20,7 +21,7 @@ pub enum Step {
     Modify(usize, Claim),
 }
 
-/// Plays a sequence; whether each operation was accepted. What is left at the end is released.
+/// Plays a sequence; returns for each operation whether it was accepted. What is left at the end is released.
 pub fn play(accounting: &(impl Accounting + ?Sized), steps: &[Step]) -> Vec<bool> {
     let mut held: Vec<Reservation> = Vec::new();
     let accepted = steps.iter().map(|&step| play_one(accounting, &mut held, step)).collect();
@@ -49,7 +50,8 @@ pub fn play_one(accounting: &(impl Accounting + ?Sized), held: &mut Vec<Reservat
     }
 }
 
-/// The rule as it is written, and nothing clever: a list of all breakpoints, looked through for every CPU and task.
+/// The rule as it is written, without optimization: a list of all breakpoints, searched for every CPU and
+/// task.
 #[derive(Debug)]
 pub struct BruteForce {
     machine: Machine,
@@ -57,15 +59,15 @@ pub struct BruteForce {
 }
 
 impl BruteForce {
-    /// Nothing reserved yet.
+    /// Makes a model with nothing reserved.
     #[must_use]
     pub const fn new(machine: Machine) -> Self {
         Self { machine, all: Mutex::new(Vec::new()) }
     }
-    /// Whether the rule holds for a set of breakpoints; if not, where.
+    /// Checks that the rule holds for a set of breakpoints.
     ///
     /// # Errors
-    /// The first CPU and kind for which it does not.
+    /// The first CPU and kind for which it does not hold.
     pub fn holds(machine: &Machine, all: &[Request]) -> Result<(), Refusal> {
         (0..machine.cpus()).map(Cpu).try_for_each(|cpu| {
             [Kind::Data, Kind::Instruction]
@@ -134,12 +136,12 @@ pub enum Check {
     Fits(Target),
     /// One more does not fit.
     Full(Target),
-    /// The breakpoint that was the `n`th to fit in this case goes.
+    /// The breakpoint that was the `n`th to fit in this case is closed.
     Close(usize),
 }
 
-/// The nine cases, by name, for two tasks on a machine of at least two CPUs with at least three slots for data; nothing is
-/// reserved before each.
+/// The nine cases, by name, for two tasks on a machine of at least two CPUs with at least three debug
+/// registers for data. Nothing is reserved before each.
 #[must_use]
 pub fn nine_cases(machine: &Machine, t: TaskId, u: TaskId) -> Vec<(&'static str, Vec<Check>)> {
     use Check::{Close, Fits, Full};
@@ -186,10 +188,10 @@ pub fn nine_cases(machine: &Machine, t: TaskId, u: TaskId) -> Vec<(&'static str,
     ]
 }
 
-/// Runs a case; the first line that came out otherwise. Everything is released.
+/// Runs a case, and releases everything afterwards.
 ///
 /// # Errors
-/// The line's number and the line.
+/// The number and the content of the first line whose result differs.
 pub fn run_case(accounting: &(impl Accounting + ?Sized), case: &[Check]) -> Result<(), (usize, Check)> {
     let mut fitted: Vec<Option<Reservation>> = Vec::new();
     let wrong = case.iter().enumerate().find(|&(_, &check)| match check {

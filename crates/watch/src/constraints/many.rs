@@ -1,4 +1,5 @@
-//! Accounting on a machine of several CPUs. The protocol stands in [`constraints`](super); T1 to C4 name its steps.
+//! Accounting on a machine of several CPUs. [`constraints`](super) describes the protocol; T1 to C4 name its
+//! steps.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +18,7 @@ pub(super) struct Many {
     cpus: Cpus,
 }
 
-/// What is known of each CPU.
+/// The counts of each CPU.
 #[derive(Debug)]
 struct Cpus {
     each: Box<[OneCpu]>,
@@ -27,9 +28,9 @@ struct Cpus {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct OneCpu {
-    /// By CPU targets.
+    /// Debug registers that CPU targets pin.
     pinned: [AtomicU32; POOLS],
-    /// Tasks with a breakpoint bound to this CPU, by all that they pin here.
+    /// Number of tasks with a breakpoint bound to this CPU, by all that they pin here.
     bound: [Histogram; POOLS],
 }
 
@@ -37,7 +38,7 @@ impl Cpus {
     fn at(&self, cpu: Cpu) -> &OneCpu {
         &self.each[cpu.0 as usize]
     }
-    /// The CPU on which CPU targets pin most, and how much.
+    /// The CPU on which CPU targets pin most, and how many they pin.
     fn busiest(&self, pool: usize) -> (Cpu, u32) {
         let pinned = |cpu: &OneCpu| cpu.pinned[pool].load(Relaxed);
         let busiest = self.each.iter().map(pinned).enumerate().max_by_key(|&(_, pinned)| pinned);
@@ -135,7 +136,7 @@ mod tests {
     use super::{Cpu, Many, Patience, TaskId};
     use crate::constraints::Machine;
 
-    /// Whether an operation would get through without waiting while another stands still in the midst of one.
+    /// Whether an operation gets through without waiting while another stands still in its middle.
     #[test]
     fn who_waits_for_whom() {
         let machine = Machine::new(4, Slots::Shared(4)).expect("a machine");
@@ -144,13 +145,13 @@ mod tests {
         let passes = |target: Target| {
             let exchange = machine.exchange(Some(target.one(Kind::Data).claim()), None);
             let place = machine.place(target).expect("a place");
-            // Giving back what is not there changes nothing.
+            // Giving back what was not taken changes nothing.
             books.exchange(place, exchange, Patience::Never).is_some()
         };
         let all = [Target::Task(t), Target::TaskOnCpu(t, Cpu(1)), Target::Task(u), Target::Cpu(Cpu(3))];
         assert_eq!(all.map(passes), [true; 4]);
 
-        // An operation on task t, preempted after T3; the others come from the same lane.
+        // An operation on task t, preempted after T3; the others use the same lane.
         let lane = books.lanes.enter(Patience::Never);
         let account = Patience::Never.lock(books.accounts.get(t));
         assert_eq!(all.map(passes), [false, false, true, false]);

@@ -1,21 +1,26 @@
 //! Whether a hardware breakpoint fits, known before it goes to the hardware.
 //!
-//! In: a [`Machine`] (CPUs, slots of each), then [`Request`]s: a target, a kind, a weight. Out: a [`Reservation`], or a
-//! [`Refusal`] with the numbers. Invariants: CON-1 on every CPU and in every pool of slots, what CPU targets pin there plus
-//! the most that any one task pins there is at most the slots; CON-2 an answer is the one that some serial order of the
-//! operations gives, each between its call and its return; CON-3 a refused or busy operation changes nothing.
-//! Does not: open events, know which address is watched, or notice that a task has exited (whoever holds the reservation
-//! gives it back).
+//! In: a [`Machine`] (CPUs, debug registers of each), then [`Request`]s: a target, a kind, a weight. Out: a
+//! [`Reservation`], or a [`Refusal`] with the numbers. Invariants:
+//! - CON-1 on every CPU and in every pool of debug registers, what CPU targets pin there plus the most that
+//!   any one task pins there is at most the number of registers;
+//! - CON-2 an answer is the one that some serial order of the operations gives, with each operation between
+//!   its call and its return;
+//! - CON-3 a refused or busy operation changes nothing.
+//!
+//! Does not: open events, know which address is watched, or notice that a task has exited (the holder of the
+//! reservation gives it back).
 //!
 //! # The rule
 //!
-//! A breakpoint of a task may be on any CPU (it is wherever the task runs) or on one. On CPU *c* a task *t* pins
-//! `any[t] + bound[t][c]`; CPU targets pin `pinned[c]`. Two tasks are never on one CPU at once, so only the largest counts:
+//! A breakpoint of a task may be on any CPU (it is wherever the task runs) or on one. On CPU *c* a task *t*
+//! pins `any[t] + bound[t][c]` debug registers; CPU targets pin `pinned[c]`. Two tasks are never on one CPU
+//! at once, so only the largest counts. With `slots` for the number of debug registers:
 //!
 //! > for all *c*: `pinned[c] + max over t of (any[t] + bound[t][c]) ≤ slots`
 //!
-//! Since this holds before every operation, an operation on task *t* need only look at *t*'s own count (the others' have
-//! not grown), and one on CPU *c* only at *c*:
+//! This holds before every operation. So an operation on task *t* need only look at *t*'s own count, since
+//! the others' have not grown. An operation on CPU *c* need only look at *c*:
 //!
 //! | target | fits if |
 //! |---|---|
@@ -23,34 +28,37 @@
 //! | *t* on *c* | `pinned[c] + any[t] + bound[t][c] + weight ≤ slots` |
 //! | *c* | `pinned[c] + top[c] + weight ≤ slots`, where `top[c]` is the largest count of any task on *c* |
 //!
-//! `top[c]` comes from two kinds of histograms, tasks by what they pin: `spread` by `any[t]`, of all tasks, and `bound[c]` by
-//! `any[t] + bound[t][c]`, of the tasks with a bound breakpoint on *c*. A task with both kinds stands in both, which is
-//! right because its entry in `spread` is never the larger one. So nothing is scanned over CPUs or tasks, and a task's
-//! first breakpoint on one CPU moves nothing between histograms. (The kernel since 6.1 keeps a task in either the global
-//! or the per-CPU histograms, and moves it through those of all CPUs when its first CPU-bound breakpoint comes and when
+//! `top[c]` comes from two kinds of histograms, which count tasks by what they pin. `spread` counts all tasks
+//! by `any[t]`. `bound[c]` counts the tasks with a bound breakpoint on *c* by `any[t] + bound[t][c]`. A task
+//! with both kinds of breakpoints is in both histograms, which is right because its entry in `spread` is
+//! never the larger one. So no operation scans CPUs or tasks, and a task's first breakpoint on one CPU moves
+//! nothing between histograms. (The kernel since 6.1 keeps a task in either the global or the per-CPU
+//! histograms. It moves the task through those of all CPUs when its first CPU-bound breakpoint comes and when
 //! its last one goes.)
 //!
-//! # Who may change what
+//! # Which operation may change what
 //!
 //! | data | written | read |
 //! |---|---|---|
 //! | a task's own account, a mutex (`many`) | by operations on that task, under its mutex | the same |
-//! | `spread`, one copy for each lane; the sum over the lanes counts | adds and subtracts, by whoever is in a lane | with all lanes closed |
-//! | `bound[c]` | adds and subtracts, by whoever is in a lane | with all lanes closed |
+//! | `spread`, one copy for each lane; the sum over the lanes counts | adds and subtracts, by any operation in a lane | with all lanes closed |
+//! | `bound[c]` | adds and subtracts, by any operation in a lane | with all lanes closed |
 //! | `pinned[c]`, `most` | with all lanes closed | in a lane |
 //!
-//! A *lane* is a readers-writer lock on cache lines of its own; there are about as many as CPUs, and each thread has a home
-//! lane. Being in any one lane is the read side, closing all of them (in order) the write side: a big-reader lock, as
-//! Linux 2.4's `brlock` and the `lglock` after it. Histograms are *modified without being used* in a lane, as the commits
-//! that brought this design to the kernel put it: additions commute, so tasks need not exclude each other; who wants to know the
-//! sum closes the lanes. A task may go up in one lane and down in another: a lane's own numbers wrap, their sum does not.
+//! A *lane* is a readers-writer lock on cache lines of its own. There are about as many lanes as CPUs, and
+//! each thread always uses the same one, its own lane (`home`). To be in any one lane is the read side; to
+//! close all of them, in order, is the write side. This is a big-reader lock, as Linux 2.4's `brlock` and the
+//! `lglock` after it. Histograms are *modified without being used* in a lane, as the commits that brought
+//! this design to the kernel put it. Additions commute, so tasks need not exclude each other. An operation
+//! that needs the sum closes the lanes. A task may go up in one lane and down in another: a lane's own
+//! numbers wrap, their sum does not.
 //!
 //! ## An operation on a task
 //!
 //! | step | what |
 //! |---|---|
 //! | T1 | find the task's account: an index into a table, no lock (a page of the table is made when first needed) |
-//! | T2 | enter the home lane |
+//! | T2 | enter the thread's own lane |
 //! | T3 | lock the account |
 //! | T4 | decide, from the account, `most` and `pinned` |
 //! | T5 | if it fits: change the account, then the histograms |
@@ -67,36 +75,44 @@
 //!
 //! ## Interleavings
 //!
-//! - *T and T', different tasks, any lanes*: neither takes a lock that the other holds alone. They wait for each other
-//!   nowhere, and where their lanes differ, write to no common cache line. Both may pass T4 before either reaches T5: neither's decision
-//!   reads what the other changes.
+//! - *T and T', different tasks, any lanes*: neither takes a lock that the other holds alone. So they never
+//!   wait for each other. If their lanes differ, they write to no common cache line. Both may pass T4 before
+//!   either reaches T5: neither's decision reads what the other changes.
 //! - *T and T' in one lane*: both are readers of its lock, and add atomically.
 //! - *T and T', bound to one CPU*: as above; they share the line of `bound[c]`, with atomic additions.
-//! - *T and T', one task*: one after the other, by T3. The later decides from the earlier's account.
+//! - *T and T', one task*: one after the other, by T3. The later one decides from the account that the
+//!   earlier one left.
 //! - *T before C*: C1 waits for T6, so C2 sees all that T5 wrote (the lane's lock orders them).
-//! - *C before T*: T2 waits for C4, so T4 sees what C3 wrote. T holds no account while it waits (T2 precedes T3), so it delays
-//!   nobody.
-//! - *T between C's lanes* (C has closed lane 0 and waits at lane 1, T is in lane 2): C2 is still to come, and comes after
-//!   T6. T decided by numbers that C had not changed: T is before C.
-//! - *T enters a lane behind which C has passed*: it cannot, C holds it closed until C4.
-//! - *C and C'*: one after the other, by lane 0. No deadlock: all close in the same order, and whoever is in a lane asks for no
-//!   other lane; an account is only waited for by those in a lane, and its holder needs nothing more.
-//! - *T waits at T3 in the lane that C wants to close*: for another operation on the same task, which is in a lane already and
-//!   leaves it without waiting.
-//! - *many T, one C*: a lane that a writer waits for admits no new reader (std's lock prefers the writer), so C gets its turn.
-//! - *T stands still in a lane* (preempted, or stopped by a debugger): operations on other tasks go on; those on CPUs wait.
-//! - *[modify](Accounting::modify)*: the new claim replaces the old within one T4–T5 (or C2–C3), decided with the old one
-//!   left out, so there is no moment at which another can take the slot that it had, and nothing to roll back.
-//! - *try forms*: T2, T3 and C1 with the non-blocking forms of the same locks. At the first that is not free, whatever was
-//!   taken is let go, and the answer is [`TryError::Busy`]: the caller may run while all other threads stand still anywhere.
-//!   No wakeup is lost by that: letting go is the lock's own.
-//! - *two T make the same page at T1*: one of them does, the other waits for it (once for each 512 numbers of tasks); try
-//!   forms alike, which is the only place where they depend on another thread: [`Constraints::prepare`] rules it out.
+//! - *C before T*: T2 waits for C4, so T4 sees what C3 wrote. T holds no account while it waits (T2 precedes
+//!   T3), so it delays no other operation.
+//! - *T between C's lanes* (C has closed lane 0 and waits at lane 1, T is in lane 2): C2 is still to come,
+//!   and comes after T6. T decided by numbers that C had not changed, so T is before C.
+//! - *T enters a lane behind which C has passed*: this cannot happen, since C holds that lane closed until
+//!   C4.
+//! - *C and C'*: one after the other, by lane 0. There is no deadlock. All close the lanes in the same order,
+//!   and an operation in a lane asks for no other lane. Only operations in a lane wait for an account, and
+//!   its holder needs nothing more.
+//! - *T waits at T3 in the lane that C is about to close*: it waits for another operation on the same task,
+//!   which is in a lane already and leaves it without waiting.
+//! - *many T, one C*: a lane for which a writer waits admits no new reader (std's lock prefers the writer),
+//!   so C gets its turn.
+//! - *T stands still in a lane* (preempted, or stopped by a debugger): operations on other tasks go on; those
+//!   on CPUs wait.
+//! - *[modify](Accounting::modify)*: the new claim replaces the old one within one T4–T5 (or C2–C3), and the
+//!   decision leaves the old one out. So at no moment can another operation take the register that it had,
+//!   and there is nothing to roll back.
+//! - *try forms*: T2, T3 and C1 with the non-blocking forms of the same locks. At the first lock that is not
+//!   free, the locks taken so far are released, and the answer is [`TryError::Busy`]. So the caller may run
+//!   while all other threads stand still anywhere. No wakeup is lost by that, since releasing is the lock's
+//!   own operation.
+//! - *two T make the same page at T1*: one of them makes it, the other waits for it (once for each 512 task
+//!   numbers). The same holds for try forms; it is the only place where they depend on another thread.
+//!   [`Constraints::prepare`] rules it out.
 //!
 //! ## One CPU
 //!
-//! A machine of one CPU gains nothing from lanes and mutexes of tasks: there one mutex (`one`) guards the same accounts, and
-//! an operation takes that and nothing else.
+//! A machine of one CPU gains nothing from lanes and from mutexes of tasks. There one mutex (`one`) guards
+//! the same accounts, and an operation takes that and nothing else.
 
 mod lanes;
 mod many;
@@ -130,7 +146,7 @@ enum Books {
     Many(Box<many::Many>),
 }
 
-/// How much an operation may wait.
+/// Whether an operation may wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Patience {
     Wait,
@@ -138,7 +154,7 @@ enum Patience {
 }
 
 impl Constraints {
-    /// Nothing reserved yet.
+    /// Makes an accounting with nothing reserved.
     #[must_use]
     pub fn new(machine: Machine) -> Self {
         let books = match machine.cpus() {
@@ -147,19 +163,19 @@ impl Constraints {
         };
         Self { machine, books }
     }
-    /// As [`Accounting::reserve`], without waiting for anyone.
+    /// As [`Accounting::reserve`], without waiting for another operation.
     ///
     /// # Errors
-    /// [`TryError::Busy`] if another operation is in the way.
+    /// [`TryError::Busy`] if another operation holds a lock that is needed.
     pub fn try_reserve(&self, request: Request) -> Result<Reservation, TryError> {
         let exchange = self.machine.exchange(None, Some(request.claim()));
         self.exchange(request.target(), exchange, Patience::Never).ok_or(TryError::Busy)??;
         Ok(Reservation::granted(request))
     }
-    /// As [`Accounting::release`], without waiting for anyone.
+    /// As [`Accounting::release`], without waiting for another operation.
     ///
     /// # Errors
-    /// The reservation, if another operation is in the way.
+    /// The reservation, if another operation holds a lock that is needed.
     pub fn try_release(&self, reservation: Reservation) -> Result<(), Reservation> {
         let exchange = self.machine.exchange(Some(reservation.claim()), None);
         match self.exchange(reservation.target(), exchange, Patience::Never) {
@@ -167,23 +183,23 @@ impl Constraints {
             None => Err(reservation),
         }
     }
-    /// As [`Accounting::modify`], without waiting for anyone.
+    /// As [`Accounting::modify`], without waiting for another operation.
     ///
     /// # Errors
-    /// [`TryError::Busy`] if another operation is in the way.
+    /// [`TryError::Busy`] if another operation holds a lock that is needed.
     pub fn try_modify(&self, reservation: &mut Reservation, to: Claim) -> Result<(), TryError> {
         let exchange = self.machine.exchange(Some(reservation.claim()), Some(to));
         self.exchange(reservation.target(), exchange, Patience::Never).ok_or(TryError::Busy)??;
         *reservation = Reservation::granted(reservation.target().wants(to));
         Ok(())
     }
-    /// Makes room for a task's account, so that no later operation on it has to.
+    /// Makes the page for a task's account, so that no later operation on the task has to.
     pub fn prepare(&self, task: TaskId) {
         if let Books::Many(books) = &self.books {
             books.prepare(task);
         }
     }
-    /// Which task holds how much, in one picture; waits as an operation on a CPU does.
+    /// The registers that each task holds, all at one moment. Waits as an operation on a CPU does.
     #[must_use]
     pub fn held(&self) -> Vec<Held> {
         match &self.books {
@@ -191,7 +207,7 @@ impl Constraints {
             Books::Many(books) => books.held(),
         }
     }
-    /// `None` if it would have to wait and may not.
+    /// Makes an exchange; `None` if that would have to wait and may not.
     fn exchange(
         &self,
         target: Target,

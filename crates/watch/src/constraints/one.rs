@@ -16,7 +16,7 @@ pub(super) struct One {
 struct Books {
     accounts: Table<Account>,
     pinned: Counts,
-    /// Tasks by what they pin: on any CPU, and (those that have a bound breakpoint) altogether.
+    /// Number of tasks by what they pin: on any CPU, and (for those that have a bound breakpoint) in total.
     tasks: [[[u32; MAX_SLOTS as usize]; 2]; POOLS],
 }
 

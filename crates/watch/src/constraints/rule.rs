@@ -1,32 +1,33 @@
 //! The rule itself, on values: what a task pins, whether an exchange fits, which counts move.
 //!
-//! In: an account and a picture of the CPUs. Out: an answer, and the moves that the histograms have to make. Does not:
-//! lock, or know how many operations run at once.
+//! In: an account and the counts of the CPUs. Out: an answer, and the moves that the histograms have to make.
+//! Does not: lock, or know how many operations run at once.
 
 use std::collections::HashMap;
 
 use super::words::{Claim, Cpu, Held, Machine, Refusal, Slots, Target, TaskId};
 
-/// Pools of slots: one where kinds share, else data and instructions.
+/// Number of pools of debug registers. Pool 0 alone is used where the kinds share registers; otherwise there
+/// is one for data and one for instructions.
 pub(super) const POOLS: usize = 2;
 /// A count for each pool.
 pub(super) type Counts = [u8; POOLS];
 
-/// A number of slots in a pool.
+/// A number of debug registers in a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Share {
     pub(super) pool: usize,
     pub(super) weight: u8,
 }
 
-/// What an operation gives back and what it takes, at once.
+/// The registers that an operation gives back and takes in one step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exchange {
     gives: Option<Share>,
     takes: Option<Share>,
 }
 
-/// Whose count an operation changes.
+/// The task or CPU whose count an operation changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// A task's, for any CPU or for one.
@@ -35,27 +36,27 @@ pub(super) enum Place {
     Cpu(Cpu),
 }
 
-/// What an operation on a task sees of the CPUs.
+/// The counts of the CPUs, as an operation on a task sees them.
 pub(super) trait Picture {
-    /// Pinned by CPU targets on one CPU.
+    /// Number of registers that CPU targets pin on one CPU.
     fn pinned(&self, cpu: Cpu, pool: usize) -> u32;
-    /// The CPU with the largest `pinned`, and that.
+    /// The largest `pinned`, and the CPU that has it.
     fn most(&self, pool: usize) -> (u32, impl FnOnce() -> Cpu);
 }
 
-/// What one task pins.
+/// The registers that one task pins.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     any: Counts,
-    /// By CPU; an entry has a count above 0. Few tasks have any.
+    /// By CPU; every entry has a count above 0. Few tasks have an entry.
     #[allow(clippy::box_collection, reason = "a word in the accounts of the many that have none")]
     bound: Option<Box<HashMap<Cpu, Counts>>>,
 }
 
-/// One step of a task from a count to another in one histogram; 0 stands for "not in it".
+/// The step of a task from one count to another in one histogram; 0 means that it is not in the histogram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Move {
-    /// That CPU's histogram, or the one of all CPUs.
+    /// The CPU whose histogram it is; `None` for the histogram of all CPUs.
     pub(super) cpu: Option<Cpu>,
     pub(super) pool: usize,
     pub(super) from: u8,
@@ -95,7 +96,7 @@ impl Machine {
 }
 
 impl Exchange {
-    /// Whether what is taken fits beside `by_cpu` and `by_task`, what is given back left out.
+    /// Whether what is taken fits beside `by_cpu` and `by_task`, which still include what is given back.
     pub(super) fn fits(
         self,
         machine: &Machine,
@@ -111,11 +112,12 @@ impl Exchange {
         }
         Err(Refusal::NoSlot { cpu: cpu(), slots, by_cpu, by_task, weight })
     }
-    /// The pool that something is taken from.
+    /// The pool from which registers are taken, if any are.
     pub(super) fn pool(self) -> Option<usize> {
         self.takes.map(|share| share.pool)
     }
-    /// Old and new count in each pool that changes. What was decided to fit does; what is given back was there.
+    /// The old and the new count in each pool that changes. Counts stay in range: what is taken was decided
+    /// to fit, and what is given back was there.
     pub(super) fn moves(self, counts: &mut Counts) -> impl Iterator<Item = (usize, u8, u8)> + use<> {
         let old = *counts;
         if let Some(Share { pool, weight }) = self.gives {
@@ -153,7 +155,7 @@ impl Account {
         exchange.fits(machine, most, any, busiest)?;
         self.bound.iter().flat_map(|bound| bound.iter()).try_for_each(|(&cpu, bound)| on(cpu, bound))
     }
-    /// Makes an exchange that fits; the histograms make the moves.
+    /// Makes an exchange that fits. `make` is called for the moves of the histograms.
     pub(super) fn apply(&mut self, cpu: Option<Cpu>, exchange: Exchange, mut make: impl FnMut(Move)) {
         let Some(cpu) = cpu else {
             for (pool, from, to) in exchange.moves(&mut self.any) {
@@ -180,7 +182,7 @@ impl Account {
             }
         }
     }
-    /// What it holds, by place.
+    /// The registers that it holds: for any CPU, and for single CPUs.
     pub(super) fn held(&self, task: TaskId) -> impl Iterator<Item = Held> {
         let line = move |cpu, [data, instruction]: Counts| Held {
             task,

@@ -1,4 +1,4 @@
-//! The locks and atomics in use: std's, or loom's in its models.
+//! The locks and atomics that are used: those of std, or in models those of loom.
 
 use std::sync::PoisonError;
 
@@ -13,7 +13,8 @@ use std::sync::{LockResult, TryLockError, TryLockResult};
 
 use super::Patience;
 
-/// The guard. Nothing panics while these locks are held, so a poisoned one would hold a whole state all the same.
+/// The guard. Nothing panics while these locks are held, so even a poisoned lock would guard a complete
+/// state.
 fn whole<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }
@@ -27,7 +28,7 @@ fn free<G>(result: TryLockResult<G>) -> Option<G> {
 }
 
 impl Patience {
-    /// The guard, or `None` if it is not free and we may not wait.
+    /// The guard, or `None` if the lock is not free and the operation may not wait.
     pub(super) fn lock<T>(self, mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         match self {
             Self::Wait => Some(whole(mutex.lock())),

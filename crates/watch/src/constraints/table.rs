@@ -1,18 +1,20 @@
 //! Accounts by the task's number: an index, as in the kernel's own table of pids.
 //!
-//! A page holds [`PAGE`] accounts, is made when the first of its tasks is asked for, and stays. Consecutive numbers lie
-//! apart in a page, so that tasks born together do not share cache lines. Looking up takes no lock, and costs the same with one
+//! A page holds [`PAGE`] accounts. It is made when the first of its tasks is looked up, and stays.
+//! Consecutive numbers lie apart in a page, so tasks born together do not share cache lines. Looking up takes
+//! no lock, and costs the same with one task as with all of them. The worst case, 4 million different tasks
+//! in one run, takes some 100 MB.
 //! task as with all of them: the worst case, 4 million different tasks in one run, is some 100 MB.
 
 use std::sync::OnceLock;
 
 use super::words::TaskId;
 
-/// Accounts in a page.
+/// Number of accounts in a page.
 const PAGE: u32 = if cfg!(loom) { 8 } else { 512 };
-/// Consecutive numbers lie this many accounts apart.
+/// Distance between the accounts of consecutive numbers.
 const APART: u32 = 8;
-/// Tasks that can be told apart.
+/// Number of tasks that have different accounts.
 const LIMIT: u32 = if cfg!(loom) { 16 } else { TaskId::LIMIT };
 
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub(super) struct Table<T> {
     pages: Box<[OnceLock<Box<[T]>>]>,
 }
 
-/// Page, and place in it.
+/// The page, and the index in it.
 fn place(task: TaskId) -> (usize, usize) {
     let number = task.number() % LIMIT;
     let (page, line) = (number / PAGE, number % PAGE);
@@ -28,7 +30,7 @@ fn place(task: TaskId) -> (usize, usize) {
     (page as usize, at as usize)
 }
 
-/// The task at a place.
+/// The task at an index in a page.
 fn task(page: usize, at: usize) -> Option<TaskId> {
     let at = at as u32;
     TaskId::new(page as u32 * PAGE + at % APART * (PAGE / APART) + at / APART)
@@ -38,12 +40,12 @@ impl<T: Default> Table<T> {
     pub(super) fn new() -> Self {
         Self { pages: (0..LIMIT / PAGE).map(|_| OnceLock::new()).collect() }
     }
-    /// The task's account, made if it was never asked for.
+    /// The task's account, made if it was never looked up before.
     pub(super) fn get(&self, task: TaskId) -> &T {
         let (page, at) = place(task);
         &self.pages[page].get_or_init(|| (0..PAGE).map(|_| T::default()).collect())[at]
     }
-    /// The same, by whoever owns the table.
+    /// The task's account, for the owner of the table.
     pub(super) fn get_mut(&mut self, task: TaskId) -> &mut T {
         let (page, at) = place(task);
         self.get(task);
@@ -52,7 +54,7 @@ impl<T: Default> Table<T> {
             None => unreachable!("the page was just made"),
         }
     }
-    /// All accounts ever made.
+    /// All accounts that were ever made.
     pub(super) fn iter(&self) -> impl Iterator<Item = (TaskId, &T)> {
         let pages = self.pages.iter().enumerate().filter_map(|(page, cell)| Some((page, cell.get()?)));
         pages.flat_map(|(page, accounts)| {

@@ -1,9 +1,10 @@
-//! What is asked, of what machine, and what is answered.
+//! Requests, machines, and answers.
 
 use std::fmt;
 use std::num::NonZeroU8;
 
-/// The most slots that one CPU has of one kind (arm64's ID register has four bits for the count).
+/// The largest number of debug registers of one kind that a CPU has (arm64's ID register has four bits for
+/// the count).
 pub const MAX_SLOTS: u8 = 16;
 
 /// A CPU, by the kernel's number.
@@ -26,60 +27,60 @@ pub enum Kind {
 /// Debug registers of each CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slots {
-    /// Every slot takes either kind (x86: 4).
+    /// Every register takes either kind (x86: 4).
     Shared(u8),
-    /// Each kind has its own (arm64).
+    /// Each kind has its own registers (arm64).
     Apart {
-        /// For data.
+        /// Number for data.
         data: u8,
-        /// For instructions.
+        /// Number for instructions.
         instruction: u8,
     },
 }
 
-/// CPUs, all alike, and their slots.
+/// CPUs, all alike, and their debug registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Machine {
     cpus: u32,
     slots: Slots,
 }
 
-/// What cannot be a machine.
+/// The error for numbers that no machine has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{cpus} CPUs with {slots:?}: at least 1 CPU and at most {MAX_SLOTS} slots of a kind are possible")]
 pub struct BadMachine {
-    /// CPUs asked for.
+    /// Number of CPUs given.
     pub cpus: u32,
-    /// Slots asked for.
+    /// Debug registers given.
     pub slots: Slots,
 }
 
-/// Where a breakpoint is to be armed.
+/// The target of a breakpoint: a task, or a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Target {
-    /// Wherever the task runs.
+    /// The task, wherever it runs.
     Task(TaskId),
-    /// When the task runs on this CPU.
+    /// The task, when it runs on this CPU.
     TaskOnCpu(TaskId, Cpu),
-    /// On this CPU, whatever runs.
+    /// This CPU, whatever runs on it.
     Cpu(Cpu),
 }
 
-/// What a breakpoint takes: slots of a kind, on each CPU where it may be armed.
+/// The registers that a breakpoint takes: a number of one kind, on each CPU where it may be armed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Claim {
     kind: Kind,
     weight: NonZeroU8,
 }
 
-/// A breakpoint to be.
+/// A breakpoint that is to be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
     target: Target,
     claim: Claim,
 }
 
-/// A breakpoint that fits. It stays accounted for until it is given back to the accounting that granted it.
+/// A breakpoint that fits. It stays in the accounting that granted it until it is given back to that one.
 #[derive(PartialEq, Eq, Hash, Debug)]
 #[must_use = "slots stay taken until the reservation is released"]
 pub struct Reservation(Request);
@@ -87,36 +88,36 @@ pub struct Reservation(Request);
 /// Why a breakpoint does not fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Slots are used up.
+    /// The registers are used up.
     #[error(
         "no slot free: of {slots} on CPU {cpu}, {by_cpu} are pinned by breakpoints of the CPU and {by_task} by those of a task; {weight} more do not fit"
     )]
     NoSlot {
         /// A CPU on which it does not fit.
         cpu: Cpu,
-        /// Slots of the kind there.
+        /// Number of registers of that kind there.
         slots: u32,
-        /// Pinned there by CPU targets.
+        /// Number that CPU targets pin there.
         by_cpu: u32,
-        /// Pinned there by the task asked for; for a CPU target, the most that any task pins there.
+        /// Number that the task pins there; for a CPU target, the most that any task pins there.
         by_task: u32,
-        /// Asked for.
+        /// Number that was requested.
         weight: u32,
     },
-    /// The machine is smaller.
+    /// The machine has no such CPU.
     #[error("there is no CPU {cpu}: the machine has {cpus}")]
     NoCpu {
-        /// Asked for.
+        /// The CPU that was requested.
         cpu: Cpu,
-        /// What the machine has, from 0.
+        /// Number of CPUs of the machine, which are numbered from 0.
         cpus: u32,
     },
 }
 
-/// Why a try form gave nothing.
+/// Why a try form did nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TryError {
-    /// Another operation is in the way; nothing was changed.
+    /// Another operation holds a lock that is needed; nothing was changed.
     #[error("another operation on the breakpoint accounting is under way")]
     Busy,
     /// It does not fit.
@@ -124,40 +125,40 @@ pub enum TryError {
     Refused(#[from] Refusal),
 }
 
-/// What one task holds.
+/// The registers that one task holds.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Held {
-    /// Who.
+    /// The task.
     pub task: TaskId,
-    /// Where: wherever it runs, or on one CPU.
+    /// The CPU; `None` for registers that it holds wherever it runs.
     pub cpu: Option<Cpu>,
-    /// Slots for data; where slots are shared, for either kind.
+    /// Number of registers for data; for both kinds where these share registers.
     pub data: u32,
-    /// Slots for instructions; 0 where slots are shared.
+    /// Number of registers for instructions; 0 where the kinds share registers.
     pub instruction: u32,
 }
 
-/// Whatever keeps count of breakpoints. [`Constraints`](super::Constraints) is the one to use; the others are what it is
-/// measured against and proven with.
+/// Any accounting of breakpoints. [`Constraints`](super::Constraints) is the one to use. The others are there
+/// to measure it and to prove it.
 pub trait Accounting: Sync {
-    /// Takes slots.
+    /// Takes registers.
     ///
     /// # Errors
-    /// When they are not there; nothing was changed.
+    /// When they are not free; nothing was changed.
     fn reserve(&self, request: Request) -> Result<Reservation, Refusal>;
-    /// Gives slots back.
+    /// Gives registers back.
     fn release(&self, reservation: Reservation);
-    /// Takes other slots in place of those that the reservation has, at the same target.
+    /// Takes other registers in place of those of the reservation, for the same target.
     ///
     /// # Errors
-    /// When they are not there; the reservation is as it was.
+    /// When they are not free; the reservation is unchanged.
     fn modify(&self, reservation: &mut Reservation, to: Claim) -> Result<(), Refusal>;
 }
 
 impl TaskId {
     /// One more than the largest number that Linux gives to a task (`PID_MAX_LIMIT`).
     pub const LIMIT: u32 = 1 << 22;
-    /// `None` for what is no task's number.
+    /// Makes an id; `None` if the number cannot be a task's.
     #[must_use]
     pub const fn new(tid: u32) -> Option<Self> {
         if tid > 0 && tid < Self::LIMIT { Some(Self(tid)) } else { None }
@@ -176,10 +177,10 @@ impl fmt::Display for Cpu {
 }
 
 impl Machine {
-    /// `cpus` is the number of CPUs that may ever come on line.
+    /// Makes a machine. `cpus` is the number of CPUs that can ever come online.
     ///
     /// # Errors
-    /// No CPU, or more than [`MAX_SLOTS`].
+    /// There is no CPU, or there are more than [`MAX_SLOTS`] registers.
     pub const fn new(cpus: u32, slots: Slots) -> Result<Self, BadMachine> {
         let most = match slots {
             Slots::Shared(n) => n,
@@ -193,17 +194,17 @@ impl Machine {
         };
         if cpus == 0 || most > MAX_SLOTS { Err(BadMachine { cpus, slots }) } else { Ok(Self { cpus, slots }) }
     }
-    /// How many CPUs.
+    /// Number of CPUs.
     #[must_use]
     pub const fn cpus(&self) -> u32 {
         self.cpus
     }
-    /// Slots of each CPU.
+    /// Debug registers of each CPU.
     #[must_use]
     pub const fn slots(&self) -> Slots {
         self.slots
     }
-    /// Slots that a kind may use on each CPU.
+    /// Number of registers of each CPU that a kind may use.
     #[must_use]
     pub const fn slots_for(&self, kind: Kind) -> u8 {
         match (self.slots, kind) {
@@ -228,22 +229,22 @@ impl Target {
 }
 
 impl Claim {
-    /// One slot.
+    /// A claim of one register.
     #[must_use]
     pub const fn one(kind: Kind) -> Self {
         Self { kind, weight: NonZeroU8::MIN }
     }
-    /// Several slots.
+    /// A claim of several registers.
     #[must_use]
     pub const fn weighing(kind: Kind, weight: NonZeroU8) -> Self {
         Self { kind, weight }
     }
-    /// What it stops at.
+    /// The kind of its registers.
     #[must_use]
     pub const fn kind(self) -> Kind {
         self.kind
     }
-    /// How many slots.
+    /// Number of its registers.
     #[must_use]
     pub const fn weight(self) -> u8 {
         self.weight.get()
@@ -251,12 +252,12 @@ impl Claim {
 }
 
 impl Request {
-    /// Where.
+    /// The target.
     #[must_use]
     pub const fn target(self) -> Target {
         self.target
     }
-    /// How much of what.
+    /// Kind and number of registers.
     #[must_use]
     pub const fn claim(self) -> Claim {
         self.claim
@@ -264,16 +265,16 @@ impl Request {
 }
 
 impl Reservation {
-    /// For an [`Accounting`] that has just taken the slots.
+    /// Makes a reservation; for an [`Accounting`] that has just taken the registers.
     pub const fn granted(request: Request) -> Self {
         Self(request)
     }
-    /// Where.
+    /// The target.
     #[must_use]
     pub const fn target(&self) -> Target {
         self.0.target
     }
-    /// How much of what.
+    /// Kind and number of registers.
     #[must_use]
     pub const fn claim(&self) -> Claim {
         self.0.claim

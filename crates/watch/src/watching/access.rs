@@ -1,24 +1,29 @@
-//! What each access was: by which instruction, and what it left.
+//! Determines for each access the instruction that made it, and the value that it left.
 //!
-//! In: samples in the order of time. Out: kind, instruction, [`Change`]. Invariant: WCH-3: from what was known before a value
-//! is derived only while nothing can have been missed. Does not: read rings.
+//! In: samples in the order of time. Out: kind, instruction, [`Change`]. Invariant: WCH-3: a value is derived
+//! from what was known before only while nothing can have been missed. Does not: read rings.
 //!
-//! **The first value.** When all threads are armed the bytes are read, then every CPU is waited for to leave the trap handler that
-//! it may be in. A write before the reading has its sample stamped before the wait ends, one after the reading has it stamped
-//! after the reading began. So if no sample is stamped between, what was read is what the next access finds ([`First`]).
+//! **The first value.** When all threads are armed, the bytes are read. Then the tracer waits until every CPU
+//! has left the trap handler that it may be in. A write before the reading has a sample whose time is before
+//! the end of this wait. A write after the reading has one whose time is after the reading began. So if no
+//! sample has a time between these two, the next access finds the value that was read ([`First`]).
 //!
-//! **Dispute.** Where two CPUs accessed the bytes at about the same time, only what the store's own registers tell is this access's:
-//! what was read at the trap may be the other's, and the order of the two is not known.
+//! **Dispute.** If two CPUs accessed the bytes at about the same time, only what the store's own registers
+//! show belongs to this access. What was read at the trap may be the other's, and the order of the two is not
+//! known.
 //!
-//! **In flight.** Where a trap comes before the access (arm64), a thread may be kept waiting between its sample and its store for any time. Its store
-//! is known to be made when it is sampled again, or has ended. While one of another thread may be outstanding, what is there is not known: then only
-//! registers tell, and nothing is derived. A signal that comes between is handled first, and then the access is made and told again.
+//! **In flight.** Where a trap comes before the access (arm64), a thread may be kept waiting between its
+//! sample and its store for any time. Its store is known to be made when the thread is sampled again, or has
+//! ended. While a store of another thread may be outstanding, the present value is not known: then only
+//! registers show values, and nothing is derived. A signal that comes between is handled first. After that
+//! the access is made, and reported again.
 //!
-//! **No way out.** Of an instruction that can never be got past while it traps, the address is left in [`Accesses::take_stuck`]: its program goes on
-//! only when whoever watches lets go.
+//! **No way out.** If a program can never get past an instruction while that traps, its address is left in
+//! [`Accesses::take_stuck`]. The program goes on only when the watch ends.
 //!
-//! **Doubt.** When a ring may have been full, something may have been dropped from the time of its last record to the time at which it
-//! had room again: meanwhile nothing is derived, and nothing from what was known then.
+//! **Doubt.** When a ring may have been full, records may have been dropped from the time of its last record
+//! to the time at which it had space again. For that time nothing is derived, and afterwards nothing is
+//! derived from what was known then.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -34,34 +39,34 @@ use crate::native::{self, Accessor};
 use crate::site::{self, AHEAD, BACK, Code};
 use crate::value::{Chain, Change, How, Range};
 
-/// Longest function that is decoded from its start.
+/// Longest function that is decoded from its start, in bytes.
 const LONGEST_FUNCTION: u64 = 1 << 20;
-/// Addresses from here on are the kernel's.
+/// The kernel's addresses begin here.
 const KERNEL: u64 = 1 << 63;
 
-/// Process, target, point.
+/// Process, index of the target, index of the point.
 pub(super) type Where = (u32, usize, usize);
 
-/// What was there when watching began.
+/// The value that was read when watching began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First {
     pub(super) at: Where,
     pub(super) value: u64,
-    /// When its reading began.
+    /// Time at which its reading began.
     pub(super) from_ns: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Link {
     chain: Chain,
-    /// The latest sample, or when one may have been dropped.
+    /// Time of the latest sample, or of a possible loss.
     last_ns: u64,
-    /// Threads whose latest access may still be outstanding.
+    /// Threads that may still have their latest access outstanding.
     in_flight: Vec<u32>,
 }
 
 impl Link {
-    /// A thread is about to access: what it did before is done.
+    /// Notes that a thread is about to access, so its previous access is done.
     fn arrive(&mut self, tid: u32) {
         self.in_flight.retain(|&other| other != tid);
         if !self.in_flight.is_empty() {
@@ -71,13 +76,13 @@ impl Link {
     }
 }
 
-/// What is known from access to access.
+/// The knowledge that is kept from access to access.
 pub(super) struct Accesses {
     values: bool,
     links: HashMap<Where, Link>,
     sites: HashMap<(usize, u64), Rc<[Accessor]>>,
     map: Box<dyn CodeMap>,
-    /// Rings that may have dropped something now.
+    /// Number of rings that may be dropping records now.
     doubts: u32,
     /// Target, and an instruction that its program cannot get past.
     stuck: Option<(usize, u64)>,
@@ -87,11 +92,11 @@ impl Accesses {
     pub(super) fn new(values: bool, map: Box<dyn CodeMap>) -> Self {
         Self { values, links: HashMap::new(), sites: HashMap::new(), map, doubts: 0, stuck: None }
     }
-    /// Watching begins, with bytes that were read a moment before.
+    /// Begins a point, with the value that was read a moment before.
     pub(super) fn begin(&mut self, at: Where, value: Option<u64>) {
         self.links.insert(at, Link { chain: Chain::starting_with(value), ..Link::default() });
     }
-    /// Nobody was in a trap handler any more at this point of time.
+    /// Processes the first value, at a time at which no CPU is in a trap handler any more.
     pub(super) fn first(&mut self, first: First) {
         if let Some(link) = self.links.get_mut(&first.at)
             && link.last_ns < first.from_ns
@@ -101,11 +106,11 @@ impl Accesses {
             link.chain.is_now(first.value);
         }
     }
-    /// Something may be missed from here on.
+    /// Notes that records may be dropped from here on.
     pub(super) const fn doubt(&mut self) {
         self.doubts += 1;
     }
-    /// Nothing is missed from here on, but something may have been.
+    /// Notes that no records are dropped from here on, although some may have been.
     pub(super) fn trust(&mut self, now_ns: u64) {
         self.doubts = self.doubts.saturating_sub(1);
         for link in self.links.values_mut() {
@@ -113,12 +118,12 @@ impl Accesses {
             link.last_ns = now_ns;
         }
     }
-    /// Nobody looked at a point meanwhile.
+    /// Notes that a point was not covered for a time.
     pub(super) fn uncovered(&mut self, target: usize, point: usize) {
         let of = self.links.iter_mut().filter(|(at, _)| (at.1, at.2) == (target, point));
         of.for_each(|(_, link)| link.chain.doubt());
     }
-    /// A thread has ended: nothing of it is outstanding.
+    /// Notes that a thread has ended, so that no access of it is outstanding.
     pub(super) fn ended(&mut self, tid: u32) {
         self.links.values_mut().for_each(|link| link.in_flight.retain(|&other| other != tid));
     }
@@ -126,7 +131,8 @@ impl Accesses {
     pub(super) const fn take_stuck(&mut self) -> Option<(usize, u64)> {
         self.stuck.take()
     }
-    /// What the access was, who made it, and what it changed.
+    /// The kind of an access, the address of the instruction that made it (of a call: its return address),
+    /// and the change.
     pub(super) fn access(&mut self, of: (usize, &Target), point: usize, trap: &Trap) -> (Kind, u64, Change) {
         let (target, Target { process, points }) = of;
         let Trap { sample, word, disputed } = trap;
@@ -177,7 +183,7 @@ impl Accesses {
             None if in_kernel => (Kind::Kernel, regs.map_or(sample.ip, |regs| regs.ip), change),
             None => match called() {
                 Some(returns_to) => (Kind::Write, returns_to, change),
-                // What it stores is not told, but that it does.
+                // The value that it stores is unknown, but it is a store.
                 None if native::TRAPS_BEFORE && at.access == Access::Write => {
                     (Kind::Write, sample.ip, change)
                 }
@@ -185,7 +191,8 @@ impl Accesses {
             },
         }
     }
-    /// Of several places that an instruction touches, one is told: what is known of the others is not sure any more.
+    /// Doubts what is known of other points that the instruction touches, since only one of several is
+    /// reported.
     fn touch_others(
         &mut self,
         pid: u32,
@@ -204,7 +211,7 @@ impl Accesses {
             }
         }
     }
-    /// Reads what no event told: the last one of each point is as late as can be.
+    /// Reads values for events that have none. These come late: other accesses may have come between.
     pub(super) fn complete(&mut self, targets: &[Target], events: &mut [Event]) {
         let mut read: HashMap<Where, Option<u64>> = HashMap::new();
         let untold = |event: &&mut Event| event.change.how == How::Unknown && event.kind != Kind::Execute;
@@ -222,7 +229,7 @@ impl Accesses {
             }
         }
     }
-    /// Candidates for an address, decoded once.
+    /// The candidates for an address, decoded once.
     fn site(&mut self, target: usize, process: &Process, ip: u64) -> Rc<[Accessor]> {
         let Self { map, sites, .. } = self;
         sites.entry((target, ip)).or_insert_with(|| decode(target, process, map.as_mut(), ip).into()).clone()
@@ -230,12 +237,13 @@ impl Accesses {
 }
 
 fn decode(target: usize, process: &Process, map: &mut dyn CodeMap, ip: u64) -> Vec<Accessor> {
-    // The byte before belongs to the function even when the access was its last instruction.
+    // Look up the byte before. It belongs to the function even if the access was the function's last
+    // instruction.
     let start = map
         .start_of(target, process, RemoteAddr(ip.wrapping_sub(1)))
         .filter(|start| ip.checked_sub(start.0).is_some_and(|len| len <= LONGEST_FUNCTION));
     let addr = start.map_or(ip.saturating_sub(BACK), |start| start.0);
-    // Close to the end of a mapping there is less behind.
+    // Close to the end of a mapping there are fewer bytes behind.
     for ahead in [AHEAD, 0] {
         let mut bytes = vec![0; (ip - addr + ahead) as usize];
         let live = process.read(RemoteAddr(addr), &mut bytes).is_ok();

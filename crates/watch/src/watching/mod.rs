@@ -1,8 +1,9 @@
 //! Watchpoints at work: from arming to the last event.
 //!
-//! In: processes with their points. Out: [`Event`]s in the order of time ([`stream`]), with what was there before and after
-//! ([`access`]); what ran another program. Invariants: WCH-1, WCH-2 (see [`crate::arm`]), WCH-3, WCH-4; WCH-5 every
-//! access counts once. Does not: know names; whoever does looks them up again after an exec ([`Watching::add`]).
+//! In: processes with their points. Out: [`Event`]s in the order of time ([`stream`]), with the values before
+//! and after ([`access`]); the processes that executed another program. Invariants: WCH-1, WCH-2 (see
+//! [`crate::arm`]), WCH-3, WCH-4; WCH-5 every access counts once. Does not: know names; a caller that does
+//! looks them up again after an exec ([`Watching::add`]).
 
 mod access;
 mod opening;
@@ -32,7 +33,7 @@ pub use words::{CodeMap, Event, Exec, Kind, NoMap, Options, Point, Tally, Target
 
 /// Watchpoints at work. Dropping it disarms.
 pub struct Watching {
-    // Events are closed before slots are given back.
+    // Events are closed before debug registers are given back.
     groups: Vec<Group>,
     members: HashMap<u32, Member>,
     rings: SampleRings,
@@ -40,14 +41,14 @@ pub struct Watching {
     inherit: bool,
     options: Options,
     targets: Vec<Target>,
-    /// When each target's points were enabled.
+    /// Time at which each target's points were enabled.
     since_ns: Vec<u64>,
-    /// Event identifier → target and thread that it was opened for.
+    /// Event identifier → target and thread for which the event was opened.
     ids: HashMap<u64, (usize, u32)>,
     names: HashMap<u32, Rc<str>>,
     accesses: Accesses,
     stream: Stream,
-    /// When each process last ran another program.
+    /// Time at which each process last executed another program.
     execed: HashMap<u32, u64>,
     execs: Vec<Exec>,
     began_ns: u64,
@@ -68,7 +69,7 @@ impl Watching {
     /// Arms all points in all threads of all targets, then starts them.
     ///
     /// # Errors
-    /// [`WatchError`]; then nothing is armed.
+    /// [`WatchError`]; nothing is armed then.
     pub fn start(
         targets: Vec<Target>,
         options: Options,
@@ -107,11 +108,12 @@ impl Watching {
         watching.learn_first(0..last);
         Ok(watching)
     }
-    /// Watches a process that runs another program now, with its new points; the index of the new target.
+    /// Watches a process that has executed another program, with its new points; returns the index of the new
+    /// target.
     ///
     /// # Errors
-    /// [`WatchError`]; then nothing more is armed than before. Also when it runs yet another program by now: another
-    /// [`Exec`] tells of it.
+    /// [`WatchError`]; nothing more is armed then than before. Also returned if the process has executed yet
+    /// another program by now: another [`Exec`] reports that.
     pub fn add(&mut self, target: Target, progress: &mut dyn FnMut(Progress)) -> Result<usize, WatchError> {
         check(&target)?;
         let pid = target.process.pid();
@@ -156,7 +158,7 @@ impl Watching {
         self.since_ns.push(now);
         Ok(())
     }
-    /// Reads what is there, in a way that shows whether it is what the first access finds (see [`access`]).
+    /// Reads the present values, in a way that shows whether the first access finds them (see [`access`]).
     fn learn_first(&mut self, targets: std::ops::Range<usize>) {
         if !self.options.values {
             return;
@@ -180,7 +182,7 @@ impl Watching {
         let unarmed = self.targets.iter().zip(&self.groups).filter(|(_, group)| group.threads.is_empty());
         unarmed.map(|(target, _)| target.process.pid())
     }
-    /// Why no program reads values at the trap, if none does and one was wanted.
+    /// Why no BPF program reads values at the trap, if one was requested and none does.
     #[must_use]
     pub fn no_bpf(&self) -> Option<&str> {
         if self.options.values && self.options.bpf && native::TRAPS_BEFORE {
@@ -188,57 +190,59 @@ impl Watching {
         }
         self.rings.no_values()
     }
-    /// Where a program could not go on while it was watched, so that it is not watched any more: the instruction, and its target.
+    /// The instruction at which a program could not go on while it was watched, and its target. It is no
+    /// longer watched.
     #[must_use]
     pub const fn stuck(&self) -> Option<(usize, RemoteAddr)> {
         self.stuck
     }
-    /// Whether accesses of the kernel are seen.
+    /// Whether accesses by the kernel are seen.
     #[must_use]
     pub const fn sees_kernel(&self) -> bool {
         self.rings.options().kernel
     }
-    /// Whether threads inherit; else each is armed some time after its birth.
+    /// Whether threads inherit breakpoints; otherwise each is armed some time after its birth.
     #[must_use]
     pub const fn inherits(&self) -> bool {
         self.inherit
     }
-    /// When it began, on the clock of events.
+    /// The time at which watching began, on the clock of events.
     #[must_use]
     pub const fn start_ns(&self) -> u64 {
         self.began_ns
     }
-    /// The targets, those that were added last.
+    /// The targets; those that were added come last.
     #[must_use]
     pub fn targets(&self) -> &[Target] {
         &self.targets
     }
-    /// Processes that run another program since this was asked last: they are not watched any more, unless they are added.
+    /// Processes that executed another program since the last call. They are not watched any more, unless
+    /// they are added.
     pub fn take_execs(&mut self) -> Vec<Exec> {
         std::mem::take(&mut self.execs)
     }
-    /// What was counted so far.
+    /// The counts so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let watched = Duration::from_nanos(monotonic_ns().saturating_sub(self.began_ns));
         let (lost, malformed) = (self.stream.lost, self.stream.malformed + self.tally.malformed);
         Tally { watched, lost, malformed, ..self.tally.clone() }
     }
-    /// Whether a thread has its breakpoints, as far as records have told by now.
+    /// Whether a thread has its breakpoints, according to the records read by now.
     #[must_use]
     pub fn watches(&self, tid: u32) -> bool {
         self.members.contains_key(&tid)
     }
-    /// Whether a target still lives, and is watched.
+    /// Whether a target still lives and is watched.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.stuck.is_none() && self.targets.iter().any(|target| target.process.alive())
     }
-    /// Waits for events, at most so long, and hands out those that are sure to be in order.
+    /// Waits for events, at most `at_most`, and hands out those that are certain to be in order.
     pub fn poll(&mut self, at_most: Duration) -> Vec<Event> {
         self.rings.wait(self.births.rings(), at_most);
         let mut events = self.round();
-        // What became of threads is not to wait for the next round.
+        // Records about threads must not wait for the next round.
         if self.stream.has_tasks() {
             events.extend(self.round());
         }
@@ -271,7 +275,7 @@ impl Watching {
         }
         self.tally.disarming = begun.elapsed();
         let entries = self.stream.rest(&self.rings, &mut self.births);
-        // Nobody is armed any more.
+        // No thread is armed any more.
         self.inherit = true;
         let events = self.hand_out(entries);
         let watched = Duration::from_nanos(now.saturating_sub(self.began_ns));
@@ -295,14 +299,14 @@ impl Watching {
                     continue;
                 }
                 for thread in &mut group.threads {
-                    // A thread that ended needs no move; its event takes one all the same.
+                    // A thread that ended needs no move. Its event accepts one all the same.
                     drop(thread.armed[lane].move_to(to));
                 }
                 self.accesses.uncovered(index, point);
             }
         }
     }
-    /// Entries become events, in order.
+    /// Turns entries into events, in order.
     fn hand_out(&mut self, entries: Vec<Entry>) -> Vec<Event> {
         let mut events = Vec::new();
         for entry in entries {
@@ -319,7 +323,7 @@ impl Watching {
         }
         if let Some((target, ip)) = self.accesses.take_stuck() {
             self.stuck = Some((target, RemoteAddr(ip)));
-            // All of it: who forked or shares memory may be stuck at the same place.
+            // Disarm all: a process that was forked or shares memory may be stuck at the same place.
             self.groups.iter_mut().for_each(|group| group.threads.clear());
         }
         self.tally.events += events.len() as u64;
@@ -332,11 +336,12 @@ impl Watching {
             self.tally.malformed += 1;
             return None;
         };
-        // It has events of its own, and inherited some while it was being armed: count once.
+        // The thread has events of its own, and inherited some while it was being armed. Count the access
+        // once.
         if opened_for != sample.tid && self.members.get(&sample.tid).is_some_and(|one| one.own) {
             return None;
         }
-        // Another program by now, in which the address means nothing.
+        // The process has executed another program, in which the address has no meaning.
         if self.execed.get(&sample.pid).is_some_and(|&when| self.since_ns[target] < when) {
             return None;
         }
@@ -358,19 +363,20 @@ impl Watching {
             ip: RemoteAddr(ip),
             kind,
             change,
-            // The first entry is where the thread stands.
+            // The first entry is the address at which the thread stands.
             stack: sample.stack.iter().skip(1).map(|&ip| RemoteAddr(ip)).collect(),
         })
     }
 }
 
-/// In the books of all threads one breakpoint becomes another, or in none.
+/// Replaces one breakpoint by another in the accounts of all threads, or in none.
 fn change_all(all: &mut [&mut Slotted], lane: usize, from: Breakpoint, to: Breakpoint) -> bool {
     let Some(refused) = all.iter_mut().position(|slotted| slotted.change(lane, to).is_err()) else {
         return true;
     };
     for slotted in &mut all[..refused] {
-        // What was held a moment ago may by now be another's; then the books show less than is held.
+        // The register that was given up a moment ago may have been taken by now. Then the account shows less
+        // than is held.
         let _back = slotted.change(lane, from);
     }
     false

@@ -1,9 +1,13 @@
-//! Opening everything for the targets, in the best way that the kernel and our rights allow.
+//! Opens everything for the targets, in the best way that the kernel and our rights allow.
 //!
-//! In: targets, options. Out: rings, and an armed [`Group`] for each target, nothing enabled. Tried in turn: with the accesses
-//! that the kernel makes for a program, and without them where they are denied; with inheritance, and each thread by itself where
-//! the kernel does not know the flags (before Linux 5.13) or refuses them together. Where a trap comes before the access, no BPF program reads at it: it would
-//! find what was there before, and kernels before 6.6 never step over a breakpoint that has one (arm64's hw_breakpoint.c).
+//! In: targets, options. Out: rings, and an armed [`Group`] for each target, with nothing enabled. These are
+//! tried in turn:
+//! - with the accesses that the kernel makes for a program; without them if they are denied;
+//! - with inheritance; with each thread by itself if the kernel does not know the flags (before Linux 5.13)
+//!   or refuses them together.
+//!
+//! Where a trap comes before the access, no BPF program reads at it. It would find the value from before.
+//! Also, kernels before 6.6 never step over a breakpoint that has a BPF program (arm64's hw_breakpoint.c).
 
 use trapline_target::perf::{Access, Breakpoint, Family, SampleOptions, SampleRings, TaskRings};
 
@@ -14,7 +18,8 @@ use crate::error::{EINVAL, WatchError};
 use crate::native;
 use crate::rotate::Rotation;
 
-/// Pages of each CPU's ring: 4 MiB hold some 15,000 samples, a sixth of a second of the most that one CPU can trap.
+/// Pages of each CPU's ring: 4 MiB hold some 15,000 samples. One CPU at its limit fills that in a sixth of a
+/// second.
 const PAGES: u64 = 1024;
 
 /// The armed threads of a target; none if its process ended meanwhile.
@@ -24,7 +29,7 @@ pub(super) struct Group {
     pub(super) rotation: Option<Rotation>,
 }
 
-/// What all targets share, and their groups.
+/// What all targets share, and the group of each.
 pub(super) struct Opened {
     pub(super) rings: SampleRings,
     pub(super) births: Births,
@@ -33,7 +38,7 @@ pub(super) struct Opened {
 }
 
 impl Group {
-    /// What each armed breakpoint of a thread is to watch now.
+    /// The points that the armed breakpoints of a thread watch now.
     pub(super) fn points_now(&self, target: &Target) -> Vec<Breakpoint> {
         match &self.rotation {
             Some(rotation) => rotation.now().iter().map(|&point| target.points[point].at).collect(),
@@ -42,7 +47,7 @@ impl Group {
     }
 }
 
-/// Ranges that a debug register can hold, each once.
+/// Checks that debug registers can hold the ranges, and that none occurs twice.
 pub(super) fn check(target: &Target) -> Result<(), WatchError> {
     for (index, point) in target.points.iter().enumerate() {
         let Breakpoint { addr, len, access } = point.at;
@@ -56,7 +61,7 @@ pub(super) fn check(target: &Target) -> Result<(), WatchError> {
     Ok(())
 }
 
-/// Rings and armed threads.
+/// Opens the rings and arms the threads.
 pub(super) fn open(
     targets: &[Target],
     options: Options,
@@ -116,7 +121,8 @@ fn attempt(
     }
 }
 
-/// All threads of a target; with fewer lanes than points where slots do not suffice and turns may be taken.
+/// Arms all threads of a target. If debug registers do not suffice and turns are allowed, there are fewer
+/// lanes than points.
 pub(super) fn group(
     armory: &mut Armory<'_>,
     target: &Target,
@@ -134,7 +140,7 @@ pub(super) fn group(
             }
             Err(error) => error,
         };
-        // Another thread may have fewer left than the one before.
+        // Another thread may have fewer registers left than the one before.
         match &error {
             WatchError::NoSlots(full)
                 if options.rotate.is_some() && (1..lanes).contains(&(full.free as usize)) =>

@@ -1,13 +1,15 @@
 //! From the kernel's rings to events in the order of time.
 //!
-//! Each CPU has rings of its own, so records of several must be merged. A record's time is taken before it is published, by
-//! code that is not preempted; so when a round of reading begins at time *t*, a later round has seen all records from before
-//! *t*. What was read is therefore handed on one round late: all up to the time at which the round before began. Births and ends of
-//! threads are taken in the same order, since whose a sample is depends on them.
+//! Each CPU has rings of its own, so records of several rings must be merged. A record's time is taken before
+//! the record is published, by code that is not preempted. So if a round of reading begins at time *t*, a
+//! later round has seen all records from before *t*. Records are therefore handed on one round late: all up
+//! to the time at which the previous round began. Births and ends of threads are taken in the same order,
+//! since the thread to which a sample belongs depends on them.
 //!
-//! A sample that another CPU's, of the same bytes, is close to in time is marked: which of the two was first, and whether what
-//! was read at one trap is not what the other had written meanwhile, cannot be told. To know that of the last ones too, what is
-//! handed on ends [`CLOSE_NS`] earlier, where values are asked for.
+//! A sample is marked if a sample of another CPU, for the same bytes, is close to it in time. It cannot be
+//! determined which of the two was first, or whether the value read at one trap had been written by the other
+//! meanwhile. To know this for the last samples too, the records handed on end [`CLOSE_NS`] earlier, if
+//! values are requested.
 
 use std::collections::HashMap;
 
@@ -17,40 +19,41 @@ use super::access::First;
 use crate::births::Births;
 use crate::record::{self, Layout, Read, Record, Sample, TaskRecord};
 
-/// From an access to its sample's time stamp takes less: some 5 µs, and a few interrupts.
+/// Limit for the time from an access to its sample's timestamp, in nanoseconds. It takes some 5 µs, and a few
+/// interrupts.
 const CLOSE_NS: u64 = 100_000;
 
 /// A trap.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Trap {
     pub(super) sample: Sample,
-    /// What the program read at it.
+    /// The word that the BPF program read at it.
     pub(super) word: Option<u64>,
-    /// Another CPU accessed the same bytes at about the same time.
+    /// Whether another CPU accessed the same bytes at about the same time.
     pub(super) disputed: bool,
 }
 
-/// What comes in the order of time.
+/// An entry of the merged stream.
 #[derive(Debug)]
 pub(super) enum Entry {
     Trap(Trap),
     Task(TaskRecord),
-    /// A ring may drop something from here on.
+    /// A ring may drop records from here on.
     Doubt,
-    /// It had room again, at this time.
+    /// The ring had space again, at this time.
     Trust(u64),
     First(First),
 }
 
-/// What is read and not yet handed on.
+/// The entries that were read and not handed on yet.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     layout: Layout,
     pending: Vec<(u64, Entry)>,
     horizon_ns: u64,
-    /// The latest sample of each CPU.
+    /// Time of the latest sample of each CPU.
     last_ns: HashMap<u32, u64>,
-    /// Dropped by the kernel.
+    /// Number of records that the kernel dropped.
     pub(super) lost: u64,
     pub(super) malformed: u64,
 }
@@ -62,11 +65,12 @@ impl Stream {
     pub(super) fn push(&mut self, time_ns: u64, entry: Entry) {
         self.pending.push((time_ns, entry));
     }
-    /// Whether something became of a thread that is not handed on yet.
+    /// Whether a record about a thread is not handed on yet.
     pub(super) fn has_tasks(&self) -> bool {
         self.pending.iter().any(|(_, entry)| matches!(entry, Entry::Task(_)))
     }
-    /// Takes all out of the rings, and hands on what is sure to be in order. False when births were dropped.
+    /// Takes all records out of the rings, and hands on those that are certain to be in order. Returns false
+    /// when births were dropped.
     pub(super) fn round(&mut self, rings: &SampleRings, births: &mut Births) -> (Vec<Entry>, bool) {
         let now = monotonic_ns();
         let sound = self.read(rings, births);
@@ -86,7 +90,7 @@ impl Stream {
         let ready = self.pending.partition_point(|(time_ns, _)| *time_ns <= until_ns);
         self.pending.drain(..ready).map(|(_, entry)| entry).collect()
     }
-    /// Any two of a place that are close, and of different CPUs.
+    /// Marks any two accesses of a place that are close in time and on different CPUs.
     fn mark_disputed(&mut self) {
         for index in 1..self.pending.len() {
             let (before, rest) = self.pending.split_at_mut(index);
@@ -96,7 +100,7 @@ impl Stream {
                 let Entry::Trap(other) = other else { continue };
                 let (a, b) = (&one.sample, &other.sample);
                 let same_place = (a.pid, a.addr) == (b.pid, b.addr);
-                // A thread that moved did one after the other.
+                // If the same thread made both because it moved, one came after the other.
                 if same_place && a.cpu != b.cpu && a.tid != b.tid {
                     (one.disputed, other.disputed) = (true, true);
                 }
@@ -116,13 +120,13 @@ impl Stream {
                 last_ns.insert(cpu, sample.time_ns);
                 pending.push((sample.time_ns, Entry::Trap(Trap { sample, word, disputed: false })));
             }
-            // Of this the ring that it was in had warned.
+            // The ring in which this record was had been reported as doubtful.
             Record::Lost(count) => *lost += count,
             Record::Malformed => *malformed += 1,
             Record::Other => {}
         });
         for cpu in doubtful {
-            // From its last record that was whole to now.
+            // From its last complete record up to now.
             let from = self.last_ns.get(&cpu).map_or(0, |last| last + 1);
             self.push(from, Entry::Doubt);
             let now = monotonic_ns();
@@ -168,7 +172,7 @@ mod tests {
         stream.pending.extend(all.map(|(time_ns, cpu, addr)| trap(time_ns, cpu, addr)));
         let disputed = |entry| matches!(entry, Entry::Trap(Trap { disputed: true, .. }));
         let marked: Vec<bool> = stream.until(u64::MAX).into_iter().map(disputed).collect();
-        // The first is of the thread that is on CPU 0 then.
+        // The first access is by the thread that is on CPU 0 then.
         assert_eq!(marked, [false, true, true, true, false, true, false]);
     }
 }

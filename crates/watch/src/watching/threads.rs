@@ -1,7 +1,8 @@
-//! What becomes of watched threads: births, ends, execs, in the order of time.
+//! Follows watched threads: births, ends, execs, in the order of time.
 //!
-//! In: the kernel's records. Out: who is watched under which target, and the slots that each holds in our books. Whoever is born
-//! whole has its breakpoints already; where the kernel does not let threads inherit, they are armed here, late, and counted so.
+//! In: the kernel's records. Out: which thread is watched under which target, and the debug registers that
+//! each holds in our account. A thread that is born whole has its breakpoints already. Where the kernel does
+//! not let threads inherit, they are armed here, late, and counted as late.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::record::{Task, TaskRecord};
 pub(super) struct Member {
     pub(super) pid: u32,
     pub(super) target: usize,
-    /// It has events of its own.
+    /// Whether it has events of its own.
     pub(super) own: bool,
     pub(super) slotted: Slotted,
 }
@@ -49,7 +50,8 @@ impl Watching {
             }
         }
     }
-    /// Another program runs. Inherited events are gone by then; those of a thread that could not are closed here.
+    /// Drops a process that executed another program. Inherited events are gone by then. Those of a thread
+    /// that could not inherit are closed here.
     fn disarm(&mut self, pid: u32) {
         let Self { members, groups, inherit, .. } = self;
         if !*inherit {
@@ -60,7 +62,7 @@ impl Watching {
     }
     fn born(&mut self, parent: u32, (pid, tid): (u32, u32), time_ns: u64) {
         let Some(target) = self.members.get(&parent).map(|member| member.target) else { return };
-        // It was born while all were being armed, and was.
+        // It was born while all were being armed, and was armed itself.
         if self.members.get(&tid).is_some_and(|member| member.own) {
             return;
         }
@@ -68,14 +70,15 @@ impl Watching {
         if !self.inherit {
             return self.arm_birth(target, (pid, tid), Some(time_ns));
         }
-        // An older thread of this number has gone.
+        // An older thread with this number has ended.
         self.members.remove(&tid);
         let points = self.groups[target].points_now(&self.targets[target]);
-        // The kernel gave them already; the books may only be behind with what others of us gave back.
+        // The kernel has given the registers already. The account may only be behind, if our other threads
+        // have not given theirs back yet.
         let slotted = Slotted::take(tid, &points).unwrap_or_default();
         self.members.insert(tid, Member { pid, target, own: false, slotted });
     }
-    /// Where threads do not inherit.
+    /// Arms a new thread, where threads do not inherit.
     fn arm_birth(&mut self, target: usize, (pid, tid): (u32, u32), born_ns: Option<u64>) {
         self.members.remove(&tid);
         let points = self.groups[target].points_now(&self.targets[target]);
@@ -102,7 +105,7 @@ impl Watching {
             Err(_) => self.tally.unwatched += 1,
         }
     }
-    /// Where threads do not inherit and records of births were dropped: by listing.
+    /// Finds new threads by listing, where threads do not inherit and records of births were dropped.
     pub(super) fn find_births(&mut self) {
         for target in 0..self.targets.len() {
             let process = &self.targets[target].process;

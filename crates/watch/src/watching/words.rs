@@ -1,4 +1,4 @@
-//! What is asked of a watch, and what it tells.
+//! The requests to a watch, and its results.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use trapline_target::perf::Breakpoint;
 
 use crate::value::Change;
 
-/// Something to watch.
+/// A point to watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Point {
-    /// Where and what.
+    /// Address, length and kind of access.
     pub at: Breakpoint,
-    /// What the user calls it.
+    /// The user's name for it.
     pub label: String,
 }
 
-/// A process and what to watch in it.
+/// A process, and the points to watch in it.
 #[derive(Debug)]
 pub struct Target {
     /// The process.
     pub process: Process,
-    /// Its points; at different addresses.
+    /// Its points, at different addresses.
     pub points: Vec<Point>,
 }
 
@@ -32,20 +32,21 @@ pub struct Target {
 pub struct Options {
     /// Whether forked children are watched with their parents.
     pub forks: bool,
-    /// Call chains, by frame pointers.
+    /// Whether to record call chains, by frame pointers.
     pub stack: bool,
-    /// Values; without them an event is cheaper and says only who and when.
+    /// Whether to determine values. Without them an event is cheaper, and shows only the thread and the time.
     pub values: bool,
-    /// Values may be read at the trap by a BPF program, where permitted.
+    /// Whether a BPF program may read values at the trap, where permitted.
     pub bpf: bool,
-    /// Threads may inherit what their maker has, where the kernel can; else each is armed by itself when its birth is told.
+    /// Whether threads may inherit what their parent has, if the kernel can do that. Otherwise each is armed
+    /// by itself when its birth is reported.
     pub inherit: bool,
-    /// Take turns of this length where debug registers do not suffice.
+    /// Length of a turn, if points take turns because debug registers do not suffice.
     pub rotate: Option<Duration>,
 }
 
 impl Options {
-    /// Values by all means, threads and no more.
+    /// Values by all means, for threads only.
     #[must_use]
     pub const fn new() -> Self {
         Self { forks: false, stack: false, values: true, bpf: true, inherit: true, rotate: None }
@@ -58,103 +59,104 @@ impl Default for Options {
     }
 }
 
-/// What an access was.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// A store, or a read-modify-write.
     Write,
     /// A load.
     Read,
-    /// The instruction was about to run.
+    /// The instruction was about to be executed.
     Execute,
-    /// The kernel, for a system call of the thread.
+    /// An access by the kernel, for a system call of the thread.
     Kernel,
-    /// By an instruction that could not be told.
+    /// An access by an instruction that could not be determined.
     Unknown,
 }
 
 /// One access.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// CLOCK_MONOTONIC.
+    /// The time, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// Index of the target given.
+    /// Index of the target.
     pub target: usize,
     /// Index of its point.
     pub point: usize,
-    /// Process: the target, or a forked child.
+    /// The process: the target, or a forked child.
     pub pid: u32,
-    /// Thread.
+    /// The thread.
     pub tid: u32,
     /// Its name.
     pub comm: Rc<str>,
-    /// CPU.
+    /// The CPU.
     pub cpu: u32,
-    /// The instruction that made the access; where the thread then stood if that could not be told. For the kernel's, the
-    /// system call's return address.
+    /// The instruction that made the access. If it could not be determined: the address where the thread
+    /// stood then. For an access by the kernel: the system call's return address.
     pub ip: RemoteAddr,
-    /// What it was.
+    /// The kind of access.
     pub kind: Kind,
-    /// What was there before and after.
+    /// The values before and after.
     pub change: Change,
-    /// Callers, innermost first, if asked for.
+    /// Callers, innermost first, if requested.
     pub stack: Vec<RemoteAddr>,
 }
 
-/// A process runs another program now: what was watched in it is no more.
+/// A process has executed another program, so nothing is watched in it any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exec {
     /// The process: a target, or with [`Options::forks`] a child.
     pub pid: u32,
     /// The program's name.
     pub comm: String,
-    /// When.
+    /// The time, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
 }
 
-/// What was not seen, and what arming took.
+/// What was not seen, and the time that arming took.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Tally {
-    /// Events handed out.
+    /// Number of events handed out.
     pub events: u64,
-    /// Of these, with an exact value.
+    /// Number of those with an exact value.
     pub exact: u64,
-    /// Dropped by the kernel because a ring was full.
+    /// Number of records that the kernel dropped because a ring was full.
     pub lost: u64,
-    /// Records that made no sense.
+    /// Number of records that made no sense.
     pub malformed: u64,
-    /// Threads armed.
+    /// Number of threads armed at the start.
     pub threads: usize,
-    /// Threads born since, which are watched too.
+    /// Number of threads born since then, which are watched too.
     pub born: u64,
-    /// Of these, armed some time after their birth, since the kernel does not let them inherit.
+    /// Number of those that were armed some time after their birth, because the kernel does not let them
+    /// inherit.
     pub late: u64,
-    /// Of these, ended before they could be armed: never watched.
+    /// Number of those that ended before they could be armed, and so were never watched.
     pub unwatched: u64,
-    /// The longest time from a birth to its arming.
+    /// Longest time from a birth to its arming.
     pub latest: Duration,
-    /// Time to arm all.
+    /// Time to arm all threads.
     pub arming: Duration,
-    /// Time to disarm all.
+    /// Time to disarm all threads.
     pub disarming: Duration,
-    /// Nanoseconds that each point was covered, by target, when they take turns; empty otherwise.
+    /// Nanoseconds for which each point was covered, by target, if points take turns; empty otherwise.
     pub covered_ns: Vec<Vec<u64>>,
-    /// How long it was watched.
+    /// Time for which the targets were watched.
     pub watched: Duration,
 }
 
-/// Where functions begin, for decoding. Targets are known by their index.
+/// The starts of functions, for decoding. Targets are identified by their index.
 pub trait CodeMap {
     /// Start of the function that holds an address.
     fn start_of(&mut self, target: usize, process: &Process, ip: RemoteAddr) -> Option<RemoteAddr>;
-    /// Code as the file has it, for a process that has ended.
+    /// Code from the file, for a process that has ended.
     fn code(&mut self, target: usize, addr: RemoteAddr, len: u64) -> Option<Vec<u8>> {
         let _ = (target, addr, len);
         None
     }
 }
 
-/// Knows no function.
+/// A map without any function.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoMap;
 

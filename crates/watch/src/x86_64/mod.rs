@@ -1,6 +1,6 @@
-//! x86-64: a data breakpoint traps behind the access, with the registers that it left.
+//! x86-64: a data breakpoint traps behind the access, and the sample has the registers that the access left.
 //!
-//! In: samples' registers, code. Out: which instruction it was, and what it did. Does not: read.
+//! In: samples' registers, code. Out: which instruction it was, and what it did. Does not: read memory.
 
 pub mod site;
 
@@ -12,16 +12,17 @@ use crate::constraints::Slots;
 use crate::record::UserRegs;
 use crate::value::Range;
 
-/// Every debug register takes either kind.
+/// Every debug register takes breakpoints of either kind.
 pub(crate) const SLOTS: Slots = Slots::Shared(trapline_target::perf::SLOTS);
-/// A sample is taken when the access has been made.
+/// A sample is taken after the access.
 pub(crate) const TRAPS_BEFORE: bool = false;
 /// The kernel's own accesses for a program trap too.
 pub(crate) const SEES_KERNEL: bool = true;
 
-/// Registers in a sample, in the order of their bits (`perf_regs.h`): ax bx cx dx si di bp sp ip flags, r8…r15.
+/// Registers in a sample, in the order of their bits (`perf_regs.h`): ax bx cx dx si di bp sp ip flags,
+/// r8…r15.
 pub(crate) const REGISTERS: usize = 18;
-/// The first eight as hardware numbers.
+/// The hardware numbers of the first eight.
 const LEGACY: [usize; 8] = [0, 3, 1, 2, 6, 7, 5, 4];
 
 pub(crate) fn user_regs(sampled: &[u64; REGISTERS]) -> UserRegs {
@@ -34,22 +35,23 @@ pub(crate) fn user_regs(sampled: &[u64; REGISTERS]) -> UserRegs {
     regs
 }
 
-/// What a candidate did, to these bytes.
+/// What a candidate did to these bytes.
 pub(crate) fn effect(one: &Accessor, regs: &UserRegs, _: Range) -> Effect {
     one.effect(&regs.file)
 }
 
-/// All that a candidate accessed.
+/// The whole access of a candidate.
 pub(crate) fn whole(one: &Accessor, regs: &UserRegs) -> Effect {
     one.effect(&regs.file)
 }
 
-/// A call pushed its return address and went: that address is there now.
+/// Whether a call pushed its return address into these bytes. The call itself is no longer at the sampled
+/// address.
 pub(crate) const fn has_pushed(regs: &UserRegs, range: Range) -> bool {
     regs.file.gprs[4] == range.addr && range.len == 8
 }
 
-/// Whether its program can never get past it while it traps.
+/// Whether the program can never get past the instruction while that traps.
 pub(crate) const fn never_ends(_: &Accessor) -> bool {
     false
 }

@@ -1,29 +1,30 @@
 //! Which instruction made an access.
 //!
-//! In: code bytes up to the address behind the access. Out: candidates, the most likely first. A data breakpoint traps behind
-//! the access, so the instruction before the trap's address in *memory* is the one, unless control came from elsewhere
-//! (a `call` pushes and is then gone) or a repeated instruction traps at itself. Decoding from a function's start is sure to be in
-//! step; backwards it is not, so candidates are weighed by how many ways of decoding forwards lead through them.
-//! Invariant: a candidate is believed only if the registers say that it accessed the watched bytes (see
+//! In: code bytes up to the address behind the access. Out: candidates, the most likely first. A data
+//! breakpoint traps behind the access. So the instruction before the trap's address in *memory* is the one,
+//! with two exceptions: control came from elsewhere (a `call` pushes and then is no longer there), or a
+//! repeated instruction traps at itself. Decoding from a function's start is certain to be in step. Decoding
+//! backwards is not, so candidates are weighed by the number of forward decodings that lead through them.
+//! Invariant: a candidate is believed only if the registers show that it accessed the watched bytes (see
 //! [`crate::value`]). Does not: read code.
 
 use trapline_insn::x86_64::{Accessor, decode_one, sweep};
 
-/// Bytes looked at in front of an address when no function's start is known.
+/// Bytes that are looked at in front of an address if no function's start is known.
 pub const BACK: u64 = 96;
-/// Bytes needed behind an address, for an instruction that traps at itself.
+/// Bytes that are needed behind an address, for an instruction that traps at itself.
 pub const AHEAD: u64 = 15;
-/// Longest instruction.
+/// Length of the longest instruction in bytes.
 const LONGEST: u64 = 15;
 
 /// Code around an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
-    /// Bytes.
+    /// The bytes of the code.
     pub bytes: &'a [u8],
     /// Address of the first.
     pub addr: u64,
-    /// The first byte begins an instruction.
+    /// Whether the first byte begins an instruction.
     pub in_step: bool,
 }
 
@@ -40,7 +41,7 @@ pub fn accessors(code: Code<'_>, ip: u64) -> Vec<Accessor> {
     if ends && starts.is_empty() {
         starts = weighed(before, code.addr, ip);
     }
-    // A repeated instruction in its middle.
+    // The trap may be in the middle of a repeated instruction.
     starts.push(ip);
     let decode = |start: u64| {
         let at = start.checked_sub(code.addr)? as usize;
@@ -51,12 +52,12 @@ pub fn accessors(code: Code<'_>, ip: u64) -> Vec<Accessor> {
     found
 }
 
-/// The start of the instruction that ends at `ip`, decoding from the first byte.
+/// The start of the instruction that ends at `ip`, found by decoding from the first byte.
 fn last_before(bytes: &[u8], addr: u64, ip: u64) -> Option<u64> {
     sweep(bytes, addr).last().filter(|insn| insn.end() == ip).map(|insn| insn.addr)
 }
 
-/// Starts of instructions that end at `ip`, those first that most sweeps pass through.
+/// Starts of instructions that end at `ip`. Those through which most decodings pass come first.
 fn weighed(bytes: &[u8], addr: u64, ip: u64) -> Vec<u64> {
     let end = bytes.len() as u64;
     let mut votes: Vec<(u32, u64)> = Vec::new();

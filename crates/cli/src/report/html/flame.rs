@@ -1,6 +1,7 @@
-//! Stacks for the page: each function once, and stacks as numbers of functions.
+//! Stacks for the page: each function once, and stacks as lists of function numbers.
 //!
-//! In: sums, and who knows names. Out: what the page's script makes boxes of. Does not: draw.
+//! In: sums of stacks, and the source of names. Out: the data from which the page's script makes boxes. Does
+//! not: draw.
 
 use std::collections::HashMap;
 
@@ -19,7 +20,7 @@ pub(super) struct Flame {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 struct Named {
     name: String,
-    /// Source file, or else the program or library.
+    /// The source file; otherwise the program or library.
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -31,10 +32,10 @@ struct Stack {
     pid: u32,
     probe: String,
     offset: u64,
-    /// Hits, or nanoseconds.
+    /// Number of hits, or nanoseconds.
     value: u64,
     cut: bool,
-    /// From the outermost on.
+    /// Indexes of functions, from the outermost on.
     frames: Vec<usize>,
 }
 
@@ -68,7 +69,7 @@ impl Flame {
 }
 
 impl Named {
-    /// Boxes are of functions, not of lines in them.
+    /// A box stands for a function, not for a line in it.
     fn new(function: &Function) -> Self {
         let place = match &function.line {
             Some((file, _)) => Some(file.clone()),

@@ -1,8 +1,11 @@
-//! `count`, `lat` and `stack` as one page that loads nothing: a table, a histogram, what happened when, and a flame graph.
+//! `count`, `lat` and `stack` as one page that loads nothing else: a table, a histogram, a picture over time,
+//! and a flame graph.
 //!
-//! In: the reports of a run, one after the other; stacks, at its end. Out: the page. It holds the very objects that `--json` prints last, and
-//! for each function that changed what it was at each sample; the script in it draws from these alone. Invariants: HTM-1 no text of a traced
-//! program is taken for markup; HTM-2 a run of any length has at most [`SAMPLES`] samples: neighbours are put together.
+//! In: the reports of a run, one after the other; stacks, at its end. Out: the page. It holds the same
+//! objects that `--json` prints last. For each function that changed it also holds the value at each sample.
+//! The script in the page draws from these alone. Invariants: HTM-1 no text of a traced program is
+//! interpreted as markup; HTM-2 a run of any length has at most [`SAMPLES`] samples: when there are more,
+//! neighbours are merged.
 
 mod flame;
 
@@ -17,14 +20,14 @@ use self::flame::Flame;
 use super::stacks::Shown;
 use super::{Renderer, json, summary};
 
-/// Most columns of a picture over time.
+/// Limit for the columns of a picture over time.
 const SAMPLES: usize = 240;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The page to be.
+/// The page while its data is collected.
 #[derive(Debug)]
 pub(crate) struct Html {
     verb: &'static str,
@@ -34,19 +37,19 @@ pub(crate) struct Html {
     flame: Option<Flame>,
 }
 
-/// One process, running one program.
+/// One process, while it runs one program.
 #[derive(Debug)]
 struct Process {
     last: ProcessReport,
     samples: Vec<Sample>,
-    /// What each site was when it was sampled last.
+    /// The value of each site at its last sample.
     now: HashMap<Key, u64>,
 }
 
-/// A site.
+/// A site: its probe and its offset.
 type Key = (String, u64);
 
-/// What had changed, by then.
+/// The sites that had changed since the previous sample.
 #[derive(Debug)]
 struct Sample {
     seconds: f64,
@@ -75,16 +78,16 @@ struct ProcessData<'a> {
 #[derive(Serialize)]
 struct SampleData<'a> {
     t: f64,
-    /// Index among the probes of `last`, and hits or rows of durations since attach.
+    /// Index among the probes of `last`; then hits, or rows of durations, since the attach.
     set: Vec<(usize, &'a Value)>,
 }
 
 impl Html {
-    /// For a command with counts, or with durations; as the command line asked.
+    /// Makes the page of a verb with counts or with durations; `command` is the command line.
     pub(crate) const fn new(verb: &'static str, timed: bool, command: String) -> Self {
         Self { verb, timed, command, processes: Vec::new(), flame: None }
     }
-    /// Who called.
+    /// Adds the stacks.
     pub(crate) fn stacks(&mut self, shown: &mut Shown<'_>) {
         self.flame = Some(Flame::new(shown));
     }
@@ -98,9 +101,9 @@ impl Html {
             processes,
             flame: self.flame.as_ref(),
         };
-        // Nothing in a string of JSON needs this character as it is; so nothing ends the script.
+        // A string of JSON can do without this character, so no string can end the script.
         let data = json::line(&data).replace('<', "\\u003c");
-        // The data last: it may hold anything.
+        // The data is inserted last, because it may contain anything.
         PAGE.replace("{{css}}", STYLE).replace("{{js}}", SCRIPT).replace("{{data}}", data.trim_end())
     }
 }
@@ -173,7 +176,7 @@ impl Process {
     }
 }
 
-/// Each two neighbours as one; the last stays the last.
+/// Merges each two neighbours; the last sample stays the last.
 fn halved(samples: Vec<Sample>) -> Vec<Sample> {
     let odd = samples.len() % 2;
     let mut halved: Vec<Sample> = Vec::with_capacity(samples.len() / 2 + 1);

@@ -1,12 +1,14 @@
-//! Which of a thread's tracks a slice goes to, so that the slices of each lie apart or one in the other.
+//! Chooses a track of a thread for each slice, so that the slices of one track are disjoint or nested.
 //!
-//! A viewer ends the innermost open slice, whatever its name, so slices that overlap must not share a track. Calls of one stack
-//! never do; those of coroutines that take turns on a thread may, and so may those of threads that cannot be told apart.
+//! A viewer ends the innermost open slice, whatever its name, so slices that overlap must not share a track.
+//! Calls of one stack never overlap. Those of coroutines that take turns on a thread may, and so may those of
+//! threads that cannot be distinguished.
 //!
-//! In: slices in about the order in which they end. Out: lanes, 0 the usual one. Of each lane the outermost slices are kept, as far as
-//! [`KEPT`] reaches: one that began before them all is taken to hold them.
+//! In: slices, roughly in the order in which they end. Out: lanes, where 0 is the usual one. For each lane
+//! the last outermost slices are remembered, at most [`KEPT`]. A slice that began before all of these is
+//! taken to enclose them.
 
-/// Outermost slices remembered in each lane.
+/// Limit for the outermost slices remembered in each lane.
 const KEPT: usize = 4096;
 
 /// Begin and end, nanoseconds.
@@ -17,7 +19,7 @@ type Slice = (u64, u64);
 pub(super) struct Lanes(Vec<Vec<Slice>>);
 
 impl Lanes {
-    /// The first lane that the slice fits into.
+    /// The first lane in which the slice fits.
     pub(super) fn place(&mut self, begin: u64, end: u64) -> usize {
         for (n, lane) in self.0.iter_mut().enumerate() {
             if put(lane, (begin, end)) {
@@ -27,13 +29,14 @@ impl Lanes {
         self.0.push(vec![(begin, end)]);
         self.0.len() - 1
     }
-    /// Whether nothing ends behind this moment in that lane.
+    /// Whether no slice of that lane ends after this moment.
     pub(super) fn is_over(&self, lane: usize, at: u64) -> bool {
         self.0.get(lane).and_then(|lane| lane.last()).is_none_or(|&(_, end)| end <= at)
     }
 }
 
-/// Puts a slice among the outermost ones of a lane, which lie apart and in order, if it fits.
+/// Inserts a slice among the outermost ones of a lane, which are disjoint and in order. Returns false if it
+/// does not fit.
 fn put(lane: &mut Vec<Slice>, (begin, end): Slice) -> bool {
     let from = lane.partition_point(|&(_, other)| other <= begin);
     let to = from.max(lane.partition_point(|&(other, _)| other < end));

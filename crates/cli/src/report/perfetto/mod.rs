@@ -1,8 +1,11 @@
-//! Calls as a timeline for ui.perfetto.dev: processes and threads as tracks, calls as slices, arguments and value as annotations.
+//! Calls as a timeline for ui.perfetto.dev: processes and threads as tracks, calls as slices, arguments and
+//! value as annotations.
 //!
-//! In: calls as they end. Out: packets of Perfetto's trace format. What did not end is a slice without an end where nothing ends behind
-//! it, and else a mark at its begin, for its end would be taken from another slice. Packets are told in batches of what ended, those of one time as
-//! calls nest (`order`); readers sort them by time. Does not: write.
+//! In: calls as they end. Out: packets of Perfetto's trace format. A call that did not end becomes a slice
+//! without an end if no slice of its lane ends after its begin. Otherwise it becomes an instant mark at its
+//! begin, since another slice's end would end it. Packets are written in batches of calls that have ended,
+//! and readers sort them by time. Packets of the same time are written as calls nest (`order`). Does not:
+//! write files.
 
 mod lanes;
 mod order;
@@ -26,7 +29,7 @@ use crate::args::types::{Signature, Type, Value};
 const INTERNS: u32 = 2;
 const FORGETS: u32 = 1;
 
-/// A timeline as far as it was told.
+/// A timeline, as far as it has been written.
 #[derive(Debug)]
 pub(crate) struct Timeline<'a> {
     signatures: Signatures<'a>,
@@ -38,19 +41,19 @@ pub(crate) struct Timeline<'a> {
     arguments: Names,
 }
 
-/// A thread's tracks.
+/// The tracks of one thread.
 #[derive(Debug, Default)]
 struct Thread {
     lanes: Lanes,
     tracks: Vec<u64>,
 }
 
-/// Names told once, and then by number.
+/// Names, which are written once and then referred to by number.
 #[derive(Debug, Default)]
 struct Names(HashMap<String, u64>);
 
 impl Names {
-    /// A name's number; what is new is put into `new`.
+    /// A name's number. A new name is also added to `new`.
     fn number(&mut self, name: &str, new: &mut Vec<Interned>) -> u64 {
         if let Some(&iid) = self.0.get(name) {
             return iid;
@@ -74,7 +77,8 @@ impl<'a> Timeline<'a> {
             arguments: Names::default(),
         }
     }
-    /// Calls that have ended; with `last` there will be no more. `comm` names a thread that was not met before.
+    /// Writes calls that have ended; with `last` there will be no more. `comm` returns the name of a thread
+    /// that is new.
     pub(crate) fn calls(
         &mut self,
         calls: &[Call],
@@ -103,7 +107,7 @@ impl<'a> Timeline<'a> {
         }
         trace.encode_to_vec()
     }
-    /// What processes are called.
+    /// Writes the names of processes.
     pub(crate) fn names<'n>(&mut self, names: impl Iterator<Item = (u32, &'n str)>) -> Vec<u8> {
         let named = names.filter_map(|(pid, name)| {
             let uuid = *self.processes.get(&pid)?;
@@ -111,7 +115,7 @@ impl<'a> Timeline<'a> {
         });
         Trace { packet: named.collect() }.encode_to_vec()
     }
-    /// Where a call that has ended lies among its thread's.
+    /// The lane of a call that has ended, among its thread's lanes.
     fn lane(&mut self, call: &Call) -> usize {
         self.threads.entry((call.pid, call.tid)).or_default().lanes.place(nanos(call.at), end_of(call))
     }
@@ -138,7 +142,7 @@ impl<'a> Timeline<'a> {
             ..packet()
         });
     }
-    /// The end of a call whose begin was told.
+    /// The end of a call whose begin has been written.
     fn end(&self, call: &Call, lane: usize) -> TracePacket {
         let track = self.threads[&(call.pid, call.tid)].tracks[lane];
         TracePacket {
@@ -148,7 +152,7 @@ impl<'a> Timeline<'a> {
             ..packet()
         }
     }
-    /// The track of a thread's lane, described before it is used.
+    /// The track of a thread's lane, which is described before its first use.
     fn track(
         &mut self,
         call: &Call,
@@ -222,7 +226,7 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// A register's value, as its type says.
+/// A register's value, in its type.
 fn value(shown: &Type, raw: u64) -> Shown {
     match (shown, shown.value(raw)) {
         (Type::Bool, Value::Number(number)) => Shown::Bool(number != 0),
@@ -235,7 +239,7 @@ fn value(shown: &Type, raw: u64) -> Shown {
     }
 }
 
-/// When it ended, if it did: nanoseconds.
+/// The end of a call in nanoseconds; its begin if it did not end.
 fn end_of(call: &Call) -> u64 {
     nanos(call.at).saturating_add(call.took.map_or(0, nanos))
 }

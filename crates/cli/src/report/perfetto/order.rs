@@ -1,8 +1,10 @@
-//! In which order begins and ends are told. Readers sort them by time, and keep those of one time as they were told: a clock's step may be longer
-//! than a short call, so that a caller and what it calls at once begin together, or a call ends where it began.
+//! The order in which begins and ends are written. Readers sort them by time, and keep the written order
+//! where times are equal. A clock's step may be longer than a short call. So a caller and its first callee
+//! may begin together, or a call may end at the time at which it began.
 //!
-//! In: slices in the order in which they end. Out: their begins and ends, each track's slices one in the other: what ended before, and did not begin
-//! before, lies inside. Does not: know of slices that were told before; one that began with the first of those, and ended later, is told too late.
+//! In: slices in the order in which they end. Out: their begins and ends, with the slices of each track
+//! nested: a slice that ended earlier, and did not begin earlier, lies inside. Does not: know slices of
+//! earlier batches. If a slice began with the first of those and ended later, its begin is written too late.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,14 +16,15 @@ pub(super) enum Edge {
     End(usize),
 }
 
-/// One track's edges, and its outermost slices so far: when each begins, and which edge that is.
+/// One track's edges, and its outermost slices so far: the begin of each, and the index of its begin among
+/// the edges.
 #[derive(Default)]
 struct Track {
     edges: Vec<Edge>,
     outermost: Vec<(u64, usize)>,
 }
 
-/// Begins and ends of slices, each the track that it lies on and when it begins.
+/// The begins and ends of slices. Each slice is given as its track and its begin.
 pub(super) fn nested<T: Hash + Eq>(slices: impl Iterator<Item = (T, u64)>) -> Vec<Edge> {
     let mut numbers: HashMap<T, usize> = HashMap::new();
     let mut tracks: Vec<Track> = Vec::new();
@@ -49,7 +52,7 @@ mod tests {
         let told = |begins: &[u64]| nested(begins.iter().map(|&begin| ((), begin)));
         assert_eq!(told(&[5, 5]), [Begin(1), Begin(0), End(0), End(1)]);
         assert_eq!(told(&[5, 6]), [Begin(0), End(0), Begin(1), End(1)]);
-        // The last holds the three before, of which the first two lie apart.
+        // The last slice encloses the three before it, of which the first two are disjoint.
         let all = [Begin(0), End(0), Begin(4), Begin(1), End(1), Begin(3), Begin(2), End(2), End(3), End(4)];
         assert_eq!(told(&[1, 3, 7, 7, 3]), all);
     }

@@ -1,11 +1,12 @@
-//! The messages of a Perfetto trace that a timeline takes, field numbers as in Perfetto's `trace_packet.proto`, `track_descriptor.proto`,
-//! `track_event.proto` and `debug_annotation.proto` (<https://perfetto.dev/docs/reference/synthetic-track-event>).
+//! The messages of a Perfetto trace that a timeline uses. Field numbers are those of Perfetto's
+//! `trace_packet.proto`, `track_descriptor.proto`, `track_event.proto` and `debug_annotation.proto`
+//! (<https://perfetto.dev/docs/reference/synthetic-track-event>).
 //!
-//! Does not: decide what is told.
+//! Does not: decide what is written.
 
 use prost::{Message, Oneof};
 
-/// A file is any number of these, one after the other.
+/// A file is any number of these messages, one after the other.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Trace {
     #[prost(message, repeated, tag = "1")]
@@ -23,7 +24,7 @@ pub(super) struct TracePacket {
     pub(super) track_event: Option<TrackEvent>,
     #[prost(message, optional, tag = "12")]
     pub(super) interned_data: Option<InternedData>,
-    /// Bit 0: what was interned before is forgotten; bit 1: this packet needs what is interned.
+    /// Bit 0: forget what was interned before. Bit 1: this packet uses interned data.
     #[prost(uint32, tag = "13")]
     pub(super) sequence_flags: u32,
     #[prost(message, optional, tag = "60")]
@@ -74,7 +75,7 @@ pub(super) struct TrackEvent {
     pub(super) track_uuid: u64,
 }
 
-/// What an event does to its track.
+/// The effect of an event on its track.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub(super) enum EventType {

@@ -1,12 +1,14 @@
-//! A flame graph (Gregg, "The Flame Graph", Communications of the ACM 59:6, 2016): a box for each function, as wide as what was counted in it.
+//! A flame graph (Gregg, "The Flame Graph", Communications of the ACM 59:6, 2016): a box for each function,
+//! as wide as what was counted in it.
 //!
-//! In: stacks. Out: an SVG file by inferno, which needs nothing else to be looked at. Without stacks it says so.
+//! In: stacks. Out: an SVG file by inferno, which a viewer shows without any other file. If there are no
+//! stacks, the picture states that.
 
 use inferno::flamegraph::{Options, from_lines};
 
 use super::Shown;
 
-/// Draws it; `of` says what it is a picture of.
+/// Draws the graph; `of` is its title.
 pub(crate) fn draw(shown: &mut Shown<'_>, of: &str) -> Vec<u8> {
     let folded = shown.folded();
     let mut options = Options::default();
@@ -14,7 +16,8 @@ pub(crate) fn draw(shown: &mut Shown<'_>, of: &str) -> Vec<u8> {
     options.count_name = if shown.time { "ns" } else { "calls" }.to_owned();
     options.deterministic = true;
     let mut out = Vec::new();
-    // Without a line there is nothing to draw, and inferno has written a picture that says so. Writing to memory does not fail.
+    // Without a line there is nothing to draw, and inferno has written a picture that states so. Writing to
+    // memory does not fail.
     from_lines(&mut options, folded.lines(), &mut out).ok();
     out
 }

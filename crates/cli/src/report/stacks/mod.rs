@@ -1,7 +1,8 @@
 //! Stacks for people, as JSON lines (docs/guide/json.md), folded, as a flame graph and for pprof.
 //!
-//! In: sums, and who knows names. Out: text, or a file's bytes. A stack is written from the outermost function to the probed one where a tool
-//! wants that; for people the probed one stands first. Does not: sort, or write.
+//! In: sums of stacks, and the source of names. Out: text, or a file's bytes. Where a tool requires it, a
+//! stack is written from the outermost function to the probed one; for people the probed one stands first.
+//! Does not: sort, or write.
 
 pub(crate) mod flame;
 pub(crate) mod pprof;
@@ -16,11 +17,11 @@ use super::json::{SCHEMA, line};
 use super::number::{duration, grouped, percent, plural};
 use crate::report::visible;
 
-/// Sums, with names.
+/// Sums of stacks, with the source of names.
 #[derive(Debug)]
 pub(crate) struct Shown<'a> {
     pub(crate) stacks: &'a [StackSum],
-    /// Durations are what counts.
+    /// Whether durations are summed, not calls.
     pub(crate) time: bool,
     symbols: Symbols,
 }
@@ -63,7 +64,7 @@ impl<'a> Shown<'a> {
     pub(crate) fn new(stacks: &'a [StackSum], time: bool) -> Self {
         Self { stacks, time, symbols: Symbols::default() }
     }
-    /// What a stack counts for: hits, or nanoseconds.
+    /// The value that a stack counts for: hits, or nanoseconds.
     pub(crate) fn value(&self, stack: &StackSum) -> u64 {
         if self.time { nanos(stack) } else { stack.calls }
     }
@@ -71,7 +72,7 @@ impl<'a> Shown<'a> {
     pub(crate) fn frames(&mut self, stack: &StackSum) -> Vec<Arc<[Function]>> {
         let mut frames: Vec<Arc<[Function]>> =
             stack.frames.iter().map(|frame| self.symbols.of(stack.pid, frame)).collect();
-        // The probed function is known by the name that it was asked for, where debug information has none.
+        // If debug information has no name for the probed function, the name that was typed is used.
         if let Some(first) = frames.first_mut()
             && first.iter().all(|function| !function.named)
         {
@@ -80,7 +81,7 @@ impl<'a> Shown<'a> {
         }
         frames
     }
-    /// The most frequent ones, for people.
+    /// The most frequent stacks, for people.
     pub(crate) fn text(&mut self, top: usize) -> String {
         let total: u64 = self.stacks.iter().map(|stack| self.value(stack)).sum();
         let mut out = String::new();
@@ -105,7 +106,7 @@ impl<'a> Shown<'a> {
         }
         out
     }
-    /// An object for each.
+    /// A JSON object for each stack.
     pub(crate) fn json(&mut self) -> Vec<String> {
         let stacks = self.stacks;
         stacks.iter().map(|stack| self.row(stack)).collect()
@@ -129,7 +130,8 @@ impl<'a> Shown<'a> {
             frames: frames.collect(),
         })
     }
-    /// A line for each: names from the outermost on, and a number; the process first, as perf's and bcc's are.
+    /// A line for each stack, as perf and bcc write it: the process, then names from the outermost on, and a
+    /// number.
     pub(crate) fn folded(&mut self) -> String {
         let stacks = self.stacks;
         let mut lines: Vec<String> = stacks.iter().map(|stack| self.fold(stack)).collect();
@@ -156,7 +158,7 @@ fn function(function: &Function) -> FunctionRow {
     FunctionRow { name: function.name.clone(), file, line, inlined: function.inlined }
 }
 
-/// `;` parts names, and a line's end ends the stack.
+/// Replaces what has a meaning in folded lines: `;` separates names, and a line's end ends the stack.
 fn folded_name(name: &str) -> String {
     name.replace(';', ":").replace(['\n', '\r'], " ")
 }

@@ -1,8 +1,9 @@
 //! A profile for pprof: the messages of google/pprof's proto/profile.proto that stacks need, compressed.
 //!
-//! In: stacks. Out: the bytes of a `.pb.gz`. Every text is an index into one table, of which the first is empty; a location is an address of a
-//! file, and has a line for each function that was inlined there, innermost first. Locations are told apart by file and offset, so that one that was
-//! mapped twice is one. Field numbers are the format's.
+//! In: stacks. Out: the bytes of a `.pb.gz`. Every text is an index into one table, whose first entry is
+//! empty. A location is an address of a file; it has a line for each function that was inlined there,
+//! innermost first. Locations are identified by file and offset, so one that was mapped twice is one
+//! location. Field numbers are the format's.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -103,17 +104,17 @@ struct FunctionRow {
     filename: i64,
 }
 
-/// What is numbered from 1 on.
+/// The tables whose entries have numbers, from 1 on.
 #[derive(Debug, Default)]
 struct Numbers {
     texts: HashMap<String, i64>,
     mappings: HashMap<String, u64>,
     functions: HashMap<(String, Option<String>), u64>,
-    /// By mapping, address, and the first function's name.
+    /// Keyed by mapping, address, and the first function's name.
     locations: HashMap<(u64, u64, String), u64>,
 }
 
-/// The file.
+/// The bytes of the file.
 pub(crate) fn encode(shown: &mut Shown<'_>) -> Vec<u8> {
     let mut to = GzEncoder::new(Vec::new(), Compression::default());
     // Writing to memory does not fail.
@@ -152,7 +153,8 @@ fn sample(
     let location_id = each
         .map(|(frame, functions)| {
             let offset = frame.place.as_ref().map_or(frame.address, |(_, offset)| *offset);
-            // pprof looks up what has no name one byte before a return address by itself; these have names.
+            // For functions without a name, pprof itself looks one byte before a return address. These have
+            // names.
             location(profile, numbers, offset, functions)
         })
         .collect();
@@ -207,7 +209,7 @@ fn function(profile: &mut Profile, numbers: &mut Numbers, f: &Function) -> u64 {
     id
 }
 
-/// A text's place in the table.
+/// A text's index in the table.
 fn text(profile: &mut Profile, numbers: &mut Numbers, text: &str) -> i64 {
     let next = profile.string_table.len() as i64;
     let id = *numbers.texts.entry(text.to_owned()).or_insert(next);
