@@ -1,6 +1,7 @@
-//! What the kernel is asked about calls that may have been left.
+//! Questions to the kernel about calls that may have been left.
 //!
-//! In: addresses, a thread's number. Out: whether they are there. Does not: trust an answer that it could not get.
+//! In: addresses, a thread's number. Out: whether they exist. Does not: rely on an answer that it did not
+//! get.
 
 use crate::native::syscall::{call, nr};
 
@@ -30,7 +31,7 @@ pub(super) fn are_readable(from: u64, to: u64) -> bool {
     true
 }
 
-/// Whether this process has a thread of that number, as far as the kernel says.
+/// Whether this process has a thread of that number, according to the kernel.
 #[must_use]
 pub(super) fn is_thread(tid: u32) -> bool {
     const ESRCH: i64 = -3;

@@ -13,7 +13,7 @@
 //! They are those of `record::slots`, reached through `words`; `models::slots` runs the steps below in loom.
 //! In an entry, `WHAT` is the probe (0: no consumer waits), `SITE` is 0 if the call has an instance, and
 //! `BOUND` is explained below. There are two more tables. *Hints* name the trampoline of a (stack word,
-//! return address); each stack page has some lines of eight hints. *Quick hints*, one for each such pair,
+//! return address); a line of eight serves a part of a stack page. *Quick hints*, one for each such pair,
 //! name bound trampolines that have no other armed call under them on the same stack word. A hint is a guess;
 //! the entry decides.
 //!
