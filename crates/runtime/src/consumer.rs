@@ -1,9 +1,9 @@
 //! What is called at a hit.
 //!
 //! In: handlers, as C functions with a data pointer each. Out: their verdicts. The semantics are those of the
-//! kernel's uprobe consumers (`include/linux/uprobes.h`), as far as they apply to a single process. Does not:
-//! own what `data` points to. The caller that registers a consumer keeps it until unregistering has returned
-//! (EPO-1).
+//! kernel's uprobe consumers (`include/linux/uprobes.h`), as far as they apply to a single process.
+//! Does not: own what `data` points to. The caller that registers a consumer keeps it until unregistering has
+//! returned (EPO-1).
 //!
 //! # A consumer's contract
 //!

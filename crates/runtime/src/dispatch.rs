@@ -4,7 +4,8 @@
 //! every hit counts once, as a hit or as missed, before any consumer is called. DSP-2 consumers run newest
 //! first, in the list as it was at one moment. DSP-3 a consumer that does not come back holds nothing of its
 //! hit (EPO-4: the hit is already counted, its frame is recognized as left, and its call's instance is
-//! reclaimed). Does not: save or restore registers, choose how the original instruction runs.
+//! reclaimed).
+//! Does not: save or restore registers, choose how the original instruction runs.
 //!
 //! # A hit
 //!

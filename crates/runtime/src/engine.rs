@@ -1,8 +1,9 @@
 //! What all probes of a process share: the threads' lines, their counters, hints about calls in flight.
 //!
 //! In: memory that is never unmapped. Out: the places in it. Invariants: PRB-3 each thread counts in a row of
-//! its own. COST-2 a hit does not store to a line that another thread stores to. Does not: map memory. The
-//! caller of `Engine::new` maps it: zeroed, not shared with another process, never unmapped.
+//! its own. COST-2 a hit does not store to a line that another thread stores to.
+//! Does not: map memory. The caller of `Engine::new` maps it: zeroed, not shared with another process, never
+//! unmapped.
 //!
 //! A row has a group of counters for each probe: hits whose consumers were called, missed hits, missed
 //! returns, hits without an instance. A thread adds with one instruction, which neither a signal nor a

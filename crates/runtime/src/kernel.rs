@@ -1,8 +1,8 @@
 //! Questions to the kernel about this process, off the fast path: its memory, barriers between its threads.
 //! The system calls are made directly, without libc.
 //!
-//! In: addresses, or nothing. Out: plain values. Does not: keep anything, or rely on an answer that it did
-//! not get.
+//! In: addresses, or nothing. Out: plain values.
+//! Does not: keep anything, or rely on an answer that it did not get.
 
 use crate::native::syscall::{call, nr};
 

@@ -7,7 +7,8 @@
 //! reads may change or be freed meanwhile, so it is validated or pinned.
 //!
 //! Writers (registration, mapping) run one at a time. Their caller holds the lock, and no hit ever waits for
-//! it. Does not: write code, read files, resolve names.
+//! it.
+//! Does not: write code, read files, resolve names.
 #![no_std]
 #![allow(
     unsafe_code,

@@ -3,8 +3,8 @@
 //! In: consumers, one change at a time; hits, at any time. Out: for a hit, the consumers as of one moment,
 //! newest first. Invariants: PRB-1 a hit sees a list as it was between two changes, never a mixture. PRB-2
 //! hits do not call a removed consumer if they begin after the removal has returned and its grace period has
-//! ended. PRB-3 a hit counts in words of its own thread. Does not: know where the site is mapped, or change
-//! code.
+//! ended. PRB-3 a hit counts in words of its own thread.
+//! Does not: know where the site is mapped, or change code.
 //!
 //! # The list
 //!

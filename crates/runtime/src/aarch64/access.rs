@@ -4,10 +4,10 @@
 //! instructions that are next to each other. The handler of faults sees that the fault is there
 //! ([`recover`]), copies siginfo and syndrome to where the access's argument points, and goes on behind the
 //! access. No table is searched and nothing is marked beforehand, so an access that does not fault costs no
-//! more than itself. A pair is stored by a pair: it faults where the program's own would. Does not: know
-//! whose memory it is. If the handler of faults is not installed, the program gets the fault, at our address.
-//! Under memory tagging our stores are checked, while the program's stores through its stack pointer are not.
-//! But memory below a stack pointer is untagged.
+//! more than itself. A pair is stored by a pair: it faults where the program's own would.
+//! Does not: know whose memory it is. If the handler of faults is not installed, the program gets the fault,
+//! at our address. Under memory tagging our stores are checked, while the program's stores through its stack
+//! pointer are not. But memory below a stack pointer is untagged.
 
 use core::arch::{asm, global_asm};
 use core::mem::{MaybeUninit, offset_of};

@@ -1,7 +1,7 @@
 //! The control block of a glibc thread, as far as it contains the thread's number.
 //!
-//! In: a thread pointer. Out: the thread's number from its block, or none if there is no such block. Does
-//! not: write.
+//! In: a thread pointer. Out: the thread's number from its block, or none if there is no such block.
+//! Does not: write.
 //!
 //! On arm64 `struct pthread` ends where the thread pointer points to, and its length depends on glibc's
 //! release. What is known is its beginning: the number is right behind the links of the list of all stacks.

@@ -2,9 +2,9 @@
 //!
 //! In: an instruction, its address, and the address of the memory for its copy. Out: a step; the bytes of
 //! that memory. Invariant: COPY-1. Copies of more than one word are only those of a vector's literal load
-//! that is out of reach, and of simulated instructions, if these are copied all the same. Does not: claim
-//! memory, or write it. The way back is one `b`, since no register is free; so a copy must be within 128 MiB
-//! of its instruction.
+//! that is out of reach, and of simulated instructions, if these are copied all the same.
+//! Does not: claim memory, or write it. The way back is one `b`, since no register is free; so a copy must be
+//! within 128 MiB of its instruction.
 
 use trapline_insn::aarch64::{Immovable, Options, Verdict, decode, encode, relocate};
 

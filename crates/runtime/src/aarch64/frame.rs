@@ -5,7 +5,8 @@
 //! the push stores into the upper end of the frame. That end is empty room for records, unless vectors are so
 //! long that their state continues in it (SVE of 1024 bits or more, SME). Then the frame is copied below the
 //! handler, the push is done, and the kernel gets the copy: rt_sigreturn takes the frame that the stack
-//! pointer is at. Does not: return.
+//! pointer is at.
+//! Does not: return.
 
 use core::arch::naked_asm;
 use core::mem::size_of;

@@ -5,8 +5,8 @@
 //! consumers called. All registers but x30 are as they left them, and the thread is back in the stub, which
 //! loads x30, frees the frame and runs the displaced word; or the thread is elsewhere. Invariants: SAFE-2
 //! registers, flags, vectors and their control words are bit-identical afterwards, except for what consumers
-//! changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`. Does not: choose which consumers are called
-//! ([`jumped`] uses `dispatch`), know where stubs lie.
+//! changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
+//! Does not: choose which consumers are called ([`jumped`] uses `dispatch`), know where stubs lie.
 //!
 //! | step | what |
 //! |---|---|

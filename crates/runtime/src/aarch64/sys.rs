@@ -1,6 +1,7 @@
 //! What a signal's action needs on arm64: the address that its handler returns to.
 //!
-//! In: nothing. Out: an address and a flag. Does not: install anything (`trap::signals`).
+//! In: nothing. Out: an address and a flag.
+//! Does not: install anything (`trap::signals`).
 
 pub use crate::trap::signals::{Action, DEFAULT, IGNORE, flags};
 pub(crate) use crate::trap::signals::{How, action, mask, raise, set_action};

@@ -4,8 +4,8 @@
 //! whether all hits that could have seen it are over ([`Grace`]). Invariants: EPO-1 what is reachable when a
 //! thread enters stays until it leaves. EPO-2 entering and leaving are one store each, to the thread's own
 //! line. EPO-3 a thread inside never waits for a writer. EPO-4 a hit that is left by `longjmp` or by the end
-//! of its thread holds nothing for good. Does not: free code (DESIGN §3.12), choose what is garbage, wait
-//! (the code that polls decides how).
+//! of its thread holds nothing for good.
+//! Does not: free code (DESIGN §3.12), choose what is garbage, wait (the code that polls decides how).
 //!
 //! # The words
 //!

@@ -1,7 +1,7 @@
 //! Questions to the kernel about calls that may have been left.
 //!
-//! In: addresses, a thread's number. Out: whether they exist. Does not: rely on an answer that it did not
-//! get.
+//! In: addresses, a thread's number. Out: whether they exist.
+//! Does not: rely on an answer that it did not get.
 
 use crate::native::syscall::{call, nr};
 

@@ -1,6 +1,7 @@
 //! Hints: which instance a stack pointer had last. [`instances`](super) describes the protocol.
 //!
-//! In: stack pointers. Out: words. Does not: know whether a hint is right.
+//! In: stack pointers. Out: words.
+//! Does not: know whether a hint is right.
 
 use crate::sync::{AtomicU64, Relaxed};
 

@@ -1,6 +1,7 @@
 //! What is kept of one call between its entry and its exit. [`instances`](super) describes the protocol.
 //!
-//! In: the address that was hit, sessions with their cookies. Out: the same. Does not: know its pool.
+//! In: the address that was hit, sessions with their cookies. Out: the same.
+//! Does not: know its pool.
 
 use crate::consumer::ConsumerId;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};

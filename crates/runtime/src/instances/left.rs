@@ -2,7 +2,8 @@
 //! [`instances`](super) lists the rules.
 //!
 //! In: stack pointers, thread pointers. Out: yes, or no where it cannot be decided. Makes system calls, so it
-//! is off the fast path. Does not: claim.
+//! is off the fast path.
+//! Does not: claim.
 
 use super::ask::{are_readable, is_thread};
 use crate::native::control::tid;

@@ -5,8 +5,8 @@
 //! the call is missed. At the exit with the same stack pointer: what was left there. Invariants: CAL-1 a
 //! call's instance is found by its own exit only. CAL-2 a call that could not be kept is reported (there is
 //! no instance, and the hit counts as missed). CAL-3 the instance of a call that can no longer return is
-//! reused. CAL-4 a bound place is written at its stack word alone. Does not: hold pointers to consumers (only
-//! numbers, so an instance outlives them safely), count.
+//! reused. CAL-4 a bound place is written at its stack word alone.
+//! Does not: hold pointers to consumers (only numbers, so an instance outlives them safely), count.
 //!
 //! # The words
 //!

@@ -1,7 +1,8 @@
 //! The instances of one probe: its pools, and how a call's instance is found in them. [`instances`](super)
 //! describes the protocol.
 //!
-//! In: `maxactive`, then entries and exits. Out: instances. Does not: free a pool.
+//! In: `maxactive`, then entries and exits. Out: instances.
+//! Does not: free a pool.
 
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 

@@ -3,7 +3,8 @@
 //!
 //! In: stack pointers, probes. Out: the address that was hit. Invariants: CAL-4 a bound place is written only
 //! by calls at its stack word. One of these goes on at a time, so they need no bus lock. The places of a
-//! stack page lie together, so two threads share a cache line of places only by accident. Does not: unbind.
+//! stack page lie together, so two threads share a cache line of places only by accident.
+//! Does not: unbind.
 
 use super::hints::{HINT_SHIFT, HINT_SPREAD, Hint};
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release};

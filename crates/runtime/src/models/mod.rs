@@ -2,8 +2,8 @@
 //!
 //! Each model runs the crate's own code. Beside it are twins in which one step is left out or moved; a twin
 //! must fail, or the model proves nothing. loom's cells represent memory that is freed: loom reports a read
-//! and a free that nothing orders. Run by `cargo xtask loom`. Does not: model signals in a thread,
-//! `membarrier` (see `sync`), or generated code.
+//! and a free that nothing orders. Run by `cargo xtask loom`.
+//! Does not: model signals in a thread, `membarrier` (see `sync`), or generated code.
 
 mod consumers;
 mod epoch;

@@ -1,8 +1,8 @@
 //! Sequences on a per-CPU magazine (shelf) as arm64 instructions.
 //!
 //! In: a thread's rseq area, the magazines. Out: an object, or the CPU. Invariant: the last instruction of a
-//! sequence is the store that commits it; an aborted one does not try again. Does not: register threads
-//! (their C library does).
+//! sequence is the store that commits it; an aborted one does not try again.
+//! Does not: register threads (their C library does).
 
 use core::arch::asm;
 use core::marker::PhantomData;

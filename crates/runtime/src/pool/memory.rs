@@ -1,8 +1,8 @@
 //! A pool in memory: on a region that is passed in, or allocated.
 //!
 //! In: a region and a [`Shape`]. Out: a [`Pool`]: where its parts lie. Invariant: nothing in the region is an
-//! address, so different processes may map it at different addresses. Does not: decide (see `protocol`), free
-//! a region that was passed in.
+//! address, so different processes may map it at different addresses.
+//! Does not: decide (see `protocol`), free a region that was passed in.
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::fmt;

@@ -1,8 +1,8 @@
 //! The free bitmap of one CPU: one bit for each object of the pool, so there is room for all.
 //!
 //! In: words, an object's number. Out: whether it was kept; which was taken. Invariant: each step is one
-//! atomic instruction on one word. Does not: know which CPU it belongs to. [`pool`](super) describes the
-//! protocol.
+//! atomic instruction on one word.
+//! Does not: know which CPU it belongs to. [`pool`](super) describes the protocol.
 
 use super::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 

@@ -1,7 +1,8 @@
 //! How large a pool is: from the requested numbers to numbers of objects, offsets and bytes.
 //!
 //! In: CPUs, `maxactive`, bytes of an object, depth of a per-CPU magazine. Out: a checked [`Shape`] with its
-//! layout. Does not: allocate.
+//! layout.
+//! Does not: allocate.
 //!
 //! | at | what |
 //! |---|---|

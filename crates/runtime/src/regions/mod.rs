@@ -6,7 +6,8 @@
 //! does not disturb lookups in a region that it does not touch. RGN-3 readers store nothing, wait for no
 //! thread, and use nothing that they have not validated. RGN-4 only executable, private, file-backed mappings
 //! that are neither writable nor of huge pages take breakpoints (as in the kernel). RGN-5 a picture of all
-//! regions is that of one moment. Does not: find out about mappings, read files, or know probes (`registry`).
+//! regions is that of one moment.
+//! Does not: find out about mappings, read files, or know probes (`registry`).
 //!
 //! The lookup in the seeds validates by one sequence for the whole address space. One for each region was
 //! proposed there (Guzik, Horn, in the discussion of the RFC's 13th patch) and never merged. Here a region

@@ -1,7 +1,7 @@
 //! Numbers for files, so that a site is one word.
 //!
-//! In: identities (device and inode). Out: numbers from 1 up, the same for the same identity. Does not: open
-//! files, or forget any.
+//! In: identities (device and inode). Out: numbers from 1 up, the same for the same identity.
+//! Does not: open files, or forget any.
 
 use alloc::collections::BTreeMap;
 use core::num::NonZeroU32;

@@ -2,7 +2,8 @@
 //!
 //! In: sites, one change at a time; the site of a hit. Out: the probe there, if there is one. Invariants:
 //! REG-1 a site has at most one probe. REG-2 a probe that is found is alive for as long as the hit is inside.
-//! TAB-1, TAB-2. Does not: know where files are mapped (`regions`), or own probes.
+//! TAB-1, TAB-2.
+//! Does not: know where files are mapped (`regions`), or own probes.
 //!
 //! A site is one word, so that a lookup compares one word: the file's number, given once by [`Files`] and
 //! never again, and the offset. A number outlives the file. If an inode is used again for another file, the

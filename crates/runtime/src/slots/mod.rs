@@ -5,8 +5,9 @@
 //! see below). Out: a trampoline for the call, or none, and then the call is missed. In: at a return, the
 //! trampoline's number. Out: the real return address, and the probe of the call. Invariants: SLOT-1 to SLOT-3
 //! of `plan`'s `stub::slots`. SLOT-4 a trampoline that was taken without proof that its last call is over
-//! leads for good to the address that the last call returns to. Does not: keep which consumers wait for a
-//! call (`instances` does, with the trampoline's address as key), make or map code.
+//! leads for good to the address that the last call returns to.
+//! Does not: keep which consumers wait for a call (`instances` does, with the trampoline's address as key),
+//! make or map code.
 //!
 //! # The words
 //!

@@ -1,8 +1,8 @@
 //! Where the words of return trampolines (slots) lie: in the table's memory, or, in a model, in loom's
 //! atomics, which are larger.
 //!
-//! In: a trampoline's number, taken modulo their count. Out: its byte, and the words of its entry. Does not:
-//! interpret them.
+//! In: a trampoline's number, taken modulo their count. Out: its byte, and the words of its entry.
+//! Does not: interpret them.
 
 use trapline_record::slots::Slots;
 

@@ -3,8 +3,9 @@
 //! In: for writers, the original's address; for handlers, an address. Out: memory for the copy; the
 //! original's address. Invariants: COPY-1 a copy is one instruction and a way back, so a fault in it is that
 //! instruction's, and nothing has happened yet. COPY-2 readers take no lock, and what they read about a copy
-//! in use stays true while a thread can be in it. Does not: make a copy's bytes (`copies` of the processors
-//! does), map or write memory (`patch` does), decide which instructions are copied, or when a copy is free.
+//! in use stays true while a thread can be in it.
+//! Does not: make a copy's bytes (`copies` of the processors does), map or write memory (`patch` does),
+//! decide which instructions are copied, or when a copy is free.
 //!
 //! This is for code that makes copies one by one, without a planner: the tests of both processors' trap paths
 //! and the measured trap. `trapline::inside` has no arenas: [`windows`](super::windows) contains what it

@@ -4,7 +4,8 @@
 //! processor and the kernel's frames is in the processor's folder ([`native`](crate::native)): registers and
 //! their place in a signal's frame (`context`), whether a signal is about a trap, and where (`breakpoint`),
 //! an instruction's copy (`copies`), accesses that may fault (`access`), system calls (`sys`). Invariants:
-//! TRAP-1 to TRAP-3, stated where they are kept. Does not: write code.
+//! TRAP-1 to TRAP-3, stated where they are kept.
+//! Does not: write code.
 
 mod chain;
 pub(crate) mod copies;

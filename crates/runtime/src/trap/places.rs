@@ -2,7 +2,8 @@
 //!
 //! In: for the writer, an address and a word; for handlers, an address. Out: the word; 0 if there is none.
 //! Invariants: TAB-1; what was ever in a table stays readable, so a handler in a thread without a line may
-//! look. Does not: own what words lead to.
+//! look.
+//! Does not: own what words lead to.
 //!
 //! Open addressing, at most half full. An address's place is set once. A table that is too small is replaced
 //! and kept, so all tables together take at most twice the memory of the largest.

@@ -1,6 +1,7 @@
 //! The system calls that signal handling needs, and their structures as the kernel defines them.
 //!
-//! In and out: plain values. Errors are errno numbers. Does not: keep anything.
+//! In and out: plain values. Errors are errno numbers.
+//! Does not: keep anything.
 
 use crate::native::Info;
 use crate::native::sys::RESTORER as SA_RESTORER;

@@ -3,8 +3,8 @@
 //!
 //! In: for the writer (`patch`), guards and the code of each batch; for handlers, an address. Out: another
 //! address. Invariants: WIN-1 a guard leads to the copy of the present patch there, or of the last one. WIN-2
-//! what is recorded about code is true for as long as the code is mapped, which is for good. Does not: write
-//! code, or know what a patch is for.
+//! what is recorded about code is true for as long as the code is mapped, which is for good.
+//! Does not: write code, or know what a patch is for.
 //!
 //! | writer | handler |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The control block of a glibc thread, as far as it contains the thread's number.
 //!
-//! In: a thread pointer. Out: the thread's number from its block, or none if there is no such block. Does
-//! not: write.
+//! In: a thread pointer. Out: the thread's number from its block, or none if there is no such block.
+//! Does not: write.
 
 use crate::kernel::{Word, read_word};
 

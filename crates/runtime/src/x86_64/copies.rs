@@ -1,7 +1,8 @@
 //! The copy of one displaced instruction.
 //!
 //! In: an instruction, and the address of the memory for its copy. Out: the bytes of that memory. Invariant:
-//! COPY-1. Does not: claim memory, or write it.
+//! COPY-1.
+//! Does not: claim memory, or write it.
 
 use alloc::vec::Vec;
 

@@ -15,8 +15,8 @@
 //! that it fuses with, or a little more. So none crosses or ends at a 32-byte boundary; there Intel's cores
 //! before Ice Lake do not keep it decoded (Intel, "Mitigations for Jump Conditional Code Erratum", 2019). In
 //! a copy measured alone that was 2.5 of 13 ns. In the code that gates inline, order and longer forms
-//! (`{disp8}`, `{disp32}`) are chosen so that none of these inserts any padding. Does not: handle any other
-//! case.
+//! (`{disp8}`, `{disp32}`) are chosen so that none of these inserts any padding.
+//! Does not: handle any other case.
 
 use core::arch::naked_asm;
 use core::mem::{offset_of, size_of};

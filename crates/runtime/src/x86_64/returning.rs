@@ -1,7 +1,8 @@
 //! Where a call's return address is: in the word that the stack pointer points to.
 //!
 //! In: registers at a function's first instruction, or after a call has returned to its trampoline. Out: the
-//! content of that word, or another address written to it. Does not: choose one (`slots`).
+//! content of that word, or another address written to it.
+//! Does not: choose one (`slots`).
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 

@@ -4,9 +4,9 @@
 //! In: the program's dispositions, as it sets them and as they are. Out: the same, with a *signal wrapper*
 //! (stand-in) in place of each handler's address: code of ours that calls the handler. Invariants: TRAP-1;
 //! TRAP-2; STD-1 a wrapper belongs to one handler for good. So nothing else has to be kept: flags, mask and
-//! restorer stay in the kernel, and are the program's own. Does not: touch the signals that
-//! [`install`](fn@super::install) handles, or SIGKILL and SIGSTOP, or the two that C libraries use themselves
-//! (32 and 33: a cancelled thread is unwound through their handler).
+//! restorer stay in the kernel, and are the program's own.
+//! Does not: touch the signals that [`install`](fn@super::install) handles, or SIGKILL and SIGSTOP, or the
+//! two that C libraries use themselves (32 and 33: a cancelled thread is unwound through their handler).
 //!
 //! A handler sees the original's address in its context (as `Windows` knows it). If it leaves that address
 //! there, the thread goes on in the copy, so no instruction is executed twice, and no hit is counted twice.

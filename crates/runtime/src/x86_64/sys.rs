@@ -1,6 +1,7 @@
 //! What a signal's action needs on x86-64: the address that its handler returns to.
 //!
-//! In: nothing. Out: an address and a flag. Does not: install anything (`trap::signals`).
+//! In: nothing. Out: an address and a flag.
+//! Does not: install anything (`trap::signals`).
 
 use core::arch::global_asm;
 

@@ -1,8 +1,8 @@
 //! A system call, made directly, without the C library. So errno stays as it is, and code that wraps the C
 //! library's calls does not see it.
 //!
-//! In: a number of [`nr`] and arguments. Out: the kernel's result. Does not: know what a call does (`kernel`,
-//! `trap::signals`).
+//! In: a number of [`nr`] and arguments. Out: the kernel's result.
+//! Does not: know what a call does (`kernel`, `trap::signals`).
 
 use core::arch::asm;
 

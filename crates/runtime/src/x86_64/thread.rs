@@ -1,7 +1,7 @@
 //! A thread's pointer, and words that only one thread writes.
 //!
-//! In: registers of the calling thread. Out: plain numbers. Does not: keep anything, or ask the kernel
-//! (`kernel`).
+//! In: registers of the calling thread. Out: plain numbers.
+//! Does not: keep anything, or ask the kernel (`kernel`).
 
 use core::arch::asm;
 use core::sync::atomic::AtomicU64;

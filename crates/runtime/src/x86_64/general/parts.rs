@@ -1,8 +1,8 @@
 //! Steps that entries, exits and the code of return trampolines share, as text for `naked_asm`, and the
 //! layouts that they rely on.
 //!
-//! In: registers by name. Out: instructions. Each step says where it jumps to when it cannot be taken. Does
-//! not: run.
+//! In: registers by name. Out: instructions. Each step says where it jumps to when it cannot be taken.
+//! Does not: run.
 //!
 //! [`general`](super) explains the `.p2align` before jumps, calls and returns.
 //!
