@@ -17,7 +17,8 @@ pub(super) fn are_readable(from: u64, to: u64) -> bool {
         let local = [(&raw mut bytes) as u64, count as u64];
         let mut remote = [[0_u64, 1]; AT_ONCE];
         remote.iter_mut().zip((page..).step_by(PAGE as usize)).for_each(|(one, at)| one[0] = at);
-        // SAFETY: process_vm_readv of ourselves writes at most `count` bytes to `bytes`; getpid has no arguments.
+        // SAFETY: process_vm_readv of ourselves writes at most `count` bytes to `bytes`; getpid has no
+        // arguments.
         let read = unsafe {
             let pid = call(nr::GETPID, [0; 6]);
             let remote = remote.as_ptr() as u64;

@@ -101,8 +101,8 @@ impl Shape {
     pub const fn with_depth(self, depth: u32) -> Result<Self, BadShape> {
         if depth > shelf::MOST { Err(BadShape::Depth(depth)) } else { Ok(Self { depth, ..self }) }
     }
-    /// Four for each CPU: "a fair choice for both performance and memory efficiency" by the tests of the seed (Wu, linux-kernel, 2021-07-06).
-    /// Functions that sleep, and recursion, need more; the caller knows.
+    /// Four for each CPU: "a fair choice for both performance and memory efficiency" by the tests of the seed
+    /// (Wu, linux-kernel, 2021-07-06). Functions that sleep, and recursion, need more; the caller knows.
     #[must_use]
     pub const fn default_maxactive(cpus: u32) -> u32 {
         let n = cpus.saturating_mul(4);

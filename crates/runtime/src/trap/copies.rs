@@ -132,7 +132,8 @@ impl Copies {
     pub fn original(&self, pc: u64) -> Option<u64> {
         let mut at = self.0.load(Acquire);
         loop {
-            // SAFETY: null, or an arena that was added, which is 'static. Acquire pairs with the release in `add`.
+            // SAFETY: null, or an arena that was added, which is 'static. Acquire pairs with the release in
+            // `add`.
             let arena = unsafe { at.as_ref() }?;
             if let Some(original) = arena.original(pc) {
                 return Some(original);

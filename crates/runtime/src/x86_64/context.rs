@@ -97,7 +97,8 @@ impl ControlWords {
         if state.is_null() {
             return None;
         }
-        // SAFETY: the frame's FXSAVE image (SDM 1, 10.5.1): 512 bytes, aligned to 16 at least, with FCW first and MXCSR at 24.
+        // SAFETY: the frame's FXSAVE image (SDM 1, 10.5.1): 512 bytes, aligned to 16 at least, with FCW first
+        // and MXCSR at 24.
         let words =
             unsafe { Self { fcw: state.cast::<u16>().read(), mxcsr: state.add(24).cast::<u32>().read() } };
         (words != Self::INITIAL).then_some(words)

@@ -28,7 +28,7 @@ pub fn thread_pointer() -> u64 {
 /// splits, without a bus lock.
 #[inline]
 pub fn add_own(word: &AtomicU64) {
-    // SAFETY: the word is alive and aligned (a reference); no other thread writes it, so the plain read-modify-write loses
-    // nothing, and aligned 8-byte stores are seen whole.
+    // SAFETY: the word is alive and aligned (a reference); no other thread writes it, so the plain
+    // read-modify-write loses nothing, and aligned 8-byte stores are seen whole.
     unsafe { asm!("add qword ptr [{}], 1", in(reg) word.as_ptr(), options(nostack)) };
 }
