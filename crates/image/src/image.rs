@@ -424,8 +424,8 @@ impl Image {
         };
         self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
     }
-    /// Code addresses that may be reached by other ways than a direct branch: relocated pointers, the
-    /// loader's arrays, every symbol, every unwind entry, landing pads, where Go resumes after a panic,
+    /// Code addresses that may be reached by other ways than a direct branch. They are relocated pointers,
+    /// the loader's arrays, every symbol, every unwind entry, landing pads, where Go resumes after a panic,
     /// addresses that Go's runtime computes. Sorted, each once. Jump tables of distances are not included
     /// (see [`Image::rodata`]).
     pub fn code_targets(&self) -> &[Svma] {

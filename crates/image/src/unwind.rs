@@ -3,7 +3,7 @@
 //!
 //! In: `.eh_frame` and the language-specific areas that it refers to. Out: ranges, sorted. An entry whose
 //! first row is not the state right after a call describes a piece of a function (`foo.cold`) or a signal
-//! trampoline, not a function: its instructions before the first advance already move the CFA or save a
+//! trampoline, not a function. Its instructions before the first advance already move the CFA or save a
 //! register.
 //! Does not: unwind.
 

@@ -37,14 +37,14 @@
 //! # Group-by keys
 //!
 //! If values or texts are grouped, by thread or by a value of the call itself, a row has four words: key,
-//! hits, group-by key (*owner* in identifiers: the thread's number, or any word of 64 bits), and one that is
-//! not used. A row is found by key and group-by key together. The group-by key is stored with the key, by the
-//! same steps, and before the first hit as well. On a CPU both stores come before the commit, so a thread
-//! that is moved, interrupted or killed between them leaves a row that is free, whatever its content. For
-//! values grouped by a number, the key is the value (or its cell), and the number is the group-by key. For
-//! numbers grouped by a text, the text's hash is the key, since the row holds its bytes, and the value (or
-//! cell) is in the word of the group-by key. So there are as many rows for one group as it had values. A hit
-//! that finds no row among [`PROBES`] is overflow, of its probe alone.
+//! hits, group-by key (*owner* in identifiers), and one that is not used. The group-by key is the thread's
+//! number, or any word of 64 bits. A row is found by key and group-by key together. The group-by key is
+//! stored with the key, by the same steps, and before the first hit as well. On a CPU both stores come before
+//! the commit, so a thread that is moved, interrupted or killed between them leaves a row that is free,
+//! whatever its content. For values grouped by a number, the key is the value (or its cell), and the number
+//! is the group-by key. For numbers grouped by a text, the text's hash is the key, since the row holds its
+//! bytes, and the value (or cell) is in the word of the group-by key. So there are as many rows for one group
+//! as it had values. A hit that finds no row among [`PROBES`] is overflow, of its probe alone.
 //!
 //! The reader treats all of it as hostile input (REC-2): it looks at every row once, and adds up what is
 //! there.

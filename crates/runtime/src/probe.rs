@@ -23,7 +23,7 @@
 //!   relaxed at either is a model's twin.
 //! - *a second change between H2 and H4*: H3 goes on in its list; both old lists wait for it.
 //! - *a hit that looks at `only_returns` and not at the list* (an entry where only returns are waited for)
-//!   takes an instance or its place, or does not, depending on the flag, which is stored before the change
+//!   takes an instance or its place, or does not. That depends on the flag, which is stored before the change
 //!   returns. It calls no consumer; the list at the return decides which are called.
 //! - *a hit between entry and return*: the return walks the list as of then, and calls a session only if the
 //!   call's instance holds its number. So a session that was removed meanwhile is not called. One that was

@@ -1,7 +1,7 @@
 //! Recognizes a `brk`, in a signal and in memory.
 //!
 //! In: a signal; an address. Out: whether a `brk` was executed, and where; what is at the address now.
-//! Does not: know whose it is.
+//! Does not: know whether it is ours.
 
 use core::mem::MaybeUninit;
 

@@ -6,7 +6,7 @@
 //! On arm64 `struct pthread` ends where the thread pointer points to, and its length depends on glibc's
 //! release. What is known is its beginning: the number is right behind the links of the list of all stacks.
 //! So the distance from the thread pointer down to the number is searched for once, in the block of the
-//! calling thread: it is where that thread's number is, with links before it whose targets link back. Other
+//! calling thread. It is where that thread's number is, with links before it whose targets link back. Other
 //! threads' blocks are recognized by those links, too, as no word in a block contains the block's own address
 //! here. glibc keeps the links when a thread ends, and in a forked child. (musl has no links there, so no
 //! distance is found, and there is never a number.) While glibc changes the list, links may not lead back.

@@ -16,8 +16,8 @@ pub(crate) const NUMBER_BITS: u32 = 16;
 /// Value in place of an instance's number: no consumer waits for this call.
 pub(crate) const NOBODY: u64 = u16::MAX as u64;
 /// A stack pointer's hint lies at this byte: the stack pointer times 0.65. So each 16 bytes of stack have a
-/// hint of their own, and the hints of a page lie together, while stacks that are megabytes apart get distant
-/// hints (nearly a rotation by an irrational number: Knuth, TAOCP 3, 6.4).
+/// hint of their own, and the hints of a page lie together. Stacks that are megabytes apart get distant hints
+/// (nearly a rotation by an irrational number: Knuth, TAOCP 3, 6.4).
 pub(crate) const HINT_SPREAD: u64 = 42_893;
 pub(crate) const HINT_SHIFT: u32 = 16;
 /// The same for the second value that selects a line.

@@ -43,9 +43,8 @@
 //! | K3 | before A1: if it keeps a call of this probe at this stack word, that call was left. `keeps` := 0 | | |
 //!
 //! - *two at once for one place*: only calls at the stack word that the place is bound to store to `keeps`
-//!   and `site`, and at a stack word there is one thread, with one call that goes on. So K2's look and its
-//!   stores need no bus lock, and neither do L1's. Binding does (K1): a look and then a store is a model's
-//!   twin.
+//!   and `site`. At a stack word there is one thread, with one call that goes on. So K2's look and its stores
+//!   need no bus lock, and neither do L1's. Binding does (K1): a look and then a store is a model's twin.
 //! - *a signal between any two steps*: its calls have other stack words. So they have another place, or this
 //!   one, which is not bound to theirs.
 //! - *a call that was left* (`longjmp`, the end of a thread, a child of `vfork` that ran exec) stays in its

@@ -285,7 +285,7 @@ impl Parts for Pool {
         self.shelves.cpus
     }
     fn shelf(&self, cpu: u32) -> &Shelf {
-        // SAFETY: a CPU's part begins with its shelf, whose words are atomic.
+        // SAFETY: a CPU's part begins with its magazine, whose words are atomic.
         unsafe { self.part(cpu).cast::<Shelf>().as_ref() }
     }
     #[inline]

@@ -9,7 +9,7 @@
 //! never make a get fail while fewer than `maxactive` are held. POOL-6 after closing, exactly one put, or the
 //! closing itself, is reported as the last.
 //! Does not: look into objects, count misses, find an instance again at the function's exit, allocate (except
-//! [`OwnedPool`], when it is made and freed), or make sure that no get runs on memory that is gone: the code
+//! [`OwnedPool`], when it is made and freed), or make sure that no get runs on memory that is gone. The code
 //! that closes has made sure of that (`epoch`).
 //!
 //! # The parts

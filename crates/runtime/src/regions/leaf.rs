@@ -1,8 +1,8 @@
 //! Hints: which mapping entry covers which addresses, by granules.
 //!
-//! A granule's word is one of three: 0 (no region); one entry's [`Hint`] (the granule has pages of that
-//! region only); or the address of a [`Leaf`] with a hint for each page (it has pages of several regions, or
-//! had).
+//! A granule's word is 0 (no region), or one entry's [`Hint`] (the granule has pages of that region only).
+//! Otherwise it is the address of a [`Leaf`] with a hint for each page (the granule has pages of several
+//! regions, or had).
 
 use core::num::NonZeroU64;
 

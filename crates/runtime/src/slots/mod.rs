@@ -194,9 +194,9 @@ pub(crate) struct Landed {
 }
 
 impl Table {
-    /// A table of trampolines that are mapped and not in use. `None` if there are too many, if the hints are
-    /// not whole cache lines or their number is not a power of two, or if the quick hints are not: half of
-    /// those are used, and the second half stays 0.
+    /// A table of trampolines that are mapped and not in use. `None` if there are too many, or if the hints
+    /// are not whole cache lines or not a power of two. The quick hints must be a power of two, too; half of
+    /// them are used, and the second half stays 0.
     ///
     /// # Safety
     /// The private memory is zeroed except for the hints of [`Slots::hints`]. It stays readable and writable

@@ -1,10 +1,10 @@
 //! The trap path: a trap instruction is executed, consumers run, the displaced instruction is carried out.
 //!
 //! In: signals. Out: hits; and the program's own signals, as they would be without us. What depends on the
-//! processor and the kernel's frames is in the processor's folder ([`native`](crate::native)): registers and
-//! their place in a signal's frame (`context`), whether a signal is about a trap, and where (`breakpoint`),
-//! an instruction's copy (`copies`), accesses that may fault (`access`), system calls (`sys`). Invariants:
-//! TRAP-1 to TRAP-3, stated where they are kept.
+//! processor and the kernel's frames is in the processor's folder ([`native`](crate::native)). It contains
+//! registers and their place in a signal's frame (`context`), whether a signal is about a trap, and where
+//! (`breakpoint`), an instruction's copy (`copies`), accesses that may fault (`access`), system calls
+//! (`sys`). Invariants: TRAP-1 to TRAP-3, stated where they are kept.
 //! Does not: write code.
 
 mod chain;

@@ -1,7 +1,7 @@
 //! Recognizes an int3, in a signal and in memory.
 //!
 //! In: a signal; an address. Out: whether an int3 was executed, and where; what is at the address now.
-//! Does not: know whose it is.
+//! Does not: know whether it is ours.
 
 use core::mem::MaybeUninit;
 

@@ -6,10 +6,10 @@
 //! is preserved only until a handler was called. It does not preserve other registers, since a CPU stores one
 //! word a cycle and each push costs one. Out: a [`GoOn`], or [`WITH_STATE`]: nothing was done, and
 //! `dispatch::entry` must be called with the extended state saved. That is the answer whenever there is more
-//! to do than the steps D1 to D4, D7 for one consumer with an entry handler and no filter: a thread without a
-//! line, a hit inside a hit, a list that is empty, longer, or changed since. The protocol is that of
-//! `dispatch` and `epoch`, step by step. Entering and leaving without a call is a hit that looked and found
-//! nothing to do. [`returns`] is for calls whose return is waited for.
+//! to do than the steps D1 to D4, D7 for one consumer with an entry handler and no filter. Such cases are a
+//! thread without a line, a hit inside a hit, a list that is empty, longer, or changed since. The protocol is
+//! that of `dispatch` and `epoch`, step by step. Entering and leaving without a call is a hit that looked and
+//! found nothing to do. [`returns`] is for calls whose return is waited for.
 //!
 //! `.p2align 5,,N` is before each jump, call and return of the fast path. N is its length with the compare
 //! that it fuses with, or a little more. So none crosses or ends at a 32-byte boundary; there Intel's cores

@@ -5,13 +5,13 @@
 //!
 //! In: as `dispatch`, from generated code only. Out: the answer that all is done, or that nothing was and
 //! `dispatch` must be called. The protocol is that of `dispatch`, `epoch`, `instances` and `pool`, step by
-//! step, where each step takes its shortest way: the instance comes from the CPU's own magazine and goes back
-//! to it, and its hint finds it. In all other cases nothing is done: a thread without a line, a hit inside a
-//! hit, another list, an empty or a full magazine, a hint that belongs to another call, a call that was left
-//! on this very frame, no rseq.
+//! step, where each step takes its shortest way. The instance comes from the CPU's own magazine and goes back
+//! to it, and its hint finds it. In all other cases nothing is done. Examples are a thread without a line, a
+//! hit inside a hit, another list, an empty or a full magazine, a hint that belongs to another call, a call
+//! that was left on this very frame, no rseq.
 //!
 //! If the hint names the instance on top of the magazine (the usual case: the last call with this stack
-//! pointer gave it back), A1 is not needed: no call has an instance that is in a magazine.
+//! pointer gave it back), A1 is not needed. No call has an instance that is in a magazine.
 //!
 //! A session that declines gives its instance back to the magazine (A6). If that has no room by now, the call
 //! keeps the instance. Its exit finds that no session is to be called, and gives it back.
