@@ -1,8 +1,7 @@
 //! PATCH-4, SAFE-3: whatever a published byte leads to exists before it (`patch::protocol`, I6 to I8).
 //!
-//! Meanwhile: a thread that arrives at the head, one that traps at an interior boundary and is served by the
-//! handler in the target, which walks the chain of segments; and a later tracer that reads what a dead one
-//! left.
+//! Meanwhile: a thread that arrives at the head, and one that traps at an interior boundary. The handler in
+//! the target serves that trap, and walks the chain of segments. A later tracer reads what a dead one left.
 
 use loom::sync::Arc;
 use loom::thread;

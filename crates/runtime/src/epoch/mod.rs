@@ -92,7 +92,7 @@
 //!   to wait for a writer itself, it first marks the old hit as over ([`Lines::inside`]), since the writer
 //!   may be waiting for that hit.
 //! - *the thread itself is about to wait for a writer, below the frame that it left, and nothing has
-//!   overwritten the seal* (which is in a hole of a large frame of the present calls). The caller of
+//!   overwritten the seal*. The seal is then in a hole of a large frame of the present calls. The caller of
 //!   [`Lines::inside`] walks the thread's own frames and decides.
 //! - *a consumer that switches to another stack and comes back*: not allowed, as blocking is not. The stack
 //!   pointer would look as above.
