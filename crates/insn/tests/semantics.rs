@@ -6,9 +6,9 @@
 //! ends the run too; then both must have the same fault. Compared: the address at the end, 16 registers,
 //! status flags, xmm registers, stack and scratch memory.
 //!
-//! `admissible` leaves out windows that write memory through registers that the harness does not choose, and
-//! those that depend on more than the state that it sets up (clocks, random numbers, the kernel, FPU
-//! instruction pointers).
+//! `admissible` leaves out windows that write memory through registers that the harness does not choose. It
+//! also leaves out those that depend on more than the state that it sets up (clocks, random numbers, the
+//! kernel, FPU instruction pointers).
 
 mod machine;
 
