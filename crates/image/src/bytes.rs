@@ -1,6 +1,8 @@
-//! The bytes of a file, owned by whoever read or mapped them, and the places where more bytes may be asked for.
+//! The bytes of a file, owned by the code that read or mapped them, and the interface through which debug
+//! files are found.
 //!
-//! In: anything that can show a slice. Out: cheap clones of it. Does not: open files; that is the caller's [`DebugFiles`].
+//! In: anything that can provide a slice. Out: cheap clones of it.
+//! Does not: open files; the caller's [`DebugFiles`] does that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +12,8 @@ use std::sync::Arc;
 pub struct Bytes(Arc<dyn AsRef<[u8]> + Send + Sync>);
 
 impl Bytes {
-    /// Takes any owner. The slice it shows must stay the same for as long as the owner lives; if it changes, names
-    /// and ranges read later are wrong, but nothing worse happens.
+    /// Takes any owner. The slice that it provides must stay the same for as long as the owner lives. If it
+    /// changes, names and ranges that are read later are wrong, but nothing worse happens.
     pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         Self(Arc::new(owner))
     }
@@ -40,12 +42,13 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// A separate debug file that an image names.
+/// A separate debug file to which an image refers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DebugFile {
     /// The build id, as in `/usr/lib/debug/.build-id/ab/cdef….debug`; empty when the file has none.
     pub build_id: Vec<u8>,
-    /// File name and CRC-32 of `.gnu_debuglink`, to be sought beside the file, in `.debug/` and under `/usr/lib/debug`.
+    /// File name and CRC-32 from `.gnu_debuglink`, to be looked for beside the file, in `.debug/` and under
+    /// `/usr/lib/debug`.
     pub link: Option<(String, u32)>,
 }
 
@@ -65,7 +68,7 @@ pub trait DebugFiles {
     fn find(&mut self, want: &DebugFile) -> Option<Bytes>;
 }
 
-/// Finds nothing.
+/// Never finds a debug file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoDebugFiles;
 

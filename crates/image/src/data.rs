@@ -1,7 +1,8 @@
-//! Data symbols: where variables lie, by name, without debug information.
+//! Data symbols: the addresses of variables, by name, without debug information.
 //!
-//! In: `.symtab` of the file or its debug file, `.dynsym`. Out: [`DataSymbol`]s. Thread-local ones are told apart: they have
-//! an address for each thread and none in the file. Does not: know types.
+//! In: `.symtab` of the file or its debug file, `.dynsym`. Out: [`DataSymbol`]s. Thread-local ones are
+//! marked: they have an address in each thread and none in the file.
+//! Does not: know types.
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -10,20 +11,20 @@ use trapline_record::Svma;
 use crate::elf::Elf;
 use crate::symbols::Table;
 
-/// A variable by its symbol.
+/// A variable, described by its symbol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DataSymbol {
     /// Its name, demangled.
     pub name: String,
     /// Its address; meaningless when thread-local.
     pub at: Svma,
-    /// Bytes; 0 when the symbol does not say.
+    /// Size in bytes; 0 when the symbol has no size.
     pub size: u64,
-    /// Each thread has its own.
+    /// Whether each thread has its own.
     pub thread_local: bool,
 }
 
-/// Calls `each` for all data symbols of a table, by their raw names.
+/// Calls `each` for all data symbols of a table, with their raw names.
 pub(crate) fn each<'a>(main: &Elf, from: &'a Elf, kind: u32, each: &mut dyn FnMut(&'a str, DataSymbol)) {
     let Some(table) = Table::find(from, kind) else { return };
     let bytes = from.bytes.get();
@@ -45,12 +46,12 @@ pub(crate) fn each<'a>(main: &Elf, from: &'a Elf, kind: u32, each: &mut dyn FnMu
     }
 }
 
-/// Whether an address lies in a load that is not code, its zeroed part included.
+/// Whether an address is in a load that is not code, including its zeroed part.
 fn is_data(elf: &Elf, at: u64) -> bool {
     elf.loads
         .iter()
         .any(|load| !load.executable() && at.checked_sub(load.svma.0).is_some_and(|into| into < load.memsz))
 }
 
-/// The names of a file's tables that hold data symbols.
+/// Types of the sections that contain data symbols.
 pub(crate) const TABLES: [u32; 2] = [elf::SHT_SYMTAB, elf::SHT_DYNSYM];

@@ -1,15 +1,15 @@
 //! Bytes that must be unpacked first: `.gnu_debugdata` (xz) and compressed debug sections (zlib, zstd).
 //!
-//! In: packed bytes. Out: unpacked ones, never more than a stated limit (IMG-3). Does not: fail; what cannot be unpacked
-//! is as if it were not there.
+//! In: packed bytes. Out: unpacked ones, never more than a stated limit (IMG-3).
+//! Does not: fail; data that cannot be unpacked is treated as missing.
 
 use crate::elf::{Elf, u32_at, u64_at};
 use object::elf as constants;
 use std::borrow::Cow;
 
-/// Largest `.gnu_debugdata` taken, in unpacked bytes; distributions' are a few megabytes.
+/// Maximum length of `.gnu_debugdata`, in unpacked bytes; those of distributions are a few megabytes.
 const MAX_DEBUGDATA: u64 = 256 << 20;
-/// Largest debug section taken, in unpacked bytes.
+/// Maximum length of a debug section, in unpacked bytes.
 const MAX_SECTION: u64 = 2 << 30;
 
 /// The small ELF file inside `.gnu_debugdata`.
@@ -21,8 +21,9 @@ pub(crate) fn gnu_debugdata(elf: &Elf) -> Option<Vec<u8>> {
     Some(unpacked)
 }
 
-/// Unpacked bytes of an xz stream, summed over its LZMA2 chunks, which state theirs; so a forged stream is known before
-/// memory is spent on it. Streams of several blocks are followed by their index, which is no block: the sum ends there.
+/// Number of unpacked bytes of an xz stream: the sum over its LZMA2 chunks, which contain their unpacked
+/// lengths. So a forged stream is recognized before memory is spent on it. The index follows the blocks of a
+/// stream and is not a block, so the sum ends there.
 fn unpacked_len(xz: &[u8]) -> Option<u64> {
     let check_len = match xz.get(7)? & 0xf {
         0 => 0,
@@ -61,7 +62,7 @@ fn unpacked_len(xz: &[u8]) -> Option<u64> {
     Some(total)
 }
 
-/// A debug section's bytes, unpacked where `SHF_COMPRESSED` says so; empty when absent.
+/// A debug section's bytes, unpacked if `SHF_COMPRESSED` is set; empty when the section is absent.
 pub(crate) fn section<'a>(elf: &'a Elf, name: &str) -> Cow<'a, [u8]> {
     let Some(section) = elf.section(name) else { return Cow::default() };
     if section.flags & u64::from(constants::SHF_COMPRESSED) == 0 {

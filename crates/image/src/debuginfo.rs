@@ -1,7 +1,8 @@
-//! DWARF: the line of an address, and variables with their types.
+//! DWARF: the source line of an address, and variables with their types.
 //!
-//! In: debug sections. Out: [`Line`]s, [`Variable`]s. Lines by addr2line, everything by gimli. Invariants: IMG-3: sections
-//! larger than a stated limit are not read. Does not: evaluate locations other than fixed addresses.
+//! In: debug sections. Out: [`Line`]s, [`Variable`]s. addr2line reads lines, gimli everything else.
+//! Invariants: IMG-3: sections larger than a stated limit are not read.
+//! Does not: evaluate locations other than fixed addresses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,24 +14,24 @@ use trapline_record::Svma;
 use crate::debugdata;
 use crate::elf::{Elf, Machine};
 
-/// Larger debug information is not read, in bytes of `.debug_info`.
+/// Maximum size of debug information that is read, in bytes of `.debug_info`.
 const MAX_INFO: u64 = 512 << 20;
 
 pub(crate) type Slice = EndianArcSlice<LittleEndian>;
 
-/// A place in a source file.
+/// A line of a source file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Line {
-    /// As the compiler was given it.
+    /// The file's name, as it was given to the compiler.
     pub file: String,
-    /// Counted from 1.
+    /// Number of the line, counted from 1.
     pub line: u32,
 }
 
-/// How bytes are meant.
+/// How bytes are interpreted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Encoding {
-    /// Unsigned integer; also what is not known.
+    /// Unsigned integer; also used for unknown encodings.
     #[default]
     Unsigned,
     /// Two's complement.
@@ -41,32 +42,32 @@ pub enum Encoding {
     Pointer,
     /// True or false.
     Bool,
-    /// A character without a sign; one with a sign is a number.
+    /// A character without a sign; one with a sign counts as a number.
     Char,
 }
 
 /// A variable, or a field of one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Variable {
-    /// As asked for.
+    /// The path as it was requested.
     pub path: String,
-    /// Its first byte.
+    /// Address of its first byte.
     pub at: Svma,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// How they are meant.
+    /// How they are interpreted.
     pub encoding: Encoding,
 }
 
-/// Why there is no such variable.
+/// Why a path refers to no variable.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoVariable {
-    /// No global variable has the name.
+    /// No global variable has this name.
     #[error("no variable {name}{}", near(.nearest))]
     Unknown {
         /// The name.
         name: String,
-        /// Names like it.
+        /// Similar names.
         nearest: Vec<String>,
     },
     /// Its type has no such field.
@@ -76,10 +77,10 @@ pub enum NoVariable {
         of: String,
         /// The field.
         field: String,
-        /// Fields like it.
+        /// Similar fields.
         nearest: Vec<String>,
     },
-    /// A field of something that has none.
+    /// A field of a value that is not a structure.
     #[error("{of} is no structure, so it has no field {field}")]
     NotAStructure {
         /// The path so far.
@@ -87,37 +88,37 @@ pub enum NoVariable {
         /// The field.
         field: String,
     },
-    /// A pointer is in the way.
+    /// The path goes through a pointer.
     #[error("{of} is a pointer; what it points to may move: read it and watch 0xADDRESS:LEN")]
     Pointer {
         /// The path so far.
         of: String,
     },
-    /// An index that does not fit.
+    /// The index is out of range.
     #[error("{of} has {len} elements; {index} is none of them")]
     Index {
         /// The path so far.
         of: String,
-        /// Elements; 0 for what is no array.
+        /// Number of elements; 0 if it is not an array.
         len: u64,
-        /// As asked for.
+        /// The index in the path.
         index: u64,
     },
-    /// It lies in registers, on stacks, or in each thread.
+    /// It is in registers, on stacks, or in each thread separately.
     #[error("{name} has no fixed address: {why}")]
     NotFixed {
         /// The variable.
         name: String,
-        /// Where it lies.
+        /// Where it is instead.
         why: &'static str,
     },
-    /// It does not begin and end with bytes.
+    /// It is a bit-field, which does not begin and end at byte boundaries.
     #[error("{of} is a bit-field, which shares its bytes with others; watch what holds it, 0xADDRESS:LEN")]
     Bits {
         /// The path so far.
         of: String,
     },
-    /// Not `name.field[3]`.
+    /// The path does not have the form `name.field[3]`.
     #[error("cannot read `{0}`; write for example server.clients[2].count")]
     Syntax(String),
 }
@@ -130,7 +131,7 @@ fn near(nearest: &[String]) -> String {
 pub struct DebugInfo {
     pub(crate) dwarf: Arc<gimli::Dwarf<Slice>>,
     pub(crate) lines: Option<addr2line::Context<Slice>>,
-    /// Registers have the numbers of x86-64.
+    /// Whether registers have x86-64's numbers.
     pub(crate) is_x86_64: bool,
 }
 
@@ -153,7 +154,7 @@ impl DebugInfo {
         let lines = addr2line::Context::from_arc_dwarf(dwarf.clone()).ok();
         Some(Self { dwarf, lines, is_x86_64: elf.machine == Machine::X86_64 })
     }
-    /// The line that an instruction was made from.
+    /// The source line from which an instruction was compiled.
     #[must_use]
     pub fn line(&self, at: Svma) -> Option<Line> {
         let found = self.lines.as_ref()?.find_location(at.0).ok()??;

@@ -1,15 +1,16 @@
-//! Mangled names as people write them.
+//! Demangling of names.
 //!
-//! In: a raw symbol name. Out: its demangled forms, at most [`MAX_LEN`] bytes each (IMG-3: forged names expand
-//! exponentially). Does not: keep anything; demangling happens where a pattern or a report needs it.
+//! In: a raw symbol name. Out: its demangled forms, at most [`MAX_LEN`] bytes each (IMG-3: forged names
+//! expand exponentially).
+//! Does not: keep anything; demangling happens where a pattern or a report needs it.
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 use std::fmt::{self, Write};
 
-/// Longest demangled name, in bytes.
+/// Maximum length of a demangled name, in bytes.
 const MAX_LEN: usize = 1 << 16;
 
-/// A text that stops growing.
+/// A text with a maximum length.
 #[derive(Default)]
 struct Bounded(String);
 
@@ -23,7 +24,8 @@ impl Write for Bounded {
     }
 }
 
-/// The name with its parameters, as `c++filt` writes it; Rust's without hash. `None` for names that are not mangled.
+/// The name with its parameters, as `c++filt` writes it; Rust's names without hash. `None` for names that are
+/// not mangled.
 pub(crate) fn full(raw: &str) -> Option<String> {
     rust(raw).or_else(|| cpp(raw, &DemangleOptions::new()))
 }
@@ -62,13 +64,13 @@ fn cpp(raw: &str, options: &DemangleOptions) -> Option<String> {
     if tail.is_empty() {
         return Some(text.0);
     }
-    // `.part.0`, `.constprop.1`: a variant that the compiler made.
+    // `.part.0`, `.constprop.1`: a variant made by the compiler.
     let tail = std::str::from_utf8(tail).ok().filter(|tail| tail.starts_with('.'))?;
     write!(text, " [clone {tail}]").ok()?;
     Some(text.0)
 }
 
-/// `virtual thunk to X`, as people know it, for `{virtual override thunk({virtual offset(0, -24)}, X)}`.
+/// The usual form `virtual thunk to X` for `{virtual override thunk({virtual offset(0, -24)}, X)}`.
 fn thunk(text: &str) -> Option<String> {
     let (offset, target) = text.strip_prefix("{virtual override thunk({")?.split_once("}, ")?;
     let kind = if offset.starts_with("virtual") { "virtual" } else { "non-virtual" };

@@ -1,17 +1,18 @@
-//! What the loader reads: the dynamic table and the relocations.
+//! The tables that the loader reads: the dynamic table and the relocations.
 //!
-//! In: `PT_DYNAMIC`, or allocated relocation sections of static programs. Out: names, table addresses, one list of
-//! relocations from RELA, JMPREL and RELR. Does not: apply them.
+//! In: `PT_DYNAMIC`, or allocated relocation sections of static programs. Out: names, table addresses, one
+//! list of relocations from RELA, JMPREL and RELR.
+//! Does not: apply them.
 
 use crate::elf::{Elf, Machine, Section, records, slice, text, u64_at};
 use object::LittleEndian as LE;
 use object::elf;
 
-/// Compact relative relocations, and their bytes (gABI, 2022).
+/// Compact relative relocations: address, and length in bytes (gABI, 2022).
 const DT_RELR: u32 = 36;
 const DT_RELRSZ: u32 = 35;
 
-/// The dynamic table's entries that matter here.
+/// The entries of the dynamic table that are used.
 #[derive(Debug, Default)]
 pub(crate) struct Dynamic {
     pub(crate) needed: Vec<String>,
@@ -25,7 +26,7 @@ pub(crate) struct Dynamic {
     relr: (u64, u64),
     /// Addresses of functions that the loader calls itself.
     pub(crate) calls: Vec<u64>,
-    /// Arrays of such addresses: (address, bytes).
+    /// Arrays of such addresses: (address, length in bytes).
     pub(crate) arrays: [(u64, u64); 3],
     pub(crate) present: bool,
 }
@@ -73,7 +74,7 @@ impl Dynamic {
     }
 }
 
-/// What a relocation puts into its slot.
+/// The value that a relocation stores in its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RelocKind {
     /// Bias + `addend`.
@@ -132,9 +133,10 @@ fn rela(machine: Machine, data: &[u8], found: &mut Vec<Reloc>) {
     }
 }
 
-/// RELR: an even word is a slot's address; an odd one is a bitmap of the next 63 slots. The addend stands in the slot.
+/// RELR: an even word is a slot's address; an odd one is a bitmap of the next 63 slots. The addend is in the
+/// slot.
 fn relr(elf: &Elf, data: &[u8], found: &mut Vec<Reloc>) {
-    // Each slot is another word of the file, so a true table names no more slots than that.
+    // Each slot is another word of the file, so a valid table does not list more slots than that.
     let mut budget = elf.bytes.get().len() / 8;
     let mut next = 0u64;
     let mut put = |slot: u64| {

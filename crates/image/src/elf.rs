@@ -1,7 +1,8 @@
-//! The skeleton of an ELF file: header, loads, sections, and where an address lies in the bytes.
+//! The skeleton of an ELF file: header, loads, sections, and the position of an address in the bytes.
 //!
-//! In: bytes. Out: tables of numbers checked against the file's length (IMG-1: no later read leaves the file; every
-//! accessor returns `None` instead). Does not: know symbols, relocations or code.
+//! In: bytes. Out: tables of numbers checked against the file's length (IMG-1: no later read leaves the file;
+//! every accessor returns `None` instead).
+//! Does not: know symbols, relocations or code.
 
 use crate::{Bytes, ImageError};
 use object::LittleEndian as LE;
@@ -9,15 +10,15 @@ use object::elf;
 use object::pod::{Pod, from_bytes, slice_from_bytes};
 use trapline_record::{FileOffset, Svma};
 
-/// More `PT_LOAD`s than any linker writes; a bound on the work of each look-up.
+/// Maximum number of `PT_LOAD`s: more than any linker writes. Bounds the work of each look-up.
 const MAX_LOADS: usize = 256;
-/// Longer names are taken for garbage; a bound on the work of each look-up.
+/// Maximum length of a name in bytes: longer ones are treated as garbage. Bounds the work of each look-up.
 const MAX_TEXT: usize = 1 << 16;
 
 /// `e_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ImageKind {
-    /// Loaded where it says (`ET_EXEC`, bias 0).
+    /// Loaded at the address in the file (`ET_EXEC`, bias 0).
     Exec,
     /// Position independent: PIE or library.
     Dyn,
@@ -35,13 +36,13 @@ pub enum Machine {
 /// A `PT_LOAD`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// Stated address of its first byte.
+    /// Address of its first byte, as the ELF file states it.
     pub svma: Svma,
-    /// Where its bytes begin in the file.
+    /// Offset in the file of its first byte.
     pub offset: FileOffset,
-    /// Bytes in the file.
+    /// Length in the file, in bytes.
     pub filesz: u64,
-    /// Bytes in memory; those beyond `filesz` are zero.
+    /// Length in memory, in bytes; the bytes beyond `filesz` are zero.
     pub memsz: u64,
     /// `PF_X` (1), `PF_W` (2), `PF_R` (4).
     pub flags: u32,
@@ -55,7 +56,7 @@ impl Segment {
     }
 }
 
-/// Another program header.
+/// A program header other than `PT_LOAD`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub(crate) kind: u32,
@@ -91,7 +92,7 @@ pub(crate) struct Elf {
 }
 
 impl Elf {
-    /// Reads a file that is to be mapped and run: every load and the section table must lie inside it.
+    /// Reads a file that will be mapped and run: every load and the section table must lie inside it.
     pub(crate) fn parse(bytes: Bytes) -> Result<Self, ImageError> {
         Self::read(bytes, true)
     }
@@ -155,7 +156,7 @@ impl Elf {
         self.sections.iter().find(|s| s.name == name)
     }
 
-    /// A section's bytes as they lie in the file; `None` when it has none there or they are compressed.
+    /// A section's bytes as they are in the file; `None` when it has none there or they are compressed.
     pub(crate) fn data(&self, section: &Section) -> Option<&[u8]> {
         let compressed = section.flags & u64::from(elf::SHF_COMPRESSED) != 0;
         if section.kind == elf::SHT_NOBITS || compressed {
@@ -174,7 +175,7 @@ impl Elf {
         self.headers.iter().find(|h| h.kind == kind)
     }
 
-    /// The load that holds an address in its file-backed part, and the distance into it.
+    /// The load that contains an address in its file-backed part, and the offset in it.
     fn load_of(&self, at: u64) -> Option<(&Segment, u64)> {
         self.loads.iter().find_map(|s| {
             let into = at.checked_sub(s.svma.0)?;
@@ -188,7 +189,7 @@ impl Elf {
         segment.offset.0.checked_add(into)
     }
 
-    /// From an address to the end of its load's file-backed bytes.
+    /// The bytes from an address to the end of its load's file-backed part.
     pub(crate) fn from(&self, at: u64) -> Option<&[u8]> {
         self.rest(self.load_of(at)?)
     }
@@ -220,12 +221,13 @@ pub(crate) fn slice(data: &[u8], offset: u64, len: u64) -> Option<&[u8]> {
     data.get(start..start.checked_add(usize::try_from(len).ok()?)?)
 }
 
-/// As many whole records as the bytes hold.
+/// As many whole records as the bytes contain.
 pub(crate) fn records<T: Pod>(data: &[u8]) -> &[T] {
     slice_from_bytes(data, data.len() / size_of::<T>()).map_or(&[], |(records, _)| records)
 }
 
-/// The NUL-terminated text at an offset of a string table; `None` when it is not UTF-8 or longer than any name.
+/// The NUL-terminated text at an offset of a string table; `None` when it is not UTF-8 or is longer than any
+/// name.
 pub(crate) fn text(table: &[u8], at: u64) -> Option<&str> {
     let rest = table.get(usize::try_from(at).ok()?..)?;
     let rest = &rest[..rest.len().min(MAX_TEXT)];
@@ -289,7 +291,7 @@ fn sections(data: &[u8], header: &elf::FileHeader64<LE>) -> Result<Vec<Section>,
         Some([first]) => first,
         _ => return Err(ImageError::Malformed("section header table")),
     };
-    // More than 0xff00 sections: the numbers are in the first header.
+    // If there are more than 0xff00 sections, the numbers are in the first header.
     let count = match header.e_shnum.get(LE) {
         0 => first.sh_size.get(LE),
         n => u64::from(n),

@@ -1,6 +1,7 @@
-//! Why a file cannot be read as a program. Each error carries the numbers that prove it.
+//! Why a file cannot be read as a program. Each error contains the numbers that show it.
 
-/// A file that is not a 64-bit little-endian ELF program or library for this engine, or whose parts lie outside it.
+/// The file is not a 64-bit little-endian ELF program or library for a supported processor, or parts of it
+/// are outside the file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
@@ -10,7 +11,7 @@ pub enum ImageError {
     /// `EI_CLASS` says 32-bit.
     #[error("a 32-bit ELF file (class {0}); only 64-bit ones can be probed")]
     Not64(u8),
-    /// `EI_DATA` says big-endian, or nonsense.
+    /// `EI_DATA` says big-endian, or is invalid.
     #[error("not a little-endian ELF file (data encoding {0})")]
     NotLittleEndian(u8),
     /// `e_machine` is neither x86-64 (62) nor aarch64 (183).
@@ -22,7 +23,7 @@ pub enum ImageError {
     /// A table or segment reaches beyond the end of the file.
     #[error("truncated: {what} needs {needed:#x} bytes, the file has {have:#x}")]
     Truncated {
-        /// Which part of the file.
+        /// Name of that part of the file.
         what: &'static str,
         /// End of that part, in bytes from the file's start.
         needed: u64,
@@ -32,7 +33,7 @@ pub enum ImageError {
     /// No executable `PT_LOAD`.
     #[error("no executable segment among {0} program headers")]
     NoCode(usize),
-    /// A table that must make sense does not.
+    /// A table has invalid content.
     #[error("malformed: {0}")]
     Malformed(&'static str),
 }

@@ -1,6 +1,7 @@
-//! From `req->next->len` to loads: where a field of what an argument points to lies, and what it is.
+//! From `req->next->len` to loads: the place and type of a field of what an argument points to.
 //!
-//! In: DWARF, a function's address, a path. Out: a [`Field`], or why there is none, and under which part of the path.
+//! In: DWARF, a function's address, a path. Out: a [`Field`], or why there is none, and which part of the
+//! path is wrong.
 //! Does not: load.
 
 use std::ops::Range;
@@ -13,85 +14,86 @@ use crate::prototype::{Declared, ParameterPlace, Prototype, ValueType};
 use crate::select::nearest_of;
 use crate::types::MAX_CHAIN;
 
-/// Loads behind each other, at most.
+/// Maximum number of consecutive loads.
 const MAX_LOADS: usize = 6;
-/// Bytes of a text that are read.
+/// Number of bytes of a text that are read.
 const TEXT: u64 = 64;
 
 /// A field of what an argument points to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// The general register for arguments that leads there, from 0 on.
+    /// The argument's general register, counted from 0.
     pub register: u8,
-    /// What is added to that, and to each word loaded behind it, before the next load.
+    /// Added to the register, and then to each word that was loaded, before the next load.
     pub offsets: Vec<i32>,
-    /// What the last load yields; of [`ValueType::Text`] the bytes themselves.
+    /// Type of the value that the last load yields; for [`ValueType::Text`] the load yields the bytes
+    /// themselves.
     pub of: ValueType,
-    /// Bytes of the last load, 64 at most.
+    /// Length of the last load in bytes, at most 64.
     pub bytes: u8,
 }
 
 /// Why there is no such field.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoField {
-    /// The path is none.
+    /// It is not a valid path.
     #[error("this is no path; write for example req->next->len or req->table[2]")]
     Syntax,
-    /// Nothing is known of the function.
+    /// Nothing is known about the function.
     #[error(
         "nothing that can be read is noted of the function: it has no debug information, or in a form that is not read (of link-time \
          optimization, in type units, split off)"
     )]
     NothingNoted,
-    /// No argument has the name.
+    /// No argument has this name.
     #[error("there is no argument `{name}`{}", near(.nearest))]
     NoArgument {
         /// The name.
         name: String,
-        /// Names like it, or all.
+        /// Similar names, or all.
         nearest: Vec<String>,
     },
-    /// It is passed in memory, or in several registers.
+    /// The argument is passed in memory, or in several registers.
     #[error("`{0}` is in no register of its own when the function is entered")]
     Elsewhere(String),
-    /// It has no such field.
+    /// There is no such field.
     #[error("`{of}` has no field `{field}`{}", near(.nearest))]
     None {
-        /// What was reached.
+        /// The path up to here.
         of: String,
         /// The field.
         field: String,
-        /// Fields like it.
+        /// Similar fields.
         nearest: Vec<String>,
     },
-    /// It is no structure, and leads to none.
+    /// The value is not a structure, and does not point to one.
     #[error("`{0}` is no structure and points to none")]
     NotAStructure(String),
-    /// It is nothing that has elements.
+    /// The value has no elements.
     #[error("`{0}` is no array and no pointer to elements")]
     NotIndexed(String),
     /// It has fewer elements.
     #[error("`{of}` has {len} elements; {index} is none of them")]
     Index {
-        /// What was reached.
+        /// The path up to here.
         of: String,
-        /// So many.
+        /// Number of elements.
         len: u64,
-        /// As asked for.
+        /// The index in the path.
         index: u64,
     },
-    /// It is more than a value.
+    /// It is not a single value.
     #[error("`{of}` is {what}; name one of its fields")]
     NotAValue {
-        /// What was reached.
+        /// The path up to here.
         of: String,
         /// What it is.
         what: String,
     },
-    /// It does not begin and end with bytes.
+    /// It is a bit-field, which does not begin and end at byte boundaries.
     #[error("`{0}` is a bit-field, which cannot be read")]
     Bits(String),
-    /// Too many loads, or too far.
+    /// Too many loads, or an offset that is too large.
     #[error("this is too far away")]
     Far,
 }
@@ -100,12 +102,12 @@ fn near(nearest: &[String]) -> String {
     if nearest.is_empty() { String::new() } else { format!("; did you mean {}?", nearest.join(", ")) }
 }
 
-/// What is wrong, and with which bytes of the path.
+/// What is wrong, and in which bytes of the path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Misplaced {
-    /// Bytes of the path.
+    /// Range of bytes of the path.
     pub at: Range<usize>,
-    /// What.
+    /// What is wrong there.
     pub why: NoField,
 }
 
@@ -116,12 +118,12 @@ enum Step<'a> {
     Index(u64),
 }
 
-/// A step, and the bytes of the path that it is.
+/// A step, and the range of bytes of the path that contain it.
 type Placed<'a> = (Step<'a>, Range<usize>);
-/// Offsets, what is there, and how many bytes of it are read.
+/// Offsets, type of the value, and how many bytes of it are read.
 type Found = (Vec<i32>, ValueType, u8);
 
-/// Where a walk is.
+/// State of a walk along a path.
 #[derive(Clone, Debug)]
 struct Walk {
     of: UnitOffset,
@@ -130,7 +132,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Through the pointer that it stands on.
+    /// Goes through the pointer at which the walk is.
     fn load(&mut self, to: UnitOffset) -> Result<(), NoField> {
         if self.offsets.len() == MAX_LOADS {
             return Err(NoField::Far);
@@ -148,7 +150,7 @@ impl Walk {
     }
 }
 
-/// `req->next[2].len`: the name, and each step with where it stands.
+/// Splits `req->next[2].len` into the name, and each step with its range.
 fn steps(path: &str) -> Result<(&str, Vec<Placed<'_>>), Misplaced> {
     let wrong = |at: usize| Misplaced { at: at..path.len().max(at + 1), why: NoField::Syntax };
     let word = |at: usize| {
@@ -176,7 +178,8 @@ fn steps(path: &str) -> Result<(&str, Vec<Placed<'_>>), Misplaced> {
 }
 
 impl DebugInfo {
-    /// The field that a path means in the function that begins at an address. `arg0` and so on are its arguments by number.
+    /// The field that a path refers to, in the function that begins at an address. `arg0` and so on are its
+    /// arguments by number.
     ///
     /// # Errors
     /// What is wrong with the path, and where.
@@ -283,7 +286,8 @@ impl DebugInfo {
         walk.is_bits = is_bits;
         Ok(walk.add(offset, of))
     }
-    /// Distance and type of a member, also of one in an anonymous member or a base class; and whether it is bits.
+    /// Offset and type of a member, also of one in an anonymous member or a base class; and whether it is a
+    /// bit-field.
     fn find_member(
         &self,
         unit: &Unit<Slice>,
@@ -311,7 +315,7 @@ impl DebugInfo {
         }
         Ok(None)
     }
-    /// What the walk ends at, and how much of it is read.
+    /// The value at the end of the walk, and how many bytes of it are read.
     fn value_at(
         &self,
         unit: &Unit<Slice>,

@@ -1,6 +1,6 @@
-//! Functions, their names, and what selecting some of them gives.
+//! Functions, their names, and the result of selecting some of them.
 //!
-//! Plain values; the image that made them resolves their handles.
+//! These are plain values; the image that made them resolves their handles.
 
 use crate::Source;
 use trapline_record::Svma;
@@ -9,13 +9,13 @@ use trapline_record::Svma;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FunctionIndex(pub u32);
 
-/// What a function's symbol stands for.
+/// What the symbol of a function denotes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// The function itself.
     Plain,
-    /// The resolver of an IFUNC: called once by the loader; the implementation lies elsewhere
-    /// (see [`crate::Image::pointer_slots`]).
+    /// The resolver of an IFUNC: the loader calls it once; the implementation is elsewhere (see
+    /// [`crate::Image::pointer_slots`]).
     Ifunc,
 }
 
@@ -24,11 +24,11 @@ pub enum Kind {
 pub struct Function {
     /// First instruction.
     pub start: Svma,
-    /// Bytes; never 0, never reaching into the next function.
+    /// Length in bytes; never 0, and never reaching into the next function.
     pub len: u64,
     /// Handle for [`crate::Image::names`].
     pub names: Names,
-    /// What told its bounds.
+    /// Source of its bounds.
     pub source: Source,
     /// Function or IFUNC resolver.
     pub kind: Kind,
@@ -37,7 +37,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// Whether an address lies in its main body.
+    /// Whether an address is in its main body.
     #[must_use]
     pub fn contains(&self, at: Svma) -> bool {
         at >= self.start && at.0 - self.start.0 < self.len
@@ -49,18 +49,18 @@ impl Function {
     }
 }
 
-/// Where a function takes its arguments and leaves what it returns.
+/// Where a function takes its arguments and returns its value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Convention {
-    /// As the platform's C does (System V ABI, AAPCS64).
+    /// As the platform's C functions do (System V ABI, AAPCS64).
     C,
     /// In Go's registers (ABIInternal): x86-64 rax, rbx, rcx, rdi, rsi, r8, …; arm64 x0 and on.
     Go,
-    /// On the stack, as Go's assembly does (ABI0), or it cannot be told.
+    /// On the stack, as Go's assembly does (ABI0), or not known.
     Unknown,
 }
 
-/// Which names of an image belong to a function; empty for functions known only from unwind entries.
+/// The names of a function in an image; empty for functions known only from unwind entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Names {
     pub(crate) first: u32,
@@ -68,7 +68,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// How many aliases.
+    /// Number of names.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count as usize
@@ -91,27 +91,28 @@ pub struct Name<'a> {
     pub default: bool,
 }
 
-/// A place that a pattern chose: a function, and how far into it.
+/// A place selected by a pattern: a function, and an offset into it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Selected {
     /// The function.
     pub function: FunctionIndex,
-    /// Bytes from its start, wrapping (an address may lie in a cold piece before it); 0 unless `+off` or an inner
-    /// address was given. Not checked to be an instruction's start.
+    /// Offset in bytes from its start, wrapping (an address may be in a cold piece before it); 0 unless
+    /// `+off` or an inner address was given. It is not checked to be the start of an instruction.
     pub offset: u64,
 }
 
-/// Why a pattern chose nothing, with what may help.
+/// Why a pattern selects nothing, with hints.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NoMatch {
-    /// Names like the wanted one, nearest first; demangled, without parameters.
+    /// Names similar to the wanted one, nearest first; demangled, without parameters.
     pub nearest: Vec<String>,
     /// The name is imported: this file only calls it through its PLT.
     pub imported: bool,
-    /// The name exists as a function whose calls were inlined: how many inlined copies debug information lists.
+    /// Number of inlined copies in the debug information, if the name is that of a function whose calls were
+    /// inlined.
     pub inlined: u32,
-    /// The function exists but the offset is not below its length, which is this many bytes.
+    /// The function exists but the offset is not less than its length, which is this number of bytes.
     pub beyond: Option<u64>,
-    /// The file has no function at all that could be named (no symbols, no unwind entries).
+    /// The file has no function that could be named (no symbols, no unwind entries).
     pub no_functions: bool,
 }

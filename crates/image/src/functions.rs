@@ -1,8 +1,9 @@
-//! Symbols and unwind entries merged into one list of functions.
+//! Symbols and unwind entries, merged into one list of functions.
 //!
-//! In: code symbols of all tables, unwind entries. Out: functions sorted by start, no two overlapping (IMG-2), aliases
-//! merged, cold pieces attached. A symbol without size ends where its unwind entry, the next function or its section
-//! ends. Unwind entries that no symbol covers become nameless functions, unless they describe a piece of one.
+//! In: code symbols of all tables, unwind entries. Out: functions sorted by start, no two overlapping
+//! (IMG-2), aliases merged, cold pieces attached. A symbol without size ends where its unwind entry, the next
+//! function or its section ends. Unwind entries that no symbol covers become nameless functions, unless they
+//! describe a piece of a function.
 //! Does not: look at instructions.
 
 use crate::elf::Elf;
@@ -14,21 +15,22 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use trapline_record::Svma;
 
-/// What [`build`] makes.
+/// Result of [`build`].
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
     pub(crate) list: Vec<Function>,
-    /// Where [`Names`] point.
+    /// The names that [`Names`] refer to.
     pub(crate) names: Vec<NameRef>,
-    /// Pieces whose owner no symbol tells.
+    /// Pieces whose owner is not known from symbols.
     pub(crate) fragments: Vec<(Svma, u64)>,
-    /// (start, bytes, function) of attached pieces, sorted.
+    /// (start, length in bytes, function) of attached pieces, sorted.
     pub(crate) cold: Vec<(Svma, u64, u32)>,
     /// Untyped symbols in code: branch targets of assembly.
     pub(crate) labels: Vec<u64>,
 }
 
-/// Ranges (start, bytes) of code, sorted: executable sections, or executable loads where there are no sections.
+/// Ranges (start, length in bytes) of code, sorted: executable sections, or executable loads if there are no
+/// sections.
 pub(crate) fn text_ranges(elf: &Elf) -> Vec<(Svma, u64)> {
     let code = u64::from(constants::SHF_ALLOC | constants::SHF_EXECINSTR);
     let sections = elf.sections.iter().filter(|s| s.flags & code == code && elf.data(s).is_some());
@@ -42,7 +44,8 @@ pub(crate) fn text_ranges(elf: &Elf) -> Vec<(Svma, u64)> {
     ranges
 }
 
-/// Sections whose code is the linker's or spliced from pieces: their unwind entries name no function.
+/// Sections with code that the linker makes or joins from pieces: their unwind entries do not describe
+/// functions.
 fn linker_made(elf: &Elf) -> Vec<(u64, u64)> {
     let made = |name: &str| name == ".plt" || name.starts_with(".plt.") || name == ".iplt";
     let spliced = |name: &str| name == ".init" || name == ".fini";
@@ -67,7 +70,7 @@ fn fde_from(fdes: &[Fde], start: u64) -> Option<&Fde> {
     fde_at(fdes, start).filter(|fde| fde.start == start)
 }
 
-/// Merges; see the head of this file.
+/// Merges symbols and unwind entries as described at the top of this file.
 pub(crate) fn build(elf: &Elf, pool: &Pool, symbols: Vec<Symbol>, fdes: &[Fde]) -> Functions {
     let ranges = text_ranges(elf);
     let made = linker_made(elf);
@@ -75,7 +78,7 @@ pub(crate) fn build(elf: &Elf, pool: &Pool, symbols: Vec<Symbol>, fdes: &[Fde]) 
     let mut out = Functions::default();
     let (mut bodies, mut pieces) = sort_out(pool, symbols, fdes, &mut out.labels);
     bodies.retain(|s| s.kind != SymbolKind::Label || !in_made(s.start));
-    // In order already but for a few runs, which this sort takes advantage of.
+    // The list is sorted except for a few runs, which this sort takes advantage of.
     bodies.sort_by_key(|s| (s.start, s.source, s.local, Reverse(s.size)));
     for group in bodies.chunk_by(|a, b| a.start == b.start) {
         out.list.push(merge(pool, group, fdes, &mut out.names));
@@ -111,7 +114,8 @@ fn function(start: u64, len: u64, source: Source) -> Function {
     Function { start: Svma(start), len, names: Names::default(), source, kind: Kind::Plain, cold: Vec::new() }
 }
 
-/// Function symbols apart from cold pieces; untyped ones stay only where an unwind entry begins.
+/// Separates function symbols from cold pieces. Untyped symbols are kept only if an unwind entry begins
+/// there.
 fn sort_out(
     pool: &Pool,
     symbols: Vec<Symbol>,
@@ -129,8 +133,8 @@ fn sort_out(
             }
         }
         match cold_of(pool.get(symbol.name).raw) {
-            // LLVM numbers functions that it split off and calls; GCC numbered pieces that it jumps to. Only the
-            // latter begin with their owner's frame.
+            // LLVM numbers functions that it split off and calls; GCC numbered pieces that it jumps to. Only
+            // the latter begin with their owner's frame.
             Some((_, numbered)) if !numbered || unwind().is_some_and(|fde| fde.fragment) => {
                 pieces.push(symbol)
             }
@@ -140,7 +144,7 @@ fn sort_out(
     (bodies, pieces)
 }
 
-/// One function of all symbols that share a start; the best source comes first.
+/// One function from all symbols that share a start; the best source comes first.
 fn merge(pool: &Pool, group: &[Symbol], fdes: &[Fde], names: &mut Vec<NameRef>) -> Function {
     let start = group[0].start;
     let stated = group.iter().map(|s| s.size).find(|&size| size != 0);
@@ -154,14 +158,14 @@ fn merge(pool: &Pool, group: &[Symbol], fdes: &[Fde], names: &mut Vec<NameRef>) 
         names.push(only.name);
     } else {
         let mut aliases: Vec<_> = group.iter().map(|s| (s.local, pool.get(s.name), s.name)).collect();
-        // The name that callers use comes first: global, fewest underscores in front, shortest. Of the same text,
-        // one with a version comes before one without, which is then dropped.
+        // The name that callers use comes first: global, fewest leading underscores, shortest. If the text is
+        // the same, a name with a version comes before one without, which is then dropped.
         aliases.sort_by_cached_key(|(local, name, _)| {
             let underscores = name.raw.len() - name.raw.trim_start_matches('_').len();
             (*local, underscores, name.raw.len(), name.raw, Reverse(name.version))
         });
         aliases.dedup_by(|b, a| a.1.raw == b.1.raw && (b.1.version.is_none() || a.1.version == b.1.version));
-        // A local and a global symbol of one name, from two tables.
+        // Drop a local symbol if a global one has the same name; they come from two tables.
         let mut kept: Vec<NameRef> = Vec::with_capacity(aliases.len());
         for (local, name, reference) in aliases {
             if !local || !kept.iter().any(|&k| pool.get(k).raw == name.raw) {
@@ -174,7 +178,7 @@ fn merge(pool: &Pool, group: &[Symbol], fdes: &[Fde], names: &mut Vec<NameRef>) 
     merged
 }
 
-/// Ends every function before the next one, and inside its section; gives those without a length one.
+/// Ends every function before the next one, and inside its section; sets the length of those without one.
 fn clip(list: &mut Vec<Function>, ranges: &[(Svma, u64)]) {
     let mut next = u64::MAX;
     for function in list.iter_mut().rev() {
@@ -188,7 +192,8 @@ fn clip(list: &mut Vec<Function>, ranges: &[(Svma, u64)]) {
     list.retain(|f| f.len != 0);
 }
 
-/// Gives each cold piece to the function it is named after; of several namesakes, to the one of the same source file.
+/// Attaches each cold piece to the function after which it is named. Among several functions of that name, it
+/// is the one of the same source file.
 fn attach(pool: &Pool, bodies: &[Symbol], pieces: &[Symbol], fdes: &[Fde], out: &mut Functions) {
     let parent = |s: &Symbol| cold_of(pool.get(s.name).raw).map_or("", |(parent, _)| parent);
     let mut owners: HashMap<&str, Vec<&Symbol>> = pieces.iter().map(|s| (parent(s), Vec::new())).collect();

@@ -1,7 +1,8 @@
 //! Go's function table, which its linker keeps even in stripped programs.
 //!
-//! In: `.gopclntab` of Go 1.16 and later. Out: entry, end, name of each function, and where a recovered panic resumes
-//! it. Does not: read line tables.
+//! In: `.gopclntab` of Go 1.16 and later. Out: entry, end, name of each function, and the address where a
+//! recovered panic resumes it.
+//! Does not: read line tables.
 
 use crate::elf::{Elf, Machine, text, u32_at, u64_at};
 
@@ -12,24 +13,25 @@ pub(crate) struct GoFunction {
     pub(crate) len: u64,
     /// File offset of its name.
     pub(crate) name: u64,
-    /// Address of the call that a recovered panic resumes at; reached by no branch.
+    /// Address of the call at which a recovered panic resumes; no branch leads there.
     pub(crate) resume: Option<u64>,
-    /// Where its arguments are, as far as the table tells.
+    /// Where its arguments are, as far as the table shows.
     pub(crate) passes: Passes,
 }
 
-/// What the table tells of where a function's arguments are.
+/// What the table shows about the place of a function's arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Passes {
-    /// Go's compiler made it: in registers.
+    /// In registers: Go's compiler made the function.
     Registers,
-    /// Two functions have this name: one takes its arguments on the stack and calls the other, or the reverse.
+    /// Two functions have this name: one takes its arguments on the stack and calls the other, or the
+    /// reverse.
     Either,
-    /// Assembly, or a Go whose compiler used the stack: not known.
+    /// Not known: it is written in assembly, or Go's compiler of that version used the stack.
     Unknown,
 }
 
-/// In `_func`: written in assembly (internal/abi, `FuncFlagAsm`).
+/// Flag in `_func`: the function is written in assembly (internal/abi, `FuncFlagAsm`).
 const FLAG_ASM: u8 = 4;
 
 const GO_1_16: u32 = 0xffff_fffa;
@@ -41,9 +43,11 @@ pub(crate) fn is_go(elf: &Elf) -> bool {
     elf.sections.iter().any(|s| s.name.ends_with("gopclntab") || s.name == ".go.buildinfo")
 }
 
-/// Addresses that Go's runtime makes up and later runs, which no branch and no pointer in the file names. Each goroutine begins with the return
-/// address `goexit` + PCQuantum (runtime/proc.go, `newproc1`), in all versions. `gogo`, `mcall`, `morestack` and `cgocallback` go on behind calls, which end
-/// windows; `asyncPreempt` and `sigpanic` are entered at their start; the address in `systemstack_switch` is only looked up, never run.
+/// Addresses that Go's runtime computes and later runs, although no branch and no pointer in the file leads
+/// there. Each goroutine begins with the return address `goexit` + PCQuantum (runtime/proc.go, `newproc1`),
+/// in all versions. `gogo`, `mcall`, `morestack` and `cgocallback` go on behind calls, which end windows.
+/// `asyncPreempt` and `sigpanic` are entered at their start. The address in `systemstack_switch` is only
+/// looked up, never run.
 pub(crate) fn made_up(elf: &Elf, functions: &[GoFunction]) -> Vec<u64> {
     let quantum = match elf.machine {
         Machine::X86_64 => 1,
@@ -59,19 +63,19 @@ pub(crate) fn functions(elf: &Elf) -> Vec<GoFunction> {
     read(elf).unwrap_or_default()
 }
 
-/// The header's words, as far as functions need them.
+/// The header's fields that are needed to read functions.
 struct Header<'a> {
     table: &'a [u8],
     /// File offset of `table`.
     offset: u64,
-    /// Distance of function names and of the function table from the header.
+    /// Distance of function names and of the function table from the header, in bytes.
     names: u64,
     functab: u64,
     count: usize,
     text: u64,
-    /// Bytes of an address in the function table and in `_func`: 4 from Go 1.18, 8 before.
+    /// Length of an address in the function table and in `_func`, in bytes: 4 from Go 1.18, 8 before.
     word: usize,
-    /// Where in `_func` its flags are, from Go 1.18 on.
+    /// Offset of the flags in `_func`, from Go 1.18 on.
     flags: Option<usize>,
 }
 
@@ -97,7 +101,7 @@ fn header(elf: &Elf) -> Option<Header<'_>> {
         }
     } else {
         let text = text_start(elf, field(2)?);
-        // Go 1.20 put the line that a function starts at before them.
+        // Go 1.20 inserted the line at which a function starts before them.
         let flags = Some(if magic == GO_1_18 { 37 } else { 41 });
         Header {
             table,
@@ -110,12 +114,12 @@ fn header(elf: &Elf) -> Option<Header<'_>> {
             flags,
         }
     };
-    // An entry takes two words, so a count that does not fit is forged.
+    // An entry is two words, so a count that does not fit is forged.
     (count.checked_mul(2 * header.word)? <= table.len()).then_some(header)
 }
 
-/// The address that entries count from: in the header, or, from Go 1.26 and in PIEs (where the header's word is a
-/// relocation), in `runtime.moduledata`, or the start of `.text`.
+/// The address to which entries are relative: in the header, or in `runtime.moduledata` (from Go 1.26, and in
+/// PIEs, where the header's word is a relocation), or the start of `.text`.
 fn text_start(elf: &Elf, stated: u64) -> u64 {
     if stated != 0 {
         return stated;
@@ -162,12 +166,13 @@ fn read(elf: &Elf) -> Option<Vec<GoFunction>> {
         found.push(GoFunction { start, len, name, resume, passes });
     }
     tell_wrappers(elf.bytes.get(), &mut found);
-    // The linker's markers of C code in between have no name.
+    // The linker's entries for C code in between have no name.
     found.retain(|f| text(elf.bytes.get(), f.name).is_some_and(|name| !name.is_empty()));
     Some(found)
 }
 
-/// Go's linker calls a function and its wrapper alike here; only the symbol table tells them apart, by `.abi0`.
+/// In this table Go's linker gives a function and its wrapper the same name. Only the symbol table
+/// distinguishes them, by `.abi0`.
 fn tell_wrappers(bytes: &[u8], found: &mut [GoFunction]) {
     let mut names: Vec<&str> = found.iter().filter_map(|one| text(bytes, one.name)).collect();
     names.sort_unstable();
@@ -179,7 +184,8 @@ fn tell_wrappers(bytes: &[u8], found: &mut [GoFunction]) {
     }
 }
 
-/// A length without what Go fills the space between functions with: int3 on x86-64, words of 0 on arm64.
+/// A length without the bytes with which Go fills the space between functions: int3 on x86-64, words of 0 on
+/// arm64.
 fn without_padding(elf: &Elf, start: u64, len: u64) -> u64 {
     let Some(code) = elf.at(start, len) else { return len };
     let padding = match elf.machine {
@@ -189,7 +195,8 @@ fn without_padding(elf: &Elf, start: u64, len: u64) -> u64 {
     if padding < len { len - padding } else { len }
 }
 
-/// Where `g` lies, in bytes from the thread pointer: `runtime.tlsg` in the thread's static block, which ends there.
+/// Where `g` is, in bytes from the thread pointer: `runtime.tlsg` in the thread's static block, which ends
+/// there.
 pub(crate) fn g_offset(elf: &Elf) -> Option<i64> {
     if !is_go(elf) || elf.machine != Machine::X86_64 {
         return None;

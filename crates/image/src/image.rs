@@ -1,7 +1,8 @@
-//! One file, read: the tables that every question needs at once, the others when they are first asked for.
+//! One parsed file: tables that are always needed are read at once, the others when they are first used.
 //!
-//! In: bytes. Out: answers. Symbols, unwind entries and functions are read by [`Image::parse`]; relocations, code
-//! targets and demangled names later. Does not: change after it was made.
+//! In: bytes. Out: answers about the file. [`Image::parse`] reads symbols, unwind entries and functions;
+//! relocations, code targets and demangled names are read later.
+//! Does not: change after it was made.
 
 use crate::dynamic::{Dynamic, Reloc, RelocKind};
 use crate::elf::Elf;
@@ -44,11 +45,11 @@ pub struct Image {
 }
 
 impl Image {
-    /// Reads a file's tables; asks `debug` for a separate debug file when the file has no `.symtab`.
+    /// Reads a file's tables. Uses `debug` to find a separate debug file when the file has no `.symtab`.
     ///
     /// # Errors
-    /// [`ImageError`] when the file is no 64-bit little-endian ELF program, or is cut off. Broken optional tables
-    /// (symbols, unwind entries, notes) are left out instead.
+    /// [`ImageError`] when the file is not a 64-bit little-endian ELF program, or is cut off. Broken optional
+    /// tables (symbols, unwind entries, notes) are left out instead.
     pub fn parse(bytes: impl Into<Bytes>, debug: &mut dyn DebugFiles) -> Result<Self, ImageError> {
         let elf = Elf::parse(bytes.into())?;
         let dynamic = Dynamic::read(&elf);
@@ -101,7 +102,7 @@ impl Image {
     pub fn bytes(&self) -> &[u8] {
         self.elf.bytes.get()
     }
-    /// Position-dependent or not.
+    /// Whether the file is position-dependent.
     #[must_use]
     pub const fn kind(&self) -> ImageKind {
         self.elf.kind
@@ -111,12 +112,12 @@ impl Image {
     pub const fn machine(&self) -> Machine {
         self.elf.machine
     }
-    /// Where the program begins.
+    /// The program's entry point.
     #[must_use]
     pub const fn entry(&self) -> Svma {
         Svma(self.elf.entry)
     }
-    /// All `PT_LOAD`s, in the order of the file.
+    /// All `PT_LOAD`s, in file order.
     #[must_use]
     pub fn loads(&self) -> &[Segment] {
         &self.elf.loads
@@ -144,7 +145,8 @@ impl Image {
     pub fn text(&self, at: Svma, len: u64) -> Option<&[u8]> {
         self.elf.text_at(at.0, len)
     }
-    /// `len` bytes of a load that is not writable, or of its RELRO part, where jump tables lie; not relocated.
+    /// `len` bytes of a load that is not writable, or of its RELRO part, which contains jump tables; not
+    /// relocated.
     #[must_use]
     pub fn rodata(&self, at: Svma, len: u64) -> Option<&[u8]> {
         let inside = |svma: u64, size: u64| {
@@ -155,7 +157,8 @@ impl Image {
         let constant = self.elf.loads.iter().any(read_only) || relro.is_some_and(|h| inside(h.svma, h.memsz));
         constant.then(|| self.elf.at(at.0, len))?
     }
-    /// Ranges (start, bytes) of executable sections, or of executable loads where there are no sections; sorted.
+    /// Ranges (start, length in bytes) of executable sections, or of executable loads if there are no
+    /// sections; sorted.
     #[must_use]
     pub fn text_ranges(&self) -> &[(Svma, u64)] {
         &self.text
@@ -168,12 +171,12 @@ impl Image {
     /// One function.
     ///
     /// # Panics
-    /// When the index is another image's and out of range here.
+    /// When the index belongs to another image and is out of range here.
     #[must_use]
     pub fn function(&self, index: FunctionIndex) -> &Function {
         &self.functions.list[index.0 as usize]
     }
-    /// The function whose body or cold piece holds an address.
+    /// The function whose body or cold piece contains an address.
     #[must_use]
     pub fn function_at(&self, at: Svma) -> Option<FunctionIndex> {
         let before = |count: usize| count.checked_sub(1);
@@ -186,7 +189,8 @@ impl Image {
         };
         body.or_else(piece).map(|index| FunctionIndex(index as u32))
     }
-    /// The same; at once where one of the next few functions from `first` on has it, as when many are asked for in their order.
+    /// The same. It is faster if one of the next few functions from `first` on contains the address, as when
+    /// many are looked up in order.
     #[must_use]
     pub fn function_near(&self, at: Svma, first: Option<FunctionIndex>) -> Option<FunctionIndex> {
         const FEW: usize = 4;
@@ -195,13 +199,14 @@ impl Image {
         let found = near.into_iter().find(|(_, function)| function.contains(at));
         found.map(|(index, _)| FunctionIndex(index as u32)).or_else(|| self.function_at(at))
     }
-    /// Pieces of functions, (start, bytes), sorted: unwind entries that do not begin as a function does, and whose
-    /// owner no symbol tells. A direct jump from a function into one stays in that function.
+    /// Pieces of functions, (start, length in bytes), sorted: unwind entries that do not begin as a function
+    /// does, and whose owner is not known from symbols. A direct jump from a function into one stays in that
+    /// function.
     #[must_use]
     pub fn fragments(&self) -> &[(Svma, u64)] {
         &self.functions.fragments
     }
-    /// A function's names, the one that callers use first.
+    /// A function's names, with the one that callers use first.
     pub fn names(&self, function: &Function) -> impl Iterator<Item = Name<'_>> {
         let first = function.names.first as usize;
         let names = self.functions.names.get(first..first + function.names.len()).unwrap_or_default();
@@ -215,7 +220,7 @@ impl Image {
             None => format!("{basename}+{:#x}", function.start),
         }
     }
-    /// Undefined symbols: what this file calls through its PLT or GOT.
+    /// Undefined symbols: functions that this file calls through its PLT or GOT.
     pub fn imported(&self) -> impl Iterator<Item = Name<'_>> {
         self.imports.iter().filter(|i| i.code).map(|i| self.pool.get(i.name))
     }
@@ -236,7 +241,7 @@ impl Image {
         });
         found
     }
-    /// The first variable with that symbol, written as it stands in the file; not a thread-local one.
+    /// The first variable with that raw symbol name; not a thread-local one.
     #[must_use]
     pub fn data_symbol(&self, raw: &str) -> Option<DataSymbol> {
         let mut found = None;
@@ -247,14 +252,14 @@ impl Image {
         });
         found
     }
-    /// Names of variables that are like `name`, the nearest first.
+    /// Names of variables similar to `name`, the nearest first.
     #[must_use]
     pub fn data_near(&self, name: &str) -> Vec<String> {
         let mut near = Vec::new();
         self.each_data(&mut |raw, _| near.push(demangle::short(raw).unwrap_or_else(|| raw.to_owned())));
         crate::select::nearest_of(name, near.into_iter())
     }
-    /// The variable that holds an address, for naming it.
+    /// The variable that contains an address, used to name the address.
     #[must_use]
     pub fn data_at(&self, at: Svma) -> Option<DataSymbol> {
         let mut found = None;
@@ -271,8 +276,8 @@ impl Image {
             data::TABLES.into_iter().for_each(|kind| data::each(&self.elf, from, kind, each));
         }
     }
-    /// Types, variables and lines of the file or its debug file; `None` without DWARF. Takes time and memory in
-    /// proportion to the debug sections.
+    /// Types, variables and lines of the file or its debug file; `None` without DWARF. Takes time and memory
+    /// in proportion to the debug sections.
     #[must_use]
     pub fn debug_info(&self) -> Option<DebugInfo> {
         let has = |elf: &&Elf| elf.section(".debug_info").is_some();
@@ -285,11 +290,11 @@ impl Image {
         let section = |elf: &Elf| Btf::read(&debugdata::section(elf, ".BTF"));
         section(&self.elf).or_else(|| self.debug.as_ref().and_then(section))
     }
-    /// USDT markers, in the order of the file's notes.
+    /// The file's USDT probes, in the order of its notes.
     pub fn usdt(&self) -> &[Usdt] {
         self.usdt.get_or_init(|| notes::usdt(&self.elf))
     }
-    /// Where a marker's arguments are, from the first on.
+    /// The places of a USDT probe's arguments, from the first on.
     #[must_use]
     pub fn mark_arguments(&self, marker: &Usdt) -> Vec<MarkArgument> {
         operands::parse(&marker.args, self.machine())
@@ -299,18 +304,19 @@ impl Image {
     pub fn is_go(&self) -> bool {
         gopclntab::is_go(&self.elf)
     }
-    /// Whether Go's function table lists a function that begins there: code of Go's compiler or assembler, not C that it was linked with.
+    /// Whether Go's function table lists a function that begins there. That is code of Go's compiler or
+    /// assembler, not C code linked into the program.
     #[must_use]
     pub fn is_go_at(&self, start: Svma) -> bool {
         self.go.binary_search_by_key(&start.0, |function| function.start).is_ok()
     }
-    /// Where the function that begins there takes its arguments and leaves what it returns.
+    /// How the function that begins there takes its arguments and returns its value.
     #[must_use]
     pub fn convention_at(&self, start: Svma) -> Convention {
         let Ok(nth) = self.go.binary_search_by_key(&start.0, |function| function.start) else {
             return Convention::C;
         };
-        // The table's own name, without this, may stand beside the symbol's.
+        // The name in Go's table, which lacks this suffix, may be listed besides the symbol's name.
         let names = self.function_at(start).map(|index| self.names(self.function(index)));
         let is_abi0 = names.into_iter().flatten().any(|name| name.raw.ends_with(".abi0"));
         match self.go[nth].passes {
@@ -322,7 +328,7 @@ impl Image {
     fn has_symbols(&self) -> bool {
         Table::find(&self.elf, constants::SHT_SYMTAB).is_some()
     }
-    /// Places that no branch leads to, sorted: where exceptions land, and where Go resumes after a panic.
+    /// Addresses that no branch leads to, sorted: exception landing pads, and where Go resumes after a panic.
     pub fn landings(&self) -> &[Svma] {
         self.landings.get_or_init(|| {
             let pads = unwind::landing_pads(&self.elf, &self.fdes).into_iter();
@@ -333,23 +339,24 @@ impl Image {
             found
         })
     }
-    /// Where a Go program on x86-64 keeps `g`, in bytes from the thread pointer (mostly −8); `None` when unknown.
+    /// Where a Go program on x86-64 keeps `g`, in bytes from the thread pointer (usually −8); `None` when
+    /// unknown.
     #[must_use]
     pub const fn go_g_in_tls(&self) -> Option<i64> {
         self.go_g
     }
-    /// Whether it is a program that needs neither loader nor library.
+    /// Whether it is a program that needs neither a loader nor libraries.
     #[must_use]
     pub fn is_static(&self) -> bool {
         let program = self.kind() == ImageKind::Exec || self.dynamic.pie;
         program && self.interp.is_none() && self.dynamic.needed.is_empty()
     }
-    /// Names of the libraries it needs.
+    /// Names of the libraries that it needs.
     #[must_use]
     pub fn needed(&self) -> &[String] {
         &self.dynamic.needed
     }
-    /// A library's own name for itself.
+    /// The name that a library gives itself.
     #[must_use]
     pub fn soname(&self) -> Option<&str> {
         self.dynamic.soname.as_deref()
@@ -371,8 +378,8 @@ impl Image {
     pub fn rseq_sections(&self) -> &[RseqSection] {
         self.rseq.get_or_init(|| targets::rseq_sections(&self.elf, self.relocs()))
     }
-    /// Words that the loader fills with the implementation of an IFUNC: slots whose resolver is `resolver`, and GOT
-    /// and PLT slots of the symbol `name`. Pass a resolver of 0 for a symbol that another file defines.
+    /// Words that the loader fills with the implementation of an IFUNC: slots whose resolver is `resolver`,
+    /// and GOT and PLT slots of the symbol `name`. Pass 0 as resolver for a symbol that another file defines.
     #[must_use]
     pub fn pointer_slots(&self, name: &str, resolver: Svma) -> Vec<Svma> {
         let table = dynamic_table(&self.elf, &self.dynamic);
@@ -387,7 +394,8 @@ impl Image {
         };
         self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
     }
-    /// Words of the GOT and the PLT that lead to functions of other files that look at their return address. Sorted.
+    /// Words of the GOT and the PLT that lead to functions of other files that read their own return address.
+    /// Sorted.
     pub fn reader_slots(&self) -> &[Svma] {
         self.readers.get_or_init(|| {
             let Some(table) = dynamic_table(&self.elf, &self.dynamic) else { return Vec::new() };
@@ -401,8 +409,9 @@ impl Image {
             slots
         })
     }
-    /// Words in which the loader leaves the address that this file uses for a variable of its own, if it asks the loader for it. Another
-    /// file's definition may come first: the program's copy, most often.
+    /// Words in which the loader stores the address that this file uses for one of its own variables, if it
+    /// leaves that to the loader. Another file's definition may take precedence, most often the program's
+    /// copy.
     #[must_use]
     pub fn data_slots(&self, variable: Svma) -> Vec<Svma> {
         use object::{LittleEndian as LE, elf};
@@ -415,9 +424,10 @@ impl Image {
         };
         self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
     }
-    /// Code addresses that something other than a direct branch may reach: relocated pointers, the loader's arrays,
-    /// every symbol, every unwind entry, landing pads, where Go resumes after a panic, addresses that Go's runtime makes up. Sorted, each once. Jump tables
-    /// of distances are not among them (see [`Image::rodata`]).
+    /// Code addresses that may be reached by other ways than a direct branch. They are relocated pointers,
+    /// the loader's arrays, every symbol, every unwind entry, landing pads, where Go resumes after a panic,
+    /// addresses that Go's runtime computes. Sorted, each once. Jump tables of distances are not included
+    /// (see [`Image::rodata`]).
     pub fn code_targets(&self) -> &[Svma] {
         self.targets.get_or_init(|| {
             let mut found = Vec::new();
@@ -427,7 +437,7 @@ impl Image {
             found
         })
     }
-    /// The same in no order, some of them more than once.
+    /// The same in no particular order; some occur more than once.
     pub fn each_code_target(&self, each: &mut dyn FnMut(Svma)) {
         let mut each = |at: u64| each(Svma(at));
         let table = dynamic_table(&self.elf, &self.dynamic);
@@ -444,13 +454,13 @@ impl Image {
     }
 }
 
-/// The dynamic symbol table, by section or by the dynamic table.
+/// The dynamic symbol table, found by section or by the dynamic table.
 fn dynamic_table<'a>(elf: &'a Elf, dynamic: &Dynamic) -> Option<Table<'a>> {
     Table::find(elf, constants::SHT_DYNSYM)
         .or_else(|| Table::from_dynamic(elf, dynamic.symtab, dynamic.strtab, dynamic.strsz))
 }
 
-/// `.symtab` and `.dynsym` of the file itself; gives what it imports.
+/// Collects `.symtab` and `.dynsym` of the file itself; returns its imports.
 fn own_symbols(elf: &Elf, dynamic: &Dynamic, pool: &mut Pool, symbols: &mut Vec<Symbol>) -> Vec<Import> {
     let file = pool.add_file(&elf.bytes);
     if let Some(table) = Table::find(elf, constants::SHT_SYMTAB) {
@@ -486,7 +496,8 @@ fn go_symbols(go: &[GoFunction], pool: &mut Pool, symbols: &mut Vec<Symbol>) {
     }
 }
 
-/// The separate debug file, if the file has no symbol table and somebody finds it; one of another build is ignored.
+/// The separate debug file, if the file has no symbol table and one is found; one of another build is
+/// ignored.
 fn find_debug(elf: &Elf, build_id: &[u8], debug: &mut dyn DebugFiles) -> Option<Elf> {
     if Table::find(elf, constants::SHT_SYMTAB).is_some() && elf.section(".debug_info").is_some() {
         return None;

@@ -1,7 +1,8 @@
-//! Functions that exist only inlined, for the message that says so.
+//! Functions that exist only as inlined copies, so that a message can say so.
 //!
-//! In: `.debug_info` of the file or its debug file. Out: how many inlined copies of a name there are. Walks all units,
-//! so it is asked only after nothing matched. Does not: locate the copies.
+//! In: `.debug_info` of the file or its debug file. Out: how many inlined copies of a name there are. It
+//! walks all units, so it is called only after nothing matched.
+//! Does not: locate the copies.
 
 use crate::debugdata;
 use crate::elf::Elf;
@@ -9,12 +10,12 @@ use gimli::{AttributeValue, DebugInfoOffset, EndianSlice, LittleEndian, UnitSect
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-/// Larger debug information is not searched, in bytes.
+/// Maximum size in bytes of debug information that is searched.
 const MAX_INFO: u64 = 512 << 20;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Inlined copies of functions whose name, qualified or linkage name, is `wanted`.
+/// Number of inlined copies of functions whose name, qualified name or linkage name is `wanted`.
 pub(crate) fn copies(elf: &Elf, wanted: &str) -> u32 {
     if elf.section(".debug_info").is_none_or(|s| s.size > MAX_INFO) {
         return 0;
@@ -25,7 +26,7 @@ pub(crate) fn copies(elf: &Elf, wanted: &str) -> u32 {
     let plain = wanted.split_once('(').map_or(wanted, |(name, _)| name);
     let path: Vec<&str> = plain.split("::").collect();
     let mut origins = HashSet::new();
-    // Malformed units end the walk; the message is then less helpful, no more.
+    // A malformed unit ends the walk; the message is then less helpful, no worse.
     let _ = find_origins(&dwarf, wanted, &path, &mut origins);
     if origins.is_empty() {
         return 0;
@@ -69,7 +70,7 @@ fn find_origins(
             {
                 origins.extend(entry.offset().to_debug_info_offset(&unit.header));
             } else if let Some(AttributeValue::UnitRef(of)) = entry.attr_value(gimli::DW_AT_specification)? {
-                // A member function: the abstract instance points at the declaration that has the name.
+                // A member function: the abstract instance refers to the declaration that has the name.
                 if of.to_debug_info_offset(&unit.header).is_some_and(|of| origins.contains(&of)) {
                     origins.extend(entry.offset().to_debug_info_offset(&unit.header));
                 }
@@ -90,7 +91,8 @@ fn is_scope(tag: gimli::DwTag) -> bool {
     )
 }
 
-/// Whether these scopes end in those names. What the compiler made up (`{impl#0}` in Rust) stands for any name.
+/// Whether these scopes end in those names. A scope that the compiler named (`{impl#0}` in Rust) matches any
+/// name.
 fn lies_in(scopes: &[(isize, String)], within: &[&str]) -> bool {
     let scopes = scopes.iter().rev().map(|(_, name)| name.as_str());
     let mut scopes = scopes.filter(|name| !name.is_empty());

@@ -1,8 +1,9 @@
-//! Files as values: what a program's or library's file says about its code.
+//! Files as values: what the ELF file of a program or library contains about its code.
 //!
-//! In: a file's bytes, and those of its debug file. Out: functions with names and bounds, markers, critical sections,
-//! possible branch targets; and patterns resolved to functions. Invariants: IMG-1 reads never leave the bytes; IMG-2
-//! functions are sorted and do not overlap; IMG-3 no input makes it panic or take memory out of proportion to the file.
+//! In: a file's bytes, and those of its debug file. Out: functions with names and bounds, USDT probes,
+//! critical sections, possible branch targets; and patterns resolved to functions. Invariants: IMG-1 reads
+//! never leave the bytes. IMG-2 functions are sorted and do not overlap. IMG-3 no input causes a panic, or
+//! memory use out of proportion to the file.
 //! Does not: open files, know processes, decode instructions.
 #![forbid(unsafe_code)]
 

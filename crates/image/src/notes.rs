@@ -1,29 +1,30 @@
-//! Notes: the build id and the USDT markers.
+//! Notes: the build id and the USDT probes.
 //!
-//! In: note sections and segments. Out: values. Does not: read a marker's arguments (`operands`).
+//! In: note sections and segments. Out: values.
+//! Does not: read a USDT probe's arguments (`operands`).
 
 use crate::elf::{Elf, slice, u32_at, u64_at};
 use object::elf as constants;
 use trapline_record::Svma;
 
-/// A USDT marker, from `.note.stapsdt`.
+/// A USDT probe, from `.note.stapsdt`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Usdt {
     /// Provider.
     pub provider: String,
     /// Name.
     pub name: String,
-    /// The nop, already corrected for prelink by `.stapsdt.base`.
+    /// Address of the nop, already corrected for prelink by `.stapsdt.base`.
     pub location: Svma,
-    /// The base that the note states.
+    /// The base address in the note.
     pub base: Svma,
-    /// A `u16` that is non-zero while someone traces; corrected likewise.
+    /// Address of a `u16` that is not zero while the probe is traced; corrected likewise.
     pub semaphore: Option<Svma>,
     /// Argument descriptions, as in the note.
     pub args: String,
 }
 
-/// One note: owner, type, description.
+/// One note: owner, type, content.
 type Note<'a> = (&'a [u8], u32, &'a [u8]);
 
 /// The notes of a section or segment; ends at the first malformed one.
@@ -58,7 +59,7 @@ pub(crate) fn build_id(elf: &Elf) -> Vec<u8> {
         .unwrap_or_default()
 }
 
-/// All USDT markers, in the order of the notes.
+/// All USDT probes, in the order of the notes.
 pub(crate) fn usdt(elf: &Elf) -> Vec<Usdt> {
     let base = elf.section(".stapsdt.base").map(|s| s.svma);
     let data = elf.section_data(".note.stapsdt").unwrap_or_default();
@@ -70,8 +71,8 @@ pub(crate) fn usdt(elf: &Elf) -> Vec<Usdt> {
 
 fn marker(desc: &[u8], section: Option<u64>) -> Option<Usdt> {
     let (pc, base, semaphore) = (u64_at(desc, 0)?, u64_at(desc, 8)?, u64_at(desc, 16)?);
-    // Prelink moves sections but not notes; the section's address tells by how much. The semaphore lies in data,
-    // which moves as text does.
+    // Prelink moves sections but not notes; the section's address shows by how much. The semaphore is in
+    // data, which moves with the text.
     let moved = section.filter(|_| base != 0).map_or(0, |actual| actual.wrapping_sub(base));
     let mut texts = desc.get(24..)?.split(|&byte| byte == 0);
     let mut text = || Some(String::from_utf8_lossy(texts.next()?).into_owned());

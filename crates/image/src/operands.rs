@@ -1,50 +1,54 @@
-//! A mark's arguments: where the compiler says they are when the mark is reached.
+//! The arguments of a USDT probe (*mark* in identifiers): their places when the probe is reached, according
+//! to the compiler.
 //!
-//! In: a note's argument string, in the assembler's words (`-4@%edi 8@-24(%rbp) 8@$5 4@sym(%rip)`; arm64: `4@w0 8@[sp, 24] -4@5`), and the processor.
-//! Out: for each argument its width and its place. What cannot be read is [`MarkPlace::Unknown`] and stays in the list, so that the others keep
-//! their numbers. Does not: find symbols, read memory.
+//! In: a note's argument string, in assembler syntax (`-4@%edi 8@-24(%rbp) 8@$5 4@sym(%rip)`; arm64: `4@w0
+//! 8@[sp, 24] -4@5`), and the processor. Out: for each argument its width and its place. An argument that
+//! cannot be read is [`MarkPlace::Unknown`] and stays in the list, so that the others keep their numbers.
+//! Does not: find symbols, read memory.
 
 use crate::Machine;
 
-/// An argument of a mark.
+/// An argument of a USDT probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MarkArgument {
-    /// How wide it is: 1, 2, 4 or 8.
+    /// Width in bytes: 1, 2, 4 or 8.
     pub bytes: u8,
-    /// Whether its highest bit is a sign.
+    /// Whether it is signed.
     pub signed: bool,
-    /// Where it is.
+    /// Its place.
     pub place: MarkPlace,
 }
 
-/// Where an argument of a mark is. Registers have their hardware numbers: x86-64's as in instructions, arm64's x0 to x30, and 31 for sp.
+/// Place of a USDT probe's argument. Registers have their hardware numbers: x86-64's as in instructions,
+/// arm64's x0 to x30, and 31 for sp.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MarkPlace {
     /// In the low bytes of a general register.
     Register(u8),
-    /// It is this number.
+    /// It is this constant.
     Constant(i64),
-    /// In memory, this far from a register, and with an index also that register times a power of two.
+    /// In memory, at this distance from a register. With an index, that register times a power of two is
+    /// added.
     Memory {
         /// The register.
         base: u8,
-        /// Another one, and the power.
+        /// The index register, and the exponent of the power.
         index: Option<(u8, u8)>,
-        /// The distance.
+        /// The distance in bytes.
         offset: i32,
     },
-    /// In memory, this far from a symbol of the file.
+    /// In memory, at this distance from a symbol of the file.
     Symbol {
         /// Its name.
         name: String,
-        /// The distance.
+        /// The distance in bytes.
         offset: i64,
     },
-    /// It cannot be told.
+    /// The place is unknown.
     Unknown,
 }
 
-/// More arguments no mark has.
+/// Maximum number of arguments of a USDT probe.
 const MOST: usize = 12;
 
 /// All arguments of a note.
@@ -52,7 +56,7 @@ pub(crate) fn parse(text: &str, machine: Machine) -> Vec<MarkArgument> {
     words(text).take(MOST).map(|word| argument(word, machine)).collect()
 }
 
-/// Words between spaces, but for those inside brackets.
+/// Words separated by spaces, except for spaces inside brackets.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text.trim();
     std::iter::from_fn(move || {
@@ -75,7 +79,7 @@ fn argument(word: &str, machine: Machine) -> MarkArgument {
     let unknown = MarkArgument { bytes: 8, signed: false, place: MarkPlace::Unknown };
     let Some((size, operand)) = word.split_once('@') else { return unknown };
     let (signed, digits) = size.strip_prefix('-').map_or((false, size), |digits| (true, digits));
-    // Others are vectors, and floats have an `f`.
+    // Other sizes are of vectors; those of floats have an `f`.
     let Some(bytes) = digits.parse::<u8>().ok().filter(|bytes| matches!(bytes, 1 | 2 | 4 | 8)) else {
         return unknown;
     };
@@ -86,7 +90,7 @@ fn argument(word: &str, machine: Machine) -> MarkArgument {
     MarkArgument { bytes, signed, place: place.unwrap_or(MarkPlace::Unknown) }
 }
 
-/// Decimal or hexadecimal, with a sign or without.
+/// A decimal or hexadecimal number, with or without sign.
 fn number(text: &str) -> Option<i64> {
     let (minus, digits) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
     let value = match digits.strip_prefix("0x") {
@@ -117,7 +121,7 @@ fn x86_64(operand: &str) -> Option<MarkPlace> {
         (Some(index), scale, None) => {
             let scale = ["1", "2", "4", "8"].iter().position(|&one| one == scale.unwrap_or("1"))?;
             let index = wide(index)?;
-            // No instruction has rsp there.
+            // No instruction can have rsp as index.
             (index != 4).then_some(Some((index, scale as u8)))?
         }
         _ => return None,
@@ -125,14 +129,14 @@ fn x86_64(operand: &str) -> Option<MarkPlace> {
     Some(MarkPlace::Memory { base, index, offset })
 }
 
-/// A register of 64 bits, with its sign.
+/// A register of 64 bits, with its `%`.
 fn wide(text: &str) -> Option<u8> {
     let name = text.strip_prefix('%')?;
     let is_wide = name.starts_with('r') && !name.ends_with(['d', 'w', 'b']);
     gpr(name).filter(|_| is_wide)
 }
 
-/// The number of a register whose low bytes this name means; `ah` and the like are others.
+/// The number of the register of whose low bytes this is the name; `ah` and similar name other bytes.
 fn gpr(name: &str) -> Option<u8> {
     const OLD: [[&str; 4]; 8] = [
         ["rax", "eax", "ax", "al"],
@@ -236,7 +240,7 @@ mod tests {
             ("4@table+12(%rip)", 4, at("table", 12)),
             ("4@12+table(%rip)", 4, at("table", 12)),
             ("4@x.0-4(%rip)", 4, at("x.0", -4)),
-            // These are not what they look like.
+            // These only look like valid operands.
             ("1@%ah", 1, MarkPlace::Unknown),
             ("8f@%xmm0", 8, MarkPlace::Unknown),
             ("8@%xmm0", 8, MarkPlace::Unknown),

@@ -1,26 +1,27 @@
-//! Patterns that name functions and markers.
+//! Patterns for names of functions and USDT probes.
 //!
-//! In: text. Out: [`Pattern`], which says whether a name matches. Does not: know a file's functions (see `select`).
+//! In: text. Out: [`Pattern`], which decides whether a name matches.
+//! Does not: know a file's functions (see `select`).
 
 use crate::{SpecError, demangle};
 use std::fmt;
 use std::str::FromStr;
 use trapline_record::Svma;
 
-/// Which functions of a file are meant.
+/// Selects functions of a file.
 #[derive(Clone, Debug)]
 pub enum Pattern {
     /// A name, raw or demangled, with or without its parameter list.
     Exact(Exact),
-    /// `*` any run of characters, `?` any one character.
+    /// `*` matches any run of characters, `?` any one character.
     Glob(Glob),
-    /// `/…/`, unanchored.
+    /// `/…/`, a regular expression that is not anchored.
     Regex(regex::Regex),
     /// The function or instruction at this address, as the ELF file states it.
     Address(Svma),
 }
 
-/// A plain name and what may stand behind it.
+/// A plain name and what may follow it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Exact {
     /// The name as typed.
@@ -31,17 +32,17 @@ pub struct Exact {
     pub offset: u64,
 }
 
-/// A symbol version asked for.
+/// The symbol version that a pattern requires.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Version {
-    /// `sym@@` or `sym@@VERSION`: the default version, with that name if one is given.
+    /// `sym@@` or `sym@@VERSION`: the default version, with that name if a name is given.
     Default(Option<String>),
     /// `sym@VERSION`: that version, default or not.
     Named(String),
 }
 
 impl Version {
-    /// Whether a symbol's version is the one asked for.
+    /// Whether a symbol's version is the required one.
     #[must_use]
     pub fn matches(&self, version: Option<&str>, default: bool) -> bool {
         match self {
@@ -95,7 +96,7 @@ impl Glob {
 }
 
 impl Pattern {
-    /// Whether a plain text, such as a marker's name, matches; an address matches none.
+    /// Whether a plain text, such as a USDT probe's name, matches; an address matches none.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         match self {
@@ -106,8 +107,8 @@ impl Pattern {
         }
     }
 
-    /// Whether it means a function of this name: as it stands, or demangled with or without its parameters. An address means a function
-    /// that was asked for by that address.
+    /// Whether it selects a function of this name, raw, or demangled with or without its parameters. An
+    /// address selects a function whose name is that address.
     #[must_use]
     pub fn means(&self, name: &str) -> bool {
         if let Self::Address(at) = self {
@@ -124,7 +125,7 @@ impl Pattern {
         fits(name) || demangled().any(|text| fits(&text))
     }
 
-    /// Whether it can mean several functions by design.
+    /// Whether it can select several functions by design.
     #[must_use]
     pub const fn is_wild(&self) -> bool {
         matches!(self, Self::Glob(_) | Self::Regex(_))
@@ -163,12 +164,12 @@ impl FromStr for Pattern {
     }
 }
 
-/// Without spaces, which the spellings of C++ names differ in.
+/// The text without spaces, in which the spellings of C++ names differ.
 pub(crate) fn spaceless(text: &str) -> String {
     text.chars().filter(|c| *c != ' ').collect()
 }
 
-/// `func+0x10`. A plus that no digit follows belongs to the name: `operator+`, `operator+=(X)`.
+/// `func+0x10`. A plus without a digit behind it is part of the name: `operator+`, `operator+=(X)`.
 fn split_offset(text: &str) -> Result<(&str, u64), SpecError> {
     match text.rsplit_once('+') {
         Some((name, offset)) if !name.is_empty() && offset.starts_with(|c: char| c.is_ascii_digit()) => {

@@ -1,17 +1,18 @@
-//! From a pattern to the functions it means, or to the reasons why there is none.
+//! From a pattern to the functions that it selects, or to the reasons why there is none.
 //!
-//! In: an image and a pattern. Out: functions in order of address, each once; duplicate static names are all taken.
-//! Raw names are looked at first, for all functions; names are demangled only where the raw one does not match and
-//! could contain what is asked for. Does not: choose between files.
+//! In: an image and a pattern. Out: functions in order of address, each once; duplicate static names are all
+//! selected. Raw names are compared first, for all functions. A name is demangled only if the raw name does
+//! not match and could contain the wanted one.
+//! Does not: choose between files.
 
 use crate::pattern::spaceless;
 use crate::{Exact, FunctionIndex, Image, Name, NoMatch, Pattern, Selected, demangle};
 use trapline_record::Svma;
 
-/// How many near names are offered.
+/// Number of similar names that are suggested.
 const NEAREST: usize = 5;
 
-/// Words that demangled names hold though mangled ones abbreviate them.
+/// Words that occur in demangled names although mangled names abbreviate them.
 const ABBREVIATED: &str = "std allocator basic_string string basic_istream istream basic_ostream ostream \
     basic_iostream iostream char char_traits char8_t char16_t char32_t operator new delete void wchar_t bool signed \
     unsigned short int long __int128 float double __float128 decltype auto nullptr_t const volatile restrict \
@@ -20,17 +21,17 @@ const ABBREVIATED: &str = "std allocator basic_string string basic_istream istre
     i8 u8 i16 u16 i32 u32 i64 u64 i128 u128 isize usize str f32 f64 as dyn mut fn extern unsafe shim closure impl parm typeid \
     dynamic_cast static_cast const_cast reinterpret_cast";
 
-/// The file's name and a way to ask for each function's texts.
+/// An image and the file's name, for looking up functions.
 struct Query<'a> {
     image: &'a Image,
     basename: &'a str,
 }
 
 impl Image {
-    /// Functions that a pattern means; `basename` is the file's own name, for `BASENAME+0x…`.
+    /// The functions that a pattern selects; `basename` is the file's own name, for `BASENAME+0x…`.
     ///
     /// # Errors
-    /// [`NoMatch`] when there is none, with what may help.
+    /// [`NoMatch`] when there is none, with hints.
     pub fn select(&self, pattern: &Pattern, basename: &str) -> Result<Vec<Selected>, NoMatch> {
         let query = Query { image: self, basename };
         let found = match pattern {
@@ -84,7 +85,8 @@ impl Query<'_> {
 
     fn wild(&self, pattern: &Pattern, text: &str, needle: Option<&str>) -> Vec<Selected> {
         let versioned = text.contains('@');
-        // Whoever writes `+0x` means nameless functions; `redis*` does not mean all of redis-server's.
+        // A pattern with `+0x` is for nameless functions; `redis*` does not select all functions of
+        // redis-server.
         let placed = text.contains("+0x");
         let fits = |name: &Name<'_>| {
             pattern.matches(name.raw)
@@ -140,7 +142,7 @@ impl Query<'_> {
     }
 }
 
-/// A few names that are spelt like `wanted`, the nearest first.
+/// A few names similar to `wanted`, the nearest first.
 pub(crate) fn nearest_of(wanted: &str, names: impl Iterator<Item = String>) -> Vec<String> {
     let limit = (wanted.chars().count() / 3).max(1);
     let mut near: Vec<(usize, String)> =
@@ -162,16 +164,16 @@ fn with_version(name: &Name<'_>) -> String {
     }
 }
 
-/// The longest run of a name's or glob's letters that must stand in every mangled name that matches; `None` when
-/// mangling may abbreviate it. Numbers are left out: mangling counts from another end.
+/// The longest run of a name's or glob's letters that every matching mangled name must contain; `None` when
+/// mangling may abbreviate it. Numbers are left out, since mangling counts from another end.
 fn needle(text: &str) -> Option<&str> {
     let runs = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let words = runs.filter(|run| run.starts_with(|c: char| !c.is_ascii_digit()));
     words.max_by_key(|run| run.len()).filter(|run| !ABBREVIATED.contains(run))
 }
 
-/// Edit distance between two names, ignoring case; `None` above `limit`. A name that contains the wanted one whole is
-/// at the limit.
+/// Edit distance between two names, ignoring case; `None` above `limit`. A name that contains the whole
+/// wanted one is at the limit.
 fn distance(wanted: &str, name: &str, limit: usize) -> Option<usize> {
     let (a, b): (Vec<u8>, Vec<u8>) = (
         wanted.bytes().map(|c| c.to_ascii_lowercase()).collect(),

@@ -1,25 +1,27 @@
-//! Probe specifications, as bpftrace spells them.
+//! Probe specifications, in bpftrace's syntax.
 //!
-//! In: `uprobe:PATH:func+off`, `usdt:PATH:provider:name`, `lib:func`, `func`, `PATH:0xADDR`. Out: [`ProbeSpec`].
-//! Does not: look for files. A colon separates only where it stands alone (or before a `::`): `ns::f` is a name.
+//! In: `uprobe:PATH:func+off`, `usdt:PATH:provider:name`, `lib:func`, `func`, `PATH:0xADDR`. Out:
+//! [`ProbeSpec`].
+//! Does not: look for files. A colon is a separator only if it is single (or before a `::`): `ns::f` is a
+//! name.
 
 use crate::Pattern;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is counted at a probe's place.
+/// What a probe counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ProbeKind {
     /// `uprobe`: entry, or the instruction at an offset.
     Entry,
     /// `uretprobe`: every exit.
     Return,
-    /// `usdt`: a marker.
+    /// `usdt`: a USDT probe.
     Usdt,
 }
 
 impl ProbeKind {
-    /// The kind that a word before the first colon names: bpftrace's words, and `p`, `r` as bcc has them.
+    /// The kind for the word before the first colon: bpftrace's words, and `p`, `r` as in bcc.
     fn from_word(word: &str) -> Option<Self> {
         match word {
             "uprobe" | "u" | "p" => Some(Self::Entry),
@@ -40,7 +42,7 @@ impl fmt::Display for ProbeKind {
     }
 }
 
-/// bpftrace's other probe types, so that they are not taken for files.
+/// bpftrace's other probe types, so that they are not mistaken for files.
 const FOREIGN: [&str; 17] = [
     "kprobe",
     "kretprobe",
@@ -61,29 +63,29 @@ const FOREIGN: [&str; 17] = [
     "END",
 ];
 
-/// One probe as typed.
+/// One probe as it was typed.
 #[derive(Clone, Debug)]
 pub struct ProbeSpec {
-    /// Entry, return or marker.
+    /// Entry, return or USDT probe.
     pub kind: ProbeKind,
     /// Path, short library name or program name; `None`: the program itself, then its libraries.
     pub file: Option<String>,
-    /// For `usdt`: the provider, when given.
+    /// For `usdt`: the provider, if one was given.
     pub provider: Option<Pattern>,
-    /// The function, or the marker's name.
+    /// The function, or the USDT probe's name.
     pub func: Pattern,
-    /// The text it was parsed from.
+    /// The text from which it was parsed.
     pub text: String,
 }
 
-/// Why a probe specification makes no sense.
+/// Why a probe specification is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// Nothing to probe was named.
+    /// It names nothing to probe.
     #[error("`{0}` names no function")]
     NoFunction(String),
-    /// A probe type that is not for functions of programs.
+    /// A probe type that does not apply to functions of programs.
     #[error("`{kind}:` probes are not supported; known are uprobe (u), uretprobe (ur) and usdt (U)")]
     Kind {
         /// The word before the first colon.
@@ -94,16 +96,16 @@ pub enum SpecError {
     Regex {
         /// The pattern between the slashes.
         pattern: String,
-        /// What the compiler said.
+        /// The compiler's message.
         reason: String,
     },
-    /// The number after `+` or of an address is none.
+    /// The number after `+`, or of an address, is invalid.
     #[error("`{0}` is neither a decimal number nor a hexadecimal one with 0x")]
     Number(String),
-    /// An offset at a return probe, a glob, or a marker.
+    /// An offset at a return probe, a glob, or a USDT probe.
     #[error("`{0}`: an offset can only follow one plain function name of a uprobe")]
     Offset(String),
-    /// More parts than `provider:name` after a marker's file.
+    /// More parts than `provider:name` after a USDT probe's file.
     #[error("`{0}`: expected usdt:PATH:provider:name")]
     Parts(String),
 }
@@ -145,7 +147,7 @@ impl FromStr for ProbeSpec {
 }
 
 impl ProbeSpec {
-    /// Whether it means the function that a probe's text or a label names, whatever file that is in.
+    /// Whether it selects the function in a probe's text or label, in whatever file.
     #[must_use]
     pub fn means(&self, text: &str) -> bool {
         let mut name = text;
@@ -156,8 +158,9 @@ impl ProbeSpec {
     }
 }
 
-/// Whether an offset stands where none can. `BASENAME+0x…` is how a nameless function is called, not an offset into one;
-/// without a file only a look at the functions can tell, so that is left to whoever selects.
+/// Whether an offset is at a place where none is allowed. `BASENAME+0x…` is the name of a nameless function,
+/// not an offset into one. Without a file this can only be decided by looking at the functions, so it is left
+/// to the code that selects.
 fn misplaced_offset(kind: ProbeKind, file: Option<&str>, pattern: &Pattern) -> bool {
     let Pattern::Exact(exact) = pattern else { return false };
     let basename = file.map(|file| file.rsplit_once('/').map_or(file, |(_, base)| base));
@@ -169,7 +172,7 @@ fn misplaced_offset(kind: ProbeKind, file: Option<&str>, pattern: &Pattern) -> b
         }
 }
 
-/// Splits at the first colon that separates; colons inside `/…/` and those of `::` do not.
+/// Splits at the first colon that is a separator; colons inside `/…/` and those of `::` are not.
 fn split(text: &str) -> Option<(&str, &str)> {
     let whole_regex = text.len() > 1 && text.starts_with('/') && text.ends_with('/');
     if whole_regex && !text.contains(":/") && !text.ends_with("operator/") {
@@ -179,7 +182,7 @@ fn split(text: &str) -> Option<(&str, &str)> {
     let mut at = 0;
     while at < bytes.len() {
         let run = bytes[at..].iter().take_while(|&&byte| byte == b':').count();
-        // One colon separates; three are a separator and `::` of a global name.
+        // One colon is a separator; three are a separator and the `::` of a global name.
         if run % 2 == 1 {
             return Some((&text[..at], &text[at + 1..]));
         }

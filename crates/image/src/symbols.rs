@@ -1,15 +1,16 @@
-//! Symbol tables as candidates for functions, and the pool that their names live in.
+//! Symbol tables as candidates for functions, and the pool of their names.
 //!
-//! In: `.symtab`, `.dynsym` with its versions, of the file itself, its debug file, its `.gnu_debugdata`. Out: code
-//! symbols with address, size and a handle for their name. Names are places in the files' bytes, so that ten thousand
-//! of them cost no allocation; a name that is not UTF-8 is dropped. Does not: merge aliases, demangle.
+//! In: `.symtab`, `.dynsym` with its versions, of the file itself, its debug file, its `.gnu_debugdata`. Out:
+//! code symbols with address, size and a handle for their name. Names are positions in the files' bytes, so
+//! that ten thousand of them cost no allocation; a name that is not UTF-8 is dropped.
+//! Does not: merge aliases, demangle.
 
 use crate::elf::{Elf, Section, records, text, u32_at};
 use crate::{Bytes, Name};
 use object::LittleEndian as LE;
 use object::elf;
 
-/// Where bounds and names came from, best first.
+/// Source of bounds and names, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Source {
     /// `.symtab`.
@@ -26,7 +27,7 @@ pub enum Source {
     Fde,
 }
 
-/// A name: which file, where, how long, and its version.
+/// A name: file, position, length and version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NameRef {
     file: u32,
@@ -37,7 +38,7 @@ pub(crate) struct NameRef {
     default: bool,
 }
 
-/// The bytes that names live in.
+/// The files' bytes that contain the names.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     files: Vec<Bytes>,
@@ -50,7 +51,7 @@ impl Pool {
         self.files.len() as u32 - 1
     }
 
-    /// The name as it stands in the file.
+    /// The name as it is in the file.
     pub(crate) fn get(&self, name: NameRef) -> Name<'_> {
         let at = name.at as usize;
         let raw = self.files[name.file as usize].get().get(at..at + name.len as usize);
@@ -71,7 +72,7 @@ impl Pool {
         u16::try_from(index + 1).unwrap_or(0)
     }
 
-    /// A handle for the text at an absolute file offset; splits `name@VERSION`, as `.symtab` spells it.
+    /// A handle for the text at an absolute file offset; splits `name@VERSION`, the spelling in `.symtab`.
     pub(crate) fn name(&mut self, file: u32, at: u64) -> Option<NameRef> {
         let whole = text(self.files[file as usize].get(), at)?;
         let mut name = NameRef {
@@ -93,7 +94,7 @@ impl Pool {
     }
 }
 
-/// A symbol that stands for code.
+/// A symbol of code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Symbol {
     pub(crate) start: u64,
@@ -102,7 +103,7 @@ pub(crate) struct Symbol {
     pub(crate) source: Source,
     pub(crate) kind: SymbolKind,
     pub(crate) local: bool,
-    /// Which `STT_FILE` symbol it stands under; tells static namesakes apart.
+    /// Number of the `STT_FILE` symbol above it; distinguishes static symbols of the same name.
     pub(crate) unit: u32,
 }
 
@@ -114,7 +115,7 @@ pub(crate) enum SymbolKind {
     Label,
 }
 
-/// A dynamic symbol that this file wants from others.
+/// A dynamic symbol that this file imports from others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Import {
     pub(crate) name: NameRef,
@@ -138,7 +139,7 @@ impl<'a> Table<'a> {
         Some(Self { symbols, strings: (strings.offset, strings.size) })
     }
 
-    /// `.dynsym` by the dynamic table alone: its length follows from where the string table begins.
+    /// `.dynsym` from the dynamic table only: it ends where the string table begins.
     pub(crate) fn from_dynamic(elf: &'a Elf, symtab: u64, strtab: u64, strsz: u64) -> Option<Self> {
         let len = strtab.checked_sub(symtab)?;
         let symbols = records(elf.at(symtab, len)?);
@@ -158,7 +159,7 @@ impl<'a> Table<'a> {
         text(bytes, self.name_at(self.symbol(index)?)?)
     }
 
-    /// Value of the thread-local symbol of that name: its distance into the static block.
+    /// Value of the thread-local symbol of that name: its offset in the static block.
     pub(crate) fn tls(&self, bytes: &[u8], name: &str) -> Option<u64> {
         let mut found = self.symbols.iter().filter(|s| s.st_type() == elf::STT_TLS);
         let symbol = found.find(|s| self.name_at(s).and_then(|at| text(bytes, at)) == Some(name))?;
@@ -221,11 +222,11 @@ impl<'a> Table<'a> {
     }
 }
 
-/// `.gnu.version` with the names that `.gnu.version_d` and `.gnu.version_r` give its numbers.
+/// `.gnu.version`, with the names that `.gnu.version_d` and `.gnu.version_r` give to its numbers.
 #[derive(Debug)]
 pub(crate) struct Versions<'a> {
     of_symbol: &'a [u8],
-    /// Version number → index into the pool + 1.
+    /// For each version number, the index into the pool + 1.
     names: Vec<u16>,
 }
 
@@ -251,7 +252,7 @@ impl<'a> Versions<'a> {
         Some(Self { of_symbol, names })
     }
 
-    /// Pool index + 1 and whether it is the default version, for the symbol of that index.
+    /// Pool index + 1, and whether it is the default version, for the symbol with that index.
     fn of(&self, index: usize) -> Option<(u16, bool)> {
         let word = self.of_symbol.get(2 * index..2 * index + 2)?;
         let number = u16::from_le_bytes([word[0], word[1]]);
@@ -260,10 +261,11 @@ impl<'a> Versions<'a> {
     }
 }
 
-/// `Elf64_Verdef` chain: the first `Verdaux` of each names it. The base definition (flag 1) is the file itself.
+/// `Elf64_Verdef` chain: the first `Verdaux` of each is its name. The base definition (flag 1) is the file
+/// itself.
 fn definitions(data: &[u8], put: &mut impl FnMut(u16, u64)) -> Option<()> {
     let mut at = 0usize;
-    // A chain that steps back would never end.
+    // Bounded, since a chain that steps back would never end.
     for _ in 0..data.len() / 20 {
         let head = u32_at(data, at)?;
         let number = u32_at(data, at + 4)? as u16;

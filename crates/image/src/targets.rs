@@ -1,8 +1,11 @@
-//! Code addresses that lie in data: what indirect jumps and calls, the loader and the unwinder may reach.
+//! Code addresses in data: the addresses that indirect jumps and calls, the loader and the unwinder may
+//! reach.
 //!
-//! In: relocations, arrays, symbols, data words of position-dependent programs. Out: addresses, sorted. What is not
-//! surely code but looks so is included: a target too many costs a refusal, one too few a crash (SAFE-5).
-//! Does not: see addresses that instructions compute (`lea`, jump tables of 32-bit distances); the planner reads those.
+//! In: relocations, arrays, symbols, data words of position-dependent programs. Out: addresses, sorted. An
+//! address that may be code but is not surely code is included: a target too many costs a refusal, one too
+//! few a crash (SAFE-5).
+//! Does not: see addresses that instructions compute (`lea`, jump tables of 32-bit distances); the planner
+//! reads those.
 
 use crate::dynamic::{Dynamic, Reloc, RelocKind};
 use crate::elf::{Elf, ImageKind, u32_at, u64_at};
@@ -14,15 +17,15 @@ use trapline_record::Svma;
 /// A critical section of restartable sequences (`struct rseq_cs`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct RseqSection {
-    /// First byte.
+    /// Address of the first byte.
     pub start: Svma,
-    /// Bytes up to the commit's end.
+    /// Length in bytes, to the end of the commit.
     pub len: u64,
-    /// Where the kernel sends an aborted one.
+    /// Address at which the kernel continues an aborted sequence.
     pub abort: Svma,
 }
 
-/// The word at an address as the loader leaves it, less the bias.
+/// The word at an address as the loader leaves it, minus the load bias.
 fn word(elf: &Elf, relocs: &[Reloc], at: u64) -> Option<u64> {
     match relocs.binary_search_by_key(&at, |r| r.slot) {
         Ok(index) if relocs[index].kind == RelocKind::Relative => Some(relocs[index].addend),
@@ -36,7 +39,7 @@ fn words<'a>(elf: &'a Elf, relocs: &'a [Reloc], at: u64, len: u64) -> impl Itera
     (0..len / 8).filter_map(move |index| word(elf, relocs, at + 8 * index))
 }
 
-/// All code addresses found in relocations, arrays and, where nothing is relocated, in data.
+/// All code addresses found in relocations, in arrays and, if nothing is relocated, in data.
 pub(crate) fn pointers(
     elf: &Elf,
     dynamic: &Dynamic,
@@ -80,7 +83,7 @@ fn data_words(elf: &Elf) -> impl Iterator<Item = u64> + '_ {
         let aligned = data.get(skip..).unwrap_or_default();
         aligned.chunks_exact(8).filter_map(|word| u64_at(word, 0))
     });
-    // Sections of a true file do not overlap.
+    // Sections of a valid file do not overlap.
     words.take(elf.bytes.get().len() / 8).filter(|&word| elf.executable(word))
 }
 

@@ -1,16 +1,17 @@
-//! Types, as DWARF has them.
+//! Types, as DWARF describes them.
 //!
-//! In: a unit and the place of a type's entry in it. Out: what it is without typedefs, its size, members, dimensions, names.
-//! Invariants: IMG-3: types that contain themselves end each walk. Does not: follow references to other units.
+//! In: a unit and the offset of a type's entry in it. Out: the type without typedefs, its size, members,
+//! dimensions, names. Invariants: IMG-3: types that contain themselves end each walk.
+//! Does not: follow references to other units.
 
 use gimli::{AttributeValue, DebuggingInformationEntry, Reader as _, Unit, UnitOffset};
 
 use crate::debuginfo::{DebugInfo, Encoding, Slice};
 
-/// Longer chains of typedefs and qualifiers are forged.
+/// Maximum length of a chain of typedefs and qualifiers; longer ones are forged.
 pub(crate) const MAX_CHAIN: u32 = 64;
 
-/// Members, parameters or names looked at in one entry; more are forged.
+/// Maximum number of members, parameters or names that are read in one entry; more are forged.
 const MAX_CHILDREN: usize = 10_000;
 
 pub(crate) type Entry<'a> = DebuggingInformationEntry<'a, 'a, Slice>;
@@ -18,11 +19,11 @@ pub(crate) type Entry<'a> = DebuggingInformationEntry<'a, 'a, Slice>;
 /// A member of a structure or union.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    /// `None`: anonymous, or a base class.
+    /// Its name; `None` for an anonymous member, or a base class.
     pub(crate) name: Option<String>,
     pub(crate) offset: u64,
     pub(crate) of: UnitOffset,
-    /// It does not begin and end with bytes.
+    /// Whether it is a bit-field, which does not begin and end at byte boundaries.
     pub(crate) is_bits: bool,
 }
 
@@ -61,7 +62,7 @@ impl DebugInfo {
         }
         Ok(lens)
     }
-    /// Size and meaning of a type.
+    /// Size and encoding of a type.
     pub(crate) fn scalar(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<(u64, Encoding)> {
         let entry = self.bare(unit, of)?;
         let size = entry.attr_value(gimli::DW_AT_byte_size)?.and_then(|size| size.udata_value());
@@ -74,7 +75,7 @@ impl DebugInfo {
                     return Ok((size.unwrap_or(0), Encoding::Unsigned));
                 };
                 let all: u64 = self.dimensions(unit, entry.offset())?.iter().product();
-                // An array of itself is forged, and `bare` of an element that is an array goes one level down.
+                // An array of itself is forged. If an element is an array, `bare` goes one level down.
                 let one = self.bare(unit, element)?.attr_value(gimli::DW_AT_byte_size)?;
                 let one = one.and_then(|size| size.udata_value()).unwrap_or(0);
                 return Ok((size.unwrap_or(all.saturating_mul(one)), Encoding::Unsigned));
@@ -96,14 +97,14 @@ impl DebugInfo {
         let text = self.dwarf.attr_string(unit, value)?;
         Ok(text.to_string().ok().map(std::borrow::Cow::into_owned))
     }
-    /// The type that an entry is of, or that it leads to.
+    /// The type of an entry, or the type that it refers to.
     pub(crate) fn type_of(entry: &Entry<'_>) -> gimli::Result<Option<UnitOffset>> {
         Ok(match entry.attr_value(gimli::DW_AT_type)? {
             Some(AttributeValue::UnitRef(of)) => Some(of),
             _ => None,
         })
     }
-    /// Members in their order, base classes too.
+    /// Members in order, including base classes.
     pub(crate) fn members(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Vec<Member>> {
         let mut members = Vec::new();
         let mut tree = unit.entries_tree(Some(of))?;
@@ -146,7 +147,7 @@ impl DebugInfo {
         }
         Ok(names)
     }
-    /// Bytes of a type.
+    /// Size of a type in bytes.
     pub(crate) fn size(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<u64> {
         Ok(self.scalar(unit, of)?.0)
     }
@@ -158,7 +159,7 @@ pub(crate) fn member_offset(entry: &Entry<'_>) -> gimli::Result<Option<u64>> {
     }
     Ok(match entry.attr_value(gimli::DW_AT_data_member_location)? {
         Some(value) => value.udata_value(),
-        // Members of a union begin where it does.
+        // Members of a union begin where the union does.
         None => Some(0),
     })
 }

@@ -1,8 +1,10 @@
-//! Unwind entries: where functions and their pieces begin and end in files without symbols, and where exceptions land.
+//! Unwind entries: the bounds of functions and their pieces in files without symbols, and landing pads of
+//! exceptions.
 //!
-//! In: `.eh_frame` and the language-specific areas it names. Out: ranges, sorted. An entry whose first row is not the
-//! state right after a call describes a piece of a function (`foo.cold`), or a signal trampoline, not a function: its
-//! instructions before the first advance already move the CFA or save a register.
+//! In: `.eh_frame` and the language-specific areas that it refers to. Out: ranges, sorted. An entry whose
+//! first row is not the state right after a call describes a piece of a function (`foo.cold`) or a signal
+//! trampoline, not a function. Its instructions before the first advance already move the CFA or save a
+//! register.
 //! Does not: unwind.
 
 use crate::elf::{Elf, Machine};
@@ -29,7 +31,7 @@ impl Fde {
     }
 }
 
-/// All entries that lie in executable loads, sorted by start, one for each start.
+/// All entries in executable loads, sorted by start, one for each start.
 pub(crate) fn entries(elf: &Elf) -> Vec<Fde> {
     let Some((svma, data)) = eh_frame(elf) else { return Vec::new() };
     let section = EhFrame::new(data, LittleEndian);
@@ -44,7 +46,7 @@ pub(crate) fn entries(elf: &Elf) -> Vec<Fde> {
     let mut cies = HashMap::new();
     let mut found = Vec::new();
     let mut walk = section.entries(&bases);
-    // A malformed entry ends the walk: what was read before it stays.
+    // A malformed entry ends the walk; entries before it stay.
     while let Ok(Some(entry)) = walk.next() {
         let CieOrFde::Fde(partial) = entry else { continue };
         let parsed = partial.parse(|section, bases, offset| {
@@ -73,7 +75,7 @@ pub(crate) fn entries(elf: &Elf) -> Vec<Fde> {
     found
 }
 
-/// Whether the rows' first state is that of a function just called.
+/// Whether the first state of the rows is that of a function just called.
 fn starts_as_called(
     mut instructions: gimli::CallFrameInstructionIter<'_, Slice<'_>>,
     entry_cfa: u64,
@@ -96,7 +98,7 @@ fn starts_as_called(
     true
 }
 
-/// `.eh_frame` by its section, or by `.eh_frame_hdr` where sections were stripped off.
+/// `.eh_frame`, found by its section, or by `.eh_frame_hdr` if sections were stripped.
 fn eh_frame(elf: &Elf) -> Option<(u64, &[u8])> {
     if let Some(section) = elf.section(".eh_frame") {
         return Some((section.svma, elf.data(section)?));
@@ -109,21 +111,22 @@ fn eh_frame(elf: &Elf) -> Option<(u64, &[u8])> {
     Some((at, elf.from(at)?))
 }
 
-/// Where exceptions thrown through these entries land.
+/// Landing pads of exceptions that are thrown through these entries.
 pub(crate) fn landing_pads(elf: &Elf, fdes: &[Fde]) -> Vec<u64> {
     let mut pads = Vec::new();
-    // True tables do not overlap, so all together they are shorter than the file; forged ones may all be the same.
+    // The tables of a valid file do not overlap, so together they are shorter than the file. In a forged file
+    // all may be the same.
     let mut budget = elf.bytes.get().len();
     for fde in fdes {
         if let Some(at) = fde.lsda {
-            // A malformed area gives what was read before the fault.
+            // From a malformed area, what was read before the fault is used.
             let _ = call_sites(elf, at, fde, &mut pads, &mut budget);
         }
     }
     pads
 }
 
-/// Reads one area's call-site table: (start, length, landing pad, action), all encoded as the header says.
+/// Reads one area's call-site table: (start, length, landing pad, action), all encoded as its header says.
 fn call_sites(elf: &Elf, at: u64, fde: &Fde, pads: &mut Vec<u64>, budget: &mut usize) -> Option<()> {
     let mut area = Cursor { data: elf.from(at)?, at: 0 };
     let base = match area.u8()? {
@@ -182,7 +185,7 @@ impl Cursor<'_> {
         let negative = self.data[self.at - 1] & 0x40 != 0;
         Some(if negative && bits < 64 { value | (u64::MAX << bits) } else { value })
     }
-    /// A value in one of DWARF's pointer formats, its application (relative to what) left to the caller.
+    /// A value in one of DWARF's pointer formats. The caller adds the base that it is relative to.
     fn encoded(&mut self, encoding: u8) -> Option<u64> {
         let (size, signed) = match encoding & 0x0f {
             0x1 => return self.uleb(),

@@ -1,7 +1,8 @@
 //! From `server.clients[2].count` to an address and a type.
 //!
-//! In: DWARF, a path. Out: [`Variable`]s, one for each global variable of that name (static ones may be several), or why there is
-//! none. Walks the units, so it is asked once for each name. Invariants: IMG-3: types that contain themselves end the walk.
+//! In: DWARF, a path. Out: [`Variable`]s, one for each global variable of that name (there may be several
+//! static ones), or why there is none. It walks all units, so it is called once for each name. Invariants:
+//! IMG-3: types that contain themselves end the walk.
 
 use std::collections::HashMap;
 
@@ -12,17 +13,18 @@ use crate::debuginfo::{DebugInfo, NoVariable, Slice, Variable};
 use crate::select::nearest_of;
 use crate::types::{Entry, MAX_CHAIN, member_offset};
 
-/// Members looked at in one type, with those of anonymous members and base classes; more are forged.
+/// Maximum number of members that are read in one type, with those of anonymous members and base classes;
+/// more are forged.
 const MAX_MEMBERS: u32 = 100_000;
 
-/// One step into a type.
+/// One step of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Step {
     Field(String),
     Index(u64),
 }
 
-/// `name.field[3]` → name, steps.
+/// Splits `name.field[3]` into the name and the steps.
 fn steps(path: &str) -> Result<(String, Vec<Step>), NoVariable> {
     let wrong = || NoVariable::Syntax(path.to_owned());
     let end = path.find(['.', '[']).unwrap_or(path.len());
@@ -48,15 +50,15 @@ fn steps(path: &str) -> Result<(String, Vec<Step>), NoVariable> {
 }
 
 impl DebugInfo {
-    /// Global and static variables that a path means.
+    /// The global and static variables that a path refers to.
     ///
     /// # Errors
-    /// [`NoVariable`] says what is like it.
+    /// [`NoVariable`], with similar names.
     pub fn variables(&self, path: &str) -> Result<Vec<Variable>, NoVariable> {
         let (name, steps) = steps(path)?;
         let mut search =
             Search { info: self, name: &name, found: Vec::new(), trouble: None, known: Vec::new() };
-        // A malformed unit ends the walk: what was found before it stays.
+        // A malformed unit ends the walk; what was found before it stays.
         let _ = search.units(&steps, path);
         let Search { mut found, trouble, known, .. } = search;
         found.sort_by_key(|one| one.at);
@@ -77,7 +79,7 @@ struct Scopes {
 }
 
 impl Scopes {
-    /// To the next entry, so many levels below the last.
+    /// Moves to the next entry, which is so many levels below the last.
     fn move_by(&mut self, step: isize) {
         self.depth = self.depth.saturating_add(step);
         while self.names.last().is_some_and(|(depth, _)| *depth >= self.depth) {
@@ -104,7 +106,7 @@ fn is_scope(tag: gimli::DwTag) -> bool {
     )
 }
 
-/// Whether a name as typed means a variable: the last parts of its qualified name, as many as were typed.
+/// Whether a typed name refers to a variable: it must be the last parts of the variable's qualified name.
 fn means(typed: &str, qualified: &str) -> bool {
     match typed.strip_prefix("::") {
         Some(whole) => qualified == whole,
@@ -116,9 +118,9 @@ struct Search<'a> {
     info: &'a DebugInfo,
     name: &'a str,
     found: Vec<Variable>,
-    /// Why a variable of that name would not do.
+    /// Why a variable of that name cannot be used.
     trouble: Option<NoVariable>,
-    /// Names of all others.
+    /// Names of all other variables.
     known: Vec<String>,
 }
 
@@ -133,7 +135,7 @@ impl Search<'_> {
         Ok(())
     }
     fn unit(&mut self, unit: &Unit<Slice>, steps: &[Step], path: &str) -> gimli::Result<()> {
-        // Declarations (of class members) by offset, for the definitions that point at them.
+        // Declarations (of class members) by offset, for the definitions that refer to them.
         let mut declared: HashMap<UnitOffset, String> = HashMap::new();
         let mut scopes = Scopes::default();
         let mut entries = unit.entries();
@@ -170,7 +172,8 @@ impl Search<'_> {
             };
             match self.variable(unit, entry, typed, steps, path)? {
                 Ok(variable) => self.found.push(variable),
-                // A local one of the same name has no fixed address; what is wrong with one that has says more.
+                // A local variable of the same name has no fixed address. If another one has, its problem is
+                // the more helpful message.
                 Err(NoVariable::NotFixed { .. }) if self.trouble.is_some() => {}
                 Err(trouble) => self.trouble = Some(trouble),
             }
@@ -206,7 +209,7 @@ impl Search<'_> {
         let (size, encoding) = self.info.scalar(unit, place.of)?;
         Ok(Ok(Variable { path: path.to_owned(), at: Svma(at.wrapping_add(place.offset)), size, encoding }))
     }
-    /// Its address, or why it has none.
+    /// The variable's address, or why it has none.
     fn location(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Result<u64, &'static str>> {
         let Some(AttributeValue::Exprloc(location)) = entry.attr_value(gimli::DW_AT_location)? else {
             return Ok(Err("it lies in registers or on a stack"));
@@ -260,7 +263,8 @@ impl Search<'_> {
             Step::Index(index) => self.element(unit, &entry, place, *index),
         }
     }
-    /// Distance and type of a field, also of one in an anonymous member or a base class; and whether it is bits.
+    /// Offset and type of a field, also of one in an anonymous member or a base class; and whether it is a
+    /// bit-field.
     fn field(
         &self,
         unit: &Unit<Slice>,

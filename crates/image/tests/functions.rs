@@ -1,4 +1,4 @@
-//! Functions against binutils, Go's own tools, and against what a file said before it was stripped.
+//! Functions against binutils, against Go's own tools, and against the same file before it was stripped.
 
 mod common;
 
@@ -139,7 +139,7 @@ fn a_stripped_program_has_the_functions_and_pieces_it_had_before() {
     assert_eq!(full.function(also).names.len(), 2, "aliases are one function");
 }
 
-/// Gives one file for every question.
+/// Answers every request with the same file, and keeps the requests.
 struct Only(Vec<u8>, Vec<DebugFile>);
 
 impl DebugFiles for Only {
@@ -222,7 +222,7 @@ fn stripped_go_programs_keep_their_functions() {
         assert_eq!(full_image.go_g_in_tls(), Some(-8), "{mode}");
         assert!(readelf_functions(&stripped).len() < 20, "{mode}: it is stripped");
         let (mut checked, mut in_registers) = (0, 0);
-        // C code that cgo linked in has no place in Go's table.
+        // C code that cgo linked in is not in Go's table.
         let packages = ["main.", "fmt.", "os.", "net/http.", "strconv.", "runtime."];
         let of_go = |name: &str| packages.iter().any(|package| name.starts_with(package));
         for symbol in
@@ -259,7 +259,7 @@ fn stripped_go_programs_keep_their_functions() {
         let run = bare.select(&"main.(*T).Run".parse().expect("pattern"), "x").expect("method");
         assert_eq!(run.len(), 1, "{mode}: a name before it is a glob");
         let function = bare.function(run[0].function);
-        // `Run` recovers: it is resumed at its call of deferreturn, which nothing branches to.
+        // `Run` recovers: it is resumed at its call of deferreturn, to which no branch leads.
         let text = common::run(
             "objdump",
             &[

@@ -1,4 +1,4 @@
-//! Probe specifications, selection, demangling, markers and branch targets.
+//! Probe specifications, selection, demangling, USDT probes and branch targets.
 
 mod common;
 
@@ -171,7 +171,7 @@ fn demangled_as_cxxfilt_does() {
             .iter()
             .filter(|f| image.names(f).next().is_some_and(|n| n.raw.starts_with("_Z")));
         let ours = ours.map(|f| image.display_name(f, ""));
-        // `Ss` is spelt out by one and not by the other.
+        // One of the two writes `Ss` out in full.
         let string = "std::basic_string<char,std::char_traits<char>,std::allocator<char>>";
         let plain = |text: &str| {
             text.replace(' ', "").replace(string, "std::string").replace("basic_string(", "string(")

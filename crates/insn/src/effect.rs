@@ -1,14 +1,15 @@
-//! What an access does to memory, as the twins tell it of an instruction and registers.
+//! What an access does to memory; both processors' `store` describe an instruction with these types.
 //!
-//! In: operands. Out: values. Invariant: INSN-4 what names an address or a value is what the processor does; in doubt there is
-//! none. Does not: decode, know what memory held.
+//! In: operands. Out: values. Invariant: INSN-4 an address or a value in an answer is what the processor
+//! uses; in doubt there is none.
+//! Does not: decode, know what memory contained.
 
 /// The lowest `size` bytes.
 pub(crate) const fn low(value: u64, size: usize) -> u64 {
     if size >= 8 { value } else { value & ((1 << (8 * size)) - 1) }
 }
 
-/// What a read-modify-write does to the old value, with its operand.
+/// What a read-modify-write makes of the old value, with its operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// `add`, `inc`; also `sub` and `dec`, with the operand negated.
@@ -43,7 +44,7 @@ pub enum Op {
     Swap {
         /// The old value.
         expected: u64,
-        /// What comes in its place.
+        /// The value stored in its place.
         new: u64,
     },
 }
@@ -78,25 +79,25 @@ impl Op {
     }
 }
 
-/// What was written.
+/// What an access wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stored {
     /// Nothing: a load.
     Nothing,
-    /// This value, of at most 8 bytes; what was there before is told too where the registers know it.
+    /// This value, of at most 8 bytes. The value before is included if the registers show it.
     Value {
-        /// What is there now.
+        /// The value after the access.
         new: u64,
-        /// What was there.
+        /// The value before.
         old: Option<u64>,
     },
-    /// What this makes of the old value.
+    /// The result of this operation on the old value.
     Changed(Op),
-    /// The element, again and again, over all bytes of the range: `rep stos`.
+    /// The element, repeated over all bytes of the range: `rep stos`.
     Fill(u64),
-    /// Registers do not tell; perhaps what was there before (`xchg`, `xadd`).
+    /// The registers do not show the new value; perhaps they show the value before (`xchg`, `xadd`).
     Unknown {
-        /// What was there.
+        /// The value before.
         old: Option<u64>,
     },
 }
@@ -104,12 +105,13 @@ pub enum Stored {
 /// One access to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effect {
-    /// First byte; `None` when its segment's base is unknown (thread-local data).
+    /// Address of the first byte; `None` when its segment's base is unknown (thread-local data).
     pub at: Option<u64>,
-    /// Bytes. For a repeated instruction, as many as may have been accessed since the last trap could come.
+    /// Length in bytes. For a repeated instruction, as many as may have been accessed since the last possible
+    /// trap.
     pub len: u32,
-    /// Bytes of one element.
+    /// Length of one element in bytes.
     pub size: u8,
-    /// What was written.
+    /// What the access wrote.
     pub stored: Stored,
 }

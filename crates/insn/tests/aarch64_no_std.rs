@@ -1,4 +1,4 @@
-//! The modules of A64 as a crate without `std` and without an allocator: that this builds is the test.
+//! The modules of A64 as a crate without `std` and without an allocator; the test is that this builds.
 
 #![no_std]
 

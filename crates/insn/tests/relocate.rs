@@ -1,4 +1,4 @@
-//! Hand-written windows, displaced.
+//! Hand-written windows, relocated.
 
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use trapline_insn::x86_64::{
@@ -24,7 +24,7 @@ fn refused_at(bytes: &[u8], to: u64, options: Options) -> Immovable {
     }
 }
 
-/// The copies' instructions.
+/// Instructions of the copy.
 fn copies(relocated: &Relocated) -> Vec<Insn> {
     sweep(&relocated.bytes, TO).collect()
 }
@@ -171,7 +171,7 @@ proptest! {
         let to = from.wrapping_add_signed(i64::from(by));
         let insns: Vec<Insn> = sweep(&bytes, from).collect();
         prop_assert_eq!(insns.iter().map(|i| usize::from(i.len)).sum::<usize>(), bytes.len());
-        // The longest prefix that can be moved, so that most cases reach the emitter.
+        // The longest prefix that can be relocated, so that most cases reach the emitter.
         for n in (1..=insns.len().min(12)).rev() {
             let len: usize = insns[..n].iter().map(|i| usize::from(i.len)).sum();
             if let Ok(moved) = relocate_with(&insns[..n], &bytes[..len], to, Options { shadow_stack }) {

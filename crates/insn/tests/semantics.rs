@@ -1,12 +1,14 @@
-//! Displaced windows do what the originals do: both are run here, on the processor, from the same random state.
+//! Relocated windows do what the originals do: both run here, on the processor, from the same random state.
 //!
-//! A private copy of libc's image is mapped executable. A run starts by `int3`: the SIGTRAP handler puts the random
-//! registers into the signal frame and the window's address into rip. It ends by the next signal: `int3` stands
-//! behind the window and at every place where a branch in it may lead; a fault ends it too and must then be the same
-//! fault. Compared: where control is, 16 registers, status flags, xmm registers, stack and scratch memory.
+//! A private copy of libc's image is mapped executable. A run begins with `int3`: the SIGTRAP handler puts
+//! the random registers into the signal frame and the window's address into rip. It ends with the next
+//! signal: there is an `int3` behind the window and at every address that a branch in it may lead to. A fault
+//! ends the run too; then both must have the same fault. Compared: the address at the end, 16 registers,
+//! status flags, xmm registers, stack and scratch memory.
 //!
-//! Left out, by `admissible`: what writes memory through registers that the harness does not choose, and what is
-//! not a function of the state that it sets up (clocks, random numbers, the kernel, FPU instruction pointers).
+//! `admissible` leaves out windows that write memory through registers that the harness does not choose. It
+//! also leaves out those that depend on more than the state that it sets up (clocks, random numbers, the
+//! kernel, FPU instruction pointers).
 
 mod machine;
 
@@ -17,9 +19,9 @@ use machine::{Image, Machine, Outcome, Rng, State};
 use std::collections::BTreeMap;
 use trapline_insn::x86_64::{Flow, Gpr, Insn, Relocated, relocate, sweep};
 
-/// States tried per window.
+/// Number of states tried for each window.
 const STATES: usize = 3;
-/// Places near libc's entries to take windows from: entries, and behind them.
+/// Maximum number of windows for each of libc's functions: the first at its entry, the others behind that.
 const PER_FUNCTION: usize = 6;
 
 #[test]
@@ -116,7 +118,7 @@ const fn name_of(flow: Flow) -> &'static str {
     }
 }
 
-/// The shortest run of whole instructions of five bytes or more, ended early by what cannot have a successor.
+/// The shortest sequence of whole instructions with at least five bytes; `None` if there are too few.
 fn window_of_five(insns: &[Insn]) -> Option<&[Insn]> {
     let first = insns.first()?;
     let count = 1 + insns.iter().position(|insn| insn.end() - first.addr >= 5)?;
@@ -183,7 +185,7 @@ fn compare(
     tally.faulted += usize::from(old.signal != libc::SIGTRAP);
 }
 
-/// An address in the copy as the one in the window that it stands for; others as they are.
+/// Translates an address in the copy to the matching one in the window; other addresses stay as they are.
 fn place_in_window(rip: u64, window: &[Insn], copy: &Relocated, arena: u64) -> u64 {
     let Some(at) = rip.checked_sub(arena).filter(|&at| at <= copy.bytes.len() as u64) else { return rip };
     if at == copy.bytes.len() as u64 {
@@ -193,12 +195,12 @@ fn place_in_window(rip: u64, window: &[Insn], copy: &Relocated, arena: u64) -> u
     window[0].addr + u64::from(old.map_or(0, |(old, _)| *old))
 }
 
-/// What a window demands of the state that it is run from.
+/// What a window requires of the state that it is run from.
 #[derive(Default)]
 struct Needs {
     /// Registers that must point into the scratch memory.
     pointers: Vec<Register>,
-    /// `rcx` counts something.
+    /// Whether `rcx` is a count of repetitions, which must be small.
     short_count: bool,
 }
 
@@ -215,7 +217,8 @@ impl Needs {
     }
 }
 
-/// What the window needs, if it can be run at all without harm to this process.
+/// What the window requires; `None` if running it could harm this process, or if its result depends on more
+/// than the state.
 fn admissible(bytes: &[u8], window: &[Insn], machine: &Machine) -> Option<Needs> {
     let mut needs = Needs::default();
     let mut written: Vec<Register> = Vec::new();

@@ -71,7 +71,7 @@ address!(
     FileOffset
 );
 
-/// A file's identity. `dev` is as `stat` gives it (`makedev(major, minor)`).
+/// A file's identity. `dev` is the value that `stat` reports (`makedev(major, minor)`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FileId {
     /// Device.
@@ -80,17 +80,17 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// Where a module was loaded: `RemoteAddr = Svma + bias`, wrapping.
+/// Load bias of a module: `RemoteAddr = Svma + bias`, wrapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Bias(pub u64);
 
 impl Bias {
-    /// The live address of a stated one.
+    /// The live address of an address in the ELF file.
     #[must_use]
     pub const fn live(self, svma: Svma) -> RemoteAddr {
         RemoteAddr(svma.0.wrapping_add(self.0))
     }
-    /// The stated address of a live one.
+    /// The address in the ELF file of a live address.
     #[must_use]
     pub const fn stated(self, addr: RemoteAddr) -> Svma {
         Svma(addr.0.wrapping_sub(self.0))

@@ -1,18 +1,20 @@
 //! The control block: the first pages of a segment's shared memory.
 //!
-//! A *segment* is one memfd made for one batch of patches in one process. It holds, in this order: control block,
-//! journal, guard table, list of regions, counters (the *near* part, which every module maps within reach of its code); then, page-aligned, latency
-//! areas, counters by thread, tables of values, rings (the *far* part, mapped once, anywhere); then the code regions. Forked children inherit it.
-//! The generated code knows only absolute or rip-relative addresses; the offsets below are for the tracer, and for a
-//! later tracer that cleans up.
+//! A *segment* is one memfd made for one batch of patches in one process. It holds, in this order: control
+//! block, journal, guard table, list of regions, counters (the *near* part, which every module maps within
+//! reach of its code). Then, page-aligned, come latency areas, counters by thread, tables of values, rings
+//! (the *far* part, mapped once, anywhere); then the code regions. Forked children inherit it. The generated
+//! code knows only absolute or rip-relative addresses; the offsets below are for the tracer, and for a later
+//! tracer that cleans up.
 
 /// First word of a segment: "TRAPLINE" in little-endian ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRAPLINE");
-/// Version of everything declared in this crate. Another version is never written to, only named in an error.
+/// Version of everything declared in this crate. A segment of another version is never written to, only named
+/// in an error.
 pub const VERSION: u64 = 4;
-/// Name of the memfd, as it shows in /proc/PID/maps: `/memfd:trapline (deleted)`.
+/// Name of the memfd, as /proc/PID/maps shows it: `/memfd:trapline (deleted)`.
 pub const MEMFD_NAME: &str = "trapline";
-/// Bytes of the control block.
+/// Length of the control block in bytes.
 pub const CONTROL_LEN: u64 = 4096;
 
 /// Byte offsets of the control block's words.
@@ -23,7 +25,8 @@ pub mod at {
     /// One of [`super::State`].
     pub const STATE: u64 = 16;
     pub const TRACER_PID: u64 = 24;
-    /// Field 22 of the tracer's /proc/PID/stat, so that a reused PID is not taken for the tracer.
+    /// Field 22 of the tracer's /proc/PID/stat, so that another process with a reused PID is not mistaken for
+    /// the tracer.
     pub const TRACER_START: u64 = 32;
     /// Process that the segment was made for (forked children differ from it).
     pub const OWNER_PID: u64 = 40;
@@ -44,7 +47,8 @@ pub mod at {
     pub const STAMPS_LEN: u64 = 144;
     /// Address, in the target, of the next segment's control block; 0 at the end of the chain.
     pub const NEXT_SEGMENT: u64 = 152;
-    /// Dispositions that we replaced: 4 words each (handler, flags, restorer, mask), as rt_sigaction takes them.
+    /// Dispositions that we replaced: 4 words each (handler, flags, restorer, mask), as rt_sigaction takes
+    /// them.
     pub const OLD_SIGTRAP: u64 = 160;
     pub const OLD_SIGILL: u64 = 192;
     /// Our handler's address; 0 when none was installed.
@@ -56,42 +60,48 @@ pub mod at {
     /// Entries that found no stamp block free.
     pub const MISSED: u64 = 248;
     pub const REGION_COUNT: u64 = 256;
-    /// Byte offset of `REGION_COUNT` records of 4 words: address, length, memfd offset, kind (see [`super::RegionKind`]).
+    /// Byte offset of `REGION_COUNT` records of 4 words: address, length, memfd offset, kind (see
+    /// [`super::RegionKind`]).
     pub const REGIONS_OFF: u64 = 264;
-    /// Counters by thread (see [`crate::threads`]): byte offset, rows, counters; rows are 0 when there are none.
+    /// Counters by thread (see [`crate::threads`]): byte offset, number of rows, number of counters; no rows
+    /// means none.
     pub const THREADS_OFF: u64 = REGIONS_OFF + 8;
     pub const THREADS_ROWS: u64 = THREADS_OFF + 8;
     pub const THREADS_COUNTERS: u64 = THREADS_OFF + 16;
-    /// Slots of the process (see [`crate::slots`]), in the segment that brought them: code, private memory, how many; 0 in others.
+    /// Return trampolines of the process (see [`crate::slots`]), in the segment that contains them: address
+    /// of the code, of the private memory, number; 0 in other segments.
     pub const SLOTS_CODE: u64 = THREADS_OFF + 24;
     pub const SLOTS_TABLE: u64 = THREADS_OFF + 32;
     pub const SLOTS_COUNT: u64 = THREADS_OFF + 40;
-    /// First address of what the slots share, and the first behind it.
+    /// First address of the code that the trampolines share, and the first behind it.
     pub const SLOTS_SHARED: u64 = THREADS_OFF + 48;
     pub const SLOTS_SHARED_END: u64 = THREADS_OFF + 56;
-    /// Frame information of the slots, as unwinders are told it.
+    /// Frame information of the trampolines, as it is registered with unwinders.
     pub const UNWIND: u64 = THREADS_OFF + 64;
-    /// Bit 2n: unwinder n was perhaps told, and its memory must stay; bit 2n + 1: it was told, and nobody took it back.
+    /// Bit 2n: the information may be registered with unwinder n, so its memory must stay; bit 2n + 1: it is
+    /// registered, and not yet deregistered.
     pub const UNWIND_TOLD: u64 = THREADS_OFF + 72;
     /// Address of unwinder n's `__deregister_frame`, [`super::MAX_UNWINDERS`] words.
     pub const UNWIND_TAKE_BACK: u64 = THREADS_OFF + 80;
     /// As `OLD_SIGTRAP`.
     pub const OLD_SIGSEGV: u64 = UNWIND_TAKE_BACK + super::MAX_UNWINDERS * 8;
     pub const OLD_SIGBUS: u64 = OLD_SIGSEGV + 32;
-    /// Of each segment: the handler that serves faults of its code; 0 when none does.
+    /// In each segment: the handler that serves faults of its code; 0 when none does.
     pub const FAULT_HANDLER: u64 = OLD_SIGBUS + 32;
-    /// Tables of pages that texts may be loaded from (see [`crate::pages`]): byte offset, and how many; 0 when there are none.
+    /// Tables of pages that texts may be loaded from (see [`crate::pages`]): byte offset, and number of
+    /// tables; 0 when there are none.
     pub const PAGES_OFF: u64 = FAULT_HANDLER + 8;
     pub const PAGES_TABLES: u64 = FAULT_HANDLER + 16;
-    /// Bits of [`super::fact`]: what threads are about to change, and wait for patches that rely on it to be taken out.
+    /// Bits of [`super::fact`]: facts that threads are about to change. These threads wait until patches that
+    /// rely on them are removed.
     pub const ASKED: u64 = PAGES_TABLES + 8;
-    /// The same bits: nothing relies on these any more, so no thread waits.
+    /// The same bits: nothing relies on these facts any more, so no thread waits.
     pub const CLOSED: u64 = PAGES_TABLES + 16;
 }
 
 /// Facts that patches rely on and that the program may change (`patch`'s `hold`).
 pub mod fact {
-    /// No handler of the program's sees the address of a fault.
+    /// No handler of the program sees the address of a fault.
     pub const FAULTS: u64 = 1;
     /// No thread filters its system calls.
     pub const FILTER: u64 = 2;
@@ -99,17 +109,17 @@ pub mod fact {
     pub const CLOCK: u64 = 4;
 }
 
-/// At most this many unwinders are told.
+/// Maximum number of unwinders that get frame information.
 pub const MAX_UNWINDERS: u64 = 2;
 
 const _: () = assert!(at::CLOSED + 8 <= CONTROL_LEN);
 
-/// At most this many region records: more is a broken block.
+/// Maximum number of region records; a block with more is broken.
 pub const MAX_REGIONS: u64 = 1 << 15;
-/// Bytes of a region record.
+/// Length of a region record in bytes.
 pub const REGION_LEN: u64 = 32;
 
-/// What a segment's tracer was doing. Written before the step it names begins.
+/// What the segment's tracer was doing. Written before the step that it names begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum State {
@@ -117,14 +127,14 @@ pub enum State {
     Building = 1,
     /// Patches are being published or are in place.
     Armed = 2,
-    /// Patches are being taken out.
+    /// Patches are being removed.
     Removing = 3,
     /// Original bytes and dispositions are back; code stays mapped for threads that may still be in it.
     Removed = 4,
 }
 
 impl State {
-    /// The state that a word names, if any.
+    /// The state in a word; `None` if there is no such state.
     #[must_use]
     pub const fn from_word(word: u64) -> Option<Self> {
         match word {
@@ -147,6 +157,6 @@ pub enum RegionKind {
     Data = 2,
     /// RW, private anonymous: entry stamps.
     Stamps = 3,
-    /// RW, private anonymous: entries of slots.
+    /// RW, private anonymous: entries of return trampolines.
     Slots = 4,
 }

@@ -1,13 +1,14 @@
-//! Log-linear buckets: 16 to an octave, so that a percentile is off by at most 1/16.
+//! Log-linear histogram buckets: 16 per octave, so that a percentile is off by at most 1/16.
 //!
-//! Values below 16 have a bucket each. Above, a value with its highest bit at `e` falls into octave `e`, sub-bucket =
-//! the four bits after the highest. The generated code computes the same index with `bsr` and shifts.
+//! Values below 16 have a bucket each. Above, a value with its highest bit at `e` is in octave `e`, and its
+//! sub-bucket is the four bits after the highest. The generated code computes the same index with `bsr` and
+//! shifts.
 
 /// log2 of the sub-buckets per octave.
 pub const SUB_BITS: u32 = 4;
 /// Sub-buckets per octave.
 pub const SUB: u64 = 1 << SUB_BITS;
-/// Highest octave kept; larger values are put into its last bucket (2^47 ticks are over half a day).
+/// Highest octave kept; larger values are in its last bucket (2^47 ticks are over half a day).
 pub const MAX_EXP: u32 = 47;
 /// Number of buckets.
 pub const BUCKETS: usize = ((MAX_EXP - SUB_BITS + 2) as usize) * SUB as usize;

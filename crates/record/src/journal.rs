@@ -1,14 +1,15 @@
-//! The journal: what was written where, so that anyone can undo it later.
+//! The journal: what was written where, so that any tracer can undo it later.
 //!
-//! An entry is written in full, and the count raised, before the first byte of its site changes (SAFE-3). Entries are
-//! never reused. Restoring compares the live bytes with `new` first and leaves the site alone when they differ (SAFE-4).
+//! An entry is written in full, and the count raised, before the first byte of its site changes (SAFE-3).
+//! Entries are never reused. Restoring compares the live bytes with `new` first and leaves the site alone
+//! when they differ (SAFE-4).
 
 use crate::addr::RemoteAddr;
 use crate::view::View;
 
-/// Longest patch: an 8-byte word that holds a 5-byte jump, or an island.
+/// Maximum length of a patch in bytes: an 8-byte word that holds a 5-byte jump, or an island.
 pub const MAX_PATCH: usize = 8;
-/// Bytes of an entry.
+/// Length of an entry in bytes.
 pub const ENTRY_LEN: u64 = 32;
 
 /// One changed place.
@@ -16,19 +17,20 @@ pub const ENTRY_LEN: u64 = 32;
 pub struct Entry {
     /// First changed byte.
     pub addr: RemoteAddr,
-    /// How many bytes changed, 1 to 8.
+    /// Number of bytes that changed, 1 to 8.
     pub len: u8,
-    /// What kind of change.
+    /// Kind of the change.
     pub kind: Kind,
-    /// Bit n: an instruction that may run starts at byte n, which is not the first; `new` has a trapping opcode there.
+    /// Bit n: an instruction that may run starts at byte n, which is not the first; `new` has a trapping
+    /// opcode there.
     pub starts: u8,
-    /// Bytes before; the first `len` count.
+    /// Bytes before the change; only the first `len` count.
     pub old: [u8; MAX_PATCH],
-    /// Bytes after.
+    /// Bytes after the change.
     pub new: [u8; MAX_PATCH],
 }
 
-/// What kind of change an entry undoes. Removal takes entries before exits, and islands last.
+/// Kind of the change that an entry undoes. Removal takes entries before exits, and islands last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -55,12 +57,12 @@ impl<'a> Journal<'a> {
     pub const fn new(view: View<'a>, off: u64) -> Self {
         Self { view, off }
     }
-    /// Byte offset in the segment of entry `index`; `None` when no memory reaches that far.
+    /// Byte offset in the segment of entry `index`; `None` if it is beyond all memory.
     fn at(&self, index: u64) -> Option<u64> {
         let at = self.off.checked_add(index.checked_mul(ENTRY_LEN)?)?;
         at.checked_add(ENTRY_LEN).map(|_| at)
     }
-    /// Writes entry `index`; false when it lies out of view.
+    /// Writes entry `index`; false if it is outside the view.
     pub fn put(&self, index: u64, entry: &Entry) -> bool {
         let Some(at) = self.at(index) else { return false };
         self.view.set(at, entry.addr.0)
@@ -68,7 +70,7 @@ impl<'a> Journal<'a> {
             && self.view.set(at + 16, u64::from_le_bytes(entry.old))
             && self.view.set(at + 24, u64::from_le_bytes(entry.new))
     }
-    /// Reads entry `index`; `None` when its bytes make no sense.
+    /// Reads entry `index`; `None` if its bytes are no valid entry.
     #[must_use]
     pub fn get(&self, index: u64) -> Option<Entry> {
         let at = self.at(index)?;
@@ -125,7 +127,7 @@ mod tests {
 
     #[test]
     fn an_offset_or_index_beyond_all_memory_is_no_entry() {
-        // Such words make an entry wherever an address wraps around to.
+        // These words are a valid entry wherever an address that wraps around leads to.
         let words = [const { AtomicU64::new(0x0105) }; 16];
         for (off, index) in
             [(0, 1 << 59), (u64::MAX - 7, 0), (u64::MAX - 31, 1), (0, u64::MAX), (u64::MAX, u64::MAX)]

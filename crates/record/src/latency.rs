@@ -1,18 +1,19 @@
 //! Latency areas: what exit stubs write for each timed function, per line as for counters.
 //!
-//! Function `f` on line `l` has a block at `LATENCY_OFF + (f·lines + l)·STRIDE`. All times are TSC ticks. Every word
-//! is written by its own rseq commit (or `lock add`), so each is exact; two words may disagree by calls in progress.
+//! Function `f` on line `l` has a block at `LATENCY_OFF + (f·lines + l)·STRIDE`. All times are TSC ticks.
+//! Every word is written by its own rseq commit (or `lock add`), so each is exact; two words may differ by
+//! calls in progress.
 //!
-//! Stamps are private memory of the target, so that a forked child has its own. They are blocks of
-//! [`STAMP_BLOCK`] bytes, one for each stack page in use: slot `(sp & 0xfff)/8` = {tsc, function index + 1}. The tag
-//! table (one word per block: key of the page, 0 = free) comes first. A block is claimed once by `lock cmpxchg` and then
-//! written with plain stores by whoever runs on that stack page.
+//! Entry stamps are private memory of the target, so that a forked child has its own. They are in blocks of
+//! [`STAMP_BLOCK`] bytes, one for each stack page in use: stamp cell `(sp & 0xfff)/8` = {tsc, function
+//! index + 1}. The tag table (one word per block: key of the page, 0 = free) comes first. A block is claimed
+//! once by `lock cmpxchg`. Then any thread that runs on that stack page writes to it with plain stores.
 
 use crate::hist;
 
 /// Byte offsets in a function's block.
 pub mod at {
-    /// Calls that ended at a `ret` or `ret n` (those that ended at a tail jump are counted apart).
+    /// Calls that ended at a `ret` or `ret n` (those that ended at a tail jump are counted separately).
     pub const RETURNS: u64 = 0;
     /// Calls that ended by jumping into another function.
     pub const TAIL_EXITS: u64 = 8;
@@ -28,32 +29,33 @@ pub mod at {
     pub const MIN_NOT: u64 = 48;
     /// Largest duration.
     pub const MAX: u64 = 56;
-    /// `hist::BUCKETS` words.
+    /// Histogram: `hist::BUCKETS` words.
     pub const BUCKETS: u64 = 64;
 }
 
-/// Bytes of a function's block on one line; whole cache lines.
+/// Length of a function's block on one line, in bytes; whole cache lines.
 pub const STRIDE: u64 = (at::BUCKETS + hist::BUCKETS as u64 * 8).next_multiple_of(64);
 
-/// Stamp blocks per process at most; a power of two.
+/// Maximum number of stamp blocks per process; a power of two.
 pub const STAMP_BLOCKS: u64 = 8192;
-/// Bytes of one stamp block: 512 slots of 16.
+/// Length of a stamp block in bytes: 512 cells of 16.
 pub const STAMP_BLOCK: u64 = 512 * 16;
-/// Blocks looked at before an entry counts as missed.
+/// Number of blocks that are tried before an entry counts as missed.
 pub const STAMP_PROBES: u64 = 8;
-/// Bytes of the tag table.
+/// Length of the tag table in bytes.
 pub const STAMP_TAGS_LEN: u64 = STAMP_BLOCKS * 8;
-/// Bytes of the whole stamp memory: tags, then blocks.
+/// Length of the whole stamp memory in bytes: tags, then blocks.
 pub const STAMPS_LEN: u64 = STAMP_TAGS_LEN + STAMP_BLOCKS * STAMP_BLOCK;
 
-/// Blocks of larger slots take no more than this; only what is written takes memory.
+/// Maximum length of all blocks, for larger cells; only blocks that are written take memory.
 pub const MAX_BLOCKS_LEN: u64 = 1 << 30;
 
-/// How large slots are. Those of stamps have 16 bytes; where a call's entry leaves its record until it returns
-/// (`plan::x86_64::stub::stage`), as many as a record has. Their place goes by the same rule: a block of 512 to each stack page.
+/// Size of stamp cells. A stamp's cell has 16 bytes. If a call's entry leaves its record in a cell until the
+/// call returns (`plan::x86_64::stub::stage`), the cell is as long as a record. Their place is found by the
+/// same rule: a block of 512 cells for each stack page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamps {
-    /// Bytes of a slot, as a power of two: from 4 to 12.
+    /// Length of a cell in bytes, as a power of two: from 4 to 12.
     slot_bits: u8,
 }
 
@@ -64,7 +66,7 @@ impl Default for Stamps {
 }
 
 impl Stamps {
-    /// Slots of that many bytes, rounded up to a power of two within the limits.
+    /// Cells of that many bytes, rounded up to a power of two within the limits.
     #[must_use]
     pub const fn of(bytes: u32) -> Self {
         let bits = bytes.saturating_sub(1).checked_ilog2();
@@ -82,34 +84,34 @@ impl Stamps {
             },
         }
     }
-    /// Bytes of a slot, as a power of two.
+    /// Length of a cell in bytes, as a power of two.
     #[must_use]
     pub const fn slot_bits(self) -> u8 {
         self.slot_bits
     }
-    /// Bytes of a block, as a power of two: 512 slots.
+    /// Length of a block in bytes, as a power of two: 512 cells.
     #[must_use]
     pub const fn block_bits(self) -> u8 {
         9 + self.slot_bits
     }
-    /// Blocks, as a power of two.
+    /// Number of blocks, as a power of two.
     #[must_use]
     pub const fn count_bits(self) -> u8 {
         let (most, fit) = (STAMP_BLOCKS.trailing_zeros() as u8, MAX_BLOCKS_LEN.trailing_zeros() as u8);
         let fit = fit - self.block_bits();
         if fit < most { fit } else { most }
     }
-    /// Bytes of the tag table, where blocks begin.
+    /// Length of the tag table in bytes; blocks begin behind it.
     #[must_use]
     pub const fn tags_len(self) -> u64 {
         8 << self.count_bits()
     }
-    /// Bytes of it all.
+    /// Length of the whole stamp memory in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.tags_len() + (1 << (self.count_bits() + self.block_bits()))
     }
-    /// Whether stamp memory of any kind has this length.
+    /// Whether stamp memory with cells of any size has this length.
     #[must_use]
     pub const fn is_len(len: u64) -> bool {
         let mut bits = 4;

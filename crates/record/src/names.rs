@@ -1,57 +1,65 @@
-//! Threads that are called otherwise than filters ask: generated code passes their hits over (`trace --comm`).
+//! The pass-over table: threads whose names a filter excludes, so that generated code passes over their hits
+//! (`trace --comm`).
 //!
-//! In: numbers of threads, as they see themselves. Out: where the table lies, and its words. What a thread is called is in no memory of the
-//! program, and asking the kernel at each hit costs more than recording the hit. So the reader, which learns names anyhow, notes here
-//! which threads it would leave out. A thread's place goes by the lowest bits of its number; the word there is the number + 1, or 0.
-//! Invariant: NAM-1 a word names a thread of which the reader knew, at its last round, that no filter asks for its name. A thread that has no
-//! word may match or be unknown: its hits are recorded, and the reader decides. Does not: learn names.
+//! In: numbers of threads, as they see themselves. Out: the table's place and its words. A thread's name is
+//! in no memory of the program, and asking the kernel at each hit costs more than recording the hit. So the
+//! reader, which reads names anyway, notes here which threads it would exclude. A thread's place depends on
+//! the lowest bits of its number; the word there is the number + 1, or 0. Invariant: NAM-1 a word names a
+//! thread whose name no filter accepts, as far as the reader knew at its last round. A thread without a word
+//! may match or be unknown: its hits are recorded, and the reader decides.
+//! Does not: read names.
 //!
 //! # Protocol
 //!
-//! Only the reader writes; the target compares one word with its own number + 1, and rejects the hit if they are the same. In each round, and in this order:
+//! Only the reader writes. The target compares one word with its own number + 1, and rejects the hit if they
+//! are equal. In each round, in this order:
 //!
-//! N1 What the kernel tells of threads is read (PERF_RECORD_COMM, FORK, EXIT): the word of each that is named is taken back, and its name is
-//!    looked up again.
-//! N2 Records are taken of the rings; of threads that are new in them the name is read from /proc.
-//! N3 Of those in N2, and right behind an attach of all that there are: who is called otherwise gets his place, unless it is another's.
+//! N1 Read what the kernel reports about threads (PERF_RECORD_COMM, FORK, EXIT): the word of each thread in
+//! it is cleared, and its name is looked up again.
+//! N2 Take records from the rings; if threads are new in them, read their names from /proc.
+//! N3 For the threads of N2, and for all threads right after an attach: a thread whose name is excluded gets
+//! its place, unless another thread has it.
 //!
 //! # Interleavings
 //!
-//! - *A thread is renamed before N1*: N2 reads the new name. *Between N1 and N3, or later*: the next round's N1 takes the word back. So hits under a new name are
-//!   passed over from the renaming until N1 behind it, and no longer. They are counted as rejected.
-//! - *It is renamed the other way*: its hits are recorded, and the reader rejects them, until N3.
-//! - *It ends, and its number is had again*: EXIT and FORK take the word back, long before numbers come round. A thread that was gone before N2 has no name
-//!   there, and gets no word.
-//! - *Records of one thread come from two CPUs' rings in any order*: all that they do is take words back, and the name is that of /proc.
-//! - *Records were lost*: all words are taken back.
-//! - *The kernel lets us read no such records*: N1 reads the names of all threads that have words, in each look (50 ms), and takes words
-//!   back of those that are gone or are called otherwise than then.
-//! - *Two threads share a place*: the second has none, and is decided by the reader.
-//! - *A forked child* has the table too, and a number of its own. In a PID namespace of its own it may have the number of one here, and be
-//!   taken for it, as it is where hits are split by thread.
-//! - *The tracer dies*: words stay. Nobody reads records either.
+//! - *A thread is renamed before N1*: N2 reads the new name. *Between N1 and N3, or later*: the next round's
+//!   N1 clears the word. So hits under a new name are passed over from the renaming until the N1 behind it,
+//!   and no longer. They are counted as rejected.
+//! - *It is renamed to a name that is excluded*: its hits are recorded, and the reader rejects them, until
+//!   N3.
+//! - *It ends, and its number is reused*: EXIT and FORK clear the word, long before numbers wrap round. A
+//!   thread that was gone before N2 has no name there, and gets no word.
+//! - *Records of one thread come from two CPUs' rings in any order*: all that they do is clear words, and the
+//!   name is that of /proc.
+//! - *Records were lost*: all words are cleared.
+//! - *The kernel lets us read no such records*: N1 reads the names of all threads that have words, in each
+//!   look (50 ms). It clears the words of threads that are gone or have another name than before.
+//! - *Two threads share a place*: the second has none, and the reader decides about it.
+//! - *A forked child* has the table too, and a number of its own. In a PID namespace of its own it may have
+//!   the number of a thread here, and be mistaken for it, as it is where hits are split by thread.
+//! - *The tracer dies*: words stay. But no records are read then, either.
 
 use crate::view::View;
 
-/// Places; a power of two. Numbers are given out one after the other, so few threads share one.
+/// Number of places; a power of two. Numbers are given out one after the other, so few threads share a place.
 pub const PLACES: u32 = 1 << 14;
 
-/// Where the table lies in a segment's data.
+/// The table in a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NameArea {
     /// Byte offset of the area in the segment; whole lines.
     pub off: u64,
-    /// [`PLACES`], or 0 when no filter asks what threads are called.
+    /// Number of places: [`PLACES`], or 0 when no filter depends on threads' names.
     pub places: u32,
 }
 
 impl NameArea {
-    /// Bytes of the area.
+    /// Length of the area in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.places as u64 * 8
     }
-    /// Whether no filter asks.
+    /// Whether no filter depends on threads' names.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.places == 0
@@ -59,14 +67,14 @@ impl NameArea {
     const fn word(&self, tid: u32) -> u64 {
         self.off + (tid % PLACES) as u64 * 8
     }
-    /// N3. False if the place is another's.
+    /// N3. False if another thread has the place.
     pub fn pass_over(&self, view: View<'_>, tid: u32) -> bool {
         let own = u64::from(tid) + 1;
         let there = view.get(self.word(tid));
         let free = !self.is_empty() && tid != 0 && (there == 0 || there == own);
         free && view.set(self.word(tid), own)
     }
-    /// N1, of one.
+    /// N1, for one thread: clears its word.
     pub fn take_back(&self, view: View<'_>, tid: u32) {
         if !self.is_empty() && view.get(self.word(tid)) == u64::from(tid) + 1 {
             view.set(self.word(tid), 0);

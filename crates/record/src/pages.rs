@@ -1,38 +1,41 @@
-//! Pages that the kernel has read for us: which addresses generated code may load from by itself.
+//! Page notes: pages that the kernel has read for us, so that generated code may load from them itself.
 //!
-//! In: nothing. Out: where each CPU's table lies, and its emptying by the reader. A table is a page: entries, found by a hash of the
-//! page's address, that hold the page's last address with the thread's number in the bits above (0: none); then one word that says whether
-//! there are any. An entry is a fact of a moment: the kernel has copied from that page in that thread, where a fault would be served. The page may be gone
-//! since, so whoever loads from it relies on that service too (`plan::x86_64::stub::text` has the protocol). Invariant: PAGE-1 an
-//! entry is stored whole, and says nothing of any page or thread but those that it names, so a table may be written to and emptied by anyone
-//! at any time. Does not: order anything.
+//! In: nothing. Out: the place of each CPU's table; the reader empties it here. A table is a page. It has
+//! entries, found by a hash of the page's address; an entry is the page's last address with the thread's
+//! number in the bits above (0: none). Then comes one word that says whether there are any. An entry is true
+//! of one moment: the kernel has copied from that page in that thread, where a fault would be served. The
+//! page may be gone since, so code that loads from it relies on that service too (`plan::x86_64::stub::text`
+//! has the protocol). Invariant: PAGE-1 an entry is stored whole, and says nothing about any other page or
+//! thread. So a table may be written to and emptied by any thread at any time.
+//! Does not: order anything.
 
 use crate::view::View;
 
-/// Entries of a table.
+/// Number of entries in a table.
 pub const ENTRIES: u64 = 256;
-/// Bits of an entry's number, the highest of the hash.
+/// Number of bits of an entry's index, the highest of the hash.
 pub const BITS: u8 = 8;
-/// Byte offset in a table of the word that says whether it holds entries.
+/// Byte offset in a table of the word that says whether it contains entries.
 pub const FILLED: u64 = ENTRIES * 8;
-/// Bytes from one CPU's table to the next, as a power of two.
+/// Distance from one CPU's table to the next in bytes, as a power of two.
 pub const STRIDE_BITS: u8 = 12;
 /// Bits of an address inside its page.
 pub const PAGE_MASK: u64 = 0xfff;
-/// Where a thread's number begins in an entry: above what programs have of the address space. Its lowest 17 bits fit.
+/// First bit of the thread's number in an entry: above the address space that programs have. The lowest 17
+/// bits of the number fit.
 pub const THREAD_SHIFT: u8 = 47;
 
-/// Where the tables lie in a segment's data.
+/// The tables in a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageArea {
     /// Byte offset of the area in the segment; whole pages.
     pub off: u64,
-    /// Tables: CPUs that may run the process. 0 when no text is copied.
+    /// Number of tables: CPUs that may run the process. 0 when no text is copied.
     pub tables: u32,
 }
 
 impl PageArea {
-    /// Bytes of the area.
+    /// Length of the area in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         (self.tables as u64) << STRIDE_BITS
@@ -42,8 +45,9 @@ impl PageArea {
     pub const fn is_empty(&self) -> bool {
         self.tables == 0
     }
-    /// Forgets all entries; each page is shown to the kernel again before it is loaded from. First the word is taken back, so that an entry
-    /// stored meanwhile is forgotten now or says again that it is there. Untouched tables stay so.
+    /// Forgets all entries, so that the kernel reads each page again before generated code loads from it.
+    /// First the word is cleared, so that an entry stored meanwhile is forgotten now or sets the word again.
+    /// Untouched tables stay so.
     pub fn forget(&self, view: View<'_>) {
         for table in (0..u64::from(self.tables)).map(|n| self.off + (n << STRIDE_BITS)) {
             if view.get(table + FILLED) != 0 {

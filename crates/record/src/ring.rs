@@ -1,86 +1,100 @@
 //! Rings of records: one for each CPU, written by the target, read and emptied by the tracer.
 //!
-//! A ring is two lines and then its slots. The first line is the CPU's own: `HEAD`, bytes ever written. The second is the
-//! reader's: `TAIL`, bytes ever taken. A record fills one slot, which never wraps, since a ring holds a power of two of them.
+//! A ring is two cache lines and then its slots. The first line is the CPU's own: `HEAD`, the number of bytes
+//! ever written. The second is the reader's: `TAIL`, the number of bytes ever taken. A record fills one slot,
+//! which never wraps, since a ring holds a power of two of them.
 //!
-//! Records with stacks differ in length: an entry's takes as many slots, one behind the other, as its word [`USED`] says, of at
-//! most [`RingArea::most`] bytes. It does not wrap either: behind the ring's last slot there is room for the rest of a record that began
-//! in the ring. What stands there takes the place of the bytes at the ring's begin that it would have filled: these are free again when
-//! it was taken, and not before, and so is the room. A writer does not know how long its record will be, and wants room for the longest.
+//! Records with stacks differ in length. An entry's record takes as many consecutive slots as its word
+//! [`USED`] says, of at most [`RingArea::most`] bytes. It does not wrap either: behind the ring's last slot
+//! there is room for the rest of a record that began in the ring. That rest stands for the bytes at the
+//! ring's beginning that it would have filled. Those bytes and the room become free when the record was
+//! taken, and not before. A writer does not know how long its record will be, and needs room for the longest.
 //!
 //! # A record is written (`plan::x86_64::stub::trace`)
 //!
-//! W1 read the CPU's number, `HEAD` and `TAIL`; without room for a record it is dropped, and counted. W2 fill the slots behind
-//! the head. W3 store `HEAD`, so many slots further. From W1 to W3 is one restartable sequence: a thread that is moved, interrupted or
-//! killed before W3 has published nothing, and what it left in the slot is written over. A signal handler that comes between
-//! writes its own record first. So `HEAD` counts whole records, in the order in which their CPU committed them.
+//! W1 read the CPU's number, `HEAD` and `TAIL`; without room for a record it is dropped, and counted. W2 fill
+//! the slots behind the head. W3 store `HEAD`, that many slots further. W1 to W3 are one restartable
+//! sequence: a thread that is moved, interrupted or killed before W3 has published nothing, and what it left
+//! in the slot is overwritten. A signal handler that comes between writes its own record first. So `HEAD`
+//! counts whole records, in the order in which their CPU committed them.
 //!
 //! # Records are taken
 //!
-//! T1 load `HEAD` (acquire: W2's stores come before W3's). T2 copy the slots. T3 store `TAIL` (release: the copies come before
-//! it). T2 and T3 may be done in parts, oldest slots first. The target never waits: it reads `TAIL`, and a slow reader costs records, not time. Interleavings: a writer between T1 and
-//! T2 writes slots that are not copied; between T2 and T3 it finds the slots still taken, and drops at most what a later `TAIL`
-//! would have let in; a reader that dies leaves a ring that fills. `record/tests/interleavings/ring.rs` tries them all, `long.rs` those of records of several slots.
+//! T1 load `HEAD` (acquire: W2's stores come before W3's). T2 copy the slots. T3 store `TAIL` (release: the
+//! copies come before it). T2 and T3 may be done in parts, oldest slots first. The target never waits: it
+//! reads `TAIL`, and a slow reader costs records, not time. Interleavings: a writer between T1 and T2 writes
+//! slots that are not copied. Between T2 and T3 it finds the slots still taken, and drops at most the records
+//! for which a later `TAIL` would have left room. If the reader dies, the ring fills.
+//! `record/tests/interleavings/ring.rs` tries all of these, `long.rs` those of records of several slots.
 //!
-//! The reader keeps its own tail, and looks at `HEAD` as at any input (REC-2): one that is no whole number of slots ahead, or
-//! further than the ring is long, is [`Broken`], and the ring is taken up again at its head. A record that says to be longer than what is
-//! ahead ends there.
+//! The reader keeps its own tail, and treats `HEAD` as input (REC-2). A head that is no whole number of slots
+//! ahead, or further ahead than the ring is long, is [`Broken`], and the reader starts again at that head. A
+//! record that claims to be longer than what is ahead ends there.
 //!
 //! # Without restartable sequences
 //!
-//! Where threads have no rseq areas (musl, Go without the C library, glibc before 2.35) nothing makes W1 to W3 one step, and a ring is
-//! locked instead. Bit 0 of `HEAD`, which a whole number of slots never has, says that a writer is in the ring ([`LOCKED`]). There
-//! are [`RingArea::shared`] rings: two for each CPU, and some behind the last.
+//! If threads have no rseq areas (musl, Go without the C library, glibc before 2.35), nothing makes W1 to W3
+//! one step, and a ring is locked instead. Bit 0 of `HEAD`, which is never set in a whole number of slots,
+//! says that a writer is in the ring ([`LOCKED`]). There are [`RingArea::shared`] rings: two for each CPU,
+//! and some behind the last.
 //!
-//! L1 by the CPU's number, a hint that may be wrong at once, find the first of [`TRIES`] rings; load `HEAD`, h: with bit 0 it is
-//! another's, and L1 goes on with the next ring. L2 load `TAIL`; without a free slot the record is dropped, and counted. L3
-//! compare-and-swap `HEAD` from h to h + 1; if it is no longer h, L1 with the next ring. L4 read the clock, fill the slot behind
-//! h. L5 store `HEAD`, h and one slot: one plain store publishes and unlocks. If no ring is to be had, the record is dropped, and
-//! counted. Nobody waits, and nobody tries longer than that.
+//! L1 find the first of [`TRIES`] rings by the CPU's number, a hint that may be wrong at once; load `HEAD`,
+//! h. With bit 0 set another writer has the ring, and L1 goes on with the next ring. L2 load `TAIL`; without
+//! a free slot the record is dropped, and counted. L3 compare-and-swap `HEAD` from h to h + 1; if it is no
+//! longer h, L1 with the next ring. L4 read the clock, fill the slot behind h. L5 store `HEAD`, h and one
+//! slot: one plain store publishes and unlocks. If no ring is available, the record is dropped, and counted.
+//! No thread waits, and none tries longer than that.
 //!
-//! - *Another writer between L1 and L3*: it has changed `HEAD`, which never comes back to what it was, and L3 fails. A reader between L2 and
-//!   L3 has moved `TAIL`: there is more room than L2 saw.
-//! - *Another writer, or a signal handler of the same thread, between L3 and L5*: finds the bit set and goes on to the next ring. So slot
-//!   and head are the holder's alone until L5, and each is one whole record.
-//! - *The holder is preempted, stopped or moved*: its ring is passed over for as long. Which CPU it runs on no longer matters.
-//! - *The reader at any time*: leaves bit 0 out of account, and sees no more than L5s; T1 to T3 are as above.
-//! - *The process is killed between L3 and L5*: nothing was published, and nobody is left to want the ring.
-//! - *The holder never comes back though others go on*: a forked child that shares the rings and is killed there, a signal handler that
-//!   leaves by longjmp or ends its thread. That ring is passed over from then on. The hit is neither written nor counted: the
-//!   instruction that was hit never ran. When TRIES rings in a row have gone that way, what would go there is dropped, and counted.
-//! - *A forked child* writes to the same rings as its parent, by the same steps. Only a signal handler can fork between L3 and L5: then
-//!   both come back as the holder, fill the same slot with the same hit, and store the same head. If others have written between these two
-//!   stores, `HEAD` goes back, which the reader finds and tells ([`Broken`]).
+//! - *Another writer between L1 and L3*: it has changed `HEAD`, which never returns to an earlier value, so
+//!   L3 fails. A reader between L2 and L3 has moved `TAIL`: there is more room than L2 saw.
+//! - *Another writer, or a signal handler of the same thread, between L3 and L5*: finds the bit set and goes
+//!   on to the next ring. So only the holder uses slot and head until L5, and each is one whole record.
+//! - *The holder is preempted, stopped or moved*: its ring is skipped for as long. Which CPU it runs on no
+//!   longer matters.
+//! - *The reader at any time*: ignores bit 0, and sees only the stores of L5; T1 to T3 are as above.
+//! - *The process is killed between L3 and L5*: nothing was published, and no thread is left to need the
+//!   ring.
+//! - *The holder never comes back though other threads go on*: a forked child that shares the rings and is
+//!   killed there, a signal handler that leaves by longjmp or ends its thread. That ring is skipped from then
+//!   on. The hit is neither written nor counted: the instruction that was hit never ran. When TRIES rings in
+//!   a row have been lost that way, records for them are dropped, and counted.
+//! - *A forked child* writes to the same rings as its parent, by the same steps. Only a signal handler can
+//!   fork between L3 and L5. Then both processes return as the holder, fill the same slot with the same hit,
+//!   and store the same head. If other threads have written between these two stores, `HEAD` goes back, which
+//!   the reader finds and reports ([`Broken`]).
 //!
-//! `record/tests/interleavings/locked.rs` tries the writers and the reader, with twins that lock by a load and a store, or publish first.
+//! `record/tests/interleavings/locked.rs` tries the writers and the reader, with twins that lock by a load
+//! and a store, or publish first.
 
 use crate::counters::LINE;
 use crate::stack::{FIRST, USED};
 use crate::view::View;
 
-/// Byte offset in a ring of the head: bytes ever written.
+/// Byte offset in a ring of the head: number of bytes ever written.
 pub const HEAD: u64 = 0;
-/// In a head: a writer without a restartable sequence is in the ring.
+/// Bit in a head: a writer without a restartable sequence is in the ring.
 pub const LOCKED: u64 = 1;
-/// Rings that such a writer tries.
+/// Number of rings that such a writer tries.
 pub const TRIES: u32 = 8;
-/// Byte offset in a ring of the tail: bytes ever taken.
+/// Byte offset in a ring of the tail: number of bytes ever taken.
 pub const TAIL: u64 = LINE;
 /// Byte offset in a ring of its first slot.
 pub const SLOTS: u64 = 2 * LINE;
-/// Words of a record before its values: probe and thread, time, stack pointer and kind.
+/// Number of words of a record before its values: probe and thread, time, stack pointer and kind.
 pub const FIRST_VALUE: u64 = 3;
-/// Bytes of the smallest slot.
+/// Length of the smallest slot in bytes.
 pub const LEAST_SLOT: u32 = LINE as u32;
-/// Most values of a record.
+/// Maximum number of values in a record.
 pub const MAX_VALUES: usize = 13;
-/// Word of a record at which its texts begin, behind six arguments; each is a word of the kernel's answer and then the bytes.
+/// Word of a record at which its texts begin, behind six arguments. Each text is a word with the kernel's
+/// result and then the bytes.
 pub const FIRST_TEXT: u64 = FIRST_VALUE + 6;
-/// Bytes of a text that a record holds.
+/// Maximum number of bytes of a text in a record.
 pub const TEXT_BYTES: usize = 64;
-/// Words of a text.
+/// Number of words of a text.
 pub const TEXT_WORDS: usize = 1 + TEXT_BYTES / 8;
-/// Word of an entry's record, behind so many integer arguments and texts, at which its floats begin, each in 64 bits.
+/// Word of an entry's record at which its floats begin, behind so many integer arguments and texts. Each
+/// float takes 64 bits.
 #[must_use]
 pub const fn first_float(arguments: usize, texts: usize) -> u64 {
     match texts {
@@ -89,23 +103,23 @@ pub const fn first_float(arguments: usize, texts: usize) -> u64 {
     }
 }
 
-/// Bits of the stack pointer's word that say what the record is.
+/// Bits of the stack pointer's word that contain the record's kind.
 pub const KIND_MASK: u64 = 7;
 
-/// What a record tells.
+/// What a record reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Kind {
     /// A function was entered; the values are its arguments.
     Entry = 0,
-    /// It returned; the value is what it returned.
+    /// The function returned; the value is what it returned.
     Return = 1,
-    /// It went on as another function (a tail call).
+    /// The function jumped to another function (a tail call).
     Tail = 2,
 }
 
 impl Kind {
-    /// The kind in a stack pointer's word, if any.
+    /// The kind in a stack pointer's word; `None` if there is no such kind.
     #[must_use]
     pub const fn from_word(word: u64) -> Option<Self> {
         match word & KIND_MASK {
@@ -117,25 +131,25 @@ impl Kind {
     }
 }
 
-/// One record, as read.
+/// One record, as it was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// What it tells.
+    /// What it reports.
     pub kind: Kind,
-    /// Whose hit it is.
+    /// Number of the probe that was hit.
     pub probe: u32,
-    /// The thread, by the number that the C library keeps; 0 when it keeps none.
+    /// The thread's number, as the C library keeps it; 0 when it keeps none.
     pub tid: u32,
     /// Time stamp counter.
     pub ticks: u64,
     /// The stack pointer at the function's entry, or at the instruction.
     pub sp: u64,
-    /// Arguments, or the value returned; how many are meant is the probe's business.
+    /// Arguments, or the value returned; the probe determines how many are meant.
     pub values: [u64; MAX_VALUES],
 }
 
 impl Record {
-    /// From the words of a slot with room for so many values; `None` if it names no kind.
+    /// The record in the words of a slot with room for so many values; `None` if its kind is unknown.
     pub fn read(room: usize, word: impl Fn(u64) -> u64) -> Option<Self> {
         let [who, ticks, place] = [0, 1, 2].map(&word);
         let mut values = [0; MAX_VALUES];
@@ -153,68 +167,71 @@ impl Record {
     }
 }
 
-/// A head that cannot be.
+/// A head that is impossible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken {
-    /// What it was.
+    /// The head.
     pub head: u64,
-    /// What had been taken.
+    /// Number of bytes that had been taken.
     pub tail: u64,
 }
 
-/// Where the rings lie in a segment's data.
+/// The rings in a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RingArea {
     /// Byte offset of the area in the segment; a multiple of 64.
     pub off: u64,
-    /// Rings: one for each CPU that may run the process, or [`Self::shared`]. 0 when nothing is recorded.
+    /// Number of rings: one for each CPU that may run the process, or [`Self::shared`]. 0 when nothing is
+    /// recorded.
     pub rings: u32,
-    /// Bytes of a slot; a power of two from [`LEAST_SLOT`] on.
+    /// Length of a slot in bytes; a power of two from [`LEAST_SLOT`] on.
     pub slot: u32,
-    /// Bytes that a record takes at most, whole slots: more than one only where entries' records hold stacks.
+    /// Maximum length of a record in bytes, whole slots. It is more than one slot only if entries' records
+    /// hold stacks.
     pub most: u32,
-    /// Bytes of a ring's slots; a power of two, from `most` on.
+    /// Length of a ring's slots in bytes; a power of two, at least `most`.
     pub bytes: u32,
 }
 
 impl RingArea {
-    /// Rings of a process without restartable sequences, for so many CPUs: that of CPU n is ring 2n, and it and the next are tried.
+    /// Number of rings of a process without restartable sequences, for so many CPUs. The ring of CPU n is 2n,
+    /// and that one and the following are tried.
     #[must_use]
     pub const fn shared(cpus: u32) -> u32 {
         cpus.saturating_mul(2).saturating_add(TRIES - 2)
     }
-    /// Bytes of a slot that holds that many values.
+    /// Length in bytes of a slot that holds that many values.
     #[must_use]
     pub const fn slot_for(values: usize) -> u32 {
         let bytes = (FIRST_VALUE as u32 + values as u32) * 8;
         if bytes <= LEAST_SLOT { LEAST_SLOT } else { bytes.next_power_of_two() }
     }
-    /// Bytes of a slot that holds six values and that many texts.
+    /// Length in bytes of a slot that holds six values and that many texts.
     #[must_use]
     pub const fn slot_for_texts(texts: usize) -> u32 {
         Self::slot_for(6 + texts * TEXT_WORDS)
     }
-    /// Bytes of a slot that holds so many integer arguments, texts and floats.
+    /// Length in bytes of a slot that holds so many integer arguments, texts and floats.
     #[must_use]
     pub const fn slot_with_floats(arguments: usize, texts: usize, floats: usize) -> u32 {
         Self::slot_for((first_float(arguments, texts) - FIRST_VALUE) as usize + floats)
     }
-    /// Bytes ahead from which on there is no room for a record.
+    /// Distance from tail to head in bytes from which on there is no room for a record.
     #[must_use]
     pub const fn full(&self) -> u32 {
         self.bytes.saturating_sub(self.most).saturating_add(self.slot)
     }
-    /// Values that fit into a record.
+    /// Number of values that fit into a record.
     #[must_use]
     pub const fn values(&self) -> usize {
         (self.most as usize / 8).saturating_sub(FIRST_VALUE as usize)
     }
-    /// Bytes from one ring to the next.
+    /// Distance from one ring to the next in bytes.
     #[must_use]
     pub const fn stride(&self) -> u64 {
         SLOTS + self.bytes as u64 + self.most.saturating_sub(self.slot) as u64
     }
-    /// Bytes of the area.
+    /// Length of the area in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.rings as u64 * self.stride()
@@ -224,16 +241,17 @@ impl RingArea {
     pub const fn is_empty(&self) -> bool {
         self.rings == 0
     }
-    /// Byte offset in the segment of a ring.
+    /// Byte offset of a ring in the segment.
     #[must_use]
     pub const fn ring(&self, ring: u32) -> u64 {
         self.off + ring as u64 * self.stride()
     }
-    /// Takes what is in a ring, oldest first, and says how many records that were. `tail` is the reader's own: 0 at first, and then
-    /// as this left it. Words that name no kind are passed over, a slot each.
+    /// Takes the records in a ring, oldest first, and returns their number. `tail` is the reader's own: 0 at
+    /// first, and then as this function left it. Slots with an unknown kind are skipped one by one.
     ///
     /// # Errors
-    /// [`Broken`], once for each time that the target scribbled over the head; the next call goes on at the head as it was.
+    /// [`Broken`], once for each time that the target overwrote the head; the next call goes on at the head
+    /// as it was.
     pub fn take(
         &self,
         view: View<'_>,
@@ -243,7 +261,8 @@ impl RingArea {
     ) -> Result<u64, Broken> {
         self.take_with_texts(view, ring, tail, |record, _| each(record))
     }
-    /// As [`Self::take`]; `each` may ask for the words of a record's texts, from [`FIRST_TEXT`] on, which are 0 behind its slot.
+    /// Like [`Self::take`]; `each` may read the words of a record's texts, from [`FIRST_TEXT`] on, which are
+    /// 0 behind its slot.
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -258,7 +277,7 @@ impl RingArea {
             each(record, &|n| word(FIRST_TEXT.saturating_add(n)))
         })
     }
-    /// As [`Self::take`]; `each` may ask for any word of a record, from 0 on; they are 0 behind its slots.
+    /// Like [`Self::take`]; `each` may read any word of a record, from 0 on; words behind its slots are 0.
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -289,7 +308,8 @@ impl RingArea {
         view.set(at + TAIL, *tail);
         Ok(taken)
     }
-    /// Bytes that a record takes, by its own account: whole slots, one at least, and never more than any may.
+    /// Length of a record in bytes, according to the record itself: whole slots, at least one, and never more
+    /// than the maximum.
     fn length(&self, record: &Record) -> u64 {
         let (slot, most) = (u64::from(self.slot), u64::from(self.most));
         if most <= slot || record.kind != Kind::Entry {
@@ -298,7 +318,7 @@ impl RingArea {
         let used = record.values[(USED - FIRST_VALUE) as usize].clamp(FIRST * 8, most);
         used.next_multiple_of(slot)
     }
-    /// T1: bytes of whole slots that can be taken.
+    /// T1: number of bytes of whole slots that can be taken.
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -314,11 +334,12 @@ impl RingArea {
         }
         Ok(ahead)
     }
-    /// T2 and T3 for as many whole slots as `into` has room for, which is no more than [`Self::ahead`] said: their bytes as they are.
+    /// T2 and T3 for as many whole slots as `into` has room for: copies their bytes. There must not be more
+    /// than [`Self::ahead`] returned.
     pub fn take_bytes(&self, view: View<'_>, ring: u32, tail: &mut u64, into: &mut [u8]) {
         let at = self.ring(ring);
         let slots = into.len() as u64 / u64::from(self.slot) * u64::from(self.slot);
-        // What lies behind the end of the ring goes on at its begin.
+        // Slots behind the end of the ring continue at its beginning.
         let first = slots.min(u64::from(self.bytes) - self.place(*tail));
         let (front, behind) = into.split_at_mut(first as usize);
         view.read_bytes(at + SLOTS + self.place(*tail), front);
@@ -326,7 +347,7 @@ impl RingArea {
         *tail = tail.wrapping_add(slots);
         view.set(at + TAIL, *tail);
     }
-    /// Where in a ring's slots that many bytes written lie.
+    /// Offset in a ring's slots, for so many bytes written.
     const fn place(&self, written: u64) -> u64 {
         written & (self.bytes as u64 - 1)
     }
@@ -437,10 +458,10 @@ mod tests {
         assert_eq!(seen, [[9 << 3, 31 << 3, 0, 0], [41 << 3, 63 << 3, 0, 0]]);
     }
 
-    /// Slots of a line, records of one to four, a ring of eight and the room behind it.
+    /// Slots of one cache line, records of one to four slots, a ring of eight and the room behind it.
     const LONG: RingArea = RingArea { off: 0, rings: 2, slot: 64, most: 256, bytes: 512 };
 
-    /// Writes a stack's record of so many words as a stub does; whether there was room.
+    /// Writes a stack's record of so many words as a stub does; returns whether there was room.
     fn stack(view: View<'_>, n: u64, words: u64) -> bool {
         let at = LONG.ring(1);
         let head = view.get(at + HEAD);
@@ -499,7 +520,7 @@ mod tests {
             };
             LONG.take_words(view, 1, &mut tail, each).unwrap();
             assert_eq!(first, Some(ends), "{used}");
-            // What is ahead ends before the record does.
+            // The taken bytes end before the record does.
             view.set(at + HEAD, tail + 64);
             let mut end = 0;
             let each =

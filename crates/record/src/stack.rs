@@ -1,7 +1,8 @@
-//! Stacks in records: what a hit's record holds behind its first words, where a stack was asked for.
+//! Stacks in records: what a hit's record holds behind its first words, if a stack was requested.
 //!
-//! In: the words of a record, as the target wrote them: hostile input. Out: [`Stack`]: return addresses that were found by frame
-//! pointers, or the top of the stack itself. Does not: walk, or unwind (`plan::x86_64::stub::stack` walks; its documentation has the
+//! In: the words of a record, as the target wrote them: hostile input. Out: [`Stack`]: return addresses that
+//! were found by frame pointers, or the top of the stack itself.
+//! Does not: walk, or unwind (`plan::x86_64::stub::stack` walks, and its documentation contains the
 //! protocol).
 //!
 //! ```text
@@ -13,7 +14,7 @@
 
 use crate::ring::{FIRST_VALUE, LEAST_SLOT, Record};
 
-/// Word that says how much of the record is used.
+/// Word with the number of bytes of the record that are used.
 pub const USED: u64 = FIRST_VALUE;
 /// Word of the frame pointer.
 pub const FRAME: u64 = FIRST_VALUE + 1;
@@ -21,26 +22,26 @@ pub const FRAME: u64 = FIRST_VALUE + 1;
 pub const END: u64 = FIRST_VALUE + 2;
 /// Word of the first return address.
 pub const FIRST: u64 = FIRST_VALUE + 3;
-/// Most return addresses of a record.
+/// Maximum number of return addresses in a record.
 pub const MAX_FRAMES: u8 = 122;
-/// Most bytes of a record.
+/// Maximum length of a record in bytes.
 pub const MAX_RECORD: u32 = 64 << 10;
 
 /// A record's stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stack {
-    /// Return addresses, or words of the stack.
+    /// Number of return addresses, or of words of the stack.
     pub words: u64,
     /// Frame pointer: where the walk ended, or as it was at the hit.
     pub frame: u64,
     /// End of what was known to be the thread's stack.
     pub end: u64,
-    /// Whether that is known: else it is the end of a page.
+    /// Whether the stack's end is known; if not, `end` is the end of a page.
     pub bounded: bool,
 }
 
 impl Stack {
-    /// From a record that has room for `room` words in all. No count leads out of it.
+    /// The stack in a record that has room for `room` words in all. No count leads outside of it.
     #[must_use]
     pub fn new(record: &Record, room: u64) -> Self {
         let word = |n: u64| record.values[(n - FIRST_VALUE) as usize];
@@ -48,7 +49,8 @@ impl Stack {
         let end = word(END);
         Self { words, frame: word(FRAME), end: end & !1, bounded: end & 1 == 0 }
     }
-    /// Whether a walk ended although the stack goes on: there was no room, or no more of it was known.
+    /// Whether a walk ended although the stack goes on, because there was no room, or no more of it was
+    /// known.
     #[must_use]
     pub const fn is_cut(&self, frames: u8) -> bool {
         let full = self.words >= frames as u64 && self.frame != 0;
@@ -56,13 +58,13 @@ impl Stack {
     }
 }
 
-/// Bytes of a record of so many return addresses.
+/// Length in bytes of a record with so many return addresses.
 #[must_use]
 pub const fn room_for_frames(frames: u8) -> u32 {
     room((FIRST as u32 + frames as u32) * 8)
 }
 
-/// Bytes of a record of the top of a stack of so many bytes; it may hold less, by a few words.
+/// Length in bytes of a record with the top of a stack of so many bytes; it may hold a few words less.
 #[must_use]
 pub const fn room_for_copy(bytes: u32) -> u32 {
     room(bytes)

@@ -1,4 +1,5 @@
-//! The atomic word of shared memory: the machine's, or that of a model which tries every interleaving (feature `loom_words`).
+//! The atomic word of shared memory: the processor's, or that of a model which tries every interleaving
+//! (feature `loom_words`).
 
 #[cfg(not(feature = "loom_words"))]
 pub use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,41 +1,53 @@
-//! Tallies: how often an expression had which value, a table for each probe on each CPU's line.
+//! Aggregations: how often an expression had which value, in a table for each probe on each CPU's line.
 //!
-//! A table is [`OVERFLOW`], hits for which no row was left; [`UNSEEN`], hits that had no value (a tail call has none to return yet); and
-//! then, from [`CELLS`] on, by its [`Shape`], cells that are words, found by index; or rows of two words, a key and its hits, found
-//! from the key's hash on, at most [`PROBES`] further.
+//! A table begins with [`OVERFLOW`], hits for which no row was left, and [`UNSEEN`], hits that had no value
+//! (a tail call has no return value yet). From [`CELLS`] on, its [`Shape`] decides: either cells that are
+//! words, found by index; or rows of two words, a key and its hits. A row is at most [`PROBES`] behind the
+//! one that the key's hash selects.
 //!
 //! # A hit is counted (`plan::x86_64::stub::tally`)
 //!
-//! One restartable sequence finds the CPU's table and the key's row, and commits by adding one to the row's hits. A row without hits
-//! is free, whatever its key. Who finds no row of its key takes the first free one: it stores the key, and then commits. Interleavings:
-//! a thread that is moved, interrupted or killed before the commit has stored a key in a row that is free as before, and
-//! nobody else can be between the two stores on that CPU without its sequence starting again; so a key with hits is
-//! never changed, and never stands in two rows. Threads without an rseq area count on the last line by `lock add`: cells exactly,
-//! hits with a key as overflow. Hits = all cells + overflow + unseen, to the hit.
+//! One restartable sequence finds the CPU's table and the key's row, and commits by adding one to the row's
+//! hits. A row without hits is free, whatever its key. If no row has the key, the thread takes the first free
+//! one: it stores the key, and then commits. Interleavings: a thread that is moved, interrupted or killed
+//! before the commit has stored a key in a row that is as free as before. No other thread can be between the
+//! two stores on that CPU without its sequence starting again. So a key with hits is never changed, and is
+//! never in two rows. Threads without an rseq area count on the last line by `lock add`: cells exactly, hits
+//! with a key as overflow. Hits = all cells + overflow + unseen, exactly.
 //!
-//! In a process without restartable sequences all lines are written by all threads, and chosen by whatever is cheap: cells by `lock add`,
-//! rows so. R1 load the row's hits: [`TAKING`], and it is another's for now: go on to the next row. R2 0: compare-and-swap 0 to
-//! TAKING; if it is no longer 0, R1 once more; then store the key, then store 1 for the hits. R3 else load the key: if it is ours,
-//! `lock add`; if not, the next row. Interleavings: a row's key is stored only under TAKING, and hits other than 0 never become 0, so
-//! what R3 compares stays; whoever looks under TAKING, also a signal handler of the same thread, passes on, and may take a second
-//! row for the same key, which the reader adds up; a thread that is killed under TAKING leaves a row that is no longer used, and whose
-//! hit never ran.
+//! In a process without restartable sequences all threads write to all lines, and a thread chooses one by
+//! whatever is cheap: cells by `lock add`, rows as follows. R1 load the row's hits: if they are [`TAKING`],
+//! another thread has the row for now: go on to the next row. R2 if they are 0: compare-and-swap 0 to TAKING;
+//! if they are no longer 0, R1 once more; then store the key, then store 1 for the hits. R3 else load the
+//! key: if it is ours, `lock add`; if not, the next row. Interleavings: a row's key is stored only under
+//! TAKING, and hits other than 0 never become 0, so what R3 compares stays. A thread that looks under TAKING,
+//! also a signal handler of the same thread, goes on, and may take a second row for the same key, which the
+//! reader adds up. A thread that is killed under TAKING leaves a row that is no longer used, and whose hit
+//! never ran.
 //!
 //! # Texts
 //!
-//! Rows of texts have a hash of the text for a key ([`text_key`]), and a place behind all rows for its bytes, [`TEXT_BYTES`] of them, zeros behind its
-//! end. Who takes a free row stores the bytes before its first hit is committed, by the same steps as the key: so the bytes of a row with hits never change,
-//! and are those of its key. A free row may have a key already and not its bytes, of a thread that began again between: they are stored whatever the key. Two texts of one hash would be one row; of 65,536 texts some two are so once in eight thousand million tables.
+//! Rows of texts have a hash of the text as key ([`text_key`]), and a place behind all rows for its bytes,
+//! [`TEXT_BYTES`] of them, with zeros behind its end. A thread that takes a free row stores the bytes before
+//! its first hit is committed, by the same steps as the key. So the bytes of a row with hits never change,
+//! and belong to its key. A free row may have a key already and not its bytes, from a thread that was
+//! restarted between the two; so they are stored whatever the key. Two texts with one hash would be one row;
+//! among 65,536 texts two have the same hash once in eight thousand million tables.
 //!
-//! # Owners
+//! # Group-by keys
 //!
-//! Where values or texts are told apart by thread, or by what calls say themselves, a row has four words: key, hits, whose it is (the thread's number, or any word of 64 bits), and one
-//! that is not used; a row is found by key and owner together. The owner is stored with the key, by the same steps, and before the first hit as that is; on a CPU
-//! both are in front of the commit, so a thread that is moved, interrupted or killed between them leaves a row that is free, whatever it says. Of values by a number the key is the value's
-//! (or its cell's), and the number is the owner; of numbers by a text, the text's hash is the key, as the row has its bytes, and the value (or cell) is the owner. So for one owner there
-//! are as many rows as values were seen of it, and what finds none among [`PROBES`] is overflow, of its probe alone.
+//! If values or texts are grouped, by thread or by a value of the call itself, a row has four words: key,
+//! hits, group-by key (*owner* in identifiers), and one that is not used. The group-by key is the thread's
+//! number, or any word of 64 bits. A row is found by key and group-by key together. The group-by key is
+//! stored with the key, by the same steps, and before the first hit as well. On a CPU both stores come before
+//! the commit, so a thread that is moved, interrupted or killed between them leaves a row that is free,
+//! whatever its content. For values grouped by a number, the key is the value (or its cell), and the number
+//! is the group-by key. For numbers grouped by a text, the text's hash is the key, since the row holds its
+//! bytes, and the value (or cell) is in the word of the group-by key. So there are as many rows for one group
+//! as it had values. A hit that finds no row among [`PROBES`] is overflow, of its probe alone.
 //!
-//! The reader takes all of it for hostile input (REC-2): it looks at every row once, and adds up what is there.
+//! The reader treats all of it as hostile input (REC-2): it looks at every row once, and adds up what is
+//! there.
 
 mod shape;
 
@@ -44,30 +56,31 @@ pub use shape::{Rows, Shape};
 use crate::counters::LINE;
 use crate::view::View;
 
-/// Byte offset in a table: hits for which no row was left.
+/// Byte offset in a table: number of hits for which no row was left.
 pub const OVERFLOW: u64 = 0;
-/// Byte offset in a table: hits without a value.
+/// Byte offset in a table: number of hits without a value.
 pub const UNSEEN: u64 = 8;
 /// Byte offset in a table of its cells or rows.
 pub const CELLS: u64 = 16;
-/// In place of a row's hits: a thread stores its key.
+/// Value in place of a row's hits while a thread stores its key.
 pub const TAKING: u64 = 1 << 63;
-/// Byte offset in a row of whose it is.
+/// Byte offset in a row of its group-by key.
 pub const OWNER: u64 = 16;
-/// Rows looked at for a key.
+/// Number of rows that are tried for a key.
 pub const PROBES: u32 = 16;
-/// Most cells.
+/// Maximum number of cells.
 pub const MAX_CELLS: u32 = 4096;
-/// Least and most bits of a row's number.
+/// Minimum and maximum number of bits of a row's number.
 pub const BITS: (u8, u8) = (4, 14);
-/// Cells of values by magnitude: below 0, 0, and one for each power of two.
+/// Number of cells of values by magnitude: below 0, 0, and one for each power of two.
 pub const LOG2_CELLS: u32 = 66;
-/// 2^64 over the golden ratio, odd: a key times this, its highest bits, is its first row (Knuth, TAOCP 6.4).
+/// 2^64 over the golden ratio, odd. The highest bits of a key times this are the number of its first row
+/// (Knuth, TAOCP 6.4).
 pub const PHI: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Bytes of a text that a row has.
+/// Maximum number of bytes of a text in a row.
 pub const TEXT_BYTES: usize = crate::ring::TEXT_BYTES;
-/// FNV-1a, 64 bits: where it begins, and what it multiplies by (Fowler, Noll, Vo: draft-eastlake-fnv).
+/// FNV-1a, 64 bits: initial value and multiplier (Fowler, Noll, Vo: draft-eastlake-fnv).
 pub const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x0000_0100_0000_01b3);
 
 /// The key of a text, up to a 0 or its end.
@@ -77,10 +90,11 @@ pub fn text_key(text: &[u8]) -> u64 {
     bytes.fold(FNV.0, |key, &byte| (key ^ u64::from(byte)).wrapping_mul(FNV.1))
 }
 
-/// Bytes that an area takes at most, unless its rows cannot be fewer. Only what is counted in takes memory.
+/// Maximum length of an area in bytes, unless its rows cannot be fewer. Only tables that are counted in take
+/// memory.
 pub const MAX_LEN: u64 = 256 << 20;
 
-/// Bits as the limits have them.
+/// The number of bits, within the limits.
 #[must_use]
 pub const fn bits_in_reach(bits: u8) -> u8 {
     if bits < BITS.0 {
@@ -92,25 +106,25 @@ pub const fn bits_in_reach(bits: u8) -> u8 {
     }
 }
 
-/// The first row that a key may have.
+/// The first row that is tried for a key.
 #[must_use]
 pub const fn first_row(key: u64, bits: u8) -> u64 {
     key.wrapping_mul(PHI) >> (64 - bits_in_reach(bits) as u32)
 }
 
-/// The same of a key and whose it is.
+/// The first row that is tried for a key and a group-by key.
 #[must_use]
 pub const fn first_owned_row(key: u64, owner: u64, bits: u8) -> u64 {
     first_row(key.wrapping_add(owner.wrapping_mul(FNV.1)), bits)
 }
 
-/// The cell of a value by its magnitude; `negative` as its type says.
+/// The cell of a value by its magnitude; the value's type decides `negative`.
 #[must_use]
 pub const fn log2_cell(value: u64, negative: bool) -> u32 {
     if negative { 0 } else { 65 - value.leading_zeros() }
 }
 
-/// What a table holds besides its cells.
+/// What a table holds besides its cells or rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rest {
     /// Hits for which no row was left.
@@ -124,22 +138,22 @@ pub struct Rest {
 pub struct Row {
     /// A cell's number, or a row's key.
     pub key: u64,
-    /// How often.
+    /// Number of hits.
     pub hits: u64,
-    /// Whose, where rows have owners.
+    /// The group-by key, if rows have one.
     pub owner: Option<u64>,
 }
 
-/// Where the tables lie in a segment's data.
+/// The tables in a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TallyArea {
     /// Byte offset of the area in the segment; a multiple of 64.
     pub off: u64,
-    /// Tables on each line: one for each probe.
+    /// Number of tables on each line: one for each probe.
     pub tables: u32,
-    /// Lines.
+    /// Number of lines.
     pub lines: u32,
-    /// What each is like.
+    /// Layout of each table.
     pub shape: Shape,
 }
 
@@ -156,17 +170,17 @@ impl TallyArea {
         }
         area
     }
-    /// Bytes from one line's table to the next one's.
+    /// Distance from one line's table to the next one's, in bytes.
     #[must_use]
     pub const fn stride(&self) -> u64 {
         (self.shape.words() * 8).next_multiple_of(LINE)
     }
-    /// Bytes of the area.
+    /// Length of the area in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.tables as u64 * self.lines as u64 * self.stride()
     }
-    /// Whether nothing is tallied.
+    /// Whether there are no tables.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -176,11 +190,12 @@ impl TallyArea {
     pub const fn table(&self, probe: u32) -> u64 {
         self.off + probe as u64 * self.lines as u64 * self.stride()
     }
-    /// Calls `each` with every cell's number, or row's key, and its hits, if there are any; gives what is besides.
+    /// Calls `each` with every cell's number, or row's key, that has hits, and with the hits; returns
+    /// overflow and unseen.
     pub fn read(&self, view: View<'_>, probe: u32, line: u32, mut each: impl FnMut(u64, u64)) -> Rest {
         self.read_rows(view, probe, line, |row, _| each(row.key, row.hits))
     }
-    /// The same, with whose it is; `each` may ask for the words of a row's text.
+    /// The same, with group-by keys; `each` may read the words of a row's text.
     pub fn read_rows(
         &self,
         view: View<'_>,
@@ -196,7 +211,7 @@ impl TallyArea {
             Some(rows) => {
                 for nth in 0..rows.count() {
                     let row = table + CELLS + nth * rows.size();
-                    // The key was stored before its first hit, and all that goes with it.
+                    // The key, and all that belongs to it, was stored before its first hit.
                     let hits = view.get(row + 8);
                     if hits != 0 && hits & TAKING == 0 {
                         let text = table + rows.first_text() + nth * TEXT_BYTES as u64;

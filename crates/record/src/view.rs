@@ -1,6 +1,6 @@
-//! Shared memory as a slice of atomic words: the one way to touch it from the tracer's side (REC-2).
+//! Shared memory as a slice of atomic words: the only way to access it from the tracer's side (REC-2).
 //!
-//! A broken target may write anything into shared memory at any time, so every access is bounds-checked and every
+//! A broken target may write anything into shared memory at any time, so every access checks bounds and every
 //! value read is treated as input. Offsets are in bytes and must be multiples of 8.
 
 use crate::sync::{AtomicU64, Ordering};
@@ -17,12 +17,12 @@ impl<'a> View<'a> {
     pub const fn new(words: &'a [AtomicU64]) -> Self {
         Self { words }
     }
-    /// Bytes in view.
+    /// Length of the view in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.words.len() as u64 * 8
     }
-    /// Whether nothing is in view.
+    /// Whether the view is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.words.is_empty()
@@ -33,12 +33,13 @@ impl<'a> View<'a> {
         }
         self.words.get(usize::try_from(at / 8).ok()?)
     }
-    /// The word at byte offset `at`; 0 when out of view.
+    /// The word at byte offset `at`; 0 when it is outside the view.
     #[must_use]
     pub fn get(&self, at: u64) -> u64 {
         self.word(at).map_or(0, |w| w.load(Ordering::Acquire))
     }
-    /// Copies bytes out, word by word; `at` must be a multiple of 8. What is out of view stays as it was.
+    /// Copies bytes out, word by word; `at` must be a multiple of 8. Bytes outside the view leave `into` as
+    /// it was.
     pub fn read_bytes(&self, at: u64, into: &mut [u8]) {
         let begin = usize::try_from(at / 8).ok().filter(|_| at.is_multiple_of(8));
         let words = begin.and_then(|begin| self.words.get(begin..)).unwrap_or_default();
@@ -46,15 +47,15 @@ impl<'a> View<'a> {
             chunk.copy_from_slice(&word.load(Ordering::Acquire).to_le_bytes());
         }
     }
-    /// Stores a word; out of view it does nothing and returns false.
+    /// Stores a word; outside the view it does nothing and returns false.
     pub fn set(&self, at: u64, value: u64) -> bool {
         self.word(at).map(|w| w.store(value, Ordering::Release)).is_some()
     }
-    /// Adds to a word, for counters that the tracer itself keeps.
+    /// Adds to a word, for counters that the tracer itself keeps; outside the view it returns false.
     pub fn add(&self, at: u64, by: u64) -> bool {
         self.word(at).map(|w| w.fetch_add(by, Ordering::AcqRel)).is_some()
     }
-    /// Copies bytes in, word by word; `at` must be a multiple of 8, the tail is padded with zeros.
+    /// Copies bytes in, word by word; `at` must be a multiple of 8, and the last word is padded with zeros.
     pub fn write_bytes(&self, at: u64, bytes: &[u8]) -> bool {
         bytes.chunks(8).zip((at..).step_by(8)).all(|(chunk, at)| {
             let mut word = [0u8; 8];

@@ -1,25 +1,27 @@
-//! A hit, from registers to consumers: where the jump's stub and the trap's handler meet.
+//! A hit, from registers to consumers. The stub of a jump and the handler of a trap both end up here.
 //!
-//! In: the probe and the thread's registers. Out: where the thread goes on. Invariants: RUN-1 to RUN-3; DSP-1 every hit counts once, as a hit or
-//! as missed, before any consumer is called; DSP-2 consumers run newest first, in a list as of one moment; DSP-3 nothing of a hit is
-//! held by a consumer that does not come back (EPO-4: its count is made, its frame is found to be left, its call's instance is claimed).
+//! In: the probe and the thread's registers. Out: where the thread goes on. Invariants: RUN-1 to RUN-3. DSP-1
+//! every hit counts once, as a hit or as missed, before any consumer is called. DSP-2 consumers run newest
+//! first, in the list as it was at one moment. DSP-3 a consumer that does not come back holds nothing of its
+//! hit (EPO-4: the hit is already counted, its frame is recognized as left, and its call's instance is
+//! reclaimed).
 //! Does not: save or restore registers, choose how the original instruction runs.
 //!
 //! # A hit
 //!
 //! | step | what |
 //! |---|---|
-//! | D1 | the thread's line; without one: missed, done |
+//! | D1 | find the thread's line; if there is none: missed, done |
 //! | D2 | enter; if a hit of this thread goes on: missed (nested), done |
-//! | D3 | load the list. If somebody in it has a return handler: a slot, if the probe arms its calls (`slots`, A1 to A4), and an instance (`instances`, A1 to A4). Count: missed if there was none, a hit otherwise |
-//! | D4 | call each consumer whose filter agrees; remember who said what. Without an instance, those with return handlers are not called |
-//! | D5 | if all said *remove*, flag the probe for the writer |
-//! | D6 | if nobody waits for the return, or the instruction pointer moved, give the instance back, and the slot; otherwise the slot goes into the stack word |
+//! | D3 | load the list. If a consumer in it has a return handler: take a return trampoline, if the probe arms its calls (`slots`, A1 to A4), and an instance (`instances`, A1 to A4). Count: missed if there was none, a hit otherwise |
+//! | D4 | call each consumer whose filter accepts the hit; note the verdicts. Without an instance, consumers with return handlers are not called |
+//! | D5 | if all verdicts were *remove*, flag the probe for the writer |
+//! | D6 | if no consumer waits for the return, or the instruction pointer moved, give back the instance and the trampoline. Otherwise write the trampoline's address into the stack word |
 //! | D7 | leave |
 //!
-//! A consumer may change the list that it stands in: it goes on in the old one (`probe`, H2). It may call what is probed: D2
-//! of that hit. It may leave in D4: D1 to D3 are single stores that stand; D5 and D6 do not happen, so nobody is removed and no
-//! return is waited for.
+//! A consumer may change the list that it is in: the hit goes on in the old list (`probe`, H2). It may call a
+//! probed function: that hit ends at D2. It may leave in D4: D1 to D3 are single stores, and they stand. D5
+//! and D6 then do not happen, so no consumer is removed and no return is waited for.
 
 use crate::consumer::{Handler, Hit, Installed, Verdict};
 use crate::epoch::{Inside, Line, Seal, ThreadPointer};
@@ -40,62 +42,65 @@ pub enum GoOn {
     OtherStack = 2,
 }
 
-/// A site was hit: what generated code calls. Returns a [`GoOn`].
+/// Generated code calls this when a site is hit. Returns a [`GoOn`].
 ///
 /// # Safety
-/// `probe` is alive; `regs` holds the thread's state at the site and is the caller's alone.
+/// `probe` is alive. `regs` holds the thread's state at the site, and only the caller uses it.
 pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises both.
     let (probe, regs) = unsafe { (&*probe, &mut *regs) };
     let Some((row, line)) = own_line(probe) else {
         probe.engine().counts().unplaced(probe.number());
         return GoOn::Original as u64;
     };
     let seal = Seal::new();
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises both.
     unsafe { entered(&line.enter_from(&seal, regs.sp()), row, probe, regs) as u64 }
 }
 
-/// A probed function returns: what generated code calls at its exits, with the stack pointer that the entry had. Returns a [`GoOn`].
+/// Generated code calls this at the exits of a probed function, with the stack pointer of the entry. Returns
+/// a [`GoOn`].
 ///
 /// # Safety
 /// As [`entry`].
 pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises both.
     let (probe, regs) = unsafe { (&*probe, &mut *regs) };
-    // A thread without a line had none at the entry either: lines are not given back.
+    // Lines are not given back, so a thread without a line had none at the entry either.
     let Some((row, line)) = own_line(probe) else { return GoOn::Original as u64 };
     let seal = Seal::new();
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises both.
     unsafe { exited(&line.enter_from(&seal, regs.sp()), row, probe, regs) as u64 }
 }
 
-/// A call has come back to its slot: what the slots' code calls, with the slot's number where the return address was. It leaves the real return
-/// address there, and in `regs` as the instruction pointer. Returns a [`GoOn`], where the original instruction is a jump to what is there.
+/// The code of the return trampolines calls this when a call has returned to one. At the place of the return
+/// address is the trampoline's number. This function writes the real return address there, and into `regs` as
+/// the instruction pointer. Returns a [`GoOn`], in which the "original instruction" is a jump to that
+/// address.
 ///
 /// # Safety
-/// `slots` is alive; `regs` holds the thread's state at the slots' code and is the caller's alone.
+/// `slots` is alive. `regs` holds the thread's state in the trampolines' code, and only the caller uses it.
 pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises both.
     let (slots, regs) = unsafe { (&*slots, &mut *regs) };
-    // SAFETY: the slots' code has put the number there, into what was the stack word of a call that is over.
+    // SAFETY: the trampolines' code has written the number there, into the stack word of a call that is over.
     let number = unsafe { returning::address(regs) } as u32;
     // SAFETY: as above.
     let Some(landed) = (unsafe { slots.landed(number) }) else { return GoOn::Original as u64 };
-    // First the instance, then its key.
+    // End the instance before its key becomes free.
     let kept = landed.probe.and_then(|probe| match landed.site {
         Some(site) => Some(Kept::of(site)),
         None => probe.instances().end(probe.engine().returns(), landed.key, probe.address()),
     });
     slots.come_home(&landed);
-    // SAFETY: as above; nothing of ours lies there or above.
+    // SAFETY: as above; no frame of ours lies there or above.
     unsafe { returning::replace(regs, landed.real) };
     regs.set_ip(landed.real);
     let (Some(probe), Some(kept)) = (landed.probe, kept) else { return GoOn::Original as u64 };
-    // A stack may go on in a thread that found no line.
+    // A stack may go on in a thread for which there is no line.
     let Some((row, line)) = own_line(probe) else { return GoOn::Original as u64 };
     let seal = Seal::new();
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises both.
     unsafe { returns(&line.enter_from(&seal, regs.sp()), row, probe, &kept, regs) as u64 }
 }
 
@@ -104,7 +109,8 @@ fn own_line(probe: &Probe) -> Option<(usize, &'static Line)> {
     probe.engine().lines().of(ThreadPointer::own())
 }
 
-/// As [`entry`], for a trap's handler, which entered before it looked the probe up. `row` is the number of its line.
+/// Like [`entry`], for a trap's handler, which has entered before it looks up the probe. `row` is the number
+/// of its line.
 ///
 /// # Safety
 /// As [`entry`].
@@ -128,7 +134,8 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
     }
     let mut said = Said::new(ip, waited && call.is_none());
     for installed in list.iter() {
-        // SAFETY: the consumers of the list are registered or in their grace, and this thread is inside.
+        // SAFETY: the consumers of the list are registered or in their grace period, and this thread is
+        // inside.
         unsafe { said.ask(installed, call.as_ref().map(|waited| &waited.call), regs) };
     }
     if said.agreed && !said.objected {
@@ -151,16 +158,16 @@ struct Waited {
     slot: Option<Taken>,
 }
 
-/// D3: an instance, or counted as missed.
+/// D3: takes an instance, or counts the hit as missed.
 #[inline]
 fn begin(probe: &Probe, row: usize, regs: &Regs) -> Option<Waited> {
     let at = (regs.ip(), regs.sp());
     let begun = if probe.arms() {
-        // SAFETY: only at entries of functions (`set_arms`), which have not begun.
+        // SAFETY: only entries of functions arm (`set_arms`), and the function has not begun.
         begin_armed(probe, row, at, unsafe { returning::address(regs) })
     } else {
         if probe.consumers().only_returns() {
-            // K1, for the next call.
+            // K1, so that the next call can be kept in place.
             probe.engine().returns().0.of(at.1).bind(at.1);
         }
         instance(probe, row, at, at.1).map(|call| Waited { call, slot: None })
@@ -171,7 +178,8 @@ fn begin(probe: &Probe, row: usize, regs: &Regs) -> Option<Waited> {
     begun
 }
 
-/// Asking for threads that have ended takes system calls: at misses that double.
+/// Looking for threads that have ended takes system calls, so it happens at misses number 1, 2, 4, 8 and so
+/// on.
 #[inline]
 fn instance(probe: &Probe, row: usize, (ip, sp): (u64, u64), key: u64) -> Option<Call<'static>> {
     let (engine, number) = (probe.engine(), probe.number());
@@ -198,13 +206,13 @@ fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64), real: u64) -> Op
 }
 
 impl Waited {
-    /// D6, if somebody waits. How many returns nobody will be told of.
+    /// D6, if a consumer waits. Returns the number of returns that will not be reported.
     fn go_on(self, probe: &Probe, regs: &mut Regs, same_stack: bool) -> u32 {
         let armed = self.slot.as_ref().is_none_or(|slot| {
             // SAFETY: as in `begin`: the function has not begun.
             let held = same_stack.then(|| unsafe { returning::address(regs) });
             let slot = held.and_then(|held| slot.arm(held));
-            // SAFETY: as above.
+            // SAFETY: as in `begin`.
             slot.is_some_and(|slot| unsafe { returning::replace(regs, slot) })
         });
         if !armed {
@@ -212,26 +220,26 @@ impl Waited {
         }
         u32::from(!armed)
     }
-    /// D6, if nobody waits.
+    /// D6, if no consumer waits.
     fn cancel(self, probe: &Probe) {
         self.call.cancel(probe.engine().returns());
         self.slot.into_iter().for_each(Taken::cancel);
     }
 }
 
-/// As [`exit`], for a trap's handler. `row` is the number of its line.
+/// Like [`exit`], for a trap's handler. `row` is the number of its line.
 ///
 /// # Safety
 /// As [`entry`].
 #[inline]
 pub unsafe fn exited(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut Regs) -> GoOn {
-    // Given back before anyone is called: a handler that leaves has nothing to give back.
+    // The instance is given back before any consumer is called, so a handler that leaves holds none.
     let kept = probe.instances().end(probe.engine().returns(), regs.sp(), probe.address());
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     kept.map_or(GoOn::Original, |kept| unsafe { returns(inside, row, probe, &kept, regs) })
 }
 
-/// Tells those who wait for a return.
+/// Calls the consumers that wait for a return.
 ///
 /// # Safety
 /// As [`entry`].
@@ -239,12 +247,14 @@ pub unsafe fn exited(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut 
 unsafe fn returns(inside: &Inside<'_>, row: usize, probe: &Probe, kept: &Kept, regs: &mut Regs) -> GoOn {
     let (ip, sp) = (regs.ip(), regs.sp());
     if inside.is_nested() {
-        // The entry was not, so a handler was left meanwhile and cannot yet be told from one that goes on.
+        // The entry was not nested. So a handler was left since then, and cannot yet be distinguished from
+        // one that goes on.
         probe.engine().counts().unreturned(row, probe.number());
         return GoOn::Original;
     }
     for installed in probe.consumers().get(inside).into_iter().flat_map(List::iter) {
-        // SAFETY: the consumers of the list are registered or in their grace, and this thread is inside.
+        // SAFETY: the consumers of the list are registered or in their grace period, and this thread is
+        // inside.
         unsafe { returned(installed, kept, regs) };
     }
     go_on(ip, sp, regs)
@@ -258,27 +268,27 @@ fn go_on(ip: u64, sp: u64, regs: &Regs) -> GoOn {
     }
 }
 
-/// Calls a consumer, if it wants this hit.
+/// Calls a consumer, unless its filter rejects this hit.
 ///
 /// # Safety
-/// The consumer is registered, or its grace has not ended; this thread is inside.
+/// The consumer is registered, or its grace period has not ended; this thread is inside.
 unsafe fn call(installed: &Installed, handler: Handler, hit: &mut Hit) -> Option<Verdict> {
     let consumer = &installed.consumer;
-    // SAFETY: the caller's; `hit.regs` is the caller's own.
+    // SAFETY: the caller promises both; `hit.regs` is the caller's own.
     unsafe { consumer.wants(hit).then(|| handler(consumer.data, hit)) }
 }
 
-/// What consumers said to one hit.
+/// Verdicts of the consumers of one hit.
 struct Said {
     site: u64,
-    /// Those with return handlers are not asked.
+    /// No instance: consumers with return handlers are not called.
     missed: bool,
-    /// Somebody waits for the return.
+    /// At least one consumer waits for the return.
     waiting: bool,
-    /// Somebody wants the probe removed; somebody does not.
+    /// At least one consumer returned *remove* (`agreed`); at least one did not (`objected`).
     agreed: bool,
     objected: bool,
-    /// Returns that nobody will be told of.
+    /// Number of returns that will not be reported.
     lost: u32,
 }
 
@@ -286,7 +296,8 @@ impl Said {
     const fn new(site: u64, missed: bool) -> Self {
         Self { site, missed, waiting: false, agreed: false, objected: false, lost: 0 }
     }
-    /// Asks one. One whose filter declines neither agrees nor objects, as in the kernel, where a filter decides first.
+    /// Calls one consumer. One whose filter rejects the hit neither agrees nor objects, as in the kernel,
+    /// where a filter decides first.
     ///
     /// # Safety
     /// As [`call`].
@@ -301,7 +312,7 @@ impl Said {
             return;
         };
         let mut hit = Hit { regs, site: self.site, cookie: 0 };
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         let Some(verdict) = (unsafe { call(installed, handler, &mut hit) }) else { return };
         self.agreed |= verdict == Verdict::REMOVE;
         self.objected |= verdict != Verdict::REMOVE;
@@ -314,7 +325,8 @@ impl Said {
     }
 }
 
-/// Tells one of a return: a session only if its entry handler ran in this call and did not decline.
+/// Calls one consumer's return handler. A session's is called only if its entry handler ran in this call and
+/// did not decline.
 ///
 /// # Safety
 /// As [`call`].
@@ -323,7 +335,7 @@ unsafe fn returned(installed: &Installed, kept: &Kept, regs: &mut Regs) {
     let cookie = if installed.consumer.is_session() { kept.cookie(installed.id) } else { Some(0) };
     if let Some(cookie) = cookie {
         let mut hit = Hit { regs, site: kept.site, cookie };
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe { call(installed, handler, &mut hit) };
     }
 }

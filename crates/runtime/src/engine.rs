@@ -1,11 +1,14 @@
-//! What all probes of a process share: the threads' lines, the words where they count, hints at calls in flight.
+//! What all probes of a process share: the threads' lines, their counters, hints about calls in flight.
 //!
-//! In: memory, for good. Out: places. Invariants: PRB-3 a thread counts in a row of its own; COST-2 a hit stores to no line that another
-//! thread stores to. Does not: map memory (whoever makes an engine does; zeroed, shared with nobody, never unmapped).
+//! In: memory that is never unmapped. Out: the places in it. Invariants: PRB-3 each thread counts in a row of
+//! its own. COST-2 a hit does not store to a line that another thread stores to.
+//! Does not: map memory. The caller of `Engine::new` maps it: zeroed, not shared with another process, never
+//! unmapped.
 //!
-//! A row has a group of words for each probe: hits whose consumers were called, hits that were missed, returns that were, hits without an instance. A thread adds with one
-//! instruction, which neither a signal nor migration splits. The last row is for threads that found no line: their hits are all
-//! missed, and are added with a bus lock.
+//! A row has a group of counters for each probe: hits whose consumers were called, missed hits, missed
+//! returns, hits without an instance. A thread adds with one instruction, which neither a signal nor a
+//! migration splits. The last row is for threads without a line. All their hits are missed, and are added
+//! with a bus lock.
 
 use core::fmt;
 use core::sync::atomic::AtomicU64;
@@ -20,38 +23,40 @@ use crate::native::thread::add_own;
 /// How often a probe was hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Its consumers were called (those whose filters agreed).
+    /// Hits whose consumers were called (those whose filters accepted the hit).
     pub hits: u64,
-    /// Nobody was called, as a hit of the same thread was going on.
+    /// Hits at which no consumer was called because another hit of the same thread was going on.
     pub nested: u64,
-    /// Nobody was called, as there was no line for the thread.
+    /// Hits at which no consumer was called because there was no line for the thread.
     pub unplaced: u64,
-    /// Return handlers and sessions were not called, as no return instance was free (`maxactive`). Entry handlers were.
+    /// Hits at which return handlers and sessions were not called because no return instance was free
+    /// (`maxactive`). Entry handlers were called.
     pub empty: u64,
-    /// Returns that a return handler waited for and was not told of.
+    /// Returns that a return handler waited for but did not get.
     pub unreturned: u64,
 }
 
 impl Tally {
-    /// Hits for which somebody was not called.
+    /// Hits at which at least one consumer was not called.
     #[must_use]
     pub const fn missed(&self) -> u64 {
         self.nested + self.unplaced + self.empty
     }
 }
 
-/// Words of a row for each probe.
+/// Counters of a probe in one row.
 const GROUP: usize = 4;
 const HITS: usize = 0;
 const MISSED: usize = 1;
 const UNRETURNED: usize = 2;
 const EMPTY: usize = 3;
-/// Rows begin on lines that no prefetcher pairs, and are so many times as long as a thread's line.
+/// Alignment of a row in words: rows begin on lines that no prefetcher fetches as a pair. A row is a multiple
+/// of a thread's line.
 const ROW_ALIGN: usize = 16;
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Line>() == ROW_ALIGN * size_of::<AtomicU64>());
 
-/// Counting words.
+/// The counters of all threads and probes.
 #[derive(Clone, Copy)]
 pub struct Counts {
     words: &'static [AtomicU64],
@@ -60,7 +65,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Words needed for so many lines and probes. Only rows in use are touched.
+    /// Number of words for so many lines and probes. Only rows in use are touched.
     #[must_use]
     pub const fn words(lines: usize, probes: usize) -> usize {
         (lines + 1) * Self::stride(probes)
@@ -87,13 +92,13 @@ impl Counts {
     pub(crate) fn empty(&self, row: usize, probe: u32) {
         self.word(row, probe, EMPTY).into_iter().for_each(add_own);
     }
-    /// How often this thread had that.
+    /// This thread's number of hits that found no instance.
     #[cold]
     #[cfg_attr(loom, expect(dead_code, reason = "models have no pools in memory"))]
     pub(crate) fn emptied(&self, row: usize, probe: u32) -> u64 {
         self.word(row, probe, EMPTY).map_or(0, |word| word.load(Relaxed))
     }
-    /// A call whose return somebody waits for, and will not be told of.
+    /// A call whose return a consumer waits for, and will not get.
     #[cold]
     pub(crate) fn unreturned(&self, row: usize, probe: u32) {
         self.word(row, probe, UNRETURNED).into_iter().for_each(add_own);
@@ -141,42 +146,45 @@ pub struct Engine {
     pub(crate) slots: AtomicPtr<crate::slots::Table>,
 }
 
-/// Where lines and words lie, in a layout that code in assembly knows (`general` of the twins).
+/// Addresses of lines and counters, in a layout that assembly code relies on (`general` of the two
+/// processors).
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Raw {
     pub(crate) lines: *const Line,
-    /// Bytes of all but one.
+    /// Length of all lines but one, in bytes.
     pub(crate) mask: u64,
     pub(crate) words: *const AtomicU64,
-    /// Bytes of a row for each byte of a line.
+    /// Length of a row divided by the length of a line.
     pub(crate) row: u64,
     pub(crate) places: *const Place,
-    /// Bytes of all but one.
+    /// Length of all places but one, in bytes.
     pub(crate) place_mask: u64,
-    /// From thread pointers to rseq areas; 0: threads have none.
+    /// Distance from a thread pointer to the thread's rseq area, in bytes; 0 if threads have none.
     pub(crate) rseq: i64,
 }
-// SAFETY: the addresses of what `Engine` has as shared slices.
+// SAFETY: these are the addresses of what `Engine` also holds as shared slices.
 unsafe impl Send for Raw {}
 // SAFETY: as above.
 unsafe impl Sync for Raw {}
 /// Bytes of a probe's words in a row.
 pub(crate) const GROUP_LEN: usize = GROUP * size_of::<AtomicU64>();
 
-/// Zeroed memory, or that of an engine before a fork.
+/// The memory of an engine: zeroed, or that of an engine before a fork.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// One for each thread that hits; a power of two. To be wiped on fork (`MADV_WIPEONFORK`): the child's threads have other numbers.
+    /// One line for each thread that hits; their number is a power of two. Should be wiped on fork
+    /// (`MADV_WIPEONFORK`), since the child's threads have other thread pointers.
     pub lines: &'static [Line],
-    /// As many as [`Counts::words`] says, or more.
+    /// At least [`Counts::words`] words.
     pub words: &'static [AtomicU64],
-    /// Where calls are kept that need no instance, and guesses at which call has which; a power of two. Fewer make calls slower.
+    /// Where calls are kept that need no instance, with hints about which call has which instance. Their
+    /// number is a power of two; with fewer, calls are slower.
     pub places: &'static [Place],
 }
 
 impl Engine {
-    /// Over this memory. `None` if a length does not fit the others, for so many probes.
+    /// An engine in this memory, for so many probes. `None` if the lengths do not fit together.
     #[must_use]
     pub const fn new(memory: Memory, probes: usize) -> Option<Self> {
         let lines = Lines::new(memory.lines);
@@ -203,16 +211,17 @@ impl Engine {
             slots: AtomicPtr::new(core::ptr::null_mut()),
         })
     }
-    /// The same, for threads that have their rseq areas at this distance from their thread pointers.
+    /// The same engine, for threads whose rseq area is at this distance from their thread pointer, in bytes.
     ///
     /// # Safety
-    /// Every thread that hits has there, in its control block, what `struct rseq` says; it is registered with the kernel under the signature
-    /// 0x53053053, or its CPU number says that it is not (negative).
+    /// In every thread that hits, a `struct rseq` is at that distance, in the thread's control block. It is
+    /// registered with the kernel under the signature 0x53053053, or its CPU number is negative, which means
+    /// that it is not registered.
     #[must_use]
     pub const unsafe fn with_rseq(self, offset: isize) -> Self {
         Self { rseq: Some(offset), raw: Raw { rseq: offset as i64, ..self.raw }, ..self }
     }
-    /// Where threads have their rseq areas.
+    /// Distance from a thread pointer to the thread's rseq area, in bytes.
     #[must_use]
     pub const fn rseq(&self) -> Option<isize> {
         self.rseq
@@ -222,29 +231,30 @@ impl Engine {
     pub const fn lines(&self) -> &Lines {
         &self.lines
     }
-    /// The counting words.
+    /// The counters.
     #[must_use]
     pub const fn counts(&self) -> &Counts {
         &self.counts
     }
-    /// What calls in flight need to find their instances.
+    /// What a call in flight needs to find its instance.
     #[cfg(not(loom))]
     pub(crate) fn returns(&self) -> (Places, crate::instances::Here) {
         (self.places, crate::instances::Here { rseq: self.rseq, slots: self.slots() })
     }
-    /// From now on calls of probes that want it ([`Probe::set_arms`](crate::probe::Probe::set_arms)) have their return addresses replaced by
-    /// these slots. Once an engine, and of slots that are no other engine's.
+    /// From now on, calls of probes that arm ([`Probe::set_arms`](crate::probe::Probe::set_arms)) get return
+    /// addresses from these return trampolines. May be called once per engine, with trampolines that no other
+    /// engine uses.
     #[cfg(not(loom))]
     pub fn lend(&'static self, slots: &'static crate::slots::Table) {
         slots.raw.engine.store(core::ptr::from_ref(self).cast_mut(), Relaxed);
         self.slots.store(core::ptr::from_ref(slots).cast_mut(), Release);
     }
-    /// What [`lend`](Self::lend) was told.
+    /// The return trampolines given to [`lend`](Self::lend).
     #[cfg(not(loom))]
     #[must_use]
     #[inline]
     pub fn slots(&self) -> Option<&'static crate::slots::Table> {
-        // SAFETY: null, or a reference that lives for good (`lend`).
+        // SAFETY: null, or a reference that is valid for good (`lend`).
         unsafe { self.slots.load(Acquire).as_ref() }
     }
 }

@@ -1,10 +1,12 @@
-//! What the kernel is asked of this process off the usual path: its memory, its threads' order. Calls go there directly.
+//! Questions to the kernel about this process, off the fast path: its memory, barriers between its threads.
+//! The system calls are made directly, without libc.
 //!
-//! In: addresses, nothing. Out: plain values. Does not: keep anything, or trust an answer that it could not get.
+//! In: addresses, or nothing. Out: plain values.
+//! Does not: keep anything, or rely on an answer that it did not get.
 
 use crate::native::syscall::{call, nr};
 
-/// Where signals run that ask for a stack of their own.
+/// The stack for signal handlers that request one (`SA_ONSTACK`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AlternateStack {
     start: u64,
@@ -30,29 +32,29 @@ pub fn alternate_stack() -> Option<AlternateStack> {
     (result == 0 && flags & SS_DISABLE == 0).then_some(AlternateStack { start, size })
 }
 
-/// What stands at an address.
+/// Result of reading one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Word {
-    /// This.
+    /// The word.
     Is(u64),
     /// Nothing is mapped there.
     Gone,
-    /// The system refuses the question.
+    /// The system refuses the call.
     Unknown,
 }
 
-/// What became of reading several.
+/// Result of reading several words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Read {
-    /// They are there.
+    /// All were read.
     All,
     /// Not all are mapped.
     Gone,
-    /// The system refuses the question.
+    /// The system refuses the call.
     Unknown,
 }
 
-/// Reads a word of our own that may be gone.
+/// Reads a word of this process that may not be mapped.
 #[must_use]
 pub fn read_word(at: u64) -> Word {
     let mut word = [0];
@@ -63,13 +65,14 @@ pub fn read_word(at: u64) -> Word {
     }
 }
 
-/// Reads words of our own that may be gone; of those of one page, all are or none.
+/// Reads words of this process that may not be mapped. Of the words in one page, all are read or none.
 #[must_use]
 pub(crate) fn read_words(at: u64, words: &mut [u64]) -> Read {
     const EFAULT: i64 = -14;
     let len = size_of_val(words) as u64;
     let (local, remote) = ([words.as_mut_ptr() as u64, len], [at, len]);
-    // SAFETY: process_vm_readv of ourselves writes at most `len` bytes to `words`; getpid has no arguments.
+    // SAFETY: process_vm_readv on this process writes at most `len` bytes to `words`; getpid has no
+    // arguments.
     let read = unsafe {
         let pid = call(nr::GETPID, [0; 6]);
         call(nr::PROCESS_VM_READV, [pid as u64, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0])
@@ -81,7 +84,7 @@ pub(crate) fn read_words(at: u64, words: &mut [u64]) -> Read {
     }
 }
 
-/// `MEMBARRIER_CMD_PRIVATE_EXPEDITED…` and their registrations.
+/// Commands of membarrier(2): `MEMBARRIER_CMD_PRIVATE_EXPEDITED…` and their registrations.
 const EXPEDITED: u64 = 1 << 3;
 const REGISTER_EXPEDITED: u64 = 1 << 4;
 const REGISTER_CORE_SYNC: u64 = 1 << 6;
@@ -93,13 +96,14 @@ pub(crate) fn barrier(command: u64) -> bool {
     unsafe { call(nr::MEMBARRIER, [command, 0, 0, 0, 0, 0]) == 0 }
 }
 
-/// Asks once for what [`membarrier`] needs (membarrier(2), MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED; Linux 4.14).
+/// Registers once for [`membarrier`] (membarrier(2), MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED; Linux 4.14).
 #[must_use]
 pub fn register_membarrier() -> bool {
     barrier(REGISTER_EXPEDITED)
 }
 
-/// Asks once for what a writer of code needs (membarrier(2), MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE; Linux 4.16).
+/// Registers once for what a writer of code needs (membarrier(2),
+/// MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE; Linux 4.16).
 pub fn register_core_sync() -> bool {
     barrier(REGISTER_CORE_SYNC)
 }
@@ -110,16 +114,18 @@ pub fn membarrier() -> bool {
     barrier(EXPEDITED)
 }
 
-/// Asks once for [`restart_sequences`] (membarrier(2), Linux 5.10). False: it cannot be had, pools must have no shelves.
+/// Registers once for [`restart_sequences`] (membarrier(2), Linux 5.10). False: not available, and pools must
+/// have no per-CPU magazines.
 #[must_use]
 pub fn register_restarts() -> bool {
     barrier(REGISTER_RESTART)
 }
 
-/// Aborts every sequence in progress in this process; behind it, each sequence sees what was stored before it. Costs
-/// an interrupt on each CPU that runs one of our threads. True if it did.
+/// Aborts every restartable sequence in progress in this process. Sequences that start afterwards see all
+/// stores made before. Costs an interrupt on each CPU that runs a thread of this process. True if it
+/// succeeded.
 #[must_use]
 pub fn restart_sequences() -> bool {
-    // A forked child may have to ask for itself.
+    // A forked child may have to register itself.
     barrier(RESTART) || (register_restarts() && barrier(RESTART))
 }

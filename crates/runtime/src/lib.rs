@@ -1,11 +1,14 @@
-//! What runs in traced threads: the trap handler, regions, the registry, return instances. Internal to Trapline.
+//! The code that runs in traced threads: trap handler, mapping table, registry of sites, return instances.
+//! Internal to Trapline.
 //!
-//! In: a hit (a probe, or the address of a trap) and the machine's registers. Out: consumers that were called, and where the
-//! thread goes on. Invariants: RUN-1 what runs at a hit neither allocates, nor locks, nor panics, nor calls libc; RUN-2 it stores
-//! to no line that another CPU writes (COST-2); RUN-3 what it reads may change or go away meanwhile, and is validated or pinned.
+//! In: a hit (a probe, or the address of a trap) and the machine's registers. Out: the consumers have been
+//! called, and where the thread goes on. Invariants: RUN-1 code that runs at a hit does not allocate, lock,
+//! panic or call libc. RUN-2 it does not store to a line that another CPU writes (COST-2). RUN-3 what it
+//! reads may change or be freed meanwhile, so it is validated or pinned.
 //!
-//! Writers (registration, mapping) are called one at a time; the lock is their caller's, and no hit ever waits for it.
-//! Does not: write code, read files, know names.
+//! Writers (registration, mapping) run one at a time. Their caller holds the lock, and no hit ever waits for
+//! it.
+//! Does not: write code, read files, resolve names.
 #![no_std]
 #![allow(
     unsafe_code,
@@ -38,7 +41,7 @@ pub mod trap;
 pub mod aarch64;
 #[cfg(target_arch = "x86_64")]
 pub mod x86_64;
-/// The twin of the processor that this runs on.
+/// The module of the processor that this is built for; both modules have the same files.
 #[cfg(target_arch = "aarch64")]
 pub use aarch64 as native;
 #[cfg(target_arch = "x86_64")]

@@ -1,30 +1,34 @@
 //! A probe: a site (file, offset) with its consumers, and how often it was hit.
 //!
-//! In: consumers, one change at a time; hits, at any time. Out: for a hit, the consumers as of one moment, newest first. Invariants:
-//! PRB-1 a hit sees a list as it was between two changes, never a mixture; PRB-2 whoever is taken out is not called by hits that
-//! begin after the taking out has returned and its grace has ended; PRB-3 a hit counts in words of its own thread.
+//! In: consumers, one change at a time; hits, at any time. Out: for a hit, the consumers as of one moment,
+//! newest first. Invariants: PRB-1 a hit sees a list as it was between two changes, never a mixture. PRB-2
+//! hits do not call a removed consumer if they begin after the removal has returned and its grace period has
+//! ended. PRB-3 a hit counts in words of its own thread.
 //! Does not: know where the site is mapped, or change code.
 //!
 //! # The list
 //!
-//! An immutable [`List`] behind one pointer; a change makes a new one. Writers come one at a time.
+//! An immutable [`List`] behind one pointer; a change makes a new list. Writers run one at a time.
 //!
 //! | writer | hit |
 //! |---|---|
 //! | A1 build the new list from the old one | H1 enter (epoch R2, R3) |
 //! | A2 store the pointer (release) | H2 load the pointer (acquire) |
-//! | A3 the old list is unlinked; it is freed after a grace (epoch W2 to W5) | H3 walk the list, call |
+//! | A3 the old list is unlinked; it is freed after a grace period (epoch W2 to W5) | H3 walk the list, call |
 //! | | H4 leave (epoch R5) |
 //!
-//! - *H2 before A2*: the old list, whole, for as long as H4 is to come (A3's grace). A consumer that was taken out is called by this
-//!   hit; unregistering has not returned, as it waits for the same grace.
-//! - *H2 after A2*: the new list. A2's release and H2's acquire make A1's stores visible: relaxed at either is a model's twin.
+//! - *H2 before A2*: the hit sees the old list, whole, until H4 (because of A3's grace period). It calls a
+//!   consumer that was removed. Unregistering has not returned yet, as it waits for the same grace period.
+//! - *H2 after A2*: the hit sees the new list. A2's release and H2's acquire make A1's stores visible;
+//!   relaxed at either is a model's twin.
 //! - *a second change between H2 and H4*: H3 goes on in its list; both old lists wait for it.
-//! - *a hit that looks at `only_returns` and at no list* (an entry where only returns are waited for) takes an instance or its place, or does not, as of the
-//!   flag's store, which is before the change returns. It calls nobody; who is told is decided by the list at the return.
-//! - *a hit between entry and return*: the return walks the list as of then, and calls a session only if its number stands in the call's
-//!   record: so one that was taken out meanwhile is not called, one that came meanwhile has no cookie and is not called, and one
-//!   that was taken out and put in again has another number.
+//! - *a hit that looks at `only_returns` and not at the list* (an entry where only returns are waited for)
+//!   takes an instance or its place, or does not. That depends on the flag, which is stored before the change
+//!   returns. It calls no consumer; the list at the return decides which are called.
+//! - *a hit between entry and return*: the return walks the list as of then, and calls a session only if the
+//!   call's instance holds its number. So a session that was removed meanwhile is not called. One that was
+//!   added meanwhile has no cookie and is not called. One that was removed and added again has another
+//!   number.
 
 use alloc::boxed::Box;
 use core::ffi::c_void;
@@ -37,7 +41,7 @@ use crate::engine::{Engine, GROUP_LEN};
 use crate::epoch::{Inside, Writer};
 use crate::sync::{Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
 
-/// Consumers of one probe, newest first. The first lies in the list itself: most probes have one.
+/// Consumers of one probe, newest first. The first is in the list itself, since most probes have one.
 #[derive(Clone, Debug)]
 pub struct List {
     pub(crate) alone: Alone,
@@ -46,40 +50,41 @@ pub struct List {
     older: Box<[Installed]>,
 }
 
-/// The only consumer of a list, if all there is to do is to call its handlers, with nothing saved: a layout that code in
-/// assembly knows (`general` of the twins).
+/// The only consumer of a list, if a hit has nothing else to do than to call its handlers, with nothing
+/// saved. Assembly code relies on this layout (`general` of the processors).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Alone {
-    /// Of one that does not wait for returns.
+    /// The entry handler of a consumer that does not wait for returns.
     pub(crate) handler: Option<Handler>,
     pub(crate) data: *mut c_void,
     pub(crate) ret: Option<Handler>,
-    /// Of one that does.
+    /// The entry handler of a consumer that does.
     pub(crate) entry: Option<Handler>,
-    /// The number of one whose return handler is for calls only whose entry handler ran; otherwise 0, which is nobody's.
+    /// The consumer's number, if it is a session: its return handler is called only for calls whose entry
+    /// handler ran. Otherwise 0, which is no consumer's number.
     pub(crate) session: u64,
-    /// `ret`, if there is no such number: for what need not ask for it.
+    /// `ret`, unless the consumer is a session; for code that need not look for the number.
     pub(crate) returns: Option<Handler>,
 }
 
-// SAFETY: a copy of what `Installed` holds, which is both.
+// SAFETY: a copy of what `Installed` holds, which is `Send` and `Sync`.
 unsafe impl Send for Alone {}
 // SAFETY: as above.
 unsafe impl Sync for Alone {}
 
 impl List {
-    /// Newest first.
+    /// The consumers, newest first.
     pub fn iter(&self) -> impl Iterator<Item = &Installed> {
         core::iter::once(&self.newest).chain(&self.older)
     }
-    /// Whether one has a return handler.
+    /// Whether a consumer has a return handler.
     #[must_use]
     #[inline]
     pub const fn waits(&self) -> bool {
         self.waits
     }
-    /// `None` if there are none.
+    /// `None` if there are no consumers.
     fn new(mut consumers: impl Iterator<Item = Installed>) -> Option<Self> {
         Some(Self::of(consumers.next()?, consumers.collect()))
     }
@@ -98,7 +103,7 @@ impl List {
         };
         Self { alone, waits, newest, older }
     }
-    /// Whether all there is to do at an entry is to take an instance.
+    /// Whether an entry has nothing to do but take an instance.
     const fn only_returns(&self) -> bool {
         self.alone.returns.is_some()
     }
@@ -109,9 +114,10 @@ impl List {
 #[repr(C)]
 pub struct Consumers {
     pub(crate) list: AtomicPtr<List>,
-    /// [`List::only_returns`] of it, stored behind it: what a hit may act upon that does not look at the list.
+    /// [`List::only_returns`] of the list, stored after it, for hits that do not look at the list.
     pub(crate) only_returns: AtomicU32,
-    /// Not 0: calls that somebody waits for get a slot for their return address. Beside the other, as `general` looks at both at once.
+    /// Not 0: calls that a consumer waits for get a return trampoline. Next to the other flag, since
+    /// `general` reads both at once.
     pub(crate) arms: AtomicU32,
 }
 
@@ -123,21 +129,22 @@ impl Default for Consumers {
 }
 
 impl Consumers {
-    /// H2: as of now; `None` if there are none.
+    /// H2: the present list; `None` if there are no consumers.
     #[inline]
     pub fn get<'a>(&self, _inside: &'a Inside<'_>) -> Option<&'a List> {
-        // SAFETY: null, or a list from `replace`, which is freed after the grace of every hit that could load it (EPO-1); this hit
-        // is inside for 'a. Acquire: the list's own stores are visible.
+        // SAFETY: null, or a list from `replace`, which is freed after the grace period of every hit that
+        // could load it (EPO-1); this hit is inside for 'a. Acquire: the list's own stores are visible.
         unsafe { self.list.load(Acquire).as_ref() }
     }
-    /// Whether one alone waits for returns, uses general registers alone, and nobody is called at the entry.
+    /// Whether there is one consumer, which waits for returns, uses general registers only, and is not called
+    /// at the entry.
     #[cfg(not(loom))]
     pub(crate) fn only_returns(&self) -> bool {
         self.only_returns.load(Relaxed) != 0
     }
-    /// As the writer sees it.
+    /// The present list, for the writer.
     fn current(&self, _writer: &Writer) -> Option<&List> {
-        // SAFETY: null or alive: only the writer retires lists, and it is here.
+        // SAFETY: null or alive: only the writer retires lists, and the caller is the writer.
         unsafe { self.list.load(Relaxed).as_ref() }
     }
     /// A2 and A3.
@@ -152,12 +159,13 @@ impl Consumers {
             writer.unlinked(unsafe { Box::from_raw(old) });
         }
     }
-    /// Puts one in front.
+    /// Puts a consumer in front.
     pub fn add(&self, writer: &mut Writer, installed: Installed) {
         let older = self.current(writer).map(|list| list.iter().copied().collect()).unwrap_or_default();
         self.replace(writer, Some(List::of(installed, older)));
     }
-    /// Takes one out; hits that began before may still call it, until a grace has passed. False if it is not there.
+    /// Removes a consumer. Hits that began before may still call it until a grace period has ended. False if
+    /// it is not in the list.
     pub fn remove(&self, writer: &mut Writer, id: ConsumerId) -> bool {
         let Some(list) = self.current(writer) else { return false };
         let is_there = list.iter().any(|installed| installed.id == id);
@@ -173,14 +181,15 @@ impl Drop for Consumers {
     fn drop(&mut self) {
         let list = self.list.load(Relaxed);
         if !list.is_null() {
-            // SAFETY: it came from `Box::into_raw`; whoever drops a probe knows that no hit leads to it.
+            // SAFETY: it came from `Box::into_raw`; the code that drops a probe knows that no hit leads to
+            // it.
             drop(unsafe { Box::from_raw(list) });
         }
     }
 }
 
-/// What a stub or a trap leads to. Its address is an immediate in generated code: it stays where it is, and is freed only after all
-/// code that names it.
+/// What a stub or a trap leads to. Its address is an immediate in generated code, so it is never moved, and
+/// is freed only after all code that names it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Probe {
@@ -188,7 +197,9 @@ pub struct Probe {
     pub(crate) consumers: Consumers,
     pub(crate) number: u32,
     pub(crate) removal: AtomicU32,
-    /// Its words in the row of a line at address 0, of which there is none: those of a line are as far behind as its address times [`Raw::row`](crate::engine::Raw::row).
+    /// Address that this probe's words would have in the row of a line at address 0 (there is no such line).
+    /// For a line at address `x` they are at this address plus `x` times
+    /// [`Raw::row`](crate::engine::Raw::row).
     pub(crate) words: u64,
     #[cfg(not(loom))]
     pub(crate) instances: crate::instances::Instances,
@@ -197,7 +208,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Without consumers. `number` tells the probes of an engine apart: it is where hits are counted.
+    /// A probe without consumers. `number` is different for each probe of an engine, and selects the words
+    /// that count its hits.
     #[must_use]
     #[inline]
     pub fn new(engine: &'static Engine, number: u32, file: FileId, offset: FileOffset) -> Self {
@@ -216,17 +228,17 @@ impl Probe {
             offset,
         }
     }
-    /// What it shares with all others.
+    /// What it shares with all other probes.
     #[must_use]
     pub const fn engine(&self) -> &'static Engine {
         self.engine
     }
-    /// What stands for it in generated code, and in records of calls.
+    /// Its address, which stands for it in generated code and in records of calls.
     #[must_use]
     pub fn address(&self) -> u64 {
         core::ptr::from_ref(self) as u64
     }
-    /// Where its hits are counted.
+    /// Number of the words that count its hits.
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.number
@@ -236,60 +248,63 @@ impl Probe {
     pub const fn site(&self) -> (FileId, FileOffset) {
         (self.file, self.offset)
     }
-    /// Who is called.
+    /// Its consumers.
     #[must_use]
     pub const fn consumers(&self) -> &Consumers {
         &self.consumers
     }
-    /// What calls in flight hold whose return somebody waits for. To be provided before a consumer that waits is added.
+    /// What calls in flight hold if a consumer waits for their return. To be provided before a consumer that
+    /// waits is added.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn instances(&self) -> &crate::instances::Instances {
         &self.instances
     }
-    /// Whether calls that somebody waits for get a slot for their return address, or are seen at their exits.
+    /// Whether calls that a consumer waits for get a return trampoline; otherwise their exits are patched.
     #[cfg(not(loom))]
     #[must_use]
     #[inline]
     pub fn arms(&self) -> bool {
         self.consumers.arms.load(Relaxed) != 0
     }
-    /// Chooses that, for calls from now on.
+    /// Chooses between these, for calls from now on.
     ///
     /// # Safety
-    /// If it arms: the engine has slots; the site is the entry of a function, at which the stack pointer points to an address that the function returns to, which
-    /// nobody reads but who unwinds, and all who unwind know of slots.
+    /// If it arms: the engine has return trampolines. The site is the entry of a function. There the stack
+    /// pointer points to an address that the function returns to and that only unwinders read, and all
+    /// unwinders know about the trampolines.
     #[cfg(not(loom))]
     pub unsafe fn set_arms(&self, arms: bool) {
         self.consumers.arms.store(arms.into(), Relaxed);
     }
-    /// What every consumer declares: what a stub may leave out.
+    /// Whether every consumer declares these flags, so that a stub may leave something out.
     #[must_use]
     pub fn all_declare(&self, writer: &Writer, flags: Flags) -> bool {
         self.consumers
             .current(writer)
             .is_some_and(|list| list.iter().all(|one| one.consumer.flags.has(flags)))
     }
-    /// What any consumer declares: what the site must allow.
+    /// Whether any consumer declares these flags, so that the site must allow it.
     #[must_use]
     pub fn any_declares(&self, writer: &Writer, flags: Flags) -> bool {
         self.consumers
             .current(writer)
             .is_some_and(|list| list.iter().any(|one| one.consumer.flags.has(flags)))
     }
-    /// At one hit every consumer said [`Verdict::REMOVE`](crate::consumer::Verdict::REMOVE). Asked and forgotten by whoever takes
-    /// probes out; a consumer that was added since speaks for itself at the next hit.
+    /// Whether at one hit every consumer returned [`Verdict::REMOVE`](crate::consumer::Verdict::REMOVE).
+    /// Reading it resets it; the code that removes probes reads it. A consumer that was added since decides
+    /// for itself at the next hit.
     #[must_use]
     pub fn take_removal(&self) -> bool {
         self.removal.load(Relaxed) != 0 && self.removal.swap(0, Relaxed) != 0
     }
-    /// A store only the first time: later hits find the flag set.
+    /// Stores only the first time: later hits find the flag set.
     pub(crate) fn want_removal(&self) {
         if self.removal.load(Relaxed) == 0 {
             self.removal.store(1, Relaxed);
         }
     }
-    /// Hits so far, over all threads, and hits whose consumers were not called.
+    /// Number of hits so far, over all threads, and of hits whose consumers were not called.
     #[must_use]
     pub fn counts(&self) -> crate::engine::Tally {
         let tally = self.engine.counts().of(self.number);

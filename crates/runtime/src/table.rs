@@ -1,14 +1,17 @@
-//! A hash table of 64-bit keys and values: one writer, any readers, who neither lock nor store.
+//! A hash table of 64-bit keys and values, for one writer and any number of readers. Readers neither lock nor
+//! store.
 //!
-//! In: keys and values, neither 0. Out: the value that a key had at some moment between call and return. Invariants: TAB-1 a key's place
-//! never changes within a table, so a change of one key disturbs no reader of another; TAB-2 a value is seen only with
-//! what was written before it was set. Does not: own what values stand for.
+//! In: keys and values, neither 0. Out: the value that a key had at some moment between call and return.
+//! Invariants: TAB-1 a key's place never changes within a table, so a change of one key does not disturb a
+//! reader of another. TAB-2 a reader that sees a value also sees what was written before the value was set.
+//! Does not: own what values stand for.
 //!
 //! # Steps
 //!
-//! Open addressing by buckets of four places, a cache line each; a key lies in the first bucket from its own on that had a free place. At most two
-//! thirds full: small tables stay in small caches. A place's key is set once. A key that is taken out keeps its place, with value
-//! 0; places are got back when the table is replaced by a larger one.
+//! Open addressing by buckets of four places; a bucket is one cache line. A key is in the first bucket, from
+//! its own on, that had a free place. Tables are at most two thirds full: small tables stay in small caches.
+//! A place's key is set once. A key that is removed keeps its place, with value 0. Such places are reclaimed
+//! when the table is replaced by a larger one.
 //!
 //! | writer | reader, inside an epoch |
 //! |---|---|
@@ -16,16 +19,20 @@
 //! | S2 at a new place: store the key (release) | G2 load keys from the key's first bucket on (acquire), until it, or a bucket with a 0 |
 //! | X1 when full: fill a new table with what has a value; X2 store the pointer (release); X3 the old one is unlinked | G3 load the value (acquire); 0 is none |
 //!
-//! - *G2 meets the place between S1 and S2*: key 0, so none: before the insertion. (Between S2 and S1, were they the other way
-//!   round: value 0, so none as well. What counts is one store, S1 at an old place, S2 at a new one.)
-//! - *G2 after S2*: G3 sees S1's value or a later one, and what was written before S1 (release, acquire): never 0 unless it was
-//!   taken out since.
-//! - *G2 passes other keys meanwhile set*: they only lengthen the walk; the key sought stands where it stood (TAB-1). A bucket that was full when
-//!   the key was set is full for ever, so the walk does not end before it.
-//! - *G1 before X2*: the old table, as of X1 or with changes before it. All changes after X1 are in the new one only, and were not
-//!   made before G1: the reader is before them. It stays allocated for as long as the reader is inside (EPO-1).
-//! - *G1 after X2*: everything of X1 (release, acquire). X2 before X1 would show a table without keys that have long been there.
-//! - *taken out and put in again between G2 and G3*: the new value, a value of this key all the same.
+//! - *G2 reads the place between S1 and S2*: key 0, so none, as before the insertion. (Between S2 and S1, if
+//!   they were the other way round: value 0, so none as well. One store takes effect: S1 at an old place, S2
+//!   at a new one.)
+//! - *G2 after S2*: G3 sees S1's value or a later one, and what was written before S1 (release, acquire). It
+//!   is never 0 unless the key was removed since.
+//! - *G2 passes other keys that were set meanwhile*: they only lengthen the search; the key itself is where
+//!   it was (TAB-1). A bucket that was full when the key was set is full for ever, so the search does not end
+//!   before it.
+//! - *G1 before X2*: the old table, as of X1 or with changes before it. All changes after X1 are in the new
+//!   one only, and were not made before G1, so the reader is ordered before them. The old table stays
+//!   allocated for as long as the reader is inside (EPO-1).
+//! - *G1 after X2*: everything of X1 (release, acquire). X2 before X1 would show a table without keys that
+//!   were set long before.
+//! - *removed and set again between G2 and G3*: the new value, which is a value of this key all the same.
 
 use alloc::boxed::Box;
 use core::num::NonZeroU64;
@@ -33,7 +40,7 @@ use core::num::NonZeroU64;
 use crate::epoch::{Inside, Writer};
 use crate::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release};
 
-/// Places of a bucket, which is one cache line.
+/// Places in a bucket, which is one cache line.
 const WAYS: usize = 4;
 
 #[derive(Debug, Default)]
@@ -43,12 +50,12 @@ struct Bucket {
     values: [AtomicU64; WAYS],
 }
 
-/// What a bucket says about a key.
+/// Where a bucket has a key.
 enum Said<'a> {
     Here(&'a AtomicU64),
-    /// It would be in this place.
+    /// The key is not there; these are the places where it would be.
     Free(&'a AtomicU64, &'a AtomicU64),
-    /// All places are other keys'.
+    /// Other keys have all places.
     Further,
 }
 
@@ -69,20 +76,21 @@ impl Bucket {
 #[derive(Debug)]
 struct Buckets {
     buckets: Box<[Bucket]>,
-    /// Bits of a product that are no bucket's number, less one.
+    /// Number of low bits of a product that are not part of a bucket's number, less one.
     shift: u32,
-    /// Keys that were ever set. The writer's; a word of its own kind, as readers hold the rest by reference.
+    /// Number of keys that were ever set. Only the writer uses it. It is atomic because readers hold
+    /// references to the rest.
     used: AtomicU64,
 }
 
 impl Buckets {
-    /// With at least so many places.
+    /// A table with at least so many places.
     fn new(places: usize) -> Self {
         let buckets = places.div_ceil(WAYS).next_power_of_two();
         let shift = 63 - buckets.trailing_zeros();
         Self { buckets: (0..buckets).map(|_| Bucket::default()).collect(), shift, used: AtomicU64::new(0) }
     }
-    /// The bucket that has the key, or where it would be. Some places are free, so the walk ends.
+    /// The place of a key, or where it would be. Some places are free, so the search ends.
     #[inline]
     fn ask(&self, key: NonZeroU64) -> Said<'_> {
         // The product's top bits depend on all of the key (Knuth, TAOCP 3, 6.4); keys differ in both halves.
@@ -134,15 +142,15 @@ impl Buckets {
 pub(crate) struct Table(AtomicPtr<Buckets>);
 
 impl Table {
-    /// Empty, with room for some.
+    /// An empty table with room for so many keys.
     pub(crate) fn new(room: usize) -> Self {
         Self(AtomicPtr::new(Box::into_raw(Box::new(Buckets::new(room * 2)))))
     }
     /// The value that a key has.
     #[inline]
     pub(crate) fn get(&self, _inside: &Inside<'_>, key: NonZeroU64) -> Option<NonZeroU64> {
-        // SAFETY: never null; what `set` replaces is freed after the grace of every reader that could load it (EPO-1), and this one
-        // is inside.
+        // SAFETY: never null. What `set` replaces is freed after the grace period of every reader that could
+        // load it (EPO-1), and this reader is inside.
         unsafe { &*self.0.load(Acquire) }.value(key)
     }
     /// The value that a key has, for the writer.
@@ -150,7 +158,7 @@ impl Table {
         // SAFETY: never null, and only the writer replaces it.
         unsafe { &*self.0.load(Relaxed) }.value(key)
     }
-    /// Sets a key's value; 0 takes it out.
+    /// Sets a key's value; 0 removes it.
     pub(crate) fn set(&self, writer: &mut Writer, key: NonZeroU64, value: u64) {
         // SAFETY: never null, and only the writer replaces it.
         let places = unsafe { &*self.0.load(Relaxed) };
@@ -183,7 +191,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // SAFETY: it came from `Box::into_raw`; whoever drops the table has it alone.
+        // SAFETY: it came from `Box::into_raw`; the code that drops the table is its only user.
         drop(unsafe { Box::from_raw(self.0.load(Relaxed)) });
     }
 }

@@ -13,7 +13,7 @@ use trapline_runtime::pool::{
     register_restarts, restart_sequences, shape,
 };
 
-/// What the kernel keeps for a registered thread, kept by ourselves: nobody aborts anything, and nobody else runs.
+/// An rseq area of our own: no kernel aborts a sequence, and no other thread runs.
 #[repr(C, align(32))]
 struct Area {
     start: AtomicU32,
@@ -26,7 +26,7 @@ impl Area {
         Self { start: AtomicU32::new(cpu), cpu: AtomicU32::new(cpu), section: AtomicU64::new(0) }
     }
     fn at(&self) -> At {
-        // SAFETY: the area is ours and lives; the pools it is used with have one user, this thread.
+        // SAFETY: the area is ours and alive; the pools that it is used with have one user, this thread.
         At::Rseq(unsafe { Registered::new(NonNull::from(self).cast()) })
     }
 }
@@ -72,15 +72,15 @@ fn shapes_are_checked() {
 fn bytes_are_as_documented() {
     let bytes = |cpus, maxactive| Shape::new(cpus, maxactive, 64).expect("a shape").bytes();
     assert_eq!(bytes(2, Some(10)), 256 + 2 * (128 + 128) + (10 + 8) * 64);
-    // A header, 96 CPUs with a shelf and a set of 13 words, and twice 384 objects.
+    // A header, 96 CPUs with a magazine and a bitmap of 13 words, and twice 384 objects.
     assert_eq!(bytes(96, None), 256 + 96 * (128 + 128) + 768 * 64);
     assert!(bytes(96, None) < 75 << 10);
-    // What `trapline::inside` says of its own.
+    // The size that `trapline::inside` states for its own.
     assert_eq!(Shape::new(2, None, 128).expect("a shape").bytes(), 2816);
-    // All that a pool on a handed-in region needs, and not a byte less.
+    // Exactly the bytes that a pool on a passed-in region needs.
     let region = Region::new();
     let shape = Shape::new(2, Some(10), 64).expect("a shape");
-    // SAFETY: no more bytes are claimed than there are, by this test alone.
+    // SAFETY: no more bytes are claimed than there are, and only this test uses them.
     let (whole, short) = unsafe {
         (
             Pool::format(region.start(), shape.bytes(), shape).map(|_| ()),
@@ -137,7 +137,8 @@ fn what_rests_on_other_shelves_is_paid_for() {
     let (here, there) = (Area::on(0), Area::on(1));
     let held = take_all(&pool, here.at());
     held.into_iter().for_each(|held| assert_eq!(pool.put(there.at(), held), Returned::Home));
-    // Four are out of our reach, on the other's shelf; maxactive and what our own shelf might have held are not.
+    // Four are out of reach, in the other CPU's magazine; maxactive objects, and those that the own magazine
+    // could have held, are not.
     let held = take_all(&pool, here.at());
     assert_eq!(held.len(), 6 + 4);
     assert_eq!(pool.free(), 4);
@@ -151,7 +152,7 @@ fn closed_while_held_the_last_one_releases() {
     let (first, second) = (pool.get(area.at()).expect("free"), pool.get(area.at()).expect("free"));
     let kept = *pool;
     assert_eq!(kept.put(area.at(), pool.get(area.at()).expect("free")), Returned::Home);
-    // SAFETY: this thread alone uses the pool.
+    // SAFETY: only this thread uses the pool.
     let refused = unsafe { pool.close(|| false) };
     let (pool, error) = refused.expect_err("sequences could not be restarted");
     assert_eq!(error, NotClosed::NoRestart);
@@ -175,7 +176,7 @@ fn closed_while_all_are_home() {
     held.into_iter().for_each(|held| assert_eq!(pool.put(area.at(), held), Returned::Home));
     let kept = *pool;
     assert_eq!(kept.close(restart_sequences), Ok(Returned::Last));
-    // SAFETY: this thread alone uses the pool.
+    // SAFETY: only this thread uses the pool.
     let twice = unsafe { pool.close(restart_sequences) };
     assert_eq!(twice.expect_err("closed above").1, NotClosed::Already);
 }

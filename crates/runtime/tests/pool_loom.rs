@@ -1,10 +1,11 @@
-//! The pool's protocol in every interleaving that loom finds, each model beside a twin with one step broken that must fail:
-//! `RUSTFLAGS="--cfg loom" cargo test -p trapline-runtime --release --test pool_loom`.
+//! The pool's protocol in every interleaving that loom finds. Beside each model is a twin with one step
+//! broken that must fail: `RUSTFLAGS="--cfg loom" cargo test -p trapline-runtime --release --test pool_loom`.
 //!
-//! The code is the pool's own (`pool::protocol`), over a model's parts. A sequence is what the kernel makes of it: nothing else
-//! happens on that CPU's shelf meanwhile (a mutex for each CPU), and it may be aborted, which does nothing; restarting
-//! all of them waits for those in progress. An object is a cell that only its holder may touch; the pool's memory is a cell
-//! that whoever is told to be the last takes away.
+//! The code is the pool's own (`pool::protocol`), on a model's parts. A sequence has the properties that the
+//! kernel gives it: nothing else happens to that CPU's magazine meanwhile (a mutex for each CPU), and it may
+//! be aborted, which does nothing. Restarting all sequences waits for those in progress. An object is a cell
+//! that only its holder may touch. The pool's memory is a cell that is removed by the thread whose put is
+//! reported as the last.
 //!
 //! Does not: model the instructions of a sequence (`tests/pool_interrupted.rs` interrupts each of them).
 #![cfg(loom)]
@@ -28,17 +29,17 @@ struct Model {
     depth: u32,
     refs: AtomicU32,
     closing: AtomicU32,
-    /// Taken away by the last.
+    /// Removed by the last put.
     memory: UnsafeCell<()>,
     objects: Vec<UnsafeCell<u32>>,
 }
 
-// SAFETY: the cells are what the model is to judge; loom reports accesses that are not ordered.
+// SAFETY: the model checks these cells; loom reports accesses that are not ordered.
 unsafe impl Sync for Model {}
 // SAFETY: as above.
 unsafe impl Send for Model {}
 
-/// On a CPU; the next sequence may be aborted.
+/// A CPU; the next sequence on it may be aborted.
 #[derive(Clone, Copy)]
 struct On {
     cpu: u32,
@@ -50,7 +51,7 @@ fn on(cpu: u32) -> On {
 }
 
 impl Model {
-    /// Objects lie in the first CPU's set.
+    /// Objects begin in the first CPU's bitmap.
     fn new(cpus: u32, objects: u32, depth: u32) -> Arc<Self> {
         let cpu = |_| Cpu {
             alone: Mutex::new(()),
@@ -72,9 +73,9 @@ impl Model {
     fn touch(&self) {
         self.memory.with(|_| ());
     }
-    /// As its holder.
+    /// What the holder of an object does with it.
     fn work(&self, object: u32) {
-        // SAFETY: loom checks that nobody else is here.
+        // SAFETY: loom checks that no other thread is here.
         self.objects[object as usize].with_mut(|at| unsafe { *at += 1 });
     }
     fn answer(&self, returned: Returned) -> Returned {
@@ -148,7 +149,7 @@ fn check(bound: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
-/// The twin must be caught.
+/// Checks that loom finds the twin's error.
 fn must_fail(bound: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
     let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(bound, run))).is_err();
     assert!(failed, "a broken twin was not caught");
@@ -191,7 +192,7 @@ fn three_threads_two_cpus_two_objects_and_shelves() {
     });
 }
 
-/// What another put back a moment ago is free again: no ABA.
+/// An object that another thread put back a moment ago is free again: no ABA.
 #[test]
 fn an_object_that_came_and_went_may_be_taken() {
     check(Some(4), || {
@@ -201,7 +202,7 @@ fn an_object_that_came_and_went_may_be_taken() {
     });
 }
 
-/// Two objects are held while the pool is closed, on two CPUs, one with room on its shelf.
+/// Two objects are held while the pool is closed, on two CPUs, one of which has room in its magazine.
 fn closing(
     bound: Option<usize>,
     depth: u32,

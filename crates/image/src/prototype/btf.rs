@@ -1,9 +1,12 @@
-//! Prototypes from BTF, the types that `gcc -gbtf`, `clang` and `pahole -J` leave in a section of that name: names and types, no addresses.
+//! Prototypes from BTF, the types that `gcc -gbtf`, `clang` and `pahole -J` write to a section of that name:
+//! names and types, no addresses.
 //!
-//! In: a file's `.BTF` section, a function's name. Out: a [`Prototype`]. A linker that knows nothing of it puts each object's behind the
-//! last one's, each with a head of its own; so there are several parts. Invariants: IMG-3: sections larger than a stated limit, and texts
-//! that make them larger still once read, are not read; types that contain themselves end each walk. PRO-2: of functions that share a name
-//! and take different things, nothing is known. Does not: find fields of structures; DWARF does that.
+//! In: a file's `.BTF` section, a function's name. Out: a [`Prototype`]. A linker without support for BTF
+//! concatenates the sections of the object files, each with a header of its own; so there are several parts.
+//! Invariants: IMG-3: sections larger than a stated limit, and texts that would make them still larger once
+//! read, are not read; types that contain themselves end each walk. PRO-2: if functions of the same name have
+//! different prototypes, nothing is known about them.
+//! Does not: find fields of structures; DWARF does that.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,17 +17,18 @@ use super::passing::{Passed, Shape, passed, places};
 use super::{Prototype, ValueType};
 use crate::types::MAX_CHAIN;
 
-/// Of a little-endian part.
+/// First bytes of a little-endian part.
 const MAGIC: [u8; 2] = 0xeb9f_u16.to_le_bytes();
-/// Larger sections are not read, in bytes; the kernel's own is 6 MiB.
+/// Maximum length of a section in bytes; the kernel's own is 6 MiB.
 const MAX_SECTION: usize = 16 << 20;
-/// Longer texts are forged: each type that names one has a copy. The kernel's limit for names is 512.
+/// Maximum length of a text in bytes. Longer ones are forged: each type that names one has a copy. The
+/// kernel's limit for names is 512.
 const MAX_TEXT: usize = 512;
 
 /// A file's BTF.
 pub struct Btf {
     parts: Vec<Part>,
-    /// Part and type of each function; `None` for a name that means several.
+    /// Part and type of each function; `None` for a name with several prototypes.
     functions: BTreeMap<String, Option<(usize, u32)>>,
 }
 
@@ -34,10 +38,10 @@ impl fmt::Debug for Btf {
     }
 }
 
-/// What one object file noted.
+/// The types of one object file.
 struct Part(TypeInformation);
 
-/// A section's bytes, for the parser.
+/// A section's bytes, as input of the parser.
 struct Section<'a>(&'a [u8]);
 
 impl Readable for Section<'_> {
@@ -50,7 +54,7 @@ impl Readable for Section<'_> {
     }
 }
 
-/// There is no such type, or it leads to itself.
+/// The type does not exist, or refers to itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Forged;
 
@@ -65,7 +69,7 @@ impl Btf {
         while let Some(len) = part_len(rest) {
             let Ok(types) = TypeInformation::new(&Section(&rest[..len])) else { break };
             btf.add(Part(types));
-            // Perhaps each begins at a multiple of four.
+            // Each part may begin at a multiple of four.
             let next = (len..rest.len().min(len + 4)).find(|at| rest[*at..].starts_with(&MAGIC));
             rest = next.map_or(&[], |at| &rest[at..]);
         }
@@ -92,14 +96,16 @@ impl Btf {
     fn read_at(&self, (part, of): (usize, u32)) -> Option<Prototype> {
         self.parts[part].read_prototype(of).ok()
     }
-    /// What the function of that name takes and returns. `None`: nothing is noted, or not the same of all that have the name.
+    /// The prototype of the function of that name. `None`: nothing is recorded, or functions of that name
+    /// differ.
     #[must_use]
     pub fn prototype(&self, function: &str) -> Option<Prototype> {
         self.read_at((*self.functions.get(function)?)?)
     }
 }
 
-/// Bytes of the part that begins there: its head says how long that is, and where behind it types and texts lie.
+/// Length in bytes of the part that begins there. Its header contains its own length, and where types and
+/// texts are behind it.
 fn part_len(bytes: &[u8]) -> Option<usize> {
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
     let behind = |at: usize| Some(word(at)? + word(at + 4)?);
@@ -115,7 +121,7 @@ impl Part {
             (ValueType::Void, _) => (ValueType::Void, Passed::Registers(0, 0)),
             value => value,
         };
-        // Void is the end of a list that goes on as the caller likes.
+        // A parameter of type void at the end of the list stands for a variable number of arguments.
         let listed = noted.parameter_list().iter().filter(|one| one.tid() != 0);
         let mut parameters = Vec::new();
         for one in listed {
@@ -141,7 +147,7 @@ impl Part {
         }
         Err(Forged)
     }
-    /// How a value of a type is meant.
+    /// How to show a value of a type.
     fn value_type(&self, of: u32) -> Result<ValueType, Forged> {
         let narrow = |size: usize| u8::try_from(size).ok().filter(|size| matches!(size, 1 | 2 | 4 | 8));
         Ok(match self.bare(of)? {
@@ -186,7 +192,7 @@ impl Part {
             _ => named("", None),
         })
     }
-    /// What a type is made of.
+    /// The components of a type.
     fn shape(&self, of: u32) -> Result<Shape<u32>, Forged> {
         let members = |size: usize, list: &btfparse::MemberList| {
             let at = |offset| match offset {
@@ -213,7 +219,7 @@ impl Part {
             _ => Shape::Unknown,
         })
     }
-    /// Bytes of a type; 0 for what has none of its own.
+    /// Size of a type in bytes; 0 if it has none.
     fn size(&self, of: u32, depth: u32) -> Result<u64, Forged> {
         if depth > MAX_CHAIN {
             return Err(Forged);

@@ -1,7 +1,7 @@
 //! Prototypes from DWARF.
 //!
-//! In: DWARF, a function's address. Out: a [`Prototype`]. Does not: know units in other languages than C and C++, whose functions are
-//! called in other ways.
+//! In: DWARF, a function's address. Out: a [`Prototype`].
+//! Does not: know units in languages other than C and C++, since their functions are called differently.
 
 use std::collections::HashSet;
 
@@ -14,26 +14,28 @@ use super::{Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
 use crate::types::{Entry, MAX_CHAIN};
 
-/// What GCC's constructors and destructors of classes with virtual bases take besides. Their source has both; of its copies those for a whole object (C1, D1)
-/// are given neither, and those for a base (C2, D2) the second.
+/// Additional parameters of GCC's constructors and destructors of classes with virtual bases. Their source
+/// has both. Of its copies, those for a whole object (C1, D1) get neither, and those for a base (C2, D2) the
+/// second.
 const HIDDEN: [&str; 2] = ["__in_chrg", "__vtt_parm"];
 
-/// A parameter as the source has it.
+/// A parameter as the source declares it.
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
-    /// Its entry, at which that of a compiled copy points.
+    /// Its entry, to which the entry in a compiled copy refers.
     pub(crate) at: UnitOffset,
     pub(crate) name: String,
     pub(crate) of: UnitOffset,
 }
 
 impl DebugInfo {
-    /// What the function that begins at an address takes and returns. `None`: nothing is noted, or not in C's way.
+    /// The parameters and return value of the function that begins at an address. `None`: nothing is
+    /// recorded, or it is not called like a C function.
     #[must_use]
     pub fn prototype(&self, function: Svma) -> Option<Prototype> {
         self.with_function(function, |unit, entry| self.noted(unit, entry, function.0)).ok()?
     }
-    /// Calls with the entry of the function that begins at an address.
+    /// Calls `found` with the entry of the function that begins at an address.
     pub(crate) fn with_function<T>(
         &self,
         function: Svma,
@@ -75,7 +77,8 @@ impl DebugInfo {
         let compiled = self.compiled(unit, entry, &declared, at)?;
         Ok(Some(corrected(by_abi, &passed, &compiled)))
     }
-    /// Parameters; those of the source where the function is a copy of one, but for the hidden ones that this copy is not given.
+    /// The parameters. If the function is a copy, those of its source, without the hidden ones that this copy
+    /// does not get.
     pub(crate) fn parameters(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Vec<Declared>> {
         let origin = reference(entry, gimli::DW_AT_abstract_origin)?;
         let source = origin.unwrap_or_else(|| entry.offset());
@@ -98,7 +101,7 @@ impl DebugInfo {
         }
         Ok(parameters)
     }
-    /// Whether a function has a mark, or its source or declaration has.
+    /// Whether a function, its source or its declaration has an attribute.
     pub(super) fn has_flag(
         &self,
         unit: &Unit<Slice>,
@@ -134,7 +137,7 @@ impl DebugInfo {
         }
         Err(gimli::Error::UnexpectedNull)
     }
-    /// How a value of a type is meant.
+    /// How to show a value of a type.
     pub(crate) fn value_type(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<ValueType> {
         let entry = self.bare(unit, of)?;
         let bytes = self.size(unit, of)?;
@@ -175,7 +178,7 @@ impl DebugInfo {
             _ => ValueType::Other(self.called(unit, &entry)?),
         })
     }
-    /// What a pointer leads to, if it is a number.
+    /// The type that a pointer points to, if it is a number.
     fn value_type_of_base(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Option<ValueType>> {
         let is_base = self.bare(unit, of)?.tag() == gimli::DW_TAG_base_type;
         if is_base { self.value_type(unit, of).map(Some) } else { Ok(None) }
@@ -215,7 +218,7 @@ impl DebugInfo {
         }
         passed(of, &mut |of| self.shape(unit, of))
     }
-    /// What a type is made of.
+    /// The components of a type.
     fn shape(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Shape<UnitOffset>> {
         let entry = self.bare(unit, of)?;
         let bytes = self.size(unit, of)?;
@@ -237,7 +240,7 @@ impl DebugInfo {
     }
 }
 
-/// Which of the source's parameters a copy has.
+/// Those parameters of the source that a copy has.
 fn copied(unit: &Unit<Slice>, copy: &Entry<'_>) -> gimli::Result<HashSet<UnitOffset>> {
     let mut own = HashSet::new();
     let mut tree = unit.entries_tree(Some(copy.offset()))?;
@@ -272,7 +275,7 @@ fn language(unit: &Unit<Slice>) -> gimli::Result<Option<DwLang>> {
     })
 }
 
-/// Whether its functions are called as C's are.
+/// Whether the unit's functions are called like C functions.
 fn is_c(unit: &Unit<Slice>) -> gimli::Result<bool> {
     let name = language(unit)?.and_then(|language| language.static_string());
     let c = ["DW_LANG_C89", "DW_LANG_C", "DW_LANG_C99", "DW_LANG_C11", "DW_LANG_C17", "DW_LANG_ObjC"];

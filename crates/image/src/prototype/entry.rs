@@ -1,10 +1,12 @@
-//! Where the compiler says that parameters lie when a function is entered.
+//! Where the compiler says that parameters are when a function is entered.
 //!
-//! In: the entry of a function in DWARF. Out: for each parameter what its location says at the first instruction ([`AtEntry`]), and whether
-//! the compiler may have changed what a caller passes and gets. The ABI holds for functions that others call; of functions that it knows all
-//! callers of, clang removes parameters and values, and the next parameters move up. Invariant: PRO-3 a parameter whose location
-//! contradicts the ABI, or that has none there, has the place that its location says, or none; PRO-4 a compiled parameter is told to be
-//! the source's by what it points at, not by its position. Does not: know other machines' registers: there the ABI alone decides.
+//! In: the entry of a function in DWARF. Out: for each parameter, its location at the first instruction
+//! ([`AtEntry`]); and whether the compiler may have changed what a caller passes and gets. The ABI is valid
+//! for functions that unknown code calls. If clang knows all callers of a function, it removes parameters and
+//! return values, and later parameters move up. Invariant: PRO-3 if a parameter's location contradicts the
+//! ABI, or it has no location at the entry, its place is that of its location, or none. PRO-4 a compiled
+//! parameter is matched to the source's by the entry to which it refers, not by its position.
+//! Does not: know other processors' registers: there only the ABI decides.
 
 use std::collections::HashMap;
 
@@ -16,37 +18,37 @@ use super::{ParameterPlace, Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
 use crate::types::Entry;
 
-/// The registers for arguments by DWARF's numbers: rdi, rsi, rdx, rcx, r8, r9.
+/// The argument registers by DWARF's numbers: rdi, rsi, rdx, rcx, r8, r9.
 const GENERAL: [u16; 6] = [5, 4, 1, 2, 8, 9];
 /// xmm0.
 const VECTOR: u16 = 17;
-/// The first clang that marks all functions whose callers it changed (`DW_CC_nocall`).
+/// The first clang version that marks all functions whose callers it changed (`DW_CC_nocall`).
 const MARKS: u32 = 17;
 
-/// What a parameter's location says at the function's first instruction.
+/// A parameter's location at the function's first instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AtEntry {
     /// In this register.
     In(ParameterPlace),
-    /// In memory, or in parts: the ABI says where.
+    /// In memory, or in parts: the ABI determines where.
     Apart,
-    /// Nowhere: the compiler removed it, or lost it.
+    /// None: the compiler removed the parameter, or does not know where it is.
     Nowhere,
 }
 
-/// What is noted of a function as it was compiled.
+/// What is recorded about a function as it was compiled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Compiled {
     /// One for each of the source's parameters, in their order.
     pub(super) parameters: Vec<AtEntry>,
-    /// The compiler says that callers do not call it as the ABI has it.
+    /// The compiler says that the function is not called as the ABI specifies.
     pub(super) is_changed: bool,
-    /// The value may have been removed without a word.
+    /// The return value may have been removed without a mark.
     pub(super) may_lose_value: bool,
 }
 
 impl DebugInfo {
-    /// What a function's own entry says, not that of its source.
+    /// What a function's own entry records, rather than that of its source.
     pub(super) fn compiled(
         &self,
         unit: &Unit<Slice>,
@@ -93,7 +95,7 @@ impl DebugInfo {
         }
         Ok(AtEntry::Nowhere)
     }
-    /// The major version of the clang that made a unit.
+    /// The major version of the clang that compiled a unit.
     fn clang(&self, unit: &Unit<Slice>) -> gimli::Result<Option<u32>> {
         let mut entries = unit.entries();
         let Some((_, root)) = entries.next_dfs()? else { return Ok(None) };
@@ -101,7 +103,8 @@ impl DebugInfo {
     }
 }
 
-/// What is said of each of the source's parameters (PRO-4), and whether something is said of others that the source does not have.
+/// The location of each of the source's parameters (PRO-4), and whether there are locations of parameters
+/// that the source does not have.
 fn paired(
     declared: impl Iterator<Item = UnitOffset>,
     mut said: HashMap<UnitOffset, AtEntry>,
@@ -114,7 +117,7 @@ fn paired(
 fn clang_version(producer: &str) -> Option<u32> {
     let version = producer.split_once("clang version ")?.1;
     let end = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
-    // A version that cannot be read may be an old one.
+    // A version that cannot be read may be an old one, so it is 0.
     Some(version[..end].parse().unwrap_or(0))
 }
 
@@ -123,7 +126,7 @@ fn place(unit: &Unit<Slice>, expression: gimli::Expression<Slice>) -> gimli::Res
     let (first, second) = (operations.next()?, operations.next()?);
     Ok(match (first, second) {
         (None, _) => AtEntry::Nowhere,
-        // What is passed by its address lies where the register points.
+        // A value that is passed by its address is where the register points.
         (
             Some(Operation::Register { register } | Operation::RegisterOffset { register, offset: 0, .. }),
             None,
@@ -134,7 +137,7 @@ fn place(unit: &Unit<Slice>, expression: gimli::Expression<Slice>) -> gimli::Res
         (Some(Operation::FrameOffset { .. } | Operation::RegisterOffset { .. }), None)
         | (Some(Operation::Register { .. } | Operation::Piece { .. }), Some(Operation::Piece { .. }))
         | (Some(Operation::CallFrameCFA), _) => AtEntry::Apart,
-        // A constant, or computed of what other parameters were.
+        // A constant, or computed from other parameters' earlier values.
         _ => AtEntry::Nowhere,
     })
 }
@@ -147,7 +150,7 @@ fn named(register: u16) -> Option<ParameterPlace> {
         .or_else(|| vector.map(|nth| ParameterPlace::Vector(nth as u8)))
 }
 
-/// A prototype by the ABI, corrected by what the compiler says (PRO-3).
+/// A prototype according to the ABI, corrected by what the compiler recorded (PRO-3).
 pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &Compiled) -> Prototype {
     let said = &compiled.parameters;
     let takes_any = |nth: usize| !matches!(passed.get(nth), Some(Passed::Registers(0, 0)));
@@ -189,7 +192,7 @@ mod tests {
     #[test]
     fn a_removed_parameter_shifts_no_other() {
         let at = |nth| AtEntry::In(ParameterPlace::General(nth));
-        // Of three the compiler kept the last two, and wrote them down in another order.
+        // Of three parameters the compiler kept the last two, and recorded them in another order.
         let kept = HashMap::from([(UnitOffset(30), at(1)), (UnitOffset(20), at(0))]);
         let source = [10, 20, 30].map(UnitOffset);
         assert_eq!(paired(source.into_iter(), kept), (vec![AtEntry::Nowhere, at(0), at(1)], false));

@@ -1,8 +1,9 @@
-//! A function's parameters and value, as its compiler noted them, and the registers that hold them.
+//! A function's parameters and return value, as its compiler recorded them, and the registers that hold them.
 //!
-//! In: DWARF and a function's address, or BTF and its name. Out: a [`Prototype`]. The registers follow from the types ([`passing`]).
-//! Invariants: PRO-1 from a type on whose way of passing is not known for certain, no parameter has a register.
-//! Does not: know calling conventions but C's.
+//! In: DWARF and a function's address, or BTF and its name. Out: a [`Prototype`]. The registers follow from
+//! the types ([`passing`]). Invariants: PRO-1 if it is not known for certain how a type is passed, neither
+//! that parameter nor any later one has a register.
+//! Does not: know calling conventions other than C's.
 
 mod btf;
 mod dwarf;
@@ -12,16 +13,16 @@ mod passing;
 pub use btf::Btf;
 pub(crate) use dwarf::Declared;
 
-/// How a value is meant.
+/// Type of a value, as far as it matters for showing the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ValueType {
     /// Nothing is returned.
     Void,
     /// An integer of 1, 2, 4 or 8 bytes.
     Integer {
-        /// How wide.
+        /// Width in bytes.
         bytes: u8,
-        /// With a sign.
+        /// Whether it is signed.
         signed: bool,
     },
     /// A character of one byte.
@@ -34,29 +35,29 @@ pub enum ValueType {
     Pointer,
     /// The address of a character.
     Text,
-    /// One of named numbers.
+    /// One of several named numbers.
     Enumeration {
-        /// How wide.
+        /// Width in bytes.
         bytes: u8,
-        /// With a sign.
+        /// Whether it is signed.
         signed: bool,
-        /// Each with its value.
+        /// Each name with its value.
         names: Vec<(String, i128)>,
     },
-    /// What fits into no register, or is no single value; what it is called.
+    /// A value that fits into no register, or consists of several; the name of its type.
     Other(String),
-    /// A value that the compiler may have removed, since no caller asks for it.
+    /// A value that the compiler may have removed, since no caller uses it.
     Unknown,
 }
 
-/// Where a parameter lies at the function's entry.
+/// Place of a parameter at the function's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParameterPlace {
-    /// In the general register for arguments of this number, from 0 on.
+    /// In the general argument register of this number, counted from 0.
     General(u8),
-    /// In the vector register for arguments of this number.
+    /// In the vector argument register of this number.
     Vector(u8),
-    /// In several registers, on the stack, or nobody knows.
+    /// In several registers, on the stack, or unknown.
     Elsewhere,
 }
 
@@ -65,17 +66,17 @@ pub enum ParameterPlace {
 pub struct DeclaredParameter {
     /// Its name; empty if it has none.
     pub name: String,
-    /// What it is.
+    /// Its type.
     pub of: ValueType,
-    /// Where.
+    /// Its place at the function's entry.
     pub place: ParameterPlace,
 }
 
-/// What a function takes and returns.
+/// The parameters and the return value of a function.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prototype {
-    /// In their order.
+    /// The parameters, in order.
     pub parameters: Vec<DeclaredParameter>,
-    /// What it returns.
+    /// The return value.
     pub value: ValueType,
 }

@@ -1,55 +1,57 @@
-//! Which registers hold what: the System V ABI's rules for parameters (AMD64 supplement, 3.2.3).
+//! Which registers hold which parameters: the System V ABI's rules (AMD64 supplement, 3.2.3).
 //!
-//! In: what types are made of, whoever noted it. Out: how each is passed, and where each parameter lies. Integers and floats are numbered
-//! apart; a structure of up to 16 bytes takes what its halves are made of, if there is enough of both; others lie on the stack; one that is
-//! returned in memory takes the first integer register for the place. Invariant: PRO-1. Does not: read types.
+//! In: the components of types, from DWARF or BTF. Out: how each type is passed, and the place of each
+//! parameter. Integers and floats are numbered separately. A structure of up to 16 bytes takes registers
+//! according to the components of its halves, if enough of both kinds are free. Others are on the stack. For
+//! a value that is returned in memory, the address takes the first integer register. Invariant: PRO-1.
+//! Does not: read types.
 
 use super::{DeclaredParameter, ParameterPlace, Prototype, ValueType};
 use crate::types::MAX_CHAIN;
 
-/// Registers that hold integers.
+/// Number of registers for integers.
 const GENERAL: u8 = 6;
-/// Registers that hold floats.
+/// Number of registers for floats.
 const VECTOR: u8 = 8;
 
 /// How a type is passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Passed {
-    /// In so many general and vector registers, if all are free.
+    /// In so many general and vector registers, if all of them are free.
     Registers(u8, u8),
     /// By its address.
     Reference,
     /// On the stack.
     Memory,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
-/// What a type is made of. Numbers that are not said otherwise are its bytes.
+/// The components of a type. Numbers without a comment are its size in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Shape<Id> {
     /// A value that a general register can hold.
     General(u64),
     /// A float.
     Vector(u64),
-    /// A structure or union: where each member lies, and what it is.
+    /// A structure or union: the offset of each member, and its type.
     Members(u64, Vec<(u64, Id)>),
-    /// Elements one behind the other.
+    /// Consecutive elements.
     Array {
-        /// What each is.
+        /// The type of an element.
         of: Id,
-        /// Bytes of each.
+        /// Size of an element in bytes.
         bytes: u64,
-        /// How many.
+        /// Number of elements.
         count: u64,
     },
-    /// What the floating-point unit's stack holds.
+    /// A value that the floating-point unit's stack holds.
     X87,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
-/// What half of a structure is made of.
+/// Kind of the components in one half of a structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
     Nothing,
@@ -57,14 +59,14 @@ enum Class {
     General,
 }
 
-/// Why a structure is in no registers.
+/// Why a structure is not passed in registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Not {
     InRegisters,
     Known,
 }
 
-/// Tells what a type is made of.
+/// Returns the components of a type.
 type Shapes<'a, Id, E> = &'a mut dyn FnMut(Id) -> Result<Shape<Id>, E>;
 
 /// How a value of that type is passed.
@@ -86,7 +88,7 @@ pub(super) fn passed<Id: Copy, E>(of: Id, shapes: Shapes<'_, Id, E>) -> Result<P
     })
 }
 
-/// What the halves are made of that a value of this type covers, `offset` bytes into them.
+/// Determines the kinds of the halves that a value of this type covers; it is `offset` bytes into them.
 fn classify<Id: Copy, E>(
     of: Id,
     offset: u64,
@@ -136,7 +138,7 @@ fn all<Id: Copy, E>(
     Ok(Ok(()))
 }
 
-/// Where each parameter lies at the function's entry.
+/// The place of each parameter at the function's entry.
 pub(super) fn places(value: (ValueType, Passed), parameters: Vec<(String, ValueType, Passed)>) -> Prototype {
     let (mut general, mut vector) = (0, 0);
     let mut known = value.1 != Passed::Unknown;
@@ -169,7 +171,7 @@ pub(super) fn places(value: (ValueType, Passed), parameters: Vec<(String, ValueT
     Prototype { parameters: parameters.into_iter().map(place).collect(), value: value.0 }
 }
 
-/// Returned on the stack of the floating-point unit, not in memory.
+/// Whether it is returned on the stack of the floating-point unit, not in memory.
 fn is_x87(value: &ValueType) -> bool {
     matches!(value, ValueType::Other(name) if name == "long double")
 }

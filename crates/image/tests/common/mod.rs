@@ -1,4 +1,5 @@
-//! What several tests need: compilers, binutils as oracles, files of this machine. A tool that is missing skips loudly.
+//! What several tests need: compilers, binutils as oracles, files of this machine. If a file is missing, a
+//! test skips it and prints that.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
@@ -14,14 +15,14 @@ pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A path for a test's own file, below the build directory.
+/// Path for a test's own file, below the build directory.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("image");
     std::fs::create_dir_all(&dir).expect("scratch directory");
     dir.join(name)
 }
 
-/// Compiles a source text with these flags; gives the program's path.
+/// Compiles a source text with these flags; returns the program's path.
 pub(crate) fn compile(compiler: &str, name: &str, source: &str, flags: &[&str]) -> String {
     let input = scratch(&format!("{name}.{}", if compiler == "g++" { "cc" } else { "c" }));
     let output = scratch(name).to_str().expect("UTF-8 path").to_owned();
@@ -38,7 +39,7 @@ pub(crate) fn image(path: &str) -> Image {
     Image::parse(bytes, &mut NoDebugFiles).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The files among these that exist; says which do not.
+/// Those of these files that exist; prints which do not.
 pub(crate) fn present<'a>(paths: &[&'a str]) -> Vec<&'a str> {
     let (found, missing): (Vec<&str>, Vec<&str>) = paths.iter().partition(|path| Path::new(path).exists());
     for path in missing {
@@ -81,9 +82,10 @@ pub(crate) fn readelf_functions(path: &str) -> Vec<ElfSymbol> {
     listing.lines().filter_map(symbol).collect()
 }
 
-/// Unwind entries as `readelf` sees them: start → (end, whether rows begin as at a call).
+/// Unwind entries as `readelf` sees them: start → (end, whether the rows begin as they do at a call).
 pub(crate) fn readelf_fdes(path: &str) -> BTreeMap<u64, (u64, bool)> {
-    // It fails when a debug file that the file names is not there, after it has listed everything.
+    // readelf fails if a debug file that the file names does not exist, but only after it has listed
+    // everything.
     let output = Command::new("readelf").args(["--debug-dump=frames", path]).env("LC_ALL", "C").output();
     let listing = String::from_utf8_lossy(&output.expect("readelf").stdout).into_owned();
     assert!(listing.contains(" pc="), "{path}: readelf lists no unwind entry");

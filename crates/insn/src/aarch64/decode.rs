@@ -1,18 +1,19 @@
 //! What a probe can do with an A64 word: simulate it, run it elsewhere, or neither.
 //!
-//! In: a word. Out: a [`Verdict`], which holds the operands where they matter.
-//! Invariants: INSN-1; INSN-2 (what is not known is [`Verdict::Refuse`]). The only groups of instructions that see their
-//! own address are branches, exceptions and system, `adr`, literal loads, and the forms of FEAT_PAuth_LR; all words
-//! of these groups are told apart here. Words of the other groups do the same at any address, also those that are
-//! not allocated: they are undefined there as here.
-//! Does not: look at neighbours: see [`exclusive`](super::exclusive). Sections named are those of the Arm ARM (DDI 0487).
+//! In: a word. Out: a [`Verdict`], with the operands where they matter. Invariants: INSN-1; INSN-2 (an
+//! unknown word is [`Verdict::Refuse`]). The only groups of instructions whose effect depends on their own
+//! address are branches, exceptions and system, `adr`, literal loads, and the forms of FEAT_PAuth_LR. All
+//! words of these groups are distinguished here. Words of the other groups do the same at any address. So do
+//! those that are not allocated: they are undefined at any address.
+//! Does not: look at neighbours: see [`exclusive`](super::exclusive). Section numbers are those of the Arm
+//! ARM (DDI 0487).
 
 use super::gpr::Gpr;
 
-/// What to do with a word under a probe.
+/// What can be done with a word under a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// [`simulate`](super::simulate()) does what it does. It may also be relocated.
+    /// [`simulate`](super::simulate()) does the same. The word may also be relocated.
     Simulate(Op),
     /// It runs at another address, [relocated](super::relocate()).
     OutOfLine(Away),
@@ -23,13 +24,14 @@ pub enum Verdict {
 /// An instruction that is simulated. Offsets are in bytes, from the instruction itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// `nop`, `yield`, `dgh`, `bti`, and `prfm` of a literal when simulated: no register and no memory changes.
+    /// `nop`, `yield`, `dgh`, `bti`, and `prfm` of a literal when simulated: no register and no memory
+    /// changes.
     Nop,
     /// `b`, or with `link` `bl`.
     Branch {
         /// Distance to the target.
         offset: i32,
-        /// The return address goes to x30.
+        /// The return address is written to x30.
         link: bool,
     },
     /// `b.cond`, `bc.cond`, `cbz`, `cbnz`, `tbz`, `tbnz`.
@@ -39,7 +41,7 @@ pub enum Op {
         /// Distance to the target.
         offset: i32,
     },
-    /// `br`, `blr`, `ret`.
+    /// `br`, `blr` or `ret`.
     BranchTo {
         /// Which of them.
         through: Through,
@@ -52,35 +54,37 @@ pub enum Op {
         to: Gpr,
         /// Distance; for `adrp` from the page of the instruction, and a multiple of 4096.
         offset: i64,
-        /// Counted from the page.
+        /// The distance is from the instruction's page.
         pages: bool,
     },
     /// `ldr`, `ldrsw`, `prfm` of a literal.
     Load {
-        /// What is done with the literal.
+        /// How the literal is used.
         literal: Literal,
         /// Destination; 31 is zero. For `prfm` the kind of prefetch.
         to: Gpr,
         /// Distance to the literal.
         offset: i32,
     },
-    /// `stp` or `str` of general registers, pre-indexed by sp: sp moves by `offset`, and the registers go there.
+    /// `stp` or `str` of general registers, pre-indexed by sp: sp moves by `offset`, and the registers go
+    /// there.
     Push {
-        /// 8 bytes each, or 4.
+        /// 8 bytes each if true, else 4.
         wide: bool,
-        /// At the lower address; 31 is zero.
+        /// The register stored at the lower address; 31 is zero.
         first: Gpr,
-        /// Above it (`stp`); 31 is zero.
+        /// The register stored above it (`stp`); 31 is zero.
         second: Option<Gpr>,
         /// What is added to sp.
         offset: i32,
     },
-    /// `stp x29, x30, [sp, #offset]!`, as functions begin: a push in a form of its own, so that nothing is left to decide when it is done.
+    /// `stp x29, x30, [sp, #offset]!`, as functions begin: a push in a form of its own, so that nothing has
+    /// to be decided when it runs.
     PushFrame {
         /// What is added to sp.
         offset: i32,
     },
-    /// `add` or `sub` of an immediate, 64 bits, flags untouched; so also `mov` from or to sp. 31 is sp.
+    /// `add` or `sub` of an immediate, 64 bits, without flags; so also `mov` from or to sp. 31 is sp.
     Add {
         /// Destination.
         to: Gpr,
@@ -94,13 +98,13 @@ pub enum Op {
 /// When a conditional branch is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
-    /// By the flags.
+    /// The flags decide.
     Flags(Cond),
     /// `cbz`, `cbnz`.
     Zero {
         /// The register; 31 is zero.
         of: Gpr,
-        /// 64 bits of it, or 32.
+        /// All 64 bits of it if true, else the lower 32.
         wide: bool,
         /// Taken when it is zero, or when it is not.
         when: bool,
@@ -109,7 +113,7 @@ pub enum Test {
     Bit {
         /// The register; 31 is zero.
         of: Gpr,
-        /// Which bit.
+        /// Number of the bit.
         bit: u8,
         /// Taken when the bit has this value.
         when: bool,
@@ -121,7 +125,7 @@ pub enum Test {
 pub struct Cond(u8);
 
 impl Cond {
-    /// Whether it holds under these flags: N, Z, C, V in bits 31 to 28, as in PSTATE.
+    /// Whether it holds with these flags: N, Z, C, V in bits 31 to 28, as in PSTATE.
     #[must_use]
     pub const fn holds(self, nzcv: u32) -> bool {
         let (n, z, c, v) =
@@ -138,7 +142,7 @@ impl Cond {
         };
         base != (self.0 & 1 != 0)
     }
-    /// `al` and `nv`, which both hold always.
+    /// Whether it is `al` or `nv`, which both always hold.
     #[must_use]
     pub const fn is_always(self) -> bool {
         self.0 >> 1 == 7
@@ -165,7 +169,7 @@ pub enum Literal {
     Double,
     /// 4 bytes, sign-extended (`ldrsw`).
     Signed,
-    /// A hint that it will be used (`prfm`).
+    /// A hint that the data will be used (`prfm`).
     Prefetch,
 }
 
@@ -180,17 +184,17 @@ pub enum Vector {
     Q,
 }
 
-/// An instruction that runs away from its place.
+/// An instruction that can run at another address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Away {
-    /// The same word does the same anywhere, and goes on to the next.
+    /// The same word does the same anywhere, and control goes on to the next word.
     Plain,
-    /// `retaa`, `braa` and their kin: the same word does the same anywhere, and control never comes back. The modifier
-    /// is a register, not the address of the instruction.
+    /// `retaa`, `braa` and their kin: the same word does the same anywhere, and control never comes back. The
+    /// modifier is a register, not the address of the instruction.
     Authenticated,
     /// `ldr` of a literal to a vector register.
     LoadVector {
-        /// How much.
+        /// How many bytes.
         size: Vector,
         /// The vector register's number.
         to: u8,
@@ -205,13 +209,13 @@ pub enum Refusal {
     /// `udf`.
     #[error("udf: permanently undefined, its address tells why")]
     Undefined,
-    /// Not allocated, or newer than this table, in a group whose instructions may see their address.
+    /// Not allocated, or newer than this table, in a group whose instructions may depend on their address.
     #[error("no instruction that is known")]
     Unallocated,
     /// `cb<cc>`, `cbb<cc>`, `cbh<cc>` (FEAT_CMPBR): branches that are not relocated yet.
     #[error("compares and branches (FEAT_CMPBR): not relocated yet")]
     CompareBranch,
-    /// `brk`: somebody's breakpoint, and handlers look its address up.
+    /// `brk`: another tool's breakpoint, and handlers look up its address.
     #[error("brk: traps, and its address is what tells why")]
     Breakpoint,
     /// `hlt`, `dcps1` to `dcps3`.
@@ -223,7 +227,7 @@ pub enum Refusal {
     /// `hvc`, `smc`.
     #[error("calls a hypervisor or secure monitor")]
     Monitor,
-    /// What user space may not run: it traps, and its address tells why.
+    /// An instruction that user space may not run: it traps, and handlers look up its address.
     #[error("privileged")]
     Privileged,
     /// `ldxr`, `stxr` and kin: an exception clears the monitor, and the loop around may never end.
@@ -249,14 +253,14 @@ pub enum Refusal {
 use Verdict::{OutOfLine, Refuse, Simulate};
 const PLAIN: Verdict = OutOfLine(Away::Plain);
 
-/// What to do with `word`. By the groups of the Arm ARM C4.1, bits 28 to 25.
+/// What can be done with `word`. Cases are the groups of the Arm ARM C4.1, bits 28 to 25.
 #[must_use]
 pub const fn decode(word: u32) -> Verdict {
     match word >> 25 & 0xF {
         0b1000 | 0b1001 => immediate(word),
         0b1010 | 0b1011 => control(word),
         0b0100 | 0b0110 | 0b1100 | 0b1110 => memory(word),
-        // FEAT_PAuth_LR: paciasppc, pacnbiasppc, autiasppcr and their twins.
+        // FEAT_PAuth_LR: paciasppc, pacnbiasppc, autiasppcr and their b-key forms.
         0b0101 | 0b1101 if word & 0xFFFF_C000 == 0xDAC1_8000 => Refuse(Refusal::SignsAddress),
         // Registers; floating point and vectors; SVE.
         0b0101 | 0b1101 | 0b0111 | 0b1111 | 0b0010 => PLAIN,
@@ -333,7 +337,7 @@ const fn exception(word: u32) -> Verdict {
     })
 }
 
-/// `br` and its kin: opc in bits 24 to 21, op3 in 15 to 10, op4 in 4 to 0.
+/// `br` and similar: opc in bits 24 to 21, op3 in 15 to 10, op4 in 4 to 0.
 const fn by_register(word: u32) -> Verdict {
     let through = match word & !0x3E0 {
         0xD61F_0000 => Through::Jump,
@@ -344,7 +348,7 @@ const fn by_register(word: u32) -> Verdict {
     Simulate(Op::BranchTo { through, to: Gpr::field(word, 5) })
 }
 
-/// Pointer authentication, returns from exceptions, and what is not allocated.
+/// Pointer authentication, returns from exceptions, and words that are not allocated.
 const fn by_signed_register(word: u32) -> Verdict {
     let (zero_modifier, rn_31) = (word & 0x1F == 31, word >> 5 & 31 == 31);
     match word >> 10 {
@@ -365,7 +369,8 @@ const fn by_signed_register(word: u32) -> Verdict {
     }
 }
 
-/// System instructions: L in bit 21, op0 in 20 and 19, op1 in 18 to 16, CRn in 15 to 12, CRm in 11 to 8, op2 in 7 to 5.
+/// System instructions: L in bit 21, op0 in 20 and 19, op1 in 18 to 16, CRn in 15 to 12, CRm in 11 to 8, op2
+/// in 7 to 5.
 const fn system(word: u32) -> Verdict {
     if word >> 22 & 3 != 0 {
         return if word >> 23 & 1 == 0 { Refuse(Refusal::System128) } else { Refuse(Refusal::Unallocated) };
@@ -382,15 +387,15 @@ const fn system(word: u32) -> Verdict {
             (_, 4) if word & 31 == 31 => state(op1, word >> 5 & 7),
             _ => Refuse(Refusal::Unallocated),
         },
-        // Cache maintenance and the like for user space has op1 3; so do its registers. The kernel answers reads of the
-        // identification registers.
+        // Cache maintenance and similar for user space has op1 3, and so have its registers. The kernel
+        // emulates reads of the identification registers.
         (1 | 3, _) if op1 == 3 => PLAIN,
         (3, true) if op1 == 0 && crn == 0 => PLAIN,
         _ => Refuse(Refusal::Privileged),
     }
 }
 
-/// Hint space: what is not allocated does nothing, on processors that do not know it.
+/// Hint space: on processors that do not know it, an instruction that is not allocated does nothing.
 const fn hint(number: u32) -> Verdict {
     match number {
         // nop, yield, dgh; bti, bti c, bti j, bti jc.
@@ -424,7 +429,8 @@ const fn memory(word: u32) -> Verdict {
     if word & 0x3B00_0000 == 0x1800_0000 {
         return literal(word);
     }
-    // Exclusives have bit 23 clear; so has casp, which is told by bits 31 and 21. The unprivileged ones have bit 24.
+    // Exclusives have bit 23 clear. So has casp, which bits 31 and 21 distinguish. The unprivileged ones have
+    // bit 24.
     let casp = word & 0x8120_0000 == 0x0020_0000;
     if word & 0x3E80_0000 == 0x0800_0000 && !casp {
         return Refuse(Refusal::Exclusive);

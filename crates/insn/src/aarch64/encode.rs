@@ -1,6 +1,6 @@
-//! The few words that relocation and stubs write.
+//! The few instruction words that relocation and stubs write.
 //!
-//! In: addresses and registers. Out: words, or `None` where the distance does not fit the form.
+//! In: addresses and registers. Out: words, or `None` if the distance does not fit the form.
 //! Does not: choose between forms.
 
 use super::gpr::Gpr;
@@ -14,7 +14,8 @@ pub(crate) const PUSH_X16: u32 = 0xF81F_0FF0;
 /// `ldr x16, [sp], #16`.
 pub(crate) const POP_X16: u32 = 0xF841_07F0;
 
-/// The distance in units of `1 << shift` bytes, if it is whole and fits `bits` bits, signed; cut to these bits.
+/// The distance in units of `1 << shift` bytes, cut to `bits` bits; `None` unless it is whole and fits `bits`
+/// bits, signed.
 const fn distance(from: u64, to: u64, shift: u32, bits: u32) -> Option<u32> {
     let bytes = to.wrapping_sub(from).cast_signed();
     let units = bytes >> shift;
@@ -34,7 +35,8 @@ pub const fn b(from: u64, to: u64) -> Option<u32> {
     }
 }
 
-/// `word`, a form with a 19-bit distance (`b.cond`, `cbz`, literal loads) at `from`, made to name `to`: ±1 MiB.
+/// `word`, a form with a 19-bit distance (`b.cond`, `cbz`, literal loads) at `from`, changed to lead to `to`:
+/// ±1 MiB.
 #[must_use]
 pub const fn with_imm19(word: u32, from: u64, to: u64) -> Option<u32> {
     match distance(from, to, 2, 19) {

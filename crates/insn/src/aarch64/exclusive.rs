@@ -1,19 +1,19 @@
 //! Exclusive sequences: from `ldxr` to `stxr`.
 //!
-//! In: the words of a whole function, and one of them. Out: whether it stands inside such a sequence.
-//! A trap clears the monitor that the load set, and so may a stub's own stores: the store then fails, the loop tries again
-//! and traps again, for ever. Branches are followed: the sequence need not be one stretch.
-//! Does not: know what stands outside the words given.
+//! In: the words of a whole function, and one of them. Out: whether it is inside such a sequence. A trap
+//! clears the monitor that the load set, and so may a stub's own stores. The store then fails, the loop tries
+//! again and traps again, for ever. Branches are followed: the sequence need not be one stretch.
+//! Does not: know what is outside the words given.
 
 use super::decode::{Op, Refusal, Through, Verdict, decode};
 
-/// Sequences longer than this many words are not looked for. The architecture promises progress for 128 bytes (Arm ARM
-/// B2.12.5); four times as many are allowed for.
+/// Longest sequence that is looked for, in words. The architecture promises progress for 128 bytes (Arm ARM
+/// B2.12.5); four times as many are allowed.
 pub const REACH: usize = 128;
 
-/// Whether a probe on `words[at]` would come between an exclusive load and its store: whether a store can be reached from
-/// it, itself included, with no exclusive load and no `clrex` before. Follows both ways of a branch, over calls, for at
-/// most [`REACH`] words either way.
+/// Whether a probe on `words[at]` would come between an exclusive load and its store: whether a store can be
+/// reached from it (itself included) with no exclusive load and no `clrex` before. Follows both ways of a
+/// branch, and goes on behind calls, for at most [`REACH`] words in either direction.
 #[must_use]
 pub fn in_exclusive(words: &[u32], at: usize) -> bool {
     let first = at.saturating_sub(REACH);
@@ -67,7 +67,7 @@ const fn exclusive(word: u32) -> Option<Exclusive> {
     }
 }
 
-/// Where control goes from a word: on, and to a direct target.
+/// Where control goes from a word: to the next word, and to a direct target.
 fn successors(word: u32, index: usize) -> (Option<usize>, Option<usize>) {
     let target = |offset: i32| index.checked_add_signed(offset as isize / 4);
     match decode(word) {

@@ -1,7 +1,7 @@
 //! The general registers, by number.
 
-/// A general register as a field of an instruction holds it: 0 to 30, and 31, which is the zero register or the stack
-/// pointer, as the instruction has it.
+/// A general register as a field of an instruction contains it: 0 to 30, and 31, which is the zero register
+/// or the stack pointer, depending on the instruction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gpr(u8);
 
@@ -10,7 +10,7 @@ impl Gpr {
     pub const X0: Self = Self(0);
     /// IP0, which a linker's veneer may use between a call and its callee (AAPCS64, 6.1.1).
     pub const X16: Self = Self(16);
-    /// IP1, the same.
+    /// IP1, which a veneer may use as well.
     pub const X17: Self = Self(17);
     /// The frame pointer.
     pub const X29: Self = Self(29);

@@ -1,14 +1,17 @@
-//! Which words may be changed while another thread may run them, and which must stay for branches to land on.
+//! Which words may be changed while another thread may run them, and which must stay because branches may
+//! land on them.
 //!
 //! In: words. Out: yes or no; a kind of landing pad.
-//! Does not: order anything. Clearing the instruction cache and the context synchronisation of each processor are the
-//! writer's; a reader that runs the word meanwhile gets the old one or the new one, if [`may_patch_live`].
+//! Does not: order anything. The writer has to invalidate the instruction cache and to synchronise the
+//! context of each processor. If [`may_patch_live`], a thread that runs the word meanwhile gets the old word
+//! or the new one.
 
 use super::encode::NOP;
 
-/// Whether a word may be replaced by another with no thread stopped: both must be of the few that the Arm ARM B2.2.5
-/// ("Concurrent modification and execution of instructions") names: `b`, `bl`, `brk`, `hvc`, `isb`, `nop`, `smc`, `svc`.
-/// For all others it is CONSTRAINED UNPREDICTABLE what a thread runs that has not synchronised since.
+/// Whether a word may be replaced by another with no thread stopped. Both must be of the few that the Arm ARM
+/// B2.2.5 ("Concurrent modification and execution of instructions") names: `b`, `bl`, `brk`, `hvc`, `isb`,
+/// `nop`, `smc`, `svc`. For all others it is CONSTRAINED UNPREDICTABLE what a thread runs if it has not
+/// synchronised since.
 #[must_use]
 pub const fn may_patch_live(old: u32, new: u32) -> bool {
     is_live(old) && is_live(new)
@@ -21,20 +24,20 @@ const fn is_live(word: u32) -> bool {
     branch || trap || isb || word == NOP
 }
 
-/// What may land on a word in a page that is guarded (`PROT_BTI`).
+/// Which branches may land on a word in a guarded page (`PROT_BTI`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LandingPad {
-    /// `bti c`, `paciasp`, `pacibsp`: `blr`, and `br` through x16 or x17. Whether `paciasp` also takes other `br` is up to
-    /// the kernel (`SCTLR_EL1.BT0`); Linux says no.
+    /// `bti c`, `paciasp`, `pacibsp`: `blr`, and `br` through x16 or x17. The kernel decides whether other
+    /// `br` may land on `paciasp`, too (`SCTLR_EL1.BT0`); Linux does not allow it.
     Calls,
     /// `bti j`: `br`.
     Jumps,
-    /// `bti jc`: both. `brk` and `hlt` let everything land too: they trap first.
+    /// `bti jc`: both. On `brk` and `hlt` every branch may land, too: they trap first.
     All,
 }
 
-/// The landing pad that a word is. A probe on one goes to the next word, or is a trap: a `b` in its place lets nothing
-/// land.
+/// The kind of landing pad that a word is. A probe on one moves to the next word, or is a trap: no branch may
+/// land on a `b` in its place.
 #[must_use]
 pub const fn landing_pad(word: u32) -> Option<LandingPad> {
     match word {

@@ -1,9 +1,9 @@
-//! Words between functions that nothing runs.
+//! Words between functions that never run.
 
 use super::decode::{Refusal, Verdict, decode};
 use super::encode::NOP;
 
-/// Bytes at the start of `words` that are padding: `nop`, and `udf`, of which zeros are one.
+/// Number of bytes at the start of `words` that are padding: `nop`, and `udf` (a word of zeros is one).
 #[must_use]
 pub fn padding_len(words: &[u32]) -> usize {
     let is_padding = |word: &&u32| **word == NOP || decode(**word) == Verdict::Refuse(Refusal::Undefined);

@@ -1,12 +1,14 @@
-//! The registers of a thread as the in-process engine passes them around.
+//! The registers of a thread, in the form that the in-process engine uses.
 //!
-//! In and out: plain numbers. The layout is a contract with generated code (`plan`'s stubs store it) and with C.
+//! In and out: plain numbers. The layout is a contract with generated code (`plan`'s stubs store it) and with
+//! C.
 
 use core::mem::size_of;
 
 use super::gpr::Gpr;
 
-/// What a jump's stub takes of the stack: [`Regs`], then a word for the way back to the stub, and one for whose stub it is.
+/// Bytes of the stack that a jump's stub uses: [`Regs`], then a word for the way back to the stub, and one
+/// for the address of its `Jump`.
 pub const FRAME: u32 = size_of::<Regs>() as u32 + 16;
 
 /// General registers, stack pointer, program counter and flags of one thread at one instruction.
@@ -19,7 +21,8 @@ pub struct Regs {
     pub sp: u64,
     /// The address of the instruction.
     pub pc: u64,
-    /// PSTATE: N, Z, C, V in bits 31 to 28, BTYPE in bits 11 and 10, as the kernel shows it. Other bits are kept.
+    /// PSTATE: N, Z, C, V in bits 31 to 28, BTYPE in bits 11 and 10, as the kernel reports it. Other bits are
+    /// kept.
     pub pstate: u64,
 }
 
@@ -40,16 +43,16 @@ impl Regs {
     pub const fn sp(&self) -> u64 {
         self.sp
     }
-    /// Moves it.
+    /// Sets the stack pointer.
     pub const fn set_sp(&mut self, to: u64) {
         self.sp = to;
     }
-    /// What a function returns, if that is an integer: x0.
+    /// The function's result, if that is an integer: x0.
     #[must_use]
     pub fn result(&self) -> u64 {
         self.get(Gpr::X0)
     }
-    /// Changes it.
+    /// Sets the function's result.
     pub fn set_result(&mut self, to: u64) {
         self.set(Gpr::X0, to);
     }
@@ -58,7 +61,7 @@ impl Regs {
     pub const fn ip(&self) -> u64 {
         self.pc
     }
-    /// Moves it.
+    /// Sets the address of the instruction.
     pub const fn set_ip(&mut self, to: u64) {
         self.pc = to;
     }

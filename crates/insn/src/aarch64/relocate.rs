@@ -1,32 +1,34 @@
 //! A displaced instruction: the same effect at a new address.
 //!
-//! In: a word, where it stood, where the copy will lie, and what the target allows. Out: the words of the copy.
-//! Invariants: INSN-1, INSN-2, INSN-3. The copy lies in a page that is not guarded (no `PROT_BTI`): a `br` from there lands
-//! on any pad. Does not: append the branch back to `next`.
+//! In: a word, its address, the address of its copy, and what the target allows. Out: the words of the copy.
+//! Invariants: INSN-1, INSN-2, INSN-3. The copy is in a page that is not guarded (no `PROT_BTI`): a `br` from
+//! there may land on any pad.
+//! Does not: append the branch back to `next`.
 //!
 //! | at its place | in the copy |
 //! |---|---|
-//! | `b` | `b`; out of its reach through x16, if that is free |
+//! | `b` | `b`; if the target is out of its reach, through x16, if that is free |
 //! | `b.cond`, `cbz`, `tbz` | the opposite, over a `b` as above |
 //! | `bl` | the original return address into x30, `b` as above: no address of the copy is left anywhere |
 //! | `blr` | the same, `br` |
 //! | `adr`, `adrp` | `adr`, `adrp`, `adrp`+`add`, or `movz`+`movk`, the shortest that reaches |
-//! | `ldr`, `ldrsw` of a literal | the same in reach, else the literal's address into the destination and a load from there |
-//! | `ldr` of a literal to a vector or xzr, `prfm` | the same in reach, else through x16, which is pushed and popped if it is not free |
+//! | `ldr`, `ldrsw` of a literal | the same if in reach, else the literal's address into the destination and a load from there |
+//! | `ldr` of a literal to a vector or xzr, `prfm` | the same if in reach, else through x16, which is pushed and popped if it is not free |
 //!
-//! x16 and x17 are free where AAPCS64 6.1.1 lets a linker put a veneer: at a `bl`, and at the entry of a function that is
-//! called through one. Only the caller knows; see [`Options::ip_free`]. AAPCS64 has no red zone, so what lies below sp is
-//! nobody's (6.4.5.1), and a push there is seen by signal handlers at most; sp must be a multiple of 16 there, as for
-//! every access through it. A literal's load that faults finds the address in its destination; code's own literals are mapped.
+//! x16 and x17 are free where AAPCS64 6.1.1 allows a linker to insert a veneer: at a `bl`, and at the entry
+//! of a function that is called through one. Only the caller knows this; see [`Options::ip_free`]. AAPCS64
+//! has no red zone, so memory below sp is unused (6.4.5.1), and at most signal handlers see a push there. sp
+//! must be a multiple of 16 there, as for every access through it. If a literal's load faults, its
+//! destination contains the address; but literals of code are mapped.
 
 use super::decode::{Away, Literal, Op, Refusal, Test, Through, Vector, Verdict, decode};
 use super::encode::{self, POP_X16, PUSH_X16, adr, adrp, movk, movz, with_imm19};
 use super::gpr::Gpr;
 
-/// Words of the longest copy: a `bl` out of reach, under a return address of four halves.
+/// Number of words of the longest copy: a `bl` out of reach, with a return address of four halves.
 pub const LONGEST: usize = 9;
 
-/// A word at its new place.
+/// A word at its new address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Relocated {
     words: [u32; LONGEST],
@@ -48,25 +50,25 @@ impl Relocated {
 /// What the target allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// Nothing lives in x16 and x17 at this place.
+    /// x16 and x17 hold no value in use at this place.
     pub ip_free: bool,
-    /// The page of the original is guarded (`PROT_BTI`): a branch of it that needs a register is made a `ret`, which lands
-    /// anywhere.
+    /// The page of the original is guarded (`PROT_BTI`). A branch of its copy that needs a register becomes a
+    /// `ret`, which may land anywhere.
     pub guarded: bool,
-    /// A guarded control stack is on: calls cannot be emulated, nor a far branch made a `ret`.
+    /// A guarded control stack is on: calls cannot be emulated, and a far branch cannot become a `ret`.
     pub control_stack: bool,
 }
 
 /// Why an instruction must stay where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Immovable {
-    /// No probe on it at all.
+    /// No probe is possible on it at all.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A branch to what `b` does not reach from the new place, and no register is free.
+    /// A branch to a target that `b` does not reach from the new address, and no register is free.
     #[error("{target:#x} is out of reach from the new place")]
     OutOfReach {
-        /// Where it leads.
+        /// The target of the branch.
         target: u64,
     },
     /// A call under a guarded control stack.
@@ -83,11 +85,11 @@ pub enum Immovable {
     },
 }
 
-/// The instruction `word` of address `from`, made to work at `to`. A branch to itself still goes to the old place, where
-/// the patch is: each round is a hit.
+/// The instruction `word` of address `from`, rewritten to work at `to`. A branch to itself still goes to the
+/// old address, where the patch is: each round is a hit.
 ///
 /// # Errors
-/// Why it must stay.
+/// The reason why it must stay.
 pub fn relocate(word: u32, from: u64, to: u64, options: Options) -> Result<Relocated, Immovable> {
     if let Some(&addr) = [from, to].iter().find(|addr| !addr.is_multiple_of(4)) {
         return Err(Immovable::Misaligned { addr });
@@ -171,7 +173,7 @@ impl Copy {
         self.to.wrapping_add(4 * self.out.len as u64)
     }
 
-    /// The address that an offset of the original names.
+    /// The address at an offset from the original.
     const fn named(&self, offset: i64) -> u64 {
         self.from.wrapping_add_signed(offset)
     }
@@ -235,7 +237,7 @@ impl Copy {
         Ok(())
     }
 
-    /// `value` into `to`, where 31 is nothing. At most four words.
+    /// Loads `value` into `to`; nothing if that is register 31. At most four words.
     fn address(&mut self, to: Gpr, value: u64) {
         let here = self.here();
         if to.is_31() {
@@ -263,8 +265,8 @@ impl Copy {
         }
     }
 
-    /// `load`, whose base is left open, of the literal at `offset`; its address goes through `through`, or if that is 31
-    /// through x16.
+    /// `load`, with its base register still open, of the literal at `offset`. Its address goes through
+    /// register `through`, or through x16 if that is 31.
     fn load(&mut self, load: u32, through: Gpr, offset: i32) {
         let literal = self.named(offset.into());
         if let Some(word) = with_imm19(self.word, self.here(), literal) {

@@ -1,20 +1,20 @@
-//! Instructions done by hand: the effect of one on registers and memory, both given as values.
+//! Instructions simulated: the effect of one on registers and memory, both given as values.
 //!
-//! In: an [`Op`], [`Regs`], a [`Memory`]. Out: the state after it, or a [`Fault`].
-//! Invariants: INSN-1; INSN-3; SIM-1: after a fault the state is what it was, sp and pc included, so that the program can be
-//! given the signal that it would have got, at the instruction that it is about. No allocation, no `std`.
-//! Does not: fetch instructions, or raise signals. Under a guarded control stack (FEAT_GCS) calls and returns also move
-//! that stack, which only the processor can: see [`Op::moves_control_stack`].
+//! In: an [`Op`], [`Regs`], a [`Memory`]. Out: the state after it, or a [`Fault`]. Invariants: INSN-1;
+//! INSN-3; SIM-1 after a fault the state is as before, including sp and pc. So the program can be given the
+//! signal that it would have got, at the same instruction. No allocation, no `std`.
+//! Does not: fetch instructions, or raise signals. Under a guarded control stack (FEAT_GCS) calls and returns
+//! also move that stack, which only the processor can: see [`Op::moves_control_stack`].
 //!
-//! A push is all or nothing here, while a processor may have stored the first register when the second faults (Arm ARM
-//! B2.2.1 leaves it open).
+//! A push is all or nothing here, while a processor may have stored the first register when the second faults
+//! (Arm ARM B2.2.1 leaves this open).
 
 use super::decode::{Literal, Op, Test, Through};
 use super::gpr::Gpr;
 use super::regs::Regs;
 
-/// Memory as the program sees it. Sizes are 4, 8 and, for stores, 16 bytes; an access is made of naturally aligned
-/// pieces of at most 8 bytes, each in one go.
+/// Memory as the program sees it. Sizes are 4, 8 and, for stores, 16 bytes. An access consists of naturally
+/// aligned pieces of at most 8 bytes, each accessed at once.
 pub trait Memory {
     /// Fills `into` from `addr` on.
     ///
@@ -28,29 +28,29 @@ pub trait Memory {
     /// The lowest address that cannot be written.
     fn store(&mut self, addr: u64, bytes: &[u8]) -> Result<(), u64>;
 
-    /// Whether the page of `pc` is guarded (`PROT_BTI`), which makes `br` ask for a stricter landing pad.
+    /// Whether the page of `pc` is guarded (`PROT_BTI`), in which `br` needs a stricter landing pad.
     fn is_guarded(&self, pc: u64) -> bool {
         let _ = pc;
         false
     }
 }
 
-/// What the program would have got instead of the effect.
+/// The fault that the program would have got instead of the effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
-    /// SIGSEGV (or SIGBUS, as the mapping has it) on a read.
+    /// SIGSEGV (or SIGBUS, depending on the mapping) on a read.
     #[error("a load from {addr:#x} faults")]
     Load {
         /// The lowest address that cannot be read.
         addr: u64,
     },
-    /// The same on a write.
+    /// SIGSEGV or SIGBUS on a write.
     #[error("a store to {addr:#x} faults")]
     Store {
         /// The lowest address that cannot be written.
         addr: u64,
     },
-    /// SIGBUS, `BUS_ADRALN`: sp is no multiple of 16 and is a base address (Linux sets `SCTLR_EL1.SA0`).
+    /// SIGBUS, `BUS_ADRALN`: sp is not a multiple of 16 and is a base address (Linux sets `SCTLR_EL1.SA0`).
     #[error("the stack pointer {sp:#x} is not aligned to 16")]
     StackAlignment {
         /// The stack pointer.
@@ -60,15 +60,16 @@ pub enum Fault {
 
 /// PSTATE.BTYPE.
 const BTYPE: u64 = 3 << 10;
-/// What `blr` leaves there: lands on `bti c`.
+/// BTYPE after `blr`, which may land on `bti c`.
 const BTYPE_CALL: u64 = 2 << 10;
-/// `br` through x16 or x17, or from a page that is not guarded: lands on every kind.
+/// BTYPE after `br` through x16 or x17, or from a page that is not guarded, which may land on any kind of
+/// pad.
 const BTYPE_VENEER: u64 = 1 << 10;
-/// Any other `br`: lands on `bti j`.
+/// BTYPE after any other `br`, which may land on `bti j`.
 const BTYPE_JUMP: u64 = 3 << 10;
 
 impl Op {
-    /// Calls and returns, which a guarded control stack follows.
+    /// Whether it is a call or return, which a guarded control stack follows.
     #[must_use]
     pub const fn moves_control_stack(self) -> bool {
         matches!(
@@ -82,7 +83,7 @@ const fn at(state: &Regs, offset: i64) -> u64 {
     state.pc.wrapping_add_signed(offset)
 }
 
-/// Does what `op` does at `state.pc`.
+/// Carries out `op` at `state.pc`.
 ///
 /// # Errors
 /// The fault; nothing is changed then.
@@ -160,7 +161,7 @@ fn landing(through: Through, to: Gpr, guarded: bool) -> u64 {
     }
 }
 
-/// What comes into the register, if anything.
+/// The value for the register; `None` for a prefetch.
 fn load(literal: Literal, addr: u64, memory: &mut impl Memory) -> Result<Option<u64>, Fault> {
     let mut bytes = [0; 8];
     let (whole, word) = (&mut bytes, literal != Literal::Double);
@@ -176,7 +177,7 @@ fn load(literal: Literal, addr: u64, memory: &mut impl Memory) -> Result<Option<
     }))
 }
 
-/// Stores one register or two; gives the new stack pointer.
+/// Stores one register or two; returns the new stack pointer.
 fn push(
     state: &Regs,
     memory: &mut impl Memory,

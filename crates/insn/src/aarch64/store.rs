@@ -1,11 +1,13 @@
-//! What an instruction is about to do to memory, told from the registers before it.
+//! What an instruction is about to do to memory, according to the registers before it.
 //!
-//! In: a word; the general registers as they are when it has not run. Out: which bytes it reads or writes, and what it writes: the value
-//! itself, or what becomes of the old value, or that the registers do not tell (vector stores, exclusive stores). Invariants: INSN-1;
-//! INSN-4 (proven against execution in `tests/aarch64/store.rs`). Does not: know what memory holds, or read it.
+//! In: a word; the general registers before it runs. Out: which bytes it reads or writes, and what it writes:
+//! the value itself, or what becomes of the old value, or that the registers do not show it (vector stores,
+//! exclusive stores). Invariants: INSN-1; INSN-4 (proven against execution in `tests/aarch64/store.rs`).
+//! Does not: know what memory contains, or read it.
 //!
-//! Registers *before* the instruction are at hand, since a watchpoint traps before the access (Arm ARM D2.10): so no operand is lost, unlike
-//! on x86-64. Not told are SVE's and SME's accesses, `dc zva`, tags, and the block instructions (FEAT_MOPS, FEAT_LS64).
+//! The registers are those *before* the instruction, since a watchpoint traps before the access (Arm ARM
+//! D2.10). So no operand is lost, unlike on x86-64. Not covered are accesses of SVE and SME, `dc zva`, tags,
+//! and the block instructions (FEAT_MOPS, FEAT_LS64).
 
 use super::gpr::Gpr;
 use super::regs::Regs;
@@ -16,35 +18,36 @@ use crate::effect::{Effect, Op, Stored, low};
 pub struct Accessor {
     addr: u64,
     at: At,
-    /// Bytes of an element.
+    /// Length of an element in bytes.
     size: u32,
-    /// Elements, one behind the other.
+    /// Number of consecutive elements.
     elements: u32,
     does: Does,
 }
 
-/// Where it accesses.
+/// The address of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum At {
-    /// From the instruction's own address.
+    /// Relative to the instruction's own address.
     Literal(i64),
-    /// From a register, or the stack pointer.
+    /// A register, or the stack pointer, and an offset.
     Base(Gpr, i64),
-    /// From a register by another one, extended and shifted: `option` of the instruction, bits to shift by.
+    /// A register and a second one, extended and shifted: `option` of the instruction, number of bits to
+    /// shift by.
     Index(Gpr, Gpr, u32, u32),
-    /// From an authenticated pointer.
+    /// An authenticated pointer.
     Unknown,
 }
 
-/// What it does there.
+/// What the instruction does at that address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Does {
     Load,
     Store(Gpr),
     StorePair(Gpr, Gpr),
-    /// Of vector registers, or of a pair that was compared.
+    /// A store of vector registers, or of a pair that was compared.
     StoreUnknown,
-    /// Only if nobody came between.
+    /// A store that happens only if no other access came between.
     StoreExclusive,
     /// Load and change, by number: add, clear, exclusive or, set, signed maximum and minimum, unsigned ones.
     Change(u32, Gpr),
@@ -54,12 +57,12 @@ enum Does {
     },
 }
 
-/// The bits from `at` on, `len` of them.
+/// `len` bits from bit `at` on.
 const fn bits(word: u32, at: u32, len: u32) -> u32 {
     word >> at & ((1 << len) - 1)
 }
 
-/// The same, with sign.
+/// `len` bits from bit `at` on, sign-extended.
 const fn signed(word: u32, at: u32, len: u32) -> i64 {
     ((bits(word, at, len) << (32 - len)).cast_signed() >> (32 - len)) as i64
 }
@@ -74,15 +77,15 @@ const RN: u32 = 5;
 const RT2: u32 = 10;
 const RM: u32 = 16;
 
-/// Elements with what is done to them.
+/// Length of an element in bytes, number of elements, what is done to them.
 type Shape = (u32, u32, Does);
 
 impl Accessor {
-    /// The instruction, if it is one that accesses memory and is told.
+    /// The instruction, if it accesses memory and is covered here.
     #[must_use]
     pub fn decode(word: u32, addr: u64) -> Option<Self> {
         let base = |offset| At::Base(Gpr::field(word, RN), offset);
-        // The group that loads and stores are (Arm ARM C4.1.96): bit 27 set, bit 25 clear.
+        // The group of loads and stores (Arm ARM C4.1.96): bit 27 set, bit 25 clear.
         let (at, (size, elements, does)) = match bits(word, 24, 6) {
             0b00_1000 => (base(0), exclusive(word)?),
             0b00_1100 | 0b00_1101 if !is_set(word, 31) => (base(0), structures(word)?),
@@ -92,7 +95,7 @@ impl Accessor {
             }
             0b10_1000 | 0b10_1001 | 0b10_1100 | 0b10_1101 => {
                 let (size, elements, does) = pair(word)?;
-                // Indexed behind the access: at the base.
+                // Post-indexed: the access is at the base.
                 let offset = if bits(word, 23, 2) == 1 { 0 } else { signed(word, 15, 7) * i64::from(size) };
                 (base(offset), (size, elements, does))
             }
@@ -110,17 +113,18 @@ impl Accessor {
     pub const fn addr(&self) -> u64 {
         self.addr
     }
-    /// Whether it may write.
+    /// Whether it may write to memory.
     #[must_use]
     pub const fn writes(&self) -> bool {
         !matches!(self.does, Does::Load)
     }
-    /// Whether it stores only if nothing came between it and the load before it; a trap does.
+    /// Whether it stores only if nothing came between it and the load before it. A trap comes between.
     #[must_use]
     pub const fn is_exclusive(&self) -> bool {
         matches!(self.does, Does::StoreExclusive)
     }
-    /// What it will do, by the registers before it; of a pair of registers, to the one that holds all of `len` bytes at `watched`.
+    /// What it will do, according to the registers before it. For a pair of registers, the effect of the one
+    /// that covers all `len` bytes at `watched`.
     #[must_use]
     pub fn effect(&self, before: &Regs, watched: u64, len: u8) -> Effect {
         let (at, all) = (self.address(before), self.size * self.elements);
@@ -142,7 +146,7 @@ impl Accessor {
                 let Some(at) = at else { return whole(Stored::Unknown { old: None }) };
                 let into = watched.wrapping_sub(at);
                 let (of, start) = if into < 8 { (first, at) } else { (second, at.wrapping_add(8)) };
-                // It lies across both, or beside them.
+                // The watched bytes are in both, or outside.
                 if watched.wrapping_sub(start).saturating_add(len.into()) > 8 {
                     return whole(Stored::Unknown { old: None });
                 }
@@ -167,7 +171,8 @@ impl Accessor {
             }
             At::Unknown => return None,
         };
-        // The top byte is no part of an address of user space (tagged-address-abi of the kernel's documentation).
+        // The top byte is not part of an address in user space (tagged-address-abi of the kernel's
+        // documentation).
         Some(at & u64::MAX >> 8)
     }
 }
@@ -265,7 +270,7 @@ fn pair(word: u32) -> Option<Shape> {
     let size = match (is_vector, kind) {
         (true, 0..=2) => 4 << kind,
         (false, 0) => 4,
-        // `ldpsw`; the store is one of tags.
+        // `ldpsw`; the store in its place is one of tags.
         (false, 1) if load && !is_nontemporal => 4,
         (false, 2) => 8,
         _ => return None,
@@ -278,7 +283,7 @@ fn pair(word: u32) -> Option<Shape> {
     Some((size, 2, does))
 }
 
-/// One register, by its size, and whether it is a vector's.
+/// One register: its size, and whether it is a vector register.
 fn single(word: u32) -> Option<Shape> {
     let (size, kind) = (bits(word, 30, 2), bits(word, 22, 2));
     if is_set(word, 26) {
@@ -291,7 +296,7 @@ fn single(word: u32) -> Option<Shape> {
     }
     let does = match (kind, size) {
         (0, _) => Does::Store(Gpr::field(word, RT)),
-        // What is left out is a prefetch, or nothing.
+        // Other combinations are a prefetch, or not allocated.
         (1, _) | (2, 0..=2) | (3, 0 | 1) => Does::Load,
         _ => return None,
     };
@@ -303,7 +308,7 @@ fn register(word: u32) -> Option<(At, Shape)> {
     let rn = Gpr::field(word, RN);
     let mode = bits(word, 10, 2);
     if !is_set(word, 21) {
-        // Unprivileged ones are of general registers.
+        // Unprivileged ones use general registers only.
         let is_there = mode != 2 || !is_set(word, 26);
         let offset = if mode == 1 { 0 } else { signed(word, 12, 9) };
         return is_there.then_some((At::Base(rn, offset), single(word)?));

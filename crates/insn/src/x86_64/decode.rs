@@ -1,8 +1,9 @@
 //! Bytes to instructions: only what planning needs of each, in 48 bytes.
 //!
 //! In: bytes and their address. Out: [`Insn`] values, one per instruction, in order, without gaps.
-//! Invariants: INSN-1; INSN-2 (APX, REX2, truncated and reserved encodings are [`Flow::Invalid`], one byte long).
-//! Does not: format text or keep operands; who needs more decodes the bytes again.
+//! Invariants: INSN-1; INSN-2 (APX, REX2, truncated and reserved encodings are [`Flow::Invalid`], one byte
+//! long).
+//! Does not: format text or keep operands; code that needs more decodes the bytes again.
 
 mod quick;
 
@@ -19,7 +20,7 @@ pub enum Flow {
     Next,
     /// Unconditional jump: the direct target, or `None` when it comes from a register or memory.
     Jump(Option<u64>),
-    /// Conditional: to the target or on (`jcc`, `loop*`, `jrcxz`, `xbegin`).
+    /// Conditional: to the target or to the next instruction (`jcc`, `loop*`, `jrcxz`, `xbegin`).
     Branch(u64),
     /// A call: the direct target, or `None` when it comes from a register or memory.
     Call(Option<u64>),
@@ -27,7 +28,7 @@ pub enum Flow {
     Ret,
     /// Into the kernel and back: `syscall`, `sysenter`, `int n`.
     Syscall,
-    /// Stops or traps here: `int3`, `int1`, `ud0..2`, `hlt`, and what user space may not run.
+    /// Stops or traps here: `int3`, `int1`, `ud0..2`, `hlt`, and instructions that user space may not run.
     Trap,
     /// Not an instruction that this decoder knows. One byte is skipped.
     Invalid,
@@ -50,7 +51,7 @@ impl Flow {
     }
 }
 
-/// What an instruction is, where that matters to a planner.
+/// Kind of an instruction, as far as it matters to a planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Class {
@@ -75,7 +76,8 @@ pub enum Class {
     Xbegin,
     /// Far jump, call or return.
     Far,
-    /// A near branch with an operand-size prefix and no REX.W: vendors disagree on its length, and on how much of the target counts.
+    /// A near branch with an operand-size prefix and no REX.W: vendors disagree on its length, and on how
+    /// many bits of the target they use.
     DataSize,
     /// A memory operand relative to `eip`, cut to 32 bits.
     EipRelative,
@@ -85,15 +87,15 @@ pub enum Class {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum MemKind {
-    /// No memory operand, or one that is not accessed (`lea`, `nop`). Implicit stack accesses (`push`, `call`, `ret`,
-    /// `leave`) belong here too.
+    /// No memory operand, or one that is not accessed (`lea`, `nop`). Implicit stack accesses (`push`,
+    /// `call`, `ret`, `leave`) belong here too.
     #[default]
     None,
-    /// By `rsp` alone.
+    /// By `rsp` only.
     Stack,
     /// By `rip`.
     Ip,
-    /// By a constant alone, of any segment.
+    /// By a constant only, in any segment.
     Absolute,
     /// By a general register other than `rsp`, or by a vector of indexes.
     Register,
@@ -120,20 +122,20 @@ pub struct Insn {
     named: u64,
     /// Its memory operand.
     pub mem: MemUse,
-    /// Bytes, 1 to 15.
+    /// Length in bytes, 1 to 15.
     pub len: u8,
     /// Offset in the instruction of the 4-byte displacement behind [`Insn::ip_rel`]; 0 when there is none.
     pub disp_at: u8,
-    /// Size in bytes of a direct branch's displacement, which always stands last; 0 when there is none.
+    /// Length in bytes of a direct branch's displacement, which is always at the end; 0 when there is none.
     pub rel_size: u8,
-    /// What it is.
+    /// Kind of the instruction.
     pub class: Class,
 }
 
 const _: () = assert!(size_of::<Insn>() <= 48);
 
 impl Insn {
-    /// The address that a rip-relative memory operand (or `lea`) names.
+    /// The address that a rip-relative memory operand (or `lea`) refers to.
     #[must_use]
     pub const fn ip_rel(&self) -> Option<u64> {
         if self.disp_at == 0 { None } else { Some(self.named) }
@@ -143,7 +145,7 @@ impl Insn {
     pub const fn end(&self) -> u64 {
         self.addr.wrapping_add(self.len as u64)
     }
-    /// The same instruction in a file that lies `by` bytes higher.
+    /// The same instruction in a file that is `by` bytes higher.
     #[must_use]
     pub const fn moved(mut self, by: u64) -> Self {
         self.addr = self.addr.wrapping_add(by);
@@ -156,16 +158,16 @@ impl Insn {
         };
         self
     }
-    /// Whether it is one that compilers and linkers put between functions.
+    /// Whether it is of a kind that compilers and linkers put between functions.
     #[must_use]
     pub const fn is_padding(&self) -> bool {
         matches!(self.class, Class::Nop | Class::Int3)
     }
 }
 
-/// Whether an instruction can fault on an operand that a general register other than `rsp` addresses. A handler may
-/// look up the faulting address, so such an instruction stays where it is in a program that catches faults.
-/// The planner exempts by `insn.mem.base` (Go's r14).
+/// Whether an instruction can fault on an operand that a general register other than `rsp` addresses. A
+/// handler may look up the faulting address, so such an instruction stays where it is in a program that
+/// catches faults. The planner exempts by `insn.mem.base` (Go's r14).
 #[must_use]
 pub fn faults_on_register(insn: &Insn) -> bool {
     insn.mem.kind == MemKind::Register
@@ -184,8 +186,8 @@ pub fn sweep(bytes: &[u8], addr: u64) -> Sweep<'_> {
     Sweep { decoder: decoder(bytes, addr), bytes, addr, scratch: Instruction::default() }
 }
 
-/// The one configuration of the decoder that this crate uses. MPX is on because old libraries still carry it, and
-/// its encodings are harmless where the processor has none.
+/// The one configuration of the decoder that this crate uses. MPX is on because old libraries still carry it,
+/// and its encodings are harmless where the processor has none.
 pub(crate) fn decoder(bytes: &[u8], addr: u64) -> Decoder<'_> {
     Decoder::with_ip(64, bytes, addr, DecoderOptions::MPX)
 }
@@ -228,12 +230,12 @@ impl Sweep<'_> {
         self.next()
     }
 
-    /// The instruction that came last, in full.
+    /// The last instruction, decoded in full.
     pub(crate) const fn raw(&self) -> &Instruction {
         &self.scratch
     }
 
-    /// An invalid instruction is one byte long, whatever the decoder consumed to find out.
+    /// An invalid instruction is one byte long, however much the decoder consumed.
     fn resume_behind(&mut self, start: usize) -> Insn {
         if self.decoder.set_position(start + 1).is_ok() {
             self.decoder.set_ip(self.addr.wrapping_add(1));
@@ -250,7 +252,7 @@ fn condense(decoder: &Decoder<'_>, raw: &Instruction, bytes: &[u8]) -> Insn {
         insn.rel_size = rel_size(code);
     }
     memory_of(decoder, raw, &mut insn);
-    // Whatever its operand is: AMD's processors take 16 bits of the target, Intel's all.
+    // For any operand: AMD's processors use 16 bits of the target, Intel's all.
     if matches!(flow, Flow::Jump(_) | Flow::Call(_) | Flow::Branch(_)) && has_data_size(bytes) {
         insn.class = Class::DataSize;
     }
@@ -305,14 +307,15 @@ const fn rel_size(code: Code) -> u8 {
     }
 }
 
-/// Whether the prefixes at the start of `bytes` hold 66 and do not end in a REX with W, which would override it.
+/// Whether the prefixes at the start of `bytes` contain 66 and do not end in a REX with W, which would
+/// override it.
 pub(crate) fn has_data_size(bytes: &[u8]) -> bool {
     let prefixes = legacy_prefixes(bytes);
     let (legacy, rest) = bytes.split_at(prefixes);
     legacy.contains(&0x66) && rest.first().is_none_or(|b| b & 0xF8 != 0x48)
 }
 
-/// How many legacy prefix bytes `bytes` starts with.
+/// Number of legacy prefix bytes at the start of `bytes`.
 pub(crate) fn legacy_prefixes(bytes: &[u8]) -> usize {
     let is_prefix =
         |b: &u8| matches!(b, 0x26 | 0x2E | 0x36 | 0x3E | 0x64 | 0x65 | 0x66 | 0x67 | 0xF0 | 0xF2 | 0xF3);

@@ -1,7 +1,7 @@
-//! What a straight line of instructions is sure to overwrite, so that a stub need not save it.
+//! What a straight line of instructions surely overwrites, so that a stub need not save it.
 //!
-//! In: decoded instructions and their bytes. Out: a yes, or a set of registers; "no" and "none" when in doubt.
-//! The line ends at the first instruction that does anything but go on to the next.
+//! In: decoded instructions and their bytes. Out: a yes, or a set of registers; "no" and "none" when in
+//! doubt. The line ends at the first instruction after which control does not simply go on to the next.
 
 use super::decode::{Flow, Insn, Sweep, decoder, sweep};
 use super::gpr::Gpr;
@@ -13,7 +13,7 @@ use iced_x86::{
 const STATUS: u32 =
     RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
 
-/// What a straight line is sure to overwrite before reading it.
+/// What a straight line surely overwrites before reading it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Overwritten {
     /// OF, SF, ZF, AF, CF and PF, all of them.
@@ -22,7 +22,7 @@ pub struct Overwritten {
     pub gprs: u16,
 }
 
-/// Decodes and looks at what is overwritten in one pass. Keeps what it needs for that from call to call.
+/// Decodes and finds out what is overwritten, in one pass. Keeps its tables from call to call.
 #[allow(missing_debug_implementations, reason = "the factory inside has none")]
 pub struct Look(InstructionInfoFactory);
 
@@ -32,14 +32,15 @@ impl Default for Look {
     }
 }
 
-/// More dead registers are of no use to anybody.
+/// Number of dead registers that is enough: no stub uses more.
 const ENOUGH: u32 = 4;
 
 impl Look {
-    /// Replaces `insns` by up to `most` instructions at the start of `bytes`, the first at `addr`; at least `least` bytes of
-    /// them if there are so many. The straight line ends at the first that does anything but go on to the next, or for
-    /// which `sure` is false. The same as [`flags_dead_after`] and [`overwritten_gprs`] say, but that the look may end
-    /// early once it has found enough.
+    /// Replaces `insns` by up to `most` instructions at the start of `bytes`, the first at `addr`; at least
+    /// `least` bytes of them if there are that many. The straight line ends at the first instruction that
+    /// does not simply go on to the next, or for which `sure` is false. The result is that of
+    /// [`flags_dead_after`] and [`overwritten_gprs`], except that the search may end early once it has found
+    /// enough.
     pub fn ahead(
         &mut self,
         insns: &mut Vec<Insn>,
@@ -52,8 +53,9 @@ impl Look {
         self.follow(insns, &mut sweep, addr, (most, least), sure)
     }
 
-    /// The same for the line that begins behind the first instruction, with what that one changed. `None` where it does anything but go on to the
-    /// next, or may fault where `sure` says so, or leaves an unknown stack pointer. `insns` has the first one too.
+    /// The same for the line that begins behind the first instruction, with what that one changed. `None` if
+    /// that one does not simply go on to the next, if `sure` is false for it, or if the stack pointer is
+    /// unknown afterwards. `insns` contains the first one too.
     pub fn behind(
         &mut self,
         insns: &mut Vec<Insn>,
@@ -69,7 +71,7 @@ impl Look {
         Some((lead, self.follow(insns, &mut sweep, addr, (most, least), sure)))
     }
 
-    /// Appends the instructions that follow, and follows the line that they are.
+    /// Appends the instructions that follow, and follows the straight line through them.
     fn follow(
         &mut self,
         insns: &mut Vec<Insn>,
@@ -98,9 +100,9 @@ impl Look {
     }
 }
 
-/// A straight line as far as it was followed.
+/// A straight line, as far as it was followed.
 struct Line {
-    /// Flags not yet written.
+    /// Flags that are not yet written.
     pending: u32,
     /// A flag was read before it was written.
     flag_read: bool,
@@ -145,9 +147,10 @@ impl Line {
     }
 }
 
-/// True when OF, SF, ZF, AF, CF and PF are each written before any is read, along the straight line `insns` (whose
-/// bytes are `bytes`, the first instruction's first). Ends at the first instruction that does not simply fall
-/// through. Flags left undefined count as not written, so `test`, `and`, `xor` do not write AF. False when in doubt.
+/// True when OF, SF, ZF, AF, CF and PF are each written before any is read, along the straight line `insns`
+/// (whose bytes are `bytes`, from the first instruction on). Ends at the first instruction that does not
+/// simply fall through. Flags left undefined count as not written, so `test`, `and`, `xor` do not write AF.
+/// False when in doubt.
 #[must_use]
 pub fn flags_dead_after(insns: &[Insn], bytes: &[u8]) -> bool {
     let mut line = Line::default();
@@ -155,9 +158,9 @@ pub fn flags_dead_after(insns: &[Insn], bytes: &[u8]) -> bool {
     line.pending == 0
 }
 
-/// The general registers that the straight line is sure to overwrite, in full, before reading any part of them: bit
-/// `n` is register `n` in hardware order. Writes of 32 bits count as full (they zero-extend), of 8 or 16 do not.
-/// `rsp` is never among them.
+/// The general registers that the straight line surely overwrites, in full, before reading any part of them:
+/// bit `n` is register `n` in hardware order. Writes of 32 bits count as full (they zero-extend), writes of 8
+/// or 16 do not. `rsp` is never included.
 #[must_use]
 pub fn overwritten_gprs(insns: &[Insn], bytes: &[u8]) -> u16 {
     let mut factory = InstructionInfoFactory::new();
@@ -166,7 +169,8 @@ pub fn overwritten_gprs(insns: &[Insn], bytes: &[u8]) -> u16 {
     line.overwritten
 }
 
-/// The decoder reports a 32-bit write as one of the whole register; 32 bits are accepted for the same reason.
+/// Whether a register's write is of the whole register. The decoder reports a 32-bit write as one of the
+/// whole register; 32 bits are accepted for the same reason.
 fn is_whole(register: Register) -> bool {
     register.is_gpr64() || register.is_gpr32()
 }
@@ -181,7 +185,7 @@ fn straight_line<'a>(insns: &'a [Insn], bytes: &'a [u8]) -> impl Iterator<Item =
     })
 }
 
-/// Status flags that `raw` gives a defined value whatever its operands hold.
+/// Status flags to which `raw` gives a defined value, whatever its operands contain.
 fn surely_written(raw: &Instruction) -> u32 {
     if raw.has_rep_prefix() || raw.has_repne_prefix() || is_shift_by_cl(raw) {
         return 0;

@@ -1,6 +1,7 @@
-//! What one instruction has changed when the next one runs: for a probe that begins behind it.
+//! What one instruction has changed when the next one runs, for a probe that begins behind it.
 //!
-//! In: a decoded instruction. Out: a [`Lead`], or none where the stack pointer afterwards is not known from the one before.
+//! In: a decoded instruction. Out: a [`Lead`], or none if the stack pointer afterwards is not known from the
+//! one before.
 //! Does not: say what the instruction reads, or whether it may fault.
 
 use super::gpr::Gpr;
@@ -11,18 +12,20 @@ use iced_x86::{
 /// The changes of one instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lead {
-    /// How many bytes lower the stack pointer is.
+    /// Number of bytes by which the stack pointer is lower.
     pub lowered: u32,
-    /// What it was lowered by is written: a push.
+    /// The bytes by which it was lowered are written: a push.
     pub pushed: bool,
-    /// Bit `n`: general register `n` in hardware order is written, in whole or in part; `rsp` is told by `lowered`.
+    /// Bit `n`: general register `n` in hardware order is written, in whole or in part; `lowered` describes
+    /// `rsp`.
     pub gprs: u16,
-    /// Some other register than a general one is written: a vector, for one.
+    /// Another register than a general one is written, for example a vector register.
     pub others: bool,
 }
 
 impl Lead {
-    /// What an instruction changes; `None` where the stack pointer is not lowered by a known number of bytes.
+    /// What an instruction changes; `None` unless the stack pointer is unchanged or lowered by a known number
+    /// of bytes.
     pub(super) fn of(factory: &mut InstructionInfoFactory, raw: &Instruction) -> Option<Self> {
         let mut lead = Self::default();
         let used = factory.info_options(raw, InstructionInfoOptions::NO_MEMORY_USAGE).used_registers();
@@ -47,7 +50,7 @@ impl Lead {
     }
 }
 
-/// By how much a push or a `sub` lowers the stack pointer.
+/// Number of bytes by which a push or a `sub` lowers the stack pointer.
 fn lowered(raw: &Instruction) -> Option<u32> {
     let by = match raw.mnemonic() {
         Mnemonic::Push | Mnemonic::Pushfq => -i64::from(raw.stack_pointer_increment()),

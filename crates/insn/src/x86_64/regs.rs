@@ -1,6 +1,7 @@
-//! The registers of a thread as the in-process engine passes them around.
+//! The registers of a thread, in the form that the in-process engine uses.
 //!
-//! In and out: plain numbers. The layout is a contract with generated code (`plan`'s stubs store it) and with C.
+//! In and out: plain numbers. The layout is a contract with generated code (`plan`'s stubs store it) and with
+//! C.
 
 use super::Gpr;
 
@@ -20,7 +21,7 @@ impl Regs {
     /// One register's value.
     #[must_use]
     pub const fn get(&self, reg: Gpr) -> u64 {
-        // There are 16; the mask spares what runs at a hit a check that it could panic on.
+        // There are 16. The mask avoids a bounds check that could panic, in code that runs at a hit.
         self.gpr[reg as usize & 15]
     }
     /// Sets one register.
@@ -32,16 +33,16 @@ impl Regs {
     pub const fn sp(&self) -> u64 {
         self.get(Gpr::Rsp)
     }
-    /// Moves it.
+    /// Sets the stack pointer.
     pub const fn set_sp(&mut self, to: u64) {
         self.set(Gpr::Rsp, to);
     }
-    /// What a function returns, if that is an integer: rax.
+    /// The function's result, if that is an integer: rax.
     #[must_use]
     pub const fn result(&self) -> u64 {
         self.get(Gpr::Rax)
     }
-    /// Changes it.
+    /// Sets the function's result.
     pub const fn set_result(&mut self, to: u64) {
         self.set(Gpr::Rax, to);
     }
@@ -50,7 +51,7 @@ impl Regs {
     pub const fn ip(&self) -> u64 {
         self.rip
     }
-    /// Moves it.
+    /// Sets the address of the instruction.
     pub const fn set_ip(&mut self, to: u64) {
         self.rip = to;
     }

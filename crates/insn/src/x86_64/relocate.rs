@@ -1,11 +1,11 @@
 //! Displaced instructions: the same effect at a new address.
 //!
-//! In: a window's instructions and bytes, and the place where the copy will lie. Out: the copy, and where in it each
-//! instruction stands. Invariants: INSN-1, INSN-2, INSN-3.
-//! Does not: choose windows, nor append the jump back; nor see what only its caller can, such as branches from
+//! In: a window's instructions and bytes, and the address of the copy. Out: the copy, and where in it each
+//! instruction is. Invariants: INSN-1, INSN-2, INSN-3.
+//! Does not: choose windows, append the jump back, or see what only its caller can, such as branches from
 //! elsewhere into the window.
 //!
-//! Most instructions are copied. What depends on its place is rewritten:
+//! Most instructions are copied. Those that depend on their address are rewritten:
 //!
 //! | in the window | in the copy |
 //! |---|---|
@@ -17,7 +17,7 @@
 
 use super::decode::{Class, Flow, Insn, legacy_prefixes, sweep};
 
-/// Instructions at their new place.
+/// Instructions at their new address.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Relocated {
     /// The code.
@@ -30,7 +30,7 @@ pub struct Relocated {
     pub next: u64,
 }
 
-/// What the target demands of displaced code.
+/// What the target requires of displaced code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
     /// A shadow stack is on: a call cannot be emulated by a push.
@@ -40,7 +40,7 @@ pub struct Options {
 /// Why an instruction must stay where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Immovable {
-    /// Bytes that decode to nothing known.
+    /// Bytes that are no known instruction.
     #[error("no instruction that is known")]
     Invalid,
     /// An operand relative to `eip`.
@@ -52,7 +52,7 @@ pub enum Immovable {
     /// Far jump, call or return.
     #[error("a far branch")]
     Far,
-    /// `int3`, `ud2` and the like: handlers look their address up.
+    /// `int3`, `ud2` and similar: handlers look up their address.
     #[error("traps, and its address is what tells why")]
     Trap,
     /// A near branch with an operand-size prefix: processors disagree on its length and its target.
@@ -64,13 +64,13 @@ pub enum Immovable {
     /// A call under a shadow stack.
     #[error("a call, and the shadow stack is on")]
     ShadowStack,
-    /// A call, system call or interrupt that has instructions behind it in the window.
+    /// A call, system call or interrupt that is not the last instruction of the window.
     #[error("returns into the window")]
     NotLast,
-    /// What it names would be more than 2 GiB away.
+    /// The address that it refers to would be more than 2 GiB away.
     #[error("{target:#x} is out of reach from the new place")]
     OutOfReach {
-        /// The address named.
+        /// The address.
         target: u64,
     },
 }
@@ -99,15 +99,16 @@ pub enum RelocateError {
     /// Instructions and bytes given do not belong together, or are more than 255 bytes.
     #[error("{insns} instructions do not match {bytes} bytes")]
     Mismatch {
-        /// How many instructions.
+        /// Number of instructions.
         insns: usize,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: usize,
     },
 }
 
-/// Whether an instruction may be displaced at all: as the last of its window, without a shadow stack, to a place in
-/// reach. Passing is no promise: [`relocate_with`] also sees the bytes and the place.
+/// Whether an instruction may be displaced at all: as the last of its window, without a shadow stack, to an
+/// address in reach. This is necessary, not sufficient: [`relocate_with`] also sees the bytes and the
+/// address.
 ///
 /// # Errors
 /// The reason why not.
@@ -123,7 +124,7 @@ pub const fn may_displace(insn: &Insn) -> Result<(), Immovable> {
     }
 }
 
-/// [`relocate_with`] the default options.
+/// [`relocate_with`] with the default options.
 ///
 /// # Errors
 /// As [`relocate_with`].
@@ -131,9 +132,9 @@ pub fn relocate(insns: &[Insn], bytes: &[u8], to: u64) -> Result<Relocated, Relo
     relocate_with(insns, bytes, to, Options::default())
 }
 
-/// The window `insns`, whose bytes are `bytes`, made to work at `to`. A branch to the window's own first instruction
-/// still goes to the old place, where the patch is: a loop to the site is a hit each time. Branches to its other
-/// instructions go to their copies.
+/// The window `insns`, whose bytes are `bytes`, rewritten to work at `to`. A branch to the window's own first
+/// instruction still goes to the old address, where the patch is: a loop to the site is a hit each time.
+/// Branches to its other instructions go to their copies.
 ///
 /// # Errors
 /// What cannot be moved, with address and bytes.
@@ -148,10 +149,10 @@ pub fn relocate_with(
     Ok(moved)
 }
 
-/// The same in the place of what is in `moved`, whose memory is used again.
+/// The same, with the result in `moved`, whose memory is reused.
 ///
 /// # Errors
-/// As [`relocate_with`]; nothing is in `moved` then.
+/// As [`relocate_with`]; `moved` is empty then.
 pub fn relocate_into(
     moved: &mut Relocated,
     insns: &[Insn],
@@ -222,7 +223,7 @@ struct Copy {
     to: u64,
     out: Vec<u8>,
     offsets: Vec<(u8, u32)>,
-    /// Branches inside the window: where the rel32 stands in `out`, the branch's address, its target.
+    /// Branches inside the window: offset of the rel32 in `out`, the branch's address, its target.
     pending: Vec<(usize, u64, u64)>,
 }
 
@@ -286,8 +287,8 @@ impl Copy {
         Ok(())
     }
 
-    /// Pushes `value`, touching neither flags nor registers nor the red zone's reader: rsp moves first, so a signal
-    /// in between does not overwrite the halves written so far.
+    /// Pushes `value` as the call would, without changing flags or other registers. rsp moves first, so that
+    /// a signal in between does not overwrite the halves written so far.
     fn push(&mut self, value: u64) {
         let low = value as u32;
         if value.cast_signed() == i64::from(low.cast_signed()) {
@@ -302,7 +303,7 @@ impl Copy {
         self.out.extend_from_slice(&((value >> 32) as u32).to_le_bytes());
     }
 
-    /// Fills in the branches inside the window, now that every copy's place is known.
+    /// Fills in the branches inside the window, since every copy's address is known now.
     fn join(&mut self) -> Result<(), RelocateError> {
         for &(at, addr, target) in &self.pending {
             let offset = target.wrapping_sub(self.start);
@@ -319,7 +320,8 @@ fn distance(from: u64, target: u64) -> Result<i32, Immovable> {
     i32::try_from(target.wrapping_sub(from).cast_signed()).map_err(|_| Immovable::OutOfReach { target })
 }
 
-/// `call *x` as the `jmp *x` that follows the push: /2 becomes /4, and an operand on the stack is 8 further away.
+/// `call *x` as the `jmp *x` that follows the push: /2 becomes /4, and the displacement of an operand on the
+/// stack grows by 8.
 fn indirect_jump(call: &[u8]) -> Result<Vec<u8>, Immovable> {
     let mut at = legacy_prefixes(call);
     let rex = call.get(at).copied().filter(|b| b & 0xF0 == 0x40);
@@ -341,7 +343,7 @@ fn indirect_jump(call: &[u8]) -> Result<Vec<u8>, Immovable> {
     }
 }
 
-/// Adds 8 to the displacement of an operand based on rsp, whose ModRM stands at `modrm`.
+/// Adds 8 to the displacement of an operand based on rsp, whose ModRM is at offset `modrm`.
 fn stack_operand(mut jump: Vec<u8>, modrm: usize, rex: Option<u8>) -> Result<Vec<u8>, Immovable> {
     let (sib, rest) = (jump[modrm + 1], &jump[modrm + 2..]);
     let old = match (jump[modrm] >> 6, rest) {

@@ -1,24 +1,26 @@
-//! Where a stretch of code may lead, found without decoding it in full: an order of magnitude faster than a sweep.
+//! The targets of a stretch of code, found without decoding it in full: an order of magnitude faster than a
+//! sweep.
 //!
-//! In: bytes and their address. Out: direct targets, rip-relative names, returns and indirect jumps, as they come.
-//! Lengths of the everyday encodings come from two tables; whatever is not in them is left to the decoder, so that the
-//! scan steps exactly as [`sweep`](super::sweep) does. Invariant SCAN-1: over whole instructions both find the same.
-//! Does not: judge an indirect jump, or tell what an instruction does.
+//! In: bytes and their address. Out: direct targets, addresses of rip-relative operands, returns and indirect
+//! jumps, in order. Lengths of the common encodings come from two tables. Encodings that are not in them are
+//! left to the decoder, so that the scan steps exactly as [`sweep`](super::sweep) does. Invariant SCAN-1:
+//! over whole instructions both find the same.
+//! Does not: classify an indirect jump, or know what an instruction does.
 
 use super::decode::{Flow, decode_one};
 
-/// Something that a scan came upon.
+/// Something that a scan found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// A direct jump, conditional or not, leads here.
     Jump(u64),
     /// A direct call leads here.
     Call(u64),
-    /// A rip-relative operand names this.
+    /// A rip-relative operand refers to this address.
     Name(u64),
     /// A jump through a register or through memory that a register addresses.
     Indirect,
-    /// A jump through memory at a fixed place: a tail call.
+    /// A jump through memory at a fixed address: a tail call.
     ThroughSlot,
     /// A return.
     Return,
@@ -29,7 +31,7 @@ pub enum Found {
 pub struct Scanned {
     /// The last instruction ends where the bytes end, and control does not run on behind it.
     pub leaves: bool,
-    /// Some bytes were no instruction.
+    /// Some bytes were not an instruction.
     pub invalid: bool,
 }
 
@@ -49,15 +51,15 @@ pub(super) const IZ: u8 = 6;
 pub(super) const IV: u8 = 7;
 /// ModRM, and one byte if its register field is 0 or 1.
 pub(super) const T1: u8 = 8;
-/// The same with two or four bytes.
+/// ModRM, and two or four bytes if its register field is 0 or 1.
 pub(super) const TZ: u8 = 9;
 /// ModRM with register field 0, one byte.
 pub(super) const Z1: u8 = 10;
-/// The same with two or four bytes.
+/// ModRM with register field 0, two or four bytes.
 pub(super) const ZZ: u8 = 11;
 /// Group 5.
 pub(super) const G5: u8 = 12;
-/// ModRM of memory.
+/// ModRM with a memory operand.
 pub(super) const LEA: u8 = 13;
 /// Jumps, calls and returns.
 pub(super) const J1: u8 = 14;
@@ -78,7 +80,7 @@ const fn fill(mut table: [u8; 256], from: usize, to: usize, form: u8) -> [u8; 25
     table
 }
 
-/// Forms of one-byte opcodes; 0 is for the decoder.
+/// Forms of one-byte opcodes; 0 is left to the decoder.
 pub(super) const ONE: [u8; 256] = {
     let mut t = [0; 256];
     let mut row = 0;
@@ -124,7 +126,7 @@ pub(super) const ONE: [u8; 256] = {
     t
 };
 
-/// Forms of opcodes behind 0F.
+/// Forms of opcodes behind 0F; 0 is left to the decoder.
 pub(super) const TWO: [u8; 256] = {
     let mut t = [0; 256];
     t = fill(t, 0x10, 0x11, M);
@@ -148,7 +150,7 @@ pub(super) const TWO: [u8; 256] = {
     t
 };
 
-/// Scans `bytes`, the first of which is at `addr`, and calls `found` for everything met.
+/// Scans `bytes`, the first of which is at `addr`, and calls `found` for everything that it finds.
 pub fn scan(bytes: &[u8], addr: u64, mut found: impl FnMut(Found)) -> Scanned {
     let mut at = 0;
     let mut result = Scanned::default();
@@ -168,7 +170,7 @@ pub fn scan(bytes: &[u8], addr: u64, mut found: impl FnMut(Found)) -> Scanned {
     result
 }
 
-/// One instruction by the tables: where it ends, and whether control stays away from there.
+/// One instruction by the tables: where it ends, and whether control does not go on there.
 #[inline(always)]
 fn step(window: &[u8; 16], at: usize, addr: u64, found: &mut impl FnMut(Found)) -> Option<(usize, bool)> {
     let (mut n, mut narrow, mut wide, mut prefixed) = (0, false, false, false);
@@ -253,7 +255,8 @@ fn step(window: &[u8; 16], at: usize, addr: u64, found: &mut impl FnMut(Found)) 
     Some((at + end, false))
 }
 
-/// One of the last instructions, which has zeros behind it. What does not end with the bytes is left to the decoder.
+/// One of the last instructions, with zeros behind the bytes. An instruction that does not end within the
+/// bytes is left to the decoder.
 fn cut_off(bytes: &[u8], at: usize, addr: u64, found: &mut impl FnMut(Found)) -> Option<(usize, bool)> {
     let rest = bytes.get(at..)?;
     let mut window = [0; 16];
@@ -270,7 +273,7 @@ fn cut_off(bytes: &[u8], at: usize, addr: u64, found: &mut impl FnMut(Found)) ->
     })
 }
 
-/// Bytes of the ModRM at `n` and what belongs to it, and the displacement if it is relative to rip.
+/// Number of bytes of the ModRM at `n` and what belongs to it, and the displacement if it is relative to rip.
 #[inline(always)]
 fn modrm(window: &[u8; 16], n: usize) -> (usize, Option<i32>) {
     let byte = window[n];
@@ -291,7 +294,7 @@ pub(super) fn word(window: &[u8; 16], n: usize) -> i32 {
     i32::from_le_bytes([window[n], window[n + 1], window[n + 2], window[n + 3]])
 }
 
-/// One instruction by the decoder. Returns where it ends.
+/// One instruction by the decoder. Returns the offset where it ends.
 #[cold]
 fn in_full(bytes: &[u8], at: usize, addr: u64, found: &mut impl FnMut(Found), result: &mut Scanned) -> usize {
     let rest = bytes.get(at..(at + 16).min(bytes.len())).unwrap_or_default();

@@ -1,13 +1,14 @@
-//! Instructions done by hand: the effect of one on registers and memory, both given as values.
+//! Instructions simulated: the effect of one on registers and memory, both given as values.
 //!
-//! In: an [`Op`], [`Regs`], a [`Memory`]. Out: the registers after it, or a [`Fault`].
-//! Invariants: INSN-1; INSN-3; SIM-1: after a fault registers and memory are what they were, so that the program can be
-//! given the signal that it would have got, at the instruction that it is about. No allocation.
-//! Does not: fetch instructions, raise signals, or move a shadow stack ([`verdict`] asks whether there is one).
+//! In: an [`Op`], [`Regs`], a [`Memory`]. Out: the registers after it, or a [`Fault`]. Invariants: INSN-1;
+//! INSN-3; SIM-1 after a fault registers and memory are as before. So the program can be given the signal
+//! that it would have got, at the same instruction. No allocation.
+//! Does not: fetch instructions, raise signals, or move a shadow stack ([`verdict`] has an option that says
+//! whether there is one).
 //!
-//! Two differences from the processor, both in programs that fault anyway: a jump, call or return to an address that is not
-//! canonical faults at its target (as on AMD's processors), not at the instruction; and where the program is at a
-//! breakpoint of its own, the trap flag traps behind the next instruction.
+//! There are two differences from the processor, both in programs that fault anyway. A jump, call or return
+//! to an address that is not canonical faults at its target (as on AMD's processors), not at the instruction.
+//! If the program is at a breakpoint of its own, the trap flag traps after the next instruction.
 
 mod alu;
 mod decode;
@@ -21,9 +22,9 @@ pub use op::{
 use super::gpr::Gpr;
 use super::regs::Regs;
 
-/// Memory as the program sees it. Each access is one access of the processor's, however it is aligned.
+/// Memory as the program sees it. Each access is one access of the processor, however it is aligned.
 pub trait Memory {
-    /// What stands at `addr`, zero-extended.
+    /// The value at `addr`, zero-extended.
     ///
     /// # Errors
     /// The address of the fault.
@@ -36,7 +37,7 @@ pub trait Memory {
     fn store(&mut self, addr: u64, size: Size, value: u64) -> Result<(), u64>;
 }
 
-/// What the program would have got instead of the effect.
+/// The fault that the program would have got instead of the effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// A read.
@@ -53,7 +54,7 @@ pub enum Fault {
     },
 }
 
-/// Does what `op` does at `regs.rip`.
+/// Carries out `op` at `regs.rip`.
 ///
 /// # Errors
 /// The fault; nothing is changed then.
@@ -118,7 +119,7 @@ pub fn simulate(op: &Op, regs: &mut Regs, memory: &mut impl Memory) -> Result<()
     Ok(())
 }
 
-/// The value that was read from `from`, with its sign carried on to the left.
+/// The value that was read from `from`, sign-extended.
 fn extend(value: u64, from: Value) -> u64 {
     let Value::At(place) = from else { return value };
     let sign = place.size().sign();
@@ -219,7 +220,7 @@ impl<M: Memory> Machine<'_, M> {
         }
     }
 
-    /// Counts, and says whether to jump.
+    /// Decrements the count, and returns whether to jump.
     const fn count(&mut self, when: LoopTest, narrow: bool) -> bool {
         let mask = if narrow { Size::Long.mask() } else { Size::Quad.mask() };
         let mut count = self.regs.get(Gpr::Rcx) & mask;

@@ -1,12 +1,14 @@
-//! What an instruction did to memory, told from the registers that it left.
+//! What an instruction did to memory, according to the registers after it.
 //!
-//! In: an instruction's bytes; the general registers and flags after it ran. Out: which bytes it read or wrote, and what it
-//! wrote: the value itself, or what the old value became, or that the registers do not tell (vector stores, `xchg`).
-//! Invariants: INSN-1; INSN-4 an answer that names an address or a value is what the processor did (proven against native
-//! execution in `tests/store.rs`); in doubt there is none. Does not: know what memory held before, or read it.
+//! In: an instruction's bytes; the general registers and flags after it ran. Out: which bytes it read or
+//! wrote, and what it wrote: the value itself, or what the old value became, or that the registers do not
+//! show it (vector stores, `xchg`). Invariants: INSN-1; INSN-4 an answer with an address or a value is what
+//! the processor did (proven against native execution in `tests/store.rs`); in doubt there is none.
+//! Does not: know what memory contained before, or read it.
 //!
-//! Only registers *after* the instruction are at hand, since a data breakpoint traps behind the access. So an operand
-//! that the instruction itself overwrites is lost: `xadd` leaves the old value in its register and the addend nowhere.
+//! The registers are those *after* the instruction, since a data breakpoint traps after the access. So an
+//! operand that the instruction itself overwrites is lost: `xadd` leaves the old value in its register and
+//! the addend nowhere.
 
 use super::decode::decoder;
 use super::gpr::Gpr;
@@ -57,12 +59,13 @@ pub struct Accessor {
     reads: bool,
 }
 
-/// Bytes that a repeated string instruction may do between two chances to trap: microcode moves blocks at a time.
+/// Number of bytes that a repeated string instruction may process between two possible traps: microcode moves
+/// blocks at a time.
 const REP_REACH: u32 = 256;
 
 impl Accessor {
-    /// The instruction at the start of `bytes`, if it accesses memory: its explicit operand, or the stack for `push` and
-    /// `call`. Of two operands (`movs`) it is the one that is written.
+    /// The instruction at the start of `bytes`, if it accesses memory: its explicit operand, or the stack for
+    /// `push` and `call`. If it has two operands (`movs`), this is the one that is written.
     #[must_use]
     pub fn decode(bytes: &[u8], addr: u64) -> Option<Self> {
         let raw = decoder(bytes, addr).decode();
@@ -96,22 +99,22 @@ impl Accessor {
     pub fn end(&self) -> u64 {
         self.raw.next_ip()
     }
-    /// Whether it may write.
+    /// Whether it may write to memory.
     #[must_use]
     pub const fn writes(&self) -> bool {
         self.writes
     }
-    /// Whether it may read what it accesses.
+    /// Whether it may read the memory that it accesses.
     #[must_use]
     pub const fn reads(&self) -> bool {
         self.reads
     }
-    /// Whether it repeats, so that it may trap in the middle, at its own address.
+    /// Whether it is repeated, so that it may trap in the middle, at its own address.
     #[must_use]
     pub fn repeats(&self) -> bool {
         self.raw.has_rep_prefix() || self.raw.has_repne_prefix()
     }
-    /// What it did, by the registers after it.
+    /// What it did, according to the registers after it.
     #[must_use]
     pub fn effect(&self, after: &RegFile) -> Effect {
         if self.operand == u32::MAX {
@@ -127,7 +130,7 @@ impl Accessor {
         let size: u8 = if self.raw.stack_pointer_increment() == -2 { 2 } else { 8 };
         let value = match self.raw.op_kind(0) {
             _ if self.raw.mnemonic() == Mnemonic::Call => Some(self.raw.next_ip()),
-            // What was pushed is rsp before it moved.
+            // The value pushed is rsp before it moved.
             OpKind::Register if self.raw.op0_register() == Register::RSP => {
                 Some(after.gprs[Gpr::Rsp as usize].wrapping_add(size.into()))
             }
@@ -141,7 +144,7 @@ impl Accessor {
         });
         Effect { at: Some(after.gprs[Gpr::Rsp as usize]), len: size.into(), size, stored }
     }
-    /// `stos`, `movs`, `ins`: the pointer has moved on.
+    /// `stos`, `movs`, `ins`: the pointer has moved already.
     fn string(&self, after: &RegFile, size: u32) -> Effect {
         let uses_di = !matches!(
             self.raw.op_kind(self.operand),
@@ -175,7 +178,7 @@ impl Accessor {
         })
     }
     fn overwrites_address(&self) -> bool {
-        // Of `pop [rsp+n]` and of `push` the moved rsp is what counts.
+        // `pop [rsp+n]` and `push` use the moved rsp.
         let parts = [self.raw.memory_base(), self.raw.memory_index()];
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info_options(&self.raw, InstructionInfoOptions::NO_MEMORY_USAGE);
@@ -192,7 +195,7 @@ impl Accessor {
         }
         let size = size as usize;
         let value = |new: u64| Stored::Value { new: low(new, size), old: None };
-        // The second operand, as wide as the first; signs are extended by the decoder.
+        // The second operand, as wide as the first; the decoder extends signs.
         let with = || match self.raw.op1_kind() {
             OpKind::Register => after.get(self.raw.op1_register()),
             _ => immediate(&self.raw, 1).map(|wide| low(wide, size)),
@@ -227,7 +230,7 @@ impl Accessor {
             mnemonic => condition(mnemonic, after).map_or(unknown, |set| value(set.into())),
         }
     }
-    /// The register of an `xchg`, which holds the old value.
+    /// The old value, which is in the register of an `xchg`.
     fn exchanged(&self, after: &RegFile) -> Option<u64> {
         (self.raw.op1_kind() == OpKind::Register).then(|| after.get(self.raw.op1_register()))?
     }
@@ -247,7 +250,8 @@ impl Accessor {
     }
 }
 
-/// Equal: the register was stored over what rax held. Different: the old value was written back, and rax holds it.
+/// If equal, the register was stored in place of the value in rax. If different, the old value was written
+/// back, and rax holds it.
 fn compare_exchange(raw: &Instruction, after: &RegFile, size: usize) -> Stored {
     let rax = low(after.gprs[Gpr::Rax as usize], size);
     match (after.flag(ZF), after.get(raw.op1_register())) {
@@ -257,7 +261,7 @@ fn compare_exchange(raw: &Instruction, after: &RegFile, size: usize) -> Stored {
     }
 }
 
-/// What `setcc` stores.
+/// The value that `setcc` stores.
 fn condition(mnemonic: Mnemonic, after: &RegFile) -> Option<bool> {
     let (cf, zf, sf, of, pf) =
         (after.flag(CF), after.flag(ZF), after.flag(SF), after.flag(OF), after.flag(PF));

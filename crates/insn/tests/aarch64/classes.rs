@@ -1,6 +1,6 @@
-//! The classes that are simulated: for each, the bits that make a word one of it.
+//! The classes of instructions that are simulated: for each, the bits by which a word belongs to it.
 
-/// Words that are `fixed` under `mask`, the rest free.
+/// Words whose bits under `mask` are `fixed`; the other bits are free.
 pub(crate) struct Class {
     pub(crate) name: &'static str,
     pub(crate) mask: u32,
@@ -42,7 +42,7 @@ pub(crate) const SIMULATED: &[Class] = &[
 /// `bc.cond` (FEAT_HBC), which the emulator of this distribution does not know.
 pub(crate) const HINTED: Class = class("bc.cond", 0xFF00_0010, 0x5400_0010);
 
-/// Those that are relocated but not simulated.
+/// Classes that are relocated but not simulated.
 pub(crate) const VECTOR: &[Class] = &[
     class("ldr s literal", 0xFF00_0000, 0x1C00_0000),
     class("ldr d literal", 0xFF00_0000, 0x5C00_0000),
@@ -53,11 +53,11 @@ impl Class {
     pub(crate) const fn holds(&self, word: u32) -> bool {
         word & self.mask == self.fixed
     }
-    /// How many words it has.
+    /// Number of words in the class.
     pub(crate) const fn size(&self) -> u64 {
         1 << self.mask.count_zeros()
     }
-    /// The words one by one: the bits of `n`, in the places that are free.
+    /// The class's `n`th word: its free bits are the bits of `n`.
     pub(crate) fn nth(&self, n: u64) -> u32 {
         let free = (0..32).filter(|bit| self.mask >> bit & 1 == 0);
         free.zip(0..).fold(self.fixed, |word, (to, from)| word | ((n >> from & 1) as u32) << to)

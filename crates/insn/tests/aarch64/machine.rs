@@ -1,8 +1,9 @@
 //! Runs words on the processor: all registers from memory, one stretch of code, all registers back to memory.
 //!
-//! The code lies in an arena that every branch of the tests stays in. Before it stand two loads, of x29 and x30, which are
-//! the last two registers to be set. It is left at *pads*, which put where they are into x30 and go to `a64_leave`; d30 and d31 hold
-//! what x29 and x30 were. A fault leaves through the signal handler.
+//! The code is in an arena that no branch of the tests leaves. Two loads precede it, of x29 and x30, which
+//! are the last two registers to be set. A run leaves the code at a *pad*, which calls `a64_leave`, so that
+//! x30 is the pad's address plus 12; d30 and d31 keep the values of x29 and x30. A fault ends a run through
+//! the signal handler.
 
 use std::cell::UnsafeCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -133,19 +134,19 @@ static AFTER: Shared<Registers> =
 static FAULT: Shared<Option<(i32, u64)>> = Shared(UnsafeCell::new(None));
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// How far every branch reaches, and room behind it.
+/// Maximum reach of any branch in bytes; the arena has room behind that.
 pub(crate) const REACH: u64 = 128 << 20;
 const ARENA: usize = 2 * REACH as usize + (1 << 21);
 pub(crate) const STACK: usize = 1 << 16;
 const PAGE: usize = 1 << 16;
 
-/// The only one that runs words.
+/// The one place where words are run; only one exists at a time.
 pub(crate) struct Machine {
-    /// Executable and writable, all of it.
+    /// Address of the arena, all of it executable and writable.
     arena: u64,
-    /// The same, 64 MiB, more than 4 GiB away.
+    /// Address of another such arena, of 64 MiB, more than 4 GiB away.
     pub(crate) far: u64,
-    /// Readable and writable, with [`PAGE`] bytes on both sides that are not.
+    /// Address of the stack: readable and writable, between [`PAGE`] bytes on each side that are not.
     pub(crate) stack: u64,
     _alone: MutexGuard<'static, ()>,
 }
@@ -159,25 +160,25 @@ impl Machine {
         assert!(far.abs_diff(arena) > 8 << 30, "{far:#x} is far from {arena:#x}");
         let guarded = map(0, STACK + 2 * PAGE, libc::PROT_NONE);
         let stack = guarded + PAGE as u64;
-        // SAFETY: part of the mapping just made.
+        // SAFETY: inside the mapping made just above.
         let opened = unsafe { libc::mprotect(stack as *mut _, STACK, libc::PROT_READ | libc::PROT_WRITE) };
         assert_eq!(opened, 0);
         catch();
         Self { arena, far, stack, _alone: alone }
     }
 
-    /// The page where the word under test stands: everything in reach of it is in the arena.
+    /// Address of the page for the word under test: everything in its reach is in the arena.
     pub(crate) const fn middle(&self) -> u64 {
         self.arena + REACH + (1 << 20)
     }
 
-    /// Writes `bytes` at `addr`, in the arena, the far one, or the stack.
+    /// Writes `bytes` at `addr`, which must be in the arena, in the far arena, or in the stack.
     pub(crate) fn write(&self, addr: u64, bytes: &[u8]) {
         let (end, len) = (addr + bytes.len() as u64, bytes.len());
         let inside = |from: u64, size: usize| addr >= from && end <= from + size as u64;
         let code = inside(self.arena, ARENA) || inside(self.far, 64 << 20);
         assert!(code || inside(self.stack, STACK), "{addr:#x} is ours");
-        // SAFETY: inside a mapping of ours that is writable, as just checked; nobody holds references into it.
+        // SAFETY: inside one of our writable mappings, as just checked; there are no references into it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, len) };
         if code {
             // SAFETY: mapped memory.
@@ -185,13 +186,13 @@ impl Machine {
         }
     }
 
-    /// Reads from one of them.
+    /// Reads from one of these three.
     pub(crate) fn read(&self, addr: u64, into: &mut [u8]) {
         // SAFETY: the tests read where they wrote, in mappings that live on.
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len()) };
     }
 
-    /// A place where a run ends.
+    /// Writes a pad at `addr`, where a run can end.
     pub(crate) fn pad(&self, addr: u64) {
         let words = [0x9E67_03DF, 0x5800_005E, 0xD63F_03C0]; // fmov d31, x30; ldr x30, .+8; blr x30
         let mut bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
@@ -199,16 +200,18 @@ impl Machine {
         self.write(addr, &bytes);
     }
 
-    /// Writes `code` at `addr`, and the loads before it.
+    /// Writes `code` at `addr`, and before it the two loads.
     pub(crate) fn place(&self, addr: u64, code: &[u32]) {
         let words = [0xF940_77DD, 0xF940_7BDE]; // ldr x29, [x30, #232]; ldr x30, [x30, #240]
         let bytes: Vec<u8> = words.iter().chain(code).flat_map(|word: &u32| word.to_le_bytes()).collect();
         self.write(addr - 8, &bytes);
     }
 
-    /// Runs what was placed at `addr`. Gives the registers where it was left, or the signal and its address as well.
+    /// Runs the code placed at `addr`. Returns the registers at its end and, after a fault, the signal and
+    /// its address.
     pub(crate) fn run(&self, addr: u64, before: &Registers) -> (Registers, Option<(i32, u64)>) {
-        // SAFETY: `HOST`, `AFTER` and `FAULT` are ours while `_alone` is held; the code ends at a pad or in the handler.
+        // SAFETY: this thread holds `_alone`, so `HOST`, `AFTER` and `FAULT` are its own; the code ends at a
+        // pad or in the handler.
         unsafe {
             *FAULT.0.get() = None;
             a64_enter(before, addr - 8);
@@ -219,16 +222,17 @@ impl Machine {
 
 fn map(hint: u64, len: usize, protection: i32) -> u64 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new private mapping; a hint replaces nothing.
+    // SAFETY: a new private mapping; the address is only a hint, so no existing mapping is replaced.
     let at = unsafe { libc::mmap(hint as *mut _, len, protection, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED, "{len} bytes");
     at as u64
 }
 
-/// Faults of a run end it.
+/// Installs the handler that ends a run at a fault.
 fn catch() {
     let stack = map(0, 1 << 20, libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: a stack of its own for this thread; the handler touches only what `run` reads afterwards.
+    // SAFETY: the alternate stack is this thread's own; the handler writes only the interrupted frame and
+    // what `run` reads afterwards.
     unsafe {
         let alternate = libc::stack_t { ss_sp: stack as *mut _, ss_flags: 0, ss_size: 1 << 20 };
         assert_eq!(libc::sigaltstack(&raw const alternate, std::ptr::null_mut()), 0);
@@ -242,7 +246,8 @@ fn catch() {
 }
 
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's own frame; the thread was between `a64_enter` and its end, so `HOST` is set.
+    // SAFETY: the frame is the kernel's; the thread was between the start of `a64_enter` and its end, so
+    // `HOST` is set.
     unsafe {
         let machine = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
         let after = &mut *AFTER.0.get();

@@ -5,7 +5,7 @@ use trapline_insn::aarch64::{Fault, Memory, Op, Regs, Verdict, decode, simulate}
 const NOP: u32 = 0xD503_201F;
 const PUSH: u32 = 0xA9BF_7BFD; // stp x29, x30, [sp, #-16]!
 
-/// 64 KiB from [`BASE`] on, and nothing else.
+/// Memory of 64 KiB from [`BASE`] on, and none elsewhere.
 struct Flat {
     bytes: Vec<u8>,
     guarded: bool,
@@ -18,7 +18,7 @@ impl Flat {
     fn new() -> Self {
         Self { bytes: vec![0xA5; SIZE], guarded: false }
     }
-    /// The range, or the lowest address outside.
+    /// Offsets of the range in `bytes`, or the lowest address outside.
     fn range(&self, addr: u64, len: usize) -> Result<usize, u64> {
         let end = BASE + self.bytes.len() as u64;
         let outside = (0..len as u64).map(|n| addr.wrapping_add(n)).find(|a| !(BASE..end).contains(a));
@@ -55,7 +55,8 @@ fn op(word: u32) -> Op {
     }
 }
 
-/// Neither traps twice: a `nop` and a function's first push need no second place to run at.
+/// Neither needs to trap a second time: `nop` and a function's first push do not have to run at another
+/// address.
 #[test]
 fn nop_and_push_are_simulated() {
     let (mut memory, before) = (Flat::new(), state());
@@ -109,7 +110,7 @@ fn a_push_that_faults_changes_nothing_and_names_the_address() {
     assert_eq!(after, before);
 }
 
-/// Half of the pair is mapped: nothing is stored, and the address is the first that is not.
+/// Half of the pair is mapped: nothing is stored, and the error has the first unmapped address.
 #[test]
 fn a_push_across_the_end_of_memory_names_the_first_address_outside() {
     let mut memory = Flat { bytes: vec![0xA5; SIZE - 8], guarded: false };

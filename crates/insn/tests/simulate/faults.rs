@@ -3,7 +3,7 @@
 use trapline_insn::x86_64::simulate::{Fault, Memory, Size, Verdict, simulate, verdict};
 use trapline_insn::x86_64::{Gpr, Immovable, Options, Regs};
 
-/// Grants so many accesses, then none.
+/// Memory that grants the first `granted` accesses and fails all later ones.
 struct Failing {
     granted: usize,
     stores: usize,
@@ -28,7 +28,7 @@ impl Memory for Failing {
     }
 }
 
-/// Instructions, and what they access in order: `l` a load, `s` a store.
+/// Instructions, and their accesses in order: `l` is a load, `s` a store.
 const CASES: &[(&[u8], &str)] = &[
     (&[0x55], "s"),                         // push rbp
     (&[0x54], "s"),                         // push rsp

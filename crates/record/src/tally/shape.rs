@@ -1,6 +1,7 @@
-//! What a probe's table is like: cells, or rows, which may have texts and owners.
+//! Layout of a probe's table: cells, or rows, which may have texts and group-by keys.
 //!
-//! In: what is tallied. Out: words, and where they lie. Does not: read them.
+//! In: what is aggregated. Out: number of words, and offsets.
+//! Does not: read them.
 
 use super::{CELLS, MAX_CELLS, PROBES, TEXT_BYTES, bits_in_reach};
 
@@ -12,34 +13,34 @@ pub enum Shape {
     Nothing,
     /// So many cells, found by index.
     Cells(u32),
-    /// 2 to the power of this many rows, found by key, and [`PROBES`] behind them.
+    /// 2 to the power of this many rows, found by key, and [`PROBES`] rows behind them.
     Rows(u8),
-    /// The same, and the bytes of a text for each row behind all of them.
+    /// The same, and the bytes of a text for each row, behind all rows.
     Texts(u8),
-    /// As `Rows`, each of a key and an owner.
+    /// Like `Rows`, each with a key and a group-by key.
     OwnedRows(u8),
-    /// As `Texts`, each of a text and an owner.
+    /// Like `Texts`, each with a text and a group-by key.
     OwnedTexts(u8),
 }
 
-/// What rows are like.
+/// Layout of the rows of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rows {
-    /// 2 to the power of this many, and [`PROBES`].
+    /// There are 2 to the power of this many, and [`PROBES`].
     pub bits: u8,
     /// Each has a text.
     pub texts: bool,
-    /// Each has an owner.
+    /// Each has a group-by key.
     pub owned: bool,
 }
 
 impl Rows {
-    /// How many there are.
+    /// Number of rows.
     #[must_use]
     pub const fn count(self) -> u64 {
         (1 << bits_in_reach(self.bits)) + PROBES as u64
     }
-    /// Bytes of each.
+    /// Length of a row in bytes.
     #[must_use]
     pub const fn size(self) -> u64 {
         if self.owned { 32 } else { 16 }
@@ -53,7 +54,7 @@ impl Rows {
         let texts = if self.texts { TEXT_BYTES as u64 * self.count() } else { 0 };
         (self.first_text() + texts) / 8
     }
-    /// A table of these.
+    /// The layout of a table with these rows.
     #[must_use]
     pub const fn shape(self) -> Shape {
         match (self.texts, self.owned) {
@@ -66,7 +67,7 @@ impl Rows {
 }
 
 impl Shape {
-    /// What its rows are like, if it has some.
+    /// The layout of its rows, if it has rows.
     #[must_use]
     pub const fn rows(self) -> Option<Rows> {
         let (bits, texts, owned) = match self {
@@ -78,7 +79,7 @@ impl Shape {
         };
         Some(Rows { bits, texts, owned })
     }
-    /// Words of a table.
+    /// Number of words in a table.
     #[must_use]
     pub const fn words(self) -> u64 {
         match (self, self.rows()) {
@@ -87,7 +88,7 @@ impl Shape {
             (_, None) => 0,
         }
     }
-    /// One that has room for what either has.
+    /// A layout with room for either.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         if let (Some(one), Some(two)) = (self.rows(), other.rows()) {

@@ -1,7 +1,8 @@
-//! LOSS-2: a stack page's block of entry stamps (`record::latency`, `plan::x86_64::stub::latency::slot`).
+//! LOSS-2: the stamp block of a stack page (`record::latency`, `plan::x86_64::stub::latency::slot`).
 //!
-//! Meanwhile: calls on a page whose key leads to the same block; a signal handler on the same page, at another stack
-//! pointer; a coroutine's stack that goes on in another thread, which was ordered by whatever handed it over.
+//! Meanwhile: calls on a page whose key leads to the same block; a signal handler on the same page, at
+//! another stack pointer; a coroutine whose stack continues in another thread. What passed the coroutine on
+//! also ordered the accesses.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -10,7 +11,7 @@ use trapline_record::latency::STAMP_PROBES;
 use crate::memory::Memory;
 
 const BLOCKS: u64 = 2;
-/// Two slots to a block here, each {time stamp, function + 1}.
+/// A block has two stamp cells here, each {time stamp, function + 1}.
 const BLOCK: u64 = 2 * 16;
 const LEN: u64 = BLOCKS * 8 + BLOCKS * BLOCK;
 /// Both keys lead to block 0 first.
@@ -19,7 +20,7 @@ const OTHER: u64 = 12;
 
 type Claim = fn(&Memory, u64, u64) -> u64;
 
-/// A call: its stack page, its slot there, its function, its time.
+/// A call: its stack page, its cell in that page's block, its function, its time.
 #[derive(Clone, Copy)]
 struct Call {
     page: u64,
@@ -28,7 +29,7 @@ struct Call {
     time: u64,
 }
 
-/// The stub: a slot's place, if its page has a block or may claim one.
+/// What the stub does: finds the offset of a call's cell, if its page has a block or may claim one.
 fn slot(memory: &Memory, call: Call, claim: Option<Claim>) -> Option<u64> {
     let mut block = call.page % BLOCKS;
     for _ in 0..STAMP_PROBES.min(BLOCKS) {

@@ -1,5 +1,5 @@
-//! LOSS-2 without restartable sequences: rings are locked (`record::ring`, L1 to L5), rows of tallies are taken (`record::tally`, R1 to
-//! R3). Every hit is in one of them or was counted.
+//! LOSS-2 without restartable sequences: a writer locks a ring (`record::ring`, L1 to L5), and takes a row of
+//! an aggregation (`record::tally`, R1 to R3). Every hit is in one of them or was counted as dropped.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -8,19 +8,19 @@ use trapline_record::tally::{CELLS, OVERFLOW, Shape, TAKING, TallyArea, first_ro
 
 use crate::memory::Memory;
 
-/// Two rings of one slot, so that writers meet each other, and full rings.
+/// Two rings of one slot, so that writers meet each other and full rings.
 const AREA: RingArea = RingArea { off: 0, rings: 2, slot: 64, most: 64, bytes: 64 };
 const LOST: u64 = AREA.len();
 const WRITERS: u64 = 2;
 
-/// All interleavings with so many switches where a thread could have gone on; each fault of the twins takes fewer.
+/// All interleavings with at most three preemptions. The fault of each twin needs fewer.
 fn bounded() -> loom::model::Builder {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model
 }
 
-/// The writers' order.
+/// The order of the writers' steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Right,
@@ -32,7 +32,7 @@ enum Order {
     Heedless,
 }
 
-/// The stub: one record, or one dropped.
+/// What the stub does: writes one record, or counts one as dropped.
 fn write(memory: &Memory, n: u64, order: Order) {
     let view = memory.view();
     for ring in 0..AREA.rings {
@@ -66,7 +66,7 @@ fn write(memory: &Memory, n: u64, order: Order) {
     view.add(LOST, 1);
 }
 
-/// The reader is itself what is tested; a record that is no whole one shows by its words.
+/// The reader under test. The words of a record show when it is torn.
 fn read(memory: &Memory, tails: &mut [u64; 2], seen: &mut Vec<u64>) {
     for (ring, tail) in (0..).zip(tails) {
         let taken = AREA.take(memory.view(), ring, tail, |record| {
@@ -87,7 +87,7 @@ fn rings(order: Order) {
             })
             .collect();
         let (mut tails, mut seen) = ([0; 2], Vec::new());
-        // A third, which may find what those have left.
+        // A third writer, which may meet the traces of the other two.
         write(&memory, WRITERS + 1, order);
         read(&memory, &mut tails, &mut seen);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
@@ -121,13 +121,13 @@ fn not_if_a_full_ring_is_written_over() {
     rings(Order::Heedless);
 }
 
-/// How a row is taken.
+/// How a thread takes a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Taking {
     Right,
-    /// The key is stored, and then the first hit is added: nobody is kept out.
+    /// The key is stored, and then the first hit is added: no other thread is excluded.
     Openly,
-    /// Under TAKING the key is compared all the same.
+    /// The key is compared even while the row is TAKING.
     Peeking,
 }
 
@@ -136,7 +136,7 @@ const TABLE: TallyArea = TallyArea { off: 0, tables: 1, lines: 1, shape: Shape::
 fn add(memory: &Memory, key: u64, how: Taking) {
     let view = memory.view();
     let first = TABLE.table(0) + CELLS + first_row(key, 4) * 16;
-    // As few rows as make them meet.
+    // Only two rows, so that the threads meet.
     for row in [first, first + 16] {
         loop {
             let hits = view.get(row + 8);
@@ -165,7 +165,7 @@ fn add(memory: &Memory, key: u64, how: Taking) {
     view.add(OVERFLOW, 1);
 }
 
-/// Two keys of one row, one of them 0, as a row's key is at first.
+/// Two keys that lead to the same row; one of them is 0, the initial key of every row.
 fn rows(how: Taking) {
     let other = (1..).find(|&key| first_row(key, 4) == first_row(0, 4)).unwrap();
     bounded().check(move || {

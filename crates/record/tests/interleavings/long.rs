@@ -1,8 +1,8 @@
-//! LOSS-2 for records that take several slots: stacks, of which each takes as many as it needs (`record::ring`), and the two of a call about
-//! which its return decided (`plan::x86_64::stub::stage`), which lie behind each other and may do so over the ring's end. The reader
-//! sees all of one or nothing.
+//! LOSS-2 for records that take several slots: the reader sees all of such a record or nothing. Records with
+//! stacks take as many slots as they need (`record::ring`). If a call is recorded only when its return
+//! decided so (`plan::x86_64::stub::stage`), its two records are consecutive, and may wrap at the ring's end.
 //!
-//! As in `ring`, a writer is a CPU. At most three times one side is stopped for the other.
+//! As in `ring`, a writer is a CPU. At most three times one side is preempted for the other.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -17,29 +17,29 @@ fn bounded() -> loom::model::Builder {
     model
 }
 
-/// The writer's order.
+/// The order of the writer's steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Right,
-    /// The head is stored slot by slot, when all are filled.
+    /// The head is stored once for each slot, after all are filled.
     InSteps,
     /// The head is stored before the last slot is filled.
     HeadFirst,
-    /// Room is looked for as if one slot were enough.
+    /// Room is checked as if one slot were enough.
     OneSlot,
 }
 
-/// Two slots, records of one or two of them, and room for one behind the last.
+/// Two slots, records of one or two of them, and room for one slot behind the last.
 const STACKS: RingArea = RingArea { off: 0, rings: 1, slot: 64, most: 128, bytes: 128 };
 const LOST: u64 = STACKS.len();
-/// Slots of each record: the first fills the ring, the last goes on behind its end.
+/// Number of slots of each record: the first record fills the ring, the last continues behind its end.
 const LENGTHS: [u64; 3] = [2, 1, 2];
-/// The last word of a record's last slot.
+/// Index of the last word of a record's last slot.
 const fn end(slots: u64) -> u64 {
     slots * 8 - 1
 }
 
-/// The stub: one record, or one dropped.
+/// What the stub does: writes one record, or counts one as dropped.
 fn write(memory: &Memory, n: u64, slots: u64, order: Order) {
     let (view, slot) = (memory.view(), u64::from(STACKS.slot));
     let (head, tail) = (view.get(HEAD), view.get(TAIL));
@@ -120,11 +120,11 @@ fn not_if_room_is_looked_for_as_for_one_slot() {
     stacks(Order::OneSlot);
 }
 
-/// Slots of a line, four of them.
+/// A ring of four slots, each one cache line.
 const CALLS: RingArea = RingArea { off: 0, rings: 1, slot: 64, most: 64, bytes: 256 };
 const MISSED: u64 = CALLS.len();
 
-/// X2: both records of a call, or one dropped.
+/// X2: both records of a call are written, or the call is counted as dropped.
 fn call(memory: &Memory, n: u64, order: Order) {
     let (view, slot) = (memory.view(), u64::from(CALLS.slot));
     let (head, tail) = (view.get(HEAD), view.get(TAIL));
@@ -133,7 +133,7 @@ fn call(memory: &Memory, n: u64, order: Order) {
         view.set(MISSED, view.get(MISSED) + 1);
         return;
     }
-    // The exit's first, as there.
+    // The exit's record first, the reverse of their order in the ring.
     for (nth, kind) in [(1, Kind::Return), (0, Kind::Entry)] {
         let at = SLOTS + (head + nth * slot) % u64::from(CALLS.bytes);
         view.set(at, n);
@@ -162,7 +162,8 @@ fn take(memory: &Memory, tail: &mut u64, seen: &mut Vec<u64>) {
 fn calls(order: Order) {
     bounded().check(move || {
         let memory = Memory::new(CALLS.len() + 8);
-        // One record stands there already: the second call's second one lies at the ring's begin, if there is room.
+        // The ring begins with one record in it: so the second call's second record is at the ring's start,
+        // if there is room.
         let mut tail = 0;
         assert!(memory.view().set(SLOTS + 16, Kind::Tail as u64) && memory.view().set(HEAD, 64));
         let cpu = Arc::clone(&memory);

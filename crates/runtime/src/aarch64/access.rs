@@ -1,11 +1,13 @@
-//! Memory of the program, as a simulated instruction touches it: a fault comes back as a value.
+//! Accesses of a simulated instruction to the program's memory: a fault is returned as a value.
 //!
-//! In: an address. Out: the value, or the signal that the kernel raised. Each access is one instruction of a few that stand together;
-//! the handler of faults sees that the fault is there ([`recover`]), keeps the signal's words where the access asked for them, and
-//! goes on behind it. Nothing is looked up and nothing is marked beforehand, so an access costs what it costs. A pair is stored by a pair:
-//! it faults where the program's own would.
-//! Does not: know whose memory it is. Where the handler of faults is not installed, a fault is the program's, at our address. Under memory
-//! tagging our stores are checked, those of the program through its stack pointer are not: what lies below a stack pointer is untagged.
+//! In: an address. Out: the value, or the signal that the kernel raised. Each access is one of a few
+//! instructions that are next to each other. The handler of faults sees that the fault is there
+//! ([`recover`]), copies siginfo and syndrome to where the access's argument points, and goes on behind the
+//! access. No table is searched and nothing is marked beforehand, so an access that does not fault costs no
+//! more than itself. A pair is stored by a pair: it faults where the program's own would.
+//! Does not: know whose memory it is. If the handler of faults is not installed, the program gets the fault,
+//! at our address. Under memory tagging our stores are checked, while the program's stores through its stack
+//! pointer are not. But memory below a stack pointer is untagged.
 
 use core::arch::{asm, global_asm};
 use core::mem::{MaybeUninit, offset_of};
@@ -17,8 +19,8 @@ use super::context::{Context, Info, State};
 use super::frame;
 use crate::trap::Step;
 
-// In: x0 the address, x1 a `Faulted` to fill, x2 and x3 what to store. Out: x0 the value that was loaded, x1 1 if it faulted.
-// hint #34 is `bti c`.
+// In: x0 = the address, x1 = a `Faulted` to fill, x2 and x3 = what to store. Out: x0 = the value that was
+// loaded, x1 = 1 if the access faulted. hint #34 is `bti c`.
 global_asm!(
     ".pushsection .text.trapline_access, \"ax\", @progbits",
     ".macro trapline_access name, insn:vararg",
@@ -42,7 +44,8 @@ global_asm!(
     "trapline_access store8, str x2, [x0]",
     "trapline_access store44, stp w2, w3, [x0]",
     "trapline_access store88, stp x2, x3, [x0]",
-    // In: x0 `Regs` at a push of x29 and x30, x1 a `Faulted` to fill, x2 what is added to sp. Out: x0 0, and the registers behind it; else they are as before.
+    // In: x0 = `Regs` at a push of x29 and x30, x1 = a `Faulted` to fill, x2 = what is added to sp. Out: x0 =
+    // 0, and `Regs` is as after the push; else x0 is not 0, and `Regs` is unchanged.
     ".hidden trapline_runtime_push",
     ".globl trapline_runtime_push",
     ".type trapline_runtime_push, @function",
@@ -65,7 +68,8 @@ global_asm!(
     ".cfi_endproc",
     ".purgem trapline_access",
     ".popsection",
-    // What may fault elsewhere, and where it goes on then: two distances each. The first is none, so that the section is there.
+    // Instructions elsewhere that may fault, and where the thread goes on then: two distances each. The first
+    // entry is empty, so that the section exists.
     ".pushsection trapline_faults, \"aR\", @progbits",
     ".balign 8",
     ".quad 0, 0",
@@ -94,13 +98,13 @@ unsafe extern "C" {
     fn trapline_runtime_store88(addr: u64, faulted: *mut Faulted, low: u64, high: u64) -> Done;
 }
 
-/// What the kernel said about an access that faulted.
+/// What the kernel reported about an access that faulted.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faulted {
     pub(crate) info: Info,
     fault_address: u64,
-    /// 0: it told none.
+    /// 0 if the kernel reported none.
     syndrome: u64,
 }
 
@@ -109,7 +113,8 @@ const BUS: i32 = 7;
 const MISALIGNED: i32 = 1;
 
 impl Faulted {
-    /// What the kernel would say about a stack pointer that is not aligned (`do_sp_pc_abort`), but for its syndrome.
+    /// What the kernel would report about a misaligned stack pointer (`do_sp_pc_abort`), without the
+    /// syndrome.
     const fn misaligned(sp: u64) -> Self {
         Self { info: Info::forced(BUS, MISALIGNED, sp), fault_address: 0, syndrome: 0 }
     }
@@ -122,10 +127,11 @@ impl Faulted {
     }
 }
 
-/// If the signal is about an access of ours: keeps its words, sends the thread on behind the access, and says so.
+/// If the signal is about one of our accesses: stores what the kernel reported, makes the thread go on behind
+/// the access, and returns true.
 ///
 /// # Safety
-/// Called by a handler of a forced signal with what the kernel gave it.
+/// Called by a handler of a forced signal with the kernel's own structures.
 pub(crate) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
     let begin = trapline_runtime_access_begin as *const () as u64;
     let failed = trapline_runtime_access_failed as *const () as u64;
@@ -133,7 +139,8 @@ pub(crate) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
         return behind(context.pc()).map(|to| context.set_pc(to)).is_some();
     }
     let record = context.x1() as *mut Faulted;
-    // SAFETY: only `Own` calls those accesses, with x1 at a record on its own stack, and an access changes x1 behind what may fault.
+    // SAFETY: only `Own` calls these accesses, with x1 at a record on its own stack, and an access changes x1
+    // only after the instruction that may fault.
     unsafe {
         copy_words(ptr::from_ref(info).cast(), (&raw mut (*record).info).cast(), size_of::<Info>() / 8);
         (&raw mut (*record).fault_address).write(context.fault_address);
@@ -143,7 +150,7 @@ pub(crate) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
     true
 }
 
-/// Where a store of ours that may fault, and of whose fault nothing is kept, goes on.
+/// Where the thread goes on after a fault of one of our stores of which nothing is reported.
 fn behind(pc: u64) -> Option<u64> {
     let (start, end) = (&raw const __start_trapline_faults, &raw const __stop_trapline_faults);
     let len = (end.addr() - start.addr()) / size_of::<[i64; 2]>();
@@ -153,43 +160,48 @@ fn behind(pc: u64) -> Option<u64> {
     all.iter().find_map(|[at, to]| (*at != 0 && from(at) == pc).then(|| from(to)))
 }
 
-/// Copies without a C library: a probe may be on its `memcpy`, which a compiler makes of loops unless they are volatile.
+/// Copies without the C library, since a probe may be on its `memcpy`. Compilers turn loops into calls of it
+/// unless the accesses are volatile.
 ///
 /// # Safety
-/// `from` has `words` words to read, `to` to write; they do not overlap.
+/// `from` has `words` words to read, and `to` has as many to write; they do not overlap.
 unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
     for word in 0..words {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe { to.add(word).write_volatile(from.add(word).read_volatile()) };
     }
 }
 
-/// Whether a push by `offset` stores over what the kernel reads when the handler returns. The 16 bytes below the stack pointer it does not: there it puts
-/// a frame record, for unwinders of the handler alone.
+/// Whether a push by `offset` stores over what the kernel reads when the handler returns. The kernel does not
+/// read the 16 bytes below the stack pointer: it puts a frame record there, which only unwinders of the
+/// handler use.
 #[inline(always)]
 fn reaches(offset: i32, context: &mut Context) -> bool {
     let to = context.regs().sp.wrapping_add_signed(offset.into());
     offset < -16 && context.reaches(to)
 }
 
-/// A push that may store over what the kernel reads when the handler returns, done at once if it does not. False: nothing is done, as it does, is another
-/// instruction, or faults.
+/// Does a push at once if it does not store over what the kernel reads when the handler returns. False:
+/// nothing was done, since it does, or `op` is another instruction, or the push faults.
 #[inline(always)]
 pub(crate) fn quick(op: &Op, state: &mut State<'_>) -> bool {
     match *op {
         Op::PushFrame { offset } if !reaches(offset, state.context()) => {
             let mut faulted = MaybeUninit::uninit();
-            // SAFETY: these are the registers of a thread at such an instruction, which would have stored the same there; a fault comes back, with
-            // nothing done. Our own frames lie below, or on another stack.
+            // SAFETY: these are the registers of a thread at such an instruction, which would have stored the
+            // same there; a fault is returned, with nothing done. Our own frames are below, or on another
+            // stack.
             unsafe { trapline_runtime_push(state.regs(), faulted.as_mut_ptr(), offset.into()) == 0 }
         }
         _ => false,
     }
 }
 
-/// What nearly every function begins with or ends in, done where the hit is: the registers alone tell how, all else was decided when the trap was put there.
+/// Instructions that nearly every function begins with or ends in, done at the hit itself. Only the registers
+/// are needed; all else was decided when the trap was added.
 ///
-/// BTYPE stays as it is. At what is no landing pad it is 0, or the page is not guarded and nobody asks for it.
+/// BTYPE stays as it is. At an instruction that is no landing pad it is 0, or the page is not guarded and
+/// BTYPE is not checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quick {
     /// `ret`.
@@ -199,7 +211,7 @@ pub(crate) enum Quick {
 }
 
 impl Quick {
-    /// The step of a trap at `addr`, if it is one of them.
+    /// The quick form of the step of a trap at `addr`, if it has one.
     pub(crate) fn of(step: &Step, addr: u64) -> Option<Self> {
         match *step {
             Step::Simulate(Op::BranchTo { through: Through::Return, to: Gpr::X30 }) => Some(Self::Return),
@@ -207,7 +219,7 @@ impl Quick {
             _ => None,
         }
     }
-    /// Does it in registers that are at the trap.
+    /// Carries it out in registers that are at the trap.
     #[inline(always)]
     pub(crate) fn done(self, regs: &mut Regs) {
         match self {
@@ -217,19 +229,23 @@ impl Quick {
     }
 }
 
-/// Whether that is `stp x29, x30, [sp, #-16]!`, which [`push`] does. No part of a signal's frame that the kernel reads lies where it stores ([`reaches`]).
+/// Whether the step is `stp x29, x30, [sp, #-16]!`, which [`push`] does. No part of a signal's frame that the
+/// kernel reads lies where it stores ([`reaches`]).
 pub(crate) const fn is_push(step: &Step) -> bool {
     matches!(step, Step::Simulate(Op::PushFrame { offset: -16 }))
 }
 
-/// Does [that](is_push) at `trap`. False: the registers are elsewhere, or it faults; nothing is done.
+/// Carries out [this instruction](is_push) at `trap`. False: the registers are elsewhere, or it faults;
+/// nothing was done.
 ///
 /// # Safety
-/// These are the registers of a thread that executed a trap at such an instruction, in its signal, and are elsewhere only if somebody moved them.
+/// These are the registers, in its signal, of a thread that executed a trap at such an instruction. They are
+/// elsewhere only if a consumer moved them.
 #[inline(always)]
 pub(crate) unsafe fn push(regs: &mut Regs, trap: u64) -> bool {
     const { assert!(offset_of!(Regs, x) == 0 && offset_of!(Regs, sp) == 248 && offset_of!(Regs, pc) == 256) };
-    // SAFETY: what the instruction would have stored goes where it would have; a fault comes back. Our own frames lie below, or on another stack.
+    // SAFETY: it stores what the instruction would have stored, at the same place; a fault is returned. Our
+    // own frames are below, or on another stack.
     unsafe {
         asm!(
             "ldp {sp}, {pc}, [{regs}, #248]",
@@ -257,8 +273,9 @@ pub(crate) unsafe fn push(regs: &mut Regs, trap: u64) -> bool {
     true
 }
 
-/// Does what `op` does, in this process' memory. If that faults: what the kernel said; registers are as before. Where it would store over
-/// the part of the signal's frame that the thread goes on with, it is done on the way back, and this does not return.
+/// Carries out `op`, in this process' memory. If an access faults, returns what the kernel reported, and
+/// registers are as before. If `op` would store over the part of the signal's frame that the thread goes on
+/// with, it is done on the way back, and this function does not return.
 #[inline]
 pub(crate) fn simulated<'a>(
     op: &Op,
@@ -278,7 +295,8 @@ pub(crate) fn simulated<'a>(
     }
 }
 
-/// What a store stores, as a number: 4, 8 or 16 bytes. Each in one go: of a copy of bytes a compiler makes a C library's call.
+/// The bytes of a store as a number: 4, 8 or 16 bytes. Each is read at once, since compilers turn a copy of
+/// bytes into a call of the C library.
 pub(super) const fn number(bytes: &[u8]) -> u128 {
     if let Some(sixteen) = bytes.first_chunk() {
         return u128::from_le_bytes(*sixteen);
@@ -290,7 +308,7 @@ pub(super) const fn number(bytes: &[u8]) -> u128 {
     }
 }
 
-/// This process' memory, through accesses that may fault.
+/// This process' memory, accessed by instructions that may fault.
 #[derive(Debug)]
 pub(super) struct Own<'a> {
     record: &'a mut MaybeUninit<Faulted>,
@@ -298,13 +316,13 @@ pub(super) struct Own<'a> {
 }
 
 impl<'a> Own<'a> {
-    /// Faults are described in `record`.
+    /// Faults are stored in `record`.
     pub(super) const fn new(record: &'a mut MaybeUninit<Faulted>) -> Self {
         Self { record, has_faulted: false }
     }
-    /// The last access, if it faulted.
+    /// What was reported about the last access, if it faulted.
     fn faulted(self) -> Option<&'a mut Faulted> {
-        // SAFETY: `has_faulted` is set once `recover` has written the record.
+        // SAFETY: `has_faulted` is set after `recover` has written the record.
         self.has_faulted.then(|| unsafe { self.record.assume_init_mut() })
     }
     fn finish(&mut self, addr: u64, done: &Done) -> Result<u64, u64> {
@@ -322,8 +340,8 @@ impl<'a> Own<'a> {
 impl Memory for Own<'_> {
     fn load(&mut self, addr: u64, into: &mut [u8]) -> Result<(), u64> {
         let record = self.record.as_mut_ptr();
-        // SAFETY: any address may be asked for: a fault comes back. Reading has no other effect (the program's own instruction
-        // would have read the same).
+        // SAFETY: any address may be read: a fault is returned. Reading has no other effect (the program's
+        // own instruction would have read the same).
         let done = unsafe {
             if into.len() == 8 {
                 trapline_runtime_load8(addr, record)
@@ -343,8 +361,8 @@ impl Memory for Own<'_> {
         let record = self.record.as_mut_ptr();
         let both = number(bytes);
         let (low, high) = (both as u64, (both >> 64) as u64);
-        // SAFETY: as above; the program's own instruction would have stored the same there. Our own frames lie below what it may push
-        // to, or on another stack.
+        // SAFETY: as above; the program's own instruction would have stored the same there. Our own frames
+        // are below the memory that it may push to, or on another stack.
         let done = unsafe {
             match bytes.len() {
                 16 => trapline_runtime_store88(addr, record, low, high),

@@ -1,6 +1,7 @@
-//! A `brk`, as a signal shows it.
+//! Recognizes a `brk`, in a signal and in memory.
 //!
-//! In: a signal; an address. Out: whether a `brk` was executed, and where; what stands there now. Does not: know whose it is.
+//! In: a signal; an address. Out: whether a `brk` was executed, and where; what is at the address now.
+//! Does not: know whether it is ours.
 
 use core::mem::MaybeUninit;
 
@@ -10,17 +11,18 @@ use super::access::Own;
 use super::context::{BREAKPOINT, Context, Info};
 use crate::trap::Stands;
 
-/// A patch is one word: no thread stands inside it, and nothing is ever led elsewhere.
+/// A patch is one word, so no thread is inside it, and there are no guards.
 pub(crate) const GUARDS: bool = false;
 
-/// The address of the `brk` that was executed, if that is what the signal is about: the thread still stands there.
+/// The address of the `brk` that was executed, if the signal is about one: the program counter is still
+/// there.
 #[inline]
 pub(crate) fn executed(info: &Info, context: &Context) -> Option<u64> {
     (info.code == BREAKPOINT && info.addr == context.pc()).then_some(info.addr)
 }
 
-/// What stands there now. We write `brk #0`; those with another number are somebody's (`brk #1000` a compiler's, `brk #5` the
-/// kernel's).
+/// What is at that address now. We write `brk #0`; a `brk` with another number is not ours (`brk #1000` is a
+/// compiler's, `brk #5` the kernel's).
 pub(crate) fn stands(trap: u64) -> Stands {
     match Own::new(&mut MaybeUninit::uninit()).word(trap) {
         Some(BRK) => Stands::Trap,

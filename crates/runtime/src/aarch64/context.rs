@@ -1,8 +1,9 @@
-//! What the kernel saves at a signal: its `ucontext`, `sigcontext` and `siginfo`, and the engine's [`Regs`] from and to them.
+//! What the kernel saves at a signal: its `ucontext`, `sigcontext` and `siginfo`, and the conversion from and
+//! to the engine's [`Regs`].
 //!
-//! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h, asm-generic/siginfo.h), not a C library's. What a handler leaves in a
-//! [`Context`] is what its thread goes on with, mask included. Of the records behind the registers only the syndrome of a fault is
-//! touched; vector state is another of them.
+//! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h, asm-generic/siginfo.h), not a C library's. The
+//! thread goes on with the [`Context`] that a handler leaves, including the mask. Of the records behind the
+//! registers only a fault's syndrome is touched; vector state is another of them.
 
 use core::mem::offset_of;
 use core::ptr;
@@ -19,26 +20,27 @@ pub struct Context {
     /// Signals that are blocked once the handler returns.
     pub mask: u64,
     unused: [u64; 16],
-    /// Where the last fault of this thread was. Stale in a signal that was sent.
+    /// Address of this thread's last fault. Outdated in a signal that was sent.
     pub fault_address: u64,
-    /// x0 to x30, sp, pc and PSTATE stand as in [`Regs`].
+    /// x0 to x30, sp, pc and PSTATE, in the layout of [`Regs`].
     regs: Regs,
     padding: u64,
-    /// Records: magic and bytes (32 bits each), then what they hold. One of zeros ends them.
+    /// Records: magic and length in bytes (32 bits each), then their content. A record of zeros ends them.
     records: [u64; RECORDS],
 }
 
 const RECORDS: usize = 4096 / 8;
 /// `ESR_MAGIC`: the exception syndrome of a fault, one word.
 const SYNDROME: u64 = 0x4553_5201;
-/// Its record's first word, and its length in words.
+/// The first word of its record, and the record's length in words.
 const SYNDROME_HEAD: u64 = SYNDROME | 16 << 32;
 const SYNDROME_LEN: usize = 2;
-/// `EXTRA_MAGIC`: where what does not fit here goes on, and how long that is.
+/// `EXTRA_MAGIC`: address and length of further records that do not fit here.
 const EXTRA_HEAD: u64 = 0x4558_5401 | 32 << 32;
 
 impl Context {
-    /// General registers, stack pointer, program counter and flags: the thread goes on with what is left there. Of PSTATE the kernel takes what a program may have.
+    /// General registers, stack pointer, program counter and flags. The thread goes on with them as they are
+    /// left. The kernel takes only those bits of PSTATE that a program may change.
     #[inline(always)]
     pub const fn regs(&mut self) -> &mut Regs {
         &mut self.regs
@@ -48,22 +50,22 @@ impl Context {
     pub const fn pc(&self) -> u64 {
         self.regs.pc
     }
-    /// Moves it.
+    /// Sets the program counter.
     pub const fn set_pc(&mut self, to: u64) {
         self.regs.pc = to;
     }
-    /// x1 alone.
+    /// x1.
     pub(super) const fn x1(&self) -> u64 {
         let [_, x1, ..] = self.regs.x;
         x1
     }
-    /// The syndrome of the last fault, if the kernel told it.
+    /// The syndrome of the last fault, if the kernel reported one.
     #[must_use]
     pub fn syndrome(&self) -> Option<u64> {
         let (at, found) = self.record(SYNDROME_HEAD);
         if found { self.records.get(at + 1).copied() } else { None }
     }
-    /// Tells one, in its record or in a new one behind the last, if there is room.
+    /// Sets the syndrome, in its record or in a new one behind the last, if there is room.
     pub fn set_syndrome(&mut self, syndrome: u64) {
         let (at, found) = self.record(SYNDROME_HEAD);
         let end = [0; SYNDROME_LEN];
@@ -73,11 +75,12 @@ impl Context {
             room.iter_mut().zip(words).for_each(|(room, word)| *room = word);
         }
     }
-    /// The record that leads to more records behind all this, if there is one: its second word (`EXTRA_MAGIC`, the address), and their bytes: half of
-    /// its third word, whose other half holds whatever the stack held.
+    /// The record that leads to further records behind this context (`EXTRA_MAGIC`), if there is one: its
+    /// second word, which is their address, and their length in bytes. The length is half of its third word,
+    /// whose other half holds whatever was on the stack.
     ///
     /// # Errors
-    /// There is none: the word at which the records end.
+    /// There is none: the index of the word at which the records end.
     #[inline]
     pub(super) fn extra(&mut self) -> Result<(&mut u64, u64), usize> {
         let (at, found) = self.record(EXTRA_HEAD);
@@ -86,7 +89,7 @@ impl Context {
             _ => Err(at),
         }
     }
-    /// Whether what the kernel reads when the handler returns goes as far up as `addr`, and begins below it.
+    /// Whether `addr` is in the memory that the kernel reads when the handler returns.
     #[inline]
     pub(super) fn reaches(&mut self, addr: u64) -> bool {
         let start = ptr::from_ref(self).addr() as u64;
@@ -96,7 +99,7 @@ impl Context {
         };
         (start..end).contains(&addr)
     }
-    /// Where the record that begins so is, and true; or where the records end.
+    /// Index of the record with this first word, and true; or the index where the records end, and false.
     #[inline]
     fn record(&self, wanted: u64) -> (usize, bool) {
         let mut at = 0;
@@ -114,36 +117,37 @@ impl Context {
     }
 }
 
-/// What a thread has chosen of rounding, exceptions and denormals. Linux starts handlers with what was interrupted (FPCR is no part of what
-/// `setup_return` sets), so there is never anything to do.
+/// A thread's settings for rounding, exceptions and denormals. Linux starts handlers with those of the
+/// interrupted code (`setup_return` does not set FPCR), so there is never anything to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ControlWords;
 
 impl ControlWords {
-    /// None.
+    /// Always `None`.
     ///
     /// # Safety
-    /// None is needed.
+    /// None is required.
     pub(crate) const unsafe fn unusual(_: &Context) -> Option<Self> {
         None
     }
-    /// Nothing.
+    /// Does nothing.
     pub(crate) const fn load(self) {}
-    /// Nothing.
+    /// Does nothing.
     pub(crate) const fn reset() {}
 }
 
-/// A thread's registers at a hit, which consumers see and change, and the frame that they are from. Here they are the frame's own: nothing is copied.
+/// A thread's registers at a hit, which consumers see and change, and the signal frame that they come from.
+/// Here they are the frame's own: nothing is copied.
 #[derive(Debug)]
 pub(crate) struct State<'a>(&'a mut Context);
 
 impl<'a> State<'a> {
-    /// As the frame has them: its program counter is the trap that was executed (`breakpoint`).
+    /// The frame's registers: their program counter is at the trap that was executed (`breakpoint`).
     #[inline(always)]
     pub(crate) const fn at(context: &'a mut Context, _: u64) -> Self {
         Self(context)
     }
-    /// Registers.
+    /// The registers.
     #[inline(always)]
     pub(crate) const fn regs(&mut self) -> &mut Regs {
         &mut self.0.regs
@@ -153,10 +157,10 @@ impl<'a> State<'a> {
     pub(crate) const fn context(&mut self) -> &mut Context {
         self.0
     }
-    /// The thread goes on with these registers: it does.
+    /// The thread goes on with these registers already: does nothing.
     #[inline(always)]
     pub(crate) const fn keep(&self) {}
-    /// They are the frame's again: they are.
+    /// These are the frame's registers already: does nothing.
     pub(crate) const fn read(&self) {}
 }
 
@@ -167,10 +171,10 @@ pub struct Info {
     /// The signal.
     pub signal: i32,
     errno: i32,
-    /// Why: above 0 it comes from the kernel.
+    /// The signal's reason; above 0 it comes from the kernel.
     pub code: i32,
     padding: i32,
-    /// What it is about: an address in memory, or the instruction's.
+    /// The address that the signal is about: of memory, or of the instruction.
     pub addr: u64,
     rest: [u64; 13],
 }
@@ -179,11 +183,11 @@ pub struct Info {
 pub const BREAKPOINT: i32 = 1;
 
 impl Info {
-    /// Of a signal that the kernel would have raised.
+    /// The siginfo of a signal as the kernel would have raised it.
     pub(super) const fn forced(signal: i32, code: i32, addr: u64) -> Self {
         Self { signal, errno: 0, code, padding: 0, addr, rest: [0; 13] }
     }
-    /// Whether the kernel raised it for something that this thread did.
+    /// Whether the kernel raised the signal for something that this thread did.
     #[must_use]
     pub const fn is_forced(&self) -> bool {
         self.code > 0
@@ -210,7 +214,7 @@ mod tests {
         ] {
             assert_eq!(field(theirs), ours);
         }
-        // The records are private there; they are aligned to 16 behind PSTATE, and the last.
+        // libc's records are private; they are aligned to 16 behind PSTATE, and are the last field.
         assert_eq!(offset_of!(Context, records), field(288));
         assert_eq!(size_of::<Context>(), size_of::<libc::ucontext_t>());
         assert_eq!(size_of::<Info>(), size_of::<libc::siginfo_t>());
@@ -249,12 +253,12 @@ mod tests {
         assert_eq!((context.records[66], context.syndrome()), (SYNDROME_HEAD, Some(7)));
         context.set_syndrome(8);
         assert_eq!((context.syndrome(), context.records[68]), (Some(8), 0));
-        // No room: nothing is told, nothing else is touched.
+        // Without room, nothing is written and nothing else is touched.
         context.records[66] = 1 | (4096 - 528) << 32;
         let before = context.records;
         context.set_syndrome(9);
         assert_eq!((context.syndrome(), context.records == before), (None, true));
-        // A record of no length does not keep anybody.
+        // A record of length 0 ends the search.
         context.records[66] = 5;
         assert_eq!(context.syndrome(), None);
     }

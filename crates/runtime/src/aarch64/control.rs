@@ -1,12 +1,16 @@
-//! The control block of a thread of glibc's, as far as it says which thread it is.
+//! The control block of a glibc thread, as far as it contains the thread's number.
 //!
-//! In: a thread pointer. Out: the thread's number as its block has it, or none where no such block is told. Does not: write.
+//! In: a thread pointer. Out: the thread's number from its block, or none if there is no such block.
+//! Does not: write.
 //!
-//! On arm64 `struct pthread` ends where the thread pointer points to, and is as long as the release of glibc made it; what is known is its beginning: the number
-//! stands right behind the links of the list of all stacks. So the distance from the thread pointer down to the number is looked for once, in the block of the
-//! thread that asks: it is where the number of that thread is, with links before it that lead back. Those links are what other
-//! threads' blocks are told by, too, as nothing in a block names itself here; glibc keeps them when a thread ends, and in a forked child. (musl has no links there:
-//! no distance is found, and nothing is ever told.) While glibc changes the list, links may not lead back: then this is no block, and whoever asks asks again later.
+//! On arm64 `struct pthread` ends where the thread pointer points to, and its length depends on glibc's
+//! release. What is known is its beginning: the number is right behind the links of the list of all stacks.
+//! So the distance from the thread pointer down to the number is searched for once, in the block of the
+//! calling thread. It is where that thread's number is, with links before it whose targets link back. Other
+//! threads' blocks are recognized by those links, too, as no word in a block contains the block's own address
+//! here. glibc keeps the links when a thread ends, and in a forked child. (musl has no links there, so no
+//! distance is found, and there is never a number.) While glibc changes the list, links may not lead back.
+//! Then the block is not recognized, and the caller tries again later.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,22 +18,24 @@ use super::syscall::{call, nr};
 use super::thread::thread_pointer;
 use crate::kernel::{Read, Word, read_word, read_words};
 
-/// `struct pthread` is not longer (0x740 bytes in glibc 2.36).
+/// Maximum length of `struct pthread` in bytes (it is 0x740 in glibc 2.36).
 const LONGEST: u64 = 0x1000;
-/// The links, next and previous, lie so far below the number.
+/// Distances from the links, next and previous, up to the number, in bytes.
 const NEXT: u64 = 16;
 const PREVIOUS: u64 = 8;
 
-/// From the thread pointer down to the number; 0: not known yet. One value in all threads of a process, whoever finds it.
+/// Distance from the thread pointer down to the number, in bytes; 0: not known yet. It is the same for all
+/// threads of a process, whichever finds it.
 static DISTANCE: AtomicU64 = AtomicU64::new(0);
 
-/// The number in the block of a thread of glibc's: 0 when the thread has ended. `None`: this is no such block, or cannot be read.
+/// The number in the block of a glibc thread: 0 when the thread has ended. `None`: there is no such block, or
+/// it cannot be read.
 pub(crate) fn tid(thread: u64) -> Option<u32> {
     let at = thread.checked_sub(distance()?)?;
     is_linked(at).then(|| word(at)).flatten().map(|tid| tid as u32)
 }
 
-/// From a thread pointer down to its thread's number.
+/// Distance from a thread pointer down to its thread's number, in bytes.
 fn distance() -> Option<u64> {
     match DISTANCE.load(Relaxed) {
         0 => {
@@ -41,9 +47,10 @@ fn distance() -> Option<u64> {
     }
 }
 
-/// Looks for it in the block of this thread, downwards, until it is found or cannot be read any more.
+/// Searches for it in the block of this thread, downwards, until it is found or memory cannot be read any
+/// more.
 fn find() -> Option<u64> {
-    /// So aligned, a piece lies within a page.
+    /// Bytes read at once. A piece is aligned to this, so it lies within a page.
     const PIECE: u64 = 512;
     // SAFETY: gettid has no arguments.
     let own = unsafe { call(nr::GETTID, [0; 6]) } as u32;
@@ -79,11 +86,11 @@ fn word(at: u64) -> Option<u64> {
     if let Word::Is(word) = read_word(at) { Some(word) } else { None }
 }
 
-/// What makes one, for tests: (address, word), the number last.
+/// The words of such a block, for tests: (address, word), the number last.
 #[cfg(all(test, not(loom)))]
 pub(crate) fn words(thread: u64, tid: u64) -> std::vec::Vec<(u64, u64)> {
     let at = thread - distance().expect("glibc");
-    // The only one in its list.
+    // It is the only one in its list.
     std::vec![(at - NEXT, at - NEXT), (at - PREVIOUS, at - NEXT), (at, tid)]
 }
 
@@ -104,7 +111,7 @@ mod tests {
         let own = || unsafe { libc::gettid() } as u32;
         let own_is_told = move || {
             let thread = thread_pointer();
-            // Others come and go meanwhile, and change the list.
+            // Other threads start and end meanwhile, and change the list.
             while find().is_none() || tid(thread) != Some(own()) {
                 std::thread::yield_now();
             }
@@ -116,7 +123,7 @@ mod tests {
             let (at, thread) = other.join().expect("it ends");
             assert!(at == first.0 && thread != first.1);
         }
-        // Not any words are links.
+        // Not every pair of words is a pair of links.
         assert_eq!(tid(first.1 - 64), None);
     }
 }

@@ -1,40 +1,43 @@
-//! One displaced instruction: how it is done without a copy, or in a slot of its own.
+//! One displaced instruction: how it is carried out without a copy, or its copy.
 //!
-//! In: an instruction, where it stands, and the memory that its copy will lie in. Out: a step; the slot's bytes. Invariant: COPY-1; of more than one word are only
-//! a vector's literal load that is out of reach, and what is simulated, if it is copied all the same.
-//! Does not: claim slots, or write them. The way back is one `b`, as no register is free: a slot lies within 128 MiB of its instruction.
+//! In: an instruction, its address, and the address of the memory for its copy. Out: a step; the bytes of
+//! that memory. Invariant: COPY-1. Copies of more than one word are only those of a vector's literal load
+//! that is out of reach, and of simulated instructions, if these are copied all the same.
+//! Does not: claim memory, or write it. The way back is one `b`, since no register is free; so a copy must be
+//! within 128 MiB of its instruction.
 
 use trapline_insn::aarch64::{Immovable, Options, Verdict, decode, encode, relocate};
 
 use crate::trap::{Copy, Step};
 
-/// Bytes of a slot: the longest copy and the way back.
+/// Bytes for one copy: the longest copy and the way back.
 pub const SLOT: u64 = 64;
 
-/// Why there is no copy.
+/// Why an instruction has no copy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CopyError {
     /// It cannot be moved.
     #[error(transparent)]
     Relocate(#[from] Immovable),
-    /// Less than a word.
+    /// The bytes are less than a word.
     #[error("{len} bytes are no instruction")]
     TooShort {
-        /// Bytes given.
+        /// Number of bytes.
         len: usize,
     },
-    /// No way back.
+    /// The way back is too long for a `b`.
     #[error("{next:#x} is out of reach from a copy at {to:#x}")]
     OutOfReach {
-        /// Of the copy.
+        /// Address of the copy.
         to: u64,
-        /// Where it goes on.
+        /// Address where it goes on.
         next: u64,
     },
 }
 
-/// How the `word` that stands at `at` is done without a copy, if it is: all that can be decided is decided now. Behind a `nop` lies what it does. (It is no landing
-/// pad, so BTYPE is 0 at it, or nobody asks for it.)
+/// How the `word` at `at` is carried out without a copy, if it can be; all that can be decided beforehand is
+/// decided here. A `nop` is carried out by going on behind it. (It is no landing pad, so BTYPE is 0 at it, or
+/// is not checked.)
 #[must_use]
 pub const fn without_copy(word: u32, at: u64) -> Option<Step> {
     match decode(word) {
@@ -44,10 +47,10 @@ pub const fn without_copy(word: u32, at: u64) -> Option<Step> {
     }
 }
 
-/// The copy at `to` of the first word of `bytes`, which stands at `original`.
+/// The copy at `to` of the first word of `bytes`, whose original is at `original`.
 ///
 /// # Errors
-/// Why not.
+/// Why there is no copy.
 pub fn copy(bytes: &[u8], original: u64, to: u64, options: Options) -> Result<Copy, CopyError> {
     let Some(word) = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) else {
         return Err(CopyError::TooShort { len: bytes.len() });

@@ -1,10 +1,12 @@
-//! A push over the frame of the signal that it is simulated in.
+//! A push over the frame of the signal in which it is simulated.
 //!
-//! In: a push, and a signal's frame that lies right below the stack pointer that it pushes from. Out: the thread, behind the push.
-//! Linux keeps no distance from the stack pointer (AAPCS64 has no red zone), so what is pushed lands in the upper end of the frame. That end
-//! is empty room for records, unless vectors are so long that their state goes on behind it (SVE of 1024 bits or more, SME). Then the
-//! frame is copied below the handler, the push is done, and the kernel is given the copy: rt_sigreturn takes the frame that the
-//! stack pointer is at. Does not: return.
+//! In: a push, and a signal's frame that lies right below the stack pointer that it pushes from. Out: the
+//! thread, behind the push. Linux leaves no distance below the stack pointer (AAPCS64 has no red zone), so
+//! the push stores into the upper end of the frame. That end is empty room for records, unless vectors are so
+//! long that their state continues in it (SVE of 1024 bits or more, SME). Then the frame is copied below the
+//! handler, the push is done, and the kernel gets the copy: rt_sigreturn takes the frame that the stack
+//! pointer is at.
+//! Does not: return.
 
 use core::arch::naked_asm;
 use core::mem::size_of;
@@ -17,7 +19,7 @@ use super::context::{Context, Info};
 
 const _: () = assert!(size_of::<Info>() == 128 && size_of::<Context>() % 16 == 0);
 
-/// What a push would store.
+/// What a push stores.
 #[derive(Debug, Default)]
 struct Pushed {
     addr: u64,
@@ -35,11 +37,11 @@ impl Memory for Pushed {
     }
 }
 
-/// Does the push that `context` stands at, in its own signal, and goes on behind it. Returns, with nothing done, if that faults: then nothing
-/// was to be stored here.
+/// Carries out the push that `context` is at, in its own signal, and goes on behind it. If the push faults,
+/// it returns, and nothing was done: then nothing had to be stored here.
 #[cold]
 pub(super) fn push(op: &Op, context: &mut Context) {
-    // The siginfo stands before the context, and extra records end the frame.
+    // The siginfo is before the context, and the extra records end the frame.
     let start = ptr::from_ref(context).addr() - size_of::<Info>();
     let Ok((to, len)) = context.extra() else { return };
     let end = to.wrapping_add(len).next_multiple_of(16) as usize;
@@ -48,15 +50,16 @@ pub(super) fn push(op: &Op, context: &mut Context) {
     if simulate(*op, context.regs(), &mut pushed).is_err() {
         return;
     }
-    // SAFETY: start to end is the frame that the kernel made, which is mapped and ours; the push goes into it.
+    // SAFETY: start to end is the frame that the kernel made, which is mapped and ours; the push stores into
+    // it.
     unsafe { leave(start, end - start, pushed.addr, pushed.bytes.as_ptr(), pushed.len, pointer) }
 }
 
-/// Copies the frame of `len` bytes at `start` to below the stack, sets the pointer in it at `pointer` right, copies `bytes` bytes from `from` to
-/// `to`, and returns from the signal.
+/// Copies the frame of `len` bytes at `start` to below the stack, corrects the pointer in it at offset
+/// `pointer`, copies `bytes` bytes from `from` to `to`, and returns from the signal.
 ///
 /// # Safety
-/// That is a signal's frame, a multiple of 16 bytes; what is copied there is mapped.
+/// This is a signal's frame, a multiple of 16 bytes; the memory at `to` is mapped.
 #[unsafe(naked)]
 unsafe extern "C" fn leave(
     start: usize,

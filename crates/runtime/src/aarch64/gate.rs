@@ -1,34 +1,45 @@
-//! The gate: what all stubs of jumps lead through.
+//! The gate: code that the stubs of all jumps lead through.
 //!
-//! In: from a stub (`plan`'s `stub::call`), or from the slots' code (`stub::landing`), sp at a [`FRAME`] that holds x0, x1 and x30 of the site, x0 = its [`Jump`], x30 = the way back. Out: consumers called;
-//! all registers but x30 as they left them, back in the stub, which loads that, gives the frame back and does the displaced word; or elsewhere. Invariants: SAFE-2
-//! registers, flags, vectors and their control words are bit-identical behind it but for what consumers changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
-//! Does not: choose who is called ([`jumped`] asks `dispatch`), know where stubs lie.
+//! In: from a stub (`plan`'s `stub::call`), or from the code of the return trampolines (`stub::landing`). sp
+//! is at a [`FRAME`] that holds x0, x1 and x30 of the site, x0 = its [`Jump`], x30 = the way back. Out:
+//! consumers called. All registers but x30 are as they left them, and the thread is back in the stub, which
+//! loads x30, frees the frame and runs the displaced word; or the thread is elsewhere. Invariants: SAFE-2
+//! registers, flags, vectors and their control words are bit-identical afterwards, except for what consumers
+//! changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
+//! Does not: choose which consumers are called ([`jumped`] uses `dispatch`), know where stubs lie.
 //!
 //! | step | what |
 //! |---|---|
-//! | G1 | the way back and the jump into the frame's last words, x2 to x29, sp, the address and the flags into `Regs` |
-//! | A | if one probe alone is called, at its own site: its consumer, if that is all there is to do and it uses general registers only (below). Then G5 to G7 |
-//! | G2 | vectors, FPSR and FPCR below. With SVE: all of Z, P and FFR, since a store to a vector register clears what lies above its 128 bits; without: V |
-//! | G3 | [`jumped`]: from the thread's entering its line to its leaving it that is a hit as any other (`epoch`) |
-//! | G4 | what G2 stored. FPCR only if somebody changed it, as writing it waits for all that is under way |
-//! | G5 | answer 0: flags and registers, back to the stub |
-//! | G6 | the stack pointer was moved: the frame is copied to below the new one. With the same program counter that is G5 there |
-//! | G7 | the program counter was moved: flags and all registers from the frame there, the frame is given back, `ret x17` |
+//! | G1 | store the way back and the jump in the frame's last words; x2 to x29, sp, the address and the flags in `Regs` |
+//! | A | if there is only one probe, at its own site: call its consumer, if there is nothing else to do and it uses general registers only (below). Then G5 to G7 |
+//! | G2 | store vectors, FPSR and FPCR below. With SVE: all of Z, P and FFR, since a store to a vector register clears what lies above its 128 bits; without: V |
+//! | G3 | [`jumped`]: from entering the thread's line to leaving it, this is a hit like any other (`epoch`) |
+//! | G4 | load what G2 stored. FPCR only if it was changed, since writing it waits for all instructions in progress |
+//! | G5 | answer 0: load flags and registers, back to the stub |
+//! | G6 | the stack pointer was moved: copy the frame to below the new one. With the same program counter, G5 there |
+//! | G7 | the program counter was moved: load flags and all registers from the frame there, free the frame, `ret x17` |
 //!
-//! - *a signal at any instruction*: what is in use lies at or above sp, at every one. In G6 the frame goes down to below both places first, as the new one may lie across the old; sp
-//!   is below all of these until the copy is whole.
-//! - *G7 spoils x17*. Another program counter may be chosen at a function's entry by a jump (elsewhere and at returns the site is a trap, which spoils nothing), and there x16 and
-//!   x17 are anybody's: a linker may put a veneer in front of every call (AAPCS64 6.1.1), which compilers count with. So it is where a call has come back to its slot, in x17 alone: no caller knows what a callee left there. A `ret`, as it lands anywhere, whatever guards the page.
+//! - *a signal at any instruction*: whatever is in use lies at or above sp, at every instruction. In G6 the
+//!   frame is first copied to below both places, as the new place may overlap the old; sp is below all of
+//!   these until the copy is complete.
+//! - *G7 changes x17*. A jump's consumer may choose another program counter at a function's entry only
+//!   (elsewhere and at returns the site is a trap, which changes no register). At an entry any code may
+//!   change x16 and x17: a linker may put a veneer in front of every call (AAPCS64 6.1.1), and compilers
+//!   allow for that. After a call has returned to its trampoline, x17 may be changed as well: no caller
+//!   relies on what a callee left there. It is a `ret`, which may go anywhere, also into guarded pages.
 //! - *a handler that does not come back* (`longjmp`, the thread's end): nothing but stack was in use.
-//! - *a fork in a handler, or of another thread meanwhile*: the stack and the code are the child's as well.
-//! - *streaming mode* (SME): code that runs in it calls no function that is not made for it, and neither can we: such code takes no probe by a jump. Stated, not checked.
+//! - *a fork in a handler, or in another thread meanwhile*: the child has the stack and the code as well.
+//! - *streaming mode* (SME): code that runs in it calls no function that is not made for it, and neither may
+//!   we. Such code takes no probe by a jump. This is stated, not checked.
 //!
 //! # A: general registers only
 //!
-//! What a compiler makes of `dispatch` may pass through vector registers, this does not: the steps D1 to D5 and D7 of `dispatch`, and those of `epoch`, for one consumer with an entry
-//! handler and no filter, whose declaration is in the list (`probe`'s `Alone`). Whatever else there is to do goes on at G2: a thread without a line, a hit inside a hit, a list that is empty,
-//! longer, or changed since; entering and leaving without a call is a hit that looked and found nothing to do. Asked at each hit, so that no stub is made anew when consumers come and go.
+//! Code that a compiler makes of `dispatch` may use vector registers; this code does not. It does the steps
+//! D1 to D5 and D7 of `dispatch`, and those of `epoch`, for one consumer with an entry handler and no filter,
+//! whose declaration is in the list (`probe`'s `Alone`). All other cases go on at G2: a thread without a
+//! line, a hit inside a hit, a list that is empty, longer, or changed since. Entering and leaving without a
+//! call is a hit that looked and found nothing to do. This is decided at each hit, so no stub has to be made
+//! again when consumers are added or removed.
 
 use alloc::boxed::Box;
 use core::arch::naked_asm;
@@ -45,22 +56,23 @@ use crate::probe::{Alone, Consumers, List, Probe};
 use crate::slots::Table;
 use crate::trap::{Called, Role, call};
 
-/// Whose a stub is. It outlives the stub.
+/// What a stub passes to the gate: its site and probes. It outlives the stub.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Jump {
-    /// The address of its word.
+    /// The address of the displaced word.
     pub at: u64,
-    /// The only one that is called, if it is at its own site; else null.
+    /// The only probe, if there is one and it is at its own site; else null.
     alone: *const Probe,
-    /// Who is called, in this order, until one moves the program counter.
+    /// The probes, in the order in which their consumers are called, until one moves the program counter.
     pub called: Box<[Called]>,
-    /// Calls come back here from the slots of this table, each with its slot's number in x30.
+    /// For the code of return trampolines: their table. Calls return here, each with its trampoline's number
+    /// in x30.
     lands: Option<&'static Table>,
 }
 
 impl Jump {
-    /// Of the word at `at`, for these.
+    /// For the word at `at`, with these probes.
     #[must_use]
     pub fn new(at: u64, called: &[Called]) -> Self {
         let alone = match called {
@@ -69,18 +81,18 @@ impl Jump {
         };
         Self { at, alone, called: called.into(), lands: None }
     }
-    /// Of the code at `at` that all slots lead to.
+    /// For the code at `at` that all return trampolines lead to.
     #[must_use]
     pub fn landing(at: u64, slots: &'static Table) -> Self {
         Self { at, alone: ptr::null(), called: Box::default(), lands: Some(slots) }
     }
 }
-// SAFETY: `alone` is one of `called`, which are shared.
+// SAFETY: `alone` points to one of `called`, which are shared.
 unsafe impl Send for Jump {}
 // SAFETY: as above.
 unsafe impl Sync for Jump {}
 
-/// The gate's address, on a processor that has SVE or not.
+/// The gate's address, for a processor with or without SVE.
 #[must_use]
 pub fn address(has_sve: bool) -> u64 {
     if has_sve { with_sve as *const () as u64 } else { without_sve as *const () as u64 }
@@ -91,7 +103,7 @@ pub fn address(has_sve: bool) -> u64 {
 /// # Safety
 /// `jump` was made for a stub that leads here; `regs` is the state of the calling thread at its site.
 unsafe extern "C" fn jumped(jump: *const Jump, regs: *mut Regs) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     unsafe {
         match (*jump).lands {
             Some(slots) => landed(slots, regs),
@@ -100,14 +112,14 @@ unsafe extern "C" fn jumped(jump: *const Jump, regs: *mut Regs) -> u64 {
     }
 }
 
-/// The frame's last words.
+/// Offset of the frame's last words.
 const WORDS: usize = size_of::<Regs>();
 const _: () = assert!(offset_of!(Jump, at) == 0 && WORDS + 16 == FRAME as usize && FRAME.is_multiple_of(16));
 
-/// On the stack of A: the seal, which the frame is named after, and the hit.
+/// The frame of A, from sp up: at 0 the seal, whose address names the hit's frame; at `HIT` the hit.
 const HIT: usize = 16;
 const ROOM: usize = (HIT + size_of::<Hit>()).next_multiple_of(16);
-/// Of a line.
+/// Logarithm of a line's length.
 const LINE_SHIFT: u32 = size_of::<Line>().trailing_zeros();
 const _: () = assert!(
     offset_of!(Hit, site) == offset_of!(Hit, regs) + 8 && offset_of!(Regs, pc) == offset_of!(Regs, sp) + 8
@@ -150,7 +162,7 @@ macro_rules! general {
     };
 }
 
-/// The same of V0 to V31.
+/// `stp` or `ldp` of V0 to V31.
 macro_rules! vectors {
     ($op:literal) => {
         concat!(
@@ -190,7 +202,7 @@ macro_rules! vectors {
     };
 }
 
-/// `str` or `ldr` of Z0 to Z31 and P0 to P15, at sp and `$predicates` vectors above.
+/// `str` or `ldr` of Z0 to Z31, at sp.
 macro_rules! scalable {
     ($op:literal) => {
         concat!(
@@ -212,7 +224,8 @@ macro_rules! predicates {
     };
 }
 
-/// G1 to G7, with the two halves of G2 and G4 that differ. They keep x0 and x19 to x28, and the first ends at a multiple of 16.
+/// G1 to G7, with the two parts of G2 and G4 that differ. Both parts preserve x0 and x19 to x28, and the
+/// first leaves sp at a multiple of 16.
 macro_rules! gate {
     ($keep:expr, $give_back:expr) => {
         naked_asm!(
@@ -227,7 +240,7 @@ macro_rules! gate {
             "stp x2, x3, [sp, #{sp}]",
             "str x4, [sp, #{pstate}]",
             "mov x19, sp",
-            // A, D1: the thread's line, if it is where the search begins.
+            // A, D1: the thread's line, if it is at its first place.
             "ldr x20, [x0, #{alone}]",
             "cbz x20, 9f",
             "ldr x9, [x20, #{engine}]",
@@ -255,13 +268,13 @@ macro_rules! gate {
             "orr x12, x22, x12, lsl #{frame_shift}",
             "str x12, [sp]",
             "stlr x12, [x23]",
-            // D4: the list (H2), before D3, which the other way would count again.
+            // D4: the list (H2). It comes before D3, because otherwise G3 would count the hit again.
             "add x13, x20, #{consumers}",
             "ldar x13, [x13]",
             "cbz x13, 8f",
             "ldr x14, [x13, #{handler}]",
             "cbz x14, 8f",
-            // D3: the row's word of this probe.
+            // D3: the row's word for this probe.
             "ldr x12, [x9, #{row}]",
             "ldr x10, [x20, #{words_of}]",
             "madd x11, x21, x12, x10",
@@ -291,7 +304,7 @@ macro_rules! gate {
             "cmp x9, x24",
             "b.ne 5f",
             "b 3f",
-            // To be done with everything saved.
+            // Leave; G2 and G3 do the hit, with everything saved.
             "8: stlr x22, [x23]",
             "mov sp, x19",
             "ldr x0, [sp, #{site}]",
@@ -386,19 +399,19 @@ macro_rules! gate {
     };
 }
 
-/// See the module.
+/// The gate on a processor without SVE.
 ///
 /// # Safety
-/// For stubs alone: no C function.
+/// Only stubs jump here; it is not a C function.
 #[unsafe(naked)]
 unsafe extern "C" fn without_sve() {
     gate!(concat!("sub sp, sp, #512\n", vectors!("stp")), vectors!("ldp"))
 }
 
-/// See the module. P and FFR take 17 eighths of a vector.
+/// The gate on a processor with SVE. P and FFR take 17 eighths of a vector.
 ///
 /// # Safety
-/// For stubs alone, on a processor with SVE: no C function.
+/// Only stubs jump here, on a processor with SVE; it is not a C function.
 #[unsafe(naked)]
 unsafe extern "C" fn with_sve() {
     gate!(

@@ -1,4 +1,5 @@
-//! arm64: what a signal shows, what a trap is, the calls that signal handling needs, and what changed code asks of caches.
+//! arm64: signal frames, trap instructions, the system calls that signal handling needs, and cache
+//! maintenance after changes of code.
 
 pub(crate) mod access;
 pub(crate) mod breakpoint;

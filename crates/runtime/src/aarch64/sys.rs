@@ -1,14 +1,15 @@
-//! What a signal's action needs on arm64: where its handler returns to.
+//! What a signal's action needs on arm64: the address that its handler returns to.
 //!
-//! In: nothing. Out: an address and a flag. Does not: install anything (`trap::signals`).
+//! In: nothing. Out: an address and a flag.
+//! Does not: install anything (`trap::signals`).
 
 pub use crate::trap::signals::{Action, DEFAULT, IGNORE, flags};
 pub(crate) use crate::trap::signals::{How, action, mask, raise, set_action};
 
-/// None: handlers return to the vDSO's own rt_sigreturn, which unwinders know.
+/// No flag: handlers return to the vDSO's own rt_sigreturn, which unwinders recognize.
 pub(crate) const RESTORER: u64 = 0;
 
-/// Where our handlers return to: the kernel's choice.
+/// The address that our handlers return to: 0, so that the kernel chooses.
 pub(crate) const fn restorer() -> u64 {
     0
 }

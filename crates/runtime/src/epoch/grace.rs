@@ -1,4 +1,5 @@
-//! Waiting for those inside, and what waits with it. The protocol stands in [`epoch`](super).
+//! A grace period: waiting for hits that are going on, and what is freed afterwards. [`epoch`](super)
+//! describes the protocol.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,25 +12,26 @@ use super::line::{Active, Lines, ThreadPointer};
 /// Makes every running thread of the process execute a full memory barrier. False: it could not.
 pub type Barrier = fn() -> bool;
 
-/// Threads that were inside when something had been unlinked, and may still see it.
+/// A grace period: the hits that were going on when something had been unlinked, and may still see it.
 #[derive(Debug, Default)]
 pub struct Grace {
     noted: Vec<(usize, Active)>,
 }
 
-/// A thread that has not gone on.
+/// A hit that a grace period still waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Straggler {
-    /// Whose line it is.
+    /// Thread pointer of the thread that owns the line.
     pub thread: ThreadPointer,
-    /// Where on a stack its hit is: a thread in it has its stack pointer below this.
+    /// Address of the hit's seal on a stack: a thread that is in the hit has its stack pointer below this.
     pub frame: u64,
     line: usize,
     active: Active,
 }
 
 impl Straggler {
-    /// What the word at [`Self::frame`] is for as long as its hit goes on. Any other says that the hit was left.
+    /// Content of the word at [`Self::frame`] for as long as the hit goes on. Any other content means that
+    /// the hit was left.
     #[must_use]
     pub const fn seal(&self) -> u64 {
         self.active.0
@@ -37,7 +39,7 @@ impl Straggler {
 }
 
 impl Grace {
-    /// W2 and W3, after everything was unlinked. `None` if there was no barrier: nothing may be freed.
+    /// W2 and W3, after everything was unlinked. `None` if the barrier failed: then nothing may be freed.
     #[must_use]
     pub fn begin(lines: &Lines, barrier: Barrier) -> Option<Self> {
         barrier().then(|| {
@@ -46,12 +48,12 @@ impl Grace {
             Self { noted: noted.collect() }
         })
     }
-    /// W4, one look: true when all have gone on.
+    /// W4, one look: true when all those hits are over.
     pub fn poll(&mut self, lines: &Lines) -> bool {
         self.noted.retain(|&(line, active)| lines.get(line).is_some_and(|line| line.active() == active));
         self.noted.is_empty()
     }
-    /// Who is waited for.
+    /// The hits that are still waited for.
     pub fn stragglers(&self, lines: &Lines) -> impl Iterator<Item = Straggler> {
         let one = |&(line, active): &(usize, Active)| {
             let thread = lines.get(line)?.owner();
@@ -59,10 +61,12 @@ impl Grace {
         };
         self.noted.iter().filter_map(one)
     }
-    /// Waits no longer for one of whom the caller knows that it is not coming back; its line says so from now on, for whoever has its place.
+    /// Stops waiting for a hit of which the caller knows that its thread will not come back to it. The line
+    /// is set to "outside", for the next thread with the same thread pointer.
     ///
     /// # Safety
-    /// No thread stands in that frame, and none will: the thread has ended, or is in a call above it on the same stack.
+    /// No thread is in that frame, and none will be: the thread has ended, or is in a call above the frame on
+    /// the same stack.
     pub unsafe fn excuse(&mut self, lines: &Lines, straggler: Straggler) {
         lines.get(straggler.line).into_iter().for_each(|line| line.is_over(straggler.active));
         self.noted.retain(|&noted| noted != (straggler.line, straggler.active));
@@ -72,8 +76,8 @@ impl Grace {
 /// Something unlinked.
 type Garbage = Box<dyn Any + Send>;
 
-/// The one that changes what hits read; with what it unlinked, until the graces have passed. What is left when it is dropped
-/// is leaked: nobody would know when to free it.
+/// The writer: it changes what hits read, and keeps what it unlinked until the grace periods have ended. What
+/// it still keeps when it is dropped is leaked, since no code would know when to free it.
 pub struct Writer {
     lines: Lines,
     barrier: Barrier,
@@ -82,31 +86,33 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Nothing unlinked yet.
+    /// A writer that has unlinked nothing yet.
     ///
     /// # Safety
-    /// No other writer changes the same things; all hits that read them enter one of these lines; `barrier` does what
-    /// [`Barrier`] says.
+    /// No other writer changes the same things. All hits that read them enter one of these lines. `barrier`
+    /// does what [`Barrier`] says.
     #[must_use]
     pub const unsafe fn new(lines: Lines, barrier: Barrier) -> Self {
         let (fresh, waiting) = (ManuallyDrop::new(Vec::new()), ManuallyDrop::new(Vec::new()));
         Self { lines, barrier, fresh, waiting }
     }
-    /// Takes what no pointer leads to any more.
+    /// Takes an object that no pointer leads to any more.
     pub fn unlinked(&mut self, garbage: Box<dyn Any + Send>) {
         self.fresh.push(garbage);
     }
-    /// W2 and W3 for all that was unlinked so far: to be polled before a consumer's owner goes on. `None`: no barrier.
+    /// W2 and W3 for everything that was unlinked so far. To be polled before the owner of a consumer goes
+    /// on. `None` if the barrier failed.
     #[must_use]
     pub fn grace(&self) -> Option<Grace> {
         Grace::begin(&self.lines, self.barrier)
     }
-    /// The lines that graces look at.
+    /// The lines that grace periods look at.
     #[must_use]
     pub const fn lines(&self) -> &Lines {
         &self.lines
     }
-    /// Begins a grace for what came since the last time, and frees what has had its own. True when nothing is left.
+    /// Begins a grace period for what was unlinked since the last one, and frees what has had its own. True
+    /// when nothing is left.
     pub fn sweep(&mut self) -> bool {
         if !self.fresh.is_empty()
             && let Some(grace) = self.grace()
@@ -117,7 +123,7 @@ impl Writer {
         self.waiting.retain_mut(|(grace, _)| !grace.poll(&self.lines));
         self.is_clean()
     }
-    /// The graces that garbage waits for: where a straggler can be excused.
+    /// The grace periods that garbage waits for, so that a straggler can be excused from them.
     pub fn graces(&mut self) -> impl Iterator<Item = &mut Grace> {
         self.waiting.iter_mut().map(|(grace, _)| grace)
     }

@@ -1,4 +1,4 @@
-//! A thread's own line: where its hit is, if it is in one. The protocol stands in [`epoch`](super).
+//! A thread's own line: the frame of its hit, if it is in one. [`epoch`](super) describes the protocol.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -8,12 +8,12 @@ use crate::native::thread;
 use crate::native::thread::Word;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release, light_barrier};
 
-/// What tells threads apart: never 0.
+/// Thread pointer, by which threads are distinguished; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadPointer(pub u64);
 
 impl ThreadPointer {
-    /// Of the thread that asks.
+    /// Thread pointer of the calling thread.
     #[must_use]
     #[inline]
     pub fn own() -> Self {
@@ -22,10 +22,10 @@ impl ThreadPointer {
 }
 
 pub(crate) const TURN_BITS: u32 = 12;
-/// Frames are multiples of 16, so that 52 bits hold every address.
+/// Frames are multiples of 16, so 52 bits hold every address.
 pub(crate) const FRAME_ALIGN: u32 = 4;
 
-/// `active`: a frame, or none, and a turn.
+/// Content of `active`: a frame, or 0 for none, and a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Active(pub(super) u64);
 
@@ -44,13 +44,14 @@ impl Active {
     }
 }
 
-/// Lies on the stack for as long as a hit lasts. What it holds tells a frame that goes on from the memory of one that was left.
+/// A word on the stack for as long as a hit lasts. Its content distinguishes a frame that goes on from the
+/// memory of one that was left.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
 pub struct Seal(UnsafeCell<u64>);
 
 impl Seal {
-    /// To be placed on the stack of the hit.
+    /// A seal to be placed on the stack of the hit.
     #[must_use]
     pub const fn new() -> Self {
         Self(UnsafeCell::new(0))
@@ -59,41 +60,45 @@ impl Seal {
         self.0.get() as u64
     }
     fn close(&self, active: Active) {
-        // SAFETY: the cell is ours alone (`Seal` is not `Sync`); volatile, since it is read through its address only.
+        // SAFETY: only this thread reaches the cell (`Seal` is not `Sync`). Volatile, since it is read
+        // through its address only.
         unsafe { self.0.get().write_volatile(active.0) };
     }
 }
 
-/// One thread's.
+/// One thread's line.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct Line {
-    /// The thread pointer; 0 is free.
+    /// The thread pointer; 0 means that the line is free.
     pub(crate) owner: AtomicU64,
     pub(crate) active: AtomicU64,
-    /// Nested hits since the last that was not.
+    /// Number of nested hits since the last hit that was not nested.
     nested: AtomicU64,
 }
 
-/// Between entering and leaving: what is reachable stays. Dropping it leaves; forgetting it is what `longjmp` does.
+/// Lives between entering and leaving; what is reachable in that time is not freed. Dropping it leaves;
+/// `longjmp` forgets it.
 #[derive(Debug)]
 #[must_use]
 pub struct Inside<'a> {
     line: &'a Line,
     active: Active,
     nested: bool,
-    /// Not to be sent to another thread.
+    /// Makes it impossible to send this to another thread.
     _own: PhantomData<*const ()>,
 }
 
 impl Line {
-    /// As [`enter_from`](Self::enter_from), by code that nothing was saved for.
+    /// Like [`enter_from`](Self::enter_from), for a hit whose registers are not saved on the stack.
     #[inline]
     pub fn enter<'a>(&'a self, seal: &'a Seal) -> Inside<'a> {
         self.enter_from(seal, seal.frame())
     }
-    /// Enters, unless a hit of this thread goes on: then that one covers this. `seal` lies on the stack that the hit runs on; `sp` is the stack
-    /// pointer of the code that hit, below which nothing is in use: what the hit itself has saved there by now would hide that an older frame is gone.
+    /// Enters, unless a hit of this thread goes on: then that hit covers this one too. `seal` is on the stack
+    /// that the hit runs on. `sp` is the stack pointer of the code that hit, below which nothing is in use.
+    /// It is passed because the hit itself may have saved registers below it by now, which would hide that an
+    /// older frame is gone.
     #[inline]
     pub fn enter_from<'a>(&'a self, seal: &'a Seal, sp: u64) -> Inside<'a> {
         let before = Active(self.active.load(Relaxed));
@@ -102,7 +107,7 @@ impl Line {
         }
         let active = before.enter(seal.frame());
         seal.close(active);
-        // Release: whoever sees this hit sees that the last one is over, and what it read was read before.
+        // Release: a thread that sees this hit sees that the last one is over, with all its reads.
         self.active.store(active.0, Release);
         light_barrier();
         Inside { line: self, active, nested: false, _own: PhantomData }
@@ -110,16 +115,18 @@ impl Line {
     pub(super) fn owner(&self) -> ThreadPointer {
         ThreadPointer(self.owner.load(Relaxed))
     }
-    /// Acquire: what its thread did before it left is over for whoever reads that it has left.
+    /// Acquire: all that the thread did before it left is over for the reader that sees that it has left.
     pub(super) fn active(&self) -> Active {
         Active(self.active.load(Acquire))
     }
-    /// For the writer, of a hit that is known to have been left. A thread that enters meanwhile has stored its own frame, or will, or has found itself nested.
+    /// For the writer, about a hit that is known to have been left. If a thread enters meanwhile, it has
+    /// stored its own frame, or will, or has found itself nested.
     pub(super) fn is_over(&self, active: Active) {
-        // Relaxed: nobody reads under that word any more; if another stands there, nothing is to be done.
+        // Relaxed: no thread reads under that word any more. If the line holds another word, there is nothing
+        // to do.
         let _ = self.active.compare_exchange(active.0, active.left().0, Relaxed, Relaxed);
     }
-    /// Whether the hit in that frame goes on, as far as this thread can tell at `here`.
+    /// Whether the hit in that frame goes on, as far as this thread can determine at `here`.
     #[cold]
     #[cfg(not(loom))]
     fn goes_on(&self, active: Active, here: u64) -> bool {
@@ -153,7 +160,7 @@ impl Line {
 }
 
 impl Inside<'_> {
-    /// Another hit of this thread goes on around this one.
+    /// Whether another hit of this thread goes on around this one.
     #[must_use]
     #[inline]
     pub const fn is_nested(&self) -> bool {
@@ -165,7 +172,7 @@ impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.nested {
-            // Release: all that was read inside was read before this is seen.
+            // Release: all reads inside are over before this store is seen.
             self.line.active.store(self.active.left().0, Release);
         }
     }
@@ -177,18 +184,19 @@ pub struct Lines {
     lines: &'static [Line],
 }
 
-/// Lines looked at before a thread goes without.
+/// Number of lines that are tried before a thread goes without one.
 const PROBES: usize = 64;
 
 impl Lines {
-    /// Over zeroed lines, or those of before; their number is a power of two (the largest below it is used).
+    /// Lines in memory that is zeroed, or was used before. A power of two of them is used: the largest that
+    /// is not more than their number.
     #[must_use]
     pub const fn new(lines: &'static [Line]) -> Self {
         let n = lines.len();
         let used = if n == 0 || n.is_power_of_two() { n } else { n.next_power_of_two() / 2 };
         Self { lines: lines.split_at(used).0 }
     }
-    /// How many there are.
+    /// Number of lines.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.lines.len()
@@ -198,7 +206,8 @@ impl Lines {
     pub const fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
-    /// A thread's line and its number, claimed if it has none. `None`: all near its place are taken.
+    /// A thread's line and its number; claimed if the thread has none. `None` if all lines near its place are
+    /// taken.
     #[must_use]
     #[inline]
     pub fn of(&self, thread: ThreadPointer) -> Option<(usize, &'static Line)> {
@@ -209,7 +218,8 @@ impl Lines {
             _ => self.claim(thread, first, mask),
         }
     }
-    /// A signal that claims between the look and the swap has the same thread pointer: its line is ours.
+    /// If a signal's hit claims between the look and the exchange, it has the same thread pointer, so its
+    /// line is ours.
     #[cold]
     fn claim(&self, thread: ThreadPointer, first: usize, mask: usize) -> Option<(usize, &'static Line)> {
         for place in (0..PROBES.min(self.lines.len())).map(|step| first.wrapping_add(step) & mask) {
@@ -231,10 +241,11 @@ impl Lines {
         self.lines.get(place)?.owner.store(thread.0, Relaxed);
         Some(place)
     }
-    /// Whether the thread that asks is in a hit that goes on: then it must not wait for anybody's. A hit that was left by it, or by the
-    /// thread that had its place before, is over from now on: else whoever waits for that one would wait for this thread, which may
-    /// be about to wait for it. Memory above the caller may still hold the seal of a hit that was left: `is_live` has the last word on
-    /// such a frame, by its address.
+    /// Whether the calling thread is in a hit that goes on; then it must not wait for any hit. A hit that was
+    /// left, by it or by the thread that had its thread pointer before, is marked as over. Otherwise a writer
+    /// that waits for that hit would wait for this thread, which may be about to wait for the writer. Memory
+    /// above the caller may still hold the seal of a hit that was left, so `is_live` decides about such a
+    /// frame, by its address.
     #[must_use]
     pub fn inside(&self, thread: ThreadPointer, is_live: impl FnOnce(u64) -> bool) -> bool {
         let seal = Seal::new();
@@ -255,7 +266,8 @@ impl Lines {
     }
 }
 
-/// Thread pointers are multiples of 64 or more, often of whole stacks: their middle bits, spread (Knuth, TAOCP 3, 6.4).
+/// Thread pointers are multiples of 64 or more, often of whole stacks, so their middle bits are spread
+/// (Knuth, TAOCP 3, 6.4).
 #[inline]
 fn spread(thread: u64) -> usize {
     (thread.wrapping_mul(SPREAD) >> SPREAD_SHIFT) as usize

@@ -1,6 +1,7 @@
-//! What the kernel is asked about calls that may have been left.
+//! Questions to the kernel about calls that may have been left.
 //!
-//! In: addresses, a thread's number. Out: whether they are there. Does not: trust an answer that it could not get.
+//! In: addresses, a thread's number. Out: whether they exist.
+//! Does not: rely on an answer that it did not get.
 
 use crate::native::syscall::{call, nr};
 
@@ -16,7 +17,8 @@ pub(super) fn are_readable(from: u64, to: u64) -> bool {
         let local = [(&raw mut bytes) as u64, count as u64];
         let mut remote = [[0_u64, 1]; AT_ONCE];
         remote.iter_mut().zip((page..).step_by(PAGE as usize)).for_each(|(one, at)| one[0] = at);
-        // SAFETY: process_vm_readv of ourselves writes at most `count` bytes to `bytes`; getpid has no arguments.
+        // SAFETY: process_vm_readv of ourselves writes at most `count` bytes to `bytes`; getpid has no
+        // arguments.
         let read = unsafe {
             let pid = call(nr::GETPID, [0; 6]);
             let remote = remote.as_ptr() as u64;
@@ -30,7 +32,7 @@ pub(super) fn are_readable(from: u64, to: u64) -> bool {
     true
 }
 
-/// Whether this process has a thread of that number, as far as the kernel says.
+/// Whether this process has a thread of that number, according to the kernel.
 #[must_use]
 pub(super) fn is_thread(tid: u32) -> bool {
     const ESRCH: i64 = -3;

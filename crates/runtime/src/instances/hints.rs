@@ -1,35 +1,38 @@
-//! Guesses: which instance a stack pointer had last. The protocol stands in [`instances`](super).
+//! Hints: which instance a stack pointer had last. [`instances`](super) describes the protocol.
 //!
-//! In: stack pointers. Out: words. Does not: know whether a guess is right.
+//! In: stack pointers. Out: words.
+//! Does not: know whether a hint is right.
 
 use crate::sync::{AtomicU64, Relaxed};
 
-/// One word: 48 bits of a stack pointer, 16 of an instance's number + 1. 0: nothing is known.
+/// One word: 48 bits of a stack pointer, 16 bits of an instance's number + 1. The word 0 means that nothing
+/// is known.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Hint(AtomicU64);
 
-/// Bits of an instance.
+/// Number of bits for the instance.
 pub(crate) const NUMBER_BITS: u32 = 16;
-/// In place of an instance: nobody waits for this call.
+/// Value in place of an instance's number: no consumer waits for this call.
 pub(crate) const NOBODY: u64 = u16::MAX as u64;
-/// Where a stack pointer's hint lies, in bytes: that times 0.65, so that 16 bytes of stack have a hint of their own and a page's lie together, while stacks
-/// that are megabytes apart come to lie apart (a rotation by an irrational number, nearly: Knuth, TAOCP 3, 6.4).
+/// A stack pointer's hint lies at this byte: the stack pointer times 0.65. So each 16 bytes of stack have a
+/// hint of their own, and the hints of a page lie together. Stacks that are megabytes apart get distant hints
+/// (nearly a rotation by an irrational number: Knuth, TAOCP 3, 6.4).
 pub(crate) const HINT_SPREAD: u64 = 42_893;
 pub(crate) const HINT_SHIFT: u32 = 16;
-/// The same of what else a line is for.
+/// The same for the second value that selects a line.
 const OTHER_SPREAD: u64 = 0x61c8_8647;
-/// Bytes of hints that are looked at together.
+/// Length in bytes of the hints that are looked at together.
 pub(crate) const LINE_LEN: usize = 64;
-/// And of one (loom's take more).
+/// Length of one hint in bytes (loom's are larger).
 const HINT_LEN: usize = size_of::<u64>();
 
-/// What a hint says of a stack pointer.
+/// What a hint says about a stack pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Said {
     /// This instance had it.
     Number(u32),
-    /// Nobody waits.
+    /// No consumer waits for the call.
     Nobody,
     /// Nothing.
     Nothing,
@@ -44,7 +47,7 @@ impl Hint {
             number => Said::Number(number as u32 - 1),
         }
     }
-    /// The instance or slot that it names, whose stack pointer ever that had.
+    /// The number of the instance or trampoline that it names, for whatever stack pointer.
     pub(crate) fn named(&self) -> Option<u32> {
         match self.0.load(Relaxed) & NOBODY {
             0 | NOBODY => None,
@@ -57,7 +60,7 @@ impl Hint {
     pub(crate) fn nobody(&self, sp: u64) {
         self.0.store(sp << NUMBER_BITS | NOBODY, Relaxed);
     }
-    /// Whether it says nothing of any.
+    /// Whether it names nothing, for any stack pointer.
     pub(crate) fn is_clear(&self) -> bool {
         self.0.load(Relaxed) == 0
     }
@@ -71,19 +74,19 @@ impl Hint {
 pub(crate) struct Hints(&'static [Hint]);
 
 impl Hints {
-    /// Over zeroed words; their number is a power of two.
+    /// Hints in zeroed words; `None` unless their number is a power of two.
     pub(crate) const fn new(hints: &'static [Hint]) -> Option<Self> {
         if hints.len().is_power_of_two() { Some(Self(hints)) } else { None }
     }
-    /// Bytes of all but one.
+    /// Length of all hints but one, in bytes.
     pub(crate) const fn mask(&self) -> u64 {
         ((self.0.len() - 1) * HINT_LEN) as u64
     }
-    /// The first.
+    /// Address of the first hint.
     pub(crate) const fn first(&self) -> *const Hint {
         self.0.as_ptr()
     }
-    /// The cache line of a stack pointer and something else.
+    /// The cache line of hints for a stack pointer and a second value.
     #[inline]
     pub(crate) fn line(&self, sp: u64, other: u64) -> &'static [Hint] {
         const LINE: usize = LINE_LEN / HINT_LEN;

@@ -1,14 +1,16 @@
-//! What is kept of one call between its entry and its exit. The protocol stands in [`instances`](super).
+//! What is kept of one call between its entry and its exit. [`instances`](super) describes the protocol.
 //!
-//! In: who waits. Out: the same. Does not: know which pool it is of.
+//! In: the address that was hit, sessions with their cookies. Out: the same.
+//! Does not: know its pool.
 
 use crate::consumer::ConsumerId;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 
-/// Sessions of one call that are told of its return: as many as fit two cache lines.
+/// Maximum number of sessions of one call whose return handlers are called: as many as fit into two cache
+/// lines.
 pub const SESSIONS: usize = 5;
 
-/// Who waits for a call's return.
+/// What the exit finds of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kept {
     /// The address that was hit at entry.
@@ -18,7 +20,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Of a call without sessions.
+    /// What is kept of a call without sessions.
     #[must_use]
     pub fn of(site: u64) -> Self {
         Self { site, ..Self::default() }
@@ -30,16 +32,16 @@ impl Kept {
     }
 }
 
-/// An object of a pool. All zero is a free one.
+/// A return instance: an object of a pool. All zero is a free one.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct Instance {
-    /// Stack pointer at the entry; 0: no call has it.
+    /// Stack pointer at the entry; 0: no call has the instance.
     pub(crate) sp: AtomicU64,
     pub(crate) site: AtomicU64,
     /// Thread pointer at the entry.
     pub(crate) thread: AtomicU64,
-    /// Calls that had it, as far as they are counted nowhere else.
+    /// Number of calls that had the instance and are counted nowhere else.
     pub(crate) calls: AtomicU64,
     pub(crate) len: AtomicU64,
     pub(crate) sessions: [[AtomicU64; 2]; SESSIONS],
@@ -48,7 +50,7 @@ pub struct Instance {
 const _: () = assert!(size_of::<Instance>() == 128);
 
 impl Instance {
-    /// The key of the call that has it, or 0.
+    /// The key of the call that has the instance, or 0.
     #[must_use]
     pub fn sp(&self) -> u64 {
         self.sp.load(Acquire)
@@ -59,14 +61,15 @@ impl Instance {
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Relaxed)
     }
-    /// A4, by its holder.
+    /// A4; only the call that holds the instance may do it.
     pub fn begin(&self, sp: u64, site: u64, thread: u64) {
         self.site.store(site, Relaxed);
         self.thread.store(thread, Relaxed);
         self.len.store(0, Relaxed);
         self.sp.store(sp, Release);
     }
-    /// Another session, and its cookie; by its holder. False if there are too many.
+    /// Adds a session and its cookie; only the call that holds the instance may do it. False if there are too
+    /// many.
     #[must_use]
     pub fn push(&self, id: ConsumerId, cookie: u64) -> bool {
         let len = self.len.load(Relaxed);
@@ -76,7 +79,7 @@ impl Instance {
         self.len.store(len + 1, Relaxed);
         true
     }
-    /// B2, by its holder.
+    /// B2; only the call that holds the instance may do it.
     #[must_use]
     pub fn kept(&self) -> Kept {
         let len = (self.len.load(Relaxed) as usize).min(SESSIONS);
@@ -86,17 +89,17 @@ impl Instance {
         }
         kept
     }
-    /// B3, by its holder.
+    /// B3; only the call that holds the instance may do it.
     pub fn end(&self) {
         self.sp.store(0, Release);
     }
-    /// Takes it from a call that is over. False: somebody else did.
+    /// Takes the instance from a call that is over. False if another thread did so first.
     #[must_use]
     pub fn claim(&self, sp: u64) -> bool {
         self.sp.compare_exchange(sp, 0, AcqRel, Relaxed).is_ok()
     }
-    /// A1, A3: takes it from the call that has it, if there is proof that this is over: the key is asked about, and only that key's call is
-    /// taken from, whatever came in between.
+    /// A1, A3: takes the instance from the call that has it, if `is_over` proves that this call is over. It
+    /// is taken only if the key is still the one that was passed to `is_over`, whatever happened in between.
     #[inline]
     #[must_use]
     pub fn claim_if(&self, is_over: impl FnOnce(u64) -> bool) -> bool {

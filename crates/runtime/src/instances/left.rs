@@ -1,15 +1,18 @@
-//! Whether a frame was left without an exit: by its own thread, or by the end of that. The rules stand in [`instances`](super).
+//! Whether a frame was left without an exit: by its own thread, or by the end of that thread.
+//! [`instances`](super) lists the rules.
 //!
-//! In: stack pointers, thread pointers. Out: yes, or no where it cannot be told. Off the usual path: system calls. Does not: claim.
+//! In: stack pointers, thread pointers. Out: yes, or no where it cannot be decided. Makes system calls, so it
+//! is off the fast path.
+//! Does not: claim.
 
 use super::ask::{are_readable, is_thread};
 use crate::native::control::tid;
 use crate::native::thread::{Word, alternate_stack, read_word};
 
-/// Stacks reach no further, as far as anybody asks.
+/// Longest stack that is considered, in bytes.
 const FAR: u64 = 8 << 20;
 
-/// Whether a frame of the calling thread, which is at `here`, lies below on the same stack.
+/// Whether a frame lies below the calling thread's stack pointer `here`, on the same stack.
 pub(super) fn is_below(frame: u64, here: u64) -> bool {
     if frame >= here || here - frame > FAR {
         return false;
@@ -18,7 +21,7 @@ pub(super) fn is_below(frame: u64, here: u64) -> bool {
     on_alternate(frame) == on_alternate(here) && are_readable(frame, here)
 }
 
-/// Whether another thread, on whose own stack the frame was, has ended.
+/// Whether the thread has ended that owned the stack with this frame.
 pub(super) fn has_ended(thread: u64, frame: u64) -> bool {
     if read_word(thread) == Word::Gone {
         return read_word(frame) == Word::Gone;
@@ -37,7 +40,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Pages that can be read, all 0, and no neighbours: what lies below and above cannot be.
+    /// Readable pages, all 0. The pages below and above cannot be read.
     struct Pages(u64, u64);
 
     impl Pages {
@@ -53,7 +56,7 @@ mod tests {
             }
         }
         fn protect(&self, at: u64, len: u64, protection: i32) {
-            // SAFETY: in our own mapping, where nothing of Rust's lies.
+            // SAFETY: in our own mapping, which holds no Rust object.
             assert_eq!(unsafe { libc::mprotect((self.0 + at) as *mut _, len as usize, protection) }, 0);
         }
         fn close(&self, at: u64) {
@@ -61,14 +64,14 @@ mod tests {
         }
         fn set(&self, at: u64, word: u64) {
             assert!(at + 8 <= self.1);
-            // SAFETY: as above.
+            // SAFETY: inside our own mapping, which is writable here.
             unsafe { ((self.0 + at) as *mut u64).write(word) };
         }
     }
 
     impl Drop for Pages {
         fn drop(&mut self) {
-            // SAFETY: our own mapping, which nobody uses any more.
+            // SAFETY: our own mapping, which is no longer used.
             unsafe { libc::munmap((self.0 - PAGE) as *mut _, (self.1 + 2 * PAGE) as usize) };
         }
     }
@@ -95,7 +98,7 @@ mod tests {
         for other in [here, here + 8, here - FAR - 8] {
             assert!(!is_below(other, here), "{:#x}", here.wrapping_sub(other));
         }
-        // A guard, wherever it lies between, as the 33rd page too.
+        // A guard page anywhere between, also as the 33rd page.
         for page in [1, 31, 32, 33, 100] {
             let low = here - page * PAGE;
             pages.close(low / PAGE * PAGE + PAGE * (page / 2) - pages.0);
@@ -117,7 +120,7 @@ mod tests {
             let set = |start: u64, flags: i32| {
                 let size = (32 * PAGE) as usize;
                 let stack = libc::stack_t { ss_sp: start as *mut _, ss_flags: flags, ss_size: size };
-                // SAFETY: this thread's, whose handlers ask for it only if the test dies.
+                // SAFETY: this thread's stack; its handlers use it only if the test dies.
                 assert_eq!(unsafe { libc::sigaltstack(&raw const stack, core::ptr::null_mut()) }, 0);
             };
             let pairs =
@@ -144,7 +147,7 @@ mod tests {
     impl Thread {
         fn new(tid: u64) -> Self {
             let pages = Pages::new(FAR + 4 * PAGE);
-            // The block reaches less than a page below.
+            // The control block reaches less than a page below this.
             let at = FAR + 3 * PAGE + 128;
             let one = Self { at: pages.0 + at, pages };
             words(one.at, tid).into_iter().for_each(|(at, word)| one.word(at, word));
@@ -158,7 +161,7 @@ mod tests {
         }
     }
 
-    /// No thread has it: the kernel's numbers end at 2^22.
+    /// A number that no thread has: the kernel's numbers end at 2^22.
     const NOBODY: u64 = 1 << 24;
 
     #[test]
@@ -171,7 +174,7 @@ mod tests {
         assert!(Thread::new(0).ended(64), "it says so");
         assert!(Thread::new(NOBODY).ended(64), "the kernel says so");
         assert!(!Thread::new(own).ended(64), "it runs");
-        // What stands beside the number is no part of it.
+        // The bits beside the number are not part of it.
         assert!(Thread::new(own << 32).ended(64) && !Thread::new(own | 1 << 32).ended(64));
     }
 
@@ -207,7 +210,8 @@ mod tests {
         assert!(has_ended(gone.at, frame));
         assert!(!has_ended(gone.at, stack.0), "the stack is there");
         assert!(!has_ended(there.at, frame), "the thread is there");
-        // A thread pointer behind which nothing is mapped: that is no control block, but not gone.
+        // A thread pointer with nothing mapped behind it: that is no control block, but it is not gone
+        // either.
         stack.set(PAGE - 8, lone);
         assert!(!has_ended(lone, frame) && !has_ended(lone, lone - 64));
     }

@@ -1,6 +1,8 @@
-//! The instances of one probe: its pools, and how a call's instance is found in them. The protocol stands in [`instances`](super).
+//! The instances of one probe: its pools, and how a call's instance is found in them. [`instances`](super)
+//! describes the protocol.
 //!
-//! In: `maxactive`, then entries and exits. Out: instances. Does not: free a pool.
+//! In: `maxactive`, then entries and exits. Out: instances.
+//! Does not: free a pool.
 
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -15,12 +17,12 @@ use crate::native::thread::thread_pointer;
 use crate::pool::{At, BadRegion, Held, OwnedPool, Raw, Registered, Shape};
 use crate::slots::Table;
 
-/// How a thread says where it runs.
+/// How to find out where the calling thread runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Here {
-    /// Where threads have their rseq areas, from the thread pointer, if they do.
+    /// Distance from a thread pointer to the thread's rseq area, in bytes; `None` if threads have none.
     pub(crate) rseq: Option<isize>,
-    /// Slots whose addresses are keys.
+    /// Return trampolines whose addresses are keys.
     pub(crate) slots: Option<&'static Table>,
 }
 
@@ -31,24 +33,25 @@ impl Here {
             .rseq
             .and_then(|offset| core::ptr::NonNull::new(thread.wrapping_add_signed(offset as i64) as *mut u8))
         {
-            // SAFETY: the area of the calling thread, in its control block (`Engine::with_rseq`).
+            // SAFETY: the rseq area of the calling thread, in its control block (`Engine::with_rseq`).
             Some(area) => At::Rseq(unsafe { Registered::new(area) }),
             // Any number will do; threads should have different ones.
             None => At::Cpu((thread >> 12) as u32),
         }
     }
-    /// The stack pointer of a call with this key; 0: it is just beginning or ending.
+    /// The stack pointer at the entry of the call with this key; 0 if the call is just beginning or ending.
     fn frame(self, key: u64) -> u64 {
         self.slots.map_or(key, |slots| slots.frame(key))
     }
     /// A CPU that this thread may be on, or a number that few threads share.
     #[inline]
     pub(crate) fn home(self) -> u32 {
-        /// `struct rseq`'s cpu_id; negative for a thread that is not registered, which is as good a number.
+        /// Offset of cpu_id in `struct rseq`. It is negative in a thread that is not registered, which is
+        /// just as good.
         const CPU_ID: usize = 4;
         let thread = thread_pointer();
         match self.rseq {
-            // SAFETY: the area of the calling thread (`Engine::with_rseq`), whose words the kernel writes.
+            // SAFETY: the rseq area of the calling thread (`Engine::with_rseq`), which the kernel writes to.
             Some(offset) => unsafe {
                 ((thread.wrapping_add_signed(offset as i64) as usize + CPU_ID) as *const u32).read_volatile()
             },
@@ -65,7 +68,7 @@ pub(crate) struct Pool {
     older: Option<&'static Self>,
 }
 
-/// A probe's.
+/// The pools of a probe.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Instances(AtomicPtr<Pool>);
@@ -80,11 +83,11 @@ pub(crate) struct Call<'a> {
 }
 
 impl Instances {
-    /// Sees to it that `maxactive` calls can be in flight at once; without a number, [`Shape::default_maxactive`]. `shelves`: threads have
-    /// rseq areas.
+    /// Makes sure that `maxactive` calls can be in flight at once; [`Shape::default_maxactive`] without a
+    /// number. `shelves`: threads have rseq areas, so pools have per-CPU magazines.
     ///
     /// # Errors
-    /// [`BadRegion`]: 0, absurd, or more than there is memory for. Nothing has changed.
+    /// [`BadRegion`]: 0, absurdly many, or more than there is memory for. Nothing has changed then.
     pub fn provide(
         &self,
         _writer: &Writer,
@@ -103,16 +106,16 @@ impl Instances {
         self.0.store(Box::into_raw(pool), Release);
         Ok(())
     }
-    /// Bytes of all its pools.
+    /// Length of all its pools in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.pools().map(|one| one.pool.shape().bytes()).sum()
     }
-    /// Where they lie: addresses and bytes.
+    /// Addresses and lengths in bytes of all its pools.
     pub fn lie(&self) -> impl Iterator<Item = (u64, usize)> {
         self.pools().map(|one| (one.pool.address(), one.pool.shape().bytes()))
     }
-    /// Calls that had an instance and are counted nowhere else.
+    /// Number of calls that had an instance and are counted nowhere else.
     pub(crate) fn calls(&self) -> u64 {
         self.pools().flat_map(Pool::all).map(|(_, instance)| instance.calls()).sum()
     }
@@ -123,7 +126,8 @@ impl Instances {
     fn pools(&self) -> impl Iterator<Item = &'static Pool> {
         core::iter::successors(self.newest(), |one| one.older)
     }
-    /// A1 to A4, of a call of `probe` with this key, whose frame is at `frame`. `ask` says whether to ask for threads that have ended.
+    /// A1 to A4, for a call of `probe` with this key, whose frame is at `frame`. `ask` decides whether to
+    /// look for threads that have ended.
     #[inline]
     pub(crate) fn begin(
         &self,
@@ -134,7 +138,7 @@ impl Instances {
     ) -> Option<Call<'static>> {
         let (of, place, thread) = (self.newest()?, places.of(sp), thread_pointer());
         let hint = &place.hint;
-        // A call with the same key that was kept here was left.
+        // K3: if a call with the same key was kept here, it was left.
         let _left = place.end(sp, probe);
         let held = of.again(hint, sp).or_else(|| of.pool.get(here.at(thread)));
         let Some(held) = held.or_else(|| of.left((here, frame), thread, ask())) else {
@@ -173,22 +177,24 @@ impl Instances {
 impl Pool {
     #[inline]
     fn instance(&self, held: &Held) -> &Instance {
-        // SAFETY: an object of `Instance`'s size on lines of its own, zeroed when the pool was made, for as long as the pool is there.
+        // SAFETY: an object of `Instance`'s size on lines of its own, zeroed when the pool was made, for as
+        // long as the pool exists.
         unsafe { self.pool.object(held).cast().as_ref() }
     }
     fn all(&self) -> impl Iterator<Item = (u32, &Instance)> {
         (0..self.pool.shape().objects()).map(|number| {
-            // SAFETY: only looked at.
+            // SAFETY: the instance is only read.
             (number, self.instance(&unsafe { Held::from_number(number) }))
         })
     }
-    /// The call that has this instance, if its key is this.
+    /// The call that has this instance, if its key is `sp`.
     #[inline]
     fn with_key(&self, number: u32, sp: u64) -> Option<Call<'_>> {
         if number >= self.pool.shape().objects() {
             return None;
         }
-        // SAFETY: given back only if it turns out to be the caller's own call's, which no other call puts back (CAL-1).
+        // SAFETY: it is given back only if it turns out to be that of the caller's own call, which no other
+        // call puts back (CAL-1).
         let held = unsafe { Held::from_number(number) };
         let instance = self.instance(&held);
         (instance.sp() == sp).then_some(Call { of: self, held, instance, sp })
@@ -197,7 +203,7 @@ impl Pool {
     fn find(&self, sp: u64) -> Option<Call<'_>> {
         self.all().find(|(_, instance)| instance.sp() == sp).and_then(|(number, _)| self.with_key(number, sp))
     }
-    /// A1: what a call with the same key has left.
+    /// A1: the instance that a call with the same key has left.
     #[inline]
     fn again(&self, hint: &Hint, sp: u64) -> Option<Held> {
         let Said::Number(number) = hint.says(sp) else { return None };
@@ -210,14 +216,15 @@ impl Pool {
         let is_over = |instance: &Instance, key: u64| match threads.frame(key) {
             0 => false,
             sp if sp == here && sp == key => true,
-            // Of a tail call's slots, which share a stack word, those that lie under another come back.
+            // Several trampolines of tail calls share a stack word. Those that lie under another one will
+            // still be returned to.
             sp if sp == here => false,
             sp if instance.thread() == thread => left::is_below(sp, here),
             sp => ask && left::has_ended(instance.thread(), sp),
         };
         self.all().find_map(|(number, instance)| {
             let claimed = instance.claim_if(|key| is_over(instance, key));
-            // SAFETY: claimed, so ours alone.
+            // SAFETY: claimed, so no other code has it.
             claimed.then(|| unsafe { Held::from_number(number) })
         })
     }

@@ -1,18 +1,20 @@
-//! A stack word's place: a hint at its call's instance, and room for a call that needs none. The protocol stands in [`instances`](super).
+//! A stack word's place: a hint at its call's instance, and room for a call that is kept in place.
+//! [`instances`](super) describes the protocol.
 //!
-//! In: stack pointers, probes. Out: the address that was hit. Invariants: CAL-4 a place that is bound is written by calls at its stack word alone,
-//! of which one goes on at a time, so they need no bus lock; a stack page's places lie together, so those of two threads share no line but by
-//! accident. Does not: unbind.
+//! In: stack pointers, probes. Out: the address that was hit. Invariants: CAL-4 a bound place is written only
+//! by calls at its stack word. One of these goes on at a time, so they need no bus lock. The places of a
+//! stack page lie together, so two threads share a cache line of places only by accident.
+//! Does not: unbind.
 
 use super::hints::{HINT_SHIFT, HINT_SPREAD, Hint};
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
 
-/// All zero is nobody's.
+/// A place; all zero is one that is not bound.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
 pub struct Place {
     pub(crate) hint: Hint,
-    /// The stack pointer whose calls may be kept here, for good; 0: nobody's yet.
+    /// The stack pointer whose calls may be kept here, for good; 0: not bound yet.
     pub(crate) bound: AtomicU64,
     /// The probe whose call is kept here; 0: none.
     pub(crate) keeps: AtomicU64,
@@ -20,21 +22,22 @@ pub struct Place {
     pub(crate) site: AtomicU64,
 }
 
-/// As [`HINT_SHIFT`], for places, which are four times as large.
+/// Like [`HINT_SHIFT`], for places, which are four times as large.
 pub(crate) const PLACE_SHIFT: u32 = HINT_SHIFT - (size_of::<Place>() / size_of::<Hint>()).trailing_zeros();
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Place>() == 32);
 
 impl Place {
-    /// K1: binds it, if nobody has.
+    /// K1: binds the place, unless it is bound already.
     pub fn bind(&self, sp: u64) {
         if self.bound.load(Relaxed) == 0 {
-            // Whoever comes second goes without.
+            // The thread that comes second does without.
             let _first = self.bound.compare_exchange(0, sp, Relaxed, Relaxed);
         }
     }
-    /// K2, as `general` of the twins has it. False: it is another's, or keeps another probe's call.
+    /// K2, as `general` of the processors does it. False if the place is bound to another stack word, or
+    /// keeps another probe's call.
     #[must_use]
     pub fn begin(&self, sp: u64, probe: u64, site: u64) -> bool {
         let keeps = self.keeps.load(Relaxed);
@@ -45,7 +48,8 @@ impl Place {
         }
         is_free
     }
-    /// L1: the address that was hit, if this keeps that probe's call at that stack word; it does no more.
+    /// L1: returns the address that was hit, if this place keeps a call of that probe at that stack word, and
+    /// empties the place.
     #[inline]
     #[must_use]
     pub fn end(&self, sp: u64, probe: u64) -> Option<u64> {
@@ -70,15 +74,15 @@ impl Place {
 pub(crate) struct Places(&'static [Place]);
 
 impl Places {
-    /// Over zeroed memory; their number is a power of two.
+    /// Places in zeroed memory; `None` unless their number is a power of two.
     pub(crate) const fn new(places: &'static [Place]) -> Option<Self> {
         if places.len().is_power_of_two() { Some(Self(places)) } else { None }
     }
-    /// Bytes of all but one.
+    /// Length of all places but one, in bytes.
     pub(crate) const fn mask(&self) -> u64 {
         ((self.0.len() - 1) * size_of::<Place>()) as u64
     }
-    /// That of a stack pointer.
+    /// The place of a stack pointer.
     #[inline]
     pub(crate) fn of(&self, sp: u64) -> &'static Place {
         let at = (sp.wrapping_mul(HINT_SPREAD) >> PLACE_SHIFT & self.mask()) as usize / size_of::<Place>();
@@ -91,7 +95,7 @@ impl Places {
 mod tests {
     use super::{Place, Places};
 
-    /// What threads' stacks and those of coroutines usually are apart.
+    /// Usual distances between the stacks of threads, and of coroutines.
     const APART: [u64; 7] =
         [64 << 10, 256 << 10, 1 << 20, 2 << 20, (2 << 20) + 4096, 8 << 20, (8 << 20) + 4096];
     const LINE_LEN: usize = 64;

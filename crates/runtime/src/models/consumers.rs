@@ -1,4 +1,4 @@
-//! PRB-1, PRB-2, REG-2: consumers come and go, and probes, beside a hit.
+//! PRB-1, PRB-2, REG-2: consumers and probes are added and removed beside a hit.
 
 use std::boxed::Box;
 use std::ptr::NonNull;
@@ -15,14 +15,14 @@ use crate::epoch::{Lines, Writer};
 use crate::probe::{Consumers, Probe};
 use crate::registry::{Files, Registry, Site};
 
-/// A consumer whose data a call reads.
+/// A consumer with data that a call reads.
 fn installed(id: u64, thing: &'static Thing) -> Installed {
     let data = thing.address() as *mut _;
     let consumer = Consumer { entry: None, ret: None, filter: None, data, flags: Flags::default() };
     Installed { id: ConsumerId(id), consumer }
 }
 
-/// What a hit does with a list: the numbers that it called, newest first.
+/// What a hit does with a list; returns the numbers of the consumers that it called, newest first.
 fn call(consumers: &Consumers, inside: &crate::epoch::Inside<'_>) -> Vec<u64> {
     let call = |one: &Installed| {
         assert_ne!(Thing::at(one.consumer.data as u64).read(), FREED);
@@ -31,7 +31,7 @@ fn call(consumers: &Consumers, inside: &crate::epoch::Inside<'_>) -> Vec<u64> {
     consumers.get(inside).into_iter().flat_map(|list| list.iter()).map(call).collect()
 }
 
-/// One consumer is there; another comes, then the first goes and its data is freed.
+/// There is one consumer. Another is added, then the first is removed and its data is freed.
 fn come_and_go(unregister: fn(&Consumers, &mut Writer, &Lines)) {
     model(Some(3), move || {
         let lines = lines();
@@ -76,7 +76,8 @@ fn not_if_it_waits_before_it_takes_out() {
     });
 }
 
-/// A probe with its consumer is registered, hit, and unregistered: one grace for the list, the registry and the probe.
+/// A probe with its consumer is registered, hit, and unregistered: one grace period for the list, the
+/// registry and the probe.
 fn register(unregister: fn(&Registry, &Probe, &mut Writer, &Lines, Site)) {
     model(Some(3), move || {
         let memory = Memory { lines: leaked(2), words: leaked(Counts::words(2, 1)), places: leaked(1) };

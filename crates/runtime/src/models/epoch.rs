@@ -14,7 +14,7 @@ fn no_barrier() -> bool {
     true
 }
 
-/// Steps of the writer that must be in order, and of the reader.
+/// Steps of the writer, and of the reader, that must be in order.
 #[derive(Clone, Copy)]
 struct How {
     barrier: fn() -> bool,
@@ -27,7 +27,8 @@ struct How {
 }
 const RIGHT: How = How { barrier, unlink_first: true, wait: true, read_inside: true };
 
-/// Two threads hit what one pointer leads to, one of them twice; the writer replaces it, and frees the old.
+/// Two threads hit, one of them twice, and read what a pointer leads to; the writer replaces the pointer, and
+/// frees the old object.
 fn reclaim(how: How) {
     model(Some(3), move || {
         let lines = lines();
@@ -91,7 +92,7 @@ fn not_if_it_is_read_after_leaving() {
     reclaim(How { read_inside: false, ..RIGHT });
 }
 
-/// R5 and W4 by hand: what must be a release there, and an acquire.
+/// R5 and W4 by hand: the store must be a release, and the load an acquire.
 fn leave_with(order: loom::sync::atomic::Ordering) {
     model(None, move || {
         let (active, thing) = (Arc::new(AtomicU64::new(1)), Thing::leak(1));
@@ -119,7 +120,7 @@ fn not_if_it_is_relaxed() {
     leave_with(Relaxed);
 }
 
-/// R2 by hand: a writer that finds the next hit, and not the end of the last, knows that the last is over.
+/// R2 by hand: a writer that sees the next hit, and not the end of the last, knows that the last one is over.
 fn enter_with(order: loom::sync::atomic::Ordering) {
     model(None, move || {
         let (active, thing) = (Arc::new(AtomicU64::new(1)), Thing::leak(1));
@@ -148,7 +149,7 @@ fn not_if_entering_is_relaxed() {
     enter_with(Relaxed);
 }
 
-/// Two threads whose places are the same, and a signal's claim for a thread that is claiming.
+/// Two threads whose first place is the same, and a signal's claim for a thread that is claiming.
 fn claim(of: fn(&Lines, ThreadPointer) -> Option<usize>) {
     model(None, move || {
         let lines = lines();

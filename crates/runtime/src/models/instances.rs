@@ -1,4 +1,5 @@
-//! CAL-1, CAL-3: an instance whose call is over goes to one of those that have proof of it; what its next call leaves is that call's.
+//! CAL-1, CAL-3: an instance whose call is over goes to one of the threads that have proof of it; what its
+//! next call leaves in it is that call's.
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
@@ -11,7 +12,7 @@ use crate::instances::Instance;
 
 const OVER: u64 = 0x7000;
 
-/// What a thread does that has an instance: its own call, from A4 to B3.
+/// What a thread does with an instance that it has: its own call, from A4 to B3.
 fn call(instance: &Instance, sp: u64) {
     instance.begin(sp, sp + 1, 9);
     assert!(instance.push(ConsumerId(sp), sp + 2));
@@ -53,8 +54,8 @@ fn not_if_it_looks_and_then_stores() {
     two_claim(|instance| instance.sp() == OVER && instance.claim_in_two_steps(OVER));
 }
 
-/// An exit with a wrong hint, or one that looks at all, beside another call that begins and ends: it takes nothing. Claiming with proof of
-/// a key that is gone does nothing either.
+/// An exit with a wrong hint, or one that searches all, beside another call that begins and ends: it takes
+/// nothing. Claiming with proof about a key that is gone does nothing either.
 #[test]
 fn another_calls_exit_takes_nothing() {
     model(None, || {

@@ -1,8 +1,9 @@
 //! The protocols of this crate in every interleaving that loom finds, in its memory model.
 //!
-//! Each model runs the crate's own code and stands beside twins in which one step is left out or moved; a twin must fail, or the model
-//! shows nothing. What is freed, and who may still read it, is said to loom by cells: it finds a read and a free that nothing orders.
-//! Run by `cargo xtask loom`. Does not: model signals on a thread, `membarrier` (see `sync`), or generated code.
+//! Each model runs the crate's own code. Beside it are twins in which one step is left out or moved; a twin
+//! must fail, or the model proves nothing. loom's cells represent memory that is freed: loom reports a read
+//! and a free that nothing orders. Run by `cargo xtask loom`.
+//! Does not: model signals in a thread, `membarrier` (see `sync`), or generated code.
 
 mod consumers;
 mod epoch;
@@ -20,13 +21,13 @@ use loom::sync::atomic::{Ordering, fence};
 
 use crate::epoch::{Barrier, Grace, Inside, Line, Lines, Seal, ThreadPointer, Writer};
 
-/// The stand-in for `membarrier`.
+/// Used in place of `membarrier`.
 fn barrier() -> bool {
     fence(Ordering::SeqCst);
     true
 }
 
-/// Threads' names: their lines.
+/// Thread pointers of the models' threads.
 const READER: ThreadPointer = ThreadPointer(0x1000);
 const OTHER: ThreadPointer = ThreadPointer(0x2000);
 
@@ -39,7 +40,8 @@ fn lines() -> Lines {
 }
 
 fn writer(lines: Lines, barrier: Barrier) -> Writer {
-    // SAFETY: each model has one writer, and its readers enter these lines. A twin's barrier does nothing: it must be caught.
+    // SAFETY: each model has one writer, and its readers enter these lines. In a twin whose barrier does
+    // nothing, loom must find the error.
     unsafe { Writer::new(lines, barrier) }
 }
 
@@ -49,17 +51,17 @@ fn inside<T>(lines: &Lines, thread: ThreadPointer, f: impl FnOnce(&Inside<'_>) -
     f(&line.enter(&seal))
 }
 
-/// Polls until all have gone on.
+/// Polls until all noted hits are over.
 fn wait(mut grace: Grace, lines: &Lines) {
     while !grace.poll(lines) {
         loom::thread::yield_now();
     }
 }
 
-/// Something that is written once, read by those inside, and freed once.
+/// An object that is written once, read by threads inside, and freed once.
 struct Thing(UnsafeCell<u64>);
 
-// SAFETY: that accesses are ordered is what the models check.
+// SAFETY: the models check that accesses are ordered.
 unsafe impl Sync for Thing {}
 // SAFETY: as above.
 unsafe impl Send for Thing {}
@@ -75,20 +77,20 @@ impl Thing {
         // SAFETY: leaked by `leak`.
         unsafe { &*(address as *const Self) }
     }
-    /// Loom panics if a free is not ordered before or after.
+    /// Loom panics if a free is not ordered before or after the read.
     fn read(&self) -> u64 {
-        // SAFETY: loom says whether somebody writes.
+        // SAFETY: loom reports a concurrent write.
         self.0.with(|value| unsafe { *value })
     }
     fn free(&self) {
-        // SAFETY: loom says whether somebody reads.
+        // SAFETY: loom reports a concurrent read.
         self.0.with_mut(|value| unsafe { *value = FREED });
     }
 }
 
 const FREED: u64 = 0xdead;
 
-/// Runs a model with at most so many preemptions (all interleavings if `None`).
+/// Runs a model with at most so many preemptions (all interleavings for `None`).
 fn model(bound: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = bound;

@@ -1,4 +1,5 @@
-//! CAL-1, CAL-4: a place keeps the calls of one stack word, whoever binds it first, and those of others go without.
+//! CAL-1, CAL-4: a place keeps the calls of one stack word, whichever binds it first, and calls at other
+//! words go without.
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
@@ -41,8 +42,8 @@ fn not_if_it_looks_and_then_stores() {
     two_bind(Place::bind_in_two_steps);
 }
 
-/// A stack that goes on in another thread takes its call with it; an exit elsewhere that looks takes nothing; another probe's call
-/// finds the place taken.
+/// A stack that goes on in another thread takes its call with it. An exit elsewhere takes nothing. Another
+/// probe's call finds the place taken.
 #[test]
 fn a_call_ends_where_its_stack_is() {
     model(None, || {

@@ -1,4 +1,4 @@
-//! RGN-1, RGN-2, RGN-5: looks and pictures beside changes.
+//! RGN-1, RGN-2, RGN-5: lookups and pictures beside changes.
 
 use loom::thread;
 use trapline_record::{FileId, FileOffset, RemoteAddr};
@@ -25,7 +25,7 @@ fn range(page: u64, pages: u64) -> Range {
     Range::new(RemoteAddr(page * PAGE), RemoteAddr((page + pages) * PAGE)).expect("pages")
 }
 
-/// What a writer has.
+/// What a writer holds.
 struct Writing {
     writer: Writer,
     map: Map,
@@ -59,7 +59,8 @@ fn true_of(file: u64, by: u64) -> Result<Option<(u64, u64)>, Retry> {
     Ok(Some((file, file * 0x10_0000 + by * PAGE)))
 }
 
-/// One page becomes another file's, and another's: with two slots, in the slot that it had first.
+/// One page becomes another file's, and then a third's. With two mapping entries, the third reuses the first
+/// one's entry.
 #[test]
 fn a_look_at_a_region_that_is_replaced() {
     model(Some(3), || {
@@ -77,7 +78,7 @@ fn a_look_at_a_region_that_is_replaced() {
     });
 }
 
-/// Its neighbour in the same granule, and one that makes the table grow.
+/// Changes of its neighbour in the same granule, and one that makes the table grow.
 #[test]
 fn a_look_elsewhere_is_not_disturbed() {
     model(Some(3), || {
@@ -92,7 +93,8 @@ fn a_look_elsewhere_is_not_disturbed() {
     });
 }
 
-/// What is left of a region that is cut is found all the time, or asked again; what is cut off is not found behind it.
+/// What is left of a region that is cut is found at any time, or the reader must retry; the part that was cut
+/// off is not found afterwards.
 #[test]
 fn a_look_at_what_is_left() {
     model(Some(3), || {
@@ -111,7 +113,7 @@ fn a_look_at_what_is_left() {
 type Fill = fn(&Slot, &Mapping, FileNumber, u64) -> u64;
 type Look = fn(&Slot, RemoteAddr, Hint) -> Result<Option<Found>, Retry>;
 
-/// A slot's own words, filled by these steps while it is looked at by its old hint.
+/// One mapping entry is filled by these steps while a reader looks at it by its old hint.
 fn refill(fill: Fill, look: Look) {
     model(None, move || {
         let slot: &Slot = &leaked(1)[0];

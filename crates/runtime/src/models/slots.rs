@@ -1,7 +1,9 @@
-//! SLOT-1, SLOT-2, SLOT-4: calls take slots, come home, are left, and go on in another thread, while others take slots, unwind, close them and fork.
+//! SLOT-1, SLOT-2, SLOT-4: calls take return trampolines, return, are left, and go on in another thread,
+//! while other threads take trampolines, unwind, close the table and fork.
 //!
-//! `take`, `arm`, `landed` and `come_home` are the crate's own; `quick_arm` and `quick_land` are step for step what the texts of `x86_64::general::slots` do, which no
-//! model can run. Orders are weaker here than a processor's that keeps stores in order. A stack word is an atomic whose address is the word's.
+//! `take`, `arm`, `landed` and `come_home` are the crate's own; `quick_arms` and `quick_lands` do the steps
+//! of the code in `x86_64::general::slots`, which no model can run. Memory orders are weaker here than those
+//! of a processor that keeps stores in order. A stack word is an atomic whose address is the word's.
 
 use std::boxed::Box;
 
@@ -17,13 +19,13 @@ use crate::engine::{Counts, Engine, Memory};
 use crate::probe::Probe;
 use crate::slots::{QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, Table};
 
-/// Three slots: 0 is nobody's.
+/// Three trampolines: number 0 is never used.
 const COUNT: u32 = 4;
 const CODE: u64 = 0x10_0000;
 
 fn table() -> &'static Table {
     let slots = Slots { code: CODE, table: 0x20_0000, count: COUNT };
-    // One line of hints, and one quick one.
+    // One line of hints, and one quick hint.
     // SAFETY: a model's words are its own; probes are leaked.
     let table = unsafe { Table::new(slots, leaked(8), leaked(2)) };
     Box::leak(Box::new(table.expect("sizes fit")))
@@ -35,7 +37,7 @@ fn probe() -> &'static Probe {
     Box::leak(Box::new(Probe::new(engine, 0, FileId { dev: 1, inode: 2 }, FileOffset(16))))
 }
 
-/// A stack word, and where calls there return to.
+/// A stack word, and the address that calls there return to.
 #[derive(Clone, Copy)]
 struct Call {
     word: &'static AtomicU64,
@@ -49,25 +51,25 @@ impl Call {
     fn at(self) -> u64 {
         std::ptr::from_ref(self.word) as u64
     }
-    /// The call that the function was reached by.
+    /// The call instruction: pushes the return address.
     fn pushes(self) {
         self.word.store(self.real, Relaxed);
     }
-    /// A1 to A6, as `dispatch` has them. False: it is missed.
+    /// A1 to A6, as in `dispatch`. False: the call is missed.
     fn enters(self, table: &'static Table, probe: &Probe) -> bool {
-        // SAFETY: a word of this thread.
+        // SAFETY: it is a word of this thread.
         let taken = unsafe { table.take((self.at(), self.word.load(Relaxed)), 0, probe) };
         let slot = taken.and_then(|taken| taken.arm(self.word.load(Relaxed)));
         slot.into_iter().for_each(|slot| self.word.store(slot, Release));
         slot.is_some()
     }
-    /// The slot that the word holds.
+    /// The number of the trampoline in the word.
     fn slot(self, table: &Table) -> u32 {
         table.slots().slot_of(self.word.load(Relaxed)).expect("it is armed")
     }
-    /// B1 to B6: where the call comes back to, and whether somebody waited for it.
+    /// B1 to B6: the address that the call returns to, and whether a consumer waited for it.
     fn lands(self, table: &Table) -> (u64, bool) {
-        // SAFETY: what the word says.
+        // SAFETY: the word holds this trampoline's address.
         let landed = unsafe { table.landed(self.slot(table)) }.expect("a slot");
         table.come_home(&landed);
         self.word.store(landed.real, Relaxed);
@@ -76,12 +78,12 @@ impl Call {
     fn returns(self, table: &Table) {
         assert_eq!(self.lands(table), (self.real, true), "to where it was called from, and told");
     }
-    /// The text of `arm`. False: nothing was done.
+    /// The steps of `arm`'s code. False: nothing was done.
     fn quick_arms(self, table: &Table, probe: &Probe) -> bool {
         let (word, real) = (self.at(), self.word.load(Relaxed));
         let sum = (word << QUICK_UP).wrapping_add(real).wrapping_mul(QUICK_SPREAD);
         let quick = table.raw.quick.load(Acquire);
-        // SAFETY: at most the last (`Table::new`).
+        // SAFETY: at most the last hint (`Table::new`).
         let quick = unsafe { &*quick.add((sum >> QUICK_SHIFT & table.raw.quick_mask) as usize / 4) };
         let number = quick.load(Acquire) / ENTRY as u32;
         let of = |off| table.words.word(number, off);
@@ -91,7 +93,7 @@ impl Call {
         {
             return false;
         }
-        // The way on tells the site.
+        // An equal `GO` implies the same site.
         if of(at::GO).load(Acquire) != 32 {
             of(at::SITE).store(16, Release);
             of(at::GO).store(32, Release);
@@ -100,7 +102,7 @@ impl Call {
         self.word.store(of(at::INTO).load(Acquire), Release);
         true
     }
-    /// The text of `land`, of a call that the other one began.
+    /// The steps of `land`'s code, for a call that `quick_arms` began.
     fn quick_lands(self, table: &Table) {
         let number = self.slot(table);
         let of = |off| table.words.word(number, off);
@@ -110,21 +112,21 @@ impl Call {
         self.word.store(real, Release);
         assert_eq!(real, self.real);
     }
-    /// One that comes home, so that its slot is bound to it.
+    /// A call that returns, so that its trampoline is bound to it.
     fn binds(self, table: &'static Table, probe: &Probe) {
         assert!(self.enters(table, probe));
         self.returns(table);
     }
 }
 
-/// A table of which all slots but one are bound to other stack words.
+/// A table in which all trampolines but one are bound to other stack words.
 fn with_one_left(probe: &Probe) -> &'static Table {
     let table = table();
     [0x1000, 0x2000].into_iter().for_each(|real| Call::from(real).binds(table, probe));
     table
 }
 
-/// Steps of a thread that takes a slot and gives it back.
+/// Steps of a thread that takes a trampoline and gives it back.
 #[derive(Clone, Copy)]
 struct Steps {
     enters: fn(Call, &'static Table, &Probe) -> bool,
@@ -132,7 +134,7 @@ struct Steps {
 }
 const OURS: Steps = Steps { enters: Call::enters, lands: |call, table| call.returns(table) };
 
-/// Two threads, one slot: each call that has it comes back to where it was called from.
+/// Two threads, one trampoline: each call that gets it returns to its own caller.
 fn one_slot(steps: Steps) {
     model(Some(3), move || {
         let probe = probe();
@@ -197,11 +199,12 @@ fn not_if_the_byte_is_given_back_first() {
     one_slot(Steps { lands: gives_back_first, ..OURS });
 }
 
-/// Another thread takes slots and unwinds through a call that is just being armed: what the word holds leads to where the call returns.
+/// Another thread takes trampolines, and unwinds through a call that is just being armed: the word's content
+/// leads to the call's return address.
 fn unwinds(before: fn(Call, &'static Table, &Probe), enters: fn(Call, &'static Table, &Probe) -> bool) {
     model(Some(3), move || {
         let (table, probe, call) = (table(), probe(), Call::from(0x1000));
-        // Whatever had the slots before.
+        // The previous call of these trampolines.
         let other = Call::from(0x7000);
         assert!(other.enters(table, probe));
         other.returns(table);
@@ -252,7 +255,7 @@ fn not_if_the_word_is_armed_before_its_entry_says_where_to() {
     );
 }
 
-/// A stack goes on in another thread, which takes its call home; meanwhile this one makes others.
+/// A stack goes on in another thread, where its call returns; meanwhile this thread makes other calls.
 fn handed_over(order: std::sync::atomic::Ordering) {
     model(Some(3), move || {
         let (table, probe, call) = (table(), probe(), Call::from(0x1000));
@@ -283,7 +286,8 @@ fn not_if_nobody_orders_the_two_threads() {
     handed_over(Relaxed);
 }
 
-/// Slots are closed beside calls by the usual and the quick way: who was told arms none, and what is armed comes home.
+/// The table is closed beside calls by the general and the fast path: a thread that knows it arms no call,
+/// and armed calls return.
 fn closing(close: fn(&Table, &AtomicU64)) {
     model(Some(3), move || {
         let (table, probe) = (table(), probe());
@@ -338,7 +342,8 @@ fn not_if_it_is_said_before_it_is_done() {
     });
 }
 
-/// A call is left, its stack copied away; the next one at that word with that address has its slot, one with another address has not. Then the copy comes back.
+/// A call is left, and its stack copied away. The next call at that word with the same return address gets
+/// its trampoline; one with another address does not. Then the copy comes back.
 fn left(again: fn(Call, &'static Table, &Probe) -> bool) {
     model(Some(2), move || {
         let (table, probe, call) = (table(), probe(), Call::from(0x1000));
@@ -396,12 +401,13 @@ fn forked(table: &Table) -> &'static Table {
     child
 }
 
-/// A thread with a call in flight forks while another one is just taking a slot. Both processes come home, and both call again.
+/// A thread with a call in flight forks while another one is just taking a trampoline. In both processes the
+/// call returns, and both make another call.
 fn forks(fork: fn(&'static Table) -> &'static Table) {
     model(Some(2), move || {
         let (table, probe, call) = (table(), probe(), Call::from(0x1000));
         let beside = thread::spawn(move || {
-            // Its entry is half written in the child, and nobody's stack names it there.
+            // Its entry is half written in the child, and no stack names it there.
             Call::from(0x2000).enters(table, probe);
         });
         assert!(call.enters(table, probe));

@@ -1,4 +1,5 @@
-//! TAB-1, TAB-2: keys keep their places while others come and the table grows; values come with what was written before.
+//! TAB-1, TAB-2: keys keep their places while others are added and the table grows; a reader that sees a
+//! value sees what was written before.
 
 use core::num::NonZeroU64;
 
@@ -15,7 +16,8 @@ fn key(n: u64) -> NonZeroU64 {
 
 type Set = fn(&Table, &mut Writer, NonZeroU64, u64);
 
-/// A reader looks for a key that is there, one that comes, and one that never does; the writer adds until the table has grown.
+/// A reader looks for a key that is there, one that is being added, and one that never is; the writer adds
+/// keys until the table has grown.
 fn grow(set: Set) {
     model(Some(3), move || {
         let lines = lines();
@@ -54,7 +56,7 @@ fn not_if_a_table_is_shown_before_it_is_filled() {
     grow(Table::set_in_a_table_shown_early);
 }
 
-/// A value is taken out and its thing freed after a grace, while a reader looks for it.
+/// A value is removed and its object freed after a grace period, while a reader looks for it.
 fn take_out(how: fn(&Table, &mut Writer, &crate::epoch::Lines)) {
     model(Some(3), move || {
         let lines = lines();

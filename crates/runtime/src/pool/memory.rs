@@ -1,7 +1,8 @@
-//! A pool in memory: on a region that is handed in, or allocated.
+//! A pool in memory: on a region that is passed in, or allocated.
 //!
-//! In: a region and a [`Shape`]. Out: a [`Pool`]: where its parts lie. Invariant: nothing in the region is an address, so it may lie
-//! at different ones in different processes. Does not: decide (see `protocol`), free a region that was handed in.
+//! In: a region and a [`Shape`]. Out: a [`Pool`]: where its parts lie. Invariant: nothing in the region is an
+//! address, so different processes may map it at different addresses.
+//! Does not: decide (see `protocol`), free a region that was passed in.
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::fmt;
@@ -14,16 +15,17 @@ use super::shape::{BadShape, HEADER, Shape};
 use super::shelf::Shelf;
 use super::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
-/// Where a caller runs.
+/// The place where a caller runs.
 #[derive(Clone, Copy, Debug)]
 pub enum At {
-    /// A thread that the kernel keeps told on which CPU it runs.
+    /// A thread with an rseq area, where the kernel writes on which CPU it runs.
     Rseq(Registered),
-    /// A CPU's number, from wherever; it may be outdated, or of no CPU at all.
+    /// A CPU's number from any source. It may be outdated, or no CPU may have it.
     Cpu(u32),
 }
 
-/// An object that is held. It must be put back to the pool that it came from; forgotten, it is lost to the pool.
+/// An object that is held. It must be put back to the pool that it came from; if it is forgotten, the pool
+/// has lost it.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "an object that is not put back is lost"]
 pub struct Held(u32);
@@ -33,18 +35,18 @@ pub struct Held(u32);
 pub enum BadRegion {
     /// The pool cannot have that shape.
     Shape(BadShape),
-    /// Bytes given and wanted.
+    /// The region is too small.
     Small {
-        /// Bytes given.
+        /// Size of the region in bytes.
         bytes: usize,
-        /// Bytes wanted.
+        /// Size of the pool in bytes.
         wanted: usize,
     },
     /// It does not begin at a multiple of 128.
     Misaligned(usize),
     /// There is no pool in it.
     NoPool(u64),
-    /// No memory of so many bytes.
+    /// There was no memory of so many bytes.
     OutOfMemory(usize),
 }
 
@@ -72,7 +74,7 @@ const ALIGN: usize = 128;
 /// "Trapline pool", layout 1.
 const MARK: u64 = u64::from_le_bytes(*b"TRLPOOL\x01");
 
-/// What lies at the beginning. Read when a pool is opened; later only `closing` and `refs` are.
+/// The beginning of the region. It is read when a pool is opened; later only `closing` and `refs` are.
 #[repr(C, align(128))]
 struct Header {
     mark: AtomicU64,
@@ -81,13 +83,13 @@ struct Header {
     refs: Refs,
 }
 
-/// Apart from what is only read.
+/// Separate from what is only read.
 #[repr(C, align(128))]
 struct Refs(AtomicU32);
 
 const _: () = assert!(size_of::<Header>() == HEADER && size_of::<Shelf>() == 64);
 
-/// A pool in a region. Whoever has one may copy it; the region must outlive all uses.
+/// A pool in a region. It may be copied; the region must outlive all uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
     base: NonNull<u8>,
@@ -98,27 +100,28 @@ pub struct Pool {
     shape: Shape,
 }
 
-// SAFETY: a pool is where its words lie; they are atomic, or (a shelf's) changed in sequences by the thread's own CPU. `Registered`, which
-// is bound to a thread, is an argument and not part of it.
+// SAFETY: a pool only says where its words are. They are atomic, or (a magazine's) changed in sequences on
+// its own CPU. `Registered`, which is bound to a thread, is an argument and not part of it.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
-/// Where a pool's parts lie: addresses and numbers in a layout that code in assembly knows (`general` of the twins).
+/// Addresses and numbers of a pool's parts, in a layout that assembly code relies on (`general` of the
+/// processors).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Raw {
-    /// The first CPU's shelf, bytes from one to the next, and CPUs.
+    /// Address of the first CPU's magazine; bytes from one to the next (`stride`); number of CPUs (`cpus`).
     pub(crate) shelves: u64,
     pub(crate) stride: u64,
     pub(crate) cpus: u64,
-    /// The first object, and how many there are.
+    /// Address of the first object; number of objects (`count`).
     pub(crate) objects: u64,
     pub(crate) count: u64,
 }
 
 impl Pool {
-    /// Where its parts lie.
+    /// Addresses of its parts.
     pub(crate) fn raw(&self) -> Raw {
         Raw {
             shelves: self.shelves.first.as_ptr() as u64,
@@ -131,14 +134,14 @@ impl Pool {
     /// Makes a pool on a region.
     ///
     /// # Safety
-    /// `region` points to `bytes` bytes, readable and writable for as long as this or a copy of it is used, used by
-    /// nothing else.
+    /// `region` points to `bytes` bytes, readable and writable for as long as this or a copy of it is used.
+    /// Nothing else uses them.
     ///
     /// # Errors
     /// [`BadRegion`]: too small, or misaligned.
     pub unsafe fn format(region: NonNull<u8>, bytes: usize, shape: Shape) -> Result<Self, BadRegion> {
         check(region, bytes, shape.bytes())?;
-        // SAFETY: checked above; the caller gives the region to us.
+        // SAFETY: checked above; the caller hands over the region.
         let pool = unsafe {
             region.write_bytes(0, shape.objects_at());
             Self::at(region, shape)
@@ -147,7 +150,7 @@ impl Pool {
         pool.header().shape.iter().zip(numbers).for_each(|(word, number)| word.store(number, Relaxed));
         (0..shape.cpus()).for_each(|cpu| pool.shelf(cpu).open(shape.depth()));
         for object in 0..shape.objects() {
-            // In blocks, so that neighbours begin with one CPU.
+            // Objects are distributed in blocks, so that neighbours start in the same CPU's bitmap.
             let cpu = u64::from(object) * u64::from(shape.cpus()) / u64::from(shape.objects());
             let _kept = set::put(pool.set(cpu as u32), object);
         }
@@ -155,16 +158,17 @@ impl Pool {
         pool.header().mark.store(MARK, Release);
         Ok(pool)
     }
-    /// Finds the pool that someone made on a region.
+    /// Finds the pool that exists on a region.
     ///
     /// # Safety
-    /// As [`format`](Self::format); the region is written by pools of this layout only.
+    /// As for [`format`](Self::format); only pools of this layout write to the region.
     ///
     /// # Errors
     /// [`BadRegion`]: no pool is there, or not a whole one.
     pub unsafe fn open(region: NonNull<u8>, bytes: usize) -> Result<Self, BadRegion> {
         check(region, bytes, HEADER)?;
-        // SAFETY: checked above: the header lies in the region, which the caller vouches for.
+        // SAFETY: checked above that the header lies in the region; the caller guarantees that the region is
+        // readable.
         let header = unsafe { region.cast::<Header>().as_ref() };
         let mark = header.mark.load(Acquire);
         if mark != MARK {
@@ -184,26 +188,30 @@ impl Pool {
         let shelves = Shelves { first, stride: shape.cpu_stride(), cpus: shape.cpus() };
         Self { base, shelves, words: shape.words(), objects, stride: shape.object_stride(), shape }
     }
-    /// Takes an object that nobody else holds. `None`: there is none, which the caller counts as missed.
+    /// Takes an object that no other caller holds. `None`: there is none, and the caller counts it as missed.
     #[inline]
     #[must_use]
     pub fn get(&self, at: At) -> Option<Held> {
         protocol::get(self, at).map(Held)
     }
-    /// Puts it back. Never fails.
+    /// Puts an object back. Never fails.
     #[inline]
     pub fn put(&self, at: At, held: Held) -> Returned {
         protocol::put(self, at, held.0)
     }
-    /// Where the object lies: [`object_bytes`](Shape::object_bytes) bytes on cache lines of its own. What was written there stays while it is free.
+    /// Address of the object: [`object_bytes`](Shape::object_bytes) bytes on cache lines of its own. Its
+    /// content stays as it was while it is free.
     #[inline]
     #[must_use]
     pub fn object(&self, held: &Held) -> NonNull<u8> {
-        // SAFETY: object numbers are below `objects`, and so many strides lie behind `objects` (`Shape::bytes`).
+        // SAFETY: object numbers are below the pool's number of objects, and that many strides lie behind
+        // `self.objects` (`Shape::bytes`).
         unsafe { self.objects.add(held.0 as usize * self.stride) }
     }
-    /// Closes the pool: nothing can be taken any more, what is held is dropped when it is put. `Last`: nothing was held. `restart` is
-    /// [`restart_sequences`](super::restart_sequences), or nothing (`|| true`) where nobody used [`At::Rseq`].
+    /// Closes the pool: nothing can be taken any more, and objects that are held are dropped when they are
+    /// put. `Last` means that no object was held. `restart` is
+    /// [`restart_sequences`](super::restart_sequences), or nothing (`|| true`) if no caller used
+    /// [`At::Rseq`].
     ///
     /// No get may be running when the memory is released.
     ///
@@ -212,28 +220,29 @@ impl Pool {
     pub fn close(&self, restart: impl FnOnce() -> bool) -> Result<Returned, NotClosed> {
         protocol::close(self, restart)
     }
-    /// Objects that are not dropped, and 1 while it is open: how many are held, once it is closed. Only while the memory is there.
+    /// Number of objects that are not dropped, and 1 while the pool is open. Once it is closed, that is how
+    /// many are held. May be called only while the memory exists.
     #[must_use]
     pub fn not_dropped(&self) -> u32 {
         self.refs().load(Acquire)
     }
-    /// Where it begins.
+    /// Address of the region.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.base.addr().get() as u64
     }
-    /// How large it is.
+    /// Its size.
     #[must_use]
     pub const fn shape(&self) -> Shape {
         self.shape
     }
-    /// How many are free, roughly: others go on.
+    /// Number of free objects; approximate while other threads run.
     #[must_use]
     pub fn free(&self) -> u32 {
         (0..self.shape.cpus()).map(|cpu| self.shelf(cpu).len() + set::free(self.set(cpu))).sum()
     }
     fn header(&self) -> &Header {
-        // SAFETY: the region begins with a header (`format`, `open`) and outlives us.
+        // SAFETY: the region begins with a header (`format`, `open`) and outlives this value.
         unsafe { self.base.cast::<Header>().as_ref() }
     }
     #[inline]
@@ -256,8 +265,8 @@ impl Held {
         self.0
     }
     /// # Safety
-    /// The number comes from [`into_number`](Self::into_number), of an object of the pool that it will be used with, and comes
-    /// back once.
+    /// The number comes from [`into_number`](Self::into_number), of an object of the pool that it will be
+    /// used with, and is converted back once.
     pub const unsafe fn from_number(number: u32) -> Self {
         Self(number)
     }
@@ -276,12 +285,12 @@ impl Parts for Pool {
         self.shelves.cpus
     }
     fn shelf(&self, cpu: u32) -> &Shelf {
-        // SAFETY: a CPU's part begins with its shelf, whose words are atomic.
+        // SAFETY: a CPU's part begins with its magazine, whose words are atomic.
         unsafe { self.part(cpu).cast::<Shelf>().as_ref() }
     }
     #[inline]
     fn set(&self, cpu: u32) -> &[AtomicU64] {
-        // SAFETY: so many words lie at `SET` in a CPU's part, by the shape.
+        // SAFETY: that many words lie at `SET` in a CPU's part, by the shape.
         unsafe { core::slice::from_raw_parts(self.part(cpu).add(Shape::SET).cast().as_ptr(), self.words) }
     }
     fn refs(&self) -> &AtomicU32 {
@@ -323,12 +332,13 @@ impl Pool {
     }
 }
 
-/// A pool on memory of our own. Dropped without being closed, the memory stays: somebody may hold an instance.
+/// A pool on memory that it allocates. If it is dropped without being closed, the memory stays, since a call
+/// may hold an instance.
 #[derive(Debug)]
 pub struct OwnedPool(Pool);
 
 impl OwnedPool {
-    /// Allocates it.
+    /// Allocates the pool.
     ///
     /// # Errors
     /// [`BadRegion::OutOfMemory`].
@@ -337,16 +347,16 @@ impl OwnedPool {
         let layout = layout(shape).ok_or(none)?;
         // SAFETY: the layout is not empty: it holds a header.
         let region = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(none)?;
-        // SAFETY: just allocated, ours alone.
+        // SAFETY: just allocated, so no other code uses it.
         Ok(Self(unsafe { Pool::format(region, shape.bytes(), shape) }?))
     }
-    /// Closes it.
+    /// Closes the pool.
     ///
     /// # Safety
-    /// No get is running, none will come, through any copy of the pool (`epoch`).
+    /// No get is running, and none will come, through any copy of the pool (`epoch`).
     ///
     /// # Errors
-    /// Itself, unchanged, if sequences cannot be restarted.
+    /// The pool, unchanged, if sequences cannot be restarted.
     pub unsafe fn close(self, restart: impl FnOnce() -> bool) -> Result<Leaving, (Self, NotClosed)> {
         match self.0.close(restart) {
             Ok(closed) => Ok(Leaving { pool: self.0, closed }),
@@ -362,7 +372,7 @@ impl core::ops::Deref for OwnedPool {
     }
 }
 
-/// A closed pool, some of whose objects may be held. To be freed off the hit path, by whoever polls.
+/// A closed pool of which objects may be held. To be freed off the hit path, by the code that polls.
 #[derive(Debug)]
 pub struct Leaving {
     pool: Pool,
@@ -370,24 +380,24 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    /// What the closing itself was told: [`Last`](Returned::Last), if nothing was held.
+    /// What closing returned: [`Last`](Returned::Last) if no object was held.
     pub const fn closed(&self) -> Returned {
         self.closed
     }
-    /// How many are held.
+    /// Number of objects that are held.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.pool.not_dropped()
     }
-    /// Frees the memory if nothing is held.
+    /// Frees the memory if no object is held.
     ///
     /// # Errors
-    /// Itself, if something is.
+    /// The pool, if one is.
     pub fn try_free(self) -> Result<(), Self> {
         match (self.held(), layout(self.pool.shape)) {
             (0, Some(layout)) => {
-                // SAFETY: allocated with this layout by `OwnedPool::new`. The last subtraction was the last touch (acquire above),
-                // and no get is running (`OwnedPool::close`).
+                // SAFETY: allocated with this layout by `OwnedPool::new`. The last subtraction was the last
+                // access (acquire above), and no get is running (`OwnedPool::close`).
                 unsafe { dealloc(self.pool.base.as_ptr(), layout) };
                 Ok(())
             }

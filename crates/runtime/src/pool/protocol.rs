@@ -1,7 +1,7 @@
-//! Taking, putting and closing, over parts that are real memory or a model's. The steps stand in [`pool`](super).
+//! Taking, putting and closing, on parts that are real memory or a model's. [`pool`](super) lists the steps.
 //!
-//! In: the parts of a pool, where the caller runs. Out: object numbers. Invariants: POOL-1 to POOL-6. Does not: know how a
-//! sequence is run.
+//! In: the parts of a pool, and where the caller runs. Out: object numbers. Invariants: POOL-1 to POOL-6.
+//! Does not: know how a sequence is run.
 
 use core::fmt;
 
@@ -11,27 +11,27 @@ use super::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed};
 
 /// The words of a pool, and how sequences are run on them.
 pub trait Parts {
-    /// Where a caller runs.
+    /// The place where a caller runs.
     type At: Copy;
-    /// How many CPUs have a shelf and a set.
+    /// Number of CPUs with a magazine and a bitmap.
     fn cpus(&self) -> u32;
-    /// A CPU's shelf.
+    /// A CPU's magazine.
     fn shelf(&self, cpu: u32) -> &Shelf;
-    /// A CPU's set.
+    /// A CPU's free bitmap.
     fn set(&self, cpu: u32) -> &[AtomicU64];
-    /// Objects not dropped, and 1 until closed.
+    /// Number of objects that are not dropped, and 1 until closed.
     fn refs(&self) -> &AtomicU32;
-    /// 0, or 1 when someone closes.
+    /// 0, or 1 once a thread closes the pool.
     fn closing(&self) -> &AtomicU32;
-    /// How many a shelf takes.
+    /// Number of objects that a magazine can hold.
     fn depth(&self) -> u32;
-    /// G1 and G2 as one sequence: an object, or the CPU at whose set to go on.
+    /// G1 and G2 as one sequence: an object, or the CPU whose bitmap is tried next.
     fn take_from_shelf(&self, at: Self::At) -> Result<u32, u32>;
-    /// P1 and P2 as one sequence: done, or the CPU at whose set to go on.
+    /// P1 and P2 as one sequence: done, or the CPU whose bitmap is used next.
     fn put_on_shelf(&self, at: Self::At, object: u32) -> Result<(), u32>;
 }
 
-/// What became of an object that was put back.
+/// What has happened to an object that was put back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the last one to be dropped releases the pool"]
 pub enum Returned {
@@ -39,7 +39,7 @@ pub enum Returned {
     Home,
     /// The pool is closed; others are still held.
     Dropped,
-    /// The pool is closed, and nothing refers to it any more: its memory is the caller's to release.
+    /// The pool is closed, and nothing refers to it any more: the caller has to release its memory.
     Last,
 }
 
@@ -97,12 +97,12 @@ fn put_into_set<P: Parts>(parts: &P, cpu: u32, object: u32) -> Returned {
     if set::put(parts.set(cpu), object) { Returned::Home } else { leave(parts, 1) }
 }
 
-/// P4, C5. Behind the subtraction the pool may be gone.
+/// P4, C5. After the subtraction the pool may be gone.
 fn leave<P: Parts>(parts: &P, refs: u32) -> Returned {
     if parts.refs().fetch_sub(refs, AcqRel) == refs { Returned::Last } else { Returned::Dropped }
 }
 
-/// C1 to C5. `Last`: nothing was held.
+/// C1 to C5. `Last` means that no object was held.
 ///
 /// # Errors
 /// [`NotClosed`]; nothing has changed then.

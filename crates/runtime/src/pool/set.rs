@@ -1,23 +1,25 @@
-//! The free objects of one CPU: one bit for each object of the pool, so there is room for all.
+//! The free bitmap of one CPU: one bit for each object of the pool, so there is room for all.
 //!
-//! In: words, an object's number. Out: whether it was kept; which was taken. Invariant: each step is one atomic instruction
-//! on one word. Does not: know whose set it is. The protocol stands in [`pool`](super).
+//! In: words, an object's number. Out: whether it was kept; which was taken. Invariant: each step is one
+//! atomic instruction on one word.
+//! Does not: know which CPU it belongs to. [`pool`](super) describes the protocol.
 
 use super::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 
-/// Objects of one word. One bit more says that it is closed.
+/// Objects in one word. The bit above them says that the word is closed.
 pub const PER_WORD: u32 = 63;
 const CLOSED: u64 = 1 << PER_WORD;
 
-/// Words for so many objects.
+/// Number of words for so many objects.
 #[must_use]
 pub const fn words(objects: u32) -> u32 {
     objects.div_ceil(PER_WORD)
 }
 
-/// P3: whether the set kept the object; if not, it is closed, and the object still the caller's.
+/// P3: whether the bitmap kept the object. If not, it is closed, and the caller still holds the object.
 ///
-/// An addition, since the bit is known to be 0: of the instructions that return what was there, `xadd` alone needs no loop.
+/// It is an addition, since the bit is known to be 0: of the instructions that return the old value, only
+/// `xadd` needs no loop.
 #[inline]
 #[must_use]
 pub fn put(set: &[AtomicU64], object: u32) -> bool {
@@ -28,7 +30,7 @@ pub fn put(set: &[AtomicU64], object: u32) -> bool {
     word.fetch_add(1 << (object % PER_WORD), Release) & CLOSED == 0
 }
 
-/// G3: the lowest free object.
+/// G3: takes the lowest free object.
 #[inline]
 #[must_use]
 pub fn take(set: &[AtomicU64]) -> Option<u32> {
@@ -49,13 +51,13 @@ pub fn take(set: &[AtomicU64]) -> Option<u32> {
     None
 }
 
-/// C4: closes the set; how many were free in it.
+/// C4: closes the bitmap, and returns how many objects were free in it.
 #[must_use]
 pub fn close(set: &[AtomicU64]) -> u32 {
     set.iter().map(|word| (word.swap(CLOSED, AcqRel) & !CLOSED).count_ones()).sum()
 }
 
-/// How many are free, roughly: others go on.
+/// Number of free objects; approximate while other threads run.
 #[must_use]
 pub fn free(set: &[AtomicU64]) -> u32 {
     let open = |word: u64| if word & CLOSED == 0 { word.count_ones() } else { 0 };

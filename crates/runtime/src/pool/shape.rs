@@ -1,36 +1,40 @@
-//! How large a pool is: from what is asked to numbers of objects, places and bytes.
+//! How large a pool is: from the requested numbers to numbers of objects, offsets and bytes.
 //!
-//! In: CPUs, `maxactive`, bytes of an object, depth of a shelf. Out: a checked [`Shape`] with its layout. Does not: allocate.
+//! In: CPUs, `maxactive`, bytes of an object, depth of a per-CPU magazine. Out: a checked [`Shape`] with its
+//! layout.
+//! Does not: allocate.
 //!
 //! | at | what |
 //! |---|---|
 //! | 0 | header: what the pool is, and its counts |
-//! | 256 | for each CPU its shelf, then its set, each on 128 bytes of its own or a multiple (lines are fetched in pairs) |
+//! | 256 | for each CPU its magazine, then its free bitmap, each on 128 bytes of its own or a multiple (lines are fetched in pairs) |
 //! | then | objects, each on cache lines of its own |
 //!
-//! What a pool holds does not grow with the threads: four objects of 64 bytes for each CPU (the seed's guidance) take 2 KB for 2 CPUs, where an area of 4 KB for each of the seed's
-//! 5,000 tasks would take 20 MB.
+//! The size of a pool does not grow with the number of threads. Four objects of 64 bytes for each CPU (the
+//! seed's guidance) take 2 KB for 2 CPUs; an area of 4 KB for each of the seed's 5,000 tasks would take 20
+//! MB.
 
 use core::fmt;
 
 use super::{set, shelf};
 
-/// The most instances that may be asked for; with what rests on shelves they must be numbers of 16 bits. An empty pool is found empty by
-/// looking at all sets: five hundred words a CPU.
+/// Maximum of `maxactive`. Together with the objects in magazines, all must be numbers of 16 bits. A thread
+/// finds an empty pool empty by looking at all bitmaps: five hundred words per CPU.
 pub const MOST_ACTIVE: u32 = 1 << 15;
-/// The most CPUs (Linux on x86-64 allows 8192 itself; their shelves must have numbers, too).
+/// Maximum number of CPUs (Linux on x86-64 allows 8192 itself; objects in their magazines must have numbers,
+/// too).
 pub const MOST_CPUS: u32 = 8191;
 
 const _: () = assert!(MOST_ACTIVE + MOST_CPUS * DEPTH <= shelf::MOST_OBJECTS);
 /// The largest object, in bytes (objpool's limit too).
 pub const MOST_BYTES: u32 = 1 << 16;
-/// How many objects a shelf takes if nothing else is said: nested calls this deep cost no bus lock.
+/// Default depth of a magazine: nested calls this deep cost no bus lock.
 pub const DEPTH: u32 = shelf::MOST;
 
-/// Lines are fetched in pairs.
+/// Cache lines are fetched in pairs.
 const PAIR: usize = 128;
 const LINE: usize = 64;
-/// Bytes in front of the first CPU's part.
+/// Bytes before the first CPU's part.
 pub(super) const HEADER: usize = 2 * PAIR;
 
 /// A pool's size.
@@ -42,16 +46,16 @@ pub struct Shape {
     depth: u32,
 }
 
-/// What cannot be a pool.
+/// Why a shape is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadShape {
-    /// CPUs asked for.
+    /// Number of CPUs that was requested.
     Cpus(u32),
-    /// Instances asked for.
+    /// Number of instances that was requested.
     MaxActive(u32),
-    /// Bytes of an object asked for.
+    /// Size of an object that was requested, in bytes.
     ObjectBytes(u32),
-    /// Depth asked for.
+    /// Depth that was requested.
     Depth(u32),
 }
 
@@ -69,11 +73,11 @@ impl fmt::Display for BadShape {
 impl core::error::Error for BadShape {}
 
 impl Shape {
-    /// A pool from which `maxactive` objects can be had at once, wherever the others rest; without a number, as many
-    /// as [`default_maxactive`](Self::default_maxactive) says. `cpus` is how many can exist, not how many are up.
+    /// A pool from which `maxactive` objects can be taken at once, wherever the others are; without a number,
+    /// [`default_maxactive`](Self::default_maxactive). `cpus` is how many can exist, not how many are up.
     ///
     /// # Errors
-    /// [`BadShape`] with the number that is 0 or absurd.
+    /// [`BadShape`] with the number that is 0 or too large.
     pub const fn new(cpus: u32, maxactive: Option<u32>, object_bytes: u32) -> Result<Self, BadShape> {
         let maxactive = match maxactive {
             Some(n) => n,
@@ -90,26 +94,26 @@ impl Shape {
         }
         Ok(Self { cpus, maxactive, object_bytes, depth: DEPTH })
     }
-    /// The same with shelves of another depth; 0 for none, as where sequences cannot be had.
+    /// The same with magazines of another depth; 0 for none, if sequences are not available.
     ///
     /// # Errors
     /// [`BadShape::Depth`].
     pub const fn with_depth(self, depth: u32) -> Result<Self, BadShape> {
         if depth > shelf::MOST { Err(BadShape::Depth(depth)) } else { Ok(Self { depth, ..self }) }
     }
-    /// Four for each CPU: "a fair choice for both performance and memory efficiency" by the tests of the seed (Wu, linux-kernel, 2021-07-06).
-    /// Functions that sleep, and recursion, need more; the caller knows.
+    /// Four for each CPU: "a fair choice for both performance and memory efficiency" by the tests of the seed
+    /// (Wu, linux-kernel, 2021-07-06). Functions that sleep, and recursion, need more; the caller knows.
     #[must_use]
     pub const fn default_maxactive(cpus: u32) -> u32 {
         let n = cpus.saturating_mul(4);
         if n > MOST_ACTIVE { MOST_ACTIVE } else { n }
     }
-    /// CPUs with a shelf and a set.
+    /// Number of CPUs with a magazine and a bitmap.
     #[must_use]
     pub const fn cpus(&self) -> u32 {
         self.cpus
     }
-    /// Objects that can be had at once, wherever the others rest.
+    /// Number of objects that can be taken at once, wherever the others are.
     #[must_use]
     pub const fn maxactive(&self) -> u32 {
         self.maxactive
@@ -119,30 +123,30 @@ impl Shape {
     pub const fn object_bytes(&self) -> u32 {
         self.object_bytes
     }
-    /// How many a shelf takes.
+    /// Number of objects that a magazine can hold.
     #[must_use]
     pub const fn depth(&self) -> u32 {
         self.depth
     }
-    /// Objects that there are: some may rest on every shelf.
+    /// Number of objects; some may be in every magazine.
     #[must_use]
     pub const fn objects(&self) -> u32 {
         self.maxactive + self.cpus * self.depth
     }
-    /// Bytes of the whole pool. On 96 CPUs with `maxactive` 384 and objects of 64 bytes: 72 KiB.
+    /// Size of the whole pool in bytes. On 96 CPUs with `maxactive` 384 and objects of 64 bytes: 72 KiB.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.objects_at() + self.objects() as usize * self.object_stride()
     }
-    /// Words of a CPU's set.
+    /// Number of words in a CPU's bitmap.
     pub(super) const fn words(&self) -> usize {
         set::words(self.objects()) as usize
     }
-    /// Bytes from one CPU's part to the next one's.
+    /// Distance from one CPU's part to the next one's, in bytes.
     pub(super) const fn cpu_stride(&self) -> usize {
         PAIR + (self.words() * 8).next_multiple_of(PAIR)
     }
-    /// Where in a CPU's part its set lies.
+    /// Offset of the bitmap in a CPU's part, in bytes.
     #[cfg_attr(loom, expect(dead_code, reason = "models have no memory to lay out"))]
     pub(super) const SET: usize = PAIR;
     pub(super) const fn objects_at(&self) -> usize {

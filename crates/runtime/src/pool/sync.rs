@@ -1,4 +1,5 @@
-//! The atomic words of the pool: the machine's, or those of a model which tries every interleaving (`cfg(loom)`).
+//! The atomic words of the pool: the processor's, or those of a model which tries every interleaving
+//! (`cfg(loom)`).
 
 #[cfg(not(loom))]
 pub(super) use core::sync::atomic::{AtomicU32, AtomicU64};

@@ -1,46 +1,49 @@
-//! Sequences on a shelf as x86-64 instructions.
+//! Sequences on a per-CPU magazine (shelf) as x86-64 instructions.
 //!
-//! In: a thread's rseq area, the shelves. Out: an object, or the CPU. Invariant: the last instruction of a sequence is
-//! the store that commits it; an aborted one does not try again. Does not: register threads (their C library does).
+//! In: a thread's rseq area, the magazines. Out: an object, or the CPU. Invariant: the last instruction of a
+//! sequence is the store that commits it; an aborted one does not try again.
+//! Does not: register threads (their C library does).
 
 use core::arch::asm;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// A thread's rseq area, of which the kernel knows (rseq(2), `struct rseq`: the CPU at 4, the running sequence at 8).
+/// A thread's rseq area, registered with the kernel (rseq(2), `struct rseq`: the CPU at 4, the running
+/// sequence at 8).
 #[derive(Clone, Copy, Debug)]
 pub struct Registered {
     area: NonNull<u8>,
-    /// The area is one thread's.
+    /// Binds this to one thread, since the area belongs to one.
     _thread: PhantomData<*mut ()>,
 }
 
 impl Registered {
     /// # Safety
-    /// `area` is that of the calling thread, readable and writable for as long as this is used; it is registered with
-    /// the kernel under the signature 0x53053053, as the GNU C library does, or its CPU number says that it is not
-    /// (negative). Not so in a child of `vfork`, which runs on its parent's area.
+    /// `area` is that of the calling thread, readable and writable for as long as this is used. It is
+    /// registered with the kernel under the signature 0x53053053, as the GNU C library does, or its CPU
+    /// number is negative, which means that it is not registered. This is not true in a child of `vfork`,
+    /// which runs on its parent's area.
     #[must_use]
     pub const unsafe fn new(area: NonNull<u8>) -> Self {
         Self { area, _thread: PhantomData }
     }
 }
 
-/// The shelves of a pool.
+/// The per-CPU magazines of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shelves {
-    /// Where the first lies.
+    /// Address of the first one.
     pub(super) first: NonNull<u8>,
-    /// Bytes from one to the next.
+    /// Distance from one to the next, in bytes.
     pub(super) stride: usize,
     pub(super) cpus: u32,
 }
 
-/// Nothing was done; objects stand on a shelf as their number + 1.
+/// Nothing was taken or put. A magazine holds objects as their number + 1, so 0 is none.
 const NONE: u32 = 0;
 
-/// The descriptor of the sequence 72 to 73 (`struct rseq_cs`), and where it goes on when aborted: behind, with nothing done, and
-/// the CPU of now.
+/// The descriptor (`struct rseq_cs`) of the sequence from label 72 to 73. When it is aborted, it goes on
+/// behind itself, with nothing done and the number of the present CPU.
 macro_rules! sequence {
     ($($body:literal),* $(,)?) => {
         concat!(
@@ -62,10 +65,11 @@ macro_rules! sequence {
             "73:\n",
             "mov {done:e}, {outcome:e}\n",
             "75:\n",
-            // The code or the descriptor may be unmapped one day; the kernel must not look for them.
+            // The code or the descriptor may be unmapped later, and then the kernel must not look for them.
             "mov qword ptr [{area} + 8], 0\n",
             ".pushsection .text.trapline_rseq_abort, \"ax\"\n",
-            // An instruction that is never executed (ud1), holding the signature, which the kernel wants to see there.
+            // An instruction that is never executed (ud1). It contains the signature, which the kernel
+            // requires there.
             ".byte 0x0f, 0xb9, 0x3d\n",
             ".long 0x53053053\n",
             "74: mov {cpu:e}, [{area} + 4]\n",
@@ -75,12 +79,12 @@ macro_rules! sequence {
     };
 }
 
-/// G1 and G2: an object, or the CPU's number as the kernel gives it.
+/// G1 and G2: an object, or the CPU's number from the rseq area.
 #[inline]
 pub(super) fn take(shelves: Shelves, thread: Registered) -> Result<u32, u32> {
     let (mut cpu, mut object): (u64, u32);
-    // SAFETY: the area is this thread's (`Registered::new`); a CPU below `cpus` has a shelf at first + stride * CPU (whoever made
-    // `Shelves`): a word, then its limit.
+    // SAFETY: the area is this thread's (`Registered::new`). A CPU below `cpus` has a magazine at first +
+    // stride * CPU: a word, then its limit (the code that made `Shelves` ensures it).
     unsafe {
         asm!(
             sequence!(
@@ -108,7 +112,7 @@ pub(super) fn take(shelves: Shelves, thread: Registered) -> Result<u32, u32> {
     if object == NONE { Err(cpu as u32) } else { Ok(object - 1) }
 }
 
-/// P1 and P2: done, or the CPU's number as the kernel gives it.
+/// P1 and P2: done, or the CPU's number from the rseq area.
 #[inline]
 pub(super) fn put(shelves: Shelves, thread: Registered, object: u32) -> Result<(), u32> {
     let (mut cpu, mut done): (u64, u32);

@@ -1,7 +1,8 @@
-//! Hints: which slot covers what, by granules of addresses.
+//! Hints: which mapping entry covers which addresses, by granules.
 //!
-//! A granule's word is 0 (no region), one slot's [`Hint`] (the granule has pages of that region only), or the address of a [`Leaf`] with a hint
-//! for each page (it has pages of several, or had).
+//! A granule's word is 0 (no region), or one entry's [`Hint`] (the granule has pages of that region only).
+//! Otherwise it is the address of a [`Leaf`] with a hint for each page (the granule has pages of several
+//! regions, or had).
 
 use core::num::NonZeroU64;
 
@@ -11,20 +12,21 @@ use crate::sync::{Acquire, AtomicU64, Release};
 
 const PAGE_BITS: u32 = 12;
 pub(super) const PAGE: u64 = 1 << PAGE_BITS;
-/// A granule has 64 KiB, which code seldom shares with another file's; a model's has two pages.
+/// A granule is 64 KiB, which code of one file seldom shares with another file's. A model's granule has two
+/// pages.
 const GRANULE_BITS: u32 = if cfg!(loom) { 13 } else { 16 };
 pub(super) const GRANULE: u64 = 1 << GRANULE_BITS;
 const PAGES: usize = (GRANULE / PAGE) as usize;
-/// Slots that a hint can name.
+/// Number of entries that a hint can name.
 pub(super) const MAX_SLOTS: usize = 1 << 16;
 
-/// A slot's number and its generation, of which 47 bits are kept: enough for a change each microsecond, of one slot, for four years
-/// between the two loads of one look.
+/// An entry's number and 47 bits of its generation. These would wrap only after one change of the same entry
+/// each microsecond for four years, between the two loads of one lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hint(NonZeroU64);
 
 impl Hint {
-    /// Bit 0 tells it from a leaf's address.
+    /// Bit 0 distinguishes it from a leaf's address.
     pub(crate) const fn new(slot: u16, generation: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add((generation << 17 | (slot as u64) << 1) & !1))
     }
@@ -32,7 +34,7 @@ impl Hint {
     pub(super) const fn slot(self) -> u16 {
         (self.0.get() >> 1) as u16
     }
-    /// Whether a slot of that generation is meant.
+    /// Whether the hint is for an entry of that generation.
     #[inline]
     pub(super) const fn is_of(self, generation: u64) -> bool {
         self.0.get() >> 17 == generation << 17 >> 17
@@ -40,7 +42,7 @@ impl Hint {
     pub(super) const fn word(self) -> u64 {
         self.0.get()
     }
-    /// From its word; 0 is none.
+    /// The hint in a word; `None` if the word is 0.
     #[inline]
     pub(super) fn of(word: u64) -> Option<Self> {
         NonZeroU64::new(word).map(Self)
@@ -63,7 +65,7 @@ impl Leaf {
     fn get(&self, addr: RemoteAddr) -> Option<Hint> {
         NonZeroU64::new(self.word(addr).load(Acquire)).map(Hint)
     }
-    /// Release: the slot is filled before its number is seen.
+    /// Release: the entry is filled before its number becomes visible.
     pub(super) fn set(&self, page: RemoteAddr, hint: Option<Hint>) {
         self.word(page).store(hint.map_or(0, Hint::word), Release);
     }
@@ -95,7 +97,7 @@ impl Word {
     }
 }
 
-/// The key of an address's granule.
+/// The key of an address's granule in the table.
 #[inline]
 pub(super) const fn granule(addr: RemoteAddr) -> NonZeroU64 {
     NonZeroU64::MIN.saturating_add(addr.0 >> GRANULE_BITS)

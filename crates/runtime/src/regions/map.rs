@@ -1,4 +1,5 @@
-//! The writer's own map of regions, and how it changes what readers see. The protocol stands in [`regions`](super).
+//! The writer's own map of regions, and how it changes what readers see. [`regions`](super) describes the
+//! protocol.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -13,7 +14,7 @@ use crate::epoch::Writer;
 use crate::registry::{BadSite, FileNumber, Files};
 use crate::sync::{Relaxed, Release};
 
-/// Whole pages.
+/// A range of whole pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
     start: RemoteAddr,
@@ -21,34 +22,35 @@ pub struct Range {
 }
 
 impl Range {
-    /// `None` unless both are multiples of a page's size, and some page lies between.
+    /// `None` unless both are multiples of a page's size, and at least one page lies between.
     #[must_use]
     pub const fn new(start: RemoteAddr, end: RemoteAddr) -> Option<Self> {
         let is_whole = start.0.is_multiple_of(PAGE) && end.0.is_multiple_of(PAGE) && start.0 < end.0;
         if is_whole { Some(Self { start, end }) } else { None }
     }
-    /// What both have.
+    /// The pages that both contain.
     fn common(self, other: Self) -> Option<Self> {
         Self::new(self.start.max(other.start), self.end.min(other.end))
     }
 }
 
-/// Why a mapping is not known.
+/// Why a mapping is not in the map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
-    /// Start and end are no pages.
+    /// Start and end are not on page boundaries.
     NotPages {
         /// First address.
         start: RemoteAddr,
         /// First address after it.
         end: RemoteAddr,
     },
-    /// No slot is free. What the change touched is no longer known either: nothing that is known is wrong.
+    /// No entry is free. The regions that the change touched are no longer in the map either, so nothing in
+    /// it is wrong.
     Full {
-        /// Slots.
+        /// Number of entries.
         slots: usize,
     },
-    /// Its file can have no number.
+    /// Its file can get no number.
     File(BadSite),
 }
 
@@ -88,18 +90,19 @@ impl Region {
 pub struct Map {
     regions: &'static Regions,
     by_start: BTreeMap<RemoteAddr, Region>,
-    /// Slots that were used, the one that has been free for longest first.
+    /// Entries that were used and are free, the one that has been free for longest first.
     free: VecDeque<u16>,
     version: u64,
 }
 
 impl Map {
-    /// Of regions that have no other map.
+    /// The map of regions that have no other map.
     #[must_use]
     pub const fn new(regions: &'static Regions) -> Self {
         Self { regions, by_start: BTreeMap::new(), free: VecDeque::new(), version: 0 }
     }
-    /// A file was mapped, in place of whatever was there. Mappings that are not executable are not kept.
+    /// Reports that a file was mapped, in place of whatever was there. Mappings that are not executable are
+    /// not kept.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -115,14 +118,14 @@ impl Map {
         let file = files.number(mapping.file).map_err(MapError::File)?;
         self.change(writer, range, Some((mapping, file)))
     }
-    /// Nothing is mapped there any more.
+    /// Reports that nothing is mapped there any more.
     ///
     /// # Errors
-    /// No slot is free for what is left of a region that was cut.
+    /// No entry is free for what is left of a region that was cut.
     pub fn unmap(&mut self, writer: &mut Writer, range: Range) -> Result<(), MapError> {
         self.change(writer, range, None)
     }
-    /// Where an address lies, from the writer's own map.
+    /// The file and offset mapped at an address, from the writer's own map.
     #[must_use]
     pub fn find(&self, addr: RemoteAddr) -> Option<Found> {
         let region = self.region(addr)?;
@@ -171,14 +174,14 @@ impl Map {
         self.regions.version.store(self.version, Release);
         result
     }
-    /// Regions that have a page in a range.
+    /// The regions that have a page in a range.
     fn touching(&self, range: Range) -> Vec<Region> {
         let first = self.by_start.range(..range.start).next_back();
         let inside = self.by_start.range(range.start..range.end);
         let all = first.into_iter().chain(inside).map(|(_, region)| *region);
         all.filter(|region| region.range().common(range).is_some()).collect()
     }
-    /// C1: a slot for a region.
+    /// C1: an entry for a region.
     fn be_born(&mut self, mapping: Mapping, file: FileNumber) -> Result<(), MapError> {
         let slots = self.regions.slots;
         let full = MapError::Full { slots: slots.len() };
@@ -188,7 +191,7 @@ impl Map {
         self.by_start.insert(mapping.start, Region { mapping, file, hint });
         Ok(())
     }
-    /// A fresh one while there is one: what died stays for pictures as long as can be.
+    /// An entry that was never used, while there is one: dead entries stay for pictures as long as possible.
     fn take_slot(&mut self) -> Option<u16> {
         let used = self.regions.used.load(Relaxed);
         if (used as usize) < self.regions.slots.len() {
@@ -197,7 +200,7 @@ impl Map {
         }
         self.free.pop_front()
     }
-    /// C2: the words of a range's granules, as the map is now.
+    /// C2: stores the words of a range's granules, as the map is now.
     fn hint(&self, writer: &mut Writer, range: Range) {
         for start in granules(range.start, range.end) {
             let whole = Range { start, end: start + GRANULE };

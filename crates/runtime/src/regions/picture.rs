@@ -1,4 +1,4 @@
-//! A picture of all regions as of one moment, while they change. The protocol stands in [`regions`](super).
+//! A picture of all regions as of one moment, while they change. [`regions`](super) describes the protocol.
 
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 
@@ -12,28 +12,28 @@ pub struct Mapped {
     pub start: RemoteAddr,
     /// First address after it.
     pub end: RemoteAddr,
-    /// Where in the file it begins.
+    /// Offset in the file at which it begins.
     pub offset: FileOffset,
     /// The file.
     pub file: FileId,
-    /// Whether breakpoints may be there.
+    /// Whether breakpoints may be placed there.
     pub takes_breakpoints: bool,
 }
 
 /// Why there is no picture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PictureError {
-    /// There are more regions than room.
+    /// There are more regions than `room` holds.
     TooMany,
-    /// More changed meanwhile than there are free slots, again and again.
+    /// In each attempt, more regions changed than there are free entries.
     Changing,
 }
 
-/// Attempts before it is given up.
+/// Number of attempts before it gives up.
 const ATTEMPTS: u32 = 16;
 
 impl Regions {
-    /// All regions of one moment, in order of address: how many of `room` are filled.
+    /// All regions as of one moment, in order of address. Returns how many elements of `room` are filled.
     ///
     /// # Errors
     /// See [`PictureError`].
@@ -52,10 +52,10 @@ impl Regions {
         }
         Err(PictureError::Changing)
     }
-    /// P1 and P2. `None`: no room.
+    /// P1 and P2. `None`: not enough room.
     fn attempt(&self, room: &mut [Option<Mapped>]) -> Result<Option<usize>, Retry> {
         let version = self.version.load(Acquire);
-        // Slots used first after this were filled after `version`.
+        // Entries first used after this load were filled after `version`.
         let used = self.used.load(Relaxed) as usize;
         let mut n = 0;
         for slot in self.slots.iter().take(used) {
@@ -75,7 +75,7 @@ impl Regions {
 
 #[cfg(all(test, loom))]
 impl Regions {
-    /// A twin of `picture` that must fail: whatever is alive when its slot is looked at.
+    /// A twin of `picture` that must fail: it takes each region that is alive when its entry is read.
     pub(crate) fn picture_of_the_living(&self, room: &mut [Option<Mapped>]) -> Result<usize, PictureError> {
         let mut n = 0;
         for slot in self.slots.iter() {

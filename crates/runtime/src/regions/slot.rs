@@ -1,4 +1,4 @@
-//! One region's words. The protocol stands in [`regions`](super).
+//! The words of one mapping entry. [`regions`](super) describes the protocol.
 
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 
@@ -7,18 +7,18 @@ use super::{Found, Mapped, Mapping, Retry};
 use crate::registry::FileNumber;
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release, fence};
 
-/// The low bits of `seq`. A zeroed slot was never used.
+/// The low bits of `seq`: the state. A zeroed entry was never used.
 const STATE: u64 = 3;
 const DEAD: u64 = 0;
 const WRITTEN: u64 = 1;
 const ALIVE: u64 = 2;
 pub(super) const GENERATION: u64 = 4;
-/// Beside the file's number.
+/// Flag beside the file's number.
 const TAKES_BREAKPOINTS: u64 = 1 << 32;
-/// Of a region that is alive.
+/// Death of a region that is alive.
 const NEVER: u64 = u64::MAX;
 
-/// One region. What a look loads is one cache line.
+/// A mapping entry: one region. The fields that a lookup loads lie in one cache line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Slot {
@@ -36,7 +36,7 @@ pub struct Slot {
     inode: AtomicU64,
 }
 
-/// A slot's fields as of one moment.
+/// An entry's fields as of one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
     pub(super) mapped: Mapped,
@@ -46,12 +46,13 @@ pub(super) struct Fields {
 }
 
 impl Slot {
-    /// L3 to L5. `None`: the region has pages of the same granule, but not this.
+    /// L3 to L5. `None`: the region has pages of the same granule, but not this page.
     #[inline]
     pub(crate) fn look(&self, addr: RemoteAddr, hint: Hint) -> Result<Option<Found>, Retry> {
         let (start, end) = (self.start.load(Relaxed), self.end.load(Relaxed));
         let (offset, file) = (self.offset.load(Relaxed), self.file.load(Relaxed));
-        // Acquire: whichever store of a filler the loads above saw, the load below sees what that filler did to `seq` before.
+        // Acquire: if the loads above saw any store of a writer that fills the entry, the load below sees
+        // what it stored to `seq` before.
         fence(Acquire);
         let seq = self.seq.load(Relaxed);
         if seq & STATE != ALIVE || !hint.is_of(seq / GENERATION) {
@@ -68,17 +69,18 @@ impl Slot {
             seq,
         }))
     }
-    /// Whether it is the same region as when `seq` was loaded, and alive.
+    /// Whether the entry still has the sequence `seq`: the same region, and alive.
     pub(super) fn is_still(&self, seq: u64) -> bool {
         self.seq.load(Acquire) == seq
     }
-    /// Whether it is alive, and of that generation: then it is as it was when the hint was made, whatever was read of it since.
+    /// Whether it is alive, and of the hint's generation. Then it is as it was when the hint was made, and so
+    /// is all that was read of it since.
     #[inline]
     pub(super) fn has(&self, hint: Hint) -> bool {
         let seq = self.seq.load(Acquire);
         seq & STATE == ALIVE && hint.is_of(seq / GENERATION)
     }
-    /// Device and inode.
+    /// Device and inode of the file.
     pub(super) fn file(&self, seq: u64) -> Result<FileId, Retry> {
         let file = FileId { dev: self.dev.load(Relaxed), inode: self.inode.load(Relaxed) };
         fence(Acquire);
@@ -100,17 +102,18 @@ impl Slot {
         };
         let (birth, death, before) = (word(&self.birth), word(&self.death), word(&self.before));
         fence(Acquire);
-        // Death may come meanwhile: `death` is then later than any version that was read before, or the state has changed.
+        // The region may die meanwhile. Then `death` is later than any version that was read before, or the
+        // state has changed.
         if seq & STATE == WRITTEN || self.seq.load(Relaxed) != seq {
             return Err(Retry);
         }
         Ok(Some(Fields { mapped, birth, death, before }))
     }
-    /// F1 to F3: its generation. The slot is dead, or was never used.
+    /// F1 to F3; returns the new generation. The entry is dead, or was never used.
     pub(crate) fn fill(&self, mapping: &Mapping, file: FileNumber, birth: u64) -> u64 {
         let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
         self.seq.store(seq | WRITTEN, Relaxed);
-        // Release: whoever sees a store below sees the one above (with the acquire fence of a look).
+        // Release: a reader that sees a store below sees the one above (with the acquire fence of a lookup).
         fence(Release);
         let flags = if mapping.access.takes_breakpoints() { TAKES_BREAKPOINTS } else { 0 };
         self.before.store(self.death.load(Relaxed), Relaxed);
@@ -147,7 +150,7 @@ impl Slot {
         let offset = FileOffset(offset) + (addr.0 - start);
         Ok(Some(Found { file, offset, takes_breakpoints: true, slot: 0, seq }))
     }
-    /// `fill` without the fence behind F1.
+    /// `fill` without the fence after F1.
     pub(crate) fn fill_without_fence(&self, mapping: &Mapping, file: FileNumber, _: u64) -> u64 {
         let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
         self.seq.store(seq | WRITTEN, Relaxed);
@@ -156,7 +159,7 @@ impl Slot {
         self.seq.store(seq | ALIVE, Release);
         seq / GENERATION
     }
-    /// `fill` with F2 before F1: the slot's last life goes on meanwhile.
+    /// `fill` with F2 before F1: the entry's previous region still counts as alive meanwhile.
     pub(crate) fn fill_unmarked(&self, mapping: &Mapping, file: FileNumber, _: u64) -> u64 {
         self.offset.store(mapping.offset.0, Relaxed);
         self.file.store(u64::from(file.get()), Relaxed);

@@ -1,6 +1,7 @@
 //! Numbers for files, so that a site is one word.
 //!
-//! In: identities. Out: numbers from 1 up, the same for the same identity. Does not: open files, or forget any.
+//! In: identities (device and inode). Out: numbers from 1 up, the same for the same identity.
+//! Does not: open files, or forget any.
 
 use alloc::collections::BTreeMap;
 use core::num::NonZeroU32;
@@ -14,9 +15,9 @@ use super::BadSite;
 pub struct FileNumber(NonZeroU32);
 
 impl FileNumber {
-    /// The last one.
+    /// The largest number.
     pub const MAX: u32 = (1 << 24) - 1;
-    /// From its value; `None` if no file can have it.
+    /// The number with this value; `None` if no file can have it.
     #[must_use]
     #[inline]
     pub const fn new(value: u32) -> Option<Self> {
@@ -33,15 +34,15 @@ impl FileNumber {
     }
 }
 
-/// For writers.
+/// All numbers given so far; only writers use it.
 #[derive(Debug, Default)]
 pub struct Files(BTreeMap<FileId, FileNumber>);
 
 impl Files {
-    /// A file's number, given now if it has none.
+    /// A file's number; a new one if it has none.
     ///
     /// # Errors
-    /// There are no more.
+    /// All numbers are used.
     pub fn number(&mut self, file: FileId) -> Result<FileNumber, BadSite> {
         let next = self.0.len() as u32 + 1;
         match self.0.get(&file) {

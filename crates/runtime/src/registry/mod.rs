@@ -1,15 +1,18 @@
 //! (file, offset) → probe.
 //!
-//! In: sites, one change at a time; the site of a hit. Out: the probe there, if there is one. Invariants: REG-1 a site has at most one probe;
-//! REG-2 what is found is alive for as long as the hit is inside; TAB-1, TAB-2.
+//! In: sites, one change at a time; the site of a hit. Out: the probe there, if there is one. Invariants:
+//! REG-1 a site has at most one probe. REG-2 a probe that is found is alive for as long as the hit is inside.
+//! TAB-1, TAB-2.
 //! Does not: know where files are mapped (`regions`), or own probes.
 //!
-//! A site is one word, so that a look compares one word: the file's number, given by [`Files`] once and never again, and the offset.
-//! A number outlives the file: an inode that is used again for another file has another (device, inode, number) only if it was
-//! forgotten in between, and whoever registers compares the file itself.
+//! A site is one word, so that a lookup compares one word: the file's number, given once by [`Files`] and
+//! never again, and the offset. A number outlives the file. If an inode is used again for another file, the
+//! same (device, inode) would lead to the old number, since no number is forgotten; so the code that
+//! registers compares the file itself.
 //!
-//! The protocol is that of `table`: a probe that is taken out is found by hits that began before, until a grace has passed. A hit that finds
-//! it calls whoever its list names as of then: nobody, if it was emptied first.
+//! The protocol is that of `table`: hits that began before a probe was removed still find it, until a grace
+//! period has ended. Such a hit calls the consumers in the probe's list as of then: none, if the list was
+//! emptied first.
 
 mod files;
 
@@ -25,19 +28,19 @@ use crate::probe::Probe;
 use crate::regions::{Regions, Retry};
 use crate::table::Table;
 
-/// Bits of a site that hold the offset: files up to 1 TiB.
+/// Bits of a site for the offset: files up to 1 TiB.
 const OFFSET_BITS: u32 = 40;
 
 /// (file, offset) as one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Site(NonZeroU64);
 
-/// What cannot be a site.
+/// Why (file, offset) cannot be a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadSite {
     /// Offsets end at 2^40.
     OffsetTooLarge {
-        /// The one given.
+        /// The offset.
         offset: FileOffset,
     },
     /// 2^24 − 1 files have numbers.
@@ -60,7 +63,7 @@ impl core::fmt::Display for BadSite {
 impl core::error::Error for BadSite {}
 
 impl Site {
-    /// Of a file's number and an offset in it.
+    /// The site of a file's number and an offset in it.
     ///
     /// # Errors
     /// The offset is too large.
@@ -89,11 +92,12 @@ impl Registry {
     #[inline]
     pub fn find<'a>(&self, inside: &'a Inside<'_>, site: Site) -> Option<&'a Probe> {
         let probe = self.0.get(inside, site.0)?;
-        // SAFETY: `put`'s caller keeps it until a grace after it was taken out has passed; this hit is inside for 'a.
+        // SAFETY: `put`'s caller keeps the probe until a grace period has ended after it was removed; this
+        // hit is inside for 'a.
         Some(unsafe { &*(probe.get() as *const Probe) })
     }
-    /// The probe at an address: what a trap asks. The region is validated before the registry is asked, which is enough: a file's
-    /// number and a site's meaning never change, so the answer was true when the region was.
+    /// The probe at an address, for a trap. The region is validated before the registry is read. That is
+    /// enough: a file's number and a site's meaning never change, so the answer was true when the region was.
     ///
     /// # Errors
     /// The region there was changing.
@@ -110,11 +114,11 @@ impl Registry {
     /// Puts a probe at a site, in place of any other.
     ///
     /// # Safety
-    /// The probe stays where it is until it was taken out, or replaced, and a grace has passed.
+    /// The probe is neither moved nor freed until it was removed, or replaced, and a grace period has ended.
     pub unsafe fn put(&self, writer: &mut Writer, site: Site, probe: NonNull<Probe>) {
         self.0.set(writer, site.0, probe.as_ptr() as u64);
     }
-    /// Takes a site's probe out.
+    /// Removes a site's probe.
     pub fn take_out(&self, writer: &mut Writer, site: Site) {
         self.0.set(writer, site.0, 0);
     }

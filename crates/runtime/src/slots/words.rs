@@ -1,6 +1,8 @@
-//! Where the words of slots lie: in the table's memory, or, in a model, in atomics of loom's, which take more room.
+//! Where the words of return trampolines (slots) lie: in the table's memory, or, in a model, in loom's
+//! atomics, which are larger.
 //!
-//! In: a slot's number, taken modulo their count. Out: its byte and its entry's words. Does not: know what they say.
+//! In: a trampoline's number, taken modulo their count. Out: its byte, and the words of its entry.
+//! Does not: interpret them.
 
 use trapline_record::slots::Slots;
 
@@ -13,14 +15,15 @@ pub(crate) struct Words(Slots);
 #[cfg(not(loom))]
 impl Words {
     /// # Safety
-    /// As [`Table::new`](super::Table::new).
+    /// As for [`Table::new`](super::Table::new).
     pub(super) const unsafe fn new(slots: Slots) -> Self {
         Self(slots)
     }
     #[inline]
     pub(crate) fn byte(&self, number: u32) -> &AtomicU8 {
         let at = self.0.table + Slots::LENT_OFF + u64::from(number & (self.0.count - 1));
-        // SAFETY: inside the table (`new`), for good; a byte that nobody reaches otherwise.
+        // SAFETY: the address is inside the table, which stays mapped (`new`). The byte is reached only
+        // through this atomic.
         unsafe { &*(at as *const AtomicU8) }
     }
     /// The last step of B3.
@@ -31,10 +34,10 @@ impl Words {
     #[inline]
     pub(crate) fn word(&self, number: u32, off: u64) -> &AtomicU64 {
         let at = self.0.entry(number & (self.0.count - 1)) + off;
-        // SAFETY: an aligned word of an entry, inside the table (`new`), for good.
+        // SAFETY: an aligned word of an entry, inside the table, which stays mapped (`new`).
         unsafe { &*(at as *const AtomicU64) }
     }
-    /// Where a search for a free slot begins, by home.
+    /// Where a search for a free trampoline begins, for each home (a CPU, or a hash of the stack).
     #[inline]
     pub(super) fn first(&self, home: u32) -> &AtomicU32 {
         let at = self.0.table + (u64::from(home) & (trapline_record::slots::HOMES - 1)) * 64;
@@ -54,7 +57,7 @@ pub(crate) struct Words {
 #[cfg(loom)]
 impl Words {
     /// # Safety
-    /// None is needed: they are their own.
+    /// None: the words belong to this value.
     pub(super) unsafe fn new(slots: Slots) -> Self {
         let count = slots.count as usize;
         let entry = || core::array::from_fn(|_| AtomicU64::new(0));
@@ -67,8 +70,8 @@ impl Words {
     pub(crate) fn byte(&self, number: u32) -> &AtomicU8 {
         &self.bytes[number as usize & (self.bytes.len() - 1)]
     }
-    /// An exchange: loom lets a thread read, behind a plain store of its own, what another's exchange has put there that read what stood there before, which no
-    /// memory model allows.
+    /// An exchange instead of a store. After a thread's own plain store, loom lets that thread read the value
+    /// of another thread's exchange that read what was there before the store. No memory model allows that.
     pub(crate) fn frees(&self, number: u32) {
         self.byte(number).swap(0, Release);
     }

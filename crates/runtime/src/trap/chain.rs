@@ -1,11 +1,13 @@
-//! What a signal would have met without us: the disposition that was there before, with all that the kernel does for it.
+//! What a signal would have met without us: the disposition that was there before, with all that the kernel
+//! does for it.
 //!
-//! In: a signal that is not ours, as the kernel gave it. Out: the program's handler called, or the default about to happen.
-//! Invariants: TRAP-1 a foreign signal ends as it would have: same handler, same arguments, same mask, SA_NODEFER and
-//! SA_RESETHAND honoured; an ignored fault kills, as the kernel has it.
+//! In: a signal that is not ours, as the kernel delivered it. Out: the program's handler called, or the
+//! default action about to happen. Invariants: TRAP-1 a foreign signal ends as it would have: same handler,
+//! same arguments, same mask, SA_NODEFER and SA_RESETHAND honoured; an ignored fault kills, as in the kernel.
 //!
-//! Two things are decided when the kernel builds the frame, before anybody knows whose signal it is: the stack, and whether a call is
-//! restarted. Our own action takes both over from the earlier one ([`Saved::inherited`]).
+//! Two things are decided when the kernel builds the frame, before any handler knows whose signal it is: the
+//! stack, and whether a system call is restarted. Our own action takes both over from the earlier one
+//! ([`Saved::inherited`]).
 //!
 //! | thread A | thread B | |
 //! |---|---|---|
@@ -17,7 +19,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::native::sys::{self, Action, How, flags};
 use crate::native::{Context, Info};
 
-/// The disposition before ours. Written before ours stands; afterwards only SA_RESETHAND changes it.
+/// The disposition before ours. It is written before ours is installed; afterwards only SA_RESETHAND changes
+/// it.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
     handler: AtomicU64,
@@ -26,12 +29,12 @@ pub(super) struct Saved {
     mask: AtomicU64,
 }
 
-/// How it went.
+/// Result of delivering a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Delivered {
-    /// The program's handler has returned, or there was nothing to do: what it left in the context holds.
+    /// The program's handler has returned, or there was nothing to do. The context is as the handler left it.
     Handled,
-    /// The default comes as soon as our handler returns.
+    /// The default action happens as soon as our handler returns.
     Dying,
 }
 
@@ -49,7 +52,7 @@ impl Saved {
         }
     }
     pub(super) fn store(&self, action: &Action) {
-        // Relaxed: the system call that installs ours stands between this and any handler that reads it.
+        // Relaxed: the system call that installs our action comes between this and any handler that reads it.
         self.handler.store(action.handler, Relaxed);
         self.flags.store(action.flags, Relaxed);
         self.restorer.store(action.restorer, Relaxed);
@@ -63,17 +66,18 @@ impl Saved {
             mask: self.mask.load(Relaxed),
         }
     }
-    /// The flags of `action` that the kernel acts on before a handler runs. What is ignored interrupts no call, which restarting
-    /// comes close to.
+    /// The flags of `action` that the kernel acts on before a handler runs. An ignored signal interrupts no
+    /// system call; restarting it is the closest to that.
     pub(super) const fn inherited(action: &Action) -> u64 {
         let restart = if action.handler == sys::IGNORE { flags::RESTART } else { 0 };
         action.flags & (flags::ON_STACK | flags::RESTART) | restart
     }
 
-    /// Gives a signal to whom it belongs.
+    /// Delivers a signal to the program's own disposition.
     ///
     /// # Safety
-    /// Called by our handler of `signal`, or of the trap that the signal is about, with the kernel's own structures.
+    /// Called by our handler of `signal`, or by that of the trap that the signal is about, with the kernel's
+    /// own structures.
     pub(super) unsafe fn deliver(&self, signal: i32, info: &mut Info, context: &mut Context) -> Delivered {
         let mut action = self.load();
         if action.handler > sys::IGNORE && action.flags & flags::RESET_HAND != 0 {
@@ -88,8 +92,8 @@ impl Saved {
             handler => {
                 let own = if action.flags & flags::NO_DEFER != 0 { 0 } else { bit(signal) };
                 let before = sys::mask(How::Block, action.mask | own);
-                // SAFETY: the program installed this address for this signal; handlers that did not ask for them get
-                // the other arguments too, as from the kernel.
+                // SAFETY: the program installed this address for this signal. Handlers that did not request
+                // the other arguments get them too, as from the kernel.
                 unsafe {
                     let handler: extern "C" fn(i32, *mut Info, *mut Context) =
                         core::mem::transmute(handler as *const ());
@@ -102,10 +106,10 @@ impl Saved {
     }
 }
 
-/// Lets the default happen, at the state in `context` and with the kernel's own words about it: the signal is pending and
-/// blocked until our handler returns there.
+/// Makes the default action happen, at the state in `context` and with the kernel's own siginfo: the signal
+/// is pending and blocked until our handler returns to that state.
 pub(super) fn die(signal: i32, info: &Info, context: &mut Context) {
-    // SAFETY: the default action leads nowhere.
+    // SAFETY: the default action has no address that could be called.
     let _ = unsafe { sys::set_action(signal, &Action::default()) };
     sys::mask(How::Block, bit(signal));
     sys::raise(signal, info);

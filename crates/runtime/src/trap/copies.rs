@@ -1,24 +1,28 @@
-//! Copies of displaced instructions, and which address is the copy of which.
+//! Copies of displaced instructions, and the address of the original of each.
 //!
-//! In: for writers, the original's address; for handlers, an address. Out: a slot for the copy; the original's address. Invariants: COPY-1 a copy is one instruction and a way back, so a fault in it is that instruction's, and
-//! nothing has happened yet; COPY-2 readers take no lock, and what they are told about a live copy stays true while a thread can be in it.
-//! Does not: make a copy's bytes (the twins' `copies` do), map or write memory (`patch` does), decide which instructions are copied, or when a copy is free.
+//! In: for writers, the original's address; for handlers, an address. Out: memory for the copy; the
+//! original's address. Invariants: COPY-1 a copy is one instruction and a way back, so a fault in it is that
+//! instruction's, and nothing has happened yet. COPY-2 readers take no lock, and what they read about a copy
+//! in use stays true while a thread can be in it.
+//! Does not: make a copy's bytes (`copies` of the processors does), map or write memory (`patch` does),
+//! decide which instructions are copied, or when a copy is free.
 //!
-//! This is for those who make copies one by one, without a planner: the tests of both processors' trap paths and the measured
-//! trap. `trapline::inside` has no arenas: what it knows of its stubs, and on arm64 of its copies, is in [`windows`](super::windows).
+//! This is for code that makes copies one by one, without a planner: the tests of both processors' trap paths
+//! and the measured trap. `trapline::inside` has no arenas: [`windows`](super::windows) contains what it
+//! knows of its stubs, and on arm64 of its copies.
 //!
-//! An [`Arena`] is a stretch of executable memory in slots of equal size, so that the table of originals is found by division.
-//! Arenas are added at the front of a list and stay.
+//! An [`Arena`] is a stretch of executable memory, divided into parts of equal size (`SLOT` bytes), so that
+//! the table of originals is indexed by division. Arenas are added at the front of a list and stay.
 //!
 //! | writer | handler |
 //! |---|---|
-//! | C1 claim a slot, store its original (release) | H1 a thread traps at the site, goes on in the copy |
+//! | C1 claim a part, store its original (release) | H1 a thread traps at the site, goes on in the copy |
 //! | C2 write the bytes | H2 a fault, or a signal: look up the original (acquire) |
 //! | C3 publish the site's trap | |
-//! | C4 take the trap out; wait until no thread is in the slot, nor a frame that leads there | |
-//! | C5 give the slot back | |
+//! | C4 remove the trap; wait until no thread is in the part, nor a frame that leads there | |
+//! | C5 give the part back | |
 //!
-//! H1 happens behind C3, which is behind C1; H2 happens before C4 ends. So H2 finds what C1 stored.
+//! H1 happens after C3, which is after C1; H2 happens before C4 ends. So H2 finds what C1 stored.
 
 use alloc::boxed::Box;
 use core::ptr;
@@ -31,17 +35,17 @@ use crate::native::SLOT;
 /// One copy, before it is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Copy {
-    /// All of its slot.
+    /// The bytes of its part of the arena.
     pub bytes: [u8; SLOT as usize],
-    /// Bytes of the original.
+    /// Length of the original in bytes.
     pub(crate) len: u8,
-    /// Bytes of the copy up to the way back.
+    /// Length of the copy up to the way back, in bytes.
     pub(crate) done: u8,
 }
 
 impl Copy {
-    /// For [`Windows`](super::Windows): from which address on a thread in the copy at `to` of the instruction at `original` would be where without us; the last
-    /// is behind the way back.
+    /// For [`Windows`](super::Windows): pairs of an address, and where a thread from there on in the copy at
+    /// `to` of the instruction at `original` would be without us. The last pair is behind the way back.
     #[must_use]
     pub fn originals(&self, to: u64, original: u64) -> [(u64, u64); 3] {
         let (len, done) = (u64::from(self.len), u64::from(self.done));
@@ -51,9 +55,9 @@ impl Copy {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// 0: free.
+    /// Address of the original; 0 means free.
     original: AtomicU64,
-    /// Bytes of the original, and of the copy up to the way back.
+    /// Length of the original (bits 0 to 7), and of the copy up to the way back (from bit 8), in bytes.
     lens: AtomicU32,
 }
 
@@ -66,26 +70,27 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// For the `len` bytes at `start`, which stay mapped.
+    /// An arena of the `len` bytes at `start`, which stay mapped.
     #[must_use]
     pub fn new(start: u64, len: u64) -> Self {
         let slots = (0..len / SLOT).map(|_| Slot::default()).collect();
         Self { start, slots, next: AtomicPtr::new(ptr::null_mut()) }
     }
-    /// C1: a free slot's address, now taken for the instruction at `original`. For the writer. `None` if all are taken.
+    /// C1: the address of a free part, which is now taken for the instruction at `original`. For the writer.
+    /// `None` if all are taken.
     #[must_use]
     pub fn claim(&self, original: u64) -> Option<u64> {
         let index = self.slots.iter().position(|slot| slot.original.load(Relaxed) == 0)?;
         self.slots[index].original.store(original, Release);
         Some(self.start + index as u64 * SLOT)
     }
-    /// C1: what was made for that slot. For the writer.
+    /// C1: stores the lengths of the copy that was made for that part. For the writer.
     pub fn describe(&self, at: u64, copy: &Copy) {
         if let Some(slot) = self.slot(at) {
             slot.lens.store(u32::from(copy.len) | u32::from(copy.done) << 8, Release);
         }
     }
-    /// C5. For the writer, once no thread is in it.
+    /// C5. For the writer, when no thread is in it.
     pub fn release(&self, at: u64) {
         if let Some(slot) = self.slot(at) {
             slot.lens.store(0, Relaxed);
@@ -96,7 +101,7 @@ impl Arena {
     fn slot(&self, at: u64) -> Option<&Slot> {
         self.slots.get((at.wrapping_sub(self.start) / SLOT) as usize)
     }
-    /// What a thread at `pc` in a copy would be at without it.
+    /// Where a thread at `pc` in a copy would be without the copy.
     fn original(&self, pc: u64) -> Option<u64> {
         let slot = self.slot(pc)?;
         let (original, lens) = (slot.original.load(Acquire), slot.lens.load(Acquire));
@@ -111,23 +116,24 @@ impl Arena {
 pub struct Copies(AtomicPtr<Arena>);
 
 impl Copies {
-    /// None yet.
+    /// No arenas yet.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
-    /// Adds one. For the writer.
+    /// Adds an arena. For the writer.
     pub fn add(&self, arena: &'static Arena) {
         arena.next.store(self.0.load(Relaxed), Relaxed);
         self.0.store(ptr::from_ref(arena).cast_mut(), Release);
     }
-    /// If `pc` is in a copy: the address that the thread would be at without it. That is the original instruction, or the one
-    /// behind it if the copy has run and only the way back is left.
+    /// If `pc` is in a copy: the address where the thread would be without it. That is the original
+    /// instruction, or the one behind it if the copy has run and only the way back is left.
     #[must_use]
     pub fn original(&self, pc: u64) -> Option<u64> {
         let mut at = self.0.load(Acquire);
         loop {
-            // SAFETY: null, or an arena that was added, which is 'static. Acquire pairs with the release in `add`.
+            // SAFETY: null, or an arena that was added, which is 'static. Acquire pairs with the release in
+            // `add`.
             let arena = unsafe { at.as_ref() }?;
             if let Some(original) = arena.original(pc) {
                 return Some(original);

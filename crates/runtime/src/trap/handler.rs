@@ -1,30 +1,38 @@
 //! The handler of SIGTRAP: a hit on the trap path.
 //!
-//! In: a trap instruction (`int3`, `brk`) that was executed. Out: consumers called, the displaced instruction done, the thread behind it; or the signal given
-//! to whom it belongs. Invariants: TRAP-1 a signal that is not ours ends as it would have without us; TRAP-2 no lock, no
-//! allocation, no panic, no C library, and loops bounded by what the program does; TRAP-3 a trap is ours only if [`Traps`](super::Traps) has its address.
-//! Does not: find probes or pin them ([`hit`](super::Traps::hit) does, and is where a hit begins and ends), or save vector state (the kernel did).
+//! In: a trap instruction (`int3`, `brk`) that was executed. Out: consumers called, the displaced instruction
+//! carried out, the thread behind it; or the signal delivered to the program. Invariants: TRAP-1 a signal
+//! that is not ours ends as it would have without us. TRAP-2 no lock, no allocation, no panic, no C library,
+//! and loops bounded by what the program does. TRAP-3 a trap is ours only if [`Traps`](super::Traps) has its
+//! address.
+//! Does not: find probes or pin them ([`hit`](super::Traps::hit) does, and a hit begins and ends there), or
+//! save vector state (the kernel did).
 //!
 //! # A trap, step by step
 //!
 //! | step | what |
 //! |---|---|
 //! | T1 | not a trap that was executed (sent, a single step, a breakpoint register): the program's |
-//! | T2 | a guard has the address: go on at the matching place. Where a patch is one word, there is none ([`GUARDS`]) |
-//! | T3 | a probe has it: consumers run ([`hit`](super::Traps::hit)). What is mapped there is changing: back to the trap |
+//! | T2 | the address is a guard: go on at the matching place. Where a patch is one word, there are no guards ([`GUARDS`]) |
+//! | T3 | a probe is there: consumers run ([`hit`](super::Traps::hit)). If the mapping there is changing: back to the trap |
 //! | T4 | a consumer moved the instruction pointer: go on there |
-//! | T5 | simulate, or go on at the copy. What nearly every function begins with or ends in was [done](Answer::Done) behind T3 already |
-//! | T6 | nobody has it: see below |
+//! | T5 | simulate, or go on at the copy. Instructions that nearly every function begins with or ends in are [done](Answer::Done) after T3 already |
+//! | T6 | no guard and no probe: see below |
 //!
-//! T6, against a writer that publishes (table, then code) and takes out (code, then table) probes while a thread is between its trap and T3:
-//! - *the thread was already sent on* (a helper moved it, then died before it could take the signal back): its instruction pointer is
-//!   in code of ours; it goes on there.
-//! - *there is no trap*: it was taken out behind the trap. The thread goes back to the instruction, which is whole again.
-//! - *there is one, and a second look finds it*: it was put there between the first look and the code. A hit.
-//! - *there is one, and a place inside a window became a site, or the other way round, between the looks for them*: the second look asks for both
-//!   again, and is believed only if no guard was led meanwhile ([`turns`](super::Traps::turns)). Otherwise back to the trap.
-//! - *there is one, and nobody has it*: the program's own. To mistake ours for that, the probe must have been taken out and put in
-//!   again between the second look and the second reading of the code, and taking out waits for this very handler's grace.
+//! T6. Meanwhile a writer may publish probes (table, then code) and remove them (code, then table) while a
+//! thread is between its trap and T3:
+//! - *the thread was already moved on* (a helper moved it, then died before it could take back the signal):
+//!   its instruction pointer is in our code; it goes on there.
+//! - *there is no trap*: it was removed after the thread trapped. The thread goes back to the instruction,
+//!   which is whole again.
+//! - *there is one, and a second lookup finds it*: it was placed between the first lookup and reading the
+//!   code. A hit.
+//! - *there is one, and an interior boundary became a site, or the other way round, between the lookups for
+//!   them*: the second lookup looks for both again. Its result counts only if no guard was changed meanwhile
+//!   ([`turns`](super::Traps::turns)). Otherwise back to the trap.
+//! - *there is one, and neither lookup finds it*: the program's own. To mistake ours for that, the probe must
+//!   have been removed and added again between the second lookup and the second reading of the code. But
+//!   removing waits for the grace period of this very handler.
 //! - *a trap of a kind that we do not write*: the program's.
 
 use core::mem::MaybeUninit;
@@ -39,9 +47,9 @@ use crate::native::context::{ControlWords, State};
 use crate::native::{Context, Info, Op};
 
 /// # Safety
-/// Called by the kernel.
+/// Called by the kernel as the handler of a signal.
 pub(super) unsafe extern "C" fn on_trap(signal: i32, info: *mut Info, context: *mut Context) {
-    // SAFETY: installed with SA_SIGINFO: both are this signal's own.
+    // SAFETY: installed with SA_SIGINFO, so both belong to this signal.
     let (info, context) = unsafe { (&mut *info, &mut *context) };
     let Some(block) = block() else { return };
     if let Some(trap) = executed(info, context) {
@@ -51,7 +59,7 @@ pub(super) unsafe extern "C" fn on_trap(signal: i32, info: *mut Info, context: *
             Served::Foreign => {}
         }
     }
-    // SAFETY: the kernel's own structures.
+    // SAFETY: these are the kernel's own structures.
     unsafe { deliver(block, signal, info, context) };
 }
 
@@ -73,7 +81,7 @@ unsafe fn serve(block: &Block, context: &mut Context, trap: u64) -> Served {
         state.context().set_pc(to);
         return Served::Done;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     unsafe {
         match hit(block, &mut state, trap) {
             Answer::Done => state.keep(),
@@ -85,13 +93,14 @@ unsafe fn serve(block: &Block, context: &mut Context, trap: u64) -> Served {
     Served::Done
 }
 
-/// T3. Consumers run with the thread's own control words, as they do behind a jump; vector registers are whatever the kernel left there.
+/// T3. Consumers run with the thread's own control words, as they do after a jump; vector registers are as
+/// the kernel left them.
 ///
 /// # Safety
 /// As [`serve`].
 #[inline]
 unsafe fn hit<'a>(block: &'a Block, state: &mut State<'_>, trap: u64) -> Answer<'a> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     unsafe {
         let words = ControlWords::unusual(state.context());
         words.into_iter().for_each(ControlWords::load);
@@ -106,7 +115,7 @@ unsafe fn hit<'a>(block: &'a Block, state: &mut State<'_>, trap: u64) -> Answer<
 /// T4 and T5.
 ///
 /// # Safety
-/// As [`serve`]; `state` is what consumers left.
+/// As for [`serve`]; `state` is as consumers left it.
 #[inline(always)]
 unsafe fn proceed(block: &Block, state: &mut State<'_>, trap: u64, step: &Step) {
     match step {
@@ -117,15 +126,16 @@ unsafe fn proceed(block: &Block, state: &mut State<'_>, trap: u64, step: &Step) 
         }
         Step::Simulate(op) => {
             if !quick(op, state) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller promises it.
                 unsafe { by_hand(block, state, op) }
             }
         }
     }
 }
 
-/// Simulates what is not done [at once](quick), or was tried and faulted. If memory faults, the program is given its signal at the instruction, and the
-/// instruction is done again if the program's handler comes back to it. Apart, so that the usual ways keep what they have in registers.
+/// Simulates what is not done [at once](quick), or was tried and faulted. If an access faults, the program
+/// gets its signal at the instruction. The instruction is tried again if the program's handler returns to it.
+/// Separate, so that the fast paths keep their values in registers.
 ///
 /// # Safety
 /// As [`proceed`].
@@ -140,7 +150,7 @@ unsafe fn by_hand(block: &Block, state: &mut State<'_>, op: &Op) {
         let context = state.context();
         faulted.describe(context);
         let (signal, info) = (faulted.info.signal, &mut faulted.info);
-        // SAFETY: the caller's; the signal is one that this thread's own instruction raised.
+        // SAFETY: the caller promises it; this thread's own instruction raised the signal.
         let delivered = unsafe { deliver(block, signal, info, context) };
         if delivered == Delivered::Dying
             || context.pc() != trap
@@ -173,7 +183,7 @@ unsafe fn unknown(block: &Block, context: &mut Context, trap: u64) -> Served {
             state.context().set_pc(to);
             return Served::Done;
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe {
             match hit(block, &mut state, trap) {
                 Answer::Hit(step) => {

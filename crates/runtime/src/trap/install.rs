@@ -1,15 +1,17 @@
-//! Our handlers, put in front of the program's and taken away again.
+//! Our signal handlers: installed in front of the program's, and removed again.
 //!
-//! In: a [`Block`], which says who knows our traps. Out: dispositions changed, the earlier ones kept. One at a time: the caller's lock.
-//! Invariants: TRAP-1; SAFE-4 what is put back is what was there, and only where ours still stands.
-//! Does not: stand in front of what the program installs later: then its handler is alone, and [`standing`] tells. A probe that is
-//! reached by a trap must not outlive that.
+//! In: a [`Block`], which refers to the code that looks up our traps. Out: dispositions changed, the earlier
+//! ones kept. One caller at a time, which holds a lock. Invariants: TRAP-1; SAFE-4 what is put back is what
+//! was there, and only where ours is still installed.
+//! Does not: stay in front of handlers that the program installs later: then the program's handler is alone,
+//! and [`standing`] shows it. A probe that is reached by a trap must not outlive that.
 //!
 //! # Threads that block SIGTRAP
-//! A trap that is executed while SIGTRAP is blocked kills the process: the kernel forces the signal, with its default action
-//! (`force_sig`). C libraries block all signals while they start threads and processes. So no trap may be put where a thread can come that
-//! blocks it: keep such sites on jumps. Whether one does now, [`blocks_traps`] says of a mask, which `/proc/self/task/TID/status` shows as `SigBlk`
-//! and the caller reads. It says nothing about the next moment.
+//! A trap that is executed while SIGTRAP is blocked kills the process: the kernel forces the signal, with its
+//! default action (`force_sig`). C libraries block all signals while they start threads and processes. So no
+//! trap may be placed where a thread that blocks SIGTRAP can come: such sites must stay on jumps.
+//! [`blocks_traps`] checks a mask for whether a thread does so now. The caller reads the mask from `SigBlk`
+//! in `/proc/self/task/TID/status`. It says nothing about the next moment.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
@@ -21,9 +23,9 @@ use super::fault::on_fault;
 use super::handler::on_trap;
 use crate::native::sys::{self, Action, flags};
 
-/// What handlers know. It stays: a handler may still run when nothing is installed any more.
+/// What handlers need. It is never freed: a handler may still run after `uninstall`.
 pub struct Block {
-    /// Who knows our traps.
+    /// Looks up our traps.
     pub traps: &'static dyn Traps,
     /// Copies that threads may be in.
     pub copies: Copies,
@@ -42,23 +44,24 @@ impl core::fmt::Debug for Block {
     }
 }
 
-/// Signals that handlers of ours may stand in front of.
+/// Signals for which our handlers may be installed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Signal {
     /// Traps, and guards that are traps.
     Trap = 5,
-    /// Guards that are no instruction; copies that are none here.
+    /// Guards that are no instruction; copies that are not valid at their place.
     Ill = 4,
     /// Copies that divide by zero.
     Fpe = 8,
     /// Copies and simulated instructions that access memory.
     Segv = 11,
-    /// The same.
+    /// Copies and simulated instructions that access memory.
     Bus = 7,
 }
 
-/// In the order in which they are installed: whoever handles traps can handle the faults of what it does.
+/// In the order of installation: when traps are handled, the faults of what their handler does are handled
+/// already.
 pub(crate) const ALL: [Signal; 5] = [Signal::Segv, Signal::Bus, Signal::Fpe, Signal::Ill, Signal::Trap];
 
 static BLOCK: AtomicPtr<Block> = AtomicPtr::new(ptr::null_mut());
@@ -68,14 +71,14 @@ static SAVED: [Saved; ALL.len()] = [const { Saved::new() }; ALL.len()];
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{signal:?}: rt_sigaction fails with errno {errno}")]
 pub struct InstallError {
-    /// Of this signal.
+    /// The signal.
     pub signal: Signal,
-    /// Why.
+    /// Error number of rt_sigaction.
     pub errno: i32,
 }
 
 pub(crate) fn block() -> Option<&'static Block> {
-    // SAFETY: null, or from `install`, which is given 'static ones. Acquire: what it holds is visible.
+    // SAFETY: null, or a 'static block from `install`. Acquire: its content is visible.
     unsafe { BLOCK.load(Acquire).as_ref() }
 }
 
@@ -90,10 +93,11 @@ fn handler(signal: Signal) -> u64 {
     }
 }
 
-/// Puts our handlers in front. Where they stand already, nothing happens but that `block` is theirs from now on.
+/// Installs our handlers. If they are installed already, all that changes is that they use `block` from now
+/// on.
 ///
 /// # Errors
-/// The first that failed; what was changed before is put back.
+/// The first signal that failed; what was changed before is put back.
 pub fn install(block: &'static Block) -> Result<(), InstallError> {
     BLOCK.store(ptr::from_ref(block).cast_mut(), Release);
     ALL.iter().zip(&SAVED).try_for_each(|(&signal, saved)| {
@@ -104,9 +108,10 @@ pub fn install(block: &'static Block) -> Result<(), InstallError> {
     })
 }
 
-/// An empty mask; for SIGTRAP also SA_NODEFER: a probe that a consumer hits traps inside our handler, and one that leaves by longjmp takes no
-/// blocked signal with it. No consumer runs in the handler of faults, so there the signal is blocked as the program had it: signals that are sent
-/// faster than they are handled would pile up on the stack.
+/// The new action has an empty mask, and for SIGTRAP also SA_NODEFER. So a probe that a consumer hits traps
+/// inside our handler, and a consumer that leaves by longjmp leaves no signal blocked. No consumer runs in
+/// the handler of faults, so there the signal is blocked as the program had it. Otherwise signals that are
+/// sent faster than they are handled would pile up on the stack.
 fn put(signal: Signal, saved: &Saved) -> Result<(), i32> {
     let mut old = sys::action(signal as i32)?;
     while old.handler != handler(signal) {
@@ -123,33 +128,34 @@ fn put(signal: Signal, saved: &Saved) -> Result<(), i32> {
         if replaced == old {
             break;
         }
-        // Another thread changed it meanwhile: what it put there is what was there before us.
+        // Another thread changed it meanwhile: its action is what was there before ours.
         old = replaced;
         saved.store(&old);
     }
     Ok(())
 }
 
-/// Puts back what was there before, where ours still stands. The number of signals where it did not.
+/// Puts back what was there before, where ours is still installed. Returns the number of signals where it was
+/// not.
 pub fn uninstall() -> usize {
     ALL.iter()
         .rev()
         .zip(SAVED.iter().rev())
         .filter(|&(&signal, saved)| {
             let ours = sys::action(signal as i32).is_ok_and(|now| now.handler == handler(signal));
-            // SAFETY: what the program, or the kernel, had there.
+            // SAFETY: the action that the program, or the kernel, had there.
             !(ours && unsafe { sys::set_action(signal as i32, &saved.load()) }.is_ok())
         })
         .count()
 }
 
-/// Whether our handlers stand in front of every signal.
+/// Whether our handlers are installed for every signal.
 #[must_use]
 pub fn standing() -> bool {
     ALL.into_iter().all(stands)
 }
 
-/// Whether our handler stands in front of this one.
+/// Whether our handler is installed for this signal.
 #[must_use]
 pub fn stands(signal: Signal) -> bool {
     sys::action(signal as i32).is_ok_and(|now| now.handler == handler(signal))

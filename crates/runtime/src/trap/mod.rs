@@ -1,9 +1,11 @@
-//! The trap path: a trap instruction is executed, consumers run, the displaced instruction is done.
+//! The trap path: a trap instruction is executed, consumers run, the displaced instruction is carried out.
 //!
-//! In: signals. Out: hits; and the program's own signals, as if we were not there. What this needs of the processor and of the kernel's
-//! frames is in the twin folders ([`native`](crate::native)): registers and their place in a signal's frame (`context`), whether a
-//! signal is about a trap, and where (`breakpoint`), an instruction's copy (`copies`), accesses that may fault (`access`), calls (`sys`).
-//! Invariants: TRAP-1 to TRAP-3, stated where they are kept. Does not: write code.
+//! In: signals. Out: hits; and the program's own signals, as they would be without us. What depends on the
+//! processor and the kernel's frames is in the processor's folder ([`native`](crate::native)). It contains
+//! registers and their place in a signal's frame (`context`), whether a signal is about a trap, and where
+//! (`breakpoint`), an instruction's copy (`copies`), accesses that may fault (`access`), system calls
+//! (`sys`). Invariants: TRAP-1 to TRAP-3, stated where they are kept.
+//! Does not: write code.
 
 mod chain;
 pub(crate) mod copies;
@@ -26,7 +28,7 @@ pub use windows::{Brought, Windows};
 
 use crate::native::{Op, Regs};
 
-/// What becomes of the instruction that a trap displaced.
+/// How the instruction is carried out that a trap displaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// It is simulated.
@@ -35,41 +37,42 @@ pub enum Step {
     At(u64),
 }
 
-/// Where the code begins that the kernel calls for a trap: whoever walks a stack knows the trap by it.
+/// Address of the function that the kernel calls for a trap. Code that walks a stack recognizes the trap by
+/// it.
 #[must_use]
 pub fn handler_address() -> u64 {
     handler::on_trap as *const () as u64
 }
 
-/// Whose a trap is.
+/// Result of looking up a trap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer<'a> {
-    /// Ours: the hit is over but for its instruction.
+    /// A trap of ours: the hit is over except for its instruction.
     Hit(&'a Step),
-    /// Ours, and its instruction is done too.
+    /// A trap of ours, and its instruction is carried out too.
     Done,
-    /// What is mapped there was changing. The thread goes back to the trap.
+    /// The mapping there was changing. The thread goes back to the trap.
     Again,
-    /// Not ours, as far as is known.
+    /// Not a trap of ours, as far as is known.
     Nobody,
 }
 
-/// Who knows our traps. Asked by handlers: neither locks nor allocates nor panics.
+/// Looks up our traps. Handlers call it, so it neither locks nor allocates nor panics.
 pub trait Traps: Sync {
-    /// If a site of ours is at `addr`: a hit. Its consumers run, and may change `regs`, which are at `addr`. Otherwise nothing is
-    /// done.
+    /// If a site of ours is at `addr`, this is a hit: its consumers run, and may change `regs`, whose
+    /// instruction pointer is at `addr`. Otherwise nothing happens.
     ///
     /// # Safety
     /// `regs` is the state of the calling thread at the site.
     unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer<'_>;
 
-    /// If `addr` is a place inside a patched window: where the thread goes on.
+    /// If `addr` is an interior boundary of a patched window: where the thread goes on.
     fn guard(&self, addr: u64) -> Option<u64> {
         let _ = addr;
         None
     }
 
-    /// Counts changes that make a place inside a window of what was a site.
+    /// Counts changes that turn a site into an interior boundary.
     fn turns(&self) -> u64 {
         0
     }
@@ -80,20 +83,21 @@ pub trait Traps: Sync {
         false
     }
 
-    /// If `pc` is in generated code, in the copy of an instruction or on the way back from it: where the thread would be without us.
+    /// If `pc` is in generated code, in the copy of an instruction or on the way back from it: the address
+    /// where the thread would be without us.
     fn original(&self, pc: u64) -> Option<u64> {
         let _ = pc;
         None
     }
 }
 
-/// What stands where a trap was executed, now that somebody looks.
+/// What is at the address of a trap when the code is read again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stands {
     /// A trap of the kind that we write.
     Trap,
-    /// A trap of a kind that we do not write: the program's.
+    /// A trap of a kind that we do not write, so it is the program's.
     Theirs,
-    /// None any more.
+    /// No trap any more.
     None,
 }

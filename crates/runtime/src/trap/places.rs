@@ -1,21 +1,23 @@
-//! Address → word, for handlers: what stands at an address, without an epoch.
+//! Address → word, for handlers, without an epoch.
 //!
-//! In: for the writer, an address and a word; for handlers, an address. Out: the word, 0 for none. Invariants: TAB-1; what was ever in a table stays
-//! readable, so a handler on a thread that has no line may look.
+//! In: for the writer, an address and a word; for handlers, an address. Out: the word; 0 if there is none.
+//! Invariants: TAB-1; what was ever in a table stays readable, so a handler in a thread without a line may
+//! look.
 //! Does not: own what words lead to.
 //!
-//! Open addressing, at most half full. An address's place is set once; a table that is too small is replaced and kept, so memory is bounded by twice
-//! what the largest takes.
+//! Open addressing, at most half full. An address's place is set once. A table that is too small is replaced
+//! and kept, so all tables together take at most twice the memory of the largest.
 //!
-//! - *set between a look's begin and its end*: seen or not. Whoever sets an address then writes the byte that traps there, so a trap that was executed
-//!   finds it.
-//! - *the table is replaced during a look*: the old one has what it had before its replacement; what is set later was not executed before.
+//! - *set between a lookup's begin and its end*: seen or not. The writer that sets an address then writes the
+//!   byte that traps there, so a trap that was executed finds it.
+//! - *the table is replaced during a lookup*: the old one has what it had before its replacement; traps that
+//!   are set later were not executed before.
 
 use alloc::boxed::Box;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// `addr` 0 is free; it is set once.
+/// `addr` 0 means free; it is set once.
 #[derive(Debug, Default)]
 struct Place {
     addr: AtomicU64,
@@ -70,7 +72,7 @@ impl Table {
 pub(super) struct Places(AtomicPtr<Table>);
 
 impl Places {
-    /// Empty, with room for some.
+    /// An empty table with room for so many addresses.
     pub(super) fn new(room: usize) -> Self {
         Self(AtomicPtr::new(ptr::from_ref(Table::leaked(room)).cast_mut()))
     }
@@ -79,12 +81,12 @@ impl Places {
         // SAFETY: never null; tables are leaked. Acquire pairs with the release that published it.
         unsafe { &*self.0.load(Acquire) }
     }
-    /// What stands at an address. What was written before it was set is visible.
+    /// The word at an address. What was written before it was set is visible.
     #[inline]
     pub(super) fn get(&self, addr: u64) -> u64 {
         self.table().place(addr).map_or(0, |place| place.word.load(Acquire))
     }
-    /// For the writer.
+    /// Sets the word at an address. For the writer.
     pub(super) fn set(&self, addr: u64, word: u64) {
         let mut table = self.table();
         if table.is_full() {
@@ -95,7 +97,7 @@ impl Places {
         }
         table.set(addr, word);
     }
-    /// All of them, for the writer.
+    /// Visits all addresses and words. For the writer.
     pub(super) fn each(&self, mut see: impl FnMut(u64, u64)) {
         for place in &self.table().places {
             let (addr, word) = (place.addr.load(Relaxed), place.word.load(Relaxed));

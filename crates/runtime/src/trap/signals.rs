@@ -1,12 +1,13 @@
-//! The system calls that signal handling needs, and their structures as the kernel has them.
+//! The system calls that signal handling needs, and their structures as the kernel defines them.
 //!
-//! In and out: plain values. Errors are errno numbers. Does not: keep anything.
+//! In and out: plain values. Errors are errno numbers.
+//! Does not: keep anything.
 
 use crate::native::Info;
 use crate::native::sys::RESTORER as SA_RESTORER;
 use crate::native::syscall::{call, nr};
 
-/// `struct sigaction` as the kernel has it (rt_sigaction(2), "C library/kernel differences").
+/// `struct sigaction` as the kernel defines it (rt_sigaction(2), "C library/kernel differences").
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Action {
@@ -14,9 +15,9 @@ pub struct Action {
     pub handler: u64,
     /// `SA_…`
     pub flags: u64,
-    /// Where the handler returns to, where that is not the vDSO.
+    /// Address that the handler returns to, unless that is the vDSO.
     pub restorer: u64,
-    /// Blocked while it runs: bit `n - 1` is signal `n`.
+    /// Signals that are blocked while it runs: bit `n - 1` is signal `n`.
     pub mask: u64,
 }
 
@@ -29,7 +30,7 @@ pub const IGNORE: u64 = 1;
 pub mod flags {
     /// The handler gets siginfo and context.
     pub const SIGINFO: u64 = 4;
-    /// `restorer` is set, where the processor's kernel wants that.
+    /// `restorer` is set, if the processor's kernel requires it.
     pub const RESTORER: u64 = super::SA_RESTORER;
     /// Runs on the alternate stack, if there is one.
     pub const ON_STACK: u64 = 0x0800_0000;
@@ -47,7 +48,7 @@ fn checked(result: i64) -> Result<(), i32> {
     if result < 0 { Err(-result as i32) } else { Ok(()) }
 }
 
-/// A signal's disposition.
+/// Reads a signal's disposition.
 pub(crate) fn action(signal: i32) -> Result<Action, i32> {
     let mut old = Action::default();
     let args = [signal as u64, 0, (&raw mut old) as u64, MASK_BYTES, 0, 0];
@@ -56,14 +57,14 @@ pub(crate) fn action(signal: i32) -> Result<Action, i32> {
     Ok(old)
 }
 
-/// Changes it; gives the one before.
+/// Changes a signal's disposition and returns the one before.
 ///
 /// # Safety
-/// The new action's handler and restorer can be called for as long as it stands.
+/// The new action's handler and restorer can be called for as long as the action is installed.
 pub(crate) unsafe fn set_action(signal: i32, new: &Action) -> Result<Action, i32> {
     let mut old = Action::default();
     let args = [signal as u64, core::ptr::from_ref(new) as u64, (&raw mut old) as u64, MASK_BYTES, 0, 0];
-    // SAFETY: reads one `Action`, writes one; the caller vouches for what it leads to.
+    // SAFETY: reads one `Action`, writes one; the caller guarantees that its addresses can be called.
     checked(unsafe { call(nr::RT_SIGACTION, args) })?;
     Ok(old)
 }
@@ -76,7 +77,7 @@ pub(crate) enum How {
     Set = 2,
 }
 
-/// Changes this thread's mask of blocked signals; gives the one before.
+/// Changes this thread's mask of blocked signals and returns the one before.
 pub(crate) fn mask(how: How, signals: u64) -> u64 {
     let mut old = 0_u64;
     let args = [how as u64, (&raw const signals) as u64, (&raw mut old) as u64, MASK_BYTES, 0, 0];
@@ -85,7 +86,8 @@ pub(crate) fn mask(how: How, signals: u64) -> u64 {
     old
 }
 
-/// Sends a signal to this thread, with what the kernel said about it (rt_tgsigqueueinfo(2): to oneself, any `si_code`).
+/// Sends a signal to this thread, with the kernel's siginfo about it (rt_tgsigqueueinfo(2): to oneself, any
+/// `si_code`).
 pub(crate) fn raise(signal: i32, info: &Info) {
     // SAFETY: reads one siginfo; the rest are numbers.
     unsafe {

@@ -1,34 +1,38 @@
-//! The traps of an engine: which of ours stands where, and whose hit it is.
+//! The traps of an engine: which traps of ours exist, and which probes they belong to.
 //!
-//! In: for the writer, an address with what was displaced there and whose it is; for the handler, the address of a trap. Out: an [`Answer`], with
-//! consumers called. Invariants: RUN-1 to RUN-3; TRAP-3 a hit is ours only if this table has the address *and* the region there is still of the
-//! file and offset that was patched: a mapping or unmapping that nobody told us of makes no wrong hit.
+//! In: for the writer, an address with the instruction displaced there and the probes; for the handler, the
+//! address of a trap. Out: an [`Answer`], with consumers called. Invariants: RUN-1 to RUN-3. TRAP-3 a hit is
+//! ours only if this table has the address *and* the region there is still of the file and offset that was
+//! patched. So a mapping or unmapping that was not reported to us causes no wrong hit.
 //! Does not: write traps, or know how long code lives (`patch`).
 //!
 //! # A trap
 //!
 //! | step | what |
 //! |---|---|
-//! | S1 | the table: none, so nobody's |
-//! | S2 | the thread's line, enter (`epoch`); without a line: missed, the instruction is done |
+//! | S1 | the table: if it has no entry, the trap is not ours |
+//! | S2 | the thread's line, enter (`epoch`); without a line: missed, the instruction is carried out |
 //! | S3 | the region at the address, validated by its own sequence: changing, so again |
-//! | S4 | of another file or offset: nobody's |
-//! | S5 | consumers of the probes that the entry names (`dispatch`): nobody, once their lists are empty |
+//! | S4 | of another file or offset: not ours |
+//! | S5 | call the consumers of the probes that the entry names (`dispatch`); none, once their lists are empty |
 //! | S6 | leave |
-//! | S7 | unless a consumer moved the instruction pointer: what nearly every function begins with or ends in is done in the registers themselves ([`Quick`]), as was decided when the entry was made. What is another instruction, or faults, is the handler's to do |
+//! | S7 | unless a consumer moved the instruction pointer: if the instruction is one that nearly every function begins with or ends in, carry it out in the registers themselves ([`Quick`]). That was decided when the entry was made. Other instructions, and those that fault, are left to the handler |
 //!
-//! An entry names its probes, and the region where its site was when it was put there, as one word: slot and generation (`Regions::mark`, `Marks`). If the slot
-//! has that generation still and is alive, nothing about the region has changed, so S3 and S4 are one load. Otherwise the whole way is gone, from the
-//! address by granule and page, until the writer has looked again ([`Sites::refresh`]).
+//! An entry names its probes. It also names the region where its site was when it was added, as one word:
+//! mapping entry and generation (`Regions::mark`, `Marks`). If the mapping entry still has that generation
+//! and is alive, nothing about the region has changed, so S3 and S4 are one load. Otherwise the full lookup
+//! is made, from the address by granule and page, until the writer has looked again ([`Sites::refresh`]).
 //!
 //! # The table
 //!
-//! What is in it stays: a thread that finds no line has nothing that would keep it. An entry that is taken out is used again for the same
-//! instruction at the same address.
+//! Entries are never freed, since a thread without a line has nothing that would keep them. An entry that is
+//! removed is used again for the same instruction at the same address.
 //!
-//! - *taken out between S1 and S6*: the entry holds; the copy it leads to is kept as code is.
-//! - *the region changes between the load of `region` and that of the slot's sequence*: another generation, or dead: the whole way.
-//! - *`region` is stored anew meanwhile*: both words were true of the same site when they were stored; each is compared with its own slot's sequence.
+//! - *removed between S1 and S6*: the entry stays valid; the copy that it leads to is kept as code is.
+//! - *the region changes between the load of `region` and that of the mapping entry's sequence*: another
+//!   generation, or dead, so the full lookup is made.
+//! - *`region` is stored again meanwhile*: both words were true of the same site when they were stored, and
+//!   each is compared with its own mapping entry's sequence.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -47,7 +51,7 @@ use crate::probe::Probe;
 use crate::regions::{Map, Marks, Regions, Retry};
 use crate::registry::Site;
 
-/// What a trap is for.
+/// The kind of place that a trap is at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// The probe's own site.
@@ -56,12 +60,12 @@ pub enum Role {
     Exit,
 }
 
-/// Who is called at a trap.
+/// A probe whose consumers are called at a trap.
 #[derive(Clone, Copy, Debug)]
 pub struct Called {
-    /// Whose consumers. It outlives every trap that names it.
+    /// The probe. It outlives every trap that names it.
     pub probe: &'static Probe,
-    /// What for.
+    /// Entry or exit.
     pub role: Role,
 }
 
@@ -71,26 +75,27 @@ impl PartialEq for Called {
     }
 }
 
-/// What stands under a trap.
+/// What is known of one trap.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Placed {
-    /// How the displaced instruction is done.
+    /// How the displaced instruction is carried out.
     pub step: Step,
-    /// Where it is, by file and offset.
+    /// Its place, by file and offset.
     pub site: Site,
-    /// Who is called, in this order, until one moves the instruction pointer.
+    /// The probes, in the order in which their consumers are called, until one moves the instruction pointer.
     pub called: Box<[Called]>,
 }
 
-/// What the table leads to. What a look needs lies on the first cache line.
+/// An entry of the table. The fields that a lookup needs lie in the first cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Entry {
-    /// Where the site was last known to be (`Regions::mark`), or 0.
+    /// The region where the site was last known to be (`Regions::mark`), or 0.
     region: AtomicU64,
-    /// Who is called first.
+    /// The probe that is called first.
     first: Option<&'static Probe>,
-    /// S7: what is done there, most often first.
+    /// S7: whether the instruction is a push (`push`), and whether it is done by [`Quick`]. The most frequent
+    /// case comes first.
     pushes: bool,
     quick: Option<Quick>,
     placed: Placed,
@@ -103,28 +108,28 @@ const _: () = assert!(size_of::<Entry>() == 64);
 pub struct Sites {
     engine: &'static Engine,
     regions: &'static Regions,
-    /// Theirs: one load less at each hit.
+    /// The regions' marks, kept here to save one load at each hit.
     marks: Marks,
     table: Places,
     windows: Windows,
 }
 
-/// Marks what was taken out, in the address of an entry.
+/// Bit in the word of a removed entry: the entry's address with this bit is in the table.
 const TAKEN_OUT: u64 = 1;
 
 impl Sites {
-    /// None yet, with room for some.
+    /// No traps yet, with room for so many.
     #[must_use]
     pub fn new(engine: &'static Engine, regions: &'static Regions, room: usize) -> Self {
         let (marks, table) = (regions.marks(), Places::new(room));
         Self { engine, regions, marks, table, windows: Windows::default() }
     }
-    /// Patched windows of several instructions, whose places inside trap as well.
+    /// Patched windows of several instructions, whose interior boundaries trap as well.
     #[must_use]
     pub const fn windows(&self) -> &Windows {
         &self.windows
     }
-    /// Tells of a trap that is about to be written at `addr`. For the writer; `map` is that of the regions.
+    /// Adds a trap that is about to be written at `addr`. For the writer; `map` is that of the regions.
     pub fn put(&self, addr: u64, placed: Placed, map: &Map) {
         let region = self.mark(addr, placed.site, map);
         let entry = match self.last(addr).filter(|before| before.placed == placed) {
@@ -141,14 +146,15 @@ impl Sites {
         self.table.set(addr, entry as u64);
         self.windows.forget(addr);
     }
-    /// The trap at `addr` was taken out: its byte is the original's again. For the writer.
+    /// Removes the trap at `addr`, where the original byte is back. For the writer.
     pub fn take_out(&self, addr: u64) {
         let entry = self.table.get(addr);
         if entry != 0 {
             self.table.set(addr, entry | TAKEN_OUT);
         }
     }
-    /// Finds anew where sites are whose regions have changed. For the writer, after changes; a hit until then takes the longer way.
+    /// Looks up again the sites whose regions have changed. For the writer, after changes; until then their
+    /// hits take the full lookup.
     pub fn refresh(&self, map: &Map) {
         self.table.each(|addr, _| {
             if let Some(entry) = self.last(addr).filter(|entry| !self.marks.has(entry.region.load(Relaxed))) {
@@ -160,7 +166,7 @@ impl Sites {
         let found = map.find(RemoteAddr(addr)).filter(|found| found.place() == Some(site));
         found.map_or(0, |found| self.regions.mark(&found))
     }
-    /// What is, or was last, at an address.
+    /// The entry that is, or was last, at an address.
     fn last(&self, addr: u64) -> Option<&'static Entry> {
         entry(self.table.get(addr) & !TAKEN_OUT)
     }
@@ -170,7 +176,7 @@ impl Sites {
         let word = self.table.get(addr);
         if word & TAKEN_OUT == 0 { entry(word) } else { None }
     }
-    /// S3 and S4. The entry's own region first: one word says whether it is still that.
+    /// S3 and S4. First the entry's own region: one word says whether it is unchanged.
     #[inline]
     fn is_here(&self, inside: &Inside<'_>, addr: u64, entry: &Entry) -> Result<bool, Retry> {
         if self.marks.has(entry.region.load(Relaxed)) {
@@ -178,14 +184,14 @@ impl Sites {
         }
         self.is_here_now(inside, addr, entry)
     }
-    /// The whole way. Apart, so that the usual one keeps what it has in registers.
+    /// The full lookup. Separate, so that the fast path keeps its values in registers.
     #[cold]
     #[inline(never)]
     fn is_here_now(&self, inside: &Inside<'_>, addr: u64, entry: &Entry) -> Result<bool, Retry> {
         let found = self.regions.find(inside, RemoteAddr(addr))?;
         Ok(found.and_then(|found| found.place()) == Some(entry.placed.site))
     }
-    /// Who is called first for a trap at `addr`: the look of a hit, by itself.
+    /// The probe that is called first for a trap at `addr`: the lookup of a hit, without the hit.
     ///
     /// # Errors
     /// The region there was changing.
@@ -199,26 +205,26 @@ impl Sites {
 
 #[inline]
 fn entry(word: u64) -> Option<&'static Entry> {
-    // SAFETY: null, or leaked by `put`. The table's acquire makes what it holds visible.
+    // SAFETY: null, or leaked by `put`. The table's acquire makes its content visible.
     unsafe { (word as *const Entry).as_ref() }
 }
 
-/// A thread without a line.
+/// Counts the hit as missed, for a thread without a line.
 fn unplaced(called: &[Called]) {
     for called in called.iter().filter(|called| called.role == Role::Entry) {
         called.probe.engine().counts().unplaced(called.probe.number());
     }
 }
 
-/// S5. Where the thread goes on.
+/// S5. Returns where the thread goes on.
 ///
 /// # Safety
-/// `regs` is the state of the calling thread at the site of these probes, and the caller's alone.
+/// `regs` is the state of the calling thread at the site of these probes, and only the caller uses it.
 #[inline]
 unsafe fn call_inside(inside: &Inside<'_>, row: usize, all: &[Called], regs: &mut Regs) -> GoOn {
     let sp = regs.sp();
     for called in all {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         let goes = unsafe {
             match called.role {
                 Role::Entry => dispatch::entered(inside, row, called.probe, regs),
@@ -232,10 +238,11 @@ unsafe fn call_inside(inside: &Inside<'_>, row: usize, all: &[Called], regs: &mu
     if regs.sp() == sp { GoOn::Original } else { GoOn::OtherStack }
 }
 
-/// S2, S5 and S6 where a jump led here: what was mapped at the site when it was patched is so still, or nobody could have come.
+/// S2, S5 and S6 for a hit by a jump. The mapping at the site is the one that was patched, or the thread
+/// could not have come here.
 ///
 /// # Safety
-/// As [`call_inside`]; all probes are of one engine, and there for good.
+/// As for [`call_inside`]. All probes are of one engine, and never freed.
 #[cfg(target_arch = "aarch64")]
 pub(crate) unsafe fn call(all: &[Called], regs: &mut Regs) -> GoOn {
     let Some(first) = all.first() else { return GoOn::Original };
@@ -244,7 +251,7 @@ pub(crate) unsafe fn call(all: &[Called], regs: &mut Regs) -> GoOn {
         return GoOn::Original;
     };
     let seal = Seal::new();
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     unsafe { call_inside(&line.enter_from(&seal, regs.sp()), row, all, regs) }
 }
 
@@ -263,10 +270,11 @@ impl Traps for Sites {
             Ok(false) => return Answer::Nobody,
             Err(Retry) => return Answer::Again,
         }
-        // SAFETY: probes of the table are for good; `regs` is the caller's own.
+        // SAFETY: probes of the table are never freed; only the caller uses `regs`.
         let goes = unsafe { call_inside(&inside, row, &placed.called, regs) };
         drop(inside);
-        // SAFETY: these are the registers of a thread that trapped at that instruction, in the signal's frame.
+        // SAFETY: these are the registers, in the signal's frame, of a thread that trapped at that
+        // instruction.
         if entry.pushes && unsafe { push(regs, addr) } {
             return Answer::Done;
         }

@@ -1,24 +1,30 @@
-//! Patched windows, as handlers see them: where a thread goes on that stands inside one, and what a thread in displaced code would be at.
+//! Patched windows, as handlers see them: where a thread inside a window goes on, and which original address
+//! belongs to displaced code.
 //!
-//! In: for the writer (`patch`), guards and the code of each batch; for handlers, an address. Out: another address. Invariants: WIN-1 a guard leads to
-//! what is patched there now, or was last; WIN-2 what is told of code holds for as long as it is mapped, which is for good.
+//! In: for the writer (`patch`), guards and the code of each batch; for handlers, an address. Out: another
+//! address. Invariants: WIN-1 a guard leads to the copy of the present patch there, or of the last one. WIN-2
+//! what is recorded about code is true for as long as the code is mapped, which is for good.
 //! Does not: write code, or know what a patch is for.
 //!
 //! | writer | handler |
 //! |---|---|
-//! | W1 code is written, and told of with its guards ([`Windows::add`]) | H1 a byte inside a window traps, or code faults |
-//! | W2 the bytes that trap are written | H2 look |
+//! | W1 code is written, and reported here with its guards ([`Windows::add`]) | H1 a byte inside a window traps, or code faults |
+//! | W2 the bytes that trap are written | H2 look up |
 //!
-//! H1 is behind W2 of that byte. If another batch leads the same address elsewhere between H1 and H2, the thread goes on in the newer copy of the same
-//! instructions. Guards are never taken down: a thread may come back to a window from a signal's frame long after.
+//! H1 is after W2 of that byte. If another batch leads the same address elsewhere between H1 and H2, the
+//! thread goes on in the newer copy of the same instructions. Guards are never removed: a thread may come
+//! back to a window from a signal's frame long after.
 //!
-//! An address may turn from a place inside a window into a site and back while its byte traps all the time. Whoever turns it tells of
-//! the new before forgetting the old, so one of both is there at any moment; but one who looks for a guard, then for a site, may miss each. So turns are
-//! counted (`Windows::turns`), behind each guard that is led: a look that found nothing is believed if none came meanwhile.
+//! An address may turn from an interior boundary into a site and back while its byte traps all the time. The
+//! writer reports the new state before it removes the old one, so at least one of them is there at any
+//! moment. But code that looks for a guard, then for a site, may miss each. So such turns are counted
+//! (`Windows::turns`), after each change of a guard: a lookup that found nothing counts only if no turn came
+//! meanwhile.
 //!
-//! A batch's guards are a sorted list, as they come; what changes later, and batches of a few, are in a table in front of all lists. Batches in one
-//! stretch of code are joined as they become as large as those before, so that many small ones make a list of few; the smaller stay
-//! for those who are just looking at them.
+//! A batch's guards are a sorted list, as they come. Guards that change later, and those of batches with few,
+//! are in a table that is searched before all lists. Batches in one stretch of code are merged when a new one
+//! is at least as large as those before it, so that many small batches end up in few lists. The smaller lists
+//! stay for threads that are just reading them.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -28,16 +34,16 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Rela
 
 use super::places::Places;
 
-/// Guards that go into the table one by one.
+/// Maximum number of a batch's guards that go into the table one by one.
 const FEW: usize = 64;
-/// In the table: no guard, whatever lists say.
+/// Value in the table: no guard here, whatever the lists contain.
 const NONE: u64 = 1;
 
-/// Generated code: where it lies, and which of it are copies of the program's.
+/// Generated code: its addresses, and which parts of it are copies of the program's code.
 #[derive(Debug)]
 pub struct Code {
     region: Range<u64>,
-    /// (from this address on, what a thread there would be at without us; 0 for what is no copy), sorted.
+    /// (first address, where a thread from there on would be without us; 0 for what is no copy), sorted.
     originals: Box<[(u64, u64)]>,
     /// (address inside a window, where its thread goes on), sorted.
     guards: Box<[(u64, u64)]>,
@@ -49,7 +55,8 @@ impl Code {
         let found = self.guards.binary_search_by_key(&addr, |guard| guard.0).ok()?;
         self.guards.get(found).map(|guard| guard.1)
     }
-    /// Whether a batch without guards in the same stretch goes in with it: one that is no smaller.
+    /// Whether a batch without guards in the same stretch of code is merged with this one: it is, if the new
+    /// batch is no smaller.
     fn takes(&self, region: &Range<u64>, originals: &[(u64, u64)], guards: &[(u64, u64)]) -> bool {
         self.region == *region
             && self.guards.is_empty()
@@ -63,14 +70,14 @@ impl Code {
     }
 }
 
-/// What a batch brings.
+/// What a batch adds.
 #[derive(Debug, Default)]
 pub struct Brought {
-    /// Where its code lies.
+    /// Addresses of its code.
     pub region: Range<u64>,
-    /// From which address on a thread there would be at which one without us (0: not known), sorted.
+    /// (first address, where a thread from there on would be without us; 0 if not known), sorted.
     pub originals: Vec<(u64, u64)>,
-    /// From which address inside a window a thread goes on where, sorted.
+    /// (address inside a window, where its thread goes on), sorted.
     pub guards: Vec<(u64, u64)>,
 }
 
@@ -112,7 +119,7 @@ impl Windows {
         self.code.store(Box::into_raw(Box::new(code)), Release);
         self.turn();
     }
-    /// Who traps at `addr` goes on at `resume`. For the writer.
+    /// A thread that traps at `addr` goes on at `resume` from now on. For the writer.
     pub fn lead(&self, addr: u64, resume: u64) {
         self.changed.set(addr, resume);
         self.turn();
@@ -120,11 +127,11 @@ impl Windows {
     fn turn(&self) {
         self.turns.store(self.turns.load(Relaxed) + 1, Release);
     }
-    /// How often guards were led.
+    /// Number of changes of guards.
     pub(super) fn turns(&self) -> u64 {
         self.turns.load(Acquire)
     }
-    /// `addr` is no place inside a window any more: it has a trap of its own. For the writer.
+    /// `addr` is no interior boundary any more: it has a trap of its own. For the writer.
     pub fn forget(&self, addr: u64) {
         if self.guard(addr).is_some() {
             self.changed.set(addr, NONE);
@@ -148,11 +155,11 @@ impl Windows {
     fn at(&self, pc: u64) -> impl Iterator<Item = &'static Code> + use<> {
         self.code().filter(move |code| code.region.contains(&pc))
     }
-    /// Whether there is code of ours at `pc`.
+    /// Whether our code is at `pc`.
     pub(super) fn has(&self, pc: u64) -> bool {
         self.at(pc).next().is_some()
     }
-    /// What a thread at `pc` would be at without us, if that is in a copy.
+    /// Where a thread at `pc` would be without us, if `pc` is in a copy.
     pub(super) fn original(&self, pc: u64) -> Option<u64> {
         self.at(pc).find_map(|code| code.original(pc))
     }
@@ -171,7 +178,7 @@ mod tests {
     fn addresses_in_copies_stand_for_originals() {
         let windows = Windows::default();
         windows.add(brought(&[(0x1010, 0x500), (0x1014, 0x504), (0x1018, 0x508), (0x101d, 0)], Vec::new()));
-        // A later batch in the same stretch.
+        // A later batch in the same stretch of code.
         windows.add(brought(&[(0x1100, 0x700), (0x1105, 0)], Vec::new()));
         let at = |pc| windows.original(pc);
         let known = [0x1010, 0x1013, 0x1014, 0x101c, 0x1104].map(at);

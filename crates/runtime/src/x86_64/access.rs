@@ -1,9 +1,12 @@
-//! Memory of the program, as a simulated instruction touches it: a fault comes back as a value.
+//! Accesses of a simulated instruction to the program's memory: a fault is returned as a value.
 //!
-//! In: an address. Out: the value, or the signal that the kernel raised. Each access is one instruction of a few that stand together;
-//! the handler of faults sees that the fault is there ([`recover`]), keeps the signal's words where the access asked for them, and
-//! goes on behind it. Nothing is looked up and nothing is marked beforehand, so an access costs what it costs.
-//! Does not: know whose memory it is. Where the handler of faults is not installed, a fault is the program's, at our address.
+//! In: an address. Out: the value, or the signal that the kernel raised. Each access is one of a few
+//! instructions that are next to each other. The handler of faults sees that the fault is there
+//! ([`recover`]), copies siginfo and error code to where the access's argument points, and goes on behind the
+//! access. No table is searched and nothing is marked beforehand, so an access that does not fault costs no
+//! more than itself.
+//! Does not: know whose memory it is. If the handler of faults is not installed, the program gets the fault,
+//! at our address.
 
 use core::arch::{asm, global_asm};
 use core::mem::MaybeUninit;
@@ -15,7 +18,8 @@ use super::context::{Context, Info, State};
 use crate::native::Regs;
 use crate::trap::Step;
 
-// In: rdi the address, rsi a `Faulted` to fill, rdx the value to store. Out: rax the value that was loaded, rdx 1 if it faulted.
+// In: rdi = the address, rsi = a `Faulted` to fill, rdx = the value to store. Out: rax = the value that was
+// loaded, rdx = 1 if the access faulted.
 global_asm!(
     ".pushsection .text.trapline_access, \"ax\", @progbits",
     ".macro trapline_access name, insn:vararg",
@@ -69,7 +73,7 @@ unsafe extern "C" {
     fn trapline_runtime_store8(addr: u64, faulted: *mut Faulted, value: u64) -> Done;
 }
 
-/// What the kernel said about an access that faulted.
+/// What the kernel reported about an access that faulted.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faulted {
@@ -88,10 +92,11 @@ impl Faulted {
     }
 }
 
-/// If the signal is about an access of ours: keeps its words, sends the thread on behind the access, and says so.
+/// If the signal is about one of our accesses: stores what the kernel reported, makes the thread go on behind
+/// the access, and returns true.
 ///
 /// # Safety
-/// Called by a handler of a forced signal with what the kernel gave it.
+/// Called by a handler of a forced signal with the kernel's own structures.
 pub(crate) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
     let begin = trapline_runtime_access_begin as *const () as u64;
     let failed = trapline_runtime_access_failed as *const () as u64;
@@ -99,7 +104,8 @@ pub(crate) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
         return false;
     }
     let record = context.rsi() as *mut Faulted;
-    // SAFETY: only `Own` calls those accesses, with rsi at a record on its own stack, and nothing between changes rsi.
+    // SAFETY: only `Own` calls these accesses, with rsi at a record on its own stack, and nothing between
+    // changes rsi.
     unsafe {
         copy_words(ptr::from_ref(info).cast(), (&raw mut (*record).info).cast(), size_of::<Info>() / 8);
         (&raw mut (*record).error).write(context.error);
@@ -110,47 +116,48 @@ pub(crate) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
     true
 }
 
-/// Copies without a C library: a probe may be on its `memcpy`.
+/// Copies without the C library, since a probe may be on its `memcpy`.
 ///
 /// # Safety
-/// `from` has `words` words to read, `to` to write; they do not overlap.
+/// `from` has `words` words to read, and `to` has as many to write; they do not overlap.
 unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
-    // SAFETY: the caller's; the direction flag is clear, as the ABI demands.
+    // SAFETY: the caller promises it; the direction flag is clear, as the ABI requires.
     unsafe {
         asm!("rep movsq", inout("rcx") words => _, inout("rsi") from => _, inout("rdi") to => _,
             options(nostack, preserves_flags));
     }
 }
 
-/// What would be done where the hit is. Here registers are not yet the frame's there, and nothing is.
+/// Simulation that is done at the hit itself. On x86-64 there is none, because at that point the registers
+/// are not the frame's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quick {}
 
 impl Quick {
-    /// None.
+    /// Always `None`.
     pub(crate) const fn of(_: &Step, _: u64) -> Option<Self> {
         None
     }
-    /// Nothing.
+    /// Never called, since there are no values of this type.
     pub(crate) const fn done(self, _: &mut Regs) {
         match self {}
     }
 }
 
-/// Never.
+/// Always false.
 pub(crate) const fn is_push(_: &Step) -> bool {
     false
 }
 
-/// Nothing.
+/// Does nothing; false.
 ///
 /// # Safety
-/// None is needed.
+/// None is required.
 pub(crate) const unsafe fn push(_: &mut Regs, _: u64) -> bool {
     false
 }
 
-/// Does what `op` does, unless it faults: then false, and nothing is done.
+/// Carries out `op`, unless an access faults: then returns false, and nothing has changed.
 #[inline(always)]
 pub(crate) fn quick(op: &Op, state: &mut State<'_>) -> bool {
     let done = simulated(op, state, &mut MaybeUninit::uninit()).is_none();
@@ -160,8 +167,8 @@ pub(crate) fn quick(op: &Op, state: &mut State<'_>) -> bool {
     done
 }
 
-/// Does what `op` does, in this process' memory. If that faults: what the kernel said; registers are as before. The frame of the signal
-/// lies below the red zone, and no push reaches it.
+/// Carries out `op`, in this process' memory. If an access faults, returns what the kernel reported, and
+/// registers are as before. The signal frame is below the red zone, and no push reaches it.
 #[inline(always)]
 pub(crate) fn simulated<'a>(
     op: &Op,
@@ -175,7 +182,7 @@ pub(crate) fn simulated<'a>(
     }
 }
 
-/// This process' memory, through accesses that may fault.
+/// This process' memory, accessed by instructions that may fault.
 #[derive(Debug)]
 pub(super) struct Own<'a> {
     record: &'a mut MaybeUninit<Faulted>,
@@ -183,13 +190,13 @@ pub(super) struct Own<'a> {
 }
 
 impl<'a> Own<'a> {
-    /// Faults are described in `record`.
+    /// Faults are stored in `record`.
     pub(super) const fn new(record: &'a mut MaybeUninit<Faulted>) -> Self {
         Self { record, has_faulted: false }
     }
-    /// The last access, if it faulted.
+    /// What was reported about the last access, if it faulted.
     pub(super) fn faulted(self) -> Option<&'a mut Faulted> {
-        // SAFETY: `has_faulted` is set once `recover` has written the record.
+        // SAFETY: `has_faulted` is set after `recover` has written the record.
         self.has_faulted.then(|| unsafe { self.record.assume_init_mut() })
     }
     fn finish(&mut self, addr: u64, done: &Done) -> Result<u64, u64> {
@@ -201,8 +208,8 @@ impl<'a> Own<'a> {
 impl Memory for Own<'_> {
     fn load(&mut self, addr: u64, size: Size) -> Result<u64, u64> {
         let record = self.record.as_mut_ptr();
-        // SAFETY: any address may be asked for: a fault comes back. Reading has no other effect (the program's own instruction
-        // would have read the same).
+        // SAFETY: any address may be read: a fault is returned. Reading has no other effect (the program's
+        // own instruction would have read the same).
         let done = unsafe {
             match size {
                 Size::Byte => trapline_runtime_load1(addr, record),
@@ -215,8 +222,8 @@ impl Memory for Own<'_> {
     }
     fn store(&mut self, addr: u64, size: Size, value: u64) -> Result<(), u64> {
         let record = self.record.as_mut_ptr();
-        // SAFETY: as above; the program's own instruction would have stored the same there. Our own frames lie below its red zone
-        // or on another stack.
+        // SAFETY: as above; the program's own instruction would have stored the same there. Our own frames
+        // are below its red zone or on another stack.
         let done = unsafe {
             match size {
                 Size::Byte => trapline_runtime_store1(addr, record, value),

@@ -1,6 +1,7 @@
-//! An int3, as a signal shows it.
+//! Recognizes an int3, in a signal and in memory.
 //!
-//! In: a signal; an address. Out: whether an int3 was executed, and where; what stands there now. Does not: know whose it is.
+//! In: a signal; an address. Out: whether an int3 was executed, and where; what is at the address now.
+//! Does not: know whether it is ours.
 
 use core::mem::MaybeUninit;
 
@@ -15,18 +16,19 @@ const INT3: u64 = 0xCC;
 /// The second byte of `int 3` in two bytes.
 const THREE: u64 = 3;
 
-/// A patched window may hold several instructions, and threads may stand inside it.
+/// A patched window may contain several instructions, so threads may be inside it.
 pub(crate) const GUARDS: bool = true;
 
-/// The address of the int3 that was executed, if that is what the signal is about: the byte before the instruction pointer.
-/// The signal's code tells, the exception's number does not: in a process that has or had kernel uprobes, their handler sees each int3
-/// first, and signals what is not its own without noting a number.
+/// The address of the int3 that was executed, if the signal is about one: the byte before the instruction
+/// pointer. The signal's code decides this, not the exception's number. In a process that has or had kernel
+/// uprobes, their handler sees each int3 first, and raises the signal for others' without storing a number.
 #[inline]
 pub(crate) fn executed(info: &Info, context: &Context) -> Option<u64> {
     (info.code == SI_KERNEL).then(|| context.pc().wrapping_sub(1))
 }
 
-/// What stands there now. `CD 03`, the long form, ends in a byte that is no int3, and we do not write it.
+/// What is at that address now. `CD 03`, the long form, ends in a byte that is not int3, and we do not write
+/// it.
 pub(crate) fn stands(trap: u64) -> Stands {
     let byte = |addr: u64| Own::new(&mut MaybeUninit::uninit()).load(addr, Size::Byte).ok();
     match byte(trap) {

@@ -1,7 +1,9 @@
-//! What the kernel saves at a signal: its `ucontext`, `sigcontext` and `siginfo`, and the engine's [`Regs`] from and to them.
+//! What the kernel saves at a signal: its `ucontext`, `sigcontext` and `siginfo`, and the conversion from and
+//! to the engine's [`Regs`].
 //!
-//! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h, asm-generic/siginfo.h), not a C library's. What a handler leaves in a
-//! [`Context`] is what its thread goes on with, mask included. Vector state is behind a pointer and is never touched.
+//! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h, asm-generic/siginfo.h), not a C library's. The
+//! thread goes on with the [`Context`] that a handler leaves, including the mask. Vector state is behind a
+//! pointer and is never touched.
 
 use core::arch::asm;
 
@@ -19,7 +21,7 @@ pub struct Context {
     segments: [u16; 4],
     /// The processor's error code, if the signal comes from a fault.
     pub error: u64,
-    /// The number of the exception. Stale in a signal that was sent.
+    /// The number of the exception. Outdated in a signal that was sent.
     pub exception: u64,
     old_mask: u64,
     /// cr2.
@@ -40,7 +42,7 @@ impl Context {
         self.read(&mut regs);
         regs
     }
-    /// The same, into `regs`: word by word, so that no compiler makes a C library's call of it.
+    /// The same, into `regs`: word by word, so that no compiler turns it into a call of the C library.
     #[inline(always)]
     pub(crate) const fn read(&self, regs: &mut Regs) {
         let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags] =
@@ -49,7 +51,8 @@ impl Context {
         regs.rip = rip;
         regs.rflags = rflags;
     }
-    /// What the thread goes on with. Of the flags the kernel takes those that a program may change.
+    /// Sets the registers that the thread goes on with. The kernel takes only those flags that a program may
+    /// change.
     #[inline(always)]
     pub const fn set_regs(&mut self, regs: &Regs) {
         let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = regs.gpr;
@@ -62,18 +65,18 @@ impl Context {
     pub const fn pc(&self) -> u64 {
         self.general[RIP]
     }
-    /// Moves it.
+    /// Sets the instruction pointer.
     pub const fn set_pc(&mut self, to: u64) {
         self.general[RIP] = to;
     }
-    /// rsi alone.
+    /// rsi.
     #[must_use]
     pub(super) const fn rsi(&self) -> u64 {
         self.general[9]
     }
 }
 
-/// What a thread has chosen of rounding, exceptions and denormals: x87's control word and MXCSR.
+/// A thread's settings for rounding, exceptions and denormals: x87's control word and MXCSR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ControlWords {
     fcw: u16,
@@ -81,10 +84,10 @@ pub(crate) struct ControlWords {
 }
 
 impl ControlWords {
-    /// What the kernel starts handlers with, and the ABI starts programs with.
+    /// The values that the kernel starts handlers with, and the ABI starts programs with.
     const INITIAL: Self = Self { fcw: 0x37F, mxcsr: 0x1F80 };
 
-    /// Those that were interrupted, unless they are the initial ones.
+    /// The interrupted thread's values, unless they are the initial ones.
     ///
     /// # Safety
     /// The context is that of a signal that this thread handles, as the kernel made it.
@@ -94,27 +97,30 @@ impl ControlWords {
         if state.is_null() {
             return None;
         }
-        // SAFETY: the frame's FXSAVE image (SDM 1, 10.5.1): 512 bytes, aligned to 16 at least, with FCW first and MXCSR at 24.
+        // SAFETY: the frame's FXSAVE image (SDM 1, 10.5.1): 512 bytes, aligned to 16 at least, with FCW first
+        // and MXCSR at 24.
         let words =
             unsafe { Self { fcw: state.cast::<u16>().read(), mxcsr: state.add(24).cast::<u32>().read() } };
         (words != Self::INITIAL).then_some(words)
     }
-    /// Makes them this thread's, until its handler returns.
+    /// Sets them in this thread, until its handler returns.
     #[cold]
     pub(crate) fn load(self) {
-        // SAFETY: loads two control registers with what a program had in them, or starts with; this crate computes with no floats.
+        // SAFETY: loads two control registers with values that a program had in them, or starts with; this
+        // crate does no floating-point arithmetic.
         unsafe {
             asm!("fldcw [{}]", "ldmxcsr [{}]", in(reg) &raw const self.fcw, in(reg) &raw const self.mxcsr,
                 options(nostack, preserves_flags, readonly));
         }
     }
-    /// Back to what handlers start with.
+    /// Restores the values that handlers start with.
     pub(crate) fn reset() {
         Self::INITIAL.load();
     }
 }
 
-/// A thread's registers at a hit, which consumers see and change, and the frame that they are from. Here they are the frame's in another order.
+/// A thread's registers at a hit, which consumers see and change, and the signal frame that they come from.
+/// Here they are a copy of the frame's, in another order.
 #[derive(Debug)]
 pub(crate) struct State<'a> {
     context: &'a mut Context,
@@ -122,7 +128,7 @@ pub(crate) struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    /// As the frame has them, at the trap that was executed.
+    /// The frame's registers, with the instruction pointer at the trap that was executed.
     #[inline(always)]
     pub(crate) fn at(context: &'a mut Context, trap: u64) -> Self {
         let mut regs = Regs::default();
@@ -130,7 +136,7 @@ impl<'a> State<'a> {
         regs.set_ip(trap);
         Self { context, regs }
     }
-    /// Registers.
+    /// The registers.
     #[inline(always)]
     pub(crate) const fn regs(&mut self) -> &mut Regs {
         &mut self.regs
@@ -140,12 +146,12 @@ impl<'a> State<'a> {
     pub(crate) const fn context(&mut self) -> &mut Context {
         self.context
     }
-    /// The thread goes on with these registers.
+    /// Writes the registers back to the frame, so that the thread goes on with them.
     #[inline(always)]
     pub(crate) const fn keep(&mut self) {
         self.context.set_regs(&self.regs);
     }
-    /// They are the frame's again.
+    /// Reads the registers from the frame again.
     pub(crate) const fn read(&mut self) {
         self.context.read(&mut self.regs);
     }
@@ -158,19 +164,19 @@ pub struct Info {
     /// The signal.
     pub signal: i32,
     errno: i32,
-    /// Why: above 0 it comes from the kernel.
+    /// The signal's reason; above 0 it comes from the kernel.
     pub code: i32,
     padding: i32,
-    /// What it is about: an address in memory, or the instruction's.
+    /// The address that the signal is about: of memory, or of the instruction.
     pub addr: u64,
     rest: [u64; 13],
 }
 
-/// `si_code` of an int3 (and of other exceptions that say no more).
+/// `si_code` of an int3 (and of other exceptions without details).
 pub const SI_KERNEL: i32 = 0x80;
 
 impl Info {
-    /// Whether the kernel raised it for something that this thread did.
+    /// Whether the kernel raised the signal for something that this thread did.
     #[must_use]
     pub const fn is_forced(&self) -> bool {
         self.code > 0

@@ -1,7 +1,8 @@
-//! One displaced instruction in a slot of its own.
+//! The copy of one displaced instruction.
 //!
-//! In: an instruction, and the memory that its copy will lie in. Out: the slot's bytes. Invariant: COPY-1.
-//! Does not: claim slots, or write them.
+//! In: an instruction, and the address of the memory for its copy. Out: the bytes of that memory. Invariant:
+//! COPY-1.
+//! Does not: claim memory, or write it.
 
 use alloc::vec::Vec;
 
@@ -9,31 +10,32 @@ use trapline_insn::x86_64::{Flow, Options, RelocateError, decode_one, relocate_w
 
 use crate::trap::Copy;
 
-/// Bytes of a slot: an instruction, what a system call needs behind it, and the longest way back, with room to spare.
+/// Bytes for one copy: an instruction, what a system call needs behind it, and the longest way back, with
+/// room to spare.
 pub const SLOT: u64 = 64;
-/// What stands where no copy does.
+/// Byte in the unused rest: int3.
 const FILLER: u8 = 0xCC;
 
-/// Why there is no copy.
+/// Why an instruction has no copy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CopyError {
     /// It cannot be moved.
     #[error(transparent)]
     Relocate(#[from] RelocateError),
-    /// It is none that is run out of line.
+    /// It is not an instruction that is run out of line.
     #[error("{len} bytes in place of {bytes:02x?}: more than one instruction")]
     TooLong {
         /// The instruction.
         bytes: Vec<u8>,
-        /// Bytes of its copy.
+        /// Length of its copy in bytes.
         len: usize,
     },
 }
 
-/// The copy at `to` of the first instruction of `bytes`, which stands at `original`.
+/// The copy at `to` of the first instruction of `bytes`, whose original is at `original`.
 ///
 /// # Errors
-/// Why not.
+/// Why there is no copy.
 pub fn copy(bytes: &[u8], original: u64, to: u64, options: Options) -> Result<Copy, CopyError> {
     let insn = decode_one(bytes, original).unwrap_or_default();
     let own = bytes.get(..usize::from(insn.len)).unwrap_or_default();
@@ -41,7 +43,8 @@ pub fn copy(bytes: &[u8], original: u64, to: u64, options: Options) -> Result<Co
     let mut code = moved.bytes;
     let done = code.len();
     if insn.flow == Flow::Syscall {
-        // The kernel leaves the address behind the instruction in rcx: lea rcx, [rip + distance], or by 64 bits.
+        // The kernel leaves the address behind the instruction in rcx, so the copy sets it: lea rcx, [rip +
+        // distance], or a 64-bit immediate.
         let distance = moved.next.wrapping_sub(to.wrapping_add(code.len() as u64 + 7)).cast_signed();
         if let Ok(distance) = i32::try_from(distance) {
             code.extend([0x48, 0x8D, 0x0D]);
@@ -62,7 +65,7 @@ pub fn copy(bytes: &[u8], original: u64, to: u64, options: Options) -> Result<Co
     Ok(Copy { bytes: whole, len: insn.len, done: done as u8 })
 }
 
-/// `jmp next`, through memory behind it if that is too far.
+/// `jmp next`, through an address in memory behind the jump if the distance is too large.
 fn way_back(code: &mut Vec<u8>, to: u64, next: u64) {
     let end = to.wrapping_add(code.len() as u64 + 5);
     if let Ok(distance) = i32::try_from(next.wrapping_sub(end).cast_signed()) {

@@ -1,17 +1,22 @@
-//! A hit whose only consumer uses general registers alone, in code that does the same: what a compiler makes of
-//! [`dispatch::entry`](crate::dispatch::entry) may pass through vector registers, this does not.
+//! A hit whose only consumer uses general registers only, in code that does the same. Code that a compiler
+//! makes of [`dispatch::entry`](crate::dispatch::entry) may use vector registers; this code does not.
 //!
-//! In: as `dispatch::entry`, from generated code alone, which keeps everything in `Regs` and loads it again: rbx, rbp, rsp and r12 are kept
-//! here (rbx holds the address 8 below `Regs`; r12 the probe, which is kept only until a handler was called), all other registers are not, since a CPU stores one word a cycle and each that is pushed costs that. Out: a [`GoOn`], or [`WITH_STATE`]: nothing was done, and `dispatch::entry` is to be called
-//! with the extended state saved. That is asked for whenever there is more to do than the steps D1 to D4, D7 for one consumer with an entry
-//! handler and no filter: a thread without a line, a hit inside a hit, a list that is empty, longer, or changed since. The protocol is
-//! that of `dispatch` and `epoch`, step by step; entering and leaving without a call is a hit that looked and found nothing to do.
-//! Where returns are waited for, see [`returns`].
+//! In: as `dispatch::entry`, from generated code only, which saves everything in `Regs` and loads it again.
+//! This code preserves rbx, rbp, rsp and r12: rbx holds the address 8 below `Regs`; r12 holds the probe, and
+//! is preserved only until a handler was called. It does not preserve other registers, since a CPU stores one
+//! word a cycle and each push costs one. Out: a [`GoOn`], or [`WITH_STATE`]: nothing was done, and
+//! `dispatch::entry` must be called with the extended state saved. That is the answer whenever there is more
+//! to do than the steps D1 to D4, D7 for one consumer with an entry handler and no filter. Such cases are a
+//! thread without a line, a hit inside a hit, a list that is empty, longer, or changed since. The protocol is
+//! that of `dispatch` and `epoch`, step by step. Entering and leaving without a call is a hit that looked and
+//! found nothing to do. [`returns`] is for calls whose return is waited for.
 //!
-//! `.p2align 5,,N` stands before each jump, call and return of the usual way, N its length with the compare that it fuses with, or a little more: none crosses or ends
-//! at a 32-byte boundary, where Intel's cores before Ice Lake do not keep it decoded (Intel, "Mitigations for Jump Conditional Code Erratum", 2019). In a copy that stood alone that was 2.5 of 13 ns.
-//! In the texts that gates take in, order and longer forms (`{disp8}`, `{disp32}`) are such that none of these fills anything in.
-//! Does not: know any other case.
+//! `.p2align 5,,N` is before each jump, call and return of the fast path. N is its length with the compare
+//! that it fuses with, or a little more. So none crosses or ends at a 32-byte boundary; there Intel's cores
+//! before Ice Lake do not keep it decoded (Intel, "Mitigations for Jump Conditional Code Erratum", 2019). In
+//! a copy measured alone that was 2.5 of 13 ns. In the code that gates inline, order and longer forms
+//! (`{disp8}`, `{disp32}`) are chosen so that none of these inserts any padding.
+//! Does not: handle any other case.
 
 use core::arch::naked_asm;
 use core::mem::{offset_of, size_of};
@@ -25,41 +30,44 @@ use crate::epoch::{FRAME_ALIGN, Line, SPREAD, SPREAD_SHIFT, TURN_BITS};
 use crate::instances::Instance;
 use crate::probe::{Alone, Consumers, List, Probe};
 
-// Instructions stand on lines of their own making.
+// rustfmt would reflow these lines of instructions.
 pub mod here;
 #[rustfmt::skip]
 mod parts;
 pub mod returns;
 pub mod slots;
 
-/// To be called again, through `dispatch::entry`, with the extended state saved.
+/// Answer: nothing was done; call `dispatch::entry` with the extended state saved.
 pub const WITH_STATE: u64 = 3;
 
-/// From rbx up to `Regs`.
+/// Distance from rbx up to `Regs`, in bytes.
 const BELOW: usize = 8;
-/// On its stack: the seal, which the frame is named after; the hit; sp as it was; what else is kept of a call.
+/// Stack frame, from rsp up: at 0 the seal, whose address names the frame; at `HIT` the hit; at `SP` the
+/// earlier stack pointer; at `KEPT` what else is kept of a call.
 const HIT: usize = 16;
 const SP: usize = HIT + size_of::<Hit>();
 const KEPT: usize = SP + 8;
-/// With the return address, a multiple of 16.
+/// Length of the frame in bytes: with the return address, a multiple of 16.
 const ROOM: usize = 88;
-/// Of a line.
+/// Logarithm of a line's length.
 const LINE_SHIFT: u32 = size_of::<Line>().trailing_zeros();
-/// Where in `struct rseq` the CPU stands, and the sequence in progress.
+/// Offsets in `struct rseq` of the CPU and of the pointer to the sequence in progress.
 const AREA_CPU: usize = 4;
 const AREA_SEQUENCE: usize = 8;
-/// Objects stand on a shelf, and in a hint, as their number + 1.
+/// Length of an instance in bytes. Magazines and hints contain an instance's number + 1, so that times this
+/// length leads to the instance's end.
 const OBJECT: usize = size_of::<Instance>();
 const _: () = assert!(KEPT + 4 * 8 <= ROOM && size_of::<Line>() == 128 && GROUP_LEN.is_power_of_two());
 
-/// See the module.
+/// The hit described above.
 ///
 /// # Safety
-/// As [`dispatch::entry`](crate::dispatch::entry); not to be called as a C function: see the module.
+/// As for [`dispatch::entry`](crate::dispatch::entry). It must not be called as a C function: the module's
+/// documentation says why.
 #[unsafe(naked)]
 pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
     naked_asm!(
-        // D1: the thread's line, if it is where the search begins.
+        // D1: the thread's line, if it is at its first place.
         "mov rax, [rdi + {engine}]",
         "mov rcx, fs:0",
         "imul r13, rcx, {spread}",
@@ -82,7 +90,8 @@ pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
         "or rcx, r9",
         "mov [rsp], rcx",
         "mov [r13 + {active}], rcx",
-        // D4: the list (H2), before D3, which the other way would count again.
+        // D4: the list (H2). It comes before D3, because otherwise `dispatch::entry` would count the hit
+        // again.
         "mov rcx, [r12 + {consumers}]",
         ".p2align 5,,9",
         "test rcx, rcx",
@@ -91,7 +100,7 @@ pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
         ".p2align 5,,9",
         "test r10, r10",
         "jz {session}",
-        // D3: the row's word of this probe.
+        // D3: the row's word for this probe.
         "mov r8, [rax + {row}]",
         "imul r8, r13",
         "add r8, [r12 + {words}]",
@@ -109,7 +118,7 @@ pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
         ".p2align 5,,9",
         "cmp eax, {remove}",
         "je 5f",
-        // D7: R5, the turn alone. One instruction of the line's only writer.
+        // D7: R5, which keeps the turn. One instruction, by the line's only writer.
         "2: and qword ptr [r13 + {active}], {turns} - 1",
         "xor eax, eax",
         ".p2align 5,,13",

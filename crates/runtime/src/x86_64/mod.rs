@@ -1,4 +1,5 @@
-//! x86-64: what a signal shows, what a trap is, the calls that signal handling needs, and hits without vector registers.
+//! x86-64: signal frames, trap instructions, the system calls that signal handling needs, and hits without
+//! vector registers.
 
 pub(crate) mod access;
 pub(crate) mod breakpoint;

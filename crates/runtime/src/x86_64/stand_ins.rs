@@ -1,33 +1,38 @@
-//! The program's handlers, called with a state that knows nothing of copies: for signals that others send, which may arrive while a thread is in
-//! displaced code.
+//! Signal wrappers: the program's handlers are called with a context without addresses of copies. They are
+//! for signals that are sent, which may arrive while a thread is in displaced code.
 //!
-//! In: the program's dispositions, as it sets them and as they are. Out: the same, with a *stand-in* for each handler's address: code of ours that calls it.
-//! Invariants: TRAP-1; TRAP-2; STD-1 a stand-in leads to one handler for good, so nothing else has to be kept: flags, mask and restorer stay where the kernel has them,
-//! and are the program's own. Does not: touch the signals that [`install`](fn@super::install) stands in front of, or SIGKILL and SIGSTOP, or the two that C
-//! libraries keep for themselves (32 and 33: a cancelled thread is unwound through their handler).
+//! In: the program's dispositions, as it sets them and as they are. Out: the same, with a *signal wrapper*
+//! (stand-in) in place of each handler's address: code of ours that calls the handler. Invariants: TRAP-1;
+//! TRAP-2; STD-1 a wrapper belongs to one handler for good. So nothing else has to be kept: flags, mask and
+//! restorer stay in the kernel, and are the program's own.
+//! Does not: touch the signals that [`install`](fn@super::install) handles, or SIGKILL and SIGSTOP, or the
+//! two that C libraries use themselves (32 and 33: a cancelled thread is unwound through their handler).
 //!
-//! A handler is shown the original's address in its context (what `Windows` knows of it), and if it leaves that, the thread goes on in the copy: no instruction is
-//! done twice, and no hit is counted twice. The frame that it runs on is the kernel's; ours lies between it and the restorer.
+//! A handler sees the original's address in its context (as `Windows` knows it). If it leaves that address
+//! there, the thread goes on in the copy, so no instruction is executed twice, and no hit is counted twice.
+//! The handler runs on the kernel's signal frame; our frame is between it and the restorer.
 //!
 //! # Interleavings
 //!
 //! | thread A | thread B | |
 //! |---|---|---|
-//! | is in a stand-in | changes the disposition | A calls the handler that the kernel chose, as without us |
-//! | `put`: reads an action, sets it with a stand-in | sets another between the two | A gets B's from the exchange, and sets that with its stand-in |
+//! | is in a wrapper | changes the disposition | A calls the handler that the kernel chose, as without us |
+//! | `put`: reads an action, sets it with a wrapper | sets another between the two | A gets B's from the exchange, and sets that with its wrapper |
 //! | the same | a signal arrives whose action has SA_RESETHAND | the exchange gives the default, which is put back |
 //! | claims a place for a handler | the same handler | one of both compare-and-swaps wins; a second place for one handler would do no harm |
-//! | a child of `vfork` sets actions | its parent, asleep | the kernel keeps them apart, and places are only ever added |
+//! | a child of `vfork` sets actions | its parent, asleep | the kernel keeps them separate, and places are only ever added |
 //!
-//! # What is not shown
+//! # What is not hidden
 //!
-//! - A handler that was set by a raw system call is seen by the next [`put_all`]; until then it is alone, and so is the 257th.
-//! - A handler that moves the instruction pointer and has somebody come back to the shown address later (goroutines are preempted so) comes to the
-//!   probed instruction: it is hit once more. The kernel, which holds signals back until its copy has run, shows the next instruction there.
-//! - Of an instruction that is several in the copy (a relative call is), the address is shown from the first of them to the last, and the stack
-//!   pointer as it is.
+//! - A handler that was set by a raw system call gets its wrapper at the next [`put_all`]; until then it has
+//!   none, and neither has the 257th.
+//! - A handler may move the instruction pointer, so that the thread returns to the shown address later
+//!   (goroutines are preempted so). Then it returns to the probed instruction, which is hit once more. The
+//!   kernel, which holds signals back until its copy has run, shows the next instruction there.
+//! - If one instruction is several in the copy (a relative call is), its address is shown from the first of
+//!   them to the last, and the stack pointer as it is.
 //! - In stubs, before the first displaced instruction, the address is the stub's.
-//! - Whoever reads registers from outside (ptrace, perf) reads the copy's address.
+//! - Tools that read registers from outside (ptrace, perf) read the copy's address.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
@@ -36,15 +41,15 @@ use super::context::{Context, Info};
 use super::sys::{self, Action};
 use crate::trap::install::{ALL, block};
 
-/// Handlers that can be told apart. The number stands in the assembly, too.
+/// Maximum number of handlers. The assembly contains the same number.
 const ROOM: usize = 256;
-/// Bytes of one stand-in.
+/// Length of one wrapper in bytes.
 const LEN: u64 = 16;
 
-/// Whom each stand-in calls; 0: nobody yet.
+/// The handler that each wrapper calls; 0: none yet.
 static HANDLERS: [AtomicU64; ROOM] = [const { AtomicU64::new(0) }; ROOM];
 
-// Each: endbr64; mov ecx, its number; jmp on_signal.
+// Each wrapper: endbr64; mov ecx, its number; jmp on_signal.
 global_asm!(
     ".pushsection .text.trapline_stand_ins, \"ax\", @progbits",
     ".hidden trapline_runtime_stand_ins",
@@ -75,16 +80,16 @@ fn first() -> u64 {
 }
 
 /// # Safety
-/// Called by the kernel, through stand-in `index`.
+/// Called by the kernel, through wrapper `index`.
 unsafe extern "C" fn on_signal(signal: i32, info: *mut Info, context: *mut Context, index: u32) {
     let Some(handler) = HANDLERS.get(index as usize).map(|handler| handler.load(Acquire)) else { return };
-    // SAFETY: the kernel's frame has both for every signal, whatever was asked for.
+    // SAFETY: the kernel's frame has both for every signal, with or without SA_SIGINFO.
     let (pc, original) = unsafe {
         let pc = (*context).pc();
         (pc, block().and_then(|block| block.original(pc)))
     };
     if let Some(original) = original {
-        // SAFETY: as above. SIGSYS names the place behind the call.
+        // SAFETY: as above. In SIGSYS, siginfo contains the address behind the call.
         unsafe {
             (*context).set_pc(original);
             if (*info).is_forced() && (*info).addr == pc {
@@ -92,7 +97,8 @@ unsafe extern "C" fn on_signal(signal: i32, info: *mut Info, context: *mut Conte
             }
         }
     }
-    // SAFETY: the program installed this address; a handler that did not ask for the other arguments gets them from the kernel, too.
+    // SAFETY: the program installed this address. A handler that did not request the other arguments gets
+    // them from the kernel, too.
     unsafe {
         let handler: extern "C" fn(i32, *mut Info, *mut Context) = core::mem::transmute(handler as *const ());
         handler(signal, info, context);
@@ -102,7 +108,7 @@ unsafe extern "C" fn on_signal(signal: i32, info: *mut Info, context: *mut Conte
     }
 }
 
-/// Signals whose handlers get stand-ins.
+/// Whether a signal's handlers get wrappers.
 fn is_sent(signal: i32) -> bool {
     const KILL: i32 = 9;
     const STOP: i32 = 19;
@@ -110,14 +116,14 @@ fn is_sent(signal: i32) -> bool {
     (1..=64).contains(&signal) && ![KILL, STOP, 32, 33].contains(&signal) && !is_ours
 }
 
-/// The handler that an address is the stand-in of.
+/// The handler that the wrapper at an address calls.
 fn behind(address: u64) -> Option<u64> {
     let into = address.wrapping_sub(first());
     let handler = HANDLERS.get((into / LEN) as usize)?.load(Acquire);
     (handler != 0 && into.is_multiple_of(LEN)).then_some(handler)
 }
 
-/// The stand-in of a handler. `None`: there is no room.
+/// Address of a handler's wrapper. `None`: all are used.
 fn stand_in(handler: u64) -> Option<u64> {
     let claimed = |place: &AtomicU64| match place.compare_exchange(0, handler, AcqRel, Acquire) {
         Ok(_) => true,
@@ -127,14 +133,14 @@ fn stand_in(handler: u64) -> Option<u64> {
     Some(first() + index as u64 * LEN)
 }
 
-/// An action with a stand-in for its handler.
+/// An action with a wrapper in place of its handler.
 fn shown(signal: i32, action: &Action) -> Action {
     let is_handler = action.handler > sys::IGNORE && behind(action.handler).is_none();
     let stand_in = if is_sent(signal) && is_handler { stand_in(action.handler) } else { None };
     Action { handler: stand_in.unwrap_or(action.handler), ..*action }
 }
 
-/// Puts stand-ins in the place of all handlers that there are.
+/// Installs wrappers for all handlers that exist.
 pub fn put_all() {
     (1..=64).filter(|signal| is_sent(*signal)).for_each(put);
 }
@@ -146,24 +152,24 @@ fn put(signal: i32) {
         return;
     }
     loop {
-        // SAFETY: the program's own action, or the same by way of a stand-in.
+        // SAFETY: the program's own action, or the same through a wrapper.
         let Ok(replaced) = (unsafe { sys::set_action(signal, &wanted) }) else { return };
         if replaced == there {
             return;
         }
-        // What another thread put there meanwhile is what counts.
+        // Another thread set this action meanwhile, so it is the one to be installed.
         there = wanted;
         wanted = shown(signal, &replaced);
     }
 }
 
-/// rt_sigaction as the program knows it: handlers go in and come out as its own.
+/// rt_sigaction as the program sees it: handlers go in and come out as its own.
 ///
 /// # Errors
-/// The kernel's, as an errno.
+/// The kernel's error number.
 ///
 /// # Safety
-/// As of the call itself: `new` leads to a handler for its signal. One that names no restorer gets ours.
+/// As for the system call: `new` leads to a handler for its signal. An action without a restorer gets ours.
 pub unsafe fn change(signal: i32, new: Option<&Action>) -> Result<Action, i32> {
     let old = match new {
         Some(new) => {
@@ -171,7 +177,7 @@ pub unsafe fn change(signal: i32, new: Option<&Action>) -> Result<Action, i32> {
             if new.flags & sys::RESTORER == 0 {
                 (new.flags, new.restorer) = (new.flags | sys::RESTORER, sys::restorer());
             }
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises it.
             unsafe { sys::set_action(signal, &new) }
         }
         None => sys::action(signal),

@@ -1,16 +1,17 @@
-//! What a signal's action needs on x86-64: where its handler returns to.
+//! What a signal's action needs on x86-64: the address that its handler returns to.
 //!
-//! In: nothing. Out: an address and a flag. Does not: install anything (`trap::signals`).
+//! In: nothing. Out: an address and a flag.
+//! Does not: install anything (`trap::signals`).
 
 use core::arch::global_asm;
 
 pub use crate::trap::signals::{Action, DEFAULT, IGNORE, flags};
 pub(crate) use crate::trap::signals::{How, action, mask, raise, set_action};
 
-/// `SA_RESTORER`: the action says where its handler returns to, which x86-64 demands.
+/// `SA_RESTORER`: the action contains the address that its handler returns to, which x86-64 requires.
 pub(crate) const RESTORER: u64 = 0x0400_0000;
 
-// The bytes are those of the usual C libraries: unwinders know a signal's frame by them.
+// The bytes are those of the usual C libraries: unwinders recognize a signal's frame by them.
 global_asm!(
     ".pushsection .text.trapline_restorer, \"ax\", @progbits",
     ".hidden trapline_runtime_restorer",
@@ -29,7 +30,7 @@ unsafe extern "C" {
     fn trapline_runtime_restorer();
 }
 
-/// Where our handlers return to: rt_sigreturn.
+/// The address that our handlers return to: rt_sigreturn.
 pub(crate) fn restorer() -> u64 {
     trapline_runtime_restorer as *const () as u64
 }

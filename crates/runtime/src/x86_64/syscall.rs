@@ -1,6 +1,8 @@
-//! A system call, made directly: no C library is asked, so errno stays as it is, and nobody who wraps calls is fooled.
+//! A system call, made directly, without the C library. So errno stays as it is, and code that wraps the C
+//! library's calls does not see it.
 //!
-//! In: a number of [`nr`] and arguments. Out: what the kernel says. Does not: know what a call does (`kernel`, `trap::signals`).
+//! In: a number of [`nr`] and arguments. Out: the kernel's result.
+//! Does not: know what a call does (`kernel`, `trap::signals`).
 
 use core::arch::asm;
 
@@ -17,13 +19,13 @@ pub(crate) mod nr {
     pub(crate) const MEMBARRIER: u64 = 324;
 }
 
-/// A system call. The result is as the kernel gives it: negative for errors.
+/// Makes a system call. The result is the kernel's: negative for errors.
 ///
 /// # Safety
-/// As the call itself asks.
+/// As the system call itself requires.
 pub(crate) unsafe fn call(number: u64, args: [u64; 6]) -> i64 {
     let result: i64;
-    // SAFETY: the caller answers for number and arguments; the kernel changes rax, rcx, r11 and nothing else.
+    // SAFETY: the caller guarantees number and arguments; the kernel changes rax, rcx, r11 and nothing else.
     unsafe {
         asm!("syscall", inlateout("rax") number as i64 => result, in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
             in("r10") args[3], in("r8") args[4], in("r9") args[5], out("rcx") _, out("r11") _, options(nostack));

@@ -1,4 +1,4 @@
-//! Calls in flight: how many there may be, and what becomes of those that never return.
+//! Calls in flight: how many there may be, and what happens to those that never return.
 
 use std::ffi::c_void;
 use std::sync::Barrier;
@@ -18,7 +18,7 @@ fn session(log: &'static Log, probe: &Probe) {
     add(probe, logging(log, 's', Kind::Session, Verdict::CONTINUE));
 }
 
-/// How many instances can be had now, by calls that then return.
+/// Number of instances that are free now, found by calls that then return.
 fn free(probe: &Probe, log: &Log) -> u64 {
     let before = probe.counts().hits;
     let sps: Vec<u64> = (0..200).map(|n| 0x10_0000 - n * 16).collect();
@@ -29,7 +29,7 @@ fn free(probe: &Probe, log: &Log) -> u64 {
     free
 }
 
-/// No shelves here, so exactly so many.
+/// There are no per-CPU magazines here, so there is exactly this number.
 #[test]
 fn an_empty_pool_is_missed_and_counted() {
     let (engine, log) = (engine(4), log());
@@ -44,7 +44,7 @@ fn an_empty_pool_is_missed_and_counted() {
     assert_eq!(free(probe, log), ACTIVE.into(), "all came back");
 }
 
-/// As in the kernel, which calls entry handlers of calls that it does not follow.
+/// As in the kernel, which calls entry handlers for calls that it does not follow.
 #[test]
 fn an_empty_pool_leaves_entry_handlers_alone() {
     let (engine, log) = (engine(4), log());
@@ -74,7 +74,7 @@ fn sizes_that_cannot_be_are_refused() {
     assert_eq!(probe.instances().bytes(), bytes);
 }
 
-/// What is in flight when a larger pool comes returns to the one that it is of.
+/// Calls that are in flight when a larger pool is added return to their own pool.
 #[test]
 fn a_larger_pool_forgets_no_call() {
     let (engine, log) = (engine(4), log());
@@ -88,13 +88,13 @@ fn a_larger_pool_forgets_no_call() {
     assert_eq!(free(probe, log), 100);
 }
 
-/// Calls whose stack pointers share a place among the hints find their own instances.
+/// Calls whose stack pointers share a hint find their own instances.
 #[test]
 fn hints_that_are_wrong_mislead_nobody() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 4);
     session(log, probe);
-    // More calls than there are hints (64), in the order of a queue.
+    // More calls than there are hints (64), ended in the order in which they began.
     let sps: Vec<u64> = (0..u64::from(ACTIVE)).map(|n| 0x90_0000 - n * 0x1000).collect();
     for _ in 0..3 {
         sps.iter().for_each(|&sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
@@ -105,7 +105,8 @@ fn hints_that_are_wrong_mislead_nobody() {
     }
 }
 
-/// A stack goes on wherever it is resumed: which thread the entry was in, and which hint it left, is nothing to the exit.
+/// A stack goes on wherever it is resumed: the exit depends neither on the thread of the entry nor on the
+/// hint left there.
 #[test]
 fn a_call_may_end_in_another_thread() {
     let (engine, log) = (engine(32), log());
@@ -113,7 +114,7 @@ fn a_call_may_end_in_another_thread() {
     [other, probe].into_iter().for_each(|probe| session(log, probe));
     for others in [0, 500] {
         let sps: Vec<u64> = (0..u64::from(ACTIVE)).map(|n| 0x9000 - n * 16).collect();
-        // The one that entered is there all the time: else this thread might have its thread pointer.
+        // The entering thread exists all the time; otherwise this thread might have its thread pointer.
         let gate = Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -135,7 +136,8 @@ fn a_call_may_end_in_another_thread() {
     }
 }
 
-/// Two sessions in one call: each finds what it left, whichever is older; one that came since finds nothing.
+/// Two sessions in one call: each finds its own cookie, whichever is older; one that was added since finds
+/// none.
 #[test]
 fn a_cookie_is_for_the_session_that_left_it() {
     let (engine, log) = (engine(4), log());
@@ -155,14 +157,14 @@ fn a_cookie_is_for_the_session_that_left_it() {
     assert_eq!(taken(log), [('b', "return", u64::from(b'b'))]);
 }
 
-/// A call that was left, and comes again while none is free and others have its hint.
+/// A call that was left comes again while no instance is free and other calls have its hint.
 #[test]
 fn what_has_the_same_key_is_had_again_without_a_hint() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 6);
     session(log, probe);
     (0..u64::from(ACTIVE)).for_each(|n| assert_eq!(enter(probe, &mut regs(0x9000 - n * 16)), 0));
-    // Each leaves word that nobody waits for it.
+    // Each leaves a hint that no consumer waits for it.
     (0..500).for_each(|n| assert_eq!(enter(probe, &mut regs(0x20_0000 + n * 16)), 0));
     let all = Tally { hits: ACTIVE.into(), empty: 500, ..Tally::default() };
     assert_eq!(probe.counts(), all);
@@ -170,7 +172,7 @@ fn what_has_the_same_key_is_had_again_without_a_hint() {
     assert_eq!(probe.counts(), Tally { hits: all.hits + 1, ..all });
 }
 
-/// A session that declines holds nothing while the function runs.
+/// The call of a session that declines holds nothing while the function runs.
 #[test]
 fn a_call_that_nobody_waits_for_holds_nothing() {
     let (engine, log) = (engine(4), log());
@@ -180,7 +182,7 @@ fn a_call_that_nobody_waits_for_holds_nothing() {
     assert_eq!(probe.counts().missed(), 0);
 }
 
-/// At a place on this thread's stack, for stack pointers that are real.
+/// Calls `f` deeper on this thread's stack, so that stack pointers are real.
 #[inline(never)]
 fn deeper(times: u32, f: &mut dyn FnMut(u64)) {
     let mark = std::hint::black_box(0_u64);
@@ -191,7 +193,7 @@ fn deeper(times: u32, f: &mut dyn FnMut(u64)) {
     std::hint::black_box(mark);
 }
 
-/// `longjmp` over probed frames: they lie below whoever comes next on that stack.
+/// `longjmp` over probed frames: they lie below the stack pointer of the next call on that stack.
 #[test]
 fn what_longjmp_left_is_had_again() {
     if cannot_read() {
@@ -200,25 +202,26 @@ fn what_longjmp_left_is_had_again() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 6);
     session(log, probe);
-    // As frames that are gone: deeper than here.
+    // These look like frames that are gone: they are deeper than this one.
     deeper(ACTIVE - 1, &mut |sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
     assert_eq!(probe.counts().hits, ACTIVE.into());
     let here = std::hint::black_box(0_u64);
     let sp = ((&raw const here) as u64 & !15) + 4096;
-    // Down from there, so that none of these is over.
+    // Going downwards, so that none of these is over.
     (0..100).rev().for_each(|n| assert_eq!(enter(probe, &mut regs(sp + n * 16)), 0));
     let tally = probe.counts();
     assert_eq!((tally.hits, tally.empty), (2 * u64::from(ACTIVE), 100 - u64::from(ACTIVE)), "each once");
 }
 
-/// Other stacks' frames may lie below, and go on.
+/// Frames of other stacks may lie below, and go on.
 #[test]
 fn frames_of_another_stack_are_left_alone() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 7);
     session(log, probe);
     const LEN: usize = 1 << 16;
-    // SAFETY: a new mapping, with a page in its middle that cannot be read, as between two stacks.
+    // SAFETY: a new mapping, with a page in its middle that cannot be read, like the guard between two
+    // stacks.
     let base = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let base = libc::mmap(std::ptr::null_mut(), LEN, 3, flags, -1, 0);
@@ -265,7 +268,7 @@ fn what_ended_threads_left_is_had_again() {
     assert_eq!((told, probe.counts().empty), (40, 0));
 }
 
-/// Threads that go on keep theirs, however often somebody asks.
+/// Running threads keep their instances, however often they are searched.
 #[test]
 fn running_threads_keep_theirs() {
     let (engine, log) = (engine(32), log());
@@ -292,7 +295,7 @@ fn running_threads_keep_theirs() {
     assert_eq!(told, ACTIVE as usize);
 }
 
-/// The child has one thread; what the others held there can never come back by itself.
+/// The child has one thread; instances that the other threads held there would never come back by themselves.
 #[test]
 fn a_forked_child_has_what_its_threads_held() {
     if cannot_read() {
@@ -314,7 +317,8 @@ fn a_forked_child_has_what_its_threads_held() {
         deeper(0, &mut |own| {
             assert_eq!(enter(probe, &mut regs(own)), 0);
             all.wait();
-            // SAFETY: the child calls nothing but `enter` and `leave`, which allocate and lock nothing but the log, which is free.
+            // SAFETY: the child calls only `enter` and `leave`, which allocate and lock nothing except the
+            // log, which is free.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let hits = probe.counts().hits;
@@ -326,7 +330,7 @@ fn a_forked_child_has_what_its_threads_held() {
                 // SAFETY: ends the child.
                 unsafe { libc::_exit(i32::from(!had) | i32::from(!told) << 1) };
             }
-            // SAFETY: our child.
+            // SAFETY: waits for our own child.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             all.wait();
         });
@@ -336,12 +340,12 @@ fn a_forked_child_has_what_its_threads_held() {
 
 static JUMPED: AtomicU64 = AtomicU64::new(0);
 
-/// A handler that leaves its hit for good, as by `longjmp`: here, by the end of its thread.
+/// A handler that leaves its hit for good, as `longjmp` does; here its thread ends.
 #[test]
 fn a_handler_that_leaves_holds_no_instance() {
     unsafe extern "C" fn end(_: *mut c_void, _: *mut trapline_runtime::consumer::Hit) -> Verdict {
         JUMPED.fetch_add(1, SeqCst);
-        // SAFETY: ends this thread as the kernel sees it.
+        // SAFETY: ends this thread, without the library's knowledge.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         Verdict::CONTINUE
     }
@@ -354,7 +358,8 @@ fn a_handler_that_leaves_holds_no_instance() {
     let id = add(probe, calling(end, std::ptr::null_mut()));
     let address = probe.address();
     for n in 1..=u64::from(ACTIVE) {
-        // Not joined: it ends behind the library's back, so its stack stays, and its control block says 0.
+        // Not joined: it ends without the library's knowledge, so its stack stays, and its control block
+        // contains 0.
         std::thread::spawn(move || {
             // SAFETY: a leaked probe.
             let probe = unsafe { &*(address as *const Probe) };

@@ -9,7 +9,7 @@ use trapline_runtime::epoch::ThreadPointer;
 
 use crate::support::{add, calling, cannot_read, engine, hit, probe, writer};
 
-// setjmp and longjmp, with one buffer for each thread that passes its own.
+// setjmp and longjmp, with a buffer that each thread passes itself.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".globl trapline_test_catch",
@@ -82,7 +82,7 @@ unsafe extern "C" {
 thread_local!(static JUMP: AtomicU64 = const { AtomicU64::new(0) });
 
 unsafe extern "C" fn throw(_: *mut c_void, _: *mut Hit) -> Verdict {
-    // SAFETY: this thread is inside `catch` below, whose frame holds nothing to drop.
+    // SAFETY: this thread is inside `catch` below, and no frame between needs dropping.
     JUMP.with(|jump| unsafe { trapline_test_throw(jump.as_ptr()) })
 }
 
@@ -92,7 +92,7 @@ extern "C" fn hit_it(probe: *const c_void) {
 }
 
 fn caught(probe: &trapline_runtime::probe::Probe) {
-    // SAFETY: `hit_it` and what it calls have nothing to drop when `throw` leaves.
+    // SAFETY: `hit_it` and what it calls need no dropping when `throw` leaves them.
     JUMP.with(|jump| unsafe { trapline_test_catch(jump.as_ptr(), hit_it, std::ptr::from_ref(probe).cast()) });
 }
 
@@ -118,7 +118,7 @@ fn deeper(f: &dyn Fn()) {
     std::hint::black_box(&mut room);
 }
 
-/// Deeper than the frame that was left: what overwrites the frame tells.
+/// Deeper than the frame that was left: overwriting the frame shows that it was left.
 #[test]
 fn a_hit_below_the_frame_that_was_left() {
     if cannot_read() {
@@ -176,7 +176,8 @@ fn a_hit_after_the_stack_of_the_last_is_gone() {
     // SAFETY: new mappings, where nothing is.
     let mut stacks = above.map(|at| unsafe { libc::mmap(at as *mut c_void, LEN, 3, flags, -1, 0) });
     let stack = stacks.find(|stack| *stack != libc::MAP_FAILED).expect("room above");
-    // SAFETY: a stack of our own, left and unmapped; the saved context is this function's, which is still running.
+    // SAFETY: a stack of our own, left and unmapped; the saved context is this function's, which is still
+    // running.
     unsafe {
         let (mut main, mut other): (libc::ucontext_t, libc::ucontext_t) = std::mem::zeroed();
         assert_eq!(libc::getcontext(&raw mut other), 0);
@@ -193,11 +194,13 @@ fn a_hit_after_the_stack_of_the_last_is_gone() {
     assert_eq!(probe.counts(), Tally { hits: 2, ..Tally::default() });
 }
 
-/// A thread that ends in a handler: its line is the next thread's that has its thread pointer, or a straggler.
+/// A thread that ends in a handler: its line belongs to the next thread with its thread pointer, or is a
+/// straggler.
 #[test]
 fn a_thread_that_ends_in_a_handler() {
     unsafe extern "C" fn end(_: *mut c_void, _: *mut Hit) -> Verdict {
-        // SAFETY: ends this thread as the kernel sees it; its stack stays with whoever joins, which nobody does.
+        // SAFETY: ends this thread, without the library's knowledge; its stack would be freed by a join,
+        // which does not happen.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         Verdict::CONTINUE
     }

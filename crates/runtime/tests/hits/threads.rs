@@ -39,7 +39,7 @@ extern "C" fn on_signal(_: i32) {
 }
 
 unsafe extern "C" fn raise(_: *mut c_void, _: *mut Hit) -> Verdict {
-    // SAFETY: a signal to ourselves.
+    // SAFETY: sends a signal to this process.
     unsafe { libc::raise(libc::SIGUSR1) };
     Verdict::CONTINUE
 }
@@ -64,11 +64,12 @@ fn a_signal_in_a_handler_is_nested_on_any_stack() {
             libc::stack_t { ss_sp: stack.as_ptr().cast_mut().cast(), ss_flags: 0, ss_size: stack.len() };
         // SAFETY: memory that stays until the stack is disabled below.
         assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
-        // From a thread whose stack is above the heap, and (as a thread's stack may be anywhere) once on the frames of this one.
+        // Once in a thread whose stack is above the heap, and (since a thread's stack may be anywhere) once
+        // on the frames of this thread.
         hit(probe);
         assert_eq!(probe.counts().nested, n as u64 + 1);
     }
-    // Above: an alternate stack that is part of this thread's own, above its frames.
+    // Above: the alternate stack is part of this thread's own stack, above its frames.
     let mut own = [0_u8; 1 << 16];
     let stack = libc::stack_t { ss_sp: own.as_mut_ptr().cast(), ss_flags: 0, ss_size: own.len() };
     // SAFETY: as above.
@@ -76,7 +77,7 @@ fn a_signal_in_a_handler_is_nested_on_any_stack() {
     hit(probe);
     assert_eq!(probe.counts(), Tally { hits: 3, nested: 3, ..Tally::default() });
     let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-    // SAFETY: no stack.
+    // SAFETY: disables the stack.
     unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) };
     std::hint::black_box(&mut own);
 }
@@ -127,7 +128,7 @@ fn hits_of_many_threads_all_count() {
     assert_eq!(probe.counts(), Tally { hits: 8 * EACH, ..Tally::default() });
 }
 
-/// Two lines for eight threads at once: hits of those without one are missed, and counted.
+/// Two lines for eight threads at once: hits of threads without a line are missed, and counted.
 #[test]
 fn threads_without_a_line_are_missed() {
     let engine = engine(2);
@@ -146,7 +147,7 @@ fn threads_without_a_line_are_missed() {
     assert_eq!((tally.hits, tally.unplaced), (2000, 6000));
 }
 
-/// Consumers come and go under hits; each call is of one whose grace has not ended.
+/// Consumers are added and removed under hits; each call is of one whose grace period has not ended.
 #[test]
 fn nobody_is_called_after_unregistering() {
     struct Counting {

@@ -1,4 +1,4 @@
-//! Against a map with one entry for each page.
+//! Comparison with a map that has one entry for each page.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use trapline_runtime::registry::{BadSite, FileNumber, Files, Site};
 
 use crate::support::{CODE, PAGE, Shared, file, inside, mapping, new, range};
 
-/// Page → file, page of the file, whether breakpoints may be there.
+/// For each page: file, page of the file, whether breakpoints may be there.
 type Pages = BTreeMap<u64, (FileId, u64, bool)>;
 
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ fn access() -> impl Strategy<Value = Access> {
     ]
 }
 
-/// Around the boundary of two granules.
+/// Steps around the boundary of two granules.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let place = || (500..530_u64, 1..12_u64);
     let step = prop_oneof![
@@ -134,7 +134,7 @@ fn when_slots_are_full_nothing_wrong_is_known() {
     let (shared, mut writing) = new(2);
     assert_eq!(writing.map(mapping(500, 10, 1, 0)), Ok(()));
     assert_eq!(writing.map(mapping(520, 2, 1, 0)), Ok(()));
-    // Left and right of the cut would need two more.
+    // The parts left and right of the cut would need two more entries.
     assert_eq!(writing.unmap(range(503, 1)), Err(MapError::Full { slots: 2 }));
     let known: Vec<u64> = pages(&shared).into_keys().collect();
     assert_eq!(known, [520, 521]);
@@ -156,7 +156,7 @@ fn what_is_no_region_or_site_is_refused() {
     assert_eq!(FileNumber::new(FileNumber::MAX + 1), None);
 }
 
-/// Many sites, among them many that were taken out, through several sizes of the table.
+/// Many sites, many of them removed, through several sizes of the table.
 #[test]
 fn probes_are_found_at_their_sites_only() {
     let (shared, mut writing) = new(8);

@@ -1,4 +1,4 @@
-//! Looks beside changes.
+//! Lookups beside changes.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -29,7 +29,8 @@ fn beside(shared: Shared, read: impl Fn(&Shared) + Sync, mut change: impl FnMut(
     });
 }
 
-/// RGN-2: neighbours in the same granule, a table that grows: the region itself is found at every look, at the first try.
+/// RGN-2: with neighbours in the same granule and a table that grows, every lookup finds the region itself,
+/// at the first try.
 #[test]
 fn a_look_is_not_disturbed_by_changes_elsewhere() {
     let (shared, mut writing) = new(4000);
@@ -48,7 +49,7 @@ fn a_look_is_not_disturbed_by_changes_elsewhere() {
     });
 }
 
-/// RGN-1: the region itself changes: an answer is one that it had.
+/// RGN-1: the region itself changes: an answer is one that was true of it.
 #[test]
 fn a_look_at_a_changing_region_is_true_or_retried() {
     let (shared, mut writing) = new(8);

@@ -1,5 +1,5 @@
-//! Order on each CPU, against a model that keeps lists: shelf last in first out, then the own set, then the others',
-//! lowest number first.
+//! Order on each CPU, compared with a model that keeps lists: magazine last in first out, then the own
+//! bitmap, then the others', lowest number first.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ struct Lists {
     sets: Vec<BTreeSet<u32>>,
 }
 
-/// Where an operation runs: by shelf, or by a number alone.
+/// Where an operation runs: with a magazine, or with a CPU number only.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     cpu: usize,
@@ -100,6 +100,7 @@ proptest! {
 }
 
 fn held_again(number: u32) -> trapline_runtime::pool::Held {
-    // SAFETY: the number of an object that the caller has just taken out of its `Held`, or one that is only looked at.
+    // SAFETY: the number of an object that the caller has just taken out of its `Held`, or one that is only
+    // read.
     unsafe { trapline_runtime::pool::Held::from_number(number) }
 }

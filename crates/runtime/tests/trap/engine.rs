@@ -1,4 +1,5 @@
-//! Traps of a real engine: regions, registry, dispatch. A trap is ours only while the region is of the file that was patched.
+//! Traps of a real engine: regions, registry, dispatch. A trap is ours only while the region is of the file
+//! that was patched.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +28,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
     Box::leak((0..n).map(|_| T::default()).collect())
 }
 
-/// Everything of one engine, and its one writer.
+/// All parts of one engine, and its only writer.
 struct Whole {
     engine: &'static Engine,
     sites: &'static Sites,
@@ -48,7 +49,7 @@ fn whole() -> MutexGuard<'static, Whole> {
         let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(64))));
         let sites: &Sites = Box::leak(Box::new(Sites::new(engine, regions, 1)));
         assert!(ENGINE.set(sites).is_ok());
-        // SAFETY: the only writer, behind this lock; hits enter these lines.
+        // SAFETY: the only writer, protected by this lock; hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
         Mutex::new(Whole { engine, sites, writer, map: Map::new(regions), files: Files::default(), next: 0 })
     });
@@ -60,7 +61,7 @@ const fn file(number: u64) -> FileId {
 }
 
 impl Whole {
-    /// Tells of a page of code as a mapping of a file.
+    /// Reports a page of code as a mapping of a file.
     fn mapped(&mut self, page: u64, number: u64) {
         let access = Access { exec: true, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
@@ -81,7 +82,7 @@ impl Whole {
     /// Puts a trap on the instruction at an offset of a page.
     fn trap(&mut self, page: u64, (number, offset): (u64, u64), probe: &'static Probe, role: Role) {
         let addr = page + offset;
-        // SAFETY: code of the test's own.
+        // SAFETY: this is code of the test.
         let bytes = unsafe { std::slice::from_raw_parts(addr as *const u8, 15) };
         let How::Simulate(op) = verdict(bytes, Options::default()) else { panic!("{bytes:02x?}") };
         let called = Box::new([Called { probe, role }]);
@@ -143,7 +144,7 @@ fn hits_are_the_probes() {
     // The return as well: a session, with its cookie.
     whole.trap(page, (1, 4), probe, Role::Exit);
     assert_eq!(call(page, 3, 5), 3016);
-    // Its consumers go before the traps do: hits without anybody.
+    // The consumers are removed before the traps: hits without consumers.
     let Whole { ref mut writer, next, .. } = *whole;
     assert!(probe.consumers().remove(writer, ConsumerId(u64::from(next))));
     assert_eq!((call(page, 3, 5), CALLED.load(Ordering::Relaxed)), (8, 1001));
@@ -159,7 +160,7 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
     whole.trap(page, (2, 0), probe, Role::Entry);
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 1));
     let nobodys = || {
-        // The int3 is the program's now: its handler goes on behind what stood there.
+        // The int3 belongs to the program now: its handler goes on behind the original instruction.
         let seen = expecting(Answer::Skip(3), || {
             call(page, 1, 2);
         });
@@ -211,7 +212,8 @@ fn many_traps() {
     assert_eq!(probe.counts().hits, 400);
 }
 
-/// A region that is learnt again, in pieces or with other rights, is another one to a look: the long way, until the writer looks again.
+/// A region that is mapped again, in pieces or with other access rights, is a different one for a lookup:
+/// hits take the full lookup until the writer looks again.
 #[test]
 fn a_region_that_was_learnt_again_has_its_traps() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
@@ -221,7 +223,7 @@ fn a_region_that_was_learnt_again_has_its_traps() {
     let probe = whole.probe(5, 0, consumer(&CALLED, false));
     whole.trap(page, (5, 0), probe, Role::Entry);
     for round in 1..=4 {
-        // Writable now, as a program that patches itself makes it: the trap stands.
+        // Writable now, as a program that patches itself makes it: the trap stays.
         let access = Access { exec: true, write: round % 2 == 1, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(5), access };
@@ -233,11 +235,11 @@ fn a_region_that_was_learnt_again_has_its_traps() {
     }
 }
 
-/// Two of them at one instruction: both are called, in order, unless the first goes elsewhere.
+/// Two probes at one instruction: both are called, in order, unless the first goes elsewhere.
 #[test]
 fn one_trap_may_be_several_probes() {
     unsafe extern "C" fn skips(_: *mut c_void, hit: *mut Hit) -> Verdict {
-        // SAFETY: this hit; its registers are its own. Behind `lea`, with 9 for the sum of 1 and anything.
+        // SAFETY: this hit's registers, which are its own. Goes on behind `lea`, with 9 as the sum.
         unsafe {
             let regs = &mut *(*hit).regs;
             if regs.get(Gpr::Rdi) == 1 {

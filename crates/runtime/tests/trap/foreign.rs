@@ -1,4 +1,4 @@
-//! Traps and faults that are not ours go where they went before, as the kernel would have sent them.
+//! Traps and faults that are not ours go to the earlier handlers, as the kernel would have sent them.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,8 @@ use trapline_runtime::x86_64::{install, standing, uninstall};
 use crate::site::{BLOCK, arena, call, code, nothing, trapped, write};
 
 thread_local! {
-    /// What the tests' own handlers saw last: signal, instruction pointer, si_addr, exception, mask while running.
+    /// What the tests' own handlers saw last: signal, instruction pointer, si_addr, exception, mask while
+    /// running.
     static SEEN: Cell<Option<Seen>> = const { Cell::new(None) };
     static ANSWER: Cell<Answer> = const { Cell::new(Answer::Nothing) };
 }
@@ -23,19 +24,19 @@ pub(crate) struct Seen {
     pub(crate) mask: u64,
 }
 
-/// What the handler does about it.
+/// How the handler reacts.
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     Nothing,
-    /// Goes on so many bytes further.
+    /// Goes on this many bytes further.
     Skip(u64),
     /// Maps the page at the faulting address.
     Map,
-    /// The first time nothing, then that.
+    /// Does nothing the first time, then maps the page.
     MapLater,
 }
 
-/// What the handlers saw since, once, if they are to answer so.
+/// What the handlers saw during `run`, if anything; they react with `answer`.
 pub(crate) fn expecting(answer: Answer, run: impl FnOnce()) -> Option<Seen> {
     arena();
     ANSWER.set(answer);
@@ -52,7 +53,7 @@ fn own_mask() -> u64 {
 }
 
 extern "C" fn earlier(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: installed with SA_SIGINFO: both are this signal's own.
+    // SAFETY: installed with SA_SIGINFO, so both belong to this signal.
     unsafe {
         let greg = |register: i32| (*context).uc_mcontext.gregs[register as usize].cast_unsigned();
         let addr = (*info).si_addr() as u64;
@@ -78,7 +79,8 @@ extern "C" fn earlier(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     }
 }
 
-/// The tests' handlers, there before ours: SIGTRAP with SIGUSR2 in its mask, the faults with SIGUSR1. On the alternate stack.
+/// Installs the tests' handlers before ours: SIGTRAP with SIGUSR2 in its mask, the faults with SIGUSR1. They
+/// run on the alternate stack.
 pub(crate) fn install_earlier() {
     for signal in [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
         set(signal, earlier as *const () as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
@@ -117,7 +119,7 @@ fn a_signal_that_is_sent_is_no_trap() {
     let site = trapped(&[0x90, 0xC3], nothing);
     let seen = expecting(Answer::Nothing, || {
         site.call(0, 0);
-        // SAFETY: to this thread, whose handler returns.
+        // SAFETY: sent to this thread, whose handler returns.
         unsafe { libc::raise(libc::SIGTRAP) };
     });
     assert_eq!((seen.expect("a call").signal, site.hits()), (libc::SIGTRAP, 1));
@@ -131,7 +133,7 @@ fn a_fault_of_the_programs_goes_to_its_handler() {
     assert_eq!(seen.mask, bit(libc::SIGSEGV) | bit(libc::SIGUSR2));
 }
 
-/// What the byte at `at` becomes at the next trap that nobody knows, before it is looked at.
+/// Sets what the byte at `at` becomes at the next trap that is not found, before the code is read.
 pub(crate) fn restore_at_next_look(at: u64, byte: u8) {
     RESTORE.store(at | u64::from(byte) << 56, Ordering::Relaxed);
 }
@@ -146,7 +148,7 @@ pub(crate) fn looked(addr: u64) {
     }
 }
 
-/// Runs in a child; gives its wait status.
+/// Runs in a child; returns its wait status.
 pub(crate) fn in_child(run: impl FnOnce()) -> i32 {
     arena();
     // SAFETY: the child makes direct calls only, and ends by _exit.
@@ -167,7 +169,7 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn counts(_: i32) {
     if CALLS.fetch_add(1, Ordering::Relaxed) > 1000 {
-        // SAFETY: ends a test that would not.
+        // SAFETY: ends a test that would not end.
         unsafe { libc::_exit(99) };
     }
 }
@@ -216,7 +218,7 @@ fn what_was_there_is_put_back() {
     };
     let status = in_child(|| {
         let exit = |code: i32| {
-            // SAFETY: the child's end.
+            // SAFETY: ends the child.
             unsafe { libc::_exit(code) }
         };
         let ours = action(libc::SIGTRAP);

@@ -1,4 +1,5 @@
-//! Code to put traps on, and the table that knows them: what regions, registry and patches are in the engine.
+//! Code to place traps on, and the table of these traps, in place of the engine's regions, registry and
+//! patches.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use trapline_insn::x86_64::simulate::{Verdict, verdict};
 use trapline_insn::x86_64::{Options, Regs};
 use trapline_runtime::x86_64::{Answer, Arena, Block, Copies, Sites, Step, Traps, copy, install};
 
-/// What runs at a hit.
+/// The function that runs at a hit.
 pub(crate) type Consumer = fn(&Site, &mut Regs);
 
 pub(crate) struct Site {
@@ -56,14 +57,15 @@ impl Traps for Table {
 static TABLE: Table =
     Table { sites: AtomicPtr::new(std::ptr::null_mut()), guards: AtomicPtr::new(std::ptr::null_mut()) };
 pub(crate) static BLOCK: Block = Block { traps: &TABLE, copies: Copies::new() };
-/// A real engine's, asked first.
+/// A real engine's table, which is searched first.
 pub(crate) static ENGINE: OnceLock<&'static Sites> = OnceLock::new();
 static WRITER: Mutex<()> = Mutex::new(());
 
 pub(crate) fn map(len: usize) -> u64 {
     let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
-    // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists. It is never unmapped.
+    // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing that exists. It is never
+    // unmapped.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     at as u64
@@ -75,9 +77,10 @@ thread_local! {
     static PLAIN: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Sets where this thread's handlers run: the tests' threads come with an alternate stack that holds one frame.
+/// Sets the stack of this thread's handlers: the tests' threads come with an alternate stack that holds one
+/// frame.
 fn set_stack(stack: libc::stack_t) {
-    // SAFETY: none, or memory that stays.
+    // SAFETY: no stack, or memory that is never unmapped.
     assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
 }
 
@@ -88,7 +91,7 @@ pub(crate) fn alternate_stack() {
     set_stack(libc::stack_t { ss_sp: map(LEN) as *mut libc::c_void, ss_flags: 0, ss_size: LEN });
 }
 
-/// The arena for copies; the first call installs the handlers, behind the tests' own.
+/// The arena for copies; the first call installs the handlers, after the tests' own.
 pub(crate) fn arena() -> &'static Arena {
     static ARENA_OF_ALL: OnceLock<Arena> = OnceLock::new();
     static INSTALLED: Once = Once::new();
@@ -104,7 +107,7 @@ pub(crate) fn arena() -> &'static Arena {
     arena
 }
 
-/// Fresh executable memory that holds `code`.
+/// Fresh executable memory that contains `code`.
 pub(crate) fn code(bytes: &[u8]) -> u64 {
     static FREE: Mutex<(u64, u64)> = Mutex::new((0, 0));
     let mut free = FREE.lock().expect("unpoisoned");
@@ -125,7 +128,8 @@ pub(crate) fn write(at: u64, bytes: &[u8]) {
 
 pub(crate) fn nothing(_: &Site, _: &mut Regs) {}
 
-/// Decides how the instruction at `addr` is done, and puts it into the table; writes its copy but no trap.
+/// Decides how the instruction at `addr` is carried out, and adds it to the table; writes its copy but no
+/// trap.
 pub(crate) fn site(addr: u64, bytes: &[u8], consumer: Consumer) -> &'static Site {
     let arena = arena();
     let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -149,14 +153,14 @@ pub(crate) fn site(addr: u64, bytes: &[u8], consumer: Consumer) -> &'static Site
 }
 
 fn change(edit: impl FnOnce(&mut Vec<&'static Site>)) {
-    // SAFETY: null, or a list that was leaked; the writer's lock is held, or the caller is alone.
+    // SAFETY: null, or a list that was leaked; the writer's lock is held, or there is no other thread.
     let mut sites = unsafe { TABLE.sites.load(Ordering::Acquire).as_ref() }.cloned().unwrap_or_default();
     edit(&mut sites);
     sites.sort_by_key(|site| site.addr);
     TABLE.sites.store(Box::into_raw(Box::new(sites)), Ordering::Release);
 }
 
-/// Takes a site out of the table.
+/// Removes a site from the table.
 pub(crate) fn forget(addr: u64) {
     let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     change(|sites| sites.retain(|site| site.addr != addr));

@@ -1,4 +1,4 @@
-//! What a hit leaves alone: vector registers up to AVX-512, the red zone, errno.
+//! What a hit preserves: vector registers up to AVX-512, the red zone, errno.
 
 use std::arch::asm;
 
@@ -10,7 +10,7 @@ struct Vectors([u8; 32 * 64]);
 
 /// Overwrites vector registers, as compiled code may.
 fn spoils(_: &Site, _: &mut Regs) {
-    // SAFETY: the registers are named as spoiled.
+    // SAFETY: the registers are declared as clobbered.
     unsafe {
         asm!("pcmpeqd xmm0, xmm0", "pcmpeqd xmm5, xmm5", "pcmpeqd xmm15, xmm15", out("xmm0") _, out("xmm5") _, out("xmm15") _);
         if std::is_x86_feature_detected!("avx") {
@@ -125,17 +125,18 @@ fn mxcsr() -> u32 {
 }
 
 fn set_mxcsr(words: u32) {
-    // SAFETY: the tests compute with no floats meanwhile.
+    // SAFETY: the tests do no floating-point arithmetic meanwhile.
     unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const words, options(nostack)) };
 }
 
-/// A consumer behind a jump finds them as the thread has them, so one behind a trap must, though the kernel starts handlers with others.
+/// A consumer behind a jump runs with the thread's own control words. So one behind a trap must, too,
+/// although the kernel starts handlers with others.
 #[test]
 fn consumers_run_with_the_threads_own_control_words() {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     static SEEN: AtomicU32 = AtomicU32::new(0);
     const USUAL: u32 = 0x1F80;
-    /// Rounds towards zero, flushes to zero, takes denormals for zero.
+    /// Rounds towards zero, flushes to zero, treats denormals as zero.
     const OWN: u32 = USUAL | 0x6000 | 0x8000 | 0x40;
     let site = trapped(&[0x90, 0xC3], |_, _| SEEN.store(mxcsr(), Relaxed));
     for words in [USUAL, OWN, USUAL] {

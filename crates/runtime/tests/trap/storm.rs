@@ -1,4 +1,5 @@
-//! Threads, signals, and a writer that takes traps out and puts them in: every hit is counted, nobody is lost.
+//! Threads, signals, and a writer that removes traps and places them: every hit is counted, and no thread is
+//! lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ fn a_storm_of_signals() {
     .map(|bytes| trapped(bytes, nothing))
     .collect();
     IN_HANDLER.store(sites[1].addr, Ordering::Relaxed);
-    // SAFETY: a handler of that kind; it makes direct calls and hits only.
+    // SAFETY: a handler of this type; it makes direct calls and hits only.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = hits_too as extern "C" fn(i32) as *const () as usize;
@@ -61,7 +62,7 @@ fn a_storm_of_signals() {
             while !done.load(Ordering::Relaxed) {
                 for id in &threads {
                     let id = id.load(Ordering::Acquire);
-                    // SAFETY: to a thread of this process; if it has ended, the call fails.
+                    // SAFETY: sent to a thread of this process; if that has ended, the call fails.
                     let send = |id: u64| unsafe {
                         libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGUSR1)
                     };
@@ -83,7 +84,8 @@ fn a_storm_of_signals() {
     assert_eq!(sites.iter().map(|site| site.hits()).collect::<Vec<_>>(), [all, all + from_signals, all]);
 }
 
-/// Traps come and go under threads that run there: each call is right, whether it was a hit or not.
+/// Traps are placed and removed under threads that run there: each call is right, whether it was a hit or
+/// not.
 #[test]
 fn traps_that_come_and_go() {
     let bytes = [0x90, 0x48, 0x8D, 0x04, 0x37, 0xC3];

@@ -1,5 +1,5 @@
-//! Traps of a real engine: regions, registry, dispatch, consumers of every kind. A trap is ours only while the region is of the file
-//! that was patched.
+//! Traps of a real engine: regions, registry, dispatch, consumers of every kind. A trap is ours only while
+//! the region is of the file that was patched.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
     Box::leak((0..n).map(|_| T::default()).collect())
 }
 
-/// Everything of one engine, and its one writer.
+/// All parts of one engine, and its only writer.
 pub(crate) struct Whole {
     engine: &'static Engine,
     sites: &'static Sites,
@@ -49,7 +49,7 @@ pub(crate) fn whole() -> MutexGuard<'static, Whole> {
         let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(256))));
         let sites: &Sites = Box::leak(Box::new(Sites::new(engine, regions, 1)));
         assert!(ENGINE.set(sites).is_ok());
-        // SAFETY: the only writer, behind this lock; hits enter these lines.
+        // SAFETY: the only writer, protected by this lock; hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
         let (map, files) = (Map::new(regions), Files::default());
         Mutex::new(Whole { engine, sites, writer, map, files, next: 0 })
@@ -62,7 +62,7 @@ const fn file(number: u64) -> FileId {
 }
 
 impl Whole {
-    /// Tells of a page of code as a mapping of a file.
+    /// Reports a page of code as a mapping of a file.
     pub(crate) fn mapped(&mut self, page: u64, number: u64) {
         let access = Access { exec: true, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
@@ -100,7 +100,7 @@ impl Whole {
     }
 }
 
-/// As `trapline_plan`'s `stub::call`, which this crate does not know; a word that names no address.
+/// Like `trapline_plan`'s `stub::call`, which this crate does not use; for a word that contains no address.
 fn stub(at: u64, word: u32, called: &[Called]) -> u64 {
     let to = room(128);
     let jump: &'static gate::Jump = Box::leak(Box::new(gate::Jump::new(at, called)));
@@ -131,7 +131,8 @@ fn stub(at: u64, word: u32, called: &[Called]) -> u64 {
     to
 }
 
-/// A function on a page of its own, as file `number`, with a counting consumer behind a jump at its entry, and at the exit if there is one: its address.
+/// The address of a function on a page of its own, as file `number`. A counting consumer is behind a jump at
+/// its entry, and at the exit if there is one.
 fn jumped(number: u64, exit: Option<u64>, flags: Flags, called: &'static AtomicU64) -> u64 {
     let (text, page) = (sum(), page(sum()));
     let mut whole = whole();
@@ -171,7 +172,7 @@ unsafe extern "C" fn doubles(_: *mut c_void, hit: *mut Hit) -> Verdict {
     Verdict::CONTINUE
 }
 
-/// Says what stands in its data, and counts nothing.
+/// Returns its data as verdict, and counts nothing.
 unsafe extern "C" fn says(data: *mut c_void, _: *mut Hit) -> Verdict {
     Verdict(data.addr() as u32)
 }
@@ -229,14 +230,14 @@ fn what_consumers_say_counts() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let mut whole = whole();
     let cases: [(u64, &[Consumer], bool, u64); 6] = [
-        // Removal is wanted when all who were asked want it.
+        // Removal is requested when all consumers that were called return it.
         (10, &[saying(Verdict::REMOVE)], true, 8),
         (11, &[saying(Verdict::REMOVE), consumer(&CALLED, false)], false, 8),
         (12, &[saying(Verdict::REMOVE), saying(Verdict::REMOVE)], true, 8),
-        // A return is told to whom it was promised.
+        // A return is reported to the consumer that waits for it.
         (13, &[saying(Verdict::IGNORE_RETURN)], false, 8),
         (14, &[saying(Verdict::CONTINUE)], false, 16),
-        // Of no known kind: goes on.
+        // An unknown verdict: goes on.
         (15, &[saying(Verdict(77))], false, 16),
     ];
     for (number, consumers, removal, result) in cases {
@@ -273,7 +274,7 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
     whole.trap(page, (2, 0), probe, Role::Entry, simulated(page));
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 1));
     let nobodys = || {
-        // The brk is the program's now: its handler goes on behind it.
+        // The brk belongs to the program now: its handler goes on behind it.
         let seen = expecting(Answer::Skip(4), || {
             call(page, 1, 2);
         });
@@ -322,7 +323,7 @@ fn threads_count_apart() {
     assert_eq!((probe.counts().missed(), probe.counts().unreturned), (0, 0));
 }
 
-/// The gate with a real engine: as a trap's hits.
+/// The gate with a real engine: like a trap's hits.
 #[test]
 fn hits_by_jumps_are_the_probes() {
     static CALLED: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,5 @@
-//! Faults of displaced instructions, simulated or in a copy: the program sees them at the original, once, and can go on.
+//! Faults of displaced instructions, simulated or in a copy: the program sees them at the original, once, and
+//! can go on.
 
 use trapline_insn::aarch64::encode::BRK;
 use trapline_runtime::native::Step;
@@ -8,9 +9,10 @@ use crate::site::{BLOCK, Text, alternate_stack, call, map, nothing, site, text, 
 
 const PAGE: u64 = 4096;
 
-/// An address where nothing is mapped, a page for each test, with a page that is mapped above it.
+/// An address where nothing is mapped, below a page that is mapped; a different one for each test.
 pub(crate) fn nowhere() -> u64 {
-    // SAFETY: a page of our own, given back at once. Other threads map in other places: this one is asked for low.
+    // SAFETY: a page of our own, unmapped at once. Other threads map elsewhere, since this one is requested
+    // at a low address.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0x10_0000_0000);
@@ -23,7 +25,8 @@ pub(crate) fn nowhere() -> u64 {
     }
 }
 
-/// Pushes with x0 as the stack pointer, and gives what then is 16 bytes above the new one; the trap is on the push.
+/// Functions that push with x0 as the stack pointer, and return the word 16 bytes above the new one; the trap
+/// is on the push.
 fn pushes() -> [(&'static str, Text, u64); 4] {
     [
         (
@@ -49,7 +52,7 @@ fn pushes() -> [(&'static str, Text, u64); 4] {
     ]
 }
 
-/// SIM-1, and that it is the program's own signal: pc and sp as they were, the address of the store.
+/// SIM-1: the signal is the program's own, with pc and sp as before, and the address of the store.
 #[test]
 fn a_push_that_faults_is_the_programs_own_fault() {
     alternate_stack();
@@ -74,7 +77,8 @@ fn a_push_that_faults_is_the_programs_own_fault() {
     }
 }
 
-/// The fault address that the kernel shows beside the registers is that of this fault, wherever the emulator shows one.
+/// The fault address that the kernel reports beside the registers is that of this fault, where the emulator
+/// reports one.
 #[test]
 fn the_fault_address_is_as_for_the_programs_own() {
     alternate_stack();
@@ -87,11 +91,11 @@ fn the_fault_address_is_as_for_the_programs_own() {
     assert_eq!((own.sp - below, seen.sp - below), (own.addr, seen.addr));
 }
 
-/// A pair of which the second half has no page: nothing is stored, nothing moves.
+/// The second half of the pair has no page: nothing is stored, nothing moves.
 #[test]
 fn half_a_push_is_none() {
     alternate_stack();
-    // The pair is at low - 8: below it a page that is mapped.
+    // The pair is at low - 8, and the page below it is mapped.
     let low = map(3 * PAGE as usize) + PAGE;
     // SAFETY: the tests' own page.
     unsafe { libc::munmap(low as *mut libc::c_void, PAGE as usize) };
@@ -153,8 +157,8 @@ fn what_copies_stand_for() {
     assert_eq!(BLOCK.copies.original(site.addr), None);
 }
 
-/// Whether this system lets a process send itself a signal as a kernel would (rt_tgsigqueueinfo(2)): emulators of user mode may take it
-/// for a fault of their own.
+/// Whether this system lets a process send itself a signal as a kernel would (rt_tgsigqueueinfo(2)).
+/// Emulators of user mode may mistake it for a fault of their own.
 fn can_raise_faults() -> bool {
     let status = in_child(|| {
         // SAFETY: a constant disposition, then a signal to this thread: siginfo with signal, errno, code.
@@ -169,7 +173,7 @@ fn can_raise_faults() -> bool {
     status & 0x7F == libc::SIGSEGV
 }
 
-/// Without a handler the process dies, of a push as of a copy.
+/// Without a handler the process dies, both of a push and of a copy.
 #[test]
 fn without_a_handler_the_process_dies() {
     if !can_raise_faults() {
@@ -186,7 +190,7 @@ fn without_a_handler_the_process_dies() {
             // SAFETY: constant dispositions.
             unsafe { libc::signal(libc::SIGSEGV, if ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
             alternate_stack();
-            // SAFETY: reads and writes dispositions; on the alternate stack, as the push has none.
+            // SAFETY: reads and writes dispositions; on the alternate stack, since the push has none.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut action);

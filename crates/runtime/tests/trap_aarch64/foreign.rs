@@ -1,4 +1,4 @@
-//! Traps and faults that are not ours go where they went before, as the kernel would have sent them.
+//! Traps and faults that are not ours go to the earlier handlers, as the kernel would have sent them.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,19 +25,19 @@ pub(crate) struct Seen {
     pub(crate) mask: u64,
 }
 
-/// What the handler does about it.
+/// How the handler reacts.
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     Nothing,
-    /// Goes on so many bytes further.
+    /// Goes on this many bytes further.
     Skip(u64),
     /// Maps the page at the faulting address.
     Map,
-    /// The first time nothing, then that.
+    /// Does nothing the first time, then maps the page.
     MapLater,
 }
 
-/// What the handlers saw since, once, if they are to answer so.
+/// What the handlers saw during `run`, if anything; they react with `answer`.
 pub(crate) fn expecting(answer: Answer, run: impl FnOnce()) -> Option<Seen> {
     arena();
     ANSWER.set(answer);
@@ -54,7 +54,7 @@ fn own_mask() -> u64 {
 }
 
 extern "C" fn earlier(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: installed with SA_SIGINFO: both are this signal's own.
+    // SAFETY: installed with SA_SIGINFO, so both belong to this signal.
     unsafe {
         let machine = &mut (*context).uc_mcontext;
         let addr = (*info).si_addr() as u64;
@@ -83,7 +83,7 @@ extern "C" fn earlier(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
 
 const SIGNALS: [i32; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
 
-/// The tests' handlers, there before ours, with SIGUSR2 in their masks. On the alternate stack.
+/// Installs the tests' handlers before ours, with SIGUSR2 in their masks. They run on the alternate stack.
 pub(crate) fn install_earlier() {
     for signal in SIGNALS {
         set(signal, earlier as *const () as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
@@ -105,7 +105,7 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// `brk #0` that nobody put there, and a compiler's own.
+/// A `brk #0` of the program, and a compiler's own.
 #[test]
 fn a_brk_of_the_programs_goes_to_its_handler() {
     for text in [text!(brk: "brk #0", "mov x0, #5", "ret"), text!(brk_1000: "brk #1000", "mov x0, #5", "ret")]
@@ -123,7 +123,7 @@ fn a_signal_that_is_sent_is_no_trap() {
     let site = trapped(text!(sent: "nop", "ret"), nothing);
     let seen = expecting(Answer::Nothing, || {
         site.call(0, 0);
-        // SAFETY: to this thread, whose handler returns.
+        // SAFETY: sent to this thread, whose handler returns.
         unsafe { libc::raise(libc::SIGTRAP) };
     });
     assert_eq!((seen.expect("a call").signal, site.hits()), (libc::SIGTRAP, 1));
@@ -137,7 +137,7 @@ fn a_fault_of_the_programs_goes_to_its_handler() {
     assert_eq!(seen.mask, bit(libc::SIGSEGV) | bit(libc::SIGUSR2));
 }
 
-/// What the word at `at` becomes at the next trap that nobody knows, before it is looked at.
+/// Sets what the word at `at` becomes at the next trap that is not found, before the code is read.
 pub(crate) fn restore_at_next_look(at: u64, word: u32) {
     RESTORE_WORD.store(word.into(), Ordering::Relaxed);
     RESTORE.store(at, Ordering::Relaxed);
@@ -153,7 +153,7 @@ pub(crate) fn looked(addr: u64) {
     }
 }
 
-/// Runs in a child; gives its wait status.
+/// Runs in a child; returns its wait status.
 pub(crate) fn in_child(run: impl FnOnce()) -> i32 {
     arena();
     // SAFETY: the child makes direct calls only, and ends by _exit.
@@ -220,7 +220,7 @@ fn what_was_there_is_put_back() {
     };
     let status = in_child(|| {
         let exit = |code: i32| {
-            // SAFETY: the child's end.
+            // SAFETY: ends the child.
             unsafe { libc::_exit(code) }
         };
         let ours = action(libc::SIGTRAP);
@@ -240,7 +240,7 @@ fn what_was_there_is_put_back() {
         }
     });
     assert_eq!(libc::WEXITSTATUS(status), 0, "{status:#x}");
-    // Behind a trap of ours there is only the instruction; not one of its own.
+    // Behind our trap there is only the instruction, and no second trap of the program.
     let function = code(&[BRK]);
     let status = in_child(|| {
         uninstall();

@@ -1,4 +1,4 @@
-//! Hits: counted, seen, and the instruction done as if nothing had been there.
+//! Hits are counted and reported, and the instruction is carried out as if there were no trap.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,8 @@ enum Way {
 }
 use Way::{Copied, Simulated};
 
-/// Name, function, the trapped word, how it is done, and what f(6, 7) returns, given where the function is.
+/// Name, function, the trapped word, how it is carried out, and what f(6, 7) returns for the address of the
+/// function.
 type Case = (&'static str, Text, usize, Way, fn(u64) -> u64);
 
 fn cases() -> Vec<Case> {
@@ -133,7 +134,7 @@ fn every_call_is_one_hit() {
     assert!(standing());
 }
 
-/// A hit changes nothing but what its consumers change, and those are told where they are.
+/// A hit changes only what its consumers change, and these get the instruction's address.
 #[test]
 fn consumers_see_the_registers_and_may_change_them() {
     let text = text!(change: "nop", "add x0, x0, x1", "ret");
@@ -161,7 +162,8 @@ fn where_a_consumer_goes_the_original_does_not_run() {
     assert_eq!((site.call((&raw mut word) as u64, 1), word, site.hits()), (0xBEEF, 0, 1));
 }
 
-/// The writer took the trap out after the thread executed it: back to the instruction, which is whole again.
+/// The writer removed the trap after the thread executed it: the thread goes back to the instruction, which
+/// is whole again.
 #[test]
 fn a_trap_that_was_taken_out_meanwhile_is_none() {
     let text = text!(taken_out: "nop", "mov x0, #3", "ret");
@@ -174,7 +176,7 @@ fn a_trap_that_was_taken_out_meanwhile_is_none() {
 }
 
 core::arch::global_asm!(
-    // x0: function of (x1, x2); x3: where to keep the stack pointer.
+    // x0: a function of (x1, x2); x3: where to store the stack pointer.
     ".globl trapline_test_enter",
     "trapline_test_enter:",
     "stp x29, x30, [sp, #-96]!",
@@ -197,7 +199,7 @@ core::arch::global_asm!(
     "ldp x27, x28, [sp, #80]",
     "ldp x29, x30, [sp], #96",
     "ret",
-    // x0: what `enter` kept; x1: what it returns.
+    // x0: what `enter` stored; x1: what it returns.
     ".globl trapline_test_leave",
     "trapline_test_leave:",
     "ldr x9, [x0]",
@@ -218,17 +220,18 @@ thread_local! {
 fn leaves(site: &Site, _: &mut Regs) {
     let result = site.hits();
     KEPT.with(|kept| {
-        // SAFETY: a test thread is inside `enter`, and no frame between holds anything.
+        // SAFETY: a test thread is inside `enter`, and no frame between needs dropping.
         unsafe { trapline_test_leave(kept.as_ptr(), result) }
     });
 }
 
-/// A consumer that leaves by siglongjmp: the frames of the handler and of the kernel are simply abandoned, mask and all.
+/// A consumer that leaves by siglongjmp: the frames of the handler and of the kernel are simply abandoned,
+/// including the mask.
 #[test]
 fn a_consumer_may_leave_for_good() {
     let site = trapped(text!(left: "nop", "ret"), leaves);
     for round in 1..=10_000 {
-        // SAFETY: a function of that kind is there; what is kept lives as long as the thread.
+        // SAFETY: there is a function of this type; the stored words live as long as the thread.
         let result = KEPT.with(|kept| unsafe { trapline_test_enter(site.addr, 0, 0, kept.as_ptr()) });
         assert_eq!((result, site.hits()), (round, round));
     }

@@ -1,4 +1,5 @@
-//! What is done where the hit is: a push, a `nop` and a `ret` at traps of a real engine, as the instructions would have been.
+//! Instructions that are carried out at the hit itself: a push, a `nop` and a `ret` at traps of a real
+//! engine, compared with the instructions.
 
 use std::ffi::c_void;
 
@@ -11,7 +12,7 @@ use crate::faults::nowhere;
 use crate::foreign::{Answer, expecting};
 use crate::site::{Text, alternate_stack, call, map, simulated, text};
 
-/// Adds what stands in its data to the stack pointer, if that is even, and to the program counter if not.
+/// Adds its data to the stack pointer if that number is even, else to the program counter.
 unsafe extern "C" fn moves(by: *mut c_void, hit: *mut Hit) -> Verdict {
     // SAFETY: this hit; its registers are its own.
     let regs = unsafe { &mut *(*hit).regs };
@@ -35,7 +36,8 @@ fn trapped(number: u64, text: Text, index: u64, by: usize) -> (u64, &'static Pro
     (page, probe)
 }
 
-/// Pushes with x0 as the stack pointer; gives 0 if what stands there then is x29 and x30, and the stack pointer is 16 below.
+/// Pushes with x0 as the stack pointer; returns 0 if x29 and x30 are stored there, and the stack pointer is
+/// 16 below.
 fn pushes() -> Text {
     text!(quick_push: "mov x9, sp", "mov sp, x0", "stp x29, x30, [sp, #-16]!", "mov x12, sp", "ldp x10, x11, [x12]", "mov sp, x9",
         "eor x10, x10, x29", "eor x11, x11, x30", "orr x10, x10, x11", "sub x12, x12, x1", "orr x0, x10, x12", "ret")
@@ -54,7 +56,7 @@ fn a_push_stores_where_the_stack_pointer_is() {
     }
 }
 
-/// SIM-1: the program's own signal, with nothing done; and one hit, one execution.
+/// SIM-1: the signal is the program's own, with nothing done; and there is one hit, one execution.
 #[test]
 fn a_push_that_faults_is_the_programs_own_fault() {
     alternate_stack();
@@ -74,7 +76,7 @@ fn a_push_that_faults_is_the_programs_own_fault() {
 
 #[test]
 fn where_a_consumer_goes_nothing_is_done() {
-    // Each would be seen: the push moves the stack pointer, the others go on at `mov x0, #1`, or return.
+    // Each would be noticed: the push moves the stack pointer, the others go on at `mov x0, #1`, or return.
     let kinds = [
         (
             43,

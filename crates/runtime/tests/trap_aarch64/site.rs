@@ -1,4 +1,5 @@
-//! Code to put traps on, and the table that knows them: what regions, registry and patches are in the engine.
+//! Code to place traps on, and the table of these traps, in place of the engine's regions, registry and
+//! patches.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use trapline_runtime::native::{
     Answer, Arena, Block, Copies, Regs, Sites, Step, Traps, cache, copy, install, thread, without_copy,
 };
 
-/// A function of a test: the words between two labels, to be copied to where traps may be put.
+/// A function of a test: the words between two labels, to be copied to memory where traps may be placed.
 #[derive(Clone, Copy)]
 pub(crate) struct Text {
     start: unsafe extern "C" fn(),
@@ -22,7 +23,7 @@ impl Text {
     }
     pub(crate) fn words(self) -> &'static [u32] {
         let (start, end) = (self.start as *const u32, self.end as *const u32);
-        // SAFETY: both labels are in one section, the second behind the first, in code that stays.
+        // SAFETY: both labels are in one section, the second after the first, in code that is never unmapped.
         unsafe { std::slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
     }
 }
@@ -50,7 +51,7 @@ macro_rules! text {
 }
 pub(crate) use text;
 
-/// What runs at a hit.
+/// The function that runs at a hit.
 pub(crate) type Consumer = fn(&Site, &mut Regs);
 
 pub(crate) struct Site {
@@ -89,24 +90,25 @@ impl Traps for Table {
 
 static TABLE: Table = Table(AtomicPtr::new(std::ptr::null_mut()));
 pub(crate) static BLOCK: Block = Block { traps: &TABLE, copies: Copies::new() };
-/// A real engine's, asked first.
+/// A real engine's table, which is searched first.
 pub(crate) static ENGINE: OnceLock<&'static Sites> = OnceLock::new();
 static WRITER: Mutex<()> = Mutex::new(());
 
-/// All code and all copies of the tests: within reach of one another.
+/// Memory for all code and all copies of the tests, within reach of one another.
 const ROOM: usize = 16 << 20;
 const ARENA: u64 = 1 << 20;
 
 pub(crate) fn map(len: usize) -> u64 {
     let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists. It is never unmapped.
+    // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing that exists. It is never
+    // unmapped.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     at as u64
 }
 
-/// So many bytes of the room that is for code, whole cache lines.
+/// This many bytes of the memory for code, in whole cache lines.
 pub(crate) fn room(len: u64) -> u64 {
     static FREE: Mutex<Option<(u64, u64)>> = Mutex::new(None);
     let mut free = FREE.lock().expect("unpoisoned");
@@ -123,9 +125,10 @@ thread_local! {
     static PLAIN: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Sets where this thread's handlers run: the tests' threads come with an alternate stack that holds one frame.
+/// Sets the stack of this thread's handlers: the tests' threads come with an alternate stack that holds one
+/// frame.
 fn set_stack(stack: libc::stack_t) {
-    // SAFETY: none, or memory that stays.
+    // SAFETY: no stack, or memory that is never unmapped.
     assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
 }
 
@@ -136,7 +139,7 @@ pub(crate) fn alternate_stack() {
     set_stack(libc::stack_t { ss_sp: map(LEN) as *mut libc::c_void, ss_flags: 0, ss_size: LEN });
 }
 
-/// The arena for copies; the first call installs the handlers, behind the tests' own.
+/// The arena for copies; the first call installs the handlers, after the tests' own.
 pub(crate) fn arena() -> &'static Arena {
     static ARENA_OF_ALL: OnceLock<Arena> = OnceLock::new();
     static INSTALLED: Once = Once::new();
@@ -152,14 +155,14 @@ pub(crate) fn arena() -> &'static Arena {
     arena
 }
 
-/// Fresh executable memory that holds `words`.
+/// Fresh executable memory that contains `words`.
 pub(crate) fn code(words: &[u32]) -> u64 {
     let at = room(4 * words.len() as u64);
     write(at, words);
     at
 }
 
-/// Writes code: where somebody may run it meanwhile, one word, of those that may be changed so.
+/// Writes code; if a thread may run it meanwhile, a single word of the kinds that may be changed live.
 pub(crate) fn write(at: u64, words: &[u32]) {
     for (address, &word) in (at..).step_by(4).zip(words) {
         // SAFETY: callers write to memory from `room` or `map`, which is theirs.
@@ -174,7 +177,7 @@ pub(crate) fn nothing(_: &Site, _: &mut Regs) {}
 
 /// The simulation of the instruction at `addr`.
 pub(crate) fn simulated(addr: u64) -> Step {
-    // SAFETY: code of the test's own.
+    // SAFETY: this is code of the test.
     without_copy(unsafe { *(addr as *const u32) }, addr).expect("simulated")
 }
 
@@ -187,7 +190,8 @@ fn copy_of(arena: &Arena, addr: u64, word: u32) -> Step {
     Step::At(to)
 }
 
-/// Decides how the instruction at `addr` is done, and puts it into the table; writes its copy but no trap.
+/// Decides how the instruction at `addr` is carried out, and adds it to the table; writes its copy but no
+/// trap.
 pub(crate) fn site(addr: u64, word: u32, consumer: Consumer) -> &'static Site {
     let arena = arena();
     let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -208,13 +212,13 @@ fn change(edit: impl FnOnce(&mut Vec<&'static Site>)) {
     TABLE.0.store(Box::into_raw(Box::new(sites)), Ordering::Release);
 }
 
-/// Takes a site out of the table.
+/// Removes a site from the table.
 pub(crate) fn forget(addr: u64) {
     let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     change(|sites| sites.retain(|site| site.addr != addr));
 }
 
-/// A copy of the function, and a trap on its word number `index`.
+/// A copy of the function, with a trap on its word number `index`.
 pub(crate) fn trapped_at(text: Text, index: usize, consumer: Consumer) -> (u64, &'static Site) {
     let at = code(text.words());
     let addr = at + 4 * index as u64;
@@ -223,7 +227,7 @@ pub(crate) fn trapped_at(text: Text, index: usize, consumer: Consumer) -> (u64, 
     (at, site)
 }
 
-/// The same, on its first.
+/// The same, with the trap on its first word.
 pub(crate) fn trapped(text: Text, consumer: Consumer) -> &'static Site {
     trapped_at(text, 0, consumer).1
 }
@@ -232,7 +236,7 @@ impl Site {
     pub(crate) fn hits(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
     }
-    /// Whether it is done without a copy.
+    /// Whether it is carried out without a copy.
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self.step, Step::Simulate(_)) || self.step == Step::At(self.addr + 4)
     }

@@ -1,4 +1,5 @@
-//! Threads, signals, and a writer that takes traps out and puts them in: every hit is counted, nobody is lost.
+//! Threads, signals, and a writer that removes traps and places them: every hit is counted, and no thread is
+//! lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -28,7 +29,7 @@ fn a_storm_of_signals() {
     let sites: [(u64, &'static Site); 3] =
         [(push, 0), (multiply, 0), (link, 1)].map(|(text, index)| trapped_at(text, index, nothing));
     IN_HANDLER.store(sites[1].0, Ordering::Relaxed);
-    // SAFETY: a handler of that kind; it makes direct calls and hits only.
+    // SAFETY: a handler of this type; it makes direct calls and hits only.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = hits_too as extern "C" fn(i32) as *const () as usize;
@@ -60,7 +61,7 @@ fn a_storm_of_signals() {
             while !done.load(Ordering::Relaxed) {
                 for id in &threads {
                     let id = id.load(Ordering::Acquire);
-                    // SAFETY: to a thread of this process; if it has ended, the call fails.
+                    // SAFETY: sent to a thread of this process; if that has ended, the call fails.
                     let send = |id: u64| unsafe {
                         libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGUSR1)
                     };
@@ -82,7 +83,8 @@ fn a_storm_of_signals() {
     assert_eq!(sites.map(|(_, site)| site.hits()), [all, all + from_signals, all]);
 }
 
-/// Traps come and go under threads that run there, by live changes of a nop: each call is right, whether it was a hit or not.
+/// Traps are placed and removed under threads that run there, by live changes of a nop: each call is right,
+/// whether it was a hit or not.
 #[test]
 fn traps_that_come_and_go() {
     let text = text!(come_and_go: "nop", "add x0, x0, x1", "ret");
@@ -108,7 +110,7 @@ fn traps_that_come_and_go() {
             // Table, then code; code, then table.
             let site = site(function, NOP, nothing);
             write(function, &[BRK]);
-            // A worker that ended has failed, and says so when it is joined.
+            // A worker that ended has failed, which is reported when it is joined.
             while rounds.is_multiple_of(4)
                 && site.hits() == 0
                 && !workers.iter().any(|worker| worker.is_finished())
@@ -127,7 +129,8 @@ fn traps_that_come_and_go() {
     assert!(hits >= 25 && hits <= calls);
 }
 
-/// Many threads at once begin and end while they hit: each has a line of its own in the end, and the sum is right.
+/// Many threads start and end at once while they hit: each has a line of its own in the end, and the sum is
+/// right.
 #[test]
 fn threads_that_come_and_go() {
     let site = trapped(text!(threads: "nop", "ret"), nothing);

@@ -1,16 +1,18 @@
-//! The everyday encodings by tables, several times as fast as the decoder.
+//! The common encodings by tables, several times as fast as the decoder.
 //!
-//! In: bytes and their address. Out: the instructions that [`sweep`] gives. Invariant QUICK-1: both give the same, field by field; whatever
-//! is not in the tables is left to the decoder. Does not: give instructions in full.
+//! In: bytes and their address. Out: the instructions that [`sweep`] produces. Invariant QUICK-1: both
+//! produce the same, field by field; encodings that are not in the tables are left to the decoder.
+//! Does not: decode instructions in full.
 //!
-//! Each field is worked out by itself and an [`Insn`] is made once, where it stays: copies of half-written ones take longer than all the rest.
+//! Each field is computed separately, and an [`Insn`] is built once, at its final place: copies of
+//! half-written ones take longer than all the rest.
 
 use super::super::scan::{
     C4, G5, I1, IV, IZ, J1, J4, JC, LEA, M, M1, MZ, N, ONE, RI, RT, T1, TR, TWO, TZ, Z1, ZZ, word,
 };
 use super::{Class, Flow, Gpr, Insn, MemKind, MemUse, sweep};
 
-/// Appends what [`sweep`] gives, sooner.
+/// Appends what [`sweep`] produces, but faster.
 pub fn sweep_into(bytes: &[u8], addr: u64, insns: &mut Vec<Insn>) {
     let (mut at, mut full) = (0, sweep(bytes, addr));
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
@@ -46,19 +48,19 @@ enum Way {
     Trap,
 }
 
-/// Whether a ModRM follows, how many bytes besides, the class, where control goes.
+/// Whether a ModRM follows, number of further bytes, the class, where control goes.
 type Shape = (bool, usize, Class, Way);
 
-/// What comes before an instruction's operands.
+/// The parts of an instruction before its operands.
 #[derive(Clone, Copy)]
 struct Head {
     narrow: bool,
     prefixed: bool,
     rex: u8,
     op: u8,
-    /// The register field of what would be the ModRM.
+    /// The register field, if the next byte is a ModRM.
     field: u8,
-    /// What would be the ModRM names a register.
+    /// The operand is a register, if the next byte is a ModRM.
     is_register: bool,
 }
 
@@ -159,7 +161,7 @@ fn one_byte(head: Head) -> Option<Shape> {
 fn behind_0f(head: Head) -> Option<Shape> {
     let Head { narrow, prefixed, op, field, .. } = head;
     match TWO[usize::from(op)] {
-        // `endbr64` and its like; other registers' `nop`s; what needs its prefix.
+        // `endbr64` and similar; `nop`s with other register fields; an opcode that needs its prefix.
         M if op == 0x1E || (op == 0x1F && field != 0) || (op == 0xD6 && !narrow) => None,
         M => Some((true, 0, if op == 0x1F { Class::Nop } else { Class::Plain }, Way::On)),
         M1 => Some((true, 1, Class::Plain, Way::On)),
@@ -169,7 +171,8 @@ fn behind_0f(head: Head) -> Option<Shape> {
     }
 }
 
-/// Bytes of the ModRM at `n` and what belongs to it, what it accesses, and the displacement if it is relative to rip.
+/// Number of bytes of the ModRM at `n` and what belongs to it, the memory operand, and the displacement if it
+/// is relative to rip.
 #[inline(always)]
 fn operand(window: &[u8; 16], n: usize, rex: u8) -> (usize, MemUse, Option<i32>) {
     let (mode, low) = (window[n] >> 6, window[n] & 7);

@@ -1,14 +1,14 @@
-//! Where an indirect jump leads: through a jump table, out of the function, or nobody knows.
+//! Where an indirect jump leads: through a jump table, out of the function, or unknown.
 //!
-//! In: the instructions of the jump's part, in address order. Out: [`Indirect`].
-//! Patterns of compilers, recognised by walking back over definitions of the register that is jumped to:
+//! In: the instructions of the jump's part, in address order. Out: [`Indirect`]. The patterns are those of
+//! compilers. They are recognized by following definitions of the jump's register backwards:
 //!
 //! | pattern | made by |
 //! |---|---|
 //! | `lea t(%rip),%b; movslq (%b,%i,4),%r; add %b,%r; jmp *%r` | gcc, clang, rustc, position-independent |
 //! | `jmp *t(,%i,8)`; `mov t(,%i,8),%r; jmp *%r` | the same, at fixed addresses |
 //! | `lea t(%rip),%b; jmp *(%b,%i,8)` | Go, computed goto |
-//! | `mov %a,%rsp; pop %r; jmp *%r` | `eh_return`: where an exception is caught |
+//! | `mov %a,%rsp; pop %r; jmp *%r` | `eh_return`: jumps to where an exception is caught |
 //! | `jmp *slot(%rip)`, `jmp *d(%r)`, `mov d(%r),%r; jmp *%r` | tail call by GOT slot, by method table |
 
 use super::super::decode::{Flow, Insn, decoder};
@@ -16,9 +16,9 @@ use super::super::gpr::Gpr;
 use super::{Part, Read};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
-/// How far definitions are followed back.
+/// Number of instructions over which definitions are followed back.
 const REACH: usize = 64;
-/// No compiler makes longer tables.
+/// Maximum number of entries of a jump table: compilers make no longer ones.
 const MAX_ENTRIES: u64 = 8192;
 
 /// What an indirect jump is.
@@ -29,23 +29,23 @@ pub(super) enum Indirect {
     Tail,
     /// A direct jump in disguise.
     To(u64),
-    /// To where an exception is caught, by gcc's `eh_return`: the call never returns to its caller.
+    /// Jumps to where an exception is caught, by gcc's `eh_return`: the call never returns to its caller.
     Away,
     /// Not known.
     Unknown,
 }
 
-/// Where a register's value comes from.
+/// The source of a register's value.
 enum Origin {
     /// Defined at this index by this instruction.
     At(usize, Instruction),
-    /// By the caller or by a callee: nothing in the line defines it.
+    /// The caller or a callee: nothing in the line defines it.
     Outside,
-    /// The line is cut off before its definition.
+    /// Not found: the line is cut off before its definition.
     Lost,
 }
 
-/// A jump table's place and form.
+/// Address and form of a jump table.
 struct Table {
     addr: u64,
     /// Entries are 4 bytes relative to this, or 8 bytes absolute.
@@ -63,9 +63,9 @@ struct Line<'a> {
     is_body: bool,
 }
 
-/// Classifies the indirect jump at index `jump` of `insns`, which is all of the part given; that one is the function's
-/// body or a cold part. `is_start` tells whether an
-/// instruction of the function starts at an address.
+/// Classifies the indirect jump at index `jump` of `insns`, which are all instructions of the part. The part
+/// is the function's body or a cold part. `is_start` says whether an instruction of the function starts at an
+/// address.
 pub(super) fn classify(
     insns: &[Insn],
     jump: usize,
@@ -119,7 +119,8 @@ impl Line<'_> {
         decoder.can_decode().then(|| decoder.decode())
     }
 
-    /// Whether the stack pointer was computed, and where the jump leads is popped from there: `mov %rcx,%rsp; pop %rcx; jmp *%rcx`.
+    /// Whether the stack pointer was computed, and the jump's target is popped from there: `mov %rcx,%rsp;
+    /// pop %rcx; jmp *%rcx`.
     fn is_eh_return(&self, to: Register) -> bool {
         let before = |count| self.raw(self.jump.checked_sub(count)?);
         let (Some(pop), Some(set)) = (before(1), before(2)) else { return false };
@@ -214,8 +215,9 @@ impl Line<'_> {
         Found::Is(Indirect::Unknown)
     }
 
-    /// The address that `register` holds before `index`, if a `lea` or `mov` of a constant gave it. The definition
-    /// may stand anywhere before, hoisted out of a loop; that the table's entries are sound is checked later.
+    /// The address that `register` holds before `index`, if a `lea` or `mov` of a constant set it. The
+    /// definition may be anywhere before, hoisted out of a loop. Whether the table's entries are valid is
+    /// checked later.
     fn constant(&self, index: usize, register: Register) -> Option<u64> {
         if let Origin::At(_, raw) = self.origin(index, register) {
             return address_in(&raw);
@@ -231,7 +233,7 @@ impl Line<'_> {
         (0..index).rev().filter_map(loads).find_map(|raw| address_in(&raw))
     }
 
-    /// The instruction before `index` that gave `register` its value, copies followed.
+    /// The instruction before `index` that gave `register` its value; copies between registers are followed.
     fn origin(&self, index: usize, register: Register) -> Origin {
         let mut wanted = register;
         let mut at = index;
@@ -256,7 +258,8 @@ impl Line<'_> {
         Origin::Lost
     }
 
-    /// An instruction that runs right before the one at `index`: the one that falls into it, else one that jumps there.
+    /// An instruction that runs right before the one at `index`: the one that falls through to it, or else
+    /// one that jumps to it.
     fn before(&self, index: usize) -> Option<usize> {
         let previous = index.checked_sub(1)?;
         if self.insns[previous].flow.falls_through() && !self.insns[previous].is_padding() {
@@ -267,7 +270,7 @@ impl Line<'_> {
             matches!(insn.flow, Flow::Jump(_) | Flow::Branch(_)) && insn.flow.target() == Some(here)
         };
         self.insns.iter().position(jumps).or_else(|| {
-            // Padding in front of a loop's head is run through.
+            // Control may fall through the padding before a loop's head.
             self.insns[previous].flow.falls_through().then_some(previous)
         })
     }
@@ -276,9 +279,9 @@ impl Line<'_> {
         index == 0 && self.is_body
     }
 
-    /// Whether the stack at the jump is as at the function's entry, as a tail call needs it: what comes last before the
-    /// jump, of all that moves rsp, takes a frame down; or nothing moves it. Tells the jump of a threaded
-    /// interpreter from a call by pointer.
+    /// Whether the stack at the jump is as at the function's entry, as a tail call requires. It is if the
+    /// last instruction before the jump that moves rsp takes down a frame, or if none moves it. This
+    /// distinguishes the jump of a threaded interpreter from a call by pointer.
     fn frame_is_down(&self) -> bool {
         let mut at = self.jump;
         for _ in 0..4 * REACH {
@@ -298,7 +301,7 @@ impl Line<'_> {
         false
     }
 
-    /// Whether the jump follows directly on what takes down a frame.
+    /// Whether the jump directly follows an instruction that takes down a frame.
     fn behind_epilogue(&self) -> bool {
         let Some(before) = self.jump.checked_sub(1) else { return true };
         self.raw(before).is_some_and(|raw| match raw.mnemonic() {
@@ -308,7 +311,7 @@ impl Line<'_> {
         })
     }
 
-    /// Number of entries, from the nearest `cmp index, n` with a branch on "above" behind it.
+    /// Number of entries, from the nearest `cmp index, n` that is followed by a branch on "above".
     fn bound(&self, index: Register) -> Option<u64> {
         let mut wanted = index.full_register();
         let mut at = self.jump;
@@ -359,8 +362,8 @@ fn is_scratch(register: Register) -> bool {
     )
 }
 
-/// The table's targets. With a bound each entry must be sound; without one, the table ends at the first that is not,
-/// and two sound ones must be there.
+/// The table's targets. With a bound each entry must be valid. Without one, the table ends at the first entry
+/// that is not, and there must be at least two valid ones.
 fn entries(table: &Table, bound: Option<u64>, is_start: &dyn Fn(u64) -> bool, read: Read<'_>) -> Indirect {
     let entry = |i: u64| match table.base {
         Some(base) => {
@@ -373,7 +376,7 @@ fn entries(table: &Table, bound: Option<u64>, is_start: &dyn Fn(u64) -> bool, re
     let targets: Vec<u64> = (0..limit).map_while(|i| entry(i).filter(|&t| is_start(t))).collect();
     let sound = targets.len() as u64;
     let complete = bound.map_or(sound >= 2, |n| sound == n && n > 0);
-    // Pointers that all lead elsewhere are a table of functions. Zero is a word that nobody relocated.
+    // If all pointers lead elsewhere, it is a table of functions. Zero is a word that was not relocated.
     let elsewhere = || (0..limit.min(4)).all(|i| entry(i).is_some_and(|t| t != 0 && !is_start(t)));
     match complete {
         true => Indirect::Table(targets),

@@ -1,10 +1,10 @@
-//! A function's body: its instructions, where its branches land, where it is left.
+//! A function's body: its instructions, the targets of its branches, its exits.
 //!
 //! In: the bytes of a function and of its cold parts; a way to read constants (jump tables). Out: a [`Body`].
-//! Invariants: INSN-1; SAFE-5: an indirect jump that is not surely a jump table or a tail call makes the exits
-//! unknown, and names itself. `targets` may hold more than can be reached, never knowingly less.
-//! Does not: follow calls, or decide whether a callee returns. A part that ends in a call is taken to end there
-//! because the callee does not return.
+//! Invariants: INSN-1; SAFE-5: an indirect jump that is not surely a jump table or a tail call makes the
+//! exits unknown, and is listed. `targets` may contain more than can be reached, never knowingly less.
+//! Does not: follow calls, or decide whether a callee returns. If a part ends in a call, the callee is
+//! assumed not to return.
 
 mod indirect;
 
@@ -12,7 +12,8 @@ use super::decode::{Flow, Insn, sweep_into};
 use core::ops::Range;
 use indirect::Indirect;
 
-/// Bytes of a short instruction: there is room for as many, so that the list seldom has to grow.
+/// Length of a short instruction in bytes. Room is reserved for a function of such instructions, so the list
+/// seldom has to grow.
 const SHORT: usize = 3;
 
 /// Reads a constant: see [`analyse`].
@@ -38,16 +39,16 @@ pub enum ExitKind {
     TailBranch(u64),
     /// Indirect `jmp` that is a tail call: through a GOT slot or other memory.
     TailIndirect,
-    /// The last instruction of a part runs on into what lies behind it; the address is the first one outside.
+    /// The last instruction of a part goes on into the code behind it; the address is the first one outside.
     FallThrough(u64),
 }
 
-/// One place where a function is left.
+/// One exit of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exit {
-    /// The instruction that leaves.
+    /// The instruction by which it is left.
     pub insn: Insn,
-    /// How.
+    /// The kind of exit.
     pub kind: ExitKind,
 }
 
@@ -56,30 +57,33 @@ pub struct Exit {
 pub struct Body {
     /// All instructions, part by part in the order given, each part in address order.
     pub insns: Vec<Insn>,
-    /// Addresses inside the parts that a direct branch, a call or a jump table of this function leads to. In no order; some more than once.
+    /// Addresses inside the parts that a direct branch, a call or a jump table of this function leads to. In
+    /// no order; some occur more than once.
     pub targets: Vec<u64>,
-    /// Those of them that a jump table leads to. Sorted.
+    /// The addresses in `targets` that a jump table leads to. Sorted.
     pub by_table: Vec<u64>,
     /// Direct targets outside the parts, calls included. In no order.
     pub outside: Vec<u64>,
-    /// Where the function is left. Empty for one that never returns. `eh_return` is none: the call ends as one that `longjmp` leaves.
+    /// The exits. Empty for a function that never returns. `eh_return` is none: the call ends like one that
+    /// `longjmp` leaves.
     pub exits: Vec<Exit>,
-    /// Indirect jumps that could be an exit, a jump table, or both. Not empty: exits are unknown.
+    /// Indirect jumps that could be an exit, a jump table, or both. If there are any, the exits are unknown.
     pub unresolved: Vec<u64>,
-    /// First address where bytes are no instruction, if any: the sweep may be out of step behind it.
+    /// First address where bytes are no instruction, if any: the sweep may be out of step after it.
     pub invalid: Option<u64>,
 }
 
 impl Body {
-    /// Whether `exits` is all of them.
+    /// Whether `exits` contains all of them.
     #[must_use]
     pub const fn exits_known(&self) -> bool {
         self.unresolved.is_empty() && self.invalid.is_none()
     }
 }
 
-/// Analyses one function. `parts[0]` is its body, the others its cold parts. `read(addr, size)` gives a little-endian
-/// word of read-only data in the same address space (4 bytes as they stand; 8 bytes relocated), or `None`.
+/// Analyses one function. `parts[0]` is its body, the others its cold parts. `read(addr, size)` returns a
+/// little-endian word of read-only data in the same address space (4 bytes as they are; 8 bytes relocated),
+/// or `None`.
 #[must_use]
 pub fn analyse(parts: &[Part<'_>], read: &dyn Fn(u64, usize) -> Option<u64>) -> Body {
     let bytes: usize = parts.iter().map(|part| part.bytes.len()).sum();
@@ -110,7 +114,7 @@ impl Part<'_> {
 struct Shape<'a> {
     parts: &'a [Part<'a>],
     insns: &'a [Insn],
-    /// Of `insns`, one for each part.
+    /// Ranges of `insns`, one for each part.
     ranges: Vec<Range<usize>>,
     body: Body,
 }
@@ -120,7 +124,7 @@ impl Shape<'_> {
         self.parts.iter().any(|part| part.holds(addr))
     }
 
-    /// Whether a jump table may lead here.
+    /// Whether a jump table may lead to this address: an instruction of the function starts there.
     fn is_start(&self, addr: u64) -> bool {
         let starts = |range: &Range<usize>| {
             let insns = self.insns.get(range.clone()).unwrap_or_default();
@@ -144,7 +148,7 @@ impl Shape<'_> {
                 Flow::Next | Flow::Call(None) | Flow::Syscall | Flow::Trap => {}
             }
         }
-        // Padding behind the last real instruction belongs to nobody.
+        // Padding behind the last real instruction is not part of the function.
         let last = insns.iter().rev().find(|insn| !insn.is_padding()).or(insns.last());
         if let Some(&last) = last
             && last.flow.falls_through()

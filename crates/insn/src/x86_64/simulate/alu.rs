@@ -11,8 +11,8 @@ const OF: u64 = 1 << 11;
 /// The flags that arithmetic sets.
 pub(super) const STATUS: u64 = CF | PF | AF | ZF | SF | OF;
 
-/// The result, and the status flags; other bits are clear. The manual leaves AF undefined behind `and`, `or`, `xor` and
-/// `test`; it is clear here, as processors of both vendors leave it.
+/// The result, and the status flags; other bits are clear. The manual leaves AF undefined after `and`, `or`,
+/// `xor` and `test`; here it is clear, as after them on processors of both vendors.
 pub(super) fn compute(what: Alu, size: Size, a: u64, b: u64) -> (u64, u64) {
     let (a, b) = (a & size.mask(), b & size.mask());
     let (result, carry, overflow, auxiliary) = match what {
@@ -58,7 +58,7 @@ impl Condition {
 }
 
 impl LoopTest {
-    /// Whether it jumps, by the count behind the decrement and the flags.
+    /// Whether it jumps, by the count after the decrement and the flags.
     pub(super) const fn holds(self, count: u64, rflags: u64) -> bool {
         match self {
             Self::Count => count != 0,

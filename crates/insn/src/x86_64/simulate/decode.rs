@@ -1,7 +1,8 @@
 //! What can be done with an instruction that a trap displaced.
 //!
-//! In: bytes. Out: a [`Verdict`]. Asked once, when a probe is registered.
-//! Invariants: INSN-1; INSN-2; what vendors disagree on is never simulated. Does not: run anything.
+//! In: bytes. Out: a [`Verdict`]. It is computed once, when a probe is registered. Invariants: INSN-1;
+//! INSN-2; an instruction on which vendors disagree is never simulated.
+//! Does not: run anything.
 
 use super::op::{
     Action, Address, Alu, Base, Condition, LoopTest, Op, Part, Place, Size, Target, Value, Verdict,
@@ -11,7 +12,7 @@ use crate::x86_64::gpr::Gpr;
 use crate::x86_64::relocate::{Immovable, Options, may_displace};
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 
-/// What can be done about the instruction at the start of `bytes`.
+/// What can be done with the instruction at the start of `bytes`.
 #[must_use]
 pub fn verdict(bytes: &[u8], options: Options) -> Verdict {
     let Some(insn) = decode_one(bytes, 0) else { return Verdict::Refuse(Immovable::Invalid) };
@@ -19,7 +20,7 @@ pub fn verdict(bytes: &[u8], options: Options) -> Verdict {
         return Verdict::Refuse(Immovable::OperandSize);
     }
     let raw = decoder(bytes, 0).decode();
-    // `ret` with a data size is one of 16 bits to some processors.
+    // Some processors take `ret` with a data size as one of 16 bits.
     let unknown = raw.is_invalid() || insn.flow == Flow::Ret && has_data_size(bytes);
     let action = if unknown { None } else { action(&raw).filter(|action| !is_below_red_zone(action)) };
     match (action, may_displace(&insn)) {
@@ -31,7 +32,7 @@ pub fn verdict(bytes: &[u8], options: Options) -> Verdict {
     }
 }
 
-/// A store below the red zone, where the frame of the signal lies in which it would be simulated.
+/// Whether it is a store below the red zone. The frame of the signal in which it would be simulated is there.
 const fn is_below_red_zone(action: &Action) -> bool {
     match action {
         Action::Move { to: Place::Memory { at, .. }, .. } => {
@@ -41,7 +42,7 @@ const fn is_below_red_zone(action: &Action) -> bool {
     }
 }
 
-/// `None` when it is none of those that are simulated.
+/// The action; `None` if the instruction is not simulated.
 fn action(raw: &Instruction) -> Option<Action> {
     if raw.has_lock_prefix() {
         return None;
@@ -75,7 +76,7 @@ fn action(raw: &Instruction) -> Option<Action> {
     })
 }
 
-/// What ModRM's middle holds makes no difference to any processor.
+/// Whether it is 0F 1F. No processor cares about the register field of its ModRM.
 const fn is_0f_1f(code: Code) -> bool {
     matches!(
         code,
@@ -132,7 +133,7 @@ fn place(raw: &Instruction, operand: u32) -> Option<Place> {
     }
 }
 
-/// `None` for what is no general register.
+/// `None` if it is not a general register.
 fn part(register: Register) -> Option<Part> {
     let high = matches!(register, Register::AH | Register::CH | Register::DH | Register::BH);
     Some(Part { of: Gpr::of(register)?, size: Size::of_bytes(register.size())?, high })
@@ -158,7 +159,7 @@ fn address(raw: &Instruction) -> Option<Address> {
             register => Some(Gpr::of(register)?),
         },
         shift: raw.memory_index_scale().trailing_zeros() as u8 & 3,
-        // A displacement alone comes cut already.
+        // A displacement without registers is cut by the decoder already.
         narrow: !displacement_alone && (is_narrow(base) || is_narrow(index)),
     })
 }

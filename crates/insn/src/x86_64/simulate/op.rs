@@ -1,6 +1,7 @@
 //! Decoded instructions as values, small enough to copy at every hit.
 //!
-//! Everything is relative to the instruction's own address, so that one [`Op`] serves every mapping of its file.
+//! Everything is relative to the instruction's own address, so that one [`Op`] serves every mapping of its
+//! file.
 //! Does not: decode ([`super::verdict`] does), or run anything ([`super::simulate`] does).
 
 use crate::x86_64::gpr::Gpr;
@@ -14,14 +15,14 @@ pub enum Size {
     Byte = 1,
     /// 16 bits.
     Word = 2,
-    /// 32 bits. A register's upper half becomes zero when this much of it is written.
+    /// 32 bits. Writing this size to a register clears its upper half.
     Long = 4,
     /// 64 bits.
     Quad = 8,
 }
 
 impl Size {
-    /// All its bits.
+    /// A mask of all its bits.
     #[must_use]
     pub const fn mask(self) -> u64 {
         match self {
@@ -31,7 +32,7 @@ impl Size {
             Self::Quad => u64::MAX,
         }
     }
-    /// Its highest bit.
+    /// A mask of its highest bit.
     #[must_use]
     pub const fn sign(self) -> u64 {
         self.mask() ^ self.mask() >> 1
@@ -58,7 +59,7 @@ pub struct Part {
     pub high: bool,
 }
 
-/// What an address starts from.
+/// The first summand of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Base {
     /// Nothing.
@@ -69,7 +70,7 @@ pub enum Base {
     Register(Gpr),
 }
 
-/// How an operand in memory is addressed. No segment base: those that have one are not simulated.
+/// How an operand in memory is addressed. There is no segment base: operands with one are not simulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
     /// Added to the sum.
@@ -91,9 +92,9 @@ pub enum Place {
     Register(Part),
     /// Memory.
     Memory {
-        /// Where.
+        /// Its address.
         at: Address,
-        /// How much.
+        /// Its size.
         size: Size,
     },
 }
@@ -111,7 +112,7 @@ impl Place {
 /// An operand that is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// What stands there.
+    /// The value at this place.
     At(Place),
     /// A constant, sign-extended.
     Constant(u64),
@@ -120,9 +121,9 @@ pub enum Value {
 /// Where a jump or call goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// So far from the instruction's own address.
+    /// This far from the instruction's own address, in bytes.
     Offset(i64),
-    /// To the address that stands there.
+    /// To the address at this place.
     Through(Place),
 }
 
@@ -143,7 +144,7 @@ impl Condition {
     }
 }
 
-/// When a `loop` or `jrcxz` goes to its target.
+/// When a `loop` or `jrcxz` jumps to its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoopTest {
     /// `loop`: the count, less one, is not 0.
@@ -176,7 +177,7 @@ pub enum Alu {
 }
 
 impl Alu {
-    /// Whether it sets flags alone.
+    /// Whether it only sets flags.
     #[must_use]
     pub const fn only_flags(self) -> bool {
         matches!(self, Self::Cmp | Self::Test)
@@ -206,13 +207,14 @@ pub enum Action {
     },
     /// `push`, 64 bits.
     Push(Value),
-    /// `pop`, 64 bits. Its address, if based on rsp, is computed behind the increment.
+    /// `pop`, 64 bits. Its address, if based on rsp, is computed after the increment.
     Pop(Place),
     /// `leave`
     Leave,
-    /// Arithmetic. Memory is only ever read: the processor's read and write of one operand are one step to a signal handler.
+    /// Arithmetic. Memory is only read: if the processor reads and writes one operand, that is one step for a
+    /// signal handler, and here it would be two.
     Alu {
-        /// Which.
+        /// Which operation.
         what: Alu,
         /// First operand, and destination.
         to: Place,
@@ -223,23 +225,23 @@ pub enum Action {
     Jump(Target),
     /// `jcc`
     Branch {
-        /// When.
+        /// The condition under which it jumps.
         when: Condition,
-        /// From the instruction's own address.
+        /// Distance of the target from the instruction's own address.
         offset: i64,
     },
     /// `loop`, `loope`, `loopne`, `jrcxz`
     Loop {
-        /// When.
+        /// The condition under which it jumps.
         when: LoopTest,
         /// The count is in ecx (address-size prefix).
         narrow: bool,
-        /// From the instruction's own address.
+        /// Distance of the target from the instruction's own address.
         offset: i64,
     },
     /// `call`
     Call(Target),
-    /// `ret`, which adds so many bytes more to rsp.
+    /// `ret`, which adds this many further bytes to rsp.
     Return(u16),
 }
 
@@ -248,16 +250,16 @@ pub enum Action {
 pub struct Op {
     /// What it does.
     pub action: Action,
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: u8,
 }
 
-/// What a trap's handler does about the instruction that the trap stands on.
+/// How a trap's handler carries out the instruction that the trap replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// By hand.
+    /// By simulation.
     Simulate(Op),
-    /// In a copy that jumps back.
+    /// By running a copy that jumps back.
     OutOfLine,
     /// It must stay where it is.
     Refuse(Immovable),

@@ -1,54 +1,61 @@
-//! The usual way of a call whose return one consumer waits for, as text that gates take in: nobody is called at the entry, and the stack word's place keeps the
-//! call (K2, L1 of `instances`). What is a copy costs no call, no return, and no word for where to come back to.
+//! The fast path of a call whose return one consumer waits for, as code that gates inline. No consumer is
+//! called at the entry, and the stack word's place keeps the call (K2, L1 of `instances`). An inlined copy
+//! needs no call, no return, and no word for a return address.
 //!
-//! In and out: as [`Piece`] says of each. The protocol is that of `dispatch` and `instances`, where each step takes its short way. Everything
-//! else is asked for, and then nothing was done: a thread without a line, a hit inside a hit, another list, slots, a place that is another stack word's or keeps another
-//! probe's call. Does not: name an address of its own, as it is executed elsewhere.
+//! In and out: as [`Piece`] says for each. The protocol is that of `dispatch` and `instances`, where each
+//! step takes its shortest way. In all other cases the code answers that nothing was done. They are a thread
+//! without a line, a hit inside a hit, another list, return trampolines, a place that belongs to another
+//! stack word or keeps another probe's call.
+//! Does not: contain an address of its own, since it runs elsewhere.
 //!
-//! In memory: where the text begins from the function's own address, then its length, where its room begins and how long that is, and the text.
+//! In memory a function here is: offset of the code from the function's address, length of the code, offset
+//! of its room in the code, length of the room, and the code.
 
 use super::parts::{general_asm, hint_place, own_line, sealed};
 
-/// A text to be taken in, at a multiple of 64: its usual way ends where its room begins, where whoever takes it in goes on; its other one at its end.
+/// Code to be inlined, at a multiple of 64. Its fast path ends where its room begins, and the gate's own code
+/// goes on there; its other path ends at the end of the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// All of it.
+    /// All of the code.
     pub text: &'static [u8],
-    /// Where the room is.
+    /// The room: offset in the code, and length, in bytes.
     pub room: (usize, usize),
 }
 
 impl Piece {
     pub(super) fn of(function: unsafe extern "C" fn()) -> Self {
         let at = function as *const () as *const u64;
-        // SAFETY: the functions below, which are such words and a text.
+        // SAFETY: `function` is one of those below, which consist of such words and code.
         unsafe {
             let [text, len, room, room_len] = [0, 1, 2, 3].map(|n| at.add(n).read_unaligned() as usize);
             Self { text: core::slice::from_raw_parts(at.cast::<u8>().add(text), len), room: (room, room_len) }
         }
     }
-    /// K2, at an entry: rdi = probe, rsi = site, rdx = its stack pointer. Changes rcx, rdx, r8 and r9. Its other way: nothing was done.
+    /// K2, at an entry: rdi = probe, rsi = site, rdx = its stack pointer. Changes rcx, rdx, r8 and r9. On its
+    /// other path nothing was done.
     #[must_use]
     pub fn begin() -> Self {
         Self::of(begin)
     }
-    /// L1 and B5, at an exit: r12 = probe, rsi = `Regs`, rbx the address 8 below, rcx = the exit's stack pointer, rsp a multiple of 16. Keeps rbx and rbp alone. Its usual way: `Regs` holds, but
-    /// for the instruction pointer and the stack pointer, which were not changed. Its other way: eax = a `GoOn`, or [`WITH_STATE`](super::WITH_STATE): nothing was done, and r12
-    /// is what it was.
+    /// L1 and B5, at an exit: r12 = probe, rsi = `Regs`, rbx the address 8 below, rcx = the exit's stack
+    /// pointer, rsp a multiple of 16. Preserves only rbx and rbp. After the fast path `Regs` may have
+    /// changed, except for the instruction pointer and the stack pointer. After its other path eax = a
+    /// `GoOn`, or [`WITH_STATE`](super::WITH_STATE): nothing was done, and r12 is unchanged.
     #[must_use]
     pub fn end() -> Self {
         Self::of(end)
     }
 }
 
-/// The words before a text of which 1 to 2 is the usual way, 2 to 3 room, and 4 the end.
+/// The words before the code. Label 61 to 62 is the fast path, 62 to 63 the room, and 64 the end.
 macro_rules! piece {
     () => {
         "60: .quad 61f - 60b, 64f - 61f, 62f - 61f, 63f - 62f; .p2align 6; 61:"
     };
 }
 
-/// Room for what a gate does behind it.
+/// Room for what the gate does after the fast path.
 macro_rules! room {
     ($bytes:literal) => {
         concat!("62: .skip ", $bytes, ", 0xcc; 63:")
@@ -61,13 +68,14 @@ pub(super) use {piece, room};
 unsafe extern "C" fn begin() {
     general_asm!(
         piece!(),
-        // D1, D2: a line of its own, and no hit that goes on. Nothing is read that a writer frees, so there is nothing to enter.
+        // D1, D2: the thread has a line, and no hit goes on. Nothing is read that a writer frees, so there is
+        // no need to enter.
         "{{disp32}} mov r8, [rdi + {engine}]",
         own_line!("r8", "r9", "rcx", "{{disp32}} "),
         "cmp qword ptr [r9 + {active}], {turns}",
         ".p2align 5,,6",
         "jae 9f",
-        // And no slots.
+        // And the probe does not arm: both flags are compared at once.
         "cmp qword ptr [rdi + {only_returns}], 1",
         ".p2align 5,,6",
         "jne 9f",
@@ -81,7 +89,7 @@ unsafe extern "C" fn begin() {
         ".p2align 5,,6",
         "test rdx, rdx",
         "jnz 5f",
-        // D3: the row's word of this probe.
+        // D3: the row's word for this probe.
         "1: add r9, [rdi + {words}]",
         ".p2align 5,,6",
         "cmp [rcx + {kept_site}], rsi",
@@ -89,7 +97,7 @@ unsafe extern "C" fn begin() {
         "2: mov [rcx + {keeps}], rdi",
         "add qword ptr [r9], 1",
         room!("96"),
-        // A call of the same probe was left; another probe's may go on.
+        // If a call of the same probe was left here, go on. Another probe's call may still go on.
         "5: cmp rdx, rdi",
         "je 1b",
         "jmp 9f",
@@ -121,7 +129,7 @@ unsafe extern "C" fn end() {
         ".p2align 5,,9",
         "cmp [r10 + {keeps}], r12",
         "jne 9f",
-        // H2, in the hit: D2.
+        // H2, inside the hit: D2.
         sealed!("r13", "r9", "r9d", "rdx"),
         "mov r15, rcx",
         "mov rdx, [r12 + {consumers}]",
@@ -136,13 +144,13 @@ unsafe extern "C" fn end() {
         "mov r9, [r10 + {kept_site}]",
         "mov qword ptr [r10 + {keeps}], 0",
         "mov [rsp + {hit_site}], r9",
-        // B5; the probe is not asked for again.
+        // B5; the probe is not needed again, so r12 is reused.
         "mov r12, [rbx + 8 + {rip}]",
         "mov rdi, [rdx + {data}]",
         "lea rsi, [rsp + {hit}]",
         ".p2align 5,,3",
         "call rax",
-        // D7: R5, the turn alone. One instruction of the line's only writer.
+        // D7: R5, which keeps the turn. One instruction, by the line's only writer.
         ".p2align 5,,9",
         "cmp r12, [rbx + 8 + {rip}]",
         "jne 5f",

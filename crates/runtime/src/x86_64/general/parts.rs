@@ -1,16 +1,19 @@
-//! Steps that entries, exits, slots and landings have in common, as text for `naked_asm`, and the layouts that they know.
+//! Steps that entries, exits and the code of return trampolines share, as text for `naked_asm`, and the
+//! layouts that they rely on.
 //!
-//! In: registers by name. Out: instructions. Each step says where it jumps to when it cannot be taken. Does not: run.
+//! In: registers by name. Out: instructions. Each step says where it jumps to when it cannot be taken.
+//! Does not: run.
 //!
-//! `.p2align` before jumps, calls and returns: as [`general`](super) says.
+//! [`general`](super) explains the `.p2align` before jumps, calls and returns.
 //!
-//! A pool's steps stand between the labels 72 and 73 of a sequence that 77 describes and 74 ends ([`sequence`]), as the kernel restarts them.
+//! A pool's steps are between the labels 72 and 73 of a restartable sequence; label 77 is its descriptor, and
+//! 74 is where the kernel continues it after an abort ([`sequence`]).
 
-/// `naked_asm` with what the steps name.
+/// `naked_asm` with the constants that the steps name.
 macro_rules! general_asm {
     ($($all:tt)*) => {
         core::arch::naked_asm!(
-            // Not every function takes every step.
+            // Mentions every constant, since not every function uses every step.
             "# {engine} {row} {words} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {places} {place_mask} {rseq} {slots} {owner} {active}",
             "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {place_shift} {bound} {keeps} {kept_site} {hint_bits} {nobody} {shelves} {stride} {cpus} {objects} {count} {word}",
             "# {limit} {bits} {sequence} {cpu} {object} {object_shift} {sp} {site} {thread} {calls} {len} {session_id} {entry} {ret} {session} {returns} {data}",
@@ -83,7 +86,8 @@ macro_rules! general_asm {
     };
 }
 
-/// The descriptor of a sequence of a pool, by its labels: itself, start, end, where it is left for.
+/// The descriptor of a pool's sequence, from four labels: its own, start, end, and where the kernel continues
+/// after an abort.
 macro_rules! sequence {
     ($its:literal, $start:literal, $end:literal, $left:literal) => {
         concat!(
@@ -93,19 +97,20 @@ macro_rules! sequence {
     };
 }
 
-/// Where a sequence is left for, which leads on to `to`.
+/// Where the kernel continues after an abort; jumps on to `to`.
 macro_rules! left {
     ($left:literal, $to:literal) => {
         concat!(
-            // An instruction that is never executed (ud1), holding the signature, which the kernel wants to see there.
+            // An instruction that is never executed (ud1). It contains the signature, which the kernel
+            // requires there.
             ".pushsection .text.trapline_rseq_abort, \"ax\"; .byte 0x0f, 0xb9, 0x3d; .long 0x53053053; ",
             $left, ": jmp ", $to, "; .popsection"
         )
     };
 }
 
-/// D1: the line of the thread in `thread`, if it is where the search begins; else 9. In: the engine. Out: `thread`, `line`. `form` as an assembler's
-/// prefix: of what the owner is compared with.
+/// D1: finds the line of the thread, if it is at its first place; else jumps to 9. In: `engine`. Out:
+/// `thread` = thread pointer, `line`. `form` is an assembler prefix for the comparison with the owner.
 macro_rules! own_line {
     ($engine:literal, $line:literal, $thread:literal) => {
         own_line!($engine, $line, $thread, "")
@@ -119,7 +124,7 @@ macro_rules! own_line {
     };
 }
 
-/// The place of a stack pointer, which begins with the hint. In: the engine. Out: `at`.
+/// The place of a stack pointer; the hint is its first word. In: `engine`, `sp`. Out: `at`.
 macro_rules! hint_place {
     ($engine:literal, $sp:literal, $at:literal) => {
         concat!(
@@ -129,7 +134,8 @@ macro_rules! hint_place {
     };
 }
 
-/// The shelf of the CPU where this runs, in a sequence that begins here; without one, `none`. In: pool, rseq area. Out: `shelf` (two names).
+/// The magazine (shelf) of the CPU where this runs, in a sequence that begins here; jumps to `none` if there
+/// is none. In: `pool`, `area`. Out: `shelf` (`low` is its low half).
 macro_rules! own_shelf {
     ($pool:literal, $area:literal, $shelf:literal, $low:literal, $its:literal, $start:literal, $none:literal) => {
         concat!(
@@ -140,7 +146,8 @@ macro_rules! own_shelf {
     };
 }
 
-/// P1, P2: what has this number + 1 goes to the own shelf; without room, `none`. Spoils `shelf` and `area`.
+/// P1, P2: puts the object with this number + 1 into the own magazine; jumps to `none` if there is no room.
+/// Changes `shelf` and `area`.
 macro_rules! put {
     ($pool:literal, $area:literal, $number:literal, $shelf:literal, $low:literal, $its:literal, $start:literal, $end:literal, $none:literal) => {
         concat!(
@@ -152,8 +159,9 @@ macro_rules! put {
     };
 }
 
-/// A4, but for key and cookies, of the instance that ends at `end`. Stores only what is another, a CPU does one store a cycle; out of the way
-/// ([`begun_anew`]), as each jump that is taken costs one as well.
+/// A4 without key and cookies, for the instance that ends at `end`. Stores only values that differ, since a
+/// CPU does one store a cycle. These stores are out of line ([`begun_anew`]), since a jump that is taken
+/// costs a cycle as well.
 macro_rules! begun {
     ($end:literal, $site:literal, $spoilt:literal) => {
         concat!(
@@ -165,7 +173,7 @@ macro_rules! begun {
     };
 }
 
-/// The rest of [`begun`], of the same.
+/// The out-of-line part of [`begun`], with the same arguments.
 macro_rules! begun_anew {
     ($end:literal, $site:literal, $spoilt:literal) => {
         concat!(
@@ -176,14 +184,14 @@ macro_rules! begun_anew {
     };
 }
 
-/// R2 with the seal, and `room` below it. In: `turn` as it was. Spoils `turn` and `word`.
+/// R2 with the seal, and `room` bytes below it. In: `turn` as loaded by R1. Changes `turn` and `word`.
 macro_rules! enter {
     ($line:literal, $turn:literal, $low:literal, $word:literal, $room:literal) => {
         concat!("sub rsp, ", $room, "; ", sealed!($line, $turn, $low, $word))
     };
 }
 
-/// [`enter`] where there is room already.
+/// [`enter`] when there is room on the stack already.
 macro_rules! sealed {
     ($line:literal, $turn:literal, $low:literal, $word:literal) => {
         concat!(
@@ -193,14 +201,15 @@ macro_rules! sealed {
     };
 }
 
-/// R5, with the turn that the seal holds. In: r13 = line. Spoils rsi.
+/// R5, with the turn that the seal holds. In: r13 = line. Changes rsi.
 macro_rules! leave {
     () => {
         "mov rsi, [rsp]; and esi, {turns} - 1; mov [r13 + {active}], rsi"
     };
 }
 
-/// D7: a `GoOn`, by where the stack pointer and the instruction pointer were. In: r14 = `Regs`, r15 and r12 = those. Returns.
+/// D7: a `GoOn`, decided by comparing the stack pointer and the instruction pointer with the earlier ones.
+/// In: r14 = `Regs`, r15 = earlier stack pointer, r12 = earlier instruction pointer. Returns.
 macro_rules! go_on {
     () => {
         concat!(

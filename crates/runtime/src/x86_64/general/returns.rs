@@ -1,25 +1,28 @@
-//! A call whose return one consumer waits for, and all of that consumer uses general registers alone: its entry and its return, in code that does
-//! the same. `begin` is the entry where nobody is called, `session` the one with a handler, `exit` the return of either. Calls that are kept in
-//! place do not come here, see [`here`](super::here); where calls get slots for their return addresses, see [`slots`](super::slots).
+//! A call whose return one consumer waits for that uses general registers only: its entry and its return, in
+//! code that does the same. `begin` is the entry where no consumer is called, `session` the entry with a
+//! handler, `exit` the return of either. [`here`](super::here) is for calls that are kept in place, and
+//! [`slots`](super::slots) for calls that get return trampolines.
 //!
-//! In: as `dispatch`, from generated code alone. Out: that it is done, or that nothing was, and the usual way is to be gone. The protocol is that of
-//! `dispatch`, `epoch`, `instances` and `pool`, step by step, where each step takes its short way: the instance from the CPU's own shelf and back
-//! to it, found by its hint. Everything else is asked for (a thread without a line, a hit inside a hit, another list, an empty or a full shelf, a hint that is
-//! another call's, a call that was left on this very frame, no rseq).
+//! In: as `dispatch`, from generated code only. Out: the answer that all is done, or that nothing was and
+//! `dispatch` must be called. The protocol is that of `dispatch`, `epoch`, `instances` and `pool`, step by
+//! step, where each step takes its shortest way. The instance comes from the CPU's own magazine and goes back
+//! to it, and its hint finds it. In all other cases nothing is done. Examples are a thread without a line, a
+//! hit inside a hit, another list, an empty or a full magazine, a hint that belongs to another call. Others
+//! are a call that was left on this very frame, and no rseq.
 //!
-//! A hint that names the instance on top of the shelf (the usual case: the last call with this stack pointer gave that back) needs no A1: what lies on a shelf
-//! no call has.
+//! If the hint names the instance on top of the magazine (the usual case: the last call with this stack
+//! pointer gave it back), A1 is not needed. No call has an instance that is in a magazine.
 //!
-//! A session that declines gives its instance back to the shelf (A6). Where that has no room by now, the call keeps it: its exit finds that nobody is
-//! told, and gives it back.
+//! A session that declines gives its instance back to the magazine (A6). If that has no room by now, the call
+//! keeps the instance. Its exit finds that no session is to be called, and gives it back.
 //!
-//! Three things differ, each to spare stores, of which a CPU does one a cycle:
+//! Three things differ, each to save stores, of which a CPU does one a cycle:
 //! - hits are counted in the instance (`Instance::calls`), which is written anyway;
 //! - hints stay when a call is over (`instances` says why they may);
-//! - the area's pointer to the sequence is left behind: the kernel forgets it when it next looks, and neither the sequence nor its
-//!   descriptor is ever unmapped, as generated code names this one, and stays.
+//! - the pointer to the sequence stays in the rseq area. The kernel resets it when it next looks. Neither the
+//!   sequence nor its descriptor is ever unmapped, since generated code names this code, and stays.
 //!
-//! Does not: know more than one consumer.
+//! Does not: handle more than one consumer.
 
 use trapline_insn::x86_64::Regs;
 
@@ -30,17 +33,18 @@ use super::parts::{
 use crate::consumer::Verdict;
 use crate::probe::Probe;
 
-/// A1 to A4, at an entry where nobody is called.
+/// A1 to A4, at an entry where no consumer is called.
 ///
 /// # Safety
-/// As [`dispatch::entry`](crate::dispatch::entry); not a C function: rdi = probe, rsi = site, rdx = its stack pointer; rcx, rdx and r8 to r11 are
-/// changed, and rcx answers 0, or not 0: nothing was done.
+/// As for [`dispatch::entry`](crate::dispatch::entry). It is not a C function: rdi = probe, rsi = site, rdx =
+/// its stack pointer. It changes rcx, rdx and r8 to r11. It returns rcx = 0, or not 0: nothing was done.
 #[unsafe(naked)]
 pub unsafe extern "C" fn begin() {
     general_asm!(
         sequence!("77", "72", "73", "74"),
         sequence!("87", "82", "83", "84"),
-        // D1, D2: a line of its own, and no hit that goes on. Nothing is read that a writer frees, so there is nothing to enter.
+        // D1, D2: the thread has a line, and no hit goes on. Nothing is read that a writer frees, so there is
+        // no need to enter.
         "mov r8, [rdi + {engine}]",
         own_line!("r8", "r9", "rcx"),
         "cmp qword ptr [r9 + {active}], {turns}",
@@ -62,7 +66,8 @@ pub unsafe extern "C" fn begin() {
         "jz 9f",
         "add rcx, r11",
         hint_place!("r8", "rdx", "r10"),
-        // To be bound, or bound to this stack pointer, with a call of this probe that was left.
+        // Leave to `dispatch` a place that is still to be bound, or that is bound to this stack pointer and
+        // keeps a call of this probe that was left.
         "mov r11, [r10 + {bound}]",
         "test r11, r11",
         "jz 9f",
@@ -70,7 +75,7 @@ pub unsafe extern "C" fn begin() {
         "je 6f",
         "7: mov r11, rdx",
         "shl r11, {hint_bits}",
-        // A2: the pool's G1 and G2, of what the hint names.
+        // A2: the pool's G1 and G2, for the instance that the hint names.
         own_shelf!("r9", "rcx", "r8", "r8d", "77", "72", "9f"),
         "movzx ecx, word ptr [r8 + {word}]",
         "or rcx, r11",
@@ -79,7 +84,7 @@ pub unsafe extern "C" fn begin() {
         "jne 5f",
         "shr qword ptr [r8 + {word}], {bits}",
         "73: movzx r8d, cx",
-        // A4; the hint came first: a guess either way.
+        // A4; the hint was stored before it, which is harmless since it is a guess either way.
         "3: shl r8, {object_shift}",
         "add r8, [r9 + {objects}]",
         begun!("r8", "rsi", "r11"),
@@ -87,7 +92,7 @@ pub unsafe extern "C" fn begin() {
         "xor ecx, ecx",
         ".p2align 5,,1",
         "ret",
-        // A1: an instance with this key belongs to a call that was left here.
+        // A1: if an instance has this key, its call was left here.
         "5: mov rcx, [r10]",
         "xor rcx, r11",
         "dec rcx",
@@ -97,7 +102,7 @@ pub unsafe extern "C" fn begin() {
         "add rcx, [r9 + {objects}]",
         "cmp [rcx + {sp}], rdx",
         "je 9f",
-        // A2, of any.
+        // A2, for any instance.
         "2: mov rcx, [rdi + {engine}]",
         "mov rcx, [rcx + {rseq}]",
         "add rcx, fs:0",
@@ -120,7 +125,8 @@ pub unsafe extern "C" fn begin() {
     )
 }
 
-/// A1 to A6 with the entry handler of a session; where [`entry`](super::entry) jumps to inside its frame, when it finds no consumer for itself.
+/// A1 to A6 with the entry handler of a session. [`entry`](super::entry) jumps here, inside its frame, if the
+/// list has no consumer for it.
 ///
 /// In: rax = engine, rcx = list, rsi = `Regs`, r12 = probe, r13 = line, entered.
 #[unsafe(naked)]
@@ -269,7 +275,7 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
         "mov r13, rdx",
         "mov r14, rsi",
         "mov r15, [rsi + {rsp}]",
-        // L1, of what the list has changed for since; B1.
+        // L1, if the list has changed since the entry; B1.
         hint_place!("rax", "r15", "r10"),
         "cmp [r10 + {keeps}], r12",
         "je 9f",
@@ -316,7 +322,7 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
         // B3; B4 is the pool's.
         "mov qword ptr [r11 + {sp}], 0",
         put!("rdi", "rcx", "r8", "rsi", "esi", "77", "72", "73", "7f"),
-        // B5; the probe is not asked for again.
+        // B5; the probe is not needed again, so r12 is reused.
         "mov r12, [r14 + {rip}]",
         "mov rdi, [rdx + {data}]",
         "lea rsi, [rsp + {hit}]",
@@ -324,7 +330,7 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
         "call rax",
         leave!(),
         go_on!(),
-        // A session: only if it alone has left a cookie.
+        // A session is called only if it alone has left a cookie.
         "5: mov rsi, [rdx + {session}]",
         "cmp qword ptr [r11 + {len}], 1",
         "jne 8f",
@@ -333,7 +339,7 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
         "mov r10, [r11 + {session_id} + 8]",
         "mov [rsp + {hit_cookie}], r10",
         "jmp 1b",
-        // B3 undone: it was held all the time.
+        // Undo B3: the call held the instance all the time.
         "7: mov [r11 + {sp}], r15",
         "8:",
         leave!(),

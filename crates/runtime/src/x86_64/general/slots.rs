@@ -1,10 +1,13 @@
-//! The usual way of a call whose return address is replaced, and whose return one consumer waits for that uses general registers alone, as text that gates take
-//! in: [`Piece::arm`] where nobody is called at the entry, [`Piece::land`] at the slot.
+//! The fast path of a call whose return address is replaced, if the one consumer that waits for its return
+//! uses general registers only. It is code that gates inline: [`Piece::arm`] at an entry where no consumer is
+//! called, [`Piece::land`] at the return trampoline.
 //!
-//! In and out: as each says. The protocol is that of `slots`, where each step takes its short way: A2, of a slot that is bound to this stack
-//! word and return address, and idle, as the *quick* hints say of it. Such a call needs no instance, of which it would want the site alone: its slot's entry holds that (`SITE`), and it counts as the
-//! thread's hit. It enters its function from within the slot ([`GO`](at::GO), `plan`'s `stub::landing`), which spares the CPU a return that it did not foresee.
-//! Everything else is asked for, and then nothing was done: a slot's first call, a tail call's, a call that was left here, a session.
+//! In and out: as each says. The protocol is that of `slots`, where each step takes its shortest way: A2, for
+//! an idle trampoline that is bound to this stack word and return address, as the *quick* hints say. Such a
+//! call needs no instance, which would hold only the site. The trampoline's entry holds that (`SITE`), and
+//! the call counts as the thread's hit. It enters its function from within the trampoline ([`GO`](at::GO),
+//! `plan`'s `stub::landing`), which spares the CPU a mispredicted return. In all other cases the code answers
+//! that nothing was done: a trampoline's first call, a tail call's, a call that was left here, a session.
 
 use core::mem::offset_of;
 
@@ -15,14 +18,16 @@ use super::parts::{general_asm, own_line, sealed};
 use crate::slots::{self, QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, Table};
 
 impl Piece {
-    /// A1, A2 and A4 to A6, at an entry: as [`begin`](Self::begin), and `[rsp]` is where the displaced instructions are.
-    /// Its usual way: the stack word holds a slot, at [`ENTER`](trapline_record::slots::ENTER).
+    /// A1, A2 and A4 to A6, at an entry. Registers as for [`begin`](Self::begin), and `[rsp]` is the address
+    /// of the displaced instructions. After the fast path the stack word holds a trampoline's address, at
+    /// [`ENTER`](trapline_record::slots::ENTER).
     #[must_use]
     pub fn arm() -> Self {
         Self::of(arm)
     }
-    /// B1 to B6, but for the last instruction, of a call that [`arm`](Self::arm) began: as [`end`](Self::end), with the slots' [`Table`] in the place of the probe.
-    /// The stack word holds where the call returns to, and so do `Regs`.
+    /// B1 to B6 without the last instruction, for a call that [`arm`](Self::arm) began. Registers as for
+    /// [`end`](Self::end), with the trampolines' [`Table`] in place of the probe. After it the stack word and
+    /// `Regs` hold the address that the call returns to.
     #[must_use]
     pub fn land() -> Self {
         Self::of(land)
@@ -33,7 +38,8 @@ impl Piece {
 unsafe extern "C" fn arm() {
     general_asm!(
         piece!(),
-        // D1, D2: a line of its own, and no hit that goes on. Nothing is read that a writer frees, so there is nothing to enter.
+        // D1, D2: the thread has a line, and no hit goes on. Nothing is read that a writer frees, so there is
+        // no need to enter.
         "{{disp8}} mov r8, [rdi + {engine}]",
         own_line!("r8", "r9", "rcx"),
         "cmp qword ptr [r9 + {active}], {turns}",
@@ -43,10 +49,11 @@ unsafe extern "C" fn arm() {
         ".p2align 5,,9",
         "cmp [rdi + {only_returns}], rcx",
         "jne 9f",
-        // D3: the row's word of this probe.
+        // D3: the row's word for this probe.
         "imul r9, [r8 + {row}]",
         "add r9, [rdi + {words}]",
-        // A2: the quick hint, an entry whatever it says. Who arms has slots (`Probe::set_arms`); of closed ones no hint names any.
+        // A2: the quick hint. Whatever its value, it leads to an entry. A probe that arms has trampolines
+        // (`Probe::set_arms`); when the table is closed, all hints are 0.
         "mov r8, [r8 + {slots}]",
         "mov rcx, rdx",
         "shl rcx, {quick_up}",
@@ -64,11 +71,12 @@ unsafe extern "C" fn arm() {
         ".p2align 5,,9",
         "{{disp8}} cmp [rcx + {REAL}], r8",
         "jne 9f",
-        // Bound, or it would be somebody's; idle.
+        // `WHAT` is 0: the trampoline is idle. Since it still has this word and address, it is bound;
+        // otherwise it would be in use.
         "cmp qword ptr [rcx + {WHAT}], 0",
         ".p2align 5,,6",
         "jne 9f",
-        // A4. Stores only what is another than the last call's: the way on tells the site.
+        // A4. Stores only if the last call's values differ. An equal `GO` implies the same site.
         "mov r8, [rsp]",
         ".p2align 5,,9",
         "cmp [rcx + {GO}], r8",
@@ -117,7 +125,7 @@ unsafe extern "C" fn land() {
         ".p2align 5,,9",
         "test r11, r11",
         "jz 9f",
-        // D1. The table says whose the lines are as the probe does, and before that is known.
+        // D1. The engine is read from the table, since the probe is known only later.
         "mov rax, [r12 + {engine_of_all}]",
         own_line!("rax", "r13", "rcx"),
         "mov r10, [r13 + {active}]",
@@ -139,7 +147,7 @@ unsafe extern "C" fn land() {
         "test rax, rax",
         "jz 8f",
         "mov [rsp + {hit_site}], r11",
-        // B3, B4. The slots are not asked for again.
+        // B3, B4. The table is not needed again, so r12 is reused.
         "mov r12, [r8 + {REAL}]",
         "mov qword ptr [r8 + {WHAT}], 0",
         "mov [r15], r12",
@@ -149,7 +157,7 @@ unsafe extern "C" fn land() {
         "lea rsi, [rsp + {hit}]",
         ".p2align 5,,3",
         "call rax",
-        // D7: R5, the turn alone. One instruction of the line's only writer.
+        // D7: R5, which keeps the turn. One instruction, by the line's only writer.
         ".p2align 5,,9",
         "cmp r12, [rbx + 8 + {rip}]",
         "jne 5f",
