@@ -1,22 +1,85 @@
-//! What later steps will need, built while tests run: those wait more than they compute.
+//! What runs beside the tests, which wait more than they compute: builds that later steps need, and steps that only compute.
 //!
-//! In: cargo commands that build and run nothing. Out: nothing; what fails to build fails again in its own step, and says why there.
-//! They are as nice as can be, so that tests hardly notice, and each builds into a folder of its own, so that no test and no build waits
-//! for them. A step that comes before its build is done waits for cargo's lock on that folder; so they are not left to idle processors
-//! alone, which on a busy machine never come.
+//! In: cargo commands that build and run nothing, and names of steps. Out: each step's lines and outcome, when it is asked for. What fails to build
+//! fails again in its own step, and says why there.
+//! All are as nice as can be, so that tests hardly notice. Builds have folders of their own; steps wait for cargo's lock where a test step builds, and
+//! tests never build. They are not left to idle processors alone, which on a busy machine never come.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 
-/// Runs them one after the other, beside what the caller goes on to do.
-pub(crate) fn build(commands: Vec<Command>) -> JoinHandle<()> {
-    std::thread::spawn(move || {
-        for command in commands {
-            if let Err(error) = nice(&command).stdout(Stdio::null()).stderr(Stdio::null()).status() {
-                println!("nothing is built ahead: {error}");
+use anyhow::{Context as _, Result, anyhow};
+
+use crate::Outcome;
+
+/// What a step printed, and whether it ended well.
+type Ran = Result<(String, bool)>;
+
+/// Work that goes on beside the caller's.
+#[derive(Debug)]
+pub(crate) struct Ahead(JoinHandle<BTreeMap<&'static str, Ran>>);
+
+impl Ahead {
+    /// Runs the builds one after the other, then the steps.
+    pub(crate) fn start(builds: Vec<Command>, steps: &'static [&'static str]) -> Self {
+        Self(std::thread::spawn(move || {
+            for command in builds {
+                if let Err(error) = nice(&command).stdout(Stdio::null()).stderr(Stdio::null()).status() {
+                    println!("nothing is built ahead: {error}");
+                }
             }
-        }
-    })
+            steps.iter().map(|&name| (name, step(name))).collect()
+        }))
+    }
+
+    /// Waits for all. For each step what it printed and came to.
+    pub(crate) fn finish(self) -> Result<Vec<(&'static str, String, Outcome)>> {
+        let ran = self.0.join().map_err(|_| anyhow!("what runs ahead panicked"))?;
+        let read = |(name, ran): (_, Ran)| {
+            let (text, ok) = ran.unwrap_or_else(|error| (format!("{error:#}\n"), false));
+            let outcome = outcome(&text).unwrap_or_else(|| Outcome::single(ok));
+            (name, text, if ok || outcome.failed > 0 { outcome } else { Outcome::single(false) })
+        };
+        Ok(ran.into_iter().map(read).collect())
+    }
+}
+
+/// A step of this program, as a process of its own.
+fn step(name: &str) -> Ran {
+    let mut command = Command::new(std::env::current_exe().context("own path")?);
+    command.arg(name);
+    let (mut reader, writer) = std::io::pipe().context("a pipe")?;
+    let mut nice = nice(&command);
+    nice.stdin(Stdio::null()).stdout(writer.try_clone().context("a pipe")?).stderr(writer);
+    let mut child = nice.spawn().context("nice")?;
+    // It holds the pipe's other end.
+    drop(nice);
+    let mut text = Vec::new();
+    std::io::Read::read_to_end(&mut reader, &mut text).context("output")?;
+    Ok((String::from_utf8_lossy(&text).into_owned(), child.wait().context("nice")?.success()))
+}
+
+/// What the closing lines of a step say; see [`Outcome::closing_line`].
+fn outcome(text: &str) -> Option<Outcome> {
+    let closing = text.lines().next_back()?;
+    let number = |what: &str| -> Option<u64> {
+        let part = closing.split(", ").find(|part| part.contains(what))?;
+        part.split(' ').next()?.parse().ok()
+    };
+    let all =
+        |prefix: &str| text.lines().filter_map(|line| line.strip_prefix(prefix)).map(str::to_owned).collect();
+    let mut outcome = Outcome {
+        passed: number(" passed")?,
+        failed: number(" failed")?,
+        skipped: all("skipped: "),
+        unsteady: all("UNSTEADY, failed and then passed alone: "),
+        failures: all("failed: "),
+    };
+    let skipped = number(" skipped")? as usize;
+    // Its own lines may begin like that, too: the last ones are the step's.
+    outcome.skipped = outcome.skipped.split_off(outcome.skipped.len().checked_sub(skipped)?);
+    Some(outcome)
 }
 
 /// The same command, behind all others.
@@ -34,7 +97,7 @@ fn nice(command: &Command) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::{Command, build, nice};
+    use super::{Ahead, Command, Outcome, nice, outcome};
 
     #[test]
     fn what_runs_is_what_was_asked_for() {
@@ -51,9 +114,27 @@ mod tests {
         let file = std::env::temp_dir().join(format!("trapline-ahead-{}", std::process::id()));
         let mut asked = Command::new("sh");
         asked.args(["-c", "nice > \"$SAID\""]).env("SAID", &file);
-        build(vec![asked]).join().expect("run");
+        assert!(Ahead::start(vec![asked], &[]).finish().expect("run").is_empty());
         let said = std::fs::read_to_string(&file).expect("said");
         std::fs::remove_file(&file).expect("removed");
         assert_eq!(said.trim(), "19");
+    }
+
+    #[test]
+    fn closing_lines_are_read_as_they_are_written() {
+        let written = Outcome {
+            passed: 7,
+            failed: 1,
+            skipped: vec!["a: why".into()],
+            failures: vec!["b of c".into()],
+            unsteady: Vec::new(),
+        };
+        let text = format!(
+            "skipped: a line of its own\nskipped: a: why\nfailed: b of c\n{}\n",
+            written.closing_line()
+        );
+        assert_eq!(outcome(&text), Some(written));
+        assert_eq!(outcome("error: no such thing\n"), None);
+        assert_eq!(outcome(""), None);
     }
 }

@@ -67,7 +67,9 @@ impl<'a> Fields<'a> {
         let index = nth as u8;
         Ok(Symbol::Known(match &known[nth].shown {
             Type::Float(float) => Known::FloatField(index, *float),
-            Type::Str => return Err(whole("this is text; only numbers can be compared and added up".to_owned())),
+            Type::Str => {
+                return Err(whole("this is text; only numbers can be compared and added up".to_owned()));
+            }
             shown => match shown.int() {
                 Some(int) => Known::Field(index, int),
                 None => return Err(whole("this is no number".to_owned())),
