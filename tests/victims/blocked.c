@@ -1,6 +1,7 @@
-/* `blocked HOW [alone]`: a thread sits in a system call for two seconds (or until told), then prints what it
- * returned, errno, and how long it took. Without `alone` another thread calls probed functions meanwhile. HOW is
- * epoll_wait, epoll_wait_timeout, nanosleep, futex, futex_timeout, read, recv_timeout, poll_timeout, select_timeout. */
+/* `blocked HOW [alone]`: a thread is blocked in a system call for two seconds (or until a line comes).
+ * Then it prints what the call returned, errno, and how long it took. Without `alone` another thread calls
+ * probed functions meanwhile. HOW is epoll_wait, epoll_wait_timeout, nanosleep, futex, futex_timeout,
+ * read, recv_timeout, poll_timeout, select_timeout. */
 #include "victim.h"
 #include <errno.h>
 #include <linux/futex.h>
@@ -28,7 +29,7 @@ static void *other(void *arg) {
     while (!over) sum += busy(sum);
     return arg;
 }
-/* Wakes what has no timeout of its own, after two seconds. */
+/* Wakes calls without a timeout of their own after two seconds. */
 static void *waker(void *arg) {
     struct timespec two = {2, 0};
     nanosleep(&two, NULL);
