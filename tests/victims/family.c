@@ -5,7 +5,7 @@
  * times and unloaded at once.
  * With `inside`, run N forks N children that stay in `child_inside` until this program ends.
  * `family orphans HOW` leaves a child, and a grandchild in a session of its own. Each calls `child_work`
- * ten times a second after its parents are gone. The program ends, or with `exec` it executes another one. */
+ * ten times, one second after its parents are gone. The program ends, or with `exec` it executes another one. */
 #include "victim.h"
 #include <dlfcn.h>
 #include <libgen.h>
