@@ -1,4 +1,4 @@
-//! The pool on real memory: order, shapes, regions, closing.
+//! The pool on real memory: order, sizes, regions, closing.
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "areas and regions made by hand")]
 
@@ -13,7 +13,8 @@ use trapline_runtime::pool::{
     register_restarts, restart_sequences, shape,
 };
 
-/// What the kernel keeps for a registered thread, kept by ourselves: nobody aborts anything, and nobody else runs.
+/// The area that the kernel fills for a registered thread, filled by the test. No sequence is aborted, and no
+/// other thread runs.
 #[repr(C, align(32))]
 struct Area {
     start: AtomicU32,
@@ -26,7 +27,8 @@ impl Area {
         Self { start: AtomicU32::new(cpu), cpu: AtomicU32::new(cpu), section: AtomicU64::new(0) }
     }
     fn at(&self) -> At {
-        // SAFETY: the area is ours and lives; the pools it is used with have one user, this thread.
+        // SAFETY: the area is ours and outlives the pools that it is used with, and this thread is their only
+        // user.
         At::Rseq(unsafe { Registered::new(NonNull::from(self).cast()) })
     }
 }
@@ -40,7 +42,7 @@ fn take_all(pool: &Pool, at: At) -> Vec<Held> {
     std::iter::from_fn(|| pool.get(at)).collect()
 }
 
-/// 128-byte aligned memory.
+/// Memory that is aligned to 128 bytes.
 #[repr(align(128))]
 struct Region(#[expect(dead_code, reason = "a pool lies in it")] [AtomicU64; 1024]);
 
@@ -72,15 +74,15 @@ fn shapes_are_checked() {
 fn bytes_are_as_documented() {
     let bytes = |cpus, maxactive| Shape::new(cpus, maxactive, 64).expect("a shape").bytes();
     assert_eq!(bytes(2, Some(10)), 256 + 2 * (128 + 128) + (10 + 8) * 64);
-    // A header, 96 CPUs with a shelf and a set of 13 words, and twice 384 objects.
+    // A header, 96 CPUs with a magazine and a free bitmap of 13 words each, and twice 384 objects.
     assert_eq!(bytes(96, None), 256 + 96 * (128 + 128) + 768 * 64);
     assert!(bytes(96, None) < 75 << 10);
-    // What `trapline::inside` says of its own.
+    // The figure that `trapline::inside` states for its own pools.
     assert_eq!(Shape::new(2, None, 128).expect("a shape").bytes(), 2816);
-    // All that a pool on a handed-in region needs, and not a byte less.
+    // Exactly the bytes that a pool on a given region needs; one byte less is refused.
     let region = Region::new();
     let shape = Shape::new(2, Some(10), 64).expect("a shape");
-    // SAFETY: no more bytes are claimed than there are, by this test alone.
+    // SAFETY: at most as many bytes are claimed as there are, by this test alone.
     let (whole, short) = unsafe {
         (
             Pool::format(region.start(), shape.bytes(), shape).map(|_| ()),
@@ -137,7 +139,8 @@ fn what_rests_on_other_shelves_is_paid_for() {
     let (here, there) = (Area::on(0), Area::on(1));
     let held = take_all(&pool, here.at());
     held.into_iter().for_each(|held| assert_eq!(pool.put(there.at(), held), Returned::Home));
-    // Four are out of our reach, on the other's shelf; maxactive and what our own shelf might have held are not.
+    // Four objects are out of reach, in the other CPU's magazine. `maxactive` objects, and as many as our own
+    // magazine could hold, are not.
     let held = take_all(&pool, here.at());
     assert_eq!(held.len(), 6 + 4);
     assert_eq!(pool.free(), 4);
@@ -151,7 +154,7 @@ fn closed_while_held_the_last_one_releases() {
     let (first, second) = (pool.get(area.at()).expect("free"), pool.get(area.at()).expect("free"));
     let kept = *pool;
     assert_eq!(kept.put(area.at(), pool.get(area.at()).expect("free")), Returned::Home);
-    // SAFETY: this thread alone uses the pool.
+    // SAFETY: this thread alone uses the pool, and no get is running.
     let refused = unsafe { pool.close(|| false) };
     let (pool, error) = refused.expect_err("sequences could not be restarted");
     assert_eq!(error, NotClosed::NoRestart);
@@ -175,7 +178,7 @@ fn closed_while_all_are_home() {
     held.into_iter().for_each(|held| assert_eq!(pool.put(area.at(), held), Returned::Home));
     let kept = *pool;
     assert_eq!(kept.close(restart_sequences), Ok(Returned::Last));
-    // SAFETY: this thread alone uses the pool.
+    // SAFETY: this thread alone uses the pool, and no get is running.
     let twice = unsafe { pool.close(restart_sequences) };
     assert_eq!(twice.expect_err("closed above").1, NotClosed::Already);
 }

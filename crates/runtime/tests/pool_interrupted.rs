@@ -1,9 +1,10 @@
-//! A signal at each instruction of each sequence, whose handler takes and puts, or forks: what is interrupted either has happened
-//! or not.
+//! A signal at each instruction of each restartable sequence, whose handler takes and puts, or forks. The
+//! interrupted operation has either happened or not.
 //!
-//! Stepping would abort a sequence at its first instruction, so a breakpoint is written at one instruction at a time, and the
-//! thread runs into it at full speed: the kernel aborts the sequence when it delivers the trap, as at any signal. A program of its own, with one
-//! test: nobody else may run into them.
+//! Single-stepping would abort a sequence at its first instruction. So a breakpoint is written at one
+//! instruction at a time, and the thread runs into it at full speed. The kernel aborts the sequence when it
+//! delivers the trap, as with any signal. This is a program of its own with one test, because no other thread
+//! may run into the breakpoints.
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "breakpoints in our own code, a signal handler, the C library's rseq area")]
 
@@ -26,14 +27,15 @@ struct Descriptor {
 unsafe extern "C" {
     static __start___rseq_cs: Descriptor;
     static __stop___rseq_cs: Descriptor;
-    /// Where the C library has the area, from the thread pointer (glibc 2.35).
+    /// Offset of the C library's area from the thread pointer (glibc 2.35).
     static __rseq_offset: isize;
     static __rseq_size: u32;
 }
 
 fn registered() -> Option<At> {
     let tp: *mut u8;
-    // SAFETY: the thread's control block begins with its own address (psABI); the two statics are constants of the C library.
+    // SAFETY: the thread's control block begins with its own address (psABI); the two statics are constants
+    // of the C library.
     let (area, size) = unsafe {
         core::arch::asm!("mov {}, fs:0", out(reg) tp, options(nostack, readonly));
         (tp.offset(__rseq_offset), __rseq_size)
@@ -51,16 +53,17 @@ fn put(pool: &Pool, at: At, held: Held) -> Returned {
     std::hint::black_box(pool).put(at, held)
 }
 
-/// Addresses of each sequence's instructions, the one behind the commit included.
+/// Addresses of each sequence's instructions, and of the one behind the commit.
 fn sequences() -> Vec<Vec<u64>> {
-    // SAFETY: the linker makes these two around what `pushsection __rseq_cs` gathered.
+    // SAFETY: the linker defines these two symbols around all descriptors that `pushsection __rseq_cs` has
+    // gathered.
     let all = unsafe {
         let (start, stop) = (&raw const __start___rseq_cs, &raw const __stop___rseq_cs);
         std::slice::from_raw_parts(start, stop.offset_from_unsigned(start))
     };
     let boundaries = |one: &Descriptor| {
         assert_eq!((one.version, one.flags), (0, 0));
-        // SAFETY: the instructions of a sequence of this program, and room for the one behind.
+        // SAFETY: the instructions of a sequence of this program, which stay mapped.
         let code = unsafe { std::slice::from_raw_parts(one.start as *const u8, one.len as usize) };
         let decoder = iced_x86::Decoder::with_ip(64, code, one.start, 0);
         decoder.into_iter().map(|insn| insn.ip()).chain([one.start + one.len]).collect()
@@ -72,9 +75,9 @@ static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 static WHERE: AtomicU64 = AtomicU64::new(0);
 static BYTE: AtomicU32 = AtomicU32::new(0);
 static HITS: AtomicU32 = AtomicU32::new(0);
-/// What the handler does.
+/// What the handler does: an index into `DEEDS`.
 static DEED: AtomicU32 = AtomicU32::new(0);
-/// An object that the handler is given or leaves: its number + 1.
+/// An object that the test passes to the handler, or the handler leaves for the test: its number + 1.
 static PASSED: AtomicU32 = AtomicU32::new(0);
 static FAULTS: AtomicU32 = AtomicU32::new(0);
 
@@ -82,7 +85,8 @@ const DEEDS: [&str; 4] = ["takes and puts", "takes one and keeps it", "puts one 
 
 fn write_code(at: u64, byte: u8) -> u8 {
     let page = at & !4095;
-    // SAFETY: our own code, at the first byte of an instruction that only this thread runs; it is put back before it is needed.
+    // SAFETY: our own code, at the first byte of an instruction that only this thread runs. The old byte is
+    // put back before the instruction is needed again.
     unsafe {
         let rwx = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         assert_eq!(libc::mprotect(page as *mut _, 4096, rwx), 0);
@@ -95,15 +99,16 @@ fn write_code(at: u64, byte: u8) -> u8 {
 extern "C" fn trapped(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let at = WHERE.load(SeqCst);
     write_code(at, BYTE.load(SeqCst) as u8);
-    // SAFETY: the kernel's frame of this signal.
+    // SAFETY: the kernel passes this signal's own context.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let ip = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
-    // Aborted: the kernel has already turned the thread to the sequence's abort. Otherwise it goes on at the instruction.
+    // If the sequence was aborted, the kernel has already moved the thread to the abort handler. Otherwise
+    // the thread goes on at the instruction.
     if *ip as u64 == at + 1 {
         *ip = at as i64;
     }
     HITS.fetch_add(1, SeqCst);
-    // SAFETY: set by the test, which waits for us.
+    // SAFETY: the test has stored this pointer, and its pool lives until the test ends.
     let pool = unsafe { &*POOL.load(SeqCst) };
     let here = registered().expect("registered");
     let fault = |is: bool| {
@@ -119,7 +124,7 @@ extern "C" fn trapped(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
             None => fault(true),
         },
         2 => {
-            // SAFETY: the test gave us this number, and keeps no other.
+            // SAFETY: the test passed this number, and uses it no more.
             let given = unsafe { Held::from_number(PASSED.swap(0, SeqCst) - 1) };
             fault(put(pool, here, given) != Returned::Home);
         }
@@ -127,9 +132,9 @@ extern "C" fn trapped(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     }
 }
 
-/// The child has all but what is held, and takes and puts as ever.
+/// A forked child has all objects but those that are held, and takes and puts as usual.
 fn forked(pool: &Pool, here: At, fault: impl Fn(bool)) {
-    // SAFETY: the child makes no call but to the pool and _exit.
+    // SAFETY: the child makes no calls but those to the pool and _exit.
     unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -138,7 +143,8 @@ fn forked(pool: &Pool, here: At, fault: impl Fn(bool)) {
                 held += 1;
                 seen |= 1 << one.into_number();
             }
-            // One is held by the test, and perhaps one by the interrupted operation; some rest on other CPUs' shelves.
+            // The test holds one object, and the interrupted operation perhaps another. Some rest in other
+            // CPUs' magazines.
             let out = pool.shape().objects() - held - pool.free();
             let whole = (1..=2).contains(&out) && seen.count_ones() == held;
             libc::_exit(i32::from(!whole));
@@ -149,11 +155,11 @@ fn forked(pool: &Pool, here: At, fault: impl Fn(bool)) {
     }
 }
 
-/// One operation with a breakpoint at `at`. How often it was hit.
+/// Runs one operation with a breakpoint at `at`. Returns how often the breakpoint was hit.
 fn with_breakpoint(at: u64, operation: impl FnOnce()) -> u32 {
     let before = HITS.load(SeqCst);
     WHERE.store(at, SeqCst);
-    // SAFETY: code of ours.
+    // SAFETY: code of this program.
     BYTE.store(u32::from(unsafe { std::ptr::read_volatile(at as *const u8) }), SeqCst);
     let old = write_code(at, 0xcc);
     operation();
@@ -171,7 +177,8 @@ fn a_signal_at_every_instruction_of_every_sequence() {
     let shape = Shape::new(cpus, Some(6), 64).and_then(|shape| shape.with_depth(3)).expect("a shape");
     let pool = OwnedPool::new(shape).expect("memory");
     POOL.store((&raw const *pool).cast_mut(), SeqCst);
-    // SAFETY: a handler that calls what signal handlers may, and the pool.
+    // SAFETY: the handler has the type that the flags ask for; it calls only what signal handlers may call,
+    // and the pool.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = trapped as *const () as usize;
@@ -182,17 +189,19 @@ fn a_signal_at_every_instruction_of_every_sequence() {
     assert_eq!(sequences.len(), 2, "taking and putting");
     for place in sequences.into_iter().flatten() {
         for deed in 0..DEEDS.len() as u32 {
-            // Again if something else aborted the sequence on its way.
+            // Repeated, in case something else aborted the sequence before it got there.
             assert!((0..100).any(|_| interrupted(&pool, at, place, deed)), "{place:#x} is not reached");
         }
     }
 }
 
-/// Takes and puts, interrupted at `place`, if it comes by. All is there afterwards.
+/// Takes and puts with a breakpoint at `place`. Returns whether the thread came by. Afterwards all objects
+/// are there.
 fn interrupted(pool: &Pool, at: At, place: u64, deed: u32) -> bool {
     let when = format!("{place:#x}: the handler {}", DEEDS[deed as usize]);
     DEED.store(deed, SeqCst);
-    // One lies on the shelf, so that neither operation finds it empty or full. Another is held; the handler may get it.
+    // One object lies in the magazine, so that neither operation finds it empty or full. Another one is held,
+    // and may be passed to the handler.
     let [first, second] = [(); 2].map(|()| get(pool, at).expect("free"));
     assert_eq!(put(pool, at, first), Returned::Home);
     let given = second.into_number();
@@ -205,7 +214,7 @@ fn interrupted(pool: &Pool, at: At, place: u64, deed: u32) -> bool {
     let out: BTreeSet<u32> = passed.into_iter().chain((deed != 2).then_some(given)).collect();
     whole(pool, at, &out, &when);
     for number in out {
-        // SAFETY: held by us.
+        // SAFETY: this test holds the object.
         assert_eq!(put(pool, at, unsafe { Held::from_number(number) }), Returned::Home);
     }
     assert_eq!(FAULTS.load(SeqCst), 0, "{when}");
@@ -213,7 +222,7 @@ fn interrupted(pool: &Pool, at: At, place: u64, deed: u32) -> bool {
     hits > 0
 }
 
-/// All but `out` can be taken (some may rest on other CPUs' shelves), each once.
+/// All objects but `out` can be taken, each once. Some may rest in other CPUs' magazines.
 fn whole(pool: &Pool, at: At, out: &BTreeSet<u32>, when: &str) {
     let mut seen = out.clone();
     let mut held = Vec::new();
@@ -224,12 +233,12 @@ fn whole(pool: &Pool, at: At, out: &BTreeSet<u32>, when: &str) {
     }
     assert_eq!(seen.len() as u32 + pool.free(), pool.shape().objects(), "{when}");
     for number in held.into_iter().rev() {
-        // SAFETY: just taken.
+        // SAFETY: the object was just taken.
         assert_eq!(put(pool, at, unsafe { Held::from_number(number) }), Returned::Home);
     }
 }
 
 fn possible_cpus() -> u32 {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointer.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) as u32 }
 }

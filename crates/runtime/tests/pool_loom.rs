@@ -1,10 +1,12 @@
-//! The pool's protocol in every interleaving that loom finds, each model beside a twin with one step broken that must fail:
-//! `RUSTFLAGS="--cfg loom" cargo test -p trapline-runtime --release --test pool_loom`.
+//! The pool's protocol in every interleaving that loom finds. Beside each model stands a twin with one step
+//! broken, which must fail: `RUSTFLAGS="--cfg loom" cargo test -p trapline-runtime --release --test
+//! pool_loom`.
 //!
-//! The code is the pool's own (`pool::protocol`), over a model's parts. A sequence is what the kernel makes of it: nothing else
-//! happens on that CPU's shelf meanwhile (a mutex for each CPU), and it may be aborted, which does nothing; restarting
-//! all of them waits for those in progress. An object is a cell that only its holder may touch; the pool's memory is a cell
-//! that whoever is told to be the last takes away.
+//! The code is the pool's own (`pool::protocol`), over parts of the model. A restartable sequence is modelled
+//! by what the kernel guarantees. Nothing else happens in that CPU's magazine meanwhile (a mutex for each
+//! CPU). It may be aborted, and then it has done nothing. Restarting all sequences waits for those in
+//! progress. An object is a cell that only its holder may touch. The pool's memory is a cell that the caller
+//! takes away whose put was reported as the last.
 //!
 //! Does not: model the instructions of a sequence (`tests/pool_interrupted.rs` interrupts each of them).
 #![cfg(loom)]
@@ -28,17 +30,17 @@ struct Model {
     depth: u32,
     refs: AtomicU32,
     closing: AtomicU32,
-    /// Taken away by the last.
+    /// Taken away after the last put.
     memory: UnsafeCell<()>,
     objects: Vec<UnsafeCell<u32>>,
 }
 
-// SAFETY: the cells are what the model is to judge; loom reports accesses that are not ordered.
+// SAFETY: the cells are what the model checks; loom reports accesses that are not ordered.
 unsafe impl Sync for Model {}
 // SAFETY: as above.
 unsafe impl Send for Model {}
 
-/// On a CPU; the next sequence may be aborted.
+/// Runs on this CPU; the next sequence may be aborted.
 #[derive(Clone, Copy)]
 struct On {
     cpu: u32,
@@ -50,7 +52,7 @@ fn on(cpu: u32) -> On {
 }
 
 impl Model {
-    /// Objects lie in the first CPU's set.
+    /// All objects begin in the first CPU's free bitmap.
     fn new(cpus: u32, objects: u32, depth: u32) -> Arc<Self> {
         let cpu = |_| Cpu {
             alone: Mutex::new(()),
@@ -72,9 +74,9 @@ impl Model {
     fn touch(&self) {
         self.memory.with(|_| ());
     }
-    /// As its holder.
+    /// Writes to the object, as its holder may.
     fn work(&self, object: u32) {
-        // SAFETY: loom checks that nobody else is here.
+        // SAFETY: loom checks that no other thread accesses the cell.
         self.objects[object as usize].with_mut(|at| unsafe { *at += 1 });
     }
     fn answer(&self, returned: Returned) -> Returned {
@@ -95,7 +97,7 @@ impl Model {
     fn close(&self) -> Returned {
         self.answer(close(self, || self.restart()).expect("not closed yet"))
     }
-    /// All objects are there, each once.
+    /// Checks that all objects are there, each once.
     fn whole(&self) {
         let mut got: Vec<u32> = std::iter::from_fn(|| get(self, on(0))).collect();
         got.extend(std::iter::from_fn(|| get(self, on(1))));
@@ -148,7 +150,7 @@ fn check(bound: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
-/// The twin must be caught.
+/// Checks that the broken twin is caught.
 fn must_fail(bound: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
     let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(bound, run))).is_err();
     assert!(failed, "a broken twin was not caught");
@@ -191,7 +193,7 @@ fn three_threads_two_cpus_two_objects_and_shelves() {
     });
 }
 
-/// What another put back a moment ago is free again: no ABA.
+/// An object that another thread put back a moment ago may be taken again: there is no ABA problem.
 #[test]
 fn an_object_that_came_and_went_may_be_taken() {
     check(Some(4), || {
@@ -201,7 +203,7 @@ fn an_object_that_came_and_went_may_be_taken() {
     });
 }
 
-/// Two objects are held while the pool is closed, on two CPUs, one with room on its shelf.
+/// Two objects are held while the pool is closed, on two CPUs, of which one has room in its magazine.
 fn closing(
     bound: Option<usize>,
     depth: u32,

@@ -1,7 +1,8 @@
-//! SAFE-4: the action that is put back is the one that the program set last (`patch::map`, step I5 of `patch::protocol`).
+//! SAFE-4: the signal action that is restored is the one that the program set last (`patch::map`, step I5 of
+//! `patch::protocol`).
 //!
-//! Meanwhile: another thread of the target sets its own action for the same signal, and the tracer may die after any
-//! step, so the old action is journaled before it is replaced.
+//! Meanwhile, another thread of the target sets its own action for the same signal. The tracer may die after
+//! any step, so the old action is journaled before it is replaced.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -14,7 +15,7 @@ const OURS: u64 = 0x8000;
 const FIRST: u64 = 0x1000;
 const SECOND: u64 = 0x2000;
 
-/// `rt_sigaction`: sets one and returns the other, in one step.
+/// `rt_sigaction`: sets the new action and returns the old one, in one step.
 fn sigaction(action: &AtomicU64, new: u64) -> u64 {
     action.swap(new, Ordering::AcqRel)
 }

@@ -1,7 +1,9 @@
-//! LOSS-2: a stack page's block of entry stamps (`record::latency`, `plan::x86_64::stub::latency::slot`).
+//! LOSS-2: the block of entry stamps of a stack page (`record::latency`,
+//! `plan::x86_64::stub::latency::slot`).
 //!
-//! Meanwhile: calls on a page whose key leads to the same block; a signal handler on the same page, at another stack
-//! pointer; a coroutine's stack that goes on in another thread, which was ordered by whatever handed it over.
+//! Meanwhile: calls on a page whose key leads to the same block; a signal handler on the same page, at
+//! another stack pointer; a coroutine's stack that continues in another thread, ordered by the code that
+//! passed it on.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -10,16 +12,16 @@ use trapline_record::latency::STAMP_PROBES;
 use crate::memory::Memory;
 
 const BLOCKS: u64 = 2;
-/// Two slots to a block here, each {time stamp, function + 1}.
+/// Two stamp cells to a block in this model, each {time stamp, function + 1}.
 const BLOCK: u64 = 2 * 16;
 const LEN: u64 = BLOCKS * 8 + BLOCKS * BLOCK;
-/// Both keys lead to block 0 first.
+/// The keys of both pages lead to block 0 first.
 const PAGE: u64 = 10;
 const OTHER: u64 = 12;
 
 type Claim = fn(&Memory, u64, u64) -> u64;
 
-/// A call: its stack page, its slot there, its function, its time.
+/// A call: its stack page, its stamp cell there, its function, its time.
 #[derive(Clone, Copy)]
 struct Call {
     page: u64,
@@ -28,7 +30,7 @@ struct Call {
     time: u64,
 }
 
-/// The stub: a slot's place, if its page has a block or may claim one.
+/// The stub's search for the offset of a stamp cell. `None` if the page has no block and may claim none.
 fn slot(memory: &Memory, call: Call, claim: Option<Claim>) -> Option<u64> {
     let mut block = call.page % BLOCKS;
     for _ in 0..STAMP_PROBES.min(BLOCKS) {

@@ -1,5 +1,5 @@
-//! LOSS-2 without restartable sequences: rings are locked (`record::ring`, L1 to L5), rows of tallies are taken (`record::tally`, R1 to
-//! R3). Every hit is in one of them or was counted.
+//! LOSS-2 without restartable sequences: rings are locked (`record::ring`, L1 to L5), and rows of
+//! aggregations are claimed (`record::tally`, R1 to R3). Every hit is in one of them or was counted.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -8,23 +8,23 @@ use trapline_record::tally::{CELLS, OVERFLOW, Shape, TAKING, TallyArea, first_ro
 
 use crate::memory::Memory;
 
-/// Two rings of one slot, so that writers meet each other, and full rings.
+/// Two rings of one slot, so that writers meet each other and find full rings.
 const AREA: RingArea = RingArea { off: 0, rings: 2, slot: 64, most: 64, bytes: 64 };
 const LOST: u64 = AREA.len();
 const WRITERS: u64 = 2;
 
-/// All interleavings with so many switches where a thread could have gone on; each fault of the twins takes fewer.
+/// Bounds the number of preemptions. Each fault of the twins shows with fewer.
 fn bounded() -> loom::model::Builder {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model
 }
 
-/// The writers' order.
+/// The order of the writers' steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Right,
-    /// L3 as a load and a store.
+    /// L3 as a load and then a store.
     LookThenStore,
     /// L5 before L4.
     HeadFirst,
@@ -32,7 +32,7 @@ enum Order {
     Heedless,
 }
 
-/// The stub: one record, or one dropped.
+/// The stub: writes one record, or counts one dropped.
 fn write(memory: &Memory, n: u64, order: Order) {
     let view = memory.view();
     for ring in 0..AREA.rings {
@@ -66,7 +66,7 @@ fn write(memory: &Memory, n: u64, order: Order) {
     view.add(LOST, 1);
 }
 
-/// The reader is itself what is tested; a record that is no whole one shows by its words.
+/// The reader is the real code. A torn record shows by its words.
 fn read(memory: &Memory, tails: &mut [u64; 2], seen: &mut Vec<u64>) {
     for (ring, tail) in (0..).zip(tails) {
         let taken = AREA.take(memory.view(), ring, tail, |record| {
@@ -87,7 +87,7 @@ fn rings(order: Order) {
             })
             .collect();
         let (mut tails, mut seen) = ([0; 2], Vec::new());
-        // A third, which may find what those have left.
+        // A third writer, which may find what the others have left.
         write(&memory, WRITERS + 1, order);
         read(&memory, &mut tails, &mut seen);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
@@ -121,13 +121,13 @@ fn not_if_a_full_ring_is_written_over() {
     rings(Order::Heedless);
 }
 
-/// How a row is taken.
+/// How a row is claimed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Taking {
     Right,
-    /// The key is stored, and then the first hit is added: nobody is kept out.
+    /// The key is stored, and then the first hit is added: other threads are not excluded.
     Openly,
-    /// Under TAKING the key is compared all the same.
+    /// The key is compared even while the row is marked TAKING.
     Peeking,
 }
 
@@ -136,7 +136,7 @@ const TABLE: TallyArea = TallyArea { off: 0, tables: 1, lines: 1, shape: Shape::
 fn add(memory: &Memory, key: u64, how: Taking) {
     let view = memory.view();
     let first = TABLE.table(0) + CELLS + first_row(key, 4) * 16;
-    // As few rows as make them meet.
+    // So few rows that threads meet in them.
     for row in [first, first + 16] {
         loop {
             let hits = view.get(row + 8);
@@ -165,7 +165,7 @@ fn add(memory: &Memory, key: u64, how: Taking) {
     view.add(OVERFLOW, 1);
 }
 
-/// Two keys of one row, one of them 0, as a row's key is at first.
+/// Two keys that lead to one row. One of them is 0, which a fresh row's key is too.
 fn rows(how: Taking) {
     let other = (1..).find(|&key| first_row(key, 4) == first_row(0, 4)).unwrap();
     bounded().check(move || {

@@ -1,6 +1,6 @@
-//! LOSS-2 for records that take several slots: stacks, of which each takes as many as it needs (`record::ring`), and the two of a call about
-//! which its return decided (`plan::x86_64::stub::stage`), which lie behind each other and may do so over the ring's end. The reader
-//! sees all of one or nothing.
+//! LOSS-2 for records of several slots: stacks, each of which takes as many as it needs (`record::ring`); and
+//! the two records of a call that its return has decided (`plan::x86_64::stub::stage`). These lie one behind
+//! the other, possibly across the ring's end. The reader sees all of one record, or nothing.
 //!
 //! As in `ring`, a writer is a CPU. At most three times one side is stopped for the other.
 
@@ -17,29 +17,29 @@ fn bounded() -> loom::model::Builder {
     model
 }
 
-/// The writer's order.
+/// The order of the writer's steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Right,
-    /// The head is stored slot by slot, when all are filled.
+    /// The head is stored slot by slot after all slots are filled.
     InSteps,
     /// The head is stored before the last slot is filled.
     HeadFirst,
-    /// Room is looked for as if one slot were enough.
+    /// The writer checks for room as if one slot were enough.
     OneSlot,
 }
 
-/// Two slots, records of one or two of them, and room for one behind the last.
+/// A ring of two slots, for records of one slot or two, with room for one slot behind the last.
 const STACKS: RingArea = RingArea { off: 0, rings: 1, slot: 64, most: 128, bytes: 128 };
 const LOST: u64 = STACKS.len();
-/// Slots of each record: the first fills the ring, the last goes on behind its end.
+/// Slots of each record: the first one fills the ring, the last one continues behind its end.
 const LENGTHS: [u64; 3] = [2, 1, 2];
-/// The last word of a record's last slot.
+/// Index of the last word of a record's last slot.
 const fn end(slots: u64) -> u64 {
     slots * 8 - 1
 }
 
-/// The stub: one record, or one dropped.
+/// The stub: writes one record, or counts one dropped.
 fn write(memory: &Memory, n: u64, slots: u64, order: Order) {
     let (view, slot) = (memory.view(), u64::from(STACKS.slot));
     let (head, tail) = (view.get(HEAD), view.get(TAIL));
@@ -120,11 +120,11 @@ fn not_if_room_is_looked_for_as_for_one_slot() {
     stacks(Order::OneSlot);
 }
 
-/// Slots of a line, four of them.
+/// A ring of four slots of one line each.
 const CALLS: RingArea = RingArea { off: 0, rings: 1, slot: 64, most: 64, bytes: 256 };
 const MISSED: u64 = CALLS.len();
 
-/// X2: both records of a call, or one dropped.
+/// X2: writes both records of a call, or counts one dropped.
 fn call(memory: &Memory, n: u64, order: Order) {
     let (view, slot) = (memory.view(), u64::from(CALLS.slot));
     let (head, tail) = (view.get(HEAD), view.get(TAIL));
@@ -133,7 +133,7 @@ fn call(memory: &Memory, n: u64, order: Order) {
         view.set(MISSED, view.get(MISSED) + 1);
         return;
     }
-    // The exit's first, as there.
+    // The exit's record first, as in the stub.
     for (nth, kind) in [(1, Kind::Return), (0, Kind::Entry)] {
         let at = SLOTS + (head + nth * slot) % u64::from(CALLS.bytes);
         view.set(at, n);
@@ -162,7 +162,8 @@ fn take(memory: &Memory, tail: &mut u64, seen: &mut Vec<u64>) {
 fn calls(order: Order) {
     bounded().check(move || {
         let memory = Memory::new(CALLS.len() + 8);
-        // One record stands there already: the second call's second one lies at the ring's begin, if there is room.
+        // One record stands there already. So the second record of the second call lies at the ring's
+        // beginning, if there is room.
         let mut tail = 0;
         assert!(memory.view().set(SLOTS + 16, Kind::Tail as u64) && memory.view().set(HEAD, 64));
         let cpu = Arc::clone(&memory);

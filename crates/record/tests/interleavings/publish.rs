@@ -1,7 +1,9 @@
-//! PATCH-4, SAFE-3: whatever a published byte leads to exists before it (`patch::protocol`, I6 to I8).
+//! PATCH-4, SAFE-3: everything that a published byte leads to exists before that byte (`patch::protocol`, I6
+//! to I8).
 //!
-//! Meanwhile: a thread that arrives at the head, one that traps at an interior boundary and is served by the handler in
-//! the target, which walks the chain of segments; and a later tracer that reads what a dead one left.
+//! Meanwhile: a thread that arrives at the head; a thread that traps at an interior boundary, which the
+//! handler in the target serves by walking the chain of segments; and a later tracer that reads what a dead
+//! one left.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -11,19 +13,19 @@ use trapline_record::journal::{Entry, Journal, Kind};
 
 use crate::memory::Memory;
 
-/// Where this model's second segment keeps its tables: one guard, one entry, one word of code.
+/// Offsets of the tables in this model's second segment: one guard, one entry, one word of code.
 const GUARD_OFF: u64 = at::REGION_COUNT;
 const JOURNAL_OFF: u64 = GUARD_OFF + 16;
 const CODE: u64 = JOURNAL_OFF + 32;
 const LEN: u64 = CODE + 8;
-/// The second segment's address, as the first one's link gives it.
+/// Address of the second segment, as the link in the first one gives it.
 const SECOND: u64 = 0x7000;
-/// The interior boundary, and its place in the copy.
+/// The interior boundary, and its address in the copy.
 const GUARD: (u64, u64) = (0x1001, 0x8001);
 const ENTRY: Entry =
     Entry { addr: RemoteAddr(0x1000), len: 5, kind: Kind::Entry, starts: 0, old: [0x55; 8], new: [0xe9; 8] };
 
-/// The site's bytes: one word, since a patch is one write (PATCH-5).
+/// A process. The site's bytes are one word, since a patch is one write (PATCH-5).
 struct Process {
     first: Arc<Memory>,
     second: Arc<Memory>,
@@ -53,7 +55,7 @@ impl Process {
             assert_eq!(self.handle(GUARD.0), Some(GUARD.1), "the trap is served");
         }
     }
-    /// The handler: every segment of the chain.
+    /// The handler: searches every segment of the chain.
     fn handle(&self, trapped: u64) -> Option<u64> {
         let mut segment = Some(&self.first);
         while let Some(control) = segment {
@@ -68,7 +70,7 @@ impl Process {
         }
         None
     }
-    /// A later tracer: it can undo all that it finds.
+    /// A later tracer: it must be able to undo all that it finds.
     fn recover(&self) {
         if self.is_patched() {
             let view = self.second.view();
@@ -82,7 +84,7 @@ impl Process {
 }
 
 type Step = fn(&Process);
-/// `Segment::begin`, `Segment::fill`, `Attached::install`.
+/// The steps of `Segment::begin`, `Segment::fill`, `Attached::install`.
 const STEPS: [Step; 9] = [
     |p| {
         p.second.view().set(at::STATE, State::Building as u64);
@@ -115,7 +117,7 @@ const STEPS: [Step; 9] = [
     },
 ];
 
-/// Runs the steps, with one of them moved to another's place.
+/// Runs the steps, with step `from` moved to the place of step `to`.
 fn model(from: usize, to: usize) {
     loom::model(move || {
         let process = Process::new();

@@ -1,7 +1,9 @@
-//! SAFE-4: the handler goes only after nobody can be in a guard's trap (`patch::protocol`, R3 to R5).
+//! SAFE-4: the handler is removed only when no thread can be in a guard's trap any more (`patch::protocol`,
+//! R3 to R5).
 //!
-//! Meanwhile: a thread that fetched the patched bytes and is on its way from the trap to the handler. What it does next is
-//! a proof for the tracer: it blocks, or its run time moves on. Both pass through the kernel, hence the read-modify-write.
+//! Meanwhile, a thread has fetched the patched bytes and is on its way from the trap to the handler. Its next
+//! step is the tracer's proof: it blocks, or its run time advances. Both pass through the kernel, hence the
+//! read-modify-write.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -16,7 +18,7 @@ const ROUNDS: u64 = 2;
 struct Target {
     site: AtomicU64,
     action: AtomicU64,
-    /// Rounds that the thread has been through.
+    /// Rounds that the thread has completed.
     ran: AtomicU64,
 }
 
@@ -29,7 +31,7 @@ impl Target {
             self.ran.fetch_add(1, Ordering::AcqRel);
         }
     }
-    /// R4: the thread is through with whatever it was in; one that ended is too.
+    /// R4: waits until the thread has left whatever it was in. A thread that has ended has left it too.
     fn quiesce(&self) {
         let before = self.ran.fetch_add(0, Ordering::AcqRel);
         while before < ROUNDS && self.ran.load(Ordering::Acquire) == before {

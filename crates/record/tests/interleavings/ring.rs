@@ -1,4 +1,5 @@
-//! LOSS-2: records are written by one CPU and taken by a reader (`record::ring`); what is not taken was counted as dropped.
+//! LOSS-2: one CPU writes records and a reader takes them (`record::ring`). Records that are not taken were
+//! counted as dropped.
 //!
 //! A writer here is a CPU: its threads take turns between their commits, which rseq makes single steps.
 
@@ -13,17 +14,17 @@ const AREA: RingArea = RingArea { off: 0, rings: 1, slot: 64, most: 64, bytes: 1
 const LOST: u64 = AREA.len();
 const RECORDS: u64 = 3;
 
-/// The writer's and the reader's order.
+/// The order of the writer's and the reader's steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Right,
     /// W3 before W2.
     HeadFirst,
-    /// W1 without a look at the tail.
+    /// W1 without a check of the tail.
     Heedless,
 }
 
-/// The stub: one record, or one dropped.
+/// The stub: writes one record, or counts one dropped.
 fn write(memory: &Memory, n: u64, order: Order) {
     let view = memory.view();
     let (head, tail) = (view.get(HEAD), view.get(TAIL));
@@ -43,7 +44,7 @@ fn write(memory: &Memory, n: u64, order: Order) {
     }
 }
 
-/// The reader is itself what is tested; a record that is no whole one shows by its words.
+/// The reader is the real code. A torn record shows by its words.
 fn read(memory: &Memory, tail: &mut u64, seen: &mut Vec<u64>) {
     let taken = AREA.take(memory.view(), 0, tail, |record| {
         assert_eq!(record.ticks, u64::from(record.probe) * 7, "torn");

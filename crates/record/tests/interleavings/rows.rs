@@ -1,7 +1,7 @@
 //! LOSS-1: a thread claims its row of counters (`record::threads`, `plan::x86_64::stub::threads`).
 //!
-//! Meanwhile: a thread whose number leads to the same row; a signal handler of the same thread, or a thread of the same
-//! number in another PID namespace; a tracer that reads.
+//! Meanwhile: a thread whose number leads to the same row; a signal handler of the same thread, or a thread
+//! of the same number in another PID namespace; a tracer that reads.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -10,11 +10,11 @@ use trapline_record::threads::{PROBES, ThreadArea};
 use crate::memory::Memory;
 
 const AREA: ThreadArea = ThreadArea { off: 0, rows: 2, counters: 1 };
-/// Both begin at row 1.
+/// Two thread numbers that lead to row 1 first.
 const ONE: u32 = 5;
 const OTHER: u32 = 7;
 
-/// The two steps that must be single ones.
+/// The two operations that must be single steps.
 #[derive(Clone, Copy)]
 struct How {
     claim: fn(&Memory, u64, u64) -> u64,
@@ -27,7 +27,7 @@ const RIGHT: How = How {
     },
 };
 
-/// The stub: the row that a thread's number leads to.
+/// The stub's search for the row that a thread's number leads to.
 fn row(memory: &Memory, tid: u32, how: How) -> u32 {
     let tag = u64::from(tid) + 1;
     let at = |row: u32| AREA.off + u64::from(row) * 8;
@@ -53,7 +53,7 @@ fn hit(memory: &Memory, tid: u32, how: How) {
     (how.add)(memory, AREA.word(row, 0), 1);
 }
 
-/// (number, hits) of rows that have any.
+/// (number, hits) of the rows that have any hits.
 fn counted(memory: &Memory) -> Vec<(Option<u32>, u64)> {
     let rows = AREA.rows(memory.view()).map(|(row, tid)| (tid, AREA.read(memory.view(), row, 0)));
     let mut rows: Vec<_> = rows.filter(|row| row.1 > 0).collect();

@@ -1,7 +1,7 @@
 //! PATCH-1: one writer per process (`patch::protocol`, I1 and I4; `patch::attach`).
 //!
-//! Two tracers look for segments at the same time and find none. Seizing is exclusive, but ends with each batch: so whoever
-//! holds the process looks once more before it writes.
+//! Two tracers look for segments at the same time and find none. Seizing is exclusive, but ends with each
+//! batch. So the tracer that holds the process looks once more before it writes.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -11,7 +11,7 @@ use trapline_record::sync::{AtomicU64, Ordering};
 use crate::memory::Memory;
 
 struct Target {
-    /// Who traces it: the kernel's own word.
+    /// Number of the tracer that holds the process: the kernel's own word.
     tracer: AtomicU64,
     control: Arc<Memory>,
 }
@@ -20,7 +20,7 @@ impl Target {
     fn is_free(&self) -> bool {
         self.control.view().get(at::TRACER_PID) == 0
     }
-    /// One attach; whether it wrote.
+    /// One attach. Returns whether it wrote.
     fn attach(&self, me: u64, look_again: bool) -> bool {
         if !self.is_free() {
             return false;

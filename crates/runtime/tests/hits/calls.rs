@@ -1,4 +1,5 @@
-//! Entry and return: sessions, cookies, recursion, and the kernel's combinations of consumers before and after.
+//! Entry and return: sessions, cookies, recursion, and the combinations of consumers before and after that
+//! the kernel tests.
 
 use trapline_runtime::consumer::{ConsumerId, Verdict};
 use trapline_runtime::instances::SESSIONS;
@@ -31,7 +32,7 @@ fn exit(probe: &Probe, depth: u64) {
     leave(probe, &mut regs(0x7000 - depth * 0x20));
 }
 
-/// Six deep; cookies come back last first.
+/// Recursion six deep. Each depth has its own cookie, and the exits find them in reverse order.
 #[test]
 fn recursion_keeps_a_cookie_for_each_depth() {
     let (engine, log) = (engine(4), log());
@@ -42,7 +43,7 @@ fn recursion_keeps_a_cookie_for_each_depth() {
         let id = add(probe, logging(log, name, Kind::Session, says));
         call(probe, depth);
         remove(probe, id);
-        // The same consumer, were it still there, has this number; it was taken out during its call.
+        // If the same consumer were still there, it would have this number; it was removed during its call.
     }
     taken(log);
     let id = add(probe, logging(log, 'x', Kind::Session, Verdict::CONTINUE));
@@ -70,7 +71,7 @@ fn sessions_beyond_the_record_are_counted() {
     assert_eq!(taken(log).len(), SESSIONS);
 }
 
-/// One consumer of each kind: entry, return, session, session that declines.
+/// One consumer of each kind: entry, return, session, and a session that declines the return.
 const KINDS: [(char, Kind, Verdict); 4] = [
     ('0', Kind::Entry, Verdict::CONTINUE),
     ('1', Kind::Return, Verdict::CONTINUE),
@@ -83,9 +84,9 @@ fn attach(probe: &Probe, log: &'static Log, which: usize) -> ConsumerId {
     add(probe, logging(log, name, kind, says))
 }
 
-/// All 256 pairs of consumers before and during a call, by 16 threads. The rule is the kernel's but for one thing: a consumer of returns
-/// that comes during the call is told whenever somebody waited for this return; in the kernel also only if the probe itself
-/// survived the change.
+/// All 256 pairs of consumers before and during a call, by 16 threads. The rule is the kernel's with one
+/// exception. A consumer of returns that is added during the call is called whenever some consumer waited for
+/// this return. In the kernel, that also needs the probe itself to have survived the change.
 #[test]
 fn consumers_come_and_go_during_a_call() {
     let engine = engine(64);

@@ -36,7 +36,7 @@ fn one_that_was_taken_out_is_not_called() {
     assert!(!probe.consumers().remove(&mut writer(engine), ids[0]), "only once");
 }
 
-/// The kernel's rule: a breakpoint goes if every consumer says so.
+/// The kernel's rule: a breakpoint is removed only if every consumer asks for it.
 #[test]
 fn removal_takes_all() {
     let (engine, log) = (engine(4), log());
@@ -90,10 +90,11 @@ fn an_unknown_verdict_goes_on() {
     assert!(!probe.take_removal());
 }
 
-/// Adds what `data` says: bit 0 to the instruction pointer, bit 1 to the stack pointer, bit 2 to the result.
+/// Adds what `data` selects: bit 0 to the instruction pointer, bit 1 to the stack pointer, bit 2 to the
+/// result.
 unsafe extern "C" fn change(data: *mut c_void, hit: *mut Hit) -> Verdict {
     let what = data as u64;
-    // SAFETY: this hit's registers.
+    // SAFETY: `hit` is this hit, and its registers belong to it.
     let regs = unsafe { &mut *(*hit).regs };
     regs.set_ip(regs.ip() + (what & 1) * 0x100);
     regs.set_sp(regs.sp() + (what >> 1 & 1) * 8);

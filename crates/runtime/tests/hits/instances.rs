@@ -1,4 +1,4 @@
-//! Calls in flight: how many there may be, and what becomes of those that never return.
+//! Calls in flight: how many there can be, and what becomes of those that never return.
 
 use std::ffi::c_void;
 use std::sync::Barrier;
@@ -18,7 +18,7 @@ fn session(log: &'static Log, probe: &Probe) {
     add(probe, logging(log, 's', Kind::Session, Verdict::CONTINUE));
 }
 
-/// How many instances can be had now, by calls that then return.
+/// Number of instances that are available now, counted by calls that then return.
 fn free(probe: &Probe, log: &Log) -> u64 {
     let before = probe.counts().hits;
     let sps: Vec<u64> = (0..200).map(|n| 0x10_0000 - n * 16).collect();
@@ -29,7 +29,8 @@ fn free(probe: &Probe, log: &Log) -> u64 {
     free
 }
 
-/// No shelves here, so exactly so many.
+/// Without per-CPU magazines, exactly as many calls are followed as the pool has objects. The others are
+/// missed and counted.
 #[test]
 fn an_empty_pool_is_missed_and_counted() {
     let (engine, log) = (engine(4), log());
@@ -44,7 +45,8 @@ fn an_empty_pool_is_missed_and_counted() {
     assert_eq!(free(probe, log), ACTIVE.into(), "all came back");
 }
 
-/// As in the kernel, which calls entry handlers of calls that it does not follow.
+/// With an empty pool, entry handlers are still called. The kernel, too, calls entry handlers of calls that
+/// it does not follow.
 #[test]
 fn an_empty_pool_leaves_entry_handlers_alone() {
     let (engine, log) = (engine(4), log());
@@ -74,7 +76,8 @@ fn sizes_that_cannot_be_are_refused() {
     assert_eq!(probe.instances().bytes(), bytes);
 }
 
-/// What is in flight when a larger pool comes returns to the one that it is of.
+/// A call in flight when a larger pool replaces the first one gives its instance back to the pool that it
+/// came from.
 #[test]
 fn a_larger_pool_forgets_no_call() {
     let (engine, log) = (engine(4), log());
@@ -88,13 +91,13 @@ fn a_larger_pool_forgets_no_call() {
     assert_eq!(free(probe, log), 100);
 }
 
-/// Calls whose stack pointers share a place among the hints find their own instances.
+/// Calls whose stack pointers share one place in the hint table find their own instances.
 #[test]
 fn hints_that_are_wrong_mislead_nobody() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 4);
     session(log, probe);
-    // More calls than there are hints (64), in the order of a queue.
+    // More calls than there are hints (64), which return in the order of their entries.
     let sps: Vec<u64> = (0..u64::from(ACTIVE)).map(|n| 0x90_0000 - n * 0x1000).collect();
     for _ in 0..3 {
         sps.iter().for_each(|&sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
@@ -105,7 +108,8 @@ fn hints_that_are_wrong_mislead_nobody() {
     }
 }
 
-/// A stack goes on wherever it is resumed: which thread the entry was in, and which hint it left, is nothing to the exit.
+/// A stack may be resumed on any thread. The exit must not depend on the thread of the entry, or on the hint
+/// that it left.
 #[test]
 fn a_call_may_end_in_another_thread() {
     let (engine, log) = (engine(32), log());
@@ -113,7 +117,8 @@ fn a_call_may_end_in_another_thread() {
     [other, probe].into_iter().for_each(|probe| session(log, probe));
     for others in [0, 500] {
         let sps: Vec<u64> = (0..u64::from(ACTIVE)).map(|n| 0x9000 - n * 16).collect();
-        // The one that entered is there all the time: else this thread might have its thread pointer.
+        // The thread of the entry lives until the exit. Otherwise the new thread might have the same thread
+        // pointer.
         let gate = Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -122,7 +127,7 @@ fn a_call_may_end_in_another_thread() {
                 gate.wait();
             });
             gate.wait();
-            // Another probe's calls displace their hints.
+            // Calls of another probe displace the hints.
             for sp in (0..others).map(|n| 0x20_0000 + n * 16) {
                 assert_eq!((enter(other, &mut regs(sp)), leave(other, &mut regs(sp))), (0, 0));
             }
@@ -135,7 +140,8 @@ fn a_call_may_end_in_another_thread() {
     }
 }
 
-/// Two sessions in one call: each finds what it left, whichever is older; one that came since finds nothing.
+/// Two sessions in one call: each finds its own cookie, whichever session is older. A session that was added
+/// since finds nothing.
 #[test]
 fn a_cookie_is_for_the_session_that_left_it() {
     let (engine, log) = (engine(4), log());
@@ -155,14 +161,15 @@ fn a_cookie_is_for_the_session_that_left_it() {
     assert_eq!(taken(log), [('b', "return", u64::from(b'b'))]);
 }
 
-/// A call that was left, and comes again while none is free and others have its hint.
+/// A call that was left is entered again while no instance is free and other calls have its hint. Its key
+/// finds the instance.
 #[test]
 fn what_has_the_same_key_is_had_again_without_a_hint() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 6);
     session(log, probe);
     (0..u64::from(ACTIVE)).for_each(|n| assert_eq!(enter(probe, &mut regs(0x9000 - n * 16)), 0));
-    // Each leaves word that nobody waits for it.
+    // Each of these leaves a hint which says that no consumer waits for the call.
     (0..500).for_each(|n| assert_eq!(enter(probe, &mut regs(0x20_0000 + n * 16)), 0));
     let all = Tally { hits: ACTIVE.into(), empty: 500, ..Tally::default() };
     assert_eq!(probe.counts(), all);
@@ -170,7 +177,7 @@ fn what_has_the_same_key_is_had_again_without_a_hint() {
     assert_eq!(probe.counts(), Tally { hits: all.hits + 1, ..all });
 }
 
-/// A session that declines holds nothing while the function runs.
+/// A session that declines the return holds no instance while the function runs.
 #[test]
 fn a_call_that_nobody_waits_for_holds_nothing() {
     let (engine, log) = (engine(4), log());
@@ -180,7 +187,7 @@ fn a_call_that_nobody_waits_for_holds_nothing() {
     assert_eq!(probe.counts().missed(), 0);
 }
 
-/// At a place on this thread's stack, for stack pointers that are real.
+/// Calls `f` with real stack pointers, each deeper on this thread's stack.
 #[inline(never)]
 fn deeper(times: u32, f: &mut dyn FnMut(u64)) {
     let mark = std::hint::black_box(0_u64);
@@ -191,7 +198,7 @@ fn deeper(times: u32, f: &mut dyn FnMut(u64)) {
     std::hint::black_box(mark);
 }
 
-/// `longjmp` over probed frames: they lie below whoever comes next on that stack.
+/// `longjmp` over probed frames. They lie below the next call on that stack, which proves that they are gone.
 #[test]
 fn what_longjmp_left_is_had_again() {
     if cannot_read() {
@@ -200,25 +207,25 @@ fn what_longjmp_left_is_had_again() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 6);
     session(log, probe);
-    // As frames that are gone: deeper than here.
+    // Stands for frames that are gone: they are deeper than this function.
     deeper(ACTIVE - 1, &mut |sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
     assert_eq!(probe.counts().hits, ACTIVE.into());
     let here = std::hint::black_box(0_u64);
     let sp = ((&raw const here) as u64 & !15) + 4096;
-    // Down from there, so that none of these is over.
+    // Downwards, so that none of these proves another one gone.
     (0..100).rev().for_each(|n| assert_eq!(enter(probe, &mut regs(sp + n * 16)), 0));
     let tally = probe.counts();
     assert_eq!((tally.hits, tally.empty), (2 * u64::from(ACTIVE), 100 - u64::from(ACTIVE)), "each once");
 }
 
-/// Other stacks' frames may lie below, and go on.
+/// Frames of another stack may lie below and still be in use. They are left alone.
 #[test]
 fn frames_of_another_stack_are_left_alone() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 7);
     session(log, probe);
     const LEN: usize = 1 << 16;
-    // SAFETY: a new mapping, with a page in its middle that cannot be read, as between two stacks.
+    // SAFETY: a new mapping, with an unreadable page in its middle, as between two stacks.
     let base = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let base = libc::mmap(std::ptr::null_mut(), LEN, 3, flags, -1, 0);
@@ -235,7 +242,7 @@ fn frames_of_another_stack_are_left_alone() {
     assert_eq!(taken(log).len(), ACTIVE as usize);
 }
 
-/// Threads that end inside the function.
+/// Threads that end inside the function: their instances are reused.
 #[test]
 fn what_ended_threads_left_is_had_again() {
     if cannot_read() {
@@ -265,7 +272,7 @@ fn what_ended_threads_left_is_had_again() {
     assert_eq!((told, probe.counts().empty), (40, 0));
 }
 
-/// Threads that go on keep theirs, however often somebody asks.
+/// Threads that go on keep their instances, however often other calls look for free ones.
 #[test]
 fn running_threads_keep_theirs() {
     let (engine, log) = (engine(32), log());
@@ -292,7 +299,8 @@ fn running_threads_keep_theirs() {
     assert_eq!(told, ACTIVE as usize);
 }
 
-/// The child has one thread; what the others held there can never come back by itself.
+/// The forked child has one thread. What the other threads held there can never be given back by them, so it
+/// is reused.
 #[test]
 fn a_forked_child_has_what_its_threads_held() {
     if cannot_read() {
@@ -314,7 +322,8 @@ fn a_forked_child_has_what_its_threads_held() {
         deeper(0, &mut |own| {
             assert_eq!(enter(probe, &mut regs(own)), 0);
             all.wait();
-            // SAFETY: the child calls nothing but `enter` and `leave`, which allocate and lock nothing but the log, which is free.
+            // SAFETY: the child calls only `enter` and `leave`, which do not allocate and take no lock but
+            // the log's, which is free.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let hits = probe.counts().hits;
@@ -323,10 +332,10 @@ fn a_forked_child_has_what_its_threads_held() {
                 log.lock().expect("free").clear();
                 leave(probe, &mut regs(own));
                 let told = log.lock().expect("free").len() == 1;
-                // SAFETY: ends the child.
+                // SAFETY: _exit only ends the child.
                 unsafe { libc::_exit(i32::from(!had) | i32::from(!told) << 1) };
             }
-            // SAFETY: our child.
+            // SAFETY: waits for our own child, and writes its status to a local variable.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             all.wait();
         });
@@ -336,12 +345,12 @@ fn a_forked_child_has_what_its_threads_held() {
 
 static JUMPED: AtomicU64 = AtomicU64::new(0);
 
-/// A handler that leaves its hit for good, as by `longjmp`: here, by the end of its thread.
+/// A handler that leaves its hit for good, as by `longjmp`. Here its thread ends in it.
 #[test]
 fn a_handler_that_leaves_holds_no_instance() {
     unsafe extern "C" fn end(_: *mut c_void, _: *mut trapline_runtime::consumer::Hit) -> Verdict {
         JUMPED.fetch_add(1, SeqCst);
-        // SAFETY: ends this thread as the kernel sees it.
+        // SAFETY: the system call ends this thread; nothing on its stack is used any more.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         Verdict::CONTINUE
     }
@@ -354,9 +363,10 @@ fn a_handler_that_leaves_holds_no_instance() {
     let id = add(probe, calling(end, std::ptr::null_mut()));
     let address = probe.address();
     for n in 1..=u64::from(ACTIVE) {
-        // Not joined: it ends behind the library's back, so its stack stays, and its control block says 0.
+        // Not joined: the thread ends without the C library, so its stack stays mapped, and its control block
+        // says 0.
         std::thread::spawn(move || {
-            // SAFETY: a leaked probe.
+            // SAFETY: the address of a leaked probe.
             let probe = unsafe { &*(address as *const Probe) };
             deeper(0, &mut |sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
         });

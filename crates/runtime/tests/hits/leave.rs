@@ -1,4 +1,4 @@
-//! Handlers that do not come back.
+//! Handlers that do not return.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -9,7 +9,7 @@ use trapline_runtime::epoch::ThreadPointer;
 
 use crate::support::{add, calling, cannot_read, engine, hit, probe, writer};
 
-// setjmp and longjmp, with one buffer for each thread that passes its own.
+// setjmp and longjmp. Each thread passes a buffer of its own.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".globl trapline_test_catch",
@@ -82,12 +82,13 @@ unsafe extern "C" {
 thread_local!(static JUMP: AtomicU64 = const { AtomicU64::new(0) });
 
 unsafe extern "C" fn throw(_: *mut c_void, _: *mut Hit) -> Verdict {
-    // SAFETY: this thread is inside `catch` below, whose frame holds nothing to drop.
+    // SAFETY: this thread is inside `caught` below, which has filled the buffer, and no frame on the way has
+    // anything to drop.
     JUMP.with(|jump| unsafe { trapline_test_throw(jump.as_ptr()) })
 }
 
 extern "C" fn hit_it(probe: *const c_void) {
-    // SAFETY: a leaked probe.
+    // SAFETY: the address of a leaked probe.
     hit(unsafe { &*probe.cast() });
 }
 
@@ -96,7 +97,7 @@ fn caught(probe: &trapline_runtime::probe::Probe) {
     JUMP.with(|jump| unsafe { trapline_test_catch(jump.as_ptr(), hit_it, std::ptr::from_ref(probe).cast()) });
 }
 
-/// At the same depth, the next hit finds the frame left.
+/// A handler leaves by a jump. The next hit at the same depth finds that its frame was left.
 #[test]
 fn a_handler_that_jumps_away_is_over() {
     if cannot_read() {
@@ -118,7 +119,7 @@ fn deeper(f: &dyn Fn()) {
     std::hint::black_box(&mut room);
 }
 
-/// Deeper than the frame that was left: what overwrites the frame tells.
+/// A hit deeper than the frame that was left. It overwrites the frame, and that shows that the frame is gone.
 #[test]
 fn a_hit_below_the_frame_that_was_left() {
     if cannot_read() {
@@ -143,12 +144,12 @@ fn remove_left(probe: &trapline_runtime::probe::Probe, id: trapline_runtime::con
     assert_eq!(stragglers.len(), 1);
     assert_eq!(stragglers[0].thread, ThreadPointer::own());
     assert!(!grace.poll(lines));
-    // SAFETY: its frame was left.
+    // SAFETY: the straggler's frame was left, as the caller has arranged.
     unsafe { grace.excuse(lines, stragglers[0]) };
     assert!(grace.poll(lines));
 }
 
-/// A frame on memory that is gone.
+/// A frame on a stack that was unmapped.
 #[test]
 fn a_hit_after_the_stack_of_the_last_is_gone() {
     if cannot_read() {
@@ -173,10 +174,11 @@ fn a_hit_after_the_stack_of_the_last_is_gone() {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     // Above this thread's stack, so that the next hit is below the frame that was left.
     let above = (1..64).map(|gib| (std::ptr::from_ref(&engine) as usize + (gib << 30)) & !0xffff);
-    // SAFETY: new mappings, where nothing is.
+    // SAFETY: new mappings, and the address is only a hint, so nothing is replaced.
     let mut stacks = above.map(|at| unsafe { libc::mmap(at as *mut c_void, LEN, 3, flags, -1, 0) });
     let stack = stacks.find(|stack| *stack != libc::MAP_FAILED).expect("room above");
-    // SAFETY: a stack of our own, left and unmapped; the saved context is this function's, which is still running.
+    // SAFETY: a stack of our own, which is left before it is unmapped; the saved context is that of this
+    // function, which still runs.
     unsafe {
         let (mut main, mut other): (libc::ucontext_t, libc::ucontext_t) = std::mem::zeroed();
         assert_eq!(libc::getcontext(&raw mut other), 0);
@@ -193,11 +195,13 @@ fn a_hit_after_the_stack_of_the_last_is_gone() {
     assert_eq!(probe.counts(), Tally { hits: 2, ..Tally::default() });
 }
 
-/// A thread that ends in a handler: its line is the next thread's that has its thread pointer, or a straggler.
+/// A thread that ends in a handler. Its line is reused by the next thread with the same thread pointer, or is
+/// a straggler.
 #[test]
 fn a_thread_that_ends_in_a_handler() {
     unsafe extern "C" fn end(_: *mut c_void, _: *mut Hit) -> Verdict {
-        // SAFETY: ends this thread as the kernel sees it; its stack stays with whoever joins, which nobody does.
+        // SAFETY: the system call ends this thread. Its stack stays mapped until the thread is joined, which
+        // does not happen.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         Verdict::CONTINUE
     }
@@ -208,7 +212,7 @@ fn a_thread_that_ends_in_a_handler() {
     let started = std::sync::Arc::new(AtomicU64::new(0));
     let tid = started.clone();
     let ending = std::thread::spawn(move || {
-        // SAFETY: no arguments.
+        // SAFETY: the call has no arguments.
         tid.store(unsafe { libc::syscall(libc::SYS_gettid) } as u64, SeqCst);
         hit_it(address as *const c_void);
     });
@@ -222,7 +226,7 @@ fn a_thread_that_ends_in_a_handler() {
     assert!(!grace.poll(engine.lines()));
     let stragglers: Vec<_> = grace.stragglers(engine.lines()).collect();
     assert_eq!(stragglers.len(), 1);
-    // SAFETY: its frame was left.
+    // SAFETY: the straggler's thread has ended, so its frame was left.
     unsafe { grace.excuse(engine.lines(), stragglers[0]) };
     assert!(grace.poll(engine.lines()));
     drop(ending);

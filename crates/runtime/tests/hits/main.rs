@@ -1,4 +1,5 @@
-//! Hits, from registers to consumers, without code that is patched: `entry` and `exit` are called as a stub would call them.
+//! Hits, from registers to consumers, without patched code: `entry` and `exit` are called as a stub would
+//! call them.
 
 mod calls;
 mod consumers;

@@ -1,5 +1,6 @@
-//! Calls that are kept in their stack words' places, by the texts that gates take in, executed as they are, beside `dispatch`'s own entries and exits. The
-//! engine has one place, so all stack words and all probes meet in it.
+//! Calls that are kept in place, by the assembly that gates inline. It is executed as it is, beside
+//! `dispatch`'s own entries and exits. The engine has one place, so all stack words and all probes meet in
+//! it.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -13,14 +14,15 @@ use trapline_runtime::x86_64::general::here::Piece;
 
 use crate::support::{ORIGINAL, SITE, add, calling, engine_of, enter, leave, probe, regs};
 
-/// Stands where a gate goes on: code before a piece, in its room, and behind it.
+/// Puts code together as a gate has it: code before a piece, the piece, the code that fits into the room
+/// behind it, and code behind that.
 fn glued(piece: Piece, before: &[u8], done: &[u8], behind: &[u8]) -> usize {
     let (room, len) = piece.room;
     assert!(done.len() <= len);
     let pad = before.len().next_multiple_of(64) - before.len();
     let head = [&vec![0x90; pad], before, &piece.text[..room]].concat();
     let all = [&head, done, &vec![0xcc; len - done.len()], &piece.text[room + len..], behind].concat();
-    // SAFETY: a new mapping, for good, in which nothing else lies.
+    // SAFETY: a new mapping that is never unmapped, in which nothing else lies.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let at =
@@ -37,7 +39,7 @@ const SP_AT: u8 = (std::mem::offset_of!(Regs, gpr) + Gpr::Rsp as usize * 8) as u
 type Begin = extern "C" fn(*const Probe, u64, u64) -> u64;
 type End = extern "C" fn(*const Probe, *mut Regs) -> u64;
 
-/// The pieces as functions of the C ABI.
+/// The two pieces as functions of the C ABI.
 struct Native {
     begin: Begin,
     end: End,
@@ -45,7 +47,8 @@ struct Native {
 
 impl Native {
     fn new() -> Self {
-        // xor eax, eax; ret, and mov eax, 1; ret. The arguments are where the piece wants them.
+        // xor eax, eax; ret, and mov eax, 1; ret. The arguments are already in the registers that the piece
+        // uses.
         let begin = glued(Piece::begin(), &[], &[0x31, 0xc0, 0xc3], &[0xb8, 1, 0, 0, 0, 0xc3]);
         let kept = [0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57]; // push rbx, rbp, r12 to r15
         let back = [0x48, 0x89, 0xec, 0x41, 0x5f, 0x41, 0x5e, 0x41, 0x5d, 0x41, 0x5c, 0x5d, 0x5b, 0xc3]; // mov rsp, rbp; pop them; ret
@@ -56,13 +59,13 @@ impl Native {
         ];
         let done = [[0x31, 0xc0].as_slice(), &back].concat();
         let end = glued(Piece::end(), &[kept.as_slice(), &ready].concat(), &done, &back);
-        // SAFETY: the code above.
+        // SAFETY: the code above has these signatures.
         unsafe {
             let begin = std::mem::transmute::<usize, Begin>(begin);
             Self { begin, end: std::mem::transmute::<usize, End>(end) }
         }
     }
-    /// K2: whether the call is kept in its place.
+    /// K2: whether the call is kept in place.
     fn begins(&self, probe: &Probe, site: u64, sp: u64) -> bool {
         (self.begin)(probe, site, sp) == 0
     }
@@ -74,17 +77,18 @@ impl Native {
     }
 }
 
-/// Returns that were told: the address that was hit, the stack pointer.
+/// Returns that the handler has seen: the probed address, the stack pointer.
 type Told = Mutex<Vec<(u64, u64)>>;
 
 unsafe extern "C" fn tell(data: *mut c_void, hit: *mut Hit) -> Verdict {
-    // SAFETY: `data` is a leaked `Told`; `hit` is this hit, and so are its registers.
+    // SAFETY: `data` is a leaked `Told`; `hit` is this hit, and its registers belong to it.
     let (told, hit, regs) = unsafe { (&*data.cast::<Told>(), &*hit, &*(*hit).regs) };
     told.lock().expect("nobody panics").push((hit.site, regs.sp()));
     Verdict::CONTINUE
 }
 
-/// A probe whose calls may be kept in place, and who waits for them.
+/// Makes a probe whose calls may be kept in place, and adds a consumer of returns. Returns what that has
+/// seen.
 fn waits(probe: &Probe) -> &'static Told {
     let told: &'static Told = Box::leak(Box::default());
     let (data, flags) = (std::ptr::from_ref(told).cast_mut().cast(), Flags::GENERAL_REGS_ONLY);
@@ -96,7 +100,7 @@ fn taken(told: &Told) -> Vec<(u64, u64)> {
     std::mem::take(&mut *told.lock().expect("nobody panics"))
 }
 
-/// A call that has an instance; the first one binds its place (K1).
+/// A call with an instance; the first one binds its place (K1).
 fn call(probe: &Probe, sp: u64) {
     assert_eq!(enter(probe, &mut regs(sp)), ORIGINAL);
     assert_eq!(leave(probe, &mut regs(sp)), ORIGINAL);
@@ -108,7 +112,7 @@ const SP: u64 = 0x7000;
 fn a_place_keeps_a_call_until_its_exit() {
     let (native, probe) = (Native::new(), probe(engine_of(4, 1), 0));
     let told = waits(probe);
-    // No line yet, then nobody's place.
+    // First there is no line yet, then the place is bound to no stack word.
     assert!(!native.begins(probe, SITE, SP));
     call(probe, SP);
     assert_eq!(taken(told), [(SITE, SP)]);
@@ -117,19 +121,19 @@ fn a_place_keeps_a_call_until_its_exit() {
         assert!(native.begins(probe, site, SP) && native.ends(probe, SP) && !native.ends(probe, SP));
         assert_eq!(taken(told), [(site, SP)], "once");
     }
-    // One that was left: the next call there has it, wherever it was hit.
+    // A call that was left: the next call at the same stack word takes the place, whichever site it hits.
     assert!(
         native.begins(probe, SITE, SP) && native.begins(probe, SITE + 0x200, SP) && native.ends(probe, SP)
     );
     assert_eq!(taken(told), [(SITE + 0x200, SP)]);
     assert_eq!(probe.counts().hits, 1 + 3 + 2);
-    // By `dispatch`'s exit, where vectors have to be saved.
+    // Through `dispatch`'s exit, where vector registers must be saved.
     assert!(native.begins(probe, SITE + 0x300, SP));
     (0..2).for_each(|_| assert_eq!(leave(probe, &mut regs(SP)), ORIGINAL));
     assert_eq!(taken(told), [(SITE + 0x300, SP)], "once");
-    // Where calls have slots, none is kept.
+    // Where calls have return trampolines, none is kept in place.
     let arms = |arms| {
-        // SAFETY: no call begins meanwhile but the one below, which looks and does nothing.
+        // SAFETY: no call begins meanwhile but the one below, which looks at the place and does nothing.
         unsafe { probe.set_arms(arms) };
     };
     arms(true);
@@ -138,17 +142,17 @@ fn a_place_keeps_a_call_until_its_exit() {
     assert!(native.begins(probe, SITE, SP) && native.ends(probe, SP));
 }
 
-/// A handler, and what it found: that a call began, that one ended.
+/// A probe for a handler to call, and what the handler found: whether a call began, whether one ended.
 type Inner<'a> = (&'a Native, &'a Probe, Mutex<[bool; 2]>);
 
 unsafe extern "C" fn calls_inside(data: *mut c_void, _: *mut Hit) -> Verdict {
-    // SAFETY: `data` is an `Inner`, of the test that waits for this.
+    // SAFETY: `data` is an `Inner` of the test, which waits for this handler.
     let (native, probe, found) = unsafe { &*data.cast::<Inner<'_>>() };
     *found.lock().expect("nobody panics") = [native.begins(probe, SITE, SP), native.ends(probe, SP)];
     Verdict::CONTINUE
 }
 
-/// A handler's own calls are counted as missed, which the usual way does not know how to.
+/// A handler's own calls are counted as missed. The inlined fast path cannot do that, so it keeps none.
 #[test]
 fn in_a_hit_nothing_begins_and_nothing_ends() {
     let (native, engine) = (Native::new(), engine_of(4, 1));
@@ -166,7 +170,8 @@ fn in_a_hit_nothing_begins_and_nothing_ends() {
     assert_eq!(taken(told), [(SITE, SP)]);
 }
 
-/// Whichever way the other stack word's call comes and goes, it takes nothing from the one that is kept, and is told itself.
+/// However a call at another stack word comes and goes, it takes nothing from the call that is kept, and is
+/// itself reported.
 #[test]
 fn a_place_is_its_stack_words_alone() {
     let (native, probe) = (Native::new(), probe(engine_of(4, 1), 1));
@@ -186,7 +191,8 @@ fn a_place_is_its_stack_words_alone() {
     }
 }
 
-/// Calls of two functions at one stack word (a tail call between them): the inner one finds the place taken, and leaves it.
+/// Calls of two functions at one stack word (a tail call between them). The inner one finds the place taken,
+/// and leaves it alone.
 #[test]
 fn a_place_that_keeps_another_probes_call_is_left_alone() {
     let (native, engine) = (Native::new(), engine_of(4, 1));
@@ -204,7 +210,7 @@ fn a_place_that_keeps_another_probes_call_is_left_alone() {
         assert_eq!(told.map(taken), [vec![], vec![(SITE, SP)]], "by its instance");
         assert!(native.ends(outer, SP), "still kept");
         assert_eq!(told.map(taken), [vec![(SITE + 0x100, SP)], vec![]]);
-        // Then it is the other's turn.
+        // Then the other probe's call takes the place.
         assert!(native.begins(inner, SITE + 0x200, SP) && native.ends(inner, SP));
         assert_eq!(told.map(taken), [vec![], vec![(SITE + 0x200, SP)]]);
     }

@@ -1,4 +1,4 @@
-//! An engine, probes, and consumers that write down what happens.
+//! An engine, probes, and consumers that log what happens.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -15,8 +15,9 @@ use trapline_runtime::probe::Probe;
 
 pub(crate) const PROBES: usize = 8;
 
-/// Where a process cannot be asked for its own memory (process_vm_readv(2): emulators of user mode), what was left looks as if it went
-/// on: hits inside are missed until one comes from further up, instances stay.
+/// Whether a process cannot read its own memory by process_vm_readv(2), as under user-mode emulation. Then a
+/// frame that was left looks as if it were still in use. Hits inside it are missed until a hit comes from
+/// further up, and instances are not reused.
 pub(crate) fn cannot_read() -> bool {
     let word = 1_u64;
     let unknown = read_word(std::ptr::from_ref(&word) as u64) == Word::Unknown;
@@ -34,7 +35,7 @@ pub(crate) fn engine(lines: usize) -> &'static Engine {
     engine_of(lines, 64)
 }
 
-/// With so many places for calls in flight.
+/// An engine with this many places for calls that are kept in place.
 pub(crate) fn engine_of(lines: usize, places: usize) -> &'static Engine {
     assert!(register_membarrier());
     let words = leaked(Counts::words(lines, PROBES));
@@ -53,13 +54,14 @@ pub(crate) fn installed(consumer: Consumer) -> Installed {
     Installed { id: ConsumerId(NEXT.fetch_add(1, Ordering::Relaxed)), consumer }
 }
 
-/// The one writer of an engine, of which each test has its own.
+/// A writer of an engine. Each test has its own engine.
 pub(crate) fn writer(engine: &Engine) -> Writer {
     // SAFETY: each test changes its own probes, from one thread at a time; their hits enter these lines.
     unsafe { Writer::new(*engine.lines(), membarrier) }
 }
 
-/// CPUs of the tests' pools; instances that can be had at once if nothing else was provided.
+/// CPUs of the tests' pools; and the number of instances that are available at once unless a test provides
+/// others.
 pub(crate) const CPUS: u32 = 4;
 pub(crate) const ACTIVE: u32 = 16;
 
@@ -75,7 +77,7 @@ pub(crate) fn add(probe: &Probe, consumer: Consumer) -> ConsumerId {
     one.id
 }
 
-/// Takes a consumer out, and waits until it can no longer run.
+/// Removes a consumer, and waits until it can no longer run.
 pub(crate) fn remove(probe: &Probe, id: ConsumerId) {
     let mut writer = writer(probe.engine());
     assert!(probe.consumers().remove(&mut writer, id), "it was there");
@@ -88,7 +90,7 @@ fn clean(mut writer: Writer) {
     }
 }
 
-/// Of the registers at a site.
+/// Address of the probed instruction in the tests' registers.
 pub(crate) const SITE: u64 = 0x40_1000;
 
 pub(crate) fn regs(sp: u64) -> Regs {
@@ -99,12 +101,12 @@ pub(crate) fn regs(sp: u64) -> Regs {
 }
 
 pub(crate) fn enter(probe: &Probe, regs: &mut Regs) -> u64 {
-    // SAFETY: both live.
+    // SAFETY: the probe and the registers are references, so both are valid.
     unsafe { dispatch::entry(probe, regs) }
 }
 
 pub(crate) fn leave(probe: &Probe, regs: &mut Regs) -> u64 {
-    // SAFETY: both live.
+    // SAFETY: the probe and the registers are references, so both are valid.
     unsafe { dispatch::exit(probe, regs) }
 }
 
@@ -112,10 +114,10 @@ pub(crate) fn hit(probe: &Probe) {
     assert_eq!(enter(probe, &mut regs(0x7000)), ORIGINAL);
 }
 
-/// What happened: (consumer's name, event, cookie).
+/// What happened: (name of the consumer, event, cookie).
 pub(crate) type Log = Mutex<Vec<(char, &'static str, u64)>>;
 
-/// A consumer that logs, leaves its name as cookie, and says what it was told to.
+/// A consumer that logs, leaves its name as cookie, and returns the verdict that the test chose.
 pub(crate) struct Logging {
     pub(crate) name: char,
     pub(crate) says: Verdict,
@@ -161,7 +163,7 @@ pub(crate) fn logging(log: &'static Log, name: char, kind: Kind, says: Verdict) 
     }
 }
 
-/// A consumer with an entry handler of the test's own.
+/// A consumer whose entry handler the test provides.
 pub(crate) fn calling(handler: Handler, data: *mut c_void) -> Consumer {
     Consumer { entry: Some(handler), ret: None, filter: None, data, flags: Flags::default() }
 }

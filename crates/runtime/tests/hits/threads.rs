@@ -34,24 +34,25 @@ fn a_hit_in_a_handler_is_missed_and_counted() {
 static HIT_BY_SIGNAL: AtomicPtr<Probe> = AtomicPtr::new(std::ptr::null_mut());
 
 extern "C" fn on_signal(_: i32) {
-    // SAFETY: a leaked probe.
+    // SAFETY: the test has stored the address of a leaked probe.
     hit(unsafe { &*HIT_BY_SIGNAL.load(SeqCst) });
 }
 
 unsafe extern "C" fn raise(_: *mut c_void, _: *mut Hit) -> Verdict {
-    // SAFETY: a signal to ourselves.
+    // SAFETY: sends a signal to this thread, whose handler is async-signal-safe.
     unsafe { libc::raise(libc::SIGUSR1) };
     Verdict::CONTINUE
 }
 
-/// On an alternate stack above or below the thread's, a signal's hit during a handler is nested.
+/// A signal arrives during a handler, and its own handler is on an alternate stack above or below the
+/// thread's. Its hit is nested.
 #[test]
 fn a_signal_in_a_handler_is_nested_on_any_stack() {
     let engine = engine(4);
     let probe = probe(engine, 1);
     add(probe, calling(raise, std::ptr::null_mut()));
     HIT_BY_SIGNAL.store(std::ptr::from_ref(probe).cast_mut(), SeqCst);
-    // SAFETY: a handler that is async-signal-safe.
+    // SAFETY: the handler has the type that the flags ask for, and is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_signal as extern "C" fn(i32) as usize;
@@ -62,21 +63,22 @@ fn a_signal_in_a_handler_is_nested_on_any_stack() {
     for (n, stack) in stacks.iter().enumerate() {
         let stack =
             libc::stack_t { ss_sp: stack.as_ptr().cast_mut().cast(), ss_flags: 0, ss_size: stack.len() };
-        // SAFETY: memory that stays until the stack is disabled below.
+        // SAFETY: the memory stays until the alternate stack is disabled below.
         assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
-        // From a thread whose stack is above the heap, and (as a thread's stack may be anywhere) once on the frames of this one.
+        // From a thread whose stack lies above the heap. A thread's stack may lie anywhere, so once also on
+        // the frames of this thread.
         hit(probe);
         assert_eq!(probe.counts().nested, n as u64 + 1);
     }
-    // Above: an alternate stack that is part of this thread's own, above its frames.
+    // Above: an alternate stack inside this thread's own stack, above its later frames.
     let mut own = [0_u8; 1 << 16];
     let stack = libc::stack_t { ss_sp: own.as_mut_ptr().cast(), ss_flags: 0, ss_size: own.len() };
-    // SAFETY: as above.
+    // SAFETY: `own` lives until the alternate stack is disabled below.
     assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
     hit(probe);
     assert_eq!(probe.counts(), Tally { hits: 3, nested: 3, ..Tally::default() });
     let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-    // SAFETY: no stack.
+    // SAFETY: disables the alternate stack; this thread is not on it.
     unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) };
     std::hint::black_box(&mut own);
 }
@@ -127,7 +129,7 @@ fn hits_of_many_threads_all_count() {
     assert_eq!(probe.counts(), Tally { hits: 8 * EACH, ..Tally::default() });
 }
 
-/// Two lines for eight threads at once: hits of those without one are missed, and counted.
+/// Two lines for eight threads at once: hits of threads without a line are missed and counted.
 #[test]
 fn threads_without_a_line_are_missed() {
     let engine = engine(2);
@@ -146,7 +148,7 @@ fn threads_without_a_line_are_missed() {
     assert_eq!((tally.hits, tally.unplaced), (2000, 6000));
 }
 
-/// Consumers come and go under hits; each call is of one whose grace has not ended.
+/// Consumers come and go under hits. A consumer may be called only while its grace period has not ended.
 #[test]
 fn nobody_is_called_after_unregistering() {
     struct Counting {
@@ -154,7 +156,7 @@ fn nobody_is_called_after_unregistering() {
         calls: AtomicU64,
     }
     unsafe extern "C" fn count(data: *mut c_void, _: *mut Hit) -> Verdict {
-        // SAFETY: a leaked `Counting`.
+        // SAFETY: `data` is a leaked `Counting`.
         let one = unsafe { &*data.cast::<Counting>() };
         assert!(one.alive.load(SeqCst));
         one.calls.fetch_add(1, SeqCst);

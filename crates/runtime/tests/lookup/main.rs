@@ -1,4 +1,4 @@
-//! Address → region → (file, offset) → probe: against a plain map, and while others change it.
+//! Address → region → (file, offset) → probe: compared with a plain map, and while other threads change it.
 
 mod model;
 mod support;

@@ -1,4 +1,4 @@
-//! Against a map with one entry for each page.
+//! The lookup compared with a map that has one entry for each page.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use trapline_runtime::registry::{BadSite, FileNumber, Files, Site};
 
 use crate::support::{CODE, PAGE, Shared, file, inside, mapping, new, range};
 
-/// Page → file, page of the file, whether breakpoints may be there.
+/// Page → file, page of the file, whether breakpoints may be placed there.
 type Pages = BTreeMap<u64, (FileId, u64, bool)>;
 
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ fn access() -> impl Strategy<Value = Access> {
     ]
 }
 
-/// Around the boundary of two granules.
+/// Changes around the boundary of two granules.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let place = || (500..530_u64, 1..12_u64);
     let step = prop_oneof![
@@ -134,7 +134,7 @@ fn when_slots_are_full_nothing_wrong_is_known() {
     let (shared, mut writing) = new(2);
     assert_eq!(writing.map(mapping(500, 10, 1, 0)), Ok(()));
     assert_eq!(writing.map(mapping(520, 2, 1, 0)), Ok(()));
-    // Left and right of the cut would need two more.
+    // The parts left and right of the hole would need two more mapping entries.
     assert_eq!(writing.unmap(range(503, 1)), Err(MapError::Full { slots: 2 }));
     let known: Vec<u64> = pages(&shared).into_keys().collect();
     assert_eq!(known, [520, 521]);
@@ -156,7 +156,7 @@ fn what_is_no_region_or_site_is_refused() {
     assert_eq!(FileNumber::new(FileNumber::MAX + 1), None);
 }
 
-/// Many sites, among them many that were taken out, through several sizes of the table.
+/// Many sites, many of which were removed, through several sizes of the table.
 #[test]
 fn probes_are_found_at_their_sites_only() {
     let (shared, mut writing) = new(8);
@@ -168,7 +168,7 @@ fn probes_are_found_at_their_sites_only() {
     let mut probes = BTreeMap::new();
     for n in 0..5000_u64 {
         let one = probe(n);
-        // SAFETY: leaked.
+        // SAFETY: the probe is leaked.
         unsafe { shared.registry.put(&mut writing.writer, site(n), NonNull::from(one)) };
         probes.insert(n, one.address());
         if n % 3 == 0 {
@@ -197,7 +197,7 @@ fn an_address_leads_to_its_probe() {
     let probe = Box::leak(Box::new(Probe::new(shared.engine, 0, file(1), offset)));
     let address = probe.address();
     let site = Site::new(number, offset).expect("a site");
-    // SAFETY: leaked.
+    // SAFETY: the probe is leaked.
     unsafe { shared.registry.put(&mut writing.writer, site, NonNull::from(probe)) };
     let at = |page: u64, by: u64| {
         inside(shared.engine.lines(), |inside| {
@@ -209,7 +209,8 @@ fn an_address_leads_to_its_probe() {
     assert_eq!((at(502, 9), at(503, 8), at(702, 8), at(900, 8)), (None, None, None, None));
 }
 
-/// RGN-4, case by case: only executable, private, not writable, no huge pages.
+/// RGN-4, case by case: breakpoints only in executable private memory that is not writable and has no huge
+/// pages.
 #[test]
 fn what_takes_breakpoints() {
     let all = (0..16_u8).map(|bits| {

@@ -19,7 +19,7 @@ pub(crate) fn file(number: u64) -> FileId {
 
 pub(crate) const CODE: Access = Access { exec: true, write: false, shared: false, huge: false };
 
-/// A mapping of whole pages: first page, pages, file, its first page there.
+/// A mapping of whole pages: first page, number of pages, file, first page in the file.
 pub(crate) fn mapping(start: u64, pages: u64, file_number: u64, offset: u64) -> Mapping {
     Mapping {
         start: RemoteAddr(start * PAGE),
@@ -34,7 +34,7 @@ pub(crate) fn range(start: u64, pages: u64) -> Range {
     Range::new(RemoteAddr(start * PAGE), RemoteAddr((start + pages) * PAGE)).expect("pages")
 }
 
-/// What readers share.
+/// What the readers share.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared {
     pub(crate) engine: &'static Engine,
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) registry: &'static Registry,
 }
 
-/// What one writer has.
+/// What the one writer owns.
 pub(crate) struct Writing {
     pub(crate) writer: Writer,
     pub(crate) map: Map,

@@ -1,4 +1,4 @@
-//! Looks beside changes.
+//! Lookups beside changes.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -29,7 +29,8 @@ fn beside(shared: Shared, read: impl Fn(&Shared) + Sync, mut change: impl FnMut(
     });
 }
 
-/// RGN-2: neighbours in the same granule, a table that grows: the region itself is found at every look, at the first try.
+/// RGN-2: neighbours change in the same granule, and a table grows. Each lookup still finds its region, at
+/// the first attempt.
 #[test]
 fn a_look_is_not_disturbed_by_changes_elsewhere() {
     let (shared, mut writing) = new(4000);
@@ -48,14 +49,14 @@ fn a_look_is_not_disturbed_by_changes_elsewhere() {
     });
 }
 
-/// RGN-1: the region itself changes: an answer is one that it had.
+/// RGN-1: the region itself changes. Each answer is one that was right at some moment.
 #[test]
 fn a_look_at_a_changing_region_is_true_or_retried() {
     let (shared, mut writing) = new(8);
     let read = |shared: &Shared| {
         let addr = RemoteAddr(506 * PAGE);
         let found = inside(shared.engine.lines(), |inside| shared.regions.module(inside, addr));
-        // File n is mapped from page 500 at its page n.
+        // File n is mapped at page 500, from its own page n on.
         if let Ok(Some((found, offset))) = found {
             assert_eq!(offset.0 / PAGE, found.inode - file(0).inode + 6);
         }
@@ -72,7 +73,8 @@ fn a_look_at_a_changing_region_is_true_or_retried() {
     });
 }
 
-/// RGN-5: three pages of one file, always all of one state: cut in the middle, or filled by the next file.
+/// RGN-5: of three pages of one file, the middle one is unmapped, or filled by the next file. A picture of
+/// all regions must show one of these states, never a mixture.
 #[test]
 fn a_picture_is_of_one_moment() {
     let (shared, mut writing) = new(64);

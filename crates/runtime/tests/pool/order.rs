@@ -1,5 +1,5 @@
-//! Order on each CPU, against a model that keeps lists: shelf last in first out, then the own set, then the others',
-//! lowest number first.
+//! The order of objects on each CPU, compared with a model of lists: the magazine, last in first out; then
+//! the CPU's own bitmap; then those of other CPUs, lowest number first.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use trapline_runtime::pool::{At, Returned};
 
 use super::{Area, pool};
 
-/// The same pool, as lists.
+/// The same pool as lists.
 struct Lists {
     depth: usize,
     shelves: Vec<Vec<u32>>,
     sets: Vec<BTreeSet<u32>>,
 }
 
-/// Where an operation runs: by shelf, or by a number alone.
+/// How an operation runs: with the CPU's magazine, or with the CPU's number alone.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     cpu: usize,
@@ -100,6 +100,6 @@ proptest! {
 }
 
 fn held_again(number: u32) -> trapline_runtime::pool::Held {
-    // SAFETY: the number of an object that the caller has just taken out of its `Held`, or one that is only looked at.
+    // SAFETY: the caller has just taken this number out of its `Held`, or only looks at it.
     unsafe { trapline_runtime::pool::Held::from_number(number) }
 }

@@ -1,5 +1,6 @@
-//! Instructions with a trap on them and without, from the same random states: registers, flags and memory are the same behind them.
-//! The stack pointer points anywhere, so the handler is on the alternate stack here, and would notice if it were not.
+//! Instructions with and without a trap, from the same random states: registers, flags and memory must be the
+//! same behind them. The stack pointer has arbitrary values, so the handler runs on the alternate stack here,
+//! and a use of the thread's stack would fault.
 
 use trapline_insn::x86_64::simulate::{Verdict, verdict};
 use trapline_insn::x86_64::{Gpr, Options, Regs};
@@ -11,7 +12,7 @@ use crate::states::{aim, state};
 
 const STATES: usize = 300;
 
-/// Run in copies. Memory operands are based on rbx, rdi or rsi.
+/// Instructions that run in copies. Memory operands are based on rbx, rdi or rsi.
 const COPIED: &[&[u8]] = &[
     &[0x48, 0x01, 0x0B],             // add [rbx], rcx
     &[0x83, 0x03, 0xFF],             // add dword [rbx], -1
@@ -51,7 +52,7 @@ const COPIED: &[&[u8]] = &[
     &[0xC8, 0x10, 0, 0],             // enter 16, 0
 ];
 
-/// Simulated: prologues, and every way to go on elsewhere.
+/// Simulated instructions: prologues, and every way to go on elsewhere.
 const SIMULATED: &[&[u8]] = &[
     &[0x55],
     &[0x41, 0x57],

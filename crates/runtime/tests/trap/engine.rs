@@ -1,4 +1,5 @@
-//! Traps of a real engine: regions, registry, dispatch. A trap is ours only while the region is of the file that was patched.
+//! Traps of a real engine: regions, registry, dispatch. A trap is ours only while the region belongs to the
+//! patched file.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +28,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
     Box::leak((0..n).map(|_| T::default()).collect())
 }
 
-/// Everything of one engine, and its one writer.
+/// All parts of one engine, and its only writer.
 struct Whole {
     engine: &'static Engine,
     sites: &'static Sites,
@@ -60,7 +61,7 @@ const fn file(number: u64) -> FileId {
 }
 
 impl Whole {
-    /// Tells of a page of code as a mapping of a file.
+    /// Registers a page of code as a mapping of a file.
     fn mapped(&mut self, page: u64, number: u64) {
         let access = Access { exec: true, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
@@ -81,7 +82,7 @@ impl Whole {
     /// Puts a trap on the instruction at an offset of a page.
     fn trap(&mut self, page: u64, (number, offset): (u64, u64), probe: &'static Probe, role: Role) {
         let addr = page + offset;
-        // SAFETY: code of the test's own.
+        // SAFETY: code of the test's own, with at least 15 bytes behind it.
         let bytes = unsafe { std::slice::from_raw_parts(addr as *const u8, 15) };
         let How::Simulate(op) = verdict(bytes, Options::default()) else { panic!("{bytes:02x?}") };
         let called = Box::new([Called { probe, role }]);
@@ -101,7 +102,7 @@ fn page() -> u64 {
 }
 
 unsafe extern "C" fn counts(data: *mut c_void, hit: *mut Hit) -> Verdict {
-    // SAFETY: `data` is an `AtomicU64`; `hit` is this hit.
+    // SAFETY: `data` is an `AtomicU64`; `hit` is this hit, and its registers belong to it.
     unsafe {
         (*data.cast::<AtomicU64>()).fetch_add(1, Ordering::Relaxed);
         (*hit).cookie = (*(*hit).regs).get(Gpr::Rdi);
@@ -110,7 +111,7 @@ unsafe extern "C" fn counts(data: *mut c_void, hit: *mut Hit) -> Verdict {
 }
 
 unsafe extern "C" fn doubles(_: *mut c_void, hit: *mut Hit) -> Verdict {
-    // SAFETY: this hit; its registers are its own.
+    // SAFETY: `hit` is this hit, and its registers belong to it.
     unsafe {
         let regs = &mut *(*hit).regs;
         regs.set(Gpr::Rax, regs.get(Gpr::Rax) * 2 + 1000 * (*hit).cookie);
@@ -140,10 +141,10 @@ fn hits_are_the_probes() {
         assert_eq!(call(page, 3, round), 3 + round);
         assert_eq!((probe.counts().hits, CALLED.load(Ordering::Relaxed)), (round, round));
     }
-    // The return as well: a session, with its cookie.
+    // Now the return as well: a session with its cookie.
     whole.trap(page, (1, 4), probe, Role::Exit);
     assert_eq!(call(page, 3, 5), 3016);
-    // Its consumers go before the traps do: hits without anybody.
+    // The consumers are removed before the traps are: hits without a consumer.
     let Whole { ref mut writer, next, .. } = *whole;
     assert!(probe.consumers().remove(writer, ConsumerId(u64::from(next))));
     assert_eq!((call(page, 3, 5), CALLED.load(Ordering::Relaxed)), (8, 1001));
@@ -159,7 +160,7 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
     whole.trap(page, (2, 0), probe, Role::Entry);
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 1));
     let nobodys = || {
-        // The int3 is the program's now: its handler goes on behind what stood there.
+        // The int3 belongs to the program now. Its handler goes on behind the instruction that stood there.
         let seen = expecting(Answer::Skip(3), || {
             call(page, 1, 2);
         });
@@ -211,7 +212,8 @@ fn many_traps() {
     assert_eq!(probe.counts().hits, 400);
 }
 
-/// A region that is learnt again, in pieces or with other rights, is another one to a look: the long way, until the writer looks again.
+/// A region that is registered again, in pieces or with other rights, is a different one to a lookup. Its
+/// hits take the slow path until the writer refreshes the table.
 #[test]
 fn a_region_that_was_learnt_again_has_its_traps() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
@@ -221,7 +223,7 @@ fn a_region_that_was_learnt_again_has_its_traps() {
     let probe = whole.probe(5, 0, consumer(&CALLED, false));
     whole.trap(page, (5, 0), probe, Role::Entry);
     for round in 1..=4 {
-        // Writable now, as a program that patches itself makes it: the trap stands.
+        // Now writable, as a program makes its code to patch itself. The trap stays.
         let access = Access { exec: true, write: round % 2 == 1, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(5), access };
@@ -233,11 +235,12 @@ fn a_region_that_was_learnt_again_has_its_traps() {
     }
 }
 
-/// Two of them at one instruction: both are called, in order, unless the first goes elsewhere.
+/// Two probes at one instruction: both are called, in order, unless the first one goes elsewhere.
 #[test]
 fn one_trap_may_be_several_probes() {
     unsafe extern "C" fn skips(_: *mut c_void, hit: *mut Hit) -> Verdict {
-        // SAFETY: this hit; its registers are its own. Behind `lea`, with 9 for the sum of 1 and anything.
+        // SAFETY: `hit` is this hit, and its registers belong to it. It goes on behind `lea`, with 9 as the
+        // sum of 1 and anything.
         unsafe {
             let regs = &mut *(*hit).regs;
             if regs.get(Gpr::Rdi) == 1 {

@@ -1,14 +1,15 @@
-//! Faults of displaced instructions, simulated or in a copy: the program sees them at the original, once, and can go on.
+//! Faults of displaced instructions, simulated or in a copy. The program sees each fault at the original
+//! address, once, and can go on.
 
 use trapline_runtime::x86_64::Step;
 
 use crate::foreign::{Answer, Seen, expecting};
 use crate::site::{BLOCK, Site, call, code, nothing, site, trapped, write};
 
-/// An address where nothing is mapped, a page for each test.
+/// An address where nothing is mapped; each test gets another page.
 fn nowhere() -> u64 {
-    // SAFETY: a page of our own, given back at once. Other threads of this process map in other places: the kernel goes downwards from
-    // the top, and this page is asked for low.
+    // SAFETY: a page of our own, unmapped at once. Other threads of this process map elsewhere: the kernel
+    // goes downwards from the top, and this page is requested far below.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0x10_0000_0000);
@@ -20,7 +21,7 @@ fn nowhere() -> u64 {
     }
 }
 
-/// Every kind of access: function, and how it is done.
+/// Every kind of access: the function, whether it is simulated, and what it returns.
 const ACCESSES: &[(&[u8], bool, u64)] = &[
     (&[0x48, 0x8B, 0x07, 0xC3], true, 0),                    // mov rax, [rdi]
     (&[0x48, 0x89, 0x37, 0x48, 0x89, 0xF0, 0xC3], true, 5),  // mov [rdi], rsi
@@ -100,9 +101,11 @@ fn what_copies_stand_for() {
     assert_eq!(BLOCK.copies.original(site.addr), None);
 }
 
-/// A child that dies of a fault, seen by its tracer: what the last signal says, and where the child stands.
+/// A child that dies of a fault under its tracer. Returns what the last signal says, and where the child
+/// stands.
 fn dies(site: &Site, handler: usize) -> (i32, u64, u64) {
-    // SAFETY: the child makes direct calls and the one to the site; the parent waits for its own child.
+    // SAFETY: the child makes direct system calls and the call to the site; the parent waits for its own
+    // child.
     unsafe {
         let addr = nowhere();
         let child = libc::fork();
@@ -144,11 +147,12 @@ fn without_a_handler_the_process_dies_at_the_original() {
 }
 
 extern "C" fn gives_up(signal: i32) {
-    // SAFETY: a constant disposition.
+    // SAFETY: installs a constant disposition.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// As Rust's own handler does with what is not about its stack: the default, and the instruction again.
+/// Does what Rust's own handler does with faults that are not stack overflows: sets the default action, and
+/// runs the instruction again.
 #[test]
 fn a_handler_that_gives_up_ends_the_process_at_the_original() {
     let handler = gives_up as extern "C" fn(i32) as *const () as usize;

@@ -1,4 +1,5 @@
-//! Traps and faults that are not ours go where they went before, as the kernel would have sent them.
+//! Traps and faults that are not ours reach the handlers that were there before, as if the kernel had sent
+//! them.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,8 @@ use trapline_runtime::x86_64::{install, standing, uninstall};
 use crate::site::{BLOCK, arena, call, code, nothing, trapped, write};
 
 thread_local! {
-    /// What the tests' own handlers saw last: signal, instruction pointer, si_addr, exception, mask while running.
+    /// What the tests' own handlers saw last: signal, instruction pointer, si_addr, exception, mask during
+    /// the handler.
     static SEEN: Cell<Option<Seen>> = const { Cell::new(None) };
     static ANSWER: Cell<Answer> = const { Cell::new(Answer::Nothing) };
 }
@@ -23,19 +25,19 @@ pub(crate) struct Seen {
     pub(crate) mask: u64,
 }
 
-/// What the handler does about it.
+/// What the handler does about the signal.
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     Nothing,
-    /// Goes on so many bytes further.
+    /// Goes on this many bytes further.
     Skip(u64),
     /// Maps the page at the faulting address.
     Map,
-    /// The first time nothing, then that.
+    /// Does nothing the first time, then maps the page.
     MapLater,
 }
 
-/// What the handlers saw since, once, if they are to answer so.
+/// Runs the closure. Returns what a handler saw meanwhile, if it was called; handlers answer with `answer`.
 pub(crate) fn expecting(answer: Answer, run: impl FnOnce()) -> Option<Seen> {
     arena();
     ANSWER.set(answer);
@@ -46,13 +48,13 @@ pub(crate) fn expecting(answer: Answer, run: impl FnOnce()) -> Option<Seen> {
 
 fn own_mask() -> u64 {
     let mut mask = 0_u64;
-    // SAFETY: reads the mask into 8 bytes.
+    // SAFETY: the call writes the 8 bytes of the mask.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, 0, 0, &raw mut mask, 8) };
     mask
 }
 
 extern "C" fn earlier(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: installed with SA_SIGINFO: both are this signal's own.
+    // SAFETY: installed with SA_SIGINFO, so the kernel passes this signal's own information and context.
     unsafe {
         let greg = |register: i32| (*context).uc_mcontext.gregs[register as usize].cast_unsigned();
         let addr = (*info).si_addr() as u64;
@@ -78,7 +80,8 @@ extern "C" fn earlier(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     }
 }
 
-/// The tests' handlers, there before ours: SIGTRAP with SIGUSR2 in its mask, the faults with SIGUSR1. On the alternate stack.
+/// Installs the tests' handlers, before ours: SIGTRAP with SIGUSR2 in its mask, the faults with SIGUSR1. They
+/// run on the alternate stack.
 pub(crate) fn install_earlier() {
     for signal in [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
         set(signal, earlier as *const () as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
@@ -86,7 +89,7 @@ pub(crate) fn install_earlier() {
 }
 
 fn set(signal: i32, handler: usize, flags: i32) {
-    // SAFETY: a handler of the kind that the flags say, or a constant.
+    // SAFETY: the handler has the type that the flags ask for, or is a constant.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
@@ -117,7 +120,7 @@ fn a_signal_that_is_sent_is_no_trap() {
     let site = trapped(&[0x90, 0xC3], nothing);
     let seen = expecting(Answer::Nothing, || {
         site.call(0, 0);
-        // SAFETY: to this thread, whose handler returns.
+        // SAFETY: sends a signal to this thread, whose handler returns.
         unsafe { libc::raise(libc::SIGTRAP) };
     });
     assert_eq!((seen.expect("a call").signal, site.hits()), (libc::SIGTRAP, 1));
@@ -131,13 +134,14 @@ fn a_fault_of_the_programs_goes_to_its_handler() {
     assert_eq!(seen.mask, bit(libc::SIGSEGV) | bit(libc::SIGUSR2));
 }
 
-/// What the byte at `at` becomes at the next trap that nobody knows, before it is looked at.
+/// At the next trap that the table does not know, the byte at `at` becomes this one before the table looks at
+/// it.
 pub(crate) fn restore_at_next_look(at: u64, byte: u8) {
     RESTORE.store(at | u64::from(byte) << 56, Ordering::Relaxed);
 }
 static RESTORE: AtomicU64 = AtomicU64::new(0);
 
-/// Called by the table when it does not know an address.
+/// The table calls this when it does not know an address.
 pub(crate) fn looked(addr: u64) {
     let restore = RESTORE.load(Ordering::Relaxed);
     if restore << 8 >> 8 == addr && restore != 0 {
@@ -146,10 +150,10 @@ pub(crate) fn looked(addr: u64) {
     }
 }
 
-/// Runs in a child; gives its wait status.
+/// Runs the closure in a child. Returns the child's wait status.
 pub(crate) fn in_child(run: impl FnOnce()) -> i32 {
     arena();
-    // SAFETY: the child makes direct calls only, and ends by _exit.
+    // SAFETY: the child makes direct system calls only, and ends by _exit.
     unsafe {
         let child = libc::fork();
         assert!(child >= 0);
@@ -167,7 +171,7 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn counts(_: i32) {
     if CALLS.fetch_add(1, Ordering::Relaxed) > 1000 {
-        // SAFETY: ends a test that would not.
+        // SAFETY: ends a child that would otherwise not end.
         unsafe { libc::_exit(99) };
     }
 }
@@ -197,7 +201,7 @@ fn dispositions_are_honoured() {
         uninstall();
         set(libc::SIGTRAP, libc::SIG_IGN, 0);
         let _ = install(&BLOCK);
-        // SAFETY: to this process.
+        // SAFETY: sends a signal to this process.
         unsafe { libc::raise(libc::SIGTRAP) };
         site.call(0, 0);
     });
@@ -207,7 +211,7 @@ fn dispositions_are_honoured() {
 #[test]
 fn what_was_there_is_put_back() {
     let action = |signal: i32| {
-        // SAFETY: only reads.
+        // SAFETY: only reads the action into a local variable.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &raw mut action);
@@ -216,7 +220,7 @@ fn what_was_there_is_put_back() {
     };
     let status = in_child(|| {
         let exit = |code: i32| {
-            // SAFETY: the child's end.
+            // SAFETY: _exit only ends the child.
             unsafe { libc::_exit(code) }
         };
         let ours = action(libc::SIGTRAP);

@@ -7,7 +7,7 @@ use trapline_runtime::x86_64::{Step, blocks_traps, standing};
 
 use crate::site::{Site, call, code, guard, nothing, site, trapped, write};
 
-/// Functions by their first instruction, and what they give for (6, 7). `s`: simulated, `c`: run in a copy.
+/// Functions by their first instruction, and what they return for (6, 7). `s`: simulated, `c`: run in a copy.
 const FUNCTIONS: &[(&[u8], char, u64)] = &[
     (&[0x90, 0x48, 0x8D, 0x04, 0x37, 0xC3], 's', 13), // nop
     (&[0x0F, 0x1F, 0x44, 0, 0, 0x48, 0x8D, 0x04, 0x37, 0xC3], 's', 13), // nop5
@@ -79,19 +79,19 @@ fn where_a_consumer_goes_the_original_does_not_run() {
 
 #[test]
 fn a_guard_sends_on() {
-    // mov eax, 1; ret, of which the second instruction is covered; and its copy.
+    // mov eax, 1; ret, of which a patch covers the second instruction; and the copy.
     let patched = code(&[0xB8, 1, 0, 0, 0, 0xCC]);
     let copied = code(&[0xB8, 2, 0, 0, 0, 0xC3]);
     guard(patched + 5, copied);
     assert_eq!(call(patched, 0, 0), 2);
 }
 
-/// A helper moved the thread to a copy, and the signal came all the same: it is dropped.
+/// A helper has already moved the thread to a copy when the signal arrives. The signal is dropped.
 #[test]
 fn a_thread_that_was_moved_already_goes_on() {
     let site = trapped(&[0x48, 0x0F, 0xAF, 0xFE, 0x48, 0x89, 0xF8, 0xC3], nothing);
     let Step::At(copy) = site.step else { panic!("a copy") };
-    // What stands before a copy is filler: an int3, behind which the thread is in the copy.
+    // The byte before a copy is filler: an int3. A thread that executed it stands in the copy.
     write(copy - 1, &[0xCC]);
     let seen =
         crate::foreign::expecting(crate::foreign::Answer::Nothing, || assert_eq!(call(copy - 1, 6, 7), 42));
@@ -105,7 +105,8 @@ fn a_trap_that_was_taken_out_meanwhile_is_none() {
     AT.store(function, Ordering::Relaxed);
     let before = site(function, &[0xB8, 3, 0, 0, 0], |_, _| unreachable!("it was taken out"));
     crate::site::forget(function);
-    // The order that a writer on another thread would need luck for: the int3 is executed, then the byte is restored, then somebody looks.
+    // With a writer on another thread this order would be a matter of luck: the int3 is executed, then the
+    // byte is restored, then the handler looks.
     crate::foreign::restore_at_next_look(function, 0xB8);
     write(function, &[0xCC]);
     assert_eq!(call(function, 0, 0), 3);
@@ -113,7 +114,7 @@ fn a_trap_that_was_taken_out_meanwhile_is_none() {
 }
 
 core::arch::global_asm!(
-    // rdi: function of (rsi, rdx); rcx: where to keep the stack pointer.
+    // rdi: function of (rsi, rdx); rcx: where to store the stack pointer.
     ".globl trapline_test_enter",
     "trapline_test_enter:",
     "push rbx",
@@ -137,7 +138,7 @@ core::arch::global_asm!(
     "pop rbp",
     "pop rbx",
     "ret",
-    // rdi: what `enter` kept; rsi: what it returns.
+    // rdi: what `enter` stored; rsi: the value that it returns.
     ".globl trapline_test_leave",
     "trapline_test_leave:",
     "mov rsp, [rdi]",
@@ -157,22 +158,24 @@ thread_local! {
 fn leaves(site: &Site, _: &mut Regs) {
     let result = site.hits();
     KEPT.with(|kept| {
-        // SAFETY: a test thread is inside `enter`, and no frame between holds anything.
+        // SAFETY: a test thread is inside `enter`, and no frame between holds anything to drop.
         unsafe { trapline_test_leave(kept.as_ptr(), result) }
     });
 }
 
-/// A consumer that leaves by siglongjmp: the frames of the handler and of the kernel are simply abandoned, mask and all.
+/// A consumer that leaves by siglongjmp. The frames of the handler and of the kernel are abandoned, with the
+/// signal mask.
 #[test]
 fn a_consumer_may_leave_for_good() {
     let site = trapped(&[0x55, 0x5D, 0xC3], leaves);
     for round in 1..=10_000 {
-        // SAFETY: a function of that kind is there; what is kept lives as long as the thread.
+        // SAFETY: a function of that type stands at the address, and the stored pointer lives as long as the
+        // thread.
         let result = KEPT.with(|kept| unsafe { trapline_test_enter(site.addr, 0, 0, kept.as_ptr()) });
         assert_eq!((result, site.hits()), (round, round));
     }
     let mut mask = 0_u64;
-    // SAFETY: reads the mask into 8 bytes.
+    // SAFETY: the call writes the 8 bytes of the mask.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, 0, 0, &raw mut mask, 8) };
     assert!(!blocks_traps(mask), "{mask:#x}");
     assert!(blocks_traps(1 << 4));

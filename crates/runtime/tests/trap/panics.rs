@@ -1,11 +1,12 @@
-//! TRAP-2, by the machine code of the handlers: nothing that they can call by name panics, allocates, locks or is a C library's.
+//! TRAP-2, checked on the machine code of the handlers: nothing that they can call by name panics, allocates,
+//! locks, or belongs to the C library.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use object::{Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget, SymbolKind};
 use trapline_insn::x86_64::{Flow, sweep};
 
-/// What must not be reached.
+/// Parts of names of functions that must not be reached.
 const FORBIDDEN: [&str; 9] = [
     "panic",
     "alloc",
@@ -41,7 +42,7 @@ fn handlers_reach_nothing_that_panics_or_allocates() {
     ];
     let mut pending: Vec<(u64, String)> =
         roots.iter().map(|root| (start(root).expect(root), (*root).to_owned())).collect();
-    // What a slot of the global offset table holds: a symbol of another file, or an address of this one.
+    // Content of a slot of the global offset table: a symbol of another file, or an address of this one.
     let slots: BTreeMap<u64, Result<String, u64>> = file
         .dynamic_relocations()
         .into_iter()
@@ -62,7 +63,7 @@ fn handlers_reach_nothing_that_panics_or_allocates() {
         if !seen.insert(*start) {
             continue;
         }
-        // Where a handler would end if what it calls through a pointer unwound, against its contract.
+        // A handler ends there if code that it calls through a pointer unwinds, against its contract.
         if name.contains("panic_cannot_unwind") {
             continue;
         }

@@ -1,4 +1,5 @@
-//! Code to put traps on, and the table that knows them: what regions, registry and patches are in the engine.
+//! Code to put traps on, and the table that knows them. The table stands in for the engine's regions,
+//! registry and patches.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use trapline_insn::x86_64::simulate::{Verdict, verdict};
 use trapline_insn::x86_64::{Options, Regs};
 use trapline_runtime::x86_64::{Answer, Arena, Block, Copies, Sites, Step, Traps, copy, install};
 
-/// What runs at a hit.
+/// Function that runs at a hit.
 pub(crate) type Consumer = fn(&Site, &mut Regs);
 
 pub(crate) struct Site {
@@ -27,7 +28,7 @@ struct Table {
 impl Traps for Table {
     unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer<'_> {
         if let Some(engine) = ENGINE.get() {
-            // SAFETY: the caller's.
+            // SAFETY: the caller's promises for `hit` hold here as well.
             let answer = unsafe { engine.hit(addr, regs) };
             if answer != Answer::Nobody {
                 return answer;
@@ -56,14 +57,14 @@ impl Traps for Table {
 static TABLE: Table =
     Table { sites: AtomicPtr::new(std::ptr::null_mut()), guards: AtomicPtr::new(std::ptr::null_mut()) };
 pub(crate) static BLOCK: Block = Block { traps: &TABLE, copies: Copies::new() };
-/// A real engine's, asked first.
+/// Table of a real engine, which is asked first.
 pub(crate) static ENGINE: OnceLock<&'static Sites> = OnceLock::new();
 static WRITER: Mutex<()> = Mutex::new(());
 
 pub(crate) fn map(len: usize) -> u64 {
     let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
-    // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists. It is never unmapped.
+    // SAFETY: a new mapping at an address that the kernel chooses replaces nothing. It is never unmapped.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     at as u64
@@ -75,20 +76,21 @@ thread_local! {
     static PLAIN: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Sets where this thread's handlers run: the tests' threads come with an alternate stack that holds one frame.
+/// Sets the stack of this thread's handlers. The tests' threads begin with an alternate stack that holds one
+/// frame.
 fn set_stack(stack: libc::stack_t) {
-    // SAFETY: none, or memory that stays.
+    // SAFETY: no stack, or memory that is never unmapped.
     assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
 }
 
-/// From now on, this thread's handlers run on a stack of their own.
+/// From now on, this thread's handlers run on a large stack of their own.
 pub(crate) fn alternate_stack() {
     const LEN: usize = 1 << 18;
     PLAIN.set(false);
     set_stack(libc::stack_t { ss_sp: map(LEN) as *mut libc::c_void, ss_flags: 0, ss_size: LEN });
 }
 
-/// The arena for copies; the first call installs the handlers, behind the tests' own.
+/// The arena for copies. The first call installs our handlers behind those of the tests.
 pub(crate) fn arena() -> &'static Arena {
     static ARENA_OF_ALL: OnceLock<Arena> = OnceLock::new();
     static INSTALLED: Once = Once::new();
@@ -104,7 +106,7 @@ pub(crate) fn arena() -> &'static Arena {
     arena
 }
 
-/// Fresh executable memory that holds `code`.
+/// Address of fresh executable memory that holds `bytes`.
 pub(crate) fn code(bytes: &[u8]) -> u64 {
     static FREE: Mutex<(u64, u64)> = Mutex::new((0, 0));
     let mut free = FREE.lock().expect("unpoisoned");
@@ -119,13 +121,13 @@ pub(crate) fn code(bytes: &[u8]) -> u64 {
 }
 
 pub(crate) fn write(at: u64, bytes: &[u8]) {
-    // SAFETY: callers write to memory from `code`, `map` or a machine's slot, which is theirs.
+    // SAFETY: callers write to memory from `code`, `map` or a machine's slot, which belongs to them.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
 }
 
 pub(crate) fn nothing(_: &Site, _: &mut Regs) {}
 
-/// Decides how the instruction at `addr` is done, and puts it into the table; writes its copy but no trap.
+/// Decides how the instruction at `addr` is done, and adds it to the table. Writes its copy, but no trap.
 pub(crate) fn site(addr: u64, bytes: &[u8], consumer: Consumer) -> &'static Site {
     let arena = arena();
     let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -149,14 +151,14 @@ pub(crate) fn site(addr: u64, bytes: &[u8], consumer: Consumer) -> &'static Site
 }
 
 fn change(edit: impl FnOnce(&mut Vec<&'static Site>)) {
-    // SAFETY: null, or a list that was leaked; the writer's lock is held, or the caller is alone.
+    // SAFETY: null, or a list that was leaked; the caller holds the writer's lock, or is alone.
     let mut sites = unsafe { TABLE.sites.load(Ordering::Acquire).as_ref() }.cloned().unwrap_or_default();
     edit(&mut sites);
     sites.sort_by_key(|site| site.addr);
     TABLE.sites.store(Box::into_raw(Box::new(sites)), Ordering::Release);
 }
 
-/// Takes a site out of the table.
+/// Removes a site from the table.
 pub(crate) fn forget(addr: u64) {
     let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     change(|sites| sites.retain(|site| site.addr != addr));
@@ -171,7 +173,7 @@ pub(crate) fn guard(at: u64, to: u64) {
     TABLE.guards.store(Box::into_raw(Box::new(guards)), Ordering::Release);
 }
 
-/// A function whose first instruction has a trap.
+/// Makes a function whose first instruction has a trap.
 pub(crate) fn trapped(bytes: &[u8], consumer: Consumer) -> &'static Site {
     let at = code(bytes);
     let site = site(at, bytes, consumer);
@@ -190,7 +192,7 @@ impl Site {
 }
 
 pub(crate) fn call(at: u64, a: u64, b: u64) -> u64 {
-    // SAFETY: tests put functions of this kind there.
+    // SAFETY: tests put functions of this type there.
     let function: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(at as *const ()) };
     function(a, b)
 }

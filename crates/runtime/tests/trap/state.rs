@@ -1,4 +1,4 @@
-//! What a hit leaves alone: vector registers up to AVX-512, the red zone, errno.
+//! What a hit does not change: vector registers up to AVX-512, the red zone, errno.
 
 use std::arch::asm;
 
@@ -10,7 +10,7 @@ struct Vectors([u8; 32 * 64]);
 
 /// Overwrites vector registers, as compiled code may.
 fn spoils(_: &Site, _: &mut Regs) {
-    // SAFETY: the registers are named as spoiled.
+    // SAFETY: the registers are declared as clobbered.
     unsafe {
         asm!("pcmpeqd xmm0, xmm0", "pcmpeqd xmm5, xmm5", "pcmpeqd xmm15, xmm15", out("xmm0") _, out("xmm5") _, out("xmm15") _);
         if std::is_x86_feature_detected!("avx") {
@@ -21,7 +21,7 @@ fn spoils(_: &Site, _: &mut Regs) {
     }
 }
 
-/// `vmovups` of all registers from rdi or to rsi, around a nop or an instruction that is copied.
+/// `vmovups` of all registers from rdi before, and to rsi after, a nop or an instruction that is copied.
 fn around(wide: bool, middle: &[u8]) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     let all = |bytes: &mut Vec<u8>, opcode: u8, base: u8| {
@@ -119,7 +119,7 @@ fn errno_survives() {
 
 fn mxcsr() -> u32 {
     let mut words = 0_u32;
-    // SAFETY: stores 4 bytes there.
+    // SAFETY: the instruction stores 4 bytes to the local variable.
     unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut words, options(nostack)) };
     words
 }
@@ -129,13 +129,14 @@ fn set_mxcsr(words: u32) {
     unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const words, options(nostack)) };
 }
 
-/// A consumer behind a jump finds them as the thread has them, so one behind a trap must, though the kernel starts handlers with others.
+/// A consumer behind a jump runs with the thread's own control words. One behind a trap must too, although
+/// the kernel starts signal handlers with others.
 #[test]
 fn consumers_run_with_the_threads_own_control_words() {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     static SEEN: AtomicU32 = AtomicU32::new(0);
     const USUAL: u32 = 0x1F80;
-    /// Rounds towards zero, flushes to zero, takes denormals for zero.
+    /// Rounds towards zero, flushes to zero, and takes denormals for zero.
     const OWN: u32 = USUAL | 0x6000 | 0x8000 | 0x40;
     let site = trapped(&[0x90, 0xC3], |_, _| SEEN.store(mxcsr(), Relaxed));
     for words in [USUAL, OWN, USUAL] {

@@ -1,4 +1,5 @@
-//! Threads, signals, and a writer that takes traps out and puts them in: every hit is counted, nobody is lost.
+//! Threads, signals, and a writer that removes traps and puts them back: every hit is counted, and no thread
+//! goes astray.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ extern "C" fn hits_too(_: i32) {
 const THREADS: usize = 8;
 const CALLS: u64 = 20_000;
 
-/// Signals whose handler hits a probe arrive at threads that hit probes.
+/// Threads hit probes, and receive signals whose handler hits a probe as well.
 #[test]
 fn a_storm_of_signals() {
     arena();
@@ -29,7 +30,7 @@ fn a_storm_of_signals() {
     .map(|bytes| trapped(bytes, nothing))
     .collect();
     IN_HANDLER.store(sites[1].addr, Ordering::Relaxed);
-    // SAFETY: a handler of that kind; it makes direct calls and hits only.
+    // SAFETY: the handler has the type that the flags ask for; it makes only direct system calls and hits.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = hits_too as extern "C" fn(i32) as *const () as usize;
@@ -45,7 +46,7 @@ fn a_storm_of_signals() {
                 let sites = &sites;
                 scope.spawn(move || {
                     arena();
-                    // SAFETY: no arguments.
+                    // SAFETY: the call has no arguments.
                     id.store(unsafe { libc::gettid() } as u64, Ordering::Release);
                     for round in 0..CALLS {
                         assert_eq!(sites[0].call(round, 7), round + 7);
@@ -61,7 +62,8 @@ fn a_storm_of_signals() {
             while !done.load(Ordering::Relaxed) {
                 for id in &threads {
                     let id = id.load(Ordering::Acquire);
-                    // SAFETY: to a thread of this process; if it has ended, the call fails.
+                    // SAFETY: sends a signal to a thread of this process. If the thread has ended, the call
+                    // fails.
                     let send = |id: u64| unsafe {
                         libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGUSR1)
                     };
@@ -83,7 +85,8 @@ fn a_storm_of_signals() {
     assert_eq!(sites.iter().map(|site| site.hits()).collect::<Vec<_>>(), [all, all + from_signals, all]);
 }
 
-/// Traps come and go under threads that run there: each call is right, whether it was a hit or not.
+/// Traps come and go under threads that run there. Each call returns the right result, whether it was a hit
+/// or not.
 #[test]
 fn traps_that_come_and_go() {
     let bytes = [0x90, 0x48, 0x8D, 0x04, 0x37, 0xC3];
@@ -107,7 +110,7 @@ fn traps_that_come_and_go() {
             .collect();
         let end = Instant::now() + Duration::from_secs(2);
         while Instant::now() < end {
-            // Table, then byte; byte, then table.
+            // First the table, then the byte; at removal first the byte, then the table.
             let site = site(function, &bytes, nothing);
             write(function, &[0xCC]);
             let seen = site.hits();

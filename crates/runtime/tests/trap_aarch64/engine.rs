@@ -1,5 +1,5 @@
-//! Traps of a real engine: regions, registry, dispatch, consumers of every kind. A trap is ours only while the region is of the file
-//! that was patched.
+//! Traps of a real engine: regions, registry, dispatch, consumers of every kind. A trap is ours only while
+//! the region belongs to the patched file.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
     Box::leak((0..n).map(|_| T::default()).collect())
 }
 
-/// Everything of one engine, and its one writer.
+/// All parts of one engine, and its only writer.
 pub(crate) struct Whole {
     engine: &'static Engine,
     sites: &'static Sites,
@@ -62,7 +62,7 @@ const fn file(number: u64) -> FileId {
 }
 
 impl Whole {
-    /// Tells of a page of code as a mapping of a file.
+    /// Registers a page of code as a mapping of a file.
     pub(crate) fn mapped(&mut self, page: u64, number: u64) {
         let access = Access { exec: true, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
@@ -100,7 +100,8 @@ impl Whole {
     }
 }
 
-/// As `trapline_plan`'s `stub::call`, which this crate does not know; a word that names no address.
+/// A stub as `trapline_plan`'s `stub::call` makes it, which this crate cannot use. The word must name no
+/// address.
 fn stub(at: u64, word: u32, called: &[Called]) -> u64 {
     let to = room(128);
     let jump: &'static gate::Jump = Box::leak(Box::new(gate::Jump::new(at, called)));
@@ -131,7 +132,8 @@ fn stub(at: u64, word: u32, called: &[Called]) -> u64 {
     to
 }
 
-/// A function on a page of its own, as file `number`, with a counting consumer behind a jump at its entry, and at the exit if there is one: its address.
+/// Makes a function on a page of its own, as file `number`. It has a jump to a counting consumer at its
+/// entry, and at the exit if one is given. Returns its address.
 fn jumped(number: u64, exit: Option<u64>, flags: Flags, called: &'static AtomicU64) -> u64 {
     let (text, page) = (sum(), page(sum()));
     let mut whole = whole();
@@ -146,7 +148,7 @@ fn jumped(number: u64, exit: Option<u64>, flags: Flags, called: &'static AtomicU
     page
 }
 
-/// A function on a page of its own.
+/// Copies a function to a page of its own.
 pub(crate) fn page(text: Text) -> u64 {
     let page = room(2 * PAGE).next_multiple_of(PAGE);
     write(page, text.words());
@@ -154,7 +156,7 @@ pub(crate) fn page(text: Text) -> u64 {
 }
 
 unsafe extern "C" fn counts(data: *mut c_void, hit: *mut Hit) -> Verdict {
-    // SAFETY: `data` is an `AtomicU64`; `hit` is this hit.
+    // SAFETY: `data` is an `AtomicU64`; `hit` is this hit, and its registers belong to it.
     unsafe {
         (*data.cast::<AtomicU64>()).fetch_add(1, Ordering::Relaxed);
         (*hit).cookie = (*(*hit).regs).get(Gpr::X0);
@@ -163,7 +165,7 @@ unsafe extern "C" fn counts(data: *mut c_void, hit: *mut Hit) -> Verdict {
 }
 
 unsafe extern "C" fn doubles(_: *mut c_void, hit: *mut Hit) -> Verdict {
-    // SAFETY: this hit; its registers are its own.
+    // SAFETY: `hit` is this hit, and its registers belong to it.
     unsafe {
         let regs = &mut *(*hit).regs;
         regs.set_result(regs.result() * 2 + 1000 * (*hit).cookie);
@@ -171,13 +173,13 @@ unsafe extern "C" fn doubles(_: *mut c_void, hit: *mut Hit) -> Verdict {
     Verdict::CONTINUE
 }
 
-/// Says what stands in its data, and counts nothing.
+/// Returns the verdict that its data holds, and counts nothing.
 unsafe extern "C" fn says(data: *mut c_void, _: *mut Hit) -> Verdict {
     Verdict(data.addr() as u32)
 }
 
 unsafe extern "C" fn only_odd(_: *mut c_void, hit: *const Hit) -> bool {
-    // SAFETY: this hit.
+    // SAFETY: `hit` is this hit, and its registers belong to it.
     unsafe { (*(*hit).regs).x[1] & 1 == 1 }
 }
 
@@ -201,7 +203,7 @@ fn saying(verdict: Verdict) -> Consumer {
     }
 }
 
-/// The entry is a push, the exit a `ret`.
+/// A function whose entry is a push and whose exit is a `ret`.
 fn sum() -> Text {
     text!(sum: "stp x29, x30, [sp, #-16]!", "add x0, x0, x1", "ldp x29, x30, [sp], #16", "ret")
 }
@@ -219,7 +221,7 @@ fn hits_are_the_probes() {
         assert_eq!(call(page, 3, round), 3 + round);
         assert_eq!((probe.counts().hits, CALLED.load(Ordering::Relaxed)), (round, round));
     }
-    // The return as well: a session, with its cookie.
+    // Now the return as well: a session with its cookie.
     whole.trap(page, (1, EXIT), probe, Role::Exit, simulated(page + EXIT));
     assert_eq!(call(page, 3, 5), 3016);
 }
@@ -229,14 +231,14 @@ fn what_consumers_say_counts() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let mut whole = whole();
     let cases: [(u64, &[Consumer], bool, u64); 6] = [
-        // Removal is wanted when all who were asked want it.
+        // Removal is requested only if all consumers that were called ask for it.
         (10, &[saying(Verdict::REMOVE)], true, 8),
         (11, &[saying(Verdict::REMOVE), consumer(&CALLED, false)], false, 8),
         (12, &[saying(Verdict::REMOVE), saying(Verdict::REMOVE)], true, 8),
-        // A return is told to whom it was promised.
+        // The return is reported to those consumers to which it was promised.
         (13, &[saying(Verdict::IGNORE_RETURN)], false, 8),
         (14, &[saying(Verdict::CONTINUE)], false, 16),
-        // Of no known kind: goes on.
+        // An unknown verdict: goes on.
         (15, &[saying(Verdict(77))], false, 16),
     ];
     for (number, consumers, removal, result) in cases {
@@ -273,7 +275,7 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
     whole.trap(page, (2, 0), probe, Role::Entry, simulated(page));
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 1));
     let nobodys = || {
-        // The brk is the program's now: its handler goes on behind it.
+        // The brk belongs to the program now: its handler goes on behind it.
         let seen = expecting(Answer::Skip(4), || {
             call(page, 1, 2);
         });
@@ -298,7 +300,7 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 3));
 }
 
-/// Threads hit a real engine's probe: each adds to a row of its own.
+/// Threads hit a real engine's probe, and each adds to a row of its own.
 #[test]
 fn threads_count_apart() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
@@ -322,7 +324,7 @@ fn threads_count_apart() {
     assert_eq!((probe.counts().missed(), probe.counts().unreturned), (0, 0));
 }
 
-/// The gate with a real engine: as a trap's hits.
+/// The gate with a real engine: hits by jumps are counted like those by traps.
 #[test]
 fn hits_by_jumps_are_the_probes() {
     static CALLED: AtomicU64 = AtomicU64::new(0);

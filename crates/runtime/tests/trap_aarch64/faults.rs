@@ -1,4 +1,5 @@
-//! Faults of displaced instructions, simulated or in a copy: the program sees them at the original, once, and can go on.
+//! Faults of displaced instructions, simulated or in a copy. The program sees each fault at the original
+//! address, once, and can go on.
 
 use trapline_insn::aarch64::encode::BRK;
 use trapline_runtime::native::Step;
@@ -8,9 +9,10 @@ use crate::site::{BLOCK, Text, alternate_stack, call, map, nothing, site, text, 
 
 const PAGE: u64 = 4096;
 
-/// An address where nothing is mapped, a page for each test, with a page that is mapped above it.
+/// An address where nothing is mapped, with a mapped page above it; each test gets another page.
 pub(crate) fn nowhere() -> u64 {
-    // SAFETY: a page of our own, given back at once. Other threads map in other places: this one is asked for low.
+    // SAFETY: a page of our own, unmapped at once. Other threads map elsewhere: this page is requested far
+    // below.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0x10_0000_0000);
@@ -23,7 +25,8 @@ pub(crate) fn nowhere() -> u64 {
     }
 }
 
-/// Pushes with x0 as the stack pointer, and gives what then is 16 bytes above the new one; the trap is on the push.
+/// Functions that push with x0 as the stack pointer, and return what then stands 16 bytes above the new one.
+/// The trap is on the push.
 fn pushes() -> [(&'static str, Text, u64); 4] {
     [
         (
@@ -49,7 +52,8 @@ fn pushes() -> [(&'static str, Text, u64); 4] {
     ]
 }
 
-/// SIM-1, and that it is the program's own signal: pc and sp as they were, the address of the store.
+/// SIM-1: the fault is the program's own signal, with pc and sp as they were, and with the address of the
+/// store.
 #[test]
 fn a_push_that_faults_is_the_programs_own_fault() {
     alternate_stack();
@@ -74,7 +78,8 @@ fn a_push_that_faults_is_the_programs_own_fault() {
     }
 }
 
-/// The fault address that the kernel shows beside the registers is that of this fault, wherever the emulator shows one.
+/// The fault address that the kernel shows beside the registers is that of this fault, where the emulator
+/// shows one.
 #[test]
 fn the_fault_address_is_as_for_the_programs_own() {
     alternate_stack();
@@ -87,13 +92,13 @@ fn the_fault_address_is_as_for_the_programs_own() {
     assert_eq!((own.sp - below, seen.sp - below), (own.addr, seen.addr));
 }
 
-/// A pair of which the second half has no page: nothing is stored, nothing moves.
+/// A pair of which the second half has no page: nothing is stored, and the stack pointer stays.
 #[test]
 fn half_a_push_is_none() {
     alternate_stack();
-    // The pair is at low - 8: below it a page that is mapped.
+    // The pair begins at low - 8; the page below `low` is mapped.
     let low = map(3 * PAGE as usize) + PAGE;
-    // SAFETY: the tests' own page.
+    // SAFETY: a page of the tests' own, which no thread uses.
     unsafe { libc::munmap(low as *mut libc::c_void, PAGE as usize) };
     let text =
         text!(half: "mov x9, sp", "mov sp, x0", "stp x0, x1, [sp, #-40]!", "mov x0, sp", "mov sp, x9", "ret");
@@ -103,7 +108,8 @@ fn half_a_push_is_none() {
     assert_eq!((seen.signal, seen.pc, seen.sp, seen.addr), (libc::SIGSEGV, site.addr, sp, low));
 }
 
-/// Linux checks the alignment of a stack pointer that is a base; user-mode emulators do not, simulation does.
+/// Linux checks the alignment of a stack pointer that is a base register. User-mode emulators do not; our
+/// simulation does.
 #[test]
 fn a_push_below_a_crooked_stack_pointer_is_a_bus_error() {
     alternate_stack();
@@ -117,7 +123,8 @@ fn a_push_below_a_crooked_stack_pointer_is_a_bus_error() {
     assert_eq!((seen.signal, seen.code, seen.pc, seen.sp, seen.addr), (libc::SIGBUS, 1, site.addr, sp, sp));
 }
 
-/// A literal whose page is gone, and a load that runs in a copy.
+/// A literal whose page is gone, and a load that runs in a copy: both go on once the handler has mapped a
+/// page.
 #[test]
 fn loads_that_fault_go_on_once_there_is_a_page() {
     let text = text!(literal: "ldr x0, .+8", "ret");
@@ -126,7 +133,7 @@ fn loads_that_fault_go_on_once_there_is_a_page() {
     write(at, text.words());
     let simulated = site(at, text.words()[0], nothing);
     write(at, &[BRK]);
-    // SAFETY: the tests' own page.
+    // SAFETY: a page of the tests' own, which no thread uses.
     unsafe { libc::munmap(literal as *mut libc::c_void, PAGE as usize) };
     let copied = trapped(text!(fault_load: "ldr x0, [x0]", "ret"), nothing);
     assert!(matches!((simulated.step, copied.step), (Step::Simulate(_), Step::At(_))));
@@ -153,11 +160,12 @@ fn what_copies_stand_for() {
     assert_eq!(BLOCK.copies.original(site.addr), None);
 }
 
-/// Whether this system lets a process send itself a signal as a kernel would (rt_tgsigqueueinfo(2)): emulators of user mode may take it
-/// for a fault of their own.
+/// Whether this system lets a process send itself a signal as the kernel would (rt_tgsigqueueinfo(2)).
+/// User-mode emulators may take it for a fault of their own.
 fn can_raise_faults() -> bool {
     let status = in_child(|| {
-        // SAFETY: a constant disposition, then a signal to this thread: siginfo with signal, errno, code.
+        // SAFETY: a constant disposition, then a signal to this thread; the buffer has the layout of siginfo:
+        // signal, errno, code.
         unsafe {
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
             let mut info = [0_i32; 32];
@@ -169,7 +177,7 @@ fn can_raise_faults() -> bool {
     status & 0x7F == libc::SIGSEGV
 }
 
-/// Without a handler the process dies, of a push as of a copy.
+/// Without a handler the process dies, both of a push and of a copy.
 #[test]
 fn without_a_handler_the_process_dies() {
     if !can_raise_faults() {
@@ -183,10 +191,11 @@ fn without_a_handler_the_process_dies() {
         let addr = nowhere() + 0x100;
         let status = in_child(|| {
             trapline_runtime::native::uninstall();
-            // SAFETY: constant dispositions.
+            // SAFETY: installs constant dispositions.
             unsafe { libc::signal(libc::SIGSEGV, if ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
             alternate_stack();
-            // SAFETY: reads and writes dispositions; on the alternate stack, as the push has none.
+            // SAFETY: reads and writes dispositions. The handler runs on the alternate stack, since the push
+            // has no valid one.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut action);

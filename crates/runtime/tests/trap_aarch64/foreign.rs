@@ -1,4 +1,5 @@
-//! Traps and faults that are not ours go where they went before, as the kernel would have sent them.
+//! Traps and faults that are not ours reach the handlers that were there before, as if the kernel had sent
+//! them.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,19 +26,19 @@ pub(crate) struct Seen {
     pub(crate) mask: u64,
 }
 
-/// What the handler does about it.
+/// What the handler does about the signal.
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     Nothing,
-    /// Goes on so many bytes further.
+    /// Goes on this many bytes further.
     Skip(u64),
     /// Maps the page at the faulting address.
     Map,
-    /// The first time nothing, then that.
+    /// Does nothing the first time, then maps the page.
     MapLater,
 }
 
-/// What the handlers saw since, once, if they are to answer so.
+/// Runs the closure. Returns what a handler saw meanwhile, if it was called; handlers answer with `answer`.
 pub(crate) fn expecting(answer: Answer, run: impl FnOnce()) -> Option<Seen> {
     arena();
     ANSWER.set(answer);
@@ -48,13 +49,13 @@ pub(crate) fn expecting(answer: Answer, run: impl FnOnce()) -> Option<Seen> {
 
 fn own_mask() -> u64 {
     let mut mask = 0_u64;
-    // SAFETY: reads the mask into 8 bytes.
+    // SAFETY: the call writes the 8 bytes of the mask.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, 0, 0, &raw mut mask, 8) };
     mask
 }
 
 extern "C" fn earlier(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: installed with SA_SIGINFO: both are this signal's own.
+    // SAFETY: installed with SA_SIGINFO, so the kernel passes this signal's own information and context.
     unsafe {
         let machine = &mut (*context).uc_mcontext;
         let addr = (*info).si_addr() as u64;
@@ -83,7 +84,7 @@ extern "C" fn earlier(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
 
 const SIGNALS: [i32; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
 
-/// The tests' handlers, there before ours, with SIGUSR2 in their masks. On the alternate stack.
+/// Installs the tests' handlers, before ours, with SIGUSR2 in their masks. They run on the alternate stack.
 pub(crate) fn install_earlier() {
     for signal in SIGNALS {
         set(signal, earlier as *const () as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
@@ -91,7 +92,7 @@ pub(crate) fn install_earlier() {
 }
 
 fn set(signal: i32, handler: usize, flags: i32) {
-    // SAFETY: a handler of the kind that the flags say, or a constant.
+    // SAFETY: the handler has the type that the flags ask for, or is a constant.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
@@ -105,7 +106,7 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// `brk #0` that nobody put there, and a compiler's own.
+/// A `brk #0` that is not ours, and a `brk` of a compiler.
 #[test]
 fn a_brk_of_the_programs_goes_to_its_handler() {
     for text in [text!(brk: "brk #0", "mov x0, #5", "ret"), text!(brk_1000: "brk #1000", "mov x0, #5", "ret")]
@@ -123,7 +124,7 @@ fn a_signal_that_is_sent_is_no_trap() {
     let site = trapped(text!(sent: "nop", "ret"), nothing);
     let seen = expecting(Answer::Nothing, || {
         site.call(0, 0);
-        // SAFETY: to this thread, whose handler returns.
+        // SAFETY: sends a signal to this thread, whose handler returns.
         unsafe { libc::raise(libc::SIGTRAP) };
     });
     assert_eq!((seen.expect("a call").signal, site.hits()), (libc::SIGTRAP, 1));
@@ -137,7 +138,8 @@ fn a_fault_of_the_programs_goes_to_its_handler() {
     assert_eq!(seen.mask, bit(libc::SIGSEGV) | bit(libc::SIGUSR2));
 }
 
-/// What the word at `at` becomes at the next trap that nobody knows, before it is looked at.
+/// At the next trap that the table does not know, the word at `at` becomes this one before the table looks at
+/// it.
 pub(crate) fn restore_at_next_look(at: u64, word: u32) {
     RESTORE_WORD.store(word.into(), Ordering::Relaxed);
     RESTORE.store(at, Ordering::Relaxed);
@@ -145,7 +147,7 @@ pub(crate) fn restore_at_next_look(at: u64, word: u32) {
 static RESTORE: AtomicU64 = AtomicU64::new(0);
 static RESTORE_WORD: AtomicU64 = AtomicU64::new(0);
 
-/// Called by the table when it does not know an address.
+/// The table calls this when it does not know an address.
 pub(crate) fn looked(addr: u64) {
     if RESTORE.load(Ordering::Relaxed) == addr {
         RESTORE.store(0, Ordering::Relaxed);
@@ -153,10 +155,10 @@ pub(crate) fn looked(addr: u64) {
     }
 }
 
-/// Runs in a child; gives its wait status.
+/// Runs the closure in a child. Returns the child's wait status.
 pub(crate) fn in_child(run: impl FnOnce()) -> i32 {
     arena();
-    // SAFETY: the child makes direct calls only, and ends by _exit.
+    // SAFETY: the child makes direct system calls only, and ends by _exit.
     unsafe {
         let child = libc::fork();
         assert!(child >= 0);
@@ -171,7 +173,7 @@ pub(crate) fn in_child(run: impl FnOnce()) -> i32 {
 }
 
 extern "C" fn skips(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: this signal's own.
+    // SAFETY: installed with SA_SIGINFO, so the kernel passes this signal's own context.
     unsafe { (*context).uc_mcontext.pc += 4 };
 }
 
@@ -201,7 +203,7 @@ fn dispositions_are_honoured() {
         uninstall();
         set(libc::SIGTRAP, libc::SIG_IGN, 0);
         let _ = install(&BLOCK);
-        // SAFETY: to this process.
+        // SAFETY: sends a signal to this process.
         unsafe { libc::raise(libc::SIGTRAP) };
         site.call(0, 0);
     });
@@ -211,7 +213,7 @@ fn dispositions_are_honoured() {
 #[test]
 fn what_was_there_is_put_back() {
     let action = |signal: i32| {
-        // SAFETY: only reads.
+        // SAFETY: only reads the action into a local variable.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &raw mut action);
@@ -220,7 +222,7 @@ fn what_was_there_is_put_back() {
     };
     let status = in_child(|| {
         let exit = |code: i32| {
-            // SAFETY: the child's end.
+            // SAFETY: _exit only ends the child.
             unsafe { libc::_exit(code) }
         };
         let ours = action(libc::SIGTRAP);
@@ -240,7 +242,7 @@ fn what_was_there_is_put_back() {
         }
     });
     assert_eq!(libc::WEXITSTATUS(status), 0, "{status:#x}");
-    // Behind a trap of ours there is only the instruction; not one of its own.
+    // Behind one of our traps only the displaced instruction counts; here there is none of its own.
     let function = code(&[BRK]);
     let status = in_child(|| {
         uninstall();

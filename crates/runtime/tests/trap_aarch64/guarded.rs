@@ -1,4 +1,5 @@
-//! Pages on which whoever comes by an indirect branch must find a landing pad (`PROT_BTI`), and return addresses that are signed: a trap keeps both.
+//! Pages on which an indirect branch must find a landing pad (`PROT_BTI`), and return addresses that are
+//! signed. A trap preserves both.
 
 use crate::foreign::{Answer, expecting};
 use crate::site::{Text, arena, call, nothing, room, site, text, write};
@@ -7,13 +8,13 @@ use trapline_insn::aarch64::encode::BRK;
 const PAGE: u64 = 4096;
 const PROT_BTI: i32 = 0x10;
 
-/// A copy of the function on a guarded page of its own; none where the processor has no such pages.
+/// Address of a copy of the function on a guarded page of its own. `None` if the processor has no such pages.
 fn guarded(text: Text) -> Option<u64> {
     arena();
     let page = room(2 * PAGE).next_multiple_of(PAGE);
     write(page, text.words());
     let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | PROT_BTI;
-    // SAFETY: a page of the room, whole, and nobody else's.
+    // SAFETY: a whole page from `room`, which only this test uses.
     let done = unsafe { libc::mprotect(page as *mut libc::c_void, PAGE as usize, protection) };
     (done == 0).then_some(page)
 }
@@ -32,8 +33,9 @@ fn what_is_no_pad_may_not_be_landed_on() {
     assert_eq!((seen.signal, seen.pc), (libc::SIGILL, page));
 }
 
-/// Each word of each function, trapped on a guarded page: pads are landed on still (`brk` is one), what is done behind the trap leaves no landing
-/// behind, and what was signed is authenticated with the same stack pointer.
+/// Traps each word of each function on a guarded page. Indirect branches may still land on pads (`brk` is
+/// one), the code behind the trap needs no landing pad, and a signed address is authenticated with the same
+/// stack pointer.
 #[test]
 fn pads_and_signatures_stay_what_they_are() {
     let functions = [

@@ -1,4 +1,4 @@
-//! Hits: counted, seen, and the instruction done as if nothing had been there.
+//! Hits are counted and seen by consumers, and the instruction is done as if there were no trap.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use trapline_runtime::native::{Regs, blocks_traps, standing};
 
 use crate::site::{Site, Text, call, code, nothing, site, text, trapped, trapped_at, write};
 
-/// Simulated, or run in a copy.
+/// How the trapped word is done: simulated, or run in a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Simulated,
@@ -15,7 +15,8 @@ enum Way {
 }
 use Way::{Copied, Simulated};
 
-/// Name, function, the trapped word, how it is done, and what f(6, 7) returns, given where the function is.
+/// Name, function, index of the trapped word, how that is done, and what f(6, 7) returns, given the
+/// function's address.
 type Case = (&'static str, Text, usize, Way, fn(u64) -> u64);
 
 fn cases() -> Vec<Case> {
@@ -133,7 +134,7 @@ fn every_call_is_one_hit() {
     assert!(standing());
 }
 
-/// A hit changes nothing but what its consumers change, and those are told where they are.
+/// A hit changes only what its consumers change, and the consumers know where they are.
 #[test]
 fn consumers_see_the_registers_and_may_change_them() {
     let text = text!(change: "nop", "add x0, x0, x1", "ret");
@@ -161,7 +162,8 @@ fn where_a_consumer_goes_the_original_does_not_run() {
     assert_eq!((site.call((&raw mut word) as u64, 1), word, site.hits()), (0xBEEF, 0, 1));
 }
 
-/// The writer took the trap out after the thread executed it: back to the instruction, which is whole again.
+/// The writer removed the trap after the thread had executed it. The thread goes back to the instruction,
+/// which is whole again.
 #[test]
 fn a_trap_that_was_taken_out_meanwhile_is_none() {
     let text = text!(taken_out: "nop", "mov x0, #3", "ret");
@@ -174,7 +176,7 @@ fn a_trap_that_was_taken_out_meanwhile_is_none() {
 }
 
 core::arch::global_asm!(
-    // x0: function of (x1, x2); x3: where to keep the stack pointer.
+    // x0: function of (x1, x2); x3: where to store the stack pointer.
     ".globl trapline_test_enter",
     "trapline_test_enter:",
     "stp x29, x30, [sp, #-96]!",
@@ -197,7 +199,7 @@ core::arch::global_asm!(
     "ldp x27, x28, [sp, #80]",
     "ldp x29, x30, [sp], #96",
     "ret",
-    // x0: what `enter` kept; x1: what it returns.
+    // x0: what `enter` stored; x1: the value that it returns.
     ".globl trapline_test_leave",
     "trapline_test_leave:",
     "ldr x9, [x0]",
@@ -218,22 +220,24 @@ thread_local! {
 fn leaves(site: &Site, _: &mut Regs) {
     let result = site.hits();
     KEPT.with(|kept| {
-        // SAFETY: a test thread is inside `enter`, and no frame between holds anything.
+        // SAFETY: a test thread is inside `enter`, and no frame between holds anything to drop.
         unsafe { trapline_test_leave(kept.as_ptr(), result) }
     });
 }
 
-/// A consumer that leaves by siglongjmp: the frames of the handler and of the kernel are simply abandoned, mask and all.
+/// A consumer that leaves by siglongjmp. The frames of the handler and of the kernel are abandoned, with the
+/// signal mask.
 #[test]
 fn a_consumer_may_leave_for_good() {
     let site = trapped(text!(left: "nop", "ret"), leaves);
     for round in 1..=10_000 {
-        // SAFETY: a function of that kind is there; what is kept lives as long as the thread.
+        // SAFETY: a function of that type stands at the address, and the stored pointer lives as long as the
+        // thread.
         let result = KEPT.with(|kept| unsafe { trapline_test_enter(site.addr, 0, 0, kept.as_ptr()) });
         assert_eq!((result, site.hits()), (round, round));
     }
     let mut mask = 0_u64;
-    // SAFETY: reads the mask into 8 bytes.
+    // SAFETY: the call writes the 8 bytes of the mask.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, 0, 0, &raw mut mask, 8) };
     assert!(!blocks_traps(mask), "{mask:#x}");
 }

@@ -1,4 +1,5 @@
-//! The kernel's own uprobes beside our traps: as many hits. Needs root, tracefs, and a kernel: not an emulator of user mode.
+//! The kernel's own uprobes beside our traps count as many hits. Needs root, tracefs, and a kernel, not
+//! user-mode emulation.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,14 +10,14 @@ use crate::site::{Text, arena, call, nothing, text, trapped};
 
 const TRACING: &str = "/sys/kernel/tracing";
 
-/// A uprobe of the kernel's, on a function in this program's file. Removed when dropped.
+/// A kernel uprobe on a function in this program's file. Removed when dropped.
 pub(crate) struct Uprobe {
     name: String,
     pub(crate) addr: u64,
 }
 
 impl Uprobe {
-    /// On the first word of the function, or on its returns. Why there is none, if not.
+    /// Probes the first word of the function, or its returns. The error says why that is not possible.
     pub(crate) fn new(name: &str, text: Text, returns: bool) -> Result<Self, String> {
         let addr = text.words().as_ptr() as u64;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -27,7 +28,7 @@ impl Uprobe {
         write(&format!("events/trapline/{name}/enable"), "1")?;
         Ok(Self { name: name.to_owned(), addr })
     }
-    /// How often it was hit, as the kernel says; and how often missed.
+    /// The kernel's own counts: hits, and hits that it missed.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let profile = fs::read_to_string(format!("{TRACING}/uprobe_profile")).expect("the kernel's counts");
         let line = profile.lines().find(|line| line.split_whitespace().nth(1) == Some(&self.name));
@@ -51,7 +52,7 @@ fn write(file: &str, text: &str) -> Result<(), String> {
     opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| format!("{path}: {error}"))
 }
 
-/// Where in its file what is mapped at `addr` is, if that is `program`.
+/// Offset in the file of what is mapped at `addr`, if that file is `program`.
 fn file_offset(addr: u64, program: &PathBuf) -> Option<u64> {
     let maps = fs::read("/proc/self/maps").ok()?;
     maps.split(|byte| *byte == b'\n').find_map(|line| {
@@ -78,7 +79,7 @@ fn counts_agree_with_the_kernels() {
     let probes: Result<Vec<_>, _> = [("nop", theirs), ("push", theirs_push), ("mul", theirs_mul)]
         .into_iter()
         .map(|(name, text)| {
-            // First ours: the kernel's breakpoint is in the text that ours is copied from.
+            // Ours is placed first: the kernel's breakpoint changes the code that ours is copied from.
             let site = trapped(text, nothing);
             Uprobe::new(name, text, false).map(|probe| (probe, site))
         })
@@ -90,7 +91,7 @@ fn counts_agree_with_the_kernels() {
             return;
         }
     };
-    // The kernel's own count is no atomic one: of hits on two processors at once it loses some.
+    // The kernel's count is not atomic: it loses some hits that come on two processors at once.
     let in_turn = Mutex::new(());
     std::thread::scope(|scope| {
         for thread in 0..THREADS {

@@ -1,4 +1,5 @@
-//! The trap path in a process of its own, on arm64: real `brk`s in mapped code, the kernel's own signals (or an emulator's).
+//! The trap path in a process of its own, on arm64: real `brk`s in mapped code, with signals from the kernel
+//! (or an emulator).
 #![cfg(target_arch = "aarch64")]
 #![allow(unsafe_code, reason = "code is written and run")]
 

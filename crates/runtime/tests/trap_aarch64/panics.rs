@@ -1,11 +1,12 @@
-//! TRAP-2, by the machine code of the handlers: nothing that they can call by name panics, allocates, locks or is a C library's.
+//! TRAP-2, checked on the machine code of the handlers: nothing that they can call by name panics, allocates,
+//! locks, or belongs to the C library.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use object::{Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget, SymbolKind};
 use trapline_insn::aarch64::{Op, Verdict, decode};
 
-/// What must not be reached.
+/// Parts of names of functions that must not be reached.
 const FORBIDDEN: [&str; 9] = [
     "panic",
     "alloc",
@@ -18,7 +19,8 @@ const FORBIDDEN: [&str; 9] = [
     "abort",
 ];
 
-/// The function of another file that a linker's stub at `addr` leads to: `adrp x16`, then a load through it.
+/// Name of the function in another file that a linker's stub at `addr` leads to: `adrp x16`, then a load
+/// through it.
 fn imported(file: &object::File<'_>, addr: u64) -> Option<String> {
     let section = file
         .sections()
@@ -65,7 +67,7 @@ fn handlers_reach_nothing_that_panics_or_allocates() {
         if accesses.contains(&addr) {
             continue;
         }
-        // Landing pads end there; what would bring a thread to one is caught by its name.
+        // Landing pads of unwinding end there. A call that could lead a thread to one is found by its name.
         if imported(&file, addr).as_deref() == Some("_Unwind_Resume") {
             continue;
         }
@@ -73,9 +75,9 @@ fn handlers_reach_nothing_that_panics_or_allocates() {
             .range(..=addr)
             .next_back()
             .unwrap_or_else(|| panic!("{from} calls another file's {addr:#x}"));
-        // A linker's stub for another file's function stands in no function of this one.
+        // A linker's stub for a function of another file lies in no function of this one.
         assert!(addr < start + size, "{from} calls {addr:#x}, which is no function of this file");
-        // Where a handler would end if what it calls through a pointer unwound, against its contract.
+        // A handler ends there if code that it calls through a pointer unwinds, against its contract.
         if !seen.insert(*start) || name.contains("panic_cannot_unwind") {
             continue;
         }

@@ -1,4 +1,5 @@
-//! What is done where the hit is: a push, a `nop` and a `ret` at traps of a real engine, as the instructions would have been.
+//! Instructions that are done directly in the signal's frame: a push, a `nop` and a `ret` at traps of a real
+//! engine. They must have the effect of the instructions themselves.
 
 use std::ffi::c_void;
 
@@ -11,9 +12,9 @@ use crate::faults::nowhere;
 use crate::foreign::{Answer, expecting};
 use crate::site::{Text, alternate_stack, call, map, simulated, text};
 
-/// Adds what stands in its data to the stack pointer, if that is even, and to the program counter if not.
+/// Adds its data to the stack pointer if the data is even, and to the program counter if it is odd.
 unsafe extern "C" fn moves(by: *mut c_void, hit: *mut Hit) -> Verdict {
-    // SAFETY: this hit; its registers are its own.
+    // SAFETY: `hit` is this hit, and its registers belong to it.
     let regs = unsafe { &mut *(*hit).regs };
     let by = by.addr() as u64;
     if by & 1 == 0 {
@@ -24,7 +25,8 @@ unsafe extern "C" fn moves(by: *mut c_void, hit: *mut Hit) -> Verdict {
     Verdict::CONTINUE
 }
 
-/// The function on a page of its own, with a trap on the word at `index`: its address, and the trap's probe.
+/// Copies the function to a page of its own, with a trap on the word at `index`. Returns its address, and the
+/// trap's probe.
 fn trapped(number: u64, text: Text, index: u64, by: usize) -> (u64, &'static Probe) {
     let (page, mut whole) = (page(text), whole());
     whole.mapped(page, number);
@@ -35,7 +37,8 @@ fn trapped(number: u64, text: Text, index: u64, by: usize) -> (u64, &'static Pro
     (page, probe)
 }
 
-/// Pushes with x0 as the stack pointer; gives 0 if what stands there then is x29 and x30, and the stack pointer is 16 below.
+/// A function that pushes with x0 as the stack pointer. It returns 0 if x29 and x30 were stored, and the new
+/// stack pointer is 16 below.
 fn pushes() -> Text {
     text!(quick_push: "mov x9, sp", "mov sp, x0", "stp x29, x30, [sp, #-16]!", "mov x12, sp", "ldp x10, x11, [x12]", "mov sp, x9",
         "eor x10, x10, x29", "eor x11, x11, x30", "orr x10, x10, x11", "sub x12, x12, x1", "orr x0, x10, x12", "ret")
@@ -54,7 +57,7 @@ fn a_push_stores_where_the_stack_pointer_is() {
     }
 }
 
-/// SIM-1: the program's own signal, with nothing done; and one hit, one execution.
+/// SIM-1: the fault is the program's own signal, and nothing was done. There is one hit for one execution.
 #[test]
 fn a_push_that_faults_is_the_programs_own_fault() {
     alternate_stack();
@@ -74,7 +77,7 @@ fn a_push_that_faults_is_the_programs_own_fault() {
 
 #[test]
 fn where_a_consumer_goes_nothing_is_done() {
-    // Each would be seen: the push moves the stack pointer, the others go on at `mov x0, #1`, or return.
+    // Each effect can be seen: the push moves the stack pointer, the others go on at `mov x0, #1`, or return.
     let kinds = [
         (
             43,

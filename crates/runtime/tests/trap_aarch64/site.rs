@@ -1,4 +1,5 @@
-//! Code to put traps on, and the table that knows them: what regions, registry and patches are in the engine.
+//! Code to put traps on, and the table that knows them. The table stands in for the engine's regions,
+//! registry and patches.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use trapline_runtime::native::{
     Answer, Arena, Block, Copies, Regs, Sites, Step, Traps, cache, copy, install, thread, without_copy,
 };
 
-/// A function of a test: the words between two labels, to be copied to where traps may be put.
+/// A function of a test: the words between two labels. It is copied to where traps can be placed.
 #[derive(Clone, Copy)]
 pub(crate) struct Text {
     start: unsafe extern "C" fn(),
@@ -22,7 +23,7 @@ impl Text {
     }
     pub(crate) fn words(self) -> &'static [u32] {
         let (start, end) = (self.start as *const u32, self.end as *const u32);
-        // SAFETY: both labels are in one section, the second behind the first, in code that stays.
+        // SAFETY: both labels are in one section, the second behind the first, in code that stays mapped.
         unsafe { std::slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
     }
 }
@@ -50,7 +51,7 @@ macro_rules! text {
 }
 pub(crate) use text;
 
-/// What runs at a hit.
+/// Function that runs at a hit.
 pub(crate) type Consumer = fn(&Site, &mut Regs);
 
 pub(crate) struct Site {
@@ -66,7 +67,7 @@ struct Table(AtomicPtr<Vec<&'static Site>>);
 impl Traps for Table {
     unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer<'_> {
         if let Some(engine) = ENGINE.get() {
-            // SAFETY: the caller's.
+            // SAFETY: the caller's promises for `hit` hold here as well.
             let answer = unsafe { engine.hit(addr, regs) };
             if answer != Answer::Nobody {
                 return answer;
@@ -89,24 +90,24 @@ impl Traps for Table {
 
 static TABLE: Table = Table(AtomicPtr::new(std::ptr::null_mut()));
 pub(crate) static BLOCK: Block = Block { traps: &TABLE, copies: Copies::new() };
-/// A real engine's, asked first.
+/// Table of a real engine, which is asked first.
 pub(crate) static ENGINE: OnceLock<&'static Sites> = OnceLock::new();
 static WRITER: Mutex<()> = Mutex::new(());
 
-/// All code and all copies of the tests: within reach of one another.
+/// Bytes for all code and all copies of the tests. They are within reach of one another.
 const ROOM: usize = 16 << 20;
 const ARENA: u64 = 1 << 20;
 
 pub(crate) fn map(len: usize) -> u64 {
     let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists. It is never unmapped.
+    // SAFETY: a new mapping at an address that the kernel chooses replaces nothing. It is never unmapped.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     at as u64
 }
 
-/// So many bytes of the room that is for code, whole cache lines.
+/// Takes `len` bytes of the memory for code, in whole cache lines.
 pub(crate) fn room(len: u64) -> u64 {
     static FREE: Mutex<Option<(u64, u64)>> = Mutex::new(None);
     let mut free = FREE.lock().expect("unpoisoned");
@@ -123,20 +124,21 @@ thread_local! {
     static PLAIN: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Sets where this thread's handlers run: the tests' threads come with an alternate stack that holds one frame.
+/// Sets the stack of this thread's handlers. The tests' threads begin with an alternate stack that holds one
+/// frame.
 fn set_stack(stack: libc::stack_t) {
-    // SAFETY: none, or memory that stays.
+    // SAFETY: no stack, or memory that is never unmapped.
     assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
 }
 
-/// From now on, this thread's handlers run on a stack of their own.
+/// From now on, this thread's handlers run on a large stack of their own.
 pub(crate) fn alternate_stack() {
     const LEN: usize = 1 << 18;
     PLAIN.set(false);
     set_stack(libc::stack_t { ss_sp: map(LEN) as *mut libc::c_void, ss_flags: 0, ss_size: LEN });
 }
 
-/// The arena for copies; the first call installs the handlers, behind the tests' own.
+/// The arena for copies. The first call installs our handlers behind those of the tests.
 pub(crate) fn arena() -> &'static Arena {
     static ARENA_OF_ALL: OnceLock<Arena> = OnceLock::new();
     static INSTALLED: Once = Once::new();
@@ -152,20 +154,20 @@ pub(crate) fn arena() -> &'static Arena {
     arena
 }
 
-/// Fresh executable memory that holds `words`.
+/// Address of fresh executable memory that holds `words`.
 pub(crate) fn code(words: &[u32]) -> u64 {
     let at = room(4 * words.len() as u64);
     write(at, words);
     at
 }
 
-/// Writes code: where somebody may run it meanwhile, one word, of those that may be changed so.
+/// Writes code. If threads may run it meanwhile, it must be one word, of the kinds that may be changed then.
 pub(crate) fn write(at: u64, words: &[u32]) {
     for (address, &word) in (at..).step_by(4).zip(words) {
-        // SAFETY: callers write to memory from `room` or `map`, which is theirs.
+        // SAFETY: callers write to memory from `room` or `map`, which belongs to them.
         unsafe { (*(address as *const std::sync::atomic::AtomicU32)).store(word, Ordering::Relaxed) };
     }
-    // SAFETY: the same.
+    // SAFETY: as above.
     unsafe { cache::clean(at, 4 * words.len() as u64) };
     assert!(thread::synchronise_cores(), "membarrier");
 }
@@ -174,7 +176,7 @@ pub(crate) fn nothing(_: &Site, _: &mut Regs) {}
 
 /// The simulation of the instruction at `addr`.
 pub(crate) fn simulated(addr: u64) -> Step {
-    // SAFETY: code of the test's own.
+    // SAFETY: the word is code of the test's own.
     without_copy(unsafe { *(addr as *const u32) }, addr).expect("simulated")
 }
 
@@ -187,7 +189,7 @@ fn copy_of(arena: &Arena, addr: u64, word: u32) -> Step {
     Step::At(to)
 }
 
-/// Decides how the instruction at `addr` is done, and puts it into the table; writes its copy but no trap.
+/// Decides how the instruction at `addr` is done, and adds it to the table. Writes its copy, but no trap.
 pub(crate) fn site(addr: u64, word: u32, consumer: Consumer) -> &'static Site {
     let arena = arena();
     let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -201,20 +203,20 @@ pub(crate) fn site(addr: u64, word: u32, consumer: Consumer) -> &'static Site {
 }
 
 fn change(edit: impl FnOnce(&mut Vec<&'static Site>)) {
-    // SAFETY: null, or a list that was leaked; the writer's lock is held.
+    // SAFETY: null, or a list that was leaked; the caller holds the writer's lock.
     let mut sites = unsafe { TABLE.0.load(Ordering::Acquire).as_ref() }.cloned().unwrap_or_default();
     edit(&mut sites);
     sites.sort_by_key(|site| site.addr);
     TABLE.0.store(Box::into_raw(Box::new(sites)), Ordering::Release);
 }
 
-/// Takes a site out of the table.
+/// Removes a site from the table.
 pub(crate) fn forget(addr: u64) {
     let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     change(|sites| sites.retain(|site| site.addr != addr));
 }
 
-/// A copy of the function, and a trap on its word number `index`.
+/// Copies the function, and puts a trap on its word number `index`.
 pub(crate) fn trapped_at(text: Text, index: usize, consumer: Consumer) -> (u64, &'static Site) {
     let at = code(text.words());
     let addr = at + 4 * index as u64;
@@ -223,7 +225,7 @@ pub(crate) fn trapped_at(text: Text, index: usize, consumer: Consumer) -> (u64, 
     (at, site)
 }
 
-/// The same, on its first.
+/// The same with a trap on the first word.
 pub(crate) fn trapped(text: Text, consumer: Consumer) -> &'static Site {
     trapped_at(text, 0, consumer).1
 }
@@ -232,7 +234,7 @@ impl Site {
     pub(crate) fn hits(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
     }
-    /// Whether it is done without a copy.
+    /// Whether the instruction is done without a copy.
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self.step, Step::Simulate(_)) || self.step == Step::At(self.addr + 4)
     }
@@ -243,7 +245,7 @@ impl Site {
 }
 
 pub(crate) fn call(at: u64, a: u64, b: u64) -> u64 {
-    // SAFETY: tests put functions of this kind there.
+    // SAFETY: tests put functions of this type there.
     let function: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(at as *const ()) };
     function(a, b)
 }

@@ -1,4 +1,4 @@
-//! What a hit leaves alone: general and vector registers, flags, the stack, errno.
+//! What a hit does not change: general and vector registers, flags, the stack, errno.
 
 use trapline_runtime::native::Regs;
 
@@ -6,14 +6,14 @@ use crate::site::{Site, Text, call, nothing, text, trapped, trapped_at};
 
 /// Overwrites vector registers, as compiled code may.
 fn spoils(_: &Site, _: &mut Regs) {
-    // SAFETY: the registers are named as spoiled.
+    // SAFETY: the registers are declared as clobbered.
     unsafe {
         std::arch::asm!("movi v0.2d, #0", "movi v7.2d, #0", "movi v16.2d, #0", "movi v31.2d, #0", "cmp xzr, xzr",
             out("v0") _, out("v7") _, out("v16") _, out("v31") _);
     }
 }
 
-/// Everything from x0, the trapped word, everything to x1: 32 vectors, x2 to x28, flags.
+/// Loads all registers from x0, runs the trapped word, stores them to x1: 32 vectors, x2 to x28, flags.
 fn around() -> [(Text, usize); 4] {
     macro_rules! around {
         ($name:ident, $word:literal) => {
@@ -42,8 +42,8 @@ fn around() -> [(Text, usize); 4] {
                 "ldp x19, x20, [sp, #16]", "ldp x29, x30, [sp], #112", "ret")
         };
     }
-    // Words that are simulated, one that is copied, and pushes: into what the kernel's frame leaves free, or, where vectors are
-    // long (`-cpu max,sve-default-vector-length=256`), does not.
+    // Simulated words, one that is copied, and pushes. A push goes into space that the kernel's frame leaves
+    // free; or not, where vectors are long (`-cpu max,sve-default-vector-length=256`).
     [
         (around!(around_nop, "nop"), 34),
         (around!(around_mov, "orr x0, x0, x0"), 34),
@@ -72,7 +72,8 @@ fn registers_and_flags_survive() {
     }
 }
 
-/// A leaf's own frame, which begins right at its stack pointer, is not touched; the kernel's frame lies below it.
+/// A leaf's own frame begins right at its stack pointer, and is not touched. The kernel's frame lies below
+/// it.
 #[test]
 fn the_stack_survives() {
     let text = text!(frame: "sub sp, sp, #32", "stp x0, x1, [sp]", "stp x1, x0, [sp, #16]", "nop",

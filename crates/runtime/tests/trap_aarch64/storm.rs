@@ -1,4 +1,5 @@
-//! Threads, signals, and a writer that takes traps out and puts them in: every hit is counted, nobody is lost.
+//! Threads, signals, and a writer that removes traps and puts them back: every hit is counted, and no thread
+//! goes astray.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -17,7 +18,7 @@ extern "C" fn hits_too(_: i32) {
 const THREADS: usize = 8;
 const CALLS: u64 = 4_000;
 
-/// Signals whose handler hits a probe arrive at threads that hit probes.
+/// Threads hit probes, and receive signals whose handler hits a probe as well.
 #[test]
 fn a_storm_of_signals() {
     arena();
@@ -28,7 +29,7 @@ fn a_storm_of_signals() {
     let sites: [(u64, &'static Site); 3] =
         [(push, 0), (multiply, 0), (link, 1)].map(|(text, index)| trapped_at(text, index, nothing));
     IN_HANDLER.store(sites[1].0, Ordering::Relaxed);
-    // SAFETY: a handler of that kind; it makes direct calls and hits only.
+    // SAFETY: the handler has the type that the flags ask for; it makes only direct system calls and hits.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = hits_too as extern "C" fn(i32) as *const () as usize;
@@ -44,7 +45,7 @@ fn a_storm_of_signals() {
                 let sites = &sites;
                 scope.spawn(move || {
                     arena();
-                    // SAFETY: no arguments.
+                    // SAFETY: the call has no arguments.
                     id.store(unsafe { libc::gettid() } as u64, Ordering::Release);
                     for round in 0..CALLS {
                         assert_eq!(call(sites[0].0, round, 7), round + 7);
@@ -60,7 +61,8 @@ fn a_storm_of_signals() {
             while !done.load(Ordering::Relaxed) {
                 for id in &threads {
                     let id = id.load(Ordering::Acquire);
-                    // SAFETY: to a thread of this process; if it has ended, the call fails.
+                    // SAFETY: sends a signal to a thread of this process. If the thread has ended, the call
+                    // fails.
                     let send = |id: u64| unsafe {
                         libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGUSR1)
                     };
@@ -82,7 +84,8 @@ fn a_storm_of_signals() {
     assert_eq!(sites.map(|(_, site)| site.hits()), [all, all + from_signals, all]);
 }
 
-/// Traps come and go under threads that run there, by live changes of a nop: each call is right, whether it was a hit or not.
+/// Traps come and go under threads that run there, by live changes of a nop. Each call returns the right
+/// result, whether it was a hit or not.
 #[test]
 fn traps_that_come_and_go() {
     let text = text!(come_and_go: "nop", "add x0, x0, x1", "ret");
@@ -105,10 +108,10 @@ fn traps_that_come_and_go() {
             })
             .collect();
         while rounds < 100 {
-            // Table, then code; code, then table.
+            // First the table, then the code; at removal first the code, then the table.
             let site = site(function, NOP, nothing);
             write(function, &[BRK]);
-            // A worker that ended has failed, and says so when it is joined.
+            // A worker that has ended has failed, and its join reports that.
             while rounds.is_multiple_of(4)
                 && site.hits() == 0
                 && !workers.iter().any(|worker| worker.is_finished())
@@ -127,7 +130,8 @@ fn traps_that_come_and_go() {
     assert!(hits >= 25 && hits <= calls);
 }
 
-/// Many threads at once begin and end while they hit: each has a line of its own in the end, and the sum is right.
+/// Many threads begin and end at once while they hit. In the end each has had a line of its own, and the sum
+/// is right.
 #[test]
 fn threads_that_come_and_go() {
     let site = trapped(text!(threads: "nop", "ret"), nothing);
