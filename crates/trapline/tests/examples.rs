@@ -1,4 +1,4 @@
-//! The examples in Rust run, and say what they must. Those in C are tested in `capi`.
+//! The Rust examples run, and print what they must. Those in C are tested in `capi`.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::process::Command;

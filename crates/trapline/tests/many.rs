@@ -1,4 +1,4 @@
-//! Registrations one by one, as many as a library has functions; and where no jump reaches.
+//! Registrations one by one, as many as a library has functions; and code that no jump reaches.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code, reason = "functions are called by address; address space is taken")]
 
@@ -13,14 +13,14 @@ use trapline::inside::{
     Consumer, Error, Registration, Request, Tactic, Verdict, register, register_all, unregister_all,
 };
 
-/// One test has the address space to itself.
+/// One test at a time uses the address space.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Beginnings as compilers make them: in a frame, without one, with a check, with a word of data, and too short for a jump but for
-/// what lies behind.
+/// First instructions as compilers make them: with a frame, without one, with a check, with a word of data,
+/// and too short for a jump without the code behind.
 const BODIES: [&str; 5] = [
     "endbr64\npush %rbp\nmov %rsp,%rbp\nlea {n}(%rdi),%rax\npop %rbp\nret",
     "mov %rdi,%rax\nadd ${n},%rax\nret",
@@ -29,7 +29,7 @@ const BODIES: [&str; 5] = [
     "push %rdi\npop %rax\njmp 1f\n1: add ${n},%rax\nret",
 ];
 
-/// A library with functions of one word that add their number to it.
+/// A library of functions of one word. Each adds its number to the word.
 struct Library {
     path: PathBuf,
     addresses: Vec<u64>,
@@ -56,7 +56,8 @@ impl Library {
         assert!(cc.status().expect("an assembler").success());
         std::fs::remove_file(&source).expect("there");
         let c_path = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
-        // SAFETY: a library without constructors, which stays; two names that it has; a table of as many words.
+        // SAFETY: a library without constructors that stays loaded; two names that it has; a table with that
+        // many words.
         let (first, table) = unsafe {
             let handle = libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             assert!(!handle.is_null());
@@ -82,7 +83,7 @@ impl Library {
     }
     fn text(&self) -> Vec<u8> {
         let (start, end) = (self.addresses[0], self.addresses[self.addresses.len() - 1]);
-        // SAFETY: from the first function to the last.
+        // SAFETY: the range from the first function to the last, which stays mapped.
         unsafe { std::slice::from_raw_parts(start as *const u8, (end - start) as usize) }.to_vec()
     }
 }
@@ -94,15 +95,17 @@ fn counting(into: &'static AtomicU64) -> Consumer {
     })
 }
 
-/// How often this process has asked for a membarrier: by kind, a full barrier (what a grace period begins with), and one that serialises cores (what a
-/// change of code waits for).
+/// Number of membarrier calls of this process, by kind: a full barrier (with which a grace period begins),
+/// and one that serialises cores (for which a change of code waits).
 static BARRIERS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// From here on this thread's calls, and those of threads that it starts, are counted: each traps, and its handler asks again, with a mark.
+/// From here on, membarrier calls of this thread, and of threads that it starts, are counted. Each call
+/// traps, and the handler repeats it with a mark.
 fn count_barriers() {
     const MARK: u32 = 0x5EED_BA44;
     extern "C" fn on_call(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel's context of this signal, whose registers are the call's; the call has no pointers.
+        // SAFETY: the kernel passes this signal's own context, whose registers are the call's; the call has
+        // no pointers.
         unsafe {
             let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
             let [command, flags, cpu] =
@@ -121,13 +124,14 @@ fn count_barriers() {
     let filter = [
         step(load, 0, 0, 0),
         step(equal, 0, 3, libc::SYS_membarrier as u32),
-        step(load, 0, 0, 16 + 5 * 8), // the sixth argument's lower half
+        step(load, 0, 0, 16 + 5 * 8), // the lower half of the sixth argument
         step(equal, 1, 0, MARK),
         step(answer, 0, 0, libc::SECCOMP_RET_TRAP),
         step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: the program is live and as long as it says; the handler uses what it is given.
+    // SAFETY: the program lives through the call, and has the length that it states; the handler uses only
+    // its arguments.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_call as *const () as usize;
@@ -138,7 +142,7 @@ fn count_barriers() {
     }
 }
 
-/// Barriers that `action` asks for.
+/// Number of barriers that `action` causes.
 fn barriers(action: impl FnOnce()) -> [u64; 2] {
     let all = || BARRIERS.each_ref().map(|kind| kind.load(Relaxed));
     let before = all();
@@ -146,7 +150,8 @@ fn barriers(action: impl FnOnce()) -> [u64; 2] {
     std::array::from_fn(|kind| all()[kind] - before[kind])
 }
 
-/// A thousand sites ask for as many grace periods as one does, when they come and when they go, and for no more core syncs than there are kinds of patches.
+/// A thousand sites need as many grace periods as one does, when they come and when they go. They need no
+/// more core syncs than there are kinds of patches.
 #[test]
 fn a_batch_pays_one_grace_period() {
     trapline_tests::alone("a_batch_pays_one_grace_period", || {
@@ -173,7 +178,8 @@ fn a_batch_pays_one_grace_period() {
                 "by trap: {by_trap}; [graces, core syncs] of coming and going: {one:?} for 1, {many:?} for {COUNT}"
             );
             assert!(one[1][0] > 0, "nobody waited: {one:?}");
-            // Where windows change in steps, each kind of patch (exits, entries, islands) takes its own: two to come, three to go.
+            // Where windows change in steps, each kind of patch (exits, entries, islands) needs syncs of its
+            // own: two when it comes, three when it goes.
             let more: [u64; 2] = std::array::from_fn(|way| many[way][1].abs_diff(one[way][1]));
             assert!(more[0] <= 2 * 2 && more[1] <= 2 * 3, "by trap: {by_trap}: {more:?}");
             let graces = |paid: [[u64; 2]; 2]| paid.map(|[graces, _]| graces);
@@ -187,7 +193,7 @@ fn mappings_of_ours() -> usize {
     maps.lines().filter(|line| line.contains("memfd:trapline")).count()
 }
 
-/// The file is not known: another thread parses it and looks at its code meanwhile.
+/// The file is not known yet, so another thread parses it and analyses its code meanwhile.
 #[test]
 fn thousands_at_once_are_all_or_none() {
     const COUNT: usize = 8_000;
@@ -199,7 +205,7 @@ fn thousands_at_once_are_all_or_none() {
         let request = |offset: &u64| Request::new(&library.path, *offset, counting(&ALL));
         let mut requests: Vec<Request> = library.offsets.iter().map(request).collect();
         if !is_whole {
-            // Behind the first byte of `endbr64`.
+            // An address behind the first byte of `endbr64`.
             requests.push(request(&(library.offsets[5] + 1)));
         }
         let probes = register_all(requests);
@@ -216,30 +222,31 @@ fn thousands_at_once_are_all_or_none() {
     }
 }
 
-/// Signals that anybody may take, while a batch is planned and written by several threads: they are the program's threads' to take.
+/// Signals to the process, which any thread may take, while several threads plan and write a batch. Only the
+/// program's own threads may take them.
 #[test]
 fn threads_of_a_batch_take_no_signals() {
     trapline_tests::alone("threads_of_a_batch_take_no_signals", || {
         const COUNT: usize = 20_000;
         static ALL: AtomicU64 = AtomicU64::new(0);
-        /// Who registers; signals that came there, and elsewhere.
+        /// The registering thread; signals that arrived there, and elsewhere.
         static OWN: AtomicI32 = AtomicI32::new(0);
         static TAKEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
         static OVER: AtomicBool = AtomicBool::new(false);
         extern "C" fn take(_: i32) {
-            // SAFETY: no arguments.
+            // SAFETY: the call has no arguments.
             let here = unsafe { libc::gettid() };
             TAKEN[usize::from(here != OWN.load(Relaxed))].fetch_add(1, Relaxed);
         }
-        /// Whoever gets this one takes none of the others from now on.
+        /// A thread that gets this signal takes none of the others from now on.
         extern "C" fn block(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-            // SAFETY: the kernel's context of this signal.
+            // SAFETY: the kernel passes this signal's own context.
             unsafe {
                 libc::sigaddset(&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask, libc::SIGUSR1)
             };
         }
         let library = Library::load("signalled", COUNT);
-        // SAFETY: the handlers use what they are given; the first thread of this process waits for this one.
+        // SAFETY: the handlers use only their arguments; the first thread of this process waits for this one.
         unsafe {
             OWN.store(libc::gettid(), Relaxed);
             let handlers = [(libc::SIGUSR1, take as *const ()), (libc::SIGUSR2, block as *const ())];
@@ -253,7 +260,7 @@ fn threads_of_a_batch_take_no_signals() {
             assert_eq!(libc::syscall(libc::SYS_tgkill, first, first, libc::SIGUSR2), 0);
         }
         let sender = std::thread::spawn(|| {
-            // SAFETY: this thread's mask; signals to this process.
+            // SAFETY: sets this thread's mask; sends signals to this process.
             unsafe {
                 let mut one: libc::sigset_t = std::mem::zeroed();
                 libc::sigaddset(&raw mut one, libc::SIGUSR1);
@@ -286,7 +293,7 @@ fn thousands_are_registered_one_by_one() {
     let library = Library::load("many", COUNT);
     let before = library.text();
     let mut probes: Vec<Option<Registration>> = (0..COUNT).map(|_| None).collect();
-    // Neighbours come long after each other.
+    // Neighbours are registered long after each other.
     for n in (0..7).flat_map(|first| (first..COUNT).step_by(7)) {
         let probe = register(&library.path, library.offsets[n], counting(&ALL));
         probes[n] = Some(probe.unwrap_or_else(|error| panic!("{n}: {error}")));
@@ -299,7 +306,7 @@ fn thousands_are_registered_one_by_one() {
     }
     let expected: u64 = (0..COUNT as u64).map(|n| n % 3).sum();
     assert_eq!(ALL.load(Relaxed), expected);
-    // Some are taken out, and come back, among those that stay.
+    // Some are removed and come back among those that stay.
     for n in (0..COUNT).step_by(40) {
         probes[n].take().into_iter().for_each(|probe| probe.unregister().expect("unregistered"));
         (n..n + 2).for_each(|n| library.call(n, 1));
@@ -309,7 +316,7 @@ fn thousands_are_registered_one_by_one() {
     for n in (0..COUNT).step_by(40) {
         probes[n] = Some(register(&library.path, library.offsets[n], counting(&ALL)).expect("registered"));
         library.call(n, 5);
-        // Hits are the site's, and it was called before.
+        // Hits belong to the site, and it was called before.
         assert_eq!(hits(&probes[n]), n as u64 % 3 + 1, "{n}");
     }
     for probe in probes.into_iter().flatten() {
@@ -320,7 +327,7 @@ fn thousands_are_registered_one_by_one() {
     assert_eq!(ALL.load(Relaxed), expected + COUNT as u64 / 40);
 }
 
-/// Takes all address space within reach of a place, for as long as it lives.
+/// Takes all address space within reach of an address, as long as it lives.
 struct Crowd(Vec<(u64, usize)>);
 
 impl Crowd {
@@ -340,7 +347,8 @@ impl Crowd {
                 let len = (start - free) as usize;
                 let flags =
                     libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
-                // SAFETY: a new mapping where nothing is, which nobody can access. Where somebody came meanwhile it fails.
+                // SAFETY: a new mapping without access rights, where nothing is mapped. If another thread has
+                // mapped something there meanwhile, the call fails.
                 let got = unsafe { libc::mmap(free as *mut _, len, libc::PROT_NONE, flags, -1, 0) };
                 if got as u64 == free {
                     taken.push((free, len));
@@ -355,7 +363,7 @@ impl Crowd {
 impl Drop for Crowd {
     fn drop(&mut self) {
         for &(at, len) in &self.0 {
-            // SAFETY: mapped above, and nobody's.
+            // SAFETY: mapped above, and not used by anything.
             unsafe { libc::munmap(at as *mut _, len) };
         }
     }
@@ -367,7 +375,7 @@ fn where_no_jump_reaches_traps_do() {
     let _alone = alone();
     let library = Library::load("crowded", 10);
     let crowd = Crowd::around(library.addresses[0]);
-    // All but those that name data by distance: their copies can lie nowhere.
+    // All but the functions that address data by distance: their copies have no place to lie.
     for n in [0, 1, 2, 4] {
         for by_trap in [false, true] {
             let request =
@@ -400,7 +408,7 @@ fn compile(name: &str, text: &str) -> PathBuf {
 
 fn open(path: &Path, flags: i32) -> *mut libc::c_void {
     let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
-    // SAFETY: libraries of these tests, whose constructors are theirs.
+    // SAFETY: libraries of these tests, with constructors of these tests.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | flags) };
     assert!(!handle.is_null());
     handle
@@ -409,7 +417,7 @@ fn open(path: &Path, flags: i32) -> *mut libc::c_void {
 static COUNTED: AtomicU64 = AtomicU64::new(0);
 static CONSTRUCTED: Mutex<Option<(Library, Vec<Registration>)>> = Mutex::new(None);
 
-/// Called by a constructor: more sites than one thread plans, in a file whose code nobody has looked at.
+/// Called by a constructor: more sites than one thread plans, in a file whose code was not analysed yet.
 extern "C" fn register_here() {
     let mut held = CONSTRUCTED.lock().expect("not poisoned");
     let (library, probes) = held.as_mut().expect("loaded");
@@ -418,14 +426,14 @@ extern "C" fn register_here() {
     probes.push(register(&library.path, library.offsets[0], counting(&COUNTED)).expect("registered"));
 }
 
-/// A process of its own, whose loader it may stop.
+/// In a process of its own, whose loader it may block.
 #[test]
 fn a_constructor_may_register() {
     trapline_tests::alone("a_constructor_may_register", || {
         const COUNT: usize = 3000;
         let keeper = open(&compile("keeper", "void (*constructed)(void);"), libc::RTLD_GLOBAL);
         *CONSTRUCTED.lock().expect("not poisoned") = Some((Library::load("constructed", COUNT), Vec::new()));
-        // SAFETY: the word that the library above has.
+        // SAFETY: the word exists in the library above.
         unsafe { *libc::dlsym(keeper, c"constructed".as_ptr()).cast::<extern "C" fn()>() = register_here };
         let text = "extern void (*constructed)(void); __attribute__((constructor)) static void run(void) { constructed(); }";
         open(&compile("constructor", text), libc::RTLD_LOCAL);

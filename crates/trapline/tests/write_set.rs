@@ -1,11 +1,14 @@
-//! COST-2 for calls whose return is waited for in our own process: the lines that a call stores to from its entry to its return, for two CPUs, as an
-//! emulator that is not ours sees them (valgrind's `lackey`).
+//! COST-2 for calls with consumers of returns in our own process: the lines that a call stores to from its
+//! entry to its return, for two CPUs, as an independent emulator sees them (valgrind's `lackey`).
 //!
-//! Two threads, one after the other, each with an rseq area made by hand that says which CPU it is on, call the same small functions, through stubs, gates and landings of `plan`'s with
-//! the texts and functions of `runtime` in them, put together as `inside` does. All of `inside` does not run there: this valgrind knows no pidfd, nor XSAVEC, which is therefore
-//! taken out of the gates with its XRSTOR; they store to the thread's own stack. A trap begins in its handler: the kernel's frame lies on the thread's stack as well.
+//! Two threads run one after the other. Each has an rseq area made by hand that says which CPU it is on. They
+//! call the same small functions, through stubs, gates and return trampolines of `plan` with the code of
+//! `runtime` in them, put together as `inside` does. All of `inside` does not run there: this valgrind knows
+//! neither pidfd nor XSAVEC. So XSAVEC and XRSTOR are removed from the gates; they store to the thread's own
+//! stack. A trap begins in its handler here: the kernel's frame also lies on the thread's stack.
 //!
-//! Everything counts that is stored between two marks, whoever stores it. First calls are not looked at: they find a line, bind a place, take a slot.
+//! Every store between two marks counts, whatever makes it. First calls are ignored: they find a line, bind a
+//! place, take a return trampoline.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code, reason = "generated code, marks in a trace")]
 
@@ -25,7 +28,8 @@ use crate::memory::{LINE, zeroed};
 const CPUS: usize = 2;
 const CALLS: u64 = 3;
 
-/// What is called, what of the engine's memory one CPU's calls store to, and what of it both store to.
+/// The call; the parts of the engine's memory that one CPU's calls store to; and those that both CPUs store
+/// to.
 const CASES: [(&str, &[&str], &[&str]); 14] = [
     ("ret, kept in its place", &["counts", "lines", "places", "stack"], &[]),
     ("baseline: one word for all", &["counts", "lines", "places", "stack", "word"], &["word"]),
@@ -49,16 +53,16 @@ const CASES: [(&str, &[&str], &[&str]); 14] = [
 const BY_DISPATCH: [&str; 8] =
     ["counts", "instances", "lines", "places", "quick", "rseq-area", "slots", "stack"];
 
-/// A store to it says whose calls follow: (case, CPU), or nobody's.
+/// Stores to the mark that announces whose calls follow: those of one (case, CPU), or none.
 fn mark(marks: u64, number: usize) {
-    // SAFETY: inside the words whose lines are meant.
+    // SAFETY: the address lies inside the words whose lines are the marks.
     unsafe { ((marks + number as u64 * LINE) as *mut u64).write_volatile(1) };
 }
 
 #[test]
 #[ignore = "run by the other tests"]
 fn calls_of_two_cpus() {
-    // Behind what the harness says on this line.
+    // Ends the line that the test harness has begun.
     println!();
     let cases = &Cases::new();
     assert_eq!(cases.all.len(), CASES.len());
@@ -68,14 +72,15 @@ fn calls_of_two_cpus() {
     let here = std::ptr::from_ref(&here) as u64;
     println!("spawner {:#x} {:#x}", here - (64 << 10), here + (4 << 10));
     for cpu in 0..CPUS {
-        // The second one is larger, or it would get the stack of the first.
+        // The second stack is larger; otherwise the second thread would get the stack of the first.
         let builder = std::thread::Builder::new().stack_size(1 << (20 + cpu * 2));
         let run = move || {
             cases.on_cpu(cpu as u32);
             let told = Told::default();
             println!("stack {:#x} {:#x}", told.address() - (512 << 10), told.address() + (64 << 10));
             for (case, (call, returns)) in cases.all.iter().enumerate() {
-                // Bound by the first, kept by the second, from the quick hints by the third.
+                // The first call binds the place, the second one is kept there, and from the third on the
+                // quick hints find it.
                 (0..4).for_each(|_| call(&told));
                 told.take();
                 mark(marks, case * CPUS + cpu);
@@ -90,7 +95,7 @@ fn calls_of_two_cpus() {
     }
 }
 
-/// Named ranges of addresses; the first that has an address is its name.
+/// Named ranges of addresses. An address has the name of the first range that contains it.
 struct Ranges(Vec<(String, u64, u64)>);
 
 impl Ranges {
@@ -140,7 +145,7 @@ fn no_call_stores_to_a_line_of_another_cpu() {
     let mut command = Command::new("/usr/bin/valgrind");
     command.args(["--tool=lackey", "--trace-mem=yes"]).arg(format!("--log-file={}", log.display()));
     command.arg(std::env::current_exe().expect("our own path"));
-    // Names in a trace of stacks would take minutes there.
+    // Under valgrind, symbols for a backtrace would take minutes.
     command.env("RUST_BACKTRACE", "0");
     command.args(["--exact", "calls_of_two_cpus", "--ignored", "--nocapture", "--test-threads=1"]);
     let output = command.output().expect("valgrind starts");

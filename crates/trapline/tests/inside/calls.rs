@@ -1,5 +1,6 @@
-//! Handlers are called, as often as the functions are, and what they see and change holds. What must be the same by jump and by trap
-//! is done both ways, and with consumers for which nothing but general registers is saved.
+//! Handlers are called as often as the functions are, and what they see and change takes effect. Tests of
+//! what must not depend on jump or trap run with both, and also with consumers for which only general
+//! registers are saved.
 #![allow(unsafe_code, reason = "handlers that change registers, and that promise to use general ones only")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +9,7 @@ use trapline::inside::{Consumer, Gpr, Hit, Registration, Regs, Request, Tactic, 
 
 use crate::victim::Victim;
 
-/// A word for a handler to use: tests run side by side, so each has its own.
+/// A word for a handler to use. Tests run side by side, so each has its own.
 pub(crate) fn word() -> &'static AtomicU64 {
     Box::leak(Box::new(AtomicU64::new(0)))
 }
@@ -23,17 +24,17 @@ pub(crate) fn counting(word: &'static AtomicU64) -> Consumer {
 
 fn changing(change: impl Fn(&mut Regs) + Send + Sync + 'static) -> Consumer {
     Consumer::entry(move |hit: &mut Hit<'_>| {
-        // SAFETY: each test changes registers to what its function may go on with.
+        // SAFETY: each test sets the registers to values with which its function may go on.
         change(unsafe { hit.regs_mut() });
         Verdict::Continue
     })
 }
 
-/// Registers at a function's start.
+/// Registers a consumer at a function's first instruction.
 pub(crate) type Probing<'a> = &'a dyn Fn(&str, Consumer) -> Registration;
 
-/// Runs a test with a library whose functions are probed by jump, with one whose functions are probed by trap, and with one by jump that
-/// saves no vector registers: for tests whose functions have nothing there.
+/// Runs a test with several libraries: one whose functions are probed by jump, one by trap, and each also
+/// without saving vector registers. For tests whose functions keep nothing in these.
 pub(crate) fn every_way(test: impl Fn(&Victim, Probing<'_>)) {
     ways(&test, &[(false, false), (true, false), (false, true), (true, true)]);
 }
@@ -48,7 +49,7 @@ fn ways(test: &impl Fn(&Victim, Probing<'_>), ways: &[(bool, bool)]) {
         let before = victim.text();
         test(&victim, &|name, consumer| {
             let consumer = match general {
-                // SAFETY: nothing of what the functions under test keep lies in vector registers.
+                // SAFETY: the functions under test keep nothing in vector registers.
                 true => unsafe { consumer.general_regs_only() },
                 false => consumer,
             };
@@ -110,7 +111,7 @@ fn changed_registers_are_what_the_function_sees() {
 fn a_moved_instruction_pointer_is_gone_to_and_the_function_does_not_run() {
     every_way(|victim, probing| {
         let (add, twice) = (victim.function("add"), victim.address("twice"));
-        // To another function with the same arguments, and for odd ones back to the caller at once.
+        // Goes on in another function with the same arguments; for odd ones, back to the caller at once.
         let consumer = changing(move |regs| {
             if regs.get(Gpr::Rdi) % 2 == 0 {
                 regs.rip = twice;
@@ -235,7 +236,7 @@ fn a_hit_inside_a_handler_runs_unprobed_and_counts_as_missed() {
 #[test]
 fn vectors_are_kept_by_the_engine_itself_around_a_handler_that_leaves_them_alone() {
     extern "C" fn quiet(data: *const AtomicU64) {
-        // SAFETY: the test's word.
+        // SAFETY: `data` is the test's word.
         unsafe { std::arch::asm!("lock inc qword ptr [{}]", in(reg) data) };
     }
     let victim = Victim::load();
@@ -247,7 +248,7 @@ fn vectors_are_kept_by_the_engine_itself_around_a_handler_that_leaves_them_alone
         quiet(at as *const AtomicU64);
         Verdict::Continue
     });
-    // SAFETY: a call, an increment, a constant.
+    // SAFETY: the handler consists of a call, an increment and a constant; it uses no vector register.
     let consumer = unsafe { consumer.general_regs_only() };
     let request = Request::new(&victim.path, victim.offset("scale"), consumer);
     let probes = register_all([request]).expect("registered");
@@ -259,7 +260,7 @@ fn vectors_are_kept_by_the_engine_itself_around_a_handler_that_leaves_them_alone
     };
     check(100);
     assert_eq!(probes[0].counts().hits, 100);
-    // A second one: from now on there is more to do than the short way does.
+    // A second consumer: from now on, the fast path for a single consumer does not suffice.
     let second = register_all([Request::new(&victim.path, victim.offset("scale"), counting(count))])
         .expect("registered");
     check(100);

@@ -1,5 +1,5 @@
-//! Consumers of all kinds that come and go during a call: by the kernel's rule (selftests/bpf: uprobe_multi), and beside the kernel's own
-//! probes in the same run.
+//! Consumers of all kinds come and go during a call: by the kernel's rule (selftests/bpf: uprobe_multi), and
+//! beside the kernel's own probes in the same run.
 #![allow(unsafe_code, reason = "a function of ours is called through a pointer that a C function hands on")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,13 +12,13 @@ use crate::calls::word;
 use crate::kernel::Twins;
 use crate::victim::Victim;
 
-/// What runs in the middle of a call of `during`.
+/// Closure that runs in the middle of a call of `during`.
 type Hook<'a> = &'a mut dyn FnMut();
 
-/// Calls `during`, and in it the hook.
+/// Calls `during`, which calls the hook.
 fn during(victim: &Victim, mut hook: impl FnMut()) {
     extern "C" fn run(hook: u64) {
-        // SAFETY: the hook that `during` below was called with, alive until it returns.
+        // SAFETY: the hook that `during` below was called with, which lives until that returns.
         unsafe { (*(hook as *mut Hook<'_>))() }
     }
     let mut hook: Hook<'_> = &mut hook;
@@ -26,7 +26,8 @@ fn during(victim: &Victim, mut hook: impl FnMut()) {
     assert_eq!(victim.function("during")(run as *const () as u64, at), at + 1);
 }
 
-/// One consumer of each kind: entry, return, session, session that declines. Each counts all its calls.
+/// One consumer of each kind: entry, return, session, and a session that declines the return. Each counts all
+/// its calls.
 pub(crate) fn of_kind(kind: usize, into: &'static AtomicU64) -> Consumer {
     let count = move || into.fetch_add(1, Relaxed);
     let entry = move |verdict: Verdict| {
@@ -50,8 +51,8 @@ fn has(set: usize, kind: usize) -> bool {
     set >> kind & 1 == 1
 }
 
-/// How often each kind is called when `before` is there at a call, and `after` from its middle on: first what goes is taken out, then what
-/// is new comes.
+/// Number of calls of each kind, if the kinds in `before` are registered at the entry and those in `after`
+/// from the middle of the call on. First the missing ones are unregistered, then the new ones are registered.
 fn combination(victim: &Victim, before: usize, after: usize) -> [u64; 4] {
     let at = victim.offset("during");
     let words = [(); 4].map(|()| word());
@@ -72,8 +73,9 @@ fn combination(victim: &Victim, before: usize, after: usize) -> [u64; 4] {
     words.map(|word| word.load(Relaxed))
 }
 
-/// uprobe_multi_test's consumers: all 256 pairs, 16 threads, with the kernel's rule but for one thing, as `inside` says: a consumer of returns
-/// that comes during a call is told of its return if any was waited for, also if all that waited have gone.
+/// The consumers of uprobe_multi_test: all 256 pairs, on 16 threads. The rule is the kernel's with the
+/// exception that `inside` documents. A consumer of returns that is added during a call is called at its
+/// return if any consumer waited for it, even if all of those have gone.
 #[test]
 fn consumers_come_and_go_during_a_call() {
     std::thread::scope(|scope| {
@@ -98,20 +100,21 @@ fn consumers_come_and_go_during_a_call() {
     });
 }
 
-/// One of the kernel's own, of the same kinds.
+/// A kernel probe of the same kind.
 fn of_the_kernel(twins: &Twins, kind: usize) -> Result<Program, String> {
     let (path, at, pid) = (&twins.kernels.path, twins.kernels.offset("during"), std::process::id());
     if kind < 2 { bpf::counting(path, at, pid, kind == 1) } else { bpf::session(path, at, pid, kind == 3) }
 }
 
-/// The same with the kernel's own probes beside. What it does that we do not is the case that `inside` states.
+/// The same with the kernel's own probes beside. It must differ only in the case that `inside` documents.
 #[test]
 fn consumers_that_come_and_go_during_a_call_are_called_as_the_kernels_are() {
     let twins = Twins::load();
     for kind in 0..4 {
         drop(or_skip!(of_the_kernel(&twins, kind)));
     }
-    // The kernel waits long whenever one of its own leaves; where our part is what is looked at, a few combinations do.
+    // The kernel waits long whenever one of its own probes is removed. Where our part is what is tested, a
+    // few combinations suffice.
     let stride = setting("TRAPLINE_COMBINATIONS_STRIDE", 1) as usize;
     for (before, after) in (0..256_usize).step_by(stride).map(|number| (number / 16, number % 16)) {
         let ours = combination(&twins.ours, before, after);
@@ -130,39 +133,42 @@ fn consumers_that_come_and_go_during_a_call_are_called_as_the_kernels_are() {
         for (count, probe) in kernels.iter_mut().zip(&probes) {
             *count += probe.as_ref().map_or(0, Program::runs);
         }
-        // A return consumer that came during a call whose return all that had waited for it have left since.
+        // A consumer of returns was added during the call, and all that had waited for this return have gone
+        // since.
         let stays = before & after & 0b0110 != 0;
         let keeps = before & 0b0110 != 0 && after & 0b0110 != 0 && before & 0b1001 != 0;
         let only_ours = has(after, 1) && before & 0b0110 != 0 && !stays && !keeps;
-        // The kernel's is told too if the call went on for more than its lease of 100 ms: then the call itself keeps the probe that the newcomer finds.
+        // The kernel's consumer is called too if the call lasted longer than its lease of 100 ms. Then the
+        // call itself keeps alive the probe that the new consumer joins.
         let told = kernels[1].max(u64::from(only_ours));
         let expected = [kernels[0], told, kernels[2], kernels[3]];
         assert_eq!(ours, expected, "{before:#b} {after:#b}");
     }
 }
 
-/// The judge's own law, without which it saw consumers that had been dropped: a child that has not yet executed keeps none.
+/// A check of the oracle itself. Without it, the oracle saw consumers that had been dropped: a child that has
+/// not yet executed must keep none alive.
 #[test]
 fn a_child_of_ours_keeps_none_of_the_kernels_probes() {
     let victim = Victim::load();
     let (at, pid) = (victim.offset("during"), std::process::id());
-    // SAFETY: a function's first bytes, mapped for as long as the victim is.
+    // SAFETY: a function's first bytes, which stay mapped as long as the victim.
     let text = || unsafe { std::ptr::read_volatile(victim.address("during") as *const [u8; 16]) };
     let was = text();
     let probe = or_skip!(bpf::counting(&victim.path, at, pid, true));
     assert_ne!(text(), was);
-    // SAFETY: the child waits to be killed, and does nothing else.
+    // SAFETY: the child only waits to be killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
         loop {
-            // SAFETY: as above.
+            // SAFETY: the call takes no pointer.
             unsafe { libc::pause() };
         }
     }
     assert!(child > 0);
     drop(probe);
     let left = text();
-    // SAFETY: our own child.
+    // SAFETY: kills and reaps our own child; the status is not requested.
     unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, std::ptr::null_mut(), 0)) };
     assert_eq!(left, was);
 }

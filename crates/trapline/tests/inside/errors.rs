@@ -1,4 +1,5 @@
-//! What is in the way has a name of its own, and the kernel's number. And what is not in the way: code that /proc/self/mem does not write.
+//! Each obstacle has an error with a name of its own and the kernel's number. And one case that is no
+//! obstacle: code that /proc/self/mem cannot write.
 
 use std::io::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -39,7 +40,7 @@ fn a_file_that_was_written_to_is_not_believed_any_more() {
     file.write_all(b"more").expect("written");
     let error = refused(&path, offset);
     assert!(matches!(error, Error::Changed { .. }), "{error}");
-    // Another file at the same path is another file.
+    // Another file at the same path is a different file.
     let other = Victim::file();
     std::fs::rename(other, &path).expect("replaced");
     drop(register(&path, offset, counting(word())).expect("registered"));
@@ -76,7 +77,7 @@ fn code_that_somebody_patched_is_not_the_files() {
     drop(register(&victim.path, victim.offset("after"), counting(word())).expect("registered"));
 }
 
-/// As a kernel does that forbids to write to what is not writable.
+/// As on a kernel that forbids writes to pages that are not writable.
 #[test]
 fn where_our_memory_file_refuses_writes_pages_are_made_writable_for_the_moment() {
     let victim = Victim::load();
@@ -100,7 +101,8 @@ fn where_code_cannot_be_written_at_all_nothing_is_registered() {
     const SET_MDWE: i32 = 65;
     let victim = Victim::load();
     let status = in_child(|| {
-        // SAFETY: plain numbers: from here on no page is both writable and executable.
+        // SAFETY: plain numbers. From here on, the kernel allows no page that is both writable and
+        // executable.
         if unsafe { libc::prctl(SET_MDWE, 1, 0, 0, 0) } != 0 {
             println!("SKIP: this kernel does not know PR_SET_MDWE");
             return 0;
@@ -116,12 +118,13 @@ fn where_code_cannot_be_written_at_all_nothing_is_registered() {
     assert_eq!(status, 0);
 }
 
-/// A trap would end the process there (`experiments/blocked_sigtrap.c`): what needs one is refused by name, and jumps that need none are placed.
+/// A trap would end the process then (`experiments/blocked_sigtrap.c`). So what needs traps is refused by
+/// name, and jumps that need none are placed.
 #[test]
 fn while_a_thread_blocks_traps_only_jumps_that_need_none_are_placed() {
     let victim = Victim::load();
     let status = in_child(|| {
-        // SAFETY: the calling thread's mask: all signals.
+        // SAFETY: sets the calling thread's mask to all signals.
         unsafe {
             let mut all = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
@@ -132,7 +135,7 @@ fn while_a_thread_blocks_traps_only_jumps_that_need_none_are_placed() {
         let error = register_all([request("whole").by_trap()]).expect_err("a trap");
         assert!(matches!(error, Error::Refused { kind: "must-not-trap", .. }), "{error}");
         assert!(before == victim.text());
-        // What is placed at all is hit by a thread that could not be sent on from a trap.
+        // Every patch that is placed is hit by a thread which could not be sent on from a trap.
         for (name, result) in [("whole", 6), ("add", 5), ("fib", 1), ("twice", 2)] {
             let Ok(probes) = register_all([request(name)]) else { continue };
             assert!(probes[0].sites().iter().all(|tactic| *tactic < Tactic::Trap), "{name}");
@@ -140,7 +143,8 @@ fn while_a_thread_blocks_traps_only_jumps_that_need_none_are_placed() {
         }
         match register_all([request("whole")]) {
             Ok(whole) => assert_eq!(whole[0].sites(), [Tactic::Jump]),
-            // Nobody can stand inside its first instruction; but where no write is known to be seen whole, its patch goes through traps too.
+            // No thread can stand inside its first instruction. But on a CPU model without proof that writes
+            // are seen whole, its patch goes through traps too.
             Err(Error::Refused { kind: "needs-traps", why, .. }) => {
                 assert!(why.contains("not proven"), "{why}")
             }

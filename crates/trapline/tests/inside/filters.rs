@@ -1,5 +1,6 @@
-//! Consumers that want the hits of one process only, in children of ours: with a memory of their own, and with ours. (selftests/bpf: uprobe_multi,
-//! filter_fork and filter_clone_vm.) Beside the kernel's own, which count by process, on a twin of the library.
+//! Consumers that request the hits of one process only, in children of ours: with their own memory, and with
+//! ours. (selftests/bpf: uprobe_multi, filter_fork and filter_clone_vm.) Beside them run the kernel's own
+//! probes, which count by process, on a twin of the library.
 #![allow(unsafe_code, reason = "children that share our memory, and that share a page")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -16,20 +17,20 @@ const CHILDREN: usize = 3;
 
 type Function = extern "C" fn(u64, u64) -> u64;
 
-/// What we and the children see of each other, on a page that all of them have.
+/// State on a page that this process and all children share.
 struct Shared {
     functions: [Function; 2],
-    /// Theirs, by number; 0: not there yet.
+    /// Number of each child's process; 0 before it has started.
     pids: [AtomicU64; CHILDREN],
-    /// How many of them may go on.
+    /// Number of children that may go on.
     may: AtomicU64,
-    /// What each one's consumer saw: hits of its own child, and of anybody else.
+    /// What each consumer saw: hits of its own child, and hits of other processes.
     own: [AtomicU64; CHILDREN],
     unknown: [AtomicU64; CHILDREN],
 }
 
 fn pid() -> u64 {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     unsafe { libc::syscall(libc::SYS_getpid) as u64 }
 }
 
@@ -40,7 +41,7 @@ impl Shared {
         let may = AtomicU64::new(0);
         let all = Self { functions, pids: zeros(), may, own: zeros(), unknown: zeros() };
         let (how, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a new page, which stays, of zeros, in which there is room.
+        // SAFETY: a new page of zeros that is never unmapped, and that is large enough.
         unsafe {
             let page = libc::mmap(std::ptr::null_mut(), 4096, how, kind, -1, 0);
             assert_ne!(page, libc::MAP_FAILED);
@@ -48,16 +49,17 @@ impl Shared {
             &*page.cast::<Self>()
         }
     }
-    /// Child `nth`: says who it is, waits until it may, calls both. No function of the C library's that keeps anything: the memory may be the parent's.
+    /// Child `nth`: stores its number, waits until it may go on, calls both functions. It uses no function of
+    /// the C library that keeps state, because its memory may be the parent's.
     fn child(&self, nth: usize) -> i32 {
         self.pids[nth].store(pid(), SeqCst);
         while self.may.load(SeqCst) <= nth as u64 {
-            // SAFETY: no arguments.
+            // SAFETY: the call has no arguments.
             unsafe { libc::sched_yield() };
         }
         i32::from(self.functions.iter().any(|add| add(2, 3) != 9))
     }
-    /// What child `nth`'s consumer does at a hit that its filter let through.
+    /// What the consumer of child `nth` does at a hit that its filter let pass.
     fn seen(&self, nth: usize) {
         let by = if self.pids[nth].load(SeqCst) == pid() { &self.own } else { &self.unknown };
         by[nth].fetch_add(1, Relaxed);
@@ -67,7 +69,7 @@ impl Shared {
     }
 }
 
-/// One for each child, on the same function, that asks for hits of its own.
+/// Registers one consumer for each child, on the same function, that requests hits of that child.
 fn register(twins: &Twins, shared: &'static Shared, returns: bool, by_trap: bool) -> Vec<Registration> {
     let requests = (0..CHILDREN).map(|nth| {
         let consumer = match returns {
@@ -83,10 +85,12 @@ fn register(twins: &Twins, shared: &'static Shared, returns: bool, by_trap: bool
     register_all(requests).expect("registered")
 }
 
-/// A child, by fork or in our own memory: `run` gets its number.
+/// Starts a child, by fork or in our own memory, and returns its process number. The argument is the child's
+/// index.
 type Begin<'a> = &'a dyn Fn(usize) -> libc::pid_t;
 
-/// All children are there before the first one goes on; one goes on after the other, as those in our memory have our thread's variables.
+/// All children have started before the first one goes on. They go on one after the other, since children in
+/// our memory use our thread's variables.
 fn each_sees_its_own(
     twins: &Twins,
     shared: &'static Shared,
@@ -106,11 +110,11 @@ fn each_sees_its_own(
     for child in children {
         shared.may.fetch_add(1, SeqCst);
         let mut status = 0;
-        // SAFETY: our own child, and room for its status.
+        // SAFETY: our own child, and a local variable for its status.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
     }
-    // Nobody's consumer is for us.
+    // No consumer's filter lets our own hits pass.
     assert_eq!(shared.functions.map(|add| add(1, 1)), [4, 4]);
     assert_eq!(shared.counts(), [[1; CHILDREN], [0; CHILDREN]]);
     let kernels: Vec<u64> = kernels?.iter().map(Program::runs).collect();
@@ -118,7 +122,7 @@ fn each_sees_its_own(
     Ok(())
 }
 
-/// Entry, then return, by jump and by trap.
+/// Entry, then return, each by jump and by trap.
 fn all_ways(begin: impl Fn(&'static Shared, usize) -> libc::pid_t) {
     let mut kernels = Ok(());
     for (returns, by_trap) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -135,7 +139,7 @@ fn all_ways(begin: impl Fn(&'static Shared, usize) -> libc::pid_t) {
 fn filter_fork() {
     all_ways(|shared, nth| {
         let guard = no_loading();
-        // SAFETY: the child calls what asks for no lock, and ends; it does not outlive us.
+        // SAFETY: the child calls only what takes no lock, and ends; it does not outlive this process.
         let child = unsafe { libc::fork() };
         drop(guard);
         if child == 0 {
@@ -153,7 +157,7 @@ fn filter_fork() {
 #[test]
 fn filter_clone_vm() {
     extern "C" fn run(at: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: plain numbers; what the parent has handed over stays.
+        // SAFETY: plain numbers; the pair that the parent has passed is leaked.
         let (shared, nth) = unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             &*at.cast::<(&'static Shared, usize)>()
@@ -161,10 +165,10 @@ fn filter_clone_vm() {
         shared.child(*nth)
     }
     all_ways(|shared, nth| {
-        // Both stay: the child has them until it ends.
+        // Both are leaked, because the child uses them until it ends.
         let stack = vec![0_u128; 1 << 14].leak().as_mut_ptr_range().end;
         let given: &mut (&'static Shared, usize) = Box::leak(Box::new((shared, nth)));
-        // SAFETY: a child on a stack of its own, which calls what asks for no lock, and ends.
+        // SAFETY: a child on a stack of its own, which calls only what takes no lock, and ends.
         let child = unsafe {
             libc::clone(run, stack.cast(), libc::CLONE_VM | libc::SIGCHLD, std::ptr::from_mut(given).cast())
         };
@@ -173,12 +177,12 @@ fn filter_clone_vm() {
     });
 }
 
-/// A child that shares our memory is probed as we are. (The kernel's events are not asked: what they count of a task that
-/// inherited them is theirs only when that is gone for good.)
+/// A child that shares our memory is probed as we are. (The kernel's events are not compared: what they count
+/// for a task that inherited them is added only when the task is gone for good.)
 #[test]
 fn a_child_that_shares_our_memory_is_counted() {
     extern "C" fn run(twins: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: what the parent, which waits for us, has handed over.
+        // SAFETY: passed by the parent, which waits for this child.
         let twins = unsafe { &*twins.cast::<[extern "C" fn(u64, u64) -> u64; 2]>() };
         i32::from(twins.iter().any(|add| add(2, 3) != 9))
     }
@@ -192,7 +196,7 @@ fn a_child_that_shares_our_memory_is_counted() {
         functions.iter().for_each(|add| assert_eq!(add(1, 1), 4));
         let mut stack = vec![0u128; 1 << 14];
         let mut status = 0;
-        // SAFETY: a child on a stack of its own, that calls two functions while we wait for it.
+        // SAFETY: a child on a stack of its own that calls two functions while we wait for it.
         unsafe {
             let top = stack.as_mut_ptr().add(stack.len()).cast();
             let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;

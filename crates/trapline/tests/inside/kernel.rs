@@ -1,8 +1,12 @@
-//! The scenarios of the kernel's own tests of its probes (selftests/bpf: uprobe_multi, uprobe, uprobe_syscall), in our process. What the running
-//! kernel can do from here, it does in the same run, on a copy of the same library, and both must say the same: perf events count and sample, BPF programs
-//! count, too, and are sessions (Linux 6.13). Registers that a program of the kernel's changes are compared where its verifier lets one write to its context;
-//! 6.18's does not (`invalid bpf_context access`), and `registers_that_are_changed_arrive_as_the_kernels_do` is skipped there with the verifier's words;
-//! `registers_that_a_handler_changes_arrive_and_no_others_change` says the same of ours alone, everywhere.
+//! The scenarios of the kernel's own tests of its probes (selftests/bpf: uprobe_multi, uprobe,
+//! uprobe_syscall), in our process. What the running kernel can do from here, it does in the same run, on a
+//! copy of the same library, and both must agree. Perf events count and sample; BPF programs count too, and
+//! are sessions (Linux 6.13).
+//!
+//! Registers that a BPF program changes are compared where the kernel's verifier lets it write to its
+//! context. That of 6.18 does not (`invalid bpf_context access`), and
+//! `registers_that_are_changed_arrive_as_the_kernels_do` is skipped there with the verifier's words.
+//! `registers_that_a_handler_changes_arrive_and_no_others_change` tests the same of ours alone, everywhere.
 #![allow(unsafe_code, reason = "handlers that change registers, a call with chosen registers")]
 
 use std::path::{Path, PathBuf};
@@ -20,11 +24,11 @@ use crate::calls::{counting, word};
 use crate::victim::Victim;
 
 fn tid() -> u32 {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     unsafe { libc::gettid() as u32 }
 }
 
-/// Counts returns, of calls as deep as the kernel keeps them.
+/// Counts returns, of as many nested calls as the kernel follows.
 fn returning(into: &'static AtomicU64) -> Consumer {
     let consumer = Consumer::returns(move |_| {
         into.fetch_add(1, Relaxed);
@@ -32,7 +36,7 @@ fn returning(into: &'static AtomicU64) -> Consumer {
     consumer.maxactive(64)
 }
 
-/// A library with probes of ours, and its twin with the kernel's.
+/// A library that we probe, and its twin that the kernel probes.
 pub(crate) struct Twins {
     pub(crate) ours: Victim,
     pub(crate) kernels: Victim,
@@ -79,7 +83,7 @@ fn entries_and_returns_are_counted_as_the_kernel_counts_them() {
             let [add, twice, fib, deep, tail] =
                 ["add", "twice", "fib", "deep", "tail"].map(|name| victim.function(name));
             for n in 0..20 {
-                // Above 100 it calls add too.
+                // Above 100 it calls `add` as well.
                 assert_eq!(twice(96 + n, 0), if n < 5 { 2 * (96 + n) } else { 4 * (96 + n) + 1 });
                 assert_eq!(add(n, round), n * 3 + round);
                 assert_eq!(deep(n, 0), (6 << n) - 1);
@@ -98,7 +102,8 @@ fn entries_and_returns_are_counted_as_the_kernel_counts_them() {
     unregister_all(probes).expect("unregistered");
 }
 
-/// red_zone, inside a leaf: both words that it keeps below its stack pointer are there behind a hit, by ours and by the kernel's, as often as it is called.
+/// red_zone, inside a leaf: both words that it keeps below its stack pointer survive a hit of ours and of the
+/// kernel's, and both count each call.
 #[test]
 fn the_red_zone_of_a_leaf_is_kept_as_the_kernel_keeps_it() {
     let twins = Twins::load();
@@ -122,18 +127,18 @@ fn the_red_zone_of_a_leaf_is_kept_as_the_kernel_keeps_it() {
     }
 }
 
-/// rax rcx rdx rbx rbp rsi rdi r8 to r15, as `with_registers` takes them.
+/// rax rcx rdx rbx rbp rsi rdi r8 to r15, in the order of `with_registers`.
 type Chosen = [u64; 15];
-/// Their hardware numbers.
+/// Hardware numbers of these registers.
 const CHOSEN: [usize; 15] = [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
 fn patterns() -> Chosen {
     std::array::from_fn(|n| 0x0123_4567_89ab_cdef_u64.rotate_left(n as u32 * 4) ^ n as u64)
 }
 
-/// Calls `quiet` with these registers; those that it left.
+/// Calls `quiet` with these registers. Returns the registers that it left.
 fn call_with(victim: &Victim, registers: &Chosen) -> Chosen {
-    // SAFETY: a function of these arguments that keeps what its callers need.
+    // SAFETY: a function with these arguments that preserves the registers of its callers.
     let call: extern "C" fn(u64, *const Chosen, *mut Chosen) =
         unsafe { std::mem::transmute(victim.address("with_registers")) };
     let mut left = [0; 15];
@@ -141,7 +146,7 @@ fn call_with(victim: &Victim, registers: &Chosen) -> Chosen {
     left
 }
 
-/// Keeps registers for the test to read: hardware order, then rip and rflags.
+/// Registers that handlers have stored for the test: in hardware order, then rip and rflags.
 static KEPT: Mutex<Vec<Registers>> = Mutex::new(Vec::new());
 
 fn keep(regs: &Regs) {
@@ -180,7 +185,7 @@ fn handlers_see_the_registers_that_the_kernels_see() {
         let [ours_entry, ours_exit] = ours.try_into().expect("an entry and a return");
         let [kernels_entry] = entry.hits().try_into().expect("one hit");
         let [kernels_exit] = exit.hits().try_into().expect("one return");
-        // The same frames below: but for rip, all is the same.
+        // The frames below are the same, so everything but rip is the same.
         let offset_in = |victim: &Victim, rip: u64| rip - victim.address("quiet");
         assert_eq!(ours_entry[..16], kernels_entry[..16]);
         assert_eq!(ours_entry[17], kernels_entry[17], "flags");
@@ -193,13 +198,14 @@ fn handlers_see_the_registers_that_the_kernels_see() {
                 "{nth}"
             );
         }
-        // Ours at the return instruction, the kernel's after it.
+        // Ours is at the return instruction, the kernel's behind it.
         assert_eq!((ours_exit[RSP], ours_exit[RSP] + 8), (ours_entry[RSP], kernels_exit[RSP]));
         assert_eq!(ours_exit[17], kernels_exit[17], "flags");
     }
 }
 
-/// uprobe_syscall's regs_change, and uprobe's regs_change_common: exact patterns, everything else as it was.
+/// uprobe_syscall's regs_change, and uprobe's regs_change_common: the changed registers have exact patterns,
+/// all others are as they were.
 #[test]
 fn registers_that_a_handler_changes_arrive_and_no_others_change() {
     for by_trap in [false, true] {
@@ -207,7 +213,7 @@ fn registers_that_a_handler_changes_arrive_and_no_others_change() {
         let changed =
             [Gpr::Rax, Gpr::Rcx, Gpr::R11, Gpr::Rdx, Gpr::R8, Gpr::R9, Gpr::R10, Gpr::Rsi, Gpr::Rdi];
         let consumer = Consumer::entry(move |hit: &mut Hit<'_>| {
-            // SAFETY: the function and its caller take any values.
+            // SAFETY: the function and its caller accept any values.
             let regs = unsafe { hit.regs_mut() };
             changed.iter().for_each(|&gpr| regs.set(gpr, 0x0807_0605_0403_0200 + gpr as u64));
             Verdict::Continue
@@ -224,7 +230,8 @@ fn registers_that_a_handler_changes_arrive_and_no_others_change() {
     }
 }
 
-/// session_cookie_recursive: six deep, every second level declines; cookies come back last first.
+/// session_cookie_recursive: six deep, every second level declines the return. Cookies come back in reverse
+/// order.
 #[test]
 fn recursive_cookies_come_back_last_first() {
     static SEEN: Mutex<Vec<(bool, u64)>> = Mutex::new(Vec::new());
@@ -251,10 +258,11 @@ fn recursive_cookies_come_back_last_first() {
     }
 }
 
-/// Registers changed by a program of the kernel's, and by a handler of ours. Skipped where the verifier refuses such a program, as 6.18's does.
+/// Registers changed by a BPF program, and by a handler of ours. Skipped where the verifier refuses such a
+/// program, as that of 6.18 does.
 #[test]
 fn registers_that_are_changed_arrive_as_the_kernels_do() {
-    /// Hardware numbers, and where `struct pt_regs` has them: rax, rcx, r11, rdx, r8, r9, r10, rsi, rdi.
+    /// The registers, and their offsets in `struct pt_regs`: rax, rcx, r11, rdx, r8, r9, r10, rsi, rdi.
     const CHANGED: [(Gpr, i16); 9] = [
         (Gpr::Rax, 80),
         (Gpr::Rcx, 88),
@@ -278,7 +286,7 @@ fn registers_that_are_changed_arrive_as_the_kernels_do() {
     assert_ne!(left, patterns());
     for by_trap in [false, true] {
         let consumer = Consumer::entry(move |hit: &mut Hit<'_>| {
-            // SAFETY: the function and its caller take any values.
+            // SAFETY: the function and its caller accept any values.
             let regs = unsafe { hit.regs_mut() };
             CHANGED.iter().for_each(|&(gpr, _)| regs.set(gpr, word(gpr)));
             Verdict::Continue
@@ -291,7 +299,8 @@ fn registers_that_are_changed_arrive_as_the_kernels_do() {
     }
 }
 
-/// The uprobe test's versioned symbols: a name with its version means one function, as its dynamic linker takes it.
+/// The uprobe test's versioned symbols: a name with a version means one function, the one that the dynamic
+/// linker would choose.
 #[test]
 fn a_version_names_one_of_two_functions() {
     let twins = Twins::load();
@@ -313,7 +322,7 @@ fn a_version_names_one_of_two_functions() {
     assert_eq!(or_skip!(kernel).counts(), [1, 2]);
 }
 
-/// The same test's name without a version, which means two.
+/// From the same test, the name without a version, which means two functions.
 #[test]
 fn a_name_of_two_functions_is_not_guessed() {
     let victim = Victim::load();
@@ -331,10 +340,11 @@ fn a_name_of_two_functions_is_not_guessed() {
     assert_eq!(default.1, victim.offset("second_version"));
 }
 
-/// attach_api_fails and attach_uprobe_fails: what neither takes has the kernel's number, and nothing of the batch is left.
+/// attach_api_fails and attach_uprobe_fails: what both refuse has the kernel's error number, and nothing of
+/// the batch stays.
 #[test]
 fn what_is_in_the_way_has_the_kernels_number() {
-    /// The kernel's own, which it has no name for outside: ours is EOPNOTSUPP.
+    /// The kernel's internal error, for which user space has no name; ours is EOPNOTSUPP.
     const ENOTSUPP: i32 = 524;
     let twins = Twins::load();
     let plain = twins.both().map(|victim| victim.bytes("add"));
@@ -365,13 +375,12 @@ fn what_is_in_the_way_has_the_kernels_number() {
         assert_eq!([ours.errno(), kernels], wanted, "{what}: {ours}");
         assert_eq!(twins.both().map(|victim| victim.bytes("add")), plain, "{what}: left behind");
     }
-    // The judge does say yes.
+    // The oracle does accept a good request.
     assert_eq!(or_skip!(bpf::refusal(own[1], &[add], none, std::process::id())), 0);
 }
 
-/// A trap of ours, in a thread whose last exception was another, while the kernel has probes of its own in the process: it asks
-/// those first, and its
-/// signal then does not name the exception.
+/// A trap of ours in a thread whose last exception was a different one, while the kernel has probes of its
+/// own in the process. The kernel asks those first, and its signal then does not name the exception.
 #[test]
 fn traps_are_ours_beside_the_kernels_probes() {
     let twins = Twins::load();
@@ -381,7 +390,7 @@ fn traps_are_ours_beside_the_kernels_probes() {
     let probe = register_all([request]).expect("registered");
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // A page that nobody has touched: a fault.
+            // Pages that were never touched: page faults.
             std::hint::black_box(vec![0u8; 1 << 22]).iter_mut().step_by(4096).for_each(|byte| *byte = 1);
             for n in 0..10 {
                 assert_eq!(twins.ours.function("add")(n, 0), 3 * n);

@@ -1,4 +1,5 @@
-//! Handlers that do not come back: by longjmp, and by the end of their thread. Nothing stays held, and nobody waits for them.
+//! Handlers that do not return: they leave by longjmp, or their thread ends. Nothing stays held, and nothing
+//! waits for them.
 #![allow(unsafe_code, reason = "a jump out of a handler, a thread that ends in one")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,7 +10,7 @@ use trapline::inside::{Consumer, Hit, Registration, Verdict, register};
 use crate::calls::{counting, every_way, word};
 use crate::victim::Victim;
 
-/// The C library's, with room to spare.
+/// The C library's jump buffer, with room to spare.
 #[repr(C, align(16))]
 struct Place([u64; 64]);
 
@@ -18,12 +19,12 @@ unsafe extern "C" {
     fn longjmp(place: *mut Place, value: i32) -> !;
 }
 
-/// Calls a function whose handler jumps back to here, by the place that it finds in `to`.
+/// Calls a function whose handler jumps back here, through the buffer whose address is in `to`.
 #[inline(never)]
 fn leave(add: extern "C" fn(u64, u64) -> u64, to: &AtomicU64) {
     let mut place = Place([0; 64]);
     to.store(&raw mut place as u64, Relaxed);
-    // SAFETY: this frame is there when it is jumped to, and reads no variable behind that.
+    // SAFETY: this frame still exists when the handler jumps to it, and reads no variable after that.
     unsafe {
         if _setjmp(&raw mut place) == 0 {
             add(1, 1);
@@ -32,11 +33,13 @@ fn leave(add: extern "C" fn(u64, u64) -> u64, to: &AtomicU64) {
     }
 }
 
-/// How often the handler is left in one thread: each of its hits is a hit of its own, none is taken for one inside another.
+/// Times that the handler is left in one thread. Each of its hits counts as a hit of its own, not as one
+/// nested in another.
 const ROUNDS: u64 = 100;
 
-/// By jump and by trap, with vector registers saved and without: nobody waits for the hits that were left, of a thread that goes on and of one that is blocked
-/// above them. In a process of its own: a thread that has the place of one that ended in a handler may miss hits.
+/// By jump and by trap, with and without saving vector registers. Unregistering does not wait for hits that
+/// were left, neither in a thread that goes on nor in one that is blocked above them. In a process of its
+/// own: a thread that reuses the stack of one that ended in a handler may miss hits.
 #[test]
 fn a_handler_may_leave_by_longjmp() {
     trapline_tests::alone("leaves::a_handler_may_leave_by_longjmp", || {
@@ -46,7 +49,8 @@ fn a_handler_may_leave_by_longjmp() {
             let to = word();
             let leaves = Consumer::entry(move |_: &mut Hit<'_>| {
                 count.fetch_add(1, Relaxed);
-                // SAFETY: set a moment ago by the frame that called; nothing in between has anything to drop.
+                // SAFETY: the calling frame has just filled the buffer, and no frame between has anything to
+                // drop.
                 unsafe { longjmp(to.load(Relaxed) as *mut Place, 1) }
             });
             let (probe, other) = (probing("add", leaves), probing("twice", counting(above)));
@@ -66,11 +70,11 @@ fn a_handler_may_leave_by_longjmp() {
                 });
                 is_done.recv().expect("no panic");
                 assert_eq!(seen(&probe), (2 * ROUNDS, 2 * ROUNDS, 0));
-                // Both threads are in a handler for ever, by their own account.
+                // By their own state, both threads are in a handler for ever.
                 probe.unregister().expect("unregistered");
                 drop(end);
             });
-            // A hit above says that the old one is over.
+            // A hit further up shows that the old one is over.
             assert_eq!((twice(1, 1), other.counts().hits, above.load(Relaxed)), (2, 2, 2));
             assert_eq!((add(1, 1), count.load(Relaxed)), (4, 2 * ROUNDS));
             other.unregister().expect("unregistered");
@@ -78,7 +82,7 @@ fn a_handler_may_leave_by_longjmp() {
     });
 }
 
-/// Calls from a frame that has a large hole: what calls of before left there stays.
+/// Runs a closure below a frame with a large hole. What earlier calls left on the stack there stays.
 #[inline(never)]
 fn with_a_hole<T>(then: impl FnOnce() -> T) -> T {
     let mut hole = std::mem::MaybeUninit::<[u8; 64 << 10]>::uninit();
@@ -88,8 +92,8 @@ fn with_a_hole<T>(then: impl FnOnce() -> T) -> T {
     made
 }
 
-/// What the handler left on the stack lies in the hole of a frame that is in use again when its thread unregisters. A handler that is not left knows
-/// that it is one, as deep as it may be.
+/// What the handler left on the stack lies in the hole of a frame that is in use again when its thread
+/// unregisters. A handler that was not left is recognized as running, however deep it is.
 #[test]
 fn a_thread_that_left_a_handler_may_unregister_however_deep() {
     trapline_tests::alone("leaves::a_thread_that_left_a_handler_may_unregister_however_deep", || {
@@ -98,7 +102,7 @@ fn a_thread_that_left_a_handler_may_unregister_however_deep() {
             let (to, inside) = (word(), word());
             let leaves = Consumer::entry(move |_: &mut Hit<'_>| {
                 inside.fetch_add(u64::from(with_a_hole(trapline::inside::is_inside_handler)), Relaxed);
-                // SAFETY: as above.
+                // SAFETY: as above: the buffer is filled, and no frame between has anything to drop.
                 unsafe { longjmp(to.load(Relaxed) as *mut Place, 1) }
             });
             let probe = probing("add", leaves);
@@ -111,22 +115,22 @@ fn a_thread_that_left_a_handler_may_unregister_however_deep() {
 }
 
 extern "C" fn run(add: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: the function's address.
+    // SAFETY: the address of that function.
     let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(add) };
     add(1, 1);
     unreachable!("the handler ends the thread")
 }
 
-/// A probe whose handler ends the thread, and the thread pointer of one that it has ended.
+/// A probe whose handler ends the thread, and the thread pointer of a thread that it has ended.
 fn ended_in_a_handler(victim: &Victim) -> (Registration, u64) {
     let consumer = Consumer::entry(|_| {
-        // SAFETY: the thread is ours, made below for this, and holds nothing.
+        // SAFETY: the thread was made for this below, and holds nothing.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         Verdict::Continue
     });
     let probe = register(&victim.path, victim.offset("add"), consumer).expect("registered");
     let (mut thread, add) = (0, victim.function("add") as *mut libc::c_void);
-    // SAFETY: plain pthread calls; the thread is joined.
+    // SAFETY: pthread calls with live arguments; the thread is joined.
     unsafe {
         assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), run, add), 0);
         assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
@@ -141,34 +145,35 @@ fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
     probe.unregister().expect("unregistered");
 }
 
-/// The C library gives stack and control block of a thread that has ended to the next one. That is no hit, however deep it is.
+/// The C library gives the stack and the control block of an ended thread to the next one. That thread is not
+/// in a hit, however deep it is, so unregistering need not wait for it.
 #[test]
 fn a_thread_in_the_place_of_one_that_ended_in_a_handler_keeps_nobody_waiting() {
     extern "C" fn blocked(pipe: *mut libc::c_void) -> *mut libc::c_void {
         let (mut room, mut byte) = ([0u8; 1 << 15], 0u8);
-        // SAFETY: each byte of the array: whatever the last thread left there is overwritten.
+        // SAFETY: writes each byte of the array, so whatever the last thread left there is overwritten.
         room.iter_mut().for_each(|byte| unsafe { std::ptr::from_mut(byte).write_volatile(1) });
-        // SAFETY: a descriptor, and room for a byte.
+        // SAFETY: an open descriptor, and a local variable for one byte.
         unsafe { libc::read(pipe as i32, (&raw mut byte).cast(), 1) };
         std::hint::black_box(&room);
         std::ptr::null_mut()
     }
     let victim = Victim::load();
     let mut pipe = [0; 2];
-    // SAFETY: room for two descriptors.
+    // SAFETY: the array has room for two descriptors.
     assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
     let mut met = false;
     for _ in 0..20 {
         let (probe, before) = ended_in_a_handler(&victim);
         let mut thread = 0;
-        // SAFETY: a plain pthread call; the thread is joined below.
+        // SAFETY: a pthread call with live arguments; the thread is joined below.
         let made = unsafe {
             libc::pthread_create(&raw mut thread, std::ptr::null(), blocked, pipe[0] as *mut libc::c_void)
         };
         assert_eq!(made, 0);
         met |= thread == before;
         probe.unregister().expect("unregistered");
-        // SAFETY: the thread reads one byte, and ends.
+        // SAFETY: the thread reads one byte and ends.
         unsafe {
             assert_eq!(libc::write(pipe[1], c"x".as_ptr().cast(), 1), 1);
             assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);

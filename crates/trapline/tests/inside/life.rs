@@ -1,4 +1,5 @@
-//! Registering and unregistering: while others hit, while libraries come and go, in forked children, and when something is in the way.
+//! Registering and unregistering: while other threads hit, while libraries come and go, in forked children,
+//! and when there is an obstacle.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -61,7 +62,8 @@ fn a_batch_is_registered_whole_or_not_at_all() {
     assert_eq!(before, victim.text());
 }
 
-/// attach_uprobe_fails: three that are good, and one that is a breakpoint itself, wherever it stands in the batch, by jump and by trap.
+/// attach_uprobe_fails: three good requests, and one at a breakpoint, at each position in the batch, by jump
+/// and by trap.
 #[test]
 fn a_batch_with_a_breakpoint_in_it_is_rolled_back() {
     const GOOD: [(&str, u64); 3] = [("add", 4), ("twice", 2), ("whole", 6)];
@@ -100,7 +102,7 @@ fn probes_close_to_each_other_share_a_window_and_come_and_go_by_themselves() {
     let inside = victim.offset_of_address(victim.address("red_inside"));
     let out = word();
     let counts: [_; 4] = std::array::from_fn(|_| word());
-    // The instruction, the three one-byte nops behind it, one registration after the other.
+    // The instruction and the three one-byte nops behind it, one registration after the other.
     let mut probes: Vec<_> = [0, 4, 5, 6]
         .iter()
         .zip(counts)
@@ -142,7 +144,8 @@ fn unregistering_waits_for_handlers_that_run() {
             probe.unregister().expect("unregistered");
             assert!(OVER.load(SeqCst), "returned while the handler ran");
         });
-        // Not a proof of waiting, which the assertion above is; it gives a wrong one the time to show.
+        // This does not prove that the waiter waits; the assertion above does. It gives a wrong one time to
+        // show.
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert!(!waiter.is_finished());
         GO_ON.store(true, SeqCst);
@@ -185,7 +188,7 @@ fn a_probe_that_all_its_consumers_want_removed_is_taken_out_at_the_next_look() {
     assert_eq!(count.load(Relaxed), 2);
 }
 
-/// Two threads register and unregister, four call: nothing is lost between, nothing of it is left.
+/// Two threads register and unregister, four call. No hit is lost between, and nothing stays.
 #[test]
 fn a_race_of_attach_and_detach_with_hits() {
     for by_trap in [false, true] {
@@ -251,7 +254,8 @@ fn a_race_of_attach_and_detach_with_hits() {
     }
 }
 
-/// A window is taken by one probe, then planned anew for its neighbours, for returns, for one that takes a trap: who was there sees all hits.
+/// A window belongs to one probe, then is planned anew for its neighbours, for returns, and for a probe by
+/// trap. Consumers that stay see all hits.
 #[test]
 fn no_hit_is_lost_while_patches_change() {
     const ROUNDS: usize = 8;
@@ -324,7 +328,7 @@ fn a_forked_child_is_probed_and_may_register_and_unregister_by_itself() {
     assert_eq!(victim.text(), text, "the parent's text is its own");
     add(1, 1);
     assert_eq!(count.load(Relaxed), 1, "and so are its counts");
-    // What is taken here is taken from the child's copy.
+    // The child takes its own copy out of this option; the parent's stays.
     let mut patched = Some(patched);
     let status = in_child(|| {
         let Ok(()) = unregister_all(patched.take()) else { return 1 };
@@ -336,9 +340,9 @@ fn a_forked_child_is_probed_and_may_register_and_unregister_by_itself() {
     assert_eq!(count.load(Relaxed), 2);
 }
 
-/// Runs `body` in a forked child. Its exit status.
+/// Runs `body` in a forked child. Returns its exit status.
 pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: libc's fork leaves the child's allocator usable; the child leaves by _exit.
+    // SAFETY: libc's fork leaves the child's allocator usable; the child ends by _exit.
     unsafe {
         let guard = no_loading();
         let pid = libc::fork();

@@ -1,4 +1,5 @@
-//! A program that probes itself: a library of C functions, loaded by dlopen, called and probed by the threads of this process.
+//! A program that probes itself: a library of C functions is loaded by dlopen, and called and probed by the
+//! threads of this process.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod calls;

@@ -1,4 +1,5 @@
-//! Mappings that come and go: who tells of them, what is armed when, and what is known of addresses.
+//! Mappings that come and go: how the engine learns of them, when patches are placed, and what it knows of
+//! addresses.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -17,14 +18,14 @@ use crate::victim::Victim;
 const PAGE: u64 = 4096;
 const CODE: i32 = libc::PROT_READ | libc::PROT_EXEC;
 
-/// Which of the ways to make a system call.
+/// The way to make a system call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
     Libc,
     Raw,
 }
 
-/// Two pages of a file's code, mapped by hand.
+/// Two pages of a file's code, mapped by the test itself.
 pub(crate) struct Pages {
     pub(crate) at: u64,
     inside: u64,
@@ -32,7 +33,8 @@ pub(crate) struct Pages {
 
 impl Pages {
     const LEN: usize = 2 * PAGE as usize;
-    /// Around a place in a file; at an address that is ours, in place of what is there.
+    /// Maps the pages around a place in a file; with `fixed`, at an address of ours, in place of what is
+    /// there.
     pub(crate) fn map(by: By, file: &Path, offset: u64, prot: i32, fixed: Option<u64>) -> Self {
         let flags = libc::MAP_PRIVATE | if fixed.is_some() { libc::MAP_FIXED } else { 0 };
         Self::map_as(by, file, offset, (prot, flags), fixed)
@@ -41,7 +43,7 @@ impl Pages {
         let file = std::fs::File::open(file).expect("the victim");
         let start = offset & !(PAGE - 1);
         let (to, fd) = (fixed.unwrap_or(0), file.as_raw_fd());
-        // SAFETY: a new mapping, or one in place of pages of this test's own.
+        // SAFETY: a new mapping, or one that replaces pages of this test's own.
         let at = unsafe {
             match by {
                 By::Libc => libc::mmap(to as *mut _, Self::LEN, prot, flags, fd, start as i64) as i64,
@@ -59,10 +61,10 @@ impl Pages {
         assert_ne!(at, -1);
         Self { at: at as u64, inside: offset - start }
     }
-    /// Room at an address of the kernel's choice, to map into.
+    /// Reserves room to map into, at an address that the kernel chooses.
     pub(crate) fn reserve(len: usize) -> u64 {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping that nobody can access.
+        // SAFETY: a new mapping without access rights.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         at as u64
@@ -78,7 +80,7 @@ impl Pages {
         assert_eq!(result, 0);
     }
     pub(crate) fn unmap(&self) {
-        // SAFETY: pages of this test's own, which nobody is in.
+        // SAFETY: pages of this test's own, in which no thread is.
         unsafe { libc::syscall(libc::SYS_munmap, self.at, Self::LEN) };
     }
     fn function(&self) -> extern "C" fn(u64, u64) -> u64 {
@@ -91,7 +93,7 @@ impl Pages {
     }
 }
 
-/// Until it is so; what never becomes so ends the test.
+/// Waits until the condition holds. If it never does, the test fails.
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -108,7 +110,7 @@ fn has_records() -> bool {
     has
 }
 
-/// Whether loaders can be waited for.
+/// Whether the engine is notified by loaders.
 pub(crate) fn hears_loaders() -> bool {
     let hears = learnt().notice;
     if !hears {
@@ -173,7 +175,8 @@ fn what_may_not_take_breakpoints_takes_none() {
     shared.unmap();
 }
 
-/// The place of one file's code is given to another file, to anonymous memory, and to the first again.
+/// The address of one file's code is given to another file, to anonymous memory, and to the first file again.
+/// Each is a different mapping.
 #[test]
 fn another_mapping_at_the_same_place_is_another_mapping() {
     for by_trap in [false, true] {
@@ -197,7 +200,7 @@ fn another_mapping_at_the_same_place_is_another_mapping() {
         until("the first again", || patched(&probes[0]) == 1 && patched(&probes[1]) == 0);
         pages.function()(1, 1);
         assert_eq!(counts.map(|count| count.load(Relaxed)), [1, 1]);
-        // A fresh copy of the same, at the same place: it has no probe, and gets one.
+        // A fresh mapping of the same code at the same address: it has no patch at first, and gets one.
         let pages = Pages::map(By::Raw, &one, offset, CODE, Some(there));
         let plain = [0u8; 16];
         until("a fresh copy", || {
@@ -205,7 +208,8 @@ fn another_mapping_at_the_same_place_is_another_mapping() {
             counts[0].load(Relaxed) > 1
         });
         assert_ne!(pages.bytes(), plain);
-        // Memory that is nobody's file: neither written to nor believed to be patched, though nobody told of the first one's end.
+        // Memory without a file. It is neither written to nor taken to be patched, although the engine was
+        // not notified of the first mapping's end.
         pages.unmap();
         let anonymous = Pages::map(By::Raw, Path::new("/dev/zero"), 0, libc::PROT_READ, Some(there));
         assert!(rescan().is_ok());
@@ -267,7 +271,7 @@ fn an_address_leads_to_its_file_everywhere() {
     let victim = Victim::load();
     let (offset, at) = (victim.offset("add"), victim.address("add"));
     let here = word();
-    // In a handler as well: it locks and allocates nothing.
+    // Works in a handler as well: it takes no lock and does not allocate.
     let consumer = Consumer::entry(move |hit| {
         here.store(code_at(hit.site()).map_or(0, |place| place.offset), Relaxed);
         Verdict::Continue
@@ -285,7 +289,7 @@ fn an_address_leads_to_its_file_everywhere() {
     assert!(one.takes_breakpoints);
 }
 
-/// Ends what others do when a test ends, however that is.
+/// Stops other threads when a test ends, however it ends.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -294,7 +298,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// While others map and unmap, every picture is whole: in order, nothing twice, and what never changes is always there.
+/// While other threads map and unmap, every picture is consistent: in order, without duplicates, and with the
+/// mapping that never changes.
 #[test]
 fn a_picture_is_of_one_moment_while_threads_map() {
     let (stays, path) = (Victim::load(), Victim::file());
@@ -335,12 +340,12 @@ fn a_forked_child_learns_by_itself() {
         return;
     }
     let status = in_child(|| {
-        // The loader's notice is heard before the child has called anything.
+        // The loader's notice arrives before the child has called any function.
         let victim = Victim::load_file(path.clone());
         victim.function("add")(1, 1);
         let by_notice = count.load(Relaxed) == 1;
         drop(victim);
-        // Then it has a thread and records of its own.
+        // From then on the child has its own thread and records.
         rescan().expect("a look");
         let pages = Pages::map(By::Raw, &path, offset, CODE, None);
         if has_records {
@@ -356,7 +361,7 @@ fn a_forked_child_learns_by_itself() {
     assert_eq!((count.load(Relaxed), patched(&probe)), (0, 0), "nothing of it happened here");
 }
 
-/// From here on a system call fails in this process, with that error.
+/// From here on, this system call fails with that error in this process.
 pub(crate) fn refuse(call: i64, errno: i32) {
     let (load, equal, answer) = (0x20, 0x15, 0x06);
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
@@ -367,7 +372,7 @@ pub(crate) fn refuse(call: i64, errno: i32) {
         step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: the program is live and as long as it says.
+    // SAFETY: the program lives through the call, and has the length that it states.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
@@ -383,7 +388,7 @@ fn where_records_are_refused_calls_tell_and_what_only_a_look_finds_is_counted() 
         let count = word();
         let probe = register(&path, offset, counting(count)).expect("registered");
         assert_eq!(learnt().way, Some(Way::Calls));
-        // What other tests' threads had just mapped when this process began.
+        // Takes in what other tests' threads had just mapped when this process began.
         rescan().expect("a look");
         let before = learnt();
         let first = Pages::map(By::Libc, &path, offset, CODE, None);
@@ -402,15 +407,15 @@ fn where_records_are_refused_calls_tell_and_what_only_a_look_finds_is_counted() 
             assert_eq!(add(1, 1), 4);
         }
         assert_eq!(count.load(Relaxed), 4);
-        // Somebody asks what lies there, and does not know: that leads to a look.
+        // A query for an unknown address makes the engine look.
         let other = Pages::map(By::Raw, &path, offset, CODE, None);
         let misses = learnt().misses;
         until("a miss leads to a look", || code_at(other.at).is_some());
         until("what a miss found is armed", || patched(&probe) == 5);
         assert_eq!((learnt().by_look, learnt().misses > misses), (before.by_look + 2, true));
         assert_eq!((other.function()(1, 1), count.load(Relaxed)), (4, 5));
-        // What libc's calls answer is what they answered before.
-        // SAFETY: a call that maps nothing.
+        // libc's calls return what they returned before.
+        // SAFETY: the call maps nothing.
         let refused = unsafe { libc::mmap(std::ptr::null_mut(), 0, CODE, libc::MAP_PRIVATE, -1, 0) };
         assert_eq!(refused, libc::MAP_FAILED);
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EBADF));

@@ -1,4 +1,5 @@
-//! Return handlers: what they see and change, whose they are. What must be the same with vector registers saved and without is done both ways.
+//! Return handlers: what they see and change, and to which call they belong. What must not depend on saved
+//! vector registers is tested with and without them.
 #![allow(unsafe_code, reason = "handlers that promise to use general registers only")]
 
 use std::sync::Mutex;
@@ -9,10 +10,11 @@ use trapline::inside::{Consumer, Error, Gpr, Tactic, Tally, Verdict, register};
 use crate::calls::{counting, word};
 use crate::victim::Victim;
 
-/// With consumers that save all, and with those that do not, each with a library of its own.
+/// Runs a test with consumers for which all registers are saved, and with consumers for which only general
+/// ones are. Each has a library of its own.
 fn both_ways(test: impl Fn(&Victim, &dyn Fn(Consumer) -> Consumer)) {
     test(&Victim::load(), &|consumer| consumer);
-    // SAFETY: nothing of what the functions under test keep lies in vector registers.
+    // SAFETY: the functions under test keep nothing in vector registers.
     test(&Victim::load(), &|consumer| unsafe { consumer.general_regs_only() });
 }
 
@@ -26,7 +28,7 @@ fn sees_and_changes(victim: &Victim, of: &dyn Fn(Consumer) -> Consumer) {
     let (sum, twice) = (word(), victim.function("twice"));
     let consumer = Consumer::returns(move |hit| {
         sum.fetch_add(hit.regs().get(Gpr::Rax), Relaxed);
-        // SAFETY: the caller takes any value.
+        // SAFETY: the caller accepts any value.
         unsafe { hit.regs_mut() }.set(Gpr::Rax, 7);
     });
     let probe = register(&victim.path, victim.offset("twice"), of(consumer)).expect("registered");
@@ -49,7 +51,7 @@ fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told()
 fn find_their_own_cookies(victim: &Victim, of: &dyn Fn(Consumer) -> Consumer) {
     let fib = victim.function("fib");
     static SEEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
-    // Room made beforehand: a handler may not allocate.
+    // Reserved beforehand, because a handler may not allocate.
     SEEN.lock().unwrap().reserve(1000);
     let consumer = Consumer::session(
         |hit| {
@@ -67,14 +69,16 @@ fn find_their_own_cookies(victim: &Victim, of: &dyn Fn(Consumer) -> Consumer) {
     assert!(seen.iter().all(|&(cookie, value)| cookie % 2 == 0 && plain(cookie - 1000) == value), "{seen:?}");
     // fib(n) is entered fib(11 - n) times under fib(10), and fib(0) as often as fib(2).
     let times = |n: u64| if n == 0 { plain(9) } else { plain(11 - n) };
-    // The compiler may turn one of two recursive calls into a loop: whatever it left, each even n returned as often as it was entered.
+    // The compiler may turn one of two recursive calls into a loop. Whatever it left, each even n returned as
+    // often as it was entered.
     let counted = |n: u64| seen.iter().filter(|&&(cookie, _)| cookie == n + 1000).count() as u64;
     assert_eq!(counted(10), 1);
     assert!((0..=10).step_by(2).all(|n| counted(n) <= times(n)));
     assert!(seen.len() > 5);
 }
 
-/// Threads side by side, each interrupted all the time: in the midst of taking an instance and of putting it back.
+/// Threads run side by side, and each is interrupted all the time: while it takes an instance, and while it
+/// puts one back.
 #[test]
 fn every_return_is_its_call_s_whatever_interrupts_it() {
     const CALLS: u64 = 20_000;
@@ -103,7 +107,7 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
         let add = victim.function("add");
         let (done, selves) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; THREADS]);
         let call = &|own: &AtomicU64| {
-            // SAFETY: no arguments.
+            // SAFETY: the call has no arguments.
             own.store(unsafe { libc::pthread_self() }, Relaxed);
             for n in 0..CALLS {
                 assert_eq!(twice(n % 100, 0), n % 100 * 2);
@@ -112,7 +116,7 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
             done.fetch_add(1, Relaxed);
         };
         std::thread::scope(|scope| {
-            // Kept, so that whoever has ended can still be named.
+            // The handles are kept, so that a thread that has ended can still be named.
             let threads = selves.each_ref().map(|own| scope.spawn(move || call(own)));
             interrupt(&selves, || threads.iter().all(|thread| thread.is_finished()));
         });
@@ -125,10 +129,10 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
     });
 }
 
-/// Signals to threads, one after the other, until told to stop.
+/// Sends signals to the threads in turn until `over` says so.
 fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
     extern "C" fn nothing(_: i32) {}
-    // SAFETY: the handler does nothing, and stays; the threads have not been joined.
+    // SAFETY: the handler does nothing and stays installed; the threads have not been joined.
     unsafe {
         libc::signal(libc::SIGUSR2, nothing as *const () as usize);
         while !over() {
@@ -139,7 +143,7 @@ fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
     }
 }
 
-/// A function that does not run keeps nothing, and neither does a call that was declined.
+/// A function that does not run holds no instance, and neither does a call whose return was declined.
 #[test]
 fn calls_that_nobody_waits_for_hold_nothing() {
     both_ways(|victim, of| {
@@ -150,8 +154,8 @@ fn calls_that_nobody_waits_for_hold_nothing() {
                 if argument % 2 == 0 {
                     return Verdict::IgnoreReturn;
                 }
-                // SAFETY: at a function's entry the stack pointer leads to the return address, where it is as if the function had
-                // returned at once.
+                // SAFETY: at a function's entry the stack pointer leads to the return address; the registers
+                // are set as if the function had returned at once.
                 unsafe {
                     let regs = hit.regs_mut();
                     let back = *(regs.get(Gpr::Rsp) as *const u64);
@@ -175,7 +179,8 @@ fn calls_that_nobody_waits_for_hold_nothing() {
     });
 }
 
-/// Others come and go beside one that waits alone: each call is told to whoever was there, by the short way or the long one.
+/// A second consumer comes and goes beside one that waits alone. Each call is reported to those that were
+/// there, by the fast path or the slow one.
 #[test]
 fn a_second_consumer_comes_and_goes() {
     both_ways(|victim, of| {

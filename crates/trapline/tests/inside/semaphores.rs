@@ -1,4 +1,4 @@
-//! USDT semaphores: raised while somebody is there, in every mapping, as soon as the data is mapped.
+//! USDT semaphores: raised while there is a consumer, in every mapping, as soon as the data is mapped.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -64,7 +64,8 @@ fn a_library_that_is_loaded_later_finds_its_semaphore_raised() {
     assert_eq!(read(at), 0);
 }
 
-/// Code first, data much later, by raw calls: delayed, and then raised without anybody asking.
+/// The code is mapped first and the data much later, by raw calls. The semaphore is raised once its data is
+/// there, without another request.
 #[test]
 fn a_semaphore_waits_for_its_data() {
     let path = Victim::file();
@@ -77,7 +78,7 @@ fn a_semaphore_waits_for_its_data() {
     if trapline::inside::learnt().way != Some(trapline::inside::Way::Records) {
         return println!("SKIP: the kernel refuses perf events of our own");
     }
-    // Room for the whole library, so that its data lies as far from its code as it should.
+    // Room for the whole library, so that its data lies at the right distance from its code.
     let room = Pages::reserve(1 << 20);
     let text = Pages::map(
         By::Raw,
@@ -95,8 +96,9 @@ fn a_semaphore_waits_for_its_data() {
     [text, page].iter().for_each(Pages::unmap);
 }
 
-/// A library that goes and comes back at the same place without anybody's word, and a look before there is one: the look sees the same
-/// maps as before, so it must not take the new word for the old one.
+/// A library is unmapped and mapped again at the same address without a notification, and the maps are read
+/// before the engine learns of it. They look the same as before, so the new semaphore word must not be taken
+/// for the old one.
 #[test]
 fn a_word_that_is_fresh_is_raised_once() {
     let path = Victim::file();
@@ -120,7 +122,7 @@ fn a_word_that_is_fresh_is_raised_once() {
         let probes = register_all([request]).expect("registered");
         assert_eq!((probes[0].sites().len(), read(word_at)), (1, 1));
         map();
-        // Registering elsewhere reads the maps, and looks at all words.
+        // Registering elsewhere reads the maps and checks all semaphore words.
         let other = Victim::load();
         let elsewhere = on(&other, "add", None).expect("registered");
         assert_eq!(read(word_at), 0, "no site of ours is there");
@@ -134,7 +136,8 @@ fn a_word_that_is_fresh_is_raised_once() {
     assert_eq!(status, 0);
 }
 
-/// The kernel's uprobe_syscall race: half of the threads call, the others come and go at the same site with the same semaphore.
+/// The kernel's uprobe_syscall race: half of the threads call; the others register and unregister at the same
+/// site with the same semaphore.
 #[test]
 fn a_semaphore_is_down_behind_threads_that_come_and_go() {
     const ROUNDS: u64 = 200;
@@ -180,7 +183,7 @@ fn what_is_no_semaphore_or_another_is_refused() {
     }
     assert_eq!(read(victim.address("semaphore")), 1, "nothing of it happened");
     drop(first);
-    // Nobody is there any more, so it may be another one now.
+    // No consumer is left, so another semaphore is allowed now.
     drop(on(&victim, "add", None).expect("registered"));
     for (bad, because) in [
         (semaphore + 1, "odd"),
@@ -192,7 +195,7 @@ fn what_is_no_semaphore_or_another_is_refused() {
         assert!(matches!(error, Error::BadSemaphore { .. }), "{error}");
         assert!(error.to_string().contains(because), "{error}");
     }
-    // In one batch, too: the whole of it.
+    // The same within one batch: all of it is refused.
     let at = |semaphore| Request {
         semaphore,
         ..Request::new(&victim.path, victim.offset("add"), counting(word()))

@@ -1,5 +1,6 @@
-//! Sessions: who is told of a return, how often, and with which cookie. By the kernel's rule (selftests/bpf: uprobe_multi, its session tests), and
-//! beside the kernel's own where it has them (Linux 6.13).
+//! Sessions: which of them are called at a return, how often, and with which cookie. The rule is the kernel's
+//! (selftests/bpf: uprobe_multi, its session tests). The kernel's own sessions run beside, where it has them
+//! (Linux 6.13).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -21,7 +22,8 @@ fn of_the_kernel(twins: &Twins, which: &[(&str, bool)]) -> Result<Vec<Program>, 
         .collect()
 }
 
-/// Ours and the kernel's, in the same order, by jump and by trap: what each says after a call of all three functions is `expected`.
+/// Our sessions and the kernel's, in the same order, by jump and by trap. After one call of all three
+/// functions, each has counted what `expected` says.
 fn told(which: &[(&str, bool)], expected: &[u64]) {
     let twins = Twins::load();
     let kernels = of_the_kernel(&twins, which);
@@ -51,7 +53,8 @@ fn told(which: &[(&str, bool)], expected: &[u64]) {
     drop(or_skip!(kernels));
 }
 
-/// session: of three functions the first and the last decline the return; each has a session, and a second one that does the same.
+/// session: of three functions, the first and the last decline the return. Each has a session, and a second
+/// one that does the same.
 #[test]
 fn a_session_that_declines_is_not_told_of_the_return() {
     let which = [("add", true), ("twice", false), ("deep", true)];
@@ -59,14 +62,16 @@ fn a_session_that_declines_is_not_told_of_the_return() {
     told(&twice, &[1, 2, 1, 1, 2, 1]);
 }
 
-/// session_single: three on one function, of which the first and the third decline: each is told by what it said itself.
+/// session_single: three sessions on one function, of which the first and the third decline. Each is called
+/// according to its own verdict.
 #[test]
 fn of_three_sessions_on_one_function_each_is_told_by_what_it_said() {
     told(&[("add", true), ("add", false), ("add", true)], &[1, 2, 1]);
     told(&[("add", false), ("add", true), ("add", false)], &[2, 1, 2]);
 }
 
-/// session_cookie: three on one function; what each set at the entry it has at the return, and no other's.
+/// session_cookie: three sessions on one function. At the return each finds the cookie that it set at the
+/// entry, and no other's.
 #[test]
 fn each_session_has_its_own_cookie() {
     for by_trap in [false, true] {

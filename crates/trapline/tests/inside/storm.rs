@@ -1,6 +1,7 @@
-//! Everything at once: threads that hit, register and unregister, map and unmap, load and unload, for as long as asked. Every hit is
-//! accounted for, and what handlers use is freed as soon as unregistering returns: under AddressSanitizer (`cargo xtask storm`) a
-//! handler that runs too long, or an engine that reads what is gone, ends the test.
+//! Everything at once: threads hit, register and unregister, map and unmap, load and unload, for as long as
+//! requested. Every hit is accounted for. What a handler uses is freed as soon as unregistering returns. So
+//! under AddressSanitizer (`cargo xtask storm`) the test fails if a handler runs too long, or if the engine
+//! reads freed memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -19,7 +20,7 @@ const MAPPERS: usize = 2;
 
 /// What all threads share.
 struct Storm {
-    /// Its functions are hit all the time.
+    /// The library whose functions are hit all the time.
     steady: Victim,
     over: AtomicBool,
     calls: AtomicU64,
@@ -28,7 +29,7 @@ struct Storm {
     loaded: AtomicU64,
 }
 
-/// Counts into memory of its own, which goes with it.
+/// Counts entries in memory of its own, which is freed with the consumer.
 fn counting(into: &Arc<AtomicU64>) -> Consumer {
     let into = Arc::clone(into);
     Consumer::entry(move |_| {
@@ -83,7 +84,7 @@ fn a_storm() {
         threads.extend((0..MAPPERS).map(|n| scope.spawn(move || storm.map(n))));
         threads.push(scope.spawn(|| storm.load()));
         let end = Instant::now() + Duration::from_secs(seconds);
-        // Until then, or until one of them has failed.
+        // Until the end, or until one of the threads has failed.
         while Instant::now() < end && threads.iter().all(|thread| !thread.is_finished()) {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -127,7 +128,7 @@ impl Storm {
         }
         self.calls.fetch_add(calls, Relaxed);
     }
-    /// Two more consumers where there is one all the time, and one of entries and returns where there is none.
+    /// Adds two more consumers where there always is one, and one of entries and returns where there is none.
     fn register(&self, number: usize) {
         let alone = ["fib", "scale"][number];
         let path = &self.steady.path;
@@ -142,7 +143,7 @@ impl Storm {
                 Request::new(path, at(alone), last),
             ])
             .expect("registered");
-            // Others hit all of them all the time.
+            // Other threads hit all of them all the time.
             let all = || seen.iter().map(|word| word.load(Relaxed)).collect::<Vec<_>>();
             while self.goes_on() && all().iter().filter(|word| **word >= 3).count() < 3 {
                 std::thread::yield_now();
@@ -156,7 +157,7 @@ impl Storm {
             rounds += 1;
         }
     }
-    /// Maps and unmaps what has nothing to do with probes, and what a probe might be in.
+    /// Maps and unmaps memory without any relation to probes, and memory that a probe might be in.
     fn map(&self, number: usize) {
         use std::os::fd::AsRawFd as _;
         let file = std::fs::File::open(Victim::file()).expect("a library");
@@ -170,8 +171,8 @@ impl Storm {
                 1 => (read_exec, libc::MAP_ANONYMOUS, -1),
                 _ => (read_exec, 0, fd),
             };
-            // SAFETY: a mapping at an address of the kernel's choice, whose protection is changed, and that is unmapped again; nobody
-            // uses it.
+            // SAFETY: a mapping at an address that the kernel chooses; its protection is changed and it is
+            // unmapped again, and no code uses it.
             unsafe {
                 let at = libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_PRIVATE | flags, fd, 0);
                 assert_ne!(at, libc::MAP_FAILED);
@@ -183,7 +184,7 @@ impl Storm {
             std::thread::yield_now();
         }
     }
-    /// A library that is probed whenever it is there.
+    /// Loads and unloads a library that is probed whenever it is there.
     fn load(&self) {
         let path = Victim::file();
         let offset = Victim::load_file(path.clone()).offset("add");

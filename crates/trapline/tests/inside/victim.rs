@@ -1,4 +1,4 @@
-//! The library: compiled once, loaded as often as wanted, each copy a file of its own.
+//! The library: compiled once, loaded as often as requested, each copy from a file of its own.
 
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
@@ -37,10 +37,11 @@ fn compiled() -> &'static Path {
     })
 }
 
-/// The loader is at work, for readers; nobody's while a test forks: the child would have it as it was, with another thread's library half loaded.
+/// Held for reading while the loader works, and for writing while a test forks. Otherwise the child would
+/// inherit a loader with another thread's library half loaded.
 static LOADER: RwLock<()> = RwLock::new(());
 
-/// While this is held nobody loads or unloads.
+/// While this is held, no thread loads or unloads.
 pub(crate) fn no_loading() -> RwLockWriteGuard<'static, ()> {
     LOADER.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -49,7 +50,8 @@ fn loading() -> RwLockReadGuard<'static, ()> {
     LOADER.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file of its own: a forked child has its parent's count, so its own number is in the name too.
+/// Copies the library to a new file. A forked child has its parent's counter, so its own process number is in
+/// the name, too.
 pub(crate) fn copy(compiled: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +61,7 @@ pub(crate) fn copy(compiled: &Path) -> PathBuf {
 }
 
 impl Victim {
-    /// A file that nobody has loaded yet.
+    /// A file that was never loaded yet.
     pub(crate) fn file() -> PathBuf {
         copy(compiled())
     }
@@ -69,7 +71,7 @@ impl Victim {
     pub(crate) fn load_file(path: PathBuf) -> Self {
         let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
         let guard = loading();
-        // SAFETY: the library's constructor calls a function of its own.
+        // SAFETY: the library's constructor calls only a function of its own.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         drop(guard);
         assert!(!handle.is_null());
@@ -84,12 +86,12 @@ impl Victim {
         assert!(!at.is_null(), "{name:?}");
         at as u64
     }
-    /// How a function begins now.
+    /// The first bytes of a function as they are now.
     pub(crate) fn bytes(&self, name: &str) -> [u8; 16] {
         // SAFETY: code of the library, whose handle is open.
         unsafe { (self.address(name) as *const [u8; 16]).read_volatile() }
     }
-    /// A version of a function.
+    /// A function, by name and version.
     pub(crate) fn version(&self, name: &str, version: &str) -> extern "C" fn(u64) -> u64 {
         let [name, version] = [name, version].map(|text| CString::new(text).expect("a name"));
         // SAFETY: the handle is open.
@@ -98,23 +100,23 @@ impl Victim {
         // SAFETY: all functions called this way take one number and return one.
         unsafe { std::mem::transmute(at) }
     }
-    /// A function of one to two numbers.
+    /// A function of one or two numbers.
     pub(crate) fn function(&self, name: &str) -> extern "C" fn(u64, u64) -> u64 {
         // SAFETY: all functions called this way take at most two numbers and return one.
         unsafe { std::mem::transmute(self.address(name)) }
     }
     pub(crate) fn floats(&self, name: &str) -> extern "C" fn(f64, f64) -> f64 {
-        // SAFETY: `scale` is one.
+        // SAFETY: `scale` has this type.
         unsafe { std::mem::transmute(self.address(name)) }
     }
-    /// Where a function lies in the file.
+    /// Offset of a function in the file.
     pub(crate) fn offset(&self, name: &str) -> u64 {
         let pattern = name.parse().expect("a pattern");
         let found = self.image.select(&pattern, "victim").expect(name);
         let function = self.image.function(found[0].function);
         self.image.offset_of(function.start).expect("in a segment").0
     }
-    /// Where an address lies in the file.
+    /// Offset in the file of an address.
     pub(crate) fn offset_of_address(&self, at: u64) -> u64 {
         let bias = self.address("add") - self.image.svma_of(FileOffset(self.offset("add"))).expect("code").0;
         self.image.offset_of(Svma(at - bias)).expect("in a segment").0
@@ -124,7 +126,7 @@ impl Victim {
         let names = ["add", "twice", "red", "scale", "fib", "tiny", "after", "tail"];
         let all = names.map(|name| self.address(name));
         let (low, high) = all.iter().fold((u64::MAX, 0), |(low, high), &at| (low.min(at), high.max(at + 16)));
-        // SAFETY: between functions of one section.
+        // SAFETY: the range between functions of one section, which stays mapped.
         unsafe { std::slice::from_raw_parts(low as *const u8, (high - low) as usize).to_vec() }
     }
 }
@@ -132,7 +134,7 @@ impl Victim {
 impl Drop for Victim {
     fn drop(&mut self) {
         let _guard = loading();
-        // SAFETY: opened by `load_file`; tests that drop a victim call nothing of it any more.
+        // SAFETY: opened by `load_file`; tests that drop a victim call none of its functions any more.
         unsafe { libc::dlclose(self.handle) };
     }
 }

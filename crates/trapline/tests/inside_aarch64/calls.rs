@@ -1,4 +1,5 @@
-//! Handlers are called, as often as the functions are, and what they see and change holds: for words that are simulated, and for those that run in a copy.
+//! Handlers are called as often as the functions are, and what they see and change takes effect: for words
+//! that are simulated, and for words that run in a copy.
 #![allow(unsafe_code, reason = "handlers that change registers")]
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +22,7 @@ const FUNCTIONS: [(&str, u64); 8] = [
 
 fn changing(change: impl Fn(&mut Regs) + Send + Sync + 'static) -> Consumer {
     Consumer::entry(move |hit: &mut Hit<'_>| {
-        // SAFETY: each test changes registers to what its function may go on with.
+        // SAFETY: each test sets the registers to values with which its function may go on.
         change(unsafe { hit.regs_mut() });
         Verdict::Continue
     })
@@ -63,7 +64,8 @@ fn a_batch_over_many_pages_is_in_place_at_once_and_the_maps_show_the_file() {
             assert_eq!(victim.function(name)(6, 7), result);
         }
         assert_eq!(count.load(Relaxed), FUNCTIONS.len() as u64);
-        // The same pages of the same file at the same addresses, and none of them writable and executable.
+        // The same pages of the same file are at the same addresses, and none of them is writable and
+        // executable.
         let now = victim.maps();
         assert_eq!(before.1, now);
         assert!(now.iter().all(|map| !map.1.contains("wx")), "{now:?}");
@@ -85,7 +87,7 @@ fn changed_registers_are_what_the_function_sees() {
 fn a_moved_instruction_pointer_is_gone_to_and_the_function_does_not_run() {
     Victim::in_both_forms(|victim| {
         let (moves, twice) = (victim.function("moves"), victim.address("twice"));
-        // To another function with the same argument, and for odd ones back to the caller at once.
+        // Goes on in another function with the same argument; for odd ones, back to the caller at once.
         let consumer = changing(move |regs| {
             if regs.x[0] % 2 == 0 {
                 regs.pc = twice;

@@ -1,4 +1,4 @@
-//! Code within whose reach all is taken but for a few single pages: stubs and copies lie in those.
+//! Code in whose reach all memory is taken but for a few single pages: stubs and copies lie in those.
 #![allow(unsafe_code, reason = "a mapping of the library, and functions that are called in it")]
 
 use std::os::fd::AsRawFd as _;
@@ -9,21 +9,22 @@ use trapline::inside::{Error, Tactic, register_all, rescan};
 use crate::crowd::crowd;
 use crate::victim::{Victim, counting, counting_returns, word};
 
-/// Another mapping of the library, far from all else. It stays, as what is taken around it does.
+/// Another mapping of the library, far from all else. It is never unmapped, and neither is what fills the
+/// memory around it.
 struct Crowded<'a> {
     victim: &'a Victim,
     base: u64,
 }
 
 impl<'a> Crowded<'a> {
-    /// With so many single pages free.
+    /// Leaves this many single pages free.
     fn new(victim: &'a Victim, pages: u64) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0x10_0000_0000);
         let (base, len) = (NEXT.fetch_add(1 << 30, Relaxed), victim.offset("pads") as usize + 4096);
         let file = std::fs::File::open(&victim.path).expect("the library");
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE);
-        // SAFETY: a new mapping where none was.
+        // SAFETY: a new mapping at an address where nothing was mapped.
         let at = unsafe { libc::mmap(base as *mut _, len, prot, flags, file.as_raw_fd(), 0) };
         assert_eq!(at as u64, base, "{}", std::io::Error::last_os_error());
         crowd(base, pages);
@@ -31,7 +32,7 @@ impl<'a> Crowded<'a> {
         Self { victim, base }
     }
     fn function(&self, name: &str) -> extern "C" fn(u64, u64) -> u64 {
-        // SAFETY: functions that need nothing around them.
+        // SAFETY: the functions need nothing around them.
         unsafe { std::mem::transmute(self.base + self.victim.offset(name)) }
     }
 }
@@ -59,7 +60,7 @@ fn a_page_is_room_enough() {
     });
 }
 
-/// Each has 63 stubs of one word.
+/// A page holds 63 stubs of one word. When the first page is full, a second one is used.
 #[test]
 fn a_second_page_is_had_when_the_first_is_full() {
     let victim = Victim::load();

@@ -1,4 +1,4 @@
-//! What is in the way has a name of its own, and the kernel's number.
+//! Each obstacle has an error with a name of its own and the kernel's number.
 #![allow(unsafe_code, reason = "a thread's mask of signals, in a child")]
 
 use trapline::inside::{Consumer, Error, Returns, find, register};
@@ -64,7 +64,7 @@ fn code_that_somebody_changed_is_not_the_files() {
     let victim = Victim::load();
     let (at, page) = (victim.address("far_a"), 4096);
     let start = at & !(page - 1);
-    // SAFETY: a page of this test's own library, of which nobody runs anything meanwhile.
+    // SAFETY: a page of this test's own library, in which no thread runs meanwhile.
     let write = |word: u32| unsafe {
         let protect = |prot: i32| assert_eq!(libc::mprotect(start as *mut _, page as usize, prot), 0);
         protect(libc::PROT_READ | libc::PROT_WRITE);
@@ -76,7 +76,7 @@ fn code_that_somebody_changed_is_not_the_files() {
     write(old ^ 0x20);
     let error = refused(&victim, victim.offset("far_a"), counting(word()));
     assert!(matches!(error, Error::Differs { .. }), "{error}");
-    // In the same page: that is left as it is.
+    // A probe in the same page: the word that was changed is left as it is.
     let count = word();
     let beside = register(&victim.path, victim.offset("far_a") + 4, counting(count)).expect("registered");
     write(old);

@@ -1,4 +1,4 @@
-//! Which form a site has, and what becomes of it when that changes.
+//! Which form a site has, jump or trap, and what happens when that changes.
 #![allow(unsafe_code, reason = "handlers that change registers, masks and actions of signals")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -13,10 +13,10 @@ fn a_site_is_a_jump_unless_a_trap_is_asked_for_or_needed() {
     let at = victim.offset("loops") + 8;
     let first = victim.register_at(at, counting(word()));
     assert_eq!(first.sites(), [Tactic::Jump]);
-    // Inside a function a moved program counter takes a trap: no register is free.
+    // Inside a function, a consumer that moves the program counter needs a trap: no register is free.
     let behind = victim.address("loops") + 12;
     let skips = Consumer::entry(move |hit| {
-        // SAFETY: the word only adds to x0.
+        // SAFETY: the skipped word only adds to x0.
         unsafe { hit.regs_mut() }.pc = behind;
         Verdict::Continue
     });
@@ -29,7 +29,8 @@ fn a_site_is_a_jump_unless_a_trap_is_asked_for_or_needed() {
     assert_eq!(victim.function("loops")(1, 4), 1 + 4 * 8);
 }
 
-/// Both ways about, and back, with a thread that calls all the time: each call is right, and behind a change each is seen.
+/// Each form in turn, and back, while a thread calls all the time. Each call returns the right value, and
+/// calls after a change are all seen.
 #[test]
 fn forms_change_under_threads_that_hit() {
     let victim = Victim::load();
@@ -61,7 +62,7 @@ fn forms_change_under_threads_that_hit() {
     });
 }
 
-/// Stubs serve again: what stands there is the same as the first time, so nothing new was made.
+/// Stubs are reused: the code is the same as the first time, so nothing new was made.
 #[test]
 fn what_is_registered_again_finds_its_stubs() {
     Victim::in_both_forms(|victim| {
@@ -79,7 +80,7 @@ fn what_is_registered_again_finds_its_stubs() {
                 [entry, whole].concat()
             })
             .collect();
-        // Rounds whose words differ from the first one's, each with where.
+        // For each round, where its words differ from those of the first round.
         let differs = patched.iter().map(|one| one.iter().zip(&patched[0]).position(|(a, b)| a != b));
         assert_eq!(differs.collect::<Vec<_>>(), [None; 5]);
         assert!(patched[0] != [&plain[..], &plain].concat());
@@ -87,12 +88,12 @@ fn what_is_registered_again_finds_its_stubs() {
     });
 }
 
-/// Nothing traps, so a thread may block what it likes.
+/// Patching uses no traps here, so a thread may block any signal.
 #[test]
 fn while_a_thread_blocks_traps_there_are_jumps() {
     let victim = Victim::load();
     let status = in_child(|| {
-        // SAFETY: the calling thread's mask: all signals.
+        // SAFETY: sets the calling thread's mask to all signals.
         unsafe {
             let mut all = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
@@ -112,7 +113,7 @@ fn while_a_thread_blocks_traps_there_are_jumps() {
     assert_eq!(status, 0);
 }
 
-/// The program's handler sees the fault of a displaced word where that stood, and comes back to it.
+/// The program's handler sees the fault of a displaced word at the word's own place, and returns there.
 #[test]
 fn a_displaced_word_that_faults_does_so_at_its_own_place() {
     Victim::in_both_forms(|victim| {
@@ -129,7 +130,7 @@ fn a_displaced_word_that_faults_does_so_at_its_own_place() {
 
 #[test]
 fn a_handler_may_leave_by_longjmp() {
-    /// glibc's, with the mask not kept: 312 bytes.
+    /// glibc's jump buffer, without the signal mask: 312 bytes.
     #[repr(C, align(16))]
     struct Place([u64; 64]);
     unsafe extern "C" {
@@ -141,7 +142,7 @@ fn a_handler_may_leave_by_longjmp() {
     let count = word();
     let leaves = Consumer::entry(move |_: &mut Hit<'_>| {
         count.fetch_add(1, Relaxed);
-        // SAFETY: set a moment ago by the frame that called; nothing in between has anything to drop.
+        // SAFETY: the calling frame has just filled the buffer, and no frame between has anything to drop.
         unsafe { longjmp(PLACE.load(Relaxed) as *mut Place, 1) }
     });
     let probe = victim.register("add", leaves);
@@ -150,21 +151,22 @@ fn a_handler_may_leave_by_longjmp() {
     fn leave(add: extern "C" fn(u64, u64) -> u64) {
         let mut place = Place([0; 64]);
         PLACE.store(&raw mut place as u64, Relaxed);
-        // SAFETY: this frame is there when it is jumped to, and reads no variable behind that.
+        // SAFETY: this frame still exists when the handler jumps to it, and reads no variable after that.
         unsafe {
             if _setjmp(&raw mut place) == 0 {
                 add(1, 1);
             }
         }
     }
-    // The thread ends behind it: that its hit was left can then be proven, here too, where nobody can see where a thread is blocked.
+    // The thread ends afterwards. That proves that its hit was left, even here, where it cannot be seen where
+    // a thread is blocked.
     std::thread::spawn(move || leave(add)).join().expect("no panic");
     assert_eq!((count.load(Relaxed), probe.counts().hits), (1, 1));
     probe.unregister().expect("unregistered");
     assert_eq!(add(1, 1), 4);
 }
 
-/// Whether the system says that the page is guarded: whoever comes by an indirect branch must find a landing pad.
+/// Whether the kernel shows the page as guarded: an indirect branch to it must find a landing pad.
 fn is_guarded(page: u64) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
     let heads = smaps.lines().scan(false, |here, line| {
@@ -179,13 +181,14 @@ fn is_guarded(page: u64) -> bool {
     flags.any(|(_, line)| line.split_whitespace().any(|flag| flag == "bt"))
 }
 
-/// A pad takes a trap, which may be landed on, as a branch may not; the word behind it a jump. What was signed is authenticated. The page stays guarded.
+/// A landing pad takes a trap, on which a branch may land; it takes no jump. The word behind it takes a jump.
+/// Signed addresses are authenticated. The page stays guarded.
 #[test]
 fn guarded_pages_stay_what_they_are() {
     let victim = Victim::load();
     let page = victim.address("pads");
     let protection = libc::PROT_READ | libc::PROT_EXEC | 0x10;
-    // SAFETY: a page of functions that begin with pads, whole.
+    // SAFETY: a whole page of functions that begin with landing pads.
     unsafe { libc::mprotect(page as *mut libc::c_void, 4096, protection) };
     if !is_guarded(page) {
         println!("SKIP: no guarded pages here");
@@ -207,7 +210,7 @@ fn guarded_pages_stay_what_they_are() {
             "{name}"
         );
         assert!(is_guarded(page), "{name}");
-        // Who returns to a slot, and from there, needs no pad.
+        // A return to a return trampoline, and from there to the caller, needs no landing pad.
         let slot = victim.register_at(at, counting_returns(word()).returns_by(Returns::Stack));
         assert_eq!(returns.returns_by(), Some(Returns::Stack));
         assert_eq!((0..100).map(|round| function(round, 7)).sum::<u64>(), 5650, "{name}");

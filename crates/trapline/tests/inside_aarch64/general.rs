@@ -1,4 +1,4 @@
-//! Consumers that use general registers alone: the way that saves no vectors, and when it is left.
+//! Consumers that use general registers alone: the path that saves no vectors, and when it is not taken.
 #![allow(unsafe_code, reason = "handlers in assembly, which change registers")]
 
 use std::arch::naked_asm;
@@ -10,7 +10,8 @@ use trapline::inside::{Consumer, Functions, Verdict, raw};
 
 use crate::victim::{Victim, counting, word};
 
-/// Adds one to the word that it is given, and one to x0 of the site. Spoils what a function may: but no vector.
+/// Adds one to the word that `data` points to, and one to x0 at the site. Overwrites the registers that a
+/// function may, but no vector.
 #[unsafe(naked)]
 unsafe extern "C" fn adds(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdict {
     naked_asm!(
@@ -32,7 +33,7 @@ unsafe extern "C" fn adds(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdict
     )
 }
 
-/// Goes on at the address that it is given.
+/// Goes on at the address in `data`.
 #[unsafe(naked)]
 unsafe extern "C" fn goes(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdict {
     naked_asm!("ldr x3, [x1]", "str x0, [x3, #256]", "mov x0, #0", "ret")
@@ -52,7 +53,7 @@ unsafe extern "C" fn moves(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdic
     )
 }
 
-/// Wants to be removed.
+/// Asks to be removed.
 #[unsafe(naked)]
 unsafe extern "C" fn leaves(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdict {
     naked_asm!("mov x0, #1", "ret")
@@ -60,7 +61,7 @@ unsafe extern "C" fn leaves(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdi
 
 fn general(entry: raw::Handler, data: u64) -> Consumer {
     let functions = Functions { entry: Some(entry), returns: None, filter: None, data: data as *mut c_void };
-    // SAFETY: the handlers above use what they are given, and general registers alone.
+    // SAFETY: the handlers above use their arguments only as described, and general registers alone.
     unsafe { Consumer::functions(functions).general_regs_only() }
 }
 
@@ -77,7 +78,7 @@ fn it_is_called_alone_and_among_others() {
         let calls = |n: u64| (0..n).for_each(|n| assert_eq!(function(n, 3), 2 * (n + 1) + 3));
         calls(100);
         assert_eq!((alone.load(Relaxed), probe.counts().hits, probe.counts().missed()), (100, 100, 0));
-        // Two: as any others.
+        // Two consumers: called like any others.
         let second = victim.register("scale_and_add", counting(other));
         calls(50);
         assert_eq!((alone.load(Relaxed), other.load(Relaxed), second.counts().hits), (150, 50, 150));
@@ -132,7 +133,7 @@ fn it_is_taken_out_when_it_says_so() {
     });
 }
 
-/// Eight threads, and others that come and go beside it: none is lost.
+/// Eight threads hit it while other consumers come and go beside it. No hit is lost.
 #[test]
 fn it_counts_exactly_while_others_come_and_go() {
     const CALLS: u64 = 2000;

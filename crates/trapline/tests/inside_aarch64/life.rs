@@ -36,7 +36,7 @@ fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
     }
 }
 
-/// By a call that nobody hears: found by the next look.
+/// Mapped by a call of which the engine is not notified, and found by the next look.
 #[test]
 fn another_mapping_of_the_file_is_probed_too() {
     Victim::in_both_forms(|victim| {
@@ -44,7 +44,7 @@ fn another_mapping_of_the_file_is_probed_too() {
         let probe = victim.register("far_a", counting(count));
         let file = std::fs::File::open(&victim.path).expect("the library");
         let prot = libc::PROT_READ | libc::PROT_EXEC;
-        // SAFETY: a new mapping of code that needs nothing around it; it is unmapped when nobody calls it any more.
+        // SAFETY: a new mapping of code that needs nothing around it. It is unmapped after the last call.
         unsafe {
             let (fd, len) = (file.as_raw_fd(), offset as usize + 4096);
             let at = libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_PRIVATE, fd, 0);
@@ -65,7 +65,7 @@ fn functions_of_the_c_library_are_probed_as_any_others() {
     let (libc, offset) = find("libc", "getppid").expect("found");
     let count = word();
     let probe = register(libc, offset, counting(count)).expect("registered");
-    // SAFETY: a number.
+    // SAFETY: the call returns a number, and takes no argument.
     let parent = || unsafe { libc::getppid() };
     let before = parent();
     assert_eq!((parent(), count.load(Relaxed)), (before, 2));
@@ -138,7 +138,8 @@ fn unregistering_waits_for_handlers_that_run() {
                 probe.unregister().expect("unregistered");
                 assert!(OVER.load(SeqCst), "returned while the handler ran");
             });
-            // Not a proof of waiting, which the assertion above is; it gives a wrong one the time to show.
+            // This does not prove that the waiter waits; the assertion above does. It gives a wrong one time
+            // to show.
             std::thread::sleep(std::time::Duration::from_millis(20));
             GO_ON.store(true, SeqCst);
             waiter.join().expect("no panic");
@@ -162,26 +163,27 @@ fn a_handler_may_not_register() {
 #[test]
 fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
     extern "C" fn run(add: *mut libc::c_void) -> *mut libc::c_void {
-        // SAFETY: the function's address.
+        // SAFETY: the address of that function.
         let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(add) };
         add(1, 1);
         unreachable!("the handler ends the thread")
     }
     let victim = Victim::load();
     let consumer = Consumer::entry(|_| {
-        // SAFETY: the thread is ours, made below for this, and holds nothing.
+        // SAFETY: the thread was made for this below, and holds nothing.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         Verdict::Continue
     });
     let probe = victim.register("add", consumer);
     let (mut thread, add) = (0, victim.function("add") as *mut libc::c_void);
-    // SAFETY: plain pthread calls; the thread is joined.
+    // SAFETY: pthread calls with live arguments; the thread is joined.
     unsafe {
         assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), run, add), 0);
         assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
     }
     probe.unregister().expect("unregistered");
-    // The C library gives its stack and its thread pointer to the next thread, whose hits are its own.
+    // The C library gives the stack and the thread pointer to the next thread. That thread's hits are its
+    // own.
     let (count, probe) = (word(), victim.register("moves", counting(word())));
     let moves = victim.function("moves");
     std::thread::spawn(move || count.store(moves(6, 7), Relaxed)).join().expect("no panic");

@@ -1,5 +1,6 @@
-//! A program that probes itself, on arm64: a library of C functions, loaded by dlopen, called and probed by the threads of this process.
-//! Run under user-mode emulation (`cargo xtask arm64`), so each test makes no more calls than it needs.
+//! A program that probes itself, on arm64: a library of C functions, loaded by dlopen, called and probed by
+//! the threads of this process. It runs under user-mode emulation (`cargo xtask arm64`), so each test makes
+//! no more calls than it needs.
 #![cfg(all(target_arch = "aarch64", target_os = "linux"))]
 
 mod calls;

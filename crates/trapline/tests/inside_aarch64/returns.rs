@@ -1,4 +1,4 @@
-//! Return handlers: what they see and change, whose they are.
+//! Return handlers: what they see and change, and to which call they belong.
 #![allow(unsafe_code, reason = "handlers that change registers")]
 
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ fn a_return_handler_sees_and_changes_the_value() {
         let (sum, twice) = (word(), victim.function("twice"));
         let consumer = Consumer::returns(move |hit| {
             sum.fetch_add(hit.regs().result(), Relaxed);
-            // SAFETY: the caller takes any value.
+            // SAFETY: the caller accepts any value.
             unsafe { hit.regs_mut() }.set(Gpr::X0, 7);
         });
         let probe = victim.register("twice", consumer);
@@ -33,7 +33,7 @@ fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told()
     Victim::in_both_forms(|victim| {
         let fib = victim.function("fib");
         static SEEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
-        // Room made beforehand: a handler may not allocate.
+        // Reserved beforehand, because a handler may not allocate.
         SEEN.lock().expect("whole").clear();
         SEEN.lock().expect("whole").reserve(1000);
         let consumer = Consumer::session(
@@ -58,7 +58,7 @@ fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told()
     });
 }
 
-/// One word, two calls: who comes second finds a trap of ours there.
+/// Two registrations at one word: the second one finds our own trap there.
 #[test]
 fn a_word_may_be_an_entry_and_a_return_and_an_instruction_at_once() {
     Victim::in_both_forms(|victim| {
@@ -87,7 +87,7 @@ fn a_word_may_be_an_entry_and_a_return_and_an_instruction_at_once() {
     });
 }
 
-/// A word that only looks like a return, in a function's data, is left alone.
+/// A word in a function's data that only looks like a return is left alone.
 #[test]
 fn data_is_no_return() {
     Victim::in_both_forms(|victim| {

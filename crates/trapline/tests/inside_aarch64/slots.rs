@@ -1,4 +1,5 @@
-//! Returns seen by replaced return addresses: each call comes back to where it was called from and is told once, whatever becomes of it.
+//! Returns seen by replaced return addresses. Each call returns to where it was called from and is reported
+//! once, whatever happens to it.
 #![allow(unsafe_code, reason = "handlers that change registers, children, signals")]
 
 use std::sync::Barrier;
@@ -22,11 +23,11 @@ impl Seen {
     pub(crate) fn new() -> Self {
         Self { entries: word(), returns: word(), wrong: word() }
     }
-    /// Cookies are stack pointers, which a function's return has as its entry had.
+    /// Cookies are stack pointers, which a function's return has in common with its entry.
     fn either(self) -> Consumer {
         self.waits(|_| true)
     }
-    /// Where a call has come back to its slot, it goes on where x30 says.
+    /// A call that returned to its return trampoline goes on where x30 points.
     pub(crate) fn session(self) -> Consumer {
         self.waits(|regs| regs.pc == regs.get(Gpr::X30) && regs.pc % 4 == 0)
     }
@@ -61,7 +62,7 @@ pub(crate) fn probe(victim: &Victim, name: &str, consumer: Consumer) -> Registra
 pub(crate) type Called = extern "C" fn(u64) -> u64;
 
 pub(crate) fn with(victim: &Victim) -> extern "C" fn(Called, u64) -> u64 {
-    // SAFETY: `with` is one.
+    // SAFETY: `with` has this type.
     unsafe { std::mem::transmute(victim.address("with") as *const ()) }
 }
 
@@ -85,7 +86,8 @@ fn calls_come_back_once_and_the_code_is_as_it_was() {
     });
 }
 
-/// A tail call's return is its callee's: one stack pointer, two slots, as the kernel's uretprobes chain.
+/// A tail call returns when its callee does. There are one stack pointer and two return trampolines, chained
+/// as the kernel's uretprobes are.
 #[test]
 fn tail_calls_return_in_a_chain() {
     Victim::in_both_forms(|victim| {
@@ -97,7 +99,7 @@ fn tail_calls_return_in_a_chain() {
     });
 }
 
-/// Sixteen on one stack pointer, and no more: the others run unprobed, and are counted.
+/// At most sixteen calls on one stack pointer are armed. The others run unprobed, and are counted.
 #[test]
 fn tail_calls_without_end_are_armed_to_a_depth() {
     const CHAIN: u64 = trapline_record::slots::CHAIN as u64;
@@ -127,7 +129,7 @@ fn recursion_has_a_slot_for_each_call() {
     });
 }
 
-/// Exits where they can be had, slots where not.
+/// Exits are patched where that is possible, and return addresses are replaced elsewhere.
 #[test]
 fn the_choice_may_be_left_to_the_engine() {
     let victim = Victim::load();
@@ -147,7 +149,8 @@ fn the_choice_may_be_left_to_the_engine() {
     }
 }
 
-/// One form for all who wait at a site, and back to exits when the last of them is gone.
+/// All consumers at a site share one form. It goes back to exits when the last consumer that needs the other
+/// form is gone.
 #[test]
 fn a_site_has_one_form() {
     let victim = Victim::load();
@@ -172,7 +175,7 @@ fn a_site_has_one_form() {
     third.expect(10, 10);
 }
 
-/// What a handler changes, the caller gets; and who moves the program counter goes there.
+/// What a handler changes reaches the caller; if it moves the program counter, the thread goes there.
 #[test]
 fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
     Victim::in_both_forms(|victim| {
@@ -187,7 +190,8 @@ fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
                 assert_eq!(hit.regs().result(), hit.cookie() * 2);
                 sum.fetch_add(1, Relaxed);
                 let on = hit.cookie() % 4 == 0;
-                // SAFETY: the caller takes any value; the other function multiplies it, and returns to the caller.
+                // SAFETY: the caller accepts any value; the other function multiplies it, and returns to the
+                // caller.
                 let regs = unsafe { hit.regs_mut() };
                 regs.set_result(regs.result() + 1);
                 regs.x[1] = 3;
@@ -203,7 +207,7 @@ fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
     });
 }
 
-/// Calls that are left: their slots are had again by their like, and nobody is told of a return.
+/// Calls that are left: their return trampolines are reused by like calls, and no return is reported.
 #[test]
 fn what_longjmp_leaves_is_had_again() {
     Victim::in_both_forms(|victim| {
@@ -219,7 +223,8 @@ fn what_longjmp_leaves_is_had_again() {
     });
 }
 
-/// More calls in flight than there are slots: those beyond run unprobed, and are counted. In a child, which has slots of its own.
+/// More calls in flight than there are return trampolines: the others run unprobed, and are counted. In a
+/// child, which has trampolines of its own.
 #[test]
 fn without_a_free_slot_a_call_is_missed_and_counted() {
     const DEPTH: u64 = SLOTS as u64 + 500;
@@ -243,7 +248,8 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
     assert_eq!(in_child(in_room), 0);
 }
 
-/// Whose probe goes while calls are in flight: they come home through their slots, and nobody is told. A child comes home by itself.
+/// A probe is removed while calls are in flight. They return through their trampolines, and are not reported.
+/// A child returns by itself.
 #[test]
 fn calls_in_flight_come_home() {
     static GATE: Barrier = Barrier::new(2);
@@ -259,7 +265,7 @@ fn calls_in_flight_come_home() {
             return x + 100;
         }
         let mut status = -1;
-        // SAFETY: our child.
+        // SAFETY: waits for our own child, and writes its status to a local variable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         if status == 0 { x } else { 99 }
     }
@@ -270,7 +276,7 @@ fn calls_in_flight_come_home() {
             let value = with(forks, 4);
             if value == 105 {
                 let told = seen.returns.load(SeqCst) == n;
-                // SAFETY: ends the child.
+                // SAFETY: _exit only ends the child.
                 unsafe { libc::_exit(i32::from(!told)) };
             }
             assert_eq!(value, 5);
@@ -287,7 +293,7 @@ fn calls_in_flight_come_home() {
     });
 }
 
-/// A slot's address leads to where its call returns; any other to nowhere.
+/// The address of a return trampoline leads to where its call returns; any other address leads nowhere.
 #[test]
 fn who_unwinds_by_himself_may_ask() {
     static LINK: AtomicU64 = AtomicU64::new(0);
@@ -304,7 +310,7 @@ fn who_unwinds_by_himself_may_ask() {
     assert_eq!(victim.function("signs_leaf")(6, 0), 42);
     let seen = Seen::new();
     let _other = probe(&victim, "tail", seen.session());
-    // What the second probe of a chain is entered with is the first one's slot.
+    // The return address at the entry of the second probe of a chain is the first one's trampoline.
     let inner = Consumer::entry(move |hit| {
         real.store(hit.regs().get(Gpr::X30), SeqCst);
         Verdict::Continue
@@ -316,7 +322,8 @@ fn who_unwinds_by_himself_may_ask() {
     assert!(leads != 0 && leads % 4 == 0 && returns_to(caller).is_none() && returns_to(leads).is_none());
 }
 
-/// A handler of signals returns into the vdso, which unwinders know by that address alone: its calls are missed, and counted.
+/// A signal handler returns into the vdso, which unwinders recognize by that address alone. So its calls are
+/// missed, and counted.
 #[test]
 fn what_returns_into_the_vdso_keeps_its_return_address() {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
@@ -328,7 +335,7 @@ fn what_returns_into_the_vdso_keeps_its_return_address() {
         let seen = Seen::new();
         let probe = probe(victim, "signs_leaf", seen.session());
         let leaf = victim.function("signs_leaf");
-        // SAFETY: the handler is a function of a number; it is taken away before the library goes.
+        // SAFETY: the handler is a function of a number, and is removed before the library is unloaded.
         unsafe {
             let before = libc::signal(libc::SIGUSR1, leaf as *const () as usize);
             (0..3).for_each(|_| assert_eq!(libc::raise(libc::SIGUSR1), 0));
@@ -340,7 +347,8 @@ fn what_returns_into_the_vdso_keeps_its_return_address() {
     });
 }
 
-/// Threads side by side, each interrupted all the time by a handler that calls what is armed: in the midst of taking a slot, of coming home.
+/// Threads run side by side, and a handler that makes armed calls interrupts each all the time: while it
+/// takes a return trampoline, and while a call returns.
 #[test]
 fn every_return_is_its_calls_whatever_interrupts_it() {
     const CALLS: u64 = 1000;
@@ -348,7 +356,7 @@ fn every_return_is_its_calls_whatever_interrupts_it() {
     static ADD: AtomicU64 = AtomicU64::new(0);
     static INNER: AtomicU64 = AtomicU64::new(0);
     extern "C" fn calls_too(_: i32) {
-        // SAFETY: `add` of the victim that is loaded.
+        // SAFETY: `add` of the loaded victim.
         let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(ADD.load(SeqCst)) };
         assert_eq!(add(1, 1), 4);
         INNER.fetch_add(1, SeqCst);
@@ -359,11 +367,11 @@ fn every_return_is_its_calls_whatever_interrupts_it() {
         ADD.store(functions.1 as *const () as u64, SeqCst);
         INNER.store(0, SeqCst);
         let probes = [probe(victim, "twice", twice.session()), probe(victim, "add", add.session())];
-        // SAFETY: the handler calls a function that may be called anywhere, and stays.
+        // SAFETY: the handler calls a function that may be called anywhere, and stays installed.
         unsafe { libc::signal(libc::SIGUSR2, calls_too as *const () as usize) };
         let selves = [const { AtomicU64::new(0) }; THREADS as usize];
         let call = |own: &AtomicU64| {
-            // SAFETY: no arguments.
+            // SAFETY: the call has no arguments.
             own.store(unsafe { libc::pthread_self() }, SeqCst);
             for n in 0..CALLS {
                 assert_eq!((functions.0(n % 100, 0), functions.1(n, 1)), (n % 100 * 2, n * 3 + 1));

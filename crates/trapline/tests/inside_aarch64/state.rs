@@ -1,4 +1,5 @@
-//! What a hit leaves alone, and what handlers see and change: registers, flags, vectors and the stack, bit for bit, behind jumps and behind traps.
+//! What a hit does not change, and what handlers see and change: registers, flags, vectors and the stack, bit
+//! for bit, behind jumps and behind traps.
 #![allow(unsafe_code, reason = "handlers that change registers and spoil vectors")]
 
 use std::arch::asm;
@@ -27,18 +28,18 @@ fn state(round: u64) -> State {
     state
 }
 
-/// What the function leaves of a state.
+/// Runs a function on a state. Returns the state that it left.
 fn through(victim: &Victim, name: &str, from: &State) -> State {
     let mut to: State = [0; 97];
     victim.function(name)(from.as_ptr() as u64, to.as_mut_ptr() as u64);
-    // Where the state was.
+    // x0 is compared relative to where the state was.
     to[X0] = to[X0].wrapping_sub(from.as_ptr() as u64 + 512);
     to
 }
 
-/// Overwrites what compiled code may, and what it had better not.
+/// Overwrites registers that compiled code may overwrite, and some that it should not.
 fn spoil() {
-    // SAFETY: the registers are named as spoiled; FPSR is what compiled code may change.
+    // SAFETY: the registers are declared as clobbered; compiled code may change FPSR.
     unsafe {
         asm!("movi v0.2d, #0", "movi v7.2d, #0", "movi v8.2d, #0", "movi v15.2d, #0", "movi v16.2d, #0", "movi v31.2d, #0",
             "mov {0}, #0x9f", "msr fpsr, {0}", "cmp xzr, xzr", out(reg) _,
@@ -79,7 +80,7 @@ fn changed_registers_and_flags_are_what_goes_on() {
     Victim::in_both_forms(|victim| {
         let at = victim.offset("around") + victim.address("around_at") - victim.address("around");
         let handler = |hit: &mut Hit<'_>| {
-            // SAFETY: what stands behind these words takes any value but of x0.
+            // SAFETY: the code behind these words accepts any value but of x0.
             let regs = unsafe { hit.regs_mut() };
             regs.x[1..].iter_mut().for_each(|x| *x = !*x);
             regs.pstate ^= NZCV;
@@ -96,7 +97,8 @@ fn changed_registers_and_flags_are_what_goes_on() {
     });
 }
 
-/// A call that comes back to a slot finds its caller's registers as its function left them, and x30 as behind any return.
+/// A call that returns to a return trampoline leaves its caller's registers as the function left them, and
+/// x30 as after any return.
 #[test]
 fn a_return_to_a_slot_leaves_all_registers_alone() {
     Victim::in_both_forms(|victim| {
@@ -124,13 +126,14 @@ fn a_return_to_a_slot_leaves_all_registers_alone() {
     });
 }
 
-/// A jump leaves x17, which is free there, with the address that was gone to; a trap leaves all.
+/// A handler goes elsewhere. A jump leaves the destination's address in x17, which is free there; a trap
+/// leaves all registers alone.
 #[test]
 fn who_goes_elsewhere_takes_all_registers_along() {
     Victim::in_both_forms(|victim| {
         let elsewhere = victim.address("elsewhere");
         let handler = move |hit: &mut Hit<'_>| {
-            // SAFETY: the other function does as much as this one.
+            // SAFETY: the other function has the same effect as this one.
             let regs = unsafe { hit.regs_mut() };
             regs.pc = elsewhere;
             regs.x[1..30].iter_mut().for_each(|x| *x = !*x);
@@ -148,7 +151,7 @@ fn who_goes_elsewhere_takes_all_registers_along() {
             if victim.form == trapline::inside::Tactic::Jump {
                 assert_eq!(std::mem::replace(&mut to[X2 + 15], changed[X2 + 15]), elsewhere);
             }
-            // The call's own.
+            // x30 is that of the call itself.
             to[X1 - 1] = changed[X1 - 1];
             assert_eq!(to, changed, "{round}");
         }
@@ -162,7 +165,7 @@ fn a_moved_stack_pointer_is_the_functions() {
         let other = victim.address("other_stack");
         for (goes, more) in [(false, 0), (true, 1)] {
             let handler = move |hit: &mut Hit<'_>| {
-                // SAFETY: the caller has so much room.
+                // SAFETY: the caller has that much room on its stack.
                 let regs = unsafe { hit.regs_mut() };
                 regs.sp = regs.sp.wrapping_add(regs.x[0]);
                 regs.pc = if goes { other } else { regs.pc };
@@ -177,7 +180,7 @@ fn a_moved_stack_pointer_is_the_functions() {
     });
 }
 
-/// Where vectors are longer than 128 bits all of them are kept, with predicates and FFR.
+/// If vectors are longer than 128 bits, all of them are preserved, with predicates and FFR.
 #[test]
 fn scalable_vectors_are_kept() {
     if !std::arch::is_aarch64_feature_detected!("sve") {
@@ -185,14 +188,14 @@ fn scalable_vectors_are_kept() {
         return;
     }
     let len: u64;
-    // SAFETY: reads the length of a vector.
+    // SAFETY: the instruction reads the length of a vector.
     unsafe { asm!(".arch_extension sve", "rdvl {}, #1", ".arch_extension nosve", out(reg) len) };
     Victim::in_both_forms(|victim| {
         let (count, at) = (word(), victim.offset("around_sve"));
         let at = at + victim.address("around_sve_at") - victim.address("around_sve");
         let handler = move |_: &mut Hit<'_>| {
             spoil();
-            // SAFETY: as in `spoil`: all vectors are cut short there.
+            // SAFETY: as in `spoil`; the instructions there have already truncated all vectors.
             unsafe {
                 asm!(".arch_extension sve", "ptrue p0.b", "pfalse p1.b", "pfalse p7.b", "pfalse p15.b", "setffr",
                     ".arch_extension nosve", out("p0") _, out("p1") _, out("p7") _, out("p15") _, out("ffr") _);
@@ -207,7 +210,7 @@ fn scalable_vectors_are_kept() {
             let mut from: Vec<u8> = (0..bytes as u64)
                 .map(|n| ((round + n).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
                 .collect();
-            // FFR has ones up to a place, and zeros from there on.
+            // FFR has ones up to a position, and zeros from there on.
             let ffr = bytes - (len / 8) as usize;
             from[ffr..].iter_mut().enumerate().for_each(|(n, byte)| *byte = if n == 0 { 0x0F } else { 0 });
             let mut to = vec![0_u8; bytes];

@@ -1,4 +1,4 @@
-//! Many threads in code that changes under them.
+//! Many threads in code that changes while they run.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -23,7 +23,7 @@ fn eight_threads_are_counted_exactly() {
     });
 }
 
-/// Ends the storm, whatever becomes of who made it.
+/// Ends the storm when dropped, however the test ends.
 pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -32,8 +32,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Functions on one page and on others, called all the time while probes on them come and go: no call goes wrong, whichever page a thread stands in
-/// when it is exchanged, and behind a registration every call is seen.
+/// Functions on one page and on others are called all the time while probes on them come and go. No call goes
+/// wrong, whichever page a thread is in when that page is exchanged. After a registration every call is seen.
 #[test]
 fn code_changes_under_threads_that_run_it() {
     Victim::in_both_forms(|victim| {

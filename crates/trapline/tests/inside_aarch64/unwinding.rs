@@ -1,5 +1,5 @@
-//! Unwinders walk through frames whose return address is a slot: exceptions with something to clean up on the way, and backtrace(), by libgcc; through functions that sign their return
-//! addresses, and through others.
+//! Unwinders walk through frames whose return address is a return trampoline: exceptions with cleanups on the
+//! way, and backtrace(), by libgcc. Some functions sign their return addresses, and others do not.
 #![allow(unsafe_code, reason = "exceptions out of foreign functions")]
 
 use trapline::inside::Tally;
@@ -16,7 +16,7 @@ extern "C-unwind" fn same(x: u64) -> u64 {
     x
 }
 
-/// Where this process' slots lie.
+/// Range of this process' return trampolines.
 fn slots() -> std::ops::Range<u64> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
     let line = maps.lines().find(|line| line.contains("trapline-slots")).expect("mapped");
@@ -34,7 +34,7 @@ fn exceptions_go_through_and_clean_up() {
             probe(victim, "with", seen[0].session().maxactive(2)),
             probe(victim, "cleans", seen[1].session().maxactive(2)),
         ];
-        // SAFETY: these have unwind tables.
+        // SAFETY: these functions have this type, and unwind tables.
         let (with, cleans): (
             extern "C-unwind" fn(Unwound, u64) -> u64,
             extern "C-unwind" fn(Unwound, &mut u64) -> u64,
@@ -91,7 +91,8 @@ fn backtraces_are_what_they_were() {
                 let slots = slots();
                 let (ours, theirs): (Vec<u64>, Vec<u64>) = frames.iter().partition(|at| slots.contains(at));
                 assert_eq!(ours.len(), 2, "{frames:x?}");
-                // What an unwinder looks up is the same, but for the address after a call and the byte before it.
+                // An unwinder looks up the same, except that one uses the address after a call, and the other
+                // the byte before it.
                 let near = |(a, b): (&u64, &u64)| a.abs_diff(*b) <= 1;
                 assert_eq!(theirs.len(), bare.len(), "{theirs:x?} {bare:x?}");
                 assert!(theirs.iter().zip(&bare).all(near), "{theirs:x?} {bare:x?}");

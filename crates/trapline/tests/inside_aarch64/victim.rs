@@ -1,4 +1,5 @@
-//! The library: compiled once, loaded as often as wanted, each copy a file of its own. And what tests share.
+//! The library: compiled once, loaded as often as requested, each copy from a file of its own. Also what
+//! tests share.
 
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use trapline_record::FileOffset;
 /// A loaded copy.
 pub(crate) struct Victim {
     pub(crate) path: PathBuf,
-    /// How its sites are to be reached.
+    /// The tactic by which its sites are reached.
     pub(crate) form: Tactic,
     image: Image,
     handle: *mut c_void,
@@ -24,10 +25,10 @@ unsafe impl Send for Victim {}
 // SAFETY: as above; dlsym may be called by any thread.
 unsafe impl Sync for Victim {}
 
-/// Where the compiled library is, in a system that has no compiler (`cargo xtask arm64-system`).
+/// Path of the compiled library, for a system without a compiler (`cargo xtask arm64-system`).
 const VARIABLE: &str = "TRAPLINE_INSIDE_VICTIM";
 
-/// By the compiler that linked this program: it runs beside the emulator, not in it.
+/// Compiles the library with the compiler that linked this program. It runs beside the emulator, not in it.
 fn compiled() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -46,7 +47,8 @@ fn compiled() -> &'static Path {
     })
 }
 
-/// The loader is at work, for readers; nobody's while a test forks: the child would have it as it was, with another thread's library half loaded.
+/// Held for reading while the loader works, and for writing while a test forks. Otherwise the child would
+/// inherit a loader with another thread's library half loaded.
 static LOADER: RwLock<()> = RwLock::new(());
 
 fn loading() -> RwLockReadGuard<'static, ()> {
@@ -54,7 +56,8 @@ fn loading() -> RwLockReadGuard<'static, ()> {
 }
 
 impl Victim {
-    /// A file that nobody has loaded yet. A forked child has its parent's count, so its own number is in the name too.
+    /// A file that was never loaded yet. A forked child has its parent's counter, so its own process number
+    /// is in the name, too.
     pub(crate) fn file() -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Relaxed);
@@ -65,7 +68,7 @@ impl Victim {
     pub(crate) fn load() -> Self {
         Self::load_file(Self::file())
     }
-    /// Runs a test in both forms, each with a copy that nobody probed before.
+    /// Runs a test in both forms, each with a copy that was never probed before.
     pub(crate) fn in_both_forms(test: impl Fn(&Self)) {
         for form in [Tactic::Jump, Tactic::Trap] {
             let mut victim = Self::load();
@@ -75,13 +78,14 @@ impl Victim {
     }
     pub(crate) fn load_file(path: PathBuf) -> Self {
         fault::install();
-        // What the standard library gave this thread may hold one signal's frame, and no handler behind it.
+        // The alternate stack that the standard library gave this thread holds one signal's frame, but no
+        // handler's frames below it.
         let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-        // SAFETY: this thread's handlers run on its own stack from now on.
+        // SAFETY: from now on, this thread's handlers run on its own stack.
         assert_eq!(unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) }, 0);
         let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
         let guard = loading();
-        // SAFETY: the library's constructor calls a function of its own.
+        // SAFETY: the library's constructor calls only a function of its own.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         drop(guard);
         assert!(!handle.is_null());
@@ -96,16 +100,16 @@ impl Victim {
         assert!(!at.is_null(), "{name:?}");
         at as u64
     }
-    /// A function of one to two numbers.
+    /// A function of one or two numbers.
     pub(crate) fn function(&self, name: &str) -> extern "C" fn(u64, u64) -> u64 {
         // SAFETY: all functions called this way take at most two numbers and return one.
         unsafe { std::mem::transmute(self.address(name) as *const ()) }
     }
     pub(crate) fn floats(&self, name: &str) -> extern "C" fn(f64, f64) -> f64 {
-        // SAFETY: `scale` is one.
+        // SAFETY: `scale` has this type.
         unsafe { std::mem::transmute(self.address(name) as *const ()) }
     }
-    /// Where a function or variable lies in the file, by what the loader made of the first segment.
+    /// Offset of a function or variable in the file, computed from the first segment as the loader mapped it.
     pub(crate) fn offset(&self, name: &str) -> u64 {
         let pattern = name.parse().expect("a pattern");
         let found = self.image.select(&pattern, "victim").expect(name);
@@ -118,7 +122,7 @@ impl Victim {
         let at = add.0.wrapping_add(self.address(name)).wrapping_sub(self.address("add"));
         self.image.offset_of(trapline_record::Svma(at)).expect("in a segment").0
     }
-    /// In the form of this copy.
+    /// A request in the form of this copy.
     pub(crate) fn request(&self, offset: u64, consumer: Consumer) -> Request {
         let request = Request::new(&self.path, offset, consumer);
         if self.form == Tactic::Trap { request.by_trap() } else { request }
@@ -130,13 +134,14 @@ impl Victim {
     pub(crate) fn register(&self, name: &str, consumer: Consumer) -> Registration {
         self.register_at(self.offset(name), consumer)
     }
-    /// The words of the code, as they are now, from the first function to the last.
+    /// The words of the code as they are now, from the first function to the last.
     pub(crate) fn text(&self) -> Vec<u32> {
         let (low, high) = (self.address("pushes"), self.address("far_b") + 16);
-        // SAFETY: between functions of one section.
+        // SAFETY: the range between functions of one section, which stays mapped.
         unsafe { std::slice::from_raw_parts(low as *const u32, (high - low) as usize / 4).to_vec() }
     }
-    /// What the system says is mapped of its code, page by page, in however many lines: where, rights, offset.
+    /// What the kernel shows of its code's mappings, page by page, however they are split into lines:
+    /// address, rights, offset.
     pub(crate) fn maps(&self) -> Vec<(u64, String, u64)> {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
         let number = |text: &str| u64::from_str_radix(text, 16).expect("a number");
@@ -158,12 +163,12 @@ impl Victim {
 impl Drop for Victim {
     fn drop(&mut self) {
         let _guard = loading();
-        // SAFETY: opened by `load_file`; tests that drop a victim call nothing of it any more.
+        // SAFETY: opened by `load_file`; tests that drop a victim call none of its functions any more.
         unsafe { libc::dlclose(self.handle) };
     }
 }
 
-/// A word for a handler to use: tests run side by side, so each has its own.
+/// A word for a handler to use. Tests run side by side, so each has its own.
 pub(crate) fn word() -> &'static AtomicU64 {
     Box::leak(Box::new(AtomicU64::new(0)))
 }
@@ -176,16 +181,16 @@ pub(crate) fn counting(word: &'static AtomicU64) -> Consumer {
     })
 }
 
-/// The same, for returns.
+/// The same for returns.
 pub(crate) fn counting_returns(word: &'static AtomicU64) -> Consumer {
     Consumer::returns(move |_| {
         word.fetch_add(1, Relaxed);
     })
 }
 
-/// Runs `body` in a forked child. Its exit status.
+/// Runs `body` in a forked child. Returns its exit status.
 pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: libc's fork leaves the child's allocator usable; the child leaves by _exit.
+    // SAFETY: libc's fork leaves the child's allocator usable; the child ends by _exit.
     unsafe {
         let guard = LOADER.write().unwrap_or_else(PoisonError::into_inner);
         let pid = libc::fork();
@@ -201,16 +206,17 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// A handler of SIGSEGV of the program's, from before anything was probed.
+/// The program's own handler of SIGSEGV, installed before anything was probed.
 pub(crate) mod fault {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-    /// Where one is expected, and what x0 is to be then; where it was, and of which address.
+    /// Where a fault is expected, and the x0 to set then; in `SEEN`, where it occurred, and the address that
+    /// it accessed.
     static EXPECTED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     static SEEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-    /// One at a time.
+    /// Expects a fault. One test at a time.
     pub(crate) fn expected(at: u64, x0: u64) -> MutexGuard<'static, ()> {
         static ONE: Mutex<()> = Mutex::new(());
         let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -220,11 +226,13 @@ pub(crate) mod fault {
     pub(crate) fn seen() -> [u64; 2] {
         [0, 1].map(|n: usize| SEEN[n].load(Relaxed))
     }
-    /// Before the first probe: handlers that are set later stand alone.
+    /// Called before the first probe, because handlers that are installed later have no handler of ours in
+    /// front.
     pub(crate) fn install() {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(|| {
-            // SAFETY: an action whose handler touches words of ours, and its own context.
+            // SAFETY: the handler has the type that the flags ask for; it touches words of ours, and its own
+            // context.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = on_fault as *const () as usize;
@@ -234,7 +242,7 @@ pub(crate) mod fault {
         });
     }
     extern "C" fn on_fault(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel's own structures.
+        // SAFETY: the kernel passes this signal's own structures.
         unsafe {
             let context = &mut *context.cast::<libc::ucontext_t>();
             let machine = &mut context.uc_mcontext;

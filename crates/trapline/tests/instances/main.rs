@@ -1,7 +1,9 @@
-//! Calls whose return is waited for, whatever becomes of them: recursion, `longjmp`, other stacks, other threads, ends of threads and
-//! processes, children. By jump and by trap, with all registers saved and without vectors, and beside the kernel's uretprobe where that follows too.
+//! Calls with a consumer of returns, whatever happens to them: recursion, `longjmp`, other stacks, other
+//! threads, ends of threads and processes, children. By jump and by trap, with all registers saved and
+//! without vectors, and beside the kernel's uretprobe where that can follow, too.
 //!
-//! A program of its own: what is patched stays mapped, and the libraries of all tests must find room near each other.
+//! This is a program of its own: patched code stays mapped, and the libraries of all tests must find room
+//! near each other.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code, reason = "stacks, jumps, children")]
 
@@ -45,7 +47,7 @@ impl Seen {
     fn new() -> Self {
         Self { entries: word(), returns: word(), wrong: word() }
     }
-    /// Cookies are stack pointers, which a function's return has as its entry had.
+    /// Cookies are stack pointers, which a function's return has in common with its entry.
     fn session(self) -> Consumer {
         Consumer::session(
             move |hit| {
@@ -68,17 +70,17 @@ impl Seen {
     }
 }
 
-/// How a site is reached, and what is saved.
+/// How a site is reached, and which registers are saved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     Jump,
     Trap,
-    /// By jump, nothing but general registers saved.
+    /// By jump; only general registers are saved.
     General,
-    /// The return address replaced, by jump and by trap.
+    /// The return address is replaced; the entry is reached by jump, or by trap.
     Slot,
     SlotByTrap,
-    /// By jump, nothing but general registers saved at the entry.
+    /// The return address is replaced; by jump, and only general registers are saved at the entry.
     SlotGeneral,
 }
 
@@ -91,7 +93,7 @@ impl How {
 
 fn probe(victim: &Victim, name: &str, consumer: Consumer, how: How) -> Registration {
     let consumer = match how {
-        // SAFETY: nothing of what the functions under test keep lies in vector registers.
+        // SAFETY: the functions under test keep nothing in vector registers.
         How::General | How::SlotGeneral => unsafe { consumer.general_regs_only() },
         How::Jump | How::Trap | How::Slot | How::SlotByTrap => consumer,
     };
@@ -103,7 +105,7 @@ fn probe(victim: &Victim, name: &str, consumer: Consumer, how: How) -> Registrat
     probe
 }
 
-/// Each with a library of its own.
+/// Runs a test in every way, each with a library of its own.
 fn every_way(test: impl Fn(&Victim, How)) {
     {
         use How::{General, Jump, Slot, SlotByTrap, SlotGeneral, Trap};
@@ -113,7 +115,7 @@ fn every_way(test: impl Fn(&Victim, How)) {
     .for_each(|how| test(&Victim::load(), how));
 }
 
-/// How many returns the kernel's uretprobe sees of a function, in a library of its own.
+/// Number of returns that the kernel's uretprobe sees of a function, in a library of its own.
 fn of_the_kernel(name: &str, run: impl FnOnce(&Victim)) -> Option<u64> {
     if let Err(why) = UprobeMulti::available() {
         eprintln!("SKIPPED: the kernel's uretprobe beside ours: {why}");
@@ -127,7 +129,7 @@ fn of_the_kernel(name: &str, run: impl FnOnce(&Victim)) -> Option<u64> {
 }
 
 fn with(victim: &Victim) -> extern "C" fn(Called, u64) -> u64 {
-    // SAFETY: `with` is one.
+    // SAFETY: `with` has this type.
     unsafe { std::mem::transmute(victim.address("with")) }
 }
 
@@ -148,7 +150,7 @@ fn recursion_as_deep_as_the_pool_allows() {
     if let Some(returns) = of_the_kernel("deep", |victim| (0..10).for_each(|_| run(victim, 60))) {
         assert_eq!(returns, 610);
     }
-    // Further than the kernel follows, across many stack pages.
+    // More nested calls than the kernel follows, across many stack pages.
     every_way(|victim, how| {
         let seen = Seen::new();
         let _probe = probe(victim, "deep", seen.session().maxactive(3001), how);
@@ -165,7 +167,7 @@ fn an_empty_pool_is_counted_and_the_function_runs() {
         for n in 1..=10 {
             assert_eq!(victim.function("deep")(40, 0), (6 << 40) - 1);
             let tally = probe.counts();
-            // What rests on the shelves of CPUs may be had besides.
+            // Objects that rest in magazines of CPUs may be available in addition.
             assert_eq!(tally.hits + tally.empty, n * 41, "{tally:?}");
             assert!(tally.hits >= n * 2 && tally.empty > 0 && tally.missed() == tally.empty, "{tally:?}");
             seen.expect(tally.hits, tally.hits);
@@ -184,7 +186,8 @@ fn sizes_that_cannot_be_are_refused() {
     }
 }
 
-/// Where there is no memory for so many: an error that says so, and who waits already goes on. In a process of its own, which is not given any more.
+/// There is no memory for the requested number of instances: an error says so, and consumers that wait
+/// already go on. In a process of its own, which gets no more memory.
 #[test]
 fn no_memory_for_instances() {
     alone("no_memory_for_instances", || {
@@ -197,14 +200,14 @@ fn no_memory_for_instances() {
         let (now, most) = (pages * 4096 + (2 << 20), libc::RLIM_INFINITY);
         let limit = |now| {
             let limit = libc::rlimit { rlim_cur: now, rlim_max: most };
-            // SAFETY: a limit of this process, which ends with the test.
+            // SAFETY: a limit of this process only, which ends with the test.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
         };
-        // What the allocator has of its own is used up, but for a megabyte of small needs.
+        // The allocator's own reserve is used up, but for a megabyte of small blocks.
         const PIECE: usize = 1 << 16;
         let mut taken = Vec::with_capacity(1 << 16);
         limit(now);
-        // SAFETY: memory that nobody uses; the last pieces are given back.
+        // SAFETY: memory that nothing uses; the last pieces are freed.
         unsafe {
             taken.extend(std::iter::repeat_with(|| libc::malloc(PIECE)).take_while(|piece| !piece.is_null()));
             taken.drain(taken.len().saturating_sub(16)..).for_each(|piece| libc::free(piece));
@@ -223,7 +226,7 @@ fn no_memory_for_instances() {
     });
 }
 
-// setjmp and longjmp, as small as they can be.
+// setjmp and longjmp, as small as possible.
 std::arch::global_asm!(
     ".globl trapline_inside_catch",
     "trapline_inside_catch:", // (jump: *mut u64, f: fn(data), data)
@@ -248,18 +251,18 @@ unsafe extern "C" {
 thread_local!(static JUMP: Cell<u64> = const { Cell::new(0) });
 
 extern "C" fn throws(_: u64) -> u64 {
-    // SAFETY: `thrown` is below, and no frame between holds anything.
+    // SAFETY: `thrown` has filled the buffer, and no frame between has anything to drop.
     JUMP.with(|jump| unsafe { trapline_inside_throw(jump.as_ptr()) })
 }
 
-/// A call that is left by `longjmp`.
+/// Makes a call that is left by `longjmp`.
 fn thrown(with: extern "C" fn(Called, u64) -> u64) {
     extern "C" fn call(with: *const c_void) {
-        // SAFETY: what `thrown` passes.
+        // SAFETY: the function that `thrown` passes.
         let with: extern "C" fn(Called, u64) -> u64 = unsafe { std::mem::transmute(with) };
         with(throws, 1);
     }
-    // SAFETY: the frames that are left hold nothing.
+    // SAFETY: the frames that are left have nothing to drop.
     JUMP.with(|jump| unsafe { trapline_inside_catch(jump.as_ptr(), call, with as *const c_void) });
 }
 
@@ -294,7 +297,7 @@ fn longjmp_leaves_nothing_behind() {
     }
 }
 
-/// A coroutine: a context, and whom it came from.
+/// A coroutine: its context, and the context that resumed it.
 struct Coroutine {
     own: libc::ucontext_t,
     back: libc::ucontext_t,
@@ -323,7 +326,7 @@ extern "C" fn body() {
 impl Coroutine {
     fn new() -> Box<Self> {
         let mut stack = vec![0_u8; 1 << 17].into_boxed_slice();
-        // SAFETY: zero is what `getcontext` fills; the stack lives as long as the coroutine.
+        // SAFETY: zero is valid for `getcontext` to fill; the stack lives as long as the coroutine.
         unsafe {
             let mut own: libc::ucontext_t = std::mem::zeroed();
             libc::getcontext(&raw mut own);
@@ -334,10 +337,10 @@ impl Coroutine {
             one
         }
     }
-    /// Until it pauses.
+    /// Runs the coroutine until it pauses.
     fn resume(&mut self) {
         CURRENT.set(self);
-        // SAFETY: the context was made, or paused; nobody else resumes it.
+        // SAFETY: the context was made, or has paused; no other thread resumes it.
         unsafe { libc::swapcontext(&raw mut self.back, &raw const self.own) };
     }
 }
@@ -371,7 +374,7 @@ fn a_stack_goes_on_in_another_thread() {
             let mut one = Coroutine::new();
             one.resume();
             let at = std::ptr::from_mut(&mut *one) as u64;
-            // SAFETY: this thread waits meanwhile.
+            // SAFETY: this thread waits meanwhile, so no other thread uses the coroutine.
             std::thread::scope(|scope| scope.spawn(|| unsafe { (*(at as *mut Coroutine)).resume() }).join())
                 .expect("it returns");
             seen.expect(n, n);
@@ -388,7 +391,7 @@ fn a_signal_on_a_stack_of_its_own() {
         with(same, 1);
     }
     extern "C" fn raises(x: u64) -> u64 {
-        // SAFETY: a signal to ourselves.
+        // SAFETY: sends a signal to this thread, whose handler is installed.
         unsafe { libc::raise(libc::SIGUSR2) };
         x
     }
@@ -399,7 +402,7 @@ fn a_signal_on_a_stack_of_its_own() {
     let mut stack = vec![0_u8; 1 << 17];
     let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
     let mut before = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
-    // SAFETY: a handler that is async-signal-safe, on memory that stays until the old stack is back.
+    // SAFETY: the handler is async-signal-safe, and its stack stays until the old one is restored.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as extern "C" fn(i32) as usize;
@@ -413,14 +416,14 @@ fn a_signal_on_a_stack_of_its_own() {
         run(victim);
         seen.expect(200, 200);
     });
-    // SAFETY: what was there before.
+    // SAFETY: restores the alternate stack that was there before.
     unsafe { libc::sigaltstack(&raw const before, std::ptr::null_mut()) };
 }
 
 #[test]
 fn threads_that_end_in_a_call() {
     extern "C" fn ends(_: u64) -> u64 {
-        // SAFETY: ends this thread as the kernel sees it; its stack stays.
+        // SAFETY: the system call ends this thread; its stack stays mapped.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         0
     }
@@ -436,9 +439,9 @@ fn threads_that_end_in_a_call() {
     every_way(|victim, how| {
         let seen = Seen::new();
         let probe = probe(victim, "with", seen.session().maxactive(4), how);
-        // Threads that found no instance are not seen by the session, but counted.
+        // The session does not see calls that found no instance, but they are counted.
         run(victim, &|| probe.counts().hits + probe.counts().missed());
-        // All have ended, or are about to: then this thread gets what they left.
+        // All threads have ended, or are about to. Then this thread gets the instances that they left.
         while seen.returns.load(SeqCst) == 0 {
             assert_eq!(with(victim)(same, 4), 5);
             std::thread::yield_now();
@@ -451,7 +454,7 @@ fn threads_that_end_in_a_call() {
 fn a_child_returns_by_itself_and_the_parent_too() {
     static PARENT: AtomicU64 = AtomicU64::new(0);
     extern "C" fn forks(x: u64) -> u64 {
-        // SAFETY: the child returns through the probed call and ends; it allocates nothing.
+        // SAFETY: the child returns through the probed call and ends; it does not allocate.
         let child = unsafe { libc::fork() };
         PARENT.store(child as u64, SeqCst);
         x
@@ -464,11 +467,11 @@ fn a_child_returns_by_itself_and_the_parent_too() {
         let told = seen.returns.load(SeqCst) == 1 && seen.wrong.load(SeqCst) == 0;
         if child == 0 {
             let again = with(victim)(same, 1) == 2 && seen.returns.load(SeqCst) == 2;
-            // SAFETY: ends the child.
+            // SAFETY: _exit only ends the child.
             unsafe { libc::_exit(i32::from(!told) | i32::from(!again) << 1) };
         }
         let mut status = -1;
-        // SAFETY: our child.
+        // SAFETY: waits for our own child, and writes its status to a local variable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert!(told);
         assert_eq!(status, 0);
@@ -478,20 +481,20 @@ fn a_child_returns_by_itself_and_the_parent_too() {
 #[test]
 fn a_child_that_ends_in_a_call() {
     extern "C" fn exits(_: u64) -> u64 {
-        // SAFETY: ends the child.
+        // SAFETY: _exit only ends the child.
         unsafe { libc::_exit(3) }
     }
     every_way(|victim, how| {
         let seen = Seen::new();
         let probe = probe(victim, "with", seen.session().maxactive(1), how);
         for _ in 0..20 {
-            // SAFETY: the child calls and ends.
+            // SAFETY: the child calls a function and ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 with(victim)(exits, 0);
             }
             let mut status = -1;
-            // SAFETY: our child.
+            // SAFETY: waits for our own child, and writes its status to a local variable.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             assert_eq!(libc::WEXITSTATUS(status), 3);
             assert_eq!(with(victim)(same, 1), 2);
@@ -504,10 +507,10 @@ fn a_child_that_ends_in_a_call() {
 #[test]
 fn a_child_in_our_own_memory() {
     let run = |victim: &Victim| {
-        // SAFETY: `vforks` is one.
+        // SAFETY: `vforks` has this type.
         let vforks: extern "C" fn(Called, u64) -> u64 =
             unsafe { std::mem::transmute(victim.address("vforks")) };
-        // SAFETY: both take and return numbers.
+        // SAFETY: both types take and return numbers.
         let twice: Called = unsafe { std::mem::transmute(victim.address("twice")) };
         for _ in 0..20 {
             assert_eq!(vforks(twice, 1), 7);
@@ -522,7 +525,7 @@ fn a_child_in_our_own_memory() {
     });
 }
 
-/// A call that blocks keeps nobody from unregistering; what it holds is had again when the thread comes back.
+/// A call that blocks does not delay unregistering. What it holds is reused when the thread returns.
 #[test]
 fn unregistered_while_a_call_is_in_flight() {
     static GATE: Barrier = Barrier::new(2);

@@ -1,4 +1,5 @@
-//! Calls whose return one consumer waits for, with nobody called at the entry and nothing but general registers used: their stack words' places keep them.
+//! Calls kept in place: one consumer waits for their return, none is called at the entry, and only general
+//! registers are used. A table entry bound to the stack word keeps each call.
 
 use std::ffi::c_void;
 use std::sync::Barrier;
@@ -10,7 +11,7 @@ use trapline_tests::alone;
 use crate::victim::Victim;
 use crate::{Called, Coroutine, How, Seen, deeper, probe, same, thrown, throws, word};
 
-/// Returns so far.
+/// Number of returns so far.
 #[derive(Clone, Copy)]
 struct Told(&'static AtomicU64);
 
@@ -24,14 +25,14 @@ impl Told {
             self.0.fetch_add(1, SeqCst);
         })
     }
-    /// Since it was asked last.
+    /// Returns since the last query.
     fn told(self) -> u64 {
         self.0.swap(0, SeqCst)
     }
 }
 
 fn waits(victim: &Victim, name: &str, told: Told) -> Registration {
-    // As many instances as the deepest call of these needs before its places are bound.
+    // As many instances as the deepest of these calls needs before its places are bound.
     probe(victim, name, told.waits().maxactive(64), How::General)
 }
 
@@ -63,14 +64,15 @@ fn recursion_and_calls_that_are_left() {
     assert_eq!(told.told(), 0);
 }
 
-/// Deeper than the pool has instances: places keep those that came by before.
+/// Calls nest deeper than the pool has instances. Places keep those calls whose stack word occurred before.
 #[test]
 fn calls_that_are_kept_in_place_take_no_instance() {
     let (victim, told) = (Victim::load(), Told::new());
     let deep = probe(&victim, "deep", told.waits().maxactive(1), How::General);
     let call = || assert_eq!(victim.function("deep")(60, 0), (6 << 60) - 1);
     let mut before = 0;
-    // Each time at least the outermost that is in no place yet has an instance, and is in its place from then on.
+    // Each time, at least the outermost call that has no place yet gets an instance, and has a place from
+    // then on.
     while before < 61 {
         call();
         let now = told.told();
@@ -99,7 +101,7 @@ fn stacks_return_in_any_order_and_in_other_threads() {
         let mut one = Coroutine::new();
         one.resume();
         let at = std::ptr::from_mut(&mut *one) as u64;
-        // SAFETY: this thread waits meanwhile.
+        // SAFETY: this thread waits meanwhile, so no other thread uses the coroutine.
         std::thread::scope(|scope| scope.spawn(|| unsafe { (*(at as *mut Coroutine)).resume() }).join())
             .expect("it returns");
         assert_eq!(told.told(), 1);
@@ -107,12 +109,13 @@ fn stacks_return_in_any_order_and_in_other_threads() {
     assert_eq!(with.counts(), hits(47));
 }
 
-/// Both come home by themselves, in places that are the child's own, and in those of a parent that waits (`vfork`).
+/// Parent and child both return by themselves: in places of the child's own memory, and in those of a parent
+/// that waits (`vfork`).
 #[test]
 fn children() {
     static CHILD: AtomicU64 = AtomicU64::new(0);
     extern "C" fn forks(x: u64) -> u64 {
-        // SAFETY: the child returns through the probed call and ends; it allocates nothing.
+        // SAFETY: the child returns through the probed call and ends; it does not allocate.
         CHILD.store(unsafe { libc::fork() } as u64, SeqCst);
         x
     }
@@ -123,15 +126,15 @@ fn children() {
         assert_eq!(with(forks, 4), 5);
         let (child, right) = (CHILD.load(SeqCst) as i32, told.told() == 1);
         if child == 0 {
-            // SAFETY: ends the child.
+            // SAFETY: _exit only ends the child.
             unsafe { libc::_exit(i32::from(!right)) };
         }
         let mut status = -1;
-        // SAFETY: our child.
+        // SAFETY: waits for our own child, and writes its status to a local variable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert!(right && status == 0, "{n}: {status}");
     }
-    // SAFETY: `vforks` is one.
+    // SAFETY: `vforks` has this type.
     let vforks: extern "C" fn(Called, u64) -> u64 = unsafe { std::mem::transmute(victim.address("vforks")) };
     // SAFETY: it takes and returns numbers.
     let twice: Called = unsafe { std::mem::transmute(victim.address("twice")) };
@@ -142,7 +145,8 @@ fn children() {
     assert_eq!(told.told(), 40);
 }
 
-/// Whoever comes or goes while calls are in flight: those that waited are gone, those that came find no call of their own.
+/// Consumers come and go while calls are in flight. Those that waited are gone, and the new ones find no call
+/// of their own.
 #[test]
 fn consumers_come_and_go_while_calls_are_kept() {
     static GATE: Barrier = Barrier::new(2);
@@ -155,7 +159,7 @@ fn consumers_come_and_go_while_calls_are_kept() {
     let (first, with) = (waits(&victim, "with", told), crate::with(&victim));
     std::thread::scope(|scope| {
         let calls = scope.spawn(move || {
-            // One place to call from, which no compiler unrolls.
+            // One call instruction for all; a loop that the compiler does not unroll.
             let functions: Vec<Called> = vec![same, same, same, blocks, same];
             std::hint::black_box(functions).into_iter().map(|function| with(function, 4)).collect::<Vec<_>>()
         });
@@ -179,7 +183,7 @@ unsafe extern "C" {
     fn trapline_inside_catch(jump: *mut u64, f: extern "C" fn(*const c_void), data: *const c_void);
 }
 
-/// Calls a function with that stack pointer, on a stack of the test's own.
+/// A stack of the test's own, on which functions are called with a chosen stack pointer.
 struct Stack(Vec<u8>);
 
 impl Stack {
@@ -188,25 +192,25 @@ impl Stack {
     }
     fn call(&self, f: u64, a: u64, b: u64) -> u64 {
         let end = self.0.as_ptr() as u64 + self.0.len() as u64 - 64;
-        // SAFETY: room on a stack that nobody else uses; functions of two numbers.
+        // SAFETY: room on a stack that nothing else uses; functions of two numbers.
         unsafe { trapline_places_at(end & !15, f, a, b) }
     }
-    /// A call of `with` that is left.
+    /// Makes a call of `with` that is left.
     fn left(&self, with: u64) {
         extern "C" fn call(data: *const c_void) {
-            // SAFETY: what is passed below.
+            // SAFETY: the pair that is passed below.
             let (stack, with) = unsafe { *data.cast::<(&Stack, u64)>() };
             stack.call(with, throws as *const () as u64, 1);
         }
         let data = (self, with);
-        // SAFETY: the frames that are left hold nothing.
+        // SAFETY: the frames that are left have nothing to drop.
         crate::JUMP.with(|jump| unsafe {
             trapline_inside_catch(jump.as_ptr(), call, (&raw const data).cast());
         });
     }
 }
 
-/// One stack word for calls of two functions, of which one was left: each finds its own.
+/// Calls of two functions at one stack word, of which one was left. Each return finds its own call.
 #[test]
 fn a_place_that_keeps_a_call_that_was_left() {
     let (victim, stack) = (Victim::load(), Stack::new());
@@ -219,7 +223,8 @@ fn a_place_that_keeps_a_call_that_was_left() {
         }
     };
     for _ in 0..3 {
-        // It binds the place; it is kept there, and left; another's come and go; it is had again.
+        // The first call binds the place; the next one is kept there, and left; calls of the other function
+        // come and go; then the place is reused.
         (0..2).for_each(|_| assert_eq!(stack.call(with, same, 4), 5));
         stack.left(with);
         calls(10);
@@ -229,7 +234,8 @@ fn a_place_that_keeps_a_call_that_was_left() {
         assert_eq!((first.told(), second.told()), (1, 10));
     }
     assert_eq!(probes.each_ref().map(Registration::counts), [hits(12), hits(60)]);
-    // Left, and then another waits there too, which wants an instance: the next exit ends that call, and is told once.
+    // A call is left, and then another consumer waits there too, which needs an instance. The next exit ends
+    // that call, and is reported once.
     stack.left(with);
     let session = Seen::new();
     let third = probe(&victim, "with", session.session(), How::General);
@@ -239,7 +245,7 @@ fn a_place_that_keeps_a_call_that_was_left() {
     third.unregister().expect("at once");
     (0..10).for_each(|_| assert_eq!(stack.call(with, same, 4), 5));
     assert_eq!((first.told(), probes[0].counts()), (10, hits(33)));
-    // Left, and then the session alone.
+    // A call is left, and then only the session waits.
     stack.left(with);
     let [with_probe, _twice] = probes;
     with_probe.unregister().expect("at once");
@@ -250,7 +256,8 @@ fn a_place_that_keeps_a_call_that_was_left() {
     assert_eq!(first.told(), 0);
 }
 
-/// More stack words than places: those that came late have instances. In a process of its own, whose places are used up.
+/// More stack words than places: the later ones use instances. In a process of its own, whose places are used
+/// up.
 #[test]
 fn more_stack_words_than_places() {
     alone("places::more_stack_words_than_places", every_word);
@@ -265,7 +272,7 @@ fn every_word() {
     let end = stack.as_ptr() as u64 + stack.len() as u64 - 64;
     for n in 0..WORDS {
         for _ in 0..3 {
-            // SAFETY: as in `Stack`.
+            // SAFETY: as in `Stack`: room on a stack that nothing else uses, and a function of two numbers.
             assert_eq!(unsafe { trapline_places_at((end & !15) - n * 32, function, 4, 0) }, 8);
         }
     }

@@ -1,4 +1,4 @@
-//! What only replaced return addresses can do, and who is refused them.
+//! What only replaced return addresses can do, and where they are refused.
 
 use trapline::inside::{Consumer, Error, Gpr, Returns, Tally, Verdict, find, register};
 use trapline_tests::alone;
@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const STACK: [How; 3] = [How::Slot, How::SlotByTrap, How::SlotGeneral];
 
-/// A tail call's return is its callee's: one stack word, two slots, as the kernel's uretprobes chain.
+/// A tail call returns when its callee does. There are one stack word and two return trampolines, chained as
+/// the kernel's uretprobes are.
 #[test]
 fn tail_calls_return_in_a_chain() {
     for way in STACK {
@@ -30,7 +31,8 @@ fn tail_calls_return_in_a_chain() {
     }
 }
 
-/// Calls on one stack word, each over the other: with none to be had, those that lie under another keep what they hold.
+/// Calls on one stack word, one over the other. When no instance is left, those that lie under another call
+/// keep what they hold.
 #[test]
 fn tail_calls_of_one_function_keep_what_they_hold() {
     for way in STACK {
@@ -45,7 +47,7 @@ fn tail_calls_of_one_function_keep_what_they_hold() {
     }
 }
 
-/// Exits where they can be had, slots where not.
+/// Exits are patched where that is possible, and return addresses are replaced elsewhere.
 #[test]
 fn the_choice_may_be_left_to_the_engine() {
     let victim = Victim::load();
@@ -64,7 +66,8 @@ fn the_choice_may_be_left_to_the_engine() {
     twice.expect(100, 100);
 }
 
-/// The handler finds the value and the stack pointer of the entry, and where the call goes; what it changes, the caller gets.
+/// The handler finds the returned value, the stack pointer of the entry, and where the call goes. What it
+/// changes reaches the caller.
 #[test]
 fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
     for how in STACK.into_iter().chain([How::Jump]) {
@@ -79,7 +82,7 @@ fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
                 let value = hit.regs().get(Gpr::Rax);
                 wrong.fetch_add(u64::from(value != hit.cookie() * 2), SeqCst);
                 sum.fetch_add(1, SeqCst);
-                // SAFETY: the caller takes any value.
+                // SAFETY: the caller accepts any value.
                 unsafe { hit.regs_mut() }.set(Gpr::Rax, value + 1);
             },
         );
@@ -89,7 +92,7 @@ fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
     }
 }
 
-/// Vectors, flags and all other registers are the function's own behind a landing.
+/// Behind a return trampoline, vectors, flags and all other registers are as the function left them.
 #[test]
 fn values_in_vector_registers_come_back() {
     for way in STACK {
@@ -102,7 +105,8 @@ fn values_in_vector_registers_come_back() {
     }
 }
 
-/// Who waits for returns alone and uses general registers alone: a slot's first call, the next ones, those that were left, and those beyond `maxactive`.
+/// A consumer that waits for returns alone and uses general registers alone: the first call of a return
+/// trampoline, the next ones, calls that were left, and calls beyond `maxactive`.
 #[test]
 fn returns_alone() {
     let victim = Victim::load();
@@ -110,7 +114,7 @@ fn returns_alone() {
     let waits = |maxactive| {
         let consumer = Consumer::returns(move |hit| {
             let (sp, goes_to) = (hit.regs().get(Gpr::Rsp), hit.regs().rip);
-            // SAFETY: the stack word of the call that returns; the caller's address is back in it.
+            // SAFETY: the stack word of the returning call, into which the caller's address was put back.
             wrong.fetch_add(u64::from(unsafe { *(sp as *const u64) } != goes_to), SeqCst);
             returns.fetch_add(1, SeqCst);
         });
@@ -133,14 +137,14 @@ fn returns_alone() {
     }
     assert_eq!((seen(), with.counts()), ((500, 0), Tally { hits: 1000, ..Tally::default() }));
 
-    // One stack word and return address for all: what is left is had again.
+    // One stack word and return address for all calls: the trampoline of a call that was left is reused.
     for n in 0..1000 {
         thrown(crate::with(&victim));
         assert_eq!(with.counts().hits, 1001 + n);
     }
     assert_eq!((seen().0, with.counts().missed()), (0, 0));
 
-    // A handler that comes or goes while calls are in flight.
+    // A handler comes and goes while calls are in flight.
     let few = probe(&victim, "add", waits(2), How::SlotGeneral);
     (0..100).for_each(|_| assert_eq!(victim.function("add")(2, 1), 7));
     drop(few);
@@ -148,8 +152,9 @@ fn returns_alone() {
     assert_eq!(seen(), (100, 0));
 }
 
-/// One call instruction that calls two functions in turn has one slot for both, whose entry keeps the last one's site and way: each call is its own. So it is when
-/// the probes are others by then, and so is what leads through them.
+/// One call instruction that calls two functions in turn has one return trampoline for both. Its entry keeps
+/// the last call's site and path. Each call is reported as its own. That also holds if the probes have been
+/// replaced by then, and for calls that pass through them.
 #[test]
 fn one_place_that_calls_two_functions_has_one_slot_for_both() {
     let victim = Victim::load();
@@ -165,11 +170,11 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
                 own.fetch_add(1, SeqCst);
             })
         };
-        // Registered in turn, each has another place in memory than the last time.
+        // Registered in turn, so each has another address in memory than the last time.
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         let _probes = order.map(|n| probe(&victim, names[n], waits(n), How::SlotGeneral));
         for n in 0..100 {
-            // Runs of one length and another, so that each follows itself and the other.
+            // Runs of two lengths, so that each function follows itself and the other one.
             let which = usize::from(std::hint::black_box(n % 7 < 3));
             let expected = [n * 3 + 1, n * 2][which];
             assert_eq!(functions[which](n, 1), expected);
@@ -180,7 +185,8 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
     }
 }
 
-/// Where a second consumer comes and goes, calls from one place take their slot the long way and the short one in turn, and each finds there what is its own.
+/// A second consumer comes and goes. Calls from one place then take their return trampoline by the slow path
+/// and the fast one in turn, and each finds its own state there.
 #[test]
 fn a_slot_is_had_the_long_way_and_the_short_one_in_turn() {
     let victim = Victim::load();
@@ -203,13 +209,14 @@ fn a_slot_is_had_the_long_way_and_the_short_one_in_turn() {
     }
 }
 
-/// Who waits for returns alone: a child and its parent come home, each by itself; and a call does whose probe is gone.
+/// A consumer of returns alone. A child and its parent each return by themselves, and so does a call whose
+/// probe is gone.
 #[test]
 fn calls_that_were_entered_from_their_slots_come_home() {
     static CHILD: AtomicU64 = AtomicU64::new(0);
     static GATE: Barrier = Barrier::new(2);
     extern "C" fn forks(x: u64) -> u64 {
-        // SAFETY: the child returns through the probed call and ends; it allocates nothing.
+        // SAFETY: the child returns through the probed call and ends; it does not allocate.
         CHILD.store(unsafe { libc::fork() } as u64, SeqCst);
         x
     }
@@ -229,17 +236,17 @@ fn calls_that_were_entered_from_their_slots_come_home() {
         assert_eq!(with(forks, 4), 5);
         let (child, told) = (CHILD.load(SeqCst) as i32, returns.load(SeqCst) == n);
         if child == 0 {
-            // SAFETY: ends the child.
+            // SAFETY: _exit only ends the child.
             unsafe { libc::_exit(i32::from(!told)) };
         }
         let mut status = -1;
-        // SAFETY: our child.
+        // SAFETY: waits for our own child, and writes its status to a local variable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert!(told && status == 0, "{n}: {status}");
     }
     std::thread::scope(|scope| {
         let calls = scope.spawn(move || {
-            // One place to call from, which no compiler unrolls.
+            // One call instruction for all; a loop that the compiler does not unroll.
             let functions: Vec<extern "C" fn(u64) -> u64> = vec![same, same, same, blocks, same];
             std::hint::black_box(functions).into_iter().map(|function| with(function, 4)).collect::<Vec<_>>()
         });
@@ -251,8 +258,9 @@ fn calls_that_were_entered_from_their_slots_come_home() {
     assert_eq!(returns.load(SeqCst), 5 + 3);
 }
 
-/// Threads side by side, each interrupted all the time by a handler that calls what is armed: in the midst of taking a slot, of entering from it, of coming home.
-/// In a process of its own, whose signals are its own.
+/// Threads run side by side, and a handler that makes armed calls interrupts each all the time: while it
+/// takes a return trampoline, while it enters a function from one, and while a call returns. In a process of
+/// its own, so that no other test sees its signals.
 #[test]
 fn every_return_is_its_call_s_whatever_interrupts_it() {
     alone("slots::every_return_is_its_call_s_whatever_interrupts_it", || {
@@ -266,7 +274,7 @@ fn storm(way: How) {
     static ADD: AtomicU64 = AtomicU64::new(0);
     static INNER: AtomicU64 = AtomicU64::new(0);
     extern "C" fn calls_too(_: i32) {
-        // SAFETY: `add` of the victim that is loaded.
+        // SAFETY: `add` of the loaded victim.
         let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(ADD.load(SeqCst)) };
         assert_eq!(add(1, 1), 4);
         INNER.fetch_add(1, SeqCst);
@@ -280,11 +288,11 @@ fn storm(way: How) {
     ADD.store(add as *const () as u64, SeqCst);
     INNER.store(0, SeqCst);
     let probes = [probe(&victim, "twice", seen.session(), way), probe(&victim, "add", only, way)];
-    // SAFETY: the handler calls a function that may be called anywhere, and stays.
+    // SAFETY: the handler calls a function that may be called anywhere, and stays installed.
     unsafe { libc::signal(libc::SIGUSR2, calls_too as *const () as usize) };
     let selves = [const { AtomicU64::new(0) }; THREADS as usize];
     let call = |own: &AtomicU64| {
-        // SAFETY: no arguments.
+        // SAFETY: the call has no arguments.
         own.store(unsafe { libc::pthread_self() }, SeqCst);
         for n in 0..CALLS {
             assert_eq!((twice(n % 100, 0), add(n, 1)), (n % 100 * 2, n * 3 + 1));
@@ -298,13 +306,13 @@ fn storm(way: How) {
                 unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
             }
         }
-        // A thread that is finished may still run a handler until it has ended.
+        // A finished thread may still run a handler until it has ended.
         threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
     });
     let (all, inner) = (THREADS * CALLS, INNER.load(SeqCst));
     assert!(inner > 0, "nothing was interrupted");
     seen.expect(all, all);
-    // A handler that interrupts a hit makes calls inside a hit, which are missed and counted.
+    // A handler that interrupts a hit makes calls inside a hit. These are missed, and counted.
     let counts = probes.each_ref().map(|probe| probe.counts());
     let nested = counts[1].nested;
     let outer = THREADS * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>();
@@ -313,8 +321,8 @@ fn storm(way: How) {
     assert_eq!(counts, [hits, Tally { hits: all + inner - nested, nested, ..hits }]);
 }
 
-/// More pairs of stack word and return address than are bound: the others have slots from call to call. In a process of its own, as half of
-/// its slots stay bound.
+/// More pairs of stack word and return address than trampolines are bound. The other calls take a trampoline
+/// for each call. In a process of its own, since half of its trampolines stay bound.
 #[test]
 fn stacks_of_every_depth() {
     alone("slots::stacks_of_every_depth", every_depth);
@@ -326,7 +334,7 @@ fn every_depth() {
     let probe = probe(&victim, "twice", seen.session(), How::SlotGeneral);
     const DEPTHS: u64 = 4 * trapline::inside::SLOTS as u64;
     extern "C" fn at(depth: u64, function: extern "C" fn(u64, u64) -> u64) {
-        // SAFETY: room on the stack, below which the function is called.
+        // SAFETY: there is room on the stack, and the function is called below it.
         unsafe {
             std::arch::asm!(
                 "mov r12, rsp; sub rsp, rdi; and rsp, -16; call rsi; mov rsp, r12",
@@ -343,7 +351,8 @@ fn every_depth() {
     assert_eq!(probe.counts(), Tally { hits: DEPTHS, ..Tally::default() });
 }
 
-/// One form for all who wait at a site, and back to exits when the last of them is gone.
+/// All consumers at a site share one form. It goes back to exits when the last consumer that needs the other
+/// form is gone.
 #[test]
 fn a_site_has_one_form() {
     let victim = Victim::load();
@@ -369,7 +378,8 @@ fn a_site_has_one_form() {
     third.expect(10, 10);
 }
 
-/// More calls in flight than there are slots: those beyond run unprobed, and are counted. In a child, which has slots of its own.
+/// More calls in flight than there are return trampolines: the others run unprobed, and are counted. In a
+/// child, which has trampolines of its own.
 #[test]
 fn without_a_free_slot_a_call_is_missed_and_counted() {
     const DEPTH: u64 = trapline::inside::SLOTS as u64 + 1000;
@@ -387,18 +397,18 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
             && tally.hits > DEPTH / 2
             && told == [tally.hits, tally.hits, 0]
     };
-    // SAFETY: the child calls what is patched, looks at words, and ends.
+    // SAFETY: the child calls patched code, looks at words, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let right = std::thread::Builder::new()
             .stack_size(64 << 20)
             .spawn(run)
             .is_ok_and(|t| t.join().unwrap_or(false));
-        // SAFETY: ends the child.
+        // SAFETY: _exit only ends the child.
         unsafe { libc::_exit(i32::from(!right)) };
     }
     let mut status = -1;
-    // SAFETY: our child.
+    // SAFETY: waits for our own child, and writes its status to a local variable.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(status, 0);
 }

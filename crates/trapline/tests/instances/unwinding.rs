@@ -1,5 +1,5 @@
-//! Unwinders walk through frames whose return address is a slot: C++ exceptions, Rust panics, backtrace(), with libgcc and with a second
-//! one that is loaded later.
+//! Unwinders walk through frames whose return address is a return trampoline: C++ exceptions, Rust panics,
+//! backtrace(), with libgcc and with a second unwinder that is loaded later.
 
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,8 @@ fn library() -> Option<Victim> {
     Some(Victim::load_file(victim::copy(compiled)))
 }
 
-/// More throws than there are slots, through two armed frames each, from two places at one stack word: what was left is had again.
+/// More throws than there are return trampolines, through two armed frames each, from two places at one stack
+/// word. Trampolines of calls that were left are reused.
 #[test]
 fn exceptions_go_through_and_slots_are_had_again() {
     for how in [How::Slot, How::SlotByTrap] {
@@ -71,7 +72,7 @@ fn backtraces_are_what_they_were() {
         let len = victim.function("walker")(frames.as_mut_ptr() as u64, MOST as u64);
         frames[..len as usize].to_vec()
     };
-    // The addresses in this closure differ by where it is called from: once.
+    // The addresses in this closure depend on where it is called from, so it is called from one place.
     let mut bare = Vec::new();
     for armed in [false, true] {
         let seen = [Seen::new(), Seen::new()];
@@ -85,7 +86,8 @@ fn backtraces_are_what_they_were() {
             let slots = slots();
             let (ours, theirs): (Vec<u64>, Vec<u64>) = frames.iter().partition(|at| slots.contains(at));
             assert_eq!(ours.len(), 2, "{frames:x?}");
-            // What an unwinder looks up is the same, but for the address after a call and the byte before it.
+            // An unwinder looks up the same, except that one uses the address after a call, and the other the
+            // byte before it.
             let near = |(a, b): (&u64, &u64)| a.abs_diff(*b) <= 1;
             assert_eq!(theirs.len(), bare.len(), "{theirs:x?} {bare:x?}");
             assert!(theirs.iter().zip(&bare).skip(1).all(near), "{theirs:x?} {bare:x?}");
@@ -96,7 +98,8 @@ fn backtraces_are_what_they_were() {
     }
 }
 
-/// The same of calls that were entered from within their slots, as those are that wait for returns alone once their slots are bound; and exceptions out of such.
+/// The same for calls that were entered from within their return trampolines. Calls of consumers of returns
+/// alone are, once their trampolines are bound. Also exceptions out of such calls.
 #[test]
 #[allow(ffi_unwind_calls, reason = "that is what is tested")]
 fn unwinders_walk_through_calls_that_were_entered_from_their_slots() {
@@ -144,7 +147,7 @@ fn unwinders_walk_through_calls_that_were_entered_from_their_slots() {
 
     let victim = Victim::load();
     let probe = probe(&victim, "with", waits(), How::SlotGeneral);
-    // SAFETY: `with` is one, and has unwind tables.
+    // SAFETY: `with` has this type, and unwind tables.
     let with: extern "C-unwind" fn(extern "C-unwind" fn(u64) -> u64, u64) -> u64 =
         unsafe { std::mem::transmute(victim.address("with")) };
     for n in 0..1000 {
@@ -158,7 +161,7 @@ fn unwinders_walk_through_calls_that_were_entered_from_their_slots() {
     assert_eq!(probe.counts(), Tally { hits: 1000, unreturned: 333, ..Tally::default() });
 }
 
-/// Where this process' slots lie.
+/// Range of this process' return trampolines.
 fn slots() -> std::ops::Range<u64> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
     let line = maps.lines().find(|line| line.contains("trapline-slots")).expect("mapped");
@@ -177,7 +180,7 @@ fn panics_go_through() {
         let victim = Victim::load();
         let seen = Seen::new();
         let probe = probe(&victim, "with", seen.session().maxactive(2), how);
-        // SAFETY: `with` is one, and has unwind tables.
+        // SAFETY: `with` has this type, and unwind tables.
         let with: extern "C-unwind" fn(extern "C-unwind" fn(u64) -> u64, u64) -> u64 =
             unsafe { std::mem::transmute(victim.address("with")) };
         for n in 0..1000 {
@@ -189,7 +192,7 @@ fn panics_go_through() {
     }
 }
 
-/// The tables of what is mapped here, for framehop.
+/// The unwind tables of what is mapped in this process, for framehop.
 fn framehop() -> UnwinderX86_64<Vec<u8>> {
     let mut unwinder = UnwinderX86_64::new();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
@@ -218,10 +221,10 @@ fn framehop() -> UnwinderX86_64<Vec<u8>> {
 
 std::thread_local!(static WALKED: std::cell::RefCell<Vec<u64>> = const { std::cell::RefCell::new(Vec::new()) });
 
-/// Walks its own stack with framehop, which asks where slots lead.
+/// Walks its own stack with framehop, which asks where return trampolines lead.
 extern "C" fn walks(_: u64) -> u64 {
     let (pc, sp, frame): (u64, u64, u64);
-    // SAFETY: registers are read.
+    // SAFETY: the instructions only read registers.
     unsafe {
         std::arch::asm!("lea {}, [rip]; mov {}, rsp; mov {}, rbp", out(reg) pc, out(reg) sp, out(reg) frame)
     };
@@ -241,7 +244,7 @@ extern "C" fn walks(_: u64) -> u64 {
 fn walked(victim: &Victim) -> Vec<u64> {
     assert_eq!(crate::with(victim)(walks, 1), 1);
     let mut walked = WALKED.take();
-    // `walks`, its caller, this, the test's and more of the harness.
+    // `walks`, its caller, this function, the test's, and more of the test harness.
     assert!(walked.len() > 5, "{walked:x?}");
     // The test may call this from several places.
     walked.remove(3);
@@ -265,7 +268,7 @@ fn framehop_walks_through() {
     }
 }
 
-/// A library that looks like one with an unwinder, and keeps what it is told.
+/// A library that looks like one with an unwinder, and stores what is registered with it.
 const LATER: &str = "\
 const void *told;
 const void *_Unwind_Find_FDE(const void *pc, void *bases) { return 0; }
@@ -273,7 +276,7 @@ void __register_frame(const void *info) { told = info; }
 void __deregister_frame(const void *info) { told = 0; }
 ";
 
-/// One that has an unwinder and takes no information.
+/// A library that has an unwinder, and offers no function to register frames.
 const DEAF: &str = "const void *_Unwind_Find_FDE(const void *pc, void *bases) { return 0; }";
 
 fn load_later(code: &str) -> *mut c_void {
@@ -287,13 +290,14 @@ fn load_later(code: &str) -> *mut c_void {
     cc.args(["-O2", "-shared", "-fPIC", "-w", "-Wl,-z,relro,-z,now"]).arg(&source).arg("-o").arg(&library);
     assert!(cc.status().expect("a C compiler").success());
     let name = CString::new(library.as_os_str().as_encoded_bytes()).expect("a path");
-    // SAFETY: it has no constructors.
+    // SAFETY: the library has no constructors.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!handle.is_null());
     handle
 }
 
-/// An unwinder that is loaded while slots are in use is told of them, once the loader is done with it. In a process of its own, as slots are the process'.
+/// An unwinder that is loaded while return trampolines are in use learns of their frames once the loader is
+/// done with it. In a process of its own, since trampolines belong to the process.
 #[test]
 fn unwinders_that_are_loaded_later() {
     alone("unwinding::unwinders_that_are_loaded_later", || {
@@ -301,10 +305,10 @@ fn unwinders_that_are_loaded_later() {
         let seen = Seen::new();
         let _probe = probe(&victim, "add", seen.session(), How::Slot);
         let handle = load_later(LATER);
-        // SAFETY: a word of that library.
+        // SAFETY: a word of that library, which stays loaded.
         let told = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
         let told_in_time = told != 0;
-        // The engine's thread does so soon; we do now.
+        // The engine's own thread does this soon; the test does it now.
         trapline::inside::rescan().expect("a look");
         // SAFETY: as above.
         let told = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
@@ -315,10 +319,10 @@ fn unwinders_that_are_loaded_later() {
     });
 }
 
-/// One that cannot be told closes the slots: no more calls are armed while it is there.
+/// An unwinder with which no frames can be registered: no more calls are armed while it is loaded.
 #[test]
 fn unwinders_that_cannot_be_told_close_the_slots() {
-    /// One place to call from, so that its slot is bound and found at once.
+    /// One call site, so that its return trampoline is bound and found at once.
     #[inline(never)]
     fn call(victim: &Victim) {
         assert_eq!(victim.function("add")(2, 1), 7);
@@ -335,7 +339,7 @@ fn unwinders_that_cannot_be_told_close_the_slots() {
             trapline::inside::rescan().expect("a look");
             call(&victim);
             expect(4, 1);
-            // SAFETY: nobody uses it.
+            // SAFETY: no code uses the library.
             assert_eq!(unsafe { libc::dlclose(handle) }, 0);
             trapline::inside::rescan().expect("a look");
             call(&victim);
@@ -344,8 +348,9 @@ fn unwinders_that_cannot_be_told_close_the_slots() {
     });
 }
 
-/// gdb's backtrace of a thread that is blocked below armed calls (`docs/gdb/trapline_slots.py`). In a process of its own: a gdb
-/// that attaches while a thread is at an int3 takes the signal for its own, and other tests' threads hit such.
+/// gdb's backtrace of a thread that is blocked below armed calls (`docs/gdb/trapline_slots.py`). In a process
+/// of its own: a gdb that attaches while a thread is at an int3 takes the signal for its own, and other
+/// tests' threads hit traps.
 #[test]
 fn gdb_walks_through_slots() {
     match debugger::ready() {

@@ -1,4 +1,4 @@
-//! Hits by thread, hits that pass a condition, and values: as many as the victim made, by its own figures.
+//! Hits by thread, hits that pass a condition, and values: as many as the victim made, by its own account.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
@@ -17,7 +17,7 @@ fn counting_by_thread(victim: &Victim, probe: &str) -> Session {
     builder.probe(probe).and_then(trapline::Builder::count).expect("a session")
 }
 
-/// (number, hits) in order.
+/// (thread number, hits) in order.
 fn by_thread(report: &trapline::ProcessReport, name: &str) -> Vec<(u32, u64)> {
     let count = report.counts.iter().find(|count| count.site.label.contains(name)).expect("it is probed");
     let of_thread = |share: &trapline::Share| match share.whose {
@@ -29,7 +29,7 @@ fn by_thread(report: &trapline::ProcessReport, name: &str) -> Vec<(u32, u64)> {
     all
 }
 
-/// Each thread has what it called itself; and a later one what it called later.
+/// Each thread has the hits that it made itself, also a thread that starts later.
 #[test]
 fn threads_have_their_hits() {
     let Some(mut victim) = Victim::start() else { return };
@@ -46,7 +46,7 @@ fn threads_have_their_hits() {
     let wanted: Vec<_> = wanted.into_iter().collect();
     println!("{wanted:?}");
     assert_eq!(wanted.iter().map(|one| one.1).sum::<u64>(), 4 * TIMES * THREADS);
-    // It calls the other once.
+    // The first function calls the other once.
     for name in ["victim_push", "victim_nop"] {
         assert_eq!(by_thread(report, name), wanted, "{name}");
         assert_eq!(of(report, name), 4 * TIMES * THREADS, "{name}");
@@ -54,7 +54,7 @@ fn threads_have_their_hits() {
     assert_eq!(victim.text(), before, "put back");
 }
 
-/// While threads run: nobody is harmed.
+/// Attaching and detaching do no harm to threads that call meanwhile.
 #[test]
 fn threads_that_call_meanwhile_are_not_harmed() {
     let Some(mut victim) = Victim::start() else { return };
@@ -112,7 +112,7 @@ fn tallying(victim: &Victim, probe: &str, condition: Option<&str>, tally: Tally,
     builder.probe(probe).and_then(|builder| builder.tally(exits)).expect("a session")
 }
 
-/// Hits that do not pass are counted too.
+/// Hits that are filtered are counted too.
 #[test]
 fn counts_are_of_hits_that_pass() {
     let Some(mut victim) = Victim::start() else { return };
@@ -127,7 +127,7 @@ fn counts_are_of_hits_that_pass() {
     assert_eq!((filtered.in_target, filtered.by_reader), (TIMES * THREADS - wanted, 0));
 }
 
-/// All parts of a site's values.
+/// Hits by value, over all parts of a site.
 fn hits(tallied: &[Tallied]) -> BTreeMap<u64, u64> {
     let [one] = tallied else { panic!("{tallied:?}") };
     assert_eq!((one.overflow, one.unseen), (0, 0));
@@ -138,7 +138,7 @@ fn hits(tallied: &[Tallied]) -> BTreeMap<u64, u64> {
     all
 }
 
-/// What the victim called with, and what it returned, which is the same.
+/// The value that the victim passed, and the value that it returned, which is the same.
 #[test]
 fn values_are_those_that_the_victim_had() {
     let Some(mut victim) = Victim::start() else { return };
@@ -166,7 +166,7 @@ fn values_are_those_that_the_victim_had() {
     }
 }
 
-/// Of calls: what they were called with, what they returned and how long they took.
+/// Values of whole calls: the arguments, what was returned, and the duration.
 #[test]
 fn what_is_known_at_returns_is_tallied() {
     let Some(mut victim) = Victim::start() else { return };
@@ -196,7 +196,7 @@ fn what_is_known_at_returns_is_tallied() {
     }
 }
 
-/// By thread; and what leaves by a jump has no value yet.
+/// Values by thread. A call that leaves by a jump has no return value yet.
 #[test]
 fn values_are_told_by_thread() {
     let Some(mut victim) = Victim::start() else { return };
@@ -215,7 +215,7 @@ fn values_are_told_by_thread() {
     found.sort_unstable();
     assert_eq!(found, wanted);
     drop(session.detach());
-    // Each value has rows of its thread.
+    // Each value has a row for each thread.
     let each = Tally { value: argument(), sort: Sort::Each, apart: Apart::Thread };
     let mut session = tallying(&victim, "store_plain", Some("arg0 != 5"), each, false);
     assert_eq!(victim.call("store_plain", 8), 8 * THREADS);
@@ -234,7 +234,8 @@ fn values_are_told_by_thread() {
     drop(session.detach());
 }
 
-/// What the victim writes to its output, which begins with its answer: as a text, and as a number that an argument leads to.
+/// What the victim writes to its output, beginning with its answer: as a text, and as a number that an
+/// argument points to.
 #[test]
 fn what_arguments_lead_to_is_tallied() {
     const ROUNDS: u64 = 3;
@@ -262,7 +263,7 @@ fn what_arguments_lead_to_is_tallied() {
             let session = builder.probe("libc:write").and_then(|builder| builder.tally(exits));
             let mut session = session.unwrap_or_else(|error| panic!("{what}: {error}"));
             (0..ROUNDS).for_each(|_| assert_eq!(victim.call("store_plain", TIMES), TIMES * THREADS));
-            // Who listens again has returned from writing.
+            // A victim that reads its next command has returned from writing.
             assert_eq!(victim.call("store_plain", 5), 5 * THREADS);
             let tallied = session.tallies();
             let [one] = &tallied[..] else { panic!("{tallied:?}") };
@@ -278,7 +279,7 @@ fn what_arguments_lead_to_is_tallied() {
     }
 }
 
-/// The command, until both threads have called `store_plain` so often.
+/// Runs the command until both threads have called `store_plain` this often.
 fn typed(victim: &mut Victim, arguments: &[&str], times: u64) -> Option<Output> {
     let Some(command) = std::env::var_os(VARIABLE) else {
         println!("SKIP {VARIABLE} does not say where the command is");
@@ -295,7 +296,7 @@ fn typed(victim: &mut Victim, arguments: &[&str], times: u64) -> Option<Output> 
         std::thread::yield_now();
     }
     assert_eq!(victim.call("store_plain", times), times * THREADS);
-    // SAFETY: a child of ours, not waited for.
+    // SAFETY: a child of ours that was not waited for, so the PID is its own.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     Some(child.wait_with_output().expect("it ends"))
 }
@@ -318,6 +319,6 @@ fn trapline_count_and_hist_say_the_same() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{text}");
     assert!(output.status.success(), "{text}");
-    // 32 to 63, and 64 to 69, of both threads; and the others.
+    // 32 to 63, and 64 to 69, of both threads; and the filtered ones.
     assert!(text.contains("\"rows\":[[32,64,64],[64,128,12]]") && text.contains("\"filtered\":64"), "{text}");
 }

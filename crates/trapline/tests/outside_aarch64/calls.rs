@@ -1,12 +1,13 @@
-//! System calls that threads are in when all are stopped: none of them notices.
+//! System calls that threads are in when all threads are stopped. None of them is disturbed.
 
 use std::time::{Duration, Instant};
 
-/// Threads that wait in calls of each kind, and what they were given.
+/// Milliseconds that threads wait in calls of each kind.
 const WAITS: u64 = 20_000;
 const VARIABLE: &str = "TRAPLINE_WAITER";
 
-/// The waiter: a thread in each call, for [`WAITS`] ms; a line for each that did not wait to the end.
+/// The waiter: one thread in each call, for [`WAITS`] ms; prints a line for each that did not wait to the
+/// end.
 #[test]
 fn run() {
     if std::env::var_os(VARIABLE).is_none() {

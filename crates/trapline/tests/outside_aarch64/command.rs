@@ -1,15 +1,16 @@
-//! The command itself, as a person types it.
+//! The command itself, as a user types it.
 
 use std::process::Command;
 
 use crate::kernel::Uprobe;
 use crate::victim::{THREADS, TURNS, Victim};
 
-/// Where the command is: only who made the system knows.
+/// Path of the command; set by the program that made the system.
 pub(crate) const VARIABLE: &str = "TRAPLINE_COMMAND";
 
-/// What the command says of the victim's function, which each thread calls 50 times, one after the other as the kernel's own counts are no atomic ones, once so many words differ; and what
-/// `beside` made before. None where nobody says where the command is.
+/// Output of the command about the victim's function, and what `beside` made before. Once this many words
+/// differ, each thread calls the function 50 times. The threads take turns, because the kernel's own counts
+/// are not atomic. `None` if the command's path is not given.
 pub(crate) fn said<T>(
     verb: &[&str],
     (name, words): (&str, usize),
@@ -29,7 +30,7 @@ pub(crate) fn said<T>(
     }
     let made = beside();
     assert_eq!(victim.call(&format!("{TURNS}{name}"), 50), 50 * THREADS);
-    // SAFETY: a child of ours, not waited for.
+    // SAFETY: a child of ours that was not waited for, so the PID is its own.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let output = child.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -49,7 +50,7 @@ fn trapline_count_counts_a_process() {
     }
 }
 
-/// Words that differ.
+/// Number of words that differ.
 pub(crate) fn patched(before: &[u8], now: &[u8]) -> usize {
     before.chunks_exact(4).zip(now.chunks_exact(4)).filter(|(a, b)| a != b).count()
 }

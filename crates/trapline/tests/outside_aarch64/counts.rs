@@ -1,11 +1,11 @@
-//! As many hits as the kernel's own uprobes see, and as the victim made.
+//! The same number of hits as the kernel's own uprobes see, and as the victim made.
 
 use crate::kernel::Uprobe;
 use crate::victim::{FUNCTIONS, THREADS, TURNS, Victim, calls_of, of};
 
 const TIMES: u64 = 200;
 
-/// The kernel's probe stands on another word of the same function, at the same time.
+/// The kernel's probe stands on another word of the same function at the same time.
 #[test]
 fn the_kernels_uprobes_count_the_same() {
     let Some(mut victim) = Victim::start() else { return };
@@ -15,7 +15,7 @@ fn the_kernels_uprobes_count_the_same() {
     let both = FUNCTIONS.iter().filter(|one| one.2 != 0);
     let kernels: Result<Vec<_>, _> =
         both.map(|one| Ok((one.0, Uprobe::new(one.0, one.2)?))).collect::<Result<_, String>>();
-    // One after the other: the kernel's own count of a probe's hits is no atomic one before 6.10.
+    // One thread after the other: before 6.10 the kernel's own count of a probe's hits is not atomic.
     let right = victim.call(&format!("{TURNS}all"), TIMES);
     assert_eq!(right, TIMES * THREADS * FUNCTIONS.len() as u64, "wrong values");
     assert!(session.poll());
@@ -38,7 +38,7 @@ fn the_kernels_uprobes_count_the_same() {
     assert_eq!(victim.call("all", 1), THREADS * FUNCTIONS.len() as u64);
 }
 
-/// Each word by which a function returns.
+/// Every word by which a function returns is counted.
 #[test]
 fn returns_are_counted_at_every_return() {
     let Some(mut victim) = Victim::start() else { return };
@@ -48,7 +48,7 @@ fn returns_are_counted_at_every_return() {
     assert_eq!(of(&finished.reports[0], "victim_zero"), TIMES * THREADS);
 }
 
-/// Entry and return of a function that is one word: both counters at it.
+/// Entry and return of a function that is one word: both counters are at that word.
 #[test]
 fn one_word_may_have_two_counters() {
     let Some(mut victim) = Victim::start() else { return };

@@ -1,12 +1,15 @@
-//! An address space with no room near a program's code, as a large text or large reservations beside it leave.
+//! An address space with no room near a program's code, as a large text or large reservations beside it
+//! leave.
 //!
-//! In: an address of the code, how many single pages stay free. Out: all else that is free within reach of a `b` is mapped, for nobody to use.
+//! In: an address of the code, and the number of single pages that stay free. Out: all other free memory
+//! within reach of a `b` is mapped without use.
 
 const PAGE: u64 = 4096;
-/// As far as a `b` reaches, and some more.
+/// Bytes that a `b` reaches, and some more.
 const REACH: u64 = 130 << 20;
 
-/// Takes all that is free around `code`, but for so many pages below it, each with one more on either side, as nobody places code right beside others'.
+/// Takes all free memory around `code`, but for this many pages below it. Each has one more free page on
+/// either side, since nothing is placed right beside another mapping's code.
 pub(crate) fn crowd(code: u64, pages: u64) {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("our maps");
     let hex = |text: &str| u64::from_str_radix(text, 16).expect("an address");
@@ -32,7 +35,7 @@ pub(crate) fn crowd(code: u64, pages: u64) {
 
 fn take(from: u64, to: u64) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: a new mapping where none was.
+    // SAFETY: a new mapping at an address where nothing was mapped.
     let at = unsafe { libc::mmap(from as *mut _, (to - from) as usize, libc::PROT_NONE, flags, -1, 0) };
     assert_eq!(at as u64, from, "{}", std::io::Error::last_os_error());
 }

@@ -1,4 +1,5 @@
-//! SAFE-3 here: the command killed before and after requests that reach the target; then `detach`. The victim lives, is right, and its text is the file's.
+//! SAFE-3 on arm64: the command is killed before and after requests that reach the target; then `detach`
+//! runs. The victim lives on and computes correctly, and its code is that of the file.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};

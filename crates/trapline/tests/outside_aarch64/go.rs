@@ -1,4 +1,5 @@
-//! A Go program, probed from outside: goroutines whose stacks grow inside probed calls, and go on in other threads. As many calls as the program says that it made.
+//! A Go program, probed from outside. Stacks of goroutines grow inside probed calls, and goroutines move to
+//! other threads. There are as many calls as the program reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,7 +12,7 @@ use crate::by::{passing, tree};
 use crate::stacks::names;
 use crate::victim::{hits, times_of};
 
-/// Where the program is: only who made the system knows.
+/// Path of the program; set by the program that made the system.
 const VARIABLE: &str = "TRAPLINE_GO_VICTIM";
 const TIMES: u64 = 200;
 const ALL: [&str; 4] = ["main.outer", "main.deep", "main.leaf", "main.recovers"];
@@ -43,7 +44,8 @@ impl Grows {
         assert_ne!(self.from.read_line(&mut line).expect("it talks"), 0, "it ended");
         line.trim().to_owned()
     }
-    /// Goes so many rounds; how often it called each function, and how often all was right.
+    /// Makes this many rounds. Returns how often it called each function, and how often all results were
+    /// right.
     fn run(&mut self, times: u64) -> BTreeMap<String, u64> {
         writeln!(self.to, "run {times}").and_then(|()| self.to.flush()).expect("it listens");
         let line = self.line();
@@ -66,7 +68,8 @@ impl Drop for Grows {
     }
 }
 
-/// Entries: one more where a function begins anew on a larger stack, as the kernel's uprobes have it; the leaf does not look.
+/// Entries: there is one more where a function begins anew on a larger stack, as with the kernel's uprobes.
+/// The leaf does not check its stack.
 #[test]
 fn entries_are_counted() {
     let Some(mut grows) = Grows::start() else { return };
@@ -104,7 +107,8 @@ fn calls_are_timed_wherever_their_stack_goes() {
     grows.run(TIMES);
 }
 
-/// Of calls within a call of the same function, only the outermost is timed, though the goroutine's stack grows under it.
+/// Of calls within a call of the same function, only the outermost is timed, although the goroutine's stack
+/// grows meanwhile.
 #[test]
 fn outermost_calls_are_timed() {
     let Some(mut grows) = Grows::start() else { return };
@@ -114,7 +118,7 @@ fn outermost_calls_are_timed() {
     let report = &finished.reports[0];
     assert!(report.refused.is_empty(), "{:?}", report.refused);
     for name in ALL {
-        // `outer` calls it once, all other calls of it are its own.
+        // `outer` calls it once; all its other calls are recursive.
         let calls = if name == "main.deep" { told["main.outer"] } else { told[name] };
         let times = times_of(report, name);
         println!("{name}: {} outermost calls timed of {}", times.calls, told[name]);
@@ -158,7 +162,8 @@ fn callers_are_told() {
 #[test]
 fn calls_are_recorded_with_what_they_return() {
     let Some(mut grows) = Grows::start() else { return };
-    // Nobody reads meanwhile: all of it must find room in the one ring of threads that have no control block.
+    // Nothing reads meanwhile, so all records must fit into the one ring of threads that have no control
+    // block.
     let session = grows.builder().ring(8 << 20).record(1, true).expect("a session");
     let told = grows.run(TIMES);
     let mut finished = session.detach();
@@ -184,7 +189,8 @@ fn calls_are_recorded_with_what_they_return() {
     grows.run(TIMES);
 }
 
-/// What decides about calls, at their entry and at their return, and what they are added up as: a goroutine's own wherever its stack is then.
+/// Conditions at the entry and at the return, and aggregations: each finds the goroutine's own values
+/// wherever its stack is then.
 #[test]
 fn calls_are_decided_about_and_added_up_at_their_returns() {
     let Some(mut grows) = Grows::start() else { return };
@@ -230,7 +236,8 @@ fn calls_are_decided_about_and_added_up_at_their_returns() {
     grows.run(TIMES);
 }
 
-/// What arguments lead to, copied onto the goroutine's own stack: texts and fields in records, and conditions and tallies of them; here every stack has room, or the hit is counted.
+/// What arguments point to is copied onto the goroutine's own stack: texts and fields in records, and
+/// conditions and aggregations of them. Either the stack has room, or the hit is counted.
 #[test]
 fn what_arguments_lead_to_is_read() {
     let Some(mut grows) = Grows::start() else { return };
@@ -280,7 +287,7 @@ fn what_arguments_lead_to_is_read() {
     grows.run(TIMES);
 }
 
-/// Attached and detached while goroutines call.
+/// Attaching and detaching while goroutines call.
 #[test]
 fn goroutines_that_call_meanwhile_are_not_harmed() {
     let Some(mut grows) = Grows::start() else { return };

@@ -1,4 +1,5 @@
-//! Text from which no `b` reaches room for a stub: all that is free within its reach is taken, but for a few pages.
+//! Code from which no `b` reaches room for a stub: all free memory within its reach is taken, but for a few
+//! pages.
 
 use trapline::{Session, Symbols, Tactic, Unwinding};
 
@@ -8,12 +9,12 @@ use crate::victim::{CROWDED, ENDLESS, FUNCTIONS, OUTER, THREADS, Victim, calls_o
 
 const TIMES: u64 = 100;
 
-/// A victim that leaves so many single pages free near its code.
+/// A victim that leaves this many single pages free near its code.
 fn crowded(pages: &str) -> Option<Victim> {
     Victim::start_with(&[(CROWDED, pages)])
 }
 
-/// All that was probed went over an island, and the text is what it was.
+/// Asserts that all probes used an island, and that the code is what it was.
 fn assert_over_islands(finished: &trapline::Finished, victim: &Victim, before: &[u8]) {
     let tactics: Vec<_> = finished.summary.patched.iter().collect();
     println!("{tactics:?}, {} bytes stay mapped", finished.summary.left_mapped);
@@ -35,7 +36,7 @@ fn counts_are_exact() {
     }
     assert_over_islands(&finished, &victim, &before);
     assert_eq!(victim.call("all", TIMES), TIMES * THREADS * FUNCTIONS.len() as u64, "wrong values");
-    // The only page is had again.
+    // The only page is reused.
     let session = victim.count("victim_nop");
     assert_eq!(victim.call("victim_nop", TIMES), TIMES * THREADS, "wrong values");
     let finished = session.detach();
@@ -86,7 +87,7 @@ fn records_and_stacks_are_what_they_are_elsewhere() {
     assert_over_islands(&finished, &victim, &before);
 }
 
-/// Attached and detached while two threads call: each value is right.
+/// Attaching and detaching while two threads call: each value is right.
 #[test]
 fn threads_that_call_meanwhile_are_not_harmed() {
     let Some(mut victim) = crowded("8") else { return };
@@ -101,14 +102,15 @@ fn threads_that_call_meanwhile_are_not_harmed() {
             seen += of(&finished.reports[0], name);
             assert_over_islands(&finished, &victim, &before);
         }
-        // Any line ends it; then it tells how many values were wrong.
+        // Any line ends the calls; then the victim prints how many values were wrong.
         victim.begin(name, ENDLESS);
         assert_eq!(victim.end(), 0, "{name}: wrong values");
         assert!(seen > 0, "{name}");
     }
 }
 
-/// One function's islands lie where another's lay, at times on the same page of memory, while two threads call.
+/// Islands of one function lie where those of another lay, at times on the same page of memory, while two
+/// threads call.
 #[test]
 fn what_lay_in_a_page_before_is_not_run() {
     let Some(mut victim) = crowded("1") else { return };
@@ -126,16 +128,17 @@ fn what_lay_in_a_page_before_is_not_run() {
     }
 }
 
-/// What an emulator made of code is forgotten where other code is written over it through another mapping, wherever in the page it begins.
+/// When code is written over other code through another mapping, an emulator must discard its translation of
+/// the old code, wherever in the page that begins.
 #[test]
 fn code_written_over_other_code_is_what_runs() {
     use std::os::fd::{FromRawFd as _, OwnedFd};
-    // SAFETY: a new descriptor, which is nobody else's.
+    // SAFETY: a new descriptor, which nothing else owns.
     let made = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"code".as_ptr(), libc::MFD_ALLOW_SEALING)) };
     let theirs = std::fs::File::from(made.try_clone().expect("a second descriptor"));
     let ours = trapline_target::SharedMap::new(made, 4096).expect("a map");
     let (prot, fd) = (libc::PROT_READ | libc::PROT_EXEC, std::os::fd::AsRawFd::as_raw_fd(&theirs));
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, fd, 0) };
     assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
     for (nth, off) in (1..=100_u32).flat_map(|nth| [0, 4, 20, 24].map(|off| (nth, off))) {
@@ -144,21 +147,21 @@ fn code_written_over_other_code_is_what_runs() {
             [0x5280_0000 | nth << 5, 0xD65F_03C0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
         let mut page = vec![0; off];
         page.extend(code);
-        // So few bytes the C library copies by one store of SVE.
+        // The C library copies this few bytes by one store of SVE.
         page.resize(32, 0);
         assert!(ours.write(0, &page));
-        // SAFETY: mapped, and a function that takes nothing and returns a number.
+        // SAFETY: the memory is mapped, and holds a function without arguments that returns a number.
         let got = unsafe {
             trapline_runtime::aarch64::cache::clean(at as u64, 32);
             std::mem::transmute::<u64, extern "C" fn() -> u32>(at as u64 + off as u64)()
         };
         assert_eq!(got, nth, "at byte {off}");
     }
-    // SAFETY: mapped above, and nobody runs there any more.
+    // SAFETY: mapped above, and no thread runs there any more.
     unsafe { libc::munmap(at, 4096) };
 }
 
-/// Not even a page is free.
+/// Not even one page is free.
 #[test]
 fn where_no_island_is_in_reach_it_is_said() {
     let Some(mut victim) = crowded("0") else { return };

@@ -1,4 +1,4 @@
-//! The kernel's own uprobes on the victim's file: as many hits. Needs root and tracefs.
+//! The kernel's own uprobes on the victim's file must count as many hits. Needs root and tracefs.
 
 use std::fs;
 use std::io::Write as _;
@@ -7,17 +7,18 @@ use trapline_image::{Bytes, Image, NoDebugFiles};
 
 const TRACING: &str = "/sys/kernel/tracing";
 
-/// A uprobe, removed when dropped.
+/// A uprobe that is removed when this value is dropped.
 pub(crate) struct Uprobe {
     name: String,
 }
 
 impl Uprobe {
-    /// On the word `past` bytes behind the start of a function of this program's file.
+    /// Probes the word `past` bytes behind the start of a function of this program's file.
     pub(crate) fn new(function: &str, past: u64) -> Result<Self, String> {
         Self::make("p", function, past)
     }
-    /// On returns: of calls that reach that word, which must come before the function stores the address that it returns to.
+    /// Probes returns of calls that reach that word. The word must come before the function stores its return
+    /// address.
     pub(crate) fn of_returns(function: &str, past: u64) -> Result<Self, String> {
         Self::make("r", function, past)
     }
@@ -33,19 +34,19 @@ impl Uprobe {
         write(&format!("events/trapline/{name}/enable"), "1")?;
         let probe = Self { name };
         if kind == "r" {
-            // Its own count is of entries.
+            // The kernel's own count of a return probe is that of entries.
             write(&format!("events/trapline/{}/trigger", probe.name), "hist:keys=common_pid")?;
         }
         Ok(probe)
     }
-    /// How many returns there were.
+    /// Number of returns.
     pub(crate) fn returns(&self) -> u64 {
         let file = format!("{TRACING}/events/trapline/{}/hist", self.name);
         let text = fs::read_to_string(file).expect("the kernel's histogram");
         let hits = text.lines().find_map(|line| line.trim().strip_prefix("Hits: "));
         hits.and_then(|word| word.trim().parse().ok()).expect("a count")
     }
-    /// How often it was hit.
+    /// Number of hits.
     pub(crate) fn hits(&self) -> u64 {
         let profile = fs::read_to_string(format!("{TRACING}/uprobe_profile")).expect("the kernel's counts");
         let line = profile.lines().find(|line| line.split_whitespace().nth(1) == Some(&self.name));

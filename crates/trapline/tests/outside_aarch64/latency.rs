@@ -1,4 +1,5 @@
-//! As many calls timed as the kernel's uretprobes see return, and as the victim made.
+//! The number of timed calls is that of the returns which the kernel's uretprobes see, and that of the
+//! victim's calls.
 
 use trapline::Finished;
 
@@ -8,9 +9,11 @@ use crate::load::come_and_go;
 use crate::victim::{FUNCTIONS, THREADS, TURNS, Victim, calls_of, times_of};
 
 const TIMES: u64 = 100;
-/// Where the kernel's probe stands that sees a function's calls return: at a word before which the link register still says where to, and which is none of ours while
-/// we are there. Where each such word is ours, it counts when we are gone. None for `victim_signed`, whose first word the kernel does not take and behind which
-/// that register is signed, and for the loop, whose first word runs eight times.
+/// Words at which the kernel's probe sees a function's calls return. The link register must still hold the
+/// return address before such a word, and the word must not be one that we patch. If we patch all such words
+/// of a function, the kernel counts after we have detached (`AFTERWARDS`). There is none for `victim_signed`:
+/// the kernel refuses its first word, and behind that the register is signed. There is none for the loop,
+/// whose first word runs eight times.
 const MEANWHILE: [(&str, u64); 5] =
     [("victim_nop", 4), ("victim_sub", 4), ("victim_branch", 8), ("victim_zero", 4), ("victim_address", 4)];
 const AFTERWARDS: [(&str, u64); 5] =
@@ -28,7 +31,7 @@ fn the_kernels_uretprobes_count_the_same() {
     assert_ne!(victim.text(), before, "patched");
     let all = format!("{TURNS}all");
     let together = probes(&MEANWHILE);
-    // One after the other, as the kernel's own counts are no atomic ones.
+    // One thread after the other, because the kernel's own counts are not atomic.
     assert_eq!(victim.call(&all, TIMES), TIMES * THREADS * FUNCTIONS.len() as u64, "wrong values");
     assert!(session.poll());
     let finished = session.detach();
@@ -38,7 +41,7 @@ fn the_kernels_uretprobes_count_the_same() {
         counted.extend(probes.iter().map(|(name, probe)| (*name, probe.returns())));
     }
     let missing = together.err();
-    // Only now are the kernel's own words gone.
+    // Only now are the words of the kernel's breakpoints gone.
     assert!(victim.text() == before, "put back");
     let apart = missing.map_or_else(|| probes(&AFTERWARDS), Err);
     assert_eq!(victim.call(&all, TIMES), TIMES * THREADS * FUNCTIONS.len() as u64, "wrong values");
@@ -66,7 +69,7 @@ fn the_kernels_uretprobes_count_the_same() {
     assert!(report.refused.iter().all(|refused| refused.kind != "exits-unknown"), "by its return address");
 }
 
-/// Eight calls in one another are one.
+/// Eight nested calls count as one.
 #[test]
 fn outermost_calls_alone_are_timed() {
     let Some(mut victim) = Victim::start() else { return };
@@ -76,7 +79,7 @@ fn outermost_calls_alone_are_timed() {
     let finished = session.detach();
     for (name, ..) in FUNCTIONS {
         let times = times_of(&finished.reports[0], name);
-        // Others call this one, one after the other.
+        // Other functions call this one, one after the other.
         let wanted = if name == "victim_deep" { 1 } else { calls_of(name) };
         println!("{name}: {} of {}", times.calls, calls_of(name) * TIMES * THREADS);
         assert_eq!(times.calls, wanted * TIMES * THREADS, "{name}");
@@ -84,7 +87,7 @@ fn outermost_calls_alone_are_timed() {
     }
 }
 
-/// A caller's time holds its callee's.
+/// A caller's time includes its callee's.
 #[test]
 fn outer_calls_take_longer_than_inner_ones() {
     let Some(mut victim) = Victim::start() else { return };
@@ -96,7 +99,7 @@ fn outer_calls_take_longer_than_inner_ones() {
     assert!(of("victim_nop") <= of("victim_push"));
 }
 
-/// Attached and detached while two threads call.
+/// Attaching and detaching while two threads call.
 #[test]
 fn threads_that_call_meanwhile_are_not_harmed() {
     let Some(mut victim) = Victim::start() else { return };
@@ -105,7 +108,7 @@ fn threads_that_call_meanwhile_are_not_harmed() {
     }
 }
 
-/// Calls timed, none of them wrongly.
+/// Number of timed calls; asserts that none was timed wrongly.
 pub(crate) fn timed(done: &Finished, name: &str) -> u64 {
     let times = times_of(&done.reports[0], name);
     assert_eq!((times.unreturned, times.clamped), (0, 0), "{name}");
@@ -115,7 +118,7 @@ pub(crate) fn timed(done: &Finished, name: &str) -> u64 {
 /// The command itself.
 #[test]
 fn trapline_lat_times_a_process() {
-    // Its entry and its return.
+    // The function's entry and its return.
     let kernels = || Uprobe::of_returns("victim_nop", 4);
     let Some((text, kernels)) = said(&["lat"], ("victim_nop", 2), kernels) else { return };
     assert!(text.contains("\"calls\":100"), "{text}");

@@ -1,10 +1,11 @@
-//! Threads that run while code changes under them.
+//! Threads that run code while it changes.
 
 use trapline::{Finished, Session};
 
 use crate::victim::{ENDLESS, THREADS, Victim, of};
 
-/// Sessions that come and go while two threads call: each value is right, and the text is the file's in the end; `seen` says how many calls one saw.
+/// Sessions come and go while two threads call. Each value is right, and the code is that of the file in the
+/// end. `seen` returns how many calls a session saw.
 pub(crate) fn come_and_go(
     victim: &mut Victim,
     name: &str,
@@ -22,7 +23,7 @@ pub(crate) fn come_and_go(
         seen(&finished)
     };
     let seen: u64 = (0..sessions).map(one).sum();
-    // Any line ends it; then it tells how many values were wrong.
+    // Any line ends the calls; then the victim prints how many values were wrong.
     victim.begin(name, ENDLESS);
     assert_eq!(victim.end(), 0, "{name}: wrong values");
     println!("{name}: {seen} calls in {sessions} sessions, with {THREADS} threads that call it all the time");
@@ -30,7 +31,7 @@ pub(crate) fn come_and_go(
     assert!(victim.text() == before, "{name}");
 }
 
-/// Attached and detached while two threads call.
+/// Attaching and detaching while two threads call.
 #[test]
 fn threads_that_call_meanwhile_are_not_harmed() {
     let Some(mut victim) = Victim::start() else { return };

@@ -1,5 +1,6 @@
-//! Another program of arm64, probed from outside: this program itself, run once more as the victim. Needs ptrace, so a kernel: `cargo xtask
-//! arm64-system` runs it; under an emulator of user mode every test skips itself.
+//! Another arm64 program, probed from outside: this program itself, run once more as the victim. Needs
+//! ptrace, and so a kernel: `cargo xtask arm64-system` runs it. Under user-mode emulation every test skips
+//! itself.
 #![cfg(all(target_arch = "aarch64", target_os = "linux"))]
 
 mod by;

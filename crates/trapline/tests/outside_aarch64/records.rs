@@ -1,5 +1,5 @@
-//! Calls traced: each with what it was called with and what it returned; those that were recorded and those that were lost are as many as the victim made, and
-//! as the kernel's uprobes saw.
+//! Traced calls, each with its arguments and its return value. Recorded and lost calls add up to the victim's
+//! calls, and to what the kernel's uprobes saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use crate::kernel::Uprobe;
 use crate::victim::{ENDLESS, OUTER, THREADS, TURNS, Victim, calls_of, of};
 
 const TIMES: u64 = 300;
-/// Threads then have no area, so that rings are locked.
+/// Environment in which threads have no rseq area, so that rings are locked.
 pub(crate) const NO_RSEQ: [(&str, &str); 1] = [("GLIBC_TUNABLES", "glibc.pthread.rseq=0")];
 
 fn record(victim: &Victim, probe: &str, arguments: u8, ring: u32) -> Session {
@@ -21,7 +21,7 @@ fn record(victim: &Victim, probe: &str, arguments: u8, ring: u32) -> Session {
     builder.ring(ring).record(arguments, true).expect("a session")
 }
 
-/// All calls, and what was lost.
+/// All calls, and the number of lost ones.
 fn ended(session: Session, mut calls: Vec<Call>) -> (Vec<Call>, u64, Finished) {
     let mut finished = session.detach();
     calls.append(&mut finished.calls);
@@ -29,7 +29,7 @@ fn ended(session: Session, mut calls: Vec<Call>) -> (Vec<Call>, u64, Finished) {
     (calls, lost, finished)
 }
 
-/// Each call of the function of six arguments: as the victim makes them, with a value from 0 on.
+/// Checks each call of the function of six arguments: the victim makes them with values from 0 on.
 fn assert_right(calls: &[Call]) {
     for call in calls {
         let first = call.arguments[0];
@@ -57,7 +57,7 @@ fn calls_are_what_the_victim_passed_and_got() {
             Ok(uprobe) => assert_eq!(uprobe.hits(), TIMES * THREADS),
             Err(why) => println!("SKIP the kernel's uprobes: {why}"),
         }
-        // Only now is the kernel's own word gone.
+        // Only now is the word of the kernel's breakpoint gone.
         assert!(victim.text() == before, "put back");
         assert_right(&calls);
         assert!(calls.iter().all(|call| call.how == How::Returned), "all had ended");
@@ -72,7 +72,7 @@ fn calls_are_what_the_victim_passed_and_got() {
     }
 }
 
-/// Of entries alone: a record of each call that passes, and of one in so many of those.
+/// Entries alone: a record of each call that passes, or of one in every few of those.
 #[test]
 fn a_filter_decides_in_the_target_what_is_recorded() {
     for (variables, sample) in [(&[][..], 1), (&NO_RSEQ[..], 1), (&[][..], 4)] {
@@ -92,7 +92,7 @@ fn a_filter_decides_in_the_target_what_is_recorded() {
             (calls.len() as u64, (0..TIMES).filter(|&n| passes(n)).count() as u64 * THREADS);
         let filtered = finished.reports[0].counts[0].filtered.expect("there is a filter").in_target;
         assert_eq!((recorded + filtered, lost), (TIMES * THREADS, 0));
-        // Each CPU counts by itself.
+        // Each CPU counts its samples by itself.
         let sampled = all / u64::from(sample)..=all / u64::from(sample) + 8;
         assert!(
             if sample == 1 { recorded == all } else { sampled.contains(&recorded) },
@@ -102,7 +102,8 @@ fn a_filter_decides_in_the_target_what_is_recorded() {
     }
 }
 
-/// Of calls whose returns are recorded too: by what they were called with, by what they returned, and by how long they took. The kernel counts all of them.
+/// Calls whose returns are recorded too, filtered by their arguments, by their return value, and by their
+/// duration. The kernel counts all of them.
 #[test]
 fn a_filter_decides_in_the_target_which_calls_are_recorded() {
     type Passes = fn(u64) -> bool;
@@ -145,7 +146,8 @@ fn a_filter_decides_in_the_target_which_calls_are_recorded() {
     }
 }
 
-/// What an argument leads to: what the program writes to its output begins with its answer; and who decides by that.
+/// Memory that an argument points to: what the program writes to its output begins with its answer. Also
+/// conditions on that.
 #[test]
 fn fields_are_read_and_decide() {
     let Some(mut victim) = Victim::start() else { return };
@@ -177,7 +179,7 @@ fn fields_are_read_and_decide() {
 #[test]
 fn every_way_out_ends_a_call() {
     let Some(mut victim) = Victim::start() else { return };
-    // Nobody reads meanwhile, and one CPU may have all of it.
+    // Nothing reads meanwhile, and one CPU may have all records.
     let mut session = record(&victim, "victim_*", 1, 4 << 20);
     assert_eq!(victim.call("all", TIMES), TIMES * THREADS * crate::victim::FUNCTIONS.len() as u64);
     let early = session.calls();
@@ -185,7 +187,7 @@ fn every_way_out_ends_a_call() {
     assert_eq!(lost, 0);
     let of = |name: &str| calls.iter().filter(|call| call.site.label.contains(name)).collect::<Vec<_>>();
     for (name, .., becomes) in crate::victim::FUNCTIONS {
-        // The word where the loop comes back to is its entry.
+        // The loop comes back to the entry's own word.
         let each = if name == "victim_loop" { 8 } else { calls_of(name) };
         let all = of(name);
         assert_eq!(all.len() as u64, each * TIMES * THREADS, "{name}: {:?}", finished.summary.notices);
@@ -201,7 +203,7 @@ fn every_way_out_ends_a_call() {
             );
         }
     }
-    // Eight calls in one another: 8 to 0, each returns twice what it was given.
+    // Eight nested calls, from 8 down to 0. Each returns twice its argument.
     let mut depths: BTreeMap<u64, u64> = BTreeMap::new();
     for call in of("victim_deep") {
         assert_eq!(call.returned, Some(2 * call.arguments[0]), "{call:?}");
@@ -210,7 +212,7 @@ fn every_way_out_ends_a_call() {
     assert_eq!(depths, (0..=8).map(|n| (n, TIMES * THREADS)).collect());
 }
 
-/// Nobody reads, and rings hold a few: what does not fit is counted.
+/// Nothing reads, and the rings hold few records. What does not fit is counted.
 #[test]
 fn what_is_lost_is_counted() {
     for variables in [&[][..], &NO_RSEQ] {
@@ -220,7 +222,8 @@ fn what_is_lost_is_counted() {
         let (calls, lost, finished) = ended(session, Vec::new());
         println!("{} calls, {lost} records lost", calls.len());
         assert_right(&calls);
-        // Two records for each call, and each was written or lost; a call whose entry was lost is not told.
+        // There are two records for each call, and each was written or lost. A call whose entry was lost is
+        // not reported.
         let (entries, exits) =
             (calls.len() as u64, calls.iter().filter(|call| call.took.is_some()).count() as u64);
         let unpaired: u64 = finished
@@ -240,7 +243,7 @@ fn what_is_lost_is_counted() {
     }
 }
 
-/// What pointers lead to, as far as the program could read; and the C library's own functions.
+/// What pointers lead to, as far as the program could read it; and the C library's own functions.
 #[test]
 fn texts_are_what_the_victim_wrote() {
     for variables in [&[][..], &NO_RSEQ] {
@@ -253,14 +256,14 @@ fn texts_are_what_the_victim_wrote() {
         let (calls, lost, finished) = ended(session, Vec::new());
         assert_eq!(lost, 0, "{:?}", finished.summary.notices);
         let of = |name: &'static str| calls.iter().filter(move |call| call.site.label.contains(name));
-        // The answer that it gave us.
+        // The answer that the victim gave us.
         let answer = format!("right {}\n", TIMES * THREADS);
         let told = of("write").find(|call| {
             call.texts.iter().any(|text| text.argument == 1 && text.bytes.starts_with(answer.as_bytes()))
         });
         let told = told.unwrap_or_else(|| panic!("{calls:?}"));
         assert_eq!((told.arguments[2], told.returned), (answer.len() as u64, Some(answer.len() as u64)));
-        // A number is no address: nothing could be read there, and nothing came of it.
+        // A number is not an address: nothing could be read there, and no harm was done.
         assert_eq!(of("victim_six").count() as u64, TIMES * THREADS);
         for call in of("victim_six") {
             let [text] = &call.texts[..] else { panic!("{call:?}") };
@@ -274,7 +277,8 @@ fn texts_are_what_the_victim_wrote() {
     }
 }
 
-/// Threads that are called otherwise than asked are passed over in the target, once the reader has noted them; before that he leaves their calls out.
+/// Threads with other names are passed over in the target, once the reader has noted them. Before that, the
+/// reader leaves out their calls.
 #[test]
 fn threads_that_are_called_otherwise_are_passed_over() {
     let Some(mut victim) = Victim::start() else { return };
@@ -302,7 +306,7 @@ fn threads_that_are_called_otherwise_are_passed_over() {
     assert_eq!(victim.end(), 0, "wrong values");
 }
 
-/// An instruction that is no entry: a record without arguments.
+/// An instruction that is not an entry gives a record without arguments.
 #[test]
 fn any_instruction_is_recorded() {
     let Some(mut victim) = Victim::start() else { return };
@@ -314,7 +318,7 @@ fn any_instruction_is_recorded() {
     assert!(calls.iter().all(|call| call.how == How::Entered && call.tid != 0));
 }
 
-/// The command, at work on a victim until it is interrupted.
+/// Starts the command on a victim; it runs until it is interrupted.
 pub(crate) fn command(victim: &Victim, verb: &str, words: &[&str]) -> Option<Child> {
     let Some(command) = std::env::var_os(VARIABLE) else {
         println!("SKIP {VARIABLE} does not say where the command is");
@@ -333,9 +337,9 @@ pub(crate) fn command(victim: &Victim, verb: &str, words: &[&str]) -> Option<Chi
     Some(child)
 }
 
-/// What it said.
+/// Interrupts the command, and returns its output.
 pub(crate) fn output(child: Child) -> String {
-    // SAFETY: a child of ours, not waited for.
+    // SAFETY: a child of ours that was not waited for, so the PID is its own.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let output = child.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

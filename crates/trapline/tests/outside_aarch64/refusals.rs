@@ -1,4 +1,4 @@
-//! What is not done is refused by name.
+//! What cannot be done is refused by name.
 
 use crate::victim::Victim;
 
@@ -15,7 +15,8 @@ fn words_that_take_no_probe_are_named() {
     }
 }
 
-/// A process of the same kernel's in the other instruction set: a program that pauses for ever, made here, as there is no compiler where this runs.
+/// A process of the 32-bit instruction set on the same kernel. Its program, which pauses for ever, is made
+/// here, because there is no compiler where this runs.
 #[test]
 fn a_process_of_32_bits_is_named() {
     // mov r7, #29 (pause); svc #0; b to the first.
@@ -35,7 +36,8 @@ fn a_process_of_32_bits_is_named() {
         Ok(child) => child,
         Err(why) => return println!("SKIP no program of 32 bits runs here: {why}"),
     };
-    // Who waits for an exec goes on when the old memory is let go of, a moment before the new one is there: until then /proc names this program.
+    // The thread that waits for the exec goes on when the old memory is released, a moment before the new one
+    // is there. Until then /proc names this program.
     let running = format!("/proc/{}/exe", child.id());
     while std::fs::read_link(&running).expect("it pauses for ever") != path {
         std::thread::yield_now();

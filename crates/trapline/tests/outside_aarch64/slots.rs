@@ -1,4 +1,5 @@
-//! Return addresses replaced from outside (`--ret=stack`): each call comes back to where it was called from and is timed once, whatever becomes of it.
+//! Return addresses replaced from outside (`--ret=stack`). Each call returns to where it was called from and
+//! is timed once, whatever happens to it.
 
 use trapline::{ProcessReport, Returns, Session};
 use trapline_record::slots::{CODE, RETURN};
@@ -10,7 +11,7 @@ use crate::unwound::{THROWS, UNWOUND, WAITS};
 use crate::victim::{ENDLESS, FUNCTIONS, THREADS, Victim, calls_of, times_of};
 
 const TIMES: u64 = 100;
-/// Its first word runs eight times, so each turn would take a slot.
+/// Its first word runs eight times, so each turn would take a return trampoline.
 const LOOP: &str = "victim_loop";
 
 fn session(victim: &Victim, probe: &str) -> Session {
@@ -47,7 +48,7 @@ fn every_call_comes_home_and_is_timed_once() {
     assert!(words >= FUNCTIONS.len() - 1);
 }
 
-/// A caller that signs its return address, and what it calls.
+/// A caller that signs its return address, and its callee.
 #[test]
 fn signed_callers_come_home() {
     let Some(mut victim) = Victim::start() else { return };
@@ -58,7 +59,8 @@ fn signed_callers_come_home() {
     }
 }
 
-/// Attached and detached while two threads are in the calls: each comes home, by the real address or through its slot.
+/// Attaching and detaching while two threads are in the calls. Each call returns, by its real address or
+/// through its return trampoline.
 #[test]
 fn what_is_in_flight_comes_home_when_the_session_ends() {
     let Some(mut victim) = Victim::start() else { return };
@@ -67,7 +69,8 @@ fn what_is_in_flight_comes_home_when_the_session_ends() {
     }
 }
 
-/// Two threads in a call that waits: it comes home, by `ret` or an exception, before the session ends or behind that. What is signed does so through its slot.
+/// Two threads are in a call that waits. It ends by `ret` or an exception, before the session ends or after
+/// that. Calls with a signed address return through their trampoline.
 #[test]
 fn a_call_that_waits_comes_home_before_a_detach_and_after() {
     for (name, _) in WAITS {
@@ -101,7 +104,9 @@ fn a_call_that_waits_comes_home_before_a_detach_and_after() {
     }
 }
 
-/// Words of a process' private memory that lead to second words of slots, signed (above 48 bits, on that kernel) or not. An unwinder remembers where it was told of them, which is none.
+/// Number of words of a process' private memory that point to second words of return trampolines, signed
+/// (above 48 bits, on that kernel) or not. The address that an unwinder stores when frames are registered is
+/// not counted.
 fn armed_words(pid: u32) -> u64 {
     use std::os::unix::fs::FileExt as _;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
@@ -128,7 +133,8 @@ fn armed_words(pid: u32) -> u64 {
     armed as u64
 }
 
-/// The program's own unwinder is told of slots: exceptions go through calls that are armed, and find who catches them; what they leave is no call that returned.
+/// The trampolines' frames are registered with the program's own unwinder. Exceptions go through armed calls
+/// and are caught. What they leave does not count as a return.
 #[test]
 fn exceptions_go_through_armed_calls() {
     let Some(mut victim) = Victim::start() else { return };
@@ -141,7 +147,7 @@ fn exceptions_go_through_armed_calls() {
         report.refused.is_empty()
             && !finished.summary.notices.iter().any(|notice| notice.contains("unwinder"))
     );
-    // Each second one throws, through both others.
+    // Every second call throws, through both other functions.
     for (name, returns) in
         [("unwound_catches", TIMES), ("unwound_through", TIMES / 2), ("unwound_throws", TIMES / 2)]
     {
@@ -152,7 +158,8 @@ fn exceptions_go_through_armed_calls() {
     assert_eq!(victim.call(UNWOUND, TIMES), TIMES * THREADS, "wrong values");
 }
 
-/// Fewer slots than calls are left by exceptions: some are had again, as often as all may be stopped for that, and who finds none is counted.
+/// Exceptions leave more calls than there are return trampolines. Some trampolines are reused, as often as
+/// all threads may be stopped for that. A call that finds none is counted.
 #[test]
 fn slots_of_calls_that_were_left_are_had_again() {
     let Some(mut victim) = Victim::start() else { return };
@@ -174,7 +181,8 @@ fn slots_of_calls_that_were_left_are_had_again() {
     assert_eq!(found.0 + found.1 + found.2 + found.3, calls, "{found:?}");
 }
 
-/// A function with a jump through a register, whose exits cannot be known, is timed by its return address where nothing else is asked for.
+/// The exits of a function with a jump through a register cannot be known. It is timed by its return address
+/// if no other way is requested.
 #[test]
 fn where_exits_are_not_known_return_addresses_are_replaced() {
     let Some(mut victim) = Victim::start() else { return };

@@ -1,4 +1,4 @@
-//! Who called: by frame pointers, whose return addresses may be signed, and from copies.
+//! Callers: by frame pointers, with return addresses that may be signed, and from copied stacks.
 
 use trapline::{Session, StackSum, Symbols, Unwinding};
 

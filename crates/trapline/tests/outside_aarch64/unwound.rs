@@ -1,6 +1,8 @@
-//! Functions of the victim whose calls are left by exceptions, or wait within until they are told, with return addresses that are signed, by either key, or not.
+//! Functions of the victim whose calls are left by exceptions, or wait inside until a line comes. Their
+//! return addresses are signed with either key, or not signed.
 //!
-//! In: a name, how often. Out: how many calls came back with the right value, or the wrong one. Does not: say when, or probe anything.
+//! In: a name, and how often to call it. Out: how many calls returned the right value, or the wrong one. Does
+//! not: say when, or probe anything.
 
 use std::arch::global_asm;
 use std::panic::{catch_unwind, resume_unwind};
@@ -8,12 +10,15 @@ use std::sync::atomic::Ordering;
 
 use crate::victim::STOP;
 
-/// What calls a function that throws each second time, through another, and catches that.
+/// Function that calls another one, through a third. The callee throws each second time, and this function
+/// catches that.
 pub(crate) const UNWOUND: &str = "unwound_catches";
-/// Before the name of one that waits: what it calls ends by an exception.
+/// Prefix to the name of a waiting function: its callee then ends by an exception.
 pub(crate) const THROWS: &str = "throws-";
 
-// Each calls what waits; unwinders are told of the frame, and of the key. The last one's table is a plain one, as who unwinds copies reads the next below of code without any (key B is not known to it).
+// Each calls a function that waits. The unwind information names the frame and the key. The last one has a
+// plain table: for code without a table, the unwinder of copied stacks uses the next table below it, and it
+// does not know key B.
 global_asm!(
     ".text",
     ".macro waits name, sign, undo",
@@ -52,7 +57,7 @@ unsafe extern "C-unwind" {
     fn waits_signed_b(value: u64) -> u64;
 }
 
-/// Name, function: one more than its argument, or that is thrown where it is odd.
+/// Name and function. Each returns its argument plus one, or throws that if the argument is odd.
 pub(crate) const WAITS: [(&str, unsafe extern "C-unwind" fn(u64) -> u64); 3] =
     [("waits_plain", waits_plain), ("waits_signed", waits_signed), ("waits_signed_b", waits_signed_b)];
 
@@ -82,24 +87,24 @@ extern "C-unwind" fn unwound_through(value: u64) -> u64 {
     std::hint::black_box(unwound_throws(value))
 }
 
-/// One more than the value, either way.
+/// Returns the value plus one, either way.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn unwound_catches(value: u64) -> u64 {
     std::hint::black_box(caught(|| unwound_through(value)))
 }
 
-/// What a function gives, or throws.
+/// What a function returns or throws.
 fn caught(function: impl FnOnce() -> u64 + std::panic::UnwindSafe) -> u64 {
     catch_unwind(function).unwrap_or_else(|thrown| thrown.downcast_ref().copied().unwrap_or(0))
 }
 
-/// Calls of that name with the right value.
+/// Number of calls of that name with the right value.
 pub(crate) fn right(name: &str, times: u64) -> u64 {
     (0..times).filter(|&value| name == UNWOUND && unwound_catches(value) == value + 1).count() as u64
 }
 
-/// One call of that name, which waits: 1 if its value is wrong.
+/// One call of that name, which waits. Returns 1 if its value is wrong.
 #[allow(ffi_unwind_calls, reason = "what they throw is caught")]
 pub(crate) fn wrong(name: &str) -> u64 {
     let value = if name.starts_with(THROWS) { 7 } else { 8 };

@@ -1,7 +1,9 @@
-//! The victim: functions whose first words are of all kinds, called as often as asked for by two threads. And what starts it.
+//! The victim: functions whose first words are of all kinds, which two threads call on request. Also the code
+//! that starts it.
 //!
-//! Talk: a line `NAME N` in: each thread calls that function N times, all at once, or one after the other for `turns-NAME N`. A line out: how many calls came
-//! back with the right value; before it one for each thread, `thread NUMBER CALLS`. `all` stands for each function.
+//! Protocol. A line `NAME N` comes in: each thread calls that function N times, all threads at once, or one
+//! after the other for `turns-NAME N`. Lines go out: one for each thread, `thread NUMBER CALLS`, then how
+//! many calls returned the right value. `all` stands for each function.
 
 use std::arch::global_asm;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,18 +19,20 @@ use crate::crowd::crowd;
 use crate::unwound;
 
 const VARIABLE: &str = "TRAPLINE_VICTIM";
-/// With this variable it leaves so many single pages free within reach of its code.
+/// Environment variable: number of single pages that the victim leaves free within reach of its code.
 pub(crate) const CROWDED: &str = "TRAPLINE_VICTIM_CROWDED";
-/// As often as a thread can until the next line comes; the answer is how many values were wrong.
+/// Number of calls that means: as often as a thread can until the next line comes. The answer is how many
+/// values were wrong.
 pub(crate) const ENDLESS: u64 = 0;
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 
-/// One thread after the other.
+/// Prefix: one thread after the other.
 pub(crate) const TURNS: &str = "turns-";
-/// Threads that call.
+/// Number of calling threads.
 pub(crate) const THREADS: u64 = 2;
 
-// Each adds something to its argument; all but the first word of each is the same everywhere but for what undoes it.
+// Each function adds something to its argument. All but the first word of each is the same, except for what
+// undoes that word.
 global_asm!(
     ".text",
     ".macro victim name",
@@ -117,7 +121,8 @@ global_asm!(
     "ret",
     "1: ret",
     ".size victim_deep, . - victim_deep",
-    // Arguments in six registers, for records: the first and the last one's sum. What calls it keeps its frames.
+    // A function of six arguments in registers, for records; it returns the sum of the first and the last.
+    // Its caller keeps frames.
     "victim victim_six",
     "stp x29, x30, [sp, #-16]!",
     "mov x29, sp",
@@ -148,7 +153,7 @@ global_asm!(
     "hint #29",
     "ret",
     ".size victim_outer, . - victim_outer",
-    // What stores its argument, or adds one, for `trapline watch`.
+    // Functions that store their argument, or add one, for `trapline watch`.
     "victim store_plain",
     "adrp x1, watched_plain",
     "str x0, [x1, #:lo12:watched_plain]",
@@ -199,7 +204,7 @@ global_asm!(
     "watched watched_byte, 4",
     "watched watched_exclusive, 8",
     ".text",
-    // What takes no probe.
+    // Functions that take no probe.
     "victim victim_jumps",
     "adr x16, 1f",
     "br x16",
@@ -244,7 +249,8 @@ unsafe extern "C" {
 
 type Function = unsafe extern "C" fn(u64) -> u64;
 
-/// Name, function, the word at which the kernel's uprobe counts the same calls, what 8 becomes.
+/// Name, function, offset of the word at which the kernel's uprobe counts the same calls, and the result for
+/// 8.
 pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 12] = [
     ("victim_nop", victim_nop, 4, 9),
     ("victim_push", victim_push, 4, 9),
@@ -258,14 +264,14 @@ pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 12] = [
     // Its first word runs eight times.
     ("victim_loop", victim_loop, 4, 16),
     ("victim_tail", victim_tail, 4, 8),
-    // It calls itself eight times, and the last call takes another way.
+    // It calls itself eight times, and the last call takes another path.
     ("victim_deep", victim_deep, 0, 16),
 ];
 
-/// What calls the function of six arguments, which are its own and what follows.
+/// Caller of the function of six arguments. It passes its own argument, and the numbers that follow.
 pub(crate) const OUTER: &str = "victim_outer";
 
-/// Name, function: each stores once, whatever it is called with.
+/// Name and function. Each stores once, whatever its argument is.
 const STORES: [(&str, Function); 5] = [
     ("store_plain", store_plain),
     ("store_added", store_added),
@@ -274,7 +280,7 @@ const STORES: [(&str, Function); 5] = [
     ("store_exclusive", store_exclusive),
 ];
 
-/// How often a function is called when each is called once.
+/// How often a function is called when each one is called once.
 pub(crate) fn calls_of(name: &str) -> u64 {
     match name {
         // victim_tail jumps to it, and it calls victim_nop.
@@ -285,10 +291,10 @@ pub(crate) fn calls_of(name: &str) -> u64 {
     }
 }
 
-/// So that the linker keeps what nobody calls.
+/// Keeps the linker from removing functions without callers.
 pub(crate) const UNPROBED: [Function; 3] = [victim_call, victim_exclusive, victim_jumps];
 
-/// What the victim does. As a test of its own it does nothing.
+/// The victim's main loop. Run as a test of its own, it does nothing.
 #[test]
 fn run() {
     if std::env::var_os(VARIABLE).is_none() {
@@ -308,12 +314,13 @@ fn run() {
             let start = || {
                 let (tell, number) = mpsc::channel();
                 let thread = scope.spawn(move || {
-                    // SAFETY: no arguments.
+                    // SAFETY: the call has no arguments.
                     tell.send(unsafe { libc::gettid() }).expect("it is asked for");
                     call(name, times)
                 });
                 let itself = format!("/proc/self/task/{}", number.recv().expect("it begins"));
-                // Its work is finished, and even joined it is, before the kernel has told that it ended: until then its last access may be outstanding.
+                // A thread's work is finished, and the thread is even joined, before the kernel has reported
+                // its end. Until then its last access may be outstanding.
                 while in_turn && Path::new(&itself).exists() {
                     thread::yield_now();
                 }
@@ -334,7 +341,7 @@ fn run() {
 }
 
 fn call(name: &str, times: u64) -> u64 {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     println!("thread {} {times}", unsafe { libc::gettid() });
     let (mut right, mut wrong) = (0, 0);
     for (_, function) in STORES.iter().filter(|one| one.0 == name) {
@@ -365,7 +372,8 @@ fn call(name: &str, times: u64) -> u64 {
     if times == ENDLESS { wrong } else { right }
 }
 
-/// A running victim; it is ended when this is dropped. There is one at a time: the kernel's probes are in all that run this file.
+/// A running victim; it is killed when this value is dropped. There is one at a time, since the kernel's
+/// probes are in all processes that run this file.
 pub(crate) struct Victim {
     _one: MutexGuard<'static, ()>,
     child: Child,
@@ -375,11 +383,11 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    /// None where no program can be traced, which is said.
+    /// `None` where programs cannot be traced; that is printed.
     pub(crate) fn start() -> Option<Self> {
         Self::start_with(&[])
     }
-    /// The same with these variables in its environment.
+    /// The same with these environment variables.
     pub(crate) fn start_with(variables: &[(&str, &str)]) -> Option<Self> {
         if trapline_target::is_emulated() {
             println!("SKIP no ptrace in an emulator of user mode: see cargo xtask arm64-system");
@@ -399,14 +407,14 @@ impl Victim {
         let to = child.stdin.take().expect("a pipe");
         let from = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut victim = Self { _one: one, child, to, from, called: Vec::new() };
-        // It is past its loader when it answers.
+        // When it answers, the loader has finished.
         assert_eq!(victim.call("all", 1), THREADS * FUNCTIONS.len() as u64);
         Some(victim)
     }
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
-    /// Each thread calls the function so often; how many came back right.
+    /// Each thread calls the function this often. Returns how many calls returned the right value.
     pub(crate) fn call(&mut self, name: &str, times: u64) -> u64 {
         self.begin(name, times);
         self.end()
@@ -432,17 +440,17 @@ impl Victim {
     pub(crate) fn called(&self) -> &[(u32, u64)] {
         &self.called
     }
-    /// A session that counts what is named.
+    /// A session that counts the named functions.
     pub(crate) fn count(&self, probe: &str) -> Session {
         let builder = Session::builder().pid(self.pid()).probe(probe).expect("a probe");
         builder.count().expect("a session")
     }
-    /// A session that times what is named.
+    /// A session that times the named functions.
     pub(crate) fn time(&self, probe: &str) -> Session {
         let builder = Session::builder().pid(self.pid()).probe(probe).expect("a probe");
         builder.latency().expect("a session")
     }
-    /// The bytes of its code, all of it.
+    /// All bytes of its code.
     pub(crate) fn text(&self) -> Vec<u8> {
         use std::os::unix::fs::FileExt as _;
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("its maps");

@@ -1,4 +1,5 @@
-//! `trapline watch` as a person types it: as many accesses as the victim makes, each with its function and the value that it leaves.
+//! `trapline watch` as a user types it: as many accesses as the victim makes, each with its function and the
+//! value that it leaves.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
@@ -8,14 +9,14 @@ use crate::victim::{THREADS, TURNS, Victim};
 
 const TIMES: u64 = 100;
 
-/// The command at work; it is ended when dropped.
+/// The running command; it is killed when this value is dropped.
 struct Watch {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
 }
 
 impl Watch {
-    /// None where it is not known where the command is, which is said.
+    /// `None` if the command's path is not given; that is printed.
     fn start(victim: &Victim, places: &[&str]) -> Option<Self> {
         let Some(command) = std::env::var_os(VARIABLE) else {
             println!("SKIP {VARIABLE} does not say where the command is");
@@ -39,13 +40,13 @@ impl Watch {
         println!("{first}");
         Some(watch)
     }
-    /// What it told, and what it said on standard error.
+    /// Interrupts the command. Returns its lines, and its standard error.
     fn end(self) -> (Vec<String>, String) {
-        // SAFETY: a child of ours, not waited for.
+        // SAFETY: a child of ours that was not waited for, so the PID is its own.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
         self.rest()
     }
-    /// The same, when it has ended by itself.
+    /// The same for a command that has ended by itself.
     fn rest(mut self) -> (Vec<String>, String) {
         let mut said = String::new();
         let told = self.lines.by_ref().lines().map(|line| line.expect("text")).collect();
@@ -62,7 +63,7 @@ impl Drop for Watch {
     }
 }
 
-/// A member of an object, as text.
+/// A member of a JSON object, as text.
 fn member<'a>(line: &'a str, name: &str) -> &'a str {
     let (_, rest) = line.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{name} in {line}"));
     rest.split([',', '}']).next().unwrap_or(rest).trim_matches('"')
@@ -72,13 +73,13 @@ fn number(line: &str, name: &str) -> u64 {
     member(line, name).parse().unwrap_or_else(|_| panic!("{name} in {line}"))
 }
 
-/// The accesses of a place, in order.
+/// The accesses of a watchpoint, in order.
 fn of<'a>(told: &'a [String], place: &str) -> Vec<&'a str> {
     let is = |line: &&str| member(line, "type") == "watch" && member(line, "place") == place;
     told.iter().map(String::as_str).filter(is).collect()
 }
 
-/// Nothing was lost, and as many were told as the program made.
+/// Asserts that nothing was lost, and that as many accesses were reported as the program made.
 fn check_last(told: &[String], accesses: u64) {
     let last = told.last().expect("a summary");
     println!("{last}");
@@ -87,7 +88,7 @@ fn check_last(told: &[String], accesses: u64) {
     assert_eq!(counted, [accesses, 0, 0], "{last}");
 }
 
-/// Threads one after the other: each value is what was stored, and what was there before is known too.
+/// One thread after the other: each value is the one that was stored, and the value before is known too.
 #[test]
 fn every_store_is_told_with_function_and_value() {
     let Some(mut victim) = Victim::start() else { return };
@@ -112,7 +113,7 @@ fn every_store_is_told_with_function_and_value() {
     }
 }
 
-/// The values 0 to `TIMES`, and so much more, once for each thread.
+/// Checks the values 0 to `TIMES`, plus `more`, once for each thread.
 fn check_stores(all: &[&str], function: &str, more: u64) {
     assert_eq!(all.len() as u64, TIMES * THREADS, "{function}");
     let mut before = None;
@@ -125,7 +126,8 @@ fn check_stores(all: &[&str], function: &str, more: u64) {
     }
 }
 
-/// Of two places that one instruction stores to, the kernel tells one; of the other nothing is said that is not so.
+/// One instruction stores to two watched variables, and the kernel reports one of them. Nothing untrue is
+/// reported about the other.
 #[test]
 fn a_place_beside_is_doubted() {
     let Some(mut victim) = Victim::start() else { return };
@@ -140,7 +142,8 @@ fn a_place_beside_is_doubted() {
     }
 }
 
-/// Threads at the same time, by one instruction that adds: each counts once. What one leaves is not sure while the other may be about to add.
+/// Threads at the same time, with one instruction that adds: each access counts once. A value is not exact
+/// while another thread may be about to add.
 #[test]
 fn as_many_are_told_as_threads_make() {
     let Some(mut victim) = Victim::start() else { return };
@@ -153,13 +156,14 @@ fn as_many_are_told_as_threads_make() {
     for line in &all {
         assert!(member(line, "function").contains("store_added"), "{line}");
     }
-    // The last of all is read when everything is over.
+    // The last access of all is read when everything is over.
     let exact = all.iter().filter(|line| member(line, "exact") == "true");
     println!("{} of {} exact", exact.clone().count(), all.len());
     exact.for_each(|line| assert_eq!(number(line, "after"), number(line, "before") + 1, "{line}"));
 }
 
-/// One thread alone, and then another one, when the first has ended: an addition is exact from the first one on.
+/// One thread alone, and then another one after the first has ended. An addition is exact from the first one
+/// on.
 #[test]
 fn additions_of_one_thread_are_exact() {
     let Some(mut victim) = Victim::start() else { return };
@@ -189,7 +193,8 @@ fn loads_and_executions_are_told() {
     }
 }
 
-/// A breakpoint lets an exclusive store fail for ever: watching ends by itself, says why, and the program goes on.
+/// A breakpoint makes an exclusive store fail for ever. Watching ends by itself and says why, and the program
+/// goes on.
 #[test]
 fn who_cannot_go_on_is_let_go() {
     let Some(mut victim) = Victim::start() else { return };

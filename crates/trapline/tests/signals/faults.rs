@@ -1,4 +1,5 @@
-//! Faults, and signals that arrive, in displaced instructions: seen where the program has its code, by jump and by trap.
+//! Faults, and signals that arrive, in displaced instructions: the program sees them at its own code, by jump
+//! and by trap.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,9 +9,9 @@ use crate::program::{AT_WATCHED, Library, SENT, Seen, WATCHED, call, nowhere, se
 fn a_fault_is_reported_at_the_original_and_the_instruction_done_once() {
     for by_trap in [false, true] {
         let library = Library::load();
-        // What is called, where it faults, and what it gives with 7 and a fresh page.
+        // The called function, where it faults, and what it returns with 7 and a fresh page.
         for (name, at, result) in [("load", "load", 0), ("bump", "bump", 5), ("later", "later+3", 7)] {
-            // By trap, on the very instruction.
+            // By trap, the trap is on the faulting instruction itself.
             let probe = library.quiet(if by_trap { at } else { name }, by_trap);
             let page = nowhere() + 0x20;
             let seen = seen(0, || assert_eq!(library.call(name, page, 7), result, "{name}"));
@@ -34,7 +35,8 @@ fn a_handler_may_go_on_behind_the_original() {
     }
 }
 
-/// Signals are sent to a thread that is nearly always in one displaced instruction, or on the way back from it.
+/// Signals are sent to a thread that is nearly always in one displaced instruction, or on the way back from
+/// it.
 #[test]
 fn a_signal_that_arrives_in_a_copy_sees_the_original() {
     for by_trap in [false, true] {
@@ -43,16 +45,16 @@ fn a_signal_that_arrives_in_a_copy_sees_the_original() {
         let probe = library.quiet("slow+5", by_trap);
         WATCHED.store(at, Relaxed);
         [&AT_WATCHED, &SENT].iter().for_each(|count| count.store(0, Relaxed));
-        // SAFETY: this thread's own number.
+        // SAFETY: the calls have no arguments.
         let (pid, tid) = unsafe { (libc::getpid(), libc::gettid()) };
         let mut calls = 0;
         std::thread::scope(|scope| {
             let sender = scope.spawn(move || {
-                // As many as it takes: what is sent while another waits is one with it.
+                // As many as needed: a signal that is sent while another is pending merges with it.
                 while SENT.load(Relaxed) < 300
                     || AT_WATCHED.load(Relaxed) == 0 && SENT.load(Relaxed) < 100_000
                 {
-                    // SAFETY: to a thread that outlives this scope, with a handler.
+                    // SAFETY: sends a signal to a thread that outlives this scope and has a handler.
                     unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, libc::SIGBUS) };
                     std::thread::yield_now();
                 }
@@ -87,7 +89,7 @@ fn who_comes_to_the_middle_of_a_window_goes_on_in_the_copy() {
         assert_eq!((call(inner, 3, 4), call(middle, 5, 6)), (7, 11));
     });
     assert_eq!((seen, probe.counts().hits), (None, 1));
-    // A trap of its own in the middle, when the window is gone; then the window again.
+    // A trap of its own in the middle after the window is gone; then the window again.
     drop(probe);
     let trap = library.quiet("inner+3", true);
     assert_eq!((call(inner, 3, 4), call(middle, 5, 6), trap.counts().hits), (7, 11, 2));

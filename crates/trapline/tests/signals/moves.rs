@@ -1,4 +1,5 @@
-//! Handlers that go elsewhere, or to another stack: at entries by jump, elsewhere by a trap if they say so.
+//! Handlers that move the thread elsewhere, or to another stack: by jump at entries, and by a trap elsewhere,
+//! if they declare it.
 
 use trapline::inside::{Consumer, Gpr, Hit, Regs, Tactic, Verdict};
 
@@ -6,7 +7,7 @@ use crate::program::Library;
 
 fn changing(change: impl Fn(&mut Regs) + Send + Sync + 'static) -> Consumer {
     Consumer::entry(move |hit: &mut Hit<'_>| {
-        // SAFETY: each test changes registers to what its function may go on with.
+        // SAFETY: each test sets the registers to values with which its function may go on.
         change(unsafe { hit.regs_mut() });
         Verdict::Continue
     })
@@ -15,7 +16,7 @@ fn changing(change: impl Fn(&mut Regs) + Send + Sync + 'static) -> Consumer {
 #[test]
 fn a_moved_instruction_pointer_is_honoured_inside_a_function_and_takes_a_trap() {
     let library = Library::load();
-    // Over the division.
+    // Skips the division.
     let skips = changing(|regs| {
         if regs.get(Gpr::Rsi) == 0 {
             regs.rip += 3;
@@ -27,7 +28,8 @@ fn a_moved_instruction_pointer_is_honoured_inside_a_function_and_takes_a_trap() 
     assert_eq!(probe.counts().hits, 2);
 }
 
-/// A first consumer that stays, by jump; then one that moves: the site becomes a trap, and both are called.
+/// A first consumer stays, by jump; then one comes that moves the thread. The site becomes a trap, and both
+/// are called.
 #[test]
 fn a_site_becomes_a_trap_when_a_consumer_comes_that_moves() {
     let library = Library::load();
@@ -50,7 +52,8 @@ fn an_entry_that_moves_stays_a_jump() {
     assert_eq!((library.call("inner", 3, 4), probe.counts().hits), (7, 1));
 }
 
-/// The word above the stack pointer is what the function gives: the handler takes the stack pointer one up, and puts a word back in its place.
+/// The function returns the word above the stack pointer. The handler raises the stack pointer by one word,
+/// and puts a word back in its place.
 #[test]
 fn a_moved_stack_pointer_is_honoured() {
     for by_trap in [false, true] {
@@ -65,7 +68,8 @@ fn a_moved_stack_pointer_is_honoured() {
             .moves_sp(),
         );
         assert_eq!(probe.sites(), [Tactic::Trap]);
-        // push rsi, push rdi: without the first of two words, `pop` takes the second, and `ret` has its address.
+        // push rsi, push rdi: without the first of the two words, `pop` takes the second one, and `ret` finds
+        // its address.
         assert_eq!((library.call("stacked", 3, 4), probe.counts().hits), (4, 1));
     }
 }

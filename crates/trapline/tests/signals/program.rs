@@ -21,15 +21,16 @@ pub(crate) struct Seen {
 
 thread_local! {
     static SEEN: Cell<Option<Seen>> = const { Cell::new(None) };
-    /// Bytes to skip at a division's fault.
+    /// Bytes to skip at the fault of a division.
     static SKIP: Cell<u64> = const { Cell::new(0) };
 }
-/// Of signals that were sent: how many, and how many of them at two bytes from an address on, or right behind them.
+/// The address of two bytes to watch. `SENT` counts the signals that were sent, and `AT_WATCHED` those of
+/// them that arrived at one of these bytes, or right behind them.
 pub(crate) static WATCHED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static AT_WATCHED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static SENT: AtomicU64 = AtomicU64::new(0);
 
-/// What the handlers saw last of a fault.
+/// Runs the closure. Returns what a handler saw of a fault meanwhile.
 pub(crate) fn seen(skip: u64, run: impl FnOnce()) -> Option<Seen> {
     SEEN.set(None);
     SKIP.set(skip);
@@ -38,7 +39,7 @@ pub(crate) fn seen(skip: u64, run: impl FnOnce()) -> Option<Seen> {
 }
 
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: installed with SA_SIGINFO: both are this signal's own.
+    // SAFETY: installed with SA_SIGINFO, so the kernel passes this signal's own information and context.
     unsafe {
         let rip = &raw mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
         let (at, addr) = ((*rip).cast_unsigned(), (*info).si_addr() as u64);
@@ -65,7 +66,7 @@ fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGTRAP] {
-            // SAFETY: a handler of the kind that the flags say.
+            // SAFETY: the handler has the type that the flags ask for.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = handler as *const () as usize;
@@ -76,7 +77,7 @@ fn install() {
     });
 }
 
-/// A copy of the library, loaded, a file of its own.
+/// A loaded copy of the library, from a file of its own.
 pub(crate) struct Library {
     path: PathBuf,
     handle: *mut c_void,
@@ -107,14 +108,14 @@ impl Library {
         let path = compiled().with_extension(format!("{}.so", NEXT.fetch_add(1, Relaxed)));
         std::fs::copy(compiled(), &path).expect("copied");
         let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
-        // SAFETY: the library has no constructors. It stays loaded.
+        // SAFETY: the library has no constructors, and stays loaded.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null());
         let bytes = std::fs::read(&path).expect("readable");
         let image = Image::parse(Bytes::from(bytes), &mut NoDebugFiles).expect("an ELF file");
         Self { path, handle, image }
     }
-    /// Of a name, or of a place some bytes behind it: `name+3`.
+    /// Address of a name, or of a place some bytes behind it: `name+3`.
     pub(crate) fn address(&self, name: &str) -> u64 {
         let (name, by) = name.split_once('+').unwrap_or((name, "0"));
         let by: u64 = by.parse().expect("a number");
@@ -124,7 +125,7 @@ impl Library {
         assert!(!at.is_null(), "{name:?}");
         at as u64 + by
     }
-    /// What has that name, as an offset in the file.
+    /// Offset of a name in the file.
     fn offset(&self, name: &str) -> u64 {
         let found = self.image.select(&"load".parse().expect("a pattern"), "victim").expect("load");
         let base = self.address("load") - self.image.function(found[0].function).start.0;
@@ -139,7 +140,7 @@ impl Library {
         let request = Request { by_trap, ..Request::new(&self.path, self.offset(name), consumer) };
         register_all([request]).expect("registered").pop().expect("one")
     }
-    /// One that does nothing, reached as asked for.
+    /// Registers a consumer that does nothing, and checks that it is reached by jump or by trap as requested.
     pub(crate) fn quiet(&self, name: &str, by_trap: bool) -> Registration {
         let probe = self.probe(name, by_trap, Consumer::entry(|_| Verdict::Continue));
         assert_eq!(probe.sites(), [if by_trap { Tactic::Trap } else { Tactic::Jump }], "{name}");
@@ -148,14 +149,15 @@ impl Library {
 }
 
 pub(crate) fn call(at: u64, a: u64, b: u64) -> u64 {
-    // SAFETY: tests call functions of this kind.
+    // SAFETY: tests call functions of this type.
     let function: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(at as *const ()) };
     function(a, b)
 }
 
-/// An address where nothing is mapped, a page of its own.
+/// An address where nothing is mapped, on a page of its own.
 pub(crate) fn nowhere() -> u64 {
-    // SAFETY: a page of our own, given back at once; others map from the top downwards, and this is asked for low.
+    // SAFETY: a page of our own, unmapped at once. Others map from the top downwards, and this page is
+    // requested far below.
     unsafe {
         static NEXT: AtomicU64 = AtomicU64::new(0x10_0000_0000);
         let at = NEXT.fetch_add(0x10_0000, Relaxed);

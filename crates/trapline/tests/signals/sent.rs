@@ -1,5 +1,6 @@
-//! Signals that are sent to a thread in displaced code, of which no handler of ours was in front: the program's sees where the program has its code, and the
-//! program is told of its own handlers.
+//! Signals to a thread in displaced code, whose handlers have no handler of ours in front at first. The
+//! program's handlers see its own code's addresses, and the program gets its own handlers back when it asks
+//! for them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -10,7 +11,8 @@ use crate::program::{Library, call};
 /// `cpuid` in `slow`, five bytes behind its start.
 const CPUID: [u8; 2] = [0x0F, 0xA2];
 
-/// Where `cpuid` is, and where its copies are. Each test has signals of its own, and so has a `Watch` of its own.
+/// Addresses of `cpuid`, and of its copy; and counts of signals. Each test has signals of its own, and so a
+/// `Watch` of its own.
 #[derive(Debug)]
 struct Watch {
     at: AtomicU64,
@@ -31,11 +33,12 @@ static WATCHES: [Watch; 65] = [const {
 }; 65];
 
 extern "C" fn handler(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: installed with SA_SIGINFO.
+    // SAFETY: installed with SA_SIGINFO, so the kernel passes this signal's own context.
     let pc = unsafe { (*context).uc_mcontext.gregs[libc::REG_RIP as usize].cast_unsigned() };
     let watch = &WATCHES[signal as usize];
     let near = |at: u64| (at..=at + 2).contains(&pc);
-    // The first of these is where the jump stands, too; the third is behind the instruction, where nobody but it leads.
+    // The jump stands at the first of these addresses, too. The third is behind the instruction, and only the
+    // instruction leads there.
     watch.seen_there.fetch_add(u64::from(near(watch.at.load(Relaxed))), Relaxed);
     watch.seen_copy.fetch_add(u64::from(near(watch.copy.load(Relaxed))), Relaxed);
     watch.seen.fetch_add(1, Relaxed);
@@ -44,29 +47,30 @@ extern "C" fn handler(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::
 extern "C" fn other(_: i32) {}
 
 fn action(handler: usize) -> libc::sigaction {
-    // SAFETY: integers and an empty set.
+    // SAFETY: the structure holds integers and an empty set, for which zero is valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
     action
 }
 
-/// How a handler is set.
+/// How a handler is installed.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Libc,
     Raw,
 }
 
-/// Sets an action, or asks only; what was there before.
+/// Installs an action, or only asks. Returns the one that was there before.
 fn set(by: By, signal: i32, new: Option<&libc::sigaction>) -> libc::sigaction {
     let mut old = action(0);
     let pointer = new.map_or(std::ptr::null(), std::ptr::from_ref);
     match by {
-        // SAFETY: handlers of the kind that the flags say.
+        // SAFETY: the handlers have the type that the flags ask for.
         By::Libc => assert_eq!(unsafe { libc::sigaction(signal, pointer, &raw mut old) }, 0),
         By::Raw => {
-            // As the kernel has it; the restorer is libc's, of an action that it has set for another signal.
+            // In the kernel's layout. The restorer is libc's, taken from an action that libc has installed
+            // for another signal.
             let borrowed = set(By::Libc, libc::SIGBUS, None).sa_restorer;
             const RESTORER: u64 = 0x0400_0000;
             let raw = new.map(|new| {
@@ -79,7 +83,7 @@ fn set(by: By, signal: i32, new: Option<&libc::sigaction>) -> libc::sigaction {
             });
             let mut was = [0_u64; 4];
             let pointer = raw.as_ref().map_or(std::ptr::null(), |raw| raw.as_ptr());
-            // SAFETY: as above.
+            // SAFETY: both pointers are to live structures in the kernel's layout.
             let result =
                 unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, pointer, was.as_mut_ptr(), 8) };
             assert_eq!(result, 0);
@@ -89,15 +93,15 @@ fn set(by: By, signal: i32, new: Option<&libc::sigaction>) -> libc::sigaction {
     old
 }
 
-/// The bytes in generated code that are copies of `cpuid`: one, as only one site displaces it here.
+/// Address of the copy of `cpuid` in generated code. There is one, since only one site displaces it here.
 fn copy_of_cpuid(library: &Library, at: u64) -> u64 {
-    // The jump's target, or what a trap leads to, is within the mappings of ours; each is searched.
+    // The jump's target, or what a trap leads to, lies in our mappings. Each of them is searched.
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     let mut found = Vec::new();
     for line in maps.lines().filter(|line| line.contains("memfd:trapline") && line.contains("r-x")) {
         let (start, end) = line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
         let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16).expect("an address"));
-        // SAFETY: mapped, readable, and never unmapped.
+        // SAFETY: the range is mapped readable, and never unmapped.
         let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, (end - start) as usize) };
         let near = |at: u64| at.abs_diff(library.address("slow")) < 1 << 31;
         let all =
@@ -108,9 +112,9 @@ fn copy_of_cpuid(library: &Library, at: u64) -> u64 {
     found[0]
 }
 
-/// Whether a copy goes on at that address, at once or with the nops behind it.
+/// Whether a copy goes on at that address, at once or behind nops.
 fn leads_back(copy: u64, to: u64) -> bool {
-    // SAFETY: in code of ours, whose last page has room left.
+    // SAFETY: in our own code, whose last page has room left.
     let after = unsafe { std::slice::from_raw_parts((copy + 2) as *const u8, 8) };
     let nops = after.iter().take_while(|byte| **byte == 0x90).count();
     let jump = &after[nops..];
@@ -121,13 +125,13 @@ fn leads_back(copy: u64, to: u64) -> bool {
     }
 }
 
-/// Sends signals to a thread in `slow` until one came to the instruction; none may have seen its copy.
+/// Sends signals to a thread in `slow` until one arrived at the instruction. None may have seen its copy.
 fn sees_the_original(library: &Library, signal: i32) {
     let at = library.address("slow+5");
     let watch = &WATCHES[signal as usize];
     watch.copy.store(copy_of_cpuid(library, at), Relaxed);
     watch.at.store(at, Relaxed);
-    // SAFETY: this thread's own number.
+    // SAFETY: the calls have no arguments.
     let (pid, tid) = unsafe { (libc::getpid(), libc::gettid()) };
     let (done, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -135,9 +139,9 @@ fn sees_the_original(library: &Library, signal: i32) {
             let enough = || watch.seen.load(Relaxed) >= 300 && watch.seen_there.load(Relaxed) > 0;
             while !enough() && watch.seen.load(Relaxed) < 100_000 {
                 let before = calls.load(Relaxed);
-                // SAFETY: to a thread that outlives this scope, with a handler.
+                // SAFETY: sends a signal to a thread that outlives this scope and has a handler.
                 unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
-                // One after the other on its heels would find it where the first did.
+                // A signal right after the last one would find the thread at the same place.
                 while calls.load(Relaxed) == before {
                     std::thread::yield_now();
                 }
@@ -154,7 +158,7 @@ fn sees_the_original(library: &Library, signal: i32) {
     assert!(there > 0, "of {seen} signals");
 }
 
-/// The kernel's own word for who is called.
+/// Address of the handler that the kernel calls.
 fn in_the_kernel(signal: i32) -> usize {
     set(By::Raw, signal, None).sa_sigaction
 }
@@ -193,7 +197,7 @@ fn the_program_is_told_of_its_own_handlers() {
         ..action(handler as *const () as usize)
     };
     let mut masked = first;
-    // SAFETY: a set of its own.
+    // SAFETY: a signal set of the test's own.
     unsafe { libc::sigaddset(&raw mut masked.sa_mask, libc::SIGWINCH) };
     set(By::Libc, signal, Some(&masked));
     let library = Library::load();
@@ -201,7 +205,7 @@ fn the_program_is_told_of_its_own_handlers() {
     if !learnt().handlers {
         return println!("SKIP: no jump fits libc's sigaction here");
     }
-    // Ours is in its place, with all that belongs to it.
+    // Our wrapper is installed in its place, with the same mask and flags.
     assert_ne!(in_the_kernel(signal), masked.sa_sigaction);
     let told = set(By::Libc, signal, Some(&action(other as *const () as usize)));
     assert_eq!(told.sa_sigaction, masked.sa_sigaction);
@@ -210,13 +214,13 @@ fn the_program_is_told_of_its_own_handlers() {
     // SAFETY: a set that the call has filled.
     let has = |one| unsafe { libc::sigismember(&raw const told.sa_mask, one) };
     assert_eq!([libc::SIGWINCH, libc::SIGUSR1].map(has), [1, 0]);
-    // SAFETY: a plain handler, and what was there.
+    // SAFETY: a plain handler, and the one that was there before.
     unsafe {
         assert_eq!(libc::signal(signal, libc::SIG_IGN), other as *const () as usize);
         assert_eq!(libc::signal(signal, other as *const () as usize), libc::SIG_IGN);
         assert_eq!(libc::signal(signal, libc::SIG_DFL), other as *const () as usize);
         assert_eq!(set(By::Libc, signal, None).sa_sigaction, libc::SIG_DFL);
-        // As glibc refuses.
+        // Refused as glibc does.
         for none in [0, 32, 33, 65] {
             assert_eq!(libc::sigaction(none, std::ptr::null(), std::ptr::null_mut()), -1);
             assert_eq!(*libc::__errno_location(), libc::EINVAL);

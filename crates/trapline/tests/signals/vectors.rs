@@ -1,4 +1,4 @@
-//! Vector state, across handlers that spoil it.
+//! Vector state survives handlers that overwrite it.
 
 use std::arch::asm;
 
@@ -11,14 +11,15 @@ use crate::program::Library;
 struct Room([u8; 192]);
 
 fn spoils() {
-    // SAFETY: every vector register is named as spoiled; nothing is kept across.
+    // SAFETY: every vector register is declared as clobbered.
     unsafe {
         asm!("vzeroall", out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
             out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _,
             out("xmm13") _, out("xmm14") _, out("xmm15") _);
     }
     if std::is_x86_feature_detected!("avx512bw") {
-        // SAFETY: the upper sixteen and the masks, which no code compiled for less uses.
+        // SAFETY: the upper sixteen registers and the masks, which code compiled without AVX-512 does not
+        // use.
         unsafe { asm!("vpxord zmm29, zmm29, zmm29", "kxorq k3, k3, k3") };
     }
 }

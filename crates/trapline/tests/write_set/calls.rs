@@ -1,4 +1,4 @@
-//! Functions with probes, and calls of them, each by another way through the engine.
+//! Functions with probes, and calls of them, each through the engine in another way.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -27,7 +27,7 @@ use trapline::inside::Gpr;
 
 use crate::memory::{Code, LINE, named, tell, zeroed};
 
-/// What the kernel keeps for a registered thread, kept by ourselves.
+/// The area that the kernel fills for a registered thread, filled by the test itself.
 #[repr(C, align(64))]
 struct Area {
     start: AtomicU32,
@@ -42,7 +42,7 @@ fn area() -> u64 {
     AREA.with(|area| std::ptr::from_ref(area) as u64)
 }
 
-/// How often a thread's handlers were called; on its own stack.
+/// Number of calls of a thread's handlers; it lies on the thread's own stack.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct Told(Cell<u64>);
@@ -56,9 +56,9 @@ impl Told {
     }
 }
 
-/// Adds one to the word that the thread left in r12.
+/// Adds one to the word whose address the thread left in r12.
 unsafe extern "C" fn tell_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
-    // SAFETY: this hit, its registers, and a `Told` of the caller's.
+    // SAFETY: `hit` is this hit, and its registers belong to it; r12 points to the caller's `Told`.
     unsafe {
         let told = (*(*hit).regs).get(Gpr::R12) as *mut u64;
         *told += 1;
@@ -66,17 +66,17 @@ unsafe extern "C" fn tell_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
     Verdict::CONTINUE
 }
 
-/// What COST-2 forbids.
+/// A word that all threads store to, which COST-2 forbids.
 #[repr(align(64))]
 struct Word(AtomicU64);
 static WORD: Word = Word(AtomicU64::new(0));
 unsafe extern "C" fn tell_all(data: *mut c_void, hit: *mut Hit) -> Verdict {
     WORD.0.fetch_add(1, Relaxed);
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promises hold for this call as well.
     unsafe { tell_thread(data, hit) }
 }
 
-/// Who waits for what.
+/// What the consumer waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Entry,
@@ -91,7 +91,7 @@ struct Way {
     saves: bool,
     arms: bool,
     handler: Handler,
-    /// There are instances.
+    /// Whether the probe has instances.
     provided: bool,
 }
 
@@ -100,19 +100,19 @@ const RETURN: Way =
 const SESSION: Way = Way { waits: Waits::Session, ..RETURN };
 const ENTRY: Way = Way { waits: Waits::Entry, ..RETURN };
 
-/// A call, and how many handlers it is told to.
+/// A call, and how many handlers are called for it.
 pub(crate) type Case = (Box<dyn Fn(&Told) + Sync>, u64);
 
 pub(crate) struct Cases {
     pub(crate) all: Vec<Case>,
 }
 
-/// Lines for threads, probes, and places: as many as keep two threads apart.
+/// Numbers of lines for threads, of probes, and of places: enough to keep two threads apart.
 const LINES: usize = 4096;
 const PROBES: usize = 32;
 const PLACES: usize = 1 << 18;
 
-/// As many as keep two CPUs apart, which look for one at 64 times their number.
+/// Enough to keep two CPUs apart, which begin their search at 64 times their number.
 const SLOTS: u32 = 1 << 10;
 
 /// What functions are made with.
@@ -128,7 +128,7 @@ fn taken_in(piece: here::Piece) -> Piece {
     Piece { text: piece.text, room: piece.room }
 }
 
-/// As `inside` has them. XGETBV is not asked what is in use; nothing is saved in the end.
+/// As in `inside`. XGETBV is not used to find the state in use; in the end nothing is saved.
 fn functions() -> CallFunctions {
     CallFunctions {
         entry: dispatch::entry as *const () as u64,
@@ -153,8 +153,8 @@ impl Maker {
         };
         let engine = Engine::new(memory, PROBES).expect("lengths fit");
         let offset = area().wrapping_sub(thread_pointer()) as i64 as isize;
-        // SAFETY: each thread that hits has its own area there, which says one CPU all the time and is known to no kernel; so nothing is
-        // restarted, nor needs to be: one thread runs at a time.
+        // SAFETY: each thread that hits has its own area at this offset. It states one CPU all the time, and
+        // no kernel knows it. So no sequence is restarted, nor needs to be: one thread runs at a time.
         let engine: &'static Engine = Box::leak(Box::new(unsafe { engine.with_rseq(offset) }));
         // SAFETY: the only writer; hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
@@ -172,11 +172,12 @@ impl Maker {
         let slots = Slots { code, table: self.code.skip(unplaced.table_len()), ..unplaced };
         tell("slots", slots.table, slots.table_len());
         for (home, word) in slots.hints() {
-            // SAFETY: inside the table.
+            // SAFETY: the address is inside the table.
             unsafe { (home as *mut u64).write(word) };
         }
         let (hints, quick) = (named("hints", 1 << 18), named("quick", 1 << 17));
-        // SAFETY: zeroed but for the hints, for good, nobody else's; probes are leaked.
+        // SAFETY: zeroed memory but for the hints, never unmapped and used by nothing else; probes are
+        // leaked.
         let table = unsafe { Table::new(slots, hints, quick) }.expect("sizes fit");
         let table: &'static Table = Box::leak(Box::new(table));
         let landed = dispatch::landed as *const () as u64;
@@ -209,11 +210,12 @@ impl Maker {
         while !self.writer.sweep() {
             std::thread::yield_now();
         }
-        // SAFETY: the functions below return to where they were called from, and nobody unwinds.
+        // SAFETY: the functions below return to where they were called from, and no unwinder runs.
         unsafe { probe.set_arms(way.arms) };
         probe
     }
-    /// A function that returns its argument + 1, or jumps to what does: that it leaves there is seen only if it is armed.
+    /// A function that returns its argument + 1, or jumps to one that does. Such a jump is seen as an exit
+    /// only if the call is armed.
     fn function(&mut self, way: Way, to: Option<u64>) -> u64 {
         let probe = self.probe(way);
         let only_returns = way.waits == Waits::Return && !way.saves;
@@ -239,7 +241,7 @@ impl Maker {
         }
         self.code.put(&out)
     }
-    /// A call of a function of that way.
+    /// A call of a function that is probed in this way.
     fn called(&mut self, way: Way) -> Case {
         let function = self.function(way, None);
         let told = if way.provided { 1 + u64::from(way.waits == Waits::Session) } else { 0 };
@@ -270,11 +272,11 @@ impl Maker {
         let run = move |told: &Told| {
             let mut regs = Regs::default();
             regs.set(Gpr::R12, told.address());
-            // Of the thread's own stack, as a stack pointer is.
+            // An address on the thread's own stack, as a stack pointer is.
             regs.set_sp(told.address() & !0xFFF | 0x7F8);
             for &at in &ats {
                 regs.set_ip(at);
-                // SAFETY: registers of nobody.
+                // SAFETY: the registers are a local value, not those of a trapped thread.
                 assert!(matches!(unsafe { sites.hit(at, &mut regs) }, Answer::Hit(_)));
             }
         };
@@ -282,11 +284,11 @@ impl Maker {
     }
 }
 
-/// From one place, so that all calls have one stack word and one return address.
+/// One call instruction, so that all calls have the same stack word and return address.
 #[inline(never)]
 fn calls(function: u64, told: &Told) {
     let value: u64;
-    // SAFETY: a function made above, of the C convention; its handlers find the word in r12.
+    // SAFETY: a function made above that follows the C convention; its handlers find the word through r12.
     unsafe {
         std::arch::asm!("call {}", in(reg) function, in("rdi") 41, in("r12") told.address(),
             lateout("rax") value, clobber_abi("C"));
@@ -301,7 +303,7 @@ impl Cases {
         tell("word", &raw const WORD as u64, LINE);
         let kept = maker.called(RETURN);
         let word = maker.called(Way { handler: tell_all, ..RETURN });
-        // The place keeps the outer one's call, from here on for good.
+        // From here on, the place keeps the outer function's call.
         let inner = maker.function(RETURN, None);
         let outer = maker.function(RETURN, Some(inner));
         let instance: Case = (Box::new(move |told| calls(outer, told)), 1);
@@ -319,7 +321,7 @@ impl Cases {
         let all = first.into_iter().chain([missed, entry, entry_saved, trap, trap_session]).collect();
         Self { all }
     }
-    /// From now on this thread is on that CPU.
+    /// From now on, this thread's area says that it is on that CPU.
     pub(crate) fn on_cpu(&self, cpu: u32) {
         AREA.with(|area| area.cpu.store(cpu, SeqCst));
         tell("rseq-area", area(), size_of::<Area>() as u64);

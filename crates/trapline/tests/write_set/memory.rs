@@ -1,11 +1,12 @@
-//! Memory of the engine under test, of whole pages, each told by name to whoever reads the trace; and code.
+//! Memory of the engine under test, in whole pages, with names for the program that reads the trace; and
+//! code.
 
 use std::ffi::c_void;
 
 pub(crate) const LINE: u64 = 64;
 
 fn mapped(len: usize, protection: i32) -> *mut c_void {
-    // SAFETY: a new anonymous mapping, where nothing else lies, for good.
+    // SAFETY: a new anonymous mapping, in which nothing else lies and which is never unmapped.
     let at = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0)
@@ -14,10 +15,10 @@ fn mapped(len: usize, protection: i32) -> *mut c_void {
     at
 }
 
-/// Atomics, or structures of such, for which all zero is a value.
+/// Atomics, or structures of them, for which all zero is a valid value.
 pub(crate) fn zeroed<T>(n: usize) -> &'static [T] {
     let at = mapped(n * size_of::<T>(), libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: zeroed pages of that length, for good.
+    // SAFETY: zeroed pages of that length, which are never unmapped.
     unsafe { std::slice::from_raw_parts(at.cast(), n) }
 }
 
@@ -44,14 +45,14 @@ impl Code {
         let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         Self { at: mapped(len as usize, all) as u64, len, used: 0 }
     }
-    /// Room that was left free in another.
+    /// Room that was left free in another `Code`.
     pub(crate) const fn at(at: u64, len: u64) -> Self {
         Self { at, len, used: 0 }
     }
     pub(crate) const fn next(&self) -> u64 {
         self.at + self.used
     }
-    /// Without XSAVEC and XRSTOR of what the stack pointer points to.
+    /// Writes code without the XSAVEC and XRSTOR of the memory that the stack pointer points to.
     pub(crate) fn put(&mut self, code: &[u8]) -> u64 {
         const NOP: [u8; 5] = [0x0F, 0x1F, 0x44, 0, 0];
         let mut code = code.to_vec();
@@ -68,7 +69,7 @@ impl Code {
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len()) };
         at
     }
-    /// Leaves so many bytes free, to the next page.
+    /// Leaves this many bytes free, from the next page on.
     pub(crate) fn skip(&mut self, len: u64) -> u64 {
         self.used = self.used.next_multiple_of(4096);
         let at = self.next();
