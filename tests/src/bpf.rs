@@ -1,8 +1,9 @@
-//! BPF programs on the kernel's own probes, as judges of what perf events cannot do: returns alone (an event's probe is at the entry, too),
-//! sessions, registers that a handler changes, and what is refused.
+//! BPF programs on the kernel's own probes. They are oracles for what perf events cannot do: returns alone
+//! (an event's probe is at the entry too), sessions, registers that a handler changes, and refusals.
 //!
-//! In: a file, an offset in it, a process. Out: a [`Program`], there until it is dropped; how often it ran. Assembled by hand, and written here rather than taken
-//! from `trapline-target`, so that the judge shares no code with the judged. Numbers are linux/bpf.h's and bpf_common.h's.
+//! In: a file, an offset in it, a process. Out: a [`Program`], attached until it is dropped, and how often it
+//! ran. The programs are assembled by hand. This is written here rather than taken from `trapline-target`, so
+//! that oracle and tested code share nothing. Numbers are those of linux/bpf.h and bpf_common.h.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -19,14 +20,14 @@ const LINK_CREATE: i32 = 28;
 const MAP_TYPE_ARRAY: u32 = 2;
 const PROG_TYPE_KPROBE: u32 = 2;
 const UPROBE_MULTI: u32 = 48;
-/// Linux 6.13.
+/// Attach type; since Linux 6.13.
 const UPROBE_SESSION: u32 = 57;
 
-/// A program on a probe of the kernel's.
+/// A BPF program that is attached to a probe of the kernel.
 #[derive(Debug)]
 pub struct Program(Option<Files>);
 
-/// Descriptors that are kept apart.
+/// Its descriptors, in the thread of `apart`.
 #[derive(Debug)]
 struct Files {
     _link: File,
@@ -34,24 +35,26 @@ struct Files {
     runs: File,
 }
 
-/// At entries of the function that begins there, or at its returns.
+/// Counts entries of the function that begins at the offset, or its returns.
 ///
 /// # Errors
-/// Why the kernel cannot do it here.
+/// The reason why the kernel cannot do this here.
 pub fn counting(path: &Path, offset: u64, pid: u32, returns: bool) -> Result<Program, String> {
     attach(path, offset, pid, (UPROBE_MULTI, u32::from(returns)), &[], false)
 }
 
-/// At entries and returns of the function that begins there; `declines`: the entry says that it does not want the return.
+/// Counts entries and returns of the function that begins at the offset. With `declines`, the entry tells the
+/// kernel to skip the return.
 ///
 /// # Errors
-/// Why the kernel cannot do it here.
+/// The reason why the kernel cannot do this here.
 pub fn session(path: &Path, offset: u64, pid: u32, declines: bool) -> Result<Program, String> {
     attach(path, offset, pid, (UPROBE_SESSION, 0), &[], declines)
 }
 
-/// At an instruction: puts words into registers. Each is a byte offset in `struct pt_regs`, and a word. A kernel whose verifier lets no program of this
-/// kind write to its context refuses it (6.18 does: `invalid bpf_context access off=80 size=8`); the error has the verifier's words.
+/// Puts words into registers at an instruction. Each element is a byte offset in `struct pt_regs`, and a
+/// word. A kernel refuses it if its verifier lets no program of this kind write to its context (6.18 does:
+/// `invalid bpf_context access off=80 size=8`). The error then has the verifier's text.
 ///
 /// # Errors
 /// As [`session`].
@@ -66,7 +69,7 @@ const fn insn(code: u8, to: u64, from: u64, off: i16, imm: i32) -> u64 {
     code as u64 | to << 8 | from << 12 | (off as u16 as u64) << 16 | (imm as u32 as u64) << 32
 }
 
-/// Runs `first`, counts one run, and answers.
+/// Attaches a program that runs `first`, counts one run, and returns an answer.
 fn attach(
     path: &Path,
     offset: u64,
@@ -97,7 +100,7 @@ fn open(
         insn(0xbf, 2, 10, 0, 0),
         insn(0x07, 2, 0, 0, -4),
         insn(0x85, 0, 0, 0, 1), // map_lookup_elem
-        insn(0x15, 0, 0, 2, 0), // not there: over the next two
+        insn(0x15, 0, 0, 2, 0), // no such element: skip the next two
         insn(0xb7, 1, 0, 0, 1),
         insn(0xdb, 0, 1, 0, 0), // atomic add
         insn(0xb7, 0, 0, 0, i32::from(answer)),
@@ -109,10 +112,11 @@ fn open(
     Ok(Files { _link: link, _program: program, runs })
 }
 
-/// What number the kernel gives for probes at these offsets, each with its semaphore's if there are any of these; 0 if it makes them.
+/// The error number with which the kernel answers a request for probes at these offsets, each with its
+/// semaphore if any are given; 0 if it makes them.
 ///
 /// # Errors
-/// Why the kernel cannot do it here.
+/// The reason why the kernel cannot do this here.
 pub fn refusal(path: &Path, offsets: &[u64], semaphores: &[u64], pid: u32) -> Result<i32, String> {
     let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
     let (offsets, semaphores) = (offsets.to_vec(), semaphores.to_vec());
@@ -162,7 +166,7 @@ fn link(
     owned(LINK_CREATE, &link)
 }
 
-/// What the verifier said against a program: the last of its lines, but for the figures behind it.
+/// The verifier's objection to a program: the last of its lines that is not statistics.
 fn objection(words: &[u8]) -> String {
     let text = String::from_utf8_lossy(words);
     let said = text.trim_end_matches('\0').lines().rfind(|line| !line.starts_with("processed "));
@@ -174,7 +178,8 @@ const fn two(first: u32, second: u32) -> u64 {
 }
 
 fn bpf(command: i32, attr: &[u64]) -> i64 {
-    // SAFETY: each caller here passes its command's part of `union bpf_attr`, whose addresses are those of values that outlive the call.
+    // SAFETY: each caller passes its command's part of `union bpf_attr`, and all addresses in it are those of
+    // values that outlive the call.
     unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_ptr(), size_of_val(attr)) }
 }
 
@@ -183,15 +188,15 @@ fn owned(command: i32, attr: &[u64]) -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+    // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
     Ok(unsafe { File::from_raw_fd(fd as i32) })
 }
 
 impl Program {
-    /// How often it ran.
+    /// Number of times that it ran.
     ///
     /// # Panics
-    /// When the kernel takes the map away.
+    /// If the map cannot be read.
     #[must_use]
     pub fn runs(&self) -> u64 {
         let fd = self.0.as_ref().expect("there until it is dropped").runs.as_raw_fd() as u32;

@@ -1,4 +1,4 @@
-# Reads parts of files of its own and looks at paths, as often as it is told, and tells of each call what it was.
+# Reads parts of its own files and looks up paths, as often as requested, and prints what each call was.
 import os, sys
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

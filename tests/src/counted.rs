@@ -1,4 +1,5 @@
-//! The test that most victims want: the same work before, under, and after tracing; counts to the hit; nothing left.
+//! The test that most victims need. It runs the same work before, under, and after tracing; compares counts
+//! to the hit; and checks that nothing of ours is left.
 
 use std::path::Path;
 
@@ -6,29 +7,30 @@ use crate::running::{Running, Told};
 use crate::text;
 use crate::tracing::{Report, Tracing};
 
-/// Names in a victim's answer that are not functions.
+/// Names in a victim's answer that are no functions.
 const NOT_FUNCTIONS: [&str; 7] = ["check", "wrong", "checked", "wide", "failed", "rounds", "each"];
 
-/// What was seen.
+/// Results of the traced run.
 #[derive(Debug)]
 pub struct Seen {
-    /// What the victim told of the traced run.
+    /// What the victim printed about the traced run.
     pub told: Told,
     /// What the tracer reported.
     pub report: Report,
 }
 
-/// Functions and how often the victim called each.
+/// The functions in a victim's answer, and how often it called each.
 pub fn functions(told: &Told) -> impl Iterator<Item = (&str, u64)> {
     told.iter()
         .filter(|(name, _)| !NOT_FUNCTIONS.contains(&name.as_str()))
         .map(|(name, n)| (name.as_str(), *n))
 }
 
-/// Runs `times` rounds bare, counts a second time under `probes`, then bare again, and compares all that.
+/// Runs `times` rounds without a tracer, a second time counted under `probes`, then without again, and
+/// compares all of that.
 ///
 /// # Panics
-/// When anything differs.
+/// If anything differs.
 #[must_use]
 pub fn counted(path: &Path, args: &[&str], probes: &[&str], times: u64) -> Seen {
     let mut victim = Running::start(path, args);
@@ -49,10 +51,10 @@ pub fn counted(path: &Path, args: &[&str], probes: &[&str], times: u64) -> Seen 
     Seen { told, report }
 }
 
-/// Asserts that every function's hits are what the victim says.
+/// Asserts that every function's hits are the number that the victim printed.
 ///
 /// # Panics
-/// When one is not, or the tracer missed something.
+/// If a number differs, or the tracer missed something.
 pub fn assert_hits(report: &Report, told: &Told) {
     let refused = report.refused();
     for (name, calls) in functions(told) {
@@ -68,7 +70,7 @@ pub fn assert_hits(report: &Report, told: &Told) {
     assert_eq!(report.number("missed"), 0, "missed hits; {}", report.errors);
 }
 
-/// The tactic that a function got.
+/// The tactic by which a function was probed.
 #[must_use]
 pub fn tactic<'a>(report: &'a Report, func: &str) -> &'a str {
     report.probe(func).and_then(|probe| probe["tactic"].as_str()).unwrap_or("none")

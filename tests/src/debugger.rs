@@ -1,4 +1,4 @@
-//! gdb as a user runs it: backtraces of a process that goes on afterwards.
+//! Runs gdb as a user does: backtraces of a process that continues afterwards.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,23 +6,23 @@ use std::process::Command;
 /// One frame of a backtrace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// Its address, where gdb shows one.
+    /// The frame's address, where gdb shows one.
     pub pc: Option<u64>,
-    /// Its function, or `??`.
+    /// The frame's function, or `??`.
     pub function: String,
 }
 
 /// Whether gdb can run our script.
 ///
 /// # Errors
-/// No gdb is installed, or it has no Python.
+/// gdb is not installed, or has no Python.
 pub fn ready() -> Result<(), String> {
     let output = Command::new("gdb").args(["-nx", "-batch", "-ex", "python print(6 * 7)"]).output();
     let said = output.map_err(|error| format!("no gdb: {error}"))?.stdout;
     if said.starts_with(b"42") { Ok(()) } else { Err("this gdb has no Python".into()) }
 }
 
-/// All threads' backtraces, innermost frame first, with our script for slots or without.
+/// Backtraces of all threads, innermost frame first, with or without our script for return trampolines.
 ///
 /// # Errors
 /// As [`ready`].
@@ -43,7 +43,7 @@ pub fn backtraces(pid: u32, with_script: bool) -> Result<Vec<Vec<Frame>>, String
     Ok(threads.filter(|frames| !frames.is_empty()).collect())
 }
 
-/// `#1  0x0000555555555189 in inner ()`, or without an address.
+/// Parses `#1  0x0000555555555189 in inner ()`, or the same without an address.
 fn frame(line: &str) -> Option<Frame> {
     let (number, rest) = line.strip_prefix('#')?.split_once(char::is_whitespace)?;
     number.parse::<u32>().ok()?;
@@ -56,7 +56,7 @@ fn frame(line: &str) -> Option<Frame> {
     Some(Frame { pc, function })
 }
 
-/// Names of a backtrace's functions.
+/// Names of the functions of a backtrace.
 #[must_use]
 pub fn names(frames: &[Frame]) -> Vec<&str> {
     frames.iter().map(|frame| frame.function.as_str()).collect()

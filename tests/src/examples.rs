@@ -1,14 +1,15 @@
-//! The example programs, which exist in Rust and in C under the same names: what each must say, whoever wrote it.
+//! Checks of the example programs. They exist in Rust and in C under the same names, and both must print the
+//! same.
 
 use std::process::Command;
 
 use crate::running::{Running, Told};
 use crate::victims;
 
-/// `self_trace`: its own calls of malloc, which are at least the thousand that it makes.
+/// `self_trace`: its own calls of malloc, at least the thousand that it makes on purpose.
 ///
 /// # Panics
-/// When it says anything else.
+/// If it prints anything else.
 pub fn self_trace(mut command: Command) {
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -22,8 +23,8 @@ pub fn self_trace(mut command: Command) {
 const FUNCTIONS: [&str; 3] = ["leaf", "framed", "looper"];
 const ROUNDS: u64 = 1000;
 
-/// Runs a program that traces a victim's functions until Enter. What it then said, without its first line, and how often the
-/// victim called them.
+/// Runs a program that traces a victim's functions until Enter. Returns what it printed then, without its
+/// first line, and how often the victim called the functions.
 fn traced(mut command: Command, first: &str) -> Result<(Vec<String>, Told), String> {
     let mut victim = Running::start(&victims::plain("counter")?, &[]);
     let mut tracer = Running::spawn({
@@ -40,13 +41,13 @@ fn traced(mut command: Command, first: &str) -> Result<(Vec<String>, Told), Stri
     Ok((lines, told))
 }
 
-/// `count`: each function's calls, exactly.
+/// `count`: the exact number of each function's calls.
 ///
 /// # Errors
 /// The victim cannot be built here.
 ///
 /// # Panics
-/// When it says anything else.
+/// If it prints anything else.
 pub fn count(command: Command) -> Result<(), String> {
     let (mut lines, told) = traced(command, "counting")?;
     let mut expected = FUNCTIONS.map(|name| format!("{:>10} {name}", told[name])).to_vec();
@@ -56,13 +57,13 @@ pub fn count(command: Command) -> Result<(), String> {
     Ok(())
 }
 
-/// `latency`: each function's calls, exactly, with durations in order.
+/// `latency`: the exact number of each function's calls, with durations in order.
 ///
 /// # Errors
 /// The victim cannot be built here.
 ///
 /// # Panics
-/// When it says anything else.
+/// If it prints anything else.
 pub fn latency(command: Command) -> Result<(), String> {
     let (lines, told) = traced(command, "timing")?;
     for line in &lines {

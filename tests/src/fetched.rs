@@ -1,12 +1,13 @@
-//! The kernel as judge of arguments: a uprobe event that fetches one, in an instance of the trace buffer of its own.
+//! The kernel as the oracle of arguments: a uprobe event that fetches one, in its own instance of the trace
+//! buffer.
 //!
-//! In: a function of a program, and what to fetch. Out: what the kernel read at each hit. Does not: run beside our probes; a second,
-//! identical run is compared.
+//! In: a function of a program, and what to fetch. Out: what the kernel read at each hit. Does not: run
+//! beside our probes; a second, identical run is compared.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the kernel's trace files are: where they are usually mounted, or mounted for this test.
+/// Folder of the kernel's trace files: the usual mount point, or one that was mounted for this test.
 #[derive(Debug)]
 struct Tracefs(PathBuf);
 
@@ -37,7 +38,7 @@ impl Drop for Tracefs {
     }
 }
 
-/// An event of the kernel's with one argument; gone when dropped.
+/// A uprobe event with one argument; removed when dropped.
 #[derive(Debug)]
 pub struct Fetched {
     root: Tracefs,
@@ -47,7 +48,7 @@ pub struct Fetched {
 }
 
 impl Fetched {
-    /// Watches a function of a process; `fetch` is the argument in the kernel's words, as `%di:u64`.
+    /// Probes a function of a process. `fetch` is the argument in the kernel's notation, as `%di:u64`.
     ///
     /// # Errors
     /// What the kernel or its trace files lack here.
@@ -72,10 +73,10 @@ impl Fetched {
             .map_err(|error| failed("enabling", error))?;
         Ok(kernel)
     }
-    /// How often it was hit, in whatever process.
+    /// Number of hits, in all processes.
     ///
     /// # Panics
-    /// When the kernel does not tell.
+    /// If the kernel does not show the event.
     #[must_use]
     pub fn hits(&self) -> u64 {
         let text = std::fs::read_to_string(self.root.0.join("uprobe_profile")).expect("the profile");
@@ -86,10 +87,10 @@ impl Fetched {
         });
         own.and_then(|words| words.get(2)?.parse().ok()).expect("a line for it")
     }
-    /// What it fetched at each hit, in the kernel's words; of a text with lines the first one.
+    /// What was fetched at each hit, as the kernel prints it; of a text with several lines, the first line.
     ///
     /// # Panics
-    /// When there is no trace.
+    /// If there is no trace.
     #[must_use]
     pub fn read(self) -> Vec<String> {
         let text = std::fs::read_to_string(self.instance.join("trace")).expect("the trace");

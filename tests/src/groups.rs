@@ -1,10 +1,10 @@
-//! Memory control groups of our own, of whichever version the machine has.
+//! Memory control groups for tests, of either cgroup version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// A group with a limit; gone when dropped, if it is empty then.
+/// A group with a limit; removed when dropped, if it is empty then.
 #[derive(Debug)]
 pub struct Group {
     folder: PathBuf,
@@ -12,10 +12,10 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes one.
+    /// Makes a group with this limit in bytes.
     ///
     /// # Errors
-    /// Why there can be none here.
+    /// The reason why no group can be made here.
     pub fn with_limit(bytes: u64) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("trapline-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
@@ -29,7 +29,7 @@ impl Group {
         let mut why = "no hierarchy of control groups is mounted".to_owned();
         for (place, unified) in places {
             if unified {
-                // Without the controller this fails, and so does the next step.
+                // This fails without the memory controller, and then the next step fails too.
                 fs::write(place.join("cgroup.subtree_control"), "+memory").ok();
             }
             let group = Self { folder: place.join(&name), unified };
@@ -48,26 +48,26 @@ impl Group {
     pub fn members(&self) -> PathBuf {
         self.folder.join("cgroup.procs")
     }
-    /// Takes a process in.
+    /// Moves a process into the group.
     ///
     /// # Panics
-    /// When it cannot.
+    /// If that fails.
     pub fn take(&self, pid: u32) {
         fs::write(self.members(), pid.to_string()).expect("a member");
     }
     /// Bytes that count against the limit.
     ///
     /// # Panics
-    /// When it is gone.
+    /// If the group is gone.
     #[must_use]
     pub fn used(&self) -> u64 {
         let file = if self.unified { "memory.current" } else { "memory.usage_in_bytes" };
         number(&self.folder.join(file))
     }
-    /// Members that the kernel has ended at the limit.
+    /// Number of members that the kernel has killed at the limit.
     ///
     /// # Panics
-    /// When it is gone.
+    /// If the group is gone.
     #[must_use]
     pub fn killed(&self) -> u64 {
         let file = if self.unified { "memory.events" } else { "memory.oom_control" };
@@ -79,7 +79,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A member that was killed leaves a moment later.
+        // A killed member leaves the group a moment later.
         for _ in 0..100 {
             if fs::remove_dir(&self.folder).is_ok() || !self.folder.exists() {
                 return;

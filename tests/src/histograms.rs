@@ -1,6 +1,7 @@
-//! `hist` as a user runs it, and what it says of one function.
+//! Runs `hist` as a user does, and extracts what it reports about one function.
 //!
-//! In: a victim, words of the command line. Out: the function's entry in the last object, its rows, its numbers. Does not: judge.
+//! In: a victim, words of the command line. Out: the function's entry in the last object, its rows, its
+//! numbers. Does not: compare them.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +14,10 @@ use crate::tracing::{Report, Tracing};
 /// Rounds of a victim's run.
 pub const TIMES: u64 = 300;
 
-/// What the last object says of a function.
+/// The entry of a function in the last `hist` object.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 #[must_use]
 pub fn last<'a>(report: &'a Report, func: &str) -> &'a Value {
     let last = report.objects.iter().rfind(|object| object["type"] == "hist").expect("a histogram");
@@ -24,10 +25,10 @@ pub fn last<'a>(report: &'a Report, func: &str) -> &'a Value {
     last["probes"].as_array().expect("probes").iter().find(is).expect("the function")
 }
 
-/// Rows by their last but one column, the hits in the last; all parts together.
+/// Hits (last column) by the column before it; all parts together.
 ///
 /// # Panics
-/// When there are none.
+/// If there are no rows.
 #[must_use]
 pub fn rows(probe: &Value) -> BTreeMap<String, u64> {
     let mut rows = BTreeMap::new();
@@ -49,32 +50,32 @@ pub fn rows(probe: &Value) -> BTreeMap<String, u64> {
     rows
 }
 
-/// A field that is a number.
+/// A field that holds a number.
 ///
 /// # Panics
-/// When it is none.
+/// If it holds none.
 #[must_use]
 pub fn number(probe: &Value, field: &str) -> u64 {
     probe[field].as_u64().unwrap_or_else(|| panic!("no {field}: {probe}"))
 }
 
-/// What was seen of a function.
+/// What was reported about a function.
 #[derive(Debug)]
 pub struct Seen {
-    /// Its entry.
+    /// The function's entry in the report.
     pub probe: Value,
-    /// What the victim told of the traced run.
+    /// What the victim printed about the traced run.
     pub told: BTreeMap<String, u64>,
-    /// What its process has missed.
+    /// Hits that were missed in its process.
     pub missed: u64,
-    /// What was said on standard error.
+    /// What was printed on standard error.
     pub errors: String,
 }
 
-/// One run of a victim's under `hist` with these words.
+/// One run of a victim under `hist` with these words.
 ///
 /// # Panics
-/// When it fails, or leaves anything.
+/// If it fails, or leaves anything behind.
 #[must_use]
 pub fn seen(victim: &mut Running, func: &str, words: &[&str]) -> Seen {
     let pid = victim.pid().to_string();

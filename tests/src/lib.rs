@@ -1,7 +1,9 @@
-//! What the end-to-end tests share: victims and how they are built, processes that speak their protocol, the trapline
-//! command as a user runs it, the kernel's uprobes as an oracle, and text compared with the file it came from.
+//! What the end-to-end tests share: victims and how they are built, processes that speak the victims'
+//! protocol, the trapline command as a user runs it, the kernel's uprobes as an oracle, and code compared
+//! with the file it came from.
 //!
-//! Does not: test anything itself. A test that cannot run where it is calls [`skip!`], which `cargo xtask test` counts.
+//! Does not: test anything itself. A test that cannot run on the present machine calls [`skip!`], which
+//! `cargo xtask test` counts.
 
 mod alone;
 mod apart;
@@ -22,7 +24,8 @@ pub mod victims;
 
 pub use alone::alone;
 
-/// Says why this test does not run here, and leaves it. `cargo xtask test` moves it from the passed to the skipped.
+/// Prints why this test does not run here, and leaves the test. `cargo xtask test` moves it from the passed
+/// to the skipped.
 #[macro_export]
 macro_rules! skip {
     ($($why:tt)*) => {{
@@ -31,7 +34,7 @@ macro_rules! skip {
     }};
 }
 
-/// The value, or a skip with the error as its reason.
+/// The value; or a skip with the error as its reason.
 #[macro_export]
 macro_rules! or_skip {
     ($result:expr) => {
@@ -42,10 +45,10 @@ macro_rules! or_skip {
     };
 }
 
-/// Where cargo puts things: the folder that holds `release/`.
+/// Cargo's target folder, which holds `release/`.
 ///
 /// # Panics
-/// When a test binary runs from a place that cargo did not choose.
+/// If a test binary runs from a place that cargo did not choose.
 #[must_use]
 pub fn target_dir() -> std::path::PathBuf {
     let exe = std::env::current_exe().expect("own path");

@@ -1,7 +1,8 @@
-//! The kernel's own uprobes as the judge of counts: one counting perf event for each function, in a second, identical
-//! run (a kernel probe on a patched site would sit inside our window).
+//! The kernel's own uprobes as the oracle of counts: one counting perf event for each function, in a second,
+//! identical run. (In the same run, a kernel probe on a patched site would lie inside our window.)
 //!
-//! Written here rather than taken from `trapline-target`, so that the judge shares no code with the judged.
+//! This is written here rather than taken from `trapline-target`, so that oracle and tested code share
+//! nothing.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -44,10 +45,10 @@ const FD_CLOEXEC: u64 = 8;
 #[derive(Debug)]
 pub struct Kernel(Vec<Kept>);
 
-/// Where each function lies in its file, read with a library of its own.
+/// Offset of each function in its file, read with the `object` crate alone.
 ///
 /// # Panics
-/// When the file does not parse or lacks one of the functions.
+/// If the file does not parse or lacks one of the functions.
 #[must_use]
 pub fn offsets(path: &Path, funcs: &[&str]) -> Vec<u64> {
     let data = std::fs::read(path).expect("the victim's file");
@@ -67,7 +68,8 @@ pub fn offsets(path: &Path, funcs: &[&str]) -> Vec<u64> {
     funcs.iter().map(find).collect()
 }
 
-/// Opens an event at a place, on a thread: `returns` of the function that begins there, or its entries.
+/// Opens an event at a place, on a thread. It counts returns of the function that begins there, or its
+/// entries.
 fn open(
     path: &Path,
     probe_offset: u64,
@@ -80,7 +82,8 @@ fn open(
     let kind = kind.trim().parse().map_err(|error| format!("the uprobe unit's type: {error}"))?;
     let name =
         std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
-    // The kernel reads it again whenever a thread inherits the event, and lets no thread be born if it is gone.
+    // The kernel reads the name again whenever a thread inherits the event, and lets no thread be created if
+    // the name is gone.
     let name: &'static std::ffi::CStr = Box::leak(name.into_boxed_c_str());
     let attr = PerfEventAttr {
         kind,
@@ -91,13 +94,13 @@ fn open(
         ..rest
     };
     Kept::open(move || {
-        // SAFETY: `attr` and the path in it outlive the call, and `size` states how much of it there is.
+        // SAFETY: `attr` and the path in it outlive the call, and `size` states the length of `attr`.
         let fd =
             unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, tid, -1, -1, FD_CLOEXEC) };
         if fd < 0 {
             return Err(format!("no kernel uprobes here: {}", std::io::Error::last_os_error()));
         }
-        // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+        // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
         Ok(unsafe { File::from_raw_fd(fd as i32) })
     })
 }
@@ -105,13 +108,13 @@ fn open(
 /// Kernel probes on these functions of a process.
 ///
 /// # Errors
-/// Why the kernel's uprobes cannot be used here.
+/// The reason why the kernel's uprobes cannot be used here.
 pub fn attach(path: &Path, funcs: &[&str], pid: u32) -> Result<Kernel, String> {
     let places: Vec<(u64, bool)> = offsets(path, funcs).into_iter().map(|offset| (offset, false)).collect();
     open_all(path, &places, pid, INHERIT)
 }
 
-/// Kernel probes on these places of a thread, of no others: offsets, and whether returns are meant.
+/// Kernel probes on these places, in this thread only. A place is an offset, and whether returns are counted.
 ///
 /// # Errors
 /// As [`attach`].
@@ -119,7 +122,7 @@ pub fn attach_at(path: &Path, places: &[(u64, bool)], tid: u32) -> Result<Kernel
     open_all(path, places, tid, 0)
 }
 
-/// Events go to threads and processes that the thread makes.
+/// The events are inherited by threads and processes that the thread creates.
 const INHERIT: u64 = 1 << 1;
 
 fn open_all(path: &Path, places: &[(u64, bool)], tid: u32, flags: u64) -> Result<Kernel, String> {
@@ -129,10 +132,10 @@ fn open_all(path: &Path, places: &[(u64, bool)], tid: u32, flags: u64) -> Result
 }
 
 impl Kernel {
-    /// Hits of each function, in the order that was asked for.
+    /// Hits of each function, in the order of the request.
     ///
     /// # Panics
-    /// When the kernel takes the events away.
+    /// If the events cannot be read.
     #[must_use]
     pub fn counts(&self) -> Vec<u64> {
         let read = |mut file: &File| {
@@ -147,7 +150,7 @@ impl Kernel {
 /// A thread's general registers, by hardware number, then rip and rflags.
 pub type Registers = [u64; 18];
 
-/// A kernel probe that keeps the registers of each hit of one thread.
+/// A kernel probe that records the registers, or the stack, of each hit of one thread.
 #[derive(Debug)]
 pub struct Sampled {
     ring: *mut u8,
@@ -155,10 +158,10 @@ pub struct Sampled {
 }
 
 const PAGE: usize = 4096;
-/// Pages behind the ring's first.
+/// Pages of the ring behind its first page.
 const PAGES: usize = 64;
 
-/// A kernel probe that keeps the stack of each hit of one thread, as it walks it by frame pointers.
+/// A kernel probe that records the stack of each hit of one thread. The kernel walks frame pointers.
 ///
 /// # Errors
 /// As [`attach`].
@@ -174,13 +177,13 @@ pub fn stacks(path: &Path, offset: u64, tid: u32) -> Result<Sampled, String> {
     map(open(path, offset, false, tid, attr)?)
 }
 
-/// A sampling kernel probe at a place, for thread `tid`.
+/// A kernel probe at a place that records the registers of each hit of thread `tid`.
 ///
 /// # Errors
 /// As [`attach`].
 pub fn sample(path: &Path, offset: u64, returns: bool, tid: u32) -> Result<Sampled, String> {
     const SAMPLE_REGS_USER: u64 = 1 << 12;
-    // All of 64-bit mode but segments: ax bx cx dx si di bp sp ip flags, r8 to r15.
+    // All registers of 64-bit mode but segments: ax bx cx dx si di bp sp ip flags, r8 to r15.
     const WANTED: u64 = 0x3ff | 0xff << 16;
     let attr = PerfEventAttr {
         sample_period: 1,
@@ -194,7 +197,7 @@ pub fn sample(path: &Path, offset: u64, returns: bool, tid: u32) -> Result<Sampl
 fn map(event: Kept) -> Result<Sampled, String> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let ring = event.with(move |event| {
-        // SAFETY: a mapping of an event of ours, at an address of the kernel's choice.
+        // SAFETY: a mapping of our own event, at an address that the kernel chooses.
         let ring = unsafe {
             let fd = std::os::fd::AsRawFd::as_raw_fd(event);
             libc::mmap(std::ptr::null_mut(), (1 + PAGES) * PAGE, prot, libc::MAP_SHARED, fd, 0)
@@ -210,41 +213,42 @@ fn map(event: Kept) -> Result<Sampled, String> {
 }
 
 impl Sampled {
-    /// Registers of each hit, from the first one on. No more hits than fit into the ring.
+    /// Registers of each hit so far. There must be no more hits than fit into the ring.
     ///
     /// # Panics
-    /// When the ring holds anything else.
+    /// If the ring holds anything else.
     #[must_use]
     pub fn hits(&self) -> Vec<Registers> {
-        /// Where the kernel's order has each register of the hardware's.
+        /// Index in the kernel's order, for each register in the hardware's order.
         const ORDER: [usize; 18] = [0, 2, 3, 1, 7, 6, 4, 5, 10, 11, 12, 13, 14, 15, 16, 17, 8, 9];
         self.samples(|word| ORDER.map(|nth| word(2 + nth)))
     }
     /// The stack of each hit of [`stacks`], innermost address first.
     ///
     /// # Panics
-    /// When the ring holds anything else, or all that fits.
+    /// If the ring holds anything else, or is full.
     #[must_use]
     pub fn chains(&self) -> Vec<Vec<u64>> {
-        /// What stands before the program's own addresses (`PERF_CONTEXT_USER`).
+        /// Marker before the program's own addresses (`PERF_CONTEXT_USER`).
         const USER: u64 = (-512_i64).cast_unsigned();
         self.samples(|word| {
             assert_eq!(word(2), USER, "the program's own stack");
             (1..word(1) as usize).map(|nth| word(2 + nth)).collect()
         })
     }
-    /// What `of` makes of the words of each sample, its header first.
+    /// What `of` makes of the words of each sample. Word 0 is the sample's header.
     fn samples<T>(&self, of: impl Fn(&dyn Fn(usize) -> u64) -> T) -> Vec<T> {
         const DATA_HEAD: usize = 1024;
         const SAMPLE: u32 = 9;
-        // SAFETY: the ring's first page, whose head the kernel moves after it has written what lies before.
+        // SAFETY: this is the ring's first page; the kernel moves the head after it has written the data
+        // before it.
         let head = unsafe {
             let head = self.ring.add(DATA_HEAD).cast::<std::sync::atomic::AtomicU64>();
             (*head).load(std::sync::atomic::Ordering::Acquire) as usize
         };
         assert!(head <= PAGES * PAGE, "more hits than fit");
         let word = |at: usize| {
-            // SAFETY: before the head, in the ring's data.
+            // SAFETY: the word lies before the head, inside the ring's data.
             unsafe { self.ring.add(PAGE + at).cast::<u64>().read() }
         };
         let (mut at, mut samples) = (0, Vec::new());
@@ -260,7 +264,7 @@ impl Sampled {
 
 impl Drop for Sampled {
     fn drop(&mut self) {
-        // SAFETY: mapped by `sample`; nobody reads it any more.
+        // SAFETY: `sample` mapped this memory, and nothing reads it any more.
         unsafe { libc::munmap(self.ring.cast(), (1 + PAGES) * PAGE) };
     }
 }
@@ -271,7 +275,7 @@ mod tests {
     use crate::running::Running;
     use crate::{or_skip, victims};
 
-    /// Judge and victims agree with each other: without that neither's word means anything.
+    /// The kernel's counts and the victims' own agree. Without that, neither could judge ours.
     #[test]
     fn the_kernel_agrees_with_the_victims() {
         for name in ["counter", "shapes", "jumps", "segv", "registers"] {

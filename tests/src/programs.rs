@@ -1,4 +1,4 @@
-//! Real programs of the distribution that tests trace, and where they are.
+//! Finds programs of the distribution that tests trace.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,28 +7,29 @@ use std::process::Command;
 /// The first of these files that exists.
 ///
 /// # Errors
-/// None does.
+/// None exists.
 pub fn find(paths: &[&str]) -> Result<PathBuf, String> {
     let found = paths.iter().map(Path::new).find(|path| path.exists());
     found.map(Path::to_path_buf).ok_or_else(|| format!("{} is not installed", paths.join(" or ")))
 }
 
-/// Copies a program that is to be run. Another process writes the copy: were this one to, a child that another test starts
-/// meanwhile would hold the file open for writing until its exec, and nobody could run it (ETXTBSY).
+/// Copies a program that is to be run. Another process writes the copy. If this process wrote it, a child
+/// that another test starts meanwhile would hold the file open for writing until its exec, and the copy could
+/// not be run (ETXTBSY).
 ///
 /// # Errors
-/// What `cp` says.
+/// What `cp` prints.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let output = Command::new("cp").arg("--").args([from, to]).output()?;
     let said = || io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned());
     if output.status.success() { Ok(()) } else { Err(said()) }
 }
 
-/// A redis-server of our own: the package's binary under the name that makes it a server. Copied, so that the file
-/// (and with it every probe's name) is called redis-server.
+/// A redis-server of our own: a copy of the package's binary, under the name that makes it a server. With the
+/// copy, the file, and with it every probe's name, is called redis-server.
 ///
 /// # Errors
-/// Not installed.
+/// It is not installed.
 pub fn redis_server() -> Result<PathBuf, String> {
     let from = find(&["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"])?;
     let dir = crate::target_dir().join("victims");
@@ -43,24 +44,24 @@ pub fn redis_server() -> Result<PathBuf, String> {
     Ok(to)
 }
 
-/// Debian's python3.11: not position-independent, stripped.
+/// Debian's python3.11: not position-independent, and stripped.
 ///
 /// # Errors
-/// Not installed.
+/// It is not installed.
 pub fn python() -> Result<PathBuf, String> {
     find(&["/usr/bin/python3.11"])
 }
 
-/// A copy that no other test runs. The kernel's uprobes are in every process that maps their file, and take their breakpoint back
-/// without a look at who else has patched there.
+/// A copy of a program that no other test runs. The kernel puts a uprobe into every process that maps the
+/// file, and removes the breakpoint without checking whether another tool has patched there.
 #[derive(Debug)]
 pub struct Own(PathBuf);
 
 impl Own {
-    /// A copy of this program, called as it is and for what it is there; removed when dropped.
+    /// Copies this program, under its name and the purpose of the copy. Removed when dropped.
     ///
     /// # Panics
-    /// When it cannot be copied.
+    /// If it cannot be copied.
     #[must_use]
     pub fn of(program: &Path, for_what: &str) -> Self {
         let name = program.file_name().unwrap_or_default().to_string_lossy();

@@ -1,4 +1,4 @@
-//! A victim that runs, and the words it speaks: `ready`, `run N`, a line of `name=value` pairs.
+//! A running victim, and its protocol: `ready`, `run N`, a line of `name=value` pairs.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -7,10 +7,10 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Longest wait for any answer; a victim that is silent for so long is stuck.
+/// Longest wait for any answer. A victim that is silent for longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a victim told about one run.
+/// What a victim printed about one run.
 pub type Told = BTreeMap<String, u64>;
 
 /// A child process that is killed when dropped.
@@ -25,7 +25,7 @@ impl Running {
     /// Starts a victim and waits until it is ready.
     ///
     /// # Panics
-    /// When it does not start or says something else.
+    /// If it does not start, or prints something else.
     #[must_use]
     pub fn start(path: &Path, args: &[&str]) -> Self {
         let mut command = Command::new(path);
@@ -35,10 +35,10 @@ impl Running {
         running
     }
 
-    /// Starts any command with its standard input and output held.
+    /// Starts any command, with pipes for its standard input and output.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn spawn(mut command: Command) -> Self {
         let name = command.get_program().to_owned();
@@ -57,7 +57,7 @@ impl Running {
         Self { child, stdin, lines }
     }
 
-    /// Its PID.
+    /// PID of the process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -66,16 +66,16 @@ impl Running {
     /// Sends one line.
     ///
     /// # Panics
-    /// When it no longer reads.
+    /// If the process no longer reads.
     pub fn send(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("not yet closed");
         writeln!(stdin, "{line}").and_then(|()| stdin.flush()).expect("the victim reads its standard input");
     }
 
-    /// The next line it says.
+    /// The next line that it prints.
     ///
     /// # Panics
-    /// When there is none in time, or it ended; says how.
+    /// If there is none in time, or the process ended; the message says how.
     #[must_use]
     pub fn line(&self) -> String {
         self.lines.recv_timeout(PATIENCE).unwrap_or_else(|error| {
@@ -87,13 +87,13 @@ impl Running {
         })
     }
 
-    /// A line that it has said already.
+    /// The next line if it was printed already.
     #[must_use]
     pub fn said(&self) -> Option<String> {
         self.lines.try_recv().ok()
     }
 
-    /// `run times`, and what it then told.
+    /// Sends `run times`, and returns what the victim prints about it.
     ///
     /// # Panics
     /// See [`Running::line`].
@@ -104,13 +104,13 @@ impl Running {
 
     /// Sends `run times` without waiting.
     ///
-    /// # Panics
+    /// See [`Running::send`].
     /// See [`Running::send`].
     pub fn begin(&mut self, times: u64) {
         self.send(&format!("run {times}"));
     }
 
-    /// Waits for the line that a begun run ends with.
+    /// Waits for the line at the end of a run that `begin` started.
     ///
     /// # Panics
     /// See [`Running::line`].
@@ -131,7 +131,7 @@ impl Running {
     /// Closes its input and waits for its end.
     ///
     /// # Panics
-    /// When it does not end in time.
+    /// If it does not end in time.
     pub fn finish(&mut self) -> ExitStatus {
         drop(self.stdin.take());
         let begun = Instant::now();
@@ -148,7 +148,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         drop(self.stdin.take());
-        // Ours, started here, and not yet reaped: the PID cannot be another's.
+        // It was started here and is not yet reaped, so the PID cannot belong to another process.
         self.child.kill().ok();
         self.child.wait().ok();
     }

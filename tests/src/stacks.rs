@@ -1,18 +1,19 @@
-//! The stacks of a report.
+//! The stacks in a report.
 
 use serde_json::Value;
 
 use crate::tracing::Report;
 
-/// Each stack.
+/// All stacks of a report.
 pub fn all(report: &Report) -> impl Iterator<Item = &Value> {
     report.objects.iter().filter(|object| object["type"] == "stack")
 }
 
-/// Names from the probed function on; inlined functions before the one that they were inlined into.
+/// Function names, beginning with the probed function. An inlined function stands before the one that
+/// contains it.
 ///
 /// # Panics
-/// When the object is no stack.
+/// If the object is no stack.
 #[must_use]
 pub fn names(stack: &Value) -> Vec<&str> {
     let frames = stack["frames"].as_array().expect("frames").iter();
@@ -20,7 +21,7 @@ pub fn names(stack: &Value) -> Vec<&str> {
     functions.map(|function| function["name"].as_str().expect("a name")).collect()
 }
 
-/// Where each function, inlined ones left aside, was probed or is returned to.
+/// Addresses of the frames: the probed address, then return addresses. Inlined functions have none.
 ///
 /// # Panics
 /// As [`names`].

@@ -1,13 +1,14 @@
-//! A process's code compared with the files it was mapped from, and its signal state.
+//! Compares a process's code with the files it was mapped from, and its signal state with an earlier one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-/// Places where executable memory that a file backs differs from the file: `path+offset: n bytes`. Empty is right.
+/// Places where executable memory that a file backs differs from the file: `path+offset: n bytes`. An empty
+/// list is right.
 ///
 /// # Panics
-/// When the process is gone or may not be looked at.
+/// If the process is gone, or may not be read.
 #[must_use]
 pub fn differences(pid: u32) -> Vec<String> {
     let memory = File::open(format!("/proc/{pid}/mem")).expect("the target's memory");
@@ -48,15 +49,15 @@ fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> usize {
     got
 }
 
-/// Longest wait for what passes by itself. A thread that gets no CPU takes its time.
+/// Longest wait for differences that go away by themselves. A thread that gets no CPU takes its time.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// For each thread: blocked, ignored and caught signals, as /proc states them, once three looks in a row agree and no thread is being
-/// born. Equal before and after is right.
+/// For each thread: blocked, ignored and caught signals as /proc shows them. Waits until three looks in a row
+/// agree and no thread is being created. Equal lists before and after are right.
 ///
 /// # Panics
-/// When the process is gone.
+/// If the process is gone.
 #[must_use]
 pub fn signals(pid: u32) -> Vec<String> {
     let begun = Instant::now();
@@ -71,8 +72,8 @@ pub fn signals(pid: u32) -> Vec<String> {
     last
 }
 
-/// A thread at its beginning or its end, or one that makes another: the C library blocks all signals then, also the two that are
-/// its own, which it lets no program block.
+/// Whether a thread is beginning or ending, or creates another. The C library blocks all signals then, its
+/// two own ones included, which it lets no program block.
 fn is_being_born(thread: &str) -> bool {
     let mask = thread.split_once("SigBlk: ").and_then(|(_, rest)| rest.split_whitespace().next());
     mask.and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|mask| mask >> 31 & 3 == 3)
@@ -93,18 +94,19 @@ fn look(pid: u32) -> Vec<String> {
     all
 }
 
-/// SIGALRM is blocked in a thread for as long as a victim's timer handler runs there; it is left out of masks.
+/// Removes SIGALRM from the mask: it is blocked while a victim's timer handler runs.
 fn without_alarm(line: &str) -> String {
     let alarm = 1_u64 << (libc::SIGALRM - 1);
     let mask = line.strip_prefix("SigBlk:").and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     mask.map_or_else(|| line.to_owned(), |mask| format!("SigBlk: {:x}", mask & !alarm))
 }
 
-/// Asserts that dispositions and masks are as they were. A thread inside a handler has its signal blocked for that
-/// long, so a difference counts when it stays. Threads that the program started or ended meanwhile, as Go's does, are not compared.
+/// Asserts that dispositions and masks are as they were. A thread inside a handler has its signal blocked
+/// meanwhile, so only a difference that stays counts. Threads that the program started or ended meanwhile, as
+/// Go does, are not compared.
 ///
 /// # Panics
-/// When they are not.
+/// If they are not.
 pub fn assert_signals(pid: u32, before: &[String]) {
     let begun = Instant::now();
     loop {
@@ -118,17 +120,17 @@ pub fn assert_signals(pid: u32, before: &[String]) {
     }
 }
 
-/// The lines of those threads that others are of, too.
+/// The lines of those threads that `others` has a line of, too.
 fn of_both<'a>(lines: &'a [String], others: &[String]) -> Vec<&'a String> {
     let thread = |line: &String| line.split(' ').next().map(str::to_owned);
     let others: Vec<_> = others.iter().map(thread).collect();
     lines.iter().filter(|line| others.contains(&thread(line))).collect()
 }
 
-/// Asserts that nothing of ours is left in the target but mapped code: text as on disk, signals as before.
+/// Asserts that nothing of ours is left in the target but mapped code: code as on disk, signals as before.
 ///
 /// # Panics
-/// When anything differs.
+/// If anything differs.
 pub fn assert_clean(pid: u32, signals_before: &[String]) {
     assert_eq!(differences(pid), [""; 0], "text differs from disk after detach");
     assert_signals(pid, signals_before);

@@ -1,4 +1,4 @@
-//! The trapline command, run as a user runs it, and what it reported.
+//! Runs the trapline command as a user does, and reads its report.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -10,10 +10,10 @@ use serde_json::Value;
 /// Longest wait for the tracer to attach or to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The command, where cargo put it.
+/// Path of the command, where cargo put it.
 ///
 /// # Panics
-/// When it was not built; `cargo xtask test` builds it first.
+/// If it was not built; `cargo xtask test` builds it first.
 #[must_use]
 pub fn binary() -> PathBuf {
     let path = crate::target_dir().join("release/trapline");
@@ -24,13 +24,13 @@ pub fn binary() -> PathBuf {
 /// Runs trapline to its end.
 ///
 /// # Panics
-/// When it does not start.
+/// If it does not start.
 #[must_use]
 pub fn once(args: &[&str]) -> Output {
     Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("trapline starts")
 }
 
-/// A tracer at work, with JSON lines going to a file.
+/// A running tracer that writes JSON lines to a file.
 #[derive(Debug)]
 pub struct Tracing {
     child: Child,
@@ -38,25 +38,25 @@ pub struct Tracing {
     errors: PathBuf,
 }
 
-/// What a tracer left.
+/// What a tracer left behind when it ended.
 #[derive(Debug)]
 pub struct Report {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// Everything on standard error: the summary, warnings.
+    /// Everything on standard error: the summary and warnings.
     pub errors: String,
     /// The objects of its JSON output.
     pub objects: Vec<Value>,
 }
 
 impl Tracing {
-    /// Starts `trapline VERB --json …` and waits until the first object shows that everything is attached.
+    /// Starts `trapline VERB --json …`, and waits until the first object shows that all sites are attached.
     ///
     /// # Errors
     /// The report of a tracer that ended instead.
     ///
     /// # Panics
-    /// When it neither attaches nor ends in time.
+    /// If it neither attaches nor ends in time.
     pub fn start(verb: &str, args: &[&str]) -> Result<Self, Report> {
         let mut tracing = Self::spawn(verb, args);
         let begun = Instant::now();
@@ -75,16 +75,16 @@ impl Tracing {
     /// Starts it without waiting.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn spawn(verb: &str, args: &[&str]) -> Self {
         Self::spawn_with(verb, args, &[])
     }
 
-    /// Starts it with more in its environment.
+    /// Starts it with additional environment variables.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn spawn_with(verb: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -101,10 +101,10 @@ impl Tracing {
         Self { child: child.expect("trapline starts"), json, errors }
     }
 
-    /// Waits until its output holds a text.
+    /// Waits until its output contains a text.
     ///
     /// # Panics
-    /// When it does not come in time, or the tracer ends.
+    /// If the text does not appear in time, or the tracer ends.
     pub fn wait_for(&mut self, text: &str) {
         let begun = Instant::now();
         while !std::fs::read_to_string(&self.json).is_ok_and(|all| all.contains(text)) {
@@ -114,45 +114,46 @@ impl Tracing {
         }
     }
 
-    /// Whether its output holds a text by now.
+    /// Whether its output contains a text by now.
     #[must_use]
     pub fn has(&self, text: &str) -> bool {
         std::fs::read_to_string(&self.json).is_ok_and(|all| all.contains(text))
     }
 
-    /// The objects of its output by now.
+    /// The objects of its output so far.
     #[must_use]
     pub fn objects(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.json).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// The tracer's PID.
+    /// PID of the tracer.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it said on standard error so far.
+    /// What it printed on standard error so far.
     #[must_use]
     pub fn said(&self) -> String {
         std::fs::read_to_string(&self.errors).unwrap_or_default()
     }
 
-    /// Ctrl-C, then its report.
+    /// Sends Ctrl-C, and returns its report.
     ///
     /// # Panics
-    /// When it does not end in time.
+    /// If it does not end in time.
     #[must_use]
     pub fn stop(mut self) -> Report {
         self.signal(libc::SIGINT);
         self.end()
     }
 
-    /// Sends the tracer a signal; nothing when it ended already.
+    /// Sends the tracer a signal. Does nothing if it ended already.
     pub fn signal(&mut self, signal: i32) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // SAFETY: kill takes plain numbers; the child was just seen unreaped, so the PID is still its own.
+            // SAFETY: kill takes plain numbers. The child was just seen unreaped, so the PID is still its
+            // own.
             unsafe { libc::kill(self.child.id().cast_signed(), signal) };
         }
     }
@@ -160,7 +161,7 @@ impl Tracing {
     /// Waits for its end.
     ///
     /// # Panics
-    /// When it does not end in time.
+    /// If it does not end in time.
     #[must_use]
     pub fn end(&mut self) -> Report {
         let begun = Instant::now();
@@ -188,7 +189,7 @@ impl Drop for Tracing {
 }
 
 impl Report {
-    /// The last object about each process, that is, the totals.
+    /// The last object about each process: the totals.
     #[must_use]
     pub fn totals(&self) -> Vec<&Value> {
         let mut last: Vec<&Value> = Vec::new();
@@ -199,12 +200,12 @@ impl Report {
         last
     }
 
-    /// Every probe entry of the totals.
+    /// All probe entries of the totals.
     pub fn probes(&self) -> impl Iterator<Item = &Value> {
         self.totals().into_iter().flat_map(|object| object["probes"].as_array().into_iter().flatten())
     }
 
-    /// The entry of the function, by its own name or an alias.
+    /// The entry of a function, by its own name or an alias.
     #[must_use]
     pub fn probe(&self, func: &str) -> Option<&Value> {
         self.probes().find(|probe| names(probe).any(|name| is_named(name, func)))
@@ -213,16 +214,16 @@ impl Report {
     /// Hits of a function, over all processes and entries.
     ///
     /// # Panics
-    /// When no entry has that name.
+    /// If no entry has that name.
     #[must_use]
     pub fn hits(&self, func: &str) -> u64 {
         self.field(func, "hits")
     }
 
-    /// A number of a function's entry, over all processes and entries.
+    /// Sum of a number of a function's entries, over all processes.
     ///
     /// # Panics
-    /// When no entry has that name.
+    /// If no entry has that name.
     #[must_use]
     pub fn field(&self, func: &str, field: &str) -> u64 {
         let named: Vec<&Value> =
@@ -243,7 +244,7 @@ impl Report {
         self.totals().iter().filter_map(|object| object[field].as_u64()).sum()
     }
 
-    /// What was refused, with reasons.
+    /// What was refused, and the reasons.
     #[must_use]
     pub fn refused(&self) -> Vec<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -260,8 +261,8 @@ fn names(probe: &Value) -> impl Iterator<Item = &str> {
     std::iter::once(&probe["probe"]).chain(aliases).filter_map(Value::as_str)
 }
 
-/// Whether a probe's text, such as `uprobe:/bin/x:func` or a bare alias, names the function. C++ and Rust names are
-/// mangled there: `_ZN4deep7catcherEm` holds `7catcher`.
+/// Whether a probe's text, such as `uprobe:/bin/x:func` or a bare alias, names the function. C++ and Rust
+/// names are mangled in it: `_ZN4deep7catcherEm` contains `7catcher`.
 fn is_named(text: &str, func: &str) -> bool {
     let symbol = text.rsplit_once(':').map_or(text, |(_, symbol)| symbol);
     symbol == func || (symbol.starts_with("_") && symbol.contains(&format!("{}{func}", func.len())))

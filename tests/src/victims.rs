@@ -1,6 +1,7 @@
-//! Builds the programs of `tests/victims`, once, into `target/victims/VARIANT/`.
+//! Builds each of the programs of `tests/victims` once, into `target/victims/VARIANT/`.
 //!
-//! Input: a name and a variant. Output: the program's path, or why it cannot be built here (a missing compiler).
+//! Input: a name and a variant. Output: the program's path, or why it cannot be built here (a missing
+//! compiler).
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 /// How a C victim is compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variant {
-    /// `-O2`, position-independent, dynamic: what distributions ship.
+    /// `-O2`, position-independent, dynamic: as distributions build.
     Plain,
     /// `-O0`.
     O0,
@@ -24,15 +25,15 @@ pub enum Variant {
     Static,
     /// Static musl.
     Musl,
-    /// No symbols but the dynamic ones.
+    /// Without symbols but the dynamic ones.
     Stripped,
-    /// With frame pointers everywhere. Not one of [`VARIANTS`].
+    /// Frame pointers in all functions. Not one of [`VARIANTS`].
     Framed,
-    /// Types as BTF, and no DWARF.
+    /// Types as BTF, without DWARF.
     Btf,
 }
 
-/// All of them.
+/// The variants that tests go through.
 pub const VARIANTS: [Variant; 8] = [
     Variant::Plain,
     Variant::O0,
@@ -72,7 +73,7 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("victims")
 }
 
-/// The folder of a variant, made if need be.
+/// The folder of a variant, created if it is missing.
 fn folder(name: &str) -> Result<PathBuf, String> {
     let dir = crate::target_dir().join("victims").join(name);
     std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -83,8 +84,9 @@ fn newest(files: &[PathBuf]) -> Option<std::time::SystemTime> {
     files.iter().filter_map(|file| file.metadata().and_then(|meta| meta.modified()).ok()).max()
 }
 
-/// Runs `compile` with a temporary output path unless `output` is newer than its sources. Tests run side by side: one of
-/// them compiles, so that no file is replaced under a victim that runs, and puts the result in place by a rename.
+/// Runs `compile` with a temporary output path, unless `output` is newer than its sources. Tests run side by
+/// side. So only one of them compiles, and it moves the result into place by a rename; no file is replaced
+/// under a running victim.
 fn cached(
     output: PathBuf,
     from: &[PathBuf],
@@ -106,13 +108,13 @@ fn cached(
     Ok(output)
 }
 
-/// A C victim; an assembly file of the same name goes with it.
+/// A C victim, together with an assembly file of the same name if there is one.
 ///
 /// # Errors
-/// A missing compiler.
+/// The compiler is missing.
 ///
 /// # Panics
-/// When the compiler is there and does not accept the victim.
+/// If the compiler is there and does not accept the victim.
 pub fn c(name: &str, variant: Variant) -> Result<PathBuf, String> {
     let output = folder(&format!("{variant:?}"))?.join(name);
     let source = sources();
@@ -139,7 +141,7 @@ pub fn plain(name: &str) -> Result<PathBuf, String> {
     c(name, Variant::Plain)
 }
 
-/// A C victim by clang, at `-O2`.
+/// A C victim compiled by clang, at `-O2`.
 ///
 /// # Errors
 /// See [`c`].
@@ -152,7 +154,7 @@ pub fn clang(name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// A shared library beside the plain victims.
+/// A shared library, beside the plain victims.
 ///
 /// # Errors
 /// See [`c`].
@@ -165,7 +167,7 @@ pub fn shared(name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// The C++ victim.
+/// A C++ victim.
 ///
 /// # Errors
 /// See [`c`].
@@ -178,7 +180,7 @@ pub fn cpp(name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// The same by a compiler and with flags of choice.
+/// A C++ victim, by this compiler and with these flags.
 ///
 /// # Errors
 /// See [`c`].
@@ -191,7 +193,7 @@ pub fn cpp_by(name: &str, compiler: &str, flags: &[&str]) -> Result<PathBuf, Str
     })
 }
 
-/// The same, static.
+/// A static C++ victim.
 ///
 /// # Errors
 /// See [`c`].
@@ -204,7 +206,7 @@ pub fn cpp_static(name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// The Rust victim.
+/// A Rust victim.
 ///
 /// # Errors
 /// See [`c`].
@@ -217,7 +219,7 @@ pub fn rust(name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// The Rust victim, static.
+/// A static Rust victim.
 ///
 /// # Errors
 /// See [`c`].
@@ -239,7 +241,8 @@ pub fn go(name: &str) -> Result<PathBuf, String> {
     go_linked(name, "Plain", ["0", ""])
 }
 
-/// One whose threads are the C library's; it must import something that is written for that (`os/user`). In a folder of its own.
+/// A Go victim whose threads the C library creates. It must import something that needs the C library
+/// (`os/user`). It has a folder of its own.
 ///
 /// # Errors
 /// See [`c`].
@@ -255,7 +258,7 @@ pub fn go_with_libc_stripped(name: &str) -> Result<PathBuf, String> {
     go_linked(name, "Stripped", ["1", "-s -w"])
 }
 
-/// One for arm64, which needs no library there.
+/// A Go victim for arm64. It needs no library there.
 ///
 /// # Errors
 /// See [`c`].
@@ -263,7 +266,7 @@ pub fn go_for_arm64(name: &str) -> Result<PathBuf, String> {
     go_for("arm64", name, "Arm64", ["0", ""])
 }
 
-/// A static one that is position-independent.
+/// A Go victim that is static and position-independent.
 ///
 /// # Errors
 /// See [`c`].
@@ -271,7 +274,7 @@ pub fn go_pie(name: &str) -> Result<PathBuf, String> {
     go_built(&["-buildmode=pie"], PROCESSOR, name, "GoPie", ["0", ""])
 }
 
-/// As Go calls this machine's.
+/// Go's name for this machine's processor.
 const PROCESSOR: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
 
 fn go_linked(name: &str, to: &str, options: [&str; 2]) -> Result<PathBuf, String> {

@@ -1,5 +1,6 @@
-//! SAFE-3, SAFE-4, SAFE-5: what a program does with its signals and its rights while it is traced, and programs whose code somebody else executes. The target lives on,
-//! its code is the file's at the end, and what could not be undone is told by a message and by the status.
+//! SAFE-3, SAFE-4, SAFE-5: what a program does with its signals and its rights while it is traced, and
+//! programs that another program executes. The target lives on, and its code is that of the file at the end.
+//! A message and the exit status report what could not be undone.
 
 use std::process::Command;
 
@@ -12,7 +13,7 @@ fn work(victim: &mut Running, line: &str) {
     assert_eq!(victim.line(), "done", "{line}: the target lives on");
 }
 
-/// The filter kills for a call that detaching would make, so no call is made.
+/// The target's filter kills for a call that detaching would make. So detaching makes no call.
 #[test]
 fn code_is_put_back_when_no_calls_may_be_made_any_more() {
     let path = or_skip!(victims::plain("afterwards"));
@@ -34,7 +35,8 @@ fn code_is_put_back_when_no_calls_may_be_made_any_more() {
     }
 }
 
-/// A guard that is met with SIGTRAP blocked resets the action, which another thread's own int3 would die of.
+/// A guard's trap that occurs while SIGTRAP is blocked makes the kernel reset the signal's action. Another
+/// thread would then die of the program's own int3.
 #[test]
 fn a_program_with_traps_of_its_own_keeps_them() {
     let path = or_skip!(victims::plain("own_traps"));
@@ -51,7 +53,7 @@ fn a_program_with_traps_of_its_own_keeps_them() {
     }
 }
 
-/// Valgrind would translate our patches with the program's code.
+/// Valgrind would translate our patches together with the program's code.
 #[test]
 fn a_program_that_runs_as_a_translation_is_refused() {
     let path = or_skip!(victims::plain("afterwards"));
@@ -72,7 +74,8 @@ fn a_program_that_runs_as_a_translation_is_refused() {
     work(&mut victim, "run");
 }
 
-/// What QEMU's user mode runs is not mapped as a program, so that no probe finds its function there.
+/// A program that QEMU's user mode runs is not mapped as a program, so no probe would find its function
+/// there.
 #[test]
 fn a_program_that_qemu_runs_is_refused_by_name() {
     let path = or_skip!(victims::plain("afterwards"));

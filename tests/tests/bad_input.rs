@@ -1,4 +1,5 @@
-//! SAFE-5: what cannot be done is refused in one clear line, with the right exit status, and nothing left behind.
+//! SAFE-5: what cannot be done is refused in one clear line, with the right exit status, and nothing is left
+//! behind.
 
 use std::process::{Command, Output, Stdio};
 
@@ -11,7 +12,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Status, and words that the message must contain (any one of each group).
+/// Checks the status, and that the message contains one word of each group.
 fn refused(output: &Output, status: i32, words: &[&[&str]]) {
     let text = said(output);
     assert_eq!(output.status.code(), Some(status), "{text}");
@@ -93,7 +94,7 @@ fn already_traced_by_another() {
 fn a_32_bit_target() {
     let dir = std::env::temp_dir();
     let (source, program) = (dir.join("trapline-32.c"), dir.join("trapline-32"));
-    // No 32-bit C library is needed: read(0) for ever.
+    // This needs no 32-bit C library: the program calls pause for ever.
     let text = "void _start(void){for(;;){int r;__asm__ volatile(\"int $0x80\":\"=a\"(r):\"a\"(29));}}";
     std::fs::write(&source, text).expect("a temporary file");
     let built = Command::new("gcc")
@@ -121,7 +122,8 @@ fn a_file_that_was_replaced_on_disk() {
     let pid = victim.pid().to_string();
     let output = once(&["count", "-q", "-d", "0.1", "-p", &pid, "leaf"]);
     println!("{}: {}", output.status, said(&output));
-    // Either the mapped file is still reachable and right, or it is refused: never patched by the new file's offsets.
+    // Either the mapped file is still reachable and right, or it is refused. It is never patched by the new
+    // file's offsets.
     assert!(matches!(output.status.code(), Some(0 | 1 | 3)), "{}", said(&output));
     assert!(victim.run(100)["leaf"] > 0);
     let now = text::differences(victim.pid());
@@ -138,7 +140,7 @@ fn a_target_that_shrinks_the_shared_memory() {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("its maps");
     let shared = maps.lines().find(|line| line.contains("/memfd:trapline")).expect("the shared memory");
     let range = shared.split_whitespace().next().expect("a range");
-    // What the target itself could open as well.
+    // Shrinks the mapped file, as the target could do itself.
     let open = std::fs::File::options().write(true).open(format!("/proc/{pid}/map_files/{range}"));
     let file = or_skip!(open.map_err(|error| format!("map_files takes CAP_SYS_ADMIN: {error}")));
     let shrunk = file.set_len(0);

@@ -1,4 +1,4 @@
-//! A target blocked in a call sees neither EINTR nor a longer timeout, by default.
+//! : by default, a target that is blocked in a call sees neither EINTR nor a longer timeout.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::{or_skip, victims};
 
-/// Result and errno of an undisturbed call, by kind.
+/// Result and errno of an undisturbed call, by kind of call.
 fn undisturbed(how: &str) -> (i64, i64) {
     match how {
         "epoll_wait" | "read" => (1, 0),
@@ -21,7 +21,7 @@ fn fields(line: &str) -> std::collections::BTreeMap<String, i64> {
     pairs.map(|(name, value)| (name.to_owned(), value.parse().expect(line))).collect()
 }
 
-/// Attaches while the call blocks, detaches before it ends, and looks at how it ended.
+/// Attaches while the call blocks, and detaches before it ends. Returns the report, and how the call ended.
 fn attach_during(how: &str, args: &[&str], words: &[&str]) -> (Report, String) {
     let path = victims::plain("blocked").expect("gcc");
     let args: Vec<&str> = [how].into_iter().chain(args.iter().copied()).collect();
@@ -42,7 +42,7 @@ fn attach_during(how: &str, args: &[&str], words: &[&str]) -> (Report, String) {
     (report, line)
 }
 
-/// With another thread to make the remote calls, the blocked one must not notice at all.
+/// If another thread can make the remote calls, the blocked one must not be disturbed at all.
 fn not_noticed(how: &str) {
     on_time(how, || {
         let (report, line) = attach_during(how, &[], &["busy"]);
@@ -50,19 +50,20 @@ fn not_noticed(how: &str) {
         assert_eq!((seen["result"], seen["errno"]), undisturbed(how), "{how}: {line}");
         assert!(report.hits("busy") > 0, "{how}: {}", report.errors);
         assert_eq!(report.number("interrupted_syscalls") + report.number("restarted_timeouts"), 0, "{how}");
-        // The waker starts before the sleeper; a timeout begun anew would show as 2300.
+        // The waker starts before the sleeper. A timeout that began anew would last for 2300.
         (1500..2290).contains(&seen["took_ms"]).then_some(()).ok_or(line)
     });
 }
 
-/// On a busy machine threads wake late, and a call then takes longer than it was asked to: it is made again. What takes longer each time was
-/// made longer.
+/// On a busy machine threads wake late, and a call may take longer than it asked for. So the attempt is
+/// repeated. A call that takes longer each time was made longer by us.
 fn on_time(how: &str, attempt: impl Fn() -> Result<(), String>) {
     let late: Vec<String> = (0..5).map_while(|_| attempt().err()).collect();
     assert!(late.len() < 5, "{how}: not on time: {late:?}");
 }
 
-/// The only thread is blocked: the call must be resumed without EINTR; a timeout may start over, and is then reported.
+/// The only thread is blocked. Its call must be resumed without EINTR. A timeout may start over, and that is
+/// then reported.
 fn alone(how: &str) {
     on_time(how, || {
         let (report, line) = attach_during(how, &["alone"], &["busy"]);
@@ -118,7 +119,8 @@ fn a_batch_that_stops_everybody_says_what_it_did() {
 #[test]
 fn detach_does_not_wait_for_a_blocked_call() {
     let path = or_skip!(victims::plain("blocked"));
-    // The call ends two seconds after it began; on a busy machine that may be before anybody got so far.
+    // The call ends two seconds after it began. On a busy machine that may be before the tracer gets this
+    // far.
     let before_it_ended = (0..5).any(|_| {
         let victim = Running::start(&path, &["epoll_wait"]);
         std::thread::sleep(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! LOSS-1 split: by thread, by thread name, and in processes whose threads have no rseq areas.
+//! LOSS-1: counts by thread, by thread name, and in processes whose threads have no rseq areas.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn workers(pid: u32) -> BTreeSet<u64> {
 
 fn traced(victim: &mut Running, by: &str) -> Report {
     let pid = victim.pid().to_string();
-    // Newborn threads block signals; after a run none is newborn.
+    // New threads block signals for a moment; after a run no thread is new.
     victim.run(1);
     let before = text::signals(victim.pid());
     let tracing = Tracing::start("count", &["--by", by, "-p", &pid, "shared", "through"]).expect("attaches");
@@ -51,7 +51,7 @@ fn by_thread(path: &Path) {
             assert_eq!(share["comm"].as_str(), Some("threads"), "{shares:?}");
         }
     }
-    // A second session has rows of its own.
+    // A second session uses rows of its own.
     let report = traced(&mut victim, "comm");
     let [share] = shares(&report, "shared") else { panic!("{:?}", shares(&report, "shared")) };
     assert_eq!((share["threads"].as_u64(), share["comm"].as_str()), (Some(THREADS), Some("threads")));
@@ -104,7 +104,7 @@ fn threads_without_rseq_areas() {
     let report = traced(&mut victim, "cpu");
     let cpus = report.probe("shared").and_then(|probe| probe["cpus"].as_array()).expect("cpus");
     let (other, cpus) = cpus.split_last().expect("some");
-    // Nobody's CPU is known: the tunable did what it says.
+    // No hit has a CPU, so the tunable did switch rseq off.
     assert!(cpus.iter().all(|hits| hits.as_u64() == Some(0)), "{cpus:?}");
     assert_eq!(other.as_u64(), Some(2 * TIMES * THREADS));
     traced(&mut victim, "tid");

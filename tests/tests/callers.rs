@@ -1,5 +1,5 @@
-//! `stack`: callers in Go programs, as Go's own runtime has them; in libraries that are gone by the time of the report, and in code that
-//! a program made itself.
+//! `stack`: callers in Go programs, compared with Go's own runtime; callers in libraries that are gone at the
+//! time of the report, and in code that a program made itself.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use trapline_tests::{or_skip, programs, target_dir, text, victims};
 
 const TIMES: u64 = 30;
 
-/// Callers by name and by return address, and how often each stack was met.
+/// Names and return addresses of the callers, and how often each stack occurred.
 type Callers = BTreeMap<(Vec<String>, Vec<u64>), u64>;
 
-/// Callers that a record holds.
+/// Most callers that a record holds.
 const DEEPEST: usize = 122;
 
-/// As Go tells them.
+/// The stacks that Go's runtime reports.
 fn told(line: &str, with_inlined: bool) -> Callers {
     let told: Value = serde_json::from_str(line).expect("JSON");
     let mut callers = Callers::new();
@@ -28,7 +28,7 @@ fn told(line: &str, with_inlined: bool) -> Callers {
         let pcs = stack["pcs"].as_array().expect("addresses").iter().map(|pc| pc.as_u64().expect("one"));
         let (mut shown, mut places, mut into) = (Vec::new(), Vec::new(), false);
         for (name, pc) in names.iter().zip(pcs) {
-            // A frame begins with what was inlined most deeply, whose address is the true one.
+            // A frame begins with the most deeply inlined function, whose address is the true one.
             if !into {
                 places.push(pc);
             }
@@ -42,7 +42,7 @@ fn told(line: &str, with_inlined: bool) -> Callers {
     callers
 }
 
-/// As we do.
+/// The stacks that our report has.
 fn seen(report: &Report) -> Callers {
     let mut callers = Callers::new();
     for stack in all(report) {
@@ -53,7 +53,7 @@ fn seen(report: &Report) -> Callers {
     callers
 }
 
-/// Go keeps frame pointers, but its own account comes from its tables.
+/// Go keeps frame pointers, which we walk; its own report comes from its tables. Both must agree.
 fn go_knows_the_same(path: &Path, with_inlined: bool) {
     let mut victim = Running::start(path, &[]);
     let pid = victim.pid().to_string();
@@ -65,7 +65,8 @@ fn go_knows_the_same(path: &Path, with_inlined: bool) {
     let (told, seen) = (told(&victim.line(), with_inlined), seen(&report));
     let sum = |callers: &Callers| callers.values().sum::<u64>();
     assert_eq!((sum(&told), sum(&seen), report.hits("main.probed")), (hits, hits, hits));
-    // Go tells where a fault was by the address behind it; all other places are compared, too.
+    // Go reports a fault by the address behind it, so fault frames are left out. All other places are
+    // compared.
     let fault = |names: &[String]| names.iter().any(|name| name == "runtime.sigpanic");
     let comparable = |callers: Callers| -> Callers {
         let mut all = Callers::new();
@@ -103,7 +104,7 @@ fn go_has_the_same_callers_with_what_was_inlined() {
     go_knows_the_same(&or_skip!(victims::go_with_libc("goroutines")), true);
 }
 
-/// Its threads have no rseq areas.
+/// Its threads have no rseq areas. The callers must be the same.
 #[test]
 fn go_without_the_c_library_has_the_same_callers() {
     go_knows_the_same(&or_skip!(victims::go("goroutines")), true);
@@ -114,7 +115,7 @@ fn a_stripped_go_program_has_names_too() {
     go_knows_the_same(&or_skip!(victims::go_with_libc_stripped("goroutines")), false);
 }
 
-/// Files that go with the test.
+/// Files that are removed after the test.
 struct Gone(Vec<PathBuf>);
 
 impl Drop for Gone {
@@ -125,7 +126,8 @@ impl Drop for Gone {
     }
 }
 
-/// A library that is unloaded and deleted, and made code that is unmapped, still have their names at the end.
+/// Callers in an unloaded and deleted library, and in generated code that was unmapped, still have names at
+/// the end.
 #[test]
 fn callers_that_are_gone_have_names() {
     let built = or_skip!(victims::shared("caller"));
@@ -139,7 +141,7 @@ fn callers_that_are_gone_have_names() {
     let mut tracing = Tracing::start("stack", &["-p", &pid, "probed"]).expect("attaches");
     let told = victim.run(TIMES);
     assert_eq!((told["done"], told["probed"]), (1, 3 * TIMES));
-    // By then these hits were read, and what is mapped was looked at.
+    // By now these hits have been read, and the mappings have been looked at.
     tracing.wait_for(&format!("\"hits\":{},", 3 * TIMES));
     let told = victim.run(TIMES);
     assert_eq!((told["done"], told["probed"]), (1, TIMES));

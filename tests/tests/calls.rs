@@ -1,4 +1,5 @@
-//! `trace`: each call with its arguments, its value and its thread; what does not fit is counted (LOSS-2).
+//! `trace`: each call with its arguments, its value and its thread. Calls that do not fit are counted
+//! (LOSS-2).
 
 use std::collections::BTreeMap;
 
@@ -71,7 +72,7 @@ fn each_call_has_its_arguments_and_its_value() {
         let arguments: Vec<u64> = (0..6).map(|n| argument(call, n)).collect();
         assert_eq!(arguments, [nth, 2, 3, 4, 5, 6]);
     }
-    // What it calls last may be inlined or jumped to: then its value is not its own.
+    // Its last callee may be inlined or jumped to; after a jump, the value is not its own.
     for call in calls(&report, "tail_caller") {
         assert!(
             call["how"] == "tail" || call["ret"].as_u64() == Some((argument(call, 0) + 1) * 3 + 1),
@@ -82,7 +83,7 @@ fn each_call_has_its_arguments_and_its_value() {
     assert!(victim.run(10)["leaf"] > 0);
 }
 
-/// The kernel's own probe with a fetched argument, on the same calls in a second run.
+/// The kernel's own probe fetches the argument of the same calls in a second run. Both must agree.
 #[test]
 fn the_kernel_reads_the_same_arguments() {
     let path = Own::of(&or_skip!(victims::plain("counter")), "leaf");
@@ -99,7 +100,8 @@ fn the_kernel_reads_the_same_arguments() {
     assert_eq!(ours, want);
 }
 
-/// More hits than rings hold, while nobody reads: the target does not notice, and every hit is a line or missed.
+/// More hits than the rings hold, while the tracer is stopped. The target is not disturbed, and every hit is
+/// a line or missed.
 #[test]
 fn a_stopped_tracer_loses_records_and_says_how_many() {
     let path = or_skip!(victims::plain("counter"));
@@ -119,8 +121,8 @@ fn a_stopped_tracer_loses_records_and_says_how_many() {
     assert!(missed > 0 && lines > few, "{lines} lines, {missed} missed");
 }
 
-/// Eight threads on the CPUs that there are, which write to more rings than they have threads and fill them: each thread's calls are told in the
-/// order in which it made them, and all hits are lines or missed.
+/// Eight threads run on the CPUs of this machine, and fill all rings. Each thread's calls are reported in the
+/// order in which it made them, and every hit is a line or missed.
 #[test]
 fn a_storm_of_eight_threads_is_told_in_order_and_to_the_hit() {
     let path = or_skip!(victims::plain("threads"));
@@ -128,7 +130,7 @@ fn a_storm_of_eight_threads_is_told_in_order_and_to_the_hit() {
     let pid = victim.pid().to_string();
     let words = ["--entry-only", "-p", &pid, "through(u64 x)", "shared(u64 x)"];
     let tracing = Tracing::start("trace", &words).expect("attaches");
-    // The first hundred of each find room; of the others some threads' may all be lost.
+    // The first hundred calls of each thread find room. Of the later ones, all of some threads may be lost.
     let few = victim.run(100);
     let many = victim.run(20_000);
     let report = tracing.stop();
@@ -162,7 +164,8 @@ fn what_is_no_signature_is_said() {
     }
 }
 
-/// A call is under way when we attach, as in any program that waits: its exit has no entry, and all others have their own.
+/// One call is in flight at the attach, as in any program that waits. Its exit has no entry, and every other
+/// exit is paired with its own entry.
 #[test]
 fn calls_after_one_that_was_under_way_have_their_own_ends() {
     let path = or_skip!(victims::plain("naps"));
@@ -182,12 +185,13 @@ fn calls_after_one_that_was_under_way_have_their_own_ends() {
         let stacks = report.objects.iter().filter(|object| object["type"] == "stack");
         stacks.map(|stack| stack[field].as_u64().expect("a number")).sum::<u64>()
     };
-    // The last call is under way when tracing ends, and has no duration.
+    // The last call is in flight when tracing ends, and has no duration.
     let (calls, time) = (of("hits"), of("time_ns"));
     assert!(calls > 20 && time >= (calls - 1) * 5_000_000, "{calls} calls in {time} ns: {}", report.errors);
 }
 
-/// `slow` ends by a jump to what sleeps for 3 ms: that is part of the call, so how long it takes is not known at the jump.
+/// `slow` ends by a jump to a function that sleeps for 3 ms. That is part of the call, so its duration is not
+/// known at the jump, and the report says so.
 #[test]
 fn a_tail_call_is_told_as_longer_than_was_seen() {
     let path = or_skip!(victims::plain("naps"));

@@ -1,5 +1,6 @@
-//! SAFE-2, SAFE-5: what the program changes while it is probed: its handlers of faults, its filters of system calls, its right to read the clock. It lives
-//! on and computes the same; what is not seen from then on is told.
+//! SAFE-2, SAFE-5: what a program changes while it is probed: its handlers of faults, its filters of system
+//! calls, its right to read the clock. It lives on and computes the same. The report says what is not seen
+//! from then on.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ const CASES: [(&str, &str, &str); 9] = [
     ("filter", "count", "work"),
 ];
 
-/// What a run says, by the program itself.
+/// What the program itself prints about a run.
 fn expected(how: &str) -> (u64, i64) {
     if matches!(how, "segv" | "raw") { (TIMES / 4, 42 * 6 - 2) } else { (0, 42 * 8) }
 }
@@ -43,7 +44,7 @@ fn assert_told(case: (&str, &str, &str), report: &Report) {
     }
 }
 
-/// It is probed, then changes, then is called.
+/// The program is probed, then makes the change, then calls the functions.
 #[test]
 fn a_program_that_changes_while_it_is_probed_lives_on() {
     let path = or_skip!(victims::plain("changes"));
@@ -62,7 +63,7 @@ fn a_program_that_changes_while_it_is_probed_lives_on() {
         assert_eq!(report.status.code(), Some(0), "{case:?}: {}", report.errors);
         assert_told(case, &report);
         if verb == "count" {
-            // A kernel uprobe counts on where that is allowed.
+            // Where that is allowed, a kernel uprobe continues the count.
             let all = report.errors.contains("probed in another way") || how == "filter";
             let name = if how == "filter" { "work" } else { "get" };
             assert_eq!(report.hits(name), if all { 2 * TIMES } else { TIMES }, "{case:?}: {}", report.errors);
@@ -72,7 +73,7 @@ fn a_program_that_changes_while_it_is_probed_lives_on() {
     }
 }
 
-/// The program is probed at its entry point, and changes before its first call.
+/// The program is probed at its entry point, and makes the change before its first call.
 #[test]
 fn a_launched_program_that_changes_lives_on() {
     let path = or_skip!(victims::plain("changes"));
@@ -93,7 +94,7 @@ fn a_launched_program_that_changes_lives_on() {
     }
 }
 
-/// A static program has the C library's functions in itself.
+/// A static program contains the C library's functions. It must live on, too.
 #[test]
 fn a_static_program_that_handles_faults_lives_on() {
     let path = or_skip!(victims::c("changes", Variant::Static));
@@ -106,7 +107,8 @@ fn a_static_program_that_handles_faults_lives_on() {
     }
 }
 
-/// Without names nobody can be held there, so what may fault stays where it is.
+/// Without symbols, calls that install handlers cannot be held there. So instructions that may fault are not
+/// displaced.
 #[test]
 fn a_static_program_without_symbols_that_handles_faults_lives_on() {
     let path = or_skip!(victims::c("changes", Variant::Static));
@@ -130,7 +132,8 @@ fn a_static_program_without_symbols_that_handles_faults_lives_on() {
     std::fs::remove_file(bare).expect("ours");
 }
 
-/// An answer needs the process, so that nobody follows it meanwhile; when the thread goes on it is followed again.
+/// While a held call is answered, nothing follows the process; when the thread continues, it is followed
+/// again. So an exec right after the answer must be followed.
 #[test]
 fn a_program_that_executes_another_right_after_an_answer_is_followed() {
     let path = or_skip!(victims::plain("changes")).display().to_string();
@@ -141,7 +144,7 @@ fn a_program_that_executes_another_right_after_an_answer_is_followed() {
     }
 }
 
-/// A call that bypasses the C library is found a moment later, before the first fault here.
+/// A call that bypasses the C library is found a moment later, here before the first fault.
 #[test]
 fn a_handler_that_came_by_a_raw_call_is_found() {
     let path = or_skip!(victims::plain("changes"));
@@ -152,7 +155,7 @@ fn a_handler_that_came_by_a_raw_call_is_found() {
     assert_eq!(victim.line(), "done");
     let begun = Instant::now();
     let pid = victim.pid().to_string();
-    // One of its own and three where threads are held: the one goes.
+    // One site of the probe, and three where calls are held. The first is taken out.
     while !String::from_utf8_lossy(&once(&["status", "-p", &pid]).stdout).contains("; 3 of ") {
         assert!(begun.elapsed() < Duration::from_secs(20), "not found: {}", tracing.said());
         std::thread::sleep(Duration::from_millis(5));
@@ -164,7 +167,7 @@ fn a_handler_that_came_by_a_raw_call_is_found() {
     assert!(victim.finish().success());
 }
 
-/// Nobody answers: the thread goes on by itself, and later ones at once.
+/// No tracer answers the held call. The thread goes on by itself, and later calls go on at once.
 #[test]
 fn a_thread_whose_tracer_is_gone_goes_on() {
     let path = or_skip!(victims::plain("changes"));
@@ -172,7 +175,7 @@ fn a_thread_whose_tracer_is_gone_goes_on() {
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("lat", &["-p", &pid, "work"])
         .unwrap_or_else(|report| panic!("{}: {}", report.status, report.errors));
-    // It is killed.
+    // Dropping kills the tracer.
     drop(tracing);
     for _ in 0..2 {
         victim.send("tsc");

@@ -1,4 +1,5 @@
-//! LOSS-1, SAFE-1, SAFE-4: counts to the hit, on every way of building a C program; the same as the kernel's uprobes.
+//! LOSS-1, SAFE-1, SAFE-4: exact counts in every variant of a C program, and the same counts as the kernel's
+//! uprobes.
 
 use trapline_tests::counted::{assert_hits, counted, functions, tactic};
 use trapline_tests::running::Running;
@@ -8,7 +9,7 @@ use trapline_tests::{or_skip, oracle};
 
 const ROUNDS: u64 = 20_000;
 
-/// Every function of the program, the C library's own among them where it is linked in.
+/// Probes every function of the program, those of the C library included where it is linked in.
 fn whole_program(variant: Variant) -> Result<(), String> {
     let path = victims::c("counter", variant)?;
     let seen = counted(&path, &[], &[&format!("{}:*", path.display())], ROUNDS);
@@ -71,7 +72,7 @@ fn the_same_figures_as_the_kernels_uprobes() {
     let path = or_skip!(victims::plain("counter"));
     let seen = counted(&path, &[], &[&format!("{}:*", path.display())], ROUNDS);
     let funcs: Vec<&str> = functions(&seen.told).map(|(name, _)| name).collect();
-    // Few rounds: a hit of the kernel's single-stepped sites takes ten microseconds.
+    // Few rounds: a hit of a site that the kernel single-steps takes ten microseconds.
     let rounds = 500;
     let small = counted(&path, &[], &funcs, rounds);
     let mut victim = Running::start(&path, &[]);

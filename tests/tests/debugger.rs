@@ -38,7 +38,8 @@ fn gdb_walks_through_slots() {
     assert_eq!(theirs, bare);
 }
 
-/// What the script does for a frame whose program counter is a slot's, on either processor: by gdb's own Python, on a process and a frame that are made up.
+/// Checks what the script does for a frame whose program counter is in a return trampoline, on either
+/// processor. gdb's own Python runs it on a made-up process and frame.
 const MADE_UP: &str = r#"
 import gdb
 CODE_AT, ENTRIES = 0x7f0000100000, 0x7f0000200000
@@ -80,7 +81,8 @@ fn the_script_knows_both_processors() {
     std::fs::remove_file(&made_up).expect("ours");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    // Through one slot to another, and from there to the program; all registers but the program counter stay.
+    // The script goes through one trampoline to another, and from there to the program. All registers but the
+    // program counter stay.
     let found = |name: &str, registers: u32| format!("FOUND {name} 0x555500001234 4096 {registers} True\n");
     let expected =
         [found("i386:x86-64", 17), found("aarch64", 33).repeat(2), "NONE None\n".repeat(2)].concat();

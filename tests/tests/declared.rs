@@ -1,4 +1,5 @@
-//! Arguments without a signature: names, types and registers from debug information, as gdb finds them there too.
+//! Arguments without a typed signature: names, types and registers come from debug information. gdb finds the
+//! same there.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -57,7 +58,7 @@ fn by_gdb(path: &Path, func: &str) -> Result<Vec<Vec<(String, String)>>, String>
     Ok(hits)
 }
 
-/// Whether what gdb printed is the argument.
+/// Whether gdb printed the same value as our report.
 fn same(argument: &Value, gdb: &str) -> bool {
     let value = &argument["value"];
     let first = gdb.split(' ').next().unwrap_or_default();
@@ -73,7 +74,7 @@ fn same(argument: &Value, gdb: &str) -> bool {
             ("true" | "false", _) => (first == "true") == (*number == 1.into()),
             (hex, _) if hex.starts_with("0x") => u64::from_str_radix(&hex[2..], 16).ok() == number.as_u64(),
             (real, Some(ours)) => real.parse::<f64>().is_ok_and(|real| {
-                // A float is shown with as many digits as tell it from its neighbours.
+                // A float is shown with as many digits as distinguish it from its neighbours.
                 (real == ours || real as f32 == ours as f32)
                     && real.is_sign_negative() == ours.is_sign_negative()
             }),
@@ -100,7 +101,7 @@ fn names_types_and_values_are_those_that_gdb_prints() {
                 args.iter().map(|one| one["name"].as_str().unwrap_or_default().to_owned()).collect();
             assert_eq!(named, names(theirs), "{func}");
             for (argument, (name, value)) in args.iter().zip(theirs) {
-                // Addresses differ from run to run; what lies there does not.
+                // Addresses differ between runs; the data at the address does not.
                 let address = value.starts_with("0x") && !value.contains('"') && value != "0x0"
                     || value.starts_with("(");
                 assert!(address || same(argument, value), "{func}: {name} = {value}, and here {argument}");
@@ -109,7 +110,7 @@ fn names_types_and_values_are_those_that_gdb_prints() {
     }
 }
 
-/// The kernel fetches the register that debug information leads us to.
+/// The kernel fetches from the register that debug information names, and must find the same.
 #[test]
 fn the_kernel_finds_the_same_in_that_register() {
     let path = Own::of(&or_skip!(victims::plain("values")), "registers");
@@ -145,7 +146,7 @@ fn every_type_is_shown_as_it_is() {
         (json!(-1), json!(0))
     );
     assert_eq!([&handled[0]["ret"], &handled[1]["ret"]], [&json!(-128), &json!(7)]);
-    // What no one register holds takes registers all the same.
+    // Arguments that no single register holds use up registers all the same.
     let summed = calls(&report, "sums");
     let wanted = json!([null, -(1_i64 << 40), null, null, -1.5]);
     assert_eq!((json!(values(summed[0])), &summed[0]["ret"]), (wanted, &json!(-(1_i64 << 40) + 11)));
@@ -181,7 +182,8 @@ fn conditions_and_distributions_know_the_names() {
     assert_eq!(report.hits("handle"), 3 * TIMES);
 }
 
-/// A glob means functions with signatures of their own; what was typed is not overruled; without debug information nothing is known.
+/// A glob selects functions with signatures of their own. A typed signature is not overruled. Without debug
+/// information no argument is known.
 #[test]
 fn each_function_has_its_own() {
     let path = or_skip!(victims::plain("values"));
@@ -212,7 +214,8 @@ fn each_function_has_its_own() {
     assert_eq!((&call["args"], &call["ret"]), (&json!([]), &json!(1)));
 }
 
-/// A call's arguments and value as told, without what is an address, and without what GCC before 13 does not note in BTF: signs of enumerations.
+/// A call's arguments and value as reported, without addresses. Signs of enumerations are left out too, which
+/// GCC before 13 does not note in BTF.
 fn without_addresses(call: &Value) -> Value {
     let mut args = call["args"].clone();
     for one in args.as_array_mut().expect("arguments") {
@@ -225,7 +228,8 @@ fn without_addresses(call: &Value) -> Value {
     json!([args, value, call["ret_name"]])
 }
 
-/// Where there is BTF in the place of DWARF, the same is known but fields; there it says that it needs debug information.
+/// With BTF instead of DWARF everything but fields is known. For a field, the report says that it needs debug
+/// information.
 #[test]
 fn types_without_debug_information_tell_the_same() {
     let told = |path: &Path, func: &str| {

@@ -1,4 +1,5 @@
-//! Values that are not where C's are: Go's arguments, its assembly's, those of C in a Go program, and of marks.
+//! Values that are not where C puts them: arguments of Go and of its assembly, of C in a Go program, and of
+//! USDT probes.
 
 use serde_json::Value;
 use trapline_tests::running::{Running, Told};
@@ -8,7 +9,7 @@ use trapline_tests::{or_skip, text};
 
 const TIMES: u64 = 60;
 
-/// A run of the victim under a verb.
+/// Runs the victim under a verb.
 fn told(victim: &mut Running, verb: &str, words: &[&str]) -> (Report, Told) {
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
@@ -20,7 +21,7 @@ fn told(victim: &mut Running, verb: &str, words: &[&str]) -> (Report, Told) {
     (report, told)
 }
 
-/// The arguments of each call, as the report has them, and what it returned.
+/// Arguments of each call in the report, and what it returned.
 fn calls(report: &Report) -> Vec<(Vec<Value>, Value)> {
     let of = report.objects.iter().filter(|object| object["type"] == "call");
     let arguments = |call: &Value| {
@@ -30,13 +31,13 @@ fn calls(report: &Report) -> Vec<(Vec<Value>, Value)> {
     of.map(|call| (arguments(call), call["ret"].clone())).collect()
 }
 
-/// What a run says that ends by itself.
+/// What a run that ends by itself prints.
 fn said(words: &[&str]) -> String {
     let output = once(words);
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// `added` is C's, `main.summed` Go's; both take n and -2n.
+/// `added` is a C function, `main.summed` a Go function; both take n and -2n.
 #[test]
 fn c_in_a_go_program_is_passed_as_c_does() {
     let mut victim = Running::start(&or_skip!(victims::go_with_libc("cgo")), &[]);
@@ -58,7 +59,7 @@ fn c_in_a_go_program_is_passed_as_c_does() {
     text::assert_clean(victim.pid(), &before);
 }
 
-/// Go's assembly takes arguments on the stack, and its strings do not end at a 0.
+/// Go's assembly takes arguments on the stack, and Go's strings do not end with a 0. Both are refused.
 #[test]
 fn what_cannot_be_told_of_go_is_refused() {
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
@@ -125,7 +126,8 @@ fn arguments_of_marks_are_where_their_notes_say() {
     text::assert_clean(victim.pid(), &before);
 }
 
-/// Of two places that are one mark each has its arguments elsewhere.
+/// Two places belong to one USDT probe, and each has its arguments elsewhere. Conditions and sums must know
+/// that.
 #[test]
 fn conditions_and_sums_know_marks() {
     let mut victim = or_skip!(marked());
@@ -152,7 +154,7 @@ fn conditions_and_sums_know_marks() {
     assert!(said.contains("only trace and hist read a mark's arguments"), "{said}");
 }
 
-/// Without a signature, as wide as the note says.
+/// Arguments are shown without a signature, as wide as the ELF note says.
 #[test]
 fn marks_show_their_arguments_unasked() {
     let mut victim = or_skip!(marked());
@@ -169,7 +171,7 @@ fn marks_show_their_arguments_unasked() {
     assert_eq!(of(":twice"), [Some(0), Some(1)]);
 }
 
-/// What is kept of marks says the same when it is read again.
+/// A recording of USDT probes shows the same when it is read back.
 #[test]
 fn recordings_know_marks() {
     let mut victim = or_skip!(marked());

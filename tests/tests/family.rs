@@ -65,7 +65,8 @@ fn calls_that_children_are_in_are_counted() {
     }
 }
 
-/// Jumps are inherited by a forked child, and the kernel's probes are not.
+/// A forked child inherits jumps, but not the kernel's probes. The report must say that its hits at the
+/// latter are not seen.
 #[test]
 fn what_only_the_kernel_probes_is_told_not_to_count_children() {
     let path = or_skip!(victims::plain("family"));
@@ -93,7 +94,7 @@ fn what_only_the_kernel_probes_is_told_not_to_count_children() {
     }
 }
 
-/// They have none of our patches.
+/// Children forked before the attach have none of our patches, and must not be reported as counted.
 #[test]
 fn children_forked_before_are_not_said_to_count() {
     let path = or_skip!(victims::plain("family"));
@@ -120,11 +121,12 @@ fn a_library_that_comes_and_goes() {
     assert_eq!(told["failed"], 0, "{}", report.errors);
     assert_eq!(report.hits("parent_work"), 3);
     assert!(report.errors.contains("sites: 2 matched, 2 probed"), "{}", report.errors);
-    // Ten calls at once after dlopen, ten more when the entry is patched, which it must be: the latter must be seen.
+    // The library makes ten calls at once after dlopen, and ten more when its entry is patched. These ten
+    // must be seen, so the entry must be patched.
     let hits = report.hits("plugin_work");
     assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);
     let late = late(&report);
-    // On a busy machine a load may be over before its records are read: it is told all the same.
+    // On a busy machine a load may be over before its records are read. It is reported all the same.
     let told = |name: &str| late[name].as_u64().unwrap_or_else(|| panic!("no {name}: {late}"));
     assert!(told("loads") + told("passed") == 3 && told("loads") > 0, "{late}");
     assert!(late["longest_ns"].as_u64() > Some(0), "{late}");
@@ -132,7 +134,7 @@ fn a_library_that_comes_and_goes() {
     assert_eq!(text::differences(victim.pid()), [""; 0]);
 }
 
-/// What is told of the only library that came late.
+/// The report's entry for the only library that came late.
 fn late(report: &Report) -> Value {
     let totals = report.totals();
     let all = totals[0]["late"].as_array().unwrap_or_else(|| panic!("nothing is late: {}", report.errors));
@@ -140,7 +142,8 @@ fn late(report: &Report) -> Value {
     all[0].clone()
 }
 
-/// Most loads are over before anybody can look: each is told, as one that was probed late or as one that passed.
+/// Most loads are over before the tracer can look. Each is reported, as one that was probed late or as one
+/// that passed.
 #[test]
 fn no_load_of_a_library_goes_untold() {
     let path = or_skip!(victims::plain("family"));
@@ -161,7 +164,7 @@ fn no_load_of_a_library_goes_untold() {
     }
 }
 
-/// It is not mapped when tracing begins, and nothing else is probed.
+/// The library is not mapped when tracing begins, and nothing else is probed.
 #[test]
 fn a_library_is_waited_for() {
     let path = or_skip!(victims::plain("family"));

@@ -1,4 +1,5 @@
-//! Fields of what arguments lead to, by debug information: shown, in conditions, in distributions; as the kernel reads them too.
+//! Fields of structures that arguments point to, by debug information: shown, in conditions, in histograms;
+//! compared with what the kernel reads.
 
 use std::path::Path;
 
@@ -22,7 +23,7 @@ fn traced(victim: &mut Running, words: &[&str]) -> Report {
     report
 }
 
-/// The values of each call's arguments.
+/// Values of each call's arguments.
 fn values(report: &Report) -> Vec<Value> {
     let calls = report.objects.iter().filter(|object| object["type"] == "call");
     let of = |call: &Value| {
@@ -66,7 +67,7 @@ fn the_kernel_reads_the_same_fields() {
     for (field, fetch) in [("req->len", "+4(%di):s32"), ("req->next->mode", "+32(+24(%di)):s32")] {
         let kernel = or_skip!(Fetched::new(&path, "handle", victim.pid(), fetch));
         victim.run(TIMES);
-        // What it cannot read the kernel calls 0.
+        // The kernel shows 0 for what it cannot read.
         let number = |text: &String| text.parse::<i64>().unwrap_or_else(|_| panic!("{text}"));
         let theirs: Vec<i64> = kernel.read().iter().map(number).collect();
         let probe = format!("handle({field})");
@@ -97,7 +98,8 @@ fn fields_are_added_up_in_the_target() {
             (&["req->flags", "--if", "mode != 7 || req->len > 0"], "unseen"),
             (&["req->len + ret"], "unseen"),
             (&["--top", "ret", "--if", "req->flags & 1 || ret == 99"], "unseen"),
-            // A duration is unknown where a call goes on as another function, so that no condition with it is too long for the target.
+            // A duration is unknown where a call goes on as another function, so no condition with it is too
+            // long for the target. The comparison below is left out for these.
             (&["--top", "req->next->mode * 2", "--if", "dur < 3600s && req->flags >= 0"], ""),
             (&["req->flags", "--by", "cpu", "--if", "dur >= 0"], ""),
             (&["mode", "--by", "tid", "--if", "req->len > 0"], ""),
@@ -127,7 +129,8 @@ fn fields_are_added_up_in_the_target() {
             if in_target.is_empty() {
                 continue;
             }
-            // What holds always, and is too long for code in the target, leaves it to the reader.
+            // A condition that always holds, and is too long for code in the target, leaves the aggregation
+            // to the reader.
             let mut always = "ret".to_owned();
             (0..8).for_each(|_| always = format!("({always} || mode) + 1"));
             let theirs = run(&mut victim, Some(&always));
@@ -148,7 +151,8 @@ fn fields_decide_without_restartable_sequences_too() {
     fields_decide(&or_skip!(victims::c("values", Variant::Musl)));
 }
 
-/// In the target: of calls that do not pass nothing is recorded. One of the three has no structure that can be read.
+/// Conditions on fields are decided in the target: calls that do not pass are not recorded. One of the three
+/// calls has no readable structure.
 fn fields_decide(path: &Path) {
     let mut victim = Running::start(path, &[]);
     for (condition, per_run) in [

@@ -1,4 +1,5 @@
-//! `trace --if`, `--tid`, `--comm`, `--sample`: what passes is told, the rest is counted, and nothing is lost between (LOSS-2).
+//! `trace --if`, `--tid`, `--comm`, `--sample`: calls that pass are reported, the rest is counted, and
+//! nothing is lost between (LOSS-2).
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ const MANY: &str = "many_args(u64 a, int b, u64 c, u64 d, u64 e, u64 f) -> u64";
 
 struct Filtered {
     lines: Vec<Value>,
-    /// Recorded, kept back in the target, left out by the reader, and by the victim's own count.
+    /// Hits that were recorded, filtered in the target, and left out by the reader; then the victim's own
+    /// count.
     hits: u64,
     filtered: u64,
     left_out: u64,
@@ -29,14 +31,14 @@ fn traced(victim: &mut Running, func: &str, probe: &str, options: &[&str]) -> Fi
     assert!(report.status.success(), "{}", report.errors);
     assert_eq!(report.number("missed"), 0, "{}", report.errors);
     let lines = report.objects.iter().filter(|object| object["type"] == "call").cloned().collect();
-    // Without a filter there is nothing but hits.
+    // Without a filter, only the field `hits` exists.
     let field = |name: &str| last(&report, func)[name].as_u64().unwrap_or(0);
     let (hits, filtered, left_out) = (field("hits"), field("filtered"), field("left_out"));
     let unended = last(&report, func)["unended"].as_u64().unwrap_or(0);
     Filtered { lines, hits, filtered, left_out, unended, told }
 }
 
-/// What the last `count` says of a function.
+/// The entry of a function in the last `count` object.
 fn last<'a>(report: &'a Report, func: &str) -> &'a Value {
     let last = report.objects.iter().rfind(|object| object["type"] == "count").expect("a count");
     let is = |probe: &&Value| probe["probe"].as_str().is_some_and(|text| text.ends_with(&format!(":{func}")));
@@ -92,7 +94,7 @@ fn what_only_the_return_tells_is_decided_there() {
     text::assert_clean(victim.pid(), &before);
 }
 
-/// What the target decides at returns is what is true of the same calls when all of them are told.
+/// The target decides at returns. It must select the same calls as a reader would that has all of them.
 #[test]
 fn returns_decide_as_a_reader_of_all_calls_would() {
     type Passes = dyn Fn(u64, u64) -> bool;
@@ -119,7 +121,8 @@ fn returns_decide_as_a_reader_of_all_calls_would() {
     }
 }
 
-/// In a Go program, with and without the C library, whose goroutines' stacks move between entry and return, and which go on in other threads.
+/// The same in a Go program, with and without the C library: goroutines' stacks move between entry and
+/// return, and goroutines go on in other threads.
 #[test]
 fn returns_of_goroutines_decide_in_the_target() {
     for path in [or_skip!(victims::go("arguments")), or_skip!(victims::go_with_libc("arguments"))] {
@@ -147,7 +150,7 @@ fn returns_of_goroutines_decide_in_the_target() {
     }
 }
 
-/// Text that was there at the entry, where the return decides; as it is for the example of the documentation.
+/// If the return decides, a text is still that of the entry, as in the example of the documentation.
 #[test]
 fn texts_are_those_of_the_entry() {
     let path = or_skip!(victims::plain("strings"));
@@ -168,7 +171,8 @@ fn texts_are_those_of_the_entry() {
     }
 }
 
-/// Calls left by longjmp, coroutines, handlers on other stacks: each ends, or is told as one that did not.
+/// Calls left by longjmp, coroutines, handlers on other stacks: each call ends, or is reported as one that
+/// did not.
 #[test]
 fn calls_that_never_return_are_counted_as_such() {
     let path = or_skip!(victims::plain("jumps"));
@@ -206,7 +210,7 @@ fn threads_are_chosen_by_number_and_by_name() {
     }
 }
 
-/// Of four threads the target records one: that which is called so, and another when the name is another's.
+/// The target records one of four threads, by its name; and another thread when that takes the name.
 #[test]
 fn threads_are_passed_over_by_their_names() {
     const FIRST: u64 = 7_700_000_000;
@@ -226,10 +230,10 @@ fn threads_are_passed_over_by_their_names() {
     let pid = victim.pid().to_string();
     let mut tracing = Tracing::start("trace", &["-p", &pid, probe, "--comm", "w1"]).expect("attaches");
     let mut told = victim.run(50)["named"];
-    // Behind the renaming, calls that are not read yet are those of the new name.
+    // Calls that are still unread after the renaming belong to the new name.
     tracing.wait_for(&(FIRST + 1).to_string());
     victim.run(0);
-    // Now it is another who is called so; when that is heard, its calls are told.
+    // Now another thread has the name. Once the tracer has read that, its calls are reported.
     let patience = Instant::now() + Duration::from_secs(120);
     while !tracing.has(&FIRST.to_string()) {
         assert!(Instant::now() < patience, "{}", tracing.said());
@@ -256,7 +260,7 @@ fn a_sample_is_one_in_so_many() {
     let mut victim = Running::start(&path, &[]);
     let seen = traced(&mut victim, "leaf", "leaf(u64 x) -> u64", &["--sample", "1/10"]);
     assert_eq!(seen.hits + seen.filtered, seen.told);
-    // On each CPU that it ran on the first one is taken.
+    // On each CPU that the thread ran on, the first call is taken.
     let cpus = std::thread::available_parallelism().map_or(1024, |n| n.get() as u64);
     assert!((seen.told / 10..=seen.told / 10 + cpus).contains(&seen.hits), "{} of {}", seen.hits, seen.told);
     assert!(seen.lines.iter().all(|call| call["how"] == "returned"));

@@ -1,5 +1,6 @@
-//! Other tools at work on the same functions: kernel uprobes and gdb's breakpoints that come and go while Trapline counts, in either order.
-//! The victim lives, and each hit is seen or told as missing (docs/guide/foreign-patches.md).
+//! Other tools at work on the same functions: kernel uprobes and gdb's breakpoints that come and go while
+//! Trapline counts, in either order. The victim lives on, and each hit is seen or reported as missing
+//! (docs/guide/foreign-patches.md).
 
 #![cfg(target_arch = "x86_64")]
 
@@ -13,16 +14,16 @@ use trapline_tests::tracing::{Report, Tracing, once};
 use trapline_tests::victims::{self, Variant, c};
 use trapline_tests::{debugger, or_skip};
 
-/// All of these leave their first instruction alone.
+/// The windows of all of these begin behind their first instruction.
 const SIDE_BY_SIDE: [&str; 8] =
     ["f_push", "f_endbr", "f_sub", "f_r15", "f_movee", "f_xor", "f_cmp", "f_movzx"];
-/// These are patched at their first instruction, and what a uprobe leaves there is survived.
+/// The windows of these begin at their first instruction; what a uprobe leaves there is survived.
 const AT_HEAD: [&str; 2] = ["h_lea", "h_pop"];
 const TIMES: u64 = 1000;
-/// What a report says of changes by others.
+/// Text of a report about changes by other tools.
 const OVERWRITTEN: &str = "overwritten: ";
 
-/// A position-independent victim's K is all int3, another's is not.
+/// The displacement K is all int3 in a position-independent victim, but not in others.
 const BUILT: [Variant; 2] = [Variant::Plain, Variant::NonPie];
 
 fn calls(running: &mut Running, name: &str) {
@@ -36,7 +37,7 @@ fn bytes(running: &mut Running, name: &str) -> String {
     running.line()
 }
 
-/// The kernel's own probe, so many bytes behind the first of a function.
+/// The kernel's own probe, `behind` bytes after the start of a function.
 fn uprobe(path: &Path, name: &str, behind: u64, pid: u32) -> Result<Kernel, String> {
     let at = offsets(path, &[name])[0] + behind;
     attach_at(path, &[(at, false)], pid)
@@ -47,12 +48,12 @@ fn start(verb: &str, running: &Running, names: &[&str]) -> Tracing {
     Tracing::start(verb, &[&["-p", &pid][..], names].concat()).expect("attaches")
 }
 
-/// Waits until the tracer has looked at its patches again: it does so every 50 ms.
+/// Waits until the tracer has compared its patches again, which it does every 50 ms.
 fn a_look_later() {
     std::thread::sleep(std::time::Duration::from_millis(400));
 }
 
-/// The victim ended well, and its text is the file's.
+/// Checks that the victim ends well, with the code of its file.
 fn ends_well(mut running: Running) {
     let mut fresh = Running::start(&exe(&running), &[]);
     for name in SIDE_BY_SIDE.into_iter().chain(AT_HEAD) {
@@ -69,7 +70,7 @@ fn hits(report: &Report, name: &str) -> u64 {
     report.field(name, "hits")
 }
 
-/// A uprobe comes and goes while each function is counted: both tools see each call.
+/// A uprobe comes and goes while each function is counted. Both tools see each call.
 #[test]
 fn a_uprobe_on_the_first_byte_and_our_jump_see_each_call() {
     for variant in BUILT {
@@ -91,11 +92,11 @@ fn a_uprobe_on_the_first_byte_and_our_jump_see_each_call() {
     }
 }
 
-/// A probe of the kernel's stands at a program's first instruction, where we wait for it.
+/// A kernel probe stands at a program's first instruction, where we hold the program.
 #[test]
 fn a_program_is_held_at_its_start_beside_a_uprobe_there() {
     let path = or_skip!(victims::plain("family"));
-    // It stands in all processes; it records of one alone.
+    // The probe is in all processes, but records only in one.
     let kernel = or_skip!(Fetched::new(&path, "_start", std::process::id(), "%di:u64"));
     let work = format!("{}:child_work", path.display());
     let output = once(&["count", &work, "--", &path.to_string_lossy(), "once"]);
@@ -105,7 +106,7 @@ fn a_program_is_held_at_its_start_beside_a_uprobe_there() {
     assert_eq!(kernel.hits(), 1, "{said}");
 }
 
-/// The uprobe is there first, or stays longer.
+/// The uprobe may come before our patch, or stay after it.
 #[test]
 fn either_tool_may_come_first_and_go_last() {
     let path = or_skip!(c("firsts", Variant::Plain));
@@ -132,7 +133,8 @@ fn either_tool_may_come_first_and_go_last() {
     ends_well(running);
 }
 
-/// Stubs that look at the stack and at arguments stand one instruction behind the entry as well.
+/// Stubs that read the stack and arguments are also reached from one instruction behind the entry. What they
+/// record is what the entry had.
 #[test]
 fn what_is_recorded_or_timed_is_the_entrys() {
     let path = or_skip!(c("firsts", Variant::Plain));
@@ -161,7 +163,8 @@ fn what_is_recorded_or_timed_is_the_entrys() {
     }
 }
 
-/// A uprobe on the head of a window: the file's first byte over our displacement is survived, found, put right and told.
+/// A uprobe on the head of a window. When it is removed, the kernel puts the file's first byte in front of
+/// our displacement. That is survived, found, corrected and reported.
 #[test]
 fn a_uprobe_on_our_jump_is_survived_and_told() {
     for variant in BUILT {
@@ -176,7 +179,7 @@ fn a_uprobe_on_our_jump_is_survived_and_told() {
             calls(&mut running, name);
             assert_eq!(kernel.counts(), [TIMES], "{name}");
             drop(kernel);
-            // At once, before anything is put right.
+            // At once, before anything is corrected.
             calls(&mut running, name);
             a_look_later();
             assert_eq!(bytes(&mut running, name), patched, "{name}+{behind} is put right");
@@ -192,7 +195,7 @@ fn a_uprobe_on_our_jump_is_survived_and_told() {
     }
 }
 
-/// Many times over, while the function runs all the time.
+/// Uprobes come and go many times while the function runs all the time.
 #[test]
 fn uprobes_come_and_go_while_the_function_runs() {
     let path = or_skip!(c("firsts", Variant::Plain));
@@ -218,7 +221,7 @@ fn uprobes_come_and_go_while_the_function_runs() {
     }
 }
 
-/// gdb's breakpoint on the first byte: both see each call, and it puts back what it found.
+/// gdb's breakpoint on the first byte: both see each call, and gdb puts back the byte that it found.
 #[test]
 fn a_debuggers_breakpoint_on_the_first_byte_is_hit() {
     or_skip!(debugger::ready());
@@ -242,7 +245,8 @@ fn a_debuggers_breakpoint_on_the_first_byte_is_hit() {
     }
 }
 
-/// gdb's breakpoint behind the prologue, and on the jump itself: inside our window, put in and out.
+/// gdb's breakpoint behind the prologue, and on the jump itself. Both lie inside our window, and gdb writes
+/// and removes them.
 #[test]
 fn a_debuggers_breakpoint_in_our_window_is_taken_out_again() {
     or_skip!(debugger::ready());
@@ -262,7 +266,7 @@ fn a_debuggers_breakpoint_in_our_window_is_taken_out_again() {
     }
 }
 
-/// Runs gdb on a process, with these commands; what it says at its end.
+/// Runs gdb on a process with these commands. Returns what it prints.
 fn gdb(pid: u32, commands: &[&str]) -> std::thread::JoinHandle<String> {
     let mut gdb = Command::new("gdb");
     gdb.args(["-nx", "-batch", "-p", &pid.to_string()]);

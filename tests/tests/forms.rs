@@ -1,4 +1,5 @@
-//! What the command line promises: exit statuses, dry runs, lists, status, JSON, and whose standard output is whose.
+//! What the command line promises: exit statuses, dry runs, lists, status, JSON, and that standard output
+//! belongs to the traced command where there is one.
 
 use std::process::Command;
 

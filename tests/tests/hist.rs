@@ -1,4 +1,4 @@
-//! `hist`: cells and rows are those of the victim's own calls and of the kernel's fetched arguments, to the hit (LOSS-1).
+//! `hist`: rows are exactly those of the victim's own calls and of the kernel's fetched arguments (LOSS-1).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use trapline_tests::running::Running;
 use trapline_tests::tracing::{Tracing, once};
 use trapline_tests::{or_skip, victims};
 
-/// What a value's row is called.
+/// Maps a value to the name of its row.
 type Name<'a> = &'a dyn Fn(u64) -> String;
 
 fn sorted<'a>(values: impl IntoIterator<Item = (u64, Name<'a>)>) -> BTreeMap<String, u64> {
@@ -77,7 +77,7 @@ fn what_is_returned_is_sorted_too() {
     assert_eq!(number(&seen.probe, "overflow") + number(&seen.probe, "unseen"), 0);
 }
 
-/// Of whole calls, in the target, also by CPU: what is known at entries and at returns together, and how long they took.
+/// Values of whole calls in the target, also by CPU: values that combine entry and return, and durations.
 #[test]
 fn entry_and_return_together_are_added_up_when_calls_return() {
     let path = or_skip!(victims::plain("counter"));
@@ -103,7 +103,7 @@ fn entry_and_return_together_are_added_up_when_calls_return() {
     }
 }
 
-/// Calls that are left by longjmp have no return; all others are added up.
+/// Calls left by longjmp have no return; all others are aggregated.
 #[test]
 fn calls_that_never_return_are_not_added_up() {
     let path = or_skip!(victims::plain("jumps"));
@@ -118,7 +118,7 @@ fn calls_that_never_return_are_not_added_up() {
     }
 }
 
-/// In a Go program, with and without the C library: the stack moves between entry and return.
+/// The same in a Go program, with and without the C library: the stack moves between entry and return.
 #[test]
 fn calls_of_goroutines_are_added_up() {
     for path in [or_skip!(victims::go("arguments")), or_skip!(victims::go_with_libc("arguments"))] {
@@ -139,7 +139,7 @@ fn calls_of_goroutines_are_added_up() {
     }
 }
 
-/// Values and texts of each thread, in the target.
+/// Values and texts of each thread, aggregated in the target.
 #[test]
 fn the_most_frequent_are_added_up_by_thread() {
     const THREADS: u64 = 4;
@@ -189,7 +189,7 @@ fn threads_are_told_apart() {
     }
 }
 
-/// The kernel's own probe with a fetched argument, on the same calls in a second run.
+/// The kernel's own probe fetches the argument of the same calls in a second run. Both must agree.
 #[test]
 fn the_kernel_reads_the_same_values() {
     let path = Own::of(&or_skip!(victims::plain("counter")), "hist");
@@ -224,7 +224,8 @@ fn texts_are_counted_each() {
     }
 }
 
-/// `--by` with what a call says itself, in the target and, where threads are chosen by name, by the reader: numbers at the entry and of whole calls, and texts.
+/// `--by` with a value of the call itself, in the target and, where threads are chosen by name, by the
+/// reader. The keys are numbers at the entry, numbers of whole calls, and texts.
 #[test]
 fn values_are_told_apart_by_what_calls_say() {
     let path = or_skip!(victims::plain("counter"));
@@ -272,7 +273,7 @@ fn values_are_told_apart_by_what_calls_say() {
         ];
         want.sort_by(|one, other| one.0.cmp(&other.0));
         assert_eq!(found, want);
-        // Of the texts that cannot be read two are chosen: those are nobody's.
+        // Two of the texts that cannot be read are chosen; they belong to no row.
         assert_eq!((number(&seen.probe, "hits"), number(&seen.probe, "unseen")), (7 * TIMES, 2 * TIMES));
     }
 }
@@ -286,7 +287,7 @@ fn what_the_reader_adds_up_last_has_names() {
     for by in ["comm", "tid"] {
         let words = ["-p", &pid, "--by", by, "--comm", "strings", "s", "say(buf(len=n) s, u64 n) -> u64"];
         let mut tracing = Tracing::start("hist", &words).expect("attaches");
-        // All that is called now waits in the rings until the run ends.
+        // All calls from here on wait in the rings until the run ends.
         tracing.signal(libc::SIGSTOP);
         let told = victim.run(TIMES);
         tracing.signal(libc::SIGINT);
@@ -301,7 +302,8 @@ fn what_the_reader_adds_up_last_has_names() {
     }
 }
 
-/// The entry's texts, of calls about which their return decides: `say` returns its second argument.
+/// The return decides which calls count, and the rows are texts of the entry: `say` returns its second
+/// argument.
 #[test]
 fn texts_of_calls_that_pass_are_counted() {
     let path = or_skip!(victims::plain("strings"));

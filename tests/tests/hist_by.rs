@@ -1,5 +1,6 @@
-//! `hist --by KEY`: what the target adds up is what the program says of itself, what the reader adds up from records of the same calls, and what strace saw; to the hit, and with what
-//! found no row (LOSS-1).
+//! `hist --by KEY`. The target's aggregation equals what the program itself prints, what the reader
+//! aggregates from records of the same calls, and what strace saw. It is exact, hits without a row included
+//! (LOSS-1).
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -11,14 +12,14 @@ use trapline_tests::running::{Running, Told};
 use trapline_tests::tracing::Tracing;
 use trapline_tests::{or_skip, programs, victims};
 
-/// Of its names the one that a report has is `pread`.
+/// The function has several names; reports use `pread`.
 const PREAD: &str = "libc:pread64(int fd, ptr buf, u64 n, i64 at) -> ssize_t";
 const ACCESS: &str = "libc:access(str path, int at) -> int";
 
-/// Rows by key, their hits by what the row is.
+/// Rows by key; in each, hits by what the row stands for.
 type Parts = BTreeMap<String, BTreeMap<String, u64>>;
 
-/// python3 with calls of its own, and what its thread is called.
+/// Starts python3 with calls of its own. Also returns the name of its thread.
 fn python() -> Result<(Running, String), String> {
     let mut command = Command::new(programs::python()?);
     command.args(["-c", include_str!("../src/bykey.py")]);
@@ -48,7 +49,7 @@ fn parts(probe: &Value) -> Parts {
     parts
 }
 
-/// What the program told of calls of this name, as parts.
+/// What the program printed about calls of this name, in the form of parts.
 fn told(told: &BTreeMap<String, u64>, name: &str) -> Parts {
     let mut parts = Parts::new();
     for (what, hits) in told {
@@ -65,7 +66,7 @@ fn in_target(seen: &Seen) -> bool {
     !seen.errors.contains("added up here")
 }
 
-/// Hits are rows, overflow and unseen, and with those that a filter kept back all calls.
+/// Rows, overflow and unseen add up to the hits; with the filtered ones, they are all calls.
 fn assert_whole(seen: &Seen, func: &str, words: &[&str]) {
     let [hits, overflow, unseen, filtered] =
         ["hits", "overflow", "unseen", "filtered"].map(|field| number(&seen.probe, field));
@@ -96,7 +97,7 @@ fn the_target_and_the_program_say_the_same() {
     }
 }
 
-/// The reader adds up where threads are chosen by name.
+/// The reader aggregates where threads are chosen by name. Its rows must be those of the target.
 #[test]
 fn the_target_and_the_reader_say_the_same() {
     let (mut victim, comm) = or_skip!(python());
@@ -128,7 +129,7 @@ fn the_target_and_the_reader_say_the_same() {
     }
 }
 
-/// What strace prints of the same calls in a run of its own.
+/// strace prints the same calls in a run of its own.
 #[test]
 fn strace_counts_the_same() {
     let (mut victim, _) = or_skip!(python());
@@ -143,7 +144,7 @@ fn strace_counts_the_same() {
     let first = BufReader::new(tracer.stderr.take().expect("piped")).lines().next();
     let first = first.and_then(Result::ok).unwrap_or_default();
     let all: Told = if first.contains("attached") { victim.run(TIMES) } else { Told::new() };
-    // SAFETY: a signal to a child of ours that was not waited for.
+    // SAFETY: a signal to our own child, which was not waited for, so the PID is its own.
     unsafe { libc::kill(tracer.id().cast_signed(), libc::SIGINT) };
     tracer.wait().expect("it ends");
     let printed = std::fs::read_to_string(&path).unwrap_or_default();
@@ -172,7 +173,8 @@ fn strace_counts_the_same() {
     assert!(in_target(&seen));
 }
 
-/// More keys than a table has rows, on one CPU: what has a row is exact, what has none is overflow, of that function alone.
+/// More keys than a table has rows, on one CPU. Keys with a row are exact, hits without one are overflow, and
+/// another function's table is not affected.
 #[test]
 fn more_keys_than_rows_are_overflow() {
     const MANY: u64 = 5000;
@@ -194,11 +196,12 @@ fn more_keys_than_rows_are_overflow() {
         let found = parts(probe);
         let rows: u64 = found.values().flat_map(BTreeMap::values).sum();
         assert_eq!((hits, rows + overflow, unseen), (all["pread"], hits, 0), "{calls}");
-        // Of 20,000 keys with one call each 8192 and 16 rows have some, most of these.
+        // Of 20,000 keys with one call each, 8192 and 16 rows hold most.
         assert!((6000..=8208).contains(&found.len()) && overflow >= 4 * MANY - 8208, "{}", found.len());
         for (key, rows) in &found {
             let key: u64 = key.parse().expect("a number");
-            // What is read at the end of the bytes: of these, too, one of each is elsewhere.
+            // Positions at the end of the file in memory: each is read MANY / 50 times, and once from another
+            // descriptor.
             let most = if (951..=1000).contains(&key) { MANY / 50 + 1 } else { 1 };
             let ours = (key < 5 * MANY) && rows.len() == 1 && rows["0"] <= most;
             assert!(ours, "{key} {rows:?}");
@@ -211,7 +214,7 @@ fn more_keys_than_rows_are_overflow() {
     }
 }
 
-/// In a Go program the key is the entry's, whatever became of the stack.
+/// In a Go program the key is the entry's, however the stack has moved.
 #[test]
 fn calls_of_goroutines_are_told_apart() {
     for path in [or_skip!(victims::go("arguments")), or_skip!(victims::go_with_libc("arguments"))] {

@@ -1,4 +1,5 @@
-//! `hist --comm` and `--by comm`: hits are of the names that threads had, in the target and from records; threads that came and went have names, too (NAM-2).
+//! `hist --comm` and `--by comm`: hits belong to the names that threads had, in the target and from records;
+//! threads that came and went have names, too (NAM-2).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,10 +10,10 @@ use trapline_tests::running::Running;
 use trapline_tests::tracing::Tracing;
 use trapline_tests::{or_skip, victims};
 
-/// The number by which `names` says that it is its first thread.
+/// The number that the first thread of `names` passes to name itself.
 const FIRST: u64 = 7_700_000_000;
 
-/// Hits by what a thread is called, and which it says it is.
+/// Hits by the name of a thread, and by the number that it passes to name itself.
 fn by_name(probe: &Value) -> BTreeMap<(Option<String>, u64), u64> {
     let mut hits = BTreeMap::new();
     for part in probe["parts"].as_array().expect("parts") {
@@ -26,14 +27,14 @@ fn by_name(probe: &Value) -> BTreeMap<(Option<String>, u64), u64> {
     hits
 }
 
-/// Four threads take each other's names: hits are of the names that they had.
+/// Four threads exchange their names: hits belong to the names that they had at the time.
 #[test]
 fn rows_are_of_the_names_that_threads_had() {
     let path = or_skip!(victims::plain("names"));
     for probe in ["named(u64 worker)", "named(u64 worker) -> u64"] {
         let mut victim = Running::start(&path, &[]);
         let pid = victim.pid().to_string();
-        // What is returned is three times the worker; so the second one is added up when calls return.
+        // The function returns three times the worker, so the second value is aggregated at the return.
         let value = if probe.contains("->") { "ret - 2 * worker" } else { "worker" };
         let words = ["-p", &pid, "--by=comm", "--top=30", value, probe];
         let tracing = Tracing::start("hist", &words).expect("attaches");
@@ -66,7 +67,8 @@ fn rows_are_of_the_names_that_threads_had() {
     }
 }
 
-/// One of four threads, by its name: the others are passed over in the target, and of what is added up each hit is its own.
+/// One of four threads is chosen by its name. The others are passed over in the target, and all aggregated
+/// hits are those of that thread.
 #[test]
 fn threads_are_chosen_by_name() {
     let path = or_skip!(victims::plain("names"));
@@ -99,7 +101,7 @@ fn threads_are_chosen_by_name() {
     }
 }
 
-/// The name that was asked for is another thread's from some moment on.
+/// Another thread takes the name that was asked for. From then on its hits count.
 #[test]
 fn a_name_that_another_thread_takes_is_followed() {
     let path = or_skip!(victims::plain("names"));
@@ -125,7 +127,7 @@ fn a_name_that_another_thread_takes_is_followed() {
     assert_eq!(number(probe, "hits") + number(probe, "filtered"), told);
 }
 
-/// Threads that are gone before anybody can look have the names that the kernel told.
+/// Threads that end before the tracer can look have the names that the kernel reported.
 #[test]
 fn threads_that_came_and_went_have_names() {
     let path = or_skip!(victims::plain("names"));

@@ -1,4 +1,5 @@
-//! Large programs: what is probed in one batch is bounded by memory, and what finds no room is refused by itself.
+//! Large programs: memory bounds what one batch probes, and a module without room near it is refused by
+//! itself.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use trapline_tests::or_skip;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::Tracing;
 
-// 30,000 functions: of the calls of `many`, 1,000 in a hundred rounds.
+// 30,000 functions. The program calls 1,000 of them in a hundred rounds.
 const LIBRARIES: usize = 5;
 const FUNCTIONS: usize = 6000;
 
@@ -20,7 +21,7 @@ fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// A library of many functions, as assembly: a compiler would take a minute.
+/// Writes a library of many functions as assembly. A compiler would take a minute.
 fn library(dir: &Path, number: usize) -> Result<(), String> {
     let mut text = String::from(".text\n");
     for nth in 0..FUNCTIONS {
@@ -36,7 +37,7 @@ fn library(dir: &Path, number: usize) -> Result<(), String> {
     run(Command::new("cc").args(["-shared", "-o"]).arg(dir.join(format!("libmany{number}.so"))).arg(source))
 }
 
-/// A program with all of them, which calls two functions of each.
+/// A program with all these libraries, which calls two functions of each.
 fn program() -> Result<PathBuf, String> {
     let dir = trapline_tests::target_dir().join("victims").join("many");
     let path = dir.join("many");
@@ -64,7 +65,7 @@ fn program() -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Each library maps what all of them have in common, and they lie together.
+/// The libraries lie close together, and each maps the part that all have in common.
 #[test]
 fn many_functions_of_several_libraries_are_timed_and_traced() {
     let path = or_skip!(program());

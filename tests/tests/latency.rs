@@ -1,4 +1,4 @@
-//! LOSS-1, LOSS-2: every call timed once, exits told apart, figures that agree with each other.
+//! LOSS-1, LOSS-2: every call is timed once, exits are classified, and figures agree with each other.
 
 use serde_json::Value;
 use trapline_tests::running::Running;
@@ -14,7 +14,7 @@ fn number(probe: &Value, field: &str) -> u64 {
     probe[field].as_u64().unwrap_or_else(|| panic!("no {field} in {probe}"))
 }
 
-/// What must hold of any timed function.
+/// Checks what must hold for any timed function.
 fn consistent(probe: &Value) {
     let calls = number(probe, "calls");
     let rows = probe["log2_ns"].as_array().expect("log2_ns");
@@ -83,7 +83,8 @@ fn without_optimisation_and_with_endbr64() {
 
 #[test]
 fn durations_are_real_time() {
-    // `block` sleeps for two seconds in another process's sight: the figure must be that, not a number of ticks.
+    // `main` calls `block`, which sleeps for two seconds. The figure must be that duration, not a number of
+    // clock ticks.
     let path = or_skip!(victims::plain("blocked"));
     let begun = std::time::Instant::now();
     let mut tracing = Tracing::spawn("lat", &["-c", &format!("{} nanosleep", path.display()), "main"]);
@@ -98,7 +99,7 @@ fn durations_are_real_time() {
 
 #[test]
 fn calls_that_run_at_attach_and_at_detach_are_told_apart() {
-    // `main` and `victim_serve` run all the time: entered before attach, never left.
+    // `main` and `victim_serve` run all the time: they were entered before the attach, and never return.
     let path = or_skip!(victims::plain("threads"));
     let mut victim = Running::start(&path, &["2", "endless"]);
     let pid = victim.pid().to_string();
@@ -107,7 +108,7 @@ fn calls_that_run_at_attach_and_at_detach_are_told_apart() {
     let report = tracing.stop();
     assert_eq!(told["wrong"], 0);
     assert!(report.field("shared", "calls") > 0, "{}", report.errors);
-    // Exits are in place before entries are: calls that end in between find no stamp, and are counted as such.
+    // Exits are patched before entries. Calls that end in between find no stamp, and are counted as such.
     println!("{} exits without an entry", report.field("shared", "unpaired"));
     assert!(report.field("shared", "in_flight") <= 2, "at most one call a thread ran at detach");
 }
@@ -120,12 +121,13 @@ fn recursion_and_the_outermost_call() {
     let tracing = Tracing::start("lat", &["-p", &pid, "--outermost", "factorial"]).expect("attaches");
     let told = victim.run(900);
     let report = tracing.stop();
-    // Per round factorial(5) once; every ninth round factorial(3) once more.
+    // Each round calls factorial(5) once; every ninth round calls factorial(3) once more.
     assert_eq!(told["factorial"], 900 * 5 + 100 * 3);
     assert_eq!(report.field("factorial", "calls"), 900 + 100, "{}", report.errors);
 }
 
-/// `slow` ends by a jump to what sleeps for 3 ms.
+/// `slow` ends by a jump to a function that sleeps for 3 ms. With a replaced return address, its time
+/// includes that.
 #[test]
 fn replaced_return_addresses_time_a_tail_call_until_its_callee_returns() {
     let path = or_skip!(victims::plain("naps"));
@@ -138,14 +140,14 @@ fn replaced_return_addresses_time_a_tail_call_until_its_callee_returns() {
         assert!(number(probe, "calls") > 20, "{probe}: {}", report.errors);
         assert!(number(probe, "min_ns") >= 3_000_000 && number(probe, "tail_exits") == 0, "{probe}");
     }
-    // Patched exits see the jump alone, and the report counts such calls apart.
+    // Patched exits see only the jump, and the report counts such calls separately.
     let report = Tracing::spawn("lat", &["-p", &pid, "-d", "1", "-F", "--ret=exits", "slow"]).end();
     let probe = report.probe("slow").unwrap_or_else(|| panic!("no slow: {}", report.errors));
     let calls = number(probe, "calls");
     assert!(calls > 20 && calls == number(probe, "tail_exits"), "{probe}");
 }
 
-/// Two functions without padding: what follows the one's `ret` is the other's entry.
+/// Two functions without padding: the byte behind the `ret` of one is the entry of the other. Both are timed.
 #[test]
 fn neighbours_without_padding_are_both_timed() {
     let path = or_skip!(victims::c("counter", Variant::O0));

@@ -1,4 +1,5 @@
-//! USDT markers: counted however they are reached, and their semaphores raised only while somebody traces.
+//! USDT probes: counted whichever way they are reached. Their semaphores are raised only while they are
+//! traced.
 
 use serde_json::Value;
 use trapline_tests::running::Running;
@@ -8,7 +9,7 @@ use trapline_tests::{or_skip, programs, text};
 
 const ROUNDS: u64 = 50;
 
-/// The victim, its marker that only the kernel's probes reach, and its PID.
+/// Starts the victim. Fails if the kernel's probes cannot reach the USDT probe `kernel` here.
 fn target() -> Result<Running, String> {
     let victim = Running::start(&victims::c("markers", Variant::NonPie)?, &[]);
     let listed = once(&["list", "--json", "-p", &victim.pid().to_string(), "usdt:markers:markers:kernel"]);
@@ -40,7 +41,7 @@ fn a_marker_that_only_the_kernel_reaches() {
     text::assert_clean(victim.pid(), &before);
 }
 
-/// The kernel takes a path: one that leads to another file by now would be probed there, and count nothing.
+/// The kernel takes a path. If the path leads to another file by now, a probe there would count nothing.
 #[test]
 fn a_marker_in_a_file_that_was_replaced() {
     let path = or_skip!(victims::c("markers", Variant::NonPie));
@@ -58,7 +59,8 @@ fn a_marker_in_a_file_that_was_replaced() {
     println!("{said}");
 }
 
-/// SAFE-3 for semaphores: those of markers that jumps reach, and of those that the kernel's probes reach.
+/// SAFE-3 for semaphores, both of USDT probes that jumps reach, and of those that only the kernel's probes
+/// reach.
 #[test]
 fn semaphores_are_lowered_after_a_tracer_was_killed() {
     let mut victim = or_skip!(target());
@@ -100,7 +102,8 @@ fn a_site_that_the_kernel_refuses_takes_no_other_with_it() {
     text::assert_clean(victim.pid(), &before);
 }
 
-/// A file that no process has mapped is listed by what its markers would get there, not by what their functions' entries would.
+/// A listing of a file that no process has mapped shows the tactics that its USDT probes would get, not those
+/// of their functions' entries.
 #[test]
 fn a_listing_of_a_file_foresees_what_its_markers_get() {
     let path = or_skip!(victims::c("markers", Variant::NonPie));

@@ -1,4 +1,5 @@
-//! SAFE-7: a target that has a limit of memory does not reach it because of us, and how a target ended that was killed is told.
+//! SAFE-7: we do not make a target with a memory limit reach that limit. If a target is killed, the report
+//! says how it ended.
 
 use std::process::{Command, Output, Stdio};
 
@@ -10,7 +11,7 @@ use trapline_tests::{or_skip, victims};
 const MIB: u64 = 1 << 20;
 const PROBE: &str = "work(u64 x, str s)";
 
-/// Runs trapline to its end, as a member of a group if there is one.
+/// Runs trapline to its end, as a member of a group if one is given.
 fn trapline(group: Option<&Group>, verb: &str, pid: u32, more: &[&str]) -> Output {
     let mut command = match group {
         Some(group) => {
@@ -34,7 +35,8 @@ fn hungry(group: &Group) -> Result<Running, String> {
     Ok(victim)
 }
 
-/// Each verb that brings memory, with less room in the target's group than its rings take.
+/// Each verb that brings memory, where the target's group has less room than the rings take. The target is
+/// not charged for them.
 #[test]
 fn what_probes_write_is_not_charged_to_the_target() {
     let base = std::env::temp_dir().join(format!("trapline-memory-{}", std::process::id()));
@@ -63,7 +65,7 @@ fn what_probes_write_is_not_charged_to_the_target() {
     }
 }
 
-/// Rings that we pay for count against the same limit.
+/// Rings that the tracer pays for count against the same limit, since it is in the same group.
 #[test]
 fn rings_take_a_share_of_a_limit_that_we_have_too() {
     let group = or_skip!(Group::with_limit(96 * MIB));
@@ -76,7 +78,8 @@ fn rings_take_a_share_of_a_limit_that_we_have_too() {
     std::fs::remove_file(file).expect("it was written");
 }
 
-/// Tables that are too large to be paid for at once become the target's as they are used.
+/// Tables too large to be paid for at once are charged to the target as they are used. They are given up
+/// before they use too much.
 #[test]
 fn tables_that_grow_beyond_their_share_are_given_up() {
     let (group, ours) = (or_skip!(Group::with_limit(8 * MIB)), or_skip!(Group::with_limit(32 * MIB)));
@@ -121,7 +124,7 @@ fn what_ended_the_target_is_told() {
         let victim = Running::start(&path, &[]);
         let mut tracing =
             Tracing::start("count", &["-p", &victim.pid().to_string(), "work"]).expect("it attaches");
-        // SAFETY: plain numbers; the child is not reaped.
+        // SAFETY: plain numbers; the child is not reaped, so the PID is its own.
         unsafe { libc::kill(victim.pid().cast_signed(), signal) };
         let report = tracing.end();
         assert_eq!(report.status.code(), Some(status), "{}", report.errors);

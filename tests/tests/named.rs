@@ -1,5 +1,5 @@
-//! Names that mean one thing of several, and values that are where the compiler put them: never another function's, another class's, or
-//! what a register holds by chance.
+//! A name with several meanings leads to the right one, and a value comes from where the compiler put it. It
+//! is never another function's, another class's, or whatever a register happens to hold.
 
 use serde_json::{Value, json};
 use trapline_tests::running::Running;
@@ -22,7 +22,8 @@ fn of_type<'a>(report: &'a Report, kind: &str) -> Vec<&'a Value> {
     report.objects.iter().filter(|one| one["type"] == kind).collect()
 }
 
-/// clang removes a parameter; the others' registers are those that their locations say, and the value is not known.
+/// clang removes a parameter. The others are read from the registers that their locations name, and the
+/// removed value is unknown.
 #[test]
 fn removed_parameters_are_unknown_and_the_others_are_right() {
     let path = or_skip!(victims::clang("removed"));
@@ -55,7 +56,7 @@ fn the_value_has_its_type_in_every_form() {
     }
 }
 
-/// Types in brackets are the overload's where there is one.
+/// If there are overloads, types in brackets select one.
 #[test]
 fn one_overload_is_traced() {
     let path = or_skip!(victims::cpp("overloads"));
@@ -74,7 +75,8 @@ fn one_overload_is_traced() {
     assert_eq!(stacks.filter_map(|one| one["hits"].as_u64()).sum::<u64>(), TIMES);
 }
 
-/// Names of classes decide which variable is meant; bits are none of their own, whatever else has the name.
+/// The class in a name decides which variable is meant. Bit-fields are not watched, whatever else has the
+/// name.
 #[test]
 fn what_is_not_the_variable_is_not_watched() {
     let path = or_skip!(victims::cpp("overloads"));
@@ -93,7 +95,8 @@ fn what_is_not_the_variable_is_not_watched() {
     }
 }
 
-/// Constructors of classes with virtual bases take more than their source says, those of a base other things than those of a whole object.
+/// Constructors of classes with virtual bases take more arguments than their source says. For a base they are
+/// other ones than for a whole object. Reports show the arguments of the source.
 #[test]
 fn constructors_of_virtual_bases_are_told_what_was_written() {
     for (compiler, level) in [("g++", "-O0"), ("g++", "-O2"), ("clang++", "-O0"), ("clang++", "-O2")] {
@@ -113,14 +116,15 @@ fn constructors_of_virtual_bases_are_told_what_was_written() {
         let leaf = (None, None, Some(json!(100)));
         for wanted in [whole, base, leaf] {
             let count = seen.iter().filter(|one| **one == wanted).count() as u64;
-            // clang's optimizer gives a constant to none.
+            // clang's optimizer replaces none of these arguments by a constant.
             assert!(count == TIMES, "{compiler} {level}: {wanted:?} of {seen:?}: {}", report.errors);
         }
         assert_eq!(seen.len() as u64, 3 * TIMES, "{compiler} {level}: {seen:?}");
     }
 }
 
-/// Two libraries have a function of one name: each call is told by its own file's prototype, and in a tree each is what was asked for.
+/// Two libraries have a function of one name. Each call is shown by the prototype of its own file, and in a
+/// tree each is the function that was asked for.
 #[test]
 fn functions_of_one_name_in_two_files_have_their_own_prototypes() {
     let [first, second] = ["put_text", "put_double"].map(victims::shared);
@@ -141,7 +145,7 @@ fn functions_of_one_name_in_two_files_have_their_own_prototypes() {
             };
             assert_eq!(told, wanted, "{probes:?}: {call}");
         }
-        // It prints nothing before its end.
+        // `graph` prints nothing before its end.
         let pid = victim.pid().to_string();
         let mut tracing = Tracing::spawn("graph", &["-p", &pid, "-d", "2", probes[0], probes[1]]);
         let begun = std::time::Instant::now();
@@ -157,7 +161,7 @@ fn functions_of_one_name_in_two_files_have_their_own_prototypes() {
     }
 }
 
-/// An address where no call begins has no tree; a signature is the function's.
+/// An address where no call begins has no tree. A signature belongs to a function.
 #[test]
 fn a_tree_is_of_calls() {
     let path = or_skip!(victims::plain("naps"));

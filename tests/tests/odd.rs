@@ -1,10 +1,12 @@
-//! Processes with a thread that is not like others: it has ended, it is the kernel's, it cannot be stopped, its name is no text.
+//! Processes with an unusual thread: it has ended, it belongs to the kernel, it cannot be stopped, or its
+//! name is no text.
 
 use trapline_tests::running::{Running, Told};
 use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::{or_skip, skip, text, victims};
 
-/// Attaches, lets the program do `meanwhile` and some work, detaches. What was reported and what the work told.
+/// Attaches, lets the program do `meanwhile` and some work, detaches. Returns the report, and what the work
+/// printed.
 fn attached(verb: &str, victim: &mut Running, meanwhile: &str, times: u64) -> (Report, Told) {
     let pid = victim.pid().to_string();
     let tracing = Tracing::start(verb, &["-p", &pid, "work"]).unwrap_or_else(|report| {
@@ -25,7 +27,7 @@ fn is_zombie(pid: u32) -> bool {
     String::from_utf8_lossy(&stat).contains(") Z ")
 }
 
-/// All that is executable is as in its file. `TID` shows the memory where the main thread does not.
+/// Whether all executable memory is as in its file. `TID` shows the memory where the main thread does not.
 fn is_clean(pid: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
     let tids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
@@ -86,7 +88,7 @@ fn a_process_whose_name_is_no_text_is_one_like_others() {
     }
 }
 
-/// A control group of our own that can be frozen. Thawed and removed when dropped.
+/// A control group that can freeze its members. Thawed and removed when dropped.
 struct Freezer(std::path::PathBuf);
 
 impl Freezer {
@@ -120,7 +122,7 @@ impl Freezer {
 impl Drop for Freezer {
     fn drop(&mut self) {
         std::fs::write(self.0.join("cgroup.freeze"), "0").ok();
-        // It is empty when its processes have gone; they are killed by then.
+        // The group is empty when its processes are gone; they are killed by then.
         for _ in 0..200 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -150,7 +152,8 @@ fn a_frozen_process_is_told_and_not_waited_for() {
     assert!(is_clean(victim.pid()), "{}", report.errors);
 }
 
-/// What only calls of its own can give back stays until then, and the remedy that is told works.
+/// What can only be freed by calls in the process stays until it is thawed. The remedy that the message names
+/// then works.
 #[test]
 fn a_process_that_is_frozen_while_it_is_traced_can_be_cleaned_up_when_it_is_thawed() {
     let path = or_skip!(victims::plain("odd"));
@@ -173,7 +176,7 @@ fn a_process_that_is_frozen_while_it_is_traced_can_be_cleaned_up_when_it_is_thaw
     assert_eq!(victim.run(1000)["sum"], 1_499_500);
 }
 
-/// What is followed is traced by another: that keeps nobody from looking.
+/// A followed process is traced by the tracer already. It can be looked at all the same.
 #[test]
 fn a_followed_process_can_be_looked_at() {
     let path = or_skip!(victims::plain("odd"));

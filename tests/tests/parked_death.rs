@@ -1,5 +1,6 @@
-//! SAFE-3: the tracer killed while it holds a program at its first instruction, launched or executed under `-f`: the program goes on by itself.
-//! Where it was not held yet it ends with the tracer, in no other way, and it never waits for ever.
+//! SAFE-3: the tracer is killed while it holds a program at its first instruction, launched or executed under
+//! `-f`. The program goes on by itself. If it was not held yet, it ends with the tracer, in no other way; and
+//! it never waits for ever.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -9,11 +10,11 @@ use std::time::Duration;
 use trapline_tests::tracing::binary;
 use trapline_tests::{or_skip, setting, victims};
 
-/// Longest wait for a program that nobody holds any more.
+/// Longest wait for a program that is no longer held.
 const PATIENCE: Duration = Duration::from_secs(100);
 const RIGHT: &str = "work=8 get=8 caught=0 ";
 
-/// What the program printed, after its tracer was killed at its Nth request; `None`: the tracer was not.
+/// Kills the tracer at its Nth request. Returns whether it was killed, and what the program printed.
 fn printed(words: &[&str], fault: &str) -> (bool, String) {
     let mut command = Command::new(binary());
     command.args(["count", "-q", "-o", "/dev/null"]).args(words).env("TRAPLINE_FAULT", fault);
@@ -22,7 +23,7 @@ fn printed(words: &[&str], fault: &str) -> (bool, String) {
     let mut out = child.stdout.take().expect("piped");
     let status = child.wait().expect("it ends");
     let (sender, said) = channel();
-    // The pipe ends with the last program that has it.
+    // The pipe ends when the last program that holds it has ended.
     std::thread::spawn(move || {
         let mut text = String::new();
         drop(out.read_to_string(&mut text));
@@ -32,7 +33,8 @@ fn printed(words: &[&str], fault: &str) -> (bool, String) {
     (!status.success(), said.unwrap_or_else(|_| panic!("{fault}: the program waits for ever")))
 }
 
-/// Kills the tracer at points from the first on; how often the program went on, and how often it ended with it.
+/// Kills the tracer at one point after the other. Returns how often the program went on, and how often it
+/// ended with the tracer.
 fn at_every_point(words: &[&str]) -> (u64, u64) {
     let (mut went_on, mut ended) = (0, 0);
     let mut number = 1;

@@ -1,5 +1,5 @@
-//! Counted behind a filter, through the library: what passes is counted, the rest is told besides, and what nobody would decide is an error before
-//! anything is touched (LOSS-2).
+//! Counts behind a filter, through the library. Hits that pass are counted, the filtered ones are reported
+//! beside them. A condition that no part could decide is an error before anything is touched (LOSS-2).
 
 use trapline::filter::{Filter, Int, Known, Symbol, Undecided};
 use trapline::{Builder, By, Error, Read, Session, Unwinding};
@@ -10,7 +10,7 @@ use trapline_tests::{or_skip, text};
 const TIMES: u64 = 600;
 const INT: Int = Int { bits: 64, signed: true };
 
-/// `a` and `b` are arguments, `p->a` a field; the others are what they are in conditions of the command.
+/// `a` and `b` are arguments, `p->a` is a field; the other names are those of the command's conditions.
 fn filter(text: &str) -> Filter {
     let names = [
         ("a", Known::Argument(0, Int::U64)),
@@ -24,7 +24,7 @@ fn filter(text: &str) -> Filter {
     Filter::default().condition(text, &names).expect(text)
 }
 
-/// Hits that passed, those that did not, and the victim's own count.
+/// Hits that passed, hits that did not, and the victim's own count.
 fn counted(victim: &mut Running, probe: &str, filter: Filter) -> (u64, u64, u64) {
     let session = builder(victim, probe, filter).count().expect("attaches");
     let told = victim.run(TIMES);
@@ -41,7 +41,8 @@ fn builder(victim: &Running, probe: &str, filter: Filter) -> Builder {
     Session::builder().pid(victim.pid()).probe(probe).expect("reads").filters(vec![filter])
 }
 
-/// A C library with restartable sequences, and one without, whose threads are asked for their number.
+/// A C library with restartable sequences, and one without. With the latter, a system call finds the thread's
+/// number.
 fn variants() -> impl Iterator<Item = Variant> {
     [Variant::Plain, Variant::Musl].into_iter()
 }
@@ -76,7 +77,7 @@ fn returns_are_counted_by_what_is_returned() {
         let before = text::signals(victim.pid());
         for (probe, condition, want) in [
             ("uretprobe:early", "ret == 7", TIMES / 2),
-            // Each third of the others goes on as another function.
+            // Of the others, one in three goes on as another function.
             ("uretprobe:early", "!(ret == 7) && tid > 0", TIMES / 3),
             ("uretprobe:factorial", "ret == 24", TIMES),
             ("uretprobe:factorial", "tid == 1", 0),
@@ -84,7 +85,8 @@ fn returns_are_counted_by_what_is_returned() {
             let (hits, filtered, told) = counted(&mut victim, probe, filter(condition));
             assert_eq!((hits, filtered), (want, told - want), "{variant:?} {probe} {condition}");
         }
-        // It goes on as another function: what that returns is not known yet, and who asks for it has no hit.
+        // The function goes on as another one, whose return value is not known yet. A condition that needs it
+        // is not fulfilled.
         for (condition, want) in [("ret > 0", 0), ("ret <= 0", 0), ("ret > 0 || tid > 0", TIMES)] {
             let (hits, filtered, told) = counted(&mut victim, "uretprobe:tail_caller", filter(condition));
             assert_eq!((hits, filtered, told), (want, TIMES - want, TIMES), "{variant:?} {condition}");
@@ -99,7 +101,7 @@ fn samples_are_counted() {
     let mut victim = Running::start(&path, &[]);
     let (hits, filtered, told) = counted(&mut victim, "many_args", filter("a % 2 == 0").sample(10));
     assert_eq!(hits + filtered, told);
-    // One more for each CPU that it ran on.
+    // At most one more for each CPU that it ran on.
     assert!((TIMES / 20..TIMES / 20 + 64).contains(&hits), "{hits}");
 }
 
@@ -139,13 +141,14 @@ fn what_nobody_would_decide_is_an_error() {
     text::assert_clean(victim.pid(), &before);
 }
 
-/// Recorded calls: what decides at the return is recorded, whatever was asked for, and what no record will have is an error.
+/// Recorded calls: what the filter needs at the return is recorded even if it was not asked for. A condition
+/// on what no record has is an error.
 #[test]
 fn records_have_what_their_filter_needs() {
     let path = or_skip!(victims::plain("counter"));
     let mut victim = Running::start(&path, &[]);
     let before = text::signals(victim.pid());
-    // It returns three times what it is given, and one.
+    // The function returns three times its argument, plus one.
     for arguments in [0, 1, 6] {
         let builder = builder(&victim, "leaf", filter("ret - 3 * a == 1 && a % 2 == 1"));
         let session = builder.record(arguments, true).expect("attaches");
@@ -178,7 +181,7 @@ fn records_have_what_their_filter_needs() {
     text::assert_clean(victim.pid(), &before);
 }
 
-/// Threads are told without a call that a filter of system calls would punish.
+/// Threads are distinguished without the system call, where a filter would kill the process for it.
 #[test]
 fn threads_are_told_where_asking_is_punished() {
     let path = or_skip!(victims::plain("filtered"));

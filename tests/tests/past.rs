@@ -1,4 +1,4 @@
-//! What is kept of followed programs that have ended.
+//! What the tracer keeps of followed programs that have ended.
 
 use std::path::Path;
 
@@ -6,11 +6,12 @@ use serde_json::Value;
 use trapline_tests::tracing::once;
 use trapline_tests::{or_skip, victims};
 
-/// Programs before the first look at the tracer, and between that and the second.
+/// Programs before the first look at the tracer, and between the first and the second.
 const FIRST: u64 = 24;
 const MORE: u64 = 48;
 
-/// Runs programs under a verb; what the tracer holds after the first and after all: bytes, and descriptors.
+/// Runs programs under a verb. Returns bytes and descriptors that the tracer holds after the first part, and
+/// after all.
 fn held(verb: &str) -> [(u64, u64); 2] {
     let look = "sleep 1; grep VmRSS /proc/$PPID/status; ls /proc/$PPID/fd | wc -l";
     let run = |programs: u64| format!("for i in $(seq {programs}); do /bin/true; done; {look}");
@@ -32,13 +33,14 @@ fn a_program_that_has_ended_leaves_its_counts_and_no_more() {
         let [(before, files), (after, files_later)] = held(verb);
         let each = after.saturating_sub(before) / MORE;
         println!("{verb}: {each} bytes a program, of {before}; {files} descriptors, then {files_later}");
-        // Segments of the few that live at a look take tens of megabytes, now more, now fewer.
+        // The segments of programs that live at a look take tens of megabytes, sometimes more, sometimes
+        // less.
         assert!(each < 1_000_000, "{verb}: {each} bytes for each program that has ended");
         assert!(files_later < files + MORE, "{verb}: {files} descriptors, then {files_later}");
     }
 }
 
-/// The parent has ended, or runs another program; its children count in the memory that they inherited.
+/// The parent has ended, or runs another program. Its children count in the memory that they inherited.
 #[test]
 fn children_count_after_all_their_parents_are_gone() {
     let path = or_skip!(victims::plain("family"));

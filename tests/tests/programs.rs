@@ -1,5 +1,5 @@
-//! SAFE-1 on real programs: redis under its benchmark, sqlite from a stripped library, git under `-c`, Go's net/http; counted, timed, and traced
-//! call by call.
+//! SAFE-1 on real programs: redis under its benchmark, sqlite from a stripped library, git under `-c`, Go's
+//! net/http. They are counted, timed, and traced call by call.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::{or_skip, setting, text, victims};
 
-/// Prints, and asserts, how many of the functions were patched.
+/// Prints how many of the functions were patched, and asserts the least percentage.
 fn share(what: &str, report: &Report, least_percent: f64) {
     let (patched, refused) = (report.probes().count(), report.refused().len());
     let hit = report.probes().filter(|probe| probe["hits"].as_u64() > Some(0)).count();
@@ -30,7 +30,7 @@ fn share(what: &str, report: &Report, least_percent: f64) {
     assert_eq!(report.number("missed"), 0, "{what}");
 }
 
-/// A server of our own on a free port, answering.
+/// Starts a server of our own on a free port, and waits until it answers.
 fn redis(path: &Path) -> (Running, u16) {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
     let mut command = Command::new(path);
@@ -118,7 +118,7 @@ fn redis_timed_under_its_benchmark() {
     ping(port).expect("redis answers afterwards");
 }
 
-/// How many commands redis has run, by its own account; the one that asks is not among them yet.
+/// Number of commands that redis has run, by its own account. The question itself is not counted yet.
 fn commands(port: u16) -> u64 {
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).expect("redis listens"));
     stream.get_mut().write_all(b"INFO stats\r\n").expect("redis reads");
@@ -127,7 +127,7 @@ fn commands(port: u16) -> u64 {
     number.expect("redis says it")
 }
 
-/// The calls of a function that were told.
+/// The reported calls of a function.
 fn calls<'a>(report: &'a Report, func: &str) -> impl Iterator<Item = &'a serde_json::Value> {
     let end = format!(":{func}");
     report.objects.iter().filter(move |one| {
@@ -135,7 +135,8 @@ fn calls<'a>(report: &'a Report, func: &str) -> impl Iterator<Item = &'a serde_j
     })
 }
 
-/// A short benchmark with these probes' calls told; how many commands redis itself counted meanwhile, all but the first question.
+/// Runs a short benchmark while these probes' calls are traced. Also returns how many commands redis itself
+/// counted meanwhile, the first question left out.
 fn traced_redis(server: &Running, port: u16, probes: &[String]) -> (Report, u64) {
     let pid = server.pid().to_string();
     let words: Vec<&str> = ["-p", &pid].into_iter().chain(probes.iter().map(String::as_str)).collect();
@@ -153,7 +154,8 @@ fn traced_redis(server: &Running, port: u16, probes: &[String]) -> (Report, u64)
     (report, last - first)
 }
 
-/// Arguments, texts, values and durations of a server under load. Its own count of commands is the judge: each is told, or missed.
+/// Arguments, texts, values and durations of a server under load. Its own count of commands decides: each is
+/// reported, or missed.
 #[test]
 fn redis_traced_under_its_benchmark() {
     let path = or_skip!(redis_server());
@@ -162,7 +164,7 @@ fn redis_traced_under_its_benchmark() {
     let (before, file) = (text::signals(server.pid()), path.display());
     let (report, run) = traced_redis(&server, port, &[format!("{file}:call(ptr c, int flags)")]);
     let told = report.hits("call");
-    // Neither question was counted when it was answered; the first one was by the time of the second.
+    // Neither question was counted when it was answered. The first one was counted by the time of the second.
     assert_eq!(told + report.number("missed"), run + 1, "{}", report.errors);
     assert_eq!(calls(&report, "call").count() as u64, told);
     assert!(told > 1000 && run > 40_000, "{told} of {run}");
@@ -180,7 +182,7 @@ fn redis_traced_under_its_benchmark() {
     assert!(benchmark(port).lines().count() >= 5);
 }
 
-/// Runs a command bare and under `trapline count -c`, and compares everything that it says itself.
+/// Runs a command without us and under `trapline count -c`, and compares everything that it prints.
 fn same_under_c(words: &[&str], dir: &Path, probe: &str) -> Report {
     let bare = Command::new(words[0]).args(&words[1..]).current_dir(dir).output().expect("the command runs");
     assert!(bare.status.success(), "{}", String::from_utf8_lossy(&bare.stderr));
@@ -234,7 +236,8 @@ fn git_runs_a_chain_of_commands_under_c() {
     share("git", &report, 99.0);
 }
 
-/// How often so many calls of a Go function may begin: one whose stack is too small for it lets that grow, and begins anew. The kernel's probe would see the same.
+/// The number of entries of a Go function that `calls` calls may cause. A function whose stack is too small
+/// grows the stack, and begins anew. The kernel's probe would count the same.
 fn began(calls: u64) -> std::ops::RangeInclusive<u64> {
     calls..=calls + calls / 50
 }
@@ -249,7 +252,7 @@ fn a_go_http_server_counted_and_timed() {
     let told = victim.run(2000);
     let report = tracing.stop();
     assert_eq!(told["wrong"], 0, "{}", report.errors);
-    // Go packs its functions tightly and owns SIGTRAP: more of them are refused than elsewhere.
+    // Go packs its functions tightly and owns SIGTRAP, so more of them are refused than elsewhere.
     share("Go net/http", &report, 90.0);
     for (func, calls) in functions(&told) {
         assert!(began(calls).contains(&report.hits(func)), "{func}: {} of {calls}", report.hits(func));
@@ -263,7 +266,7 @@ fn a_go_http_server_counted_and_timed() {
     assert_eq!(victim.run(2000)["wrong"], 0);
 }
 
-/// The same server with each call told: goroutines whose stacks grow meanwhile, under load.
+/// The same server with each call traced: goroutines whose stacks grow meanwhile, under load.
 #[test]
 fn a_go_http_server_traced() {
     let path = or_skip!(victims::go("http"));

@@ -1,5 +1,6 @@
-//! SAFE-1: python3 with every function of the program probed runs its own test suite; the same names pass and skip as
-//! without, more than 99 % of the functions are patched, and the hit total stands in the same log. The same with some functions' calls recorded.
+//! SAFE-1: python3 runs its own test suite with every function of the program probed. The same tests pass and
+//! skip as without. More than 99 % of the functions are patched, and the log also has the hit total. The same
+//! with calls of some functions recorded.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -83,7 +84,8 @@ fn its_own_test_suite_with_every_function_probed() {
     assert!(report.total_hits() > 100_000_000, "an interpreter's own functions are hit all the time");
 }
 
-/// Names, texts and values of calls, recorded while the suite runs: as they are, so that the tracer keeps up.
+/// Names, texts and values of calls are recorded while the suite runs. They are stored as they are, not
+/// printed, so that the tracer keeps up.
 #[test]
 fn its_own_test_suite_with_calls_recorded() {
     or_skip!(programs::python());

@@ -1,5 +1,6 @@
-//! Replaced return addresses in `trace`, `graph`, `hist` and `stack --time`, on request and where `--ret=auto` takes them: calls that end by a jump last
-//! until their callee returns, and functions whose exits leave no room for a jump are seen.
+//! Replaced return addresses in `trace`, `graph`, `hist` and `stack --time`, on request and where
+//! `--ret=auto` uses them. Calls that end by a jump last until their callee returns. Functions whose exits
+//! leave no room for a jump are seen.
 
 use serde_json::Value;
 use trapline_tests::running::Running;
@@ -18,7 +19,7 @@ fn ended<'a>(report: &'a Report, func: &str) -> Vec<&'a Value> {
     report.objects.iter().filter(of).collect()
 }
 
-/// `slow` ends by a jump to what sleeps for 3 ms, and returns what it was given.
+/// `slow` ends by a jump to a function that sleeps for 3 ms, and returns its argument.
 #[test]
 fn a_call_that_ends_by_a_jump_lasts_until_its_callee_returns() {
     let path = or_skip!(victims::plain("naps"));
@@ -60,7 +61,7 @@ fn a_tree_holds_the_time_of_what_a_function_ends_in() {
     let (handle, slow) = (&graph["trees"][0], &graph["trees"][0]["below"][0]);
     let number = |of: &Value, field: &str| of[field].as_u64().unwrap_or_else(|| panic!("{field}: {graph}"));
     assert_eq!((&handle["function"], &slow["function"]), (&"handle".into(), &"slow".into()), "{graph}");
-    // One of them is patched before the other.
+    // One of the two is patched before the other.
     let both = [number(handle, "calls"), number(slow, "calls")];
     assert!(both[1] > 20 && both[0].abs_diff(both[1]) <= 1, "{graph}");
     assert!(number(slow, "total_ns") >= 3_000_000 * number(slow, "calls"), "{graph}");
@@ -68,7 +69,8 @@ fn a_tree_holds_the_time_of_what_a_function_ends_in() {
     assert!(number(slow, "total_ns") > number(handle, "total_ns") / 2, "{graph}");
 }
 
-/// The same in sums: of the target's own, of records, and of stacks, where callers are told as if their return addresses stood there.
+/// The same in sums: of the target's aggregation, of records, and of stacks. Stacks show the real return
+/// addresses.
 #[test]
 fn sums_hold_the_time_of_what_a_function_ends_in() {
     let path = or_skip!(victims::plain("naps"));
@@ -100,10 +102,10 @@ fn sums_hold_the_time_of_what_a_function_ends_in() {
                 .filter(|&(_, hits)| hits > 0)
                 .collect();
             let calls: i64 = rows.iter().map(|&(_, hits)| hits).sum();
-            // A power of two, below 3 ms.
+            // The lower bound of the row: a power of two below 3 ms.
             let least = if words.contains(&"ret") { 3000 } else { 1 << 21 };
             assert!(calls > 20 && rows.iter().all(|&(low, _)| low >= least), "{words:?}: {sums}");
-            // Of what is recorded call by call, the last one may not have ended.
+            // Of calls that are recorded one by one, the last one may not have ended.
             let unseen = one["unseen"].as_u64().unwrap_or(0);
             assert!(unseen <= u64::from(words.contains(&"--comm=naps")), "{words:?}: {sums}");
         }
@@ -122,7 +124,7 @@ fn sums_hold_the_time_of_what_a_function_ends_in() {
         let of_slow: Vec<_> = stacks.iter().filter(|(frames, _)| frames[0] == "slow").collect();
         assert_eq!(of_slow.len(), 1, "{form:?}: {stacks:?}");
         let (frames, one) = of_slow[0];
-        // It has no frame pointers, so that only tables find all callers.
+        // It has no frame pointers, so only unwind tables find all callers.
         let known = if form == ["--unwind=dwarf"] { 3 } else { 2 };
         assert_eq!(frames[..known], ["slow", "handle", "main"][..known], "{form:?}: {one}");
         let number = |field: &str| one[field].as_u64().unwrap_or_else(|| panic!("{field}: {one}"));
@@ -133,7 +135,7 @@ fn sums_hold_the_time_of_what_a_function_ends_in() {
     }
 }
 
-/// Where exits are patched such calls are timed until the jump, and that is told.
+/// Where exits are patched, such calls are timed until the jump, and the report says so.
 #[test]
 fn calls_that_end_by_a_jump_are_told_where_they_are_timed_until_it() {
     let path = or_skip!(victims::plain("naps"));
@@ -159,7 +161,7 @@ fn calls_that_end_by_a_jump_are_told_where_they_are_timed_until_it() {
     }
 }
 
-/// Two functions without padding: what follows the one's `ret` is the other's entry.
+/// Two functions without padding: the byte behind the `ret` of one is the entry of the other.
 #[test]
 fn neighbours_without_padding_are_both_traced() {
     const ROUNDS: u64 = 300;
@@ -184,7 +186,7 @@ fn neighbours_without_padding_are_both_traced() {
     assert!(victim.finish().success());
 }
 
-/// Calls are under way at each attach and each detach.
+/// Calls are in flight at each attach and each detach. They return to where they were called from.
 #[test]
 fn calls_that_are_under_way_at_a_detach_return_where_they_were_called_from() {
     let path = or_skip!(victims::plain("naps"));
@@ -195,7 +197,7 @@ fn calls_that_are_under_way_at_a_detach_return_where_they_were_called_from() {
         assert!(run.status.success(), "{round}: {}", String::from_utf8_lossy(&run.stderr));
         assert!(victim.alive(), "round {round}");
     }
-    // What is left there is the last session's at most, not that of twenty.
+    // At most the last session's memory is left there, not that of twenty sessions.
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
     let left = maps.lines().filter(|line| line.contains("/memfd:trapline")).count();
     assert!(left < 40, "{left} mappings stay: {maps}");
@@ -203,7 +205,7 @@ fn calls_that_are_under_way_at_a_detach_return_where_they_were_called_from() {
     assert!(report.hits("nap") > 20, "{}", report.errors);
 }
 
-/// `dlsym` finds its caller by the return address, which is the one of the function that jumps to it.
+/// `dlsym` finds its caller by the return address: that of the function that jumps to it.
 #[test]
 fn a_jump_to_what_looks_for_its_caller_leaves_the_address_alone() {
     let path = or_skip!(victims::plain("finds"));

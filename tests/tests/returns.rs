@@ -1,4 +1,5 @@
-//! Return addresses replaced (`--ret=stack`): calls come back to where they were called from, whatever they do in between.
+//! Replaced return addresses (`--ret=stack`): calls return to where they were called from, whatever they do
+//! in between.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use trapline_tests::running::{Running, Told};
 use trapline_tests::tracing::{Report, Tracing, binary, once};
 use trapline_tests::{or_skip, text, victims};
 
-/// Functions that return as often as the victim says.
+/// Functions that return as often as the victim prints.
 const RETURN: [&str; 25] = [
     "leaf",
     "wide",
@@ -49,7 +50,7 @@ fn attached(pid: u32, ret: &str, funcs: &[&str]) -> Result<Tracing, Report> {
     Tracing::start("lat", &words)
 }
 
-/// Names of functions in a report's refusals.
+/// Names of functions that a report lists as refused.
 fn refused(report: &Report) -> Vec<String> {
     report.refused().into_iter().filter_map(|(probe, _)| Some(probe.rsplit(':').next()?.to_owned())).collect()
 }
@@ -74,11 +75,13 @@ fn every_end_of_a_call_is_survived_and_counted() {
     assert_eq!(armed, bare, "the victim behaves differently");
     let report = tracing.stop();
     assert_eq!(report.status.code(), Some(0), "{}", report.errors);
-    // A coroutine that is never resumed, a thread that ends and a child that does: refused are only those that cannot return.
+    // A coroutine that is never resumed, a thread that ends, and a child that ends: only functions that
+    // cannot return may be refused.
     assert!(refused(&report).iter().all(|func| LEFT.contains(&func.as_str())), "{:?}", report.refused());
     assert_calls(&report, &bare, &RETURN);
     assert_eq!(report.number("missed"), 0);
-    // What was left without a return is still lent: half of the jumps, a quarter of the throws twice.
+    // Calls that were left without a return count as in flight or unreturned: a third of the jumps, a quarter
+    // of the throws.
     let left = |func: &str| report.field(func, "in_flight") + report.field(func, "unreturned");
     assert_eq!(left("jumper"), TIMES.div_ceil(3), "{}", report.errors);
     assert_eq!(left("thrower"), TIMES.div_ceil(4));
@@ -109,7 +112,7 @@ fn a_call_that_blocks_goes_home_after_a_detach() {
             assert_eq!(report.status.code(), Some(0), "{}", report.errors);
             assert_eq!(report.field("outer", "in_flight"), 1, "{}", report.errors);
         }
-        // What is mapped executable and ours is in no stack any more.
+        // No stack leads into executable memory of ours any more.
         assert_eq!(armed_words(running.pid()), 0, "killed: {kill}");
         running.send("go");
         assert_eq!(running.told(), bare);
@@ -119,7 +122,7 @@ fn a_call_that_blocks_goes_home_after_a_detach() {
     }
 }
 
-/// The same in six threads at once, on stacks of all kinds, of which one is nobody's just then.
+/// The same in six threads at once, on stacks of all kinds, one of which no thread runs on at that moment.
 #[test]
 fn calls_that_block_on_many_stacks_go_home_after_a_detach() {
     const FUNCS: [&str; 5] = ["above", "held", "tail_start", "tail_end", "leaves_for_a_while"];
@@ -130,7 +133,7 @@ fn calls_that_block_on_many_stacks_go_home_after_a_detach() {
         let mut tracing = attached(running.pid(), "stack", &FUNCS).expect("attaches");
         running.begin(2);
         assert_eq!(running.line(), "blocking");
-        // Four times two deep, a chain of two, and the one that was left.
+        // Four stacks with two calls each, a chain of two, and the one that was left.
         assert_eq!(slots(running.pid()).0, 11);
         let pid = running.pid().to_string();
         if kill {
@@ -138,7 +141,7 @@ fn calls_that_block_on_many_stacks_go_home_after_a_detach() {
             let _killed = tracing.end();
             let cleaned = once(&["detach", "-p", &pid, "--json"]);
             let line: Value = serde_json::from_slice(&cleaned.stdout).expect("one object");
-            // Two of them over one word.
+            // Two of them share one stack word.
             assert_eq!(line["returns"], 10, "{line}");
         } else {
             let report = tracing.stop();
@@ -154,7 +157,8 @@ fn calls_that_block_on_many_stacks_go_home_after_a_detach() {
     }
 }
 
-/// Slots run short while calls block: only those are had again whose calls were left, and neither of a chain's, of which the stack names one alone.
+/// Return trampolines run short while calls block. Only those of calls that were left are reused. Neither
+/// trampoline of a chain is, although the stack names only one of them.
 #[test]
 fn slots_of_calls_that_block_are_not_given_back() {
     const FUNCS: [&str; 5] = ["above", "held", "tail_start", "tail_end", "leaves_for_good"];
@@ -171,7 +175,8 @@ fn slots_of_calls_that_block_are_not_given_back() {
         running.send(&format!("leave {times}"));
         assert_eq!(running.line(), "left");
     };
-    // Half are lent, and those of calls that were left are had again; then all are lent, and what was wrongly given back is another's.
+    // First half of the trampolines are in use, and those of calls that were left are reused. Then all are in
+    // use; one that was wrongly given back would now belong to another call.
     leave(&mut running, 22);
     while slots(running.pid()).0 >= 32 {
         assert!(running.alive());
@@ -191,7 +196,7 @@ fn slots_of_calls_that_block_are_not_given_back() {
     assert!(running.finish().success());
 }
 
-/// How many slots are lent, and how many there are, as the process' own memory says.
+/// Return trampolines that are in use, and all that there are, read from the process' own memory.
 fn slots(pid: u32) -> (usize, usize) {
     use std::os::unix::fs::FileExt as _;
     use trapline_record::control::at;
@@ -213,7 +218,7 @@ fn slots(pid: u32) -> (usize, usize) {
     (lent.iter().filter(|byte| **byte != 0).count(), lent.len())
 }
 
-/// Words of the process' stacks that lead into code of ours; none does once that is unmapped.
+/// Words on the process' stacks that lead into code of ours. There must be none once that is unmapped.
 fn armed_words(pid: u32) -> usize {
     use std::io::{Read as _, Seek as _};
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
@@ -257,7 +262,8 @@ fn panics_unwind_through_replaced_return_addresses() {
     assert_eq!(running.run(2000), bare);
 }
 
-/// Exceptions leave more slots lent than there are: some calls are missed, and counted so, until slots are given back.
+/// Exceptions leave more return trampolines in use than there are. Some calls are missed, and counted as
+/// missed, until trampolines are given back.
 #[test]
 fn slots_left_by_exceptions_come_back() {
     let path = or_skip!(victims::cpp("unwind"));
@@ -268,7 +274,8 @@ fn slots_left_by_exceptions_come_back() {
     let half = slots(running.pid()).1 / 2;
     for _ in 0..RUNS {
         assert_eq!(running.run(20_000), bare);
-        // More than half are lent now, or were and have been given back. However slow the tracer is, it gives them back before it ends.
+        // More than half are in use now, or were and have been given back. However slow the tracer is, it
+        // gives them back before it ends.
         while slots(running.pid()).0 >= half {
             assert!(running.alive());
             std::thread::yield_now();
@@ -284,7 +291,8 @@ fn slots_left_by_exceptions_come_back() {
     assert_eq!(running.run(20_000), bare);
 }
 
-/// As many slots as are asked for, and no more calls at a time: the others are missed, and all is said.
+/// There are as many return trampolines as were asked for, and calls beyond that number are missed. The
+/// report says all of this.
 #[test]
 fn slots_are_as_many_as_were_asked_for() {
     let path = or_skip!(victim());
@@ -299,7 +307,7 @@ fn slots_are_as_many_as_were_asked_for() {
     assert_eq!(report.field("recurse", "calls") + report.number("missed"), bare["recurse"]);
 }
 
-/// No address space for slots: an error that says so, and nothing is changed.
+/// No address space for return trampolines: an error says so, and nothing is changed.
 #[test]
 fn no_memory_for_slots() {
     let path = or_skip!(victim());
@@ -318,7 +326,7 @@ fn no_memory_for_slots() {
     text::assert_clean(running.pid(), &before);
 }
 
-/// By the program of that name, as this crate has no unsafe code.
+/// Calls the program `prlimit`, as this crate has no unsafe code.
 fn set_limit(pid: u32, bytes: u64) {
     let limit = format!("--as={bytes}:unlimited");
     let done = std::process::Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status();
@@ -330,7 +338,7 @@ fn exits_are_patched_where_they_can_be() {
     let path = or_skip!(victim());
     let mut running = Running::start(&path, &[]);
     let bare = running.run(TIMES);
-    // Of the last one exits cannot all be found.
+    // Exits of the last function cannot all be found.
     let all = ["leaf", "recurse", "caught", "hooked"];
     let tracing = attached(running.pid(), "auto", &all).expect("attaches");
     assert_eq!(running.run(TIMES), bare);
@@ -367,7 +375,7 @@ fn exits_are_patched_where_they_can_be() {
 
 #[test]
 fn who_cannot_be_told_is_refused() {
-    // Its own unwinder, without the functions that tell it.
+    // The program has an unwinder of its own, without the functions that register frames.
     let path = or_skip!(victims::c("counter", victims::Variant::Static));
     let stripped = path.with_file_name("counter.stripped");
     let done = std::process::Command::new("strip").arg("-o").arg(&stripped).arg(&path).status();
@@ -382,7 +390,8 @@ fn who_cannot_be_told_is_refused() {
     assert!(running.alive());
 }
 
-/// Who cannot be told as nobody is fit for it: what was mapped for it is in nobody's way.
+/// The only thread is in a signal handler, so no call can be made to register frames. The program is refused,
+/// and what was mapped for it does no harm.
 #[test]
 fn whose_only_thread_is_in_a_handler_is_refused_and_nothing_is_left() {
     let path = or_skip!(victims::cpp("handling"));
@@ -399,11 +408,11 @@ fn whose_only_thread_is_in_a_handler_is_refused_and_nothing_is_left() {
     assert!(running.alive());
 }
 
-/// Programs with an unwinder of their own inside, or with none: all calls are timed, and exceptions find their way.
+/// Static programs, with an unwinder of their own or with none: all calls are timed, and exceptions work.
 #[test]
 fn static_programs_are_told() {
     use victims::Variant::{Musl, Static};
-    // The functions, of which the first returns always, and the second never.
+    // The functions. The first always returns, and the second never.
     let cases = [
         ("static C", victims::c("counter", Static), &["leaf"][..]),
         ("static C, musl", victims::c("counter", Musl), &["leaf"]),
@@ -431,12 +440,13 @@ fn static_programs_are_told() {
     }
 }
 
-/// A plain C program loads an unwinder when it first asks for a backtrace: it is told of the slots a moment later, and from then on sees all callers.
+/// A plain C program loads an unwinder when it first asks for a backtrace. The frames are registered there a
+/// moment later, and from then on it sees all callers.
 #[test]
 fn an_unwinder_that_is_loaded_later_is_told() {
     let path = or_skip!(victims::plain("late"));
     let bare = Running::start(&path, &[]).run(1);
-    // Each slot is a frame of its own in front of the one that it returns to.
+    // Each return trampoline is a frame of its own in front of the one that it returns to.
     let whole = bare["frames"] + 2;
     let mut running = Running::start(&path, &[]);
     let tracing = attached(running.pid(), "stack", &["outer", "walker"]).expect("attached");

@@ -1,9 +1,10 @@
-//! Room near a program's code: what earlier sessions left mapped makes room for who comes later.
+//! Room near a program's code: mappings that earlier sessions left are removed when a later session needs the
+//! room.
 
 use trapline_tests::running::Running;
 use trapline_tests::{or_skip, tracing, victims};
 
-/// Far more than there is room for.
+/// Far more sessions than there is room for.
 const TIMES: usize = 30;
 
 #[test]
@@ -13,7 +14,7 @@ fn who_comes_after_many_finds_room() {
     let pid = victim.pid().to_string();
     let told = victim.run(100);
     for nth in 0..TIMES {
-        // The first two look at what they would place before they place it; the third does no more than that.
+        // The first two verbs look at the room before they place anything; the third only looks.
         let verb = ["lat", "count", "list"][nth % 3];
         let options: &[&str] = match verb {
             "lat" => &["-q", "-d", "0.01", "-F"],
@@ -41,7 +42,7 @@ fn size(pid: u32) -> (u64, u64) {
     (field("VmSize:"), field("VmRSS:"))
 }
 
-/// However often one comes, nothing is left behind, while threads run what is probed.
+/// However many sessions there are, nothing is left behind, while threads run the probed functions.
 #[test]
 fn many_sessions_leave_nothing_behind() {
     let cycles = trapline_tests::setting("TRAPLINE_CYCLES", 40);
@@ -59,7 +60,8 @@ fn many_sessions_leave_nothing_behind() {
             assert!(output.status.success(), "{verb}, the {nth}th: {}: {said}", output.status);
             drop(victim.told());
         };
-        // The last session's memory may stay, if a thread was in it at the end; the next one frees it. So the same three are compared.
+        // The last session's memory may stay if a thread was in it at the end; the next session frees it. So
+        // the same three sessions are compared.
         (0..3).for_each(&mut session);
         let before = size(pid);
         (0..cycles.next_multiple_of(3)).for_each(&mut session);

@@ -1,5 +1,5 @@
-//! SAFE-5: a program whose seccomp filter would kill it for a call of ours is refused before any call is made; one whose
-//! filter lets them fail is traced with the filter suspended. It lives on either way, as it was.
+//! SAFE-5: a program whose seccomp filter would kill it for one of our calls is refused before any call is
+//! made. A program whose filter lets them fail is traced with the filter suspended. Both live on as before.
 
 use std::process::{Command, Output};
 
@@ -7,12 +7,12 @@ use trapline_tests::running::Running;
 use trapline_tests::tracing::{Tracing, binary, once};
 use trapline_tests::{or_skip, skip, text, victims};
 
-/// Filters, and the call that each kills for.
+/// Filters, and the call that each one kills for.
 const FILTERS: [(&str, Option<&str>); 4] =
     [("kill", Some("memfd_create")), ("sigreturn", Some("rt_sigreturn")), ("errno", None), ("allow", None)];
 const CALLS: usize = 20;
 
-/// Calls `leaf` that often.
+/// Calls `leaf` `CALLS` times.
 fn exercise(victim: &mut Running) {
     for _ in 0..CALLS {
         victim.send("");
@@ -20,14 +20,14 @@ fn exercise(victim: &mut Running) {
     }
 }
 
-/// CAP_SYS_ADMIN, which suspending a filter takes.
+/// Whether this process has CAP_SYS_ADMIN, which is needed to suspend a filter.
 fn may_suspend() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let caps = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     caps.and_then(|caps| u64::from_str_radix(caps.trim(), 16).ok()).is_some_and(|caps| caps >> 21 & 1 == 1)
 }
 
-/// Asserts that an attach was refused with these words, and left nothing.
+/// Asserts that an attach was refused with these words, and left nothing behind.
 fn assert_refused(victim: &mut Running, before: &[String], output: &Output, words: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -91,7 +91,7 @@ fn strict_mode_is_refused() {
     assert_refused(&mut victim, &before, &output, &["seccomp strict mode"]);
 }
 
-/// Rights are a thread's own: what the main thread may says nothing of the others.
+/// Rights belong to a thread: what the main thread may do says nothing about the others.
 #[test]
 fn what_another_thread_may_not_do_is_refused() {
     let path = or_skip!(victims::plain("restricted"));
@@ -117,7 +117,7 @@ fn what_another_thread_may_not_do_is_refused() {
     }
 }
 
-/// What a restricted thread may do is done in it as well.
+/// What a restricted thread may do is done in that thread as well.
 #[test]
 fn what_a_restricted_thread_may_do_is_probed() {
     let path = or_skip!(victims::plain("restricted"));

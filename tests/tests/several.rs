@@ -1,4 +1,5 @@
-//! Several processes named by their pids, of which one ends: before the attach, at any time during it, or later. The others are traced.
+//! Several processes named by their pids, of which one ends: before the attach, at any time during it, or
+//! later. The others are traced.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +7,7 @@ use trapline_tests::running::Running;
 use trapline_tests::tracing::{Tracing, once};
 use trapline_tests::{or_skip, victims};
 
-/// A pid that was a process' a moment ago.
+/// The pid of a process that has just ended.
 fn gone() -> u32 {
     let mut child = std::process::Command::new("true").spawn().expect("it starts");
     let pid = child.id();
@@ -34,7 +35,8 @@ fn one_that_has_ended_does_not_hinder_the_others() {
     assert!(victim.finish().success());
 }
 
-/// One of two is killed at some time of the attach, which takes as long as a whole C library does.
+/// One of two processes is killed at some time of the attach, which takes as long as probing a whole C
+/// library does.
 #[test]
 fn one_that_ends_during_the_attach_does_not_hinder_the_others() {
     let path = or_skip!(victims::plain("counter"));
@@ -46,7 +48,7 @@ fn one_that_ends_during_the_attach_does_not_hinder_the_others() {
     for step in 0..steps {
         let other = Running::start(&path, &[]);
         let dies = other.pid().to_string();
-        // It is looked at first: then the attach to the second goes on for as long again.
+        // The tracer attaches to this process first; the attach to the second one then takes as long again.
         let tracing = Tracing::spawn("lat", &["-p", &dies, "-p", &pid, "leaf", "libc:*"]);
         std::thread::sleep(all * step / steps);
         drop(other);
@@ -55,7 +57,7 @@ fn one_that_ends_during_the_attach_does_not_hinder_the_others() {
         let calls = victim.run(100)["leaf"];
         std::thread::sleep(Duration::from_millis(50));
         let report = tracing.stop();
-        // It was named, and killed: while it was probed, or before.
+        // It was named, and then killed: while it was probed, or before.
         let probed = report.errors.contains("(1 killed)");
         assert_eq!(report.status.code(), Some(probed.into()), "step {step}: {}", report.errors);
         let totals = report.totals();

@@ -1,4 +1,4 @@
-//! SAFE-1, SAFE-2, SAFE-5: code that breaks tools. Each victim checks itself; counts are exact on top.
+//! SAFE-1, SAFE-2, SAFE-5: code that breaks tools. Each victim checks itself; in addition, counts are exact.
 
 use trapline_tests::counted::counted;
 use trapline_tests::running::Running;
@@ -31,7 +31,7 @@ fn machine_state_is_bit_identical_at_exits() {
 
 #[test]
 fn machine_state_is_bit_identical_inside() {
-    // The second instruction of each: the red zone is in use there.
+    // The second instruction of each function: the red zone is in use there.
     let path = or_skip!(victims::plain("registers"));
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
@@ -128,7 +128,7 @@ fn what_may_fault_is_moved_on_request_only() {
     let (plain, said) = tactic(&[]);
     assert_eq!(plain, "kernel", "{said}");
     assert!(said.contains("--faults-are-fatal"), "the way out is named: {said}");
-    // Not run meanwhile: this program's handler does look addresses up.
+    // The program does not run while this is in place, because its handler does look addresses up.
     let (moved, said) = tactic(&["--faults-are-fatal"]);
     assert_eq!(moved, "short", "{said}");
     assert!(victim.run(1_000)["in_handler"] > 0, "as it was, after a detach");

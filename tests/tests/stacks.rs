@@ -1,4 +1,5 @@
-//! `stack`: who called, as the kernel says, on the same hits; whatever rbp and the stack are, the program does not notice.
+//! `stack`: the same callers as the kernel reports for the same hits. Whatever rbp and the stack hold, the
+//! program is not disturbed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +17,7 @@ fn framed() -> Result<std::path::PathBuf, String> {
     victims::c("stacks", Variant::Framed)
 }
 
-/// Every stack by its addresses, and how often it was met.
+/// Every stack as addresses, and how often it occurred.
 fn by_address(report: &Report) -> BTreeMap<Vec<u64>, u64> {
     let mut all = BTreeMap::new();
     for stack in stacks(report) {
@@ -25,7 +26,7 @@ fn by_address(report: &Report) -> BTreeMap<Vec<u64>, u64> {
     all
 }
 
-/// The kernel's own, of both threads, of one run.
+/// The kernel's stacks of both threads, of one run.
 fn kernels(path: &Path, victim: &mut Running, offset: u64) -> Result<BTreeMap<Vec<u64>, u64>, String> {
     let worker = u32::try_from(victim.run(0)["worker"]).expect("a thread");
     let events = [victim.pid(), worker].map(|tid| oracle::stacks(path, offset, tid));
@@ -81,7 +82,7 @@ fn frames_have_names_and_lines() {
     assert_eq!(shortest, ["probed", "hit", "work", "tl_base"]);
     let deep = ["probed", "hit", "left", "right", "deep", "deep", "work", "tl_base"];
     let deep = stacks(&report).find(|stack| names(stack) == deep).expect("deep(1)");
-    // Both threads come that way.
+    // Both threads take this path.
     assert_eq!((deep["hits"].as_u64(), &deep["cut"]), (Some(2 * TIMES), &false.into()), "{deep}");
     let source =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/victims/stacks.c")).expect("source");
@@ -94,16 +95,17 @@ fn frames_have_names_and_lines() {
     assert!(hit["inlined"] == true && line(hit).contains("static void hit"), "{hit}");
     assert!(left.get("inlined").is_none() && line(left).contains("void left"), "{left}");
     assert!(left["file"].as_str().is_some_and(|file| file.ends_with("stacks.c")), "{left}");
-    // Deeper than a record holds.
+    // A stack deeper than a record holds.
     let cut = stacks(&report).filter(|stack| stack["cut"] == true).map(names).max_by_key(Vec::len);
     assert!(cut.is_some_and(|names| names.len() >= 123 && !names.contains(&"work")), "deep(200) is cut");
-    // No deeper than asked for.
+    // No deeper than `--depth` asks for.
     let (report, _) = traced(&mut victim, &["--depth", "2"]);
     let frames = |stack: &Value| stack["frames"].as_array().map_or(0, Vec::len);
     assert!(stacks(&report).all(|stack| frames(stack) <= 3) && stacks(&report).count() > 2);
 }
 
-/// Copied stacks, unwound by tables: the same as by frame pointers where there are some, and as good where there are none.
+/// Stacks that were copied and unwound by tables: the same as by frame pointers where there are some, and as
+/// good where there are none.
 #[test]
 fn unwind_tables_find_the_same_stacks() {
     let path = or_skip!(framed());
@@ -115,7 +117,7 @@ fn unwind_tables_find_the_same_stacks() {
     };
     assert!(whole(&walked).len() > 15);
     assert_eq!(whole(&copied), whole(&walked));
-    // 200 deep, which no walk's record holds.
+    // 200 frames deep, more than the record of a walk holds.
     let deepest = stacks(&copied).map(names).max_by_key(Vec::len).expect("stacks");
     assert!(deepest.len() > 200 && deepest.ends_with(&["work", "tl_base"]), "{deepest:?}");
     let path = or_skip!(victims::c("stacks", Variant::O3));
@@ -126,7 +128,8 @@ fn unwind_tables_find_the_same_stacks() {
     assert_eq!(hits, told["probed"], "each came from there");
 }
 
-/// Heap stacks, alternate signal stacks, and every frame pointer that is none: counts are exact, and the program computes the same.
+/// Stacks on the heap, alternate signal stacks, and all kinds of invalid frame pointers: counts are exact,
+/// and the program computes the same.
 #[test]
 fn a_walk_never_leaves_the_stack() {
     let path = or_skip!(framed());
@@ -134,7 +137,7 @@ fn a_walk_never_leaves_the_stack() {
     let check = victim.run(TIMES)["check"];
     let (report, told) = traced(&mut victim, &[]);
     assert_eq!(told["check"], check);
-    // Of every stack the return address at the top is known, however little else is.
+    // The return address at the top of every stack is known, even if nothing else is.
     let known = ["tl_garbage", "hit"];
     assert!(stacks(&report).all(|stack| names(stack).get(1).is_some_and(|name| known.contains(name))));
     let ends = |name: &str| stacks(&report).filter(|stack| names(stack).last() == Some(&name)).count();
@@ -149,7 +152,7 @@ fn a_walk_never_leaves_the_stack() {
     assert!(stacks(&report).all(|stack| names(stack).get(1).is_some_and(|name| known.contains(name))));
 }
 
-/// What calls took is summed, by stack.
+/// The time of calls is summed by stack.
 #[test]
 fn time_is_summed_by_stack() {
     let path = or_skip!(framed());
@@ -166,7 +169,8 @@ fn time_is_summed_by_stack() {
     };
     assert_eq!((sum(":probed", "hits"), report.hits("probed")), (told["probed"], told["probed"]));
     assert_eq!(sum(":right", "hits"), report.hits("right"));
-    // Each `right` is longer than the two calls of `probed` in it; what stands below them took some time.
+    // Each `right` takes longer than the two calls of `probed` in it; the stacks below them have some time of
+    // their own.
     let (right, probed) = (sum(":right", "time_ns"), sum(":probed", "time_ns"));
     assert!(right > 0 && probed > 0, "{right} {probed}");
     let inside =
@@ -178,7 +182,7 @@ fn time_is_summed_by_stack() {
     assert!(right > inside, "{right} > {inside}");
 }
 
-/// Conditions on arguments and threads, decided in the target before a stack is walked or copied.
+/// Conditions on arguments and threads are decided in the target before a stack is walked or copied.
 #[test]
 fn stacks_of_calls_that_pass_are_summed() {
     let path = or_skip!(victims::c("counter", Variant::Framed));
@@ -208,7 +212,7 @@ fn stacks_of_calls_that_pass_are_summed() {
     }
 }
 
-/// `--depth` is how many callers are noted, from one on.
+/// `--depth` is the number of callers that are recorded, from one up.
 #[test]
 fn as_many_callers_as_were_asked_for() {
     let path = or_skip!(framed());

@@ -1,4 +1,5 @@
-//! Without `-p`: every process that maps a file, also while such processes end and begin all the time. The file is this test's own.
+//! Without `-p`: every process that maps a file is traced, also while such processes begin and end all the
+//! time. The file is this test's own.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +14,7 @@ const LONG: &str =
 const SHORT: &str = "#include <unistd.h>\nint mine_work(int);
 int main(void) { for (int i = 0; i < 100; i++) mine_work(i); usleep(40000); return 0; }";
 
-/// A folder of our own with what was compiled.
+/// A folder of our own for compiled files.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -37,7 +38,7 @@ fn start(program: &Path) -> Child {
     Command::new(program).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts")
 }
 
-/// Begins and ends users of the library until it is told to stop.
+/// Starts and ends users of the library until `stop` is set.
 fn come_and_go(program: &Path, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let mut some: Vec<Child> = (0..8).map(|_| start(program)).collect();

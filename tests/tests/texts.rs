@@ -1,4 +1,5 @@
-//! `str` and `buf(len=…)`: what arguments point to, at the edges; the program does not notice, whatever they point to.
+//! `str` and `buf(len=…)`: what arguments point to, at the edges of memory and of records. The program is not
+//! disturbed, whatever they point to.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -63,7 +64,7 @@ fn texts_are_there(mut victim: Running) {
         assert_eq!(round[0], whole(""));
         assert_eq!(round[1], whole("hello, \"world\"\n"));
         assert_eq!(round[2], whole(&"u".repeat(63)));
-        // What lies behind these is not in the record, not even whether they end there.
+        // What lies behind these 64 bytes is not in the record, not even whether the text ends there.
         assert_eq!(round[3], json!({"name": "s", "value": "x".repeat(64), "cut": true}));
         assert_eq!(round[4], json!({"name": "s", "value": "l".repeat(64), "cut": true}));
         assert_eq!(round[5], whole("grüß"));
@@ -78,7 +79,8 @@ fn texts_are_there(mut victim: Running) {
     text::assert_clean(victim.pid(), &before);
 }
 
-/// SAFE-3: handlers of faults stay with what a dead tracer left, serve on, and go when it is cleaned up.
+/// SAFE-3: handlers of faults stay when the tracer is killed, continue to work, and are removed by a later
+/// `detach`.
 #[test]
 fn a_tracer_that_is_killed_leaves_handlers_that_can_be_taken_back() {
     let path = or_skip!(victims::plain("strings"));
@@ -90,7 +92,7 @@ fn a_tracer_that_is_killed_leaves_handlers_that_can_be_taken_back() {
     while text::differences(victim.pid()).is_empty() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // The first word of code that changes is not the last: until pages are noted the tracer is not done.
+    // The first word of code that changes is not the last one. The tracer is not done until pages are noted.
     let mut runs = 0..1000;
     while noted(victim.pid()).1 == 0 {
         assert!(runs.next().is_some(), "no page is noted");
@@ -110,7 +112,8 @@ fn a_tracer_that_is_killed_leaves_handlers_that_can_be_taken_back() {
     assert_eq!(victim.run(TIMES)["check"], check);
 }
 
-/// The handler that serves faults of our loads, and how many tables name pages to load from, by the process' own memory.
+/// Address of the handler for faults of our loads, and the number of tables that name pages to load from,
+/// read from the process' memory.
 fn noted(pid: u32) -> (u64, usize) {
     let memory = File::open(format!("/proc/{pid}/mem")).expect("readable");
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
@@ -127,7 +130,7 @@ fn noted(pid: u32) -> (u64, usize) {
     (word(at::FAULT_HANDLER), tables.filter(filled).count())
 }
 
-/// SIGSEGV and SIGBUS, in a set.
+/// Signal mask of SIGSEGV and SIGBUS.
 const SERVED: u64 = 1 << (libc::SIGSEGV - 1) | 1 << (libc::SIGBUS - 1);
 
 fn caught(thread: &str) -> u64 {
@@ -148,14 +151,14 @@ fn buffers_are_as_long_as_their_argument_says() {
         is(1, json!({"name": "", "value": "hello, \"world\"\n"}));
         is(3, json!({"name": "", "value": "x".repeat(64)}));
         is(4, json!({"name": "", "value": "l".repeat(64), "cut": true}));
-        // As long as said, though memory ends there.
+        // As long as requested, although memory ends there.
         is(10, json!({"name": "", "value": "eee"}));
         is(11, json!({"name": "", "value": "e"}));
         is(7, json!({"name": "", "value": null, "fault": 1}));
     }
 }
 
-/// The kernel's own probe with a fetched string, on the same calls in a second run.
+/// The kernel's own probe fetches the string of the same calls in a second run. Both must agree.
 #[test]
 fn the_kernel_reads_the_same_texts() {
     let path = Own::of(&or_skip!(victims::plain("strings")), "texts");
@@ -164,7 +167,8 @@ fn the_kernel_reads_the_same_texts() {
     victim.run(TIMES);
     let fetched = kernel.read();
     assert_eq!(fetched.len() as u64, TIMES * 13);
-    // Texts without quotes at their ends: one with lines is cut there, with or without one of its own.
+    // Texts without the quotes at their ends. The kernel's text ends at the first newline, with or without a
+    // quote.
     let bare = |text: &str| text.trim_end_matches('"').to_owned();
     let want: Vec<Option<String>> = fetched.iter().map(|text| text.strip_prefix('"').map(bare)).collect();
     let (report, _) = traced(&mut victim, "say(str s, u64 n)", &["--entry-only"]);
@@ -176,7 +180,7 @@ fn the_kernel_reads_the_same_texts() {
         match (ours.get("cut"), ours.get("fault")) {
             // Too long for our records; the kernel has limits of its own.
             (Some(_), _) => continue,
-            // What has no end that can be read is no text for the kernel.
+            // Bytes without a readable end are no text for the kernel.
             (_, Some(_)) => assert_eq!(*kernel, None, "{ours}"),
             _ => assert_eq!(*kernel, text, "{ours}"),
         }
@@ -185,7 +189,7 @@ fn the_kernel_reads_the_same_texts() {
     assert_eq!(compared, TIMES * 11);
 }
 
-/// The arguments beside two texts, and a filter in front of them.
+/// Other arguments beside two texts, and a filter in front of them.
 #[test]
 fn texts_stand_beside_the_other_arguments() {
     let path = or_skip!(victims::plain("strings"));

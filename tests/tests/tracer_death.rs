@@ -1,7 +1,8 @@
-//! SAFE-3: the tracer killed between any two requests that change the target, and at random; then `detach -p`:
-//! the target is alive and right, its text identical to disk. What the target sees before one request is what it saw after the request
-//! before, but for shared memory that was written in between. So every fourth point after and every fourth before, two apart, are half of all
-//! states (`TRAPLINE_FAULT_STRIDE=1`: all points on both sides).
+//! SAFE-3: the tracer is killed between any two requests that change the target, and at random; then `detach
+//! -p` runs. The target is alive and right, and its code is identical to the file. The target is in the same
+//! state before one request as after the request before it, but for shared memory that was written in
+//! between. So every fourth point after a request, and every fourth before one, two apart, cover half of all
+//! states. (`TRAPLINE_FAULT_STRIDE=1`: all points on both sides.)
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
@@ -10,17 +11,17 @@ use trapline_tests::running::Running;
 use trapline_tests::tracing::{self, Tracing};
 use trapline_tests::{or_skip, setting, text, victims};
 
-/// More requests than a small batch can have; a tracer that gets so far finished by itself.
+/// More requests than a small batch can have. A tracer that gets this far finished by itself.
 const MOST: u64 = 2000;
 
 fn target() -> Result<Running, String> {
     let mut victim = Running::start(&victims::plain("threads")?, &["4", "endless", "signals"]);
-    // A thread that is being born has all signals blocked for a moment; masks are compared later.
+    // A thread that is being created blocks all signals for a moment; masks are compared later.
     victim.run(200_000);
     Ok(victim)
 }
 
-/// The target works, and `detach` brings the text back.
+/// Checks that the target works, and that `detach` brings its code back.
 fn right_and_cleaned(victim: &mut Running, signals: &[String], when: &str) {
     assert!(victim.alive(), "{when}: the target died");
     let (first, second) = (victim.run(1000), victim.run(1000));
@@ -38,7 +39,7 @@ fn right_and_cleaned(victim: &mut Running, signals: &[String], when: &str) {
     assert_eq!(victim.run(1000)["wrong"], 0, "{when}: after detach");
 }
 
-/// The first point of a side: both sides together leave out no more than one state in a row.
+/// The first point of a side. Both sides together never leave out more than one state in a row.
 fn first(side: &str) -> u64 {
     if side == "before" && stride() > 2 { 3 } else { 1 }
 }
@@ -70,7 +71,8 @@ fn every_point(side: &str) {
     panic!("more than {MOST} requests in a batch of three functions");
 }
 
-/// The same where return addresses are replaced: slots mapped, an unwinder told by a call of its own function.
+/// The same with replaced return addresses: return trampolines are mapped, and frames are registered with an
+/// unwinder by a call of its own function.
 fn every_point_of_slots(side: &str) {
     let mut victim = Running::start(&or_skip!(victims::cpp("returns")), &[]);
     let bare = victim.run(60);

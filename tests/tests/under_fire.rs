@@ -1,5 +1,6 @@
-//! Patching under fire: full attach/detach cycles by separate processes, with new stubs each time, of functions that
-//! eight threads are running, during signals and thread births. `cargo xtask stress` runs more of them.
+//! Patching under fire: full attach/detach cycles by separate processes, with new stubs each time, of
+//! functions that eight threads run, during signals and thread creation. `cargo xtask stress` runs more of
+//! them.
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,10 +42,11 @@ fn cycles() {
     println!("{cycles} attach/detach cycles, 0 failures");
 }
 
-/// Both ways to have a trap's signal: with a handler of the program's, and without.
+/// The victim's two modes for SIGTRAP: with a handler of its own, and without.
 const OWNERS: [&[&str]; 2] = [&[], &["own"]];
 
-/// Traps outside any seizure, many of them with a signal that waits beside the trap's own: its handler begins where ours was about to.
+/// Traps outside any seizure. At many of them a signal is pending beside the trap's own, and its handler
+/// begins where ours was about to begin.
 #[test]
 fn a_signal_that_comes_with_a_trap_may_meet_another_trap() {
     let path = or_skip!(victims::plain("meeting"));
@@ -65,7 +67,8 @@ fn a_signal_that_comes_with_a_trap_may_meet_another_trap() {
     }
 }
 
-/// Windows that change in steps hold traps meanwhile, and a handler that blocks all signals meets them: the kernel resets the action then.
+/// Windows that change in steps contain traps meanwhile. A handler that blocks all signals meets them, and
+/// the kernel resets the action of SIGTRAP then.
 #[test]
 fn a_trap_in_a_handler_that_blocks_all_leaves_the_programs_action() {
     let path = or_skip!(victims::plain("meeting"));
@@ -89,7 +92,8 @@ fn a_trap_in_a_handler_that_blocks_all_leaves_the_programs_action() {
 
 #[test]
 fn two_tracers_at_once() {
-    // Another Trapline at work in the same target: join it or say so, and leave nothing behind either way.
+    // Another Trapline works in the same target. The second one joins it or says so, and leaves nothing
+    // behind either way.
     let path = or_skip!(victims::plain("threads"));
     let mut victim = Running::start(&path, &["4", "endless"]);
     let pid = victim.pid();

@@ -1,4 +1,4 @@
-//! What was wanted and is not probed: it is told, and a launched command keeps its status.
+//! What was requested but is not probed is reported, and a launched command keeps its exit status.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use trapline_tests::tracing::{binary, once};
 use trapline_tests::{or_skip, victims};
 
-/// Too little for our code, and enough for the victim.
+/// Too little address space for our code, but enough for the victim.
 const LIMIT: &str = "ulimit -v 2800";
 
 fn family() -> Result<(PathBuf, String), String> {
@@ -20,7 +20,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A program of a followed command whose batch fails: alone, and beside one that is probed.
+/// A followed command runs a program whose batch fails: alone, and beside one that is probed.
 #[test]
 fn a_followed_program_whose_probes_fail_is_told() {
     let (path, probe) = or_skip!(family());
@@ -61,7 +61,7 @@ fn json_tells_each_process_that_is_not_probed() {
     }
 }
 
-/// It is the command itself, by an exec of its own.
+/// The command itself is that program, by an exec of its own.
 #[test]
 fn a_launched_program_runs_unprobed_where_its_probes_fail() {
     let (path, probe) = or_skip!(family());
@@ -78,22 +78,23 @@ fn a_launched_command_keeps_its_status_where_nothing_is_found() {
     let text = said(&output);
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"it ran\n"[..]), "{text}");
     assert!(text.contains("trapline: nothing to probe: no program that was run has libnothere:f*"), "{text}");
-    // A signal's number, too.
+    // The status of a command that a signal ended is kept, too.
     let output = once(&["count", "-f", "libnothere:f*", "--", "sh", "-c", "kill -TERM $$"]);
     assert_eq!(output.status.code(), Some(128 + 15), "{}", said(&output));
-    // Without -f it is taken for a slip, and nothing is run.
+    // Without -f, an unknown library is taken for a mistake, and the command is not run.
     let output = once(&["count", "libnothere:f*", "--", "sh", "-c", script]);
     let text = said(&output);
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b""[..]), "{text}");
     assert!(text.contains("the command was not run; -f waits for"), "{text}");
 }
 
-/// The tracer's limit of file sizes holds for memory that it shares, too: it is raised, or that is said; neither process dies of it.
+/// The tracer's limit of file sizes also applies to memory that it shares. The limit is raised, or a message
+/// says so; neither process dies of it.
 #[test]
 fn a_limit_of_file_sizes_ends_neither_process() {
     let (path, probe) = or_skip!(family());
     let is_root = std::fs::metadata("/proc/self").expect("ourselves").uid() == 0;
-    // Root may go beyond the hard limit, unless that is taken from it.
+    // Root may go beyond the hard limit, unless that capability is taken away.
     let hard =
         if is_root { "ulimit -f 1; exec setpriv --bounding-set=-sys_resource" } else { "ulimit -f 1; exec" };
     for (limited, probed) in [("ulimit -Sf 1; exec", true), (hard, false)] {
@@ -116,7 +117,7 @@ fn a_limit_of_file_sizes_ends_neither_process() {
     }
 }
 
-/// One that the loader ends, as it does where a library is missing.
+/// The loader ends the command, as it does where a library is missing.
 #[test]
 fn a_command_that_ends_before_its_first_instruction_keeps_its_status() {
     let output = once(&["count", "-f", "main", "--", "/bin/sh", "/dev/null"]);
@@ -142,7 +143,7 @@ fn a_command_that_ends_before_its_first_instruction_keeps_its_status() {
     assert!(text.contains("ended before its first instruction"), "{text}");
 }
 
-/// strace traces us and so the program too, which we then cannot hold.
+/// strace traces us, and so the program too. We cannot hold the program then.
 #[test]
 fn a_program_that_another_tracer_holds_runs_and_is_told() {
     let (path, probe) = or_skip!(family());

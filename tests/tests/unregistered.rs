@@ -1,5 +1,5 @@
-//! Records of processes whose threads have no rseq areas: Go without the C library, musl, glibc that was told not to. What is written has its
-//! arguments and values; written + missed = hits, to the hit (LOSS-2).
+//! Records of processes whose threads have no rseq areas: Go without the C library, musl, glibc with rseq
+//! switched off. Records have arguments and values, and written + missed = hits, exactly (LOSS-2).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,7 @@ use trapline_tests::{or_skip, text};
 
 const THREADS: u64 = 4;
 
-/// One run under trace, and what became of it.
+/// One run under trace: the report, and what the victim printed.
 fn traced(victim: &mut Running, verb: &str, words: &[&str], times: u64) -> (Report, Told) {
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
@@ -59,7 +59,7 @@ fn go_without_the_c_library_under_load() {
     let lines = calls(&report, "main.mixed").count() as u64;
     assert_eq!(seen.len() as u64, lines, "each call once");
     assert_eq!(report.hits("main.mixed"), lines);
-    // Entries and exits that found no room; of each call there is one of both.
+    // Entries and exits that found no room. Each call has one of both.
     let missed = report.number("missed");
     assert!(lines <= hits && hits - lines <= missed, "{lines} lines, {missed} missed: {}", report.errors);
     assert!(seen.values().sum::<u64>() > hits / 2, "{lines} of {hits} had room: {}", report.errors);
@@ -70,13 +70,13 @@ fn go_without_the_c_library_under_load() {
     assert_eq!(victim.run(10)["wrong"], 0);
 }
 
-/// The process' threads, by number.
+/// Numbers of the process' threads.
 fn threads(pid: u32) -> BTreeSet<u64> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
     tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Go's threads are asked for by a system call, and its goroutines move between them.
+/// A system call finds the number of a Go thread, and goroutines move between threads.
 #[test]
 fn go_names_its_threads() {
     const TIMES: u64 = 1000;
@@ -106,7 +106,7 @@ fn go_names_its_threads() {
     assert_eq!(report.hits("main.mixed"), told["main.mixed"], "{}", report.errors);
 }
 
-/// Texts, copied onto goroutines' stacks, at all depths of these.
+/// Texts are copied onto goroutines' stacks, at all depths of these.
 #[test]
 fn go_is_heard() {
     const SPOKEN: &str = "what is said by goroutines";
@@ -127,7 +127,7 @@ fn go_is_heard() {
     assert_eq!(victim.run(10)["wrong"], 0);
 }
 
-/// musl keeps its threads' numbers where glibc does not.
+/// musl keeps its threads' numbers in another place than glibc.
 #[test]
 fn musl_names_its_threads() {
     const TIMES: u64 = 500;
@@ -146,7 +146,8 @@ fn musl_names_its_threads() {
     assert_eq!(lines + report.field("shared", "filtered"), told["shared"]);
 }
 
-/// Threads and a timer's handler, with a tracer that is stopped meanwhile: the rings fill up.
+/// Threads and a timer's handler, while the tracer is stopped and the rings fill up. Written and missed still
+/// add up.
 #[test]
 fn musl_loses_nothing_that_is_not_counted() {
     let path = or_skip!(victims::c("threads", Variant::Musl));
@@ -208,7 +209,8 @@ fn values_are_added_up() {
     }
 }
 
-/// The page that the stack pointer is on is what is known of a stack of musl's.
+/// On a stack of musl, only the page of the stack pointer is known to be part of the stack. Callers are found
+/// in it.
 #[test]
 fn callers_are_known_in_musl_too() {
     let path = or_skip!(victims::c("threads", Variant::Musl));

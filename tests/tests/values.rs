@@ -1,4 +1,5 @@
-//! Floats and doubles, as arguments, values and in conditions: what is shown is what registers held, to the bit.
+//! Floats and doubles, as arguments, values and in conditions. What is shown is what the registers held, to
+//! the bit.
 
 use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
@@ -10,7 +11,7 @@ use trapline_tests::{or_skip, victims};
 const TIMES: u64 = 20;
 const EDGES: usize = 12;
 
-/// What a comparison says of a number.
+/// A comparison with a number.
 type Holds = fn(f64) -> bool;
 
 fn traced(victim: &mut Running, words: &[&str]) -> (Report, Told) {
@@ -27,18 +28,19 @@ fn calls(report: &Report) -> Vec<&Value> {
     report.objects.iter().filter(|object| object["type"] == "call").collect()
 }
 
-/// The number that a JSON value shows; what is not finite stands in quotes.
+/// The number that a JSON value shows. Numbers that are not finite stand in quotes.
 fn real(value: &Value) -> f64 {
     let text = |text: &str| text.parse().unwrap_or_else(|_| panic!("{text}"));
     value.as_f64().or_else(|| value.as_str().map(text)).unwrap_or_else(|| panic!("no float: {value}"))
 }
 
-/// The bits of a number, those of all that is none being one.
+/// The bits of a number; all NaNs give the same bits.
 fn bits(real: f64) -> u64 {
     if real.is_nan() { f64::NAN.to_bits() } else { real.to_bits() }
 }
 
-/// The kernel reads the copies that the caller left in memory, in a second run of the same calls; it reads no vector registers.
+/// The kernel reads no vector registers. In a second run of the same calls it reads the copies that the
+/// caller left in memory.
 #[test]
 fn floats_are_those_that_the_kernel_finds_in_memory() {
     let path = Own::of(&or_skip!(victims::plain("values")), "floats");
@@ -100,7 +102,8 @@ fn floats_are_shown_as_they_are() {
     assert_eq!((all, real(&call["ret"])), (vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.5], 36.5));
 }
 
-/// Conditions are the host's own comparisons; the target decides, at the entry or at the return.
+/// Conditions must agree with the host's own comparisons. The target decides them, at the entry or at the
+/// return.
 #[test]
 fn conditions_on_floats_say_what_comparisons_say() {
     const ALL: [f64; EDGES] = [

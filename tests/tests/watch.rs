@@ -1,4 +1,5 @@
-//! `trapline watch` on real programs: every access told once, by whom, with its value; nothing left armed.
+//! `trapline watch` on real programs: every access is reported once, with its thread and its value, and no
+//! breakpoint is left.
 
 use serde_json::Value;
 use trapline_tests::or_skip;
@@ -8,7 +9,7 @@ use trapline_tests::victims::{self, Variant};
 
 const TIMES: u64 = 400;
 
-/// Breakpoint events can be had here at all.
+/// Checks whether breakpoint events are available here at all.
 fn available() -> Result<(), String> {
     let victim = Running::start(&victims::plain("writers")?, &[]);
     let out = once(&["watch", "-p", &victim.pid().to_string(), "-d", "1ms", "own_count"]);
@@ -42,7 +43,7 @@ fn last(report: &Report) -> &Value {
     report.objects.iter().find(is_last).unwrap_or_else(|| panic!("no summary; {}", report.errors))
 }
 
-/// Values after each access, all exact.
+/// Values after each access, all of them exact.
 fn exact(all: &[&Value]) -> Vec<i64> {
     let value = |one: &&Value| {
         assert_eq!(one["exact"], true, "{one}");
@@ -230,7 +231,7 @@ fn what_the_kernel_refuses_is_one_clear_line_and_nothing_stays_armed() {
         assert_eq!(out.status.code(), Some(1), "{errno}: {said}");
         assert!(said.contains(says) && said.lines().count() == 1, "{errno}: {said}");
     }
-    // Four fit, so nothing was left; and it runs on.
+    // Four watchpoints fit, so none was left armed; and the victim runs on.
     let pid = victim.pid().to_string();
     let fits = once(&["watch", "-d", "1ms", "-p", &pid, "turn[0]", "turn[1]", "turn[2]", "turn[3]"]);
     assert_eq!(fits.status.code(), Some(0), "{}", String::from_utf8_lossy(&fits.stderr));
@@ -256,13 +257,13 @@ fn where_the_kernel_cannot_inherit_each_thread_is_armed_by_itself() {
         "{summary}"
     );
     assert!(report.errors.contains("threads cannot inherit here"), "{}", report.errors);
-    // All that threads alive at the start wrote; of those born later a part.
+    // All writes of threads that were alive at the start, and a part of the writes of later threads.
     assert_eq!(exact(&accesses(&report, "own_count")), (0..TIMES as i64).collect::<Vec<_>>());
     let shared = accesses(&report, "shared_count").len() as u64;
     assert!((2 * TIMES..=told["shared"]).contains(&shared), "{shared} of {told:?}");
 }
 
-/// A command as a user without capabilities; a copy of the program, where anybody may run it.
+/// A command as a user without capabilities, with a copy of the program that any user may run.
 fn as_nobody(program: &std::path::Path, args: &[&str]) -> Result<std::process::Command, String> {
     use std::os::unix::fs::MetadataExt as _;
     if std::fs::metadata("/proc/self").map_or(u32::MAX, |own| own.uid()) != 0 {
@@ -270,7 +271,8 @@ fn as_nobody(program: &std::path::Path, args: &[&str]) -> Result<std::process::C
     }
     let name = program.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
     let copy = std::env::temp_dir().join(format!("trapline-nobody-{}-{name}", std::process::id()));
-    // By another process: one that is being written cannot be run, and a child of another test may hold it open.
+    // Another process makes the copy. A file that is open for writing cannot be run, and a child of another
+    // test may hold it open.
     let copied = std::process::Command::new("install").args(["-m", "755"]).arg(program).arg(&copy).status();
     copied.ok().filter(std::process::ExitStatus::success).ok_or("no copy could be made")?;
     let mut command = std::process::Command::new("setpriv");
@@ -312,7 +314,7 @@ fn a_user_without_capabilities_watches_their_own_and_nobody_else_s() {
         lines.push(serde_json::from_str(&tracing.line()).expect("JSON"));
     }
     let writes: Vec<&Value> = lines.iter().filter(|one| one["type"] == "watch").collect();
-    // Without a program at the trap: what was there at the start was known, and the rest is derived from it.
+    // Without a program at the trap: the value at the start was known, and the rest is derived from it.
     let wanted: Vec<i64> = (1001..=1000 + TIMES as i64).collect();
     assert_eq!((exact(&writes), told["sum"]), (wanted, 1000 + TIMES));
     assert!(writes.iter().all(|one| one["how"] == "derived" && one["before_exact"] == true));
@@ -323,7 +325,7 @@ fn a_launched_command_is_watched_from_before_main() {
     or_skip!(available());
     let path = or_skip!(victims::plain("writers"));
     let file = path.display().to_string();
-    // Its input is at its end: it begins, serves nobody, and ends.
+    // Its input is at its end: it begins, serves no request, and ends.
     let out = once(&["watch", "--json", "server.self", "--", &file]);
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(0), "{said}");
@@ -377,7 +379,7 @@ fn too_many_places_arm_nothing_or_take_turns() {
     for word in ["6 wanted", "4 in each CPU", "4 free for thread", "--rotate"] {
         assert!(said.contains(word), "no `{word}` in {said}");
     }
-    // Whoever holds registers is named, and what it holds is not ours to take.
+    // The message names the process that holds debug registers, and we do not take them from it.
     let holder = Tracing::start("watch", &["-p", &pid, &turns[0], &turns[1]])
         .unwrap_or_else(|r| panic!("{}", r.errors));
     let out = once(&["watch", "-p", &pid, &turns[2], &turns[3], &turns[4]]);
@@ -387,7 +389,7 @@ fn too_many_places_arm_nothing_or_take_turns() {
     let words: Vec<&str> =
         ["-p", &pid, "--rotate=20ms"].into_iter().chain(turns.iter().map(String::as_str)).collect();
     let tracing = Tracing::start("watch", &words).unwrap_or_else(|report| panic!("{}", report.errors));
-    // Until turns went round: each run takes some milliseconds.
+    // Until the rotation has gone round: each run takes some milliseconds.
     let begun = std::time::Instant::now();
     while begun.elapsed() < std::time::Duration::from_secs(2) {
         let _told = victim.run(TIMES);
@@ -402,7 +404,7 @@ fn too_many_places_arm_nothing_or_take_turns() {
     let covered: u64 = (0..6).filter_map(|index| summary["places"][index]["covered_ns"].as_u64()).sum();
     let whole = 4e9 * summary["seconds"].as_f64().unwrap_or(0.0);
     assert!((covered as f64 / whole - 1.0).abs() < 1e-6, "{covered} of {whole}");
-    // Nothing is left: four places fit again.
+    // Nothing is left armed: four watchpoints fit again.
     let out = once(&["watch", "-d", "1ms", "-p", &pid, &turns[0], &turns[1], &turns[2], &turns[3]]);
     assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
 }
@@ -446,7 +448,8 @@ fn bad_places_are_one_clear_line() {
     }
 }
 
-/// A redis-server with debug information, built from the distribution's source package: its path is in TRAPLINE_REDIS_DEBUG.
+/// A redis-server with debug information, built from the distribution's source package: its path is in
+/// TRAPLINE_REDIS_DEBUG.
 #[test]
 fn a_real_program_s_own_counter_agrees() {
     use std::io::{BufRead as _, BufReader, Write as _};
@@ -486,7 +489,7 @@ fn a_real_program_s_own_counter_agrees() {
         all.iter().all(|one| one["tid"] == redis.pid()
             && one["function"].as_str().is_some_and(|f| f.starts_with("call+")))
     );
-    // The server's own counter, as it tells it: the lines of the answer up to that one.
+    // The server's own counter, from the lines of its answer up to that one.
     let mut said = ask("INFO stats\r\n", 4);
     while !said.contains("total_commands_processed") {
         said = ask("", 1);

@@ -1,5 +1,6 @@
-//! Programs as the world has them: threads that the C library did not make, Go from its first instruction, runtimes that walk frames, names with
-//! orders to terminals, executables that have no path. Each is what it was without us, and what is counted is what it did.
+//! Programs as they exist in the world: threads that the C library did not create, Go from its first
+//! instruction, runtimes that walk frames, names that contain terminal control sequences, executables without
+//! a path. Each behaves as without us, and the counts are what it did.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use trapline_tests::{or_skip, programs, skip, text};
 
 const TIMES: u64 = 100_000;
 const ROUNDS: u64 = 8;
-/// Sum of 3n + 1, of two threads.
+/// Sum of 3n + 1, for two threads.
 const SUM: u64 = 2 * (3 * (TIMES * (TIMES - 1) / 2) + TIMES);
 
 fn bare(kind: &str, env: &[(&str, &str)]) -> Result<Running, String> {
@@ -23,10 +24,10 @@ fn bare(kind: &str, env: &[(&str, &str)]) -> Result<Running, String> {
     Ok(victim)
 }
 
-/// Counted, and timed, to the hit; the program adds up what it did.
+/// The program is counted and timed exactly; it adds up what it did.
 fn exact(kind: &str, env: &[(&str, &str)]) {
     let mut victim = or_skip!(bare(kind, env));
-    // The C library takes signals of its own when it makes its first thread.
+    // The C library installs signals of its own when it creates its first thread.
     victim.run(1);
     let before = text::signals(victim.pid());
     let pid = victim.pid().to_string();
@@ -69,7 +70,8 @@ fn threads_with_rseq_areas_of_their_own() {
     exact("clone", &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]);
 }
 
-/// Position-independent Go has a loader, which gives the first thread an rseq area that Go then leaves behind.
+/// The loader of a position-independent Go program gives the first thread an rseq area, which Go then leaves
+/// unused.
 #[test]
 fn position_independent_go() {
     let mut victim = Running::start(&or_skip!(victims::go_pie("arguments")), &[]);
@@ -90,7 +92,7 @@ fn position_independent_go() {
     text::assert_clean(victim.pid(), &before);
 }
 
-/// A command with this input.
+/// Runs a command with this input.
 fn with_input(command: &mut Command, input: &str) -> Output {
     use std::io::Write as _;
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -99,7 +101,7 @@ fn with_input(command: &mut Command, input: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// All of `main`'s and of the runtime's functions, from the first instruction on.
+/// All functions of `main` and of the runtime, from the first instruction on.
 #[test]
 fn go_under_every_verb_from_its_start() {
     let path = or_skip!(victims::go("arguments"));
@@ -132,7 +134,7 @@ fn go_under_every_verb_from_its_start() {
     }
 }
 
-/// V8 looks its frames' return addresses up.
+/// V8 looks up the return addresses of its frames.
 #[test]
 fn a_runtime_that_walks_frames_is_refused_by_name() {
     let node = or_skip!(programs::find(&["/usr/bin/node", "/usr/local/bin/node"]));
@@ -147,7 +149,8 @@ fn a_runtime_that_walks_frames_is_refused_by_name() {
     assert!(errors.contains("V8"), "{errors}");
 }
 
-/// A tracer that is dead left a segment; the next one that dies leaves another, with the same bytes at some place.
+/// A killed tracer left a segment. The next tracer that is killed leaves another, with the same bytes at one
+/// place.
 #[test]
 fn what_two_dead_tracers_left_is_told_once() {
     let mut victim = Running::start(&or_skip!(victims::plain("shapes")), &[]);
@@ -167,7 +170,7 @@ fn what_two_dead_tracers_left_is_told_once() {
     victim.run(10);
 }
 
-/// In the target folder, removed when dropped.
+/// A copy in the target folder, removed when dropped.
 struct Copied(PathBuf);
 
 impl Drop for Copied {
@@ -176,7 +179,7 @@ impl Drop for Copied {
     }
 }
 
-/// Orders to terminals in names of files and functions are shown, and not given.
+/// Terminal control sequences in names of files and functions are escaped, not sent to the terminal.
 #[test]
 fn orders_in_names_are_not_given() {
     let plain = or_skip!(victims::plain("bare"));
@@ -220,7 +223,7 @@ fn orders_in_names_are_not_given() {
     }
 }
 
-/// Two functions of one name are counted apart, and told apart.
+/// Two functions of one name are counted separately, and can be distinguished in the report.
 #[test]
 fn functions_of_one_name_are_told_apart() {
     let mut victim = Running::start(&or_skip!(victims::plain("twins")), &[]);
@@ -250,10 +253,10 @@ fn is_counted(mut victim: Running, probe: &str) {
 #[test]
 fn an_executable_in_memory_alone() {
     let path = or_skip!(victims::plain("bare"));
-    // SAFETY: makes a file in memory; the name is a C string.
+    // SAFETY: the name is a C string that lives through the call.
     let fd = unsafe { libc::memfd_create(c"in memory".as_ptr(), 0) };
     assert!(fd >= 0);
-    // SAFETY: it is ours alone.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let mut file = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
     std::io::copy(&mut std::fs::File::open(&path).expect("built"), &mut file).expect("copied");
     let mut command = Command::new(format!("/proc/self/fd/{fd}"));
@@ -264,7 +267,7 @@ fn an_executable_in_memory_alone() {
     is_counted(victim, "work");
 }
 
-/// Its path leads elsewhere for us, to a file that has not that function.
+/// Its path leads us to another file, which does not have that function.
 #[test]
 fn an_executable_under_another_root() {
     let path = or_skip!(victims::c("bare", Variant::Static));
@@ -279,7 +282,7 @@ fn an_executable_under_another_root() {
     std::fs::remove_dir_all(&root).ok();
 }
 
-/// A name that ends like one that is gone.
+/// The name ends like that of a deleted file.
 #[test]
 fn an_executable_that_is_called_deleted() {
     let path = or_skip!(victims::plain("bare"));
@@ -289,7 +292,7 @@ fn an_executable_that_is_called_deleted() {
     assert!(Path::new(&copied.0).as_os_str().as_bytes().ends_with(b" (deleted)"));
 }
 
-/// One process' threads have one number wherever it is told: ours.
+/// The threads of a process in another namespace are reported with the numbers of our namespace everywhere.
 #[test]
 fn threads_in_another_namespace_have_our_numbers() {
     let path = or_skip!(victims::plain("bare"));
@@ -330,12 +333,12 @@ fn threads_in_another_namespace_have_our_numbers() {
     victim.run(10);
     let report = tracing.stop();
     assert!(report.totals()[0].to_string().contains(&format!("\"tid\":{pid}")), "{:?}", report.totals());
-    // It ends with the namespace's first process.
+    // The process ends with the namespace's first process.
     victim.send("quit");
     victim.finish();
 }
 
-/// A child that runs on its parent's thread for a while has a number of its own.
+/// A child of vfork runs on its parent's thread for a while, and has a number of its own.
 #[test]
 fn children_of_vfork_have_their_own_numbers() {
     let path = or_skip!(victims::plain("spawns"));

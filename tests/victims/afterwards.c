@@ -1,5 +1,6 @@
-/* Restricts itself when told to. For each line: `run` calls `work` 1000 times and says `done`; `filter` installs a seccomp filter that kills for
- * memfd_create; `strict` enters seccomp strict mode. After `ready` it makes no calls but prctl, read, write and exit. */
+/* Restricts itself on request. For each line: `run` calls `work` 1000 times and prints `done`; `filter`
+ * installs a seccomp filter that kills for memfd_create; `strict` enters seccomp strict mode. After
+ * `ready` it makes no calls but prctl, read, write and exit. */
 #include "victim.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

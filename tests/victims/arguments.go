@@ -1,5 +1,5 @@
-// A function with integer arguments, called by eight goroutines at once, N times each at `run N`. Go passes them in registers of its own
-// choice (rax, rbx, rcx, rdi, rsi, r8).
+// A function with integer arguments. Eight goroutines call it at once, N times each at `run N`. Go passes the
+// arguments in registers of its own choice (rax, rbx, rcx, rdi, rsi, r8).
 package main
 
 import (
@@ -18,7 +18,8 @@ const (
 	spoken     = "what is said by goroutines"
 )
 
-// Without a look at whether the stack suffices: that would begin the function again on a larger one.
+// nosplit: without the check whether the stack suffices. The check could begin the function again on a larger
+// stack.
 //
 //go:nosplit
 //go:noinline
@@ -26,7 +27,7 @@ func mixed(a, b, c, d, e, f int) int {
 	return a ^ b ^ c ^ d ^ e ^ f
 }
 
-// A text, and a number of it.
+// Takes a text, and a number derived from it.
 //
 //go:nosplit
 //go:noinline
@@ -34,7 +35,7 @@ func said(a, b, n int, text string) int {
 	return a + b + n + len(text)
 }
 
-// As deep as this, on a stack that begins small: somewhere on the way there is little room below.
+// Recurses n times, on a stack that begins small. At some depth there is little room below.
 //
 //go:noinline
 func deeper(n int, text string, wrong *int) int {
@@ -47,7 +48,7 @@ func deeper(n int, text string, wrong *int) int {
 	return deeper(n-1, text, wrong) + n
 }
 
-// Its stack moves while it runs, and another thread may go on with it.
+// Its stack moves while it runs, and it may continue on another thread.
 //
 //go:nosplit
 //go:noinline
@@ -55,7 +56,7 @@ func moved(a, b, c, n int) int {
 	return grown(n) + a + b + c
 }
 
-// On a new goroutine's stack there is no room for this.
+// There is no room for this on a new goroutine's stack.
 //
 //go:noinline
 func grown(n int) int {
@@ -65,7 +66,7 @@ func grown(n int) int {
 	return n + int(room[n%len(room)])
 }
 
-// As many goroutines as numbers, some at a time.
+// Starts as many goroutines as numbers, some at a time.
 func move(from, to int, wrong *int) {
 	for n := from; n < to; n++ {
 		done := make(chan int)

@@ -1,7 +1,8 @@
-/* `bare KIND`: threads that the C library did not make as it makes its own. `run N` calls `work` N times in each of two threads; a thread that
- * ends with the run, or one that is there from the begin on (`KIND-early`).
- * clone: made without a thread pointer of its own, so it has the main thread's. fs: the same, and then it sets one of its own. areas: threads of the C library,
- * told to register no rseq areas, that register areas of their own. */
+/* `bare KIND`: threads that the C library did not create in its usual way. `run N` calls `work` N times in
+ * each of two threads. The second thread ends with the run, or exists from the beginning (`KIND-early`).
+ * clone: created without a thread pointer of its own, so it uses the main thread's. fs: the same, and then
+ * it sets one of its own. areas: threads of the C library, which was told to register no rseq areas; they
+ * register areas of their own. */
 #define _GNU_SOURCE
 #include "victim.h"
 #include <asm/prctl.h>
@@ -25,7 +26,7 @@ static u64 works(u64 times) {
     return sum;
 }
 
-/* No word of the C library: it may have no thread pointer. */
+/* Uses no word of the C library's thread block: there may be no thread pointer. */
 static long raw(long nr, long a, long b, long c) {
     long value;
     register long r10 __asm__("r10") = 0;
@@ -34,7 +35,7 @@ static long raw(long nr, long a, long b, long c) {
 }
 
 static void own_pointer(void) {
-    /* Zeroes around it, so that a wrong store there is no fault, but a wrong count. */
+    /* Zeroes around it, so that a wrong store there is not a fault, but a wrong count. */
     static char zeroes[2 * BLOCK] __attribute__((aligned(4096)));
     *(char **)(zeroes + BLOCK) = zeroes + BLOCK;
     raw(SYS_arch_prctl, ARCH_SET_FS, (long)(zeroes + BLOCK), 0);

@@ -1,5 +1,6 @@
-// Calls that block in several threads and on several stacks until a line comes: thread stacks, a coroutine that runs, one that is left in the middle, a
-// signal's own stack, and a chain of tail calls. Before that line, `leave N` makes N calls that are left by longjmp.
+// Calls that block in several threads and on several stacks until a line comes: stacks of threads, of a
+// running coroutine, and of one that is left in the middle; a signal's own stack; and a chain of tail calls.
+// Before that line, `leave N` makes N calls that are left by longjmp.
 extern "C" {
 #include "victim.h"
 }
@@ -22,7 +23,7 @@ FUNC held(u64 n) {
     return n + 1;
 }
 FUNC above(u64 n) { return held(n) + 10; }
-// Two slots over one word.
+// Two return trampolines share one stack word.
 FUNC tail_end(u64 n) {
     wait_here();
     return n + 2;

@@ -1,6 +1,7 @@
-/* `callers LIBRARY`: calls of `probed` from code that comes and goes. The first run loads the library and makes code twice, in memory of its
- * own and in a file in memory (as runtimes do that never have code writable), names both in /tmp/perf-PID.map, and calls through all three. The
- * second takes all of that away and calls directly. */
+/* `callers LIBRARY`: calls of `probed` from code that comes and goes. The first run loads the library, and
+ * generates code twice: in private memory, and in a file in memory (as runtimes do that never have
+ * writable code). It names both in /tmp/perf-PID.map, and calls through all three. The second run removes
+ * all of that and calls directly. */
 #include "victim.h"
 #include <dlfcn.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// A function of C and one of Go, called N times each at `run N`, with the same two arguments.
+// A function of C and one of Go. `run N` calls each N times with the same two arguments.
 package main
 
 // __attribute__((noinline)) int added(int a, int b) { __asm__ volatile(""); return a + b; }

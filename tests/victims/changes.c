@@ -1,7 +1,10 @@
-/* Changes what its probes rely on when told to: `segv` handles SIGSEGV from now on by the address of what faulted, as runtimes with fault tables do; `tsc` may not read
- * the time-stamp counter; `filter` (by prctl) and `seccomp` (by syscall) are killed for process_vm_readv; `raw` is `segv` by a system call of its own.
- * For each line: such a word is done, and `done` said; `run N` calls `work` and `get` N times each. With arguments WORD N it does both, and ends; `exec` is `segv`,
- * and executes itself anew with `nothing N` at once. */
+/* Changes on request what its probes rely on: `segv` installs a handler of SIGSEGV that looks up the
+ * faulting address, as runtimes with fault tables do; `tsc` forbids itself to read the time-stamp counter;
+ * `filter` (by prctl) and `seccomp` (by syscall) install a filter that kills for process_vm_readv; `raw`
+ * is `segv` by a system call of its own.
+ * For each line with such a word it makes the change and prints `done`; `run N` calls `work` and `get` N
+ * times each. With arguments WORD N it does both, and ends. `exec` is `segv`, and then executes this
+ * program again with `nothing N` at once. */
 #include "victim.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -14,7 +17,7 @@
 
 extern char get_fix[];
 int get(const int *at);
-/* The load is the first instruction: it must fault at its own address, or the handler does not know it. */
+/* The load is the first instruction. It must fault at its own address, or the handler does not find it. */
 __asm__(".text\n.p2align 4\n.globl get\n.type get,@function\nget: .cfi_startproc\n movl (%rdi), %eax\n addl $1, %eax\n ret\n"
         ".globl get_fix\nget_fix: movl $-1, %eax\n ret\n .cfi_endproc\n.size get, .-get\n.p2align 4\n");
 
@@ -74,7 +77,7 @@ static void run(u64 times) {
     long check = 0;
     u64 sum = 0;
     caught = 0;
-    /* Each text lies elsewhere, so that not all of its page is known. */
+    /* Each text lies at another address, so that not all of its page is known. */
     for (u64 i = 0; i < times; i++) {
         char text[64] = "text";
         sum += work(i, text);

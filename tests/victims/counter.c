@@ -13,7 +13,7 @@ PROBED u64 framed(u64 x) {
 PROBED u64 factorial(u64 n) {
     if (n < 2) return 1;
     u64 below = factorial(n - 1);
-    /* Keeps the compiler from making a loop of it. */
+    /* Keeps the compiler from turning the recursion into a loop. */
     __asm__ volatile("" : "+r"(below));
     return n * below;
 }

@@ -1,9 +1,9 @@
-/* Takes all address space near its own code but for one place where a jump's displacement is all traps (bytes of int3): whoever comes, and
- * leaves something there, finds less. */
+/* Takes all address space near its own code but for one place where a jump's displacement is all traps
+ * (bytes of int3). A tracer that leaves something there finds less room the next time. */
 #include "victim.h"
 #include <sys/mman.h>
 
-/* How far before the code, and how much on either side. */
+/* How far the hole lies before the code, its size, and the reach on either side of the code. */
 #define AWAY 0x33333334UL
 #define HOLE (128UL << 10)
 #define REACH (5UL << 30)
@@ -20,7 +20,7 @@ static int fill(u64 from, u64 to) {
     int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     return from >= to || mmap((void *)from, to - from, PROT_NONE, how, -1, 0) == (void *)from;
 }
-/* All gaps in reach of the code, but for the hole. */
+/* Maps all gaps in reach of the code, but for the hole. */
 static int crowd(void) {
     static u64 starts[512], ends[512];
     u64 here = (u64)&crowded & ~4095UL, middle = (here - AWAY) & ~4095UL;

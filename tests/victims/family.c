@@ -1,10 +1,11 @@
-/* `family HOW`: with `fork`, run N forks N children that call `child_work` ten times each; with `exec` each child
- * executes this program again with `once`; with `vfork`, through vfork; with `dlopen`, each run loads the plugin
- * beside this program, calls `plugin_work` ten times at once and ten times more when a probe stands there, and unloads
- * it; with `reload` it is loaded, called ten times and unloaded at once;
- * with `inside`, run N forks N children that stay in
- * `child_inside` until this program ends. `family orphans HOW` leaves a child, and a grandchild in a session of its own, which call `child_work` ten times
- * each a second after their parents are gone; it ends, or with `exec` it executes another program. */
+/* `family HOW`: with `fork`, run N forks N children that call `child_work` ten times each; with `exec`
+ * each child executes this program again with `once`; with `vfork`, through vfork.
+ * With `dlopen`, each run loads the plugin beside this program, calls `plugin_work` ten times at once and
+ * ten times more when a probe stands there, and unloads it; with `reload` the plugin is loaded, called ten
+ * times and unloaded at once.
+ * With `inside`, run N forks N children that stay in `child_inside` until this program ends.
+ * `family orphans HOW` leaves a child, and a grandchild in a session of its own. Each calls `child_work`
+ * ten times, one second after its parents are gone. The program ends, or with `exec` it executes another one. */
 #include "victim.h"
 #include <dlfcn.h>
 #include <libgen.h>
@@ -17,7 +18,8 @@ PROBED u64 child_work(u64 x) { return x * 11 + 4; }
 PROBED u64 parent_work(u64 x) { return x * 13 + 5; }
 
 #ifdef __x86_64__
-/* Four bytes each, one behind the other: where all are probed, no jump fits all of them. Which ones are left depends on the code around. */
+/* Four bytes each, one behind the other. If all are probed, a jump does not fit all of them. The code
+ * around decides which ones get none. */
 u64 tight_one(u64 x), tight_two(u64 x), tight_three(u64 x);
 __asm__(".text\n.globl tight_one, tight_two, tight_three\n.type tight_one, @function\n"
         ".type tight_two, @function\n.type tight_three, @function\n"
@@ -69,7 +71,7 @@ static int child_that_stays(void) {
     return pid < 0 || read(there[0], &c, 1) != 1;
 }
 typedef u64 (*worker)(u64);
-/* The first bytes of `plugin_work` as the file has them: noted before anybody traces. */
+/* The first bytes of `plugin_work` in the file, noted before tracing begins. */
 static u64 unpatched;
 
 static worker load_plugin(void **handle) {
@@ -84,7 +86,7 @@ static u64 begins(worker work) {
     __asm__ volatile("movq (%1), %0" : "=r"(word) : "r"(work) : "memory");
     return word;
 }
-/* A jump stands there; a guard trap alone lets calls through uncounted. */
+/* Whether a jump stands there; a guard trap alone lets calls through uncounted. */
 static int is_probed(worker work) {
     u64 now = begins(work);
     int jumps = 0;

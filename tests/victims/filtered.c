@@ -1,6 +1,7 @@
-/* Under the seccomp filter that its argument names: `kill` and `errno` punish memfd_create, `sigreturn` kills on
- * rt_sigreturn, `gettid` on gettid, `allow` allows all, `strict` is mode 1. For each line of input it calls `leaf` once and says `alive`. Only
- * read, write and exit are called after `ready`: strict mode allows no more. */
+/* Runs under the seccomp filter that its argument names: `kill` and `errno` punish memfd_create,
+ * `sigreturn` kills on rt_sigreturn, `gettid` on gettid, `allow` allows everything, `strict` is mode 1.
+ * For each line of input it calls `leaf` once and prints `alive`. After `ready` it calls only read, write
+ * and exit: strict mode allows no more. */
 #include "victim.h"
 #include <errno.h>
 #include <linux/audit.h>

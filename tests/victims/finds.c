@@ -1,5 +1,5 @@
-/* A function that leaves by a jump to dlsym, which finds its caller by the return address; with RTLD_NEXT it refuses a caller that no
- * file has. Prints how often the answer was another than the first. */
+/* A function that ends by a jump to dlsym, which finds its caller by the return address. With RTLD_NEXT
+ * dlsym refuses a caller that lies in no file. Prints how often the answer differed from the first one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,9 +1,10 @@
-/* Functions by their first instruction, for tools that put a breakpoint on it. Each returns its argument plus one, counts itself, and holds no value
- * that a call must keep. `NAME N` calls one N times; `bytes NAME` shows the first eight bytes. */
+/* Functions with different first instructions, for tools that put a breakpoint on it. Each returns its
+ * argument plus one, counts itself, and holds no value that a call must preserve. `NAME N` calls one N
+ * times; `bytes NAME` shows the first eight bytes. */
 #include "victim.h"
 #include <stdint.h>
 
-/* A function that begins with some instructions, and ends with what undoes them. */
+/* A function that begins with `first`, and undoes it at the end with `last`. */
 #define F(name, first, last)                                                                                      \
     static u64 did_##name __attribute__((used));                                                                  \
     PROBED __attribute__((naked, aligned(32))) int name(int x) {                                                  \

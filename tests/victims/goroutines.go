@@ -1,5 +1,6 @@
-// Calls of `main.probed` from goroutines of many kinds. `stacks` tells them as Go itself has them: a line of JSON, for each stack how often it was
-// met, and from the caller on the return address of each function and its name, `[i]` behind one that was inlined into the next.
+// Calls of `main.probed` from goroutines of many kinds. `stacks` prints the stacks as Go's runtime has them,
+// as a line of JSON. For each stack there is how often it occurred, and from the caller on each function's
+// return address and name, with `[i]` behind a function that was inlined into the next.
 package main
 
 import (
@@ -28,7 +29,8 @@ var (
 	group  sync.WaitGroup
 )
 
-// Without a look at whether the stack suffices: that would begin the function again on a larger one.
+// nosplit: without the check whether the stack suffices. The check could begin the function again on a larger
+// stack.
 //
 //go:nosplit
 //go:noinline
@@ -39,7 +41,7 @@ func probed(n int) int {
 //go:noinline
 func note(n int) int {
 	var pcs [512]uintptr
-	// Not Callers, note, probed.
+	// Skips Callers, note and probed.
 	some := pcs[:runtime.Callers(3, pcs[:])]
 	key := fmt.Sprint(some)
 	lock.Lock()
@@ -82,7 +84,7 @@ type square struct{ side int }
 //go:noinline
 func (s *square) area(n int) int { return hit(n) * s.side }
 
-// While a panic unwinds: by a call of panic, and by a fault.
+// Calls while a panic unwinds, which a call of panic or a fault began.
 //
 //go:noinline
 func panics(n int, p *int) (out int) {
@@ -99,7 +101,7 @@ func panics(n int, p *int) (out int) {
 //go:noinline
 func fault(p *int) int { return note(*p) }
 
-// No memory is there: the fault becomes a panic.
+// No memory is mapped there: the fault becomes a panic.
 var nowhere = (*int)(unsafe.Pointer(uintptr(8)))
 
 func round(n int, of shape) {
@@ -130,7 +132,7 @@ func run(times int) {
 	}
 }
 
-// Without arguments: it begins a goroutine itself, not a wrapper that Go would leave out.
+// Without arguments, so that it begins a goroutine itself; Go would leave out a wrapper.
 //
 //go:noinline
 func hitOnce() {

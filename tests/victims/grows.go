@@ -1,5 +1,6 @@
-// Goroutines whose stacks grow inside calls, and calls that end by a recovered panic or in another thread. `run N` makes N rounds, each in a goroutine of
-// its own, whose stack is small at first; the answer is how often each function was called, as the functions' callers know it.
+// Goroutines whose stacks grow inside calls, and calls that end by a recovered panic or on another thread.
+// `run N` makes N rounds, each in a goroutine of its own, whose stack is small at first. The answer is how
+// often each function was called, as counted by the callers.
 package main
 
 import (
@@ -19,7 +20,7 @@ func outer(n int) int {
 	return inner + leaf(n)
 }
 
-// Each call takes more room than a new goroutine has for sixty of them.
+// Sixty of these calls take more room than a new goroutine has.
 //
 //go:noinline
 func deep(depth int) int {
@@ -30,7 +31,7 @@ func deep(depth int) int {
 	return deep(depth-1) + len(room[:1])
 }
 
-// Small enough not to look whether its stack suffices.
+// So small that it has no check whether its stack suffices.
 //
 //go:noinline
 func leaf(n int) int { return 3*n + 1 }
@@ -50,7 +51,7 @@ func recovers(n int) (out int) {
 
 type pair struct{ first, second int }
 
-// What it is given is read by who probes it: two numbers, and a text that ends with a zero.
+// The probe reads what the arguments point to: two numbers, and a text that ends with a zero.
 //
 //go:noinline
 func reads(both *pair, text *byte) int {

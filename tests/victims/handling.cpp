@@ -1,4 +1,5 @@
-// A program that does all its work in a signal handler, and has an unwinder: no thread is fit for a call that allocates.
+// A program that does all its work in a signal handler, and has an unwinder. No thread is fit for a call that
+// allocates.
 extern "C" {
 #include "victim.h"
 }

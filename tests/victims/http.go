@@ -1,4 +1,5 @@
-// An HTTP server that counts what it answers and asks itself N times at each `run N`, by eight clients at once.
+// An HTTP server that counts its answers. At each `run N` it sends itself N requests, by eight clients at
+// once.
 package main
 
 import (

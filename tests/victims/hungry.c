@@ -1,4 +1,5 @@
-/* Calls `work` all the time in two threads, and 512 others now and then. `eat N` takes and touches N KiB of memory, and says so. */
+/* Calls `work` all the time in two threads, and 512 others now and then. `eat N` allocates and touches N
+ * KiB of memory, and prints that it has. */
 #include "victim.h"
 #include <pthread.h>
 #include <sys/mman.h>

@@ -56,7 +56,7 @@ static void run(u64 times) {
     TELL("in_handler", handled);
     TELL("signalled", times);
     TELL("check", sum + yielded);
-    /* The coroutine stands inside a call of yielder; start over, so that the next run is the same. */
+    /* The coroutine is inside a call of yielder; start over, so that the next run is the same. */
     makecontext(&coroutine, body, 0);
 }
 int main(void) {

@@ -1,4 +1,5 @@
-/* A program that loads an unwinder (libgcc_s) only when it first asks for a backtrace, and says how many callers it saw last. */
+/* A program that loads an unwinder (libgcc_s) only when it first asks for a backtrace, and prints how many
+ * callers it saw last. */
 #include "victim.h"
 #include <execinfo.h>
 

@@ -1,4 +1,4 @@
-/* Marks as <sys/sdt.h> writes them, with arguments wherever a compiler may have them. */
+/* USDT probes as <sys/sdt.h> writes them, with arguments wherever a compiler may put them. */
 #if defined(__x86_64__)
 
 .macro MARK name, args
@@ -29,7 +29,7 @@ table:  .4byte 0, 10, 20, 30, 40, 50, 60, 70, 80, 90
         .text
         .globl pass_marks
         .type pass_marks, @function
-/* rdi: n, rsi: text. Gives 1 if all registers are what they were. */
+/* rdi: n, rsi: text. Returns 1 if all registers are what they were. */
 pass_marks:
         pushq %rbp
         movq %rsp, %rbp
@@ -62,7 +62,7 @@ pass_marks:
         MARK twice, "8@-40(%rbp) 4@%edx"
         leaq (%rdi), %rdi
         leaq (%rsi), %rsi
-        /* Each is what it was. */
+        /* Checks that each register is what it was. */
         subq %r10, %rax
         subq %r10, %r11
         leaq (%rax,%r11), %rax

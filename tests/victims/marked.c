@@ -1,5 +1,5 @@
-/* Passes marks whose arguments are in registers, numbers and memory (marked.S). Tells how often, and how often a register was not what it should
- * be behind them. */
+/* Passes USDT probes whose arguments are in registers, numbers and memory (marked.S). Prints how often,
+ * and how often a register had changed behind them. */
 #include "victim.h"
 
 u64 pass_marks(u64 n, const char *text);

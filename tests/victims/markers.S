@@ -1,5 +1,6 @@
-/* Markers as sys/sdt.h would write them, at instructions that are reached in different ways. At a fixed address, so that a
- * jump whose displacement ends in a code byte of 0x80 and more leads below all memory. */
+/* USDT probes as sys/sdt.h would write them, at instructions that are reached in different ways. The
+ * program has a fixed address, so a jump whose displacement ends in a code byte of 0x80 or more leads
+ * below all memory. */
         .macro semaphore name
         .pushsection .probes, "aw"
         .balign 2
@@ -55,7 +56,8 @@ begin   by_jump
         ret
 end     by_jump
 
-/* One byte, and behind it an instruction that is branched to: no jump has room, and a punned one leads nowhere. */
+/* One byte, and behind it an instruction that is a branch target: no jump has room, and a punned one leads
+ * nowhere. */
 begin   by_kernel
         mov     %rdi, %rcx
         xor     %eax, %eax
@@ -73,8 +75,8 @@ begin   by_kernel
         ret
 end     by_kernel
 
-/* The same at an instruction on which the kernel sets no breakpoint: a branch with an operand-size prefix, which processors
- * of different makers read differently. */
+/* The same at an instruction on which the kernel sets no breakpoint: a branch with an operand-size prefix,
+ * which processors of different vendors decode differently. */
 begin   by_nobody
         mov     %rdi, %rcx
         far

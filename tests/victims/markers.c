@@ -1,5 +1,5 @@
-/* USDT markers with semaphores; where each stands is in markers.S. Tells how often each was passed, and in how many rounds
- * its semaphore was raised. */
+/* USDT probes with semaphores; markers.S says where each one stands. Prints how often each was passed, and
+ * in how many rounds its semaphore was raised. */
 #include "victim.h"
 
 u64 by_jump(u64 n);

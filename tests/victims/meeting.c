@@ -1,6 +1,7 @@
-/* `meeting [own] [masks]`: two threads work, and a timer signal goes off all the time whose handler calls the same function. They come to it behind
- * its second instruction, which a window begins with, by an address that no analysis finds; with `masks` by its head, and the handler blocks every signal.
- * With `own` the program has a handler for SIGTRAP, which nothing that it does is for. */
+/* `meeting [own] [masks]`: two threads work, and a timer signal arrives all the time whose handler calls
+ * the same function. The threads enter it behind its second instruction, at which a window begins, by an
+ * address that no analysis finds. With `masks` they enter at its head, and the handler blocks every
+ * signal. With `own` the program has a handler of SIGTRAP, although it causes no traps itself. */
 #include "victim.h"
 #include <pthread.h>
 #include <signal.h>
@@ -10,7 +11,7 @@
 
 static atomic_ulong alarms, wrong, traps, rounds;
 static int masks;
-/* Of `handled`'s third instruction. */
+/* Address of `handled`'s third instruction. */
 static volatile u64 third = 7;
 
 u64 handled(u64 x);
@@ -59,7 +60,7 @@ int main(int argc, char **argv) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, forever, NULL) != 0) return 3;
     }
-    /* The first thread waits for its input, and would be interrupted. */
+    /* The first thread waits for input, which a signal would interrupt. */
     sigset_t alarm;
     sigemptyset(&alarm);
     sigaddset(&alarm, SIGALRM);

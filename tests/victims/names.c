@@ -1,6 +1,6 @@
-/* Four threads called w0 to w3. `run N`: each calls `named`, with a number that says which it is, N times. `run 0`: each takes the name of
- * the next. `names births`: `run N` makes 2 N threads besides, one after the other, that call `named` once each and end; every second one takes the name
- * `brief` before. */
+/* Four threads called w0 to w3. `run N`: each calls `named` N times, with a number that identifies the
+ * thread. `run 0`: each takes the name of the next. `names births`: `run N` also makes 2 N threads, one
+ * after the other, that call `named` once each and end; every second one takes the name `brief` first. */
 #define _GNU_SOURCE
 #include "victim.h"
 #include <pthread.h>
@@ -14,7 +14,7 @@ static u64 goal, turn, births;
 static atomic_ulong sum;
 
 PROBED u64 named(u64 worker) {
-    // So that the same call is not made once for all.
+    // So that the compiler does not merge equal calls into one.
     __asm__ volatile("" : "+r"(worker));
     return worker * 3;
 }
@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, worker, (void *)n) != 0) return 3;
     }
-    // Behind this all have their names.
+    // Once this is done, all threads have their names.
     goal = 1;
     pthread_barrier_wait(&gate);
     pthread_barrier_wait(&gate);

@@ -1,4 +1,5 @@
-// With an argument, a function that is nearly always under way; else functions that end by a tail call. It goes on until it is killed.
+// With an argument, a function of which a call is nearly always in flight; otherwise functions that end by a
+// tail call. Runs until it is killed.
 #include <stdio.h>
 #include <time.h>
 
@@ -10,7 +11,7 @@ __attribute__((noinline)) static int rest(int us) {
     return us;
 }
 
-// It returns what it was given: who pairs calls wrongly shows another's number.
+// It returns its argument, so a call that is paired wrongly shows another number.
 __attribute__((noinline)) int nap(int n, int us) {
     rest(us);
     sink = n;

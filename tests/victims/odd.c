@@ -1,7 +1,8 @@
-/* `odd KIND`: a process with a thread that is not like others. A second thread speaks for the program. `run N` calls
+/* `odd KIND`: a process with an unusual thread. A second thread speaks for the program. `run N` calls
  * `work` N times.
- * leader: the main thread ends at once. leaves: it ends at `leave`. uring: io_uring polls in a kernel thread of ours. vfork: the main
- * thread waits in vfork, for a child that lives until `go`. name: it is called by bytes that are no text. */
+ * leader: the main thread ends at once. leaves: it ends at `leave`. uring: io_uring polls in a kernel
+ * thread of this process. vfork: the main thread waits in vfork for a child that lives until `go`. name:
+ * its name is made of bytes that are no text. */
 #define _GNU_SOURCE
 #include "victim.h"
 #include <errno.h>

@@ -1,5 +1,6 @@
-/* Uses SIGTRAP itself, as SBCL does: two threads execute int3 all the time, with a handler that counts, and SIGUSR2, whose handler blocks all signals and
- * calls probed functions, is sent to all threads for as many seconds as its argument says. It prints `traps=N handled=N`, which must be equal. */
+/* Uses SIGTRAP itself, as SBCL does: two threads execute int3 all the time, with a handler that counts.
+ * For as many seconds as its argument says, SIGUSR2 is sent to all threads; its handler blocks all signals
+ * and calls probed functions. It prints `traps=N handled=N`, which must be equal. */
 #include "victim.h"
 #include <pthread.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-//! Panics that unwind through probed frames, caught, with destructors on the way.
+//! Panics that unwind through probed frames and are caught, with destructors on the way.
 use std::io::BufRead as _;
 
 struct Guard<'a>(&'a mut u64);

@@ -1,2 +1,2 @@
-// Its namesake in another library takes other things.
+// A function of the same name in another library takes other arguments.
 double put(double x, int times) { return x * times; }

@@ -1,2 +1,2 @@
-// Its namesake in another library takes other things.
+// A function of the same name in another library takes other arguments.
 long put(const char *text, long n) { return text[0] ? n + 1 : n; }

@@ -1,4 +1,4 @@
-/* A static function of which clang removes the parameter that it does not use; the others move up. */
+/* A static function with an unused parameter, which clang removes; the others move up. */
 #include "victim.h"
 
 __attribute__((noinline)) static int put(int unused, const char *name, int len) {

@@ -1,6 +1,7 @@
-/* A thread beside the main one is restricted as the argument names: `tsc` may not read the time-stamp counter, `filter` is killed with its process
- * for process_vm_readv, `strict` is in seccomp strict mode, `plain` is free. For each line `run N` main and thread call `work` N times each. The
- * thread makes no calls but read and write after `ready`. */
+/* A thread beside the main one is restricted as the argument names: `tsc` may not read the time-stamp
+ * counter, `filter` makes the kernel kill the process for process_vm_readv, `strict` is seccomp strict
+ * mode, `plain` has no restriction. For each line `run N`, the main thread and that thread call `work` N
+ * times each. The thread makes no calls but read and write after `ready`. */
 #include "victim.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -59,6 +60,6 @@ int main(int argc, char **argv) {
     if (pipe(to_thread) || pipe(to_main) || pthread_create(&id, NULL, thread, NULL)) return 1;
     if (read(to_main[0], &begun, sizeof begun) != sizeof begun) return 1;
     int failed = victim_serve(run);
-    /* A thread in strict mode dies of the exit that libc's calls make together. */
+    /* A thread in strict mode would die of the exit call that libc makes for the whole process. */
     _exit(failed);
 }

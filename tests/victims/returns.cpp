@@ -1,4 +1,4 @@
-// Calls that end in every way there is, for return addresses that are replaced.
+// Calls that end in every possible way, for tests that replace return addresses.
 extern "C" {
 #include "victim.h"
 }
@@ -30,7 +30,7 @@ FUNC tail_c(u64 n) { return n * 3; }
 FUNC tail_b(u64 n) { return tail_c(n + 1); }
 FUNC tail_a(u64 n) { return tail_b(n + 1); }
 
-// Leaves by an indirect jump, too, of which nobody can say whether it is one: its exits cannot all be found.
+// Also ends by an indirect jump that may or may not leave the function. So its exits cannot all be found.
 FUNC times_five(u64 n) { return n * 5; }
 static u64 (*volatile hooks[])(u64) = {times_five, times_five};
 FUNC hooked(u64 n) {
@@ -66,7 +66,7 @@ static void *frames[64];
 FUNC tracer(u64 n) { return (u64)backtrace(frames, 64) > n; }
 FUNC traced(u64 n) { return tracer(n) + 1; }
 
-// Two coroutines that leave each other in the middle of a call: the one that was entered first returns first.
+// Two coroutines that leave each other in the middle of a call. The one that was entered first returns first.
 static ucontext_t home, co[2];
 static char stacks[2][65536];
 FUNC yielding(u64 self) {
@@ -99,7 +99,7 @@ FUNC signalled(u64 n) {
 }
 
 FUNC leaver(u64) { pthread_exit(NULL); }
-// Left by its thread's end: the unwinder goes through it, to run what is to be cleaned up.
+// Its thread ends in it. The unwinder goes through it to run destructors.
 extern "C" __attribute__((noipa)) void *thread_body(void *) {
     struct Cleaned {
         ~Cleaned() { sink += 1000; }

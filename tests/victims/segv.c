@@ -1,5 +1,5 @@
-/* A program that catches its own SIGSEGVs and looks the faulting instruction up, as runtimes with implicit null
- * checks do: a fault at an address that is not in its table ends the program. */
+/* A program that catches its own SIGSEGVs and looks up the faulting instruction, as runtimes with implicit
+ * null checks do. A fault at an address that is not in its table ends the program. */
 #include "victim.h"
 #include <signal.h>
 #include <ucontext.h>
@@ -8,7 +8,7 @@
 extern char load_at[], load_end[], load_fixup[];
 static u64 caught;
 
-/* The load is the first instruction: it must fault at its own address, or the handler does not know it. */
+/* The load is the first instruction. It must fault at its own address, or the handler does not find it. */
 __asm__(".text\n.p2align 4\n.globl guarded_load\n.type guarded_load,@function\nguarded_load:\n"
         ".globl load_at\nload_at: mov (%rdi), %rax\n.globl load_end\nload_end: ret\n"
         ".globl load_fixup\nload_fixup: mov $-1, %rax\nret\n.size guarded_load, .-guarded_load\n.p2align 4\n");

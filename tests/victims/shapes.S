@@ -1,5 +1,5 @@
-/* Shapes that break tools: functions shorter than a jump with and without padding, branches back into the first five
- * bytes, an entry that is its own loop head, and the register check's caller. */
+/* Shapes that break tools: functions shorter than a jump with and without padding, branches back into the
+ * first five bytes, an entry that is its own loop head, and the caller of the register check. */
         .text
         .macro begin name
         .globl \name

@@ -1,4 +1,5 @@
-/* `run N`: `work` in the process, in a forked child and in a child of vfork, N times each; it is given the number of the process that it runs in. */
+/* `run N`: calls `work` N times each in the process, in a forked child and in a child of vfork. The
+ * argument is the number of the calling process. */
 #include "victim.h"
 #include <sys/wait.h>
 #include <unistd.h>

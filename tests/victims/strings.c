@@ -1,11 +1,12 @@
-/* Text at the edges: empty, short, as long as a record holds and longer, at the end of mapped memory, and where nothing is. */
+/* Texts at the edges: empty, short, as long as a record holds and longer, at the end of mapped memory, and
+ * at unmapped addresses. */
 #include "victim.h"
 #include <sys/mman.h>
 #include <unistd.h>
 
 static volatile u64 sink;
 
-/* The text's length where it can be read, told by the caller. */
+/* The caller passes the text's length where it can be read. */
 PROBED u64 say(const char *text, u64 n) {
     sink += (u64)text;
     return n;

@@ -1,4 +1,4 @@
-/* Two functions that have one name: this file's own, and one of twins.S. The second is called twice as often. */
+/* Two functions of one name: this file's own, and that of twins.S. The second is called twice as often. */
 #include "victim.h"
 
 u64 other(u64 x);

@@ -1,4 +1,4 @@
-// Calls a function of one name in each of two libraries, which it is given.
+// Loads the two libraries that its arguments name, and calls the function of the same name in each.
 #include "victim.h"
 #include <dlfcn.h>
 

@@ -42,7 +42,7 @@ struct mixed {
 
 static volatile u64 sink;
 
-/* The copies in memory are for a judge that reads no vector registers. */
+/* The copies in memory are for an oracle that reads no vector registers. */
 PROBED double scale(double x, const double *x_there, float s, int n, const float *s_there) {
     sink += (u64)x_there ^ (u64)s_there ^ (u64)n;
     return s == 0 ? x : -x;

@@ -1,6 +1,6 @@
-/* What every victim speaks: it prints `ready`, then for each line `run N` on standard input does its work N times and
- * prints one line of `name=value` pairs: how often it called each function, and a checksum that tracing must not
- * change. `quit` or end of input ends it. */
+/* The protocol of all victims: a victim prints `ready`. For each line `run N` on standard input it does
+ * its work N times and prints one line of `name=value` pairs: how often it called each function, and a
+ * checksum that tracing must not change. `quit` or end of input ends it. */
 #ifndef VICTIM_H
 #define VICTIM_H
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Threads and children that write variables and count what they wrote, in counters of their own.
+// Threads and children that write variables, and count their writes in counters of their own.
 //   writers threads   run N: threads that wait, and threads born in the run, each write N times in ways of their own
 //   writers fork      run N: a child writes N times, then the parent
 //   writers rotate    run N: six variables in turn, N times; then one is only incremented

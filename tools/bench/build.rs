@@ -1,9 +1,11 @@
-//! Writes the functions that are measured, as assembly: for each case copies for four threads, and tens of thousands more.
+//! //! Writes the measured functions as assembly: of each case one copy for each of four threads, and tens of
+//! thousands of functions more.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Case and body, without the final `ret`. The first instruction is what a kernel uprobe's cost depends on.
+/// Name and body of each case, without the final `ret`. The cost of a kernel uprobe depends on the first
+/// instruction.
 const CASES: [(&str, &str); 10] = [
     ("nop", "nop"),
     ("push", "push %rbp\n pop %rbp"),
@@ -16,7 +18,8 @@ const CASES: [(&str, &str); 10] = [
     ("ret", ""),
     ("generic", "lea 4(%rdi,%rdi,2), %rax\n imul $77, %rax, %rax\n xor %rdi, %rax\n shr $3, %rax"),
 ];
-/// Calls rdi so often as rsi says, with rdx frames more on the stack than one; the chain of frame pointers ends at 0.
+/// Calls the function in rdi as many times as rsi says, with rdx extra frames on the stack. The chain of
+/// frame pointers ends with 0.
 const DEEP: &str = "\
 .p2align 6
 .globl bench_stack
@@ -53,11 +56,11 @@ bench_stack_frame:
  ret
 .size bench_stack_frame, .-bench_stack_frame
 ";
-/// Copies of each case, one for a thread.
+/// Copies of each case: one for each thread.
 const COPIES: u32 = 4;
 /// Functions that `walk` visits and `attach` patches.
 const WALK: u32 = 10_000;
-/// Functions that a process probes in itself, 16 bytes apart.
+/// Functions that a process probes in itself. They lie 16 bytes apart.
 const MANY: u32 = 50_000;
 
 fn function(text: &mut String, name: &str, align: u32, body: &str) {
@@ -67,7 +70,7 @@ fn function(text: &mut String, name: &str, align: u32, body: &str) {
     );
 }
 
-/// A branch from elsewhere goes to the third byte, so that a five-byte jump cannot be placed.
+/// A function that no five-byte jump fits on: a branch from elsewhere leads to its third byte.
 fn narrow(text: &mut String, name: &str) {
     function(text, name, 0, &format!("push %rbp\n nop\n{name}_inner:\n pop %rbp"));
     function(text, &format!("lure_{name}"), 0, &format!("push %rbp\n jmp {name}_inner"));
@@ -82,11 +85,11 @@ fn main() {
         for (case, body) in CASES {
             function(&mut text, &format!("bench_{case}_{copy}"), 6, body);
         }
-        // Padding in reach: a short jump to an island.
+        // Padding in reach: the site can be reached by a short jump to an island.
         text += ".p2align 6\n";
         narrow(&mut text, &format!("bench_push_short_{copy}"));
         text += ".p2align 6\n";
-        // No padding in reach: the displacement must contain the bytes that follow.
+        // No padding in reach: the bytes that follow become part of the displacement.
         let dense = "mov $0x11223344, %eax\n ".repeat(40);
         function(&mut text, &format!("bench_dense_before_{copy}"), 6, &dense);
         narrow(&mut text, &format!("bench_push_pun_{copy}"));

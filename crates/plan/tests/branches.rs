@@ -1,4 +1,5 @@
-//! A second opinion on PLAN-1: the direct branches that `objdump -d` sees, against the windows of plans over real files.
+//! A second opinion on PLAN-1: the direct branches that `objdump -d` sees are compared with the windows of
+//! plans over real files.
 
 mod common;
 
@@ -9,7 +10,7 @@ use trapline_image::{FunctionIndex, Image};
 use trapline_plan::{CodeMap, ModulePlan, PatchRole, Role, Scope, TrapsPolicy};
 use trapline_record::Svma;
 
-/// Where objdump says that branches and calls are, and where they lead.
+/// Branches and calls that objdump finds: their addresses and targets.
 fn branches(path: &str) -> Option<Vec<(u64, u64)>> {
     let mut child = Command::new("objdump")
         .args(["-d", "-w", "--no-show-raw-insn", path])
@@ -22,7 +23,7 @@ fn branches(path: &str) -> Option<Vec<(u64, u64)>> {
     Some(found)
 }
 
-/// `  26c3f:\tjne    26c50 <name+0x10>`
+/// Parses `  26c3f:\tjne    26c50 <name+0x10>`.
 fn branch(line: &str) -> Option<(u64, u64)> {
     let (at, insn) = line.trim_start().split_once(":\t")?;
     let words = insn.trim_start_matches("bnd ").trim_start_matches("notrack ");
@@ -33,7 +34,7 @@ fn branch(line: &str) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(at, 16).ok()?, target))
 }
 
-/// Branches from known code to a place strictly inside the changed bytes of a window.
+/// Branches from known code to an address strictly inside the changed bytes of a window.
 fn into_windows(image: &Image, map: &CodeMap, plan: &ModulePlan, branches: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let bias = bias_of(image);
     let windows: Vec<(u64, u64)> = plan
@@ -68,7 +69,7 @@ fn no_branch_leads_into_a_window() {
             let into = into_windows(&image, &map, &plan, &branches);
             assert!(into.is_empty(), "{path} {role:?}: {:x?}", &into[..into.len().min(8)]);
         }
-        // What a map of a few functions does not see is left to the guards: hardly ever anything.
+        // Branches that a map of a few functions does not see are left to the guards. There are hardly any.
         let mut guarded = 0;
         let mut wants = every(&image, Role::Latency);
         for few in wants.chunks_mut(200) {
@@ -118,7 +119,8 @@ fn a_map_that_grew_is_as_one_made_at_once() {
         return;
     }
     let image = image(path);
-    // Some in pieces, some functions between them not at all; in order, and not.
+    // Some code is analysed in pieces, and some functions between them not at all; in order, and out of
+    // order.
     let wants: Vec<_> = every(&image, Role::CallExits).into_iter().step_by(7).collect();
     let once = CodeMap::build(&image, Scope::For(&wants), 2);
     let mut grown = CodeMap::build(&image, Scope::For(&wants[..1]), 1);
@@ -172,7 +174,7 @@ fn where_nobody_may_trap_fewer_windows_have_seams() {
     let strict = trapline_plan::ProcessTraits { traps: TrapsPolicy::MustNotTrap, ..traits_of(&image) };
     let strict = plan(&image, &map, &strict, &wants);
     println!("windows with a seam: {} usually, {} without traps", usual.stats.guarded, strict.stats.guarded);
-    // Islands are used up by those that could have done without.
+    // Islands are used up by windows that would not have needed one.
     assert!(strict.stats.refused <= usual.stats.refused + 3);
     assert!(strict.stats.guarded < usual.stats.guarded);
 }

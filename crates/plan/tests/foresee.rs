@@ -1,4 +1,4 @@
-//! What was foreseen of a batch is what is planned, or is not used.
+//! A speculative plan equals the plan that is made, or is not used.
 
 mod common;
 
@@ -10,7 +10,7 @@ use trapline_plan::{
     ProcessTraits, Role, Tactic, bounds, plan_module,
 };
 
-/// Functions of a jump's length, whose bytes differ; each with padding.
+/// Functions as long as a jump, with different bytes, each followed by padding.
 fn functions(bodies: usize) -> Image {
     let (mut text, mut functions) = (Vec::new(), Vec::new());
     for n in 0..bodies {
@@ -70,7 +70,7 @@ fn what_is_foreseen_is_what_is_planned() {
     let known = map(&image);
     known.foresee(&image, &all(&image));
     assert_eq!(planned(&image, &known, &traits, false), plain);
-    // It was taken; what comes now is planned anew.
+    // The speculative plan was used up, so the next plan is made anew.
     known.foresee(&image, &all(&image)[..3]);
     assert_eq!(planned(&image, &known, &traits, false), plain);
 }
@@ -90,7 +90,7 @@ fn another_batch_or_process_than_was_foreseen_is_planned() {
 
 #[test]
 fn what_depends_on_more_than_the_file_is_not_foreseen() {
-    // A function of one byte has a trap, or a pun, or nothing.
+    // A function of one byte gets a trap, a pun, or nothing.
     let text = [0x48, 0x83, 0xEC, 0x08, 0x48, 0x83, 0xC4, 0x08, 0xC3, 0xC3, 0x31, 0xC0, 0xC3];
     let image = library(&text, &[(0, 9), (9, 1), (10, 3)]);
     let traits = ProcessTraits::usual(2);

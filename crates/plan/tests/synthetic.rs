@@ -1,4 +1,4 @@
-//! Plans over functions made for the purpose: each rule of a window, and random functions.
+//! Plans over functions that are made for the purpose: each rule of a window, and random functions.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn entry_and_exit_share_a_window() {
     let plan = planned(&image, &traits(), Role::Latency);
     assert_eq!(plan.patches.len(), 1, "{:?}", plan.refused);
     assert_eq!(plan.patches[0].role, PatchRole::Entry);
-    // The first instruction stays in place; the other is the whole window.
+    // The first instruction stays in place; the second one is the whole window.
     assert!(at(&plan, 2).is_some() && plan.guards.is_empty());
 }
 
@@ -54,7 +54,7 @@ fn entry_and_exit_share_a_window() {
 #[test]
 fn small_functions_all_find_room() {
     let body: &[u8] = &[0x8D, 0x84, 0x7F, 0xD9, 0, 0, 0, 0xC3];
-    // As one part, and as two that two threads lay.
+    // Laid out as one part, and as two parts by two threads.
     for count in [300, 3000] {
         let image = pack(&vec![body; count], 8);
         let plan = planned(&image, &traits(), Role::Latency);
@@ -131,7 +131,8 @@ fn calls_only_last_and_never_with_a_shadow_stack() {
     assert!(kind(&plan) == "returns-in" || plan.patches[0].tactic == Tactic::Pun);
 }
 
-/// Returns are compared with a copy of their addresses there: no address is replaced, and exits are patched as elsewhere.
+/// A shadow stack has a copy of each return address, and returns are compared with it. So no address is
+/// replaced, and exits are patched as elsewhere.
 #[test]
 fn with_a_shadow_stack_exits_are_patched_and_no_return_address_is_replaced() {
     // xor eax, eax; test edi, edi; three nops; ret
@@ -180,7 +181,7 @@ fn a_want_is_met_whole_or_not_at_all() {
     assert!(plan.patches.iter().all(|p| p.want == 1), "{:?}", plan.patches);
 }
 
-/// Targets of the jumps in a plan's code that lead to the module, as offsets in its text.
+/// Targets, as offsets in the module's text, of the jumps in a plan's code that lead to the module.
 fn returns_to(plan: &ModulePlan) -> Vec<u64> {
     let code = |c| plan.chunk_bytes(c).windows(5).zip(0u64..).map(move |(b, n)| (b, c.addr.0 + n));
     let jumps = plan.chunks.iter().flat_map(code).filter(|(b, _)| b[0] == 0xE9);
@@ -216,7 +217,7 @@ fn the_tail_before_a_return_is_copied_for_each_way_into_it() {
 
 #[test]
 fn a_pun_leans_on_what_nobody_else_changes() {
-    // ret, alone; the next function's bytes dictate where a pun leads: a displacement of 0x10c48348
+    // ret, alone; the next function's bytes determine where a pun leads: a displacement of 0x10c48348
     let image = pack(&[&[RET], &[0x48, 0x83, 0xC4, 0x10, 0x31, 0xC0, RET]], 0);
     let map = map(&image);
     let wants = every(&image, Role::CountEntry);
@@ -242,7 +243,7 @@ fn where_nobody_may_trap_no_window_has_a_seam() {
 
 #[test]
 fn instructions_outside_all_functions() {
-    // f0: ret; then nine bytes that belong to nobody: xor eax, eax (three times), int3 …
+    // f0: ret; then nine bytes that belong to no function: xor eax, eax (three times), int3 …
     let text = [RET, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0x48, 0x31, 0xC0, 0x48, 0x31, 0xC9, RET, 0xCC];
     let image = library(&text, &[(0, 1)]);
     let want = |off| Want { probe: 0, latency: None, function: None, role: Role::CountAt(Svma(TEXT + off)) };
@@ -262,7 +263,7 @@ fn loops_to_the_entry_are_timed_as_such() {
     let image = pack(&[&body], 16);
     let plan = planned(&image, &traits(), Role::Latency);
     assert!(plan.refused.is_empty(), "{:?}", plan.refused);
-    // The copy of the displaced code does not swallow the loop: each turn runs through the patch.
+    // The copy of the displaced code does not contain the loop: each turn runs through the patch.
     let patch = at(&plan, 2).expect("an entry, behind the first instruction");
     let straight = planned(
         &pack(&[&[0x85, 0xFF, 0x74, 0x07, 0xFF, 0xCF, 0x0F, 0x1F, 0x44, 0, 0, RET]], 16),
@@ -274,7 +275,8 @@ fn loops_to_the_entry_are_timed_as_such() {
     assert!(len(&plan) > len(&straight), "a looped entry checks whether the call is already under way");
 }
 
-/// The window begins behind the first instruction where the deed can happen there, and nothing is known to branch there.
+/// The window begins behind the first instruction if the action can happen there, and if no known branch
+/// leads there.
 #[test]
 fn the_first_byte_is_left_to_others() {
     let nops = [0x0F, 0x1F, 0x44, 0, 0, 0x0F, 0x1F, 0x44, 0, 0, RET];
@@ -296,7 +298,7 @@ fn the_first_byte_is_left_to_others() {
             assert_eq!(start(first, &traits(), role), Some(first.len() as u64), "{first:x?} {role:?}");
         }
     }
-    // mov rdi, rsi spoils an argument: that is nothing to who only counts.
+    // mov rdi, rsi overwrites an argument, which does not matter for counting.
     assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::CountEntry), Some(3));
     assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::Latency), Some(3));
     let floats = trapline_plan::Floats::default();
@@ -304,9 +306,9 @@ fn the_first_byte_is_left_to_others() {
     let record = Role::Record { values: 2, returns: false, texts: 0, floats, fields: 0, stack };
     assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), record), Some(0));
     assert_eq!(start(&[0x55], &traits(), record), Some(1));
-    // pop rdi: where the stack pointer is then is not told by this.
+    // pop rdi: the stack pointer behind it is not taken for known.
     assert_eq!(start(&[0x5F], &traits(), Role::CountEntry), Some(0));
-    // mov eax, [rdi], where faults are caught.
+    // mov eax, [rdi], where faults are handled.
     let caught = ProcessTraits { has_fault_handler: true, ..traits() };
     assert_eq!(start(&[0x8B, 0x07], &traits(), Role::CountEntry), Some(2));
     assert_eq!(start(&[0x8B, 0x07], &caught, Role::CountEntry), None, "nor is it displaced");
@@ -316,7 +318,8 @@ fn the_first_byte_is_left_to_others() {
     assert!(at(&plan, 2).is_none() && plan.patches.len() == 2, "by a short jump at 0: {:?}", plan.patches);
 }
 
-/// Where the file's first byte over our displacement is a prefix of int3, who traps there begins with the stub.
+/// The file's first byte, in front of our displacement, may be a prefix of int3. A thread that traps there
+/// begins with the stub.
 #[test]
 fn a_prefix_before_our_int3_leads_to_the_stub() {
     // pop r15 at the head; xchg rdi, rsi
@@ -325,7 +328,7 @@ fn a_prefix_before_our_int3_leads_to_the_stub() {
     let patch = at(&plan, 0).expect("at the first instruction");
     let guard = plan.guards.iter().find(|g| g.at == patch.addr + 1).expect("a guard behind the prefix");
     assert_eq!(guard.resume, patch.head);
-    // pop rdi: what follows its only byte is the next instruction.
+    // pop rdi: its only byte is followed by the next instruction.
     let plan = planned(&pack(&[&[0x5F, 0x48, 0x87, 0xFE, 0x90, 0x90, RET]], 16), &traits(), Role::CountEntry);
     let patch = at(&plan, 0).expect("at the first instruction");
     assert!(plan.guards.iter().any(|g| g.at == patch.addr + 1 && g.resume != patch.head));

@@ -1,4 +1,4 @@
-//! What every bench gives: rows.
+//! The form in which every bench emits its rows.
 
 use serde::Serialize;
 

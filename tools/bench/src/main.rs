@@ -1,7 +1,10 @@
-//! `trapline-bench NAME`: what a hit, an attach and a detach cost, beside the kernel's uprobes in the same run; on arm64 what a hit takes in instructions.
+//! `trapline-bench NAME`: the cost of a hit, an attach and a detach, beside the kernel's uprobes in the same
+//! run. On arm64: the instructions of a hit.
 //!
-//! Input: a bench's name. Output: one row a line, as text or JSON; with `--save` also kept in a folder.
-//! Does not: extrapolate, subtract the harness (the `none` row stands beside), or show a row it could not measure as 0.
+//! Input: the name of a bench. Output: one row a line, as text or JSON; with `--save` also stored in a
+//! folder.
+//! Does not: extrapolate, subtract the harness (the `none` row stands beside), or show a row that it could
+//! not measure as 0.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -88,7 +91,7 @@ fn main() -> Result<()> {
     native::run(&args, &mut sink)
 }
 
-/// Where rows go.
+/// Prints rows, and stores them if asked.
 #[derive(Debug)]
 struct Sink {
     json: bool,

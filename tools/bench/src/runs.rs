@@ -1,5 +1,5 @@
-//! Keeps a run: `runs/DATE-KIND/{README.md, raw.jsonl, summary.txt}`. The host is described by its processor and kernel
-//! alone.
+//! Stores a run: `runs/DATE-KIND/{README.md, raw.jsonl, summary.txt}`. The processor and the kernel are all
+//! that describes the host.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::line::Line;
 use anyhow::{Context as _, Result};
 
-/// A run being kept.
+/// The open files of a run that is being stored.
 #[derive(Debug)]
 pub(crate) struct Run {
     raw: File,
@@ -37,7 +37,7 @@ fn date(days: i64) -> String {
 }
 
 impl Run {
-    /// Opens the run's folder below `root` and describes host and command there.
+    /// Creates the run's folder below `root`, and describes host and command there.
     pub(crate) fn create(root: &Path) -> Result<Self> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).context("the clock")?;
         let model = cpuinfo("model name");
@@ -71,7 +71,7 @@ impl Run {
         writeln!(summary, "# {command}")?;
         Ok(Self { raw: open("raw.jsonl")?, summary })
     }
-    /// Keeps one row.
+    /// Stores one row.
     pub(crate) fn keep(&mut self, row: &impl Line) -> Result<()> {
         writeln!(self.raw, "{}", serde_json::to_string(row)?)?;
         writeln!(self.summary, "{}", row.text())?;

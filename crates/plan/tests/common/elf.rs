@@ -1,16 +1,16 @@
-//! The smallest library that has functions: one executable segment, a symbol table.
+//! The smallest library that has functions: one executable segment and a symbol table.
 
 use trapline_image::{Image, NoDebugFiles};
 
-/// Where the code begins, as stated and in the file.
+/// Start of the code, as an address and as an offset in the file.
 pub(crate) const TEXT: u64 = 0x1000;
 
-/// A library whose code is `text`, with functions (offset, bytes) named f0, f1, …
+/// A library whose code is `text`, with functions (offset, length) named f0, f1, …
 pub(crate) fn library(text: &[u8], functions: &[(u64, u64)]) -> Image {
     library_for(62, text, functions)
 }
 
-/// The same for a processor, by ELF's number.
+/// The same for another processor, given by ELF's number.
 pub(crate) fn library_for(machine: u16, text: &[u8], functions: &[(u64, u64)]) -> Image {
     let mut strings = vec![0];
     let mut symbols = vec![0u8; 24];

@@ -1,5 +1,7 @@
-//! LOSS-1, FLT-1 and SAFE-2 for values that are told apart by what calls say themselves: a row is one key's and one value's, of the language, at entries and of whole calls; numbers by
-//! texts and texts by numbers too; also while threads are moved and interrupted, in a table that is too small, and where a sequence begins again just before its commit.
+//! LOSS-1, FLT-1 and SAFE-2 for values that are grouped by a value of the call (`--by KEY`). A row belongs to
+//! one key and one value, as the language defines them, at entries and for whole calls. Numbers by texts and
+//! texts by numbers are tested too, and so are threads that migrate and are interrupted, a table that is too
+//! small, and a sequence that restarts just before its commit.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +27,7 @@ const TRUE: Tree = Tree::Number(1, false);
 /// mov rax, rdi; ret
 const BODY: [u8; 4] = [0x48, 0x89, 0xF8, 0xC3];
 
-/// Hits by owner and key.
+/// Hits by group-by key and value.
 type Rows = BTreeMap<(u64, u64), u64>;
 
 fn rows(set: &Set) -> (Rows, Rest) {
@@ -80,7 +82,8 @@ fn entries_are_told_apart_as_the_language_says() {
             for _ in 0..20 {
                 let (mut state, facts) = hit(&mut random, &mut memory, tid);
                 let kept = (state.regs, state.zmm);
-                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user
+                // at a time.
                 unsafe { tl_run(code, &mut *state) };
                 assert_eq!((state.regs, state.zmm), kept, "{tally:?}");
                 match key.evaluate(&facts).zip(value.evaluate(&facts)) {
@@ -166,7 +169,7 @@ fn calls_fall(machine: &Machine) {
     assert!(seen > 1000 && unseen > 20, "{seen} {unseen}");
 }
 
-/// Four texts of three letters and zeros, each in a place of its own.
+/// Four texts of three letters and zeros, at separate addresses.
 static WORDS: [[u8; 64]; 4] = {
     let mut words = [[0; 64]; 4];
     let mut n = 0;
@@ -177,12 +180,13 @@ static WORDS: [[u8; 64]; 4] = {
     words
 };
 
-/// A place where one is, or nothing.
+/// Address of one of the texts; for larger numbers no valid address.
 fn place(n: u64) -> u64 {
     WORDS.get(n as usize).map_or(n, |word| word.as_ptr() as u64)
 }
 
-/// Numbers by texts and texts by numbers: what has a row, what is unseen, and what a row's text is. Of six hits two have no text.
+/// Numbers by texts and texts by numbers: hits with a row, unseen hits, and the text of each row. Two of six
+/// hits have no text.
 #[test]
 fn texts_and_numbers_meet_in_rows() {
     let _one = ONE.lock();
@@ -232,7 +236,7 @@ fn texts_and_numbers_meet_in_rows() {
     }
 }
 
-/// Eight threads that are moved about, a timer's handler that calls too, and a thread without an area.
+/// Eight threads that migrate, a timer's handler that calls too, and a thread without an area.
 #[test]
 fn nothing_is_lost_under_a_storm() {
     const CALLS: u64 = 50_000;
@@ -251,7 +255,7 @@ fn nothing_is_lost_under_a_storm() {
         let handled = storm(code, || everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n))));
         let (found, rest) = rows(&set);
         assert_eq!(found.values().sum::<u64>(), THREADS * CALLS + handled, "{machine:?}");
-        // What the handler calls with is one number.
+        // The handler always passes the same number.
         let off = (0..40).filter(|n| found[&(n % 5, n % 8)] != THREADS * CALLS / 40).count();
         assert!(found.len() == 40 && off == usize::from(handled > 0), "{found:?}");
         assert_eq!(rest, Rest::default());
@@ -268,7 +272,7 @@ fn nothing_is_lost_under_a_storm() {
     }
 }
 
-/// More keys than rows: those that came first are exact, the rest is overflow, and all of it the hits.
+/// More keys than rows: the first keys are exact, the rest is overflow, and the sum is all hits.
 #[test]
 fn a_full_table_counts_on() {
     let _one = ONE.lock();
@@ -282,7 +286,7 @@ fn a_full_table_counts_on() {
         }
         let (found, rest) = rows(&set);
         assert_eq!((found.values().sum::<u64>() + rest.overflow, rest.unseen), (1200, 0));
-        // A thread that was moved has rows on several CPUs.
+        // A thread that has migrated has rows on several CPUs.
         assert!((16..=32 * LINES as usize).contains(&found.len()), "{}", found.len());
         assert!(
             rest.overflow > 600
@@ -293,7 +297,7 @@ fn a_full_table_counts_on() {
     }
 }
 
-/// A signal just before the commit: all of the row was written, and the sequence begins again.
+/// A signal just before the commit: the whole row was written, and the sequence restarts.
 #[test]
 fn a_sequence_that_begins_again_finds_both() {
     alone("apart::a_sequence_that_begins_again_finds_both", || {

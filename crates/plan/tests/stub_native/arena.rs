@@ -13,11 +13,11 @@ unsafe extern "C" {
 pub(crate) const LINES: u32 = 65;
 const CODE_LEN: u64 = 4 << 20;
 const DATA_LEN: u64 = 96 << 20;
-/// Offset of the latency area in the data; counters and a control block come before.
+/// Offset of the latency area in the data; counters and a control block come before it.
 const LATENCY: u64 = 1 << 20;
 /// Offset of the rows for counting by thread, behind all that.
 const ROWS: u64 = 48 << 20;
-/// Functions that fit.
+/// Number of functions that fit.
 pub(crate) const FUNCTIONS: u32 = 64;
 
 pub(crate) struct Arena {
@@ -25,12 +25,12 @@ pub(crate) struct Arena {
     used: u64,
     stamps: u64,
     slots: u64,
-    /// Places that returns decide by, and their length.
+    /// Address and length of the places where entries leave records for returns.
     places: (u64, u64),
 }
 
 pub(crate) fn map(len: u64, protection: i32, flags: i32) -> u64 {
-    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a fresh anonymous mapping at an address that the kernel chooses replaces nothing.
     let at = unsafe {
         libc::mmap(core::ptr::null_mut(), len as usize, protection, flags | libc::MAP_ANONYMOUS, -1, 0)
     };
@@ -45,7 +45,7 @@ impl Arena {
         let stamps = map(STAMPS_LEN, RW, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
         Self { base, used: 0, stamps, slots: 0, places: (0, 0) }
     }
-    /// Gives it back: nothing runs in it any more.
+    /// Unmaps the arena. No code may run in it any more.
     pub(crate) fn unmap(self) {
         // SAFETY: both mappings are this arena's own, and it is not used again.
         unsafe {
@@ -56,7 +56,7 @@ impl Arena {
             }
         }
     }
-    /// Where the next code will lie.
+    /// Address where the next code will lie.
     pub(crate) fn next(&self) -> u64 {
         self.base + self.used
     }
@@ -87,11 +87,11 @@ impl Arena {
     pub(crate) const fn stamps(&self) -> u64 {
         self.stamps
     }
-    /// The same with slots, `count` of them, whose code is laid.
+    /// The same with `count` return trampolines, whose code is written.
     pub(crate) fn slotted(&mut self, machine: &Machine, count: u32) -> (Latency, Slots) {
         self.slotted_by(machine, count, slot_code)
     }
-    /// The same with this code.
+    /// The same with code from this function.
     pub(crate) fn slotted_by(
         &mut self,
         machine: &Machine,
@@ -115,7 +115,7 @@ impl Arena {
         self.slots = made.unwind;
         (latency, slots)
     }
-    /// What `__register_frame` takes.
+    /// The argument for `__register_frame`.
     pub(crate) const fn unwind(&self) -> u64 {
         self.slots
     }
@@ -133,7 +133,7 @@ impl Arena {
             slots: None,
         }
     }
-    /// The same with places for records of that many bytes.
+    /// The same with places for records of this many bytes.
     pub(crate) fn staged(&mut self, bytes: u32) -> Latency {
         const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
         assert_eq!(self.places.1, 0, "one set of places to an arena");
@@ -145,7 +145,7 @@ impl Arena {
     fn block(&self, function: u32, line: u32) -> u64 {
         self.data() + LATENCY + (u64::from(function) * u64::from(LINES) + u64::from(line)) * STRIDE
     }
-    /// Sum of a word over lines.
+    /// Sum of a word over all lines.
     pub(crate) fn timed(&self, function: u32, word: u64) -> u64 {
         (0..LINES).map(|line| get(self.block(function, line) + word)).fold(0, u64::wrapping_add)
     }
@@ -158,7 +158,7 @@ impl Arena {
 }
 
 pub(crate) fn get(at: u64) -> u64 {
-    // SAFETY: callers pass aligned words of an `Arena`'s mappings, which are never unmapped.
+    // SAFETY: callers pass aligned words of an `Arena`'s mappings, which stay mapped while it is used.
     unsafe { (*(at as *const core::sync::atomic::AtomicU64)).load(core::sync::atomic::Ordering::SeqCst) }
 }
 pub(crate) fn set(at: u64, value: u64) {
@@ -168,7 +168,7 @@ pub(crate) fn set(at: u64, value: u64) {
     }
 }
 
-/// Machines to try: with rseq where this process has it, and without.
+/// Machines to test: with rseq if this process has it, and without.
 pub(crate) fn machines() -> Vec<Machine> {
     let mut machines = vec![Machine { rseq: None, rdpid: false, lines: LINES }];
     if __rseq_size > 0 {
@@ -180,7 +180,7 @@ pub(crate) fn machines() -> Vec<Machine> {
     machines
 }
 
-/// Takes the calling thread's rseq area away from the kernel, for good.
+/// Unregisters the calling thread's rseq area for good.
 pub(crate) fn unregister() {
     let area = thread_pointer().wrapping_add_signed(__rseq_offset as i64);
     // SAFETY: the area is this thread's own, registered by libc with this size and signature.
@@ -190,12 +190,12 @@ pub(crate) fn unregister() {
 
 pub(crate) fn thread_pointer() -> u64 {
     let pointer;
-    // SAFETY: the psABI keeps the thread pointer itself at fs:0.
+    // SAFETY: by the psABI, fs:0 holds the thread pointer itself.
     unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer) };
     pointer
 }
 
-/// Calls code in an arena that keeps the C calling convention.
+/// Calls code in an arena that follows the C calling convention.
 pub(crate) fn call(code: u64, arg: u64) -> u64 {
     // SAFETY: tests pass the start of a function that they assembled, with this signature.
     let f: extern "C" fn(u64) -> u64 = unsafe { core::mem::transmute(code) };

@@ -1,4 +1,5 @@
-//! SAFE-2 around a consumer's call: state is kept whatever the function does to the machine, and what it changes on purpose holds.
+//! SAFE-2 around the call of a consumer: the machine's state is preserved whatever the function does to it,
+//! and deliberate changes take effect.
 
 use std::arch::{global_asm, is_x86_feature_detected};
 use std::sync::Mutex;
@@ -16,7 +17,8 @@ const AC: u64 = 1 << 18;
 const IP: u64 = 0x1234;
 const EVERY: Site = Site { flags_dead: false, dead: 0, red_zone_live: true };
 
-// What a compiled function may do: spoil all that a caller may not rely on, vectors too, before the body in Rust runs.
+// Does what a compiled function may do: overwrites all that a caller may not rely on, vectors too, before the
+// body in Rust runs.
 global_asm!(
     "tl_spoil: cmp dword ptr [rip + tl_spoils], 0; je 3f",
     "cmp dword ptr [rip + tl_spoils], 2; jne 2f",
@@ -30,11 +32,13 @@ global_asm!(
     "tl_quiet: mov ecx, -1; mov edx, -1; mov rsi, rdx; mov rdi, rdx; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx",
     "xor eax, eax; ret",
     "tl_after_all: call tl_quiet; mov eax, 3; ret",
-    // The start of a call: what it was told, then all that it may spoil; 0, or that more is to be done.
+    // The start of a call: stores its arguments, then overwrites all that it may. Returns 0, or that more
+    // must be done.
     "tl_begin: mov [rip + tl_begun], rdi; mov [rip + tl_begun + 8], rsi; mov [rip + tl_begun + 16], rdx",
     "mov ecx, -1; mov edx, -1; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx; xor ecx, ecx; ret",
     "tl_begin_more: call tl_begin; mov ecx, 1; ret",
-    // Pieces: the usual way for number 31, the other for others; for 33 with another answer at an exit. All that they may spoil.
+    // Inlined fast paths: they handle number 31 themselves, and leave other numbers to the function; for 33
+    // with another answer at an exit. They overwrite all that they may.
     ".p2align 6; tl_piece_begins: cmp edi, 31; mov ecx, -1; mov edx, -1; mov r8, rdx; mov r9, rdx; jne 9f",
     "tl_piece_begins_room: .skip 96, 0xcc; tl_piece_begins_on: ud2; 9: tl_piece_begins_end: .skip 64, 0xcc",
     ".p2align 6; tl_piece_ends: lea rax, [rbx + 8]; cmp rax, rsi; jne 5f; test rsp, 15; jnz 5f; cmp rdi, r12; jne 5f; sub rsp, 96",
@@ -77,7 +81,7 @@ extern "C" fn tl_body(number: u64, regs: &mut Regs) -> u64 {
 }
 
 pub(crate) fn state() -> ExtendedState {
-    // x87, SSE, AVX, AVX-512: all that the harness loads; the area of these is less than a page.
+    // x87, SSE, AVX, AVX-512: all that the harness loads. Their area is smaller than a page.
     let mask = if is_x86_feature_detected!("avx512f") { 0xE7 } else { 7 };
     ExtendedState { mask, len: 2696, tells_use: is_x86_feature_detected!("avx512bw") }
 }
@@ -105,7 +109,7 @@ fn site_of(arena: &mut Arena, general: u64, entry: u64, number: u64, saves: bool
     site_by(arena, &functions, false, &callee)
 }
 
-/// The same, at an exit or not.
+/// The same, at an exit or at an entry.
 fn site_by(arena: &mut Arena, functions: &CallFunctions, exit: bool, callee: &Callee) -> u64 {
     let mut out = Vec::new();
     let gate = gate(&mut out, arena.next(), functions);
@@ -119,7 +123,7 @@ fn site_by(arena: &mut Arena, functions: &CallFunctions, exit: bool, callee: &Ca
 }
 
 fn tell(spoils: u32, change: Option<fn(&mut Regs) -> u64>) {
-    // SAFETY: written while nothing runs that reads it.
+    // SAFETY: written while no code runs that reads it.
     unsafe { tl_spoils = spoils };
     *TOLD.lock().unwrap() = Told { seen: Vec::new(), change };
 }
@@ -130,11 +134,11 @@ fn a_consumer_that_changes_nothing_is_not_noticed() {
     let mut random = Random(0x0BAD_CAFE_1234_5679);
     let mut arena = Arena::new();
     let vectors = if is_x86_feature_detected!("avx512f") { 2 } else { 1 };
-    // One that spoils all general registers that it may, and no vector.
+    // A function that overwrites all general registers that it may, and no vector.
     let quiet = tl_quiet as *const () as u64;
     let code = site_of(&mut arena, quiet, 0, 7, false);
     assert_kept("call, general registers only", code, &EVERY, &mut random);
-    // One that finds out that it must not be called like that.
+    // A function that finds out that vectors must be saved after all.
     let code = site_of(&mut arena, tl_after_all as *const () as u64, tl_spoil as *const () as u64, 9, false);
     tell(vectors, None);
     assert_kept("call, extended state after all", code, &EVERY, &mut random);
@@ -152,7 +156,7 @@ fn a_consumer_that_changes_nothing_is_not_noticed() {
     }
 }
 
-/// Where nobody is called at an entry, and at exits.
+/// Sites where no consumer is called at the entry, and exits.
 #[test]
 fn the_start_and_the_end_of_a_call_are_not_noticed() {
     let _one = ONE.lock();
@@ -178,7 +182,7 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
         arms: false,
         by_trap: false,
     };
-    // SAFETY: words that only `tl_begin` writes, in this thread.
+    // SAFETY: only `tl_begin` writes these words, in this thread.
     let begun = || unsafe { &tl_begun }.each_ref().map(|word| word.load(Ordering::Relaxed));
     let told = |code, number| {
         let told = begun();
@@ -210,15 +214,16 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
     assert_eq!(TOLD.lock().unwrap().seen.len(), 50);
 }
 
-/// From where it begins, where its room does, what is behind that, and its end.
+/// A piece between four labels: its start, the start of its room, what is behind the room, and its end.
 pub(crate) fn piece([start, room, on, end]: [unsafe extern "C" fn(); 4]) -> Piece {
     let [start, room, on, end] = [start, room, on, end].map(|at| at as usize);
-    // SAFETY: the text between two labels above.
+    // SAFETY: the code between two labels above.
     let text = unsafe { core::slice::from_raw_parts(start as *const u8, end - start) };
     Piece { text, room: (room - start, on - room) }
 }
 
-/// The same where gates take in what is called most: their usual way, and all that they leave to functions.
+/// The same with gates that inline the fast paths. Tests the fast path, and everything that it leaves to
+/// functions.
 #[test]
 pub(crate) fn pieces_that_are_taken_in_are_not_noticed() {
     let _one = ONE.lock();
@@ -240,10 +245,10 @@ pub(crate) fn pieces_that_are_taken_in_are_not_noticed() {
     };
     let callee =
         |argument| Callee { argument, saves_state: false, only_returns: true, arms: false, by_trap: false };
-    // SAFETY: words that only `tl_begin` writes, in this thread.
+    // SAFETY: only `tl_begin` writes these words, in this thread.
     let begun = || unsafe { &tl_begun }.each_ref().map(|word| word.swap(0, Ordering::Relaxed));
     let seen = || std::mem::take(&mut TOLD.lock().unwrap().seen).len();
-    // Wherever in a line the gate begins.
+    // The gate begins at various offsets in a cache line.
     for skip in (0..64).step_by(13) {
         for (number, begin, to_begin, to_body) in
             [(31, begin, false, 0), (32, begin, true, 0), (30, more, true, 50)]
@@ -283,14 +288,14 @@ fn the_consumer_sees_the_machine_as_it_is() {
         tell(0, None);
         let before = random.state();
         let mut after = before.clone();
-        // SAFETY: as in `assert_kept`.
+        // SAFETY: as in `assert_kept`: the code runs from tl_run's loaded state to tl_back.
         unsafe { tl_run(code, &mut after) };
         let seen = TOLD.lock().unwrap().seen[0].1;
         for reg in (0..16).filter(|&reg| reg != Gpr::Rsp as usize) {
             assert_eq!(seen.gpr[reg], before.regs[reg], "register {reg}");
         }
         assert_eq!((seen.rflags ^ before.flags) & (FLAGS | DF), 0);
-        // The harness tells stack pointers relative to its own.
+        // The harness stores stack pointers relative to its own.
         STACK.store(seen.sp(), Ordering::Relaxed);
         assert_eq!(after.regs[Gpr::Rsp as usize], 0);
     }
@@ -318,7 +323,7 @@ fn changed_registers_and_flags_hold_and_others_stay() {
             );
             let before = random.state();
             let mut after = before.clone();
-            // SAFETY: as in `assert_kept`.
+            // SAFETY: as in `assert_kept`: the code runs from tl_run's loaded state to tl_back.
             unsafe { tl_run(code, &mut after) };
             for reg in (0..16).filter(|&reg| reg != Gpr::Rsp as usize) {
                 assert_eq!(after.regs[reg], !before.regs[reg], "register {reg}, round {round}");
@@ -336,10 +341,11 @@ fn direction_and_alignment_flags_are_clear_in_the_call_and_back_behind_it() {
     let mut random = Random(0x3333_CAFE_1234_5679);
     let mut arena = Arena::new();
     let code = site(&mut arena, 1, false);
-    // The consumer's own flags, then those it saw; AC would fault at the first unaligned access of the harness.
+    // Checks the consumer's own flags, then stores those that it saw. AC would fault at the first unaligned
+    // access of the harness.
     fn see(regs: &mut Regs) -> u64 {
         let own: u64;
-        // SAFETY: reads the flags.
+        // SAFETY: the instructions only read the flags.
         unsafe { core::arch::asm!("pushfq; pop {}", out(reg) own) };
         assert_eq!(own & (DF | AC), 0);
         STACK.store(regs.rflags, Ordering::Relaxed);
@@ -350,7 +356,7 @@ fn direction_and_alignment_flags_are_clear_in_the_call_and_back_behind_it() {
         let mut before = random.state();
         before.flags |= DF;
         let mut after = before.clone();
-        // SAFETY: as in `assert_kept`; the harness clears DF when it is back.
+        // SAFETY: as in `assert_kept`; the harness clears DF afterwards.
         unsafe { tl_run(code, &mut after) };
         assert_eq!(STACK.load(Ordering::Relaxed) & DF, DF);
         assert_eq!((before.flags ^ after.flags) & (FLAGS | DF), 0);
@@ -358,7 +364,8 @@ fn direction_and_alignment_flags_are_clear_in_the_call_and_back_behind_it() {
     }
 }
 
-/// Everything, the instruction pointer and the stack pointer too, from nearer and farther than the frame.
+/// Changes everything, the instruction pointer and the stack pointer too, which moves by less and by more
+/// than the frame.
 #[test]
 fn a_moved_instruction_pointer_and_stack_hold() {
     let _one = ONE.lock();
@@ -380,7 +387,7 @@ fn a_moved_instruction_pointer_and_stack_hold() {
         // A site whose displaced code must not run.
         out.extend([0x0F, 0x0B]);
         let end = code + site_len(code);
-        // SAFETY: the jump back of `site` is overwritten before anything runs there.
+        // SAFETY: overwrites the jump back of `site`, before anything runs there.
         unsafe { core::ptr::copy_nonoverlapping(out.as_ptr(), end as *mut u8, 2) };
         for by in [0i64, 8, 16, 136, 64, -8, -16, -128, -136, -144, -280, -288, -512, -4096, -1, 3] {
             BY.store(by as u64, Ordering::Relaxed);
@@ -402,7 +409,7 @@ fn a_moved_instruction_pointer_and_stack_hold() {
     }
 }
 
-/// The displaced instructions run, on another stack.
+/// The displaced instructions run on another stack.
 #[test]
 fn a_moved_stack_holds_for_the_displaced_instructions() {
     let _one = ONE.lock();
@@ -427,15 +434,16 @@ fn a_moved_stack_holds_for_the_displaced_instructions() {
     }
 }
 
-/// Bytes of a site's code before what was displaced: `back` is displaced here.
+/// Bytes of a site's code before the displaced code, which is that of `back` here.
 fn site_len(code: u64) -> u64 {
-    // SAFETY: code of `site`, which ends in what `back` says.
+    // SAFETY: code of `site`, which ends with the bytes of `back`.
     let bytes = unsafe { core::slice::from_raw_parts(code as *const u8, 128) };
     let back = back();
     bytes.windows(back.len()).position(|bytes| bytes == back).expect("the way back") as u64
 }
 
-/// A signal at any instruction of a hit finds nothing of use below the stack pointer.
+/// A signal may arrive at any instruction of a hit. What it overwrites below the stack pointer must not
+/// matter.
 #[test]
 fn signals_in_the_midst_of_hits_spoil_nothing() {
     let _one = ONE.lock();
@@ -453,7 +461,7 @@ fn signals_in_the_midst_of_hits_spoil_nothing() {
     extern "C" fn on_signal(_: i32) {
         SIGNALS.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the handler is async-signal-safe and stays; gettid and tgkill take plain numbers.
+    // SAFETY: the handler is async-signal-safe and stays installed; gettid and tgkill take plain numbers.
     let me = unsafe {
         libc::signal(libc::SIGUSR2, on_signal as *const () as usize);
         libc::gettid()

@@ -1,4 +1,4 @@
-//! Latency stubs: every call counted once, in the bucket of the time it took.
+//! Latency stubs: every call is counted once, in the bucket of its duration.
 
 use core::arch::x86_64::_rdtsc;
 
@@ -39,7 +39,7 @@ fn exit_at(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u3
     pending.finish(&mut out, None);
     arena.put(&out)
 }
-/// An entry stub and a `ret`: a call that is never seen to end.
+/// An entry stub and a `ret`: a call whose end is never seen.
 fn entry(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, loop_entry: bool) -> u64 {
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function, site: Site::default() };
@@ -53,7 +53,7 @@ fn entry(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32,
 pub(crate) const SPIN: [u8; 5] = [0x48, 0xFF, 0xCF, 0x75, 0xFB];
 
 pub(crate) fn now() -> u64 {
-    // SAFETY: rdtsc has no precondition on this architecture's user mode here: the stubs need it as well.
+    // SAFETY: rdtsc has no precondition here: the stubs need it in user mode as well.
     unsafe { _rdtsc() }
 }
 fn buckets(arena: &Arena, function: u32) -> u64 {
@@ -78,7 +78,8 @@ fn durations_lie_within_those_measured_around() {
         assert_eq!(buckets(&arena, 3), 20_000);
         assert_eq!(arena.timed(3, at::UNPAIRED) + arena.timed(3, at::UNRETURNED), 0);
         let total = arena.timed(3, at::TOTAL);
-        // A preempted thread may spend long outside of the function, so only the middle can be held close.
+        // A preempted thread may spend a long time outside of the function, so only the median is compared
+        // closely.
         let mut below = 0;
         let middle = (0..hist::BUCKETS).find(|&bucket| {
             below += arena.bucket(3, bucket);
@@ -101,7 +102,7 @@ fn durations_lie_within_those_measured_around() {
     }
 }
 
-/// The slot that the last entry stamped: the only one in use.
+/// Offset of the stamp cell that the last entry stamped: the only one in use.
 fn slot(arena: &Arena, owner: u64) -> u64 {
     let tags = (0..STAMP_TAGS_LEN).step_by(8);
     let blocks = tags.filter(|tag| get(arena.stamps() + tag) != 0);
@@ -125,7 +126,7 @@ fn every_octave_has_its_buckets() {
                 }
                 Buckets::Linear { .. } => 0,
             };
-            // One call place for both, so that the stack pointer is the same.
+            // One call instruction for both, so that the stack pointer is the same.
             let run = |code, before: &mut u64| {
                 *before = now();
                 call(code, 0);
@@ -204,9 +205,9 @@ fn abandoned_calls_are_counted() {
         assert_eq!(seen(&arena), [1, 1, 1], "{machine:?}");
         run(&[again, again, again, leave]); // the first stamp stands
         assert_eq!(seen(&arena), [2, 1, 1]);
-        run(&[enter, other, leave]); // another function's stamp is nobody's end
+        run(&[enter, other, leave]); // another function's stamp ends no call of this one
         assert_eq!(seen(&arena), [2, 2, 2]);
-        // Stubs that step over a red zone and stubs that do not name the same place.
+        // Stubs that step over a red zone use the same stamp cell as stubs that do not.
         let red = Site { red_zone_live: true, ..Site::default() };
         let over = exit_at(&mut arena, &machine, &latency, 1, red);
         run(&[enter, over]);
@@ -227,7 +228,7 @@ fn a_full_table_is_missed_and_said() {
         call(code, 1);
         assert_eq!(get(arena.missed()), 1);
         assert_eq!(arena.timed(1, at::UNPAIRED), 1);
-        // A table with one place left is probed to it.
+        // A table with one free block left is searched until that is found.
         for tag in (0..STAMP_TAGS_LEN).step_by(8 * 4) {
             set(arena.stamps() + tag, 0);
         }

@@ -1,5 +1,6 @@
-//! FLT-1 for conditions on fields: what generated code decides at an entry, and at a return, is what the language says, where fields can be
-//! read, in part, or not at all; every hit is recorded or counted as rejected, and machine state is kept.
+//! FLT-1 for conditions on fields. Generated code decides at an entry, and at a return, as the language
+//! defines, whether fields can be read, in part, or not at all. Every hit is recorded or counted as filtered,
+//! and machine state is preserved.
 
 use trapline_plan::filter::{Facts, Float, Int, Known, MAX_TEMPORARIES, TargetFilter, Tree};
 use trapline_plan::x86_64::stub::{Filtered, Machine, Site, Traced};
@@ -15,7 +16,8 @@ use crate::state::{ONE, Random, assert_kept, back, tl_run};
 use crate::texts::edge;
 
 const FILTERED: u64 = 1;
-/// Offsets and bytes of the fields, by argument: the second through a pointer, the third maybe at the end of what is mapped.
+/// Offsets and lengths of the fields, by argument. The second one is read through a pointer; the third one
+/// may lie at the end of mapped memory.
 pub(crate) fn reads() -> [Read; 4] {
     let read = |register, offsets: &[i32], bytes| Read { register, offsets: offsets.to_vec(), bytes };
     [read(0, &[16], 8), read(0, &[8, 4], 4), read(1, &[0], 2), read(0, &[24], 4)]
@@ -54,7 +56,7 @@ fn fields_decide_at_returns_as_the_language_says() {
     }
 }
 
-/// What memory holds: a structure, what it points to, and numbers of which maybe not all can be read.
+/// Memory of a hit: a structure, what it points to, and numbers that perhaps cannot all be read.
 pub(crate) struct Memory {
     own: [u64; 4],
     other: [u64; 2],
@@ -70,7 +72,7 @@ impl Memory {
         self.other = core::array::from_fn(|_| number(random));
         self.own[1] = if random.next().is_multiple_of(4) { 8 } else { self.other.as_ptr() as u64 };
     }
-    /// Two arguments, and the fields behind them.
+    /// Chooses two arguments. Returns them, and the fields that they lead to.
     pub(crate) fn choose(&self, random: &mut Random) -> ([u64; 2], [Option<u64>; 4]) {
         let word = random.next();
         let is_there = !word.is_multiple_of(5);
@@ -160,7 +162,8 @@ fn decide(machine: &Machine, at: Option<Kind>) {
                 }
             };
             let before = (state.regs, counted(&arena), state.zmm);
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut state) };
             let mut seen = 0;
             reader.take(|_| seen += 1);

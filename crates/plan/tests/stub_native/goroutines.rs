@@ -1,5 +1,6 @@
-//! LOSS-2 in Go programs, where a call's return decides about it: what its entry left is found by goroutine and distance from the stack's
-//! end, so by the right return alone, wherever the stack is then and whichever thread runs it.
+//! LOSS-2 in Go programs, where the return of a call decides. What its entry left is found by goroutine and
+//! by distance from the stack's end. So only the right return finds it, wherever the stack is by then and
+//! whichever thread runs it.
 
 use trapline_plan::filter::TargetFilter;
 use trapline_plan::x86_64::stub::{Latency, Machine, Rings, Traced, trace};
@@ -16,7 +17,7 @@ const STACK: u64 = 1 << 16;
 struct Setting {
     arena: Arena,
     rings: Rings,
-    /// A function whose calls are entered and not left, and one that leaves what is not entered.
+    /// A function whose calls are entered and not left, and one that leaves calls which are not entered.
     entry: u64,
     exit: u64,
     /// The ends of two stacks.
@@ -39,7 +40,8 @@ impl Setting {
         let stack = || map(STACK, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE) + STACK;
         Self { stacks: [stack(), stack()], arena, rings, entry, exit }
     }
-    /// Calls a half with the stack pointer so far below that stack's end; it returns its argument.
+    /// Calls one of the two functions with the stack pointer `below` bytes under that stack's end. It returns
+    /// its argument.
     fn call(&mut self, half: u64, (stack, below): (usize, u64), argument: u64) {
         // push rbp; mov rbp, rsp; mov rsp, imm64; mov rax, rdi; call half; leave; ret
         let mut code = vec![0x55, 0x48, 0x89, 0xE5, 0x48, 0xBC];
@@ -55,17 +57,17 @@ impl Setting {
         let [rejected, begun, late] = [REJECTED, BEGUN, REJECTED_LATE].map(|word| counted(&self.arena, word));
         [rejected, begun, late, self.arena.counted(0)]
     }
-    /// Nothing runs on the stacks any more.
+    /// Unmaps all of it. Nothing runs on the stacks any more.
     fn unmap(self) {
         for stack in self.stacks {
-            // SAFETY: the mapping is this setting's own, and it is not used again.
+            // SAFETY: the mapping belongs to this setting, and is not used again.
             unsafe { libc::munmap((stack - STACK) as *mut libc::c_void, STACK as usize) };
         }
         self.arena.unmap();
     }
 }
 
-/// The goroutine's stack ends there.
+/// Sets the end of the goroutine's stack.
 fn ends(goroutine: &Goroutine, at: u64) {
     set(core::ptr::from_ref(&goroutine[1]) as u64, at);
 }
@@ -84,7 +86,8 @@ fn a_call_ends_where_its_stack_has_gone() {
         let goroutine = &Goroutine::default();
         runs(Some(goroutine));
         for below in [64, 4096, 4096 + 8, 20_000] {
-            // The stack moves, and what is left is of the call that was entered; or another call ends there.
+            // The stack moves, and what was left belongs to the call that was entered; or another call ends
+            // there.
             for (end, ending, moved) in [
                 (stacks[1], (1, below), true),
                 (stacks[0], (0, below), true),
@@ -118,7 +121,8 @@ fn a_call_ends_where_its_stack_has_gone() {
     }
 }
 
-/// At one place of the stack, which all have in turn: two goroutines, and a thread of another language, which runs none.
+/// Two goroutines and a thread of another language, which runs none, use one place of the stack in turn. None
+/// ends another's call.
 #[test]
 fn calls_of_other_goroutines_are_others() {
     let _one = ONE.lock();
@@ -143,7 +147,7 @@ fn calls_of_other_goroutines_are_others() {
     }
 }
 
-/// The exit's record names the thread of the entry, as that is who the reader pairs it with.
+/// The exit's record names the thread of the entry, because readers pair by that.
 #[test]
 fn a_goroutine_ends_its_calls_in_any_thread() {
     let _one = ONE.lock();

@@ -1,4 +1,5 @@
-//! HOLD-1, HOLD-2: which calls are held, that they go on when they are answered, and by themselves when they are not.
+//! HOLD-1, HOLD-2: which calls are held, that they go on when they are answered, and that they go on by
+//! themselves otherwise.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +12,8 @@ use crate::arena::Arena;
 
 type Function = extern "C" fn(u64, u64, u64) -> u64;
 
-/// A function at whose entry threads are held, and its two words. It returns its three arguments, put together.
+/// A function at whose entry threads are held, and its two words. It returns a combination of its three
+/// arguments.
 fn held(arena: &mut Arena, what: Hold, red_zone: bool) -> (Function, &'static AtomicU64, &'static AtomicU64) {
     let words = (arena.word(0), arena.word(0) + 8);
     let mut out = Vec::new();
@@ -19,7 +21,8 @@ fn held(arena: &mut Arena, what: Hold, red_zone: bool) -> (Function, &'static At
     // lea rax, [rdi + 2 * rsi]; lea rax, [rax + 4 * rdx]; ret
     out.extend([0x48, 0x8D, 0x04, 0x77, 0x48, 0x8D, 0x04, 0x90, 0xC3]);
     let code = arena.put(&out);
-    // SAFETY: the code was just put there, is a function of that type, and stays; both words lie in the arena's data, which stays.
+    // SAFETY: the code was just put there, is a function of that type, and stays. Both words lie in the
+    // arena's data, which stays too.
     unsafe {
         let word = |at: u64| &*(at as *const AtomicU64);
         (core::mem::transmute::<u64, Function>(code), word(words.0), word(words.1))
@@ -57,14 +60,14 @@ fn calls_that_change_a_fact_ask_and_no_others() {
             let mut arena = Arena::new();
             let (function, asked, closed) = held(&mut arena, what, red_zone);
             let sum = a.wrapping_add(2 * b).wrapping_add(4 * c);
-            // Nothing relies on them: nobody asks.
+            // Nothing relies on the facts, so no call asks.
             closed.store(u64::MAX, Ordering::SeqCst);
             assert_eq!(
                 (function(a, b, c), asked.load(Ordering::SeqCst)),
                 (sum, 0),
                 "{what:?} {a} {b:#x} {c:#x}"
             );
-            // Something relies on all, and somebody answers what is asked.
+            // All facts are relied on, and another thread answers each question.
             closed.store(0, Ordering::SeqCst);
             std::thread::scope(|scope| {
                 let held = scope.spawn(|| function(a, b, c));
@@ -87,14 +90,14 @@ fn calls_that_change_a_fact_ask_and_no_others() {
     }
 }
 
-/// In a thread of its own, so that a wait without an end fails.
+/// In a thread of its own, so that an endless wait fails.
 #[test]
 fn who_waits_in_vain_goes_on_and_closes_the_fact() {
     let mut arena = Arena::new();
     let (function, asked, closed) = held(&mut arena, Hold::Prctl, false);
     let (done, waits) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        // The second finds it closed.
+        // The second call finds the fact closed.
         done.send((function(26, 2, 0), function(26, 2, 0))).expect("somebody waits");
     });
     let returned = waits.recv_timeout(Duration::from_secs(120)).expect("an end");

@@ -1,5 +1,5 @@
-//! LOSS-2 without rseq: rings that are locked, rows that are taken (`record::ring`, L1 to L5; `record::tally`, R1 to R3). Every hit is
-//! written once, or counted, whoever comes between any two instructions.
+//! LOSS-2 without rseq: rings are locked, and rows are claimed (`record::ring`, L1 to L5; `record::tally`, R1
+//! to R3). Every hit is written once, or counted, whatever runs between any two instructions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ fn recorded(arena: &mut Arena, machine: &Machine, rings: &Rings) -> u64 {
     built(arena, &traced, Kind::Entry, 1, &BODY)
 }
 
-/// Runs on one CPU: each hit begins with the same ring.
+/// Runs on one CPU, so that each hit begins with the same ring.
 fn on_one_cpu(body: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -83,7 +83,8 @@ fn a_ring_that_is_taken_is_passed_over() {
     });
 }
 
-/// Where code begins and ends that is run step by step; what a handler calls it with, and by how much more each time; how often it did.
+/// Start and end of the code that is single-stepped; the argument that a handler calls it with, and its
+/// increment; and the number of such calls.
 static BEGIN: AtomicU64 = AtomicU64::new(0);
 static END: AtomicU64 = AtomicU64::new(0);
 static WITH: AtomicU64 = AtomicU64::new(0);
@@ -91,7 +92,7 @@ static MORE: AtomicU64 = AtomicU64::new(0);
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gave the context, which is only read.
+    // SAFETY: the kernel passes this signal's own context, which is only read.
     let at =
         unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] } as u64;
     let code = BEGIN.load(Ordering::Relaxed);
@@ -101,15 +102,17 @@ extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     }
 }
 
-/// Calls code step by step; a signal handler calls it too, before each of its instructions. How often.
+/// Single-steps through a call of the code. Before each of its instructions a signal handler calls it too.
+/// Returns how often.
 fn step_by_step(code: u64, end: u64, argument: u64, more: u64) -> u64 {
     BEGIN.store(code, Ordering::Relaxed);
     END.store(end, Ordering::Relaxed);
     WITH.store(argument + more, Ordering::Relaxed);
     MORE.store(more, Ordering::Relaxed);
     STEPS.store(0, Ordering::Relaxed);
-    // SAFETY: the handler only reads the context, stores to statics and runs code of the arena, which keeps the C calling convention; the trap
-    // flag is set around one call of such code, and the kernel clears it while a handler runs.
+    // SAFETY: the handler only reads the context, stores to statics and runs code of the arena, which follows
+    // the C calling convention. The trap flag is set around one call of such code, and the kernel clears it
+    // while a handler runs.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = on_step as *const () as usize;
@@ -175,7 +178,7 @@ fn a_handler_at_any_instruction_is_in_a_row_too() {
     }
 }
 
-/// Children that were forked write to the same rings.
+/// Forked children write to the same rings.
 #[test]
 fn forked_children_share_the_rings() {
     const CALLS: u64 = 50_000;
@@ -183,7 +186,7 @@ fn forked_children_share_the_rings() {
     let mut arena = Arena::new();
     let rings = rings_for(&arena, &machine, 64 * 256, 64);
     let code = recorded(&mut arena, &machine, &rings);
-    // SAFETY: the child only runs generated code and leaves by _exit.
+    // SAFETY: the child only runs generated code and ends by _exit.
     let all: Vec<i32> = (0..4)
         .map(|child| unsafe {
             let pid = libc::fork();
@@ -206,12 +209,12 @@ fn forked_children_share_the_rings() {
     };
     while !children.is_empty() {
         take(&mut seen);
-        // SAFETY: children of ours that nobody else waits for.
+        // SAFETY: our own children, which are not waited for elsewhere.
         children.retain(|&pid| unsafe { libc::waitpid(pid, core::ptr::null_mut(), libc::WNOHANG) } == 0);
     }
     take(&mut seen);
     assert_eq!(seen.len() as u64 + arena.counted(0), 4 * CALLS);
     seen.sort_unstable();
-    // One ring's fill is written whatever the reader does.
+    // At least one ring's capacity is written, whatever the reader does.
     assert!(seen.is_sorted_by(|a, b| a < b) && seen.len() >= 256, "{} records, each once", seen.len());
 }

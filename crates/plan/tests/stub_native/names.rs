@@ -1,5 +1,5 @@
-//! Hits of threads that the reader noted are rejected, and no others': `trapline_record::names`, with every other part of a filter and
-//! without; machine state is kept either way.
+//! Hits of threads that the reader has noted are filtered, and no others: `trapline_record::names`, with
+//! every other part of a filter and without. Machine state is preserved either way.
 
 use trapline_plan::filter::{TargetFilter, parse, registers};
 use trapline_plan::x86_64::stub::{Filtered, Machine, Site, ThreadId, Traced};
@@ -34,7 +34,8 @@ fn passed_over(machine: &Machine) {
         let mut arena = Arena::new();
         let rings = rings_for(&arena, machine, 1 << 14, 64);
         let names = arena.rows() + (32 << 20);
-        // SAFETY: the table lies in the arena, which stays until this round's end, and holds words that others store to whole.
+        // SAFETY: the table lies in the arena, which stays until this round's end. It holds words that are
+        // stored to as a whole.
         let words = unsafe { core::slice::from_raw_parts(names as *const AtomicU64, PLACES as usize) };
         let (view, area) = (View::new(words), NameArea { off: 0, places: PLACES });
         let filter = TargetFilter { condition, sample, by_name: true, ..TargetFilter::default() };
@@ -73,7 +74,7 @@ fn passed_over(machine: &Machine) {
             seen
         };
         let mut passed = passes(30);
-        // Neighbours, and who would have the same place, are not this thread.
+        // Neighbours, and threads that would have the same place in the table, are not this thread.
         for other in [tid + 1, tid + PLACES, tid - 1] {
             area.take_back(view, tid);
             assert!(area.pass_over(view, other), "{other}");
@@ -100,7 +101,7 @@ fn passed_over(machine: &Machine) {
     nobody_is_nobody(machine);
 }
 
-/// A thread of which no number is known is nobody's, whatever the table says.
+/// A thread whose number is unknown is never filtered by name, whatever the table says.
 fn nobody_is_nobody(machine: &Machine) {
     let mut arena = Arena::new();
     let mut rings = rings_for(&arena, machine, 1 << 14, 64);

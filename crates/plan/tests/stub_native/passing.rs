@@ -1,5 +1,6 @@
-//! FLT-1, LOSS-1 and SAFE-2 for hits that are counted behind a filter: each is counted or rejected, as the language says, also while threads are moved and
-//! interrupted; at exits the value decides, and what a tail call leaves open does not pass.
+//! FLT-1, LOSS-1 and SAFE-2 for hits that are counted behind a filter. Each is counted or filtered as the
+//! language defines, also while threads migrate and are interrupted. At exits the returned value decides, and
+//! a value that a tail call leaves unknown does not pass.
 
 use trapline_plan::filter::{
     Facts, Int, Known, MAX_TEMPORARIES, Symbol, TargetFilter, Tree, parse, registers,
@@ -58,7 +59,7 @@ impl Set {
     }
 }
 
-/// Hits that passed, and that did not.
+/// Hits that passed, and hits that did not.
 fn counted(arena: &Arena) -> (u64, u64) {
     (arena.counted(0), arena.counted(FILTERED))
 }
@@ -102,7 +103,8 @@ fn conditions_decide(machine: &Machine) {
                 ..Facts::default()
             };
             let (before, kept) = (counted(&arena), (state.regs, state.zmm));
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut state) };
             assert_eq!((state.regs, state.zmm), kept, "{condition:?}");
             let (holds, now) = (condition.holds(&facts).expect("all is known"), counted(&arena));
@@ -153,7 +155,8 @@ fn returns_decide(machine: &Machine) {
     }
 }
 
-/// Threads that are moved and interrupted, with samples; and one without an area, which has no share of a sample.
+/// Threads that migrate and are interrupted, with samples; and one without an area, which has no share of a
+/// sample.
 #[test]
 fn each_hit_is_counted_or_rejected() {
     const CALLS: u64 = 100_000;
@@ -172,7 +175,8 @@ fn each_hit_is_counted_or_rejected() {
         assert!(passed.abs_diff(want) <= u64::from(LINES) * u64::from(sample - 1), "{passed} of {all}");
         if machine.rseq.is_some() {
             let line = |word: u64| get(arena.word(word) + u64::from(LINES - 1) * 64);
-            // The storm's timer is the process's: a thread of another test's that has no area may have been interrupted, too.
+            // The storm's timer belongs to the process, so it may also interrupt a thread of another test
+            // that has no area.
             let before = (line(0), line(FILTERED));
             std::thread::scope(|scope| {
                 scope.spawn(|| {

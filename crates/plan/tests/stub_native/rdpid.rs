@@ -1,7 +1,7 @@
 //! LOSS-1 where `rdpid` chooses the line: a process without rseq on a CPU that has the instruction.
 //!
-//! Where the CPU at hand lacks it, it faults, and the fault's handler does what the instruction would have done: leave the
-//! number of the present CPU in a register.
+//! On a CPU that lacks the instruction it faults. The fault's handler then does what the instruction would
+//! have done: it puts the number of the present CPU into a register.
 
 use core::arch::x86_64::__cpuid_count;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::durations::{SPIN, timed};
 const THREADS: u64 = 8;
 const CALLS: u64 = 5000;
 const MACHINE: Machine = Machine { rseq: None, rdpid: true, lines: LINES };
-/// ucontext's place for each register, in the order of its number in an instruction.
+/// Index in ucontext of each register, in the order of its number in an instruction.
 const PLACES: [i32; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -50,8 +50,8 @@ fn decode(code: &[u8; 5]) -> Option<(usize, i64)> {
 }
 
 extern "C" fn on_undefined(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gave the context, which only this handler writes; rip is where code was fetched, and 5 bytes
-    // from there lie in the arena or a library.
+    // SAFETY: the kernel passes this signal's own context, which only this handler writes. rip is where code
+    // was fetched, and 5 bytes from there lie in the arena or a library.
     unsafe {
         let regs = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let rip = regs[libc::REG_RIP as usize];
@@ -62,14 +62,14 @@ extern "C" fn on_undefined(signal: i32, _: *mut libc::siginfo_t, context: *mut l
                 DONE.fetch_add(1, Ordering::Relaxed);
             }
             None => {
-                // Faults again, and ends us as it would have.
+                // Faults again, and ends the process as it would have done.
                 libc::signal(signal, libc::SIG_DFL);
             }
         }
     }
 }
 
-/// How often the CPU was helped; `None` when it needs no help.
+/// Number of emulated instructions; `None` if the CPU has the instruction.
 fn helped() -> Option<u64> {
     let has_rdpid = __cpuid_count(7, 0).ecx >> 22 & 1 == 1;
     (!has_rdpid).then(|| DONE.load(Ordering::Relaxed))
@@ -77,7 +77,7 @@ fn helped() -> Option<u64> {
 
 #[test]
 fn lines_by_rdpid_count_exactly() {
-    // SAFETY: the handler only reads code and writes the context that it was given.
+    // SAFETY: the handler only reads code, and writes the context that it gets.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = on_undefined as *const () as usize;
@@ -100,7 +100,7 @@ fn lines_by_rdpid_count_exactly() {
     assert_eq!([0, 1].map(|n| arena.counted(n)), [THREADS * CALLS; 2]);
     assert_eq!(arena.timed(3, at::RETURNS), THREADS * CALLS);
     assert_eq!(arena.timed(3, at::UNPAIRED) + arena.timed(3, at::UNRETURNED), 0);
-    // Each hit asked once, and counted on the line of its CPU.
+    // Each hit used the instruction once, and was counted on the line of its CPU.
     assert!(helped().is_none_or(|n| n == 3 * THREADS * CALLS), "{:?}", helped());
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let elsewhere: u64 = (cpus..u64::from(LINES)).map(|line| get(arena.word(0) + line * 64)).sum();

@@ -1,4 +1,5 @@
-//! LOSS-1, FLT-1 and SAFE-2 for what is tallied of fields: each hit is in the cell or row of its value, unseen where a field of it cannot be read, or filtered.
+//! LOSS-1, FLT-1 and SAFE-2 for aggregations of fields: each hit is in the bucket or row of its value, unseen
+//! if a field of it cannot be read, or filtered.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +48,8 @@ fn values_fall(machine: &Machine) {
         for _ in 0..20 {
             let (mut state, facts) = hit(&mut random, &mut memory, tid);
             let kept = (state.regs, state.zmm);
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut *state) };
             assert_eq!((state.regs, state.zmm), kept, "{value:?}");
             if condition.as_ref().is_some_and(|tree| tree.holds(&facts) != Some(true)) {
@@ -71,7 +73,7 @@ fn values_fall(machine: &Machine) {
     assert!(seen > 1000 && unseen > 300 && rejected > 500, "{seen} {unseen} {rejected}");
 }
 
-/// Registers and memory of a hit, and what the language knows of it.
+/// Registers and memory of a hit, and the facts that the language evaluates.
 pub(crate) fn hit(random: &mut Random, memory: &mut Memory, tid: u32) -> (Box<State>, Facts) {
     memory.fill(random);
     let mut state = random.state();
@@ -87,7 +89,8 @@ pub(crate) fn hit(random: &mut Random, memory: &mut Memory, tid: u32) -> (Box<St
     (Box::new(state), facts)
 }
 
-/// Threads that are moved and interrupted, and one without an area: what can be read and what cannot, each to the hit.
+/// Threads that migrate and are interrupted, and one without an area. Readable and unreadable fields are both
+/// counted exactly.
 #[test]
 fn nothing_is_lost_under_a_storm() {
     const CALLS: u64 = 3000;
@@ -105,7 +108,7 @@ fn nothing_is_lost_under_a_storm() {
             let pointer = if n.is_multiple_of(3) { 8 } else { there };
             assert_eq!(call(code, pointer), pointer);
         };
-        // Handlers call with an address that nothing is at.
+        // Handlers call with an address where nothing is mapped.
         let handled = storm(code, || everywhere(|| (0..CALLS).for_each(hit)));
         let (cells, rest) = set.read();
         let (read, not) = (THREADS * CALLS / 3 * 2, THREADS * CALLS / 3 + handled);

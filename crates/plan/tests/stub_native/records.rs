@@ -1,5 +1,5 @@
-//! LOSS-2 and SAFE-2 for records: each tells what was there, and every hit is a record or counted as dropped, while threads are
-//! moved and interrupted and a reader takes what it can.
+//! LOSS-2 and SAFE-2 for records: each contains what was there. Every hit is a record or counted as dropped,
+//! while threads migrate and are interrupted and a reader takes what it can.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub(crate) fn rings(arena: &Arena, bytes: u32, slot: u32) -> Rings {
     Rings { area, base: arena.rows(), id: ThreadId::At(0x2d0), stacks: Stacks::default(), known: None }
 }
 
-/// As this machine has them: locked ones without rseq, and threads that have to be asked for.
+/// Rings as this machine needs them: locked ones without rseq, and thread numbers by a system call.
 pub(crate) fn rings_for(arena: &Arena, machine: &Machine, bytes: u32, slot: u32) -> Rings {
     let one = rings(arena, bytes, slot);
     let rings = if machine.rseq.is_some() { one.area.rings } else { RingArea::shared(LINES - 1) };
@@ -33,14 +33,15 @@ pub(crate) fn id_for(machine: &Machine) -> ThreadId {
 }
 
 pub(crate) fn view<'a>(rings: &Rings) -> View<'a> {
-    // SAFETY: the arena's mapping is larger than the rings, is never unmapped, and holds words that others store to whole.
+    // SAFETY: the arena's mapping is larger than the rings, stays mapped meanwhile, and holds words that are
+    // stored to as a whole.
     let words = unsafe {
         core::slice::from_raw_parts(rings.base as *const AtomicU64, (rings.area.len() / 8) as usize)
     };
     View::new(words)
 }
 
-/// What a reader does with all rings.
+/// Takes records from all rings.
 pub(crate) struct Reader<'a> {
     rings: &'a Rings,
     pub(crate) tails: Vec<u64>,
@@ -128,7 +129,7 @@ fn records_tell_what_was_there(machine: &Machine) {
             reader.take(|_| ());
             let before = random.state();
             let mut after = before.clone();
-            // SAFETY: as in `assert_kept`.
+            // SAFETY: as in `assert_kept`: the code runs from tl_run's loaded state to tl_back.
             unsafe { tl_run(code, &mut after) };
             let mut seen = Vec::new();
             reader.take(|record| seen.push(*record));
@@ -158,7 +159,8 @@ fn records_tell_what_was_there(machine: &Machine) {
     }
 }
 
-/// Eight threads that are moved about, a timer's handler that hits too, and a reader that takes what it can of small rings.
+/// Eight threads that migrate, a timer's handler that hits too, and a reader that takes what it can of small
+/// rings.
 #[test]
 fn every_hit_is_a_record_or_counted() {
     machines().iter().for_each(every_hit_is_one_or_the_other);
@@ -215,7 +217,7 @@ fn every_hit_is_one_or_the_other(machine: &Machine) {
     println!("{records} records, {lost} dropped, {handled} by the handler, {} threads", by_thread.len());
     assert_eq!(records + lost, 8 * CALLS + handled);
     assert!(handled > 10, "the storm never came");
-    // One ring's fill is written whatever the reader does.
+    // At least one ring's capacity is written, whatever the reader does.
     assert!(by_thread.values().map(|seen| seen.0).sum::<u64>() >= 128, "{by_thread:?}");
 }
 

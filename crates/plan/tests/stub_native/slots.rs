@@ -1,4 +1,5 @@
-//! Return slots: every armed call comes back to where it was called from, counted once, and gives its slot back (SLOT-1 to SLOT-3).
+//! Return trampolines: every armed call returns to where it was called from, is counted once, and gives its
+//! trampoline back (SLOT-1 to SLOT-3).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
@@ -12,7 +13,7 @@ use trapline_record::slots::{CHAIN, Slots, at as entry};
 use crate::arena::{Arena, call, get, machines, unregister};
 use crate::counts::{everywhere, storm};
 
-/// How many slots are lent.
+/// Number of return trampolines in use.
 pub(crate) fn lent(slots: &Slots) -> usize {
     let words = (0..u64::from(slots.count) / 8).map(|n| get(slots.table + Slots::LENT_OFF + n * 8));
     words.map(|word| word.to_le_bytes().iter().filter(|byte| **byte != 0).count()).sum()
@@ -37,14 +38,15 @@ pub(crate) fn armed(
 /// `mov rax, rdi; ret`
 pub(crate) const SAME: [u8; 4] = [0x48, 0x89, 0xF8, 0xC3];
 
-/// `jmp [rip]` to anywhere.
+/// `jmp [rip]` to any address.
 pub(crate) fn jump_to(to: u64) -> Vec<u8> {
     [&[0xFF, 0x25, 0, 0, 0, 0][..], &to.to_le_bytes()].concat()
 }
 
 /// Calls `function` with rdi, `depth` calls deep: rdi counts down, rax up.
 ///
-/// `xor eax, eax; test rdi, rdi; je 1f; dec rdi; sub rsp, 8; mov rax, self; call rax; add rsp, 8; inc rax; 1: ret`
+/// `xor eax, eax; test rdi, rdi; je 1f; dec rdi; sub rsp, 8; mov rax, self; call rax; add rsp, 8; inc rax; 1:
+/// ret`
 fn recursive(entry: u64) -> Vec<u8> {
     let mut code = vec![0x31, 0xC0, 0x48, 0x85, 0xFF, 0x74, 0, 0x48, 0xFF, 0xCF, 0x48, 0x83, 0xEC, 8];
     code.extend([0x48, 0xB8]);
@@ -107,7 +109,7 @@ fn tail_calls_return_through_each_slot() {
     }
 }
 
-/// A function whose calls are armed with slots that lead on to `lead`, with `body` behind that.
+/// A function whose calls are armed with trampolines that lead on to `lead`, with `body` behind that.
 fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8], lead: u64) -> u64 {
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function: 0, site: Site::default() };
@@ -120,7 +122,8 @@ fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8],
     arena.put(&out)
 }
 
-/// What a slot leads to finds registers and stack as the function's `ret` does, once for each call, and no slot is lent then.
+/// The code behind a return trampoline finds registers and stack as the function's `ret` does, once for each
+/// call. No trampoline is in use then.
 #[test]
 fn a_slot_leads_on_with_everything_as_the_function_left_it() {
     for machine in machines() {
@@ -131,11 +134,12 @@ fn a_slot_leads_on_with_everything_as_the_function_left_it() {
         let one = leading(&mut arena, &machine, &latency, &SAME, lead);
         (0..10_000).for_each(|n| assert_eq!(call(one, n), 2 * n + 1, "{machine:?}"));
         assert_eq!((lent(&slots), get(latency.missed)), (0, 0));
-        // A chain of tail calls comes back through each slot.
+        // A chain of tail calls returns through each trampoline.
         let two = leading(&mut arena, &machine, &latency, &jump_to(one), lead);
         let three = leading(&mut arena, &machine, &latency, &jump_to(two), lead);
         (0..1000).for_each(|n| assert_eq!(call(three, n), n + 3 * (n + 1), "{machine:?}"));
-        // Deeper than the pool: each call that got a slot adds rdi + 1, which is 1 at the bottom of all.
+        // Deeper than the number of trampolines. Each call that got one adds rdi + 1, which is 1 at the
+        // bottom of all.
         let entry = arena.next();
         let deep = leading(&mut arena, &machine, &latency, &recursive(entry), lead);
         assert_eq!(call(deep, 200), 200 + 64, "{machine:?}");
@@ -143,7 +147,7 @@ fn a_slot_leads_on_with_everything_as_the_function_left_it() {
     }
 }
 
-/// A call that is left by nobody's return: its entry stays, and another takes another slot.
+/// A call that is left without a return: its entry stays, and the next call takes another trampoline.
 #[test]
 fn what_is_never_returned_from_stays_lent() {
     let machine = machines()[0];
@@ -211,16 +215,16 @@ fn a_child_has_slots_of_its_own() {
     let machine = machines()[0];
     let mut arena = Arena::new();
     let (latency, slots) = arena.slotted(&machine, 64);
-    // fork from within an armed call: both come back through the same slot.
+    // fork from within an armed call: parent and child return through the same trampoline.
     let code = armed(&mut arena, &machine, &latency, 4, &jump_to(libc::fork as *const () as u64));
     let child = call(code, 0) as i32;
     if child == 0 {
         let good = lent(&slots) == 0 && call(code, 0) as i32 != -1;
-        // SAFETY: ends the child at once; its own child too, which runs the same line.
+        // SAFETY: ends the child at once, and the child's own child too, which runs the same line.
         unsafe { libc::_exit(i32::from(!good)) };
     }
     let mut status = -1;
-    // SAFETY: the child is ours.
+    // SAFETY: waits for our own child, and writes its status to a local variable.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!((status, lent(&slots)), (0, 0));
 }
@@ -238,7 +242,7 @@ extern "C-unwind" fn look(depth: u64) -> u64 {
         resume_unwind(Box::new(depth));
     }
     let mut frames = vec![0; 64];
-    // SAFETY: the buffer has room for as many.
+    // SAFETY: the buffer has room for this many addresses.
     let count = unsafe { backtrace(frames.as_mut_ptr(), 64) };
     frames.truncate(count as usize);
     *SEEN.lock().expect("one user") = frames;
@@ -247,7 +251,7 @@ extern "C-unwind" fn look(depth: u64) -> u64 {
 
 #[allow(ffi_unwind_calls, reason = "what it leads to is Rust, and the test is about unwinding out of it")]
 fn unwinding(code: u64, arg: u64) -> u64 {
-    // SAFETY: as for `call`; what it leads to may unwind.
+    // SAFETY: as for `call`; the code that it leads to may unwind.
     let f: extern "C-unwind" fn(u64) -> u64 = unsafe { core::mem::transmute(code) };
     f(arg)
 }
@@ -272,7 +276,7 @@ fn unwinders_walk_through_one_slot_and_through_a_chain() {
     let mut seen = Vec::new();
     for (code, told) in [(plain, false), (single, false), (single, true), (chain, true)] {
         if told && seen.len() == 2 {
-            // SAFETY: the frame information is laid, and taken back before its memory could go.
+            // SAFETY: the frame information is complete, and is deregistered before its memory is unmapped.
             unsafe { __register_frame(arena.unwind()) };
         }
         seen.push(seen_from(code));
@@ -282,10 +286,10 @@ fn unwinders_walk_through_one_slot_and_through_a_chain() {
     for through in &mut seen[2..].to_vec() {
         let slot = through.iter().position(|pc| slots.slot_of(*pc).is_some()).expect("a slot's frame");
         through.remove(slot);
-        // An unwinder that is told looks the caller up by the byte before its return address.
+        // An unwinder with these frames finds the caller by the byte before its return address.
         through[slot] += 1;
         assert_eq!(through.len(), bare.len());
-        // Frame 2 is this function, which may call from several places.
+        // Frame 2 is this function, which may make the call from several places.
         let differ = (0..bare.len()).filter(|&n| n != 2 && through[n] != bare[n]);
         assert_eq!(differ.count(), 0, "{through:x?} {bare:x?}");
     }
@@ -294,7 +298,7 @@ fn unwinders_walk_through_one_slot_and_through_a_chain() {
         assert_eq!(left.expect_err("it unwinds").downcast_ref::<u64>(), Some(&101));
         assert_eq!(call(code, 1), 2, "and again");
     }
-    // SAFETY: as registered.
+    // SAFETY: the same address as was registered.
     unsafe { __deregister_frame(arena.unwind()) };
     assert_eq!(lent(&slots), 1 + 6, "left by unwinding");
 }

@@ -1,4 +1,5 @@
-//! STK-1 and SAFE-2 for stacks in records: what is written is what was there, whatever rbp is; and no state is disturbed.
+//! STK-1 and SAFE-2 for stacks in records: what is written is what was there, whatever rbp is, and no state
+//! is disturbed.
 
 use std::cell::Cell;
 
@@ -13,9 +14,9 @@ use crate::records::{PROBE, built, rings_for, view, with_rseq};
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
 const FRAMES: u8 = 10;
-/// Of rbp, in the numbering of `State::regs`.
+/// Number of rbp in `State::regs`.
 const RBP: usize = 5;
-/// Bytes of a ring, at most: so many CPUs' rings have room in an arena.
+/// Most bytes of a ring, so that the rings of all CPUs fit into an arena.
 const RING: u32 = 128 << 10;
 /// Words of the frames that the test makes up, on its own stack above the stub's.
 const WORDS: usize = 64;
@@ -73,13 +74,14 @@ impl Bench {
         };
         built(&mut self.arena, &traced, Kind::Entry, 6, &back())
     }
-    /// One hit with this frame pointer.
-    // Each hit of one function is at one depth of the stack.
+    /// One hit with this frame pointer. Returns its record, and the words behind it.
+    // Never inlined, so that each hit of one function is at the same depth of the stack.
     #[inline(never)]
     fn hit(&mut self, code: u64, rbp: u64) -> (Record, Vec<u64>) {
         let mut state = self.random.state();
         state.regs[RBP] = rbp;
-        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+        // time.
         unsafe { tl_run(code, &mut state) };
         assert_eq!(state.regs[RBP], rbp);
         let mut seen = taken(&self.rings, &mut self.tails);
@@ -102,7 +104,8 @@ fn a_walk_follows_frames_and_nothing_else() {
     let mut frames = [0_u64; WORDS];
     let at = frames.as_mut_ptr() as u64;
     let end = at + WORDS as u64 * 8;
-    // Three frames, a chain that ends at 0; one that goes round; one that ends with the stack's last words.
+    // Three frames: a chain that ends with 0, one that goes round, and one that ends with the stack's last
+    // words.
     for (n, next, back) in
         [(0, at + 80, 1), (10, at + 160, 2), (20, 0, 3), (30, at + 240, 4), (WORDS - 2, 7, 5)]
     {
@@ -139,7 +142,7 @@ fn a_walk_follows_frames_and_nothing_else() {
                 assert_eq!((stack.frame, stack.bounded), (last, true), "{rbp:#x}");
                 assert!(stack.end.abs_diff(end) < 2 && record.sp < at, "{stack:?}");
                 assert_eq!(stack.is_cut(FRAMES), want.len() == room, "{rbp:#x}");
-                // Below the stack pointer there is nothing of the program's.
+                // The program keeps nothing below the stack pointer.
                 let (_, words) = bench.hit(code, record.sp - 8);
                 assert_eq!(words.len(), usize::from(at_entry));
             }
@@ -147,7 +150,8 @@ fn a_walk_follows_frames_and_nothing_else() {
     }
 }
 
-/// STK-2: a slot's address is told as the address that it stands for, through slots under it; an address beside the slots is told as it is.
+/// STK-2: a return trampoline's address is reported as the address that it stands for, through trampolines
+/// under it. An address beside them is reported as it is.
 #[test]
 fn a_slot_is_told_as_what_it_stands_for() {
     let _one = ONE.lock();
@@ -200,7 +204,7 @@ fn a_slot_is_told_as_what_it_stands_for() {
     }
 }
 
-/// A ring that is locked holds the same.
+/// A locked ring holds the same.
 #[test]
 fn a_walk_is_the_same_without_rseq() {
     let _one = ONE.lock();
@@ -227,7 +231,8 @@ fn a_walk_is_the_same_without_rseq() {
     }
 }
 
-/// Records of different length in small rings: each whole, over the end too, and as many dropped as there was no room for.
+/// Records of different lengths in small rings. Each is whole, also across the ring's end, and those without
+/// room are counted as dropped.
 #[test]
 fn records_take_what_they_need() {
     let _one = ONE.lock();
@@ -253,7 +258,7 @@ fn records_take_what_one_needs(machine: &Machine) {
         let mut state = bench.random.state();
         state.regs[RBP] = if from == DEEP { 0 } else { at + 16 * from as u64 };
         let dropped = bench.arena.counted(0);
-        // SAFETY: as in `hit`.
+        // SAFETY: as in `hit`: the code runs from tl_run's loaded state to tl_back.
         unsafe { tl_run(code, &mut state) };
         if bench.arena.counted(0) == dropped {
             wanted.push((from..DEEP).map(|n| 100 + n as u64).collect::<Vec<_>>());
@@ -277,7 +282,7 @@ fn records_take_what_one_needs(machine: &Machine) {
     assert_eq!(told.len() as u64 + dropped, 4000);
 }
 
-/// Where the stack's end is not known, or the stack pointer is none of a known stack.
+/// The stack's end is not known, or the stack pointer lies on no known stack.
 #[test]
 fn without_an_end_only_the_page_is_read() {
     let _one = ONE.lock();
@@ -303,7 +308,7 @@ fn without_an_end_only_the_page_is_read() {
     }
 }
 
-/// B2 and B3: bounds that a runtime keeps.
+/// B2 and B3: bounds that a runtime stores are used.
 #[test]
 fn bounds_that_a_thread_keeps_are_used() {
     let _one = ONE.lock();
@@ -342,7 +347,7 @@ thread_local! {
     static BLOCK: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
 }
 
-/// The top of the stack, up to its end and no further than there is room.
+/// The top of the stack, up to its end, and no more than there is room for.
 #[test]
 fn a_copy_is_the_top_of_the_stack() {
     let _one = ONE.lock();

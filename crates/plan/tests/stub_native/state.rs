@@ -1,4 +1,5 @@
-//! SAFE-2: whatever a stub runs between, registers, flags, vectors and red zone are the same before and after.
+//! SAFE-2: whatever a stub runs between, registers, flags, vectors and red zone are the same before and
+//! after.
 
 use std::arch::{global_asm, is_x86_feature_detected};
 
@@ -76,12 +77,12 @@ impl Random {
     }
 }
 
-/// Whether the harness can set vector registers here, and see what became of them.
+/// Whether the harness can set vector registers here, and read them afterwards.
 pub(crate) fn sets_vectors() -> bool {
     is_x86_feature_detected!("avx512f")
 }
 
-/// Displaced code that leads back to the harness, wherever it is.
+/// Displaced code that leads back to the harness from any address.
 pub(crate) fn back() -> Vec<u8> {
     let mut code = vec![0xFF, 0x25, 0, 0, 0, 0];
     code.extend((tl_back as *const () as u64).to_le_bytes());
@@ -92,7 +93,8 @@ pub(crate) fn assert_kept(what: &str, code: u64, site: &Site, random: &mut Rando
     for round in 0..50 {
         let before = random.state();
         let mut after = before.clone();
-        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+        // time.
         unsafe { tl_run(code, &mut after) };
         for reg in 0..16 {
             let dead = site.dead >> reg & 1 == 1;
@@ -133,7 +135,8 @@ fn counts(machine: &Machine, random: &mut Random) {
 
 fn counts_by_thread(random: &mut Random) {
     let mut arena = Arena::new();
-    // One row: the thread finds it free first, then its own; with another's tag there it goes to the row of all others.
+    // One row: the thread finds it free first, then its own. If it has another thread's tag, hits go to the
+    // row of all others.
     for (rows, taken) in [(4, false), (1, true)] {
         let threads = threads(&arena, ThreadId::Call, rows);
         if taken {
@@ -149,7 +152,7 @@ fn counts_by_thread(random: &mut Random) {
     }
 }
 
-/// A call that is armed at its entry and comes back through its slot.
+/// A call that is armed at its entry and returns through its trampoline.
 fn armed(machine: &Machine, count: u32, random: &mut Random) {
     let mut arena = Arena::new();
     let (latency, slots) = arena.slotted(machine, count);
@@ -180,7 +183,7 @@ fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &m
             latency_exit_branch(out, at, &timed, 4, home); // je
             None
         });
-        // Twice each: the second entry finds the first's stamp, the second exit none.
+        // Twice each: the second entry finds the first one's stamp, and the second exit finds none.
         for (what, code) in [
             ("enter", enter),
             ("loop", again),
@@ -195,17 +198,18 @@ fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &m
 }
 
 thread_local! {
-    /// Stands for the goroutine pointer.
+    /// Stands for the register or word that holds the goroutine pointer.
     static G: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// This thread runs that goroutine from now on, or none. Where from the thread pointer on that is told.
+/// From now on, this thread runs that goroutine, or none. Returns the distance from the thread pointer to the
+/// word that says so.
 pub(crate) fn runs(goroutine: Option<&Goroutine>) -> i32 {
     G.set(goroutine.map_or(0, |g| core::ptr::from_ref(g) as u64));
     G.with(|g| (core::ptr::from_ref(g) as u64).wrapping_sub(thread_pointer()) as i64) as i32
 }
 
-/// The first two words of a Go runtime's `g`: its stack, lo and hi.
+/// The first two words of a Go runtime's `g`: lo and hi of its stack.
 pub(crate) type Goroutine = [u64; 2];
 
 /// The harness has one user at a time.

@@ -1,5 +1,6 @@
-//! LOSS-1 and SAFE-2 for tallies: each hit is in the cell or row of its value, in the overflow, or filtered; also while threads are
-//! moved, interrupted, or have no rseq area; and generated code sorts as the language says.
+//! LOSS-1 and SAFE-2 for aggregations: each hit is in the bucket or row of its value, in the overflow, or
+//! filtered. Also with threads that migrate, are interrupted, or have no rseq area. Generated code sorts as
+//! the language defines.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -26,7 +27,7 @@ pub(crate) struct Set {
     rings: Rings,
     pub(crate) filter: TargetFilter,
     pub(crate) table: Table,
-    /// Where entries leave what returns tally.
+    /// Memory where entries leave what returns aggregate.
     places: Option<Latency>,
 }
 
@@ -38,7 +39,7 @@ impl Set {
         let filter = TargetFilter { condition, sample: 1, tally: Some(tally), ..TargetFilter::default() };
         Self { machine: *machine, rings, filter, table: Table { area, base: arena.rows() }, places: None }
     }
-    /// The same, tallied when calls return for which `late` holds.
+    /// The same, aggregated at returns of calls for which `late` holds.
     pub(crate) fn of_calls(self, arena: &mut Arena, late: Tree, go: Option<i32>) -> Self {
         let late = Some(Late { condition: late, tick: TICK });
         let filter = TargetFilter { late, ..self.filter };
@@ -71,7 +72,7 @@ impl Set {
         pending.finish(&mut out, None);
         arena.put(&out)
     }
-    /// A function with both: `body` between its entry and its exit, and `end` behind that.
+    /// A function with both stubs: `body` between its entry and its exit, and `end` behind that.
     pub(crate) fn whole(&self, arena: &mut Arena, site: Site, kind: Kind, [body, end]: [&[u8]; 2]) -> u64 {
         let exit = self.build(arena, site, kind, end);
         // jmp [rip]
@@ -82,7 +83,8 @@ impl Set {
     }
     pub(crate) fn view(&self) -> View<'_> {
         let words = self.table.area.len() / 8;
-        // SAFETY: the arena's mapping is larger than the tables, and holds words that others store to whole.
+        // SAFETY: the arena's mapping is larger than the tables, and holds words that are stored to as a
+        // whole.
         View::new(unsafe { core::slice::from_raw_parts(self.table.base as *const AtomicU64, words as usize) })
     }
     pub(crate) fn read(&self) -> (BTreeMap<u64, u64>, Rest) {
@@ -116,7 +118,7 @@ fn sorts() -> [Sort; 5] {
     ]
 }
 
-/// Numbers at the edges of every type and every cell.
+/// Numbers at the edges of every type and every bucket.
 fn number(random: &mut Random) -> u64 {
     let word = random.next();
     let near = (1_u64 << (word & 63)).wrapping_add((word >> 8 & 3).wrapping_sub(1));
@@ -164,7 +166,8 @@ fn values_fall(machine: &Machine) {
                 let value = tally.value.evaluate(&facts).expect("known");
                 *want.entry(tally.key(value)).or_default() += 1;
                 let before = state.regs;
-                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user
+                // at a time.
                 unsafe { tl_run(code, &mut state) };
                 assert_eq!(state.regs, before, "{tally:?}");
             }
@@ -231,7 +234,7 @@ fn a_full_table(machine: &Machine) {
     let want = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
     assert_eq!(rows.values().sum::<u64>() + rest.overflow, 500);
     assert!(rest.overflow > 0 && rows.len() >= PROBES as usize, "{rows:?} {rest:?}");
-    // On one CPU whoever has a row has it from the first hit on; with more, each has its own.
+    // On one CPU, a value with a row has it from its first hit on; with more CPUs, each has its own table.
     assert!(rows.iter().all(|(&value, &hits)| hits <= want(value)), "{rows:?}");
 }
 
@@ -258,7 +261,8 @@ fn threads_apart(machine: &Machine) {
     assert_eq!(set.read(), (want, Rest::default()));
 }
 
-/// Threads that are moved and interrupted lose nothing, in cells and in rows; those without an area count on the last line.
+/// Threads that migrate and are interrupted lose no hit, in buckets and in rows. Threads without an area
+/// count on the last line.
 #[test]
 fn nothing_is_lost_under_a_storm() {
     let _one = ONE.lock();

@@ -1,4 +1,5 @@
-//! LOSS-1 and SAFE-2 for texts that are tallied: each hit is in the row of its text, whole, in the overflow, or unseen where nothing can be read.
+//! LOSS-1 and SAFE-2 for aggregations of texts: each hit is in the row of its text, which is whole; in the
+//! overflow; or unseen if nothing can be read.
 
 use std::collections::BTreeMap;
 
@@ -51,9 +52,9 @@ fn each_text_has_a_row() {
         assert_eq!(before.unseen, 200);
         // At the end of mapped memory: what can be read counts.
         let page = crate::arena::map(8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
-        // SAFETY: the second page is our own, and nobody uses it.
+        // SAFETY: the second page is our own, and nothing uses it.
         unsafe { libc::munmap((page + 4096) as *mut libc::c_void, 4096) };
-        // SAFETY: the first page is our own too.
+        // SAFETY: the first page is our own, too.
         (0..4096).for_each(|n| unsafe { *((page + n) as *mut u8) = b'e' });
         let code = set.build(&mut arena, Site::default(), Kind::Entry, &back());
         let long = [b'l'; 100];
@@ -63,13 +64,14 @@ fn each_text_has_a_row() {
         let some: [&[u8]; 6] = [b"\0", b"a\0b", b"a\0c", &long[..64], &long, b"\xff\xfe\0"];
         let texts_of = some.iter().copied().chain(many.iter().map(Vec::as_slice));
         for (round, text) in texts_of.clone().chain(texts_of.take(100)).enumerate() {
-            // What lies behind a short one can be read, too.
+            // The bytes behind a short text can be read, too.
             let mut room = vec![b'~'; 256];
             room[..text.len()].copy_from_slice(text);
             let mut state = random.state();
             state.regs[6] = room.as_ptr() as u64;
             let before = state.regs;
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut state) };
             assert_eq!(state.regs, before, "{round}");
             *want.entry(padded(&room)).or_default() += 1;
@@ -92,7 +94,7 @@ fn each_text_has_a_row() {
     }
 }
 
-/// What a restartable sequence leaves that was begun again between the key and the text.
+/// What a restartable sequence leaves behind that restarted between key and text.
 #[test]
 fn a_free_row_of_the_same_key_gets_its_text() {
     let _one = ONE.lock();
@@ -119,7 +121,7 @@ fn a_free_row_of_the_same_key_gets_its_text() {
 /// Calls of one thread.
 const TURNS: usize = 20_000;
 
-/// Eight threads that are moved about and a timer's handler, in a table of few rows.
+/// Eight threads that migrate and a timer's handler, with a table of few rows.
 #[test]
 fn texts_are_counted_to_the_hit_in_a_storm() {
     for machine in machines() {
@@ -147,7 +149,7 @@ fn texts_are_counted_to_the_hit_in_a_storm() {
         let counted: u64 = rows.values().sum();
         assert!(rows.keys().all(|row| all.iter().any(|text| text[..] == row[..])), "whole texts");
         assert!(rows.len() >= 16 && rest.overflow > 0, "{} {rest:?}", rows.len());
-        // What the handler calls with is no address.
+        // The handler passes a value that is no address.
         assert_eq!(counted + rest.overflow + rest.unseen, THREADS * TURNS as u64 + handled);
         assert_eq!(rest.unseen, handled);
         arena.unmap();

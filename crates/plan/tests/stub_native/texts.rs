@@ -1,4 +1,5 @@
-//! Texts in records: what arguments point to is there as far as it can be read, and no state is disturbed whatever they point to.
+//! Texts in records: what arguments point to is there as far as it can be read. No state is disturbed,
+//! whatever they point to.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +17,12 @@ use crate::state::{ONE, Random, State, assert_kept, back, tl_run};
 use crate::traps::Served;
 
 const EFAULT: i64 = 14;
-/// Of the six argument registers, in the numbering of `State::regs`.
+/// Numbers of the six argument registers in `State::regs`.
 const REGS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 
 /// Two pages, of which only the first is mapped.
 pub(crate) fn edge() -> u64 {
-    // SAFETY: a fresh mapping, and the second half of it, touch nothing that exists.
+    // SAFETY: a fresh mapping; unmapping its second half touches nothing else.
     unsafe {
         let at = libc::mmap(
             core::ptr::null_mut(),
@@ -49,7 +50,7 @@ fn texts_are_there(machine: &Machine) {
     let edge = edge();
     let long: Vec<u8> = (0..200).map(|n| n as u8 ^ 0x5a).collect();
     let here = long.as_ptr() as u64;
-    // Where to, how much of it can be read, and what the kernel says.
+    // Pointer, and the kernel's answer: the bytes that can be read, or an error.
     let cases = [
         (here, TEXT_BYTES as i64),
         (here + 7, TEXT_BYTES as i64),
@@ -92,7 +93,8 @@ fn texts_are_there(machine: &Machine) {
                 let of = |register: usize| cases[(round + register) % cases.len()];
                 REGS.iter().enumerate().for_each(|(n, &reg)| state.regs[reg] = of(n).0);
                 let before = (state.regs, state.red);
-                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user
+                // at a time.
                 unsafe { tl_run(code, &mut state) };
                 assert_eq!((state.regs, !site.red_zone_live || state.red == before.1), (before.0, true));
                 let mut seen = Vec::new();
@@ -115,7 +117,7 @@ fn texts_are_there(machine: &Machine) {
                     assert_eq!(text[0].cast_signed(), answer, "{at:#x}");
                     let bytes: Vec<u8> = text[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
                     let read = usize::try_from(answer).unwrap_or(0);
-                    // SAFETY: so many bytes can be read there, as the kernel has just said.
+                    // SAFETY: the kernel has just reported that this many bytes can be read there.
                     let want = unsafe {
                         core::slice::from_raw_parts(if read == 0 { here } else { at } as *const u8, read)
                     };
@@ -126,7 +128,7 @@ fn texts_are_there(machine: &Machine) {
     }
 }
 
-/// What a field's record should hold: the kernel's answer, and the bytes where that is as many as were asked for.
+/// Expected content of a field's record: the kernel's answer, and the bytes if it is the requested length.
 fn field(word: &dyn Fn(u64) -> u64, at: u64, read: &Read) -> Result<Vec<u8>, i64> {
     let answer = word(at).cast_signed();
     let bytes = (1..read.words() as u64).flat_map(|n| word(at + n).to_le_bytes());
@@ -143,7 +145,7 @@ fn fields_are_read(machine: &Machine) {
     let mut random = Random(0x1357_9bdf_4321_9876);
     let edge = edge();
     let far: [u64; 4] = core::array::from_fn(|n| 0x1111_1111_1111_1111 * (n as u64 + 1));
-    // Behind the second pointer nothing is mapped; the third is cut by the end of what is.
+    // Nothing is mapped behind the second pointer; the third field is cut by the end of mapped memory.
     let near = [far.as_ptr() as u64, edge, edge - 4, 0xaabb_ccdd_eeff_0011];
     let read = |register, offsets: &[i32], bytes| Read { register, offsets: offsets.to_vec(), bytes };
     let reads = [
@@ -194,7 +196,8 @@ fn fields_are_read(machine: &Machine) {
         let here = near.as_ptr() as u64;
         (state.regs[7], state.regs[6], state.regs[2], state.regs[9]) = (here, here, edge, 0);
         let before = (state.regs, state.red);
-        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+        // time.
         unsafe { tl_run(code, &mut state) };
         assert_eq!((state.regs, !site.red_zone_live || state.red == before.1), (before.0, true));
         let mut seen = Vec::new();
@@ -220,7 +223,8 @@ fn fields_are_read(machine: &Machine) {
     }
 }
 
-/// A stub that copies what the first argument points to, with tables of known pages and a handler of faults that serves it.
+/// A stub that copies what the first argument points to, with tables of known pages, and a handler of faults
+/// that serves it.
 struct Loading {
     served: Served,
     rings: Rings,
@@ -269,7 +273,8 @@ impl Loading {
         [libc::SIGSEGV, libc::SIGBUS].into_iter().for_each(|signal| self.served.install(signal));
         set(self.served.arena.data() + at::FAULT_HANDLER, self.served.handler.entry);
     }
-    /// One hit: the kernel's answer, or the same from our own loads; registers and red zone are as they were.
+    /// One hit. Returns the kernel's answer, or the same from our own loads. Registers and red zone must be
+    /// as they were.
     fn hit(&mut self, pointer: u64) -> (i64, Vec<u8>) {
         let mut reader = Reader::new(&self.rings);
         let view = crate::records::view(&self.rings);
@@ -279,7 +284,8 @@ impl Loading {
         let mut state: State = self.random.state();
         state.regs[7] = pointer;
         let before = state.clone();
-        // SAFETY: the code runs from tl_run's loaded state to tl_back, and this process has one thread that does so.
+        // SAFETY: the code runs from tl_run's loaded state to tl_back, and one thread of this process does
+        // so.
         unsafe { tl_run(self.code, &mut state) };
         let same = state.regs == before.regs && state.red == before.red && state.zmm == before.zmm;
         assert!(same && (state.flags ^ before.flags) & crate::state::FLAGS == 0);
@@ -297,7 +303,7 @@ impl Loading {
     fn faults(&self) -> u64 {
         get(self.served.segment(0) + at::GUARD_HITS)
     }
-    /// Entries of all tables.
+    /// Number of entries in all tables.
     fn noted(&self) -> usize {
         let tables = (0..u64::from(LINES) - 1).map(|cpu| self.tables + (cpu << STRIDE_BITS));
         let entries = |table: u64| (0..ENTRIES).filter(move |n| get(table + n * 8) != 0).count();
@@ -308,7 +314,8 @@ impl Loading {
     }
 }
 
-/// So many pages of 'p', and behind them one that nobody can read, lest another mapping come to lie there.
+/// This many pages of 'p', and behind them an inaccessible one, so that no other mapping can come to lie
+/// there.
 fn pages(count: usize) -> u64 {
     let len = count as u64 * 4096;
     let at = crate::arena::map(len + 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
@@ -320,9 +327,9 @@ fn pages(count: usize) -> u64 {
     at
 }
 
-/// Stays on one CPU, so that its table is the one that was filled.
+/// Binds this thread to its present CPU, so that its table is the one that was filled.
 fn stay() {
-    // SAFETY: the set is a local; the CPU is the one that we run on.
+    // SAFETY: the set is a local; the CPU is the one that this thread runs on.
     unsafe {
         let mut set: libc::cpu_set_t = core::mem::zeroed();
         libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
@@ -352,7 +359,7 @@ fn read_pages(machine: Machine) {
         }
     }
     assert_eq!((loading.noted(), loading.faults()), (3, 0), "what was never good does not fault");
-    // What is loaded is what is there now.
+    // Loads read what is there now.
     // SAFETY: our own mapping.
     unsafe { core::ptr::write_bytes((at + 100) as *mut u8, b'q', 20) };
     let (answer, bytes) = loading.hit(at + 96);
@@ -373,7 +380,7 @@ fn pages_gone(machine: Machine) {
     [at, at + 4096 - 32, at + 8192].into_iter().for_each(|pointer| assert_eq!(loading.hit(pointer), whole));
     // SAFETY: our own mapping, to which nothing refers.
     unsafe { libc::mprotect((at + 4096) as *mut libc::c_void, 4096, libc::PROT_NONE) };
-    // In the middle: some were copied when the next faulted.
+    // In the middle: some words were copied when the next load faulted.
     let middles = (1..TEXT_BYTES as u64 / 8).flat_map(|words| [8 * words, 8 * words + 3]);
     for (n, bytes) in (1..).zip(middles) {
         assert_eq!((loading.hit(at + 4096 - bytes).0, loading.faults()), (bytes as i64, n));
@@ -384,8 +391,8 @@ fn pages_gone(machine: Machine) {
     // SAFETY: as above.
     unsafe { libc::munmap((at + 8192) as *mut libc::c_void, 4096) };
     assert_eq!((loading.hit(at + 8192).0, loading.faults()), (-EFAULT, before + 2));
-    // A file that is cut: SIGBUS.
-    // SAFETY: a file of our own without a name, mapped anew.
+    // A file that was truncated: SIGBUS.
+    // SAFETY: our own file without a name, freshly mapped.
     let (file, at) = unsafe {
         let file = libc::memfd_create(c"cut".as_ptr(), 0);
         assert_eq!(libc::ftruncate(file, 4096), 0);
@@ -396,7 +403,7 @@ fn pages_gone(machine: Machine) {
     // SAFETY: as above.
     unsafe { assert_eq!(libc::ftruncate(file, 0), 0) };
     assert_eq!((loading.hit(at).0, loading.faults()), (-EFAULT, before + 3));
-    // Mapped again, and known still: no call, no fault.
+    // Extended again, and the page is still noted: no system call, no fault.
     // SAFETY: as above.
     unsafe { assert_eq!(libc::ftruncate(file, 4096), 0) };
     assert_eq!((loading.hit(at), loading.faults()), ((TEXT_BYTES as i64, vec![0; TEXT_BYTES]), before + 3));
@@ -415,7 +422,7 @@ fn noted_by_another(machine: Machine) {
     loading.serve();
     let (at, whole) = (pages(1), (TEXT_BYTES as i64, vec![b'p'; TEXT_BYTES]));
     assert_eq!((loading.hit(at), loading.noted()), (whole.clone(), 1));
-    // On the same CPU, and it blocks the signals: a load of its own would end us.
+    // On the same CPU, in a thread that blocks the signals: a load of its own would kill the process.
     let mut loading = std::thread::spawn(move || {
         // SAFETY: the set is a local; the page is our own mapping.
         unsafe {
@@ -456,7 +463,7 @@ fn not_served(machine: Machine) {
     loading.serve();
     looked(&mut loading, 1, "both handlers");
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: sets of signals are locals; the handler touches nothing.
+        // SAFETY: the sets of signals are locals; the handler touches nothing.
         unsafe {
             let mut set: libc::sigset_t = core::mem::zeroed();
             libc::sigaddset(&raw mut set, signal);
@@ -475,7 +482,8 @@ fn not_served(machine: Machine) {
     }
 }
 
-/// Instructions to run before the words are cleared, where they are, and where the tables are.
+/// Number of instructions to run before the words are cleared; addresses of these words and of the tables;
+/// and the number of tables.
 static STEPS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -496,7 +504,8 @@ extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
 #[test]
 fn nothing_is_noted_behind_a_detaching_tracers_back() {
     alone("texts::nothing_is_noted_behind_a_detaching_tracers_back", || {
-        // A signal restarts a restartable sequence: step by step none ends. X5 is the same without.
+        // A signal aborts a restartable sequence, so none ends when it is single-stepped. X5 is the same
+        // without rseq.
         behind_its_back(machines()[0]);
     });
 }
@@ -518,13 +527,14 @@ fn behind_its_back(machine: Machine) {
     let run = |steps: u64| {
         loading.forget();
         loading.serve();
-        // Each record finds room: all runs are of the same instructions.
+        // Makes room for each record, so that all runs execute the same instructions.
         let (area, view) = (loading.rings.area, crate::records::view(&loading.rings));
         (0..area.rings)
             .for_each(|ring| assert!(view.set(area.ring(ring) + TAIL, view.get(area.ring(ring) + HEAD))));
         STEPS[0].store(steps, Ordering::Relaxed);
         let returned: u64;
-        // SAFETY: the code keeps the C calling convention; the trap flag is set around one call of it, and the kernel clears it while a handler runs.
+        // SAFETY: the code follows the C calling convention. The trap flag is set around one call of it, and
+        // the kernel clears it while a handler runs.
         unsafe {
             core::arch::asm!(
                 "pushfq",
@@ -541,7 +551,8 @@ fn behind_its_back(machine: Machine) {
             );
         }
         assert_eq!(returned, at);
-        // That there may be entries is said of tables that have none any more, too.
+        // The mark that a table may have entries also stays on tables that have none any more, so entries are
+        // counted.
         let tables = (0..u64::from(LINES) - 1).map(|cpu| loading.tables + (cpu << STRIDE_BITS));
         let noted = tables.flat_map(|table| (0..ENTRIES).filter(move |n| get(table + n * 8) != 0)).count();
         (STEPS[0].load(Ordering::Relaxed), noted)
@@ -556,7 +567,8 @@ fn behind_its_back(machine: Machine) {
 }
 
 thread_local! {
-    /// What a goroutine's g begins with: where its stack begins, and the first address behind it; and where that lies.
+    /// The first words of a goroutine's g: the start of its stack, and the first address behind it. `G` is
+    /// the address of these words.
     static BOUNDS: [Cell<u64>; 2] = const { [const { Cell::new(0) }; 2] };
     static G: Cell<u64> = const { Cell::new(0) };
 }
@@ -594,15 +606,17 @@ fn without_room(machine: &Machine) {
     let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
     let bounds = BOUNDS.with(|bounds| [0, 1].map(|n| core::ptr::from_ref(&bounds[n])));
     let mut reader = Reader::new(&rings);
-    // One call of the stub, so that the stack pointer is the same each time: without a g first, which tells it; then with stacks that begin
-    // above it and below; then with as little room as was enough.
+    // One call instruction for the stub, so that the stack pointer is the same each time. First without a g,
+    // which shows the stack pointer; then with stacks that begin above it and below it; then with the least
+    // room that was enough.
     let (mut lows, mut sp, mut refused, mut touched) = (vec![None], 0, Vec::new(), 0);
     while let Some(low) = lows.pop() {
         let mut state = random.state();
         let bytes = low.unwrap_or(0) as *mut u64;
         let last = lows.is_empty() && low.is_some();
-        // SAFETY: the cells are this thread's own; the code runs from tl_run's loaded state to tl_back, and this process has one thread that
-        // does so; what lies so far below what is in use of this stack is nobody's.
+        // SAFETY: the cells are this thread's own. The code runs from tl_run's loaded state to tl_back, and
+        // one thread of this process does so. Memory that far below the used part of this stack is not in
+        // use.
         unsafe {
             (*bounds[0]).set(low.unwrap_or(0));
             (*bounds[1]).set(low.unwrap_or(0) + (1 << 16));

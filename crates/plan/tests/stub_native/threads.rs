@@ -1,4 +1,5 @@
-//! LOSS-1 by thread: each thread's hits are its own, a full table loses none, and forked children have rows of their own.
+//! LOSS-1 by thread: each thread's hits are its own, a full table loses none, and forked children have rows
+//! of their own.
 
 use trapline_plan::x86_64::stub::{Site, ThreadId, Threads, count_by_thread};
 use trapline_record::threads::ThreadArea;
@@ -8,10 +9,11 @@ use crate::counts::{everywhere, storm};
 
 const CALLS: u64 = 50_000;
 
-/// Where glibc keeps a thread's number, if this process shows that it does.
+/// Ways to find a thread's number; where glibc keeps it, only if that place has it in this process.
 fn ids() -> Vec<ThreadId> {
     let kept: u32;
-    // SAFETY: glibc's thread control block is far longer; other libraries' blocks are followed by mapped memory.
+    // SAFETY: glibc's thread control block is far longer; other libraries' blocks are followed by mapped
+    // memory.
     unsafe { core::arch::asm!("mov {:e}, fs:[0x2d0]", out(reg) kept) };
     if kept == tid() { vec![ThreadId::Call, ThreadId::At(0x2d0)] } else { vec![ThreadId::Call] }
 }
@@ -93,7 +95,7 @@ fn a_forked_child_has_a_row_of_its_own() {
         let mut arena = Arena::new();
         let threads = threads(&arena, id, 64);
         let code = counted(&mut arena, &threads, 0);
-        // SAFETY: the child only runs generated code and leaves by _exit.
+        // SAFETY: the child only runs generated code and ends by _exit.
         let child = unsafe { libc::fork() };
         (0..CALLS).for_each(|n| {
             call(code, n);
@@ -102,7 +104,7 @@ fn a_forked_child_has_a_row_of_its_own() {
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(0) };
         }
-        // SAFETY: a child of ours that nobody else waits for.
+        // SAFETY: our own child, which is not waited for elsewhere.
         unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
         let mut rows: Vec<_> = rows(&threads, 0).into_iter().filter(|row| row.1 > 0).collect();
         let mut wanted = vec![(tid(), CALLS), (child as u32, CALLS)];

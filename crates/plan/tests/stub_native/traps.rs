@@ -1,4 +1,4 @@
-//! Guard traps: served when they are ours, and otherwise what would have happened without us (TRAP-1).
+//! Guard traps: served if they are ours; otherwise the effect is what it would be without us (TRAP-1).
 
 use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
 use trapline_record::control::{RegionKind, at};
@@ -11,7 +11,7 @@ const UNDEFINED: [u8; 7] = [0x06, 0xB8, 1, 0, 0, 0, 0xC3];
 const FAULTS: [u8; 7] = [0x31, 0xC9, 0x48, 0x8B, 0x01, 0x90, 0xC3]; // xor ecx, ecx; mov rax, [rcx]; nop; ret
 const RESUMED: [u8; 6] = [0xB8, 42, 0, 0, 0, 0xC3]; // mov eax, 42; ret
 
-/// A segment's words as a tracer lays them, and the handler.
+/// A segment's words as a tracer writes them, and the handler.
 pub(crate) struct Served {
     pub(crate) arena: Arena,
     pub(crate) handler: TrapHandler,
@@ -25,7 +25,7 @@ impl Served {
         arena.put(&out);
         Self { arena, handler }
     }
-    /// A second segment, half a page of words later; the first's own table is empty then.
+    /// A second segment half a page later; the first one's own table is empty then.
     pub(crate) fn segment(&self, n: u64) -> u64 {
         self.arena.data() + n * 0x800
     }
@@ -49,13 +49,14 @@ impl Served {
             _ => at::OLD_SIGBUS,
         };
         let old = self.arena.data() + old;
-        // SAFETY: the kernel's own layout, with a handler and restorer that stay mapped; `old` is ours to write.
+        // SAFETY: the kernel's own layout, with a handler and a restorer that stay mapped; `old` is ours to
+        // write.
         let done = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), old, 8) };
         assert_eq!(done, 0);
     }
 }
 
-/// Runs `body` in a child process. Its wait status.
+/// Runs `body` in a child process. Returns its wait status.
 fn child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child runs only `body`, which neither allocates nor locks, and _exit.
     unsafe {
@@ -75,7 +76,7 @@ fn killed(status: i32) -> Option<i32> {
     libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
 }
 fn disposition(signal: i32, handler: usize, flags: i32) {
-    // SAFETY: handlers given are default, ignore, or functions of this file that only set a register.
+    // SAFETY: callers pass default, ignore, or functions of this file that only set a register.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = handler;
@@ -104,22 +105,22 @@ fn guards_of_every_segment_resume_in_the_copy() {
     assert_eq!((get(first + at::GUARD_HITS), get(second + at::GUARD_HITS)), (6, 3));
 }
 
-/// What the kernel has a probe on.
+/// A function that the kernel has a probe on.
 #[unsafe(no_mangle)]
 extern "C" fn stub_native_with_a_kernel_uprobe(word: u64) -> u64 {
     std::hint::black_box(word)
 }
 
-/// The kernel looks at each int3 of such a process first, and its signal for those that are not its own does not name the exception: the
-/// thread's last one stands there.
+/// In such a process the kernel first checks each int3 itself. Its signal for an int3 that is not its own
+/// does not name the exception; it holds the thread's last exception instead.
 #[test]
 fn guards_are_served_beside_the_kernels_probes() {
     let program = std::env::current_exe().expect("our name");
     let place = oracle::offsets(&program, &["stub_native_with_a_kernel_uprobe"])[0];
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     let tid = unsafe { libc::gettid() } as u32;
     let kernel = or_skip!(oracle::attach_at(&program, &[(place, false)], tid));
-    // By its address, so that it is there.
+    // Called by its address, so that the compiler keeps the function.
     let probed: extern "C" fn(u64) -> u64 = std::hint::black_box(stub_native_with_a_kernel_uprobe);
     assert_eq!(probed(3), 3);
     assert_eq!(kernel.counts(), [1]);
@@ -133,7 +134,7 @@ fn guards_are_served_beside_the_kernels_probes() {
         served.install(libc::SIGILL);
         let all = sites.iter().all(|site| {
             let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            // SAFETY: a page of our own that nobody has touched: a fault.
+            // SAFETY: a page of our own that was never touched, so the store faults once.
             unsafe {
                 libc::mmap(core::ptr::null_mut(), 4096, prot, flags, -1, 0).cast::<u8>().write_volatile(1)
             };
@@ -146,12 +147,13 @@ fn guards_are_served_beside_the_kernels_probes() {
 }
 
 extern "C" fn foreign(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gave both, and only we may write the context here.
+    // SAFETY: the kernel passes this signal's own information and context, and no other code writes them.
     unsafe {
         let context = context.cast::<libc::ucontext_t>();
         assert!(!info.is_null());
         let rip = &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
-        // An int3 leaves rip behind it; step over the undefined byte too, and past `mov eax, 1` in both.
+        // An int3 leaves rip behind it. Steps over the undefined byte too, and past `mov eax, 1` in both
+        // cases.
         *rip = (*rip & !63) + 6;
         (*context).uc_mcontext.gregs[libc::REG_RAX as usize] = 7;
     }
@@ -197,7 +199,7 @@ fn default_and_ignored_end_as_they_would_have() {
                 disposition(signal, old, 0);
                 served.install(signal);
                 if sent {
-                    // SAFETY: a signal to ourselves.
+                    // SAFETY: sends a signal to this thread, whose handler is installed.
                     unsafe { libc::raise(signal) };
                 } else {
                     call(site, 0);
@@ -209,7 +211,7 @@ fn default_and_ignored_end_as_they_would_have() {
     }
 }
 
-/// Calls the handler as the kernel would. Where it left rip.
+/// Calls the handler as the kernel would. Returns rip as the handler left it.
 fn handle(served: &Served, signal: i32, code: i32, fault: u64, rip: u64) -> u64 {
     let mut info = [0_u64; 16];
     info[1] = u64::from(code as u32);
@@ -223,7 +225,7 @@ fn handle(served: &Served, signal: i32, code: i32, fault: u64, rip: u64) -> u64 
     context[21]
 }
 
-/// Where a segment's list of regions lies, in bytes of the block that have no other use.
+/// Offset of a segment's list of regions, in bytes of the block that have no other use.
 const LIST: u64 = 2048;
 
 #[test]
@@ -241,14 +243,14 @@ fn a_thread_that_was_moved_already_is_left_alone() {
     }
     let seen = first + at::OLD_SIGTRAP;
     extern "C" fn chained(_: i32, _: *mut u64, context: *mut u64) {
-        // SAFETY: `handle`'s buffer.
+        // SAFETY: `context` is `handle`'s buffer.
         unsafe { *context.add(21) = 99 };
     }
     set(seen, chained as *const () as u64);
     set(first + at::OLD_SIGILL, chained as *const () as u64);
     assert_eq!(handle(&served, libc::SIGTRAP, 0x80, 0, inside + 1), inside + 1);
     assert_eq!(handle(&served, libc::SIGILL, 2, 5, inside + 1), inside + 1);
-    // Faults by its own nature, in the copy; outside of it; sent by someone.
+    // Faults that are no traps of ours: by its kind, inside the copy; outside of it; or sent by a process.
     assert_eq!(handle(&served, libc::SIGILL, 2, inside + 1, inside + 1), 99);
     assert_eq!(handle(&served, libc::SIGTRAP, 0x80, 0, inside + 64), 99);
     assert_eq!(handle(&served, libc::SIGTRAP, 0, 0, inside + 1), 99);
@@ -271,7 +273,7 @@ fn faults_of_our_loads_go_on_and_others_do_not() {
         set(first + LIST + n * 8, word);
     }
     extern "C" fn chained(_: i32, _: *mut u64, context: *mut u64) {
-        // SAFETY: `handle`'s buffer.
+        // SAFETY: `context` is `handle`'s buffer.
         unsafe { *context.add(21) = 99 };
     }
     for (signal, old) in [(libc::SIGSEGV, at::OLD_SIGSEGV), (libc::SIGBUS, at::OLD_SIGBUS)] {

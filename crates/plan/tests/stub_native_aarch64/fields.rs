@@ -1,5 +1,6 @@
-//! FLT-1 and TXT-2 for fields: what generated code decides at an entry, and at a return, is what the language says, where fields can be read, in part, or not at all; the record
-//! holds what was read, every hit is recorded or counted as rejected, and machine state is kept.
+//! FLT-1 and TXT-2 for fields. Generated code decides at an entry, and at a return, as the language defines,
+//! whether fields can be read, in part, or not at all. The record holds what was read, every hit is recorded
+//! or counted as filtered, and machine state is preserved.
 
 use std::arch::naked_asm;
 use std::cell::OnceCell;
@@ -23,15 +24,16 @@ const SVC: u32 = 0xD400_0001;
 /// movz x8, #270: process_vm_readv
 const READV: u32 = 0xD280_21C8;
 
-/// Whether the system has process_vm_readv: emulators of user mode may not.
+/// Whether the system has process_vm_readv; user-mode emulators may lack it.
 pub(super) fn has_readv() -> bool {
-    // SAFETY: no vectors, so that nothing is read.
+    // SAFETY: there are no vectors, so nothing is read or written.
     let tried =
         unsafe { libc::process_vm_readv(libc::getpid(), std::ptr::null(), 0, std::ptr::null(), 0, 0) };
     !(tried == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS))
 }
 
-/// Puts code at a room's next place; where the system has no process_vm_readv, its calls are of a function that does the same.
+/// Puts code at a room's next place. If the system has no process_vm_readv, its calls lead to a function that
+/// does the same.
 pub(super) fn put_with_kernel(room: &Room, mut words: Vec<u32>) -> u64 {
     let code = room.next();
     let calls: Vec<usize> = (1..words.len()).filter(|&n| words[n] == SVC && words[n - 1] == READV).collect();
@@ -63,7 +65,7 @@ pub(super) fn put_with_kernel(room: &Room, mut words: Vec<u32>) -> u64 {
     code
 }
 
-/// As the kernel: all registers but x0 stay.
+/// Like the kernel, it preserves all registers but x0.
 #[unsafe(naked)]
 unsafe extern "C" fn kernel() {
     naked_asm!(
@@ -105,7 +107,8 @@ unsafe extern "C" fn kernel() {
     )
 }
 
-/// process_vm_readv of one vector from the process itself: byte by byte through a pipe, which says where nothing can be read.
+/// process_vm_readv of one vector from the process itself. It copies byte by byte through a pipe, which
+/// reports unreadable memory.
 extern "C" fn readv(
     pid: u64,
     to: *const [u64; 2],
@@ -118,7 +121,7 @@ extern "C" fn readv(
         static PIPE: OnceCell<[i32; 2]> = const { OnceCell::new() };
     }
     assert_eq!((pid as u32, one, also, flags), (tid(), 1, 1, 0));
-    // SAFETY: two vectors of the stub's frame; what cannot be read is an error of write(2).
+    // SAFETY: two vectors in the stub's frame; unreadable memory becomes an error of write(2).
     unsafe {
         let [read, write] = PIPE.with(|pipe| {
             *pipe.get_or_init(|| {
@@ -139,7 +142,8 @@ extern "C" fn readv(
     }
 }
 
-/// Offsets and bytes of the fields, by argument: the second through a pointer, the third maybe at the end of what is mapped.
+/// Offsets and lengths of the fields, by argument. The second one is read through a pointer; the third one
+/// may lie at the end of mapped memory.
 pub(super) fn reads() -> Vec<Read> {
     let read = |register, offsets: &[i32], bytes| Read { register, offsets: offsets.to_vec(), bytes };
     vec![read(0, &[16], 8), read(0, &[8, 4], 4), read(1, &[0], 2), read(0, &[24], 4)]
@@ -164,12 +168,12 @@ pub(super) fn leaf_of_all(random: &mut Random) -> Tree {
     if random.next().is_multiple_of(3) { field(random) } else { leaf_at_return(random) }
 }
 
-/// A page, and nothing behind it: where that ends.
+/// Address of the end of a page behind which nothing can be accessed.
 pub(super) fn edge() -> u64 {
     static EDGE: OnceLock<u64> = OnceLock::new();
     *EDGE.get_or_init(|| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping of two pages, of which the second is our own to protect.
+        // SAFETY: a new mapping of two pages, of which the second is protected.
         unsafe {
             let page =
                 libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
@@ -180,7 +184,7 @@ pub(super) fn edge() -> u64 {
     })
 }
 
-/// What memory holds: a structure, what it points to, and numbers of which maybe not all can be read.
+/// Memory of a hit: a structure, what it points to, and numbers that perhaps cannot all be read.
 pub(super) struct Memory {
     own: Box<[u64; 4]>,
     other: Box<[u64; 2]>,
@@ -190,7 +194,7 @@ impl Memory {
     pub(super) fn new() -> Self {
         Self { own: Box::default(), other: Box::default() }
     }
-    /// Two arguments, the fields behind them, and the kernel's answers.
+    /// Chooses two arguments. Returns them, the fields that they lead to, and the kernel's answers.
     pub(super) fn choose(&mut self, random: &mut Random) -> ([u64; 2], [Option<u64>; 4], [i64; 4]) {
         self.own.fill_with(|| number(random));
         self.other.fill_with(|| number(random));
@@ -285,7 +289,7 @@ fn decide(at: Option<Kind>) {
     assert!(passed > 200 && rejected > 500, "{passed} {rejected}");
 }
 
-/// A function whose fields are read, and the function's exit where that is recorded too.
+/// A function whose fields are read, and the function's exit if that is recorded too.
 fn function(machine: Machine, id: ThreadId, filter: TargetFilter, exit: Option<Kind>) -> (Calls, u64) {
     let words: usize = reads().iter().map(Read::words).sum();
     let slot = RingArea::slot_with_floats(6, 0, words);
@@ -311,7 +315,7 @@ fn taken(calls: &mut Calls) -> Vec<(Record, Vec<u64>)> {
     seen
 }
 
-/// TXT-2: what could be read, and how much that was.
+/// TXT-2: checks what could be read, and how much that was.
 fn check(words: &[u64], fields: [Option<u64>; 4], answers: [i64; 4]) {
     let found: Vec<i64> = words.chunks(2).map(|pair| pair[0].cast_signed()).collect();
     assert_eq!(found, answers);
@@ -322,7 +326,7 @@ fn check(words: &[u64], fields: [Option<u64>; 4], answers: [i64; 4]) {
     }
 }
 
-/// Fields that nobody decides by are read all the same.
+/// Fields that no condition uses are read all the same.
 #[test]
 fn fields_are_what_could_be_read() {
     let mut random = Random(0x0f1e_1d51_1234_9877);

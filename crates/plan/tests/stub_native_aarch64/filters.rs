@@ -1,4 +1,5 @@
-//! FLT-1 and LOSS-2 for filters: generated conditions decide as the language says, on random trees and numbers at the edges; every hit is counted or filtered; SAFE-2.
+//! FLT-1, LOSS-2 and SAFE-2 for filters: generated conditions decide as the language defines, on random trees
+//! and numbers at the edges. Every hit is counted or filtered.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,7 @@ use super::latency::on_cpu;
 use super::threads::{ids, tid};
 use super::{ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
 
-/// Where the filter's words are, and bytes of a stub besides its nodes.
+/// Offset of the filter's words; and bytes of a stub without its nodes.
 const WORDS: u64 = 4096;
 const STUB: usize = 1024;
 const EDGES: [u64; 14] = [
@@ -34,7 +35,7 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// xorshift64*.
+/// Random numbers by xorshift64*.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -44,7 +45,7 @@ impl Random {
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 3 | self.0 << 61
     }
-    /// Registers and flags.
+    /// Random registers and flags.
     pub(super) fn state(&mut self) -> [u64; 32] {
         let mut state = core::array::from_fn(|_| self.next());
         state[31] &= 0xF000_0000;
@@ -57,7 +58,7 @@ pub(super) fn number(random: &mut Random) -> u64 {
     if word.is_multiple_of(3) { random.next() } else { EDGES[(word >> 8) as usize % EDGES.len()] }
 }
 
-/// Bits of a float of either width: zeros, infinities and what is no number among them.
+/// Bits of a float of either width, zeros, infinities and NaNs among them.
 pub(super) fn float(random: &mut Random) -> u64 {
     const BITS: [u64; 9] = [
         0x0000_0000_8000_0000,
@@ -136,7 +137,7 @@ pub(super) fn of(condition: Option<Tree>, sample: u32) -> TargetFilter {
     TargetFilter { condition, sample, ..TargetFilter::default() }
 }
 
-/// Hits that passed, and that did not; and words of a sample.
+/// Hits that passed, and hits that did not together with words of a sample.
 fn counted(room: &Room) -> (u64, u64) {
     let words = (0..u64::from(LINES)).map(|line| room.word(WORDS / 64 + line).load(Ordering::Relaxed));
     (room.counts().iter().sum(), words.sum())
@@ -179,7 +180,7 @@ fn conditions_decide_as_the_language_says() {
             let facts = Facts { arguments, floats, tid: tid(), ..Facts::default() };
             let (before, holds) = (counted(&room), condition.holds(&facts).expect("all is known"));
             let mut after = run(code, state, floats);
-            // What was displaced is an addition.
+            // The displaced word is an addition.
             after[0] = after[0].wrapping_sub(state[1]);
             let what = format!("{machine:?} {id:?} {condition:?} {facts:x?}");
             assert_eq!(after, state, "{what}");
@@ -194,7 +195,7 @@ fn conditions_decide_as_the_language_says() {
     assert!(passed > 1000 && rejected > 1000, "{passed} {rejected}");
 }
 
-/// What a function returns: x0 at its `ret`.
+/// Conditions on what a function returns: x0 at its `ret`.
 #[test]
 fn returns_decide_too() {
     for machine in machines(by_hand) {
@@ -222,10 +223,10 @@ fn one_in_so_many_is_a_sample() {
             assert_eq!(after, before, "{machine:?}");
         }
         (0..284).for_each(|n| assert_eq!(call(code, n, 1), n + 1));
-        // From the first hit on.
+        // Beginning with the first hit.
         let passed = 300_u64.div_ceil(every.into());
         assert_eq!(counted(&room), (passed, 300 - passed), "{machine:?} {every}");
-        // Who has no share of its own.
+        // A thread that has no share of its own.
         on_cpu(u32::MAX);
         (0..12).for_each(|n| assert_eq!(call(code, n, 1), n + 1));
         let more = if machine.rseq.is_some() { 0 } else { 12 / u64::from(every) };
@@ -234,7 +235,7 @@ fn one_in_so_many_is_a_sample() {
     }
 }
 
-/// Conditions that sample too, while threads are moved and interrupted: nothing is lost.
+/// Conditions with samples, while threads migrate and are interrupted: no hit is lost.
 #[test]
 fn nothing_is_lost() {
     let names = registers();
@@ -248,7 +249,8 @@ fn nothing_is_lost() {
     }
 }
 
-/// Each section ends with its only store, and its handler leads back to where it is announced.
+/// Each restartable section ends with its only store, and its abort handler leads back to where the section
+/// is announced.
 #[test]
 fn sections_end_with_their_store() {
     let machine = Machine { rseq: by_hand(), lse: true, lines: LINES };

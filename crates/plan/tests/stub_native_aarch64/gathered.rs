@@ -1,5 +1,6 @@
-//! LOSS-1, FLT-1 and SAFE-2 for what is tallied when calls return: cells and rows are those of the language, of what was there at the entry and what is returned;
-//! begun = cells + overflow + unseen + dropped + rejected late + not ended, to the call.
+//! LOSS-1, FLT-1 and SAFE-2 for aggregation at returns. Buckets and rows are those that the language defines,
+//! of the values at the entry and of the returned value. Begun calls = buckets + overflow + unseen + dropped
+//! + filtered late + not ended, exactly.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,7 +101,7 @@ fn by(value: Tree, sort: Sort) -> Tally {
     Tally { value, sort, apart: Apart::Nothing }
 }
 
-/// A duration is not known before.
+/// Whether a tree uses no duration, which is not known beforehand.
 pub(super) fn is_timeless(tree: &Tree) -> bool {
     let mut timeless = true;
     tree.each_known(&mut |known| timeless &= known != Known::Took);
@@ -164,7 +165,7 @@ fn values_fall_where_the_language_says() {
     assert!(all > 500 && lost > 10 && refused > 200, "{all} {lost} {refused}");
 }
 
-/// Calls that took as long as wished for: their entries are set back.
+/// Calls with chosen durations: the times of their entries are set back.
 #[test]
 fn durations_are_tallied() {
     let mut random = Random(0x0dd0_ba12_1234_9876);
@@ -174,7 +175,7 @@ fn durations_are_tallied() {
         let set = Set::new(machine, ThreadId::Unknown, by(read("dur"), Sort::Log2), (None, TRUE));
         let (enter, exit) = (set.calls.alone(6, &[RET]), set.exit(Kind::Return));
         for _ in 0..50 {
-            // Far from where a cell ends, so that a little longer is in the same.
+            // Far from a bucket's edge, so that a slightly longer duration is in the same bucket.
             let took = 3 << (random.next() % 20 + 24);
             let ticks = took * 3;
             if now() < 2 * ticks {
@@ -197,7 +198,7 @@ fn durations_are_tallied() {
     }
 }
 
-/// Threads that are moved and interrupted, whose handlers call too.
+/// Threads that migrate and are interrupted, whose handlers call too.
 #[test]
 fn every_call_is_in_a_cell_or_rejected() {
     for machine in machines(registered) {
@@ -223,7 +224,7 @@ fn every_call_is_in_a_cell_or_rejected() {
     }
 }
 
-/// The word that commits leads back to the abort handler, twice: one is added.
+/// The committing word leads back to the abort handler twice. One hit is added.
 #[test]
 fn what_is_broken_off_is_added_once() {
     let machine = Machine { rseq: by_hand(), lse: false, lines: LINES };
@@ -238,7 +239,7 @@ fn what_is_broken_off_is_added_once() {
     assert_eq!(set.read().0.values().sum::<u64>(), 1);
 }
 
-/// Of a call that began before anybody looked: the mark of the one before it in that place is gone.
+/// An exit of a call that began before tracing. The mark of the call before it at that place is gone.
 #[test]
 fn an_exit_without_an_entry_adds_nothing() {
     for machine in machines(by_hand) {

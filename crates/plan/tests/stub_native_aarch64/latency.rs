@@ -16,10 +16,10 @@ use super::{
 };
 
 const FUNCTIONS: u32 = 3;
-/// The one that is timed.
+/// Number of the timed function.
 const FUNCTION: u32 = 1;
 
-/// Stamp memory of its own.
+/// Memory for stamps.
 pub(super) struct Stamps(pub(super) u64, pub(super) words::Stamps);
 
 impl Stamps {
@@ -28,7 +28,7 @@ impl Stamps {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
         );
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let at =
             unsafe { libc::mmap(std::ptr::null_mut(), shape.bytes() as usize, protection, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
@@ -36,10 +36,10 @@ impl Stamps {
     }
     pub(super) fn word(&self, at: u64) -> &AtomicU64 {
         assert!(at < self.1.bytes());
-        // SAFETY: aligned memory of our own, read and written as atomics only.
+        // SAFETY: aligned memory of our own, accessed as atomics only.
         unsafe { &*((self.0 + at) as *const AtomicU64) }
     }
-    /// Distances of the slots of all blocks that are claimed.
+    /// Offsets of the stamp cells of all claimed blocks.
     pub(super) fn slots(&self) -> impl Iterator<Item = u64> {
         let tags = 0..self.1.tags_len() / 8;
         let blocks = tags.filter(|block| self.word(8 * block).load(Ordering::Relaxed) != 0);
@@ -48,12 +48,12 @@ impl Stamps {
             (first..first + (1 << self.1.block_bits())).step_by(1 << self.1.slot_bits())
         })
     }
-    /// All blocks are others': `but` so many of each four.
+    /// Gives all blocks to other pages, except `but` of each four.
     pub(super) fn take_all(&self, but: u64) {
         let tags = 0..self.1.tags_len() / 8;
         tags.for_each(|tag| self.word(8 * tag).store(u64::from(tag % 4 >= but), Ordering::Relaxed));
     }
-    /// Where stamps stand: distances of their times.
+    /// Offsets of the cells that hold stamps.
     fn stamps(&self) -> Vec<u64> {
         self.slots().filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
     }
@@ -66,7 +66,7 @@ impl Drop for Stamps {
     }
 }
 
-/// What is timed, and what was found.
+/// What is timed, and the results.
 pub(super) struct Bench {
     pub(super) room: Room,
     stamps: Stamps,
@@ -103,18 +103,18 @@ impl Bench {
         let pending = latency_exit(self.room.next(), self.timed(), kind);
         self.room.put(&pending.finish(&[RET], None).expect("in reach"))
     }
-    /// A function that adds, timed.
+    /// A timed function that adds.
     fn function(&self, kind: ExitKind) -> u64 {
         let exit = self.exit(kind);
         self.enter(false, &[ADD], Some(exit))
     }
-    /// A word of the function's block on a line.
+    /// A word of the function's block on one line.
     fn word(&self, line: u32, word: u64) -> u64 {
         let block = self.latency.area + u64::from(FUNCTION * self.machine.lines + line) * STRIDE;
         // SAFETY: aligned memory of our own.
         unsafe { &*((block + word) as *const AtomicU64) }.load(Ordering::Relaxed)
     }
-    /// On all lines together.
+    /// Sum over all lines.
     pub(super) fn sum(&self, word: u64) -> u64 {
         (0..self.machine.lines).map(|line| self.word(line, word)).sum()
     }
@@ -200,13 +200,14 @@ fn registers_and_flags_stay() {
     }
 }
 
-/// A call from further down the stack.
+/// Makes a call from further down the stack.
 #[inline(never)]
 fn deeper(code: u64) {
     std::hint::black_box(call(code, 0, 0));
 }
 
-/// A function that calls itself with its argument less one, until that is 0, and what is timed of that is its outermost call.
+/// A function that calls itself with its argument less one, until that is 0. Only its outermost call is
+/// timed.
 #[test]
 fn recursion_is_timed_once() {
     for machine in machines(by_hand) {
@@ -235,7 +236,7 @@ fn recursion_is_timed_once() {
             let abandoned = bench.enter(false, &[RET], None);
             let found = || [at::RETURNS, at::UNRETURNED, at::UNPAIRED].map(|word| bench.sum(word));
             deeper(abandoned);
-            // Another thread's is another's.
+            // Another thread's call is its own.
             std::thread::scope(|scope| {
                 scope.spawn(move || {
                     on_cpu(2);
@@ -243,7 +244,8 @@ fn recursion_is_timed_once() {
                 });
             });
             assert_eq!(found(), [calls + 1, 0, 0]);
-            // A shallower call proves that the remembered one is gone, as one at its place does; a deeper one cannot know.
+            // A shallower call, or one at its place, proves that the remembered call is gone. A deeper one
+            // cannot prove it.
             assert_eq!(call(at, 3, 0), 3);
             assert_eq!(found(), [calls + 2, 1, 0]);
             call(abandoned, 0, 0);
@@ -263,7 +265,7 @@ fn recursion_is_timed_once() {
     }
 }
 
-/// Entered without an exit, left without an entry.
+/// Calls that are entered without an exit, or left without an entry.
 #[test]
 fn what_has_no_other_end_is_counted() {
     for machine in machines(by_hand) {
@@ -271,7 +273,7 @@ fn what_has_no_other_end_is_counted() {
         let bench = Bench::new(machine);
         let (enter, looped) = (bench.enter(false, &[RET], None), bench.enter(true, &[RET], None));
         let exit = bench.exit(ExitKind::Return);
-        // One place of calls, so that the stack pointer is the same.
+        // One call instruction, so that the stack pointer is the same.
         for (code, unreturned, unpaired, returns) in [
             (exit, 0, 1, 0),
             (enter, 0, 1, 0),
@@ -291,12 +293,12 @@ fn what_has_no_other_end_is_counted() {
 
 pub(super) fn now() -> u64 {
     let ticks: u64;
-    // SAFETY: reads a register.
+    // SAFETY: the instruction reads a register.
     unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks) };
     ticks
 }
 
-/// Durations as long as wished for: their stamps are set back.
+/// Chosen durations: their stamps are set back.
 #[test]
 fn durations_fall_into_their_buckets() {
     for machine in machines(by_hand) {
@@ -344,14 +346,16 @@ fn durations_fall_into_their_buckets() {
     }
 }
 
-/// Calls `half` with a goroutine in x28, the stack pointer lower by `deeper`. Made of words, since the compiler keeps x28 for itself.
+/// Calls `half` with a goroutine in x28, and the stack pointer lowered by `deeper`. The code is made of
+/// words, since the compiler reserves x28.
 pub(super) fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
     on(room, half, g.as_ptr() as u64, deeper);
 }
 
-/// The same; `g` is where it is, or 0. What `half` returns.
+/// The same with `g` as the goroutine's address, or 0. Returns what `half` returns.
 pub(super) fn on(room: &Room, half: u64, g: u64, deeper: u32) -> u64 {
-    // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp, #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
+    // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp,
+    // #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
     let code = [
         0xA9BE_7BFD,
         0xF900_0BFC,
@@ -366,7 +370,8 @@ pub(super) fn on(room: &Room, half: u64, g: u64, deeper: u32) -> u64 {
     call(room.put(&code), g, half)
 }
 
-/// A goroutine's call ends where its stack has gone, and nobody else's does: neither another goroutine's at that place, nor one elsewhere on the same stack.
+/// A goroutine's call ends where its stack has gone, and no other call does: neither another goroutine's at
+/// that place, nor one elsewhere on the same stack.
 #[test]
 fn a_goroutines_call_ends_where_its_stack_has_gone() {
     for machine in machines(by_hand) {
@@ -379,13 +384,14 @@ fn a_goroutines_call_ends_where_its_stack_has_gone() {
         let enters = [false, true].map(|looped| put(latency_enter(bench.room.next(), timed, looped)));
         let exit = put(latency_exit(bench.room.next(), timed, ExitKind::Return));
         let here = std::ptr::from_ref(&machine) as u64;
-        // One that grew by 1024 bytes: its end is as far from the deeper place as it was from the first.
+        // The stack has grown by 1024 bytes: its end is as far from the deeper place as it was from the first
+        // one.
         for end in [here + 4096, here + (1 << 20) + 16] {
             let (mut g, other) = ([0, end], [0, end - 1024]);
             let found = || [at::RETURNS, at::UNPAIRED, at::UNRETURNED].map(|word| bench.sum(word));
             let [returns, unpaired, unreturned] = found();
             on_goroutine(&bench.room, enters[0], &g, 512);
-            // It begins anew on its new stack: the first stamp stands.
+            // The function begins anew on its new stack: the first stamp stays.
             g[1] = end - 1024;
             on_goroutine(&bench.room, enters[1], &g, 1536);
             on_goroutine(&bench.room, exit, &other, 1536);
@@ -398,7 +404,8 @@ fn a_goroutines_call_ends_where_its_stack_has_gone() {
     }
 }
 
-/// Of what a goroutine calls within a call, nothing is timed, wherever its stack is meanwhile; what others call is theirs.
+/// Calls that a goroutine makes within a timed call are not timed, wherever its stack is meanwhile. Calls of
+/// other goroutines are their own.
 #[test]
 fn a_goroutines_outermost_calls_are_timed() {
     for machine in machines(by_hand) {
@@ -417,11 +424,11 @@ fn a_goroutines_outermost_calls_are_timed() {
         let found = || [at::RETURNS, at::UNPAIRED, at::UNRETURNED].map(|word| bench.sum(word));
         on_goroutine(&bench.room, enter, &g, 512);
         on_goroutine(&bench.room, enter, &g, 1024);
-        // Shallower, and another's.
+        // A shallower call, and another goroutine's.
         on_goroutine(&bench.room, enter, &other, 256);
         on_goroutine(&bench.room, exit, &g, 1024);
         assert_eq!(found(), [0; 3], "{machine:?}");
-        // Its stack grows: the same call goes on 1024 bytes lower, and one within it begins anew there.
+        // The stack grows: the same call continues 1024 bytes lower, and one within it begins anew there.
         g[1] -= 1024;
         on_goroutine(&bench.room, enter, &g, 1600);
         on_goroutine(&bench.room, looped, &g, 1536);
@@ -431,14 +438,15 @@ fn a_goroutines_outermost_calls_are_timed() {
         assert_eq!(found(), [1, 0, 0], "{machine:?}");
         on_goroutine(&bench.room, exit, &other, 256);
         assert_eq!(found(), [2, 0, 0], "{machine:?}");
-        // One that never returned: a call at a shallower place proves it, and at a deeper one cannot.
+        // A call that never returned: a call at a shallower place proves that, and one at a deeper place
+        // cannot.
         for (deeper, unreturned) in [(1536, 0), (1600, 0), (1520, 1)] {
             on_goroutine(&bench.room, enter, &g, deeper);
             assert_eq!(found(), [2, 0, unreturned], "{machine:?} {deeper}");
         }
         on_goroutine(&bench.room, exit, &g, 1520);
         assert_eq!((found(), bench.missed()), ([3, 0, 1], 0), "{machine:?}");
-        // Where no goroutine runs there is no slot.
+        // Without a goroutine there is no stamp cell.
         on(&bench.room, enter, 0, 512);
         on(&bench.room, exit, 0, 512);
         assert_eq!((found(), bench.missed()), ([3, 1, 1], 1), "{machine:?}");
@@ -452,7 +460,7 @@ fn a_goroutines_outermost_calls_are_timed() {
     }
 }
 
-/// A stamp of the future: the clock never goes back, but memory may be spoilt.
+/// A stamp of the future. The clock never goes back, but memory may be overwritten.
 #[test]
 fn a_negative_duration_counts_as_none() {
     for machine in machines(by_hand) {
@@ -469,7 +477,7 @@ fn a_negative_duration_counts_as_none() {
     }
 }
 
-/// An abort starts the section over: each of the five, entered at its handler, does what it had to do once.
+/// An abort restarts a section. Each of the five sections, entered at its abort handler, does its work once.
 #[test]
 fn sections_end_with_their_store() {
     let machine = Machine { rseq: by_hand(), lse: true, lines: LINES };
@@ -485,7 +493,7 @@ fn sections_end_with_their_store() {
         let (begin, len) = (double(descriptor + 2), double(descriptor + 4));
         assert!(double(descriptor) == 0 && (start + 4 * descriptor as u64).is_multiple_of(32));
         assert!(begin > start && begin + len < abort && len.is_multiple_of(4));
-        // The last of the section is a store of 64 bits, and there is no other.
+        // The section's last word is a store of 64 bits, and there is no other store.
         let section = &words[((begin - start) / 4) as usize..((begin + len - start) / 4) as usize];
         let stores = section.iter().filter(|word| **word & 0xFFC0_0000 == 0xF900_0000).count();
         assert_eq!((stores, section.last().map(|word| word & 0xFFC0_0000)), (1, Some(0xF900_0000)));
@@ -497,7 +505,7 @@ fn sections_end_with_their_store() {
     assert_eq!(sections, 5);
 }
 
-/// LOSS-1 for durations: threads that are moved and interrupted, whose handlers call the same function.
+/// LOSS-1 for durations: threads that migrate and are interrupted, whose handlers call the same function.
 #[test]
 fn no_call_is_lost() {
     for machine in machines(registered) {

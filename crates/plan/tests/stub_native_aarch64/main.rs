@@ -1,4 +1,4 @@
-//! Stubs and patches of arm64, executed: on silicon or under an emulator, as the test runs.
+//! Stubs and patches of arm64, executed: on hardware or in an emulator, wherever the test runs.
 #![cfg(target_arch = "aarch64")]
 #![allow(unsafe_code, reason = "generated code is written and run")]
 
@@ -36,7 +36,7 @@ const LINES: u32 = 9;
 const LEN: usize = 1 << 20;
 const DATA: u64 = 1 << 19;
 
-/// An area like the kernel's, one for each thread, at one distance from the thread pointer.
+/// An rseq area like the kernel's, one for each thread, at one distance from the thread pointer.
 #[repr(C, align(32))]
 struct Area {
     cpu: [AtomicU32; 2],
@@ -49,54 +49,54 @@ thread_local! {
 
 fn thread_pointer() -> u64 {
     let tp: u64;
-    // SAFETY: reads a register.
+    // SAFETY: the instruction reads a register.
     unsafe { std::arch::asm!("mrs {}, tpidr_el0", out(reg) tp) };
     tp
 }
 
-/// Made by hand: nobody aborts anything.
+/// The areas made by hand: no sequence is aborted.
 fn by_hand() -> Option<Rseq> {
     let at = AREA.with(|area| std::ptr::from_ref(area) as u64);
     Some(Rseq { offset: at.wrapping_sub(thread_pointer()).cast_signed() as i32 })
 }
 
-/// The C library's, if the kernel knows them.
+/// The C library's areas, if the kernel knows them.
 fn registered() -> Option<Rseq> {
     (__rseq_size > 0).then_some(Rseq { offset: __rseq_offset as i32 })
 }
 
-/// Code, and counters behind it.
+/// Memory for code, and counters behind it.
 struct Room {
     base: u64,
     used: Cell<u64>,
 }
 
 impl Room {
-    /// Two, further from each other than a branch reaches.
+    /// Two rooms, further from each other than a branch reaches.
     fn far_apart() -> [Self; 2] {
         const APART: usize = 256 << 20;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), APART + LEN, libc::PROT_NONE, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         [0, APART].map(|offset| {
             let at = base.wrapping_byte_add(offset);
             let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-            // SAFETY: a part of that.
+            // SAFETY: a part of that mapping.
             assert_eq!(unsafe { libc::mprotect(at, LEN, protection) }, 0);
             Self { base: at as u64, used: Cell::new(0) }
         })
     }
     fn new() -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {
             libc::mmap(std::ptr::null_mut(), LEN, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
         };
         assert_ne!(base, libc::MAP_FAILED);
         Self { base: base as u64, used: Cell::new(0) }
     }
-    /// What nobody runs or reads any more.
+    /// Unmaps the room, which no code runs or reads any more.
     fn unmap(self) {
         // SAFETY: our own mapping.
         unsafe { libc::munmap(self.base as *mut _, LEN) };
@@ -112,7 +112,8 @@ impl Room {
         at
     }
     fn write(&self, at: u64, words: &[u32]) {
-        // SAFETY: our own memory; nothing runs there yet. The loop over lines of 16 bytes is the least that processors have.
+        // SAFETY: our own memory, where nothing runs yet. The loop steps by 16 bytes, the smallest line size
+        // of any processor.
         unsafe {
             std::ptr::copy_nonoverlapping(words.as_ptr(), at as *mut u32, words.len());
             for line in (at..at + 4 * words.len() as u64).step_by(16) {
@@ -121,13 +122,13 @@ impl Room {
         }
     }
     fn word(&self, line: u64) -> &AtomicU64 {
-        // SAFETY: aligned memory of our own, read and written as atomics only.
+        // SAFETY: aligned memory of our own, accessed as atomics only.
         unsafe { &*((self.base + DATA + 64 * line) as *const AtomicU64) }
     }
     fn counts(&self) -> Vec<u64> {
         (0..LINES.into()).map(|line| self.word(line).load(Ordering::Relaxed)).collect()
     }
-    /// A function that is counted and does `rest`.
+    /// A function that is counted and then does `rest`.
     fn counted(&self, machine: &Machine, ip_free: bool, rest: &[u32]) -> u64 {
         let pending = count(self.next(), machine, self.base + DATA, ip_free);
         self.put(&pending.finish(rest, None).expect("in reach"))
@@ -135,7 +136,7 @@ impl Room {
 }
 
 fn call(at: u64, a: u64, b: u64) -> u64 {
-    // SAFETY: tests put functions of this kind there.
+    // SAFETY: tests put functions of this type there.
     let function: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(at as *const ()) };
     function(a, b)
 }
@@ -162,7 +163,8 @@ fn a_hit_goes_to_its_cpus_line() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_some()) {
         let room = Room::new();
         let code = room.counted(&machine, true, &[ADD, RET]);
-        // CPUs with a line, those beyond, and threads that are not registered: the last line is theirs.
+        // CPUs with a line, CPUs beyond, and threads without a registered area. The latter two use the last
+        // line.
         for (cpu, line) in
             [(0, 0), (7, 7), (8, 8), (9, 8), (4000, 8), (u32::MAX, 8), (u32::MAX - 1, 8), (1 << 31, 8)]
         {
@@ -178,8 +180,8 @@ fn a_hit_goes_to_its_cpus_line() {
     }
 }
 
-/// A branch reaches ±128 MiB: what lies further is reached over an island, from where the copy goes on, at an entry, inside a function and at a return; registers,
-/// flags and the stack are as they were.
+/// A branch reaches ±128 MiB. A stub further away is reached through an island, from which the copy goes on:
+/// at an entry, inside a function and at a return. Registers, flags and the stack are as they were.
 #[test]
 fn a_stub_out_of_reach_is_reached_over_an_island() {
     for machine in machines(by_hand) {
@@ -196,7 +198,7 @@ fn a_stub_out_of_reach_is_reached_over_an_island() {
             near.write(patched.at, &[patched.new]);
             AREA.with(|area| area.cpu[1].store(3, Ordering::Relaxed));
             for round in 1..=100 {
-                // The addition is skipped where there is something to add to.
+                // The addition is skipped unless x0 is 0.
                 assert_eq!(call(function, round, 5), round, "{machine:?}");
                 assert_eq!(call(function, 0, 5), 5, "{machine:?}");
             }
@@ -207,7 +209,7 @@ fn a_stub_out_of_reach_is_reached_over_an_island() {
                 if before[0] == 0 {
                     before[0] = before[1];
                 }
-                // What the stub's own code may spoil is the displaced word's.
+                // The registers that the stub's own code may overwrite are free at the displaced word.
                 if ip_free {
                     (after[16], after[17]) = (before[16], before[17]);
                 }
@@ -217,7 +219,7 @@ fn a_stub_out_of_reach_is_reached_over_an_island() {
     }
 }
 
-/// An abort starts the sequence over: entered at the handler, which the descriptor names, the stub counts once.
+/// An abort restarts the sequence. Entered at the handler that the descriptor names, the stub counts once.
 #[test]
 fn an_aborted_hit_is_counted_once() {
     let machine = Machine { rseq: by_hand(), lse: true, lines: LINES };
@@ -233,13 +235,13 @@ fn an_aborted_hit_is_counted_once() {
     let (start, len) = (double(descriptor + 2), double(descriptor + 4));
     assert!(double(descriptor) == 0 && (code + 4 * descriptor as u64).is_multiple_of(32));
     assert!(start > code && start + len < abort && len.is_multiple_of(4));
-    // The last of the section is the store.
+    // The last word of the section is the store.
     assert_eq!(words[((start + len - code) / 4 - 1) as usize], 0xF900_0230);
     AREA.with(|area| area.cpu[1].store(3, Ordering::Relaxed));
     assert_eq!((call(abort, 1, 2), room.counts().iter().sum()), (3, 1_u64));
 }
 
-/// x0 to x30, flags and sp before and behind the code at x1; what is passed are 33 words at x0.
+/// Stores x0 to x30, flags and sp before and behind the code at x1. x0 points to 33 words.
 #[unsafe(naked)]
 unsafe extern "C" fn around(state: *mut u64, code: u64) {
     naked_asm!(
@@ -301,7 +303,7 @@ unsafe extern "C" fn around(state: *mut u64, code: u64) {
     )
 }
 
-/// The same; d0 to d7 are the eight words at x2.
+/// The same, with d0 to d7 loaded from the eight words at x2.
 #[unsafe(naked)]
 unsafe extern "C" fn around_with(state: *mut u64, code: u64, floats: *const u64) {
     naked_asm!(
@@ -314,26 +316,27 @@ unsafe extern "C" fn around_with(state: *mut u64, code: u64, floats: *const u64)
     )
 }
 
-/// What the code at `code` leaves of these registers and flags: x0 to x30, and flags; x18 and x30 are as they are.
+/// Runs the code at `code` with these registers and flags: x0 to x30, and flags. Returns what it left; x18
+/// and x30 keep their own values.
 fn run(code: u64, before: [u64; 32], floats: [u64; 8]) -> [u64; 32] {
     let mut after = before;
-    // SAFETY: 32 words and eight; code that keeps what a function keeps.
+    // SAFETY: 32 words and eight; the code preserves what a function preserves.
     unsafe { around_with(after.as_mut_ptr(), code, floats.as_ptr()) };
     after
 }
 
-/// What the code at `code` makes of registers and of these flags.
+/// Runs the code at `code` with these flags. Returns the registers before and after.
 fn changes(code: u64, flags: u64) -> ([u64; 32], [u64; 32]) {
     changes_on(code, flags, None)
 }
 
-/// The same on a goroutine.
+/// The same with a goroutine.
 fn changes_on(code: u64, flags: u64, g: Option<&[u64; 2]>) -> ([u64; 32], [u64; 32]) {
     let mut before: [u64; 32] = std::array::from_fn(|n| (n as u64 + flags) * 0x0123_4567_89AB_CDEF);
     before[31] = flags << 28;
     before[28] = g.map_or(before[28], |g| g.as_ptr() as u64);
     let mut after = before;
-    // SAFETY: 32 words; code that keeps what a function keeps.
+    // SAFETY: 32 words; the code preserves what a function preserves.
     unsafe { around(after.as_mut_ptr(), code) };
     (before, after)
 }
@@ -359,7 +362,8 @@ fn registers_and_flags_are_as_they_were() {
     }
 }
 
-/// LOSS-1, as far as this machine goes: threads that are moved and interrupted, with the kernel's own areas where it has them.
+/// LOSS-1, as far as this machine goes: threads migrate and are interrupted, with the kernel's own areas if
+/// it has them.
 #[test]
 fn nothing_is_lost() {
     for machine in machines(registered) {
@@ -370,7 +374,8 @@ fn nothing_is_lost() {
     }
 }
 
-/// Calls what is at `code` once in each of 16 threads that are there at once: their blocks lie 8 MiB apart, as their stacks have no guard between them.
+/// Calls the code at `code` once in each of 16 threads that exist at once. Their blocks lie 8 MiB apart,
+/// since their stacks have no guard pages between them.
 fn in_threads_at_once(code: u64) {
     const THREADS: u32 = 16;
     static ONE: Mutex<()> = Mutex::new(());
@@ -387,7 +392,7 @@ fn in_threads_at_once(code: u64) {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     CODE.store(code, Ordering::Relaxed);
     THERE.store(0, Ordering::Relaxed);
-    // SAFETY: attributes of our own; a function of that kind.
+    // SAFETY: attributes of our own, and a function of the required type.
     unsafe {
         let mut attributes = std::mem::zeroed();
         assert_eq!(libc::pthread_attr_init(&raw mut attributes), 0);
@@ -407,7 +412,7 @@ fn in_threads_at_once(code: u64) {
     }
 }
 
-/// In a process without rseq, threads that are there at once write to lines of their own, mostly.
+/// In a process without rseq, threads that exist at once write mostly to lines of their own.
 #[test]
 fn threads_without_rseq_are_spread_over_the_lines() {
     for machine in machines(|| None).into_iter().filter(|machine| machine.lines > 1) {
@@ -419,7 +424,8 @@ fn threads_without_rseq_are_spread_over_the_lines() {
     }
 }
 
-/// Four threads, moved from CPU to CPU and interrupted all the time, call what is at `code`, and so do their signal handlers. How many calls there were.
+/// Four threads call the code at `code`. They migrate and are interrupted all the time, and their signal
+/// handlers call it too. Returns the number of calls by threads and by handlers.
 fn storm(code: u64) -> (u64, u64) {
     static ONE: Mutex<()> = Mutex::new(());
     static CODE: AtomicU64 = AtomicU64::new(0);
@@ -432,7 +438,7 @@ fn storm(code: u64) -> (u64, u64) {
     if registered().is_none() {
         println!("SKIP: no rseq here: those stubs are only run by hand");
     }
-    // SAFETY: a handler that is async-signal-safe.
+    // SAFETY: the handler is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = hits_too as extern "C" fn(i32) as *const () as usize;
@@ -448,7 +454,7 @@ fn storm(code: u64) -> (u64, u64) {
             .map(|_| {
                 let send = send.clone();
                 scope.spawn(move || {
-                    // SAFETY: no arguments.
+                    // SAFETY: the call has no arguments.
                     send.send(unsafe { libc::gettid() }).expect("somebody listens");
                     let mut n = 0;
                     while n < calls || HANDLED.load(Ordering::Relaxed) < 200 {
@@ -483,19 +489,20 @@ fn storm(code: u64) -> (u64, u64) {
     (called, HANDLED.load(Ordering::Relaxed))
 }
 
-/// A function's entry, its `ret`, and a branch in it, patched: it does what it did, and each is counted.
+/// A function's entry, its `ret`, and a branch in it are patched. The function does what it did, and each hit
+/// is counted.
 #[test]
 fn patched_functions_do_what_they_did() {
     const PUSH: u32 = 0xA9BF_7BFD;
     const POP: u32 = 0xA8C1_7BFD;
-    // paciasp stays; cbz x0, +8: over the addition.
+    // paciasp stays; cbz x0, +8: skips the addition.
     let functions: [(&[u32], usize, [u64; 2]); 6] = [
         (&[encode::NOP, ADD, RET], 0, [7, 9]),
         (&[0xD503_233F, PUSH, ADD, POP, 0xD503_23BF, RET], 1, [7, 9]),
         (&[PUSH, ADD, POP, RET], 3, [7, 9]),
         (&[0xB400_0040, ADD, RET], 0, [0, 9]),
         (&[0x1400_0002, ADD, RET], 0, [0, 2]),
-        // adr x0, .: where it stands is what it says.
+        // adr x0, .: it must return the address of the original.
         (&[0x1000_0000, RET], 0, [u64::MAX, u64::MAX]),
     ];
     for machine in machines(by_hand) {

@@ -1,5 +1,6 @@
-//! Hits of threads that the reader noted are rejected, and no others': `trapline_record::names`, at entries alone, where exits are recorded too, and where returns decide; with other
-//! parts of a filter and without. Machine state is kept either way.
+//! Hits of threads that the reader has noted are filtered, and no others (`trapline_record::names`): at
+//! entries alone, where exits are recorded too, and where returns decide; with other parts of a filter and
+//! without. Machine state is preserved either way.
 
 use std::sync::atomic::AtomicU64;
 
@@ -23,11 +24,11 @@ enum How {
     Entry,
     Both,
     Decided,
-    /// Of an entry for which a field decides too.
+    /// An entry with a condition on a field.
     Fields,
 }
 
-/// What that field is read from.
+/// The value that the field is read from.
 static FOUR: u64 = 4;
 
 /// A table of threads that are passed over.
@@ -85,7 +86,7 @@ fn hits_of_noted_threads_are_passed_over() {
                 calls.bench.take().len()
             };
             assert_eq!(hits(20), 20 * records, "{how:?}");
-            // Neighbours, and who would have the same place, are not this thread.
+            // Neighbours, and threads that would have the same place in the table, are not this thread.
             for other in [tid() + 1, tid() + PLACES, tid() - 1] {
                 names.pass_over(tid(), false);
                 names.pass_over(other, true);
@@ -109,7 +110,7 @@ fn hits_of_noted_threads_are_passed_over() {
     }
 }
 
-/// A thread of which no number is known is nobody's, whatever the table says.
+/// A thread whose number is unknown is never filtered by name, whatever the table says.
 #[test]
 fn nobody_is_nobody() {
     for machine in machines(by_hand) {

@@ -14,12 +14,12 @@ use super::{
 };
 
 pub(crate) const PROBE: u32 = 5;
-/// From a room's data on.
+/// Offset of the rings in a room's data.
 const RINGS: u64 = 64 << 10;
 pub(crate) const FILTER: u64 = 4096;
 
 thread_local! {
-    /// As a C library keeps it.
+    /// The thread's number, stored as a C library would store it.
     static NUMBER: AtomicU64 = const { AtomicU64::new(0) };
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn kept() -> ThreadId {
 }
 
 fn tid() -> u32 {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     unsafe { libc::gettid() }.cast_unsigned()
 }
 
@@ -40,12 +40,12 @@ pub(crate) fn on_cpu(cpu: u32) {
     AREA.with(|area| area.cpu[1].store(cpu, Ordering::Relaxed));
 }
 
-/// Those with a CPU: where something is recorded there is one.
+/// Machines with a CPU's line: only those have rings.
 pub(crate) fn machines(rseq: fn() -> Option<Rseq>) -> Vec<Machine> {
     super::machines(rseq).into_iter().filter(|machine| machine.lines > 1).collect()
 }
 
-/// Code, rings, and who reads them.
+/// Code, rings, and their reader.
 pub(crate) struct Bench {
     pub(crate) room: Room,
     pub(crate) machine: Machine,
@@ -87,7 +87,7 @@ impl Bench {
     fn code(&self, kind: Kind, values: usize, rest: &[u32]) -> u64 {
         self.room.put(&self.words(kind, values, rest))
     }
-    /// A function of two arguments that a filter decides about, and does `rest`.
+    /// A function of two arguments behind a filter, which then does `rest`.
     fn passing(&self, filter: &TargetFilter, rest: &[u32]) -> u64 {
         let words = self.room.base + DATA + FILTER;
         let traced =
@@ -113,7 +113,7 @@ impl Bench {
 }
 
 pub(crate) fn view<'a>(rings: Rings) -> View<'a> {
-    // SAFETY: words of a room, which are never unmapped and are stored to whole.
+    // SAFETY: words of a room, which stay mapped meanwhile and are stored to as a whole.
     View::new(unsafe {
         std::slice::from_raw_parts(rings.base as *const AtomicU64, (rings.area.len() / 8) as usize)
     })
@@ -129,7 +129,7 @@ pub(crate) fn take(rings: Rings, tails: &mut [u64]) -> Vec<Record> {
 
 fn ticks() -> u64 {
     let now: u64;
-    // SAFETY: reads a register.
+    // SAFETY: the instruction reads a register.
     unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) now) };
     now
 }
@@ -163,10 +163,10 @@ fn records_tell_what_was_there_and_state_is_kept() {
                     assert_eq!((record.kind, record.probe), (kind, PROBE), "{what}");
                     assert_eq!(&record.values[..want.len()], want, "{what}");
                     assert!((start..=ticks()).contains(&record.ticks), "{what}");
-                    // A local of this thread's lies a little above.
+                    // A local variable of this thread lies a little above.
                     let here = (&raw const record) as u64;
                     assert!(record.sp % 16 == 0 && here.wrapping_sub(record.sp) < 1 << 16, "{what}");
-                    // Nobody is asked: see `Rings::id`.
+                    // No system call finds the number: see `Rings::id`.
                     let named = matches!(id, ThreadId::At(_));
                     assert_eq!(record.tid, if named { tid() } else { 0 }, "{what}");
                 }
@@ -191,19 +191,20 @@ fn state_is_kept_where_nothing_is_written() {
             let written = bench.take().len() as u64;
             assert_eq!(bench.dropped(), rounds - written);
             if machine.rseq.is_some() {
-                // Two have room; on a CPU without a ring, or without an area, none has.
+                // Two records have room. On a CPU without a ring, or without an area, none has.
                 assert_eq!(written, if cpu == 2 { 2 } else { 0 }, "{machine:?} {cpu}");
                 let line = if cpu == 2 { 2 } else { 8 };
                 assert_eq!(bench.room.counts()[line], rounds - written, "{machine:?} {cpu}");
             } else {
-                // A full ring is the end of it.
+                // When the ring is full, no more is written.
                 assert_eq!(written, 2, "{machine:?}");
             }
         }
     }
 }
 
-/// A filter stands before all that: a record of each hit that passes, no word of one that does not, and each is counted.
+/// A filter comes before all that: a record of each hit that passes, nothing of one that does not, and each
+/// is counted.
 #[test]
 fn a_filter_decides_what_is_recorded() {
     let names = [("arg1".to_owned(), Symbol::Known(Known::Argument(1, Int { bits: 32, signed: true })))];
@@ -220,7 +221,7 @@ fn a_filter_decides_what_is_recorded() {
             assert!(written.iter().all(|&n| of(n)), "{machine:?} {cpu} {sample}: {written:?}");
             let (dropped, filtered) = (bench.dropped(), bench.filtered());
             let what = (written.len() as u64, dropped, filtered);
-            // The first that passes is a sample's first.
+            // A sample begins with the first hit that passes.
             let passing = 30_u64.div_ceil(sample.into());
             let want = match (machine.rseq, sample) {
                 // Without an area there is neither a ring nor a sample.
@@ -240,7 +241,8 @@ fn a_filter_decides_what_is_recorded() {
     }
 }
 
-/// Floats are the low halves of the vectors that hold them: behind integers at an entry, in the place of the value at a return.
+/// Floats are the low halves of the vectors that hold them: behind integers at an entry, in the place of the
+/// value at a return.
 #[test]
 fn floats_are_what_vectors_hold() {
     type Function = extern "C" fn(f64, f64, f64, f64, f64, f64, f64, f64, u64, u64) -> f64;
@@ -256,7 +258,7 @@ fn floats_are_what_vectors_hold() {
             let traced = Traced { floats, ..bench.traced(Unwind::None) };
             let pending = trace(bench.room.next(), traced, kind, values);
             let code = bench.room.put(&pending.finish(&[RET], None).expect("in reach"));
-            // SAFETY: a function that returns its first float.
+            // SAFETY: a function of this type that returns its first float.
             let function: Function = unsafe { std::mem::transmute(code as *const ()) };
             assert_eq!(function(0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 40, 41), 0.5);
             let [record] = bench.take()[..] else { panic!("one") };
@@ -274,19 +276,20 @@ fn floats_are_what_vectors_hold() {
     }
 }
 
-/// TXT-1, TXT-2: what could be read is there, whatever the pointers are, and no register, flag or word of the stack is another.
+/// TXT-1, TXT-2: what could be read is there, whatever the pointers are. No register, flag or word of the
+/// stack has changed.
 #[test]
 fn texts_are_what_could_be_read() {
     use trapline_record::ring::{TEXT_BYTES, TEXT_WORDS};
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping of a page, and nothing behind it.
+    // SAFETY: a new mapping of two pages.
     let page =
         unsafe { libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     let page = page as u64;
-    // SAFETY: the second page of our own.
+    // SAFETY: the second page of our own mapping.
     assert_eq!(unsafe { libc::mprotect((page + 4096) as *mut _, 4096, libc::PROT_NONE) }, 0);
-    // SAFETY: the first page of our own.
+    // SAFETY: the first page of our own mapping.
     let bytes = unsafe { std::slice::from_raw_parts_mut(page as *mut u8, 4096) };
     bytes.iter_mut().zip((b'a'..=b'z').cycle()).for_each(|(byte, letter)| *byte = letter);
     let places = [
@@ -297,7 +300,7 @@ fn texts_are_what_could_be_read() {
         (0, -14),
         (u64::MAX, -14),
     ];
-    // SAFETY: no vectors, so that nothing is read.
+    // SAFETY: there are no vectors, so nothing is read or written.
     let tried =
         unsafe { libc::process_vm_readv(libc::getpid(), std::ptr::null(), 0, std::ptr::null(), 0, 0) };
     let missing = tried == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS);
@@ -317,7 +320,7 @@ fn texts_are_what_could_be_read() {
                 for shift in 0..places.len() {
                     let at = |n: usize| places[(n + shift) % places.len()];
                     let six: [u64; 6] = std::array::from_fn(|n| at(n).0);
-                    // SAFETY: a function that returns its first argument.
+                    // SAFETY: a function of this type that returns its first argument.
                     let function: extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64 =
                         unsafe { std::mem::transmute(code as *const ()) };
                     assert_eq!(function(six[0], six[1], six[2], six[3], six[4], six[5]), six[0]);
@@ -356,7 +359,7 @@ fn texts_are_what_could_be_read() {
     }
 }
 
-/// A call's two records have one stack pointer, by which readers put them together.
+/// A call's two records have the same stack pointer, by which readers pair them.
 #[test]
 fn an_entry_and_its_return_name_one_stack_pointer() {
     for machine in machines(by_hand) {
@@ -391,7 +394,8 @@ fn each_cpu_has_its_ring() {
     }
 }
 
-/// The word that commits leads back to the abort handler, twice, as the kernel does with a thread that it moves; then it commits.
+/// The committing word leads back to the abort handler twice, as the kernel does when it moves a thread. Then
+/// it commits.
 #[test]
 fn what_is_broken_off_before_its_last_word_is_written_once() {
     const TURNS: u64 = 3;
@@ -418,13 +422,14 @@ fn what_is_broken_off_before_its_last_word_is_written_once() {
     }
 }
 
-/// Code for a room's next place, whose first section is broken off before its last word, so many times less one; and what counts these down.
+/// Makes code for a room's next place, whose first section is aborted before its last word, `turns` less one
+/// times. Also returns the word that counts these down.
 pub(crate) fn broken_off(room: &Room, words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
     // stlr x15, [x14]
     broken_off_at(room, words, 0xC89F_FDCF, turns)
 }
 
-/// The same, where the last word is `store`, and x11 and x16 are free.
+/// The same with `store` as the last word; x11 and x16 must be free.
 pub(crate) fn broken_off_at(room: &Room, mut words: Vec<u32>, store: u32, turns: u64) -> (u64, &AtomicU64) {
     let code = room.next();
     let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
@@ -462,7 +467,7 @@ pub(crate) fn broken_off_at(room: &Room, mut words: Vec<u32>, store: u32, turns:
     (code, counter)
 }
 
-/// L1: another's ring is passed over, and where all are the hit is dropped.
+/// L1: a ring that another thread has locked is passed over. If all are locked, the hit is dropped.
 #[test]
 fn a_ring_that_is_taken_is_passed_over() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_none()) {
@@ -489,7 +494,8 @@ fn a_ring_that_is_taken_is_passed_over() {
     }
 }
 
-/// Threads that are moved and interrupted, whose handlers hit too, and a reader that takes what it can of small rings.
+/// Threads that migrate and are interrupted, whose handlers hit too, and a reader that takes what it can of
+/// small rings.
 #[test]
 fn every_hit_is_a_record_or_counted() {
     for machine in machines(registered) {
@@ -506,7 +512,7 @@ fn every_hit_is_a_record_or_counted() {
                     records += batch.len() as u64;
                     for record in batch {
                         assert_eq!((record.probe, record.kind), (PROBE, Kind::Entry));
-                        // Of a call of the storm's, or of its handler's.
+                        // A call of the storm, or of its handler.
                         assert!([1, 2].contains(&record.values[1]), "{record:?}");
                     }
                     if ends {

@@ -1,5 +1,7 @@
-//! LOSS-1 and SAFE-2 for texts that are tallied, and for values and texts by thread: each hit is in the row of its text, whole, or of its value, and of its thread; in the overflow, or unseen
-//! where nothing can be read; also while threads are moved and interrupted, and where a restartable sequence begins again just before its commit.
+//! LOSS-1 and SAFE-2 for aggregations of texts, and for values and texts by thread. Each hit is in the row of
+//! its text, which is whole, or of its value, and of its thread; in the overflow; or unseen if nothing can be
+//! read. Also while threads migrate and are interrupted, and if a restartable sequence restarts just before
+//! its commit.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +23,7 @@ use super::tallies::{Set, argument, by};
 use super::threads::{ids, tid};
 use super::{ADD, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
 
-/// Words that are texts, too.
+/// Words that are texts as well.
 static WORDS: [[u8; 64]; 8] = {
     let mut words = [[0; 64]; 8];
     let mut n = 0;
@@ -38,7 +40,7 @@ fn word(n: u64) -> u64 {
 
 pub(super) type Found = BTreeMap<(Option<u64>, u64), u64>;
 
-/// Rows of all lines by thread, if they are somebody's, and key; a text's is that of its bytes.
+/// Rows of all lines by thread, if they belong to one, and key; the key of a text is that of its bytes.
 pub(super) fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
     let (mut rows, mut sum) = (Found::new(), Rest::default());
     for line in 0..table.area.lines {
@@ -80,7 +82,7 @@ fn each_text_has_a_row() {
         let many: Vec<Vec<u8>> = (0..30).map(|n| format!("/tmp/file {n}\0behind it").into_bytes()).collect();
         let some: [&[u8]; 6] = [b"\0", b"a\0b", b"a\0c", &long[..64], &long, b"\xff\xfe\0"];
         for text in some.iter().copied().chain(many.iter().map(Vec::as_slice)).cycle().take(60) {
-            // What lies behind a short one can be read, too.
+            // The bytes behind a short text can be read, too.
             let mut room = vec![b'~'; 256];
             room[..text.len()].copy_from_slice(text);
             let mut state = random.state();
@@ -106,7 +108,7 @@ fn each_text_has_a_row() {
     }
 }
 
-/// At an entry, and when a call returns: what its table holds.
+/// Aggregation at an entry, and at a return. Returns the content of its table.
 fn both(
     machine: Machine,
     id: ThreadId,
@@ -155,7 +157,7 @@ fn each_thread_has_rows_of_its_own() {
     }
 }
 
-/// A table for a probe that tells threads apart, and for one that does not, and has no texts.
+/// One table serves a probe that groups by thread, and one that does not and has no texts.
 #[test]
 fn a_table_for_two_is_used_by_either() {
     for machine in machines(by_hand) {
@@ -172,7 +174,7 @@ fn a_table_for_two_is_used_by_either() {
     }
 }
 
-/// So small a table that keys are in each other's way: what has no row is overflow.
+/// So small a table that keys get in each other's way: a hit without a row is overflow.
 #[test]
 fn a_full_table_counts_on() {
     for machine in machines(by_hand) {
@@ -194,13 +196,14 @@ fn a_full_table_counts_on() {
                 rows(set.table, &set.words, set.filter.tally.as_ref().is_some_and(|one| one.texts() != 0));
             assert_eq!(found.values().sum::<u64>() + rest.overflow, 300, "{machine:?} {shape:?}");
             assert!(rest.overflow > 0 && found.len() >= 16 && rest.unseen == 0, "{found:?} {rest:?}");
-            // Whoever has a row has it from the first hit on: three times, or four.
+            // A key with a row has it from its first hit on: three times, or four.
             assert!(found.values().all(|hits| [3, 4].contains(hits)), "{found:?}");
         }
     }
 }
 
-/// What a restartable sequence leaves that was begun again between the key and what goes with it: a free row of the same key.
+/// What a restartable sequence leaves behind that restarted between the key and its further words: a free row
+/// with the same key.
 #[test]
 fn a_free_row_of_the_same_key_gets_all_of_it() {
     for machine in machines(by_hand) {
@@ -227,7 +230,7 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
     }
 }
 
-/// Another thread's row of the same key lies where this one's would: the next one is taken.
+/// Another thread's row of the same key lies where this one's would: the next row is taken.
 #[test]
 fn another_threads_row_is_passed_over() {
     for machine in machines(by_hand) {
@@ -256,7 +259,7 @@ fn another_threads_row_is_passed_over() {
     }
 }
 
-/// The word that commits leads back to the abort handler, three times: one is added, in a row that is whole.
+/// The committing word leads back to the abort handler three times. One hit is added, in a whole row.
 #[test]
 fn what_is_broken_off_is_added_once() {
     let machine = Machine { rseq: by_hand(), lse: false, lines: LINES };
@@ -272,7 +275,7 @@ fn what_is_broken_off_is_added_once() {
     assert_eq!(rows(set.table, &set.words, false), want);
 }
 
-/// A row that somebody is taking: who comes then goes on to the next one.
+/// A row that another thread is claiming is passed over: the next row is used.
 #[test]
 fn a_row_under_taking_is_passed_over() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_none()) {
@@ -292,7 +295,7 @@ fn a_row_under_taking_is_passed_over() {
     }
 }
 
-/// Before the code: x2 = one of four texts, by the number in x0.
+/// Put before the code: x2 = one of four texts, by the number in x0.
 fn with_text(room: &Room, code: u64) -> u64 {
     // and x3, x0, #3; ldr x2, =WORDS; add x2, x2, x3, lsl #6; b.
     let at = room.next();
@@ -301,7 +304,7 @@ fn with_text(room: &Room, code: u64) -> u64 {
     room.put(&[0x9240_0403, 0x5800_0062, 0x8B03_1842, back, first as u32, (first >> 32) as u32])
 }
 
-/// Threads that are moved and interrupted lose nothing, at entries and when calls return.
+/// Threads that migrate and are interrupted lose no hit, at entries and at returns.
 #[test]
 fn nothing_is_lost_under_a_storm() {
     let four = || Box::new(Tree::Number(4, false));

@@ -1,4 +1,5 @@
-//! STK-1 and SAFE-2 for stacks in records, executed: what is written is what was there, whatever x29 is; and no state is disturbed.
+//! STK-1 and SAFE-2 for stacks in records, executed: what is written is what was there, whatever x29 is, and
+//! no state is disturbed.
 
 use std::cell::Cell;
 
@@ -15,7 +16,7 @@ const FRAMES: u8 = 10;
 const WORDS: usize = 64;
 
 thread_local! {
-    /// As glibc keeps where a thread's stack lies.
+    /// Where a thread's stack lies, stored as glibc stores it.
     static BLOCK: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
 }
 
@@ -42,19 +43,19 @@ fn code_of(bench: &Bench, unwind: Unwind, at_entry: bool, goroutine: bool) -> u6
     bench.room.put(&trace(bench.room.next(), traced, Kind::Entry, 6).finish(&[RET], None).expect("in reach"))
 }
 
-/// One hit with this x29, and its record with the words behind.
-// Each hit is at one depth of the stack.
+/// One hit with this x29. Returns its record, and the words behind it.
+// Never inlined, so that each hit is at the same depth of the stack.
 #[inline(never)]
 fn hit(bench: &mut Bench, code: u64, x29: u64) -> (Record, Vec<u64>) {
     hit_on(bench, code, x29, 0)
 }
 
-/// The same, with this g.
+/// The same with this g.
 #[inline(never)]
 fn hit_on(bench: &mut Bench, code: u64, x29: u64, g: u64) -> (Record, Vec<u64>) {
     let mut state = [0_u64; 32];
     (state[28], state[29]) = (g, x29);
-    // SAFETY: 32 words; code that keeps what a function keeps.
+    // SAFETY: 32 words; the code preserves what a function preserves.
     unsafe { around(state.as_mut_ptr(), code) };
     assert_eq!((state[28], state[29]), (g, x29));
     let mut all = taken(bench);
@@ -65,7 +66,7 @@ fn hit_on(bench: &mut Bench, code: u64, x29: u64, g: u64) -> (Record, Vec<u64>) 
 fn taken(bench: &Bench) -> Vec<(Record, Vec<u64>)> {
     let (area, mut all) = (bench.rings.area, Vec::new());
     for ring in 0..area.rings {
-        // What was taken is known by the ring itself.
+        // The ring itself has the position up to which records were taken.
         let mut tail = bench.view().get(area.ring(ring) + trapline_record::ring::TAIL);
         let each = |record: &Record, word: &dyn Fn(u64) -> u64| {
             let words = Stack::new(record, u64::from(area.most) / 8).words;
@@ -76,10 +77,10 @@ fn taken(bench: &Bench) -> Vec<(Record, Vec<u64>)> {
     all
 }
 
-/// `pacia1716`: a hint where there is no such thing.
+/// `pacia1716`: does nothing on a processor without signed addresses.
 fn signed(address: u64, by: u64) -> u64 {
     let mut address = address;
-    // SAFETY: changes the two registers alone.
+    // SAFETY: the instruction changes only these two registers.
     unsafe { std::arch::asm!("hint #8", inout("x17") address, in("x16") by) };
     address
 }
@@ -89,7 +90,8 @@ fn a_walk_follows_frames_and_nothing_else() {
     let mut frames = [0_u64; WORDS];
     let at = frames.as_mut_ptr() as u64;
     let end = at + WORDS as u64 * 8;
-    // Three frames, a chain that ends at 0; one that goes round; one that ends with the stack's last words. The first two addresses are signed.
+    // Three frames: a chain that ends with 0, one that goes round, and one that ends with the stack's last
+    // words. The first two addresses are signed.
     for (n, next, back) in [
         (0, at + 80, signed(1, at)),
         (10, at + 160, signed(0x1234_5678, at + 80)),
@@ -138,7 +140,7 @@ fn a_walk_follows_frames_and_nothing_else() {
                     let caller = around as *const () as u64;
                     assert!((caller..caller + 512).contains(&words[0]), "x30: {:#x}", words[0]);
                 }
-                // Below the stack pointer there is nothing of the program's.
+                // The program keeps nothing below the stack pointer.
                 let (_, words) = hit(&mut bench, code, record.sp - 16);
                 assert_eq!(words.len(), usize::from(at_entry));
             }
@@ -147,7 +149,7 @@ fn a_walk_follows_frames_and_nothing_else() {
     }
 }
 
-/// Where only the page is known, a walk ends with it, and says so; a thread's own block says more.
+/// If only the page is known, a walk ends with it, and says so. A thread's own block gives more.
 #[test]
 fn a_walk_ends_where_the_stack_is_known_to() {
     let frame = [0_u64, 9];
@@ -164,7 +166,8 @@ fn a_walk_ends_where_the_stack_is_known_to() {
         let there = code(&known, Unwind::Frames(FRAMES), false);
         for (block, ends) in [
             ([(record.sp - 4096) & !0xfff, 64 << 10], true),
-            // The main thread's begins at 0, and one that the stack pointer is not in is another's.
+            // The main thread's stack begins at 0. A stack that does not contain the stack pointer belongs to
+            // another thread.
             ([0, record.sp + 8192], false),
             ([at + 4096, 8192], false),
             ([record.sp & !0xfff, record.sp & 0xff0], false),
@@ -180,7 +183,8 @@ fn a_walk_ends_where_the_stack_is_known_to() {
     }
 }
 
-/// A goroutine's stack ends where g says, and nowhere if the stack pointer is not on it, or there is no goroutine.
+/// A goroutine's stack ends where g says. There is no known end if the stack pointer is not on it, or if
+/// there is no goroutine.
 #[test]
 fn a_walk_ends_where_the_goroutines_stack_does() {
     let mut frames = [0_u64; WORDS];
@@ -220,14 +224,14 @@ fn a_walk_ends_where_the_goroutines_stack_does() {
             assert_eq!(after, before, "{machine:?}");
         }
         taken(&bench);
-        // Who runs no goroutine looks at no g, whatever is in x28.
+        // Code that runs no goroutine does not read g, whatever is in x28.
         let plain = code(&bench, Unwind::Frames(FRAMES), false);
         let (_, words) = hit_on(&mut bench, plain, at, u64::MAX - 7);
         assert_eq!((words, bench.dropped()), (vec![1], 0));
     }
 }
 
-/// x30 first, then the words from the stack pointer on: as many as there are, or have room.
+/// x30 first, then the words from the stack pointer on: as many as there are, or as there is room for.
 #[test]
 fn a_copy_is_what_was_there() {
     const COPY: u32 = 1024;
@@ -248,7 +252,7 @@ fn a_copy_is_what_was_there() {
         let stack = Stack::new(&record, u64::from(bench.rings.area.most) / 8);
         assert_eq!((stack.frame, stack.end, stack.bounded), (0x1234, at + 2048, true));
         assert_eq!(words.len() as u64, u64::from(COPY) / 8 - FIRST, "as many as have room");
-        // Words of this very test, which lie above.
+        // Words of this test itself, which lie above.
         let past = ((at - record.sp) / 8) as usize + 1;
         assert!(past < words.len(), "{past}: it lies too far up");
         assert!(words[past..].iter().zip(100..).all(|(word, n)| *word == n), "{:?}", &words[past..]);

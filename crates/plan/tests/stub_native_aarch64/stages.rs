@@ -1,5 +1,6 @@
-//! LOSS-2 and FLT-1 for calls that a filter decides about, whose returns are recorded: the records written are those of the calls that the language lets pass, entry and exit
-//! beside each other where the return decides, and begun = written + dropped + rejected + not ended, to the call; SAFE-2.
+//! LOSS-2, FLT-1 and SAFE-2 for filtered calls whose returns are recorded. The records are those of the calls
+//! that the language lets pass, with entry and exit beside each other if the return decides. Begun = written
+//! + dropped + filtered + not ended, exactly.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -22,9 +23,9 @@ use super::records::{Bench, FILTER, PROBE, broken_off, kept, machines, take};
 use super::threads::{ids, tid};
 use super::{ADD, AREA, DATA, LINES, RET, by_hand, call, changes, registered, run, storm};
 
-/// A third of a nanosecond to a tick.
+/// Three ticks to a nanosecond.
 pub(super) const TICK: u64 = (1 << 32) / 3;
-/// Of a stub besides trees.
+/// Bytes of a stub without its trees.
 const RECORD: u64 = 1024;
 
 pub(super) fn late(condition: Tree) -> TargetFilter {
@@ -38,20 +39,20 @@ pub(super) fn read(text: &str) -> Tree {
     parse(text, &names).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Functions that a filter decides about, and what is found of their calls.
+/// Functions with a filter, and what is found of their calls.
 pub(super) struct Calls {
     pub(super) bench: Bench,
     pub(super) stamps: Stamps,
     pub(super) filter: TargetFilter,
     pub(super) floats: Floats,
     pub(super) reads: Vec<Read>,
-    /// Whether entries leave marks, or records.
+    /// Whether entries leave marks, rather than records.
     pub(super) marked: bool,
-    /// Where threads that are passed over have their words.
+    /// Address of the words of threads that are passed over.
     pub(super) names: Option<u64>,
-    /// They are of the goroutine that x28 names.
+    /// The calls belong to the goroutine that x28 names.
     pub(super) goroutine: bool,
-    /// Whose calls they are.
+    /// Number of the probe.
     probe: u32,
 }
 
@@ -141,7 +142,7 @@ impl Calls {
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }
-    /// Puts code there, with something in the place of the system calls that an emulator may not have.
+    /// Puts code there. System calls that an emulator may lack are replaced.
     fn put(&self, words: Vec<u32>) -> u64 {
         put_with_kernel(&self.bench.room, words)
     }
@@ -151,16 +152,16 @@ impl Calls {
     pub(super) fn entry(&self, values: usize, body: &[u32], exit: u64) -> u64 {
         self.put(self.words(Kind::Entry, values, |_| body.to_vec(), Some(exit)))
     }
-    /// A function that does `body`.
+    /// A function that does `body`, with its exit.
     pub(super) fn whole(&self, values: usize, body: &[u32], kind: Kind) -> u64 {
         let exit = self.exit(kind, values);
         self.entry(values, body, exit)
     }
-    /// An entry alone, with what comes behind it.
+    /// An entry alone, followed by `rest`.
     pub(super) fn alone(&self, values: usize, rest: &[u32]) -> u64 {
         self.put(self.words(Kind::Entry, values, |_| rest.to_vec(), None))
     }
-    /// One that is entered and left by a jump: its return is not seen.
+    /// A function that is entered and left by a jump: its return is not seen.
     fn abandoned(&self, values: usize) -> u64 {
         self.alone(values, &[RET])
     }
@@ -168,17 +169,17 @@ impl Calls {
         let first = FILTER / 64;
         let lines = first..first + u64::from(LINES);
         let at = |line| (self.bench.room.base + DATA + 64 * line + 8 * u64::from(word)) as *const AtomicU64;
-        // SAFETY: words of the room's data, read and written as atomics only.
+        // SAFETY: words of the room's data, accessed as atomics only.
         lines.map(|line| unsafe { &*at(line) }.load(Ordering::Relaxed)).sum()
     }
-    /// Begun, rejected early and late, dropped.
+    /// Begun, filtered early, filtered late, dropped.
     pub(super) fn sums(&self) -> [u64; 4] {
         let [begun, early, late] = [BEGUN, REJECTED, REJECTED_LATE].map(|word| self.counted(word));
         [begun, early, late, self.bench.dropped()]
     }
 }
 
-/// Leaves of what a return knows besides.
+/// Leaves of a tree with what a return knows in addition.
 pub(super) fn leaf_at_return(random: &mut Random) -> Tree {
     let word = random.next();
     let int = Int { bits: 8 << (word >> 8 & 3), signed: word >> 10 & 1 == 1 };
@@ -190,7 +191,7 @@ pub(super) fn leaf_at_return(random: &mut Random) -> Tree {
     }
 }
 
-/// With what is returned in place of its names, an integer and a float, which no function does both.
+/// Replaces the names for the returned value by numbers: an integer and a float. No function returns both.
 pub(super) fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
     match tree {
         Tree::Known(Known::Returned(int)) => Tree::Number(int.value(integer), int.bits == 64 && !int.signed),
@@ -204,7 +205,7 @@ pub(super) fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
     }
 }
 
-/// Whether a call passes whose function returns these, or went on as another.
+/// Whether a call passes whose function returns these values, or that went on as another function.
 pub(super) fn holds(condition: &Tree, facts: &Facts, kind: Kind) -> bool {
     let returned = (facts.arguments[0], facts.floats[0]);
     let known =
@@ -269,7 +270,7 @@ fn returns_decide_as_the_language_says() {
         }
         passed += 10 - late;
         rejected += late;
-        // Until the ring is full, and then.
+        // Until the ring is full, and after that.
         for flags in 0..16 {
             let (before, after) = changes(code, flags);
             assert_eq!(after, before, "{machine:?} {condition:?}");
@@ -314,7 +315,7 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
             assert_eq!(call(code, depth, 0), depth);
             let records = calls.bench.take();
             let want: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
-            // From the deepest on, each with its entry beside it.
+            // From the deepest call on, each with its entry beside it.
             assert_eq!(values(&records, Kind::Return), want, "{machine:?}");
             assert_eq!(values(&records, Kind::Entry), want, "{machine:?}");
             assert!(records.chunks(2).all(|pair| pair[0].sp == pair[1].sp && pair[0].kind != pair[1].kind));
@@ -323,12 +324,13 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
             let [begun, early, late, dropped] = calls.sums();
             assert_eq!((begun + early, begun, dropped), (all, written + late, 0), "{machine:?} {depth}");
         }
-        // One that is left by a jump, and then calls at its place on the stack: one that the entry rejects, and one that passes.
+        // A call that is left by a jump, and then calls at its place on the stack: one that the entry
+        // rejects, and one that passes.
         let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Return, 1));
         calls.probe = PROBE + 1;
         let another = calls.exit(Kind::Return, 1);
         let late = calls.counted(REJECTED_LATE);
-        // What is called from one place on the stack, with what, and which returns are recorded.
+        // Calls from one place on the stack: the code, its argument, and the recorded returns.
         for (code, n, returns) in [
             (abandoned, 1, &[][..]),
             (code, 5, &[1, 4]),
@@ -350,7 +352,7 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
     }
 }
 
-/// Calls that took as long as wished for: their entries are set back.
+/// Calls with chosen durations: the times of their entries are set back.
 #[test]
 fn what_a_call_took_decides() {
     let mut random = Random(0x0dd0_ba11_1234_9876);
@@ -359,14 +361,14 @@ fn what_a_call_took_decides() {
         for tick in [TICK, 16 << 32, Late::tick_of(41.6), 1] {
             for turn in 0..8_u64 {
                 let long = random.next() % (now() / 2);
-                // It took a little longer than that.
+                // The call took a little longer than that.
                 let most = Late { condition: Tree::Number(1, false), tick }.nanos(long + (1 << 30));
                 let least = Late { condition: Tree::Number(1, false), tick }.nanos(long);
                 let (over, filter) = match turn % 4 {
                     0 => (true, read(&format!("dur >= {least}"))),
                     1 => (false, read(&format!("dur > {most}"))),
                     2 => (true, read(&format!("dur <= {most} && dur >= {least}"))),
-                    // From the future: it took no time.
+                    // An entry from the future: the call took no time.
                     _ => (true, read("dur == 0")),
                 };
                 let filter = TargetFilter {
@@ -397,7 +399,7 @@ fn what_a_call_took_decides() {
     }
 }
 
-/// The word that commits leads back to the abort handler, twice: both records are there, once.
+/// The committing word leads back to the abort handler twice. Both records are there, once.
 #[test]
 fn what_is_broken_off_is_written_once() {
     const TURNS: u64 = 3;
@@ -435,7 +437,7 @@ fn a_call_that_finds_no_place_is_dropped_and_one_without_an_area_too() {
             assert_eq!(after, before, "{machine:?}");
         }
         assert_eq!(calls.sums(), [26, 0, 0, 26], "{machine:?}");
-        // One in four is free: the first look may not find it.
+        // One block in four is free: the first attempt may not find it.
         calls.stamps.take_all(1);
         (0..10).for_each(|n| assert_eq!(call(code, n, 0), n));
         assert_eq!(calls.sums(), [36, 0, 5, 26], "{machine:?}");
@@ -443,7 +445,8 @@ fn a_call_that_finds_no_place_is_dropped_and_one_without_an_area_too() {
         if machine.rseq.is_none() {
             continue;
         }
-        // Who has no sample is dropped at once; else no ring is his at the return.
+        // With a sample, a call without an area is dropped at once; without one, it has no ring at the
+        // return.
         on_cpu(u32::MAX);
         for (sample, dropped, rejected) in [(1, 50, 50), (3, 100, 0)] {
             let early = Some(read("arg0 >= 10"));
@@ -457,7 +460,7 @@ fn a_call_that_finds_no_place_is_dropped_and_one_without_an_area_too() {
     }
 }
 
-/// One in so many of those that pass at the entry; about those the return decides.
+/// A sample of the calls that pass at the entry; the return decides about these.
 #[test]
 fn samples_are_of_what_entries_let_pass() {
     for machine in machines(by_hand) {
@@ -472,7 +475,8 @@ fn samples_are_of_what_entries_let_pass() {
     }
 }
 
-/// Threads that are moved and interrupted, whose handlers call too, and a reader that takes what it can of small rings.
+/// Threads that migrate and are interrupted, whose handlers call too, and a reader that takes what it can of
+/// small rings.
 #[test]
 fn every_call_is_written_dropped_or_rejected() {
     for machine in machines(registered) {
@@ -510,7 +514,7 @@ fn every_call_is_written_dropped_or_rejected() {
     }
 }
 
-/// Where the entry alone decides, exits of calls that did not pass leave no record either.
+/// If the entry alone decides, exits of calls that did not pass leave no record either.
 #[test]
 fn exits_are_recorded_of_entries_that_passed() {
     let filter = |text| TargetFilter { condition: Some(read(text)), sample: 1, ..TargetFilter::default() };
@@ -526,7 +530,8 @@ fn exits_are_recorded_of_entries_that_passed() {
         assert_eq!(calls.sums(), [0, 21 - 7, 0, 0]);
         let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Tail, 1));
         for (code, n, records) in [
-            // Nobody entered; one that passed; the same again; one that passed, and then one in its place that did not.
+            // No entry; a call that passed; the same again; a call that passed, and then one in its place
+            // that did not.
             (end, 1, 0),
             (abandoned, 1, 1),
             (end, 1, 1),

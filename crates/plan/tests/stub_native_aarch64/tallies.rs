@@ -1,5 +1,6 @@
-//! LOSS-1 and SAFE-2 for tallies: each hit is in the cell or row of its value, in the overflow, or filtered; also while threads are
-//! moved, interrupted, or have no rseq area; and generated code sorts as the language says.
+//! LOSS-1 and SAFE-2 for aggregations: each hit is in the bucket or row of its value, in the overflow, or
+//! filtered. Also with threads that migrate, are interrupted, or have no rseq area. Generated code sorts as
+//! the language defines.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,12 +23,12 @@ use super::threads::{ids, tid};
 use super::{ADD, DATA, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
 
 const STUB: usize = 1024 + ROW_BYTES as usize;
-/// What a load takes.
+/// Bytes of the code for one load.
 pub(super) const LOAD: usize = 256;
-/// What looks for room on a goroutine's stack does.
+/// Bytes of the code that checks for room on a goroutine's stack.
 pub(super) const ROOM: usize = 512;
 
-/// Nodes of a value's code.
+/// Number of nodes in a value's code.
 pub(super) fn nodes(value: &Tree) -> usize {
     let (readable, value) = value.if_readable();
     readable.nodes() + value.nodes()
@@ -40,7 +41,7 @@ pub(super) struct Set {
     pub(super) filter: TargetFilter,
     pub(super) table: Table,
     id: ThreadId,
-    /// x28 holds g.
+    /// Whether x28 holds g.
     pub(super) goroutine: bool,
     pub(super) words: Vec<AtomicU64>,
 }
@@ -120,7 +121,7 @@ fn sorts() -> [Sort; 5] {
     ]
 }
 
-/// Numbers at the edges of every type and every cell.
+/// Numbers at the edges of every type and every bucket.
 fn number(random: &mut Random) -> u64 {
     let word = random.next();
     let near = (1_u64 << (word & 63)).wrapping_add((word >> 8 & 3).wrapping_sub(1));
@@ -150,7 +151,7 @@ fn values_fall_where_the_language_says() {
             let code = set.build(true, &[RET]);
             let mut want: BTreeMap<u64, u64> = BTreeMap::new();
             for turn in 0..200 {
-                // Rows of threads without an area are no one's.
+                // Rows of threads without an area belong to no thread.
                 on_cpu(if turn % 7 == 6 && sort != Sort::Each { u32::MAX } else { turn % 8 });
                 let mut state = random.state();
                 state[..6].fill_with(|| number(&mut random));
@@ -206,9 +207,9 @@ fn a_table_that_is_full_counts_on() {
         let want = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
         assert_eq!(rows.values().sum::<u64>() + rest.overflow, 500);
         assert!(rest.overflow > 0 && rows.len() >= PROBES as usize, "{rows:?} {rest:?}");
-        // Whoever has a row has it from the first hit on.
+        // A value with a row has it from its first hit on.
         assert!(rows.iter().all(|(&value, &hits)| hits == want(value)), "{rows:?}");
-        // A row that is being taken for good is passed over, and its registers are kept.
+        // A row that stays claimed for ever is passed over, and registers are preserved.
         let (before, after) = changes(set.build(true, &[RET]), 9);
         assert_eq!(after, before);
     }
@@ -235,7 +236,7 @@ fn threads_are_told_apart() {
     }
 }
 
-/// Threads that are moved and interrupted lose nothing, in cells and in rows.
+/// Threads that migrate and are interrupted lose no hit, in buckets and in rows.
 #[test]
 fn nothing_is_lost_under_a_storm() {
     for (machine, sort) in
@@ -273,7 +274,7 @@ fn threads_without_an_area_count_on_the_last_line() {
     }
 }
 
-/// A row that somebody is taking: who comes then goes on to the next one.
+/// A row that another thread is claiming is passed over: the next row is used.
 #[test]
 fn a_row_under_taking_is_passed_over() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_none()) {
@@ -294,8 +295,9 @@ fn a_row_under_taking_is_passed_over() {
     }
 }
 
-/// Sections of code at `start`: each ends with its commit, of which there is one (but for a row's key, which stands before it, and which is none where nobody has hits), and
-/// its handler leads back to where it is announced.
+/// Number of restartable sections in code at `start`. Each ends with its commit, and contains no second one.
+/// (A row's key is stored before the commit, and means nothing while the row has no hits.) Its abort handler
+/// leads back to where the section is announced.
 pub(super) fn sections(words: &[u32], start: u64, commit: u32) -> usize {
     let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
     let mut sections = 0;

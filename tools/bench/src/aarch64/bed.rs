@@ -1,7 +1,8 @@
-//! Functions, an engine, and each way that a hit can be done.
+//! Functions to probe, an engine, and every way to do a hit.
 //!
-//! In: a case, a way. Out: the address of a copy of its function that is probed so, by one consumer that does nothing. The pieces are the product's own (`trapline_runtime`,
-//! `trapline_plan`), put together one by one, as `trapline::inside` does not let a way be chosen that it would not choose.
+//! In: a case and a way. Out: the address of a copy of the case's function, probed in that way by one
+//! consumer that does nothing. The parts are the product's own (`trapline_runtime`, `trapline_plan`). They
+//! are put together one by one here, because `trapline::inside` chooses the way itself.
 #![allow(unsafe_code, reason = "writes code, traps on it, calls it")]
 
 use std::ffi::c_void;
@@ -54,14 +55,15 @@ unsafe extern "C" {
     fn bench_ret();
 }
 
-/// A function: its name in the seed, and its words, of which the last returns.
+/// A function: its name in the tables, and its words. The last word returns.
 pub(super) struct Case {
     pub(super) name: &'static str,
     at: unsafe extern "C" fn(),
     words: usize,
 }
 
-/// The seed's; and a push as functions with locals have it, which may reach into the signal's frame.
+/// The cases of the reference table; and a push as functions with locals do it, which may reach into the
+/// signal's frame.
 pub(super) const CASES: [Case; 4] = [
     Case { name: "nop", at: bench_nop, words: 2 },
     Case { name: "push", at: bench_push, words: 3 },
@@ -70,12 +72,12 @@ pub(super) const CASES: [Case; 4] = [
 ];
 
 impl Case {
-    /// In this program's file.
+    /// Address of the original in this program's file.
     pub(super) fn addr(&self) -> u64 {
         self.at as *const () as u64
     }
     fn code(&self) -> &'static [u32] {
-        // SAFETY: so many words stand there, in code that stays.
+        // SAFETY: `at` has `words` words of code, as the table above says, and the code stays mapped.
         unsafe { std::slice::from_raw_parts(self.at as *const u32, self.words) }
     }
 }
@@ -83,11 +85,12 @@ impl Case {
 /// How a hit is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
-    /// By a trap: the displaced word without a copy, in a copy that jumps back, in a copy with a trap behind it.
+    /// By a trap. The displaced word is simulated, runs in a copy that jumps back, or runs in a copy with a
+    /// trap behind it.
     Simulated,
     Copied,
     Stepped,
-    /// By a jump: with vectors saved, or for a consumer that uses none.
+    /// By a jump to code that saves vector registers, or to code for a consumer that uses none.
     Jumped,
     JumpedGeneral,
 }
@@ -97,7 +100,8 @@ const PROBES: usize = 64;
 const PAGE: u64 = 4096;
 const ROOM: u64 = 1 << 20;
 
-/// So many bytes of the room for code: whole pages of it lie within reach of one another.
+/// Takes `len` bytes from the memory for code. The whole of it is mapped at once, so all of its pages are in
+/// reach of one another.
 fn room(len: u64) -> Result<u64> {
     static FREE: Mutex<Option<(u64, u64)>> = Mutex::new(None);
     let mut free = FREE.lock().map_err(|_| anyhow!("a panic"))?;
@@ -106,7 +110,7 @@ fn room(len: u64) -> Result<u64> {
         None => {
             let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: a new mapping at a place of the kernel's choice. It stays.
+            // SAFETY: a new mapping at an address that the kernel chooses. It is never unmapped.
             let at = unsafe { libc::mmap(null_mut(), ROOM as usize, protection, flags, -1, 0) };
             ensure!(at != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
             (at as u64, at as u64 + ROOM)
@@ -117,16 +121,17 @@ fn room(len: u64) -> Result<u64> {
     Ok(at)
 }
 
-/// Code of these words.
+/// Address of new code with these words.
 pub(super) fn code(words: &[u32]) -> Result<u64> {
     let at = room(4 * words.len() as u64)?;
     write(at, words)?;
     Ok(at)
 }
 
-/// Writes code into the room, which nobody runs.
+/// Writes code that no thread runs yet.
 fn write(at: u64, words: &[u32]) -> Result<()> {
-    // SAFETY: callers write to what `room` gave them.
+    // SAFETY: callers pass addresses that `room` returned, so these bytes are mapped writable and belong to
+    // the caller.
     unsafe {
         std::ptr::copy_nonoverlapping(words.as_ptr(), at as *mut u32, words.len());
         cache::clean(at, 4 * words.len() as u64);
@@ -135,9 +140,9 @@ fn write(at: u64, words: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// Calls a function of this bed.
+/// Calls a function that `code` or `probed` made.
 pub(super) fn call(at: u64, argument: u64) -> u64 {
-    // SAFETY: functions of this kind stand there.
+    // SAFETY: the code at `at` is a function of this type: callers pass what `code` or `probed` returned.
     let function: extern "C" fn(u64) -> u64 = unsafe { std::mem::transmute(at as *const ()) };
     function(argument)
 }
@@ -150,7 +155,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
     Box::leak((0..n).map(|_| T::default()).collect())
 }
 
-/// An engine, its writer, and traps.
+/// An engine, its writer, and its table of traps.
 pub(super) struct Bed {
     engine: &'static Engine,
     sites: &'static Sites,
@@ -163,7 +168,7 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// With handlers installed, behind those of the marks.
+    /// Builds all of it, and installs the trap handlers behind the handler of the marks.
     pub(super) fn new() -> Result<Self> {
         ensure!(register_membarrier(), "membarrier");
         own_marks()?;
@@ -173,7 +178,7 @@ impl Bed {
             Box::leak(Box::new(Engine::new(memory, PROBES).context("the engine's memory")?));
         let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(256))));
         let sites: &Sites = Box::leak(Box::new(Sites::new(engine, regions, PROBES)));
-        // SAFETY: the only writer; hits enter these lines.
+        // SAFETY: this is the engine's only writer, and hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
         let arena: &Arena = Box::leak(Box::new(Arena::new(room(64 * SLOT)?, 64 * SLOT)));
         let block: &Block = Box::leak(Box::new(Block { traps: sites, copies: Copies::new() }));
@@ -182,15 +187,15 @@ impl Bed {
         let (map, files) = (Map::new(regions), Files::default());
         Ok(Self { engine, sites, arena, writer, map, files, probes: 0, last: None })
     }
-    /// The function in the room, without a probe.
+    /// Address of a copy of the function without a probe.
     pub(super) fn plain(&self, case: &Case) -> Result<u64> {
         code(case.code())
     }
-    /// Hits of what was probed last.
+    /// Hits of the probe that was made last.
     pub(super) fn hits(&self) -> u64 {
         self.last.map_or(0, |probe| probe.counts().hits)
     }
-    /// The function on a page of its own, probed.
+    /// Address of a copy of the function on a page of its own, probed.
     pub(super) fn probed(&mut self, case: &Case, returns: bool, way: Way) -> Result<u64> {
         let page = room(2 * PAGE)?.next_multiple_of(PAGE);
         write(page, case.code())?;
@@ -199,7 +204,7 @@ impl Bed {
         let (entry, exit) = (0, case.words - 1);
         match (returns, exit) {
             (false, _) => self.place(page, case, entry, probe, (&[Role::Entry], way))?,
-            // A function that is nothing but its return.
+            // The function consists of its return alone.
             (true, 0) => self.place(page, case, entry, probe, (&[Role::Entry, Role::Exit], way))?,
             (true, _) => {
                 self.place(page, case, entry, probe, (&[Role::Entry], way))?;
@@ -209,7 +214,7 @@ impl Bed {
         self.last = Some(probe);
         Ok(page)
     }
-    /// Tells of a page of code as a mapping of a file of its own.
+    /// Registers a page of code as a mapping of a file of its own.
     fn mapped(&mut self, page: u64) -> Result<()> {
         let access = Access { exec: true, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
@@ -263,7 +268,7 @@ impl Bed {
         let number = self.files.number(file(page)).map_err(|error| anyhow!("{error}"))?;
         Site::new(number, FileOffset(at - page)).map_err(|error| anyhow!("{error}"))
     }
-    /// A copy that jumps back.
+    /// Runs the word in a copy that jumps back.
     fn copied(&self, word: u32, at: u64) -> Result<Step> {
         let to = self.arena.claim(at).context("no room for a copy")?;
         let made = copy(&word.to_le_bytes(), at, to, Options::default())?;
@@ -275,9 +280,10 @@ impl Bed {
         write(to, &words.collect::<Vec<u32>>())?;
         Ok(Step::At(to))
     }
-    /// A copy, and behind it a trap that nobody waits for, from which the thread goes on behind the original: two exceptions, as where the kernel steps over a copy.
+    /// Runs the word in a copy that is followed by a trap without consumers. From there the thread goes on
+    /// behind the original. That is two exceptions, as where the kernel steps over a copy.
     fn stepped(&mut self, word: u32, at: u64, page: u64) -> Result<Step> {
-        // On the function's own page, which is told of.
+        // On the function's own page, which is already registered.
         let to = page + PAGE / 2 + (at - page) * 4;
         let site = self.site(page, to + 4)?;
         let placed = Placed { step: Step::At(at + 4), site, called: Box::new([]) };
@@ -291,7 +297,7 @@ fn file(number: u64) -> FileId {
     FileId { dev: 9, inode: number }
 }
 
-/// A branch to the stub that calls who is called.
+/// Patches the word with a branch to a stub that calls these consumers.
 fn jump(word: u32, at: u64, called: &[Called]) -> Result<()> {
     let to = room(256)?;
     let jump: &gate::Jump = Box::leak(Box::new(gate::Jump::new(at, called)));

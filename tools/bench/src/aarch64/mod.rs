@@ -1,9 +1,11 @@
-//! `uprobe` and `uretprobe` on arm64: what a hit takes in instructions, for each way there is to do one: the table of LKML
-//! 20240814080356.2639544-1 (nop, push, ret; as uprobe and uretprobe), and a deeper push.
+//! `uprobe` and `uretprobe` on arm64: instructions per hit, for each way to do a hit. The cases are those of
+//! the table in LKML 20240814080356.2639544-1 (nop, push, ret; as uprobe and uretprobe), and a deeper push.
 //!
-//! In: what was typed. Out: a row for each way, beside the kernel's uprobe on the same function. Instructions are counted by the processor: exactly where it is an emulator that
-//! counts (`-icount`), which rows say; of what is emulated only ratios mean something. The hits of a row stand between `brk #0x700 + ROW` and
-//! `brk #0x6ff`, so that whoever watches the processor can tell the row's exceptions too (`cargo xtask arm64-system`).
+//! In: the command line. Out: a row for each way, beside the kernel's uprobe on the same function. The
+//! processor counts the instructions. The count is exact on an emulator that counts (`-icount`); rows say so.
+//! Figures from an emulator mean something as ratios only. The hits of a row stand between `brk #0x700 + ROW`
+//! and `brk #0x6ff`, so a program that watches the processor can attribute the row's exceptions too (`cargo
+//! xtask arm64-system`).
 //! Does not: measure time.
 
 mod bed;
@@ -40,7 +42,7 @@ enum Instead {
 }
 
 impl Options {
-    /// The way that is gone, for one of [`WAYS`].
+    /// The way that replaces one of [`WAYS`], as `--no-simulation` asks.
     fn way(self, way: Way) -> Way {
         match (way, self.no_simulation) {
             (Way::Simulated, Some(Instead::Stepped)) => Way::Stepped,
@@ -50,11 +52,11 @@ impl Options {
     }
 }
 
-/// Hits of a row, and of each round that is counted: so few that most rounds are interrupted by nothing.
+/// Hits of a row, and of each round that is counted: so few that an interrupt falls into few rounds.
 const HITS: u64 = 100;
 const ROUNDS: usize = 25;
 
-/// Ways of ours, by the rows' names.
+/// Our own ways, with the names that rows give them.
 const WAYS: [(&str, Way); 5] = [
     ("simulated", Way::Simulated),
     ("out-of-line", Way::Copied),
@@ -63,12 +65,12 @@ const WAYS: [(&str, Way); 5] = [
     ("jump, general registers only", Way::JumpedGeneral),
 ];
 
-/// What is no bench, but started by one: nothing.
+/// Names that are no bench but that a bench starts as a process: none on arm64.
 pub(crate) const fn serve(_: Name) -> Option<Result<()>> {
     None
 }
 
-/// The bench's rows.
+/// Emits the rows of the bench.
 pub(crate) fn run(args: &Args, sink: &mut Sink) -> Result<()> {
     let (bench, returns) = match args.name {
         Name::Uprobe => ("uprobe", false),
@@ -115,17 +117,18 @@ pub(crate) fn run(args: &Args, sink: &mut Sink) -> Result<()> {
     Ok(())
 }
 
-/// What rows of a case have in common.
+/// What all rows of one case have in common.
 struct Measured<'a> {
     bench: &'static str,
     case: &'static str,
     counters: &'a [Counter; 2],
-    /// Of a call without a probe.
+    /// Instructions of a call without a probe.
     bare: [f64; 2],
 }
 
 impl Measured<'_> {
-    /// Instructions for each call of the function at `at`: all, and user space's. The least of some rounds, as interrupts come between.
+    /// Instructions of one call of the function at `at`: all, and those of user space. The least of several
+    /// rounds, as interrupts disturb some.
     fn instructions(&self, at: u64) -> [f64; 2] {
         [0, 1].map(|which| {
             let counter: &Counter = &self.counters[which];

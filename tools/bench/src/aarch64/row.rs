@@ -1,10 +1,10 @@
-//! What a hit took, one way.
+//! A row: the instructions of one hit, done in one way.
 
 use serde::Serialize;
 
 use crate::line::Line;
 
-/// Instructions of one hit, less those of the same call without a probe.
+/// Instructions of one hit, minus those of the same call without a probe.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     #[serde(rename = "type")]
@@ -14,18 +14,18 @@ pub(super) struct Row {
     case: &'static str,
     /// `none`, `kernel`, `simulated`, `out-of-line` (a copy with a jump back), `stepped` (a copy with a trap behind it), `jump`.
     how: &'static str,
-    /// The processor is a program.
+    /// The processor is emulated.
     emulated: bool,
     #[serde(flatten)]
     figures: Figures,
 }
 
-/// Figures, or why there are none.
+/// Figures, or the reason why there are none.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 enum Figures {
     Counted(Counted),
-    /// Not measured.
+    /// This way was not measured.
     Skipped {
         skipped: String,
     },
@@ -33,18 +33,19 @@ enum Figures {
 
 #[derive(Clone, Debug, Serialize)]
 struct Counted {
-    /// Of the marks that whoever watches the processor sees.
+    /// Number of the marks around this row, for a program that watches the processor.
     row: u64,
     hits: u64,
     instructions: f64,
     user_instructions: f64,
-    /// As a multiple of a hit that steps over a copy, of one whose copy jumps back, and of the kernel's.
+    /// Ratios to a hit that steps over a copy, to one whose copy jumps back, and to the kernel's.
     of_stepped: Option<f64>,
     of_out_of_line: Option<f64>,
     of_kernel: Option<f64>,
 }
 
-/// Arm's number for implementers of processors that are programs (Arm ARM, MIDR_EL1).
+/// Whether this processor is emulated: Arm gives implementer number 0 to processors in software (Arm ARM,
+/// MIDR_EL1).
 fn is_emulated() -> bool {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.lines().any(|line| line.starts_with("CPU implementer") && line.ends_with(": 0x00"))

@@ -1,4 +1,4 @@
-//! The kernel's uprobe on a function of this program, by tracefs.
+//! The kernel's uprobe on a function of this program, set through tracefs.
 
 use std::fs;
 use std::io::Write as _;
@@ -7,14 +7,14 @@ use anyhow::{Context as _, Result};
 
 const TRACING: &str = "/sys/kernel/tracing";
 
-/// Removed when dropped.
+/// A uprobe that is removed when this value is dropped.
 pub(super) struct Uprobe {
     name: String,
     addr: u64,
 }
 
 impl Uprobe {
-    /// On the word at `addr`, or on the function's returns.
+    /// Probes the word at `addr`, or the function's returns.
     pub(super) fn new(name: &str, addr: u64, returns: bool) -> Result<Self> {
         let (program, offset) = place(addr)?;
         let kind = if returns { 'r' } else { 'p' };
@@ -41,7 +41,7 @@ fn append(file: &str, text: &str) -> Result<()> {
     opened.and_then(|mut file| file.write_all(text.as_bytes())).context(path)
 }
 
-/// The file that is mapped at `addr`, and where in it that is.
+/// Path of the file that is mapped at `addr`, and the offset of `addr` in it.
 fn place(addr: u64) -> Result<(String, u64)> {
     let maps = fs::read_to_string("/proc/self/maps").context("own maps")?;
     let found = maps.lines().find_map(|line| {

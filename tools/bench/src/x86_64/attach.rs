@@ -1,7 +1,9 @@
-//! `attach`: how long it takes until N functions are probed, and until they are not, beside the kernel's uprobe_multi.
+//! `attach`: how long it takes to probe N functions, and to remove the probes, beside the kernel's
+//! uprobe_multi.
 //!
-//! Ours is the attach itself, offsets known → all patched, as the session reports it; the kernel's is the bpf() call
-//! that makes the link, and the close that ends it. The victim's two threads run the functions meanwhile.
+//! Ours is the attach itself as the session reports it: from known offsets until all sites are patched. The
+//! kernel's is the bpf() call that makes the link, and the close that ends it. The victim's two threads run
+//! the functions meanwhile.
 
 use std::time::Instant;
 
@@ -24,12 +26,12 @@ struct Sample {
     stopped: Option<f64>,
 }
 
-/// All rows, handed out as they are ready.
+/// Emits each row as soon as it is ready.
 pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&AttachRow) -> Result<()>) -> Result<()> {
     for sites in SITES {
         let (mut ours, mut kernel) = (Ok(Vec::new()), Ok(Vec::new()));
         for _ in 0..effort.rounds {
-            // A fresh process each time, as a user meets it.
+            // A fresh process each time, as a user would have it.
             let victim = Victim::start(true)?;
             push(&mut ours, ours_once(victim.pid(), sites));
             let victim = Victim::start(true)?;
@@ -41,7 +43,7 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&AttachRow) -> Result<()>
     let (mut inside, mut again, mut kernel) = (Ok(Vec::new()), Ok(Vec::new()), Ok(Vec::new()));
     for _ in 0..effort.rounds {
         let mut victim = Victim::start(true)?;
-        // The first time the process reads its own file, and code is made.
+        // The first time, the process reads its own file and creates code.
         push(&mut inside, inside_once(&mut victim));
         push(&mut again, inside_once(&mut victim));
         let victim = Victim::start(true)?;

@@ -1,4 +1,5 @@
-//! The functions that are measured (written by build.rs) and how to call them. The only unsafe code of this tool.
+//! The measured functions (written by build.rs), and how to call them. This module holds the calls into
+//! assembly.
 #![allow(unsafe_code, reason = "calls assembly")]
 
 use std::hint::black_box;
@@ -12,17 +13,17 @@ pub(crate) const WALK: usize = 10_000;
 
 /// Callers of `deep`.
 pub(crate) const DEPTH: u64 = 16;
-/// Functions of `many`, and bytes from one to the next.
+/// Functions of `many`, and the distance from one to the next in bytes.
 pub(crate) const MANY: usize = 50_000;
 const MANY_STRIDE: u64 = 16;
 
-/// Any of them: none reads memory, none needs more than the C calling convention.
+/// Type of all of them. None reads memory, and none needs more than the C calling convention.
 type Function = unsafe extern "C" fn(u64) -> u64;
 
 macro_rules! cases {
     ($($case:literal: $($name:ident)+;)+) => {
         unsafe extern "C" { $($(fn $name(x: u64) -> u64;)+)+ }
-        /// Case and its copies.
+        /// Name of each case, and its copies.
         static CASES: &[(&str, [Function; COPIES])] = &[$(($case, [$($name),+])),+];
     };
 }
@@ -41,7 +42,7 @@ cases! {
     "push_pun": bench_push_pun_0 bench_push_pun_1 bench_push_pun_2 bench_push_pun_3;
 }
 unsafe extern "C" {
-    /// Calls `function` so many times, with so many frames more than one.
+    /// Calls `function` this many times, with `more` extra frames on the stack.
     fn bench_stack(function: Function, times: u64, more: u64);
     static bench_walk_table: [Function; WALK];
     fn bench_many(x: u64) -> u64;
@@ -56,17 +57,17 @@ pub(crate) enum Work {
     Text(Function, u64),
     /// One function, with [`DEPTH`] callers by frame pointers.
     Deep(Function),
-    /// Ten thousand.
+    /// Ten thousand functions in turn.
     Walk,
 }
 
-/// A thread's own counter, on lines of its own: the control.
+/// A counter of one thread on cache lines of its own: the control.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Private(std::cell::Cell<u64>);
 
 impl Work {
-    /// The work of a thread: copy `copy` of a case.
+    /// The work of one thread: copy `copy` of a case.
     pub(crate) fn of(case: &str, copy: usize) -> Option<Self> {
         if case == "walk" {
             return Some(Self::Walk);
@@ -93,19 +94,20 @@ impl Work {
             Self::One(function) => {
                 let function = black_box(function);
                 for i in 0..self.batch() {
-                    // SAFETY: every function of build.rs follows the C calling convention and touches only registers
-                    // and its own stack.
+                    // SAFETY: every function of build.rs follows the C calling convention, and touches only
+                    // registers and its own stack.
                     unsafe { function(i) };
                 }
             }
             Self::Text(function, at) => {
                 let (function, at) = (black_box(function), black_box(at));
                 for _ in 0..self.batch() {
-                    // SAFETY: as above; the function does not look at what its argument points to.
+                    // SAFETY: as above. The function does not read what its argument points to.
                     unsafe { function(at) };
                 }
             }
-            // SAFETY: as above; so few frames fit on any stack. The direct caller is one of them, and one ends the chain.
+            // SAFETY: as above; this number of frames fits on any stack. Two of `DEPTH` callers are there
+            // anyway: the direct caller, and the end of the chain.
             Self::Deep(function) => unsafe { bench_stack(black_box(function), self.batch(), DEPTH - 2) },
             Self::Walk => {
                 // SAFETY: the table has WALK entries, written at link time and never changed.
@@ -116,7 +118,7 @@ impl Work {
             }
         }
     }
-    /// Runs one batch and counts each call privately.
+    /// Runs one batch, and counts each call in the thread's own counter.
     pub(crate) fn run_counted(self, own: &Private) {
         let count = || own.0.set(black_box(own.0.get() + 1));
         match self {
@@ -136,7 +138,7 @@ impl Work {
                     count();
                 }
             }
-            // There is nothing between two calls: the control is the calls themselves.
+            // Nothing can be placed between two calls here, so the control is the calls alone.
             Self::Deep(_) => self.run(),
             Self::Walk => {
                 // SAFETY: as in `run`.
@@ -163,13 +165,13 @@ fn text() -> u64 {
     black_box(&TEXTS).as_ptr() as u64
 }
 
-/// The same at the end of what is mapped: nobody can load a record's length of bytes there.
+/// The same text at the end of mapped memory, so that a load of a record's whole length would fault there.
 fn edge() -> u64 {
     static EDGE: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     const PAGE: usize = 4096;
     *EDGE.get_or_init(|| {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: two fresh pages, of which the second is given back; the text lies in the first.
+        // SAFETY: two fresh pages, of which the second is made inaccessible; the text lies in the first.
         unsafe {
             let at = libc::mmap(std::ptr::null_mut(), 2 * PAGE, prot, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED, "two pages");
@@ -181,7 +183,7 @@ fn edge() -> u64 {
     })
 }
 
-/// Their addresses in this process; the victim is the same file.
+/// Addresses of a case's functions in this process. The victim runs the same file.
 pub(crate) fn addresses(case: &str, limit: usize) -> Vec<u64> {
     if case == "walk" {
         // SAFETY: as in `run`.
@@ -195,12 +197,12 @@ pub(crate) fn addresses(case: &str, limit: usize) -> Vec<u64> {
     copies.into_iter().flatten().take(limit).map(|f| *f as usize as u64).collect()
 }
 
-/// Keeps a thread on one CPU, as far as there are so many.
+/// Binds the calling thread to one CPU, as far as there are that many CPUs.
 pub(crate) fn pin(thread: usize) {
     pin_to(thread % std::thread::available_parallelism().map_or(1, usize::from));
 }
 
-/// Keeps the calling thread on this CPU.
+/// Binds the calling thread to this CPU.
 pub(crate) fn pin_to(cpu: usize) {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };

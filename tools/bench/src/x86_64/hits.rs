@@ -1,5 +1,9 @@
-//! `uprobe` and `uretprobe`: what a hit costs, in interleaved rounds of: bare, control, ours (for returns: exits patched, and slots), ours without rseq, a process that
-//! probes itself (of returns: a handler of returns alone, and sessions), kernel (`kernel` times calls, `kernel-return` counts returns).
+//! `uprobe` and `uretprobe`: the cost of a hit, in interleaved rounds of these ways:
+//!
+//! - bare and control;
+//! - ours (for returns: exits patched, and return trampolines), and ours without rseq;
+//! - a process that probes itself (for returns: a handler of returns alone, and sessions);
+//! - kernel (`kernel` times calls, `kernel-return` counts returns).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +16,11 @@ use crate::x86_64::ours::Ours;
 use crate::x86_64::row::{Figures, Row, quartiles, shared};
 use crate::x86_64::victim::{Load, Victim};
 
-/// How long and how often.
+/// Number and length of the measurements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
     pub(crate) rounds: usize,
-    /// Of one figure, over all rounds.
+    /// Seconds of one figure, over all rounds.
     pub(crate) seconds: f64,
     pub(crate) threads: Option<usize>,
 }
@@ -30,7 +34,7 @@ pub(crate) enum Bench {
     Uretprobe,
 }
 
-/// Cases and the number of functions that each probes.
+/// Cases, and the number of functions that each probes.
 const CASES: [(&str, usize); 8] = [
     ("nop", crate::x86_64::functions::COPIES),
     ("push", crate::x86_64::functions::COPIES),
@@ -41,17 +45,17 @@ const CASES: [(&str, usize); 8] = [
     ("generic", crate::x86_64::functions::COPIES),
     ("walk", crate::x86_64::functions::WALK),
 ];
-/// Layouts of `push` that admit no plain jump, and the tactic hoped for.
+/// Layouts of `push` that admit no plain jump, and the tactic that each should lead to.
 const NARROW: [(&str, &str); 2] = [("push_short", "short"), ("push_pun", "pun")];
-/// A control that varies by more than this makes rows of several threads worthless.
+/// Largest variation of the control at which rows of several threads are still worth something.
 const STEADY: f64 = 0.05;
-/// How often a disturbed case is measured again.
+/// Times that a disturbed case is measured again.
 const RETRIES: usize = 3;
 
-/// Samples of one case: by how, threads, own.
+/// Samples of one case, by `how`, number of threads, and whether each thread has its own function.
 type Samples = BTreeMap<(String, usize, bool), Result<Vec<f64>, String>>;
 
-/// Attaches to a process' case, to so many of its functions.
+/// Attaches to a case's first functions in a process; the last argument is their number.
 type Attach = fn(u32, &str, usize) -> Result<Kernel>;
 
 impl Bench {
@@ -67,7 +71,7 @@ impl Bench {
             Self::Uretprobe => Ours::time(pid, case, limit, Returns::Exits),
         }
     }
-    /// The kernel's probes, by the rows' names.
+    /// The kernel's probes, with the names that rows give them.
     fn kernels(self) -> &'static [(&'static str, Attach)] {
         match self {
             Self::Uprobe => &[("kernel", Kernel::count)],
@@ -81,13 +85,13 @@ impl Bench {
             Self::Uretprobe => crate::x86_64::inside::RETURNS,
         }
     }
-    /// The row's name of what we did.
+    /// Name that rows give to our own way.
     fn how(self, tactic: &str) -> String {
         if self == Self::Uretprobe { "exits".into() } else { tactic.into() }
     }
 }
 
-/// All rows, handed out as they are ready.
+/// Emits each row as soon as it is ready.
 pub(crate) fn run(
     bench: Bench,
     effort: Effort,
@@ -156,7 +160,7 @@ fn sample(
 ) -> Result<Samples> {
     let mut victim = Victim::start(true)?;
     let mut without_rseq = Victim::start(false)?;
-    // One for each way, which a site keeps once it is chosen.
+    // One process for each way, because a site keeps the way that was chosen first.
     let mut inside: Vec<Victim> = Vec::new();
     let ways = if full { bench.inside() } else { &[] };
     for _ in ways {
@@ -264,7 +268,7 @@ fn rows(bench: Bench, case: &str, samples: &Samples, unsteady: Option<f64>) -> V
             }
         };
         let mut row = Row::new(bench.name(), case, how, *threads, *own, figures);
-        // Also where the control varied: each round is compared with the control's of that round.
+        // Also where the control varied: each round is compared with the control of the same round.
         if *threads > 1 {
             row.shared =
                 pair(how, *own).zip(pair("control", *own)).map(|(these, control)| shared(these, control));

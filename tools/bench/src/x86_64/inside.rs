@@ -9,7 +9,8 @@ use trapline::inside::{Consumer, Functions, Registration, Request, raw, register
 
 use crate::x86_64::kernel::sites;
 
-/// The rows' names, and what the victim is asked for: handlers at entries, and handlers of returns. A session has both.
+/// Names of rows, and what the victim is asked for: handlers at entries, and handlers of returns. A session
+/// has both.
 pub(crate) const ENTRIES: &[(&str, &str)] =
     &[("inside", "general"), ("inside-state", "state"), ("inside-trap", "trap")];
 pub(crate) const RETURNS: &[(&str, &str)] = &[
@@ -25,7 +26,7 @@ unsafe extern "C" fn nothing(_: *mut std::ffi::c_void, _: *mut raw::Hit) -> raw:
     raw::Verdict::CONTINUE
 }
 
-/// Probes a case's first functions. Milliseconds.
+/// Probes a case's first functions. Returns milliseconds.
 pub(crate) fn probe(probes: &mut Vec<Registration>, case: &str, limit: usize, how: &str) -> Result<f64> {
     let (path, offsets) = sites(case, limit)?;
     let request = |offset| {
@@ -35,11 +36,11 @@ pub(crate) fn probe(probes: &mut Vec<Registration>, case: &str, limit: usize, ho
             _ => (Some(nothing as raw::Handler), None),
         };
         let functions = Functions { entry, returns, filter: None, data: std::ptr::null_mut() };
-        // SAFETY: `nothing` does what its name says.
+        // SAFETY: `nothing` touches neither its data nor its hit.
         let consumer = unsafe { Consumer::functions(functions) };
         let consumer = match how.ends_with("state") {
             true => consumer,
-            // SAFETY: as above: it uses no vector register.
+            // SAFETY: as above; `nothing` uses no vector register.
             false => unsafe { consumer.general_regs_only() },
         };
         let consumer = match how.contains("slot") {
@@ -58,7 +59,7 @@ pub(crate) fn probe(probes: &mut Vec<Registration>, case: &str, limit: usize, ho
     Ok(took.as_secs_f64() * 1e3)
 }
 
-/// Ends all of that. Milliseconds.
+/// Removes all these probes. Returns milliseconds.
 pub(crate) fn unprobe(probes: &mut Vec<Registration>) -> Result<f64> {
     let begun = Instant::now();
     unregister_all(probes.drain(..))?;

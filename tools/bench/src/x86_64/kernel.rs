@@ -1,4 +1,4 @@
-//! The kernel's uprobes on the same functions: the yardstick.
+//! The kernel's uprobes on the same functions: what we compare with.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use trapline_target::kernel::{KernelLatency, Uprobe, UprobeMulti};
 
 use crate::x86_64::functions;
 
-/// A link that stays as long as this value.
+/// A link of the kernel. Its probes stay as long as this value lives.
 #[derive(Debug)]
 pub(crate) enum Kernel {
     /// Counts entries, or returns.
@@ -16,7 +16,7 @@ pub(crate) enum Kernel {
     Latency(KernelLatency),
 }
 
-/// This program's file, and offsets in it of a case's functions.
+/// This program's file, and the offsets of a case's functions in it.
 pub(crate) fn sites(case: &str, limit: usize) -> Result<(PathBuf, Vec<u64>)> {
     let maps = std::fs::read_to_string("/proc/self/maps").context("own maps")?;
     let offset = |addr: u64| {
@@ -40,7 +40,7 @@ impl Kernel {
         let probes: Vec<Uprobe> = offsets.into_iter().map(Uprobe::from).collect();
         Ok(Self::Count(UprobeMulti::attach(&path, &probes, Some(pid), false)?))
     }
-    /// Counts returns of a case's functions in one process: the least that the kernel's return probes can do.
+    /// Counts returns of a case's functions in one process: the cheapest use of the kernel's return probes.
     pub(crate) fn returns(pid: u32, case: &str, limit: usize) -> Result<Self> {
         UprobeMulti::available()?;
         let (path, offsets) = sites(case, limit)?;
@@ -53,7 +53,7 @@ impl Kernel {
         let (path, offsets) = sites(case, limit)?;
         Ok(Self::Latency(KernelLatency::attach(&path, &offsets, Some(pid))?))
     }
-    /// Hits so far: a row that the probe did not see is no row.
+    /// Hits so far. A row whose hits the probe did not see does not count.
     pub(crate) fn hits(&self) -> Result<u64> {
         Ok(match self {
             Self::Count(link) => link.counts()?.iter().sum(),

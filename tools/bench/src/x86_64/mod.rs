@@ -1,6 +1,6 @@
-//! The benches on x86-64: times.
+//! The benches on x86-64. They measure times.
 //!
-//! In: what was typed. Out: rows.
+//! In: the command line. Out: rows.
 
 mod attach;
 mod breakpoint;
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     writes: toggle::Writes,
 }
 
-/// What is no bench, but started by one.
+/// Runs a name that is no bench but that a bench starts as a process.
 pub(crate) fn serve(name: Name) -> Option<Result<()>> {
     match name {
         Name::Victim => Some(victim::serve()),
@@ -46,7 +46,7 @@ pub(crate) fn serve(name: Name) -> Option<Result<()>> {
     }
 }
 
-/// The bench's rows.
+/// Emits the rows of the bench.
 pub(crate) fn run(args: &Args, sink: &mut Sink) -> Result<()> {
     let effort = Effort { rounds: args.rounds.max(1), seconds: args.seconds, threads: args.threads };
     let (only, options) = (args.only.as_deref(), args.options);

@@ -1,7 +1,8 @@
 //! Other tracers on the same functions: bpftrace from outside, uftrace around a victim of its own.
 //!
-//! In: a process or nothing; what to do at a hit. Out: a tracer at work, and at its end how many hits it saw. A row that it did not see is
-//! no row. Where a tracer is not installed, the error says so. Does not: install anything.
+//! In: a process or nothing, and what to do at a hit. Out: a running tracer, and at its end the number of
+//! hits that it saw. A row whose hits the tracer did not see does not count. If a tracer is not installed,
+//! the error says so. Does not: install anything.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ impl Script {
     }
 }
 
-/// bpftrace at work; stopped when dropped.
+/// A running bpftrace; stopped when dropped.
 #[derive(Debug)]
 pub(crate) struct Bpftrace {
     child: Child,
@@ -80,7 +81,7 @@ impl Bpftrace {
         });
         Ok(Self { child, lines, reader: Some(reader) })
     }
-    /// Ends it; lines that it wrote.
+    /// Ends it, and returns the number of lines that it wrote.
     pub(crate) fn finish(mut self) -> Result<u64> {
         self.end()?;
         Ok(self.lines.load(Ordering::Relaxed))
@@ -97,12 +98,13 @@ impl Bpftrace {
 
 impl Drop for Bpftrace {
     fn drop(&mut self) {
-        // On the way out with another error.
+        // Reached when another error ended the measurement.
         drop(self.end());
     }
 }
 
-/// How a victim is started under uftrace, which patches a case's first function, and where it writes.
+/// The command that starts a victim under uftrace, which patches a case's first function, and the folder that
+/// uftrace writes.
 pub(crate) fn uftrace(case: &str) -> Result<(Command, PathBuf)> {
     let found = Command::new("uftrace").arg("--version").stdout(Stdio::null()).status();
     ensure!(found.context("uftrace")?.success(), "uftrace does not run");

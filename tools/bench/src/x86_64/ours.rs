@@ -1,4 +1,4 @@
-//! Trapline itself, attached through its library as an embedder would.
+//! Trapline itself, attached through its library as an embedder would do it.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use trapline::{Returns, Session, Tactic, Unwinding};
 
 use crate::x86_64::functions::DEPTH;
 
-/// Bytes of a CPU's ring of records: a millisecond of the shortest.
+/// Bytes of one CPU's ring: enough for a millisecond of the shortest records.
 pub(crate) const RING: u32 = 16 << 20;
 /// The same for the deepest stacks.
 const STACKS: u32 = 32 << 20;
 
-/// Probes in place.
+/// A session with its probes in place.
 #[derive(Debug)]
 pub(crate) struct Ours {
     session: Session,
@@ -22,12 +22,12 @@ pub(crate) struct Ours {
     sites: u64,
 }
 
-/// What a session told at its end.
+/// What a session reported at its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) hits: u64,
     pub(crate) missed: u64,
-    /// Kept back in the target.
+    /// Hits that the filter rejected in the target.
     pub(crate) filtered: u64,
     /// Frames of the deepest stack.
     pub(crate) deepest: usize,
@@ -36,7 +36,7 @@ pub(crate) struct End {
     pub(crate) stopped: Duration,
 }
 
-/// A probe that means the first `limit` functions of a case; for `walk`, `limit` is a power of ten.
+/// A probe that names the first `limit` functions of a case; for `walk`, `limit` is a power of ten.
 fn probe(case: &str, limit: usize) -> Result<String> {
     let path = std::env::current_exe()?;
     let path = path.to_str().context("this program's path is not UTF-8")?;
@@ -54,14 +54,15 @@ impl Ours {
         let session = Session::builder().pid(pid).probe(&probe(case, limit)?)?.count()?;
         Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
     }
-    /// Times from entry to exit, or to a slot in the place of the return address.
+    /// Times from entry to exit, or to a return trampoline.
     pub(crate) fn time(pid: u32, case: &str, limit: usize, returns: Returns) -> Result<Self> {
         let session = Session::builder().pid(pid).probe(&probe(case, limit)?)?.returns(returns).latency()?;
         Self::look(session, |process| {
             process.times.iter().filter_map(|times| Some(times.site.as_ref()?.tactic)).collect()
         })
     }
-    /// Records entries, and with `returns` exits, with so many arguments, into rings of so many bytes; with `filter` those that pass.
+    /// Records entries with this many arguments, and exits if `returns`, into rings of this many bytes. With
+    /// `filter`, only calls that pass.
     pub(crate) fn record(
         pid: u32,
         case: &str,
@@ -82,14 +83,15 @@ impl Ours {
         let session = builder.record(arguments, returns)?;
         Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
     }
-    /// Records entries, and with `returns` exits, with the text that the first argument points to.
+    /// Records entries, and exits if `returns`, with the text that the first argument points to.
     pub(crate) fn texts(pid: u32, case: &str, limit: usize, returns: bool) -> Result<Self> {
-        // A record takes 256 bytes, and a millisecond of calls can be more than half a ring of the usual size.
+        // A record takes 256 bytes, and a millisecond of calls can fill more than half of a ring of the usual
+        // size.
         let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.ring(2 * RING).texts(vec![1]);
         let session = builder.record(1, returns)?;
         Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
     }
-    /// Adds up a value by powers of two, in the target, and with a `key` one by another.
+    /// Aggregates a value by powers of two in the target, and groups it by `key` if there is one.
     pub(crate) fn log2(
         pid: u32,
         case: &str,
@@ -109,7 +111,7 @@ impl Ours {
             process.counts.iter().map(|count| count.site.tactic).collect()
         })
     }
-    /// Hits that are told by their texts, of which each is so long; and all.
+    /// Reported calls whose text has `long` bytes, and all reported calls.
     pub(crate) fn told(&mut self, long: usize) -> (u64, u64) {
         let (mut told, mut all) = (0, 0);
         for call in self.session.calls() {
@@ -119,13 +121,14 @@ impl Ours {
         }
         (told, all)
     }
-    /// Hits that were added up, and how many values there were.
+    /// Hits that were aggregated, and the number of rows that have any.
     pub(crate) fn tallied(&mut self) -> (u64, usize) {
         let tallies = self.session.tallies();
         let cells = tallies.iter().flat_map(|one| &one.parts).map(|part| part.hits.len()).sum();
         (tallies.iter().map(trapline::Tallied::hits).sum(), cells)
     }
-    /// Records stacks of so many frames at most by frame pointers, and with `time` when the calls return.
+    /// Records stacks by frame pointers with at most this many frames, and with `time` also the calls'
+    /// returns.
     pub(crate) fn stacks(pid: u32, case: &str, limit: usize, (frames, time): (u8, bool)) -> Result<Self> {
         let builder = Session::builder()
             .pid(pid)
@@ -134,15 +137,15 @@ impl Ours {
         let session = builder.stacks(Unwinding::FramePointers(frames), time)?;
         Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
     }
-    /// Stacks of so many frames at most that fill the rings of two CPUs.
+    /// Number of stacks, with at most this many frames, that fill the rings of two CPUs.
     pub(crate) fn fresh(frames: u8) -> u64 {
-        // Words of a record before its stack, and bytes of a slot.
+        // Words of a record before its stack, and bytes of a ring slot.
         const FIRST: u64 = 6;
         const SLOT: u64 = 64;
         let ring = if frames == Unwinding::DEEPEST { STACKS } else { RING };
         2 * u64::from(ring) / ((FIRST + DEPTH + 1) * 8).next_multiple_of(SLOT)
     }
-    /// Takes what was recorded.
+    /// Reads and discards the records so far.
     pub(crate) fn drain(&mut self) -> Result<()> {
         drop(self.session.calls());
         Ok(())
@@ -155,11 +158,11 @@ impl Ours {
         let tactic = tactic.with_context(|| why().unwrap_or_else(|| "nothing was probed".into()))?;
         Ok(Self { session, tactic, sites: all.len() as u64 })
     }
-    /// How the sites are reached.
+    /// The tactic by which the sites are reached.
     pub(crate) fn tactic(&self) -> &'static str {
         self.tactic.name()
     }
-    /// How many sites there are.
+    /// Number of sites.
     pub(crate) fn sites(&self) -> u64 {
         self.sites
     }

@@ -1,12 +1,20 @@
-//! `record`: what a hit costs that leaves a record, in interleaved rounds of: bare, control, and for each case what it is there for.
-//! `nop`, `push`, `generic`: entries with three arguments, whole calls (three arguments, value, duration: two records), the same two
-//! behind a filter that lets nothing pass, calls that their return rejects (`filtered-late`), in a process without rseq, where rings are locked (`locked`), and log2 histograms of an argument
-//! (`hist`) and of durations of whole calls (`hist-dur`), each also for each of eight values of an argument (`hist-by`, `hist-dur-by`). `deep`: stacks of sixteen callers by frame pointers. `text`: a text of
-//! 31 characters; `edge`: the same where the kernel has to be asked for it. Beside them bpftrace and uftrace, where they are installed.
+//! `record`: the cost of a hit that leaves a record, in interleaved rounds of: bare, control, and the ways of
+//! each case.
 //!
-//! The victim runs for a millisecond at a time, so that the rings hold all of it, and is read in between: what is measured is
-//! writing records, not dropping them, and every round checks that none was dropped. The first bursts, which touch fresh memory,
-//! are not counted.
+//! - `nop`, `push`, `generic`: entries with three arguments, and whole calls (three arguments, value,
+//!   duration: two records). The same two behind a filter that lets nothing pass, and calls that their return
+//!   rejects (`filtered-late`).
+//! - The same in a process without rseq, where rings are locked (`locked`).
+//! - Log2 histograms of an argument (`hist`) and of durations of whole calls (`hist-dur`). Each also for each
+//!   of eight values of an argument (`hist-by`, `hist-dur-by`).
+//! - `deep`: stacks of sixteen callers by frame pointers.
+//! - `text`: a text of 31 characters. `edge`: the same where the kernel has to copy it.
+//!
+//! Beside them run bpftrace and uftrace, where they are installed.
+//!
+//! The victim runs for a millisecond at a time, so that the rings hold all records, and they are read in
+//! between. So the bench measures writing records, not dropping them; every round checks that none was
+//! dropped. The first bursts touch fresh memory and are not counted.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,19 +30,20 @@ use crate::x86_64::ours::{End, Ours, RING};
 use crate::x86_64::row::{Figures, Row, quartiles};
 use crate::x86_64::victim::{Load, Victim};
 
-/// A condition that no call of the victim's fulfils.
+/// A condition that no call of the victim fulfils.
 const NEVER: Option<&str> = Some("arg0 == 0x7e57ab1e7e57ab1e");
-/// The same, where only the return can say so: by what was returned and the time that it took.
+/// The same, where only the return can decide: it uses the returned value and the duration.
 const NEVER_LATE: Option<&str> = Some("dur > 3600s && ret != arg0");
-/// What values are told apart by.
+/// The group-by key.
 const KEY: Option<&str> = Some("arg0 & 7");
 const ARGUMENTS: u8 = 3;
 /// Frames that fit into a record of 256 bytes.
 const SHORT: u8 = 26;
-/// Bursts of one figure, of a millisecond each.
+/// Bursts of one figure, a millisecond each.
 const BURSTS: usize = 24;
-/// Bursts before that, at least: until the rings were written once, at the speed of memory that is touched first. That may be a tenth of
-/// the speed afterwards, so large records go by their number (`Ours::fresh`), not by time.
+/// Least number of bursts before that. The rings are written once in them, at the speed of memory that is
+/// touched for the first time. That may be a tenth of the later speed, so for large records their number
+/// counts (`Ours::fresh`), not the time.
 const WARM: usize = 48;
 
 /// What is done at a hit.
@@ -42,7 +51,7 @@ const WARM: usize = 48;
 enum What {
     Bare,
     Control,
-    /// Whether exits are recorded too, and which calls.
+    /// Whether exits are recorded too, and the condition.
     Record(bool, Option<&'static str>),
     /// The same in a process without rseq.
     Locked(bool),
@@ -50,13 +59,13 @@ enum What {
     Text(bool),
     /// Frames at most, and whether times are taken too.
     Stack(u8, bool),
-    /// Of what, and by what.
+    /// The aggregated value, and the group-by key.
     Log2(&'static str, Option<&'static str>),
     Bpftrace(Script),
     Uftrace,
 }
 
-/// The row's name, and what.
+/// Name of the row, and what is done.
 type Way = (&'static str, What);
 
 const BARE: [Way; 2] = [("none", What::Bare), ("control", What::Control)];
@@ -80,7 +89,7 @@ const STACKS: [Way; 3] = [
     ("stack-time", What::Stack(Unwinding::DEEPEST, true)),
 ];
 
-/// Cases: ours, and others'.
+/// The cases, each with our own ways and those of other tracers.
 const CASES: [(&str, &[Way], &[Way]); 6] = [
     ("nop", &NUMBERS, &[]),
     (
@@ -98,10 +107,10 @@ const CASES: [(&str, &[Way], &[Way]); 6] = [
     ("edge", &TEXTS, &[]),
 ];
 
-/// Nanoseconds of a call, round by round, or why there are none.
+/// Nanoseconds of a call for each round, or the reason why there are none.
 type Samples = BTreeMap<(usize, &'static str), Result<Vec<f64>, String>>;
 
-/// All rows, or those of one case, handed out as they are ready.
+/// Emits all rows, or those of one case, each as soon as it is ready.
 pub(crate) fn run(
     effort: Effort,
     only: Option<&str>,
@@ -115,7 +124,7 @@ pub(crate) fn run(
         let threads: Vec<usize> = threads.collect();
         for _ in 0..effort.rounds {
             for &threads in &threads {
-                // uftrace and bpftrace are told of one function, and of one thread that calls it.
+                // uftrace and bpftrace are given one function, which one thread calls.
                 let others = if threads == 1 { others } else { &[] };
                 for &(how, what) in BARE.iter().chain(ours).chain(others) {
                     let one = samples.entry((threads, how)).or_insert_with(|| Ok(Vec::new()));
@@ -157,21 +166,21 @@ fn rows(case: &str, samples: &Samples) -> Vec<Row> {
     samples.iter().map(row).collect()
 }
 
-/// One case's processes.
+/// The processes of one case.
 struct Bench {
     case: &'static str,
     victim: Victim,
     without_rseq: Victim,
-    /// One that uftrace has started, and what it writes.
+    /// A victim that uftrace has started, and the folder that uftrace writes.
     traced: Option<(Victim, Written)>,
 }
 
-/// A folder that goes with us.
+/// A folder that is removed when this value is dropped.
 struct Written(PathBuf);
 
 impl Drop for Written {
     fn drop(&mut self) {
-        // What is left lies among temporary files.
+        // If this fails, the remains lie among temporary files.
         drop(std::fs::remove_dir_all(&self.0));
     }
 }
@@ -192,7 +201,7 @@ impl Bench {
                 self.recorded(ours, load, 0, is)
             }
             What::Locked(returns) => {
-                // Of a CPU's share half is the first ring.
+                // Half of a CPU's share is its first ring.
                 let (pid, what) = (self.without_rseq.pid(), (returns, None, 2 * RING));
                 let mut ours = Ours::record(pid, case, COPIES, ARGUMENTS, what)?;
                 let ns = bursts(&mut self.without_rseq, case, load, false, &mut || ours.drain())?;
@@ -222,7 +231,7 @@ impl Bench {
                 let ns = self.bursts(load, false, &mut || Ok(()))?;
                 let (hits, cells) = ours.tallied();
                 let all = ours.finish()?.hits;
-                // Durations may be all of one magnitude, for each of the eight.
+                // For each of the eight values, all durations may be of one magnitude.
                 let least = match (value, key) {
                     ("dur", None) => 1,
                     ("dur", _) => 8,
@@ -252,8 +261,8 @@ impl Bench {
             }
         }
     }
-    /// With records that are read between bursts, of which the first `fresh` do not count. `is`: how many hits there must be, and how
-    /// many must not.
+    /// Measures with records that are read between bursts. The first `fresh` records do not count. `is`: the
+    /// number of hits that there must be, and the number that there must not be.
     fn recorded(
         &mut self,
         mut ours: Ours,
@@ -279,7 +288,7 @@ impl Bench {
     }
 }
 
-/// Median nanoseconds per call over short runs, with `between` after each.
+/// Median nanoseconds per call over short runs; `between` is called after each.
 fn bursts(
     victim: &mut Victim,
     case: &str,

@@ -1,4 +1,4 @@
-//! One figure as a line of text or of JSON.
+//! A figure as a line of text or of JSON.
 
 use serde::Serialize;
 
@@ -12,32 +12,33 @@ pub(crate) struct Row {
     schema: u32,
     /// `uprobe`, `uretprobe`, `lookup` or `churn`.
     pub(crate) bench: &'static str,
-    /// The probed function's first instruction; regions and probes; who changes address spaces.
+    /// The probed function's first instruction; or regions and probes; or what changes address spaces.
     pub(crate) case: String,
-    /// `none`, `control`, a tactic, `lock-add`, `exits`, `kernel`, `kernel-return`; of a process that probes itself with an empty handler:
-    /// `inside` (general registers saved; of returns, at exits), `inside-state` (all), `inside-trap`, `inside-slot` (the return address replaced), and with two
-    /// `inside-session`.
+    /// `none`, `control`, a tactic, `lock-add`, `exits`, `kernel`, `kernel-return`. In a process that probes
+    /// itself with an empty handler: `inside` (general registers saved; for returns, at exits),
+    /// `inside-state` (all registers saved), `inside-trap`, `inside-slot` (the return address replaced), and
+    /// with handlers of both `inside-session`.
     pub(crate) how: String,
     pub(crate) threads: usize,
     pub(crate) sharing: &'static str,
     #[serde(flatten)]
     pub(crate) figures: Figures,
-    /// `churn`: the speed as a share of that without.
+    /// `churn`: the speed as a share of the speed without churn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kept: Option<f64>,
-    /// Several threads: what a call costs each as a multiple of what it costs one alone, divided by the same of the control; the
-    /// median over rounds.
+    /// With several threads: a call's cost for each as a multiple of its cost for one thread alone, divided
+    /// by the same ratio of the control. Median over rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) shared: Option<f64>,
 }
 
-/// Figures, or why there are none.
+/// Figures, or the reason why there are none.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Figures {
-    /// Median, and quartiles as the spread.
+    /// Median, and the quartiles as its spread.
     Hit { ns: f64, added_ns: f64, mops: f64, low_ns: f64, high_ns: f64, rounds: usize },
-    /// Not measured.
+    /// This row was not measured.
     Skipped { skipped: String },
 }
 
@@ -49,18 +50,19 @@ pub(crate) struct AttachRow {
     schema: u32,
     bench: &'static str,
     case: &'static str,
-    /// `ours` by jumps, `kernel`, or `inside`: the process probes itself, and `inside-again` a second time.
+    /// `ours` by jumps, `kernel`, or `inside`: the process probes itself, and a second time in
+    /// `inside-again`.
     pub(crate) how: &'static str,
     pub(crate) sites: usize,
     #[serde(flatten)]
     pub(crate) figures: AttachFigures,
 }
 
-/// Figures, or why there are none.
+/// Figures, or the reason why there are none.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum AttachFigures {
-    /// Medians in milliseconds; `stopped_ms` is the longest time that a thread stood still (ours only).
+    /// Medians in milliseconds. `stopped_ms` is the longest time that a thread was stopped (ours only).
     Times {
         attach_ms: f64,
         attach_low_ms: f64,
@@ -72,7 +74,7 @@ pub(crate) enum AttachFigures {
         stopped_ms: Option<f64>,
         rounds: usize,
     },
-    /// Not measured.
+    /// This row was not measured.
     Skipped { skipped: String },
 }
 
@@ -102,7 +104,7 @@ impl Row {
 }
 
 impl Line for Row {
-    /// As the field's `bench` prints: name, then figures.
+    /// In the form that other benches print: name, then figures.
     fn text(&self) -> String {
         let name = format!("{}-{} {} {}T {}", self.bench, self.case, self.how, self.threads, self.sharing);
         let shared = self.shared.map(|by| format!("  {by:5.3} of alone")).unwrap_or_default();
@@ -148,7 +150,8 @@ impl Line for AttachRow {
     }
 }
 
-/// What several threads pay each, as a multiple of what one alone pays, by that of the control: round by round, then the median.
+/// The cost for each of several threads as a multiple of the cost for one alone, divided by that of the
+/// control. Computed for each round; the median of the rounds is returned.
 pub(crate) fn shared([one, many]: [&[f64]; 2], [control_one, control_many]: [&[f64]; 2]) -> f64 {
     let by = |(one, many): (&f64, &f64)| many / one;
     let control = control_one.iter().zip(control_many).map(by);
@@ -157,7 +160,7 @@ pub(crate) fn shared([one, many]: [&[f64]; 2], [control_one, control_many]: [&[f
     quartiles(&rounds).1
 }
 
-/// Median and quartiles. Empty input gives NaN.
+/// First quartile, median, third quartile. Empty input gives NaN.
 pub(crate) fn quartiles(samples: &[f64]) -> (f64, f64, f64) {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

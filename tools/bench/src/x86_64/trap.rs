@@ -1,9 +1,14 @@
-//! `trap`: what a hit on the trap path costs in our own process, by first instruction, beside a bare SIGTRAP.
+//! `trap`: the cost of a hit on the trap path in our own process, by first instruction, beside a bare
+//! SIGTRAP.
 //!
-//! `how`: `none` the function alone; `sigtrap` the function behind an int3 of its own, with a handler that does nothing: what the
-//! kernel takes for any trap, and what no trap path can be below; `trap` the function with a trap of ours on its first instruction:
-//! found among 1,000 regions and 10,000 probes, one consumer that does nothing, the instruction simulated or run
-//! in a copy. All three in turn in each round, handlers changed in between.
+//! `how` is one of:
+//! - `none`: the function alone.
+//! - `sigtrap`: the function behind an int3 of its own, with a handler that does nothing. That is the
+//!   kernel's share of any trap, and the lower bound of every trap path.
+//! - `trap`: the function with a trap of ours on its first instruction. It is found among 1,000 regions and
+//!   10,000 probes, one consumer does nothing, and the instruction is simulated or runs in a copy.
+//!
+//! Each round measures all three in turn, and changes the handlers in between.
 #![allow(unsafe_code, reason = "writes code, traps on it, calls it")]
 
 use std::collections::BTreeMap;
@@ -31,7 +36,7 @@ use trapline_runtime::x86_64::{
 use crate::x86_64::hits::Effort;
 use crate::x86_64::row::{Figures, Row, quartiles};
 
-/// Functions of a pointer to a word, by first instruction.
+/// Functions of a pointer to a word, by their first instruction.
 const CASES: [(&str, &[u8]); 16] = [
     ("nop", &[0x90, 0xC3]),
     ("push", &[0x55, 0x5D, 0xC3]),
@@ -57,13 +62,14 @@ const REGIONS: u64 = 1000;
 const PROBES: usize = 10_000;
 const LINES: usize = 64;
 const BATCH: u32 = 64;
-/// Turns of a round: the kernel's part has fast and slow spells of tens of milliseconds, which all rows must share.
+/// Turns of a round. The kernel's part has fast and slow periods of tens of milliseconds, which all rows must
+/// share.
 const TURNS: usize = 11;
-/// Rows that vary by more are taken again, so often.
+/// Rows that vary by more are measured again, at most `ATTEMPTS` times in all.
 const STEADY: f64 = 0.05;
 const ATTEMPTS: usize = 3;
 
-/// Addresses of one case's three functions.
+/// Addresses of the three functions of one case.
 #[derive(Clone, Copy)]
 struct Functions {
     none: u64,
@@ -71,7 +77,7 @@ struct Functions {
     trap: u64,
 }
 
-/// One case's traps, for another bench: a trap of nobody's, and one of ours.
+/// The traps of one case, for another bench: one without a probe, and one of ours.
 #[derive(Clone, Copy)]
 pub(crate) struct Bed {
     functions: Functions,
@@ -80,7 +86,7 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// Of the first case.
+    /// The traps of the first case.
     pub(crate) fn new() -> Result<Self> {
         ensure!(register_membarrier(), "membarrier");
         set_bare();
@@ -88,11 +94,11 @@ impl Bed {
         let first = functions.first().ok_or_else(|| anyhow!("no case"))?;
         Ok(Self { functions: *first, block, probe })
     }
-    /// A bare SIGTRAP. Nanoseconds per call, by the calling thread.
+    /// Nanoseconds per call with a bare SIGTRAP, in the calling thread.
     pub(crate) fn bare(&self, time: Duration) -> f64 {
         calls(self.functions.sigtrap, time)
     }
-    /// A trap of ours: the same.
+    /// Nanoseconds per call with a trap of ours, in the calling thread.
     pub(crate) fn ours(&self, time: Duration) -> Result<f64> {
         install(self.block)?;
         let before = self.probe.counts().hits;
@@ -102,7 +108,7 @@ impl Bed {
     }
 }
 
-/// All rows, handed out as they are ready.
+/// Emits each row as soon as it is ready.
 pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> Result<()> {
     ensure!(register_membarrier(), "membarrier");
     set_bare();
@@ -136,7 +142,7 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> R
     Ok(())
 }
 
-/// Of each `how`, in interleaved rounds.
+/// Samples of each `how`, in interleaved rounds.
 fn sample(
     functions: Functions,
     (block, probe): (&'static Block, &Probe),
@@ -158,7 +164,7 @@ fn sample(
     Ok(samples)
 }
 
-/// Quartiles' distance, as a share of the median.
+/// Distance of the quartiles, as a share of the median.
 fn spread(samples: &[f64]) -> f64 {
     let (low, median, high) = quartiles(samples);
     (high - low) / median
@@ -178,11 +184,11 @@ fn measure(function: u64, threads: usize, time: Duration) -> f64 {
     each.iter().sum::<f64>() / threads as f64
 }
 
-/// Calls a function of `build` for so long. Nanoseconds per call.
+/// Calls a function of `build` for this time. Returns nanoseconds per call.
 fn calls(function: u64, time: Duration) -> f64 {
     let mut word = [0_u64; 2];
     let at = word.as_mut_ptr();
-    // SAFETY: `build` put a function of this kind there, which accesses 16 bytes at its argument.
+    // SAFETY: `build` put a function of this type there, which accesses 16 bytes at its argument.
     let function: extern "C" fn(*mut u64) = unsafe { std::mem::transmute(function as *const ()) };
     let (begin, mut calls) = (Instant::now(), 0);
     while begin.elapsed() < time {
@@ -194,9 +200,9 @@ fn calls(function: u64, time: Duration) -> f64 {
 
 extern "C" fn nothing(_: i32) {}
 
-/// The handler of the `sigtrap` rows, with the flags that ours have.
+/// Installs the handler of the `sigtrap` rows, with the same flags as ours.
 fn set_bare() {
-    // SAFETY: a handler of the kind that the flags say.
+    // SAFETY: the handler has the type that the flags ask for.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(i32) as *const () as usize;
@@ -213,10 +219,10 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
     Box::leak((0..n).map(|_| T::default()).collect())
 }
 
-/// Pages to write code into.
+/// Maps pages to write code into.
 fn pages(count: usize) -> Result<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
-    // SAFETY: a new mapping at a place of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let at =
         unsafe { libc::mmap(null_mut(), count * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     ensure!(at != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
@@ -224,20 +230,21 @@ fn pages(count: usize) -> Result<u64> {
 }
 
 fn write(at: u64, bytes: &[u8]) {
-    // SAFETY: callers write into what `pages` gave them, before it is sealed.
+    // SAFETY: callers write into pages from `pages`, before `seal`.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
 }
 
-/// No more writing; executable instead.
+/// Makes pages executable instead of writable.
 fn seal(at: u64, count: usize) -> Result<()> {
-    // SAFETY: what `pages` gave.
+    // SAFETY: the pages come from `pages`.
     let sealed =
         unsafe { libc::mprotect(at as *mut c_void, count * PAGE, libc::PROT_READ | libc::PROT_EXEC) };
     ensure!(sealed == 0, "mprotect: {}", std::io::Error::last_os_error());
     Ok(())
 }
 
-/// An engine with its regions, probes and traps. The probe that is hit is one of many, in one region of many.
+/// Makes an engine with its regions, probes and traps. The probe that is hit is one of many, in one region of
+/// many.
 fn build() -> Result<(Vec<Functions>, &'static Block, &'static Probe)> {
     let memory =
         Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), places: leaked(64) };
@@ -258,7 +265,7 @@ fn build() -> Result<(Vec<Functions>, &'static Block, &'static Probe)> {
         access: Access { exec: true, ..Access::default() },
     };
     for region in 1..REGIONS {
-        // Not there, but known: a look does not touch what it finds.
+        // Registered but not mapped: a lookup does not touch the memory that it finds.
         map.map(&mut writer, &mut files, mapping((1 << 40) + (region << 21), 16, region))
             .map_err(|error| anyhow!("{error:?}"))?;
     }
@@ -308,7 +315,7 @@ fn build() -> Result<(Vec<Functions>, &'static Block, &'static Probe)> {
             How::Refuse(why) => return Err(anyhow!("{name}: {why}")),
         };
         let here = site(REGIONS, functions.trap - code)?;
-        // One probe at all of them: what is looked up is each one's own site.
+        // One probe at all of them; each lookup finds the site of its own case.
         let called = Box::new([Called { probe: hit, role: Role::Entry }]);
         sites.put(functions.trap, Placed { step, site: here, called }, &map);
         all.push(functions);

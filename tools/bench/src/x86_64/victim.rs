@@ -1,8 +1,9 @@
-//! The measured process: this same program, position-independent, started as `trapline-bench victim`. It times itself;
-//! whoever attaches to it comes from outside, so figures are what a user gets.
+//! The measured process: this same program, position-independent, started as `trapline-bench victim`. It
+//! times itself. The tracer attaches from outside, so figures are what a user gets.
 //!
-//! In, one a line: `CASE THREADS same|own plain|control MILLISECONDS`. Out: nanoseconds per call and thread. Or
-//! `probe CASE LIMIT HOW` (see `inside`): it probes itself with an empty handler; `unprobe`: no longer. Out: milliseconds.
+//! In, one a line: `CASE THREADS same|own plain|control MILLISECONDS`. Out: nanoseconds per call and thread.
+//! With `probe CASE LIMIT HOW` (see `inside`) it probes itself with an empty handler, and with `unprobe` it
+//! removes the probes. Out: milliseconds.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -14,16 +15,16 @@ use anyhow::{Context as _, Result, ensure};
 use crate::x86_64::functions::{Private, Work, pin};
 use crate::x86_64::inside;
 
-/// What is asked of a victim.
+/// What a victim is asked to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Load {
-    /// Threads that call.
+    /// Number of threads that call.
     pub(crate) threads: usize,
-    /// Each its own function, or all the same.
+    /// Each thread calls a function of its own, or all call the same.
     pub(crate) own: bool,
 }
 
-/// The victim's side.
+/// The loop of the victim.
 pub(crate) fn serve() -> Result<()> {
     let mut probes = Vec::new();
     println!("ready");
@@ -71,7 +72,7 @@ fn measure(case: &str, load: Load, control: bool, time: Duration) -> Result<f64>
     Ok(each.iter().sum::<f64>() / each.len() as f64)
 }
 
-/// Nanoseconds per call of one thread.
+/// Nanoseconds per call in one thread.
 fn timed(work: Work, control: bool, time: Duration) -> f64 {
     let own = Private::default();
     let batch = || if control { work.run_counted(&own) } else { work.run() };
@@ -97,7 +98,7 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    /// Starts one; without rseq areas if asked, so that stubs must count with `lock add`.
+    /// Starts one. Without `rseq` it has no rseq areas, so that stubs must count with `lock add`.
     pub(crate) fn start(rseq: bool) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         if !rseq {
@@ -105,7 +106,7 @@ impl Victim {
         }
         Self::by(command)
     }
-    /// Starts one by a command that it is the last word of.
+    /// Starts one by a command whose last argument becomes `victim`.
     pub(crate) fn by(mut command: Command) -> Result<Self> {
         command.arg("victim").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("the victim does not start")?;
@@ -119,13 +120,13 @@ impl Victim {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
-    /// It probes itself. Milliseconds that it took.
+    /// Makes it probe itself. Returns the milliseconds that it took.
     pub(crate) fn probe(&mut self, case: &str, limit: usize, how: &str) -> Result<f64> {
         writeln!(self.stdin, "probe {case} {limit} {how}")?;
         let line = self.line()?;
         line.parse().map_err(|_| anyhow::anyhow!("{line}"))
     }
-    /// It does so no longer. Milliseconds that it took.
+    /// Makes it remove its probes. Returns the milliseconds that it took.
     pub(crate) fn unprobe(&mut self) -> Result<f64> {
         writeln!(self.stdin, "unprobe")?;
         let line = self.line()?;
@@ -149,7 +150,7 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // Ours and not yet reaped.
+        // The child is ours and not yet reaped.
         self.child.kill().ok();
         self.child.wait().ok();
     }

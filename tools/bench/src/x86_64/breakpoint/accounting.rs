@@ -1,8 +1,9 @@
-//! `accounting`: reserve and release, and no system call.
+//! `accounting`: reserve and release, without a system call.
 //!
-//! Two questions. What does it cost by threads and by CPUs of the machine: each thread has tasks of its own, and gives each
-//! in turn all its breakpoints and takes them back. What does it cost beside many tasks: all of them have all their
-//! breakpoints, and one is taken back and given again, each time of another task, far from the last.
+//! It answers two questions. First, how does the cost depend on the number of threads and of CPUs? Each
+//! thread has tasks of its own. It reserves all breakpoints of one task after the other, and releases them.
+//! Second, what does it cost beside many tasks? All of them hold all their breakpoints. One breakpoint is
+//! released and reserved again, each time of another task that lies far from the last.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,10 +19,10 @@ use crate::x86_64::hits::Effort;
 
 /// Tasks of each thread, for the first question.
 const OWN: usize = 16;
-/// How many tasks there are, for the second.
+/// Numbers of tasks, for the second question.
 const TASKS: [usize; 3] = [100, 1000, 10_000];
 
-/// One row to be.
+/// One row to measure.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     how: How,
@@ -42,7 +43,7 @@ pub(super) fn run(
     let threads: Vec<usize> = threads.filter(|&n| effort.threads.is_none_or(|only| only == n)).collect();
     let mut shapes: Vec<(usize, u32, usize, bool)> = Vec::new();
     for cpus in [1, here, 256] {
-        // On a machine of one CPU, one thread runs.
+        // With only one CPU, only one thread runs.
         let runs = threads.iter().filter(|&&n| cpus > 1 || n == 1);
         shapes.extend(runs.map(|&threads| (threads, cpus, OWN * threads, false)));
     }
@@ -58,7 +59,7 @@ pub(super) fn run(
 
 fn rows(plans: &[Plan], breakpoints: usize, effort: Effort) -> Result<Vec<BreakpointRow>> {
     let time = Duration::from_secs_f64(effort.seconds / effort.rounds as f64);
-    // Seconds for one operation, by all threads together.
+    // Seconds of one operation, all threads together.
     let mut samples: Vec<Vec<f64>> = plans.iter().map(|_| Vec::new()).collect();
     for _ in 0..effort.rounds {
         for (&plan, sample) in plans.iter().zip(&mut samples) {
@@ -78,7 +79,7 @@ fn task(number: usize) -> Result<Target> {
     Ok(Target::Task(number.context("fewer tasks than that exist")?))
 }
 
-/// Seconds for one breakpoint reserved and released, with all threads at it.
+/// Seconds to reserve and release one breakpoint, while all threads do so.
 fn once(plan: Plan, breakpoints: usize, time: Duration) -> Result<f64> {
     let machine = machine(plan.cpus)?;
     let books: Vec<_> = (0..plan.threads).map(|_| plan.how.books(machine)).collect();
@@ -112,7 +113,7 @@ fn once(plan: Plan, breakpoints: usize, time: Duration) -> Result<f64> {
     })
 }
 
-/// All breakpoints of a task come, and go.
+/// Reserves all breakpoints of each task, and releases them.
 fn all_of_few(
     books: &dyn Accounting,
     tasks: &[Target],
@@ -140,7 +141,8 @@ fn all_of_few(
     Ok(ops)
 }
 
-/// One breakpoint of a task goes, and comes back; 16 tasks between looks at the clock's flag.
+/// Releases and reserves one breakpoint of a task after the other. The flag that ends the round is read every
+/// 16 tasks.
 fn one_of_many(
     books: &dyn Accounting,
     tasks: &[Target],

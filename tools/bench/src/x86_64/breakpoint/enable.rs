@@ -1,5 +1,5 @@
-//! `enable`: one inherited breakpoint switched off and on while threads sleep and run. The kernel's cost alone: slots stay
-//! taken meanwhile, so no accounting is asked.
+//! `enable`: switches one inherited breakpoint off and on while threads sleep and run. This is the kernel's
+//! cost alone. The debug register stays reserved meanwhile, so no accounting takes part.
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

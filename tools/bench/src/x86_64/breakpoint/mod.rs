@@ -1,12 +1,17 @@
-//! `breakpoint`: what accounting for hardware breakpoints costs, with the options and output of `perf bench breakpoint`.
+//! `breakpoint`: the cost of accounting for hardware breakpoints, with the options and the output of `perf
+//! bench breakpoint`.
 //!
-//! Cases: `thread` creates and joins threads, each with breakpoints of its own, over perf events that the kernel lets them
-//! inherit, and (`events` false) with nothing but the accounting; `enable` switches one event off and on under many
-//! threads; `accounting` makes no system call: reserve and release alone, by 1 and more threads, on machines of 1 and more
-//! CPUs, beside few tasks and many.
+//! Cases:
+//! - `thread` creates and joins threads, each with breakpoints of its own. They are perf events that the
+//!   kernel lets new threads inherit, or (`events` false) the accounting alone.
+//! - `enable` switches one event off and on under many threads.
+//! - `accounting` makes no system call. It measures reserve and release alone: by one thread and more, on
+//!   machines of one CPU and more, beside few tasks and many.
 //!
-//! `how`: `none` no breakpoints at all, `off` breakpoints that nobody accounts for, `ours`, and the baselines `rwlock` and
-//! `mutex`, which pass the same tests as ours; `control` is ours with an accounting for each thread, so nothing is shared. Over perf events the kernel's own accounting is in every row but `none`.
+//! `how` is one of: `none` (no breakpoints at all), `off` (breakpoints without accounting), `ours`, and the
+//! baselines `rwlock` and `mutex`, which pass the same tests as ours. `control` is ours with an accounting
+//! for each thread, so nothing is shared. Over perf events, every row but `none` contains the kernel's own
+//! accounting.
 
 mod accounting;
 mod enable;
@@ -56,7 +61,7 @@ enum Case {
     Accounting,
 }
 
-/// The numbers of one benchmark, in perf's words.
+/// The numbers of one benchmark, under the names that perf uses.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     breakpoints: usize,
@@ -76,7 +81,7 @@ enum How {
     Mutex,
 }
 
-/// Takes every breakpoint: the ideal.
+/// Grants every breakpoint: the lower bound.
 #[derive(Debug)]
 struct Off;
 
@@ -114,7 +119,7 @@ impl How {
     }
 }
 
-/// A machine like x86's, with so many CPUs.
+/// A machine with this many CPUs, each with four debug registers as on x86.
 fn machine(cpus: u32) -> Result<Machine> {
     Ok(Machine::new(cpus, Slots::Shared(4))?)
 }
@@ -124,7 +129,7 @@ fn cpus() -> u32 {
 }
 
 impl Options {
-    /// With a case, perf's own defaults; without, what the seed ran.
+    /// Sizes: perf's own defaults where a case was named, those of the reference run where none was.
     fn load(self, breakpoints: usize, parallelism: usize, threads: usize, repeat: usize) -> Load {
         let or =
             |given: Option<usize>, perf, seed| given.unwrap_or(if self.case.is_some() { perf } else { seed });

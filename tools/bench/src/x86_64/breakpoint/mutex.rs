@@ -1,7 +1,7 @@
-//! Baseline: one mutex for the machine, and a list of all breakpoints that is looked through. What the kernel had before
-//! tasks got a hash table (up to 6.0).
+//! Baseline: one mutex for the machine, and a list of all breakpoints that is searched linearly. The kernel
+//! did so until tasks got a hash table (up to 6.0).
 //!
-//! Tuned: one pass over a dense list collects what the task pins, on all CPUs at once.
+//! Tuned: one pass over a dense list collects what the task pins on all CPUs at once.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ pub(crate) struct OneMutex {
 struct Books {
     all: Vec<Request>,
     cpus: Vec<PerCpu>,
-    /// Room for what one task pins on each CPU.
+    /// Scratch space: what one task pins on each CPU.
     task: Vec<u32>,
 }
 
@@ -27,7 +27,7 @@ struct Books {
 #[derive(Clone, Debug, Default)]
 struct PerCpu {
     pinned: [u32; 2],
-    /// Tasks by what they pin here, from 1 slot up.
+    /// Number of tasks by how many debug registers they pin on this CPU, from 1 up.
     tasks: [[u32; 16]; 2],
 }
 
@@ -97,7 +97,7 @@ impl OneMutex {
         }
         all.swap_remove(at);
     }
-    /// What a task pins on each CPU: the linear scan.
+    /// What a task pins on each CPU, by a linear scan.
     fn count(&self, all: &[Request], id: TaskId, pool: usize, task: &mut [u32]) {
         task.fill(0);
         for request in all {
@@ -113,7 +113,7 @@ impl OneMutex {
     }
 }
 
-/// The task, and the CPUs on which it counts (their end may lie past the machine's last).
+/// The task, and the CPUs on which the request counts. Their end may lie past the machine's last CPU.
 fn place(target: Target) -> (Option<TaskId>, std::ops::Range<usize>) {
     let one = |cpu: Cpu| cpu.0 as usize..cpu.0 as usize + 1;
     match target {
@@ -154,7 +154,8 @@ impl Accounting for OneMutex {
                 Ok(())
             }
             Err(refusal) => {
-                // Rolled back: it fitted a moment ago, and the mutex is still held.
+                // The roll-back cannot fail: the request was granted a moment ago, and the mutex is still
+                // locked.
                 let back = self.reserve_in(&mut books, old);
                 debug_assert!(back.is_ok());
                 Err(refusal)

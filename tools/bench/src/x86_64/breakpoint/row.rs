@@ -1,4 +1,4 @@
-//! A row of `breakpoint`: for people as `perf bench` prints it, or as JSON.
+//! A row of `breakpoint`, as `perf bench` prints it or as JSON.
 
 use serde::Serialize;
 
@@ -15,14 +15,15 @@ pub(crate) struct BreakpointRow {
     /// `thread`, `enable` or `accounting`.
     case: &'static str,
     how: &'static str,
-    /// Whether perf events are open beneath.
+    /// Whether perf events are open as well.
     events: bool,
-    /// CPUs of the machine that is accounted for.
+    /// CPUs of the machine that the accounting covers.
     cpus: u32,
     breakpoints: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     parallelism: Option<usize>,
-    /// Created by each of those that run in parallel (`thread`), asleep (`enable`), at work (`accounting`).
+    /// Threads that each parallel thread creates (`thread`), that sleep (`enable`), or that reserve and
+    /// release (`accounting`).
     threads: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     active: Option<usize>,
@@ -35,12 +36,13 @@ pub(crate) struct BreakpointRow {
     figures: BreakpointFigures,
 }
 
-/// Figures, or why there are none.
+/// Figures, or the reason why there are none.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum BreakpointFigures {
-    /// Medians of rounds; an operation is a thread with its breakpoints, a switch of the event, or (`accounting`) one
-    /// breakpoint reserved and released. `per_cpu` is times those that run in parallel.
+    /// Medians of rounds. An operation is a thread with its breakpoints, a switch of the event, or
+    /// (`accounting`) one breakpoint reserved and released. The figure per CPU is multiplied by the number of
+    /// parallel threads.
     Times {
         total_s: f64,
         usecs_per_op: f64,
@@ -182,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_row_reads_as_perf_bench_prints_it() {
-        // The seed's figures: 0.080 s for 30 x 64 threads by 64.
+        // The figures of the reference run: 0.080 s for 30 x 64 threads by 64.
         let figures = BreakpointFigures::new(Ok(&[0.0807; 3]), 30 * 64, 64);
         let text = BreakpointRow::thread(How::Ours, true, 256, LOAD, figures).text();
         let expected = "# Running 'breakpoint/thread' benchmark: ours, over perf events\n\

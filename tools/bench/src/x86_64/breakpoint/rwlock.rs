@@ -1,8 +1,9 @@
-//! Baseline: a readers-writer lock over the CPUs' counts, and mutexes for shards of the tasks. The first version of the
-//! scalable design, as it was posted in June 2022 (patch 6 of 8): a task's breakpoints are found by hash, its mutex is one
-//! of as many as CPUs, by pid; every CPU's histogram is changed for a breakpoint on any CPU.
+//! Baseline: a readers-writer lock over the CPUs' counts, and mutexes for shards of the tasks. This is the
+//! first version of the scalable design, as posted in June 2022 (patch 6 of 8). A task's breakpoints are
+//! found by hash. Its mutex is chosen by pid, from as many mutexes as there are CPUs. Every CPU's histogram
+//! changes for a breakpoint on any CPU.
 //!
-//! Tuned: a task's breakpoints are summed up once for all CPUs.
+//! Tuned: a task's breakpoints are summed once for all CPUs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -32,7 +33,7 @@ struct Shard(Mutex<Tasks>);
 struct PerCpu {
     /// Written under the write lock.
     pinned: [AtomicU32; 2],
-    /// Tasks by what they pin here; changed under the read lock, used under the write lock.
+    /// Number of tasks by what they pin on this CPU. Changed under the read lock, used under the write lock.
     tasks: [[AtomicU32; 16]; 2],
 }
 
@@ -68,14 +69,14 @@ impl Sharded {
         let cpus = self.machine.cpus();
         if cpu.0 < cpus { Ok(cpu.0 as usize) } else { Err(Refusal::NoCpu { cpu, cpus }) }
     }
-    /// What is pinned in a pool by a task on any CPU, and on one.
+    /// What a task pins in a pool on one CPU, breakpoints that are bound to no CPU included.
     fn pinned(&self, list: &[(Option<Cpu>, Claim)], pool: usize, cpu: Cpu) -> u32 {
         let here = list
             .iter()
             .filter(|(on, claim)| self.pool(claim.kind()) == pool && on.is_none_or(|on| on == cpu));
         here.map(|(_, claim)| u32::from(claim.weight())).sum()
     }
-    /// Gives back and takes, at once.
+    /// Releases and takes in one step.
     fn exchange(&self, target: Target, gives: Option<Claim>, takes: Option<Claim>) -> Result<(), Refusal> {
         match target {
             Target::Task(task) => self.on_task(task, None, gives, takes),
@@ -108,7 +109,7 @@ impl Sharded {
         let given = given.map(|at| list.swap_remove(at));
         let relevant = on.map_or(0..cpus.len(), |cpu| cpu.0 as usize..cpu.0 as usize + 1);
         let unbound = Cpu(u32::MAX);
-        // Without bound breakpoints a task pins as much on one CPU as on another.
+        // A task without bound breakpoints pins the same number on every CPU.
         let count = |list: &[_], pool, cpu: usize, same: u32| match bound {
             true => self.pinned(list, pool, Cpu(cpu as u32)),
             false => same,

@@ -1,8 +1,8 @@
-//! `thread`: threads that are created and joined, each with its breakpoints.
+//! `thread`: creates and joins threads, each with its breakpoints.
 //!
-//! As `perf bench breakpoint thread`: P threads share a number of repetitions; in each, one of them creates T threads that
-//! wait, wakes them, and joins them. The kernel makes each new thread's events when it is created; our accounting is done
-//! by the new thread itself, under a number of its own.
+//! As in `perf bench breakpoint thread`, P threads share a number of repetitions. In each repetition, one of
+//! them creates T threads that wait, wakes them, and joins them. The kernel creates each new thread's events
+//! together with the thread. Our accounting is done by the new thread itself, under a number of its own.
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicIsize, AtomicU8, Ordering::Relaxed};
@@ -17,9 +17,9 @@ use super::row::{BreakpointFigures, BreakpointRow};
 use super::{How, Load, cpus, machine};
 use crate::x86_64::hits::Effort;
 
-/// Threads that only wait need little.
+/// Stack bytes of a thread. Threads that only wait need little.
 const STACK: usize = 64 << 10;
-/// What is watched; nobody touches it.
+/// The watched bytes. No thread accesses them.
 static WATCHED: [AtomicU8; 16] = [const { AtomicU8::new(0) }; 16];
 
 pub(super) fn run(
@@ -48,7 +48,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Breakpoints on ourselves that every later thread inherits.
+/// Breakpoints of this process that every thread created later inherits.
 pub(super) fn watch(breakpoints: usize) -> Result<Vec<Breakpoint>> {
     let spec = |at: usize| Spec {
         addr: address(&WATCHED[at % WATCHED.len()]),
@@ -107,12 +107,12 @@ fn crowd(books: &dyn Accounting, worker: usize, breakpoints: usize, threads: usi
     })
 }
 
-/// What a thread came to.
+/// Result of a joined thread.
 pub(super) fn ended<T>(result: std::thread::Result<Result<T>>) -> Result<T> {
     result.map_err(|_| anyhow::anyhow!("a thread failed"))?
 }
 
-/// The life of one: its breakpoints, a wait, an end.
+/// One thread: reserves its breakpoints, waits, releases them.
 fn member(books: &dyn Accounting, number: u32, breakpoints: usize, gate: &RwLock<()>) -> Result<()> {
     let task = TaskId::new(number).context("a task's number")?;
     let request = Target::Task(task).one(Kind::Data);

@@ -1,12 +1,17 @@
-//! `churn`: what a look keeps of its speed while somebody changes an address space as fast as it can.
+//! `churn`: how much of its speed a lookup keeps while an address space changes as fast as it can.
 //!
-//! Cases: `none`; `same-process`, a sibling thread on another CPU that maps, touches and unmaps 64 KiB, and takes away and gives back the
-//! right to write, where no region is; `other-process`, the same in another process. `how`: `none` the loop alone (what interprocessor
-//! interrupts leave of any code), `pages` a loop that touches as many pages as a look, then as `lookup`; `sigtrap` a bare SIGTRAP, of
-//! which the kernel takes all, and `trap` one of ours, as in the bench `trap`; and `kernel`: the kernel's uprobe on a `nop`, which looks up by
-//! the mm-wide sequence.
-//! `kept` is the speed as a share of the same `how` without churn, both measured one right after the other. A baseline is told of each change, as
-//! it would be by the system: its writer's side is held around the call. Ours has nothing to say: no region of ours changes.
+//! Cases: `none`; `same-process`, where a sibling thread on another CPU maps, touches and unmaps 64 KiB, and
+//! removes and restores the right to write, where no region is; `other-process`, the same in another process.
+//!
+//! `how` is one of:
+//! - `none`: the loop alone. It shows what interprocessor interrupts leave of the speed of any code.
+//! - `pages`: a loop that touches as many pages as a lookup. Then the ways of the bench `lookup`.
+//! - `sigtrap`: a bare SIGTRAP, whose time is all the kernel's; `trap`: one of ours, as in the bench `trap`.
+//! - `kernel`: the kernel's uprobe on a `nop`, which looks up by the mm-wide sequence.
+//!
+//! `kept` is the speed as a share of the same `how` without churn. Both are measured one right after the
+//! other. A baseline is notified of each change, as the system would notify it: its writer's lock is held
+//! around the call. Ours needs no notification, because no region of ours changes.
 #![allow(unsafe_code, reason = "mmap, munmap and mprotect of memory of its own")]
 
 use std::cell::Cell;
@@ -27,14 +32,15 @@ use crate::x86_64::trap::Bed;
 
 const LEN: usize = 1 << 16;
 const CASES: [&str; 3] = ["none", "same-process", "other-process"];
-/// The one whose function a uprobe is on.
+/// The case whose function has a uprobe.
 const PROBED: &str = "nop";
 
-/// One mapping comes, is used and goes; another changes what it allows.
+/// Maps, touches and unmaps one mapping, and changes the access rights of another.
 fn change_once(also: *mut libc::c_void, elsewhere: &dyn Fn(&mut dyn FnMut())) {
     use libc::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE};
     let mut fresh = std::ptr::null_mut();
-    // SAFETY: a new mapping, touched, unmapped and named by nobody after; `also` is a mapping of LEN bytes that nobody reads.
+    // SAFETY: a new mapping, touched, unmapped and not used after; `also` is a mapping of LEN bytes that no
+    // code reads.
     unsafe {
         elsewhere(&mut || {
             fresh = libc::mmap(
@@ -61,10 +67,10 @@ fn change_once(also: *mut libc::c_void, elsewhere: &dyn Fn(&mut dyn FnMut())) {
     }
 }
 
-/// Changes the address space until told to stop. How often.
+/// Changes the address space until `stop` is set. Returns the number of changes.
 fn change(stop: &AtomicBool, elsewhere: &dyn Fn(&mut dyn FnMut())) -> u64 {
     pin_to(1);
-    // SAFETY: a new mapping.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let also = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         libc::mmap(std::ptr::null_mut(), LEN, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
@@ -72,19 +78,19 @@ fn change(stop: &AtomicBool, elsewhere: &dyn Fn(&mut dyn FnMut())) -> u64 {
     if also == libc::MAP_FAILED {
         return 0;
     }
-    // SAFETY: mapped just now.
+    // SAFETY: the memory was mapped just now, writable.
     unsafe { also.cast::<u8>().write_volatile(1) };
     let mut changes = 0;
     while !stop.load(Relaxed) {
         change_once(also, elsewhere);
         changes += 4;
     }
-    // SAFETY: as above; nobody else knows it.
+    // SAFETY: the mapping made above, of which no other code has the address.
     unsafe { libc::munmap(also, LEN) };
     changes
 }
 
-/// The other process' side. It says a line when it has begun.
+/// The other process' side. It prints a line when it has begun.
 pub(crate) fn churner() {
     let begun = Cell::new(false);
     change(&AtomicBool::new(false), &|change| {
@@ -95,12 +101,12 @@ pub(crate) fn churner() {
     });
 }
 
-/// The other process; ended when dropped.
+/// The other process; killed when dropped.
 #[derive(Debug)]
 struct Other(Child);
 
 impl Other {
-    /// Returns when it changes its address space.
+    /// Starts it, and returns once it changes its address space.
     fn start() -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("churner").stdin(Stdio::null()).stdout(Stdio::piped());
@@ -114,13 +120,13 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // Ours and not yet reaped.
+        // The child is ours and not yet reaped.
         self.0.kill().ok();
         self.0.wait().ok();
     }
 }
 
-/// What is measured.
+/// One way that is measured.
 enum Measured {
     Look(Box<Subject>),
     Sigtrap(Bed),
@@ -137,7 +143,7 @@ impl Measured {
             Self::Kernel => "kernel",
         }
     }
-    /// Nanoseconds for one.
+    /// Nanoseconds of one operation.
     fn timed(&self, time: Duration) -> Result<f64> {
         match self {
             Self::Look(subject) => Ok(subject.timed(Case::Hot, 0, time)),
@@ -157,7 +163,7 @@ impl Measured {
             }
         }
     }
-    /// With a sibling that changes the address space meanwhile.
+    /// The same while a sibling thread changes the address space.
     fn timed_beside(&self, time: Duration) -> Result<f64> {
         let (stop, begun, changes) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
         let elsewhere = |change: &mut dyn FnMut()| {
@@ -172,7 +178,7 @@ impl Measured {
         let ns = std::thread::scope(|scope| {
             let (stop, changes, elsewhere) = (&stop, &changes, &elsewhere);
             let churning = || changes.store(change(stop, &|one| elsewhere(one)), Relaxed);
-            // What is shared is a lookup, which threads may share, and words.
+            // The threads share a lookup, which is made for that, and atomic words.
             let sibling = scope.spawn(churning);
             while !begun.load(Relaxed) {
                 std::thread::yield_now();
@@ -187,14 +193,14 @@ impl Measured {
     }
 }
 
-/// The median of the rounds' shares: what disturbs a whole round falls out.
+/// Median of the rounds' shares. A disturbance of a whole round cancels out.
 fn kept(without: Option<&Result<Vec<f64>, String>>, with: &Result<Vec<f64>, String>) -> Option<f64> {
     let (without, with) = (without?.as_ref().ok()?, with.as_ref().ok()?);
     let shares: Vec<f64> = without.iter().zip(with).map(|(without, with)| without / with).collect();
     Some(quartiles(&shares).1)
 }
 
-/// All rows, or those of one `how`.
+/// Emits all rows, or those of one `how`.
 pub(crate) fn run(
     effort: Effort,
     only: Option<&str>,
@@ -205,7 +211,7 @@ pub(crate) fn run(
     let mut measured: Vec<Measured> = subjects.map(|subject| Measured::Look(Box::new(subject))).collect();
     let bed = Bed::new()?;
     measured.extend([Measured::Sigtrap(bed), Measured::Trap(bed), Measured::Kernel]);
-    // The first is what `added` is over.
+    // The first one is what `added` is relative to.
     let is_wanted = |name: &str| name == How::None.name() || only.is_none_or(|only| only == name);
     measured.retain(|one| is_wanted(one.name()));
     ensure!(measured.len() > 1, "`churn` has no {}", only.unwrap_or_default());
@@ -220,7 +226,7 @@ pub(crate) fn run(
     let mut samples = BTreeMap::<(usize, usize), Result<Vec<f64>, String>>::new();
     pin_to(0);
     for _ in 0..effort.rounds {
-        // The machine's own pace changes in seconds: what is compared is measured together.
+        // The machine's own speed changes within seconds, so figures that are compared are measured together.
         for (how, one) in measured.iter().enumerate() {
             for (case, name) in CASES.iter().enumerate() {
                 let _other = (*name == "other-process").then(Other::start).transpose()?;

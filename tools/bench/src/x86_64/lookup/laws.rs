@@ -1,4 +1,4 @@
-//! What every lookup must do, ours and the baselines: tested alone and with threads.
+//! What every lookup must do, ours and the baselines: tested in one thread, and with several.
 #![cfg(test)]
 
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ proptest! {
     }
 }
 
-/// The same bytes come back to the same address after their probe has gone.
+/// A mapping comes back to the same address after its probe was removed. The probe must not be found there.
 #[test]
 fn what_was_unregistered_while_it_was_not_mapped_is_not_found() {
     let steps = [
@@ -88,7 +88,7 @@ fn what_was_unregistered_while_it_was_not_mapped_is_not_found() {
     }
 }
 
-/// One region stays, one is another file's all the time, and the address space changes elsewhere.
+/// One region stays, one address belongs to different files in turn, and the address space changes elsewhere.
 #[test]
 fn all_answer_truly_beside_changes() {
     for how in LOOKUPS {
@@ -96,7 +96,8 @@ fn all_answer_truly_beside_changes() {
         let lookup = &*lookup;
         lookup.map(mapped(500, 4, 1, 0));
         let stays = lookup.register(1, 2 * PAGE + 8);
-        // Each file has a probe at each of these pages, so that a mixture of two regions finds one as well: a wrong one.
+        // Each file has a probe at each of these pages. So a mixture of two regions would find a probe too, a
+        // wrong one.
         let sites = (0..8_u64).flat_map(|file| (0..8_u64).map(move |page| (file, page)));
         let probes: Vec<_> = sites
             .map(|(file, page)| (file == page, lookup.register(file + 10, (page + 1) * PAGE + 8)))
@@ -119,7 +120,7 @@ fn all_answer_truly_beside_changes() {
                 })
                 .collect();
             for n in 0..20_000_u64 {
-                // File n + 10 is mapped from page 600 at its page n.
+                // File n + 10 is mapped at page 600, from its own page n on.
                 let one = mapped(600, 3, n % 8 + 10, n % 8);
                 lookup.map(one);
                 lookup.elsewhere(&mut || drop(std::hint::black_box(vec![0_u8; 64])));

@@ -1,4 +1,4 @@
-//! A lock around every look: a readers-writer lock, and a mutex.
+//! Baselines with a lock around every lookup: a readers-writer lock, and a mutex.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -47,10 +47,10 @@ macro_rules! locked {
 }
 
 locked! {
-    /// Looks share the lock.
+    /// Lookups share the lock.
     Rwlock, RwLock, read, write
 }
 locked! {
-    /// One look at a time.
+    /// One lookup at a time.
     OneMutex, Mutex, lock, lock
 }

@@ -1,5 +1,6 @@
-//! The seeds' lookup: one sequence for the whole address space, odd while it changes. A look that finds it odd, or changed behind it,
-//! is made again under the lock, as the kernel falls back to `mmap_lock`; the first look never waits.
+//! The lookup of the reference design: one sequence number for the whole address space, odd while it changes.
+//! A lookup that finds it odd, or changed afterwards, is repeated under the lock, as the kernel falls back to
+//! `mmap_lock`. The first attempt never waits.
 
 use std::sync::atomic::{
     AtomicU64,
@@ -11,7 +12,7 @@ use std::sync::{PoisonError, RwLock};
 use super::plain::Plain;
 use super::{Lookup, Mapped};
 
-/// See above.
+/// The lookup that the module describes.
 #[derive(Debug)]
 pub(super) struct MmWide {
     seq: Seq,
@@ -20,7 +21,7 @@ pub(super) struct MmWide {
     next: AtomicU64,
 }
 
-/// On a line of its own.
+/// The sequence number, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Seq(AtomicU64);
@@ -30,7 +31,7 @@ impl MmWide {
         let (seq, lock) = (Seq::default(), RwLock::new(()));
         Self { seq, plain: Plain::new(regions, probes), lock, next: AtomicU64::new(1) }
     }
-    /// What the write side of `mmap_lock` does.
+    /// Does what the write side of `mmap_lock` does.
     fn change<T>(&self, change: impl FnOnce(&Plain) -> T) -> T {
         let _changing = self.lock.write().unwrap_or_else(PoisonError::into_inner);
         let seq = self.seq.0.load(Relaxed);

@@ -1,9 +1,11 @@
-//! `lookup`: from an address to its probe, with many regions and probes, by one thread and by several. All threads look for one probe, as in the
-//! kernel's own bench; a row (`-walk`) that goes through all of them, in no order, stands beside: there what is waited for is memory.
+//! `lookup`: from an address to its probe, with many regions and probes, by one thread and by several. All
+//! threads look for one probe, as in the kernel's own bench. A row (`-walk`) that goes through all probes in
+//! random order stands beside it; there the time is mostly spent waiting for memory.
 //!
-//! `how`: `none` the loop alone, `control` a counter of the thread's own, `ours`, and the baselines: `mm-wide` (the seeds' one sequence for the
-//! whole address space, falling back to a lock), `rwlock` and `mutex`. All pass the tests below, and share the shape of their index: what
-//! differs is what a reader does so as not to be disturbed.
+//! `how`: `none` the loop alone, `control` a counter of the thread's own, `ours`, and the baselines:
+//! `mm-wide` (the reference design's one sequence for the whole address space, falling back to a lock),
+//! `rwlock` and `mutex`. All pass the tests below, and their indexes have the same shape. They differ in how
+//! a reader protects itself from writers.
 
 mod churn;
 mod laws;
@@ -27,15 +29,15 @@ use crate::x86_64::row::{Figures, Row, quartiles, shared};
 
 pub(crate) use churn::{churner, run as run_churn};
 
-/// Regions, and probes in all of them.
+/// Number of regions, and of probes in all of them together.
 const REGIONS: u64 = 1000;
 const PROBES: u64 = 10_000;
-/// A region has 16 pages; the next begins 1 MiB behind.
+/// A region has 16 pages; the next one begins 1 MiB after its start.
 const PAGE: u64 = 4096;
 const PAGES: u64 = 16;
 const STRIDE: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
-/// A control that varies by more than this makes rows of several threads worthless.
+/// Largest variation of the control at which rows of several threads are still worth something.
 const STEADY: f64 = 0.05;
 const RETRIES: usize = 3;
 
@@ -44,22 +46,22 @@ const RETRIES: usize = 3;
 struct Mapped {
     start: u64,
     end: u64,
-    /// From 1 up.
+    /// Number of the file, from 1 up.
     file: u64,
     offset: u64,
 }
 
-/// What is compared. `map` and `unmap` say that the address space has changed there; a mapping covers nothing that is mapped, and only
-/// whole mappings go.
+/// The compared operations. `map` and `unmap` report that the address space has changed there. A mapping
+/// never covers one that exists, and only whole mappings are removed.
 trait Lookup: Sync {
-    /// What `register` said for the place where the address lies.
+    /// What `register` returned for the place where the address lies.
     fn find(&self, addr: u64) -> Option<u64>;
     fn map(&self, mapped: Mapped);
     fn unmap(&self, mapped: Mapped);
-    /// A probe comes. What finds it.
+    /// Registers a probe. Returns the number that lookups there will find.
     fn register(&self, file: u64, offset: u64) -> u64;
     fn unregister(&self, file: u64, offset: u64);
-    /// The address space changes where nothing is known to be mapped.
+    /// The address space changes where no known mapping lies.
     fn elsewhere(&self, change: &mut dyn FnMut());
 }
 
@@ -71,7 +73,7 @@ enum How {
     MmWide,
     Rwlock,
     Mutex,
-    /// Looks nothing up either; in `churn` only.
+    /// Looks nothing up either; used by `churn` only.
     Pages,
 }
 
@@ -88,7 +90,7 @@ impl How {
             Self::Pages => "pages",
         }
     }
-    /// With room for so many regions and probes. `None`: it looks nothing up.
+    /// Makes a lookup with room for this many regions and probes. `None` for a `how` that looks nothing up.
     fn lookup(self, regions: usize, probes: usize) -> Option<Box<dyn Lookup>> {
         Some(match self {
             Self::None | Self::Control => return None,
@@ -101,17 +103,17 @@ impl How {
     }
 }
 
-/// One `how`, filled, and the addresses to look up.
+/// One `how` whose lookup is filled, and the addresses to look up.
 struct Subject {
     how: How,
     lookup: Option<Box<dyn Lookup>>,
-    /// All of them.
+    /// Addresses of all probes.
     walk: Vec<u64>,
-    /// One of them, again and again.
+    /// One of these addresses, many times.
     hot: Vec<u64>,
 }
 
-/// Which of them.
+/// Which addresses to look up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Case {
     Hot,
@@ -135,7 +137,7 @@ impl Subject {
         let hot = vec![addrs[0]; 1000];
         Self { how, lookup, walk: addrs, hot }
     }
-    /// Looks every address up once, from the `from`-th on.
+    /// Looks every address up once, beginning with the `from`-th.
     fn look(&self, addrs: &[u64], from: usize, count: &mut u64) {
         let (later, sooner) = addrs.split_at(from % addrs.len());
         let addrs = sooner.iter().chain(later);
@@ -152,7 +154,7 @@ impl Subject {
             }),
         }
     }
-    /// All that it is to find is found, and what goes is not.
+    /// Checks that all probes are found, and that removed ones are not.
     fn check(&self) -> Result<()> {
         let Some(lookup) = &self.lookup else { return Ok(()) };
         let found = self.walk.iter().filter(|addr| lookup.find(**addr).is_some()).count();
@@ -171,7 +173,7 @@ impl Subject {
         lookup.register(1, PAGE + 0x10);
         finds("registered again", true)
     }
-    /// Nanoseconds for one look of one thread.
+    /// Nanoseconds of one lookup by one thread.
     fn timed(&self, case: Case, thread: usize, time: Duration) -> f64 {
         let addrs = match case {
             Case::Hot => &self.hot,
@@ -200,7 +202,8 @@ fn region(number: u64) -> Mapped {
 
 fn drop_it(_: u64) {}
 
-/// The same order each time (Fisher and Yates; the numbers are Knuth's MMIX generator's).
+/// Shuffles into the same order each time (Fisher and Yates; the numbers are those of Knuth's MMIX
+/// generator).
 fn shuffle(addrs: &mut [u64]) {
     let mut state = 1_u64;
     for left in (1..addrs.len()).rev() {
@@ -209,7 +212,7 @@ fn shuffle(addrs: &mut [u64]) {
     }
 }
 
-/// All rows.
+/// Emits all rows.
 pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> Result<()> {
     let subjects = How::ALL.map(Subject::new);
     subjects.iter().try_for_each(Subject::check)?;
@@ -229,10 +232,10 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> R
     Ok(())
 }
 
-/// By subject and threads.
+/// Samples by subject and number of threads.
 type Samples = BTreeMap<(usize, usize), Vec<f64>>;
 
-/// One attempt: every round measures each subject, with each number of threads.
+/// One attempt: every round measures each subject with each number of threads.
 fn sample(subjects: &[Subject], case: Case, threads: &[usize], effort: Effort) -> Samples {
     let time = Duration::from_secs_f64(effort.seconds / effort.rounds as f64);
     let mut samples = Samples::new();
@@ -247,7 +250,7 @@ fn sample(subjects: &[Subject], case: Case, threads: &[usize], effort: Effort) -
     samples
 }
 
-/// By how much the control varied, if that is too much.
+/// How much the control varied, if that is too much.
 fn unsteady(samples: &Samples, threads: usize) -> Option<f64> {
     let control = How::ALL.iter().position(|how| *how == How::Control)?;
     let (low, median, high) = quartiles(samples.get(&(control, threads))?);
@@ -280,7 +283,7 @@ fn rows(subjects: &[Subject], case: Case, threads: usize, samples: &Samples) -> 
     subjects.iter().enumerate().map(row).collect()
 }
 
-/// Nanoseconds per look and thread, all at once.
+/// Nanoseconds per lookup and thread, with all threads running at once.
 fn together(subject: &Subject, case: Case, threads: usize, time: Duration) -> f64 {
     let barrier = Barrier::new(threads);
     let each: Vec<f64> = std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Ours: the room `runtime`, as a trap's handler uses it: the table of traps, which names probe and region, and the region's own sequence.
+//! Our lookup: the crate `runtime`, used as a trap's handler uses it. The table of traps names probe and
+//! region; the region has its own sequence number.
 #![allow(unsafe_code, reason = "memory of its own, as words; the engine's one writer")]
 
 use std::collections::BTreeMap;
@@ -16,11 +17,12 @@ use trapline_runtime::x86_64::{Called, Placed, Role, Sites, Step};
 
 use super::{Lookup, Mapped};
 
-/// As `trapline::inside` has them. Of 64, two threads whose stacks are 2 MiB apart had the same first line in one run of ten, and each look of the one that had to go on to
-/// the next read a line that the other stores to: 39 ns instead of 11.
+/// As in `trapline::inside`. With 64 lines, two threads whose stacks are 2 MiB apart began at the same line
+/// in one run of ten. Each lookup of the thread that had to go on to the next line then read a line that the
+/// other thread stores to: 39 ns instead of 11.
 const LINES: usize = 4096;
 
-/// Regions, traps, and their writer.
+/// Regions, traps, and what writes them.
 #[derive(Debug)]
 pub(super) struct Ours {
     engine: &'static Engine,
@@ -33,9 +35,9 @@ struct Writing {
     writer: Writer,
     map: Map,
     files: Files,
-    /// What is registered: by file and offset.
+    /// The registered probes, by file and offset.
     probes: BTreeMap<(u64, u64), &'static Probe>,
-    /// What is mapped.
+    /// The present mappings.
     mapped: Vec<Mapped>,
 }
 
@@ -44,7 +46,7 @@ impl Writing {
         let number = self.files.number(file(number)).expect("few files");
         Site::new(number, FileOffset(offset)).expect("small offsets")
     }
-    /// A trap for a probe in a mapping, if it lies there.
+    /// Puts a trap for a probe into a mapping, if the probe lies there.
     fn put(&mut self, sites: &Sites, mapped: Mapped, offset: u64, probe: &'static Probe) {
         if let Some(addr) = address(mapped, offset) {
             let site = self.site(mapped.file, offset);
@@ -54,7 +56,7 @@ impl Writing {
     }
 }
 
-/// Where a file's byte is mapped.
+/// Address at which a file's byte is mapped.
 fn address(mapped: Mapped, offset: u64) -> Option<u64> {
     let addr = offset.checked_sub(mapped.offset)? + mapped.start;
     (addr < mapped.end).then_some(addr)
@@ -64,13 +66,13 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
     Box::leak((0..n).map(|_| T::default()).collect())
 }
 
-/// Words from a line's start on, so that no two rows share a line.
+/// `n` words that begin at the start of a cache line, so that no two tables share a line.
 fn leaked_words(n: usize) -> &'static [AtomicU64] {
     #[derive(Default)]
     #[repr(C, align(128))]
     struct Lines([AtomicU64; 16]);
     let lines: &[Lines] = leaked(n.div_ceil(16));
-    // SAFETY: each is sixteen words without padding, and they are leaked.
+    // SAFETY: each line is sixteen words without padding, and the lines are leaked.
     unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), n) }
 }
 
@@ -95,12 +97,13 @@ impl Ours {
     fn writing(&self) -> MutexGuard<'_, Writing> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// What a trap's handler does before the instruction runs: finds the probe and calls its consumers, of which there are none.
+    /// What a trap's handler does before the instruction runs: it finds the probe and calls its consumers.
+    /// There are none here.
     #[cfg(test)]
     pub(super) fn hit(&self, addr: u64) -> bool {
         use trapline_runtime::x86_64::{Answer, Traps};
         let mut regs = trapline_insn::x86_64::Regs::default();
-        // SAFETY: registers of nobody.
+        // SAFETY: the registers are a local value, not those of a trapped thread.
         matches!(unsafe { self.sites.hit(addr, &mut regs) }, Answer::Hit(_))
     }
     /// The locked path.
@@ -150,7 +153,8 @@ impl Lookup for Ours {
         writing.map.unmap(&mut writing.writer, range).expect("room");
         writing.writer.sweep();
         writing.mapped.retain(|one| *one != mapped);
-        // Or they would be found again where the same bytes are mapped there later, their probes gone by then.
+        // Else they would be found again where the same bytes are mapped later, although their probes may be
+        // gone by then.
         let offsets = writing.probes.range((mapped.file, 0)..(mapped.file + 1, 0)).map(|(place, _)| place.1);
         offsets.filter_map(|offset| address(mapped, offset)).for_each(|addr| self.sites.take_out(addr));
     }
@@ -171,7 +175,7 @@ impl Lookup for Ours {
         let mapped = writing.mapped.iter().filter(|one| one.file == number);
         mapped.filter_map(|one| address(*one, offset)).for_each(|addr| self.sites.take_out(addr));
     }
-    /// Nothing of ours changes there, so nothing is said.
+    /// No region of ours changes there, so there is nothing to report.
     fn elsewhere(&self, change: &mut dyn FnMut()) {
         change();
     }

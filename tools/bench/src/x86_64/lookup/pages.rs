@@ -1,26 +1,28 @@
-//! `pages`: what any code pays under churn that touches as much memory as a look of ours, without looking anything up.
+//! `pages`: what any code pays under churn that touches as much memory as our lookup, without looking
+//! anything up.
 //!
-//! A look of ours, repeated, loads from the table's place, the entry, the region's slot, and the structures that lead to them, and stores to its
-//! thread's line: words of six pages, most found by the one before. So does this: a chain of loads through as many pages of its own, then
-//! a store. What it keeps less than the bare loop is the price of memory (address translation, caches) after an interprocessor
-//! interrupt, not of the look's protocol.
+//! A repeated lookup of ours loads from the table's place, the entry, the region's mapping entry, and the
+//! structures that lead to them. It stores to its thread's line. These are words of six pages, and most of
+//! them are found through the one before. This code does the same: a chain of loads through as many pages of
+//! its own, then a store. The speed that it loses against the bare loop is the price of memory (address
+//! translation, caches) after an interprocessor interrupt, not the price of the lookup's protocol.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Lookup, Mapped, PAGE};
 
-/// Pages loaded from; one more is stored to.
+/// Pages loaded from; one more page is stored to.
 const LOADED: usize = 5;
 const WORDS: usize = PAGE as usize / size_of::<u64>();
 
-/// Each page has one word in use: the index of the next.
+/// Each page uses one word: the index of the next page's word.
 #[derive(Debug)]
 pub(super) struct Pages {
     words: Vec<AtomicU64>,
     first: usize,
 }
 
-/// The word of a page, each in another cache set.
+/// Index of the word of a page. Each lies in another cache set.
 fn place(page: usize) -> usize {
     page * WORDS + page * 9 % 64 * 8
 }
@@ -28,7 +30,7 @@ fn place(page: usize) -> usize {
 impl Pages {
     pub(super) fn new() -> Self {
         let words: Vec<AtomicU64> = (0..(LOADED + 2) * WORDS).map(|_| AtomicU64::new(0)).collect();
-        // Pages of the system's, whatever the allocator gave.
+        // Align to pages of the system, whatever the allocator returned.
         let address = words.as_ptr() as usize;
         let first = (address.next_multiple_of(PAGE as usize) - address) / size_of::<u64>();
         for page in 0..LOADED {

@@ -1,7 +1,8 @@
 //! The index of the baselines: the same shape as ours, without anything that orders a reader and a writer.
 //!
-//! Page → region by granules of 16 pages, (file, offset) → probe by open addressing. Words are relaxed atomics, which cost what plain ones do:
-//! under a lock nobody sees them change; under one sequence for all, whoever does throws the answer away.
+//! Page → region by granules of 16 pages, (file, offset) → probe by open addressing. Words are relaxed
+//! atomics, which cost as much as plain ones. Under a lock no reader sees them change; under the one
+//! sequence, a reader that does discards its answer.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -11,7 +12,7 @@ const PAGES: u64 = 16;
 
 const WAYS: usize = 4;
 
-/// One cache line.
+/// One cache line of the table.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
@@ -33,7 +34,8 @@ impl Bucket {
     }
 }
 
-/// Fixed room, and the shift of a product to a bucket's number; keys are set once, values change. The shape is that of ours.
+/// A table of fixed size; the second field is the shift from a product to a bucket's number. Keys are set
+/// once, values change. Ours has the same shape.
 #[derive(Debug)]
 struct Pairs(Box<[Bucket]>, u32);
 
@@ -42,7 +44,7 @@ impl Pairs {
         let buckets = (room * 3 / 2).div_ceil(WAYS).next_power_of_two();
         Self((0..buckets).map(|_| Bucket::default()).collect(), 63 - buckets.trailing_zeros())
     }
-    /// The bucket that has the key, or a free place for it, and where.
+    /// The bucket and index that has the key (`true`), or a free place for it.
     #[inline]
     fn place(&self, key: u64) -> Option<(&Bucket, usize, bool)> {
         let mixed = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -81,7 +83,7 @@ struct Region {
     file: AtomicU64,
 }
 
-/// See above. Writers come one at a time.
+/// The index that the module describes. Writers take turns.
 #[derive(Debug)]
 pub(super) struct Plain {
     granules: Pairs,
@@ -106,7 +108,7 @@ impl Plain {
             sites: Pairs::new(probes),
         }
     }
-    /// Any answer, if somebody writes meanwhile.
+    /// The answer is arbitrary if a writer works meanwhile.
     #[inline]
     pub(super) fn find(&self, addr: u64) -> Option<u64> {
         let page = addr / PAGE;
@@ -146,7 +148,7 @@ impl Plain {
             self.leaves[self.granules.get(key) as usize - 1][(page % PAGES) as usize].store(region, Relaxed);
         }
     }
-    /// 0 takes it out.
+    /// Sets the probe at a place; 0 removes it.
     pub(super) fn set(&self, file: u64, offset: u64, probe: u64) {
         self.sites.set(site(file, offset), probe);
     }

@@ -1,5 +1,5 @@
-//! COST-2: the lines that a look stores to, for two CPUs, as an emulator that is not ours sees them (valgrind's `lackey`); method and
-//! form are those of the stubs' write set.
+//! COST-2: the lines that a lookup stores to, for two CPUs, as an independent emulator sees them (valgrind's
+//! `lackey`). Method and form are those of the stubs' write set.
 #![cfg(test)]
 #![allow(unsafe_code, reason = "marks in a trace")]
 
@@ -13,13 +13,14 @@ use super::{How, Lookup, Mapped, PAGE};
 const LINE: u64 = 64;
 const CPUS: usize = 2;
 const LOOKS: usize = 3;
-/// What is looked up how, and how many lines both CPUs store to.
+/// Each way to look up, and the number of lines that both CPUs store to.
 const CASES: [(&str, usize); 5] =
     [("ours", 0), ("ours, with the hit", 0), ("mm-wide", 0), ("rwlock", 1), ("mutex", 1)];
 
-/// A word for each (case, CPU), a line each; one behind them says that nothing follows.
+/// Stores to the mark that announces whose stores follow: one line for each (case, CPU), and one behind them
+/// for none.
 fn mark(marks: u64, number: usize) {
-    // SAFETY: inside the vector whose lines are meant.
+    // SAFETY: the address lies inside the vector whose lines are the marks.
     unsafe { ((marks + number as u64 * LINE) as *mut u64).write_volatile(1) };
 }
 
@@ -44,7 +45,7 @@ fn looks_of_two_cpus() {
     let marks = (marks.as_ptr() as u64).next_multiple_of(LINE);
     let (look, turn) = (&look, &Barrier::new(CPUS));
     println!("marks {marks:#x}");
-    // Who waits for its turn may still be on its way into the barrier while the other looks.
+    // A thread that waits for its turn may still be entering the barrier while the other one looks up.
     println!("turns {:#x}", std::ptr::from_ref(turn) as u64);
     std::thread::scope(|scope| {
         for cpu in 0..CPUS {
@@ -66,7 +67,7 @@ fn looks_of_two_cpus() {
     });
 }
 
-/// Lines stored to by each (case, CPU), but for those of the barrier.
+/// Lines stored to by each (case, CPU), without those of the barrier.
 fn stores(trace: &str, marks: u64, turns: u64) -> BTreeMap<usize, BTreeSet<u64>> {
     let mut stores = BTreeMap::<usize, BTreeSet<u64>>::new();
     let mut whose = CASES.len() * CPUS;
@@ -87,10 +88,10 @@ fn stores(trace: &str, marks: u64, turns: u64) -> BTreeMap<usize, BTreeSet<u64>>
     stores
 }
 
-/// How often looks are traced at most.
+/// Most times that the lookups are traced.
 const TRACES: usize = 4;
 
-/// Lines that each CPU stores to and that both do, for each case.
+/// For each case: the lines that the first CPU stores to, and the number that both store to.
 fn traced() -> Vec<(usize, usize)> {
     let log = std::env::temp_dir().join(format!("trapline-look-write-set-{}", std::process::id()));
     let mut command = Command::new("/usr/bin/valgrind");
@@ -114,8 +115,9 @@ fn traced() -> Vec<(usize, usize)> {
     (0..CASES.len()).map(of).collect()
 }
 
-/// Who waits for its turn may still be on its way there while the other looks, and is then taken for the other. What a look itself stores
-/// to, it stores to in every trace: the least counts.
+/// No lookup may store to a line that another CPU stores to. A thread that waits for its turn may still be
+/// entering the barrier while the other one looks up, and its stores then count as the other's. Stores of the
+/// lookup itself appear in every trace, so the least of several traces counts.
 #[test]
 fn no_look_stores_to_a_line_of_another_cpu() {
     if !std::path::Path::new("/usr/bin/valgrind").exists() {

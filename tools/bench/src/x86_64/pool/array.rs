@@ -1,6 +1,6 @@
-//! Baselines `shared-array`, `line`, `element`, `zigzag`, `random`: one array for all, by the seed's description. A place
-//! is empty or names a free object; whoever comes begins at its CPU's place and goes on to the next until a
-//! compare-and-swap succeeds.
+//! Baselines `shared-array`, `line`, `element`, `zigzag`, `random`: one array for all threads, after the
+//! description of the reference design. A place is empty or names a free object. A thread begins at its CPU's
+//! place, and goes on to the next until a compare-and-swap succeeds.
 //!
 //! | how | a CPU begins at | place *i* lies |
 //! |---|---|---|
@@ -23,19 +23,19 @@ const LINE: usize = 8;
 #[repr(align(64))]
 struct Words([AtomicU64; LINE]);
 
-/// A rule of the table above.
+/// One row of the table above.
 pub(crate) trait Rule: Sync {
-    /// How many places, for so many objects.
+    /// Number of places for this many objects.
     fn places(cpus: usize, maxactive: usize) -> usize;
-    /// Where place `i` lies, of so many words.
+    /// Word of place `i`, among this many words.
     fn word(i: usize, words: usize) -> usize;
-    /// Words that so many places need.
+    /// Words that this many places need.
     fn words(places: usize) -> usize {
         places
     }
-    /// Where a CPU begins. Powers of two, so that no division stands here.
+    /// Place at which a CPU begins. All numbers are powers of two, so no division is needed.
     fn start(cpu: usize, cpus: usize, places: usize) -> usize;
-    /// Takes anywhere, puts where it was.
+    /// Whether objects are taken anywhere, and put back where they were taken.
     const RANDOM: bool = false;
 }
 
@@ -113,10 +113,10 @@ impl Rule for Random {
 #[derive(Debug)]
 pub(crate) struct Array<R> {
     words: Box<[Words]>,
-    /// Word of each place, and where each CPU begins: looked up, as cheap as it gets.
+    /// Word of each place. Like `starts`, where each CPU begins, it is a lookup table: the cheapest form.
     order: Box<[u32]>,
     starts: Box<[u32]>,
-    /// Each knows where it was taken (`random`); its holder writes that.
+    /// Each object holds the place where it was taken (`random`); its holder writes that.
     objects: Box<[Object]>,
     _rule: std::marker::PhantomData<R>,
 }
@@ -134,7 +134,7 @@ impl<R: Rule> Array<R> {
             objects: objects(maxactive),
             _rule: std::marker::PhantomData,
         };
-        // Spread evenly, as the CPUs begin.
+        // Spread the objects evenly, as the CPUs' first places are.
         for object in 0..maxactive {
             array.put_from(object as usize * places / maxactive as usize, object);
         }

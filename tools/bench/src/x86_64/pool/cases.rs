@@ -1,9 +1,10 @@
-//! The ten cases of the kernel's own test of its pool (lib/test_objpool.c), on ours: one worker pinned to each CPU, a timer's
-//! signal in place of its interrupt, for a second each.
+//! The ten cases of the kernel's own test of its pool (lib/test_objpool.c), run on ours for a second each.
+//! One worker is bound to each CPU; a timer's signal takes the place of the kernel's timer interrupt.
 //!
-//! A worker takes `bulk` objects, sleeps (each round, or every 32768th without a delay), puts them back. `async`: told to stop, the
-//! pool is closed as soon as no get can be running, while objects are held; who puts the last one is told so, once.
-//! Beyond the kernel's: that is asserted here, and that all memory came back.
+//! A worker takes `bulk` objects, sleeps (each round, or every 32768th without a delay), and puts them back.
+//! `async`: after the stop, the pool is closed as soon as no get can be running, while objects are still
+//! held. The put of the last object reports that it was the last, exactly once.
+//! Beyond the kernel's test, this is asserted here, and so is that all memory came back.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -20,11 +21,11 @@ use super::row::{CaseRow, Count, PerCpu};
 use super::ticks::Ticks;
 use crate::x86_64::functions::pin_to;
 
-/// A case's numbers.
+/// The numbers of a case.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
-    /// On a region of its own, with larger objects.
+    /// The pool lies on a region of its own, with larger objects.
     region: bool,
     closed_while_held: bool,
     bulk: usize,
@@ -71,18 +72,18 @@ enum Store {
     Region(NonNull<u8>, Pool),
 }
 
-/// What workers share.
+/// What the workers share.
 struct Run {
     pool: Pool,
     stop: AtomicBool,
     start: Barrier,
     released: AtomicU32,
-    /// For each worker, and its signal handler: whether it is taking.
+    /// For each worker and its signal handler: whether it is taking objects.
     taking: Vec<[AtomicBool; 2]>,
 }
 
 impl Run {
-    /// Takes up to `bulk`, unless told to stop: after that, nobody takes any more.
+    /// Takes up to `bulk` objects. Takes none once `stop` is seen.
     fn take(
         &self,
         (worker, level): (usize, usize),
@@ -154,7 +155,7 @@ fn store(case: Case, shape: Shape) -> Result<(Store, Pool)> {
         let copy = *pool;
         return Ok((Store::Owned(pool), copy));
     }
-    // SAFETY: a fresh mapping; the pool on it ends with it.
+    // SAFETY: a fresh mapping of the shape's size; the pool on it ends before it is unmapped.
     unsafe {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let at = libc::mmap(std::ptr::null_mut(), shape.bytes(), prot, flags, -1, 0);
@@ -165,11 +166,11 @@ fn store(case: Case, shape: Shape) -> Result<(Store, Pool)> {
     }
 }
 
-/// Closes it. How many were held just behind that.
+/// Closes the pool. Also returns how many objects were held right after that.
 fn close(store: Store, run: &Run) -> Result<(Closed, u32)> {
     let (closed, told) = match store {
         Store::Owned(pool) => {
-            // SAFETY: no get is running: every worker has been seen not to take since it was told to stop.
+            // SAFETY: no get is running: every worker was seen not to take since `stop` was set.
             let leaving = unsafe { pool.close(restart_sequences) }.map_err(|(_, error)| error)?;
             let told = leaving.closed();
             (Closed::Owned(leaving), told)
@@ -180,7 +181,7 @@ fn close(store: Store, run: &Run) -> Result<(Closed, u32)> {
         }
     };
     run.released.fetch_add(u32::from(told == Returned::Last), SeqCst);
-    // The memory is ours to free, and still there.
+    // The memory is ours to free, and is still mapped.
     Ok((closed, run.pool.not_dropped()))
 }
 
@@ -189,9 +190,9 @@ enum Closed {
     Region(NonNull<u8>, usize),
 }
 
-/// One case. The release is told exactly once, and all memory comes back, or it is an error.
+/// Runs one case. It is an error unless the release is reported exactly once and all memory comes back.
 fn run_case(case: Case, cpus: u32, time: Duration) -> Result<CaseRow> {
-    // The kernel's: owner, data, count and 32 words, or half a kilobyte.
+    // The kernel's sizes: owner, data, count and 32 words, or half a kilobyte.
     let shape = Shape::new(cpus, Some(8 * cpus), if case.region { 512 } else { 280 })?;
     let (store, pool) = store(case, shape)?;
     let workers = cpus as usize;
@@ -222,7 +223,7 @@ fn run_case(case: Case, cpus: u32, time: Duration) -> Result<CaseRow> {
             ended = Some(closed);
             return Ok((each, held));
         }
-        // As long as each takes, once: whoever begins later sees the stop.
+        // Wait until each worker was once seen not to take. One that begins later sees the stop.
         run.taking.iter().flatten().for_each(|taking| {
             while taking.load(SeqCst) {
                 std::thread::yield_now();
@@ -260,7 +261,7 @@ fn free(closed: Closed, bytes: usize) -> Result<usize> {
             Ok(bytes)
         }
         Closed::Region(at, bytes) => {
-            // SAFETY: our own mapping; nothing is held on it.
+            // SAFETY: our own mapping, on which no object is held any more.
             let unmapped = unsafe { libc::munmap(at.as_ptr().cast(), bytes) } == 0;
             ensure!(unmapped, "not unmapped");
             Ok(bytes)
@@ -268,7 +269,7 @@ fn free(closed: Closed, bytes: usize) -> Result<usize> {
     }
 }
 
-/// All ten, then a line for each.
+/// Runs all ten cases, then emits a summary line for each.
 pub(super) fn run(
     cpus: u32,
     time: Duration,
@@ -289,7 +290,8 @@ pub(super) fn run(
 mod tests {
     use super::*;
 
-    /// Until the case has come to what it is for: workers that got something, and more wanted than there is where that is meant.
+    /// Repeats the case until it did what it is for: workers got objects, and some found none where the case
+    /// means that.
     fn ran(case: Case, cpus: u32) -> (CaseRow, Count) {
         let since = Instant::now();
         loop {
@@ -305,7 +307,8 @@ mod tests {
         }
     }
 
-    /// Shorter than the bench's. What is asserted of every case (the last one told so, once; all memory back) is an error of `run_case`.
+    /// The ten cases, shorter than in the bench. `run_case` makes an error of what must hold in every case:
+    /// the last put is reported once, and all memory comes back.
     #[test]
     fn the_ten_cases() {
         assert!(trapline_runtime::pool::register_restarts());

@@ -1,8 +1,10 @@
-//! Baseline `circular`: one bounded queue for all (Dmitry Vyukov, "Bounded MPMC queue", 1024cores.net): each end is moved
-//! by a compare-and-swap, and each place has a turn that says whose it is.
+//! Baseline `circular`: one bounded queue for all threads (Dmitry Vyukov, "Bounded MPMC queue",
+//! 1024cores.net). Each end is moved by a compare-and-swap. Each place has a turn number that says which
+//! operation may use it.
 //!
-//! As the seed says of its own, it is not for reentrance: who stands between moving an end and handing its place on holds up those that
-//! come a lap later, a signal handler on its own thread among them. So it is tested without signals.
+//! Like the queue of the reference design, it is not reentrant. A thread that was interrupted after it moved
+//! an end, and before it released its place, delays those that come a lap later. A signal handler on the same
+//! thread can be one of them. So it is tested without signals.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
@@ -16,7 +18,7 @@ struct Place {
     object: AtomicU32,
 }
 
-/// Alone on its lines.
+/// One end of the queue, alone on its lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct End(AtomicUsize);
@@ -30,7 +32,7 @@ pub(crate) struct Circular {
 
 impl Circular {
     pub(crate) fn new(maxactive: u32) -> Self {
-        // Twice the room: a place whose taker is late is not needed soon.
+        // Twice the room, so that a place whose taker is late is not needed soon.
         let places = (2 * maxactive).next_power_of_two() as usize;
         let place = |turn| Place { turn: AtomicUsize::new(turn), object: AtomicU32::new(0) };
         let queue = Self {

@@ -1,4 +1,5 @@
-//! Threads that take and put as fast as they can, or hold each object for a microsecond, as a return probe of a short function does.
+//! Threads that take and put as fast as they can, or hold each object for a microsecond as a return probe of
+//! a short function does.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -12,26 +13,26 @@ use super::here::Here;
 use super::instances::{Instances, Memory};
 use crate::x86_64::functions::pin_to;
 
-/// How a pool is used.
+/// How the pool is used in one round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Load {
     pub(crate) threads: usize,
-    /// Timestamps between taking and putting; 0 for none.
+    /// Timestamp ticks between take and put; 0 for none.
     pub(crate) held_tsc: u64,
     pub(crate) time: Duration,
 }
 
-/// What came of it, all threads together.
+/// Results of a round, of all threads together.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Sample {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
-    /// From the start to the end of the last thread.
+    /// From the start until the last thread has ended.
     pub(crate) seconds: f64,
     pub(crate) bytes: usize,
 }
 
-/// Timestamps in a microsecond.
+/// Timestamp ticks in a microsecond.
 pub(crate) fn tsc_per_us() -> u64 {
     let (begun, first) = (Instant::now(), now());
     while begun.elapsed() < Duration::from_millis(20) {}
@@ -44,17 +45,17 @@ fn now() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Between two looks at the clock.
+/// Pairs between two reads of the clock.
 const BATCH: u32 = 64;
 
-/// One round.
+/// Runs one round.
 pub(crate) fn drive<P: Instances>(pool: &P, load: Load) -> Result<Sample> {
     let (stop, start) = (AtomicBool::new(false), Barrier::new(load.threads + 1));
     let each = std::thread::scope(|scope| {
         let one = |thread: usize| {
             let (stop, start) = (&stop, &start);
             scope.spawn(move || {
-                // More threads than CPUs are the scheduler's.
+                // With more threads than CPUs, the scheduler places them.
                 if load.threads <= cpus() as usize {
                     pin_to(thread);
                 }
@@ -73,7 +74,8 @@ pub(crate) fn drive<P: Instances>(pool: &P, load: Load) -> Result<Sample> {
     });
     let (begun, each) = each.context("no rseq area")?;
     let sum = |of: fn(&Sample) -> u64| each.iter().map(|(sample, _)| of(sample)).sum();
-    // From the start of all to the end of the last: more threads than CPUs take turns.
+    // From the common start to the end of the last thread: if there are more threads than CPUs, they take
+    // turns.
     let ended = each.iter().map(|(_, ended)| *ended).max().unwrap_or(begun);
     let seconds = (ended - begun).as_secs_f64();
     Ok(Sample { hits: sum(|s| s.hits), misses: sum(|s| s.misses), seconds, bytes: pool.bytes() })
@@ -102,9 +104,9 @@ fn turn<P: Instances>(pool: &P, here: &Here, load: Load, stop: &AtomicBool) -> (
     (sample, Instant::now())
 }
 
-/// CPUs that can exist: their numbers are below.
+/// Number of CPUs that can exist; their numbers are below it.
 pub(crate) fn cpus() -> u32 {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointer.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) as u32 }
 }
 
@@ -112,7 +114,7 @@ pub(crate) fn cpus() -> u32 {
 #[derive(Debug)]
 pub(crate) struct Bare;
 
-/// A counter of each thread's own.
+/// No pool: a counter for each thread.
 #[derive(Debug)]
 pub(crate) struct Control(Box<[Line]>);
 

@@ -1,8 +1,9 @@
-//! Baseline `freelist`: the refcounted LIFO list by Cameron Desrochers ("Solving the ABA Problem for Lock-Free Free Lists",
-//! moodycamel.com, 2014), which the kernel's return probes used from 5.11 to 6.6, on indices.
+//! Baseline `freelist`: the refcounted LIFO list by Cameron Desrochers ("Solving the ABA Problem for
+//! Lock-Free Free Lists", moodycamel.com, 2014), on indices. The kernel's return probes used it from 5.11 to
+//! 6.6.
 //!
-//! A node may be looked at by others while it is taken. It counts them, the list among them; who puts it back while it is looked
-//! at only marks it, and the last to look away adds it.
+//! Other threads may read a node while it is taken. The node counts its readers, and the list as one more. A
+//! put while there are readers only marks the node; the last reader to leave adds it to the list.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -10,11 +11,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use super::here::Here;
 use super::instances::{Instances, Memory, OBJECT, range};
 
-/// To be put back as soon as nobody looks at it.
+/// Flag: to be added to the list once the last reader has left.
 const MARKED: u32 = 1 << 31;
 const END: u32 = u32::MAX;
 
-/// An object; what the list needs is in it.
+/// An object, with the words that the list needs.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Node {
@@ -23,7 +24,7 @@ struct Node {
     _rest: [u8; OBJECT - 8],
 }
 
-/// Alone on its line.
+/// Head of the list, alone on its line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Head(AtomicU32);
@@ -51,7 +52,7 @@ impl Freelist {
             self.link(at);
         }
     }
-    /// Nobody looks at it and nobody can begin to.
+    /// Adds a node that no thread reads, and that none can begin to read.
     #[inline]
     fn link(&self, at: u32) {
         let node = self.node(at);
@@ -61,7 +62,8 @@ impl Freelist {
             node.refs.store(1, Release);
             match self.head.0.compare_exchange(head, at, Release, Relaxed) {
                 Ok(_) => return,
-                // Others may look at it again: mark it, take the list's count away, and leave it to the last of them.
+                // Other threads may read it again: mark it, subtract the list's count, and leave it to the
+                // last of them.
                 Err(now) => head = now,
             }
             if node.refs.fetch_add(MARKED - 1, AcqRel) != 1 {

@@ -1,4 +1,4 @@
-//! Where a measured thread runs: by the C library's rseq area, which all pools read alike.
+//! The CPU that a measured thread runs on, from the C library's rseq area. All pools read it in this way.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -6,48 +6,51 @@ use std::ptr::NonNull;
 use trapline_runtime::pool::{At, Registered};
 
 unsafe extern "C" {
-    /// Where the C library has a thread's area, from the thread pointer (glibc 2.35); its size is 0 if it registers none.
+    /// Offset of a thread's area from the thread pointer (glibc 2.35). The size is 0 if the C library
+    /// registered none.
     static __rseq_offset: isize;
     static __rseq_size: u32;
 }
 
-/// A thread, and which of a run it is.
+/// A thread, and its number in a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Here {
     area: NonNull<u8>,
-    /// Of the threads of a run.
+    /// Number among the threads of a run.
     pub(crate) thread: usize,
     random: Cell<u32>,
 }
 
 impl Here {
-    /// The calling thread. `None` if it is not registered.
+    /// The calling thread. `None` if it has no registered area.
     pub(crate) fn new(thread: usize) -> Option<Self> {
         let tp: *mut u8;
-        // SAFETY: the thread's control block begins with its own address (psABI); the two statics are constants of the
-        // C library.
+        // SAFETY: the thread's control block begins with its own address (psABI); the two statics are
+        // constants of the C library.
         let (area, size) = unsafe {
             core::arch::asm!("mov {}, fs:0", out(reg) tp, options(nostack, readonly));
             (tp.offset(__rseq_offset), __rseq_size)
         };
         (size > 0).then(|| NonNull::new(area)).flatten().map(|area| Self::on(area, thread))
     }
-    /// With an area that is given: its CPU is at 4.
+    /// With a given area, whose CPU number is at byte 4.
     pub(crate) const fn on(area: NonNull<u8>, thread: usize) -> Self {
         Self { area, thread, random: Cell::new(thread as u32 * 2 + 1) }
     }
     /// The CPU that the thread was on a moment ago.
     #[inline]
     pub(crate) fn cpu(&self) -> u32 {
-        // SAFETY: the area is this thread's and lives as long as it; the kernel writes it between instructions.
+        // SAFETY: the area is this thread's and lives as long as the thread; the kernel writes it between
+        // instructions.
         unsafe { self.area.add(4).cast::<u32>().read_volatile() }
     }
     #[inline]
     pub(crate) fn at(&self) -> At {
-        // SAFETY: the C library registered it for this thread (`new`), or the thread has its pools for itself (`on`).
+        // SAFETY: the C library registered the area for this thread (`new`), or no other thread uses this
+        // thread's pools (`on`).
         At::Rseq(unsafe { Registered::new(self.area) })
     }
-    /// Marsaglia's xorshift.
+    /// A random number, by Marsaglia's xorshift.
     #[inline]
     pub(crate) fn random(&self) -> u32 {
         let mut x = self.random.get();

@@ -1,4 +1,4 @@
-//! Which pool: ours, the baselines of the seed, and the two that are no pools.
+//! The measured pools: ours, the baselines of the reference design, and two ways that are no pools.
 
 use anyhow::Result;
 
@@ -15,9 +15,9 @@ pub(crate) enum How {
     None,
     Control,
     Ours,
-    /// Ours, one for each thread.
+    /// Ours, one pool for each thread.
     OursApart,
-    /// Ours without shelves, as where there is no rseq.
+    /// Ours without per-CPU magazines, as where there is no rseq.
     OursSets,
     Freelist,
     SharedArray,
@@ -29,7 +29,7 @@ pub(crate) enum How {
     PerThread,
 }
 
-/// Something to be done with a pool.
+/// What to do with a pool of any type.
 pub(crate) trait Job {
     type Out;
     fn with<P: Instances>(&self, pool: &P) -> Result<Self::Out>;
@@ -67,7 +67,7 @@ impl How {
             Self::PerThread => "per-thread",
         }
     }
-    /// Whose it is: each thread has its own, or all the same.
+    /// Name that rows give to the sharing: each thread has its own, or all use the same.
     pub(crate) const fn sharing(self) -> &'static str {
         match self {
             Self::Control | Self::OursApart | Self::PerThread => "own",
@@ -79,12 +79,12 @@ impl How {
     pub(crate) fn is_apart(self) -> bool {
         self.sharing() == "own"
     }
-    /// Whether it is one.
+    /// Whether this is a pool at all.
     #[cfg(test)]
     pub(crate) const fn is_pool(self) -> bool {
         !matches!(self, Self::None | Self::Control)
     }
-    /// A fresh one, for the job.
+    /// Makes a fresh pool, and runs the job on it.
     pub(crate) fn make<J: Job>(self, cpus: u32, threads: usize, maxactive: u32, job: &J) -> Result<J::Out> {
         match self {
             Self::None => job.with(&Bare),

@@ -1,4 +1,4 @@
-//! What is measured: pools of numbered objects, ours and the baselines, behind one trait.
+//! The trait of all measured pools, ours and the baselines: pools of numbered objects.
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -12,20 +12,20 @@ use super::here::Here;
 /// Bytes of an object: what a return instance takes.
 pub(crate) const OBJECT: usize = 64;
 
-/// A named range of memory.
+/// A range of memory, with a name.
 pub(crate) type Memory = (&'static str, Range<usize>);
 
 /// A pool.
 pub(crate) trait Instances: Sync {
-    /// An object that nobody else holds, or none.
+    /// Takes an object that no thread holds. `None` if there is none.
     fn get(&self, here: &Here) -> Option<u32>;
-    /// Back.
+    /// Puts an object back.
     fn put(&self, here: &Here, object: u32);
-    /// How many objects there are.
+    /// Number of objects.
     fn objects(&self) -> u32;
-    /// What it stores to, by name.
+    /// The memory that the pool stores to, by name.
     fn memory(&self) -> Vec<Memory>;
-    /// All memory, objects included.
+    /// Bytes of all memory, objects included.
     fn bytes(&self) -> usize {
         self.memory().iter().map(|(_, range)| range.len()).sum()
     }
@@ -37,7 +37,7 @@ pub(crate) fn range<T>(slice: &[T]) -> Range<usize> {
     range.start.addr()..range.end.addr()
 }
 
-/// An object of a baseline, with a word for it.
+/// An object of a baseline, with one word for the baseline's use.
 #[repr(align(64))]
 #[derive(Debug)]
 pub(crate) struct Object {
@@ -45,17 +45,17 @@ pub(crate) struct Object {
     _rest: [u8; OBJECT - 4],
 }
 
-/// So many.
+/// This many objects.
 pub(crate) fn objects(count: u32) -> Box<[Object]> {
     (0..count).map(|_| Object { word: AtomicU32::new(0), _rest: [0; OBJECT - 4] }).collect()
 }
 
-/// Ours; without shelves as where there is no rseq, when only the CPU's number is known.
+/// Our pool. Without magazines it is as where there is no rseq, when only the CPU's number is known.
 #[derive(Debug)]
 pub(crate) struct Ours<const SHELVES: bool>(ManuallyDrop<OwnedPool>);
 
 impl<const SHELVES: bool> Ours<SHELVES> {
-    /// With shelves as deep as by default, or none.
+    /// With magazines of the default depth, or with none.
     pub(crate) fn new(cpus: u32, maxactive: u32) -> anyhow::Result<Self> {
         let shape = Shape::new(cpus, Some(maxactive), OBJECT as u32)?;
         let shape = if SHELVES { shape } else { shape.with_depth(0)? };
@@ -74,7 +74,7 @@ impl<const SHELVES: bool> Instances for Ours<SHELVES> {
     }
     #[inline]
     fn put(&self, here: &Here, object: u32) {
-        // SAFETY: a number that `get` gave and that its holder gives up.
+        // SAFETY: `get` returned this number, and its holder gives it up.
         let held = unsafe { Held::from_number(object) };
         let _open = self.0.put(Self::at(here), held);
     }
@@ -100,7 +100,7 @@ impl<const SHELVES: bool> Instances for Ours<SHELVES> {
 
 impl<const SHELVES: bool> Drop for Ours<SHELVES> {
     fn drop(&mut self) {
-        // SAFETY: taken once, here. Nobody gets any more: the only user drops it.
+        // SAFETY: taken once, here. No get can run any more: the only user is dropping it.
         let closed = unsafe { ManuallyDrop::take(&mut self.0).close(restart_sequences) };
         if let Ok(leaving) = closed {
             let _held = leaving.try_free();
@@ -108,7 +108,7 @@ impl<const SHELVES: bool> Drop for Ours<SHELVES> {
     }
 }
 
-/// Ours, one for each thread: what sharing one costs is the difference.
+/// Ours, one pool for each thread. The difference to one shared pool is the cost of sharing.
 #[derive(Debug)]
 pub(crate) struct Apart(Vec<Ours<true>>);
 

@@ -1,7 +1,8 @@
-//! What every pool must keep, ours and the baselines alike: no object held twice, none lost, none left out.
+//! What every pool must guarantee, ours and the baselines: no object held twice, none lost, none unreachable.
 //!
-//! Does not: interrupt the circular queue by signals (a handler that finds its own thread between two steps would wait for itself, as the seed's would), nor hand objects on between threads
-//! where each thread has a pool of its own.
+//! Does not: interrupt the circular queue by signals. A handler that interrupts its own thread between two
+//! steps would wait for itself, as in the reference design. Nor does it pass objects between threads where
+//! each thread has a pool of its own.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +55,7 @@ fn all_objects_are_there_each_once() {
     }
 }
 
-/// Objects that are there rest on their CPU's shelf at most: fewer than `maxactive` in hands, and nobody is told "none".
+/// Free objects rest at most in their CPU's magazine. So while fewer than `maxactive` are held, no get fails.
 #[test]
 fn a_storm_of_threads_signals_moves_and_ends() {
     assert!(register_restarts());
@@ -76,7 +77,7 @@ fn a_storm_of_threads_signals_moves_and_ends() {
     }
 }
 
-/// The laws can be broken.
+/// The test of these laws notices a pool that breaks them.
 #[test]
 fn a_pool_that_gives_an_object_twice_is_caught() {
     struct Twice;
@@ -93,7 +94,7 @@ fn a_pool_that_gives_an_object_twice_is_caught() {
         }
     }
     let storm = Storm { threads: 2, operations: 1000, lives: 1, signals: false, handed: false };
-    // The count at the end would never end, and says so.
+    // The count at the end does not come to an end with such a pool, and `drain` reports that.
     let tally = storm.over(&Twice);
     assert!(tally.is_err() || tally.is_ok_and(|tally| tally.doubled > 0));
 }

@@ -1,10 +1,12 @@
-//! `pool`: what taking a return instance and putting it back costs, with the seed's tables, and the ten cases of the kernel's
-//! own test of its pool.
+//! `pool`: the cost of taking a return instance and putting it back, with the tables of the reference design,
+//! and the ten cases of the kernel's own test of its pool.
 //!
-//! Cases: `throughput`, as fast as can be, and `emulation`, each object held for a microsecond, by 1 thread and by 1, 2 and 4 times as
-//! many as there are CPUs, with `maxactive` 10, 20 and 40. `how`: `none` a bare loop, `control` a counter of each thread's own,
-//! `ours` (all threads on one pool; `sharing` own: one for each), `ours-sets` (ours as it is without rseq), `per-thread` the bound, and the baselines, which pass the same
-//! tests as ours. All read the CPU's number alike, from the thread's rseq area.
+//! Cases: `throughput`, as fast as possible, and `emulation`, each object held for a microsecond. Each runs
+//! with 1 thread, and with 1, 2 and 4 times as many as there are CPUs, with `maxactive` 10, 20 and 40.
+//!
+//! `how`: `none` a bare loop, `control` a counter for each thread, `ours` (all threads on one pool; `sharing`
+//! own: one for each), `ours-sets` (ours as it is without rseq), `per-thread` the bound, and the baselines,
+//! which pass the same tests as ours. All read the CPU's number in the same way, from the thread's rseq area.
 
 mod array;
 mod cases;
@@ -55,9 +57,9 @@ pub(crate) struct Options {
     endurance: Option<u64>,
 }
 
-/// The seed's.
+/// The values of the reference tables.
 const MAXACTIVE: [u32; 3] = [10, 20, 40];
-/// As in the other tables.
+/// Largest variation of the control that is accepted, as in the other tables.
 const STEADY: f64 = 0.05;
 const RETRIES: usize = 3;
 
@@ -75,7 +77,7 @@ impl Job for Storm {
     }
 }
 
-/// All that was asked for.
+/// Runs all that the options ask for.
 pub(crate) fn run(options: Options, effort: Effort, sink: &mut Sink) -> Result<()> {
     if let Some(operations) = options.endurance {
         return endurance(operations, options.maxactive.unwrap_or(40), effort, sink);
@@ -160,7 +162,7 @@ fn rows(case: &'static str, maxactive: u32, threads: usize, effort: Effort) -> R
     Ok(Vec::new())
 }
 
-/// Nanoseconds per pair and thread.
+/// Nanoseconds per pair of take and put, and per thread.
 fn ns(sample: &Sample, threads: usize) -> f64 {
     sample.seconds * 1e9 * threads as f64 / sample.hits as f64
 }

@@ -1,7 +1,9 @@
-//! The bound `per-thread`: each thread has `maxactive` objects for itself, on a stack that nobody else touches. Nothing can be
-//! faster; its memory grows with threads, whether they take anything or not (the seed's concern).
+//! The bound `per-thread`: each thread has `maxactive` objects for itself, on a stack that no other thread
+//! touches. Nothing can be faster. But its memory grows with the number of threads, whether they take objects
+//! or not, which the reference design wanted to avoid.
 //!
-//! A signal's handler that puts back what it takes leaves the stack as it was, so it may come at any instruction.
+//! A signal handler that puts back what it takes leaves the stack as it was, so it may run between any two
+//! instructions.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +26,7 @@ pub(crate) struct PerThread {
 
 impl PerThread {
     pub(crate) fn new(threads: u32, maxactive: u32) -> Self {
-        // A line more for each thread, so that no two share one.
+        // Sixteen more words for each thread, so that no two threads share a line.
         let slots =
             |thread| (0..maxactive + 16).map(move |n| AtomicU32::new(thread * maxactive + n)).collect();
         let own = |thread| Own { top: AtomicU32::new(maxactive), slots: slots(thread) };

@@ -1,4 +1,4 @@
-//! Rows of `pool`: a table's, one of the ten cases', and the endurance run's.
+//! The rows of `pool`: of the tables, of the ten cases, and of the endurance run.
 
 use std::fmt::Write as _;
 
@@ -20,17 +20,17 @@ pub(crate) struct PoolRow {
     pub(super) how: &'static str,
     pub(super) threads: usize,
     sharing: &'static str,
-    /// What a user asks for; a pool may have more objects.
+    /// The number that was asked for; a pool may have more objects.
     maxactive: u32,
-    /// Per pair of get and put, and thread.
+    /// Time per pair of get and put, and per thread.
     #[serde(flatten)]
     pub(super) figures: Figures,
-    /// Of all rounds.
+    /// Sum of all rounds.
     hits: u64,
     misses: u64,
-    /// The whole pool, objects of 64 bytes included.
+    /// Bytes of the whole pool, objects of 64 bytes included.
     bytes: usize,
-    /// Throughput by the control's at the same number of threads.
+    /// Throughput divided by that of the control with the same number of threads.
     of_control: f64,
 }
 
@@ -79,14 +79,14 @@ impl Line for PoolRow {
     }
 }
 
-/// Objects got and not got.
+/// Gets that returned an object, and gets that did not.
 #[derive(Clone, Copy, Default, Debug, Serialize)]
 pub(super) struct Count {
     pub(super) hits: u64,
     pub(super) misses: u64,
 }
 
-/// One worker.
+/// The results of one worker.
 #[derive(Clone, Copy, Default, Debug, Serialize)]
 pub(super) struct PerCpu {
     pub(super) cpu: usize,
@@ -106,12 +106,12 @@ pub(crate) struct CaseRow {
     pub(super) how: &'static str,
     pub(super) cpus: Vec<PerCpu>,
     pub(super) usecs: u64,
-    /// Bytes taken for the pool, and given back.
+    /// Bytes allocated for the pool, and bytes freed again.
     pub(super) allocated: usize,
     pub(super) freed: usize,
-    /// How often somebody was told to be the last.
+    /// Number of puts that were reported as the last.
     pub(super) released: u32,
-    /// How many objects were held when the pool was closed.
+    /// Number of objects held when the pool was closed.
     pub(super) held_at_close: u32,
 }
 
@@ -125,7 +125,7 @@ impl CaseRow {
         };
         (sum(|cpu| cpu.thread), sum(|cpu| cpu.irq))
     }
-    /// A line of the closing summary.
+    /// One line of the closing summary.
     pub(super) fn summary(&self) -> String {
         let (thread, irq) = self.sum();
         format!(
@@ -146,7 +146,7 @@ fn counts(text: &mut String, thread: Count, irq: Count) {
 }
 
 impl Line for CaseRow {
-    /// As the kernel's module prints (lib/test_objpool.c, restated).
+    /// In the form that the kernel's module prints (lib/test_objpool.c, restated).
     fn text(&self) -> String {
         let mut text = format!("Testing: {}", self.case);
         for cpu in &self.cpus {
@@ -169,7 +169,7 @@ impl Line for CaseRow {
     }
 }
 
-/// A long run under everything that may come.
+/// A long run with signals, migration, and threads that end.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct EnduranceRow {
     #[serde(rename = "type")]

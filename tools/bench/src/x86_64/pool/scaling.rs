@@ -1,9 +1,10 @@
-//! What more threads give: one thread and as many as there are CPUs, measured one behind the other in every round, the control on either side,
-//! so that a host that slows down for a while slows all four.
+//! How throughput grows with the threads. One thread, and as many as there are CPUs, are measured one after
+//! the other in every round. The control is measured on either side, so a host that slows down for a while
+//! slows all four.
 //!
-//! In: `maxactive`, rounds. Out: for each kind, what threads give together by what one gives, divided by the same of the control
-//! beside it, times the threads: 2.0 is what two threads that share nothing give. Does not: measure what a pair costs (see
-//! `rows`).
+//! In: `maxactive`, rounds. Out, for each kind: the throughput of all threads divided by that of one, divided
+//! by the same ratio of the control beside it, times the number of threads. 2.0 is what two threads achieve
+//! that share nothing. Does not: measure the cost of a pair (see `rows`).
 
 use std::time::Duration;
 
@@ -14,11 +15,11 @@ use super::drive::{Load, cpus};
 use super::how::How;
 use crate::x86_64::row::{Line, quartiles};
 
-/// The bare loop, ours, its bound, and the baselines that share objects and do not collapse.
+/// The bare loop, ours, its bound, and those baselines that share objects and do not collapse.
 const KINDS: [How; 7] =
     [How::Control, How::Ours, How::OursApart, How::SharedArray, How::Line, How::Zigzag, How::PerThread];
 
-/// One kind's.
+/// The row of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ScalingRow {
     #[serde(rename = "type")]
@@ -30,7 +31,7 @@ pub(crate) struct ScalingRow {
     sharing: &'static str,
     threads: usize,
     maxactive: u32,
-    /// Throughput of all threads by that of one; median over rounds.
+    /// Throughput of all threads divided by that of one; median over rounds.
     times: f64,
     /// The same relative to the control, in threads; median and quartiles.
     of_control: f64,
@@ -39,7 +40,7 @@ pub(crate) struct ScalingRow {
     rounds: usize,
 }
 
-/// The block of one `maxactive`.
+/// Measures the rows of one `maxactive`.
 pub(super) fn rows(maxactive: u32, time: Duration, rounds: usize) -> Result<Vec<ScalingRow>> {
     let threads = cpus() as usize;
     let mut pairs = vec![Vec::new(); KINDS.len()];
@@ -50,7 +51,7 @@ pub(super) fn rows(maxactive: u32, time: Duration, rounds: usize) -> Result<Vec<
                 let sample = how.make(cpus(), threads, maxactive, &load(threads))?;
                 anyhow::Ok(sample.hits as f64 / sample.seconds)
             };
-            // Who is first changes from round to round; the control is on either side.
+            // The order changes from round to round; the control is measured on either side.
             let [first, last] = if round % 2 == 0 { [1, threads] } else { [threads, 1] };
             let (control, its) = (mops(How::Control, first)?, mops(how, first)?);
             let (its_last, control_last) = (mops(how, last)?, mops(How::Control, last)?);
@@ -61,7 +62,8 @@ pub(super) fn rows(maxactive: u32, time: Duration, rounds: usize) -> Result<Vec<
     Ok(KINDS.into_iter().zip(&pairs).map(|(how, pairs)| row(how, threads, maxactive, pairs)).collect())
 }
 
-/// From what threads together did by what one did, and the same of the control beside it, for each round.
+/// Makes a row from the ratios of each round: the throughput of all threads by that of one, and the same of
+/// the control.
 fn row(how: How, threads: usize, maxactive: u32, pairs: &[[f64; 2]]) -> ScalingRow {
     let relative: Vec<f64> = pairs.iter().map(|[its, control]| its / control * threads as f64).collect();
     let times: Vec<f64> = pairs.iter().map(|[its, _]| *its).collect();

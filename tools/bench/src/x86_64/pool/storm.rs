@@ -1,5 +1,6 @@
-//! Many threads that take, hold and put in disorder; that are interrupted by signals whose handlers take and put, are moved from
-//! CPU to CPU, hand objects to each other, end and are born. A ledger says who holds what.
+//! Many threads that take, hold and put objects in disorder. Signals interrupt them, whose handlers take and
+//! put. They migrate between CPUs, pass objects to each other, end, and are replaced. A ledger notes which
+//! objects are held.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -15,33 +16,33 @@ use super::instances::Instances;
 use super::ticks::Ticks;
 use crate::x86_64::functions::pin_to;
 
-/// What comes over a pool.
+/// The load on a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Storm {
     pub(crate) threads: usize,
-    /// Taken or put, by all together.
+    /// Takes and puts, of all threads together.
     pub(crate) operations: u64,
-    /// Each thread ends after its share of its operations, and another takes its place.
+    /// Number of threads that follow one another in each place; each ends after its share of the operations.
     pub(crate) lives: u64,
     pub(crate) signals: bool,
-    /// Objects go from hand to hand.
+    /// Threads pass objects to each other.
     pub(crate) handed: bool,
 }
 
-/// What came of it.
+/// Results.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Tally {
     pub(crate) operations: u64,
     pub(crate) misses: u64,
-    /// In handlers.
+    /// Signals handled.
     pub(crate) signals: u64,
-    /// Taken while somebody held it, or put by who did not.
+    /// Objects that were taken while they were held, or put while they were not.
     pub(crate) doubled: u64,
-    /// Not there at the end.
+    /// Objects that were missing at the end.
     pub(crate) lost: u64,
 }
 
-/// Who holds what.
+/// Which objects are held.
 struct Ledger {
     held: Vec<AtomicU32>,
     doubled: AtomicU64,
@@ -68,10 +69,10 @@ impl Ledger {
     }
 }
 
-/// Held at a time, by one thread.
+/// Most objects that a thread holds at a time.
 const HANDS: usize = 5;
 
-/// One thread's life.
+/// One thread, from start to end.
 fn live<P: Instances>(
     storm: &Storm,
     pool: &P,
@@ -119,7 +120,7 @@ fn live<P: Instances>(
 }
 
 impl Storm {
-    /// Over a pool nobody else uses.
+    /// Runs over a pool that has no other user.
     pub(crate) fn over<P: Instances>(&self, pool: &P) -> Result<Tally> {
         let ledger = Ledger {
             held: (0..pool.objects()).map(|_| AtomicU32::new(0)).collect(),
@@ -132,7 +133,7 @@ impl Storm {
         let each = self.operations / self.threads as u64 / self.lives;
         std::thread::scope(|scope| -> Result<()> {
             let (ledger, shared) = (&ledger, &shared);
-            // A slot of threads, one after the other.
+            // One place for threads that follow one another.
             let slot = |thread| {
                 scope.spawn(move || -> Result<()> {
                     for _ in 0..self.lives {
@@ -166,22 +167,22 @@ impl Storm {
     }
 }
 
-/// All that is there, taken on every CPU, as every thread of the storm.
+/// Takes all objects that are there, on every CPU and as every thread of the storm.
 fn drain<P: Instances>(pool: &P, threads: usize) -> Option<BTreeSet<u32>> {
     let mut there = BTreeSet::new();
     for (cpu, thread) in (0..online()).flat_map(|cpu| (0..threads).map(move |thread| (cpu, thread))) {
         pin_to(cpu);
         let here = Here::new(thread)?;
         while let Some(object) = pool.get(&here) {
-            // Twice the same would never end.
+            // The same object twice: the loop would never end.
             there.insert(object).then_some(())?;
         }
     }
     Some(there)
 }
 
-/// CPUs that are up, wherever this thread may run.
+/// Number of CPUs that are online, even if this thread may not run on all.
 fn online() -> usize {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointer.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN).max(1) as usize }
 }

@@ -1,4 +1,4 @@
-//! A signal to the calling thread, over and over, and what to do in its handler.
+//! A timer signal to the calling thread that repeats, and the function that its handler calls.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -12,11 +12,11 @@ thread_local! {
     static CALL: Cell<Option<Call>> = const { Cell::new(None) };
 }
 
-/// The signal comes for as long as this lives, on the thread that made it.
+/// The signal comes as long as this value lives, on the thread that made it.
 #[derive(Debug)]
 pub(super) struct Ticks<'a> {
     timer: libc::timer_t,
-    /// Of that thread, and of what is called.
+    /// Bound to that thread, and to the lifetime of the function that is called.
     _of: PhantomData<(*mut (), &'a ())>,
 }
 
@@ -27,16 +27,17 @@ extern "C" fn ticked(_: libc::c_int) {
 }
 
 impl<'a> Ticks<'a> {
-    /// Calls `deed` in a signal handler of this thread. It must be what a handler may do.
+    /// Calls `deed` in a signal handler of this thread. It must do only what a signal handler may do.
     pub(super) fn start<F: Fn()>(period: Duration, deed: &'a F) -> Result<Self> {
         let call: fn(*const ()) = |deed| {
-            // SAFETY: `CALL` holds a reference that outlives the ticks, of this type.
+            // SAFETY: `CALL` holds a reference of this type that outlives the ticks.
             unsafe { (*deed.cast::<F>())() }
         };
         CALL.set(Some((call, std::ptr::from_ref(deed).cast())));
         let signal = libc::SIGRTMIN() + 3;
         let mut timer: libc::timer_t = std::ptr::null_mut();
-        // SAFETY: structures of the C library, filled as its manual says; the handler lives as long as the program.
+        // SAFETY: structures of the C library, filled as its manual says; the handler lives as long as the
+        // program.
         let set = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = ticked as *const () as usize;
@@ -58,7 +59,7 @@ impl<'a> Ticks<'a> {
 
 impl Drop for Ticks<'_> {
     fn drop(&mut self) {
-        // SAFETY: ours, deleted once. A signal that is still pending finds nothing to call.
+        // SAFETY: our own timer, deleted once. A signal that is still pending finds nothing to call.
         unsafe { libc::timer_delete(self.timer) };
         CALL.set(None);
     }

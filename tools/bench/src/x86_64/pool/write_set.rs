@@ -1,9 +1,10 @@
-//! COST-2 for pools: the lines that taking and putting store to, for eight CPUs, as an emulator that is not ours sees them.
+//! COST-2 for pools: the lines that take and put store to, for eight CPUs, as an independent emulator sees
+//! them.
 //!
-//! Eight threads take and put, in turns, each with an rseq area made by hand that says which CPU it is on. All run under
-//! valgrind's `lackey`, which prints the address of every store. A line that several CPUs store to travels between their
-//! caches at each hit; so this tells how a pool scales past the CPUs at hand. First turns are not looked at: objects find
-//! their places.
+//! Eight threads take and put in turns. Each has an rseq area made by hand that says which CPU it is on. All
+//! run under valgrind's `lackey`, which prints the address of every store. A line that several CPUs store to
+//! travels between their caches at each hit. So this shows how a pool scales beyond the CPUs at hand. First
+//! turns are ignored, because objects find their places then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -27,7 +28,7 @@ fn pools() -> impl Iterator<Item = How> {
     How::ALL.into_iter().filter(|how| how.is_pool() && *how != How::OursApart)
 }
 
-/// What the kernel keeps for a registered thread, kept by ourselves.
+/// The area that the kernel fills for a registered thread, filled by the test itself.
 #[derive(Default)]
 #[repr(C, align(64))]
 struct Area {
@@ -36,12 +37,12 @@ struct Area {
     section: AtomicU64,
 }
 
-/// A store to it says whose stores follow: (pool, CPU), or nobody's.
+/// A store to a mark says whose stores follow: those of one (pool, CPU), or none.
 #[derive(Default)]
 #[repr(align(64))]
 struct Mark(AtomicU64);
 
-/// Each CPU in turn, one pool.
+/// The turns of all CPUs on one pool.
 struct Turns<'a> {
     marks: &'a [Mark],
     nobody: &'a Mark,
@@ -87,7 +88,7 @@ impl Job for Turns<'_> {
 #[ignore = "run by the other tests"]
 fn turns_of_eight_cpus() {
     let cases = pools().count() * MAXACTIVE.len();
-    // Never freed: that would be a store to them.
+    // Never freed: that would store to them.
     let marks: &[Mark] = (0..=cases * CPUS).map(|_| Mark::default()).collect::<Vec<_>>().leak();
     println!(
         "marks {:#x} {:#x}",
@@ -105,7 +106,7 @@ fn turns_of_eight_cpus() {
 /// Named ranges of one case.
 type Ranges = Vec<(String, u64, u64)>;
 
-/// Those of all, in order; what stands before the first case comes first.
+/// The ranges of all cases, in order. The first element holds what precedes the first case.
 fn parse(text: &str) -> Vec<Ranges> {
     let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
     let mut all = vec![Ranges::new()];
@@ -142,11 +143,11 @@ fn stores(trace: &str, marks: (u64, u64)) -> BTreeMap<usize, BTreeSet<u64>> {
     stores
 }
 
-/// What one pool's turns store to.
+/// What the turns of one pool store to.
 struct Set {
-    /// Lines of the pool that the first CPU stores to, by what they are.
+    /// Number of the pool's lines that the first CPU stores to, by name.
     one: BTreeMap<String, usize>,
-    /// Lines that two CPUs or more store to, and by how many at most.
+    /// Lines that two or more CPUs store to, and the largest number of CPUs on one line.
     shared: usize,
     most: usize,
 }

@@ -1,10 +1,11 @@
-//! Code that is changed while threads run it: heads as compilers write them, each at every offset of a cache line at which a
-//! five-byte jump fits, and for each head the stub that its jump leads to.
+//! Code that is changed while threads run it: function heads as compilers write them. Each head lies at every
+//! offset of a cache line at which a five-byte jump fits. Each has a stub that its jump leads to.
 //!
-//! In: nothing. Out: functions of which `f(x)` is `x + 7`, whether the jump is in place or not, and eight-byte writes that
-//! put it there and take it away. The jump is the engine's: `E9 CC CC CC CC`, so that a thread that was inside the window traps
-//! at the instruction where it goes on, and is sent to the copy (`trapline_patch::protocol`, PATCH-2 and PATCH-5).
-//! Code is mapped twice: executable and read-only for those who run it, writable for the writer.
+//! In: nothing. Out: functions of which `f(x)` is `x + 7` whether the jump is in place or not, and eight-byte
+//! writes that put the jump there and remove it. The jump is the engine's: `E9 CC CC CC CC`. A thread that
+//! was inside the window traps at the instruction where it goes on, and is sent to the copy
+//! (`trapline_patch::protocol`, PATCH-2 and PATCH-5).
+//! Code is mapped twice: executable and read-only for the threads that run it, writable for the writer.
 #![allow(unsafe_code, reason = "makes, changes and calls machine code")]
 
 use std::fs::File;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Offsets in a line at which a jump fits.
 pub(crate) const OFFSETS: usize = 60;
-/// Bytes of a function's slot: two lines.
+/// Bytes for each function: two lines.
 const SLOT: usize = 128;
 const LINE: usize = 64;
 const JUMP: [u8; 5] = [0xe9, 0xcc, 0xcc, 0xcc, 0xcc];
@@ -23,7 +24,7 @@ const PAGE: usize = 4096;
 /// Bytes of the stub before the displaced instructions: `mov $1, %ecx`.
 const MARK: [u8; 5] = [0xb9, 1, 0, 0, 0];
 
-/// What a function begins with.
+/// The first instructions of a function.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) name: &'static str,
@@ -33,7 +34,7 @@ pub(crate) struct Head {
     rest: &'static [u8],
 }
 
-/// As found at the entries of functions.
+/// Heads as found at the entries of functions.
 pub(crate) const HEADS: [Head; 5] = [
     // nopl 0(%rax,%rax) | lea 7(%rdi), %rax; ret
     Head { name: "nop", window: &[0x0f, 0x1f, 0x44, 0, 0], rest: &[0x48, 0x8d, 0x47, 7, 0xc3] },
@@ -58,10 +59,10 @@ pub(crate) const HEADS: [Head; 5] = [
 /// The words of one page that hold windows of one head, without their jumps and with them.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// From the arena's start.
+    /// Bytes from the arena's start.
     at: usize,
     images: [Vec<u8>; 2],
-    /// Windows in it, by their offsets in a line.
+    /// The windows in it, by their offsets in a cache line.
     pub(crate) offsets: Vec<usize>,
 }
 
@@ -97,7 +98,7 @@ pub(crate) struct Slot(usize);
 static CODE: AtomicU64 = AtomicU64::new(0);
 static TRAPS: AtomicU64 = AtomicU64::new(0);
 
-/// The memory.
+/// The memory of all functions.
 #[derive(Debug)]
 pub(crate) struct Arena {
     code: u64,
@@ -107,7 +108,7 @@ pub(crate) struct Arena {
 
 const LEN: usize = HEADS.len() * OFFSETS * SLOT / PAGE * PAGE + PAGE;
 
-/// Where a window's jump leads.
+/// Address that a window's jump leads to.
 const fn stub_of(window: u64) -> u64 {
     window.wrapping_add(JUMP.len() as u64).wrapping_add(i32::from_le_bytes([0xcc; 4]) as i64 as u64)
 }
@@ -119,11 +120,12 @@ impl Slot {
     const fn head(self) -> &'static Head {
         &HEADS[self.0 / OFFSETS]
     }
-    /// From the arena's start.
+    /// Bytes from the arena's start to the window.
     const fn window(self) -> usize {
         self.0 * SLOT + self.0 % OFFSETS
     }
-    /// The eight bytes in its line that are written, as the engine chooses them, from the arena's start.
+    /// Bytes from the arena's start to the eight bytes that are written. They lie in one cache line, as the
+    /// engine chooses them.
     const fn word(self) -> usize {
         let (at, last) = (self.0 % OFFSETS, LINE - 8);
         self.0 * SLOT + if at < last { at } else { last }
@@ -145,7 +147,8 @@ impl Slot {
 }
 
 impl Arena {
-    /// Makes the functions, all without their jumps, and takes SIGTRAP. Once in a process.
+    /// Makes the functions, all without their jumps, and installs the handler of SIGTRAP. To be called once
+    /// in a process.
     pub(crate) fn new() -> io::Result<Self> {
         let memory = memfd()?;
         let (mirror_off, len) = (LEN, 2 * LEN + PAGE);
@@ -167,17 +170,17 @@ impl Arena {
         take_signals()?;
         Ok(Self { code, writable, memory: File::options().read(true).write(true).open("/proc/self/mem")? })
     }
-    /// A slot's first instruction.
+    /// Address of a function's first instruction.
     pub(crate) const fn entry(&self, slot: Slot) -> u64 {
         self.code + slot.window() as u64
     }
-    /// Writes the eight bytes of a slot.
+    /// Writes the eight bytes of a function.
     pub(crate) fn put(&self, slot: Slot, word: u64, by: By) -> io::Result<()> {
         let at = self.writable + slot.word() as u64;
         match by {
             By::Store => {
-                // SAFETY: `at` lies in the writable mapping of LEN bytes, which lives as long as the process; eight bytes
-                // fit there, since the next slot begins behind them.
+                // SAFETY: `at` lies in the writable mapping of LEN bytes, which lives as long as the process.
+                // Eight bytes fit there, since the next function begins behind them.
                 unsafe {
                     std::arch::asm!("mov qword ptr [{at}], {word}", at = in(reg) at, word = in(reg) word, options(nostack, preserves_flags))
                 };
@@ -194,7 +197,7 @@ impl Arena {
             By::Write | By::Run => self.memory.write_all_at(&word.to_le_bytes(), at),
         }
     }
-    /// The runs of a head: a page each.
+    /// The runs of a head, one for each page.
     pub(crate) fn runs(&self, head: usize) -> io::Result<Vec<Run>> {
         let slots: Vec<Slot> = (0..OFFSETS).map(|offset| Slot::new(head, offset)).collect();
         let in_word = |slot: &&Slot| slot.window() % 8 + JUMP.len() <= 8;
@@ -220,7 +223,8 @@ impl Arena {
     }
 }
 
-/// The code, and the stubs at their distance from it, which is no multiple of a page. They lie where programs map nothing by themselves.
+/// Maps the code, and the stubs at their distance from it, which is no multiple of a page. They lie where
+/// programs map nothing by themselves.
 fn pair(memory: &File, mirror_off: usize) -> io::Result<(u64, u64)> {
     const FROM: u64 = 0x2000_0000_0000;
     const STEP: u64 = 1 << 32;
@@ -238,29 +242,30 @@ fn pair(memory: &File, mirror_off: usize) -> io::Result<(u64, u64)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Calls a slot: the result, and whether the jump was taken.
+/// Calls a function. Returns its result, and whether the jump was taken.
 pub(crate) fn call(entry: u64, x: u64) -> (u64, bool) {
     let (result, jumped): (u64, u32);
-    // SAFETY: `entry` comes from `Arena::entry`; the code there follows the C calling convention, touches only registers and its
-    // own stack, and leaves ecx alone or sets it to 1. That it stays so while it is changed is what is measured.
+    // SAFETY: `entry` comes from `Arena::entry`. The code there follows the C calling convention, touches
+    // only registers and its own stack, and leaves ecx alone or sets it to 1. Whether that stays so while it
+    // is changed is what is measured.
     unsafe {
         std::arch::asm!("call {entry}", entry = in(reg) entry, in("rdi") x, out("rax") result, inout("ecx") 0 => jumped, clobber_abi("C"));
     }
     (result, jumped != 0)
 }
 
-/// Traps inside windows so far: threads that stood there when the jump came.
+/// Traps inside windows so far: threads that stood there when the jump was written.
 pub(crate) fn traps() -> u64 {
     TRAPS.load(Ordering::Relaxed)
 }
 
 fn memfd() -> io::Result<File> {
-    // SAFETY: the name is a C string; the descriptor is new and ours.
+    // SAFETY: the name is a C string that lives through the call.
     let fd = unsafe { libc::memfd_create(c"trapline-toggle".as_ptr(), 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: as above.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -299,7 +304,7 @@ fn take_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Where a thread goes on that trapped at `addr`: the same instruction in the copy.
+/// Address where a thread that trapped at `addr` goes on: the same instruction in the copy.
 fn resume(code: u64, addr: u64) -> Option<u64> {
     let from = usize::try_from(addr.checked_sub(code)?).ok()?;
     let slot = Slot(from / SLOT);
@@ -310,7 +315,8 @@ fn resume(code: u64, addr: u64) -> Option<u64> {
 
 extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let context: *mut libc::ucontext_t = context.cast();
-    // SAFETY: the kernel passes the context of the interrupted thread, which nobody else uses while its handler runs.
+    // SAFETY: the kernel passes the context of the interrupted thread; no other code uses it while this
+    // handler runs.
     let rip = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
     let at = rip.cast_unsigned();
     match resume(CODE.load(Ordering::Relaxed), at.wrapping_sub(1)) {

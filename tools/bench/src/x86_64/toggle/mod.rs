@@ -1,11 +1,12 @@
-//! `trapline-bench toggle`: whether an eight-byte write inside a cache line is seen whole by threads that run the code, and
-//! (`--by run`) each aligned word of a longer one.
+//! `trapline-bench toggle`: whether threads that run the code see an eight-byte write inside a cache line
+//! whole, and (`--by run`) each aligned word of a longer write.
 //!
-//! In: how many writes. Out: a row for each kind of head: calls, how many of them took the jump, how often a thread saw the
-//! code change, threads that were inside a window, wrong results. A run of 10⁹ without a wrong result is what
-//! `trapline_patch::cpu` asks for before a CPU model is trusted. Each CPU has a thread that calls; the writer takes turns on them.
-//! A call that runs half a write either returns another result, or ends the program with status 3.
-//! Does not: write across a line (nobody relies on that).
+//! In: the number of writes. Out: a row for each kind of head: calls, calls that took the jump, times that a
+//! thread saw the code change, threads that were inside a window, wrong results. `trapline_patch::cpu` asks
+//! for a run of 10⁹ writes without a wrong result before it trusts a CPU model. Each CPU has a thread that
+//! calls; the writer takes turns on the CPUs. A call that runs half a write either returns another result, or
+//! ends the program with status 3.
+//! Does not: write across a line (no code relies on that).
 
 mod arena;
 
@@ -19,9 +20,9 @@ use crate::x86_64::functions::pin_to;
 use crate::x86_64::row::Line;
 use arena::{Arena, By, HEADS, OFFSETS, Run, Slot, call, traps};
 
-/// Calls between two looks at what is being changed.
+/// Calls between two reads of which function is being changed.
 const CALLS: u64 = 256;
-/// Writer's turns on each offset.
+/// Turns of the writer on each offset.
 const TURNS: usize = 4;
 
 /// What threads saw of one kind of head.
@@ -31,25 +32,25 @@ pub(crate) struct ToggleRow {
     kind: &'static str,
     schema: u32,
     bench: &'static str,
-    /// The head's name.
+    /// Name of the head.
     case: &'static str,
     /// `store`, `write` or `run`.
     how: &'static str,
-    /// Threads that call.
+    /// Number of threads that call.
     threads: usize,
-    /// Offsets of a cache line.
+    /// Number of offsets in a cache line.
     offsets: usize,
-    /// Windows changed.
+    /// Number of windows changed.
     toggles: u64,
     seconds: f64,
     calls: u64,
     /// Calls that took the jump.
     jumped: u64,
-    /// Times that a thread's next call differed from its last: a write seen.
+    /// Times that a thread's next call differed from its last one, because it saw a write.
     seen: u64,
-    /// Threads that stood inside the window when the jump came.
+    /// Threads that stood inside the window when the jump was written.
     trapped: u64,
-    /// Calls with another result than ever written code has.
+    /// Calls whose result belongs to neither version of the code.
     wrong: u64,
 }
 
@@ -81,7 +82,7 @@ struct Tally {
     wrong: u64,
 }
 
-/// What the writer changes now.
+/// What the writer changes at present.
 struct Target {
     offset: AtomicUsize,
     over: AtomicBool,
@@ -101,10 +102,10 @@ pub(crate) struct Writes {
     gap: u32,
 }
 
-/// Changes every kind of head, so many times in all.
+/// Changes every kind of head, this many times in all.
 pub(crate) fn run(writes: Writes, mut take: impl FnMut(&ToggleRow) -> Result<()>) -> Result<()> {
     let arena = Arena::new().context("no memory for code")?;
-    // Asked before any thread is kept on one CPU.
+    // Read before any thread is bound to one CPU.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let each = Writes { toggles: writes.toggles.div_ceil(HEADS.len() as u64), ..writes };
     for (head, name) in HEADS.iter().map(|head| head.name).enumerate() {
@@ -184,7 +185,7 @@ fn caller(arena: &Arena, head: usize, target: &Target) -> Tally {
     tally
 }
 
-/// Goes through the offsets several times, each time on another CPU. Says how many writes that were.
+/// Goes through the offsets several times, each time on another CPU. Returns the number of writes.
 fn writer(arena: &Arena, head: usize, writes: Writes, cpus: usize, target: &Target) -> Result<u64> {
     let pairs = writes.toggles.div_ceil((2 * TURNS * OFFSETS) as u64);
     for turn in 0..TURNS {
@@ -204,7 +205,8 @@ fn writer(arena: &Arena, head: usize, writes: Writes, cpus: usize, target: &Targ
     Ok(pairs * 2 * (TURNS * OFFSETS) as u64)
 }
 
-/// The same by whole pages; the threads call one window of the page after the other. Says how many windows were changed.
+/// The same by whole pages. The threads call one window of the page after the other. Returns the number of
+/// windows changed.
 fn run_writer(arena: &Arena, head: usize, writes: Writes, cpus: usize, target: &Target) -> Result<u64> {
     let runs = arena.runs(head)?;
     let windows: usize = runs.iter().map(|run| run.offsets.len()).sum();
