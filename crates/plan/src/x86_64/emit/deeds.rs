@@ -175,7 +175,8 @@ impl Setting<'_> {
         let table = Table { area, base: self.data.of(area.table(probe)) };
         let filter = self.env.filter(probe);
         let staged = filter.is_some_and(|filter| filter.late.is_some());
-        // Of the rings only how threads are told; and how long a record is that waits for its return.
+        // Of the rings only two things are used: how to read thread numbers, and the size of a record that
+        // waits for its return.
         let asked = !staged || filter.is_some_and(TargetFilter::asks_for_thread);
         let id = if asked { self.env.traits.thread_id } else { ThreadId::Unknown };
         let slot = self.latency.map_or(0, |latency| 1 << latency.shape.slot_bits());

@@ -154,7 +154,8 @@ impl Planner<'_> {
         windows
     }
 
-    /// Whether this window's change touches no bytes of other sites, and no padding that is claimed already.
+    /// Whether this window's change touches no bytes of other sites, no claimed padding, and no restartable
+    /// sequence.
     pub(super) fn is_clear(&self, window: &Window, changed: u64) -> bool {
         let end = window.end(changed);
         !self.sites[self.first..].iter().any(|s| s.overlaps(window.start, end))
