@@ -77,10 +77,10 @@ fn syscall(asm: &mut Asm<'_>) {
     asm.raw(&[0x0F, 0x05]);
 }
 
-/// Out: r8 = rip, r9 = address that trapped, r11 = address of the fault as the kernel reports it (for SIGTRAP
-/// it is rip: the kernel reports none, so any rip in our code is taken for moved). Jumps to the returned
-/// fixes if this cannot be a guard trap or a fault of a load, but a fault of fetching an instruction. A fault
-/// is always at rip, since its thread is not moved before this code runs.
+/// Out: r8 = rip, r9 = address that trapped, r11 = where the fault happened (0 for SIGTRAP: the kernel does
+/// not report it, so any rip in our code is taken for moved). Jumps to the returned fixes if this can be
+/// neither a guard trap nor a fault of a load, but for example a fault of fetching an instruction. The fault
+/// of a load is always at rip, since its thread is not moved before this code runs.
 fn classify(asm: &mut Asm<'_>) -> [Fix; 3] {
     asm.load32(RAX, Mem::At(RSI, SI_CODE));
     asm.load(R8, Mem::At(RDX, UC_RIP));
