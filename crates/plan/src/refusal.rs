@@ -109,7 +109,7 @@ pub enum Refusal {
     /// The address is inside an instruction.
     #[error("{site}: not the start of an instruction; the one before begins at {starts:#x}")]
     InsideInstruction {
-        /// The place asked for.
+        /// The requested place.
         site: Place,
         /// Start of the instruction that holds it.
         starts: Svma,
@@ -226,7 +226,7 @@ pub enum Refusal {
     /// passed.
     #[error("{at:#x}: {what}")]
     Undecided {
-        /// The function or instruction.
+        /// What is not decided there.
         at: Svma,
         /// What is not decided.
         what: &'static str,
@@ -325,7 +325,7 @@ pub enum PlanError {
     /// A consumer is requested, and `ModuleInput::calls` has none for it.
     #[error("no consumer was given for probe {probe}")]
     NoCallee {
-        /// The want's probe.
+        /// The request's probe.
         probe: u32,
     },
     /// A counter or latency index beyond the layout.

@@ -47,7 +47,7 @@ pub(crate) fn unwind_info(out: &mut Vec<u8>, slots: &Slots, registers: Registers
     let cie = out.len();
     out.extend_from_slice(&[0; 8]); // length; 0: a CIE
     out.extend_from_slice(b"\x01zRS\0"); // version, augmentation
-    out.extend_from_slice(&[1, 0x78, link, 1, 0]); // alignments 1 and -8, return register, one byte of data: absolute addresses
+    out.extend_from_slice(&[1, 0x78, link, 1, 0]); // alignments 1 and -8, return register, 1 byte: absolute
     out.extend_from_slice(&[DEF_CFA, sp, 0, VAL_EXPRESSION, link, expression.len() as u8]);
     out.extend_from_slice(&expression);
     close(out, cie);

@@ -294,7 +294,7 @@ impl Tree {
     pub fn split(self) -> (Option<Self>, Option<Self>) {
         self.split_by(Self::is_known_at_entry)
     }
-    /// Splits it by `known` into what can be decided, and what cannot: both must hold.
+    /// Splits it into the parts for which `is_first` holds, and the rest: both must hold.
     #[must_use]
     pub fn split_by(self, is_first: fn(&Self) -> bool) -> (Option<Self>, Option<Self>) {
         match self {

@@ -165,7 +165,7 @@ fn both(op: Binary, left: &Tree, right: &Tree, float: Float) -> Tree {
     let not_below = |of: &Tree| node(Binary::GreaterEqual, of.clone(), number(-float.infinity()));
     let ordered = |op| node(op, left.clone(), right.clone());
     match op {
-        // A value that is above no infinity, and has a number below it, is a number; and the other way round.
+        // One bound of each side suffices: the order of the two gives the other bounds.
         Binary::Less | Binary::LessEqual => and(and(ordered(op), not_below(left)), not_above(right)),
         Binary::Greater | Binary::GreaterEqual => and(and(ordered(op), not_above(left)), not_below(right)),
         _ => {
@@ -188,7 +188,7 @@ fn and(left: Tree, right: Tree) -> Tree {
 }
 
 impl Tree {
-    /// Bit mask of the float arguments that it depends on.
+    /// The floats that it depends on.
     #[must_use]
     pub fn floats(&self) -> Floats {
         let mut floats = Floats::default();

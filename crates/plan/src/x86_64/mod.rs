@@ -81,7 +81,7 @@ impl<'a> Env<'a> {
         let Some(filter) = self.filter(want.probe) else { return Ok(()) };
         let at_exit = want.role == Role::CountExits;
         let known = |tree: &Tree| match at_exit {
-            // At a tail call its code is longer.
+            // At a tail call the code of the filter is longer.
             true => tree.is_known_at_exit() && tree.is_known_at_return(),
             false => tree.is_known_at_entry(),
         };
