@@ -77,8 +77,9 @@ pub struct Attached {
     pub(crate) is_unfinished: bool,
     /// Published patches, by address. Some may be gone with their library.
     pub(crate) held: Vec<Patch>,
-    /// Facts that patches rely on; the next field: those that have changed or are about to (`hold`).
+    /// Facts that patches rely on (`hold`).
     pub(crate) relied: u64,
+    /// Facts that have changed, or are about to.
     pub(crate) changed: u64,
     /// Facts whose waiting threads were released.
     pub(crate) answered: u64,
