@@ -69,9 +69,9 @@ pub struct Freed {
 }
 
 impl Attached {
-    /// For after a detach and the last look at what lies in the process: unmaps what this session and earlier
-    /// ones left there, as far as it is proven that no thread can be in it. It works on this process alone:
-    /// its children's memory goes with them.
+    /// Unmaps what this session and earlier ones left in the process, as far as it is proven that no thread
+    /// can be in it. Call it after a detach, and after the last look at what lies in the process. It works on
+    /// this process alone: its children's memory goes with them.
     ///
     /// # Errors
     /// If the process is gone, or another tracer holds it. What is mapped stays.
@@ -237,8 +237,8 @@ fn is_lent(process: &Process, found: &[Found]) -> bool {
 }
 
 /// F6: a return trampoline leads on to code and data of any segment of its tracer. So all segments stay while
-/// a trampoline is taken, which was checked first, and while the trampolines' own code is in use: a thread
-/// that gave back its trampoline since then is still there, or where it leads.
+/// a trampoline is taken, which was checked first. They also stay while the trampolines' own code is in use:
+/// a thread that gave back its trampoline since then is still there, or where it leads.
 fn with_slots(found: &[Found], mut unused: Vec<bool>, is_lent: bool, may_go: &[bool]) -> Vec<bool> {
     let in_use = found.iter().zip(&unused).any(|(f, unused)| slots_of(&f.block).is_some() && !unused);
     unused.iter_mut().zip(may_go).for_each(|(unused, may_go)| *unused &= may_go & !(in_use || is_lent));

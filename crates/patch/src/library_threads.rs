@@ -22,7 +22,7 @@
 //! - *A link is changed while we read*: the ring does not close, or a back link does not fit. That look gives
 //!   no result, and the caller looks again.
 //! - *A number is given to a new thread between our list of threads and our reading of a ring*: the block is
-//!   the new thread's, which is the library's too, or the ring has none, and the next look decides.
+//!   the new thread's, which is the library's too. Or the ring has no such number, and the next look decides.
 //!
 //! So a stranger is a thread that appears as one at several looks in a row. A thread that is the library's
 //! and moves its thread pointer later is not seen.

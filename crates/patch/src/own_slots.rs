@@ -7,7 +7,7 @@
 //! entries. Does not: hand out trampolines (`trapline_runtime::slots`), inform unwinders. Which trampolines
 //! the process has is stored in `own` of the twin folders.
 //!
-//! On arm64, too, code is complete before it is mapped executable: the caches are cleaned for a page of a
+//! On arm64, too, code is complete before it is mapped executable. The caches are cleaned for a page of a
 //! memfd when it is first mapped so (`aarch64::protocol`), and no thread has fetched from there before.
 
 use trapline_plan::SlotCode;

@@ -42,8 +42,8 @@
 //!
 //! The eight bytes inside the line that cover the window are composed from the present ones, which were read
 //! in the same batch and corrected by our own writes since then. The window must hold *old*, else the site is
-//! refused ("already patched by …?"). One pwrite of these eight bytes patches the site. If the kernel copies
-//! by aligned words and a run of toggles has shown it (`cpu`), one pwrite patches all sites of a page whose
+//! refused ("already patched by …?"). One pwrite of these eight bytes patches the site. The kernel may copy
+//! by aligned words, as shown by a run of toggles (`cpu`). Then one pwrite patches all sites of a page whose
 //! windows lie in such words, from the first to the last (`run`). It is a sequence of stores of eight bytes,
 //! each as below, in an order that does not matter inside a phase. A thread may be
 //! - *before the head*: it fetches the line before or after the write, never half of it: it runs *old* or the
@@ -134,13 +134,15 @@
 //!
 //! This is so if a thread blocks SIGTRAP for good, if the program owns the signal (Go), and under `--strict`.
 //! Then I8 runs with all threads stopped. A window with an interior boundary is published only if no saved
-//! context holds that boundary (PATCH-9): no thread's pc (it is moved to the copy), and no word of private
-//! writable memory, which holds stacks, signal frames and preempted goroutines. Other windows are refused. If
-//! the tracer dies there, no thread stays stopped, and each site is whole.
+//! context holds that boundary (PATCH-9). No thread's pc may be there (a thread that is there is moved to the
+//! copy). No word of private writable memory may hold it, since stacks, signal frames and preempted
+//! goroutines are there. Other windows are refused. If the tracer dies there, no thread stays stopped, and
+//! each site is whole.
 //!
 //! A window that crosses a line goes through T1 to T5 here too, without the syncs. If traps cannot be served
 //! at all, it is refused, because a tracer that died between two writes would leave an int3 that no handler
 //! serves. Without proof (`cpu`), the way back runs with all threads stopped there too.
+//!
 //! # Remove
 //!
 //! | step | what | if the tracer dies right after |

@@ -104,7 +104,7 @@ pub(crate) const fn has_exits(role: Role) -> bool {
 }
 
 /// Upper bound of the exits in fragments that `timed` functions may turn out to own: 64 for each of these few
-/// functions, but never more than 16 for each fragment of the file, since a fragment has one owner.
+/// functions. It is never more than 16 for each fragment of the file, since a fragment has one owner.
 fn fragments_bound(image: &Image, timed: usize) -> u32 {
     let most = (64 * timed).min(16 * image.fragments().len());
     u32::try_from(most).unwrap_or(u32::MAX / 16)

@@ -19,11 +19,11 @@
 //! - *The tracer's own group has a limit*, perhaps the same as the target's: the tracer takes no more than a
 //!   share of what that group has left, so that neither is near its limit.
 //!
-//! What is charged to the target all the same: page tables for what is mapped; private pages for entry stamps
-//! and return trampolines, one for each stack page in use; and areas that are too large to be allocated at
-//! once (tables of many functions for many CPUs), of which few pages are touched. So a target that has less
-//! than [`LEAST_LEFT`] is refused. A target in which these grow beyond its share is detached from
-//! (`Attached::overgrown`).
+//! Some memory is charged to the target all the same: page tables for what is mapped; private pages for entry
+//! stamps and return trampolines, one for each stack page in use. So are areas that are too large to be
+//! allocated at once (tables of many functions for many CPUs), of which few pages are touched. So a target
+//! that has less than [`LEAST_LEFT`] is refused. A target in which these grow beyond its share is detached
+//! from (`Attached::overgrown`).
 
 use crate::layout::{DataCounts, DataLayout};
 

@@ -1,4 +1,4 @@
-//! What unwinders are told about return trampolines, on either processor.
+//! The unwind information of return trampolines, on either processor.
 //!
 //! In: where trampolines and their entries lie ([`Slots`]), and the DWARF numbers of registers. Out: bytes in
 //! the format of `__register_frame`. Does not: register them.

@@ -44,9 +44,9 @@
 //!   ([`Why::NeedsTraps`](crate::Why)), as are those across a line and sites for a trap; without proof, all
 //!   are refused ([`Why::Unproven`](crate::Why)). Others never need a trap.
 //! - *A thread that blocks all signals for an instant*, as libc does in `pthread_create`, `abort` and
-//!   `posix_spawn`, is killed by the kernel if it is preempted exactly at an interior boundary of a window
-//!   that is published in that instant. It takes a probe on a function that libc calls in that state.
-//!   Outside, the tracer repairs this; in our own process no code can. Stated, not solved.
+//!   `posix_spawn`, may be killed by the kernel. This happens if it is preempted exactly at an interior
+//!   boundary of a window that is published in that instant. It takes a probe on a function that libc calls
+//!   in that state. Outside, the tracer repairs this; in our own process no code can. Stated, not solved.
 //! - *A thread inside a consumer* runs with the mask of the code that it was called from.
 //!
 //! ## A window across a line, and every window where eight-byte writes were not proven
@@ -86,8 +86,8 @@
 //!
 //! # Change
 //!
-//! A patch that is planned anew, because a neighbour needs bytes of its window or because it must do more,
-//! goes through traps, as the kernel's own text does (`smp_text_poke_batch_finish`,
+//! A patch is planned anew if a neighbour needs bytes of its window, or if it must do more. The change goes
+//! through traps, as the kernel changes its own text (`smp_text_poke_batch_finish`,
 //! arch/x86/kernel/alternative.c): no hit that happens meanwhile is missed.
 //!
 //! | step | what | what a thread at a probed instruction meets |
@@ -175,7 +175,7 @@
 //!   otherwise. This is the one moment at which a page of the program's is both writable and executable. If
 //!   that is forbidden (SELinux, `PR_SET_MDWE`), the batch ends with `TargetError::Locked`.
 //! - *The page is unmapped*: `mprotect` fails, and the site is unreachable. If it is unmapped between
-//!   `mprotect` and the store, the store faults as the program's own would: unlike a write to /proc/self/mem,
+//!   `mprotect` and the store, the store faults as the program's own would. Unlike a write to /proc/self/mem,
 //!   this one relies on code not being unloaded while it is registered on.
 //! - *Other code reads the maps*: a look may find the page writable, and takes nothing there; looks are made
 //!   under the same lock.

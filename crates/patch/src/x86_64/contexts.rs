@@ -13,13 +13,15 @@ use crate::slots::slots_of;
 
 /// Selector of user code, in the lowest bits of the word behind the flags.
 const CODE_SEGMENT: u64 = 0x33;
-/// The flag that is always set; and the first bit above all flags.
+/// The flag that is always set.
 const ALWAYS: u64 = 1 << 1;
+/// First value that has a bit above all flags.
 const FLAGS_END: u64 = 1 << 22;
 /// Distance from the restorer to the handler (`plan`'s `stub::trap`): each begins at a multiple of 16.
 const RESTORER: u64 = 16;
-/// Alignment of a descriptor; and length of the longest sequence that stubs have.
+/// Alignment and length of a descriptor.
 const DESCRIPTOR: u64 = 32;
+/// Bytes of the longest sequence that stubs have.
 const LONGEST: u64 = 4096;
 
 /// Upper bound of the CPUs for which a kernel may be built.

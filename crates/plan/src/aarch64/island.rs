@@ -3,9 +3,9 @@
 //! In: the stub's address, an address for an island that a `b` reaches, the displaced word. Out: the island's
 //! words; the words with which the stub begins and ends.
 //! Invariants: ISL-1 every register is as it was when the stub's own code begins, and again when the
-//! displaced word's copy does (STUB-1), inside a function as at its entry: no register is taken to be free.
-//! ISL-2 the program's text is reached only by a `b`, so no landing pad is required (Arm ARM D8.4.10). Does
-//! not: choose places (`room`).
+//! displaced word's copy does (STUB-1). This holds inside a function as at its entry: no register is taken to
+//! be free. ISL-2 the program's text is reached only by a `b`, so no landing pad is required (Arm ARM
+//! D8.4.10). Does not: choose places (`room`).
 //!
 //! # The way
 //!

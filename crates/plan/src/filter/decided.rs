@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// What code says: it reads as anything what was not there.
+    /// The result of generated code, which reads any value for what is not there.
     fn of_code(code: &Tree, mut facts: Facts, any: u64) -> Option<bool> {
         let readable = [facts.fields[0].is_some(), facts.fields[1].is_some()];
         facts.returned = facts.returned.or(Some(any));

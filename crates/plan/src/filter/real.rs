@@ -253,7 +253,7 @@ mod tests {
         parse(text, &names()).unwrap_or_else(|error| panic!("{text}: {error}")).holds(facts)
     }
 
-    /// What the host's own comparison says.
+    /// The result of the host's own comparison.
     fn said(op: &str, x: f64, y: f64) -> bool {
         match op {
             "<" => x < y,
@@ -284,7 +284,7 @@ mod tests {
                     assert_eq!(holds(&format!("s {op} t"), &facts), Some(single), "{x:?} {op} {y:?}");
                     if y.is_finite() {
                         for (text, value) in [("x", x), ("s", f64::from(x as f32))] {
-                            // Where a comparison always says the same there is nothing to decide.
+                            // If a comparison always has the same result, there is nothing to decide.
                             let here = format!("n == 0 && ({text} {op} {y:?})");
                             let there = format!("n == 0 && ({y:?} {op} {text})");
                             assert_eq!(holds(&here, &facts), Some(said(op, value, y)), "{here}, {x:?}");

@@ -4,8 +4,9 @@
 //! (`plan`'s `stub::call`). The stub leads through a gate (`runtime::aarch64::gate`) to the consumers, does
 //! what the word did, and branches back. A trap is `brk #0`. The handler (`runtime::trap`) finds it in
 //! `Sites`, calls the consumers, and simulates the word or sends the thread on to its copy. What takes part
-//! is the same as on x86-64: one writer, which holds the engine's lock and may run patched code itself;
-//! threads, none ever stopped; the handler, which takes no lock; children forked meanwhile.
+//! is the same as on x86-64. There is one writer, which holds the engine's lock and may run patched code
+//! itself. There are threads, none ever stopped; the handler, which takes no lock; and children forked
+//! meanwhile.
 //!
 //! # Jump or trap
 //!
@@ -18,14 +19,15 @@
 //!
 //! # Why a page is exchanged instead of storing a word
 //!
-//! A word that another thread may be running can only be replaced if it is one of `b`, `bl`, `brk`, `hvc`,
-//! `isb`, `nop`, `smc` and `svc`, and by one of the same (Arm ARM B2.2.5, "Concurrent modification and
-//! execution of instructions"). With any other, it is CONSTRAINED UNPREDICTABLE what a thread does that has
-//! not synchronised since. Functions begin with `stp`, `sub` and `paciasp`. One way out is to stop all
-//! threads, which a process cannot do to itself. The other is the one that the kernel's own uprobes take
-//! (`__replace_page`, kernel/events/uprobes.c). They do not modify the memory that threads run. They make the
-//! address lead to other memory, in which the word was changed before any thread ran it. An instruction is
-//! then fetched from the old page or from the new one. So any word can be changed, also to a branch.
+//! The architecture lets only some words be replaced while another thread may be running them: `b`, `bl`,
+//! `brk`, `hvc`, `isb`, `nop`, `smc` and `svc`, each by one of the same. (Arm ARM B2.2.5, "Concurrent
+//! modification and execution of instructions".) With any other word, it is CONSTRAINED UNPREDICTABLE what a
+//! thread does that has not synchronised since. Functions begin with `stp`, `sub` and `paciasp`. One way out
+//! is to stop all threads, which a process cannot do to itself. The other is the one that the kernel's own
+//! uprobes take (`__replace_page`, kernel/events/uprobes.c). They do not modify the memory that threads run.
+//! They make the address lead to other memory, in which the word was changed before any thread ran it. An
+//! instruction is then fetched from the old page or from the new one. So any word can be changed, also to a
+//! branch.
 //!
 //! A user-mode emulator keeps translations of code by address, and notices a change only by certain calls.
 //! `mremap` is one, a write to `/proc/self/mem` is none (QEMU 7.2 translates nothing anew behind it). What is
@@ -71,9 +73,9 @@
 //! - *A fork between O5 of two pages*: the child has the patches of the first, rooms, the table that knows
 //!   them, and a handler. Its first registration opens its own memory.
 //! - *`mremap` fails behind the point where the old page is gone* (the kernel has no memory for a few hundred
-//!   bytes; the number of mappings, which might be exhausted, is checked before): the program ends at its
-//!   next step there, as it would for lack of memory anywhere. All failures but this one leave everything as
-//!   it was.
+//!   bytes): the program ends at its next step there, as it would for lack of memory anywhere. The number of
+//!   mappings, which might be exhausted, is checked before. All failures but this one leave everything as it
+//!   was.
 //! - *The file was replaced on disk*: it is opened through what is mapped (`/proc/self/map_files`), or by its
 //!   path, with device and inode compared. If neither works, that is the error, and nothing was changed.
 //! - *A page that the dynamic linker has written to* (text relocations), *or that has traps already*: it is
@@ -105,7 +107,7 @@
 //!   entry, and the hit is made by the trap. Or it finds none any more, sees that no trap stands there, and
 //!   goes back to the word (`trap`, T6), which is the jump. Once either way.
 //! - *A thread is in the old stub when the word becomes a trap or another stub's*: its hit calls the probes
-//!   that the old stub names, by their lists of now; it goes back behind the word.
+//!   that the old stub names, by their lists of now. Then it goes back behind the word.
 //!
 //! # Remove
 //!

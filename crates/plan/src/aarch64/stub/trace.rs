@@ -19,7 +19,7 @@
 //! If a goroutine's stack has no room for what T1 copies: T7, but with the counter of T6.
 //!
 //! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual
-//! counter, which runs at one rate on all CPUs (Arm ARM D12.1) but may show the same time for two records of
+//! counter, which runs at one rate on all CPUs (Arm ARM D12.1). It may show the same time for two records of
 //! one thread: readers keep the order in which a ring has them. If the return decides, see `stage`.
 
 use trapline_record::ring::{Kind, RingArea};

@@ -1,5 +1,5 @@
-//! Return trampolines (called *slots* in the code): code whose address replaces a return address, what
-//! unwinders are told about it, and how one is taken.
+//! Return trampolines (called *slots* in the code): code whose address replaces a return address, the unwind
+//! information for it, and how one is taken.
 //!
 //! In: where trampolines and their entries lie ([`Slots`]). Out: bytes. Invariants: SLOT-1 no two armed stack
 //! words hold the same trampoline. SLOT-2 from the moment at which a stack word holds a trampoline until a

@@ -57,9 +57,6 @@
 //! except what the program lets it change. A word that changes during the walk has one value or the other. It
 //! is checked after it was loaded, in the register that is then used (it is never loaded again). If another
 //! thread unmaps this stack, or mprotects it, it takes it away from the program too.
-//! another slot. A signal handler runs below S - 128 and changes nothing above S but what the program lets it; a word that changes
-//! under the walk is one value or the other, and is checked after it was loaded, in the register that is then used (never loaded
-//! again). Another thread that unmaps this stack, or mprotects it, takes it away from the program too.
 
 use trapline_record::ring::{FIRST_VALUE, Kind};
 use trapline_record::stack::{END, FIRST, FRAME, USED};

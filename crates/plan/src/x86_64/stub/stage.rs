@@ -25,8 +25,8 @@
 //! X1 The exit looks for the mark. Without one, it is the exit of a call that E1 or E3 ended, or that began
 //!    before the patch came. It goes on.
 //! X2 In one restartable sequence: the clock is read; the late condition decides, by the record and by the
-//!    returned value; this CPU's ring must have room for two records, or the call is dropped; both records
-//!    are written behind the head, the entry's first and then the exit's; the head is stored, two slots
+//!    returned value. This CPU's ring must have room for two records, or the call is dropped. Both records
+//!    are written behind the head, the entry's first and then the exit's. The head is stored, two slots
 //!    further.
 //! X3 A call that X2 rejected or dropped is counted.
 //! X4 The mark is taken away.

@@ -6,12 +6,12 @@
 //! Does not: save general registers. The function keeps rbx, and may spoil all others (the program's values
 //! are in `Regs`).
 //!
-//! XSAVEC and XRSTOR are microcode: 57 ns for SSE alone on a 3 GHz core of 2019, 73 ns with what a C
-//! library's string functions leave in use on a processor with AVX-512 (opmasks, and registers 16 to 31,
-//! which VZEROUPPER does not touch). Plain stores and loads of the same take 6 and 18 ns. XGETBV reports
-//! which components are in use (Intel SDM 1, 13.2). If these are only SSE and those two, they are saved one
-//! by one (Q below); otherwise all by XSAVEC. At a function's entry it is nearly always Q: x87 is empty
-//! there, and the upper halves of registers 0 to 15 are clean, or the caller would pay for it.
+//! XSAVEC and XRSTOR are microcode: they take 57 ns for SSE alone on a 3 GHz core of 2019. They take 73 ns
+//! with what a C library's string functions leave in use on a processor with AVX-512: opmasks, and registers
+//! 16 to 31, which VZEROUPPER does not touch. Plain stores and loads of the same take 6 and 18 ns. XGETBV
+//! reports which components are in use (Intel SDM 1, 13.2). If these are only SSE and those two, they are
+//! saved one by one (Q below); otherwise all by XSAVEC. At a function's entry it is nearly always Q: x87 is
+//! empty there, and the upper halves of registers 0 to 15 are clean, or the caller would pay for it.
 //!
 //! | step | what |
 //! |---|---|

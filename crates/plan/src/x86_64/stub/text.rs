@@ -51,8 +51,8 @@
 //! - *Another thread, which blocks the signals*: it finds no entry of its own, and X5 gives it none.
 //! - *The same thread blocks them after X5*: such a fault as above would be forced, as the kernel does with
 //!   any fault in a thread that blocks its signal, and the program ends. That takes a pointer into a page
-//!   that this thread could read less than one X6 ago, that is gone, and that the program itself does not
-//!   load from either (else the program would end all the same).
+//!   that this thread could read less than one X6 ago, and that is gone. The program itself must not load
+//!   from it either (else the program would end all the same).
 //! - *A fault inside the handler*: the handler loads from segments and from the frame that the kernel has
 //!   just written; none of that goes away.
 //! - *A hit inside the program's own handler of SIGSEGV*: the signal is blocked there, so X5 notes nothing.

@@ -2,8 +2,8 @@
 //! x86-64's twin.
 //!
 //! In: which function and call, by how many bytes the stack pointer is below the program's. Out: code that
-//! leaves an entry mark in the call's stamp cell, or takes away what an abandoned call left there; and code
-//! that takes the mark back at an exit, and finds out whether there was one. A mark is the function's number
+//! leaves an entry mark in the call's stamp cell, or takes away what an abandoned call left there. For an
+//! exit, code that takes the mark back, and finds out whether there was one. A mark is the function's number
 //! in the cell's second word.
 
 use super::slot::{Claim, Lookup};

@@ -1,10 +1,10 @@
 //! Which calls are recorded, if a filter decides at their entry and their exits are recorded too.
 //!
 //! In: which function and call. Out: code that leaves an entry mark in the call's stamp cell, or takes away
-//! what an abandoned call left there; and code that takes the mark back at an exit, and finds out whether
-//! there was one. The cells are those of stamps (`record::latency`). A mark is the function's number in the
-//! second word. So an exit recognizes its own call by (stack page, stack pointer, function), in private
-//! memory, and a call that was filtered costs its exit one look.
+//! what an abandoned call left there. For an exit, code that takes the mark back, and finds out whether there
+//! was one. The cells are those of stamps (`record::latency`). A mark is the function's number in the second
+//! word. So an exit recognizes its own call by (stack page, stack pointer, function), in private memory, and
+//! a call that was filtered costs its exit one look.
 
 use super::Timed;
 use super::slot::{Claim, Lookup};
