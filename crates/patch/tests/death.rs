@@ -1,4 +1,4 @@
-//! The tracer is killed at random moments; what it left is found and undone from the process alone (SAFE-3).
+//! The tracer is killed at random moments. What it left is found and undone from the process alone (SAFE-3).
 
 mod common;
 
@@ -13,8 +13,8 @@ use trapline_target::Process;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
 
-/// Not a test of its own: the tracer that is killed. It runs in a process of its own, which `tracer_killed_anywhere`
-/// starts with the victim's pid.
+/// Not a test of its own, but the tracer that is killed. It runs in a process of its own, which
+/// `tracer_killed_anywhere` starts with the victim's pid.
 #[test]
 fn doomed_tracer() {
     let Ok(pid) = std::env::var("TRAPLINE_DOOMED") else { return };
@@ -52,7 +52,7 @@ fn start_tracer(victim: &Victim, fault: Option<&str>) -> Child {
     tracer
 }
 
-/// After a tracer's death: the target lives, and a later tracer makes it what it was. Returns how many processes had
+/// After a tracer's death, the target lives, and a later tracer restores it. Returns how many processes had
 /// something to be undone.
 fn undone(victim: &Victim, before: (u64, u64), what: &str) -> usize {
     let free = Options { free: true, ..Options::default() };
@@ -87,8 +87,8 @@ fn tracer_killed_anywhere() {
     victim.quit();
 }
 
-/// Fault points by number: once before and once after each of the first requests that reach the target. All of an
-/// attach and a detach with TRAPLINE_FAULTS=300.
+/// Fault points by number: once before and once after each of the first requests that reach the target. With
+/// TRAPLINE_FAULTS=300 these are all of an attach and a detach.
 #[test]
 fn tracer_killed_at_each_request() {
     let most = std::env::var("TRAPLINE_FAULTS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);

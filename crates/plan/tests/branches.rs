@@ -1,4 +1,5 @@
-//! A second opinion on PLAN-1: the direct branches that `objdump -d` sees, against the windows of plans over real files.
+//! A second opinion on PLAN-1: the direct branches that `objdump -d` finds, compared with the windows of
+//! plans over real files.
 
 mod common;
 
@@ -9,7 +10,7 @@ use trapline_image::{FunctionIndex, Image};
 use trapline_plan::{CodeMap, ModulePlan, PatchRole, Role, Scope, TrapsPolicy};
 use trapline_record::Svma;
 
-/// Where objdump says that branches and calls are, and where they lead.
+/// Where objdump finds branches and calls, and where they lead.
 fn branches(path: &str) -> Option<Vec<(u64, u64)>> {
     let mut child = Command::new("objdump")
         .args(["-d", "-w", "--no-show-raw-insn", path])
@@ -68,7 +69,7 @@ fn no_branch_leads_into_a_window() {
             let into = into_windows(&image, &map, &plan, &branches);
             assert!(into.is_empty(), "{path} {role:?}: {:x?}", &into[..into.len().min(8)]);
         }
-        // What a map of a few functions does not see is left to the guards: hardly ever anything.
+        // What a map of a few functions does not see is left to the guards: this is rare.
         let mut guarded = 0;
         let mut wants = every(&image, Role::Latency);
         for few in wants.chunks_mut(200) {
@@ -118,7 +119,7 @@ fn a_map_that_grew_is_as_one_made_at_once() {
         return;
     }
     let image = image(path);
-    // Some in pieces, some functions between them not at all; in order, and not.
+    // Some functions in several pieces, some in between not at all; in order, and not in order.
     let wants: Vec<_> = every(&image, Role::CallExits).into_iter().step_by(7).collect();
     let once = CodeMap::build(&image, Scope::For(&wants), 2);
     let mut grown = CodeMap::build(&image, Scope::For(&wants[..1]), 1);
@@ -172,7 +173,7 @@ fn where_nobody_may_trap_fewer_windows_have_seams() {
     let strict = trapline_plan::ProcessTraits { traps: TrapsPolicy::MustNotTrap, ..traits_of(&image) };
     let strict = plan(&image, &map, &strict, &wants);
     println!("windows with a seam: {} usually, {} without traps", usual.stats.guarded, strict.stats.guarded);
-    // Islands are used up by those that could have done without.
+    // Windows that could have done without an island use up islands.
     assert!(strict.stats.refused <= usual.stats.refused + 3);
     assert!(strict.stats.guarded < usual.stats.guarded);
 }

@@ -1,4 +1,4 @@
-//! What was foreseen of a batch is what is planned, or is not used.
+//! The result of speculative planning is what is planned, or it is not used.
 
 mod common;
 
@@ -70,7 +70,7 @@ fn what_is_foreseen_is_what_is_planned() {
     let known = map(&image);
     known.foresee(&image, &all(&image));
     assert_eq!(planned(&image, &known, &traits, false), plain);
-    // It was taken; what comes now is planned anew.
+    // The result was taken, so what comes now is planned anew.
     known.foresee(&image, &all(&image)[..3]);
     assert_eq!(planned(&image, &known, &traits, false), plain);
 }
@@ -90,7 +90,7 @@ fn another_batch_or_process_than_was_foreseen_is_planned() {
 
 #[test]
 fn what_depends_on_more_than_the_file_is_not_foreseen() {
-    // A function of one byte has a trap, or a pun, or nothing.
+    // A function of one byte gets a trap, a pun, or nothing.
     let text = [0x48, 0x83, 0xEC, 0x08, 0x48, 0x83, 0xC4, 0x08, 0xC3, 0xC3, 0x31, 0xC0, 0xC3];
     let image = library(&text, &[(0, 9), (9, 1), (10, 3)]);
     let traits = ProcessTraits::usual(2);

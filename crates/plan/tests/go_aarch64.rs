@@ -1,4 +1,4 @@
-//! Plans over a Go program of arm64, cross-built: which words are a call's ends, and what is refused.
+//! Plans over a Go program for arm64, cross-built: which words are the ends of calls, and what is refused.
 
 use trapline_image::{FunctionIndex, Image, NoDebugFiles};
 use trapline_plan::filter::{Apart, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
@@ -11,7 +11,7 @@ use trapline_record::{RemoteAddr, Svma};
 use trapline_tests::{or_skip, victims};
 
 const RET: u32 = 0xD65F_03C0;
-/// `ldr x16, [x28, #16]`: how far the stack goes.
+/// `ldr x16, [x28, #16]`: reads where the stack's room ends.
 const LOOK: u32 = 0xF940_0B90;
 /// `sub sp, sp, #16`
 const DOWN: u32 = 0xD100_43FF;
@@ -28,7 +28,7 @@ fn image_of(program: &str) -> Result<Image, String> {
     Image::parse(bytes, &mut NoDebugFiles).map_err(|error| error.to_string())
 }
 
-/// As a Go program is: it catches what faults.
+/// The traits of a Go program: it catches faults.
 fn traits() -> ProcessTraits {
     ProcessTraits { rseq: None, lse: true, go: true, has_fault_handler: true, ..ProcessTraits::usual(2) }
 }
@@ -100,8 +100,8 @@ fn refusals(plan: &ModulePlan) -> Vec<String> {
     plan.refused.iter().map(|refused| refused.why.to_string()).collect()
 }
 
-/// Its entry, a look at the stack's end through x28, is moved though the program catches faults; each `ret` is an exit, the one behind a recovered panic too,
-/// to which nothing branches.
+/// The entry, which reads the stack's end through x28, is moved though the program catches faults. Each `ret`
+/// is an exit, also the one behind a recovered panic, to which nothing branches.
 #[test]
 fn a_calls_ends_are_found() {
     let (grows, http) = (or_skip!(image()), or_skip!(image_of("http")));
@@ -146,7 +146,8 @@ fn stubs_begin_below_what_is_kept_there() {
     }
 }
 
-/// What has no goroutine for certain, and what takes more of a goroutine's stack than is known to be there.
+/// Functions that do not certainly have a goroutine, and actions that take more of a goroutine's stack than
+/// is known to be there.
 #[test]
 fn what_is_not_done_in_go_is_refused_by_name() {
     let image = or_skip!(image());
@@ -156,7 +157,7 @@ fn what_is_not_done_in_go_is_refused_by_name() {
         ("runtime.sigtrampgo", recorded(0, true, Unwind::None), false, Some("finds its goroutine")),
         ("runtime.sigtrampgo", recorded(0, false, Unwind::None), false, None),
         ("runtime.sigtrampgo", Role::CountEntry, false, None),
-        // It looks through x28 itself.
+        // It reads through x28 itself.
         ("runtime.newproc1", Role::Latency, false, None),
         ("main.deep", Role::Latency, true, None),
         ("runtime.sigtrampgo", Role::Latency, true, Some("finds its goroutine")),
@@ -182,7 +183,8 @@ fn what_is_not_done_in_go_is_refused_by_name() {
     }
 }
 
-/// What entries leave for returns is the goroutine's, wherever its stack is then; what is read of memory is copied onto that where it has room, and threads are not known at returns.
+/// What entries keep for returns belongs to the goroutine, wherever its stack is then. What is read from
+/// memory is copied onto that stack where it has room. Threads are not known at returns.
 #[test]
 fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     const INT: Int = Int { bits: 64, signed: true };
@@ -230,8 +232,8 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     }
 }
 
-/// Of all that is written in Go, what can be timed: nearly everything but what jumps through a register or
-/// begins by reading what an argument points to.
+/// Of everything written in Go, the share that can be timed: nearly everything except functions that jump
+/// through a register, or begin by reading what an argument points to.
 #[test]
 fn most_of_a_program_can_be_timed() {
     let image = or_skip!(image());

@@ -1,4 +1,5 @@
-//! Plans over functions of arm64, made for the purpose: which word, which stub, where, and what is refused.
+//! Plans over functions for arm64 that were made for the purpose: which word, which stub, where, and what is
+//! refused.
 
 mod common;
 
@@ -166,7 +167,7 @@ fn a_room_is_in_reach_or_there_is_none() {
     let at = |at: u64| RemoteAddr(BIAS.0 + at);
     let high = at(100 << 20);
     let wants = [want(0, Role::CountEntry), want(1, Role::CountEntry)];
-    // Free above 100 MiB only, and then nowhere.
+    // Room is free only above 100 MiB, and then nowhere.
     let mut near = AddressSpace { occupied: vec![(RemoteAddr(0x10_0000), high)], heap_end: None };
     let plan = planned(&image, &traits(), &near, &wants);
     assert!(plan.code.addr > high && encode::b(plan.patches[0].addr.0, plan.code.addr.0).is_some());
@@ -185,7 +186,7 @@ fn crowded(hole: u64) -> AddressSpace {
     AddressSpace { occupied: vec![below, above], heap_end: None }
 }
 
-/// A chunk's words, and where they are.
+/// A chunk's words, each with its address.
 fn chunk_at(plan: &ModulePlan, at: RemoteAddr) -> Vec<(u64, u32)> {
     let chunk = plan.chunks.iter().find(|chunk| chunk.addr == at).expect("a chunk");
     (at.0..).step_by(4).zip(plan.chunk_bytes(chunk).chunks_exact(4).map(word)).collect()
@@ -203,7 +204,8 @@ fn what_no_branch_reaches_goes_over_an_island_of_its_own() {
         assert_eq!((kinds(&plan), plan.stats.of(Tactic::Short)), (vec![], 4));
         let [islands] = plan.pun_regions[..] else { panic!("{:?}", plan.pun_regions) };
         assert_eq!((islands.addr, islands.len), (RemoteAddr(BIAS.0 + (100 << 20) + 4096), 4096));
-        // No stub is in reach; of the word with two deeds, the first leads to the second.
+        // No stub is in reach; the word with two actions has two stubs, of which the first leads to the
+        // second.
         assert!(plan.code.addr.0.abs_diff(BIAS.0) > 1 << 32 && plan.chunks.len() == 4 + 5);
         assert!(plan.chunks.windows(2).all(|two| two[0].addr < two[1].addr));
         for patch in &plan.patches {
@@ -214,11 +216,12 @@ fn what_no_branch_reaches_goes_over_an_island_of_its_own() {
     }
 }
 
-/// From an island to its stub and back: what is pushed is popped, and the copy goes on behind the word.
+/// Follows the way from an island to its stub and back: what is pushed is popped, and the copy goes on behind
+/// the word.
 fn follow(plan: &ModulePlan, island: RemoteAddr, (at, old): (u64, u32), go: bool) {
     const PUSHED: u32 = 0xA9BE_47F0;
     const POPPED: u32 = 0xA8C2_47F0;
-    // stp; movz, movk, movk; br: the address that they make.
+    // stp; movz, movk, movk; br: the address that these words make.
     let leads = |words: &[(u64, u32)]| {
         assert_eq!((words[0].1, words[4].1), (PUSHED, 0xD61F_0200));
         (0..).zip(&words[1..4]).map(|(nth, one)| u64::from(one.1 >> 5 & 0xFFFF) << (16 * nth)).sum::<u64>()
@@ -229,7 +232,7 @@ fn follow(plan: &ModulePlan, island: RemoteAddr, (at, old): (u64, u32), go: bool
     // `sub sp, sp, #16`, in Go.
     let head = chunk_at(plan, stub);
     assert_eq!((head[0].1, head[1].1 == 0xD100_43FF), (POPPED, go));
-    // Of the stubs one leads back, to where what it pushed is popped.
+    // One of the stubs leads back, to where what it pushed is popped.
     let stubs = plan.chunks.iter().filter(|chunk| plan.code.contains(chunk.addr));
     let leads_back = |at: RemoteAddr| {
         let words = chunk_at(plan, at);
@@ -246,7 +249,7 @@ fn follow(plan: &ModulePlan, island: RemoteAddr, (at, old): (u64, u32), go: bool
     }
 }
 
-/// Where an island's first half ends.
+/// Address at which an island's first half ends.
 const fn words_end(island: RemoteAddr) -> u64 {
     island.0 + 4 * 5
 }
@@ -272,11 +275,12 @@ fn time(number: u32) -> Want {
 
 #[test]
 fn each_way_out_of_a_timed_function_has_a_stub() {
-    /// `b` by so many words.
+    /// `b` by this many words.
     const fn b(words: i32) -> u32 {
         0x1400_0000 | words.cast_unsigned() & 0x03FF_FFFF
     }
-    // To the second function, and from that to the first one's second word; a single return; one whose last word jumps to nobody.
+    // To the second function, and from there to the second word of the first one; a single return; a function
+    // whose last word jumps to no function.
     let image = library(&[&[BTI_C, CBZ, b(2), RET], &[NOP, b(-4)], &[RET], &[NOP, b(0x1000)]]);
     let wants = [time(0), time(1), time(2), time(3)];
     let plan = timed(&image, &traits(), &space(), &wants, Some(latency()));
@@ -291,7 +295,7 @@ fn each_way_out_of_a_timed_function_has_a_stub() {
     assert_eq!(found, expected);
     assert_eq!(plan.patches[3].want, 2);
     assert!(plan.chunks.len() == 5 && plan.shares.is_empty());
-    // Into the middle of a function, and to where no code is.
+    // Into the middle of a function, and to a place without code.
     assert_eq!(kinds(&plan), ["tail-call", "tail-call"]);
 }
 
@@ -308,7 +312,7 @@ fn what_cannot_be_timed_is_refused_by_name() {
     assert_eq!(kinds_of(&[time(0), time(2)], &traits(), latency()), ["exits-unknown", "no-exit"]);
 }
 
-/// What is planned with these filters, and, if so, by thread.
+/// What is planned with these filters and, if requested, by thread.
 fn decided(
     image: &Image,
     traits: &ProcessTraits,
@@ -366,7 +370,7 @@ fn what_is_tallied_is_patched_where_it_is_known() {
     let filters =
         [Known::Returned(INT), Known::Argument(0, INT)].map(|known| Some(tallied(known, Sort::Log2)));
     assert_eq!(planned_roles(&image, &filters, &wants).len(), 3);
-    // Of calls, with what their entries leave.
+    // For calls, with what their entries keep.
     let late = Some(Late { condition: Tree::Number(1, false), tick: 1 });
     let took = TargetFilter { late, ..tallied(Known::Took, Sort::Log2) };
     let found = planned_roles(&image, &[Some(took)], &wants[..1]);
@@ -381,7 +385,8 @@ fn what_is_tallied_is_patched_where_it_is_known() {
     assert!(plan.refused.is_empty());
 }
 
-/// Texts, fields and threads' own values, at entries and when calls return; not where what asks the system would lose vectors of SVE.
+/// Texts, fields and threads' own values, at entries and when calls return; but not where a system call would
+/// lose vectors of SVE.
 #[test]
 fn what_is_read_of_memory_is_tallied() {
     /// `ptrue p0.b`
@@ -408,7 +413,7 @@ fn what_is_read_of_memory_is_tallied() {
             }
         }
     }
-    // Of numbers by a text, of texts by a text, and where nobody copied one.
+    // Numbers grouped by a text, texts grouped by a text, and where no text was copied.
     let by_text = |known, sort| {
         let tally = Some(Tally { value: Tree::Known(known), sort, apart: Apart::Text(1) });
         Some(TargetFilter { tally, sample: 1, ..TargetFilter::default() })
@@ -422,12 +427,12 @@ fn what_is_read_of_memory_is_tallied() {
         let why: Vec<String> = plan.refused.iter().map(|refused| refused.why.to_string()).collect();
         assert!(why.len() == 1 && why[0].contains("not known there"), "{why:?}");
     }
-    // Nothing of memory: registers alone.
+    // Nothing from memory: registers only.
     let plain = vec![Some(tallied(argument, Sort::Each)); 2];
     assert_eq!(planned_roles(&image, &plain, &[want(1, Role::Tally { exits: false })]).len(), 1);
 }
 
-/// Of a filter, of what it tallies, and of who counts by thread.
+/// Combinations of a filter, what it aggregates, and counting by thread.
 #[test]
 fn what_no_code_decides_is_refused_by_name() {
     let image = library(&[&[NOP, RET]]);
@@ -457,7 +462,7 @@ fn what_no_code_decides_is_refused_by_name() {
             TargetFilter { condition: Some(Tree::Known(argument)), ..tallied(Known::Thread, Sort::Each) },
             "not known there",
         ),
-        // Nobody copied it.
+        // The text was not copied.
         (exit, tallied(Known::Thread, Sort::Text(0)), "not known there"),
         (entry, TargetFilter { late: Some(late.clone()), ..condition(argument) }, "what entries left"),
         (entry, TargetFilter { reads: vec![field.clone()], ..condition(argument) }, "fields"),
@@ -479,7 +484,7 @@ fn what_no_code_decides_is_refused_by_name() {
         for role in [entry, recorded(false), recorded(true)] {
             assert_eq!(of(role, Some(condition(known)), false, &traits()), None, "{role:?} {known:?}");
         }
-        // What threads are called is asked where there are records.
+        // Thread names are checked where there are records.
         for role in [recorded(false), recorded(true)] {
             let filter = TargetFilter { by_name: true, ..condition(known) };
             assert_eq!(of(role, Some(filter.clone()), false, &traits()), None, "{role:?} {known:?}");
@@ -498,7 +503,7 @@ fn what_no_code_decides_is_refused_by_name() {
         let why = of(recorded(false), Some(filter), false, &traits()).unwrap_or_default();
         assert!(why.contains("what entries left"), "{why}");
     }
-    // Who asks the system loses what SVE has, and who may not ask has no number.
+    // A system call loses what SVE has, and a thread for which it is not allowed has no number.
     let vectors = ProcessTraits { sve: true, ..traits() };
     let kept = ProcessTraits { thread_id: ThreadId::At(-1648), ..vectors };
     let unknown = ProcessTraits { thread_id: ThreadId::Unknown, ..traits() };
@@ -514,7 +519,7 @@ fn what_no_code_decides_is_refused_by_name() {
     }
 }
 
-/// Those that return early, and behind so many instructions read it: `mov x0, x30`.
+/// Functions that return early, and read it behind that many instructions: `mov x0, x30`.
 #[test]
 fn what_is_too_long_to_be_looked_at_keeps_it() {
     use trapline_plan::aarch64::may_arm;
@@ -528,8 +533,8 @@ fn what_is_too_long_to_be_looked_at_keeps_it() {
     }
 }
 
-/// Records that tell nothing of memory, of calls that a condition on a field lets pass: where a call to the system would lose vectors of SVE, none is made, and also not
-/// where threads have to ask for their numbers.
+/// Records without anything from memory, of calls that a condition on a field lets pass. Where a system call
+/// would lose vectors of SVE, none is made. Nor is one made where threads would need it for their numbers.
 #[test]
 fn what_a_condition_reads_is_read_where_nothing_is_lost() {
     /// `add z0.b, z0.b, z0.b`
@@ -577,7 +582,7 @@ fn return_addresses_are_replaced_behind_the_pads_or_kept_by_name() {
     let found: Vec<(u64, PatchRole)> = plan.patches.iter().map(|p| (BIAS.stated(p.addr).0, p.role)).collect();
     assert_eq!(found, [0x1000, 0x1010, 0x1020].map(|at| (at, PatchRole::Entry)));
     assert_eq!(kinds(&plan), ["no-slot"; 3]);
-    // What was signed is authenticated first, and signed again before the word.
+    // A signed address is authenticated first, and signed again before the word.
     let words =
         |nth: usize| -> Vec<u32> { plan.chunk_bytes(&plan.chunks[nth]).chunks_exact(4).map(word).collect() };
     let signed = words(1);
@@ -589,13 +594,13 @@ fn return_addresses_are_replaced_behind_the_pads_or_kept_by_name() {
     assert_eq!(kinds(&plan), ["not-on-arm64"]);
 }
 
-/// Whoever asks.
+/// Any request.
 #[test]
 fn whose_return_address_is_looked_at_keeps_it() {
     use trapline_plan::aarch64::may_arm;
     const POP: u32 = 0xA8C1_7BFD;
     const STRIP: u32 = 0xD503_20FF;
-    /// `bl`, `b` by so many words.
+    /// `bl`, `b` by this many words.
     const fn bl(words: i32) -> u32 {
         0x9400_0000 | words.cast_unsigned() & 0x03FF_FFFF
     }
@@ -605,11 +610,11 @@ fn whose_return_address_is_looked_at_keeps_it() {
     let cases: &[(&[u32], &str)] = &[
         (&[NOP, RET], ""),
         (&[PACIASP, PUSH, bl(100), POP, 0xD503_23BF, RET], ""),
-        // A jump to another function, whose address is in x30 then.
+        // A jump to another function, which finds the address in x30.
         (&[NOP, b(100)], ""),
         // `mov x8, #172; svc #0`
         (&[0xD280_1588, SVC, RET], ""),
-        // Behind a call x30 is another; what is said of it is not of the return address: `mov x0, x30`.
+        // Behind a call x30 is another value, and reading it does not read the return address: `mov x0, x30`.
         (&[PUSH, bl(100), 0xAA1E_03E0, POP, RET], ""),
         (&[0xAA1E_03E0, RET], "reads the return address"),
         (&[PUSH, bl(100), POP, 0xAA1E_03E0, RET], "reads the return address"),
@@ -626,10 +631,10 @@ fn whose_return_address_is_looked_at_keeps_it() {
         (&[SVC, RET], "may return twice"),
         (&[NOP, CBZ & !(0x7_FFFF << 5) | (0x7_FFFF << 5), RET], "leads back to the first"),
         (&[NOP, bl(100)], "no return is found"),
-        // `br x16` alone; and among what may come behind it by a table.
+        // `br x16` alone; and among the words that may follow it by a table.
         (&[NOP, 0xD61F_0200], "no return is found"),
         (&[NOP, 0xD61F_0200, RET], ""),
-        // To one that looks at it, as `setjmp` does.
+        // To a function that reads it, as `setjmp` does.
         (&[NOP, b(1)], "reads the return address"),
         (&[0xF900_2C1E, RET], "reads the return address"),
     ];

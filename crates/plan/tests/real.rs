@@ -1,4 +1,5 @@
-//! Plans over the programs and libraries of this machine, judged from outside, against the design's floors.
+//! Plans over the programs and libraries of this machine, judged from outside, compared with the design's
+//! floors.
 
 mod common;
 
@@ -15,7 +16,7 @@ fn entries_take_a_jump() {
         let jumps = plan.stats.of(Tactic::Jump) + plan.stats.of(Tactic::Short) + plan.stats.of(Tactic::Pun);
         let share = 100.0 * f64::from(jumps) / wants.len() as f64;
         println!("{path}: {share:.2} % of {} entries; {:?}", wants.len(), plan.stats);
-        // Where a uprobe on the first byte leaves the jump alone: most of them, as measured on what is here.
+        // A uprobe on the first byte leaves the jump alone in most of them, as measured on what is here.
         let behind = wants.iter().filter_map(|want| want.function).filter(|&f| {
             let start = bias_of(&image).live(image.function(f).start).0;
             !plan.patches.iter().any(|p| p.addr.0 == start)

@@ -1,4 +1,4 @@
-//! Plans over functions made for the purpose: each rule of a window, and random functions.
+//! Plans over functions that were made for the purpose: each rule of a window, and random functions.
 
 mod common;
 
@@ -54,7 +54,7 @@ fn entry_and_exit_share_a_window() {
 #[test]
 fn small_functions_all_find_room() {
     let body: &[u8] = &[0x8D, 0x84, 0x7F, 0xD9, 0, 0, 0, 0xC3];
-    // As one part, and as two that two threads lay.
+    // As one part, and as two parts that two threads lay out.
     for count in [300, 3000] {
         let image = pack(&vec![body; count], 8);
         let plan = planned(&image, &traits(), Role::Latency);
@@ -131,7 +131,8 @@ fn calls_only_last_and_never_with_a_shadow_stack() {
     assert!(kind(&plan) == "returns-in" || plan.patches[0].tactic == Tactic::Pun);
 }
 
-/// Returns are compared with a copy of their addresses there: no address is replaced, and exits are patched as elsewhere.
+/// Returns are compared with a copy of their addresses there, so no address is replaced, and exits are
+/// patched as elsewhere.
 #[test]
 fn with_a_shadow_stack_exits_are_patched_and_no_return_address_is_replaced() {
     // xor eax, eax; test edi, edi; three nops; ret
@@ -242,7 +243,7 @@ fn where_nobody_may_trap_no_window_has_a_seam() {
 
 #[test]
 fn instructions_outside_all_functions() {
-    // f0: ret; then nine bytes that belong to nobody: xor eax, eax (three times), int3 …
+    // f0: ret; then nine bytes that belong to no function: xor eax, eax (three times), int3 …
     let text = [RET, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0x48, 0x31, 0xC0, 0x48, 0x31, 0xC9, RET, 0xCC];
     let image = library(&text, &[(0, 1)]);
     let want = |off| Want { probe: 0, latency: None, function: None, role: Role::CountAt(Svma(TEXT + off)) };
@@ -274,7 +275,8 @@ fn loops_to_the_entry_are_timed_as_such() {
     assert!(len(&plan) > len(&straight), "a looped entry checks whether the call is already under way");
 }
 
-/// The window begins behind the first instruction where the deed can happen there, and nothing is known to branch there.
+/// The window begins behind the first instruction if the action can run there, and if nothing is known to
+/// branch there.
 #[test]
 fn the_first_byte_is_left_to_others() {
     let nops = [0x0F, 0x1F, 0x44, 0, 0, 0x0F, 0x1F, 0x44, 0, 0, RET];
@@ -296,7 +298,7 @@ fn the_first_byte_is_left_to_others() {
             assert_eq!(start(first, &traits(), role), Some(first.len() as u64), "{first:x?} {role:?}");
         }
     }
-    // mov rdi, rsi spoils an argument: that is nothing to who only counts.
+    // mov rdi, rsi spoils an argument, which does not matter for counting.
     assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::CountEntry), Some(3));
     assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::Latency), Some(3));
     let floats = trapline_plan::Floats::default();
@@ -304,7 +306,7 @@ fn the_first_byte_is_left_to_others() {
     let record = Role::Record { values: 2, returns: false, texts: 0, floats, fields: 0, stack };
     assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), record), Some(0));
     assert_eq!(start(&[0x55], &traits(), record), Some(1));
-    // pop rdi: where the stack pointer is then is not told by this.
+    // pop rdi: this does not show where the stack pointer is afterwards.
     assert_eq!(start(&[0x5F], &traits(), Role::CountEntry), Some(0));
     // mov eax, [rdi], where faults are caught.
     let caught = ProcessTraits { has_fault_handler: true, ..traits() };
@@ -316,7 +318,8 @@ fn the_first_byte_is_left_to_others() {
     assert!(at(&plan, 2).is_none() && plan.patches.len() == 2, "by a short jump at 0: {:?}", plan.patches);
 }
 
-/// Where the file's first byte over our displacement is a prefix of int3, who traps there begins with the stub.
+/// If the file's first byte in front of our displacement is a prefix of int3, a thread that traps there
+/// begins with the stub.
 #[test]
 fn a_prefix_before_our_int3_leads_to_the_stub() {
     // pop r15 at the head; xchg rdi, rsi

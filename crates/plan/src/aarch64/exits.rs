@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(found, Ok(vec![(1, ExitKind::Tail), (2, ExitKind::Return)]));
         let why = Refusal::LeavesByJump { at: START + 4, word: b(8), to: START + 36 };
         assert_eq!(ways_out(&[cbz(2), b(8), RET], START, &[], other), Err(why));
-        // Only if it is taken: otherwise what remains of the function would have to be distinguished.
+        // It leaves only if it is taken, so leaving and staying would have to be distinguished.
         let why = Refusal::LeavesByJump { at: START, word: cbz(10), to: START + 40 };
         assert_eq!(ways_out(&[cbz(10), RET], START, &[], other), Err(why));
     }

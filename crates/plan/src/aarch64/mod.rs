@@ -28,7 +28,7 @@ pub use trapline_insn::aarch64::{
     encode::{BRK, b as branch},
 };
 
-/// Whether this word is one that a branch must land on.
+/// Whether a word is a landing pad.
 #[must_use]
 pub const fn is_landing_pad(word: u32) -> bool {
     trapline_insn::aarch64::landing_pad(word).is_some()

@@ -2,7 +2,7 @@
 
 use trapline_image::{Image, NoDebugFiles};
 
-/// Where the code begins, as stated and in the file.
+/// Stated address at which the code begins, and its offset in the file.
 pub(crate) const TEXT: u64 = 0x1000;
 
 /// A library whose code is `text`, with functions (offset, bytes) named f0, f1, …
@@ -10,7 +10,7 @@ pub(crate) fn library(text: &[u8], functions: &[(u64, u64)]) -> Image {
     library_for(62, text, functions)
 }
 
-/// The same for a processor, by ELF's number.
+/// The same for another processor, by its ELF number.
 pub(crate) fn library_for(machine: u16, text: &[u8], functions: &[(u64, u64)]) -> Image {
     let mut strings = vec![0];
     let mut symbols = vec![0u8; 24];

@@ -1,4 +1,4 @@
-//! A plan judged from outside: with iced-x86, without the planner's own words for instructions.
+//! Judges a plan from outside, with iced-x86 and without the planner's own decoding of instructions.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod elf;
@@ -54,7 +54,7 @@ pub(crate) fn traits_of(image: &Image) -> ProcessTraits {
     ProcessTraits { go: image.is_go(), ..ProcessTraits::usual(2) }
 }
 
-/// Slots of nobody's.
+/// Return trampolines that no code uses.
 const SLOTS: Slots = Slots { code: 0x1100_0000_0000, table: 0x1200_0000_0000, count: 64 };
 
 pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> ModulePlan {
@@ -105,7 +105,7 @@ const TRAPS: [u8; 20] = [
     0xEA, 0x9A, 0x82,
 ];
 
-/// Everything that a plan promises about itself.
+/// Checks everything that a plan promises about itself.
 pub(crate) fn check(image: &Image, bias: Bias, space: &AddressSpace, plan: &ModulePlan) {
     check_places(space, plan);
     let mut before = RemoteAddr(0);
@@ -161,7 +161,7 @@ fn live_bytes(image: &Image, bias: Bias, plan: &ModulePlan, at: RemoteAddr) -> [
     bytes
 }
 
-/// Follows the patch as a processor would, to the stub's start.
+/// Follows a patch as a processor would, to the stub's start.
 fn check_way(image: &Image, bias: Bias, plan: &ModulePlan, patch: &Patch) {
     let near = plan.patches.binary_search_by_key(&patch.addr, |p| p.addr).unwrap();
     let around = &plan.patches[near.saturating_sub(48)..(near + 48).min(plan.patches.len())];
@@ -189,7 +189,7 @@ pub(crate) fn decode(bytes: &[u8], at: u64) -> Instruction {
     Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).decode()
 }
 
-/// Every instruction that starts inside the changed bytes is guarded, traps, and resumes at its like.
+/// Every instruction that starts inside the changed bytes has a guard, traps, and resumes at its copy.
 fn check_boundaries(image: &Image, bias: Bias, plan: &ModulePlan, patch: &Patch) {
     if patch.role == PatchRole::Island {
         return;
@@ -223,7 +223,7 @@ fn check_boundaries(image: &Image, bias: Bias, plan: &ModulePlan, patch: &Patch)
     assert_eq!(patch.starts, inside, "{}", patch.addr);
 }
 
-/// At `resume` stands the same instruction, unless something is counted before it.
+/// At `resume` there is the same instruction, unless something is counted before it.
 fn check_copy(plan: &ModulePlan, insn: &Instruction, resume: RemoteAddr) {
     let Some(chunk) = chunk_with(plan, resume) else {
         assert_eq!(insn.mnemonic(), Mnemonic::Nop, "{insn:?} resumes outside at {resume}");
@@ -232,7 +232,7 @@ fn check_copy(plan: &ModulePlan, insn: &Instruction, resume: RemoteAddr) {
     let off = (resume - plan.chunks[chunk].addr) as usize;
     let copy = decode(&plan.chunk_bytes(&plan.chunks[chunk])[off..], resume.0);
     assert!(!copy.is_invalid());
-    // A counted nop resumes before it is counted.
+    // A counted nop resumes before the code that counts it.
     let same = copy.mnemonic() == insn.mnemonic() || insn.mnemonic() == Mnemonic::Nop;
     let exit = matches!(
         insn.flow_control(),
@@ -251,7 +251,7 @@ fn chunk_with(plan: &ModulePlan, at: RemoteAddr) -> Option<usize> {
     (at - plan.chunks[i].addr < u64::from(plan.chunks[i].len)).then_some(i)
 }
 
-/// Sites by tactic, worst per want.
+/// Sites by tactic: the least preferred one of each request.
 pub(crate) fn worst(plan: &ModulePlan) -> HashMap<u32, Tactic> {
     let mut all = HashMap::new();
     for patch in &plan.patches {

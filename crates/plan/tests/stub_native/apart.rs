@@ -1,5 +1,7 @@
-//! LOSS-1, FLT-1 and SAFE-2 for values that are told apart by what calls say themselves: a row is one key's and one value's, of the language, at entries and of whole calls; numbers by
-//! texts and texts by numbers too; also while threads are moved and interrupted, in a table that is too small, and where a sequence begins again just before its commit.
+//! LOSS-1, FLT-1 and SAFE-2 for values that are grouped by values of the calls. A row is for one key and one
+//! value, as the language says, at entries and for whole calls. Numbers are grouped by texts, and texts by
+//! numbers, too. All of this also holds while threads are moved and interrupted, in a table that is too
+//! small, and where a sequence starts again just before its commit.
 
 use std::collections::BTreeMap;
 
@@ -166,7 +168,7 @@ fn calls_fall(machine: &Machine) {
     assert!(seen > 1000 && unseen > 20, "{seen} {unseen}");
 }
 
-/// Four texts of three letters and zeros, each in a place of its own.
+/// Four texts of three letters and zeros, each at an address of its own.
 static WORDS: [[u8; 64]; 4] = {
     let mut words = [[0; 64]; 4];
     let mut n = 0;
@@ -177,12 +179,13 @@ static WORDS: [[u8; 64]; 4] = {
     words
 };
 
-/// A place where one is, or nothing.
+/// The address of a text, or null.
 fn place(n: u64) -> u64 {
     WORDS.get(n as usize).map_or(n, |word| word.as_ptr() as u64)
 }
 
-/// Numbers by texts and texts by numbers: what has a row, what is unseen, and what a row's text is. Of six hits two have no text.
+/// Numbers by texts and texts by numbers: what has a row, what is unseen, and which text a row has. Two of
+/// six hits have no text.
 #[test]
 fn texts_and_numbers_meet_in_rows() {
     let _one = ONE.lock();
@@ -232,7 +235,7 @@ fn texts_and_numbers_meet_in_rows() {
     }
 }
 
-/// Eight threads that are moved about, a timer's handler that calls too, and a thread without an area.
+/// Eight threads that are moved between CPUs, a timer's handler that calls too, and a thread without an area.
 #[test]
 fn nothing_is_lost_under_a_storm() {
     const CALLS: u64 = 50_000;
@@ -251,7 +254,7 @@ fn nothing_is_lost_under_a_storm() {
         let handled = storm(code, || everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n))));
         let (found, rest) = rows(&set);
         assert_eq!(found.values().sum::<u64>(), THREADS * CALLS + handled, "{machine:?}");
-        // What the handler calls with is one number.
+        // The handler always calls with the same number.
         let off = (0..40).filter(|n| found[&(n % 5, n % 8)] != THREADS * CALLS / 40).count();
         assert!(found.len() == 40 && off == usize::from(handled > 0), "{found:?}");
         assert_eq!(rest, Rest::default());
@@ -268,7 +271,7 @@ fn nothing_is_lost_under_a_storm() {
     }
 }
 
-/// More keys than rows: those that came first are exact, the rest is overflow, and all of it the hits.
+/// More keys than rows: the first ones are exact, the rest is overflow, and together they are the hits.
 #[test]
 fn a_full_table_counts_on() {
     let _one = ONE.lock();
@@ -293,7 +296,7 @@ fn a_full_table_counts_on() {
     }
 }
 
-/// A signal just before the commit: all of the row was written, and the sequence begins again.
+/// A signal just before the commit: the whole row was written, and the sequence starts again.
 #[test]
 fn a_sequence_that_begins_again_finds_both() {
     alone("apart::a_sequence_that_begins_again_finds_both", || {

@@ -1,4 +1,4 @@
-//! Memory to run generated code in: code and shared data within reach of each other, and private stamps.
+//! Memory in which generated code runs: code and shared data within reach of each other, and private stamps.
 
 use trapline_plan::SlotCode;
 use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, slot_code, slot_code_len};
@@ -17,7 +17,7 @@ const DATA_LEN: u64 = 96 << 20;
 const LATENCY: u64 = 1 << 20;
 /// Offset of the rows for counting by thread, behind all that.
 const ROWS: u64 = 48 << 20;
-/// Functions that fit.
+/// Number of functions that fit.
 pub(crate) const FUNCTIONS: u32 = 64;
 
 pub(crate) struct Arena {
@@ -25,7 +25,7 @@ pub(crate) struct Arena {
     used: u64,
     stamps: u64,
     slots: u64,
-    /// Places that returns decide by, and their length.
+    /// Memory of the stamp cells by which returns decide: address and length.
     places: (u64, u64),
 }
 
@@ -45,7 +45,7 @@ impl Arena {
         let stamps = map(STAMPS_LEN, RW, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
         Self { base, used: 0, stamps, slots: 0, places: (0, 0) }
     }
-    /// Gives it back: nothing runs in it any more.
+    /// Unmaps it: nothing runs in it any more.
     pub(crate) fn unmap(self) {
         // SAFETY: both mappings are this arena's own, and it is not used again.
         unsafe {
@@ -56,7 +56,7 @@ impl Arena {
             }
         }
     }
-    /// Where the next code will lie.
+    /// Address at which the next code will lie.
     pub(crate) fn next(&self) -> u64 {
         self.base + self.used
     }
@@ -87,7 +87,7 @@ impl Arena {
     pub(crate) const fn stamps(&self) -> u64 {
         self.stamps
     }
-    /// The same with slots, `count` of them, whose code is laid.
+    /// The same with `count` return trampolines, and their code.
     pub(crate) fn slotted(&mut self, machine: &Machine, count: u32) -> (Latency, Slots) {
         self.slotted_by(machine, count, slot_code)
     }
@@ -115,7 +115,7 @@ impl Arena {
         self.slots = made.unwind;
         (latency, slots)
     }
-    /// What `__register_frame` takes.
+    /// Address to be passed to `__register_frame`.
     pub(crate) const fn unwind(&self) -> u64 {
         self.slots
     }
@@ -133,7 +133,7 @@ impl Arena {
             slots: None,
         }
     }
-    /// The same with places for records of that many bytes.
+    /// The same with stamp cells for records of this many bytes.
     pub(crate) fn staged(&mut self, bytes: u32) -> Latency {
         const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
         assert_eq!(self.places.1, 0, "one set of places to an arena");
@@ -168,7 +168,7 @@ pub(crate) fn set(at: u64, value: u64) {
     }
 }
 
-/// Machines to try: with rseq where this process has it, and without.
+/// The machines to test: with rseq if this process has it, and without.
 pub(crate) fn machines() -> Vec<Machine> {
     let mut machines = vec![Machine { rseq: None, rdpid: false, lines: LINES }];
     if __rseq_size > 0 {
@@ -180,7 +180,7 @@ pub(crate) fn machines() -> Vec<Machine> {
     machines
 }
 
-/// Takes the calling thread's rseq area away from the kernel, for good.
+/// Unregisters the calling thread's rseq area from the kernel, for good.
 pub(crate) fn unregister() {
     let area = thread_pointer().wrapping_add_signed(__rseq_offset as i64);
     // SAFETY: the area is this thread's own, registered by libc with this size and signature.

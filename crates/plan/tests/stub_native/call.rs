@@ -1,4 +1,5 @@
-//! SAFE-2 around a consumer's call: state is kept whatever the function does to the machine, and what it changes on purpose holds.
+//! SAFE-2 around a consumer's call: state is kept whatever the function does to the machine, and what it
+//! changes on purpose takes effect.
 
 use std::arch::{global_asm, is_x86_feature_detected};
 use std::sync::Mutex;
@@ -16,7 +17,8 @@ const AC: u64 = 1 << 18;
 const IP: u64 = 0x1234;
 const EVERY: Site = Site { flags_dead: false, dead: 0, red_zone_live: true };
 
-// What a compiled function may do: spoil all that a caller may not rely on, vectors too, before the body in Rust runs.
+// What a compiled function may do: it spoils everything that a caller may not rely on, vectors too, before
+// the body in Rust runs.
 global_asm!(
     "tl_spoil: cmp dword ptr [rip + tl_spoils], 0; je 3f",
     "cmp dword ptr [rip + tl_spoils], 2; jne 2f",
@@ -30,11 +32,13 @@ global_asm!(
     "tl_quiet: mov ecx, -1; mov edx, -1; mov rsi, rdx; mov rdi, rdx; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx",
     "xor eax, eax; ret",
     "tl_after_all: call tl_quiet; mov eax, 3; ret",
-    // The start of a call: what it was told, then all that it may spoil; 0, or that more is to be done.
+    // The start of a call: it stores its arguments, then spoils all that it may; it answers 0, or that more
+    // is to be done.
     "tl_begin: mov [rip + tl_begun], rdi; mov [rip + tl_begun + 8], rsi; mov [rip + tl_begun + 16], rdx",
     "mov ecx, -1; mov edx, -1; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx; xor ecx, ecx; ret",
     "tl_begin_more: call tl_begin; mov ecx, 1; ret",
-    // Pieces: the usual way for number 31, the other for others; for 33 with another answer at an exit. All that they may spoil.
+    // Pieces: the common path for number 31, the other path for other numbers; for 33 with another answer at
+    // an exit. They spoil all that they may.
     ".p2align 6; tl_piece_begins: cmp edi, 31; mov ecx, -1; mov edx, -1; mov r8, rdx; mov r9, rdx; jne 9f",
     "tl_piece_begins_room: .skip 96, 0xcc; tl_piece_begins_on: ud2; 9: tl_piece_begins_end: .skip 64, 0xcc",
     ".p2align 6; tl_piece_ends: lea rax, [rbx + 8]; cmp rax, rsi; jne 5f; test rsp, 15; jnz 5f; cmp rdi, r12; jne 5f; sub rsp, 96",
@@ -77,7 +81,7 @@ extern "C" fn tl_body(number: u64, regs: &mut Regs) -> u64 {
 }
 
 pub(crate) fn state() -> ExtendedState {
-    // x87, SSE, AVX, AVX-512: all that the harness loads; the area of these is less than a page.
+    // x87, SSE, AVX, AVX-512: everything that the harness loads. Its area is less than a page.
     let mask = if is_x86_feature_detected!("avx512f") { 0xE7 } else { 7 };
     ExtendedState { mask, len: 2696, tells_use: is_x86_feature_detected!("avx512bw") }
 }
@@ -130,11 +134,11 @@ fn a_consumer_that_changes_nothing_is_not_noticed() {
     let mut random = Random(0x0BAD_CAFE_1234_5679);
     let mut arena = Arena::new();
     let vectors = if is_x86_feature_detected!("avx512f") { 2 } else { 1 };
-    // One that spoils all general registers that it may, and no vector.
+    // A function that spoils all general registers that it may, and no vector.
     let quiet = tl_quiet as *const () as u64;
     let code = site_of(&mut arena, quiet, 0, 7, false);
     assert_kept("call, general registers only", code, &EVERY, &mut random);
-    // One that finds out that it must not be called like that.
+    // A function that finds out that it must not be called like that.
     let code = site_of(&mut arena, tl_after_all as *const () as u64, tl_spoil as *const () as u64, 9, false);
     tell(vectors, None);
     assert_kept("call, extended state after all", code, &EVERY, &mut random);
@@ -152,7 +156,7 @@ fn a_consumer_that_changes_nothing_is_not_noticed() {
     }
 }
 
-/// Where nobody is called at an entry, and at exits.
+/// If no consumer is called at an entry; and at exits.
 #[test]
 fn the_start_and_the_end_of_a_call_are_not_noticed() {
     let _one = ONE.lock();
@@ -210,7 +214,7 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
     assert_eq!(TOLD.lock().unwrap().seen.len(), 50);
 }
 
-/// From where it begins, where its room does, what is behind that, and its end.
+/// The piece between these labels: its start, its gap, what is behind the gap, and its end.
 pub(crate) fn piece([start, room, on, end]: [unsafe extern "C" fn(); 4]) -> Piece {
     let [start, room, on, end] = [start, room, on, end].map(|at| at as usize);
     // SAFETY: the text between two labels above.
@@ -218,7 +222,8 @@ pub(crate) fn piece([start, room, on, end]: [unsafe extern "C" fn(); 4]) -> Piec
     Piece { text, room: (room - start, on - room) }
 }
 
-/// The same where gates take in what is called most: their usual way, and all that they leave to functions.
+/// The same with gates that inline what is called most: the common paths, and everything that they leave to
+/// functions.
 #[test]
 pub(crate) fn pieces_that_are_taken_in_are_not_noticed() {
     let _one = ONE.lock();
@@ -243,7 +248,7 @@ pub(crate) fn pieces_that_are_taken_in_are_not_noticed() {
     // SAFETY: words that only `tl_begin` writes, in this thread.
     let begun = || unsafe { &tl_begun }.each_ref().map(|word| word.swap(0, Ordering::Relaxed));
     let seen = || std::mem::take(&mut TOLD.lock().unwrap().seen).len();
-    // Wherever in a line the gate begins.
+    // Wherever in a cache line the gate begins.
     for skip in (0..64).step_by(13) {
         for (number, begin, to_begin, to_body) in
             [(31, begin, false, 0), (32, begin, true, 0), (30, more, true, 50)]
@@ -290,7 +295,7 @@ fn the_consumer_sees_the_machine_as_it_is() {
             assert_eq!(seen.gpr[reg], before.regs[reg], "register {reg}");
         }
         assert_eq!((seen.rflags ^ before.flags) & (FLAGS | DF), 0);
-        // The harness tells stack pointers relative to its own.
+        // The harness states stack pointers relative to its own.
         STACK.store(seen.sp(), Ordering::Relaxed);
         assert_eq!(after.regs[Gpr::Rsp as usize], 0);
     }
@@ -358,7 +363,8 @@ fn direction_and_alignment_flags_are_clear_in_the_call_and_back_behind_it() {
     }
 }
 
-/// Everything, the instruction pointer and the stack pointer too, from nearer and farther than the frame.
+/// Everything changes, also the instruction pointer and the stack pointer, to addresses nearer and farther
+/// than the frame.
 #[test]
 fn a_moved_instruction_pointer_and_stack_hold() {
     let _one = ONE.lock();
@@ -377,7 +383,7 @@ fn a_moved_instruction_pointer_and_stack_hold() {
     for saves in [false, true] {
         let mut out = Vec::new();
         let code = site(&mut arena, 1, saves);
-        // A site whose displaced code must not run.
+        // Displaced code of a site, which must not run.
         out.extend([0x0F, 0x0B]);
         let end = code + site_len(code);
         // SAFETY: the jump back of `site` is overwritten before anything runs there.
@@ -402,7 +408,7 @@ fn a_moved_instruction_pointer_and_stack_hold() {
     }
 }
 
-/// The displaced instructions run, on another stack.
+/// The displaced instructions run on another stack.
 #[test]
 fn a_moved_stack_holds_for_the_displaced_instructions() {
     let _one = ONE.lock();
@@ -427,9 +433,9 @@ fn a_moved_stack_holds_for_the_displaced_instructions() {
     }
 }
 
-/// Bytes of a site's code before what was displaced: `back` is displaced here.
+/// Number of bytes of a site's code before the displaced code, which is `back` here.
 fn site_len(code: u64) -> u64 {
-    // SAFETY: code of `site`, which ends in what `back` says.
+    // SAFETY: code that `site` made; it ends with the bytes of `back`.
     let bytes = unsafe { core::slice::from_raw_parts(code as *const u8, 128) };
     let back = back();
     bytes.windows(back.len()).position(|bytes| bytes == back).expect("the way back") as u64

@@ -1,4 +1,5 @@
-//! LOSS-1: threads that are moved between CPUs, signals in the midst of a hit, forked children: nothing is lost.
+//! LOSS-1: threads move between CPUs, signals arrive in the middle of a hit, children are forked: no hit is
+//! lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -20,7 +21,7 @@ pub(crate) fn counted(arena: &mut Arena, machine: &Machine, n: u64, site: &Site)
 
 static IN_HANDLER: AtomicU64 = AtomicU64::new(0);
 static HANDLED: AtomicU64 = AtomicU64::new(0);
-/// Handlers that run now, in whatever thread.
+/// Number of handlers that run now, in any thread.
 static BUSY: AtomicU64 = AtomicU64::new(0);
 static STORMS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -34,7 +35,8 @@ extern "C" fn on_alarm(_: i32) {
     BUSY.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Runs `body` while a timer interrupts the process every 100 µs, and the handler calls `code` too. How often it did.
+/// Runs `body` while a timer interrupts the process every 100 µs, and the handler calls `code` too. Returns
+/// the number of these calls.
 pub(crate) fn storm(code: u64, body: impl FnOnce()) -> u64 {
     let _one = STORMS.lock();
     HANDLED.store(0, Ordering::Relaxed);
@@ -56,14 +58,15 @@ pub(crate) fn storm(code: u64, body: impl FnOnce()) -> u64 {
     body();
     timer(0);
     IN_HANDLER.store(0, Ordering::SeqCst);
-    // Who comes from here on calls nobody; one that came before would else count in the next storm.
+    // A handler that runs from here on does not call `code`. An earlier one would otherwise count in the next
+    // storm.
     while BUSY.load(Ordering::SeqCst) > 0 {
         std::thread::yield_now();
     }
     HANDLED.load(Ordering::SeqCst)
 }
 
-/// Runs a thread (0: the calling one) on one CPU from now on, if there is such a CPU.
+/// Keeps a thread (0: the calling one) on one CPU from now on, if there is such a CPU.
 pub(crate) fn pin(thread: i32, cpu: usize) {
     // SAFETY: a zeroed set is a valid empty one; the call changes where a thread of ours runs.
     unsafe {
@@ -73,7 +76,7 @@ pub(crate) fn pin(thread: i32, cpu: usize) {
     }
 }
 
-/// Moves threads from CPU to CPU until told to stop.
+/// Moves threads from CPU to CPU until `stop` is set.
 pub(crate) fn migrate(threads: &[i32], stop: &AtomicBool) {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut next = 0;
@@ -86,7 +89,7 @@ pub(crate) fn migrate(threads: &[i32], stop: &AtomicBool) {
     }
 }
 
-/// Ends what watches a flag, also when a test fails on the way.
+/// Sets a flag at its end, also if a test fails on the way.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -95,7 +98,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs `body` in many threads that are moved about.
+/// Runs `body` in many threads that are moved between CPUs.
 pub(crate) fn everywhere(body: impl Fn() + Sync) {
     let stop = AtomicBool::new(false);
     let (send, receive) = std::sync::mpsc::channel();
@@ -184,7 +187,7 @@ fn forked_children_count_into_the_same_words() {
             call(code, n);
         });
         for pid in children {
-            // SAFETY: a child of ours that nobody else waits for.
+            // SAFETY: a child of ours, for which no other code waits.
             unsafe { libc::waitpid(pid, core::ptr::null_mut(), 0) };
         }
         assert_eq!(arena.counted(0), 5 * CALLS, "{machine:?}");

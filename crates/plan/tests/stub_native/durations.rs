@@ -1,4 +1,4 @@
-//! Latency stubs: every call counted once, in the bucket of the time it took.
+//! Latency stubs: every call is counted once, in the bucket of the time that it took.
 
 use core::arch::x86_64::_rdtsc;
 
@@ -39,7 +39,7 @@ fn exit_at(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u3
     pending.finish(&mut out, None);
     arena.put(&out)
 }
-/// An entry stub and a `ret`: a call that is never seen to end.
+/// An entry stub and a `ret`: a call with no recorded end.
 fn entry(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, loop_entry: bool) -> u64 {
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function, site: Site::default() };
@@ -78,7 +78,8 @@ fn durations_lie_within_those_measured_around() {
         assert_eq!(buckets(&arena, 3), 20_000);
         assert_eq!(arena.timed(3, at::UNPAIRED) + arena.timed(3, at::UNRETURNED), 0);
         let total = arena.timed(3, at::TOTAL);
-        // A preempted thread may spend long outside of the function, so only the middle can be held close.
+        // A preempted thread may spend long outside of the function, so only the middle can be compared
+        // closely.
         let mut below = 0;
         let middle = (0..hist::BUCKETS).find(|&bucket| {
             below += arena.bucket(3, bucket);
@@ -101,7 +102,7 @@ fn durations_lie_within_those_measured_around() {
     }
 }
 
-/// The slot that the last entry stamped: the only one in use.
+/// The stamp cell that the last entry stamped: the only one in use.
 fn slot(arena: &Arena, owner: u64) -> u64 {
     let tags = (0..STAMP_TAGS_LEN).step_by(8);
     let blocks = tags.filter(|tag| get(arena.stamps() + tag) != 0);
@@ -125,7 +126,7 @@ fn every_octave_has_its_buckets() {
                 }
                 Buckets::Linear { .. } => 0,
             };
-            // One call place for both, so that the stack pointer is the same.
+            // Both calls come from one place, so that the stack pointer is the same.
             let run = |code, before: &mut u64| {
                 *before = now();
                 call(code, 0);
@@ -202,11 +203,11 @@ fn abandoned_calls_are_counted() {
         let seen =
             |arena: &Arena| [at::RETURNS, at::UNPAIRED, at::UNRETURNED].map(|word| arena.timed(1, word));
         assert_eq!(seen(&arena), [1, 1, 1], "{machine:?}");
-        run(&[again, again, again, leave]); // the first stamp stands
+        run(&[again, again, again, leave]); // the first stamp is kept
         assert_eq!(seen(&arena), [2, 1, 1]);
-        run(&[enter, other, leave]); // another function's stamp is nobody's end
+        run(&[enter, other, leave]); // another function's stamp ends no call
         assert_eq!(seen(&arena), [2, 2, 2]);
-        // Stubs that step over a red zone and stubs that do not name the same place.
+        // Stubs that step over a red zone and stubs that do not find the same cell.
         let red = Site { red_zone_live: true, ..Site::default() };
         let over = exit_at(&mut arena, &machine, &latency, 1, red);
         run(&[enter, over]);

@@ -1,4 +1,5 @@
-//! SAFE-2 where little of the extended state is in use, as at a function's entry: the components are saved one by one.
+//! SAFE-2 when little of the extended state is in use, as at a function's entry: the components are saved one
+//! by one.
 
 use std::arch::{global_asm, is_x86_feature_detected};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,8 +10,9 @@ use trapline_plan::x86_64::stub::{CallFunctions, ExtendedState, call, gate};
 use crate::arena::Arena;
 use crate::state::{ONE, Random, State, tl_run};
 
-// Around a site: x87 and the upper halves are put into their initial configuration before, and what is in use is noted at the function and behind.
-// With 1 in tl_sets the opmasks are loaded; else they and registers 16 to 31 are put into it too.
+// Around a site: x87 and the upper halves are put into their initial configuration before it, and what is in
+// use is noted at the function and behind the site. With 1 in tl_sets the opmasks are loaded; otherwise they
+// and registers 16 to 31 are put into their initial configuration too.
 global_asm!(
     "tl_before: mov [rip + tl_kept], rax; mov [rip + tl_kept + 8], rcx; mov [rip + tl_kept + 16], rdx",
     "vzeroupper; xor edx, edx; mov eax, 1; cmp dword ptr [rip + tl_sets], 0; jne 2f; mov eax, 0xa1; 2: xrstor [rip + tl_nothing]",
@@ -23,7 +25,7 @@ global_asm!(
     ".set i, 0; .irp k, k0, k1, k2, k3, k4, k5, k6, k7; kmovq [rip + tl_masks_left + i*8], \\k; .set i, i+1; .endr",
     "stmxcsr [rip + tl_rounds_left]; ldmxcsr [rip + tl_usual]",
     "mov rax, [rip + tl_kept]; mov rcx, [rip + tl_kept + 8]; mov rdx, [rip + tl_kept + 16]; jmp tl_back",
-    // The function: everything is spoilt.
+    // The function spoils everything.
     "tl_spoil_all: mov ecx, 1; xgetbv; mov [rip + tl_used], rax",
     "vpternlogd zmm0, zmm0, zmm0, 255; vmovdqu64 zmm7, zmm0; vmovdqu64 zmm15, zmm0; vmovdqu64 zmm16, zmm0; vmovdqu64 zmm31, zmm0",
     ".irp k, k0, k1, k2, k3, k4, k5, k6, k7; kxnorq \\k, \\k, \\k; .endr",
@@ -75,7 +77,7 @@ fn site(arena: &mut Arena, tells_use: bool) -> u64 {
     arena.put(&out)
 }
 
-/// One run. What was in use at the function, and behind it.
+/// One run. Returns what was in use at the function, and behind it.
 fn run(state: &mut State) -> (u64, u64) {
     // SAFETY: `tl_before` leads to the site, that to `tl_behind`, and that back to the harness, which has one user at a time.
     unsafe {
@@ -120,7 +122,8 @@ fn components_saved_one_by_one_are_kept_and_the_others_stay_as_they_began() {
             }
             // SAFETY: as above.
             assert_eq!(unsafe { tl_rounds_left.load(Relaxed) } as u32, 0xdfc0, "MXCSR, {what}");
-            // What is measured is what is meant: the function was called with no more in use than that, and leaves no more in use.
+            // The measurement is of the intended case: the function was called with no more in use than that,
+            // and leaves no more in use.
             let most = if in_use { SSE | OPMASKS | HIGH } else { SSE };
             assert_eq!((used & !most, use_left & !most), (0, 0), "in use, {what}");
         }

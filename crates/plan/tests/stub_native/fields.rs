@@ -1,5 +1,6 @@
-//! FLT-1 for conditions on fields: what generated code decides at an entry, and at a return, is what the language says, where fields can be
-//! read, in part, or not at all; every hit is recorded or counted as rejected, and machine state is kept.
+//! FLT-1 for conditions on fields. What generated code decides at an entry, and at a return, is what the
+//! language says, whether fields can be read, in part, or not at all. Every hit is recorded or counted as
+//! rejected, and machine state is kept.
 
 use trapline_plan::filter::{Facts, Float, Int, Known, MAX_TEMPORARIES, TargetFilter, Tree};
 use trapline_plan::x86_64::stub::{Filtered, Machine, Site, Traced};
@@ -15,7 +16,8 @@ use crate::state::{ONE, Random, assert_kept, back, tl_run};
 use crate::texts::edge;
 
 const FILTERED: u64 = 1;
-/// Offsets and bytes of the fields, by argument: the second through a pointer, the third maybe at the end of what is mapped.
+/// Offsets and bytes of the fields, by argument. The second is read through a pointer, the third may lie at
+/// the end of mapped memory.
 pub(crate) fn reads() -> [Read; 4] {
     let read = |register, offsets: &[i32], bytes| Read { register, offsets: offsets.to_vec(), bytes };
     [read(0, &[16], 8), read(0, &[8, 4], 4), read(1, &[0], 2), read(0, &[24], 4)]
@@ -54,7 +56,7 @@ fn fields_decide_at_returns_as_the_language_says() {
     }
 }
 
-/// What memory holds: a structure, what it points to, and numbers of which maybe not all can be read.
+/// The memory: a structure, what it points to, and numbers of which some may not be readable.
 pub(crate) struct Memory {
     own: [u64; 4],
     other: [u64; 2],
@@ -98,7 +100,7 @@ fn decide(machine: &Machine, at: Option<Kind>) {
         let leaf = if at.is_some() { leaf_of_all } else { leaf_with_fields };
         let condition = tree(&mut random, 1 + round % 4, leaf);
         let mut known = condition.temporaries() <= MAX_TEMPORARIES;
-        // The record has no floats of arguments here.
+        // The record has no float arguments here.
         condition.each_known(&mut |one| known &= !(at.is_some() && matches!(one, Known::Float(..))));
         let fits =
             if at.is_some() { condition.is_known_at_return() } else { condition.is_known_with_fields() };

@@ -1,5 +1,6 @@
-//! FLT-1 and LOSS-2 for filters: generated conditions decide as the language says, on random trees and numbers at the edges; every
-//! hit is recorded, dropped or filtered; of calls whose exits are recorded too, just those of recorded entries are.
+//! FLT-1 and LOSS-2 for filters. Generated conditions decide as the language says, on random trees and
+//! numbers at the edges. Every hit is recorded, dropped or filtered. If exits are recorded too, exactly the
+//! exits of recorded entries are.
 
 use trapline_plan::filter::{Binary, Facts, Float, Int, Known, TargetFilter, Tree, Unary, parse, registers};
 use trapline_plan::x86_64::stub::filter::NODE_BYTES;
@@ -35,7 +36,7 @@ pub(crate) fn number(random: &mut Random) -> u64 {
     if word.is_multiple_of(3) { random.next() } else { EDGES[(word >> 8) as usize % EDGES.len()] }
 }
 
-/// Bits of a float of either width: zeros, infinities and what is no number among them.
+/// Bits of a float of either width, with zeros, infinities and NaNs among them.
 pub(crate) fn float(random: &mut Random) -> u64 {
     const BITS: [u64; 9] = [
         0x0000_0000_8000_0000,
@@ -181,7 +182,7 @@ fn conditions_decide(machine: &Machine) {
             for reg in [7, 6, 2, 1, 8, 9] {
                 state.regs[reg] = number(&mut random);
             }
-            // Of zmm8 to zmm31 nobody reads.
+            // zmm8 to zmm31 are not read.
             for vector in &mut state.zmm[..8] {
                 vector[0] = float(&mut random);
             }
@@ -230,7 +231,7 @@ fn one_in_so_many(machine: &Machine) {
     let mut seen = 0;
     Reader::new(&rings).take(|_| seen += 1);
     assert_eq!(seen + arena.counted(FILTERED), 300);
-    // One in three on each CPU that it ran on, from the first hit there on.
+    // One in three on each CPU on which it ran, from the first hit there on.
     let cpus = (0..u64::from(LINES)).filter(|line| get(arena.word(FILTERED) + line * 64) > 0).count() as u64;
     assert!((100..100 + cpus).contains(&seen), "{seen} on {cpus} CPUs");
     if machine.rseq.is_none() {
@@ -280,7 +281,7 @@ fn seen(reader: &mut Reader<'_>) -> Vec<Record> {
 #[test]
 fn exits_are_those_of_recorded_entries() {
     let _one = ONE.lock();
-    // A condition that divides is decided where a record would be written, the other one apart from it.
+    // A condition that divides is decided where a record would be written, the other one separately.
     for machine in machines() {
         exits_are_those(&machine, "arg0 % 3 == 1", |n| n % 3 == 1);
         exits_are_those(&machine, "(arg0 & 3) == 1", |n| n & 3 == 1);
@@ -312,7 +313,8 @@ fn exits_are_those(machine: &Machine, condition: &str, passes: fn(u64) -> bool) 
         assert_eq!(of(Kind::Entry).collect::<Vec<_>>(), want.iter().copied().rev().collect::<Vec<_>>());
         assert_eq!(arena.counted(FILTERED) - before + want.len() as u64, depth + 1);
     }
-    // An entry that is left by a jump, then a filtered call at the same place of the stack: its exit is not the first one's.
+    // An entry that is left by a jump, then a filtered call at the same place of the stack: its exit does not
+    // belong to the first one.
     let abandoned = {
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 1);
@@ -324,7 +326,8 @@ fn exits_are_those(machine: &Machine, condition: &str, passes: fn(u64) -> bool) 
     assert_eq!(both(1, 0), [1, 0]);
     let kinds: Vec<Kind> = seen(&mut reader).iter().map(|r| r.kind).collect();
     assert_eq!(kinds, [Kind::Entry], "the filtered call took the mark away");
-    // A call that passes, and an exit at the same place whose entry nobody saw: the mark is gone with the first exit.
+    // A call that passes, and an exit at the same place without a known entry: the mark is gone with the
+    // first exit.
     let alone = built(&mut arena, &traced, Kind::Return, 1, &[0x48, 0x89, 0xF8, 0xC3]);
     let both = |first: u64, second: u64| [call(code, first), call(alone, second)];
     assert_eq!(both(1, 5), [1, 5]);
@@ -335,7 +338,8 @@ fn exits_are_those(machine: &Machine, condition: &str, passes: fn(u64) -> bool) 
     if machine.rseq.is_none() {
         return;
     }
-    // A thread without an area: what passes is dropped, so its exit has nothing to tell; what does not is rejected as ever.
+    // A thread without an area: what passes is dropped, so its exit records nothing; what does not pass is
+    // rejected as usual.
     let filtered = arena.counted(FILTERED);
     std::thread::scope(|scope| {
         scope.spawn(|| {

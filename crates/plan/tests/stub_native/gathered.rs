@@ -1,5 +1,6 @@
-//! LOSS-1, FLT-1 and SAFE-2 for what is tallied when calls return: cells and rows are those of the language, of what was there at the entry and
-//! what is returned; begun = cells + overflow + unseen + dropped + rejected late + not ended, to the call.
+//! LOSS-1, FLT-1 and SAFE-2 for what is aggregated when calls return. Cells and rows are those of the
+//! language, for what was there at the entry and what is returned. begun = cells + overflow + unseen +
+//! dropped + rejected late + not ended, exactly.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,7 @@ pub(crate) fn counted(arena: &Arena, word: u32) -> u64 {
     (0..u64::from(LINES)).map(|line| get(arena.word(FILTERED) + u64::from(word) * 8 + line * 64)).sum()
 }
 
-/// A duration is not known before.
+/// Whether a tree does not depend on the duration, which is not known beforehand.
 pub(crate) fn is_timeless(tree: &Tree) -> bool {
     let mut timeless = true;
     tree.each_known(&mut |known| timeless &= known != Known::Took);
@@ -107,7 +108,7 @@ fn values_fall(machine: &Machine) {
     assert!(seen > 1000 && unseen > 20 && rejected > 500, "{seen} {unseen} {rejected}");
 }
 
-/// Eight threads that are moved about, a timer's handler that calls too, and a thread without an area.
+/// Eight threads that are moved between CPUs, a timer's handler that calls too, and a thread without an area.
 #[test]
 fn every_call_is_in_a_cell_or_rejected() {
     const CALLS: u64 = 100_000;
@@ -135,7 +136,7 @@ fn every_call_is_in_a_cell_or_rejected() {
             assert_eq!(begun, tallied + rest.overflow + late + arena.counted(0), "{sort:?}");
             assert_eq!(begun + early, 8 * CALLS + handled + alone);
             assert_eq!((rest.unseen, arena.counted(0)), (0, 0));
-            // Of the eight threads', and those of the one that has no row.
+            // Calls of the eight threads, and of the one that has no row.
             let all = 8 * CALLS + alone;
             assert!((all / 2..=all / 2 + handled).contains(&(tallied + rest.overflow)), "{tallied}");
             // A handler may run in a thread that is about to get its area.
@@ -150,7 +151,7 @@ fn every_call_is_in_a_cell_or_rejected() {
     }
 }
 
-/// Of a call that began before anybody looked: the mark of the one before it in that place is gone.
+/// A call that began before the patch came: the mark of the previous call in its cell is gone.
 #[test]
 fn an_exit_without_an_entry_adds_nothing() {
     let _one = ONE.lock();
@@ -160,7 +161,7 @@ fn an_exit_without_an_entry_adds_nothing() {
         let set = set.of_calls(&mut arena, TRUE, None);
         let whole = set.whole(&mut arena, Site::default(), Kind::Return, [&RETURN_ARGUMENT, &[0xC3]]);
         let exit = set.build(&mut arena, Site::default(), Kind::Return, &[0xC3]);
-        // All of one stack pointer.
+        // All with the same stack pointer.
         for code in [exit, whole, exit, exit, whole, exit] {
             call(code, 5);
         }
@@ -170,7 +171,8 @@ fn an_exit_without_an_entry_adds_nothing() {
     }
 }
 
-/// What a call's entry could read of memory, and not: the value, and what decides, as the language says, though the memory has changed since.
+/// What a call's entry could and could not read from memory: the value, and the decision, are as the language
+/// says, though the memory has changed since.
 #[test]
 fn fields_are_those_of_the_entry() {
     let _one = ONE.lock();
@@ -196,7 +198,7 @@ fn fields_are_those_of_the_entry() {
             let read = |offset, bytes| Read { register: 0, offsets: vec![offset], bytes };
             set.filter.reads = vec![read(0, 8), read(8, 4)];
             let set = set.of_calls(&mut arena, late, None);
-            // mov qword [rdi], 1 (where that can be written); mov eax, 5
+            // mov qword [rdi], 1 (if that can be written); mov eax, 5
             let body: &[u8] = &[0x48, 0xC7, 0x07, 1, 0, 0, 0, 0xB8, 5, 0, 0, 0];
             let changes = set.whole(&mut arena, Site::default(), kind, [body, &[0xC3]]);
             let leaves = set.whole(&mut arena, Site::default(), kind, [&body[7..], &[0xC3]]);

@@ -1,5 +1,6 @@
-//! LOSS-2 in Go programs, where a call's return decides about it: what its entry left is found by goroutine and distance from the stack's
-//! end, so by the right return alone, wherever the stack is then and whichever thread runs it.
+//! LOSS-2 in Go programs, for calls about which their return decides. What an entry kept is found by
+//! goroutine and distance from the stack's end. So only the right return finds it, wherever the stack is then
+//! and whichever thread runs it.
 
 use trapline_plan::filter::TargetFilter;
 use trapline_plan::x86_64::stub::{Latency, Machine, Rings, Traced, trace};
@@ -16,8 +17,9 @@ const STACK: u64 = 1 << 16;
 struct Setting {
     arena: Arena,
     rings: Rings,
-    /// A function whose calls are entered and not left, and one that leaves what is not entered.
+    /// A function whose calls are entered and not left.
     entry: u64,
+    /// A function whose calls are left and not entered.
     exit: u64,
     /// The ends of two stacks.
     stacks: [u64; 2],
@@ -39,7 +41,7 @@ impl Setting {
         let stack = || map(STACK, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE) + STACK;
         Self { stacks: [stack(), stack()], arena, rings, entry, exit }
     }
-    /// Calls a half with the stack pointer so far below that stack's end; it returns its argument.
+    /// Calls a half with the stack pointer `below` bytes below that stack's end. It returns its argument.
     fn call(&mut self, half: u64, (stack, below): (usize, u64), argument: u64) {
         // push rbp; mov rbp, rsp; mov rsp, imm64; mov rax, rdi; call half; leave; ret
         let mut code = vec![0x55, 0x48, 0x89, 0xE5, 0x48, 0xBC];
@@ -65,7 +67,7 @@ impl Setting {
     }
 }
 
-/// The goroutine's stack ends there.
+/// Sets the end of the goroutine's stack.
 fn ends(goroutine: &Goroutine, at: u64) {
     set(core::ptr::from_ref(&goroutine[1]) as u64, at);
 }
@@ -84,7 +86,8 @@ fn a_call_ends_where_its_stack_has_gone() {
         let goroutine = &Goroutine::default();
         runs(Some(goroutine));
         for below in [64, 4096, 4096 + 8, 20_000] {
-            // The stack moves, and what is left is of the call that was entered; or another call ends there.
+            // The stack moves, and the call that was entered is the one that leaves; or another call ends
+            // there.
             for (end, ending, moved) in [
                 (stacks[1], (1, below), true),
                 (stacks[0], (0, below), true),
@@ -118,7 +121,8 @@ fn a_call_ends_where_its_stack_has_gone() {
     }
 }
 
-/// At one place of the stack, which all have in turn: two goroutines, and a thread of another language, which runs none.
+/// At one place of the stack, which all use in turn: two goroutines, and a thread of another language, which
+/// runs none.
 #[test]
 fn calls_of_other_goroutines_are_others() {
     let _one = ONE.lock();
@@ -143,7 +147,7 @@ fn calls_of_other_goroutines_are_others() {
     }
 }
 
-/// The exit's record names the thread of the entry, as that is who the reader pairs it with.
+/// The exit's record names the thread of the entry, as the reader pairs by it.
 #[test]
 fn a_goroutine_ends_its_calls_in_any_thread() {
     let _one = ONE.lock();

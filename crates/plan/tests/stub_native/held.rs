@@ -1,4 +1,5 @@
-//! HOLD-1, HOLD-2: which calls are held, that they go on when they are answered, and by themselves when they are not.
+//! HOLD-1, HOLD-2: which calls are held; that they go on when they are answered, and by themselves if they
+//! are not.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::arena::Arena;
 
 type Function = extern "C" fn(u64, u64, u64) -> u64;
 
-/// A function at whose entry threads are held, and its two words. It returns its three arguments, put together.
+/// A function at whose entry threads are held, and its two words. It returns its three arguments, combined.
 fn held(arena: &mut Arena, what: Hold, red_zone: bool) -> (Function, &'static AtomicU64, &'static AtomicU64) {
     let words = (arena.word(0), arena.word(0) + 8);
     let mut out = Vec::new();
@@ -57,14 +58,14 @@ fn calls_that_change_a_fact_ask_and_no_others() {
             let mut arena = Arena::new();
             let (function, asked, closed) = held(&mut arena, what, red_zone);
             let sum = a.wrapping_add(2 * b).wrapping_add(4 * c);
-            // Nothing relies on them: nobody asks.
+            // Nothing relies on them, so no thread waits.
             closed.store(u64::MAX, Ordering::SeqCst);
             assert_eq!(
                 (function(a, b, c), asked.load(Ordering::SeqCst)),
                 (sum, 0),
                 "{what:?} {a} {b:#x} {c:#x}"
             );
-            // Something relies on all, and somebody answers what is asked.
+            // Something relies on all, and a thread answers what is asked.
             closed.store(0, Ordering::SeqCst);
             std::thread::scope(|scope| {
                 let held = scope.spawn(|| function(a, b, c));
@@ -87,7 +88,7 @@ fn calls_that_change_a_fact_ask_and_no_others() {
     }
 }
 
-/// In a thread of its own, so that a wait without an end fails.
+/// Runs in a thread of its own, so that a wait without an end fails.
 #[test]
 fn who_waits_in_vain_goes_on_and_closes_the_fact() {
     let mut arena = Arena::new();

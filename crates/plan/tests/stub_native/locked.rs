@@ -1,5 +1,6 @@
-//! LOSS-2 without rseq: rings that are locked, rows that are taken (`record::ring`, L1 to L5; `record::tally`, R1 to R3). Every hit is
-//! written once, or counted, whoever comes between any two instructions.
+//! LOSS-2 without rseq: rings that are locked, rows that are claimed (`record::ring`, L1 to L5;
+//! `record::tally`, R1 to R3). Every hit is written once, or counted, whatever comes between any two
+//! instructions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +84,8 @@ fn a_ring_that_is_taken_is_passed_over() {
     });
 }
 
-/// Where code begins and ends that is run step by step; what a handler calls it with, and by how much more each time; how often it did.
+/// Where the code begins and ends that is run step by step; what a handler calls it with, and by how much
+/// more each time; how many times it did.
 static BEGIN: AtomicU64 = AtomicU64::new(0);
 static END: AtomicU64 = AtomicU64::new(0);
 static WITH: AtomicU64 = AtomicU64::new(0);
@@ -101,7 +103,8 @@ extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     }
 }
 
-/// Calls code step by step; a signal handler calls it too, before each of its instructions. How often.
+/// Calls code step by step; a signal handler calls it too, before each of its instructions. Returns the
+/// number of handler calls.
 fn step_by_step(code: u64, end: u64, argument: u64, more: u64) -> u64 {
     BEGIN.store(code, Ordering::Relaxed);
     END.store(end, Ordering::Relaxed);
@@ -175,7 +178,7 @@ fn a_handler_at_any_instruction_is_in_a_row_too() {
     }
 }
 
-/// Children that were forked write to the same rings.
+/// Forked children write to the same rings.
 #[test]
 fn forked_children_share_the_rings() {
     const CALLS: u64 = 50_000;
@@ -206,12 +209,12 @@ fn forked_children_share_the_rings() {
     };
     while !children.is_empty() {
         take(&mut seen);
-        // SAFETY: children of ours that nobody else waits for.
+        // SAFETY: children of ours, for which no other code waits.
         children.retain(|&pid| unsafe { libc::waitpid(pid, core::ptr::null_mut(), libc::WNOHANG) } == 0);
     }
     take(&mut seen);
     assert_eq!(seen.len() as u64 + arena.counted(0), 4 * CALLS);
     seen.sort_unstable();
-    // One ring's fill is written whatever the reader does.
+    // The contents of one ring are written whatever the reader does.
     assert!(seen.is_sorted_by(|a, b| a < b) && seen.len() >= 256, "{} records, each once", seen.len());
 }

@@ -1,7 +1,8 @@
-//! Generated code, run where it can be watched: in this process.
+//! Generated code, run where it can be observed: in this process.
 //!
-//! Each module holds one promise: state kept (SAFE-2), counts exact (LOSS-1), durations right, guard traps served. `rdpid` gives
-//! the CPU an instruction that it may lack; `write_set` runs hits in an emulator that shows every store (COST-2).
+//! Each module tests one promise: state kept (SAFE-2), counts exact (LOSS-1), durations right, guard traps
+//! served. `rdpid` emulates an instruction that the CPU may lack; `write_set` runs hits in an emulator that
+//! shows every store (COST-2).
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod apart;

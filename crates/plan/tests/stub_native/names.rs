@@ -1,5 +1,5 @@
-//! Hits of threads that the reader noted are rejected, and no others': `trapline_record::names`, with every other part of a filter and
-//! without; machine state is kept either way.
+//! Hits of threads in the pass-over table are rejected, and no others (`trapline_record::names`), with every
+//! other part of a filter and without. Machine state is kept either way.
 
 use trapline_plan::filter::{TargetFilter, parse, registers};
 use trapline_plan::x86_64::stub::{Filtered, Machine, Site, ThreadId, Traced};
@@ -73,7 +73,7 @@ fn passed_over(machine: &Machine) {
             seen
         };
         let mut passed = passes(30);
-        // Neighbours, and who would have the same place, are not this thread.
+        // Neighbours, and numbers that would have the same place, are not this thread.
         for other in [tid + 1, tid + PLACES, tid - 1] {
             area.take_back(view, tid);
             assert!(area.pass_over(view, other), "{other}");
@@ -100,7 +100,7 @@ fn passed_over(machine: &Machine) {
     nobody_is_nobody(machine);
 }
 
-/// A thread of which no number is known is nobody's, whatever the table says.
+/// A thread without a known number is never passed over, whatever the table holds.
 fn nobody_is_nobody(machine: &Machine) {
     let mut arena = Arena::new();
     let mut rings = rings_for(&arena, machine, 1 << 14, 64);

@@ -1,5 +1,6 @@
-//! LOSS-1 for values and texts by thread: a row is one thread's; also while threads are moved, interrupted, or have no rseq area, and where a restartable
-//! sequence begins again just before its commit.
+//! LOSS-1 for values and texts by thread: a row belongs to one thread. This also holds while threads are
+//! moved, interrupted, or have no rseq area, and where a restartable sequence starts again just before its
+//! commit.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -20,7 +21,7 @@ use crate::text_tallies::texts;
 /// mov rax, rdi; ret
 const BODY: [u8; 4] = [0x48, 0x89, 0xF8, 0xC3];
 
-/// Rows of all lines by thread and key; a text's is that of its bytes.
+/// Rows of all lines by thread and key; a text's key is that of its bytes.
 fn rows(set: &Set) -> (BTreeMap<(u32, u64), u64>, Rest) {
     let (mut rows, mut sum) = (BTreeMap::new(), Rest::default());
     for line in 0..LINES {
@@ -42,7 +43,7 @@ fn tid() -> u32 {
     unsafe { libc::gettid() }.cast_unsigned()
 }
 
-/// Seven words that are texts, too: each of three letters and zeros.
+/// Seven words that are also texts: each of three letters and zeros.
 static WORDS: [[u8; 64]; 7] = {
     let mut words = [[0; 64]; 7];
     let mut n = 0;
@@ -120,7 +121,7 @@ fn nothing_is_lost_under_a_storm() {
                     assert_eq!(rows_now.get(&(thread, key(sort, word(n)))), Some(&want), "{sort:?}");
                 }
             }
-            // What the handler calls with is a number, and no text.
+            // The handler calls with a number, which is no text.
             let all: u64 = rows_now.values().sum();
             assert_eq!(all + rest.overflow + rest.unseen, THREADS * CALLS + handled, "{sort:?} {n}");
             assert_eq!((rest.overflow, rest.unseen), (0, if sort == Sort::Each { 0 } else { handled }));
@@ -131,7 +132,7 @@ fn nothing_is_lost_under_a_storm() {
                         (0..10).for_each(|n| assert_eq!(call(code, word(n)), word(n)));
                     });
                 });
-                // Where calls return, what waited for them is the same; they have no row.
+                // Where calls return, they have no row for the same reason.
                 assert_eq!(rows(&set).1.overflow, 10, "{sort:?} {n}");
             }
             set.table.area.shape = Shape::Nothing;
@@ -140,7 +141,7 @@ fn nothing_is_lost_under_a_storm() {
     }
 }
 
-/// So small a table that threads are in each other's way: what has no row is overflow.
+/// A table so small that threads are in each other's way: what has no row is overflow.
 #[test]
 fn a_full_table_counts_on() {
     let _one = ONE.lock();
@@ -159,7 +160,7 @@ fn a_full_table_counts_on() {
     }
 }
 
-/// Address of an int3, and what stood there.
+/// Address of an int3, and the byte that it replaced.
 static TRAP: AtomicU64 = AtomicU64::new(0);
 static BYTE: AtomicU8 = AtomicU8::new(0);
 
@@ -172,7 +173,7 @@ fn put(at: u64, byte: u8) {
     unsafe { (*(at as *const AtomicU8)).store(byte, Ordering::SeqCst) };
 }
 
-/// Calls, with a signal at the commit of the stub that was put last.
+/// Calls, with a signal at the commit of the newest stub.
 pub(crate) fn trapped(arena: &Arena, code: u64, call: impl FnOnce()) {
     // add qword [r10 + 8], 1
     const COMMIT: [u8; 5] = [0x49, 0x83, 0x42, 0x08, 0x01];
@@ -194,7 +195,7 @@ pub(crate) fn trapped(arena: &Arena, code: u64, call: impl FnOnce()) {
     assert_eq!(unsafe { *((code + commit as u64) as *const u8) }, COMMIT[0], "it was met");
 }
 
-/// A signal just before the commit: all of the row was written, and the sequence begins again.
+/// A signal just before the commit: the whole row was written, and the sequence starts again.
 #[test]
 fn a_sequence_that_begins_again_finds_its_key() {
     alone("owned::a_sequence_that_begins_again_finds_its_key", || {

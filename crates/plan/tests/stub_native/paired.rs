@@ -1,4 +1,5 @@
-//! Calls that enter their function from within a slot, and come back to it: SAFE-2 all the way, and where they were not armed after all.
+//! Calls that enter their function from within a return trampoline, and come back to it: SAFE-2 all the way,
+//! also if they were not armed after all.
 
 use std::arch::global_asm;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,13 +13,15 @@ use crate::call::{piece, state};
 use crate::state::{ONE, Random, assert_kept, back};
 
 global_asm!(
-    // Pieces: (rdi = `tl_pair`, rsi = site, rdx = stack word, [rsp] = where the displaced instructions are): arms with its slot, or with none not; and all that it may spoil.
+    // Pieces: (rdi = `tl_pair`, rsi = site, rdx = stack word, [rsp] = address of the displaced instructions):
+    // arms the call with its trampoline, or does not if there is none; spoils all that it may.
     ".p2align 6; tl_pair_arm: mov rcx, [rdi]; mov r8, [rdi + 8]; test r8, r8; jz 9f; mov r9, [rdx]; mov [rcx + {REAL}], r9; mov r9, [rsp]; mov [rcx + {GO}], r9",
     "mov [rdx], r8; mov ecx, -1; mov edx, -1; mov r8, rdx; mov r9, rdx",
     "tl_pair_arm_room: .skip 96, 0xcc; tl_pair_arm_on: ud2; 9: mov ecx, -1; mov edx, -1; mov r8, rdx; mov r9, rdx; tl_pair_arm_end: .skip 64, 0xcc",
     "tl_pair_quiet: inc qword ptr [rip + tl_pair_quiets]; mov ecx, -1; mov edx, -1; mov rsi, rdx; mov rdi, rdx; mov r8, rdx",
     "mov r9, rdx; mov r10, rdx; mov r11, rdx; xor eax, eax; ret",
-    // (rsi = Regs, r12 = `tl_pair`): the slot's number is where the stack word was; the real address goes there.
+    // (rsi = Regs, r12 = `tl_pair`): the trampoline's number is where the stack word was; the real address
+    // goes there.
     ".p2align 6; tl_pair_land: test rsp, 15; jnz 5f; mov rdx, [rbx + 8 + 32]; mov eax, [rdx]; mov [r12 + 16], rax; mov rcx, [r12]",
     "mov rcx, [rcx + {REAL}]; mov [rdx], rcx; mov [rsi + 128], rcx; inc qword ptr [r12 + 24]",
     "mov ecx, -1; mov edx, -1; mov rsi, rdx; mov rdi, rdx; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx",
@@ -38,12 +41,12 @@ unsafe extern "C" {
     fn tl_pair_land_room();
     fn tl_pair_land_on();
     fn tl_pair_land_end();
-    /// Slot, its `ENTER` or 0, the number that was landed with, how often.
+    /// Trampoline, its `ENTER` or 0, the number that came back, how many times.
     static tl_pair: [AtomicU64; 4];
     static tl_pair_quiets: AtomicU64;
 }
 
-/// At entries, where nothing lives below the stack pointer.
+/// At entries, where nothing below the stack pointer is in use.
 const ENTRY: Site = Site { flags_dead: false, dead: 0, red_zone_live: false };
 const NUMBER: u32 = 5;
 
@@ -51,7 +54,7 @@ fn words() -> u64 {
     (&raw const tl_pair) as u64
 }
 
-/// Slots whose code and entries lie together.
+/// Return trampolines whose code and entries lie together.
 fn slots() -> (Slots, CallFunctions) {
     let unplaced = Slots { code: 0, table: 0, count: 64 };
     let code_len = landing_code_len(&unplaced).next_multiple_of(4096);

@@ -1,5 +1,6 @@
-//! FLT-1, LOSS-1 and SAFE-2 for hits that are counted behind a filter: each is counted or rejected, as the language says, also while threads are moved and
-//! interrupted; at exits the value decides, and what a tail call leaves open does not pass.
+//! FLT-1, LOSS-1 and SAFE-2 for hits that are counted behind a filter. Each is counted or rejected, as the
+//! language says, also while threads are moved and interrupted. At exits the value decides, and what a tail
+//! call leaves undecided does not pass.
 
 use trapline_plan::filter::{
     Facts, Int, Known, MAX_TEMPORARIES, Symbol, TargetFilter, Tree, parse, registers,
@@ -58,7 +59,7 @@ impl Set {
     }
 }
 
-/// Hits that passed, and that did not.
+/// Number of hits that passed, and of hits that did not.
 fn counted(arena: &Arena) -> (u64, u64) {
     (arena.counted(0), arena.counted(FILTERED))
 }
@@ -153,7 +154,7 @@ fn returns_decide(machine: &Machine) {
     }
 }
 
-/// Threads that are moved and interrupted, with samples; and one without an area, which has no share of a sample.
+/// Threads that are moved and interrupted, with samples; and one without an area, which has no sample.
 #[test]
 fn each_hit_is_counted_or_rejected() {
     const CALLS: u64 = 100_000;
@@ -172,7 +173,8 @@ fn each_hit_is_counted_or_rejected() {
         assert!(passed.abs_diff(want) <= u64::from(LINES) * u64::from(sample - 1), "{passed} of {all}");
         if machine.rseq.is_some() {
             let line = |word: u64| get(arena.word(word) + u64::from(LINES - 1) * 64);
-            // The storm's timer is the process's: a thread of another test's that has no area may have been interrupted, too.
+            // The storm's timer is the process's: a thread of another test that has no area may have been
+            // interrupted, too.
             let before = (line(0), line(FILTERED));
             std::thread::scope(|scope| {
                 scope.spawn(|| {

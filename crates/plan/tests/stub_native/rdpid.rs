@@ -1,7 +1,7 @@
 //! LOSS-1 where `rdpid` chooses the line: a process without rseq on a CPU that has the instruction.
 //!
-//! Where the CPU at hand lacks it, it faults, and the fault's handler does what the instruction would have done: leave the
-//! number of the present CPU in a register.
+//! If this CPU lacks the instruction, it faults. The fault's handler does what the instruction would have
+//! done: it leaves the number of the present CPU in a register.
 
 use core::arch::x86_64::__cpuid_count;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::durations::{SPIN, timed};
 const THREADS: u64 = 8;
 const CALLS: u64 = 5000;
 const MACHINE: Machine = Machine { rseq: None, rdpid: true, lines: LINES };
-/// ucontext's place for each register, in the order of its number in an instruction.
+/// Index of each register in a ucontext, in the order of its number in an instruction.
 const PLACES: [i32; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -69,7 +69,7 @@ extern "C" fn on_undefined(signal: i32, _: *mut libc::siginfo_t, context: *mut l
     }
 }
 
-/// How often the CPU was helped; `None` when it needs no help.
+/// How many times the handler helped; `None` if the CPU needs no help.
 fn helped() -> Option<u64> {
     let has_rdpid = __cpuid_count(7, 0).ecx >> 22 & 1 == 1;
     (!has_rdpid).then(|| DONE.load(Ordering::Relaxed))
@@ -100,7 +100,7 @@ fn lines_by_rdpid_count_exactly() {
     assert_eq!([0, 1].map(|n| arena.counted(n)), [THREADS * CALLS; 2]);
     assert_eq!(arena.timed(3, at::RETURNS), THREADS * CALLS);
     assert_eq!(arena.timed(3, at::UNPAIRED) + arena.timed(3, at::UNRETURNED), 0);
-    // Each hit asked once, and counted on the line of its CPU.
+    // Each hit used the instruction once, and counted on the line of its CPU.
     assert!(helped().is_none_or(|n| n == 3 * THREADS * CALLS), "{:?}", helped());
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let elsewhere: u64 = (cpus..u64::from(LINES)).map(|line| get(arena.word(0) + line * 64)).sum();

@@ -1,4 +1,5 @@
-//! LOSS-1, FLT-1 and SAFE-2 for what is tallied of fields: each hit is in the cell or row of its value, unseen where a field of it cannot be read, or filtered.
+//! LOSS-1, FLT-1 and SAFE-2 for what is aggregated from fields. Each hit is in the cell or row of its value,
+//! unseen if one of its fields cannot be read, or filtered.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +72,7 @@ fn values_fall(machine: &Machine) {
     assert!(seen > 1000 && unseen > 300 && rejected > 500, "{seen} {unseen} {rejected}");
 }
 
-/// Registers and memory of a hit, and what the language knows of it.
+/// Registers and memory of a hit, and its facts for the language.
 pub(crate) fn hit(random: &mut Random, memory: &mut Memory, tid: u32) -> (Box<State>, Facts) {
     memory.fill(random);
     let mut state = random.state();
@@ -87,7 +88,8 @@ pub(crate) fn hit(random: &mut Random, memory: &mut Memory, tid: u32) -> (Box<St
     (Box::new(state), facts)
 }
 
-/// Threads that are moved and interrupted, and one without an area: what can be read and what cannot, each to the hit.
+/// Threads that are moved and interrupted, and one without an area: what can be read and what cannot is
+/// counted exactly.
 #[test]
 fn nothing_is_lost_under_a_storm() {
     const CALLS: u64 = 3000;
@@ -105,7 +107,7 @@ fn nothing_is_lost_under_a_storm() {
             let pointer = if n.is_multiple_of(3) { 8 } else { there };
             assert_eq!(call(code, pointer), pointer);
         };
-        // Handlers call with an address that nothing is at.
+        // Handlers call with an address at which nothing is mapped.
         let handled = storm(code, || everywhere(|| (0..CALLS).for_each(hit)));
         let (cells, rest) = set.read();
         let (read, not) = (THREADS * CALLS / 3 * 2, THREADS * CALLS / 3 + handled);

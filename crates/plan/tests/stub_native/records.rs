@@ -1,5 +1,5 @@
-//! LOSS-2 and SAFE-2 for records: each tells what was there, and every hit is a record or counted as dropped, while threads are
-//! moved and interrupted and a reader takes what it can.
+//! LOSS-2 and SAFE-2 for records. Each holds what was there, and every hit is a record or counted as dropped,
+//! while threads are moved and interrupted and a reader takes what it can.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub(crate) fn rings(arena: &Arena, bytes: u32, slot: u32) -> Rings {
     Rings { area, base: arena.rows(), id: ThreadId::At(0x2d0), stacks: Stacks::default(), known: None }
 }
 
-/// As this machine has them: locked ones without rseq, and threads that have to be asked for.
+/// The rings for this machine: locked ones without rseq, and thread numbers by a system call.
 pub(crate) fn rings_for(arena: &Arena, machine: &Machine, bytes: u32, slot: u32) -> Rings {
     let one = rings(arena, bytes, slot);
     let rings = if machine.rseq.is_some() { one.area.rings } else { RingArea::shared(LINES - 1) };
@@ -158,7 +158,8 @@ fn records_tell_what_was_there(machine: &Machine) {
     }
 }
 
-/// Eight threads that are moved about, a timer's handler that hits too, and a reader that takes what it can of small rings.
+/// Eight threads that are moved between CPUs, a timer's handler that hits too, and a reader that takes what
+/// it can from small rings.
 #[test]
 fn every_hit_is_a_record_or_counted() {
     machines().iter().for_each(every_hit_is_one_or_the_other);
@@ -215,7 +216,7 @@ fn every_hit_is_one_or_the_other(machine: &Machine) {
     println!("{records} records, {lost} dropped, {handled} by the handler, {} threads", by_thread.len());
     assert_eq!(records + lost, 8 * CALLS + handled);
     assert!(handled > 10, "the storm never came");
-    // One ring's fill is written whatever the reader does.
+    // The contents of one ring are written whatever the reader does.
     assert!(by_thread.values().map(|seen| seen.0).sum::<u64>() >= 128, "{by_thread:?}");
 }
 

@@ -1,4 +1,5 @@
-//! Return slots: every armed call comes back to where it was called from, counted once, and gives its slot back (SLOT-1 to SLOT-3).
+//! Return trampolines: every armed call comes back to where it was called from, is counted once, and gives
+//! its trampoline back (SLOT-1 to SLOT-3).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
@@ -12,13 +13,13 @@ use trapline_record::slots::{CHAIN, Slots, at as entry};
 use crate::arena::{Arena, call, get, machines, unregister};
 use crate::counts::{everywhere, storm};
 
-/// How many slots are lent.
+/// Number of taken trampolines.
 pub(crate) fn lent(slots: &Slots) -> usize {
     let words = (0..u64::from(slots.count) / 8).map(|n| get(slots.table + Slots::LENT_OFF + n * 8));
     words.map(|word| word.to_le_bytes().iter().filter(|byte| **byte != 0).count()).sum()
 }
 
-/// A function whose calls are armed, with `body` behind that.
+/// A function whose calls are armed, with `body` behind the entry's stub.
 pub(crate) fn armed(
     arena: &mut Arena,
     machine: &Machine,
@@ -107,7 +108,8 @@ fn tail_calls_return_through_each_slot() {
     }
 }
 
-/// A function whose calls are armed with slots that lead on to `lead`, with `body` behind that.
+/// A function whose calls are armed with trampolines that lead on to `lead`, with `body` behind the entry's
+/// stub.
 fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8], lead: u64) -> u64 {
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function: 0, site: Site::default() };
@@ -120,7 +122,8 @@ fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8],
     arena.put(&out)
 }
 
-/// What a slot leads to finds registers and stack as the function's `ret` does, once for each call, and no slot is lent then.
+/// The code to which a trampoline leads finds registers and stack as the function's `ret` does, once for each
+/// call, and no trampoline is taken then.
 #[test]
 fn a_slot_leads_on_with_everything_as_the_function_left_it() {
     for machine in machines() {
@@ -131,11 +134,12 @@ fn a_slot_leads_on_with_everything_as_the_function_left_it() {
         let one = leading(&mut arena, &machine, &latency, &SAME, lead);
         (0..10_000).for_each(|n| assert_eq!(call(one, n), 2 * n + 1, "{machine:?}"));
         assert_eq!((lent(&slots), get(latency.missed)), (0, 0));
-        // A chain of tail calls comes back through each slot.
+        // A chain of tail calls comes back through each trampoline.
         let two = leading(&mut arena, &machine, &latency, &jump_to(one), lead);
         let three = leading(&mut arena, &machine, &latency, &jump_to(two), lead);
         (0..1000).for_each(|n| assert_eq!(call(three, n), n + 3 * (n + 1), "{machine:?}"));
-        // Deeper than the pool: each call that got a slot adds rdi + 1, which is 1 at the bottom of all.
+        // Deeper than the pool: each call that got a trampoline adds rdi + 1, which is 1 at the innermost
+        // call.
         let entry = arena.next();
         let deep = leading(&mut arena, &machine, &latency, &recursive(entry), lead);
         assert_eq!(call(deep, 200), 200 + 64, "{machine:?}");
@@ -143,7 +147,7 @@ fn a_slot_leads_on_with_everything_as_the_function_left_it() {
     }
 }
 
-/// A call that is left by nobody's return: its entry stays, and another takes another slot.
+/// A call that is left without a return: its entry stays, and another call takes another trampoline.
 #[test]
 fn what_is_never_returned_from_stays_lent() {
     let machine = machines()[0];
@@ -211,7 +215,7 @@ fn a_child_has_slots_of_its_own() {
     let machine = machines()[0];
     let mut arena = Arena::new();
     let (latency, slots) = arena.slotted(&machine, 64);
-    // fork from within an armed call: both come back through the same slot.
+    // fork from within an armed call: both processes come back through the same trampoline.
     let code = armed(&mut arena, &machine, &latency, 4, &jump_to(libc::fork as *const () as u64));
     let child = call(code, 0) as i32;
     if child == 0 {
@@ -238,7 +242,7 @@ extern "C-unwind" fn look(depth: u64) -> u64 {
         resume_unwind(Box::new(depth));
     }
     let mut frames = vec![0; 64];
-    // SAFETY: the buffer has room for as many.
+    // SAFETY: the buffer has room for that many.
     let count = unsafe { backtrace(frames.as_mut_ptr(), 64) };
     frames.truncate(count as usize);
     *SEEN.lock().expect("one user") = frames;
@@ -247,7 +251,7 @@ extern "C-unwind" fn look(depth: u64) -> u64 {
 
 #[allow(ffi_unwind_calls, reason = "what it leads to is Rust, and the test is about unwinding out of it")]
 fn unwinding(code: u64, arg: u64) -> u64 {
-    // SAFETY: as for `call`; what it leads to may unwind.
+    // SAFETY: as for `call`; the called function may unwind.
     let f: extern "C-unwind" fn(u64) -> u64 = unsafe { core::mem::transmute(code) };
     f(arg)
 }
@@ -272,7 +276,7 @@ fn unwinders_walk_through_one_slot_and_through_a_chain() {
     let mut seen = Vec::new();
     for (code, told) in [(plain, false), (single, false), (single, true), (chain, true)] {
         if told && seen.len() == 2 {
-            // SAFETY: the frame information is laid, and taken back before its memory could go.
+            // SAFETY: the frame information is complete, and is taken back before its memory could go.
             unsafe { __register_frame(arena.unwind()) };
         }
         seen.push(seen_from(code));
@@ -282,7 +286,7 @@ fn unwinders_walk_through_one_slot_and_through_a_chain() {
     for through in &mut seen[2..].to_vec() {
         let slot = through.iter().position(|pc| slots.slot_of(*pc).is_some()).expect("a slot's frame");
         through.remove(slot);
-        // An unwinder that is told looks the caller up by the byte before its return address.
+        // An unwinder that has the information looks up the caller by the byte before its return address.
         through[slot] += 1;
         assert_eq!(through.len(), bare.len());
         // Frame 2 is this function, which may call from several places.

@@ -1,4 +1,5 @@
-//! STK-1 and SAFE-2 for stacks in records: what is written is what was there, whatever rbp is; and no state is disturbed.
+//! STK-1 and SAFE-2 for stacks in records: what is written is what was there, whatever rbp is; and no state
+//! is changed.
 
 use std::cell::Cell;
 
@@ -13,11 +14,11 @@ use crate::records::{PROBE, built, rings_for, view, with_rseq};
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
 const FRAMES: u8 = 10;
-/// Of rbp, in the numbering of `State::regs`.
+/// Number of rbp in `State::regs`.
 const RBP: usize = 5;
-/// Bytes of a ring, at most: so many CPUs' rings have room in an arena.
+/// Upper bound of a ring's bytes: an arena has room for the rings of that many CPUs.
 const RING: u32 = 128 << 10;
-/// Words of the frames that the test makes up, on its own stack above the stub's.
+/// Number of words of the frames that the test makes up, on its own stack above the stub's.
 const WORDS: usize = 64;
 
 /// The records in all rings, with their words behind the head.
@@ -102,7 +103,7 @@ fn a_walk_follows_frames_and_nothing_else() {
     let mut frames = [0_u64; WORDS];
     let at = frames.as_mut_ptr() as u64;
     let end = at + WORDS as u64 * 8;
-    // Three frames, a chain that ends at 0; one that goes round; one that ends with the stack's last words.
+    // Three frames, a chain that ends at 0; one that is circular; one that ends with the stack's last words.
     for (n, next, back) in
         [(0, at + 80, 1), (10, at + 160, 2), (20, 0, 3), (30, at + 240, 4), (WORDS - 2, 7, 5)]
     {
@@ -147,7 +148,8 @@ fn a_walk_follows_frames_and_nothing_else() {
     }
 }
 
-/// STK-2: a slot's address is told as the address that it stands for, through slots under it; an address beside the slots is told as it is.
+/// STK-2: a trampoline's address is recorded as the address that it stands for, through trampolines under it.
+/// An address beside the trampolines is recorded as it is.
 #[test]
 fn a_slot_is_told_as_what_it_stands_for() {
     let _one = ONE.lock();
@@ -200,7 +202,7 @@ fn a_slot_is_told_as_what_it_stands_for() {
     }
 }
 
-/// A ring that is locked holds the same.
+/// A ring that is locked holds the same records.
 #[test]
 fn a_walk_is_the_same_without_rseq() {
     let _one = ONE.lock();
@@ -227,7 +229,8 @@ fn a_walk_is_the_same_without_rseq() {
     }
 }
 
-/// Records of different length in small rings: each whole, over the end too, and as many dropped as there was no room for.
+/// Records of different length in small rings: each is whole, also over the ring's end, and as many are
+/// dropped as there was no room for.
 #[test]
 fn records_take_what_they_need() {
     let _one = ONE.lock();
@@ -277,7 +280,7 @@ fn records_take_what_one_needs(machine: &Machine) {
     assert_eq!(told.len() as u64 + dropped, 4000);
 }
 
-/// Where the stack's end is not known, or the stack pointer is none of a known stack.
+/// If the stack's end is not known, or the stack pointer is in no known stack.
 #[test]
 fn without_an_end_only_the_page_is_read() {
     let _one = ONE.lock();

@@ -1,5 +1,6 @@
-//! LOSS-2 and FLT-1 for calls about which their return decides: the records written are those of the calls that the language lets pass,
-//! entry and exit beside each other, and begun = written + dropped + rejected + not ended, to the call.
+//! LOSS-2 and FLT-1 for calls about which their return decides. The records written are those of the calls
+//! that pass by the language, entry and exit beside each other. begun = written + dropped + rejected + not
+//! ended, exactly.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -17,7 +18,7 @@ use crate::state::{Goroutine, ONE, Random, assert_kept, back, runs, sets_vectors
 
 /// The group of lines that holds the filter's words.
 const WORDS: u64 = 1;
-/// Of a goroutine whose stack is this thread's.
+/// A goroutine whose stack is this thread's.
 pub(crate) const GOROUTINE: Goroutine = [0, 0x7fff_ffff_f000];
 /// A third of a nanosecond to a tick.
 pub(crate) const TICK: u64 = (1 << 32) / 3;
@@ -75,7 +76,8 @@ pub(crate) fn exit(arena: &mut Arena, traced: &Traced<'_>, (kind, values): (Kind
     arena.put(&out)
 }
 
-/// A function: entry stub, body, and a jump to an exit's stub; of the body's bytes `call` is to be followed by that of the function.
+/// A function: entry stub, body, and a jump to an exit's stub. Behind the body's byte number `call`, the
+/// function's own address is filled in.
 pub(crate) fn entry(arena: &mut Arena, traced: &Traced<'_>, values: usize, body: &[u8], exit: u64) -> u64 {
     let at = arena.next();
     let mut out = Vec::new();
@@ -88,7 +90,7 @@ pub(crate) fn entry(arena: &mut Arena, traced: &Traced<'_>, values: usize, body:
     arena.put(&out)
 }
 
-/// Leaves of what a return knows besides.
+/// Leaves of a tree that only a return knows.
 pub(crate) fn leaf_at_return(random: &mut Random) -> Tree {
     let word = random.next();
     let int = Int { bits: 8 << (word >> 8 & 3), signed: word >> 10 & 1 == 1 };
@@ -175,7 +177,7 @@ fn returns_decide(machine: &Machine) {
                 continue;
             }
             passed += 1;
-            // They may lie in the order of the ring's places: of a small one the first comes after the last.
+            // They may lie in the order of the ring's slots: in a small ring the first comes behind the last.
             let [first, last] = seen[..] else { panic!("{seen:?} {condition:?} {facts:x?}") };
             assert_eq!((first.kind, last.kind, first.sp), (Kind::Entry, kind, last.sp));
             assert_eq!((first.probe, last.probe, first.tid), (PROBE, PROBE, tid));
@@ -196,7 +198,8 @@ fn returns_decide(machine: &Machine) {
     assert!(passed > 1000 && rejected > 1000, "{passed} {rejected}");
 }
 
-/// What the language says where both an integer and a float are returned, which no function does: each by its own.
+/// The language's result if both an integer and a float are returned, which no function does: each is
+/// compared with its own.
 pub(crate) fn holds(condition: &Tree, facts: &mut Facts, kind: Kind, integer: u64) -> bool {
     if kind == Kind::Tail {
         return condition.holds(facts) == Some(true);
@@ -274,7 +277,8 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
             set(arena.data(), get(arena.data()) + written);
             assert_eq!(get(arena.data()) + late, counted(&arena, BEGUN), "{depth}");
         }
-        // One that is left by a jump, and then calls at its place on the stack: one that the entry rejects, and one that passes.
+        // A call that is left by a jump, and then calls at its place on the stack: one that the entry
+        // rejects, and one that passes.
         let abandoned = {
             let mut out = Vec::new();
             let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 1);
@@ -375,7 +379,8 @@ fn what_pointers_lead_to_is_that_of_the_entry() {
     }
 }
 
-/// Eight threads that are moved about, a timer's handler that calls too, and a reader that takes what it can of small rings.
+/// Eight threads that are moved between CPUs, a timer's handler that calls too, and a reader that takes what
+/// it can from small rings.
 #[test]
 fn every_call_is_written_dropped_or_rejected() {
     for machine in machines() {
@@ -431,7 +436,7 @@ fn every_call_is_one_of_three(machine: &Machine) {
     assert_eq!(begun, written + dropped + late);
     assert_eq!(begun + early, 8 * CALLS + handled);
     assert!(handled > 10 && written >= 8 && late >= 2 * CALLS, "{handled}");
-    // Of the eight threads' own, which are known.
+    // Of the eight threads' own calls, which are known.
     assert!(written + dropped <= 4 * CALLS + handled && early >= 2 * CALLS, "{written} {early}");
 }
 
@@ -455,7 +460,7 @@ fn threads_without_an_area_are_counted() {
         });
         let after = (arena.counted(0), [REJECTED, BEGUN, REJECTED_LATE].map(|word| counted(&arena, word)));
         let more = [0, 1, 2].map(|n| after.1[n] - before.1[n]);
-        // Who has no sample is dropped at once; else no ring is his at the return.
+        // A call without a sample is dropped at once; otherwise it finds no ring at the return.
         let (dropped, late) = if sample == 1 { (50, 50) } else { (100, 0) };
         assert_eq!((after.0 - before.0, more), (dropped, [10, 100, late]));
     }
@@ -474,7 +479,7 @@ fn a_call_that_finds_no_place_is_counted_as_dropped() {
         let traced = Traced { marks: Some(latency), ..traced(&arena, &machine, &rings, &filter) };
         let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
         let code = entry(&mut arena, &traced, 1, &[0x48, 0x89, 0xF8], end);
-        // All blocks are others'.
+        // All blocks belong to other pages.
         for tag in (0..latency.shape.tags_len()).step_by(8) {
             set(latency.stamps + tag, 1);
         }

@@ -1,4 +1,5 @@
-//! SAFE-2: whatever a stub runs between, registers, flags, vectors and red zone are the same before and after.
+//! SAFE-2: whatever a stub runs in between, registers, flags, vectors and red zone are the same before and
+//! after.
 
 use std::arch::{global_asm, is_x86_feature_detected};
 
@@ -81,7 +82,7 @@ pub(crate) fn sets_vectors() -> bool {
     is_x86_feature_detected!("avx512f")
 }
 
-/// Displaced code that leads back to the harness, wherever it is.
+/// Displaced code that leads back to the harness from anywhere.
 pub(crate) fn back() -> Vec<u8> {
     let mut code = vec![0xFF, 0x25, 0, 0, 0, 0];
     code.extend((tl_back as *const () as u64).to_le_bytes());
@@ -133,7 +134,8 @@ fn counts(machine: &Machine, random: &mut Random) {
 
 fn counts_by_thread(random: &mut Random) {
     let mut arena = Arena::new();
-    // One row: the thread finds it free first, then its own; with another's tag there it goes to the row of all others.
+    // One row: the thread finds it free first, then its own. With another thread's tag there, it goes to the
+    // row of all others.
     for (rows, taken) in [(4, false), (1, true)] {
         let threads = threads(&arena, ThreadId::Call, rows);
         if taken {
@@ -149,7 +151,7 @@ fn counts_by_thread(random: &mut Random) {
     }
 }
 
-/// A call that is armed at its entry and comes back through its slot.
+/// A call that is armed at its entry and comes back through its return trampoline.
 fn armed(machine: &Machine, count: u32, random: &mut Random) {
     let mut arena = Arena::new();
     let (latency, slots) = arena.slotted(machine, count);
@@ -180,7 +182,7 @@ fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &m
             latency_exit_branch(out, at, &timed, 4, home); // je
             None
         });
-        // Twice each: the second entry finds the first's stamp, the second exit none.
+        // Twice each: the second entry finds the first one's stamp, the second exit finds none.
         for (what, code) in [
             ("enter", enter),
             ("loop", again),
@@ -199,7 +201,8 @@ thread_local! {
     static G: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// This thread runs that goroutine from now on, or none. Where from the thread pointer on that is told.
+/// Makes this thread run that goroutine from now on, or none. Returns the offset from the thread pointer at
+/// which this is stored.
 pub(crate) fn runs(goroutine: Option<&Goroutine>) -> i32 {
     G.set(goroutine.map_or(0, |g| core::ptr::from_ref(g) as u64));
     G.with(|g| (core::ptr::from_ref(g) as u64).wrapping_sub(thread_pointer()) as i64) as i32

@@ -1,5 +1,6 @@
-//! LOSS-1 and SAFE-2 for tallies: each hit is in the cell or row of its value, in the overflow, or filtered; also while threads are
-//! moved, interrupted, or have no rseq area; and generated code sorts as the language says.
+//! LOSS-1 and SAFE-2 for aggregations. Each hit is in the cell or row of its value, in the overflow, or
+//! filtered; also while threads are moved, interrupted, or have no rseq area. Generated code sorts as the
+//! language says.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -26,7 +27,7 @@ pub(crate) struct Set {
     rings: Rings,
     pub(crate) filter: TargetFilter,
     pub(crate) table: Table,
-    /// Where entries leave what returns tally.
+    /// Where entries keep what returns aggregate.
     places: Option<Latency>,
 }
 
@@ -38,7 +39,7 @@ impl Set {
         let filter = TargetFilter { condition, sample: 1, tally: Some(tally), ..TargetFilter::default() };
         Self { machine: *machine, rings, filter, table: Table { area, base: arena.rows() }, places: None }
     }
-    /// The same, tallied when calls return for which `late` holds.
+    /// The same, aggregated when calls return for which `late` holds.
     pub(crate) fn of_calls(self, arena: &mut Arena, late: Tree, go: Option<i32>) -> Self {
         let late = Some(Late { condition: late, tick: TICK });
         let filter = TargetFilter { late, ..self.filter };
@@ -71,7 +72,7 @@ impl Set {
         pending.finish(&mut out, None);
         arena.put(&out)
     }
-    /// A function with both: `body` between its entry and its exit, and `end` behind that.
+    /// A function with both stubs: `body` between its entry and its exit, and `end` behind that.
     pub(crate) fn whole(&self, arena: &mut Arena, site: Site, kind: Kind, [body, end]: [&[u8]; 2]) -> u64 {
         let exit = self.build(arena, site, kind, end);
         // jmp [rip]
@@ -231,7 +232,7 @@ fn a_full_table(machine: &Machine) {
     let want = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
     assert_eq!(rows.values().sum::<u64>() + rest.overflow, 500);
     assert!(rest.overflow > 0 && rows.len() >= PROBES as usize, "{rows:?} {rest:?}");
-    // On one CPU whoever has a row has it from the first hit on; with more, each has its own.
+    // On one CPU, a value that has a row has it from the first hit on; with more CPUs, each has its own.
     assert!(rows.iter().all(|(&value, &hits)| hits <= want(value)), "{rows:?}");
 }
 
@@ -258,7 +259,8 @@ fn threads_apart(machine: &Machine) {
     assert_eq!(set.read(), (want, Rest::default()));
 }
 
-/// Threads that are moved and interrupted lose nothing, in cells and in rows; those without an area count on the last line.
+/// Threads that are moved and interrupted lose nothing, in cells and in rows. Threads without an area count
+/// on the last line.
 #[test]
 fn nothing_is_lost_under_a_storm() {
     let _one = ONE.lock();

@@ -1,4 +1,5 @@
-//! LOSS-1 and SAFE-2 for texts that are tallied: each hit is in the row of its text, whole, in the overflow, or unseen where nothing can be read.
+//! LOSS-1 and SAFE-2 for texts that are aggregated. Each hit is in the row of its text, whole, in the
+//! overflow, or unseen if nothing can be read.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +52,7 @@ fn each_text_has_a_row() {
         assert_eq!(before.unseen, 200);
         // At the end of mapped memory: what can be read counts.
         let page = crate::arena::map(8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
-        // SAFETY: the second page is our own, and nobody uses it.
+        // SAFETY: the second page is our own, and not in use.
         unsafe { libc::munmap((page + 4096) as *mut libc::c_void, 4096) };
         // SAFETY: the first page is our own too.
         (0..4096).for_each(|n| unsafe { *((page + n) as *mut u8) = b'e' });
@@ -92,7 +93,7 @@ fn each_text_has_a_row() {
     }
 }
 
-/// What a restartable sequence leaves that was begun again between the key and the text.
+/// What a restartable sequence leaves that was started again between the key and the text.
 #[test]
 fn a_free_row_of_the_same_key_gets_its_text() {
     let _one = ONE.lock();
@@ -116,10 +117,10 @@ fn a_free_row_of_the_same_key_gets_its_text() {
     }
 }
 
-/// Calls of one thread.
+/// Number of calls of one thread.
 const TURNS: usize = 20_000;
 
-/// Eight threads that are moved about and a timer's handler, in a table of few rows.
+/// Eight threads that are moved between CPUs and a timer's handler, in a table of few rows.
 #[test]
 fn texts_are_counted_to_the_hit_in_a_storm() {
     for machine in machines() {
@@ -147,7 +148,7 @@ fn texts_are_counted_to_the_hit_in_a_storm() {
         let counted: u64 = rows.values().sum();
         assert!(rows.keys().all(|row| all.iter().any(|text| text[..] == row[..])), "whole texts");
         assert!(rows.len() >= 16 && rest.overflow > 0, "{} {rest:?}", rows.len());
-        // What the handler calls with is no address.
+        // The handler calls with a number that is no address.
         assert_eq!(counted + rest.overflow + rest.unseen, THREADS * TURNS as u64 + handled);
         assert_eq!(rest.unseen, handled);
         arena.unmap();

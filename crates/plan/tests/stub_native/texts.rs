@@ -1,4 +1,5 @@
-//! Texts in records: what arguments point to is there as far as it can be read, and no state is disturbed whatever they point to.
+//! Texts in records: what arguments point to is recorded as far as it can be read, and no state is changed
+//! whatever they point to.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use crate::state::{ONE, Random, State, assert_kept, back, tl_run};
 use crate::traps::Served;
 
 const EFAULT: i64 = 14;
-/// Of the six argument registers, in the numbering of `State::regs`.
+/// Numbers of the six argument registers in `State::regs`.
 const REGS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 
 /// Two pages, of which only the first is mapped.
@@ -49,7 +50,7 @@ fn texts_are_there(machine: &Machine) {
     let edge = edge();
     let long: Vec<u8> = (0..200).map(|n| n as u8 ^ 0x5a).collect();
     let here = long.as_ptr() as u64;
-    // Where to, how much of it can be read, and what the kernel says.
+    // Address, number of readable bytes, and the kernel's result.
     let cases = [
         (here, TEXT_BYTES as i64),
         (here + 7, TEXT_BYTES as i64),
@@ -115,7 +116,7 @@ fn texts_are_there(machine: &Machine) {
                     assert_eq!(text[0].cast_signed(), answer, "{at:#x}");
                     let bytes: Vec<u8> = text[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
                     let read = usize::try_from(answer).unwrap_or(0);
-                    // SAFETY: so many bytes can be read there, as the kernel has just said.
+                    // SAFETY: that many bytes can be read there, as the kernel has just shown.
                     let want = unsafe {
                         core::slice::from_raw_parts(if read == 0 { here } else { at } as *const u8, read)
                     };
@@ -126,7 +127,8 @@ fn texts_are_there(machine: &Machine) {
     }
 }
 
-/// What a field's record should hold: the kernel's answer, and the bytes where that is as many as were asked for.
+/// What a field's record should hold: the kernel's result, and the bytes if all that were requested were
+/// read.
 fn field(word: &dyn Fn(u64) -> u64, at: u64, read: &Read) -> Result<Vec<u8>, i64> {
     let answer = word(at).cast_signed();
     let bytes = (1..read.words() as u64).flat_map(|n| word(at + n).to_le_bytes());
@@ -143,7 +145,7 @@ fn fields_are_read(machine: &Machine) {
     let mut random = Random(0x1357_9bdf_4321_9876);
     let edge = edge();
     let far: [u64; 4] = core::array::from_fn(|n| 0x1111_1111_1111_1111 * (n as u64 + 1));
-    // Behind the second pointer nothing is mapped; the third is cut by the end of what is.
+    // Behind the second pointer nothing is mapped; the third is cut by the end of mapped memory.
     let near = [far.as_ptr() as u64, edge, edge - 4, 0xaabb_ccdd_eeff_0011];
     let read = |register, offsets: &[i32], bytes| Read { register, offsets: offsets.to_vec(), bytes };
     let reads = [
@@ -220,7 +222,8 @@ fn fields_are_read(machine: &Machine) {
     }
 }
 
-/// A stub that copies what the first argument points to, with tables of known pages and a handler of faults that serves it.
+/// A stub that copies what the first argument points to, with tables of noted pages and a handler that serves
+/// its faults.
 struct Loading {
     served: Served,
     rings: Rings,
@@ -269,7 +272,7 @@ impl Loading {
         [libc::SIGSEGV, libc::SIGBUS].into_iter().for_each(|signal| self.served.install(signal));
         set(self.served.arena.data() + at::FAULT_HANDLER, self.served.handler.entry);
     }
-    /// One hit: the kernel's answer, or the same from our own loads; registers and red zone are as they were.
+    /// One hit: the kernel's result, or the same from our own loads; registers and red zone are as they were.
     fn hit(&mut self, pointer: u64) -> (i64, Vec<u8>) {
         let mut reader = Reader::new(&self.rings);
         let view = crate::records::view(&self.rings);
@@ -297,7 +300,7 @@ impl Loading {
     fn faults(&self) -> u64 {
         get(self.served.segment(0) + at::GUARD_HITS)
     }
-    /// Entries of all tables.
+    /// Number of entries in all tables.
     fn noted(&self) -> usize {
         let tables = (0..u64::from(LINES) - 1).map(|cpu| self.tables + (cpu << STRIDE_BITS));
         let entries = |table: u64| (0..ENTRIES).filter(move |n| get(table + n * 8) != 0).count();
@@ -308,7 +311,7 @@ impl Loading {
     }
 }
 
-/// So many pages of 'p', and behind them one that nobody can read, lest another mapping come to lie there.
+/// `count` pages of 'p', and behind them one that cannot be read, lest another mapping come to lie there.
 fn pages(count: usize) -> u64 {
     let len = count as u64 * 4096;
     let at = crate::arena::map(len + 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
@@ -352,7 +355,7 @@ fn read_pages(machine: Machine) {
         }
     }
     assert_eq!((loading.noted(), loading.faults()), (3, 0), "what was never good does not fault");
-    // What is loaded is what is there now.
+    // The loads read what is there now.
     // SAFETY: our own mapping.
     unsafe { core::ptr::write_bytes((at + 100) as *mut u8, b'q', 20) };
     let (answer, bytes) = loading.hit(at + 96);
@@ -373,7 +376,7 @@ fn pages_gone(machine: Machine) {
     [at, at + 4096 - 32, at + 8192].into_iter().for_each(|pointer| assert_eq!(loading.hit(pointer), whole));
     // SAFETY: our own mapping, to which nothing refers.
     unsafe { libc::mprotect((at + 4096) as *mut libc::c_void, 4096, libc::PROT_NONE) };
-    // In the middle: some were copied when the next faulted.
+    // In the middle: some bytes were copied when the next load faulted.
     let middles = (1..TEXT_BYTES as u64 / 8).flat_map(|words| [8 * words, 8 * words + 3]);
     for (n, bytes) in (1..).zip(middles) {
         assert_eq!((loading.hit(at + 4096 - bytes).0, loading.faults()), (bytes as i64, n));
@@ -396,7 +399,7 @@ fn pages_gone(machine: Machine) {
     // SAFETY: as above.
     unsafe { assert_eq!(libc::ftruncate(file, 0), 0) };
     assert_eq!((loading.hit(at).0, loading.faults()), (-EFAULT, before + 3));
-    // Mapped again, and known still: no call, no fault.
+    // Mapped again, and still noted: no call, no fault.
     // SAFETY: as above.
     unsafe { assert_eq!(libc::ftruncate(file, 4096), 0) };
     assert_eq!((loading.hit(at), loading.faults()), ((TEXT_BYTES as i64, vec![0; TEXT_BYTES]), before + 3));
@@ -415,7 +418,7 @@ fn noted_by_another(machine: Machine) {
     loading.serve();
     let (at, whole) = (pages(1), (TEXT_BYTES as i64, vec![b'p'; TEXT_BYTES]));
     assert_eq!((loading.hit(at), loading.noted()), (whole.clone(), 1));
-    // On the same CPU, and it blocks the signals: a load of its own would end us.
+    // On the same CPU, with the signals blocked: a load of its own would end the process.
     let mut loading = std::thread::spawn(move || {
         // SAFETY: the set is a local; the page is our own mapping.
         unsafe {
@@ -475,7 +478,8 @@ fn not_served(machine: Machine) {
     }
 }
 
-/// Instructions to run before the words are cleared, where they are, and where the tables are.
+/// Number of instructions to run before the words are cleared; the words' addresses; and the tables'
+/// addresses.
 static STEPS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -496,7 +500,8 @@ extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
 #[test]
 fn nothing_is_noted_behind_a_detaching_tracers_back() {
     alone("texts::nothing_is_noted_behind_a_detaching_tracers_back", || {
-        // A signal restarts a restartable sequence: step by step none ends. X5 is the same without.
+        // A signal restarts a restartable sequence, so it never ends step by step. X5 is the same without
+        // rseq.
         behind_its_back(machines()[0]);
     });
 }
@@ -518,7 +523,7 @@ fn behind_its_back(machine: Machine) {
     let run = |steps: u64| {
         loading.forget();
         loading.serve();
-        // Each record finds room: all runs are of the same instructions.
+        // Each record finds room, so all runs are of the same instructions.
         let (area, view) = (loading.rings.area, crate::records::view(&loading.rings));
         (0..area.rings)
             .for_each(|ring| assert!(view.set(area.ring(ring) + TAIL, view.get(area.ring(ring) + HEAD))));
@@ -541,7 +546,7 @@ fn behind_its_back(machine: Machine) {
             );
         }
         assert_eq!(returned, at);
-        // That there may be entries is said of tables that have none any more, too.
+        // The word that says that there may be entries is set for tables without entries, too.
         let tables = (0..u64::from(LINES) - 1).map(|cpu| loading.tables + (cpu << STRIDE_BITS));
         let noted = tables.flat_map(|table| (0..ENTRIES).filter(move |n| get(table + n * 8) != 0)).count();
         (STEPS[0].load(Ordering::Relaxed), noted)
@@ -556,7 +561,8 @@ fn behind_its_back(machine: Machine) {
 }
 
 thread_local! {
-    /// What a goroutine's g begins with: where its stack begins, and the first address behind it; and where that lies.
+    /// The first words of a goroutine's g: where its stack begins, and the first address behind it; and their
+    /// own offset.
     static BOUNDS: [Cell<u64>; 2] = const { [const { Cell::new(0) }; 2] };
     static G: Cell<u64> = const { Cell::new(0) };
 }
@@ -594,15 +600,17 @@ fn without_room(machine: &Machine) {
     let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
     let bounds = BOUNDS.with(|bounds| [0, 1].map(|n| core::ptr::from_ref(&bounds[n])));
     let mut reader = Reader::new(&rings);
-    // One call of the stub, so that the stack pointer is the same each time: without a g first, which tells it; then with stacks that begin
-    // above it and below; then with as little room as was enough.
+    // One call of the stub, so that the stack pointer is the same each time. It is made first without a g,
+    // which shows the stack pointer; then with stacks that begin above it and below; then with as little room
+    // as was enough.
     let (mut lows, mut sp, mut refused, mut touched) = (vec![None], 0, Vec::new(), 0);
     while let Some(low) = lows.pop() {
         let mut state = random.state();
         let bytes = low.unwrap_or(0) as *mut u64;
         let last = lows.is_empty() && low.is_some();
-        // SAFETY: the cells are this thread's own; the code runs from tl_run's loaded state to tl_back, and this process has one thread that
-        // does so; what lies so far below what is in use of this stack is nobody's.
+        // SAFETY: the cells are this thread's own. The code runs from tl_run's loaded state to tl_back, and
+        // this process has one thread that does so. What lies so far below the used part of this stack is not
+        // in use.
         unsafe {
             (*bounds[0]).set(low.unwrap_or(0));
             (*bounds[1]).set(low.unwrap_or(0) + (1 << 16));

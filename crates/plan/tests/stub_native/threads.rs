@@ -1,4 +1,5 @@
-//! LOSS-1 by thread: each thread's hits are its own, a full table loses none, and forked children have rows of their own.
+//! LOSS-1 by thread: each thread's hits are its own, a full table loses none, and forked children have rows
+//! of their own.
 
 use trapline_plan::x86_64::stub::{Site, ThreadId, Threads, count_by_thread};
 use trapline_record::threads::ThreadArea;
@@ -102,7 +103,7 @@ fn a_forked_child_has_a_row_of_its_own() {
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(0) };
         }
-        // SAFETY: a child of ours that nobody else waits for.
+        // SAFETY: a child of ours, for which no other code waits.
         unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
         let mut rows: Vec<_> = rows(&threads, 0).into_iter().filter(|row| row.1 > 0).collect();
         let mut wanted = vec![(tid(), CALLS), (child as u32, CALLS)];

@@ -1,4 +1,5 @@
-//! What generated code says of a call's duration is what its stamps say: of stamps that tests set, at the edges of what a condition asks.
+//! The duration that generated code computes is that of the stamps, which the tests set, at the edges of what
+//! a condition compares with.
 
 use trapline_plan::x86_64::stub::{Latency, Traced, trace};
 use trapline_record::counters::filtered::REJECTED_LATE;
@@ -10,7 +11,7 @@ use crate::records::{PROBE, Reader, rings_for};
 use crate::stages::{counted, exit, late, read, seen, traced};
 use crate::state::ONE;
 
-/// Where the one call that has begun has left its record.
+/// Address of the record that the one call that has begun has kept.
 fn place(latency: &Latency) -> u64 {
     let (shape, tags) = (latency.shape, latency.shape.tags_len());
     let block = (0..tags / 8).find(|n| get(latency.stamps + n * 8) != 0).expect("a block");
@@ -19,9 +20,10 @@ fn place(latency: &Latency) -> u64 {
     slots.into_iter().find(|&slot| get(slot + 16) == slot && get(slot) as u32 == PROBE).expect("a mark")
 }
 
-/// Durations of a microsecond to a quarter of an hour, a little longer and a little shorter than what is asked for. The exit's own clock is not known where
-/// it rejects, but lies between two readings of ours: a call that passes was as long as its records say, and one that does not was shorter
-/// than asked for before.
+/// Durations of a microsecond to a quarter of an hour, a little longer and a little shorter than the limit.
+/// The exit's own clock is not known if it rejects, but it lies between two readings of ours. A call that
+/// passes was as long as its records say. One that does not pass was shorter than the limit at the earlier
+/// reading.
 #[test]
 fn a_duration_is_what_the_stamps_say() {
     let _one = ONE.lock();
@@ -44,12 +46,12 @@ fn a_duration_is_what_the_stamps_say() {
             let enters = arena.put(&out);
             let nanos = |ticks: u64| filter.late.as_ref().expect("as set").nanos(ticks);
             let mut reader = Reader::new(&rings);
-            // The fewest ticks that pass, about.
+            // Approximately the fewest ticks that pass.
             let ticks = asked * 3;
             for n in 0..200 {
                 let later = (n - 100_i64).pow(3);
                 let (mut before, mut stamp) = (0, 0);
-                // One call place for both, so that the stack pointer is the same.
+                // Both calls come from one place, so that the stack pointer is the same.
                 for code in [enters, leaves] {
                     if code == leaves {
                         let place = place(&latency);

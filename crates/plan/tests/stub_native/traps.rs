@@ -1,4 +1,5 @@
-//! Guard traps: served when they are ours, and otherwise what would have happened without us (TRAP-1).
+//! Guard traps: they are served if they are ours; otherwise what happens is what would have happened without
+//! us (TRAP-1).
 
 use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
 use trapline_record::control::{RegionKind, at};
@@ -11,7 +12,7 @@ const UNDEFINED: [u8; 7] = [0x06, 0xB8, 1, 0, 0, 0, 0xC3];
 const FAULTS: [u8; 7] = [0x31, 0xC9, 0x48, 0x8B, 0x01, 0x90, 0xC3]; // xor ecx, ecx; mov rax, [rcx]; nop; ret
 const RESUMED: [u8; 6] = [0xB8, 42, 0, 0, 0, 0xC3]; // mov eax, 42; ret
 
-/// A segment's words as a tracer lays them, and the handler.
+/// A segment's words as a tracer writes them, and the handler.
 pub(crate) struct Served {
     pub(crate) arena: Arena,
     pub(crate) handler: TrapHandler,
@@ -25,7 +26,7 @@ impl Served {
         arena.put(&out);
         Self { arena, handler }
     }
-    /// A second segment, half a page of words later; the first's own table is empty then.
+    /// A second segment, half a page of words further on; the first one's own table is empty then.
     pub(crate) fn segment(&self, n: u64) -> u64 {
         self.arena.data() + n * 0x800
     }
@@ -55,7 +56,7 @@ impl Served {
     }
 }
 
-/// Runs `body` in a child process. Its wait status.
+/// Runs `body` in a child process. Returns its wait status.
 fn child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child runs only `body`, which neither allocates nor locks, and _exit.
     unsafe {
@@ -104,14 +105,14 @@ fn guards_of_every_segment_resume_in_the_copy() {
     assert_eq!((get(first + at::GUARD_HITS), get(second + at::GUARD_HITS)), (6, 3));
 }
 
-/// What the kernel has a probe on.
+/// A function on which the kernel has a probe.
 #[unsafe(no_mangle)]
 extern "C" fn stub_native_with_a_kernel_uprobe(word: u64) -> u64 {
     std::hint::black_box(word)
 }
 
-/// The kernel looks at each int3 of such a process first, and its signal for those that are not its own does not name the exception: the
-/// thread's last one stands there.
+/// The kernel looks at each int3 of such a process first. Its signal for those that are not its own does not
+/// name the exception: it names the thread's last one.
 #[test]
 fn guards_are_served_beside_the_kernels_probes() {
     let program = std::env::current_exe().expect("our name");
@@ -119,7 +120,7 @@ fn guards_are_served_beside_the_kernels_probes() {
     // SAFETY: no arguments.
     let tid = unsafe { libc::gettid() } as u32;
     let kernel = or_skip!(oracle::attach_at(&program, &[(place, false)], tid));
-    // By its address, so that it is there.
+    // Through its address, so that it exists.
     let probed: extern "C" fn(u64) -> u64 = std::hint::black_box(stub_native_with_a_kernel_uprobe);
     assert_eq!(probed(3), 3);
     assert_eq!(kernel.counts(), [1]);
@@ -209,7 +210,7 @@ fn default_and_ignored_end_as_they_would_have() {
     }
 }
 
-/// Calls the handler as the kernel would. Where it left rip.
+/// Calls the handler as the kernel would. Returns the rip that it left.
 fn handle(served: &Served, signal: i32, code: i32, fault: u64, rip: u64) -> u64 {
     let mut info = [0_u64; 16];
     info[1] = u64::from(code as u32);
@@ -248,7 +249,7 @@ fn a_thread_that_was_moved_already_is_left_alone() {
     set(first + at::OLD_SIGILL, chained as *const () as u64);
     assert_eq!(handle(&served, libc::SIGTRAP, 0x80, 0, inside + 1), inside + 1);
     assert_eq!(handle(&served, libc::SIGILL, 2, 5, inside + 1), inside + 1);
-    // Faults by its own nature, in the copy; outside of it; sent by someone.
+    // A fault by its own nature, in the copy; outside of it; sent by a process.
     assert_eq!(handle(&served, libc::SIGILL, 2, inside + 1, inside + 1), 99);
     assert_eq!(handle(&served, libc::SIGTRAP, 0x80, 0, inside + 64), 99);
     assert_eq!(handle(&served, libc::SIGTRAP, 0, 0, inside + 1), 99);

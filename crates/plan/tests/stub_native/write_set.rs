@@ -1,9 +1,10 @@
-//! COST-2: the lines that a hit stores to, for two CPUs, as an emulator that is not ours sees them.
+//! COST-2: the lines that a hit stores to, for two CPUs, as shown by an independent emulator.
 //!
-//! Two threads hit the same stubs, each with an rseq area made by hand: one says CPU 0, the other CPU 1. Both run under
-//! valgrind's `lackey`, which prints the address of every instruction and store. A line that both CPUs' hits store to would
-//! travel between their caches at each hit. Beside them the same for what COST-2 forbids: one counter for all.
-//! First hits are not looked at: a thread finds its stack page's block, or its row, once.
+//! Two threads hit the same stubs, each with an rseq area made by hand: one states CPU 0, the other CPU 1.
+//! Both run under valgrind's `lackey`, which prints the address of every instruction and store. A line to
+//! which both CPUs' hits store would travel between their caches at each hit. Beside them the same is shown
+//! for what COST-2 forbids: one counter for all. First hits are not examined: a thread finds its stack page's
+//! block, or its row, once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,7 +23,7 @@ const LINE: u64 = 64;
 const CPUS: usize = 2;
 const HITS: u64 = 3;
 
-/// What the kernel keeps for a registered thread, kept by ourselves.
+/// The area that the kernel keeps for a registered thread, kept by ourselves.
 #[repr(C, align(32))]
 struct Area {
     start: AtomicU32,
@@ -50,7 +51,7 @@ const CASES: [(&str, bool); 9] = [
     ("baseline: one counter, lock add", true),
 ];
 
-/// The code of each case. All call one function with the C convention.
+/// The code of each case. Each is called as a function with the C convention.
 fn build(arena: &mut Arena) -> Vec<u64> {
     let offset = area().wrapping_sub(thread_pointer()) as i64 as i32;
     let rseq = Some(Rseq { offset, signature: 0x5305_3053 });
@@ -84,7 +85,8 @@ fn build(arena: &mut Arena) -> Vec<u64> {
 fn hits_of_two_cpus() {
     let mut arena = Arena::new();
     let code = build(&mut arena);
-    // A word for each (case, CPU): a store there says whose hits follow; one behind them says that none do.
+    // A word for each (case, CPU): a store there marks the hits that follow; a store to the word behind them
+    // marks that none do.
     let marks = vec![0_u64; (CASES.len() * CPUS + 1) * 8 + 8];
     let marker = (marks.as_ptr() as u64).next_multiple_of(LINE);
     println!("code {:#x} {:#x}", code[0], arena.next());
@@ -201,7 +203,8 @@ fn no_hit_stores_to_a_line_of_another_cpu() {
     }
 }
 
-/// The write set as a table: what each hit stores to, by kind of memory, and how many lines both CPUs store to.
+/// The write set as a table: what each hit stores to, by kind of memory, and the number of lines to which
+/// both CPUs store.
 fn table(stores: &BTreeMap<usize, BTreeSet<u64>>, ranges: &Ranges) -> String {
     let mut text = format!("{:36} {:46} {:>7}\n", "lines stored to per hit", "on one CPU", "on both");
     for (case, (name, _)) in CASES.iter().enumerate() {

@@ -1,5 +1,6 @@
-//! LOSS-1, FLT-1 and SAFE-2 for values that are told apart by what calls say themselves, as x86-64's twin has it: a row is one key's and one value's, of the language, at entries and of
-//! whole calls; numbers by texts and texts by numbers too; and what a table that is too small does.
+//! LOSS-1, FLT-1 and SAFE-2 for values that are grouped by values of the calls, as in x86-64's twin. A row is
+//! for one key and one value, as the language says, at entries and for whole calls. Numbers are grouped by
+//! texts, and texts by numbers, too; and a table may be too small.
 
 use trapline_plan::filter::{Apart, MAX_TEMPORARIES, Sort, Tally, Tree};
 use trapline_record::ring::Kind;
@@ -115,7 +116,7 @@ fn calls_are_told_apart_as_the_language_says() {
     assert!(seen > 300 && unseen > 150, "{seen} {unseen}");
 }
 
-/// Four texts of three letters and zeros, each in a place of its own.
+/// Four texts of three letters and zeros, each at an address of its own.
 static WORDS: [[u8; 64]; 4] = {
     let mut words = [[0; 64]; 4];
     let mut n = 0;
@@ -126,7 +127,8 @@ static WORDS: [[u8; 64]; 4] = {
     words
 };
 
-/// Numbers by texts and texts by numbers: what has a row, what is unseen, and what a row's text is. Of six hits two have no text.
+/// Numbers by texts and texts by numbers: what has a row, what is unseen, and which text a row has. Two of
+/// six hits have no text.
 #[test]
 fn texts_and_numbers_meet_in_rows() {
     let number = || read("arg1 * 4 + arg1 / 3");
@@ -165,7 +167,7 @@ fn texts_and_numbers_meet_in_rows() {
     }
 }
 
-/// More keys than rows: those that came first are exact, the rest is overflow, and all of it the hits.
+/// More keys than rows: the first ones are exact, the rest is overflow, and together they are the hits.
 #[test]
 fn a_full_table_counts_on() {
     for machine in machines(by_hand) {

@@ -1,5 +1,6 @@
-//! FLT-1 and TXT-2 for fields: what generated code decides at an entry, and at a return, is what the language says, where fields can be read, in part, or not at all; the record
-//! holds what was read, every hit is recorded or counted as rejected, and machine state is kept.
+//! FLT-1 and TXT-2 for fields. What generated code decides at an entry, and at a return, is what the language
+//! says, whether fields can be read, in part, or not at all. The record holds what was read, every hit is
+//! recorded or counted as rejected, and machine state is kept.
 
 use std::arch::naked_asm;
 use std::cell::OnceCell;
@@ -23,7 +24,7 @@ const SVC: u32 = 0xD400_0001;
 /// movz x8, #270: process_vm_readv
 const READV: u32 = 0xD280_21C8;
 
-/// Whether the system has process_vm_readv: emulators of user mode may not.
+/// Whether the system has process_vm_readv: emulators of user mode may lack it.
 pub(super) fn has_readv() -> bool {
     // SAFETY: no vectors, so that nothing is read.
     let tried =
@@ -31,7 +32,8 @@ pub(super) fn has_readv() -> bool {
     !(tried == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS))
 }
 
-/// Puts code at a room's next place; where the system has no process_vm_readv, its calls are of a function that does the same.
+/// Puts code at a room's next place. If the system has no process_vm_readv, its calls go to a function that
+/// does the same.
 pub(super) fn put_with_kernel(room: &Room, mut words: Vec<u32>) -> u64 {
     let code = room.next();
     let calls: Vec<usize> = (1..words.len()).filter(|&n| words[n] == SVC && words[n - 1] == READV).collect();
@@ -63,7 +65,7 @@ pub(super) fn put_with_kernel(room: &Room, mut words: Vec<u32>) -> u64 {
     code
 }
 
-/// As the kernel: all registers but x0 stay.
+/// Keeps all registers but x0, as the kernel does.
 #[unsafe(naked)]
 unsafe extern "C" fn kernel() {
     naked_asm!(
@@ -105,7 +107,8 @@ unsafe extern "C" fn kernel() {
     )
 }
 
-/// process_vm_readv of one vector from the process itself: byte by byte through a pipe, which says where nothing can be read.
+/// process_vm_readv of one vector from the process itself: byte by byte through a pipe, which shows where
+/// nothing can be read.
 extern "C" fn readv(
     pid: u64,
     to: *const [u64; 2],
@@ -139,7 +142,8 @@ extern "C" fn readv(
     }
 }
 
-/// Offsets and bytes of the fields, by argument: the second through a pointer, the third maybe at the end of what is mapped.
+/// Offsets and bytes of the fields, by argument. The second is read through a pointer, the third may lie at
+/// the end of mapped memory.
 pub(super) fn reads() -> Vec<Read> {
     let read = |register, offsets: &[i32], bytes| Read { register, offsets: offsets.to_vec(), bytes };
     vec![read(0, &[16], 8), read(0, &[8, 4], 4), read(1, &[0], 2), read(0, &[24], 4)]
@@ -164,7 +168,7 @@ pub(super) fn leaf_of_all(random: &mut Random) -> Tree {
     if random.next().is_multiple_of(3) { field(random) } else { leaf_at_return(random) }
 }
 
-/// A page, and nothing behind it: where that ends.
+/// The end of a page behind which nothing is mapped.
 pub(super) fn edge() -> u64 {
     static EDGE: OnceLock<u64> = OnceLock::new();
     *EDGE.get_or_init(|| {
@@ -180,7 +184,7 @@ pub(super) fn edge() -> u64 {
     })
 }
 
-/// What memory holds: a structure, what it points to, and numbers of which maybe not all can be read.
+/// The memory: a structure, what it points to, and numbers of which some may not be readable.
 pub(super) struct Memory {
     own: Box<[u64; 4]>,
     other: Box<[u64; 2]>,
@@ -190,7 +194,7 @@ impl Memory {
     pub(super) fn new() -> Self {
         Self { own: Box::default(), other: Box::default() }
     }
-    /// Two arguments, the fields behind them, and the kernel's answers.
+    /// Two arguments, the fields behind them, and the kernel's results.
     pub(super) fn choose(&mut self, random: &mut Random) -> ([u64; 2], [Option<u64>; 4], [i64; 4]) {
         self.own.fill_with(|| number(random));
         self.other.fill_with(|| number(random));
@@ -234,7 +238,7 @@ fn decide(at: Option<Kind>) {
         let leaf = if at.is_some() { leaf_of_all } else { leaf_with_fields };
         let condition = tree(&mut random, 1 + round % 4, leaf);
         let mut known = condition.temporaries() <= MAX_TEMPORARIES;
-        // The record has no floats of arguments here.
+        // The record has no float arguments here.
         condition.each_known(&mut |one| known &= !(at.is_some() && matches!(one, Known::Float(..))));
         let fits =
             if at.is_some() { condition.is_known_at_return() } else { condition.is_known_with_fields() };
@@ -285,7 +289,7 @@ fn decide(at: Option<Kind>) {
     assert!(passed > 200 && rejected > 500, "{passed} {rejected}");
 }
 
-/// A function whose fields are read, and the function's exit where that is recorded too.
+/// A function whose fields are read, and the function's exit if that is recorded too.
 fn function(machine: Machine, id: ThreadId, filter: TargetFilter, exit: Option<Kind>) -> (Calls, u64) {
     let words: usize = reads().iter().map(Read::words).sum();
     let slot = RingArea::slot_with_floats(6, 0, words);
@@ -322,7 +326,7 @@ fn check(words: &[u64], fields: [Option<u64>; 4], answers: [i64; 4]) {
     }
 }
 
-/// Fields that nobody decides by are read all the same.
+/// Fields that decide nothing are read all the same.
 #[test]
 fn fields_are_what_could_be_read() {
     let mut random = Random(0x0f1e_1d51_1234_9877);

@@ -1,4 +1,5 @@
-//! FLT-1 and LOSS-2 for filters: generated conditions decide as the language says, on random trees and numbers at the edges; every hit is counted or filtered; SAFE-2.
+//! FLT-1 and LOSS-2 for filters. Generated conditions decide as the language says, on random trees and
+//! numbers at the edges. Every hit is counted or filtered; SAFE-2.
 
 use std::sync::atomic::Ordering;
 
@@ -14,8 +15,9 @@ use super::latency::on_cpu;
 use super::threads::{ids, tid};
 use super::{ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
 
-/// Where the filter's words are, and bytes of a stub besides its nodes.
+/// Offset of the filter's words.
 const WORDS: u64 = 4096;
+/// Bytes of a stub without its nodes.
 const STUB: usize = 1024;
 const EDGES: [u64; 14] = [
     0,
@@ -57,7 +59,7 @@ pub(super) fn number(random: &mut Random) -> u64 {
     if word.is_multiple_of(3) { random.next() } else { EDGES[(word >> 8) as usize % EDGES.len()] }
 }
 
-/// Bits of a float of either width: zeros, infinities and what is no number among them.
+/// Bits of a float of either width, with zeros, infinities and NaNs among them.
 pub(super) fn float(random: &mut Random) -> u64 {
     const BITS: [u64; 9] = [
         0x0000_0000_8000_0000,
@@ -136,7 +138,7 @@ pub(super) fn of(condition: Option<Tree>, sample: u32) -> TargetFilter {
     TargetFilter { condition, sample, ..TargetFilter::default() }
 }
 
-/// Hits that passed, and that did not; and words of a sample.
+/// Number of hits that passed, and of hits that did not; and words of a sample.
 fn counted(room: &Room) -> (u64, u64) {
     let words = (0..u64::from(LINES)).map(|line| room.word(WORDS / 64 + line).load(Ordering::Relaxed));
     (room.counts().iter().sum(), words.sum())
@@ -179,7 +181,7 @@ fn conditions_decide_as_the_language_says() {
             let facts = Facts { arguments, floats, tid: tid(), ..Facts::default() };
             let (before, holds) = (counted(&room), condition.holds(&facts).expect("all is known"));
             let mut after = run(code, state, floats);
-            // What was displaced is an addition.
+            // The displaced word is an addition.
             after[0] = after[0].wrapping_sub(state[1]);
             let what = format!("{machine:?} {id:?} {condition:?} {facts:x?}");
             assert_eq!(after, state, "{what}");
@@ -225,7 +227,7 @@ fn one_in_so_many_is_a_sample() {
         // From the first hit on.
         let passed = 300_u64.div_ceil(every.into());
         assert_eq!(counted(&room), (passed, 300 - passed), "{machine:?} {every}");
-        // Who has no share of its own.
+        // A thread that has no sample of its own.
         on_cpu(u32::MAX);
         (0..12).for_each(|n| assert_eq!(call(code, n, 1), n + 1));
         let more = if machine.rseq.is_some() { 0 } else { 12 / u64::from(every) };
@@ -234,7 +236,7 @@ fn one_in_so_many_is_a_sample() {
     }
 }
 
-/// Conditions that sample too, while threads are moved and interrupted: nothing is lost.
+/// Conditions that also sample, while threads are moved and interrupted: no hit is lost.
 #[test]
 fn nothing_is_lost() {
     let names = registers();

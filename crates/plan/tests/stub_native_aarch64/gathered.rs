@@ -1,5 +1,6 @@
-//! LOSS-1, FLT-1 and SAFE-2 for what is tallied when calls return: cells and rows are those of the language, of what was there at the entry and what is returned;
-//! begun = cells + overflow + unseen + dropped + rejected late + not ended, to the call.
+//! LOSS-1, FLT-1 and SAFE-2 for what is aggregated when calls return. Cells and rows are those of the
+//! language, for what was there at the entry and what is returned. begun = cells + overflow + unseen +
+//! dropped + rejected late + not ended, exactly.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +27,7 @@ use super::{ADD, LINES, RET, by_hand, call, changes, machines, registered, run, 
 
 pub(super) const TRUE: Tree = Tree::Number(1, false);
 
-/// Calls, and the tables that they are added to.
+/// Calls, and the tables to which they are added.
 pub(super) struct Set {
     pub(super) calls: Calls,
     pub(super) table: Table,
@@ -100,7 +101,7 @@ fn by(value: Tree, sort: Sort) -> Tally {
     Tally { value, sort, apart: Apart::Nothing }
 }
 
-/// A duration is not known before.
+/// Whether a tree does not depend on the duration, which is not known beforehand.
 pub(super) fn is_timeless(tree: &Tree) -> bool {
     let mut timeless = true;
     tree.each_known(&mut |known| timeless &= known != Known::Took);
@@ -164,7 +165,7 @@ fn values_fall_where_the_language_says() {
     assert!(all > 500 && lost > 10 && refused > 200, "{all} {lost} {refused}");
 }
 
-/// Calls that took as long as wished for: their entries are set back.
+/// Calls that took as long as the test requires: their entries are set back.
 #[test]
 fn durations_are_tallied() {
     let mut random = Random(0x0dd0_ba12_1234_9876);
@@ -174,7 +175,7 @@ fn durations_are_tallied() {
         let set = Set::new(machine, ThreadId::Unknown, by(read("dur"), Sort::Log2), (None, TRUE));
         let (enter, exit) = (set.calls.alone(6, &[RET]), set.exit(Kind::Return));
         for _ in 0..50 {
-            // Far from where a cell ends, so that a little longer is in the same.
+            // Far from where a cell ends, so that a little longer is in the same cell.
             let took = 3 << (random.next() % 20 + 24);
             let ticks = took * 3;
             if now() < 2 * ticks {
@@ -238,7 +239,7 @@ fn what_is_broken_off_is_added_once() {
     assert_eq!(set.read().0.values().sum::<u64>(), 1);
 }
 
-/// Of a call that began before anybody looked: the mark of the one before it in that place is gone.
+/// A call that began before the patch came: the mark of the previous call in its cell is gone.
 #[test]
 fn an_exit_without_an_entry_adds_nothing() {
     for machine in machines(by_hand) {

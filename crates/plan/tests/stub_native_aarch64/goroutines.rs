@@ -1,4 +1,5 @@
-//! A goroutine's call that a filter decides about, or that is added up when it returns: its exit finds what the entry left where its stack has gone, and nobody else's does.
+//! A goroutine's call about which a filter decides, or that is aggregated when it returns: its exit finds
+//! what the entry kept wherever its stack has gone, and no other call's exit does.
 
 use trapline_plan::aarch64::stub::Machine;
 use trapline_plan::filter::{Int, Known, Sort, TargetFilter, Tree};
@@ -12,9 +13,10 @@ use super::stages::{Calls, late, read};
 use super::tallies::{self, by};
 use super::{RET, Room, by_hand, changes_on};
 
-/// Enters at one place of a goroutine's stack, and again, where it begins anew on a larger one; leaves elsewhere, then there. `check` is told how often it entered and left rightly.
+/// Enters at one place of a goroutine's stack, and again, where it begins anew on a larger one; leaves
+/// elsewhere, then there. `check` gets how many times it entered and left rightly.
 fn moves(room: &Room, [enter, exit]: [u64; 2], end: u64, mut check: impl FnMut(u64, u64)) {
-    // Its end is as far from the deeper place as it was from the first.
+    // The new stack's end is as far from the deeper place as the old one was from the first.
     let (mut g, other) = ([0, end], [0, end - 1024]);
     on_goroutine(room, enter, &g, 512);
     check(1, 0);
@@ -30,7 +32,7 @@ fn moves(room: &Room, [enter, exit]: [u64; 2], end: u64, mut check: impl FnMut(u
     check(2, 1);
 }
 
-/// Ends of stacks: near, and far from what is called.
+/// Ends of stacks: near the called functions, and far from them.
 fn ends(machine: &Machine) -> [u64; 2] {
     let here = std::ptr::from_ref(machine) as u64;
     [here + 4096, here + (1 << 20) + 16]
@@ -100,15 +102,16 @@ fn what_is_known_at_returns_is_added_up() {
 }
 
 const WORD: Known = Known::Field(0, Int { bits: 64, signed: false });
-/// How much lower than its caller's the stack pointer is, with which all of these are called.
+/// How much lower than its caller's the stack pointer is when these functions are called.
 const DEEPER: u32 = 512;
 
-/// g's own second word, which it begins with in x0.
+/// g's own second word; x0 holds g's address at the entry.
 fn reads() -> Vec<Read> {
     vec![Read { register: 0, offsets: vec![8], bytes: 8 }]
 }
 
-/// Looks for the lowest end of a stack at which `has_room` says no: so far below the stack pointer what is copied goes.
+/// Finds the lowest end of a stack for which `has_room` is false. It is as far below the stack pointer as the
+/// copies reach.
 fn lowest(room: &Room, mut has_room: impl FnMut(&[u64; 2]) -> bool) -> u64 {
     // mov x0, sp; ret
     let sp = on(room, room.put(&[0x9100_03E0, RET]), 0, DEEPER);
@@ -124,7 +127,8 @@ fn lowest(room: &Room, mut has_room: impl FnMut(&[u64; 2]) -> bool) -> u64 {
     4096 - there
 }
 
-/// Where fields are recorded, decide, and are kept for returns: a hit without room for the copies is dropped and counted, and its exit is nobody's, not even an abandoned call's.
+/// If fields are recorded, decide, and are kept for returns: a hit without room for the copies is dropped and
+/// counted. Its exit belongs to no call, not even to an abandoned one.
 #[test]
 fn what_is_recorded_of_memory_needs_room() {
     let fields = TargetFilter { fields: Some(Tree::Known(WORD)), sample: 1, ..TargetFilter::default() };
@@ -141,7 +145,7 @@ fn what_is_recorded_of_memory_needs_room() {
         let (room, rings, mut tails) = (Room::new(), calls.bench.rings, calls.bench.tails.clone());
         let mut dropped = 0;
         let took = lowest(&room, |g| {
-            // One that is abandoned, with room.
+            // A call that is abandoned, with room.
             on_goroutine(&room, enter, &[g[1] - 8192, g[1]], DEEPER);
             super::records::take(rings, &mut tails);
             on_goroutine(&room, enter, g, DEEPER);
@@ -153,7 +157,7 @@ fn what_is_recorded_of_memory_needs_room() {
             lost == 0
         });
         println!("{took} bytes");
-        // Who runs no goroutine has no end to keep to.
+        // A thread that runs no goroutine has no end to respect.
         on(&room, enter, 0, DEEPER);
         // What it saves, and the frame for a field.
         assert!((64 + 112..600).contains(&took), "{took}: {machine:?}");
@@ -170,7 +174,7 @@ fn what_is_recorded_of_memory_needs_room() {
     }
 }
 
-/// The same of what is added up: a hit without room is unseen.
+/// The same for what is aggregated: a hit without room is unseen.
 #[test]
 fn what_is_tallied_of_memory_needs_room() {
     for (sort, least) in [(Sort::Each, 112), (Sort::Text(1), 160)] {

@@ -16,7 +16,7 @@ use super::{
 };
 
 const FUNCTIONS: u32 = 3;
-/// The one that is timed.
+/// The function that is timed.
 const FUNCTION: u32 = 1;
 
 /// Stamp memory of its own.
@@ -39,7 +39,7 @@ impl Stamps {
         // SAFETY: aligned memory of our own, read and written as atomics only.
         unsafe { &*((self.0 + at) as *const AtomicU64) }
     }
-    /// Distances of the slots of all blocks that are claimed.
+    /// Offsets of the stamp cells of all claimed blocks.
     pub(super) fn slots(&self) -> impl Iterator<Item = u64> {
         let tags = 0..self.1.tags_len() / 8;
         let blocks = tags.filter(|block| self.word(8 * block).load(Ordering::Relaxed) != 0);
@@ -48,12 +48,12 @@ impl Stamps {
             (first..first + (1 << self.1.block_bits())).step_by(1 << self.1.slot_bits())
         })
     }
-    /// All blocks are others': `but` so many of each four.
+    /// Gives all blocks to other pages, except `but` of each four.
     pub(super) fn take_all(&self, but: u64) {
         let tags = 0..self.1.tags_len() / 8;
         tags.for_each(|tag| self.word(8 * tag).store(u64::from(tag % 4 >= but), Ordering::Relaxed));
     }
-    /// Where stamps stand: distances of their times.
+    /// Where stamps stand: offsets of their times.
     fn stamps(&self) -> Vec<u64> {
         self.slots().filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
     }
@@ -114,7 +114,7 @@ impl Bench {
         // SAFETY: aligned memory of our own.
         unsafe { &*((block + word) as *const AtomicU64) }.load(Ordering::Relaxed)
     }
-    /// On all lines together.
+    /// Sum over all lines.
     pub(super) fn sum(&self, word: u64) -> u64 {
         (0..self.machine.lines).map(|line| self.word(line, word)).sum()
     }
@@ -206,7 +206,8 @@ fn deeper(code: u64) {
     std::hint::black_box(call(code, 0, 0));
 }
 
-/// A function that calls itself with its argument less one, until that is 0, and what is timed of that is its outermost call.
+/// A function that calls itself with its argument less one, until that is 0; only its outermost call is
+/// timed.
 #[test]
 fn recursion_is_timed_once() {
     for machine in machines(by_hand) {
@@ -235,7 +236,7 @@ fn recursion_is_timed_once() {
             let abandoned = bench.enter(false, &[RET], None);
             let found = || [at::RETURNS, at::UNRETURNED, at::UNPAIRED].map(|word| bench.sum(word));
             deeper(abandoned);
-            // Another thread's is another's.
+            // Another thread's cell is its own.
             std::thread::scope(|scope| {
                 scope.spawn(move || {
                     on_cpu(2);
@@ -243,7 +244,8 @@ fn recursion_is_timed_once() {
                 });
             });
             assert_eq!(found(), [calls + 1, 0, 0]);
-            // A shallower call proves that the remembered one is gone, as one at its place does; a deeper one cannot know.
+            // A shallower call proves that the remembered one is gone, as one at its place does; a deeper one
+            // cannot prove it.
             assert_eq!(call(at, 3, 0), 3);
             assert_eq!(found(), [calls + 2, 1, 0]);
             call(abandoned, 0, 0);
@@ -271,7 +273,7 @@ fn what_has_no_other_end_is_counted() {
         let bench = Bench::new(machine);
         let (enter, looped) = (bench.enter(false, &[RET], None), bench.enter(true, &[RET], None));
         let exit = bench.exit(ExitKind::Return);
-        // One place of calls, so that the stack pointer is the same.
+        // All calls come from one place, so that the stack pointer is the same.
         for (code, unreturned, unpaired, returns) in [
             (exit, 0, 1, 0),
             (enter, 0, 1, 0),
@@ -296,7 +298,7 @@ pub(super) fn now() -> u64 {
     ticks
 }
 
-/// Durations as long as wished for: their stamps are set back.
+/// Durations as long as the test requires: their stamps are set back.
 #[test]
 fn durations_fall_into_their_buckets() {
     for machine in machines(by_hand) {
@@ -344,12 +346,13 @@ fn durations_fall_into_their_buckets() {
     }
 }
 
-/// Calls `half` with a goroutine in x28, the stack pointer lower by `deeper`. Made of words, since the compiler keeps x28 for itself.
+/// Calls `half` with a goroutine in x28 and the stack pointer lower by `deeper`. It is made of words, since
+/// the compiler keeps x28 for itself.
 pub(super) fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
     on(room, half, g.as_ptr() as u64, deeper);
 }
 
-/// The same; `g` is where it is, or 0. What `half` returns.
+/// The same; `g` is its address, or 0. Returns the result of `half`.
 pub(super) fn on(room: &Room, half: u64, g: u64, deeper: u32) -> u64 {
     // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp, #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
     let code = [
@@ -366,7 +369,8 @@ pub(super) fn on(room: &Room, half: u64, g: u64, deeper: u32) -> u64 {
     call(room.put(&code), g, half)
 }
 
-/// A goroutine's call ends where its stack has gone, and nobody else's does: neither another goroutine's at that place, nor one elsewhere on the same stack.
+/// A goroutine's call ends where its stack has gone, and no other call ends there: neither another
+/// goroutine's at that place, nor one elsewhere on the same stack.
 #[test]
 fn a_goroutines_call_ends_where_its_stack_has_gone() {
     for machine in machines(by_hand) {
@@ -379,13 +383,13 @@ fn a_goroutines_call_ends_where_its_stack_has_gone() {
         let enters = [false, true].map(|looped| put(latency_enter(bench.room.next(), timed, looped)));
         let exit = put(latency_exit(bench.room.next(), timed, ExitKind::Return));
         let here = std::ptr::from_ref(&machine) as u64;
-        // One that grew by 1024 bytes: its end is as far from the deeper place as it was from the first.
+        // A stack that grew by 1024 bytes: its end is as far from the deeper place as it was from the first.
         for end in [here + 4096, here + (1 << 20) + 16] {
             let (mut g, other) = ([0, end], [0, end - 1024]);
             let found = || [at::RETURNS, at::UNPAIRED, at::UNRETURNED].map(|word| bench.sum(word));
             let [returns, unpaired, unreturned] = found();
             on_goroutine(&bench.room, enters[0], &g, 512);
-            // It begins anew on its new stack: the first stamp stands.
+            // The function begins anew on its new stack: the first stamp is kept.
             g[1] = end - 1024;
             on_goroutine(&bench.room, enters[1], &g, 1536);
             on_goroutine(&bench.room, exit, &other, 1536);
@@ -398,7 +402,8 @@ fn a_goroutines_call_ends_where_its_stack_has_gone() {
     }
 }
 
-/// Of what a goroutine calls within a call, nothing is timed, wherever its stack is meanwhile; what others call is theirs.
+/// Calls that a goroutine makes within a call are not timed, wherever its stack is meanwhile; calls of others
+/// are their own.
 #[test]
 fn a_goroutines_outermost_calls_are_timed() {
     for machine in machines(by_hand) {
@@ -417,7 +422,7 @@ fn a_goroutines_outermost_calls_are_timed() {
         let found = || [at::RETURNS, at::UNPAIRED, at::UNRETURNED].map(|word| bench.sum(word));
         on_goroutine(&bench.room, enter, &g, 512);
         on_goroutine(&bench.room, enter, &g, 1024);
-        // Shallower, and another's.
+        // At a shallower place, and by another goroutine.
         on_goroutine(&bench.room, enter, &other, 256);
         on_goroutine(&bench.room, exit, &g, 1024);
         assert_eq!(found(), [0; 3], "{machine:?}");
@@ -431,14 +436,15 @@ fn a_goroutines_outermost_calls_are_timed() {
         assert_eq!(found(), [1, 0, 0], "{machine:?}");
         on_goroutine(&bench.room, exit, &other, 256);
         assert_eq!(found(), [2, 0, 0], "{machine:?}");
-        // One that never returned: a call at a shallower place proves it, and at a deeper one cannot.
+        // A call that never returned: a call at a shallower place proves it, and one at a deeper place
+        // cannot.
         for (deeper, unreturned) in [(1536, 0), (1600, 0), (1520, 1)] {
             on_goroutine(&bench.room, enter, &g, deeper);
             assert_eq!(found(), [2, 0, unreturned], "{machine:?} {deeper}");
         }
         on_goroutine(&bench.room, exit, &g, 1520);
         assert_eq!((found(), bench.missed()), ([3, 0, 1], 0), "{machine:?}");
-        // Where no goroutine runs there is no slot.
+        // A thread without a goroutine has no cell.
         on(&bench.room, enter, 0, 512);
         on(&bench.room, exit, 0, 512);
         assert_eq!((found(), bench.missed()), ([3, 1, 1], 1), "{machine:?}");
@@ -452,7 +458,7 @@ fn a_goroutines_outermost_calls_are_timed() {
     }
 }
 
-/// A stamp of the future: the clock never goes back, but memory may be spoilt.
+/// A stamp of the future: the clock never goes back, but memory may be corrupted.
 #[test]
 fn a_negative_duration_counts_as_none() {
     for machine in machines(by_hand) {
@@ -469,7 +475,7 @@ fn a_negative_duration_counts_as_none() {
     }
 }
 
-/// An abort starts the section over: each of the five, entered at its handler, does what it had to do once.
+/// An abort starts the section again: each of the five, entered at its handler, does its work once.
 #[test]
 fn sections_end_with_their_store() {
     let machine = Machine { rseq: by_hand(), lse: true, lines: LINES };

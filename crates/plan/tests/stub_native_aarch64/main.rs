@@ -54,13 +54,13 @@ fn thread_pointer() -> u64 {
     tp
 }
 
-/// Made by hand: nobody aborts anything.
+/// An area made by hand: nothing aborts a section.
 fn by_hand() -> Option<Rseq> {
     let at = AREA.with(|area| std::ptr::from_ref(area) as u64);
     Some(Rseq { offset: at.wrapping_sub(thread_pointer()).cast_signed() as i32 })
 }
 
-/// The C library's, if the kernel knows them.
+/// The C library's area, if the kernel supports it.
 fn registered() -> Option<Rseq> {
     (__rseq_size > 0).then_some(Rseq { offset: __rseq_offset as i32 })
 }
@@ -72,7 +72,7 @@ struct Room {
 }
 
 impl Room {
-    /// Two, further from each other than a branch reaches.
+    /// Two rooms, further from each other than a branch reaches.
     fn far_apart() -> [Self; 2] {
         const APART: usize = 256 << 20;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -96,7 +96,7 @@ impl Room {
         assert_ne!(base, libc::MAP_FAILED);
         Self { base: base as u64, used: Cell::new(0) }
     }
-    /// What nobody runs or reads any more.
+    /// Unmaps a room that nothing runs or reads any more.
     fn unmap(self) {
         // SAFETY: our own mapping.
         unsafe { libc::munmap(self.base as *mut _, LEN) };
@@ -162,7 +162,7 @@ fn a_hit_goes_to_its_cpus_line() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_some()) {
         let room = Room::new();
         let code = room.counted(&machine, true, &[ADD, RET]);
-        // CPUs with a line, those beyond, and threads that are not registered: the last line is theirs.
+        // CPUs with a line, those beyond, and threads that are not registered: these use the last line.
         for (cpu, line) in
             [(0, 0), (7, 7), (8, 8), (9, 8), (4000, 8), (u32::MAX, 8), (u32::MAX - 1, 8), (1 << 31, 8)]
         {
@@ -178,8 +178,8 @@ fn a_hit_goes_to_its_cpus_line() {
     }
 }
 
-/// A branch reaches ±128 MiB: what lies further is reached over an island, from where the copy goes on, at an entry, inside a function and at a return; registers,
-/// flags and the stack are as they were.
+/// A branch reaches ±128 MiB. What lies further is reached over an island, from where the copy goes on, at an
+/// entry, inside a function and at a return. Registers, flags and the stack are as they were.
 #[test]
 fn a_stub_out_of_reach_is_reached_over_an_island() {
     for machine in machines(by_hand) {
@@ -207,7 +207,7 @@ fn a_stub_out_of_reach_is_reached_over_an_island() {
                 if before[0] == 0 {
                     before[0] = before[1];
                 }
-                // What the stub's own code may spoil is the displaced word's.
+                // Registers that the stub's own code may spoil are those of the displaced word.
                 if ip_free {
                     (after[16], after[17]) = (before[16], before[17]);
                 }
@@ -217,7 +217,8 @@ fn a_stub_out_of_reach_is_reached_over_an_island() {
     }
 }
 
-/// An abort starts the sequence over: entered at the handler, which the descriptor names, the stub counts once.
+/// An abort starts the sequence again: entered at the handler, which the descriptor names, the stub counts
+/// once.
 #[test]
 fn an_aborted_hit_is_counted_once() {
     let machine = Machine { rseq: by_hand(), lse: true, lines: LINES };
@@ -233,7 +234,7 @@ fn an_aborted_hit_is_counted_once() {
     let (start, len) = (double(descriptor + 2), double(descriptor + 4));
     assert!(double(descriptor) == 0 && (code + 4 * descriptor as u64).is_multiple_of(32));
     assert!(start > code && start + len < abort && len.is_multiple_of(4));
-    // The last of the section is the store.
+    // The section's last instruction is the store.
     assert_eq!(words[((start + len - code) / 4 - 1) as usize], 0xF900_0230);
     AREA.with(|area| area.cpu[1].store(3, Ordering::Relaxed));
     assert_eq!((call(abort, 1, 2), room.counts().iter().sum()), (3, 1_u64));
@@ -314,7 +315,8 @@ unsafe extern "C" fn around_with(state: *mut u64, code: u64, floats: *const u64)
     )
 }
 
-/// What the code at `code` leaves of these registers and flags: x0 to x30, and flags; x18 and x30 are as they are.
+/// What the code at `code` leaves of these registers and flags: x0 to x30, and flags; x18 and x30 stay as
+/// they are.
 fn run(code: u64, before: [u64; 32], floats: [u64; 8]) -> [u64; 32] {
     let mut after = before;
     // SAFETY: 32 words and eight; code that keeps what a function keeps.
@@ -359,7 +361,8 @@ fn registers_and_flags_are_as_they_were() {
     }
 }
 
-/// LOSS-1, as far as this machine goes: threads that are moved and interrupted, with the kernel's own areas where it has them.
+/// LOSS-1, as far as this machine allows: threads that are moved and interrupted, with the kernel's own areas
+/// if it has them.
 #[test]
 fn nothing_is_lost() {
     for machine in machines(registered) {
@@ -370,7 +373,8 @@ fn nothing_is_lost() {
     }
 }
 
-/// Calls what is at `code` once in each of 16 threads that are there at once: their blocks lie 8 MiB apart, as their stacks have no guard between them.
+/// Calls `code` once in each of 16 threads that exist at once. Their blocks lie 8 MiB apart, as their stacks
+/// have no guard pages between them.
 fn in_threads_at_once(code: u64) {
     const THREADS: u32 = 16;
     static ONE: Mutex<()> = Mutex::new(());
@@ -407,7 +411,7 @@ fn in_threads_at_once(code: u64) {
     }
 }
 
-/// In a process without rseq, threads that are there at once write to lines of their own, mostly.
+/// In a process without rseq, most threads that exist at once write to lines of their own.
 #[test]
 fn threads_without_rseq_are_spread_over_the_lines() {
     for machine in machines(|| None).into_iter().filter(|machine| machine.lines > 1) {
@@ -419,7 +423,8 @@ fn threads_without_rseq_are_spread_over_the_lines() {
     }
 }
 
-/// Four threads, moved from CPU to CPU and interrupted all the time, call what is at `code`, and so do their signal handlers. How many calls there were.
+/// Four threads, moved from CPU to CPU and interrupted all the time, call `code`, and so do their signal
+/// handlers. Returns the numbers of calls.
 fn storm(code: u64) -> (u64, u64) {
     static ONE: Mutex<()> = Mutex::new(());
     static CODE: AtomicU64 = AtomicU64::new(0);
@@ -483,7 +488,8 @@ fn storm(code: u64) -> (u64, u64) {
     (called, HANDLED.load(Ordering::Relaxed))
 }
 
-/// A function's entry, its `ret`, and a branch in it, patched: it does what it did, and each is counted.
+/// A function's entry, its `ret`, and a branch in it are patched: the function does what it did, and each hit
+/// is counted.
 #[test]
 fn patched_functions_do_what_they_did() {
     const PUSH: u32 = 0xA9BF_7BFD;
@@ -495,7 +501,7 @@ fn patched_functions_do_what_they_did() {
         (&[PUSH, ADD, POP, RET], 3, [7, 9]),
         (&[0xB400_0040, ADD, RET], 0, [0, 9]),
         (&[0x1400_0002, ADD, RET], 0, [0, 2]),
-        // adr x0, .: where it stands is what it says.
+        // adr x0, .: its value is the address where it stands.
         (&[0x1000_0000, RET], 0, [u64::MAX, u64::MAX]),
     ];
     for machine in machines(by_hand) {

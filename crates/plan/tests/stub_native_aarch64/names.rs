@@ -1,5 +1,6 @@
-//! Hits of threads that the reader noted are rejected, and no others': `trapline_record::names`, at entries alone, where exits are recorded too, and where returns decide; with other
-//! parts of a filter and without. Machine state is kept either way.
+//! Hits of threads in the pass-over table are rejected, and no others (`trapline_record::names`): at entries
+//! alone, if exits are recorded too, and if returns decide; with other parts of a filter and without. Machine
+//! state is kept either way.
 
 use std::sync::atomic::AtomicU64;
 
@@ -17,20 +18,20 @@ use super::stages::{Calls, TICK, read};
 use super::threads::{ids, tid};
 use super::{ADD, RET, by_hand, call, changes};
 
-/// What is recorded of a call.
+/// What is recorded for a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
     Entry,
     Both,
     Decided,
-    /// Of an entry for which a field decides too.
+    /// An entry for which a field decides too.
     Fields,
 }
 
-/// What that field is read from.
+/// The memory that this field is read from.
 static FOUR: u64 = 4;
 
-/// A table of threads that are passed over.
+/// A pass-over table.
 struct Names(Vec<AtomicU64>);
 
 impl Names {
@@ -85,7 +86,7 @@ fn hits_of_noted_threads_are_passed_over() {
                 calls.bench.take().len()
             };
             assert_eq!(hits(20), 20 * records, "{how:?}");
-            // Neighbours, and who would have the same place, are not this thread.
+            // Neighbours, and numbers that would have the same place, are not this thread.
             for other in [tid() + 1, tid() + PLACES, tid() - 1] {
                 names.pass_over(tid(), false);
                 names.pass_over(other, true);
@@ -109,7 +110,7 @@ fn hits_of_noted_threads_are_passed_over() {
     }
 }
 
-/// A thread of which no number is known is nobody's, whatever the table says.
+/// A thread without a known number is never passed over, whatever the table holds.
 #[test]
 fn nobody_is_nobody() {
     for machine in machines(by_hand) {

@@ -1,5 +1,5 @@
-//! LOSS-1, FLT-1 and SAFE-2 for what is tallied of fields, at entries and when calls return: each hit is in the cell or row of its value, unseen where a field of it cannot be read, or
-//! filtered.
+//! LOSS-1, FLT-1 and SAFE-2 for what is aggregated from fields, at entries and when calls return. Each hit is
+//! in the cell or row of its value, unseen if one of its fields cannot be read, or filtered.
 
 use std::collections::BTreeMap;
 
@@ -17,19 +17,19 @@ use super::tallies::{Set, by};
 use super::threads::{ids, tid};
 use super::{ADD, RET, by_hand, call, changes, machines, registered, run, storm};
 
-/// What a value is tallied as in a round.
+/// The aggregation of a value in a round.
 fn tally(value: &Tree, round: u32) -> Tally {
     let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
     Tally { apart: Apart::threads(sort != Sort::Each && round.is_multiple_of(5)), ..by(value.clone(), sort) }
 }
 
-/// The key of a value, and the thread's if they are told apart.
+/// The key of a value, with the thread's number if hits are grouped by thread.
 fn key(tally: &Tally, value: u64) -> u64 {
     let thread = if tally.apart == Apart::Thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
     tally.key(value) | thread
 }
 
-/// Registers of a hit, and what the language knows of it.
+/// Registers of a hit, and its facts for the language.
 pub(super) fn hit(random: &mut Random, memory: &mut Memory) -> ([u64; 32], Facts) {
     let mut state = random.state();
     state[..6].fill_with(|| number(random));
@@ -139,7 +139,7 @@ fn values_fall_there_when_calls_return() {
     assert!(seen > 500 && unseen > 150 && rejected > 200, "{seen} {unseen} {rejected}");
 }
 
-/// Of a call whose field cannot be read: it is unseen once, and its mark is gone.
+/// A call whose field cannot be read is unseen once, and its mark is gone.
 #[test]
 fn what_cannot_be_read_is_unseen_once() {
     for machine in machines(by_hand) {
@@ -155,7 +155,8 @@ fn what_cannot_be_read_is_unseen_once() {
     }
 }
 
-/// Threads that are moved and interrupted, and one without an area: what can be read and what cannot, each to the hit.
+/// Threads that are moved and interrupted, and one without an area: what can be read and what cannot is
+/// counted exactly.
 #[test]
 fn nothing_is_lost_under_a_storm() {
     if !has_readv() {
@@ -168,7 +169,7 @@ fn nothing_is_lost_under_a_storm() {
         let field = Tree::Known(Known::Field(0, Int { bits: 64, signed: true }));
         let mut set = Set::new(machine, ids()[0], by(field, Sort::Log2), None);
         set.filter.reads = vec![Read { register: 2, offsets: vec![0], bytes: 8 }];
-        // tst x0, #1; ldr x2, =FOUR; csel x2, xzr, x2, eq; the stub: of even numbers nothing can be read.
+        // tst x0, #1; ldr x2, =FOUR; csel x2, xzr, x2, eq; the stub: for even numbers nothing can be read.
         let code = set.build(true, &[ADD, RET]);
         let there = &raw const FOUR as u64;
         let lead = [0xF240_001F, 0x5800_0062, 0x9A82_03E2, 0, there as u32, (there >> 32) as u32];

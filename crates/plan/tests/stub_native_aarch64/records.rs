@@ -1,4 +1,4 @@
-//! Stubs that write records, executed: LOSS-2 and SAFE-2, as far as this machine goes.
+//! Stubs that write records, executed: LOSS-2 and SAFE-2, as far as this machine allows.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,12 +14,12 @@ use super::{
 };
 
 pub(crate) const PROBE: u32 = 5;
-/// From a room's data on.
+/// Offset of the rings in a room's data.
 const RINGS: u64 = 64 << 10;
 pub(crate) const FILTER: u64 = 4096;
 
 thread_local! {
-    /// As a C library keeps it.
+    /// A thread's number, as a C library keeps it.
     static NUMBER: AtomicU64 = const { AtomicU64::new(0) };
 }
 
@@ -40,12 +40,12 @@ pub(crate) fn on_cpu(cpu: u32) {
     AREA.with(|area| area.cpu[1].store(cpu, Ordering::Relaxed));
 }
 
-/// Those with a CPU: where something is recorded there is one.
+/// Machines with a CPU: where something is recorded there is one.
 pub(crate) fn machines(rseq: fn() -> Option<Rseq>) -> Vec<Machine> {
     super::machines(rseq).into_iter().filter(|machine| machine.lines > 1).collect()
 }
 
-/// Code, rings, and who reads them.
+/// Code, rings, and their reader.
 pub(crate) struct Bench {
     pub(crate) room: Room,
     pub(crate) machine: Machine,
@@ -87,7 +87,7 @@ impl Bench {
     fn code(&self, kind: Kind, values: usize, rest: &[u32]) -> u64 {
         self.room.put(&self.words(kind, values, rest))
     }
-    /// A function of two arguments that a filter decides about, and does `rest`.
+    /// A function of two arguments about which a filter decides, and which does `rest`.
     fn passing(&self, filter: &TargetFilter, rest: &[u32]) -> u64 {
         let words = self.room.base + DATA + FILTER;
         let traced =
@@ -95,7 +95,7 @@ impl Bench {
         let pending = trace(self.room.next(), traced, Kind::Entry, 2);
         self.room.put(&pending.finish(rest, None).expect("in reach"))
     }
-    /// Hits that did not pass.
+    /// Number of hits that did not pass.
     fn filtered(&self) -> u64 {
         let of = |line| self.room.word(FILTER / 64 + line).load(Ordering::Relaxed);
         (0..self.machine.lines.into()).map(of).sum()
@@ -163,10 +163,10 @@ fn records_tell_what_was_there_and_state_is_kept() {
                     assert_eq!((record.kind, record.probe), (kind, PROBE), "{what}");
                     assert_eq!(&record.values[..want.len()], want, "{what}");
                     assert!((start..=ticks()).contains(&record.ticks), "{what}");
-                    // A local of this thread's lies a little above.
+                    // A local variable of this thread lies a little above.
                     let here = (&raw const record) as u64;
                     assert!(record.sp % 16 == 0 && here.wrapping_sub(record.sp) < 1 << 16, "{what}");
-                    // Nobody is asked: see `Rings::id`.
+                    // No system call is made: see `Rings::id`.
                     let named = matches!(id, ThreadId::At(_));
                     assert_eq!(record.tid, if named { tid() } else { 0 }, "{what}");
                 }
@@ -196,14 +196,15 @@ fn state_is_kept_where_nothing_is_written() {
                 let line = if cpu == 2 { 2 } else { 8 };
                 assert_eq!(bench.room.counts()[line], rounds - written, "{machine:?} {cpu}");
             } else {
-                // A full ring is the end of it.
+                // A full ring takes no more.
                 assert_eq!(written, 2, "{machine:?}");
             }
         }
     }
 }
 
-/// A filter stands before all that: a record of each hit that passes, no word of one that does not, and each is counted.
+/// A filter comes before all that: there is a record of each hit that passes, no word of one that does not,
+/// and each is counted.
 #[test]
 fn a_filter_decides_what_is_recorded() {
     let names = [("arg1".to_owned(), Symbol::Known(Known::Argument(1, Int { bits: 32, signed: true })))];
@@ -220,7 +221,7 @@ fn a_filter_decides_what_is_recorded() {
             assert!(written.iter().all(|&n| of(n)), "{machine:?} {cpu} {sample}: {written:?}");
             let (dropped, filtered) = (bench.dropped(), bench.filtered());
             let what = (written.len() as u64, dropped, filtered);
-            // The first that passes is a sample's first.
+            // The first hit that passes is the first of a sample.
             let passing = 30_u64.div_ceil(sample.into());
             let want = match (machine.rseq, sample) {
                 // Without an area there is neither a ring nor a sample.
@@ -240,7 +241,8 @@ fn a_filter_decides_what_is_recorded() {
     }
 }
 
-/// Floats are the low halves of the vectors that hold them: behind integers at an entry, in the place of the value at a return.
+/// Floats are the low halves of the vectors that hold them: behind integers at an entry, in place of the
+/// value at a return.
 #[test]
 fn floats_are_what_vectors_hold() {
     type Function = extern "C" fn(f64, f64, f64, f64, f64, f64, f64, f64, u64, u64) -> f64;
@@ -274,7 +276,8 @@ fn floats_are_what_vectors_hold() {
     }
 }
 
-/// TXT-1, TXT-2: what could be read is there, whatever the pointers are, and no register, flag or word of the stack is another.
+/// TXT-1, TXT-2: what could be read is there, whatever the pointers are, and no register, flag or word of the
+/// stack is changed.
 #[test]
 fn texts_are_what_could_be_read() {
     use trapline_record::ring::{TEXT_BYTES, TEXT_WORDS};
@@ -356,7 +359,7 @@ fn texts_are_what_could_be_read() {
     }
 }
 
-/// A call's two records have one stack pointer, by which readers put them together.
+/// A call's two records have one stack pointer, by which readers pair them.
 #[test]
 fn an_entry_and_its_return_name_one_stack_pointer() {
     for machine in machines(by_hand) {
@@ -391,7 +394,8 @@ fn each_cpu_has_its_ring() {
     }
 }
 
-/// The word that commits leads back to the abort handler, twice, as the kernel does with a thread that it moves; then it commits.
+/// The word that commits leads back to the abort handler, twice, as the kernel does with a thread that it
+/// moves; then it commits.
 #[test]
 fn what_is_broken_off_before_its_last_word_is_written_once() {
     const TURNS: u64 = 3;
@@ -418,13 +422,14 @@ fn what_is_broken_off_before_its_last_word_is_written_once() {
     }
 }
 
-/// Code for a room's next place, whose first section is broken off before its last word, so many times less one; and what counts these down.
+/// Code for a room's next place, whose first section is broken off before its last word, `turns` less one
+/// times; and the word that counts these down.
 pub(crate) fn broken_off(room: &Room, words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
     // stlr x15, [x14]
     broken_off_at(room, words, 0xC89F_FDCF, turns)
 }
 
-/// The same, where the last word is `store`, and x11 and x16 are free.
+/// The same if the last word is `store`, and x11 and x16 are free.
 pub(crate) fn broken_off_at(room: &Room, mut words: Vec<u32>, store: u32, turns: u64) -> (u64, &AtomicU64) {
     let code = room.next();
     let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
@@ -462,7 +467,7 @@ pub(crate) fn broken_off_at(room: &Room, mut words: Vec<u32>, store: u32, turns:
     (code, counter)
 }
 
-/// L1: another's ring is passed over, and where all are the hit is dropped.
+/// L1: a ring that another thread has locked is passed over, and if all are locked the hit is dropped.
 #[test]
 fn a_ring_that_is_taken_is_passed_over() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_none()) {
@@ -489,7 +494,8 @@ fn a_ring_that_is_taken_is_passed_over() {
     }
 }
 
-/// Threads that are moved and interrupted, whose handlers hit too, and a reader that takes what it can of small rings.
+/// Threads that are moved and interrupted, whose handlers hit too, and a reader that takes what it can from
+/// small rings.
 #[test]
 fn every_hit_is_a_record_or_counted() {
     for machine in machines(registered) {
@@ -506,7 +512,7 @@ fn every_hit_is_a_record_or_counted() {
                     records += batch.len() as u64;
                     for record in batch {
                         assert_eq!((record.probe, record.kind), (PROBE, Kind::Entry));
-                        // Of a call of the storm's, or of its handler's.
+                        // Of a call of the storm, or of its handler.
                         assert!([1, 2].contains(&record.values[1]), "{record:?}");
                     }
                     if ends {

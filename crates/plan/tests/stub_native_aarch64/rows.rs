@@ -1,5 +1,7 @@
-//! LOSS-1 and SAFE-2 for texts that are tallied, and for values and texts by thread: each hit is in the row of its text, whole, or of its value, and of its thread; in the overflow, or unseen
-//! where nothing can be read; also while threads are moved and interrupted, and where a restartable sequence begins again just before its commit.
+//! LOSS-1 and SAFE-2 for texts that are aggregated, and for values and texts by thread. Each hit is in the
+//! row of its text, whole, or of its value, and of its thread; in the overflow, or unseen if nothing can be
+//! read. This also holds while threads are moved and interrupted, and where a restartable sequence starts
+//! again just before its commit.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +23,7 @@ use super::tallies::{Set, argument, by};
 use super::threads::{ids, tid};
 use super::{ADD, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
 
-/// Words that are texts, too.
+/// Words that are also texts.
 static WORDS: [[u8; 64]; 8] = {
     let mut words = [[0; 64]; 8];
     let mut n = 0;
@@ -38,7 +40,7 @@ fn word(n: u64) -> u64 {
 
 pub(super) type Found = BTreeMap<(Option<u64>, u64), u64>;
 
-/// Rows of all lines by thread, if they are somebody's, and key; a text's is that of its bytes.
+/// Rows of all lines by thread, if rows have owners, and by key; a text's key is that of its bytes.
 pub(super) fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
     let (mut rows, mut sum) = (Found::new(), Rest::default());
     for line in 0..table.area.lines {
@@ -106,7 +108,7 @@ fn each_text_has_a_row() {
     }
 }
 
-/// At an entry, and when a call returns: what its table holds.
+/// At an entry, and when a call returns: what the table holds.
 fn both(
     machine: Machine,
     id: ThreadId,
@@ -155,7 +157,7 @@ fn each_thread_has_rows_of_its_own() {
     }
 }
 
-/// A table for a probe that tells threads apart, and for one that does not, and has no texts.
+/// A table for a probe that groups by thread, and for one that does not, and has no texts.
 #[test]
 fn a_table_for_two_is_used_by_either() {
     for machine in machines(by_hand) {
@@ -172,7 +174,7 @@ fn a_table_for_two_is_used_by_either() {
     }
 }
 
-/// So small a table that keys are in each other's way: what has no row is overflow.
+/// A table so small that keys are in each other's way: what has no row is overflow.
 #[test]
 fn a_full_table_counts_on() {
     for machine in machines(by_hand) {
@@ -194,13 +196,14 @@ fn a_full_table_counts_on() {
                 rows(set.table, &set.words, set.filter.tally.as_ref().is_some_and(|one| one.texts() != 0));
             assert_eq!(found.values().sum::<u64>() + rest.overflow, 300, "{machine:?} {shape:?}");
             assert!(rest.overflow > 0 && found.len() >= 16 && rest.unseen == 0, "{found:?} {rest:?}");
-            // Whoever has a row has it from the first hit on: three times, or four.
+            // A value that has a row has it from the first hit on: three times, or four.
             assert!(found.values().all(|hits| [3, 4].contains(hits)), "{found:?}");
         }
     }
 }
 
-/// What a restartable sequence leaves that was begun again between the key and what goes with it: a free row of the same key.
+/// What a restartable sequence leaves that was started again between the key and what goes with it: a free
+/// row of the same key.
 #[test]
 fn a_free_row_of_the_same_key_gets_all_of_it() {
     for machine in machines(by_hand) {
@@ -272,7 +275,7 @@ fn what_is_broken_off_is_added_once() {
     assert_eq!(rows(set.table, &set.words, false), want);
 }
 
-/// A row that somebody is taking: who comes then goes on to the next one.
+/// A row that another thread is claiming: this one goes on to the next row.
 #[test]
 fn a_row_under_taking_is_passed_over() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_none()) {

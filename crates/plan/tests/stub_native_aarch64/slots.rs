@@ -1,4 +1,5 @@
-//! Return slots, executed: every armed call comes back to where it was called from, counted once, and gives its slot back (SLOT-1 to SLOT-3).
+//! Return trampolines, executed: every armed call comes back to where it was called from, is counted once,
+//! and gives its trampoline back (SLOT-1 to SLOT-3).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,17 +21,17 @@ const AUTIASP: u32 = 0xD503_23BF;
 const PACIBSP: u32 = 0xD503_237F;
 const AUTIBSP: u32 = 0xD503_23FF;
 
-/// What is timed by slots, and their code.
+/// What is timed by return trampolines, and their code.
 struct Armed {
     bench: Bench,
     slots: Slots,
-    /// Of the slots and what they share.
+    /// Range of the trampolines' shared code.
     shared: (u64, u64),
     code: Option<Room>,
 }
 
 fn word(at: u64) -> &'static AtomicU64 {
-    // SAFETY: aligned memory that tests map, read and written as atomics only; nobody keeps this longer.
+    // SAFETY: aligned memory that tests map, read and written as atomics only; it is not kept longer.
     unsafe { &*(at as *const AtomicU64) }
 }
 
@@ -57,7 +58,7 @@ impl Armed {
     fn function(&self, signed: Option<Signed>, body: &[u32]) -> u64 {
         self.function_of(signed, |_, _| body.to_vec())
     }
-    /// The same; its body is made of its address and that of its first word behind the stub.
+    /// The same; its body is made from its address and the address of its first word behind the stub.
     fn function_of(&self, signed: Option<Signed>, body: impl Fn(u64, u64) -> Vec<u32>) -> u64 {
         let at = self.bench.room.next();
         let pending = latency_arm(at, self.bench.timed(), signed).expect("slots");
@@ -67,7 +68,7 @@ impl Armed {
     fn entry(&self, slot: u32, at: u64) -> &'static AtomicU64 {
         word(self.slots.entry(slot) + at)
     }
-    /// Numbers of the slots that are lent.
+    /// Numbers of the taken trampolines.
     fn lent(&self) -> Vec<u32> {
         let byte = |slot: u32| {
             let at = self.slots.table + Slots::LENT_OFF + u64::from(slot);
@@ -75,7 +76,7 @@ impl Armed {
         };
         (0..self.slots.count).filter(|&slot| byte(slot) != 0).collect()
     }
-    /// Calls counted, and those that had no slot; nobody waits any more.
+    /// Number of calls counted, and of those that had no trampoline; no call is running any more.
     #[track_caller]
     fn expect(&self, returns: u64, missed: u64) {
         let found = [at::RETURNS, at::TAIL_EXITS, at::UNPAIRED, at::UNRETURNED].map(|w| self.bench.sum(w));
@@ -107,10 +108,10 @@ fn calls_are_counted_once_and_slots_come_back() {
     }
 }
 
-/// What it signs and authenticates is the slot's address: with either key, and none.
+/// The function signs and authenticates the trampoline's address, with either key or none.
 #[test]
 fn signed_return_addresses_stay_signed() {
-    // A signature may be all zeros by chance, but not each.
+    // A signature may be all zeros by chance, but not every one.
     let mut signatures = 0;
     for machine in machines(by_hand) {
         on_cpu(1);
@@ -153,7 +154,7 @@ fn without_a_free_slot_a_call_runs_unprobed_and_is_counted() {
     }
 }
 
-/// A tail call's return is its callee's: one stack pointer, as many slots, and no more than so many.
+/// A tail call returns through its callee: one stack pointer, as many trampolines as calls, up to a limit.
 #[test]
 fn tail_calls_return_in_a_chain() {
     for machine in machines(by_hand) {
@@ -174,7 +175,7 @@ fn tail_calls_return_in_a_chain() {
     }
 }
 
-/// The address that a tail call leaves to the next function is plain, whoever signs it there.
+/// The address that a tail call leaves to the next function is plain, whichever function signs it there.
 #[test]
 fn signed_tail_calls_return_in_a_chain() {
     for machine in machines(by_hand) {
@@ -203,7 +204,7 @@ fn registers_and_flags_stay() {
             let codes = [armed.function(None, &[RET]), armed.function(Some(Signed::KeyA), &[AUTIASP, RET])];
             let from = armed.bench.room.next() + 4;
             let signs = armed.bench.room.put(&[PACIASP, encode::b(from, codes[1]).expect("near")]);
-            // One that is entered from another; and with no slot left.
+            // A function that is entered from another one; and with no trampoline left.
             let chained = armed.function_of(None, |_, body| vec![encode::b(body, codes[0]).expect("near")]);
             let same = |code| {
                 for flags in 0..16 {
@@ -228,11 +229,11 @@ fn registers_and_flags_stay() {
 }
 
 thread_local! {
-    /// The slots of the call that runs.
+    /// The trampolines of the call that runs.
     static WITHIN: Cell<*const Armed> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Looks at the entry of the one call that is armed, and sets its stamp a little ahead.
+/// Reads the entry of the one call that is armed, and sets its stamp a little ahead.
 extern "C" fn within() -> u64 {
     // SAFETY: set by the test, which waits for this call.
     let armed = unsafe { &*WITHIN.get() };
@@ -242,7 +243,8 @@ extern "C" fn within() -> u64 {
         .map(|at| armed.entry(slot, at).load(Ordering::Relaxed));
     let here = std::ptr::from_ref(&lent) as u64;
     assert!(stack.is_multiple_of(16) && stack > here && stack < here + 4096, "{stack:#x} {here:#x}");
-    // The function pushed x29 and x30: right below that stack pointer, and what it returns to is the slot.
+    // The function pushed x29 and x30 right below that stack pointer, and its return address is the
+    // trampoline's.
     assert_eq!(word(stack - 8).load(Ordering::Relaxed), armed.slots.address(slot));
     assert!(armed.slots.slot_of(real).is_none() && armed.slots.slot_of(real & ((1 << 48) - 1)).is_none());
     assert_eq!(under, 0);
@@ -273,7 +275,8 @@ fn an_entry_says_where_its_call_returns_to() {
     }
 }
 
-/// Each slot leads to what all share by its second word, and unwinders are told of them right behind that.
+/// Each trampoline leads to the shared code by its second word, and the unwind information comes right behind
+/// that.
 #[test]
 fn slots_lie_side_by_side() {
     let armed = Armed::new(machines(by_hand)[0], 64);
@@ -289,7 +292,8 @@ fn slots_lie_side_by_side() {
     }
 }
 
-/// LOSS-1: threads that are moved and interrupted in the midst of taking a slot and of coming home, whose handlers call the same function.
+/// LOSS-1: threads that are moved and interrupted while they take a trampoline and come home, whose handlers
+/// call the same function.
 #[test]
 fn no_call_is_lost() {
     for machine in machines(registered) {

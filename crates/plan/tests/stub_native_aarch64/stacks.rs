@@ -1,4 +1,5 @@
-//! STK-1 and SAFE-2 for stacks in records, executed: what is written is what was there, whatever x29 is; and no state is disturbed.
+//! STK-1 and SAFE-2 for stacks in records, executed: what is written is what was there, whatever x29 is; and
+//! no state is changed.
 
 use std::cell::Cell;
 
@@ -11,11 +12,11 @@ use super::records::{Bench, machines, on_cpu};
 use super::{RET, around, by_hand, changes, changes_on, thread_pointer};
 
 const FRAMES: u8 = 10;
-/// Words of the frames that a test makes up, on its own stack above the stub's.
+/// Number of words of the frames that a test makes up, on its own stack above the stub's.
 const WORDS: usize = 64;
 
 thread_local! {
-    /// As glibc keeps where a thread's stack lies.
+    /// A thread's stack bounds, as glibc keeps them.
     static BLOCK: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
 }
 
@@ -42,7 +43,7 @@ fn code_of(bench: &Bench, unwind: Unwind, at_entry: bool, goroutine: bool) -> u6
     bench.room.put(&trace(bench.room.next(), traced, Kind::Entry, 6).finish(&[RET], None).expect("in reach"))
 }
 
-/// One hit with this x29, and its record with the words behind.
+/// One hit with this x29; returns its record with the words behind it.
 // Each hit is at one depth of the stack.
 #[inline(never)]
 fn hit(bench: &mut Bench, code: u64, x29: u64) -> (Record, Vec<u64>) {
@@ -65,7 +66,7 @@ fn hit_on(bench: &mut Bench, code: u64, x29: u64, g: u64) -> (Record, Vec<u64>) 
 fn taken(bench: &Bench) -> Vec<(Record, Vec<u64>)> {
     let (area, mut all) = (bench.rings.area, Vec::new());
     for ring in 0..area.rings {
-        // What was taken is known by the ring itself.
+        // The ring itself shows what was taken.
         let mut tail = bench.view().get(area.ring(ring) + trapline_record::ring::TAIL);
         let each = |record: &Record, word: &dyn Fn(u64) -> u64| {
             let words = Stack::new(record, u64::from(area.most) / 8).words;
@@ -76,7 +77,7 @@ fn taken(bench: &Bench) -> Vec<(Record, Vec<u64>)> {
     all
 }
 
-/// `pacia1716`: a hint where there is no such thing.
+/// `pacia1716`: a hint on processors without the feature.
 fn signed(address: u64, by: u64) -> u64 {
     let mut address = address;
     // SAFETY: changes the two registers alone.
@@ -89,7 +90,8 @@ fn a_walk_follows_frames_and_nothing_else() {
     let mut frames = [0_u64; WORDS];
     let at = frames.as_mut_ptr() as u64;
     let end = at + WORDS as u64 * 8;
-    // Three frames, a chain that ends at 0; one that goes round; one that ends with the stack's last words. The first two addresses are signed.
+    // Three frames, a chain that ends at 0; one that is circular; one that ends with the stack's last words.
+    // The first two addresses are signed.
     for (n, next, back) in [
         (0, at + 80, signed(1, at)),
         (10, at + 160, signed(0x1234_5678, at + 80)),
@@ -147,7 +149,7 @@ fn a_walk_follows_frames_and_nothing_else() {
     }
 }
 
-/// Where only the page is known, a walk ends with it, and says so; a thread's own block says more.
+/// If only the page is known, a walk ends with it, and the record says so; a thread's own block allows more.
 #[test]
 fn a_walk_ends_where_the_stack_is_known_to() {
     let frame = [0_u64, 9];
@@ -164,7 +166,8 @@ fn a_walk_ends_where_the_stack_is_known_to() {
         let there = code(&known, Unwind::Frames(FRAMES), false);
         for (block, ends) in [
             ([(record.sp - 4096) & !0xfff, 64 << 10], true),
-            // The main thread's begins at 0, and one that the stack pointer is not in is another's.
+            // The main thread's block begins at 0; one that does not hold the stack pointer is another
+            // thread's.
             ([0, record.sp + 8192], false),
             ([at + 4096, 8192], false),
             ([record.sp & !0xfff, record.sp & 0xff0], false),
@@ -180,7 +183,8 @@ fn a_walk_ends_where_the_stack_is_known_to() {
     }
 }
 
-/// A goroutine's stack ends where g says, and nowhere if the stack pointer is not on it, or there is no goroutine.
+/// A goroutine's stack ends where g says; the end is unknown if the stack pointer is not on it, or if there
+/// is no goroutine.
 #[test]
 fn a_walk_ends_where_the_goroutines_stack_does() {
     let mut frames = [0_u64; WORDS];
@@ -189,7 +193,7 @@ fn a_walk_ends_where_the_goroutines_stack_does() {
     (frames[0], frames[1], frames[WORDS - 2], frames[WORDS - 1]) = (end - 16, 1, 7, 5);
     std::hint::black_box(&mut frames);
     for machine in machines(by_hand) {
-        // Another thread's block would say that the stack ends elsewhere.
+        // Another thread's block would show another end of the stack.
         BLOCK.set([at - (64 << 10), (64 << 10) + 16]);
         let stacks = Stacks { block: block(), ..Stacks::default() };
         let mut bench = bench(machine, stacks, Unwind::Frames(FRAMES));
@@ -220,7 +224,7 @@ fn a_walk_ends_where_the_goroutines_stack_does() {
             assert_eq!(after, before, "{machine:?}");
         }
         taken(&bench);
-        // Who runs no goroutine looks at no g, whatever is in x28.
+        // Without a goroutine, g is not read, whatever is in x28.
         let plain = code(&bench, Unwind::Frames(FRAMES), false);
         let (_, words) = hit_on(&mut bench, plain, at, u64::MAX - 7);
         assert_eq!((words, bench.dropped()), (vec![1], 0));

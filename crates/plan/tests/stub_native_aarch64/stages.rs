@@ -1,5 +1,6 @@
-//! LOSS-2 and FLT-1 for calls that a filter decides about, whose returns are recorded: the records written are those of the calls that the language lets pass, entry and exit
-//! beside each other where the return decides, and begun = written + dropped + rejected + not ended, to the call; SAFE-2.
+//! LOSS-2 and FLT-1 for calls about which a filter decides, and whose returns are recorded. The records
+//! written are those of the calls that pass by the language, with entry and exit beside each other if the
+//! return decides. begun = written + dropped + rejected + not ended, exactly; SAFE-2.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,7 +25,7 @@ use super::{ADD, AREA, DATA, LINES, RET, by_hand, call, changes, registered, run
 
 /// A third of a nanosecond to a tick.
 pub(super) const TICK: u64 = (1 << 32) / 3;
-/// Of a stub besides trees.
+/// Bytes of a stub without trees.
 const RECORD: u64 = 1024;
 
 pub(super) fn late(condition: Tree) -> TargetFilter {
@@ -38,7 +39,7 @@ pub(super) fn read(text: &str) -> Tree {
     parse(text, &names).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Functions that a filter decides about, and what is found of their calls.
+/// Functions about which a filter decides, and the results of their calls.
 pub(super) struct Calls {
     pub(super) bench: Bench,
     pub(super) stamps: Stamps,
@@ -47,11 +48,11 @@ pub(super) struct Calls {
     pub(super) reads: Vec<Read>,
     /// Whether entries leave marks, or records.
     pub(super) marked: bool,
-    /// Where threads that are passed over have their words.
+    /// Address of the pass-over table.
     pub(super) names: Option<u64>,
-    /// They are of the goroutine that x28 names.
+    /// The calls belong to the goroutine that x28 names.
     pub(super) goroutine: bool,
-    /// Whose calls they are.
+    /// The probe of these calls.
     probe: u32,
 }
 
@@ -141,7 +142,7 @@ impl Calls {
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }
-    /// Puts code there, with something in the place of the system calls that an emulator may not have.
+    /// Puts code there, with a replacement for system calls that an emulator may lack.
     fn put(&self, words: Vec<u32>) -> u64 {
         put_with_kernel(&self.bench.room, words)
     }
@@ -156,11 +157,11 @@ impl Calls {
         let exit = self.exit(kind, values);
         self.entry(values, body, exit)
     }
-    /// An entry alone, with what comes behind it.
+    /// An entry alone, with the code that comes behind it.
     pub(super) fn alone(&self, values: usize, rest: &[u32]) -> u64 {
         self.put(self.words(Kind::Entry, values, |_| rest.to_vec(), None))
     }
-    /// One that is entered and left by a jump: its return is not seen.
+    /// A function that is entered and left by a jump: its return is not seen.
     fn abandoned(&self, values: usize) -> u64 {
         self.alone(values, &[RET])
     }
@@ -171,14 +172,14 @@ impl Calls {
         // SAFETY: words of the room's data, read and written as atomics only.
         lines.map(|line| unsafe { &*at(line) }.load(Ordering::Relaxed)).sum()
     }
-    /// Begun, rejected early and late, dropped.
+    /// Numbers of calls begun, rejected early and late, dropped.
     pub(super) fn sums(&self) -> [u64; 4] {
         let [begun, early, late] = [BEGUN, REJECTED, REJECTED_LATE].map(|word| self.counted(word));
         [begun, early, late, self.bench.dropped()]
     }
 }
 
-/// Leaves of what a return knows besides.
+/// Leaves of a tree that only a return knows.
 pub(super) fn leaf_at_return(random: &mut Random) -> Tree {
     let word = random.next();
     let int = Int { bits: 8 << (word >> 8 & 3), signed: word >> 10 & 1 == 1 };
@@ -190,7 +191,7 @@ pub(super) fn leaf_at_return(random: &mut Random) -> Tree {
     }
 }
 
-/// With what is returned in place of its names, an integer and a float, which no function does both.
+/// The tree with returned values in place of their names, an integer and a float; no function returns both.
 pub(super) fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
     match tree {
         Tree::Known(Known::Returned(int)) => Tree::Number(int.value(integer), int.bits == 64 && !int.signed),
@@ -204,7 +205,7 @@ pub(super) fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
     }
 }
 
-/// Whether a call passes whose function returns these, or went on as another.
+/// Whether a call passes whose function returns these, or which went on as another function.
 pub(super) fn holds(condition: &Tree, facts: &Facts, kind: Kind) -> bool {
     let returned = (facts.arguments[0], facts.floats[0]);
     let known =
@@ -323,12 +324,13 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
             let [begun, early, late, dropped] = calls.sums();
             assert_eq!((begun + early, begun, dropped), (all, written + late, 0), "{machine:?} {depth}");
         }
-        // One that is left by a jump, and then calls at its place on the stack: one that the entry rejects, and one that passes.
+        // A call that is left by a jump, and then calls at its place on the stack: one that the entry
+        // rejects, and one that passes.
         let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Return, 1));
         calls.probe = PROBE + 1;
         let another = calls.exit(Kind::Return, 1);
         let late = calls.counted(REJECTED_LATE);
-        // What is called from one place on the stack, with what, and which returns are recorded.
+        // The function called from one place on the stack, its argument, and which returns are recorded.
         for (code, n, returns) in [
             (abandoned, 1, &[][..]),
             (code, 5, &[1, 4]),
@@ -350,7 +352,7 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
     }
 }
 
-/// Calls that took as long as wished for: their entries are set back.
+/// Calls that took as long as the test requires: their entries are set back.
 #[test]
 fn what_a_call_took_decides() {
     let mut random = Random(0x0dd0_ba11_1234_9876);
@@ -443,7 +445,7 @@ fn a_call_that_finds_no_place_is_dropped_and_one_without_an_area_too() {
         if machine.rseq.is_none() {
             continue;
         }
-        // Who has no sample is dropped at once; else no ring is his at the return.
+        // A call without a sample is dropped at once; otherwise it finds no ring at the return.
         on_cpu(u32::MAX);
         for (sample, dropped, rejected) in [(1, 50, 50), (3, 100, 0)] {
             let early = Some(read("arg0 >= 10"));
@@ -457,7 +459,7 @@ fn a_call_that_finds_no_place_is_dropped_and_one_without_an_area_too() {
     }
 }
 
-/// One in so many of those that pass at the entry; about those the return decides.
+/// One of a number of calls that pass at the entry; the return decides about those.
 #[test]
 fn samples_are_of_what_entries_let_pass() {
     for machine in machines(by_hand) {
@@ -472,7 +474,8 @@ fn samples_are_of_what_entries_let_pass() {
     }
 }
 
-/// Threads that are moved and interrupted, whose handlers call too, and a reader that takes what it can of small rings.
+/// Threads that are moved and interrupted, whose handlers call too, and a reader that takes what it can from
+/// small rings.
 #[test]
 fn every_call_is_written_dropped_or_rejected() {
     for machine in machines(registered) {
@@ -510,7 +513,7 @@ fn every_call_is_written_dropped_or_rejected() {
     }
 }
 
-/// Where the entry alone decides, exits of calls that did not pass leave no record either.
+/// If the entry alone decides, exits of calls that did not pass leave no record either.
 #[test]
 fn exits_are_recorded_of_entries_that_passed() {
     let filter = |text| TargetFilter { condition: Some(read(text)), sample: 1, ..TargetFilter::default() };
@@ -526,7 +529,8 @@ fn exits_are_recorded_of_entries_that_passed() {
         assert_eq!(calls.sums(), [0, 21 - 7, 0, 0]);
         let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Tail, 1));
         for (code, n, records) in [
-            // Nobody entered; one that passed; the same again; one that passed, and then one in its place that did not.
+            // No entry; one that passed; the same again; one that passed, and then one in its place that did
+            // not.
             (end, 1, 0),
             (abandoned, 1, 1),
             (end, 1, 1),

@@ -1,5 +1,6 @@
-//! LOSS-1 and SAFE-2 for tallies: each hit is in the cell or row of its value, in the overflow, or filtered; also while threads are
-//! moved, interrupted, or have no rseq area; and generated code sorts as the language says.
+//! LOSS-1 and SAFE-2 for aggregations. Each hit is in the cell or row of its value, in the overflow, or
+//! filtered; also while threads are moved, interrupted, or have no rseq area. Generated code sorts as the
+//! language says.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,12 +23,12 @@ use super::threads::{ids, tid};
 use super::{ADD, DATA, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
 
 const STUB: usize = 1024 + ROW_BYTES as usize;
-/// What a load takes.
+/// Bytes of code for a load.
 pub(super) const LOAD: usize = 256;
-/// What looks for room on a goroutine's stack does.
+/// Bytes of code that checks for room on a goroutine's stack.
 pub(super) const ROOM: usize = 512;
 
-/// Nodes of a value's code.
+/// Number of nodes of a value's code.
 pub(super) fn nodes(value: &Tree) -> usize {
     let (readable, value) = value.if_readable();
     readable.nodes() + value.nodes()
@@ -150,7 +151,7 @@ fn values_fall_where_the_language_says() {
             let code = set.build(true, &[RET]);
             let mut want: BTreeMap<u64, u64> = BTreeMap::new();
             for turn in 0..200 {
-                // Rows of threads without an area are no one's.
+                // Threads without an area have no rows.
                 on_cpu(if turn % 7 == 6 && sort != Sort::Each { u32::MAX } else { turn % 8 });
                 let mut state = random.state();
                 state[..6].fill_with(|| number(&mut random));
@@ -206,9 +207,9 @@ fn a_table_that_is_full_counts_on() {
         let want = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
         assert_eq!(rows.values().sum::<u64>() + rest.overflow, 500);
         assert!(rest.overflow > 0 && rows.len() >= PROBES as usize, "{rows:?} {rest:?}");
-        // Whoever has a row has it from the first hit on.
+        // A value that has a row has it from the first hit on.
         assert!(rows.iter().all(|(&value, &hits)| hits == want(value)), "{rows:?}");
-        // A row that is being taken for good is passed over, and its registers are kept.
+        // A row that another thread has been claiming for ever is passed over, and its registers are kept.
         let (before, after) = changes(set.build(true, &[RET]), 9);
         assert_eq!(after, before);
     }
@@ -273,7 +274,7 @@ fn threads_without_an_area_count_on_the_last_line() {
     }
 }
 
-/// A row that somebody is taking: who comes then goes on to the next one.
+/// A row that another thread is claiming: this one goes on to the next row.
 #[test]
 fn a_row_under_taking_is_passed_over() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_none()) {
@@ -294,8 +295,9 @@ fn a_row_under_taking_is_passed_over() {
     }
 }
 
-/// Sections of code at `start`: each ends with its commit, of which there is one (but for a row's key, which stands before it, and which is none where nobody has hits), and
-/// its handler leads back to where it is announced.
+/// Sections of code at `start`. Each ends with its commit, of which there is one. (A row's key is stored
+/// before it, which is no commit while the row has no hits.) Its handler leads back to where it is
+/// announced.
 pub(super) fn sections(words: &[u32], start: u64, commit: u32) -> usize {
     let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
     let mut sections = 0;

@@ -10,7 +10,7 @@ use trapline_record::threads::ThreadArea;
 use super::{ADD, DATA, LINES, RET, Room, call, changes, registered, storm, thread_pointer};
 
 const CALLS: u64 = 5_000;
-/// Bytes that the planner gives such a stub.
+/// Bytes that the planner reserves for such a stub.
 const STUB: usize = 512;
 
 pub(super) fn tid() -> u32 {
@@ -21,7 +21,8 @@ pub(super) fn tid() -> u32 {
 /// Where glibc keeps this thread's number: behind two links of a list, of which the first leads back.
 fn kept() -> Option<i32> {
     let word = |at: u64| {
-        // SAFETY: below the thread pointer lies the C library's own block, longer than is looked at; its links lead to others of these.
+        // SAFETY: below the thread pointer lies the C library's own block, longer than what is read; its
+        // links lead to other such blocks.
         unsafe { *(at as *const u64) }
     };
     (8..1700_u64).step_by(8).find_map(|far| {
@@ -32,7 +33,7 @@ fn kept() -> Option<i32> {
     })
 }
 
-/// All ways to learn a thread's number that there are here.
+/// All ways to read a thread's number that are possible here.
 pub(super) fn ids() -> Vec<ThreadId> {
     let known = kept().map(ThreadId::At);
     println!("{known:?}");
@@ -119,7 +120,7 @@ fn a_full_table_loses_nothing() {
             (0..6).for_each(|_| {
                 scope.spawn(|| {
                     (0..CALLS).for_each(|n| assert_eq!(call(code, n, 1), n + 1));
-                    // No number is had again.
+                    // No number is reused.
                     barrier.wait();
                 });
             });
@@ -137,7 +138,7 @@ fn a_forked_child_has_a_row_of_its_own() {
         let table = Table::new(machines()[0], id, 64);
         let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: in the place of our own mapping, which nobody uses yet.
+        // SAFETY: in place of our own mapping, which is not in use yet.
         let at = unsafe { libc::mmap(table.threads.tags as *mut _, 1 << 16, protection, shared, -1, 0) };
         assert_eq!(at as u64, table.threads.tags);
         let code = table.counted(0, &[ADD, RET]);
@@ -150,7 +151,7 @@ fn a_forked_child_has_a_row_of_its_own() {
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(0) };
         }
-        // SAFETY: a child of ours that nobody else waits for.
+        // SAFETY: a child of ours, for which no other code waits.
         unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) };
         let mut wanted = vec![(tid(), CALLS), (child as u32, CALLS)];
         wanted.sort_unstable();
@@ -163,7 +164,7 @@ fn registers_and_flags_stay() {
     for (machine, id) in
         machines().into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
-        // The row is claimed, found, another's, nobody's.
+        // The row is claimed, found, another thread's, free.
         for rows in [64, 1] {
             let table = Table::new(machine, id, rows);
             let code = table.counted(3, &[RET]);

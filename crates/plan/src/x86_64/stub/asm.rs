@@ -130,8 +130,8 @@ impl<'a> Asm<'a> {
         self.nop((self.here().wrapping_neg() & (to - 1)) as usize);
     }
     /// Emits a jump, with the compare with which it may fuse, so that it neither crosses nor ends at a
-    /// 32-byte boundary. On Intel cores before Ice Lake such a jump is kept out of the decoded cache, which
-    /// costs up to 3 ns a stub.
+    /// 32-byte boundary. On Intel cores before Ice Lake, a jump that does is kept out of the decoded cache,
+    /// which costs up to 3 ns a stub.
     pub(super) fn unbroken<T>(&mut self, emit: impl Fn(&mut Self) -> T) -> T {
         self.unbroken_behind(0, emit)
     }

@@ -7,8 +7,7 @@
 //! run, the stack pointer is the same again:
 //!
 //! ```text
-//!   S        stack pointer at the function's entry: a multiple of 16, so only every other cell of a page is
-//!   used
+//!   S        stack pointer at the function's entry: a multiple of 16, so only every other cell is used
 //!   S-64 …   x16, x17; x14, x15; x12, x13; x11, flags       <- sp in the stub
 //! ```
 //!

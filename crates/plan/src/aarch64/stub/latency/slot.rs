@@ -57,8 +57,8 @@ impl Timed<'_> {
         asm.compare(A, KEY);
         let elsewhere = asm.if_later(Cond::NotEqual);
         let found = asm.here();
-        // In: SLOT = tags, INDEX = block's number, B = stack pointer. A cell takes twice the stack pointer's
-        // offset in its page.
+        // In: SLOT = tags, INDEX = block's number, B = stack pointer. There is a cell for every eight bytes
+        // of the stack page.
         asm.add_shifted(SLOT, SLOT, INDEX, shape.block_bits().into());
         let mut past = shape.tags_len() as u32;
         if self.latency.outermost {
