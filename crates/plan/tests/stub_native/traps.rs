@@ -134,7 +134,7 @@ fn guards_are_served_beside_the_kernels_probes() {
         served.install(libc::SIGILL);
         let all = sites.iter().all(|site| {
             let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            // SAFETY: a page of our own that nobody has touched: a fault.
+            // SAFETY: a page of our own that was never touched: a fault.
             unsafe {
                 libc::mmap(core::ptr::null_mut(), 4096, prot, flags, -1, 0).cast::<u8>().write_volatile(1)
             };

@@ -13,7 +13,7 @@
 //! match it, which costs some 20 cycles, and uses up the caller's entry. So the last instruction here *jumps*
 //! to the real address, since a `ret` would use up the entry of the caller's caller.
 //!
-//! If the stub itself puts in the trampoline (`call`'s way of `arms`), the CPU does it. The stub raises the
+//! If the stub itself puts in the trampoline (`call`'s way of `arms`), it lets the CPU do this. It raises the
 //! stack pointer above the stack word, as if the call were over, and goes to the trampoline at
 //! [`ENTER`](trapline_record::slots::ENTER). There a *call* puts the return address back, now one in the
 //! trampoline, and leads through the entry's `GO` to the function. Then the CPU predicts the function's

@@ -133,7 +133,7 @@ fn take_in<T>(
         asm.here()
     };
     let fits = |pad: &u64| ends_at(asm.here() + pad).is_multiple_of(ALIGN);
-    // The head may begin anywhere: then no bytes have to be skipped behind a head that ends at the multiple.
+    // Choose the head's start so that it ends at a multiple of 64: then nothing is skipped behind it.
     let pad = (0..ALIGN).find(fits).unwrap_or(0);
     asm.skip(pad);
     let headed = head(asm);
