@@ -112,8 +112,8 @@ impl Attached {
     pub fn resume(&self, addr: u64) -> Option<u64> {
         resume(&self.guards, addr)
     }
-    /// Number of bytes of its segments that were charged to the process, if that and `besides` are too much
-    /// for its control group: more than its share.
+    /// Number of bytes of its segments that were charged to the process, plus `besides`. `None` if that is no
+    /// more than the share of what its control group had left, or if there is no limit.
     #[must_use]
     pub fn overgrown(&self, besides: impl FnOnce() -> u64) -> Option<u64> {
         let most = self.may_grow?;

@@ -48,8 +48,8 @@ const LOOKS: u32 = 4;
 pub(crate) struct LibraryThreads {
     /// Offsets of the links, from the word of a thread's number: to the next block and to the previous one.
     links: (i64, i64),
-    /// Addresses to begin from: in each ring's head, where a block would have its number, since heads stay;
-    /// until these are known, the word of one thread's number.
+    /// Addresses to begin from. For each ring: where its head, taken as a block, would have its number, since
+    /// heads stay. Until heads are known: the word of one thread's number.
     begins: Vec<u64>,
 }
 

@@ -173,12 +173,12 @@
 //! For a window that no one write makes, T1 to T6 backwards: head and boundaries = int3 · sync · the rest = *old* · sync · head and boundaries = *old* · sync.
 //!
 //! R4 for each thread: it is blocked (then it is not in a trap), or it has run on a CPU for long enough that
-//!    a trap taken before R4 must have become a stop. A thread that is in a stop, or has a trap waiting, is
-//!    answered first. If some thread does neither in time, all are stopped once, and interrupted calls are
-//!    repaired. A stop alone is no proof: the ordered stop comes before a trap that is queued already (one
-//!    stop in twenty, for threads that trap all the time). So a thread that has one waiting is sent on until
-//!    it is answered. Otherwise R5 would leave the trap to the default action, which kills. Threads born
-//!    after R3 cannot have trapped.
+//! a trap taken before R4 must have become a stop. A thread that is in a stop, or has a trap waiting, is
+//! answered first. If some thread does neither in time, all are stopped once, and interrupted calls are
+//! repaired. A stop alone is no proof: the ordered stop comes before a trap that is queued already (one stop
+//! in twenty, for threads that trap all the time). So a thread that has one waiting is sent on until it is
+//! answered. Otherwise R5 would leave the trap to the default action, which kills. Threads born after R3
+//! cannot have trapped.
 //!
 //! What cannot be proven stays mapped, and the report says how much. Each later detach, and each attach that
 //! finds no room, tries again. On arm64 that takes a stop of all threads, and is done on request, or for lack

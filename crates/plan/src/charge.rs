@@ -20,10 +20,10 @@
 //!   share of what that group has left, so that neither is near its limit.
 //!
 //! Some memory is charged to the target all the same: page tables for what is mapped; private pages for entry
-//! stamps and return trampolines, one for each stack page in use. So are areas that are too large to be
-//! allocated at once (tables of many functions for many CPUs), of which few pages are touched. So a target
-//! that has less than [`LEAST_LEFT`] is refused. A target in which these grow beyond its share is detached
-//! from (`Attached::overgrown`).
+//! stamps and return trampolines, one for each stack page in use. The same holds for areas that are too large
+//! to be allocated at once (tables of many functions for many CPUs), of which few pages are touched. Therefore
+//! a target that has less than [`LEAST_LEFT`] is refused. A target in which these grow beyond its share is
+//! detached from (`Attached::overgrown`).
 
 use crate::layout::{DataCounts, DataLayout};
 

@@ -22,7 +22,7 @@ const AROUND: u64 = 256;
 const WAYS: u32 = 8;
 /// Number of functions that a thread takes at a time.
 const BATCH: usize = 64;
-/// One more thread is started for each of these many functions.
+/// Number of functions for which it is worth starting one more thread.
 const WORTH_A_THREAD: usize = 4 * BATCH;
 /// Length of `endbr64`, behind which a function's own loop may begin.
 const ENDBR64: u64 = 4;

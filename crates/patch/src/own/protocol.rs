@@ -52,10 +52,10 @@
 //! ## A window across a line, and every window where eight-byte writes were not proven
 //!
 //! T1 to T6, with `membarrier` (PRIVATE_EXPEDITED_SYNC_CORE) for each core sync: when it returns, every CPU
-//!    that runs a thread of this process has serialised. A thread that runs later serialises as it returns to
-//!    user space. The int3 that stand at the head and at boundaries from T1 to T5 are served by the guard
-//!    table (PATCH-7). A thread that calls the function in those microseconds with all signals blocked is the
-//!    case above.
+//! that runs a thread of this process has serialised. A thread that runs later serialises as it returns to
+//! user space. The int3 that stand at the head and at boundaries from T1 to T5 are served by the guard table
+//! (PATCH-7). A thread that calls the function in those microseconds with all signals blocked is the case
+//! above.
 //!
 //! ## A permanent trap
 //!

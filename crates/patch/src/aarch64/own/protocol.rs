@@ -10,12 +10,12 @@
 //!
 //! # Jump or trap
 //!
-//! A word gets a trap in three cases. First, on request: a consumer may move the program counter or the stack
-//! pointer inside a function or at a return. Second, if not even a page for a stub is free within 128 MiB of
-//! it, or if its copy in a stub would not reach what it names (the simulation reaches everything). Third, if
-//! it is a landing pad on a guarded page: what lands there must find a pad, of which `brk` is one and `b` is
-//! none (Arm ARM D8.4.10). Such pads stay what they are. An island in between would not help: it is no
-//! shorter than a stub.
+//! A word gets a trap in three cases. First, on request, which is needed for a consumer that may move the
+//! program counter or the stack pointer inside a function or at a return. Second, if not even a page for a
+//! stub is free within 128 MiB of it, or if its copy in a stub would not reach what it names (the simulation
+//! reaches everything). Third, if it is a landing pad on a guarded page: what lands there must find a pad, of
+//! which `brk` is one and `b` is none (Arm ARM D8.4.10). Such pads stay what they are. An island in between
+//! would not help: it is no shorter than a stub.
 //!
 //! # Why a page is exchanged instead of storing a word
 //!
