@@ -29,10 +29,10 @@ use crate::stack;
 use crate::survey::{SIGTRAP, Survey};
 use crate::unwinder::tell;
 
-/// Puts patches into a process that has none of ours.
+/// Puts patches into a process in which this session has none yet.
 ///
 /// # Errors
-/// Nothing was changed, or what was changed was undone; unless the process is gone.
+/// If it fails, nothing was changed, or what was changed was undone, unless the process is gone.
 pub fn attach(process: &Process, request: &Request<'_>) -> Result<(Attached, AttachReport), PatchError> {
     let mut attached = Attached::default();
     let report = attached.add(process, request)?;
@@ -40,14 +40,15 @@ pub fn attach(process: &Process, request: &Request<'_>) -> Result<(Attached, Att
 }
 
 impl Attached {
-    /// Puts more patches into the same process, as a further segment. The process is not seized while its plan is made.
+    /// Puts more patches into the same process, in a further segment. The process is not seized while the
+    /// plan is made.
     ///
     /// # Errors
     /// As [`attach`]; what was there before stays.
     pub fn add(&mut self, process: &Process, request: &Request<'_>) -> Result<AttachReport, PatchError> {
         let start = Instant::now();
         let idle = &mut || {
-            // Between two looks at who blocks signals.
+            // Between two looks at which threads block signals.
             std::thread::sleep(Duration::from_micros(200));
             Ok(())
         };
@@ -75,7 +76,8 @@ impl Attached {
             let clock = Instant::now();
             Batch::run(process, OPTIONS, |batch| {
                 work.report.timings.seize = clock.elapsed();
-                // Only one tracer can hold the process: whoever came between the look and now is seen here.
+                // Only one tracer can hold the process: another one that came between the look and now is
+                // found here.
                 check_free(process.pid(), &find_segments(process)?, &self.memfds(), false)?;
                 let result = self.install(batch, prepared, request, &mut work);
                 work.report.batch = sum(&work.report.batch, &batch.report());
@@ -85,7 +87,7 @@ impl Attached {
         work.report.timings.total = start.elapsed();
         Ok(work.report)
     }
-    /// The same inside a seizure that exists already, and that holds forked children.
+    /// The same inside an existing seizure, which may hold forked children.
     ///
     /// # Errors
     /// As [`attach`].
@@ -123,7 +125,7 @@ impl Attached {
             Ok(())
         })
     }
-    /// I1, and what /proc tells.
+    /// Step I1, and what /proc shows.
     pub(crate) fn look(
         &self,
         process: &Process,
@@ -181,7 +183,7 @@ impl Attached {
     pub(crate) fn takes_faults(&self) -> bool {
         self.installed.is_some_and(|installed| installed.faults().iter().any(Option::is_some))
     }
-    /// Whether faults are caught by nobody but us: our handler is there, in front of none.
+    /// Whether only we catch faults: our handler is installed, and the program had none.
     fn are_only_our_faults(&self, caller: &mut RemoteCaller<'_, '_>) -> Result<bool, PatchError> {
         let (Some(installed), Some(first)) = (self.installed, self.segments.first()) else {
             return Ok(false);
@@ -195,7 +197,7 @@ impl Attached {
         }
         Ok(true)
     }
-    /// I2: what only a stopped thread tells: once in a session, and again where we catch faults.
+    /// Step I2: what only a stopped thread shows. Done once in a session, and again if we catch faults.
     fn ask(
         &mut self,
         batch: &mut Batch<'_>,
@@ -212,7 +214,8 @@ impl Attached {
         let area = caller.rseq()?;
         let thread = caller.regs()?.thread_pointer();
         let kept = if request.threads.own_pointers { None } else { kept(&caller, thread, process)? };
-        // Go's own threads have no control block; what lies there instead has pairs of addresses that might pass for one.
+        // Go's own threads have no control block. What lies there instead holds pairs of addresses that might
+        // pass for one.
         let has_block = !request.go || kept.is_some();
         let stack_block =
             if is_recorded(request) && has_block { stack::block(&mut caller, process)? } else { None };
@@ -224,7 +227,7 @@ impl Attached {
             None => false,
         };
         let kept = kept.filter(|_| all_are_its);
-        // An area where the library says, in threads that are all the library's.
+        // The rseq area lies where the library says, in threads that the library made itself.
         let area = area.filter(|area| kept.is_some() && request.threads.rseq == Some(area.offset));
         self.rseq = Some(area.map(|r| RseqTraits { offset: r.offset, signature: r.signature }));
         self.thread_id = thread_id(kept, process, request, restricted.is_some())?;
@@ -248,18 +251,19 @@ impl Attached {
         let denied = batch.clock_denied_to(remote, &|addr| self.resume(addr))?;
         denied.map_or(Ok(()), |tid| Err(PatchError::NoClock { pid, tid, why: "PR_SET_TSC" }))
     }
-    /// Between two looks at threads that are being born, which stop and wait for us.
+    /// Waits between two looks at threads that are being born, which stop and wait for us.
     fn pause(&self, batch: &mut Batch<'_>) -> Result<(), PatchError> {
         batch.serve(&|addr| self.resume(addr))?;
         std::thread::sleep(Duration::from_millis(1));
         Ok(())
     }
-    /// Unmaps what earlier sessions had to leave behind, if that is proven to be unused; says whether it was worth it.
+    /// Unmaps what earlier sessions had to leave behind, if it is proven to be unused. Returns whether that
+    /// freed anything.
     fn make_room(&self, batch: &mut Batch<'_>, remote: &RemoteOptions) -> Result<bool, PatchError> {
         let found = left_behind(batch.process(), &self.memfds())?;
         Ok(!found.is_empty() && free(batch, &found, &|addr| self.resume(addr), remote)?.unmapped > 0)
     }
-    /// H0 of `hold`.
+    /// Step H0 of `hold`.
     fn note_reliance(&mut self, prepared: &Prepared, request: &Request<'_>, survey: &Survey) {
         let holds = |site: &Site| {
             let module = request.modules.get(site.module as usize);
@@ -274,7 +278,7 @@ impl Attached {
         self.rely(is_timed(request), calls, faults);
         self.say_closed();
     }
-    /// I5 to I10.
+    /// Steps I5 to I10.
     fn install(
         &mut self,
         batch: &mut Batch<'_>,
@@ -302,7 +306,7 @@ impl Attached {
             unmap(self, batch, remote, &segment);
             return Err(error);
         }
-        // The handler learns of the new guards before any of them can be hit.
+        // The handler must know the new guards before any of them can be hit.
         if let Some(last) = self.segments.last() {
             last.view().set(at::NEXT_SEGMENT, segment.control.0);
         }
@@ -322,7 +326,7 @@ impl Attached {
     }
 }
 
-/// A batch under way.
+/// State of a batch.
 pub(crate) struct Work {
     pub(crate) survey: Survey,
     pub(crate) remote: RemoteOptions,
@@ -331,14 +335,14 @@ pub(crate) struct Work {
 
 const OPTIONS: BatchOptions = BatchOptions { hold_children: true };
 
-/// There is no room, or not for all.
+/// There is no room, or not enough for all.
 fn is_full(prepared: &Result<Prepared, PatchError>, report: &AttachReport) -> bool {
     let no_room = |refused: &Refused| matches!(&refused.why, Why::Plan(why) if why.kind() == "no-room");
     matches!(prepared, Err(PatchError::Plan { source: PlanError::NoSpace { .. }, .. }))
         || report.refused.iter().any(no_room)
 }
 
-/// Who shares a site with the want that it is named after has what became of that one.
+/// A request that shares a site gets the result of the request that the site is named after.
 fn settle_shares(request: &Request<'_>, shares: &[(u32, u32, u32)], report: &mut AttachReport) {
     for &(module, owner, want) in shares {
         let other = request.modules.get(module as usize).and_then(|m| m.wants.get(want as usize));
@@ -355,15 +359,16 @@ fn settle_shares(request: &Request<'_>, shares: &[(u32, u32, u32)], report: &mut
     }
 }
 
-/// Where the C library keeps the number of a stopped thread: its control block is recognized by its pointers and by that number.
+/// Where the C library keeps the number of a stopped thread. Its control block is recognized by its pointers
+/// and by that number.
 fn kept(caller: &RemoteCaller<'_, '_>, thread: u64, process: &Process) -> Result<Option<i32>, PatchError> {
     let status = process.thread_status(caller.tid())?;
     let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
     Ok(status.ns_pids.last().and_then(|&tid| number::kept(thread, tid, word)))
 }
 
-/// How generated code is to learn a thread's number: from the control block that the C library gave to each; else by a call, unless a
-/// seccomp filter might punish it.
+/// How generated code is to read a thread's number: from the control block that the C library gave to each;
+/// otherwise by a system call, unless a seccomp filter might punish that.
 fn thread_id(
     kept: Option<i32>,
     process: &Process,
@@ -373,18 +378,19 @@ fn thread_id(
     if !request.options.by_thread && !is_recorded(request) && !asks_for_thread(request) {
         return Ok(ThreadId::Call);
     }
-    // The kernel's answer is the child's own; where it must not be asked, the parent's number is better than none.
+    // The kernel's answer is the child's own. If the call must not be made, the parent's number is better
+    // than none.
     let kept = kept.filter(|_| restricted || !request.threads.lent_blocks);
     match (kept, restricted) {
         (Some(at), _) => Ok(ThreadId::At(at)),
         (None, false) => Ok(ThreadId::Call),
-        // Records name no thread then.
+        // Then records do not name a thread.
         (None, _) if !request.options.by_thread => Ok(ThreadId::Unknown),
         (None, _) => Err(PatchError::NoThreadNumber { pid: process.pid() }),
     }
 }
 
-/// Whether a filter asks for the thread's number, or tallies by it.
+/// Whether a filter depends on the thread's number, or an aggregation is grouped by it.
 fn asks_for_thread(request: &Request<'_>) -> bool {
     let asks = |filter: &TargetFilter| filter.tally.is_some() || filter.asks_for_thread();
     request.filters.iter().flatten().any(asks)
@@ -415,7 +421,7 @@ fn is_recorded(request: &Request<'_>) -> bool {
     request.modules.iter().flat_map(|m| m.wants).any(|w| recorded(w.role))
 }
 
-/// Two seizures as one.
+/// The reports of two seizures, added up.
 fn sum(a: &BatchReport, b: &BatchReport) -> BatchReport {
     BatchReport {
         guards: a.guards + b.guards,

@@ -1,7 +1,7 @@
-//! What a session holds of one process: its segments, and the handler that serves guard traps there.
+//! What a session holds in one process: its segments, and the handler that serves guard traps there.
 //!
-//! In: segments as they are made. Out: where a trapped thread goes on; the memory to read counts from. It can be read
-//! after the process ended.
+//! In: segments as they are made. Out: where a trapped thread goes on; the memory to read counts from, which
+//! can be read after the process has ended.
 //! Does not: touch the process.
 
 use std::collections::HashSet;
@@ -16,15 +16,15 @@ use crate::library_threads::LibraryThreads;
 use crate::map::SERVED;
 use crate::segment::{MadeSlots, Segment};
 
-/// Births and ends of threads take less.
+/// Time between two looks at the threads; births and ends of threads take less.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
-/// The handler of the first segment.
+/// The handler that the first segment holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Installed {
     pub(crate) entry: u64,
     pub(crate) restorer: u64,
-    /// The actions that we set, as in `map::SERVED`.
+    /// The actions that we set, in the order of `map::SERVED`.
     pub(crate) actions: [Option<Handler>; SERVED.len()],
 }
 
@@ -43,7 +43,7 @@ impl Installed {
     }
 }
 
-/// What earlier batches left in a process.
+/// What earlier batches have placed in a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Before<'a> {
     pub(crate) held: &'a [Patch],
@@ -56,51 +56,54 @@ pub struct Attached {
     pub(crate) segments: Vec<Segment>,
     pub(crate) guards: Vec<(u64, u64)>,
     pub(crate) installed: Option<Installed>,
-    /// The process serves its traps itself: no handler of ours is brought.
+    /// The process serves its traps itself, so no handler of ours is installed.
     pub(crate) serves_itself: bool,
-    /// Asked of a stopped thread once; then: whether threads have rseq areas, and where.
+    /// Whether threads have rseq areas, and where; `None` until a stopped thread has shown it, once.
     pub(crate) rseq: Option<Option<RseqTraits>>,
-    /// Who made its threads, where the C library did.
+    /// Which threads the C library made, if it made any.
     pub(crate) library_threads: Option<LibraryThreads>,
-    /// How a thread's number is learnt; asked together with `rseq`.
+    /// How a thread's number is read; found out together with `rseq`.
     pub(crate) thread_id: ThreadId,
-    /// Where threads' control blocks say where their stacks are; asked for with `rseq`, when it is needed.
+    /// Where threads' control blocks say where their stacks are; found out with `rseq`, if it is needed.
     pub(crate) stack_block: Option<i32>,
     pub(crate) clock_allowed: bool,
-    /// Both actions for faults are ours, and the program had none: asked before each batch.
+    /// Both actions for faults are ours, and the program had none; checked before each batch.
     pub(crate) only_our_faults: bool,
-    /// Slots of the process, once some segment brought them.
+    /// Return trampolines of the process, once a segment brought them.
     pub(crate) slots: Option<Slots>,
-    /// Slots that our own process has besides its segments.
+    /// Return trampolines that our own process has outside its segments.
     pub(crate) own_slots: Option<MadeSlots>,
-    /// The last publication did not come to its end.
+    /// The last publication did not complete.
     pub(crate) is_unfinished: bool,
-    /// Patches that were published, by address. Some may be gone with their library.
+    /// Published patches, by address. Some may be gone with their library.
     pub(crate) held: Vec<Patch>,
-    /// Facts that patches rely on, and those that have changed or are about to (`hold`).
+    /// Facts that patches rely on (`hold`).
     pub(crate) relied: u64,
+    /// Facts that have changed, or are about to.
     pub(crate) changed: u64,
-    /// Those of which the threads that asked were let go.
+    /// Facts whose waiting threads were released.
     pub(crate) answered: u64,
-    /// Bytes that may become the process' own for what its group had left; nothing where it has no limit.
+    /// Number of bytes that may be charged to the process, by what its group had left; `None` if it has no
+    /// limit.
     pub(crate) may_grow: Option<u64>,
-    /// Where threads wait before they change one.
+    /// Addresses at which threads wait before they change a fact.
     pub(crate) holds: HashSet<u64>,
-    /// Segments of the process that this one was forked from; in our own process only.
+    /// Segments of the process from which this one was forked; only in our own process.
     pub(crate) inherited: Vec<FileId>,
 }
 
 impl Attached {
-    /// Its segments, oldest first: one for each batch that placed a patch.
+    /// Its segments, oldest first. Each batch that placed a patch has one.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
-    /// Whether what was counted is final: no process maps the segments any more, neither this one nor one that was forked of it. From then on nothing can be
-    /// written there. For a process that has ended, or runs another program.
+    /// Whether the counts are final: no process maps the segments any more, neither this one nor one that was
+    /// forked from it. From then on nothing can be written there. For a process that has ended, or runs
+    /// another program.
     ///
     /// # Errors
-    /// When the kernel refuses to say.
+    /// If the kernel refuses to answer.
     pub fn settle(&mut self) -> Result<bool, TargetError> {
         self.segments.iter_mut().try_fold(true, |all, segment| Ok(segment.map.settle()? && all))
     }
@@ -109,7 +112,8 @@ impl Attached {
     pub fn resume(&self, addr: u64) -> Option<u64> {
         resume(&self.guards, addr)
     }
-    /// Bytes of its segments that became the process' own, where more than `besides` them would be too much for its control group: beyond its share.
+    /// Number of bytes of its segments that were charged to the process, plus `besides`. `None` if that is no
+    /// more than the share of what its control group had left, or if there is no limit.
     #[must_use]
     pub fn overgrown(&self, besides: impl FnOnce() -> u64) -> Option<u64> {
         let most = self.may_grow?;
@@ -117,16 +121,17 @@ impl Attached {
         let grown = grown + besides();
         (grown > most).then_some(grown)
     }
-    /// Whether counter lines belong to CPUs: threads have rseq areas. Otherwise any line may have been used by any CPU.
+    /// Whether counter lines belong to CPUs, since threads have rseq areas. Otherwise any CPU may have used
+    /// any line.
     #[must_use]
     pub fn counts_by_cpu(&self) -> bool {
         self.rseq.flatten().is_some()
     }
-    /// Threads that the C library did not make, where stubs take all of them for its own: what these hit may be lost, or may have harmed the process.
-    /// Takes some milliseconds if there are any.
+    /// Threads that the C library did not make, if stubs treat all threads as the library's. Their hits may
+    /// be lost, or may have harmed the process. Takes some milliseconds if there are any.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// If the process is gone.
     pub fn strangers(&mut self, process: &Process) -> Result<Vec<u32>, TargetError> {
         let relied_on = self.counts_by_cpu() || matches!(self.thread_id, ThreadId::At(_));
         let Some(library) = self.library_threads.as_mut().filter(|_| relied_on) else {
@@ -142,25 +147,25 @@ impl Attached {
     pub fn asks_for_thread(&self) -> bool {
         self.thread_id == ThreadId::Call
     }
-    /// Bytes of address space taken in the process.
+    /// Number of bytes of address space that are taken in the process.
     #[must_use]
     pub fn mapped(&self) -> u64 {
         self.segments.iter().map(Segment::mapped).sum()
     }
-    /// What a plan has to mind.
+    /// What a plan has to respect.
     pub(crate) fn before(&self) -> Before<'_> {
         Before { held: &self.held, slots: self.slots }
     }
-    /// The slots of the process, if some calls get them.
+    /// The return trampolines of the process, if some calls use them.
     #[must_use]
     pub const fn slots(&self) -> Option<Slots> {
         self.slots
     }
-    /// Notes patches that are published now, in the place of those that were there before.
+    /// Notes patches that are published now, in place of those that were there before.
     pub(crate) fn hold(&mut self, patches: impl Iterator<Item = Patch>) {
         let mut fresh: Vec<Patch> = patches.collect();
         fresh.sort_unstable_by_key(|p| p.addr);
-        // One by one, if they are few.
+        // Inserted one by one, if they are few.
         if fresh.len() < 16 {
             for patch in fresh {
                 let (start, end) = patch.needs();
@@ -171,13 +176,13 @@ impl Attached {
             return;
         }
         self.held.retain(|old| conflict(&fresh, old).is_none());
-        // The fewer among the more.
+        // The shorter list is inserted into the longer one.
         if fresh.len() > self.held.len() {
             std::mem::swap(&mut self.held, &mut fresh);
         }
         let (Some(first), Some(last)) = (fresh.first(), fresh.last()) else { return };
         let (first, last) = (first.addr, last.addr);
-        // Those of one module lie between others', mostly.
+        // Mostly the patches of one module lie between those of others.
         let at = self.held.partition_point(|old| old.addr < first);
         if self.held.get(at).is_none_or(|next| last < next.addr) {
             self.held.splice(at..at, fresh);
@@ -186,7 +191,7 @@ impl Attached {
         self.held.append(&mut fresh);
         self.held.sort_unstable_by_key(|p| p.addr);
     }
-    /// Whether this patch is still the last one that was put where it is, and where it relies on what stands there.
+    /// Whether the patch with this address and head is still the latest one there.
     pub(crate) fn is_held(&self, addr: RemoteAddr, head: RemoteAddr) -> bool {
         let at = self.held.partition_point(|patch| patch.addr < addr);
         self.held.get(at).is_some_and(|patch| patch.addr == addr && patch.head == head)
@@ -202,7 +207,7 @@ impl Attached {
     }
 }
 
-/// The patch among these (sorted, apart from each other) that needs bytes which `patch` needs too.
+/// The patch among `held` (sorted, disjoint) that needs bytes which `patch` needs too.
 pub(crate) fn conflict<'a>(held: &'a [Patch], patch: &Patch) -> Option<&'a Patch> {
     let (start, end) = patch.needs();
     let before = held.partition_point(|h| h.addr < end);

@@ -1,6 +1,6 @@
 //! Whether every thread of a process can take a trap.
 //!
-//! In: a process. Out: a thread that cannot, because it blocks the signal for good. Does not: stop anybody.
+//! In: a process. Out: a thread that cannot, because it blocks the signal for good. Does not: stop a thread.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::error::PatchError;
 use crate::native::threads::{is_slow, runs_nothing};
 use crate::why::NoTraps;
 
-/// Bit of a signal in a set.
+/// Bit of a signal in a set of signals.
 pub(crate) const fn bit(signal: u32) -> u64 {
     1 << (signal - 1)
 }
@@ -18,14 +18,14 @@ pub(crate) const fn bit(signal: u32) -> u64 {
 pub(crate) const SIGILL: i32 = 4;
 pub(crate) const SIGTRAP: i32 = 5;
 
-/// libc blocks all signals for microseconds when it makes threads. A thread has them blocked for good if it sleeps like
-/// that for so long, or if it ran between so many looks and had them blocked at each; one that waits for a CPU proves
-/// nothing.
+/// libc blocks all signals for microseconds when it creates threads. A thread has them blocked for good if it
+/// sleeps for this long with them blocked. The same holds if it ran between a number of looks and had them
+/// blocked at each. A thread that waits for a CPU proves nothing.
 const TRANSIENT_SLEEP: Duration = Duration::from_millis(5);
 const TRANSIENT_LOOKS: u32 = 24;
-/// Nobody is waited for longer.
+/// Upper bound of the time for which a thread is waited for.
 const TRANSIENT_MOST: Duration = Duration::from_millis(500);
-/// In an emulator a thread also sleeps, or runs, for the emulator's sake, and may be long about it.
+/// In an emulator a thread also sleeps, or runs, for the emulator's sake, and may take long.
 const TRANSIENT_EMULATED: Duration = Duration::from_secs(2);
 
 /// Why guard traps cannot be served, if they cannot.

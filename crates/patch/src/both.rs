@@ -1,15 +1,16 @@
-//! Two things at a time.
+//! Does two things at a time.
 //!
-//! In: what to do. Out: what came of it. Does not: ask whether a thread may be made; whoever is above the loader's lock makes none
-//! ([`Options::alone`](crate::Options::alone)); nor which signals the other thread may take: those that its maker may.
+//! In: two functions. Out: their results. Does not: check whether a thread may be created; code that holds
+//! the loader's lock creates none ([`Options::alone`](crate::Options::alone)). Does not choose which signals
+//! the other thread may take: it has the mask of the thread that creates it.
 
 use std::panic::resume_unwind;
 use std::thread::{Builder, scope};
 
-/// From so many sites on, a thread pays.
+/// From this number of sites on, a thread pays.
 pub(crate) const MANY: usize = 2000;
 
-/// Does both, the second in another thread; if none can be had, behind the first.
+/// Calls both functions, the second in another thread; if no thread can be created, one after the other.
 pub(crate) fn both<A, B: Send>(first: impl FnOnce() -> A, second: impl Fn() -> B + Sync) -> (A, B) {
     scope(|scope| {
         let other = Builder::new().spawn_scoped(scope, &second);

@@ -1,6 +1,7 @@
-//! Who gives a process memory and signal actions: a stopped thread of it, or we ourselves if it is our own.
+//! What gives a process memory and signal actions: one of its stopped threads or, for our own process, we
+//! ourselves.
 //!
-//! In: addresses and plain values. Out: what the system said. Does not: choose any of them.
+//! In: addresses and plain values. Out: the system's results. Does not: choose any of them.
 
 use std::os::fd::OwnedFd;
 
@@ -9,11 +10,11 @@ use trapline_target::{Handler, RemoteCaller, TargetError};
 
 /// Calls that change a process' memory map and signal actions.
 pub(crate) trait Caller {
-    /// A memfd: its number in the process, and a descriptor of our own.
+    /// Makes a memfd. Returns its number in the process, and a descriptor of our own.
     fn memfd(&mut self, name: &str) -> Result<(i32, OwnedFd), TargetError>;
-    /// Closes the number.
+    /// Closes that number in the process.
     fn close(&mut self, fd: i32) -> Result<(), TargetError>;
-    /// Maps at this very address.
+    /// Maps at exactly this address.
     fn mmap(
         &mut self,
         addr: RemoteAddr,
@@ -25,7 +26,7 @@ pub(crate) trait Caller {
     ) -> Result<(), TargetError>;
     /// Unmaps.
     fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError>;
-    /// Reads or replaces an action.
+    /// Reads or replaces a signal action.
     fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError>;
 }
 

@@ -1,9 +1,11 @@
-//! On which CPUs, and by which copy of the kernel's, a write by another process was proven to be seen whole.
+//! On which CPUs, and by which copy routine of the kernel, a write by another process was proven to be seen
+//! whole.
 //!
-//! In: /proc/cpuinfo and the kernel's release. Out: what may be written while threads run. The proof is a run of 10⁹ toggles of
-//! running code without a call that ran half a write (`trapline-bench toggle --toggles 1000000000 --save tools/bench/runs`, by
-//! `write` for words and by `run` for runs of them), kept there; elsewhere windows change in steps, through traps (`staged`).
-//! With TRAPLINE_UNPROVEN in the environment nothing counts as proven: what other CPUs get can be had on any.
+//! In: /proc/cpuinfo and the kernel's release. Out: what may be written while threads run. The proof is a run
+//! of 10⁹ toggles of running code without a call that ran half a write (`trapline-bench toggle --toggles
+//! 1000000000 --save tools/bench/runs`, by `write` for words and by `run` for runs of them), kept there.
+//! Elsewhere windows change in steps, through traps (`staged`). With TRAPLINE_UNPROVEN in the environment
+//! nothing counts as proven: so what other CPUs get can be tried on any.
 
 use std::fs;
 use std::sync::OnceLock;

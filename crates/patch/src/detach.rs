@@ -1,7 +1,8 @@
-//! Patches taken out again: steps R1 to R6 of `protocol`, for the session that made them and for a later one.
+//! Takes patches out again: steps R1 to R6 of `protocol`, for the session that made them and for a later one.
 //!
-//! In: a process, and the segments it maps. Out: text, actions and semaphores as they were, in one batch for each process;
-//! a report of what was left alone. Every step looks before it acts, so all of it may be repeated (SAFE-3, SAFE-4).
+//! In: a process, and the segments that it maps. Out: text, actions and semaphores as they were, in one batch
+//! for each process; a report of what was left alone. Every step looks before it acts, so all of it may be
+//! repeated (SAFE-3, SAFE-4).
 //! Does not: wait for a blocked call, or read counters.
 
 use std::time::{Duration, Instant};
@@ -31,27 +32,29 @@ use crate::unwinder::take_back;
 use crate::words::Words;
 use crate::write::{Outcome, Way, change};
 
-/// How long a detach waits for another tracer to let go.
+/// How long a detach waits for another tracer to release the process.
 const HELD_BY_ANOTHER: Duration = Duration::from_secs(5);
 
-/// CPUs that Linux may be built for on this processor, at most: more tables are a broken block.
+/// Upper bound of the CPUs for which Linux may be built on this processor: a block with more tables is
+/// broken.
 const MOST_TABLES: u64 = 8192;
 
-/// One segment to be taken out of one process.
+/// One segment that is to be taken out of one process.
 struct Removal<'a> {
-    /// Its words as this process maps them.
+    /// Its words, as mapped by this process.
     words: Words<'a>,
     found: Found,
     entries: Vec<Entry>,
 }
 
 impl Removal<'_> {
-    /// The program had a handler of its own for SIGTRAP when we came (PATCH-15).
+    /// Whether the program had a handler of its own for SIGTRAP when we came (PATCH-15).
     fn is_trap_the_programs(&self) -> bool {
         let served = &SERVED[0];
         self.found.block.get(at::HANDLES) & served.bit != 0 && self.found.block.action(served.old).handler > 1
     }
-    /// A child shares the words with its parent, whose state they tell, until the parent is gone.
+    /// Whether the words show this process' state. A child shares them with its parent, and until the parent
+    /// is gone they show the parent's.
     fn is_owned_by(&self, process: &Process) -> bool {
         let owner = self.found.owner();
         owner == process.pid() || !trapline_target::runs(owner)
@@ -59,8 +62,8 @@ impl Removal<'_> {
 }
 
 impl Attached {
-    /// Takes all patches out, of the process and of its children that still map the segments. Counts can be read until
-    /// the segments are dropped.
+    /// Takes out all patches, of the process and of its children that still map the segments. Counts can be
+    /// read until the segments are dropped.
     pub fn detach(&mut self, process: &Process, options: &Options) -> DetachReport {
         let own = self.memfds();
         let mut report = DetachReport::default();
@@ -85,11 +88,11 @@ impl Attached {
 /// Cleans up what dead tracers left in a process and in its children, from its memory alone.
 ///
 /// # Errors
-/// When a living tracer is at work there, or the process cannot be traced. Nothing is changed then.
+/// If a living tracer is at work there, or the process cannot be traced. Nothing is changed then.
 pub fn recover(process: &Process, options: &Options) -> Result<DetachReport, PatchError> {
     let found = find_segments(process)?;
     check_free(process.pid(), &found, &[], true)?;
-    // A child's text may hold patches that its parent is rid of: the words are shared, the text is not.
+    // A child's text may hold patches that its parent no longer has: the words are shared, the text is not.
     let mut files = Vec::new();
     for segment in &found {
         if segment.state() != Some(State::Removed) || segment_status(process, segment)?.in_place > 0 {
@@ -105,8 +108,8 @@ pub fn recover(process: &Process, options: &Options) -> Result<DetachReport, Pat
     Ok(report)
 }
 
-/// Other processes that map the same memory: children forked while patches were in place. They may fork meanwhile, so
-/// the search is repeated until it finds nobody new.
+/// Cleans up other processes that map the same memory: children forked while patches were in place. They may
+/// fork meanwhile, so the search is repeated until it finds no new one.
 fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachReport) {
     let mut seen = vec![pid];
     loop {
@@ -131,13 +134,13 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
     }
 }
 
-/// R1 to R6 for one process.
+/// Steps R1 to R6 for one process.
 fn clean(process: &Process, files: &[FileId], options: &Options, way: Way) -> Result<Restored, PatchError> {
     let start = Instant::now();
     let mut restored = loop {
         let run = |batch: &mut Batch<'_>| clean_in(batch, files, options, way);
         match Batch::run(process, BatchOptions { hold_children: false }, run) {
-            // Another tracer holds the process for the moment of a batch; what is ours must come out all the same.
+            // Another tracer holds the process for the moment of a batch; ours must come out all the same.
             Err(TargetError::AlreadyTraced { .. } | TargetError::Denied { .. })
                 if start.elapsed() < HELD_BY_ANOTHER =>
             {
@@ -175,7 +178,7 @@ fn clean_in(
     let barred = barred(batch, &remote, &guard)?;
     let clock = Instant::now();
     let mut outcomes = Vec::new();
-    // Nobody serves a trap there, and one would be left if we died between two steps.
+    // No handler serves a trap there, and a trap would be left if we died between two steps.
     let unserved = removals.iter().all(|r| r.found.block.get(at::HANDLES) == 0);
     let still = options.strict || barred.is_some() || removals.iter().any(Removal::is_trap_the_programs);
     let result = if still || !traps::NEEDED || (unserved && !crate::cpu::proven().words) {
@@ -193,7 +196,7 @@ fn clean_in(
         change(&mut space, &entries, way, &mut outcomes)
     };
     result.map_err(SpaceError::into_error)?;
-    // Nothing relies on anything any more: who waits in our code goes on (`hold`).
+    // No patch relies on any fact now: threads that wait in our code go on (`hold`).
     for removal in &removals {
         removal.words.set(at::CLOSED, u64::MAX)?;
     }
@@ -207,7 +210,8 @@ fn clean_in(
     let slots: Vec<Slots> = removals.iter().filter_map(|r| slots_of(&r.found.block)).collect();
     let done = disarm(batch, &slots, &guard)?;
     restored.returns = done.restored;
-    // Where a call is still to come home through its slot, unwinders keep what they were told (UNW-1).
+    // If some call is still to come home through its return trampoline, unwinders keep what they were given
+    // (UNW-1).
     if barred.is_none() {
         let told = removals.iter().filter(|r| r.found.owner() == process.pid() && done.left == 0);
         for removal in told {
@@ -230,8 +234,10 @@ fn clean_in(
     Ok(restored)
 }
 
-/// Why no thread makes calls for us, where a filter came after us. Then bytes and return addresses are put back all the same, by the tracer alone and with all
-/// threads stopped (R3, R4a); what takes a call of the process' own is left: actions (R5), what unwinders were told, mappings. All of it works on without us.
+/// Why no thread can make calls for us, if a filter came after us. Then bytes and return addresses are put
+/// back all the same, by the tracer alone and with all threads stopped (R3, R4a). What needs a call of the
+/// process' own is left: actions (R5), the registration with unwinders, mappings. All of that works on
+/// without us.
 fn barred(
     batch: &mut Batch<'_>,
     remote: &RemoteOptions,
@@ -259,8 +265,9 @@ fn removals<'a>(process: &'a Process, files: &[FileId]) -> Result<Vec<Removal<'a
         .collect()
 }
 
-/// R3a: from here on the kernel copies all texts (`plan`'s `stub::text`). First the handler's word, so that nobody notes a page that is not
-/// forgotten; then what was noted. A child shares these words with its parent, and was rid of them with it.
+/// Step R3a: from here on the kernel copies all texts (`plan`'s `stub::text`). The handler's word is cleared
+/// first, so that no thread notes a page that is not removed from the tables; then the notes are cleared. A
+/// child shares these words with its parent, for which both were cleared already.
 fn forget_pages(process: &Process, removals: &[Removal<'_>]) -> Result<(), TargetError> {
     for removal in removals.iter().filter(|removal| removal.is_owned_by(process)) {
         let block = &removal.found.block;
@@ -280,7 +287,7 @@ fn forget_pages(process: &Process, removals: &[Removal<'_>]) -> Result<(), Targe
     Ok(())
 }
 
-/// R2. Only in the process that they were raised in: a child has its own copy of the words.
+/// Step R2. It applies only to the process in which they were raised: a child has its own copy of the words.
 fn lower(process: &Process, removals: &[Removal<'_>]) -> u32 {
     let mut lowered = 0;
     for removal in removals {
@@ -289,7 +296,7 @@ fn lower(process: &Process, removals: &[Removal<'_>]) -> u32 {
             if semaphore::lower(process, entry).unwrap_or(false) {
                 lowered += 1;
                 if removal.is_owned_by(process) {
-                    // So that a second try does not lower it again; a failure means that the process is gone.
+                    // So that a second try does not lower it again. A failure means that the process is gone.
                     drop(semaphore::unmark(&removal.words, journal, index, entry));
                 }
             }
@@ -311,7 +318,8 @@ fn tally(entries: &[Entry], outcomes: &[Outcome], restored: &mut Restored) {
     }
 }
 
-/// R2a: a trap that is hit where its signal is blocked has the kernel reset the action; the batch puts back what stands there now.
+/// Step R2a: if a trap is hit while its signal is blocked, the kernel resets the action; the batch puts back
+/// the action that is set now.
 fn keep_actions(
     batch: &mut Batch<'_>,
     removals: &[Removal<'_>],
@@ -335,7 +343,7 @@ fn keep_actions(
     Ok(())
 }
 
-/// R5: actions put back where the handler is still ours.
+/// Step R5: puts actions back where the handler is still ours.
 fn actions(
     batch: &mut Batch<'_>,
     removals: &[Removal<'_>],

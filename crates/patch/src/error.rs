@@ -1,4 +1,4 @@
-//! What can be in the way of a whole batch. What is in the way of one probe is a [`Refused`](crate::Refused).
+//! What makes a whole batch fail. What makes one probe fail is a [`Refused`](crate::Refused).
 
 use trapline_plan::PlanError;
 use trapline_target::TargetError;
@@ -7,7 +7,7 @@ use trapline_target::TargetError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatchError {
-    /// The process, or the right to touch it.
+    /// The process is gone, or we have no right to trace it.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// A module has no plan.
@@ -15,10 +15,10 @@ pub enum PatchError {
     Plan {
         /// The module's file.
         module: String,
-        /// Why.
+        /// The planner's error.
         source: PlanError,
     },
-    /// Its code is run as somebody's translation.
+    /// Its code runs as a translation by another program.
     #[error(
         "process {pid} runs under {by}, which executes a translation of the program's code: patches would be translated, too, and \
          lead nowhere; trace it without {by}"
@@ -29,7 +29,7 @@ pub enum PatchError {
         /// The translator.
         by: &'static str,
     },
-    /// Another Trapline is at work there.
+    /// Another Trapline traces the process.
     #[error("process {pid} is being traced by another trapline, process {tracer} ({comm}); stop it first")]
     InUse {
         /// The process.
@@ -39,7 +39,7 @@ pub enum PatchError {
         /// Its name.
         comm: String,
     },
-    /// A tracer died there.
+    /// A tracer died there, and its patches are still in place.
     #[error(
         "process {pid} still holds patches of a trapline that died (process {tracer}); clean up first: trapline detach -p {pid}"
     )]
@@ -49,7 +49,7 @@ pub enum PatchError {
         /// The dead tracer.
         tracer: u32,
     },
-    /// Memory laid out by another version.
+    /// There is memory that another version has laid out.
     #[error(
         "process {pid} holds patches of another version of trapline ({found}, this is {ours}); use that version"
     )]
@@ -74,7 +74,7 @@ pub enum PatchError {
         /// What forbids it.
         why: &'static str,
     },
-    /// Counting by thread would take a call that a seccomp filter may punish.
+    /// Counting by thread would take a system call that a seccomp filter may punish.
     #[error(
         "process {pid} cannot be counted by thread: its C library is not known to keep thread numbers, and its seccomp \
          filter may forbid gettid"
@@ -99,10 +99,10 @@ pub enum PatchError {
     NoRoomForStamps {
         /// The process.
         pid: u32,
-        /// Bytes wanted.
+        /// Number of bytes needed.
         len: u64,
     },
-    /// What we map there would be charged to a group that is near its limit.
+    /// What we map there would be charged to a control group that is near its limit.
     #[error(
         "the memory control group {group} of process {pid} has only {left_kib} KiB left of its {limit_kib} ({file}): what probes take \
          there ({needed_kib} KiB) could make the kernel end the process; raise the limit, or wait until there is more left"
@@ -112,16 +112,16 @@ pub enum PatchError {
         pid: u32,
         /// The group that has the limit.
         group: String,
-        /// The limit's file.
+        /// Name of the limit's file.
         file: &'static str,
-        /// The limit.
+        /// The limit, in KiB.
         limit_kib: u64,
-        /// What is left.
+        /// What is left, in KiB.
         left_kib: u64,
-        /// What is needed.
+        /// What is needed, in KiB.
         needed_kib: u64,
     },
-    /// The target's group must not pay, and ours has too little.
+    /// The target's control group must not pay, and ours has too little left.
     #[error(
         "process {pid} has a limit of memory, so Trapline would pay for the rings of records, and may take only {left_kib} KiB itself \
          ({needed_kib} KiB are needed, of which an eighth is used): run it in a control group with more, or count instead"
@@ -129,9 +129,9 @@ pub enum PatchError {
     NoMemory {
         /// The process.
         pid: u32,
-        /// What we may still take.
+        /// What we may still allocate, in KiB.
         left_kib: u64,
-        /// What is needed.
+        /// What is needed, in KiB.
         needed_kib: u64,
     },
     /// Our own shared memory is too small for what is to be written: a fault of ours.
@@ -139,7 +139,7 @@ pub enum PatchError {
     Layout {
         /// What was to be written.
         what: &'static str,
-        /// Where.
+        /// Offset at which it was to be written.
         at: u64,
         /// Size of the memory.
         len: u64,
@@ -147,7 +147,7 @@ pub enum PatchError {
 }
 
 impl PatchError {
-    /// Whether the process is no more.
+    /// Whether the process is gone.
     #[must_use]
     pub const fn is_gone(&self) -> bool {
         matches!(self, Self::Target(error) if error.is_gone())

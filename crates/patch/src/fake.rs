@@ -1,15 +1,15 @@
-//! A code space made of bytes, for tests: it keeps the log of writes, checks PATCH-5 on each, and can die or lose pages at
-//! any of them.
+//! A code space made of bytes, for tests. It keeps a log of writes, checks PATCH-5 on each, and can die or
+//! lose pages at any of them.
 
 use trapline_record::RemoteAddr;
 use trapline_target::TargetError;
 
 use crate::space::{CodeSpace, LINE, SpaceError};
 
-/// What was asked of the space.
+/// What the space was asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Did {
-    /// One word or a run of them from an address on.
+    /// Write one word or a run of words from this address on.
     Write(u64),
     /// A core sync.
     Sync,
@@ -23,7 +23,7 @@ pub(crate) struct Fake {
     pub(crate) base: u64,
     pub(crate) bytes: Vec<u8>,
     pub(crate) log: Vec<Did>,
-    /// The text after each word that was stored.
+    /// The text behind each word that was stored.
     pub(crate) states: Vec<Vec<u8>>,
     /// The tracer dies instead of doing this write or sync, counted from 0.
     pub(crate) dies_at: Option<usize>,

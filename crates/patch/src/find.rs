@@ -1,7 +1,7 @@
-//! What tracers have left in a process, told from its maps and memory alone.
+//! What tracers have left in a process, found from its maps and memory alone.
 //!
-//! In: a process. Out: segments, newest first, with who made them and in what state they are. Everything read here was
-//! writable by the process and is treated as input.
+//! In: a process. Out: segments, newest first, with the tracer that made them and their state. Everything
+//! read here was writable by the process and is treated as input.
 //! Does not: change anything.
 
 use std::collections::BTreeMap;
@@ -27,12 +27,12 @@ pub struct Found {
 }
 
 impl Found {
-    /// What its tracer was doing; `None` when the word makes no sense.
+    /// What its tracer was doing; `None` if the word makes no sense.
     #[must_use]
     pub fn state(&self) -> Option<State> {
         self.block.state()
     }
-    /// Who made it: pid and start time.
+    /// The tracer that made it: pid and start time.
     #[must_use]
     pub fn tracer(&self) -> (u32, u64) {
         (self.block.get(at::TRACER_PID) as u32, self.block.get(at::TRACER_START))
@@ -43,12 +43,12 @@ impl Found {
         let (pid, start) = self.tracer();
         start_time(pid) == Some(start) && trapline_target::runs(pid)
     }
-    /// The process it was made for; a forked child maps it too.
+    /// The process for which it was made; a forked child maps it too.
     #[must_use]
     pub fn owner(&self) -> u32 {
         self.block.get(at::OWNER_PID) as u32
     }
-    /// Bytes of address space that it takes.
+    /// Number of bytes of address space that it takes.
     #[must_use]
     pub fn mapped(&self) -> u64 {
         self.mappings.iter().map(|m| m.end - m.start).sum::<u64>()
@@ -62,10 +62,10 @@ impl Found {
     }
 }
 
-/// Segments that a process maps, newest first. Ours in any version.
+/// Segments that a process maps, newest first: those of Trapline, of any version.
 ///
 /// # Errors
-/// When the process is gone or its memory cannot be read.
+/// If the process is gone or its memory cannot be read.
 pub fn find_segments(process: &Process) -> Result<Vec<Found>, PatchError> {
     let mut by_file: BTreeMap<FileId, Vec<Mapping>> = BTreeMap::new();
     for mapping in process.maps()? {
@@ -81,12 +81,13 @@ pub fn find_segments(process: &Process) -> Result<Vec<Found>, PatchError> {
             found.push(Found { control, memfd, mappings, block });
         }
     }
-    // Inodes of memfds grow with time.
+    // Inode numbers of memfds grow with time.
     found.sort_by_key(|f| std::cmp::Reverse(f.memfd.inode));
     Ok(found)
 }
 
-/// Segments that are of no use to anybody any more, and may be unmapped where that is proven (`free`); `own` are this session's.
+/// Segments that are no longer used, and may be unmapped if that is proven (`free`). `own` are this
+/// session's.
 pub(crate) fn left_behind(process: &Process, own: &[FileId]) -> Result<Vec<Found>, PatchError> {
     let mut found = find_segments(process)?;
     found.retain(|f| f.block.is_ours() && f.state() == Some(State::Removed) && !own.contains(&f.memfd));
@@ -97,12 +98,12 @@ fn is_ours(mapping: &Mapping) -> bool {
     mapping.perms.shared && mapping.path.strip_prefix("/memfd:") == Some(MEMFD_NAME)
 }
 
-/// When a process began, if there is one.
+/// When a process began; `None` if there is no such process.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     trapline_target::start_time(pid).ok()
 }
 
-/// Refuses segments in use by somebody else, and other versions. `own` are segments of this very session.
+/// Refuses segments that another tracer uses, and other versions. `own` are segments of this session.
 pub(crate) fn check_free(
     pid: u32,
     found: &[Found],
@@ -130,32 +131,32 @@ pub(crate) fn check_free(
 /// One segment, in numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentStatus {
-    /// What its tracer was doing; `None` when the word makes no sense.
+    /// What its tracer was doing; `None` if the word makes no sense.
     pub state: Option<State>,
-    /// The version of its layout; the rest is 0 for another than ours.
+    /// Version of its layout. If it is not ours, the other fields are 0.
     pub version: u64,
-    /// Who made it.
+    /// Pid of the tracer that made it.
     pub tracer: u32,
-    /// Its name, if it lives.
+    /// Name of that tracer, if it lives.
     pub tracer_comm: Option<String>,
-    /// The process it was made for.
+    /// Pid of the process for which it was made.
     pub owner: u32,
-    /// Sites in the journal.
+    /// Number of sites in the journal.
     pub sites: u32,
-    /// Sites that hold our bytes now.
+    /// Number of sites that hold our bytes now.
     pub in_place: u32,
-    /// Semaphores in the journal.
+    /// Number of semaphores in the journal.
     pub semaphores: u32,
-    /// Guard traps that the handler in the process has served.
+    /// Number of guard traps that the handler in the process has served.
     pub guard_hits: u64,
-    /// Bytes of address space.
+    /// Number of bytes of address space.
     pub mapped: u64,
 }
 
-/// What is patched in a process, and by whom.
+/// What is patched in a process, and by which tracers.
 ///
 /// # Errors
-/// When the process is gone or its memory cannot be read.
+/// If the process is gone or its memory cannot be read.
 pub fn status(process: &Process) -> Result<Vec<SegmentStatus>, PatchError> {
     find_segments(process)?.iter().map(|found| segment_status(process, found)).collect()
 }
@@ -164,7 +165,8 @@ pub(crate) fn segment_status(process: &Process, found: &Found) -> Result<Segment
     let ours = found.block.is_ours();
     let entries = if ours { found.block.journal(process, found.control)? } else { Vec::new() };
     let is_code = |e: &&Entry| e.kind != Kind::Semaphore;
-    // Bytes that look alike are a later segment's: what is removed where it was made is removed. A child has a text of its own.
+    // Bytes that look like ours belong to a later segment: what is removed in the process for which it was
+    // made is removed. A child has a text of its own.
     let is_removed = found.state() == Some(State::Removed) && found.owner() == process.pid();
     let holds = |e: &&Entry| {
         if is_removed {

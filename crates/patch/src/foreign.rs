@@ -1,35 +1,42 @@
-//! Our patches changed by others while they are in place: seen, and put right where that is safe.
+//! Our patches changed by other tools while they are in place: this is detected, and repaired if that is
+//! safe.
 //!
-//! In: patches that were published, the process. Out: which of them another tool has changed, and which were put right. Invariants: PATCH-14.
-//! Does not: stop a thread, seize the process, or look into forked children, whose text is their own.
+//! In: patches that were published, the process. Out: which of them another tool has changed, and which were
+//! repaired. Invariants: PATCH-14.
+//! Does not: stop a thread, seize the process, or examine forked children, whose text is their own.
 //!
-//! # What others do to a patch
+//! # What other tools do to a patch
 //!
-//! `new` are our bytes, `old` the file's. A kernel uprobe writes one int3, and when it goes the *file's* byte, whatever stood there before; but
-//! only over an int3. A debugger writes one int3 and puts back what it read. So each byte of a patch is ours, the file's, or an int3:
+//! `new` are our bytes, `old` the file's. A kernel uprobe writes one int3. When it goes, it writes the
+//! *file's* byte, whatever stood there before; but only over an int3. A debugger writes one int3 and puts
+//! back what it read. So each byte of a patch is ours, the file's, or an int3:
 //!
 //! | bytes | what that is | what is done |
 //! |---|---|---|
-//! | all ours | nobody was there, or a debugger that has gone | nothing |
-//! | some are another's int3, the others ours | a probe or breakpoint is there | told; its owner may still need the int3 |
+//! | all ours | no tool was there, or a debugger that has gone | nothing |
+//! | some are another tool's int3, the others ours | a probe or breakpoint is there | reported; its owner may still need the int3 |
 //! | some are the file's | a kernel uprobe has gone | those are written again, one by one |
-//! | all are the file's | the text was mapped anew, or another put back all of it | told if it stays so; the session attaches to what is mapped anew |
-//! | anything else | other text is mapped there, or another patcher was there | left alone; told at the end |
+//! | all are the file's | the text was mapped anew, or another tool put back all of it | reported if it stays so; the session attaches to what is mapped anew |
+//! | anything else | other text is mapped there, or another patcher was there | left alone; reported at the end |
 //!
 //! # One byte written again while threads run
 //!
-//! The byte of the file becomes ours by a store of one byte, so whoever fetches it has one or the other:
-//! - *the head, the file's byte*: with a prefix before our int3 the thread traps at head + 1, and the guard there leads to the stub; with an
-//!   instruction of one byte it runs that, and traps at the boundary behind it, whose guard leads to the copy. Where the head is neither, the thread runs
-//!   astray; that is what the store puts an end to (docs/guide/foreign-patches.md says when that can be).
+//! The byte of the file becomes ours by a store of one byte, so a thread that fetches it gets one or the
+//! other:
+//! - *the head, the file's byte*: with a prefix before our int3 the thread traps at head + 1, and the guard
+//!   there leads to the stub. With an instruction of one byte it runs that, and traps at the boundary behind
+//!   it, whose guard leads to the copy. If the head is neither, the thread runs astray; the store puts an end
+//!   to that (docs/guide/foreign-patches.md says when that can be).
 //! - *the head, ours*: the jump, whole.
+//! - *a byte inside*: with the file's byte the jump leads astray, with ours to the stub.
 //! - *a byte inside*: with the file's the jump leads astray, with ours to the stub.
 //!
-//! Who may come between our look and our store?
-//! - *a kernel uprobe that comes anew*: its int3 is overwritten. The kernel finds no int3 when that probe goes, and writes nothing; until then it sees
-//!   no hits. Microseconds; stated, not solved.
-//! - *a batch of ours*: never, it is the same thread (PATCH-1).
-//! - *the tracer's death*: the journal names the site, and `recover` takes each of these bytes for one of ours.
+//! What may come between our look and our store?
+//! - *A kernel uprobe that comes anew*: its int3 is overwritten. The kernel finds no int3 when that probe
+//!   goes, and writes nothing; until then it sees no hits. Microseconds; stated, not solved.
+//! - *A batch of ours*: never, it is the same thread (PATCH-1).
+//! - *The tracer's death*: the journal names the site, and `recover` takes each of these bytes for one of
+//!   ours.
 
 use trapline_plan::Patch;
 use trapline_record::RemoteAddr;
@@ -44,29 +51,30 @@ const RUN: u64 = 16 * 1024;
 /// What a patch looks like now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sight {
-    /// As it was published; or it is not known to be ours any more.
+    /// It is as it was published, or can no longer be recognized as ours.
     Whole,
-    /// Another's int3 is in it.
+    /// Another tool's int3 is in it.
     Covered,
     /// Some bytes are the file's again.
     PutBack,
-    /// All are.
+    /// All bytes are the file's again.
     File,
 }
 
 /// A patch that does not hold what was published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Changed {
-    /// Where it is.
+    /// Address of the patch.
     pub addr: RemoteAddr,
-    /// It holds all that was published again, by our doing.
+    /// It holds all that was published again, because we repaired it.
     pub repaired: bool,
-    /// It holds the file's bytes alone, as text does that was just mapped.
+    /// It holds only the file's bytes, as text does that was just mapped.
     pub is_file: bool,
 }
 
 impl Attached {
-    /// Patches that others have changed, sorted by address. With `repair`, bytes that a kernel uprobe put back are written again.
+    /// Patches that other tools have changed, sorted by address. With `repair`, bytes that a kernel uprobe
+    /// put back are written again.
     #[must_use]
     pub fn inspect(&self, process: &Process, repair: bool) -> Vec<Changed> {
         let mut changed = Vec::new();
@@ -80,7 +88,7 @@ impl Attached {
             if process.read(first.addr, &mut bytes).is_ok() {
                 inspect_run(process, run, &bytes, repair, &mut changed);
             } else {
-                // Some of it is unmapped: each by itself.
+                // Some of it is unmapped, so each is read by itself.
                 for patch in run {
                     let window = &mut bytes[..usize::from(patch.len)];
                     if process.read(patch.addr, window).is_ok() {
@@ -109,7 +117,7 @@ fn inspect_run(process: &Process, run: &[Patch], bytes: &[u8], repair: bool, cha
         let write = |n: usize| process.write_text(patch.addr + n as u64, &patch.new[n..=n]).is_ok();
         let mut written = repair && sight == Sight::PutBack;
         if written {
-            // Each of them, whatever became of the one before.
+            // Each byte is written, whatever the result for the one before.
             lost(patch, present).for_each(|n| written &= write(n));
         }
         let repaired = written && is_ours_but_lost(patch, present);
@@ -129,7 +137,7 @@ fn sight(patch: &Patch, present: &[u8]) -> Sight {
     }
     let is_lost = |n: usize| present[n] != new[n] && present[n] == old[n];
     let explained = (0..len).all(|n| present[n] == new[n] || is_lost(n) || present[n] == INT3);
-    // Of a patch of one or two bytes too little may be left to know it by.
+    // Too little may be left of a patch of one or two bytes to recognize it.
     let known = (0..len).any(|n| present[n] == new[n] && present[n] != old[n]);
     match (0..len).any(is_lost) {
         _ if !explained || !known => Sight::Whole,
@@ -138,12 +146,12 @@ fn sight(patch: &Patch, present: &[u8]) -> Sight {
     }
 }
 
-/// The bytes that are the file's where ours should be.
+/// Indices of the bytes that are the file's where ours should be.
 fn lost<'a>(patch: &'a Patch, present: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     (0..present.len()).filter(|&n| present[n] != patch.new[n] && present[n] == patch.old[n])
 }
 
-/// Whether what is not lost is as published.
+/// Whether everything that is not lost is as published.
 fn is_ours_but_lost(patch: &Patch, present: &[u8]) -> bool {
     (0..present.len()).all(|n| present[n] == patch.new[n] || present[n] == patch.old[n])
 }

@@ -1,39 +1,45 @@
-//! Code and data unmapped, once it is proven that no thread is in the code or can come back to it (PATCH-10).
+//! Unmaps code and data once it is proven that no thread is in the code or can come back to it (PATCH-10).
 //!
-//! In: segments whose patches are out and whose actions are put back. Out: bytes unmapped, bytes that stay. Does not: take patches out.
+//! In: segments whose patches are out and whose actions are put back. Out: bytes unmapped, bytes that stay.
+//! Does not: take patches out.
 //!
 //! # What can lead into the code of a segment that is removed
 //!
-//! No byte of the program's text leads there any more, and no handler. So a thread gets there only if it is there, or by what it, or the kernel for
-//! it, has saved. On x86-64 that is (`contexts`):
+//! No byte of the program's text leads there any more, and no handler. So a thread gets there only if it is
+//! there already, or by something that it has saved, or that the kernel has saved for it. On x86-64 that is
+//! (`contexts`):
 //!
 //! - F1 its own instruction pointer;
-//! - F2 the context that the kernel saves when it delivers a signal, or a copy of it: the instruction pointer, behind which the flags and the code
-//!   segment lie. Nothing else holds such an address: a displaced call pushes the original's return address (`insn`'s `relocate`), and stubs call nothing;
-//! - F3 a slot's address in place of a return address that could not be put back;
+//! - F2 the context that the kernel saves when it delivers a signal, or a copy of it: the instruction
+//!   pointer, behind which the flags and the code segment lie. Nothing else holds such an address: a
+//!   displaced call pushes the original's return address (`insn`'s `relocate`), and stubs call nothing;
+//! - F3 a return trampoline's address in place of a return address that could not be put back;
 //! - F4 the descriptor of a restartable sequence, named by a thread's area, where the kernel reads it;
-//! - F5 our handler's address and its restorer's, which the program may have asked for and remembered;
-//! - F6 a slot that is lent: its code leads on to code or data of any segment of its tracer (`plan`'s `stub::slots`).
+//! - F5 our handler's address and its restorer's, which the program may have asked for and stored;
+//! - F6 a taken return trampoline: its code leads on to code or data of any segment of its tracer (`plan`'s
+//!   `stub::slots`).
 //!
-//! Data is named by code alone. On arm64 x30 or any word may hold a return address: there each word that points into the code counts, and all threads are
-//! stopped meanwhile.
+//! Data is named by code alone. On arm64 x30 or any word may hold a return address. There each word that
+//! points into the code counts, and all threads are stopped meanwhile.
 //!
 //! # The proof on x86-64, while threads run
 //!
 //! | step | what | why it stays true |
 //! |---|---|---|
 //! | P1 | no other process runs on this memory | a child of `vfork` that begins later begins in the program's own text |
-//! | P2 | of each thread: its pc is not in the code. A blocked one is asked of /proc, another is stopped for a moment | it can come back by F2 alone |
-//! | P3 | private memory is read: none of F2 to F5 is there, below no stack pointer of P2 | see below |
+//! | P2 | for each thread: its pc is not in the code. For a blocked one /proc shows it, another is stopped for a moment | it can come back by F2 alone |
+//! | P3 | private memory is read: none of F2 to F5 is there, except below all stack pointers of P2 | see below |
 //! | P4 | one thread unmaps | |
 //!
-//! A thread that was in a handler at P2, above a context of F2, may return while P3 reads. Its context stays readable where it was until something is
-//! written over it, which only this thread does on its stack; and before it does, it has left the code or has a newer context. So either P3 finds one, or the
-//! thread is out for good. A context below all stack pointers of its stack is a dead one. A program that moves saved contexts from one place to
-//! another just then (a scheduler that switches coroutines within handlers of signals) could hide one from P3 for these milliseconds: stated, not solved.
+//! A thread that was in a handler at P2, above a context of F2, may return while P3 reads. Its context stays
+//! readable where it was until something is written over it, which only this thread does on its stack. Before
+//! it does, it has left the code or has a newer context. So either P3 finds one, or the thread is out for
+//! good. A context below all stack pointers of its stack is a dead one. A program that moves saved contexts
+//! from one place to another just then (a scheduler that switches coroutines within signal handlers) could
+//! hide one from P3 for these milliseconds: stated, not solved.
 //!
-//! A false match costs memory, never a crash: the segment stays, and whoever detaches or attaches next tries again. The tracer may die at any step: mappings
-//! that are left are those of a removed segment.
+//! A false match costs memory, never a crash: the segment stays, and the next detach or attach tries again.
+//! The tracer may die at any step: mappings that are left are those of a removed segment.
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
@@ -50,7 +56,7 @@ use crate::slots::{lent, slots_of};
 use crate::still::{runs_in, words_in};
 use crate::words::Block;
 
-/// Looks at threads before it is given up: one in a stub is out of it in a moment.
+/// Number of looks at the threads before giving up: a thread in a stub is out of it in a moment.
 const TRIES: u32 = 5;
 
 /// What became of the mappings, in bytes.
@@ -63,11 +69,12 @@ pub struct Freed {
 }
 
 impl Attached {
-    /// After a detach, and the last look at what lies in the process: unmaps what this session and earlier ones left there, as far as it is proven that
-    /// no thread can be in it. In the process alone: its children's memory goes with them.
+    /// Unmaps what this session and earlier ones left in the process, as far as it is proven that no thread
+    /// can be in it. Call it after a detach, and after the last look at what lies in the process. It works on
+    /// this process alone: its children's memory goes with them.
     ///
     /// # Errors
-    /// When the process is gone, or another tracer holds it. What is mapped stays.
+    /// If the process is gone, or another tracer holds it. What is mapped stays.
     pub fn free(&self, process: &Process, options: &Options) -> Result<Freed, PatchError> {
         let found: Vec<Found> = find_segments(process)?
             .into_iter()
@@ -126,7 +133,7 @@ where
 }
 
 fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), PatchError> {
-    // The block is the last to go: until then the segment can be found.
+    // The control block goes last: until then the segment can be found.
     let (block, others): (Vec<_>, Vec<_>) =
         segment.mappings.iter().partition(|map| map.start == segment.control);
     if let Some(slots) = slots_of(&segment.block) {
@@ -143,7 +150,7 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), Patch
     Ok(())
 }
 
-/// What an unwinder of this process may still be told of stays (UNW-1).
+/// Which segments no unwinder of this process may still refer to; the others stay (UNW-1).
 fn untold(process: &Process, found: &[Found]) -> Result<Vec<bool>, PatchError> {
     let one = |segment: &Found| {
         let told = Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
@@ -153,25 +160,25 @@ fn untold(process: &Process, found: &[Found]) -> Result<Vec<bool>, PatchError> {
     found.iter().map(one).collect()
 }
 
-/// Private memory of ours is no context of the program's.
+/// Private memory of ours, which holds no context of the program's.
 fn own_memory(found: &[Found]) -> Vec<u64> {
     let tables = found.iter().filter_map(|f| slots_of(&f.block)).map(|slots| slots.table);
     found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).chain(tables).collect()
 }
 
-/// What lies below all stack pointers of a stack is no longer anybody's.
+/// Whether an address lies below all stack pointers of its stack, so that no thread uses it any more.
 fn is_dead(stacks: &[u64], map: (u64, u64), at: u64) -> bool {
     let lowest = stacks.iter().filter(|sp| (map.0..map.1).contains(sp)).min();
     lowest.is_some_and(|sp| at < sp - 128)
 }
 
-/// First and behind the last address of all code.
+/// First address of all code, and last one.
 fn bounds(found: &[Found]) -> (u64, u64) {
     let code = found.iter().flat_map(|f| &f.mappings).filter(|m| m.perms.exec);
     (code.clone().map(|m| m.start.0).min().unwrap_or(0), code.map(|m| m.end.0).max().unwrap_or(0))
 }
 
-/// P1 to P3: for each segment, whether no thread is in its code, or can come back to it.
+/// Steps P1 to P3: for each segment, whether no thread is in its code or can come back to it.
 fn unused_by_contexts(
     batch: &mut Batch<'_>,
     found: &[Found],
@@ -223,21 +230,22 @@ fn unused_by_contexts(
     Ok(with_slots(found, unused, is_lent, &may_go))
 }
 
-/// Whether a slot is lent, or that cannot be known.
+/// Whether a return trampoline is taken, or that cannot be known.
 fn is_lent(process: &Process, found: &[Found]) -> bool {
     let mut all = found.iter().filter_map(|f| slots_of(&f.block));
     all.any(|slots| !lent(process, &slots).is_ok_and(|lent| lent.is_empty()))
 }
 
-/// F6: a slot leads on to code and data of any segment of its tracer. So all stay while a slot is lent, which was looked at first, and while
-/// the slots' own code is in use: who gave its slot back since then is still there, or where it leads.
+/// F6: a return trampoline leads on to code and data of any segment of its tracer. So all segments stay while
+/// a trampoline is taken, which was checked first. They also stay while the trampolines' own code is in use:
+/// a thread that gave back its trampoline since then is still there, or where it leads.
 fn with_slots(found: &[Found], mut unused: Vec<bool>, is_lent: bool, may_go: &[bool]) -> Vec<bool> {
     let in_use = found.iter().zip(&unused).any(|(f, unused)| slots_of(&f.block).is_some() && !unused);
     unused.iter_mut().zip(may_go).for_each(|(unused, may_go)| *unused &= may_go & !(in_use || is_lent));
     unused
 }
 
-/// The same where any word may be a return address.
+/// The same if any word may be a return address.
 fn unused_by_words(
     process: &Process,
     stopped: &StoppedAll<'_, '_>,

@@ -1,40 +1,54 @@
-//! Facts that the program changes while patches rely on them: the thread that is about to change one waits until those patches are out.
+//! Facts that the program changes while patches rely on them: the thread that is about to change one waits
+//! until those patches are out.
 //!
-//! In: a process with patches, and facts (`record::control::fact`). Out: which facts threads ask for; patches that rely on them taken out, here and in
-//! forked children; threads let go. Invariants: HOLD-1, HOLD-2 (`plan`'s `stub/hold.rs`); HOLD-3 a fact's bit in `CLOSED` is set by the tracer only when
-//! nothing of the process relies on it, or when taking it out failed, which is told. Its thread must not wait for what cannot be done.
-//! Does not: see calls that bypass the C library; the session looks for their effects (`trapline`'s `traced/held.rs`).
+//! In: a process with patches, and facts (`record::control::fact`). Out: which facts threads ask for; patches
+//! that rely on them taken out, here and in forked children; threads released. Invariants: HOLD-1, HOLD-2
+//! (`plan`'s `stub/hold.rs`); HOLD-3 the tracer sets a fact's bit in `CLOSED` only if nothing of the process
+//! relies on it, or if taking it out failed, which is reported. The thread must not wait for what cannot be
+//! done.
+//! Does not: see calls that bypass the C library; the session looks for their effects (`trapline`'s
+//! `traced/held.rs`).
 //!
 //! # Protocol
 //!
-//! Who: *C*, the thread that calls `sigaction`, `prctl` or `syscall`; *T*, the tracer; *O*, other threads. Words of the control block: `ASKED`, `CLOSED`.
+//! What takes part: *C*, the thread that calls `sigaction`, `prctl` or `syscall`; *T*, the tracer; *O*, other
+//! threads. Words of the control block: `ASKED`, `CLOSED`.
 //!
-//! | step | who | what | if T dies right after |
+//! | step | by | what | if T dies right after |
 //! |---|---|---|---|
-//! | H0 | T | before a batch's first site is written: `CLOSED` = all that nothing relies on (H0 of each later batch says it anew) | detach, or `recover`, sets all bits |
+//! | H0 | T | before a batch's first site is written: `CLOSED` = all facts on which nothing relies (H0 of each later batch writes it anew) | detach, or `recover`, sets all bits |
 //! | H1 | C | looks at its arguments; passes if they change no fact, or a closed one | – |
-//! | H2 | C | `ASKED` gets the fact's bit | C waits its turns, closes the fact itself (HOLD-2), goes on as without H; no later call waits |
-//! | H3 | T | sees the bit at its next poll; all threads stop; those at boundaries move out; sites that rely on the fact get the file's bytes; threads go on | as H2; the journal names the sites, `recover` finds them restored |
-//! | H4 | T | the same in children that map the segment; what another tactic reaches is probed anew as if the fact had changed already | as H2 |
-//! | H5 | T | `CLOSED` gets the bit | C goes on |
+//! | H2 | C | sets the fact's bit in `ASKED` | C waits its turns, closes the fact itself (HOLD-2), goes on as without H; no later call waits |
+//! | H3 | T | sees the bit at its next poll; all threads stop; those at boundaries are moved out; sites that rely on the fact get the file's bytes; threads go on | as H2; the journal names the sites, `recover` finds them restored |
+//! | H4 | T | does the same in children that map the segment; what another tactic reaches is probed anew as if the fact had changed already | as H2 |
+//! | H5 | T | sets the bit in `CLOSED` | C goes on |
 //! | H6 | C | goes on: the displaced instructions, the system call | – |
 //!
 //! # Interleavings
 //!
 //! - *O hits a site between H2 and H3*: the fact still holds.
-//! - *O is inside a stub or copy at H3, and still there after H6*: it was stopped there, or waits for a page there. A copied instruction that faults then meets C's
-//!   handler with the copy's address; a text that is copied then is filtered, if the filter is for all threads (TSYNC). Both take a fault, or a call, of O that
-//!   lasts from H3 to H6, some milliseconds. Stated, not solved. The clock's right is C's alone, and C is in no such stub.
-//! - *C stands in a signal's handler that interrupted a stub of its own*: as O, until it returns there.
-//! - *two threads ask*: for different facts, T sees both bits or one after the other; for one fact, both wait for one bit.
-//! - *a signal comes while C waits*: its handler runs, and hits as any; C waits on when it returns. One that never returns leaves a bit asked for, which harms nobody.
-//! - *C's turns are over between H3 and H5*: it goes on while sites are being taken out. T sees that it closed the bit itself, and says so.
-//! - *a forked child asks*: the words are shared. T closes in both; what it closes in the parent alone would do the child no good, hence H4.
-//! - *a child of vfork asks*: it is C, on its parent's memory; its action is its own, so T closes for nothing.
-//! - *C passed H1 before the site was published*: T's survey was earlier, and the change is later: it is found like a call that bypasses the C library.
-//! - *detaching*: all bits of `CLOSED` are set when the sites hold the file's bytes, before it waits for threads in our code.
-//! - *exec*: the new program has no patches. *The process ends, or C is killed*: nobody waits.
-//! - *the tracer is stopped, or slow*: as if it had died, but for what it finds later.
+//! - *O is inside a stub or copy at H3, and still there after H6*: it was stopped there, or waits for a page
+//!   there. A copied instruction that faults then meets C's handler with the copy's address. A text that is
+//!   copied then is subject to the filter, if that is for all threads (TSYNC). Both take a fault, or a call,
+//!   of O that lasts from H3 to H6, some milliseconds. Stated, not solved. The right to read the clock is C's
+//!   alone, and C is in no such stub.
+//! - *C stands in a signal handler that interrupted a stub of its own*: as O, until it returns there.
+//! - *Two threads ask*: for different facts, T sees both bits or one after the other; for one fact, both wait
+//!   for one bit.
+//! - *A signal comes while C waits*: its handler runs, and hits as any; C waits on when it returns. A handler
+//!   that never returns leaves a bit set in `ASKED`, which does no harm.
+//! - *C's turns are over between H3 and H5*: it goes on while sites are being taken out. T sees that C closed
+//!   the bit itself, and reports it.
+//! - *A forked child asks*: the words are shared. T closes in both; closing in the parent alone would do the
+//!   child no good, hence H4.
+//! - *A child of vfork asks*: it is C, on its parent's memory; its action is its own, so T closes for
+//!   nothing.
+//! - *C passed H1 before the site was published*: T's survey was earlier, and the change is later: it is
+//!   found like a call that bypasses the C library.
+//! - *Detaching*: all bits of `CLOSED` are set when the sites hold the file's bytes, before it waits for
+//!   threads in our code.
+//! - *exec*: the new program has no patches. *The process ends, or C is killed*: no thread waits.
+//! - *The tracer is stopped, or slow*: as if it had died, except for what it finds later.
 
 use std::collections::HashSet;
 
@@ -55,14 +69,14 @@ use crate::write::{Outcome, Way, change};
 /// Patches that were taken out because a fact changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Closed {
-    /// Probes that have lost a patch: the index of their segment, and theirs in it.
+    /// Probes that have lost a patch: the index of the segment, and the probe's number in it.
     pub probes: HashSet<(usize, u32)>,
-    /// Patches that hold what is not ours, or could not be written.
+    /// Number of patches that hold other bytes than ours, or could not be written.
     pub left: usize,
 }
 
 impl Attached {
-    /// Facts that threads ask for, and that patches rely on.
+    /// Facts that threads ask to change, and that patches rely on.
     #[must_use]
     pub fn asked(&self) -> u64 {
         let asked = self.segments.iter().fold(0, |all, segment| all | segment.view().get(at::ASKED));
@@ -73,25 +87,25 @@ impl Attached {
     pub const fn relied_on(&self) -> u64 {
         self.relied & !self.changed
     }
-    /// Whether threads wait before they change one.
+    /// Whether threads wait before they change one of these facts.
     #[must_use]
     pub fn holds(&self) -> bool {
         !self.holds.is_empty()
     }
-    /// Whether a thread has waited in vain for one of these facts, and went on.
+    /// Whether a thread has waited in vain for one of these facts, and has gone on.
     #[must_use]
     pub fn went_on(&self, facts: u64) -> bool {
         self.segments.iter().any(|segment| segment.view().get(at::CLOSED) & facts != 0)
     }
-    /// Whether the only handler of faults may be ours.
+    /// Whether ours may be the only handler of faults.
     #[must_use]
     pub fn serves_faults(&self) -> bool {
         self.takes_faults()
     }
-    /// H3, and H4 of what is out: from now on these facts count as changed.
+    /// Step H3, and H4 for what is taken out: from now on these facts count as changed.
     ///
     /// # Errors
-    /// When the process is gone, or could not be stopped; what relies on the facts may be in place still.
+    /// If the process is gone, or could not be stopped. What relies on the facts may still be in place.
     pub fn close(&mut self, process: &Process, facts: u64) -> Result<Closed, PatchError> {
         self.changed |= facts;
         let (entries, probes) = self.relying(facts);
@@ -113,26 +127,27 @@ impl Attached {
         users.sort_unstable();
         users.dedup();
         for child in users.into_iter().filter(|user| *user != process.pid()) {
-            // One that ends, or that another tracer holds, is no failure of the process.
+            // A child that ends, or that another tracer holds, is no failure of the process.
             if let Ok(child) = Process::open(child) {
                 drop(take_out(&child, &entries, &self.guards));
             }
         }
         Ok(closed)
     }
-    /// H5: nobody waits any more for what has changed.
+    /// Step H5: threads wait no longer for the facts that have changed.
     pub fn let_go(&mut self) {
         self.answered = self.changed;
         self.say_closed();
     }
-    /// H0: nobody waits for what nothing relies on. What was closed and is not answered yet is still waited for: it is being probed anew.
+    /// Step H0: no thread waits for a fact on which nothing relies. If a fact was closed and is not answered
+    /// yet, threads still wait for it, since its sites are being probed anew.
     pub(crate) fn say_closed(&self) {
         let closed = !(self.relied & !self.answered);
         for segment in &self.segments {
             segment.view().set(at::CLOSED, closed);
         }
     }
-    /// What stands in the way of a probe that would rely on a fact that changed.
+    /// Whether one of these facts has changed, which a probe would rely on.
     pub(crate) const fn has_changed(&self, fact: u64) -> bool {
         self.changed & fact != 0
     }
@@ -141,17 +156,19 @@ impl Attached {
         let all = [(timed, fact::CLOCK), (calls, fact::FILTER), (faults, fact::FAULTS)];
         self.relied |= all.iter().filter(|(is, _)| *is).fold(0, |bits, (_, fact)| bits | fact);
     }
-    /// Calls that run get their return addresses back: what they would return to reads the clock. How many could not.
+    /// Puts back the return addresses of calls that run, since the code to which they would return reads the
+    /// clock. Returns how many could not be put back.
     fn give_back(&self, process: &Process, slots: Slots) -> Result<usize, PatchError> {
         let guard = |addr| self.resume(addr);
         let done = Batch::run(process, BatchOptions::default(), |batch| disarm(batch, &[slots], &guard))??;
         Ok(done.left as usize)
     }
-    /// Whether stubs learn a thread's number by a call.
+    /// Whether stubs read a thread's number by a system call.
     pub(crate) fn asks_by_call(&self) -> bool {
         self.thread_id == ThreadId::Call
     }
-    /// Sites that rely on these facts, and whose they are. Where one of a probe's sites goes, all go: an entry without its exits would be told as running.
+    /// Sites that rely on these facts, and their probes. If one site of a probe goes, all go: an entry
+    /// without its exits would be reported as still running.
     fn relying(&self, facts: u64) -> (Vec<Entry>, HashSet<(usize, u32)>) {
         let patch_of = |entry: &Entry| {
             let at = self.held.binary_search_by_key(&entry.addr, |patch| patch.addr).ok()?;

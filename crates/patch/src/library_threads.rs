@@ -1,25 +1,31 @@
 //! Which threads of a process the C library made, and which it did not.
 //!
-//! In: the control block of one thread, read while it was stopped; the memory of the process. Out: threads that have no control block
-//! of the C library, "strangers". Generated code reads three things at a distance from the thread pointer: the rseq area, the thread's
-//! number, the bounds of its stack. What one thread shows there, others have only if the same library made them. A thread of
-//! `clone` without CLONE_SETTLS shares another's block, so two threads announce sequences in one area and the kernel restarts
-//! only one of them: hits are lost. A thread whose runtime sets its own thread pointer has no area there at all, and a store hits
-//! other memory. Does not: stop a thread.
+//! In: the control block of one thread, read while it was stopped; the memory of the process. Out: threads
+//! that have no control block of the C library, "strangers". Generated code reads three things at a distance
+//! from the thread pointer: the rseq area, the thread's number, the bounds of its stack. What one thread
+//! shows there, others have only if the same library made them. A thread of `clone` without CLONE_SETTLS
+//! shares another's block, so two threads announce sequences in one area and the kernel restarts only one of
+//! them: hits are lost. A thread whose runtime sets its own thread pointer has no area there at all, and a
+//! store hits other memory. Does not: stop a thread.
 //!
-//! # How they are told apart
+//! # How they are distinguished
 //!
-//! All control blocks of a library are linked in rings of both directions: glibc has one ring for stacks that it allocated, one for
-//! others (the main thread's), one for stacks to be used again, whose three heads lie side by side; musl has one ring. A thread is the library's if a
-//! block in such a ring holds its number. The rings are read while threads run:
+//! All control blocks of a library are linked in rings of both directions. glibc has three, whose heads lie
+//! side by side: one ring for stacks that it allocated, one for others (the main thread's), one for stacks to
+//! be used again. musl has one ring. A thread is the library's if a block in such a ring holds its number.
+//! The rings are read while threads run:
 //!
-//! - *a thread is born*: the library links the block before it calls `clone`, and the kernel writes the number before the thread runs;
-//! - *a thread ends*: it moves its block to the ring of free stacks, where the number stays until the kernel clears it, at its end;
-//! - *a link is changed while we read*: the ring does not close, or a back link does not fit. That look says nothing, and the caller looks again;
-//! - *a number is given to a new thread between our list of threads and our reading of a ring*: the block is the new thread's, which is
-//!   the library's too, or the ring has none, and the next look tells.
+//! - *A thread is born*: the library links the block before it calls `clone`, and the kernel writes the
+//!   number before the thread runs.
+//! - *A thread ends*: it moves its block to the ring of free stacks, where the number stays until the kernel
+//!   clears it, at its end.
+//! - *A link is changed while we read*: the ring does not close, or a back link does not fit. That look gives
+//!   no result, and the caller looks again.
+//! - *A number is given to a new thread between our list of threads and our reading of a ring*: the block is
+//!   the new thread's, which is the library's too. Or the ring has no such number, and the next look decides.
 //!
-//! So a stranger is who is one at several looks in a row. A thread that is the library's and moves its thread pointer later is not seen.
+//! So a stranger is a thread that appears as one at several looks in a row. A thread that is the library's
+//! and moves its thread pointer later is not seen.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -31,23 +37,24 @@ use crate::native::{number, threads};
 
 /// More blocks than any process has.
 const MOST: usize = 1 << 20;
-/// Distances between the heads of glibc's rings: they are neighbours.
+/// Distances between the heads of glibc's rings, which are neighbours.
 const HEADS: [i64; 4] = [16, -16, 32, -32];
-/// How long a thread may seem a stranger because it is being born, or ends.
+/// How long a thread may look like a stranger because it is being born, or ends.
 const TRANSIENT: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 4;
 
 /// Where a library's blocks are linked.
 #[derive(Clone, Debug)]
 pub(crate) struct LibraryThreads {
-    /// From the word of a thread's number on: the links to the next block and to the one before.
+    /// Offsets of the links, from the word of a thread's number: to the next block and to the previous one.
     links: (i64, i64),
-    /// Such words to begin from: heads of rings, which stay; until these are known, that of a thread.
+    /// Addresses to begin from. For each ring: where its head, taken as a block, would have its number, since
+    /// heads stay. Until heads are known: the word of one thread's number.
     begins: Vec<u64>,
 }
 
 impl LibraryThreads {
-    /// `thread` is a thread pointer, and the number of its thread is kept `kept` bytes from there.
+    /// `thread` is a thread pointer; the number of its thread is stored `kept` bytes from there.
     pub(crate) fn of(process: &Process, thread: u64, kept: i32) -> Option<Self> {
         let at = thread.checked_add_signed(kept.into())?;
         let word = |at| process.read_u64(RemoteAddr(at)).ok();
@@ -55,10 +62,11 @@ impl LibraryThreads {
         let links = number::links(kept).into_iter().find(closes)?;
         Some(Self { links, begins: vec![at] })
     }
-    /// The threads that the library did not make, at several looks in a row. `meanwhile` is called between two looks.
+    /// The threads that the library did not make, as seen at several looks in a row. `meanwhile` is called
+    /// between two looks.
     ///
     /// # Errors
-    /// When the process is gone, or as `meanwhile` fails.
+    /// If the process is gone, or if `meanwhile` fails.
     pub(crate) fn strangers<E: From<TargetError>>(
         &mut self,
         process: &Process,
@@ -71,33 +79,33 @@ impl LibraryThreads {
             looks += 1;
             match found {
                 Some(strangers) if strangers.is_empty() => return Ok(strangers),
-                // Its memory has gone: it ends, and its threads run nothing.
+                // Its memory is gone: the process ends, and its threads run nothing.
                 None if self.begins.first().is_some_and(|&at| process.read_u64(RemoteAddr(at)).is_err()) => {
                     return Ok(Vec::new());
                 }
                 found if looks >= LOOKS && start.elapsed() >= TRANSIENT => {
-                    // Rings that never close prove nothing of anybody.
+                    // Rings that never close prove nothing about any thread.
                     return Ok(found.map_or_else(|| process.threads(), Ok)?);
                 }
                 _ => meanwhile()?,
             }
         }
     }
-    /// One look; nothing where a ring was being changed.
+    /// One look; `None` if a ring was being changed.
     fn look(&mut self, process: &Process) -> Result<Option<Vec<u32>>, TargetError> {
-        // Before the rings: a block is linked before its thread is born.
+        // The list of threads comes before the rings: a block is linked before its thread is born.
         let alive = process.threads()?;
         let Some(kept) = self.numbers(&|at| process.read_u64(RemoteAddr(at)).ok()) else { return Ok(None) };
         let is_stranger = |tid: &u32| !kept.contains(tid) && is_stranger(process, *tid, &kept);
         Ok(Some(alive.into_iter().filter(is_stranger).collect()))
     }
-    /// All numbers in the rings.
+    /// All thread numbers in the rings.
     fn numbers(&mut self, word: &impl Fn(u64) -> Option<u64>) -> Option<HashSet<u32>> {
         let mut seen: HashSet<u64> = HashSet::new();
         let mut numbers = HashSet::new();
         let mut heads = Vec::new();
         for (n, &begin) in self.begins.iter().enumerate() {
-            // The first ring must be there. Others are sought beside it.
+            // The first ring must exist. The others are looked for beside it.
             match ring(begin, self.links, word) {
                 Some(ring) => take(ring, &mut seen, &mut numbers, word),
                 None if n == 0 => return None,
@@ -125,7 +133,7 @@ impl LibraryThreads {
     }
 }
 
-/// Whether a thread whose own number is in no ring runs the program's code all the same.
+/// Whether a thread whose own number is in no ring still runs the program's code.
 fn is_stranger(process: &Process, tid: u32, kept: &HashSet<u32>) -> bool {
     let Ok(status) = process.thread_status(tid) else { return false };
     let inner = status.ns_pids.last().is_some_and(|inner| kept.contains(inner));
@@ -143,9 +151,10 @@ fn take(
     seen.extend(ring);
 }
 
-/// A ring's words, from one on; nothing if it does not close, or if some link does not lead back.
+/// The words of a ring, from one on; `None` if it does not close, or if some link does not lead back.
 fn ring(from: u64, (next, before): (i64, i64), word: &impl Fn(u64) -> Option<u64>) -> Option<Vec<u64>> {
-    // Links hold where the other's links are (glibc), or its block (musl): the same distance from the number in each.
+    // Links point to the other block's links (glibc), or to the block (musl): the distance from the number is
+    // the same in each.
     let link = |at: u64, which: i64| word(at.checked_add_signed(which)?);
     let base = base_of(from, (next, before), word)?;
     let mut all = vec![from];
@@ -164,9 +173,10 @@ fn ring(from: u64, (next, before): (i64, i64), word: &impl Fn(u64) -> Option<u64
     None
 }
 
-/// From where links point to, to the word of the number: what the next one's link back says.
+/// Distance from where links point to, to the word of the number, found by the next block's link back.
 fn base_of(from: u64, (next, before): (i64, i64), word: &impl Fn(u64) -> Option<u64>) -> Option<i64> {
-    // glibc's links point to the first of the two; musl's to the block, which names itself and begins with that.
+    // glibc's links point to the first of the two links; musl's point to the block, which begins with a
+    // pointer to itself.
     let candidates = [-next.min(before), -(next.min(before) - 8), -(next.min(before) - 16)];
     candidates.into_iter().find(|&base| {
         let to = word(from.wrapping_add_signed(next)).and_then(|to| to.checked_add_signed(base));

@@ -1,8 +1,9 @@
-//! Memory and signal actions in the target, made by one stopped thread, or by ourselves for ourselves: step I5 of `protocol`, and
-//! its undoing.
+//! Memory and signal actions in the target, set up by one stopped thread, or by our own process for itself:
+//! step I5 of `protocol`, and its undoing.
 //!
-//! In: regions with fixed addresses, a handler's code. Out: a segment in state Building, mapped; the handler in place.
-//! Invariants: code is mapped R-X from birth; an action is journaled before it is replaced (SAFE-3).
+//! In: regions with fixed addresses, a handler's code. Out: a segment in state Building, mapped; the handler
+//! in place.
+//! Invariants: code is mapped R-X from the start; an action is journaled before it is replaced (SAFE-3).
 //! Does not: write sites.
 
 use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
@@ -21,7 +22,7 @@ use crate::prepare::Prepared;
 use crate::segment::{Contents, MadeSlots, Region3, Segment};
 use crate::survey::{SIGBUS, SIGILL, SIGSEGV, SIGTRAP, Survey};
 
-/// libc's words, which this crate needs no libc for.
+/// libc's constants, so that this crate does not need libc.
 pub(crate) mod flags {
     pub(crate) const READ: i32 = 1;
     pub(crate) const WRITE: i32 = 2;
@@ -83,7 +84,7 @@ fn regions(prepared: &Prepared) -> (Vec<Region3>, u64) {
     (regions, end)
 }
 
-/// Makes the memory, fills its control block, and takes the actions if traps are to be served by code of ours.
+/// Maps the memory, fills its control block, and replaces the actions if code of ours is to serve traps.
 pub(crate) fn map(
     attached: &mut Attached,
     batch: &mut Batch<'_>,
@@ -100,7 +101,7 @@ pub(crate) fn map(
     result
 }
 
-/// The same by whoever makes the calls.
+/// The same by any caller.
 pub(crate) fn map_by(
     attached: &mut Attached,
     caller: &mut impl Caller,
@@ -137,7 +138,8 @@ pub(crate) fn map_by(
     });
     if result.is_err() {
         for region in made {
-            // What counts is the error that led here; if this fails too, the process is gone or the region is inert.
+            // The error that led here is the one that counts. If this fails too, the process is gone or the
+            // region is inert.
             drop(caller.munmap(region.addr, region.len));
         }
     }
@@ -183,8 +185,9 @@ impl Installed {
     const fn new(handler: TrapHandler) -> Self {
         Self { entry: handler.entry, restorer: handler.restorer, actions: [None; SERVED.len()] }
     }
-    /// The action that we set over an old one. Without a handler of the program's, nothing interrupts ours. With one, what the program asked
-    /// for its own (stack, mask, restarts) holds for ours, which passes traps on to it; but for this, that traps stay unblocked (PATCH-13).
+    /// The action that we set over an old one. If the program has no handler of its own, no signal interrupts
+    /// ours. If it has one, what the program requested for it (stack, mask, restarts) holds for ours, which
+    /// passes traps on to it. One thing differs: traps stay unblocked (PATCH-13).
     fn action(&self, signal: i32, old: &Handler) -> Handler {
         let traps = [SIGTRAP, SIGILL];
         let (more, mask) = if old.handler <= 1 {
@@ -205,8 +208,8 @@ impl Installed {
     }
 }
 
-/// Takes SIGTRAP, SIGILL if a displacement holds bytes that are no instruction, SIGSEGV and SIGBUS if code of ours may fault; unless they
-/// are taken already.
+/// Replaces the action of SIGTRAP, of SIGILL if a displacement holds bytes that are no instruction, and of
+/// SIGSEGV and SIGBUS if code of ours may fault; unless they are replaced already.
 fn take_actions(
     attached: &mut Attached,
     caller: &mut impl Caller,
@@ -243,7 +246,7 @@ fn take_actions(
     Ok(())
 }
 
-/// Puts back the actions of a handler that this segment brought; whether all of them are back.
+/// Puts back the actions of a handler that this segment brought. Returns whether all of them are back.
 fn put_back(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) -> bool {
     let Some(installed) = attached.installed.take() else { return true };
     let mut all = true;
@@ -251,15 +254,15 @@ fn put_back(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment
         let word = |n: u64| segment.view().get(served.old + n * 8);
         let old = Handler { handler: word(0), flags: word(1), restorer: word(2), mask: word(3) };
         if ours.is_some() {
-            // On a path that reports another error already.
+            // This is on a path that reports another error already.
             all &= caller.sigaction(served.signal, Some(&old)).is_ok();
         }
     }
     all
 }
 
-/// Undoes [`map`] before any site was written: puts the actions back if this segment brought the handler, and unmaps all
-/// but the handler's code and data, which a thread may be in.
+/// Undoes [`map`] before any site was written. Puts back the actions if this segment brought the handler, and
+/// unmaps everything except the handler's code and data, which a thread may be in.
 pub(crate) fn unmap(
     attached: &mut Attached,
     batch: &mut Batch<'_>,
@@ -275,14 +278,14 @@ fn of_slots(slots: &Slots, r: &Region3) -> bool {
     [slots.code, slots.table].contains(&r.region.addr.0)
 }
 
-/// The same by whoever makes the calls.
+/// The same by any caller.
 pub(crate) fn unmap_by(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) {
     let handler = attached.installed.filter(|_| attached.segments.is_empty()).map(|i| RemoteAddr(i.entry));
     if handler.is_some() && put_back(attached, caller, segment) {
-        // What stays mapped is in nobody's way.
+        // What stays mapped is in no tracer's way.
         segment.set_state(State::Removed);
     }
-    // An unwinder that was perhaps told keeps what it was told (UNW-1).
+    // An unwinder that may have been informed keeps the registration (UNW-1).
     let told = segment.slots.filter(|_| segment.view().get(at::UNWIND_TOLD) != 0).map(|made| made.slots);
     for r in &segment.regions {
         let used = handler.is_some_and(|pc| r.region.contains(pc) || r.kind == RegionKind::Data);

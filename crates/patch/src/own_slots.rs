@@ -1,11 +1,14 @@
-//! Memory for slots of our own process: code that returns lead to, and what says where they really go.
+//! Memory for return trampolines of our own process: code that returns lead to, and the entries that name the
+//! real return addresses.
 //!
-//! In: how many, how long their code is, and who makes it once it is known where it lies. Out: slots that are mapped, and lent to nobody. It is made once and
-//! never unmapped: a stack may name a slot for as long as the process lives, and a forked child goes on with its parent's code and a copy of the
-//! entries. Does not: lend (`trapline_runtime::slots`), tell unwinders. Whose slots these are, `own` of the twins knows.
+//! In: how many, how long their code is, and the function that makes it once its address is known. Out:
+//! trampolines that are mapped, and not taken. They are made once and never unmapped: a stack may name one
+//! for as long as the process lives, and a forked child goes on with its parent's code and a copy of the
+//! entries. Does not: hand out trampolines (`trapline_runtime::slots`), inform unwinders. Which trampolines
+//! the process has is stored in `own` of the twin folders.
 //!
-//! On arm64, too, code is whole before it is mapped executable: what a page of a memfd holds is cleaned from caches when it is first mapped so (`aarch64::protocol`), and nobody
-//! has fetched from there before.
+//! On arm64, too, code is complete before it is mapped executable. The caches are cleaned for a page of a
+//! memfd when it is first mapped so (`aarch64::protocol`), and no thread has fetched from there before.
 
 use trapline_plan::SlotCode;
 use trapline_record::RemoteAddr;
@@ -17,15 +20,15 @@ use crate::map::flags;
 use crate::segment::MadeSlots;
 use crate::slots::write_hints;
 
-/// Told apart from segments, which begin with a control block.
+/// Distinguishes them from segments, which begin with a control block.
 const NAME: &str = "trapline-slots";
 
-/// Slots of our own process.
+/// Return trampolines of our own process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnSlots {
-    /// Where they are.
+    /// Where they lie.
     pub slots: Slots,
-    /// What `__register_frame` takes.
+    /// Address to be passed to `__register_frame`.
     pub unwind: RemoteAddr,
 }
 
@@ -35,10 +38,11 @@ impl From<MadeSlots> for OwnSlots {
     }
 }
 
-/// `count` of them, in the limits of [`Slots`], with code of at most `len` bytes, made by `code`.
+/// Maps `count` of them, within the limits of [`Slots`]. Their code, of at most `len` bytes, is made by
+/// `code`.
 ///
 /// # Errors
-/// When there is no room, or the system refuses. Nothing is mapped then.
+/// If there is no room, or the system refuses. Nothing is mapped then.
 pub(crate) fn make(
     process: &Process,
     count: u32,
@@ -63,14 +67,14 @@ pub(crate) fn make(
     if !memory.write(0, &bytes) {
         return Err(PatchError::Layout { what: "slots", at: bytes.len() as u64, len: code_len });
     }
-    // From birth as it stays: nothing that runs is ever writable.
+    // The protection is final from the start: nothing that runs is ever writable.
     let (code, table) = (RemoteAddr(slots.code), RemoteAddr(slots.table));
     let fixed = flags::FIXED_NOREPLACE;
     caller.mmap(code, code_len, flags::READ | flags::EXEC, flags::SHARED | fixed, fd, 0)?;
     let private = flags::PRIVATE | flags::ANONYMOUS | flags::NORESERVE | fixed;
     let mapped = caller.mmap(table, slots.table_len(), flags::READ | flags::WRITE, private, -1, 0);
     if let Err(error) = mapped {
-        // Nothing leads there; what counts is why the entries could not be had.
+        // Nothing leads there. The error that counts is that of the entries.
         drop(caller.munmap(code, code_len));
         return Err(error.into());
     }

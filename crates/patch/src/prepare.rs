@@ -1,7 +1,8 @@
-//! Plans, and what memory says about them: step I4 of `protocol`.
+//! Makes plans, and compares them with memory: step I3 of `protocol`.
 //!
-//! In: a request, a survey. Out: sites to write with all that their code needs, and refusals. A want whose sites are not
-//! all as the file says is refused whole: half a probe would miscount (SAFE-5, PATCH-11).
+//! In: a request, a survey. Out: sites to write, with everything that their code needs, and refusals. A
+//! request is refused as a whole if not all of its sites are as the file says: half a probe would miscount
+//! (SAFE-5, PATCH-11).
 //! Does not: change the process.
 
 use std::collections::HashMap;
@@ -60,11 +61,11 @@ impl Site {
     pub(crate) fn refused(&self, why: Why) -> Refused {
         Refused { module: self.module, probe: self.patch.probe, want: self.patch.want, why }
     }
-    /// Whether an int3 may stand at its head, for a while or for good (PATCH-7).
+    /// Whether an int3 may stand at its head, temporarily or for good (PATCH-7).
     pub(crate) fn may_trap(&self) -> bool {
         self.patch.tactic == Tactic::Trap || is_staged(&self.entry(), proven().words)
     }
-    /// Whether somebody may trap while it is written: at its head, or inside.
+    /// Whether a thread may trap while it is written: at its head, or inside.
     pub(crate) fn takes_traps(&self) -> bool {
         self.patch.needs_guard() || self.may_trap()
     }
@@ -76,34 +77,36 @@ impl Site {
     }
 }
 
-/// What is to be done.
+/// What is to be done in a batch.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     /// Plans of which some patch is left.
     pub(crate) plans: Vec<ModulePlan>,
     /// Their patches, sorted by address.
     pub(crate) sites: Vec<Site>,
-    /// (module, want, other want) that share a site.
+    /// Triples (module, request, other request): two requests that share a site.
     pub(crate) shares: Vec<(u32, u32, u32)>,
     pub(crate) layout: DataLayout,
-    /// Which of its bytes are allocated before a site is written, and how far the others may grow.
+    /// Which bytes of the segment are allocated before a site is written, and by how much the others may
+    /// grow.
     pub(crate) paid: [(u64, u64); 3],
     pub(crate) may_grow: Option<u64>,
     pub(crate) stamps: Option<Region>,
     /// The far part of the data, if there is one.
     pub(crate) far: Option<Region>,
     pub(crate) semaphores: Vec<Entry>,
-    /// Slots that are to be made, and their code.
+    /// Return trampolines that are to be made, and their code.
     pub(crate) slots: Option<(MadeSlots, Vec<u8>)>,
 }
 
 impl Prepared {
-    /// (address that traps, where its thread goes on): interior boundaries, loads of our own that may fault, and heads that hold int3, for a
-    /// while or for good (PATCH-7). Windows that were refused have none: somebody else's trap may stand there.
+    /// Pairs: an address that traps, and where its thread goes on. They are for interior boundaries, for
+    /// loads of our own that may fault, and for heads that hold int3 temporarily or for good (PATCH-7).
+    /// Refused windows have none: another tool's trap may stand there.
     pub(crate) fn guards(&self) -> Vec<(u64, u64)> {
         let mut guards = Vec::new();
         for plan in &self.plans {
-            // Both are sorted by address: one walk.
+            // Both are sorted by address, so one pass suffices.
             let mut sites = self.sites.iter().peekable();
             let covered = plan.guards.iter().filter(|guard| {
                 while sites.next_if(|s| s.end() <= guard.at).is_some() {}
@@ -111,12 +114,12 @@ impl Prepared {
             });
             guards.extend(covered.map(|guard| (guard.at.0, guard.resume.0)));
         }
-        // Of stubs, whether their sites were refused or not.
+        // Loads of stubs, whether or not their sites were refused.
         let fixups = self.plans.iter().flat_map(|plan| &plan.fixups);
         guards.extend(fixups.map(|fixup| (fixup.at.0, fixup.resume.0)));
-        // Two runs: this sort merges them.
+        // There are two sorted runs, which this sort merges.
         guards.sort_by_key(|&guard| guard);
-        // A head leads to its stub's start, wherever that lies, not to the copy of its instruction.
+        // A head leads to the start of its stub, wherever that lies, not to the copy of its instruction.
         let trapping = self.sites.iter().filter(|s| s.may_trap());
         let mut all: Vec<_> = trapping.map(|s| (s.patch.addr.0, s.patch.head.0)).collect();
         all.append(&mut guards);
@@ -213,7 +216,7 @@ pub(crate) fn prepare(
         plans.into_iter().zip(used).filter_map(|(plan, used)| used.then_some(plan)).collect();
     let is_placed = |probe| sites.iter().any(|s| s.patch.probe == probe);
     let semaphores = semaphore::entries(process, modules, is_placed)?;
-    // Code that walks or copies stacks looks slots up, so that they have to be there.
+    // Code that walks or copies stacks looks up return trampolines, so they have to exist.
     let walks = any(|role| matches!(role, Role::Record { stack, .. } if *stack != Unwind::None));
     let slotted = plans.iter().any(|plan| !plan.slotted.is_empty());
     let needed = by_slots || wanted(Role::LatencySlot) || walks || slotted;
@@ -223,12 +226,12 @@ pub(crate) fn prepare(
     Ok(Prepared { plans, sites, shares, layout, paid, may_grow, stamps, far, semaphores, slots })
 }
 
-/// Of a segment for this request alone.
+/// Layout of a segment for this request alone.
 pub(crate) fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
     DataLayout::new(&counts(request, survey))
 }
 
-/// For people.
+/// The error that users read.
 fn too_little(why: TooLittle, pid: u32, survey: &Survey) -> PatchError {
     match (why, &survey.memory) {
         (TooLittle::Target { left, needed }, Some(of)) => PatchError::GroupFull {
@@ -245,7 +248,7 @@ fn too_little(why: TooLittle, pid: u32, survey: &Survey) -> PatchError {
     }
 }
 
-/// How many of each a segment for this request alone has.
+/// Counts of a segment for this request alone.
 fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     let lines = survey.traits.lines;
     let by_thread = request.options.by_thread;
@@ -259,7 +262,7 @@ fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     let mut counts = kept;
     for module in request.modules {
         let more = bounds(module.image, module.map, &survey.traits, module.wants);
-        // Counter and latency indices are distinct over all modules: the highest counts, not the sum.
+        // Counter and latency indices are distinct over all modules: the highest index counts, not the sum.
         let counters = counts.counters.max(more.counters);
         let latency = counts.latency.max(more.latency);
         counts = DataCounts { counters, latency, lines, ..counts.plus(more) };
@@ -275,7 +278,8 @@ fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     counts
 }
 
-/// Durations take stamps; and calls that a filter decides about, marks in the same place. Where their return decides, records lie there.
+/// Shape of the stamp memory. Durations need stamps; calls about which a filter decides need marks in the
+/// same memory. If their return decides, records lie there.
 fn stamps_of(request: &Request<'_>, layout: &DataLayout) -> Option<Stamps> {
     let filter = |want: &Want| request.filters.get(want.probe as usize).and_then(Option::as_ref);
     let one = |want: &Want| match want.role {
@@ -290,14 +294,14 @@ fn stamps_of(request: &Request<'_>, layout: &DataLayout) -> Option<Stamps> {
     needed.then(|| if late { Stamps::of(layout.rings.slot.max(left)) } else { Stamps::default() })
 }
 
-/// Room anywhere, for what code reaches by a whole address.
+/// Finds room anywhere, for what code reaches by a whole address.
 fn find_room(pid: u32, len: u64, survey: &mut Survey) -> Result<Region, PatchError> {
     let addr = survey.space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
     survey.space.occupy(addr, addr + len);
     Ok(Region { addr, len })
 }
 
-/// Room for slots: their code, then their entries.
+/// Finds room for return trampolines: their code, then their entries.
 fn find_slots(pid: u32, count: u32, survey: &mut Survey) -> Result<Slots, PatchError> {
     let (least, most) = Slots::LIMITS;
     let unplaced = Slots { code: 0, table: 0, count: count.clamp(least, most).next_power_of_two() };
@@ -344,7 +348,7 @@ fn plan_one(
     });
     let plan = match plan {
         Ok(plan) => plan,
-        // The others go without it. In our own process there is another way (`own::home`).
+        // The other modules go without it. In our own process there is another way (`own::home`).
         Err(PlanError::NoSpace { text, need, tried }) if request.calls.is_none() => {
             return Ok(without_room(module.wants, &Refusal::NoSpace { text, need, tried }));
         }
@@ -364,14 +368,15 @@ fn plan_one(
 struct Room {
     /// Where the far part of the data lies.
     far: RemoteAddr,
-    /// Small regions that all modules may still take: a process cannot have any number of mappings.
+    /// Number of small regions that all modules may still take: a process may have only a limited number of
+    /// mappings.
     small: u32,
 }
 
-/// Small regions of a batch at most.
+/// Upper bound of a batch's small regions.
 const SMALL_REGIONS: u32 = 4096;
 
-/// A module of which nothing can be placed.
+/// The plan of a module in which nothing can be placed.
 fn without_room(wants: &[Want], why: &Refusal) -> ModulePlan {
     let refused = (0..).zip(wants).map(|(want, one)| trapline_plan::Refused {
         probe: one.probe,
@@ -388,7 +393,7 @@ fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) 
             module,
             probe: r.probe,
             want: r.want,
-            // Exits are what was asked for.
+            // Exits are what was requested.
             why: Why::Plan(
                 plan.slotted
                     .iter()
@@ -400,14 +405,14 @@ fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) 
     report.kernel.extend(plan.kernel.iter().map(|&k| (module, k)));
 }
 
-/// Whether a patch is still in place: its library may have been unloaded, and loaded there again.
+/// Whether a patch is still in place. Its library may have been unloaded, and loaded there again.
 fn is_live(process: &Process, patch: &Patch) -> bool {
     let len = usize::from(patch.len);
     let mut bytes = [0; 8];
     process.read(patch.addr, &mut bytes[..len]).is_ok() && bytes[..len] == patch.new[..len]
 }
 
-/// Which of some sites may not be written, and why: by index into all.
+/// Indices of the sites that may not be written, each with the reason.
 fn unfit(
     process: &Process,
     modules: &[Module<'_>],
@@ -421,7 +426,7 @@ fn unfit(
     let entries: Vec<Entry> = sites[some.clone()].iter().map(Site::entry).collect();
     let mut space = Masked { space: Still { process }, soft: &survey.soft };
     let present = verify(&mut space, &entries);
-    // As many as the list of regions has room for: puns mind it when they are planned, islands do not.
+    // As many as the list of regions has room for. Puns respect that when they are planned, islands do not.
     let room = MODULE_SMALL_REGIONS as usize;
     for (index, outcome) in some.zip(present) {
         let site = &sites[index];
@@ -452,7 +457,7 @@ fn unfit(
     bad
 }
 
-/// Takes out all sites of wants one of whose sites is unfit, and reports each want once.
+/// Removes all sites of a request if one of them is unfit, and reports each request once.
 pub(crate) fn refuse(sites: &mut Vec<Site>, bad: Vec<(usize, Why)>, report: &mut AttachReport) {
     if bad.is_empty() {
         return;

@@ -1,6 +1,6 @@
-//! Sites written: steps I8 to I10 of `protocol`.
+//! Writes sites: steps I8 to I10 of `protocol`.
 //!
-//! In: what was prepared, mapped and filled. Out: what is in place, into the report.
+//! In: what was prepared, mapped and filled. Out: what is in place, added to the report.
 //! Invariants: PATCH-3, PATCH-9; children forked meanwhile hold the same bytes in the end.
 //! Does not: know how one site is written (see `write`).
 
@@ -19,7 +19,7 @@ use crate::still::{move_blocked_out, move_out, saved_contexts};
 use crate::survey::{SIGTRAP, Survey};
 use crate::write::{Outcome, Way, change};
 
-/// Writes all sites of the segment made last, raises its semaphores, and brings held children up to date.
+/// Writes all sites of the newest segment, raises its semaphores, and brings held children up to date.
 pub(crate) fn publish(
     attached: &mut Attached,
     batch: &mut Batch<'_>,
@@ -38,7 +38,7 @@ pub(crate) fn publish(
         let mut stopped = batch.stop_all(&guard)?;
         move_out(process, &mut stopped, &guard)?;
         if let Some(because) = survey.no_traps {
-            // Nobody stands inside at a head, which many pointers name.
+            // A head is not inside a window, though many pointers name it.
             let is_head = |at: u64| sites.binary_search_by_key(&at, |site| site.patch.addr.0).is_ok();
             let own = attached.segments.last().map_or(&[][..], |s| &s.guards);
             let inside: Vec<_> = own.iter().copied().filter(|guard| !is_head(guard.0)).collect();
@@ -54,7 +54,7 @@ pub(crate) fn publish(
         result.map_err(SpaceError::into_error)?;
     } else {
         let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
-        // An earlier batch may have let go of threads behind their traps' stops (PATCH-13).
+        // An earlier batch may have released threads behind their traps' stops (PATCH-13).
         if attached.segments.len() > 1 && any_staged(&entries) {
             quiesce(batch, &guard)?;
         }
@@ -71,7 +71,7 @@ pub(crate) fn publish(
     Ok(())
 }
 
-/// Sites in whose window an address of `caught` lies.
+/// Sites whose window contains an address of `caught`.
 fn within<'a>(
     sites: &'a [Site],
     caught: &'a [u64],
@@ -84,7 +84,7 @@ fn within<'a>(
     })
 }
 
-/// What was written, and what turned out different in the instant of writing.
+/// Puts into the report what was written, and what was found changed at the moment of writing.
 pub(crate) fn settle(sites: &[Site], outcomes: &[Outcome], report: &mut AttachReport) {
     for (site, outcome) in sites.iter().zip(outcomes) {
         let (addr, len) = (site.patch.addr, usize::from(site.patch.len));
@@ -118,8 +118,8 @@ pub(crate) fn raise(attached: &Attached, process: &Process, semaphores: &[Entry]
     raised
 }
 
-/// I10: children born since the seizure have a copy of the text as it was then. They are held; they get what is missing,
-/// unless they were born before the memory that it leads to was mapped (PATCH-4).
+/// Step I10: children born since the seizure have a copy of the text as it was then. They are held. They get
+/// what is missing, unless they were born before the memory that it leads to was mapped (PATCH-4).
 pub(crate) fn children(
     attached: &Attached,
     batch: &mut Batch<'_>,
@@ -132,18 +132,19 @@ pub(crate) fn children(
         let Event::Forked { child, shares_memory: false, .. } = event else { continue };
         if let Some(process) = Process::open(child).ok().filter(|p| is_furnished(attached, p)) {
             let mut outcomes = Vec::new();
-            // A child that died is no failure of the batch.
+            // If a child died, the batch has not failed.
             if change(&mut Still { process: &process }, entries, Way::Complete, &mut outcomes).is_ok() {
                 patched += 1;
             }
         }
-        // Nor is one that is gone before it is let go.
+        // Nor has it if a child is gone before it is released.
         drop(batch.release(child, false));
     }
     Ok(patched)
 }
 
-/// Whether a child has all that the newest segment's patches lead to: its last mapping, and the handler.
+/// Whether a child has everything that the newest segment's patches lead to: its last mapping, and the
+/// handler.
 fn is_furnished(attached: &Attached, child: &Process) -> bool {
     let Some(segment) = attached.segments.last() else { return false };
     let last = segment.regions.last().map(|r| r.region.addr);

@@ -1,23 +1,25 @@
-//! Waiting until no thread is between a guard's trap and its stop: step R4 of `protocol`.
+//! Waits until no thread is between a guard's trap and its stop: step R4 of `protocol`.
 //!
-//! In: a seized process whose sites hold the file's bytes again. Out: the proof, thread by thread, that none will take a
-//! trap of ours any more, and that every trap taken was answered. Each thread proves it in one of three ways:
+//! In: a seized process whose sites hold the file's bytes again. Out: the proof, thread by thread, that none
+//! will take a trap of ours any more, and that every trap taken was answered. Each thread proves it in one of
+//! three ways:
 //!
 //! - it is blocked: the way from a trap to its stop never blocks;
 //! - it has run for long enough: a trap that it had taken before would be a signal by now;
-//! - it was stopped by an order and no trap waits behind that stop. An ordered stop comes before queued signals
-//!   (`trapline_target`, TGT-12), so that a trap may well have been taken and not been seen yet: such threads are sent on and waited
-//!   for.
+//! - it was stopped by an order, and no trap waits behind that stop. An ordered stop comes before queued
+//!   signals (`trapline_target`, TGT-12), so a trap may have been taken and not been seen yet: such threads
+//!   are sent on and waited for.
 //!
-//! A signal that waits (in the thread's own pending set), or a stop that nobody has answered, refutes each of them.
+//! A signal that waits (in the thread's own pending set), or an unanswered stop, refutes each of them.
 //!
 //! # What the wait costs
 //!
-//! A thread that is ready to run and never gets a CPU proves nothing by itself, and is given [`PATIENCE`] before all threads are stopped for
-//! a moment. All that time the text is the file's already, every thread runs, and signals are handed on as in any batch: what a user can see is
-//! that `detach` returns up to a second later on a machine that starves the target. Stopping at once would be quicker, and would cost calls that
+//! A thread that is ready to run and never gets a CPU proves nothing by itself. It gets [`PATIENCE`] before
+//! all threads are stopped for a moment. During that time the text is the file's already, every thread runs,
+//! and signals are passed on as in any batch. What a user can see is that `detach` returns up to a second
+//! later on a machine that starves the target. Stopping at once would be quicker, but would cost calls that
 //! sleep with a timeout a part of it (see `restarted_timeouts`).
-//! Does not: stop anybody who can prove it otherwise.
+//! Does not: stop a thread that can prove it otherwise.
 
 use std::time::Duration;
 
@@ -26,11 +28,12 @@ use trapline_target::{Batch, InCall, Process, TargetError, ThreadStatus};
 use crate::error::PatchError;
 use crate::survey::{SIGILL, SIGTRAP};
 
-/// A thread needs a few microseconds from a trap to its stop; after so much run time it has made it.
+/// A thread needs a few microseconds from a trap to its stop; after this much run time it has made it.
 const ENOUGH_NS: u64 = 200_000;
 /// How long threads get to prove it. Most have done so within one slice of the scheduler.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a trap that waits behind a stop may take to show. Its thread got a CPU for that stop a moment ago.
+/// How long a trap that waits behind a stop may take to show. Its thread got a CPU for that stop a moment
+/// ago.
 const LATEST: Duration = Duration::from_secs(10);
 
 /// Returns when no thread can take a guard's trap any more, and none is unanswered.
@@ -44,7 +47,7 @@ fn quiesce_within(
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<(), PatchError> {
     let process = batch.process();
-    // Who blocks has proven it, who is gone too.
+    // A thread that blocks has proven it, and so has one that is gone.
     let proven = |tid| !matches!(process.in_call(tid), Ok(InCall::Running)) && !is_unanswered(process, tid);
     // (thread, run time when the last site was restored)
     let mut open: Vec<(u32, u64)> = process
@@ -63,7 +66,8 @@ fn quiesce_within(
     if done { Ok(()) } else { by_stop(batch, guard) }
 }
 
-/// Stops everybody; who has no trap waiting then has taken none. The others are sent on until it is answered.
+/// Stops all threads. A thread that has no trap waiting then has taken none; the others are sent on until
+/// theirs is answered.
 fn by_stop(batch: &mut Batch<'_>, guard: &dyn Fn(u64) -> Option<u64>) -> Result<(), PatchError> {
     let process = batch.process();
     let stopped = batch.stop_all(guard)?;
@@ -78,13 +82,15 @@ fn by_stop(batch: &mut Batch<'_>, guard: &dyn Fn(u64) -> Option<u64>) -> Result<
     Err(TargetError::no_stop(process.pid(), tid, LATEST).into())
 }
 
-/// Whether a trap that a thread took has not been answered: it waits as a signal, or the thread lies in a stop. The signal is looked
-/// for first: it leaves the pending set and the thread enters its stop in one step, so that it is seen in one place or the other.
+/// Whether a trap that a thread took has not been answered: it waits as a signal, or the thread is in a stop.
+/// The signal is looked for first. It leaves the pending set and the thread enters its stop in one step, so
+/// it is seen in one place or the other.
 fn is_unanswered(process: &Process, tid: u32) -> bool {
     has_trap_waiting(process, tid) || process.thread_status(tid).is_ok_and(|status| status.state == 't')
 }
 
-/// Whether such a signal waits. One that is blocked was sent by somebody: for a trap the kernel unblocks it.
+/// Whether such a signal waits. One that is blocked was sent by a process: for a trap, the kernel unblocks
+/// it.
 fn has_trap_waiting(process: &Process, tid: u32) -> bool {
     process.thread_status(tid).is_ok_and(|status| {
         let deliverable = status.pending & !status.blocked;

@@ -1,8 +1,10 @@
-//! A batch as far as it goes without a change: what [`Attached::add`](crate::Attached::add) would place, and what it would refuse.
+//! A batch as far as it goes without changing anything: what [`Attached::add`](crate::Attached::add) would
+//! place, and what it would refuse.
 //!
-//! In: a process and a request. Out: a report as of an attach, with nothing done. What only a stopped thread tells (its rseq
-//! area, whether it stands inside a window) is taken as usual; no tactic depends on it. What earlier sessions left mapped counts as room: an attach
-//! that finds none unmaps it, if nobody is in it.
+//! In: a process and a request. Out: a report like that of an attach, with nothing done. What only a stopped
+//! thread shows (its rseq area, whether it stands inside a window) is assumed to be as usual; no tactic
+//! depends on it. What earlier sessions left mapped counts as room: an attach that finds none unmaps it, if
+//! no thread is in it.
 //! Does not: seize, stop, map or write.
 
 use std::time::{Duration, Instant};
@@ -20,7 +22,7 @@ use crate::survey::{SIGTRAP, Survey};
 /// What an attach would do now.
 ///
 /// # Errors
-/// When the process is gone, or the batch as a whole could not be made.
+/// If the process is gone, or the batch as a whole could not be made.
 pub fn rehearse(process: &Process, request: &Request<'_>) -> Result<AttachReport, PatchError> {
     let start = Instant::now();
     let mut survey = Survey::new(process, request.go, &request.options, &mut || {

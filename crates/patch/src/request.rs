@@ -1,4 +1,4 @@
-//! What is asked of this room, and what it answers, as values.
+//! Requests to this crate, and its reports, as values.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,61 +13,64 @@ use trapline_target::{BatchReport, FileId};
 use crate::unwinder::Unwinder;
 pub(crate) use crate::why::{NoTraps, Why};
 
-/// One mapped file in which something is wanted.
+/// One mapped file with the requests for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Module<'a> {
     /// Its name in messages.
     pub name: &'a str,
-    /// Which file the mappings must show.
+    /// The file that the mappings must show.
     pub file: FileId,
-    /// What the file says.
+    /// Its contents.
     pub image: &'a Image,
-    /// Where it is loaded.
+    /// Difference between its live and its stated addresses.
     pub bias: Bias,
     /// Its branch targets.
     pub map: &'a CodeMap,
-    /// What is wanted. `Want::probe` and `Want::latency` are distinct over all modules of a request.
+    /// The requests. `Want::probe` and `Want::latency` are distinct over all modules of a request.
     pub wants: &'a [Want],
-    /// USDT semaphores to raise for those wants that get patches.
+    /// USDT semaphores to raise for those requests that get patches.
     pub semaphores: &'a [Semaphore],
 }
 
-/// A USDT semaphore: a `u16` that is not 0 while somebody traces its marker.
+/// A USDT semaphore: a `u16` that is not 0 while a tracer traces its USDT probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Semaphore {
-    /// The marker's probe.
+    /// The probe of the request.
     pub probe: u32,
-    /// Where the word lies.
+    /// Stated address of the word.
     pub at: Svma,
 }
 
-/// How careful to be, and what is allowed.
+/// How careful a batch is, and what is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Stop all threads while code changes.
     pub strict: bool,
-    /// At detach, stop all threads once more to prove that nobody is in our code, and unmap it.
+    /// At detach, stop all threads once more to prove that no thread is in our code, and unmap it.
     pub free: bool,
     /// Sites that no jump reaches may become kernel uprobes.
     pub kernel_allowed: bool,
     /// Count hits by thread; see `record::threads`.
     pub by_thread: bool,
-    /// Bytes of each CPU's ring of records, where some are wanted; a power of two.
+    /// Bytes of each CPU's ring of records, if records are requested; a power of two.
     pub ring: u32,
-    /// Slots of the process, where calls get some in place of their return addresses: at most so many calls are timed at once.
+    /// Number of return trampolines of the process, if some calls use them: at most this many calls are timed
+    /// at once.
     pub slots: u32,
-    /// Functions whose returns are timed, recorded or tallied get slots where one is left by a jump to another, or its exits cannot be had: unwinders
-    /// can be told.
+    /// A function whose returns are timed, recorded or aggregated gets return trampolines if it leaves by a
+    /// jump to another function, or if its exits cannot be found or patched. Set only if unwinders can be
+    /// informed.
     pub or_slots: bool,
-    /// Functions whose returns are recorded or tallied get slots in any case.
+    /// Functions whose returns are recorded or aggregated always get return trampolines.
     pub by_slots: bool,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
-    /// The process may come to catch faults, and no thread of it can be held before: what may fault is not moved.
+    /// The process may begin to catch faults, and none of its threads can be held before that. So no
+    /// instruction that may fault is moved.
     pub faults_may_be_caught: bool,
-    /// No thread is made to help with the plan.
+    /// No thread is created to help with the plan.
     pub alone: bool,
-    /// How long to wait for a thread that may make our calls without its own call being disturbed.
+    /// How long to wait for a thread that can make our calls without its own call being disturbed.
     pub patience: Duration,
 }
 
@@ -90,12 +93,12 @@ impl Default for Options {
     }
 }
 
-/// How durations are kept.
+/// How durations are measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Durations {
-    /// Calls shorter than this many ticks count as returns only.
+    /// Calls shorter than this many ticks are counted as returns, but not timed.
     pub min_ticks: u64,
-    /// How durations fall into buckets.
+    /// How durations are sorted into histogram buckets.
     pub buckets: Buckets,
     /// Count recursion once, by its outermost call.
     pub outermost: bool,
@@ -103,38 +106,41 @@ pub struct Durations {
     pub go_g: Option<i32>,
 }
 
-/// What the files of a process say of its threads, before one is asked.
+/// What the files of a process show about its threads, before a thread is examined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Threads {
-    /// Where the C library says that the rseq areas of its threads lie, from the thread pointer on; nothing where it registers none.
+    /// Where the C library says that the rseq areas of its threads lie, as an offset from the thread pointer;
+    /// `None` if it registers none.
     pub rseq: Option<i32>,
-    /// The program sets thread pointers itself (Go without the C library), or makes threads that may have none of their own (`clone`). What a thread
-    /// shows now, or before its runtime began, is true of no other.
+    /// The program sets thread pointers itself (Go without the C library), or makes threads that may have
+    /// none of their own (`clone`). What one thread shows now, or before its runtime began, does not hold for
+    /// others.
     pub own_pointers: bool,
-    /// Children run on a thread's block for a while (vfork, posix_spawn), and would be taken for it by what stands there.
+    /// Children run on a thread's block for a while (vfork, posix_spawn). By what is stored there, they would
+    /// be taken for that thread.
     pub lent_blocks: bool,
 }
 
-/// All that one batch is to do.
+/// Everything that one batch is to do.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Where.
+    /// The modules.
     pub modules: &'a [Module<'a>],
-    /// The process runs a Go program, whichever modules are asked for.
+    /// The process runs a Go program, whichever modules are requested.
     pub go: bool,
-    /// What the process' files say of its threads.
+    /// What the process' files show about its threads.
     pub threads: Threads,
-    /// How durations are kept, where some are wanted.
+    /// How durations are measured, if some are requested.
     pub durations: Durations,
-    /// How.
+    /// How careful the batch is, and what is allowed.
     pub options: Options,
-    /// What is called at a hit, where consumers are wanted; in our own process only.
+    /// What is called at a hit, if consumers are requested; only in our own process.
     pub calls: Option<CallInput<'a>>,
-    /// By [`Want::probe`]: which hits are recorded; empty when all are.
+    /// Filters, indexed by [`Want::probe`]: which hits are recorded. Empty if all are.
     pub filters: &'a [Option<TargetFilter>],
-    /// Who unwinds stacks in the process, where calls get slots; empty when nobody does.
+    /// The unwinders in the process, if calls get return trampolines; empty if there are none.
     pub unwinders: &'a [Unwinder],
-    /// Code that neither allocator nor loader call while they hold a lock: the program's own.
+    /// Code that neither the allocator nor the loader calls while it holds a lock: the program's own.
     pub own_code: &'a [std::ops::Range<u64>],
 }
 
@@ -143,32 +149,32 @@ pub struct Request<'a> {
 pub struct Placed {
     /// Index of its module in the request.
     pub module: u32,
-    /// The want's probe.
+    /// The request's probe.
     pub probe: u32,
-    /// Index of the want in its module.
+    /// Index of the request in its module.
     pub want: u32,
-    /// Entry, exit.
+    /// What the patch is for.
     pub role: PatchRole,
-    /// How it is reached.
+    /// How the site leads to its stub.
     pub tactic: Tactic,
-    /// Where.
+    /// Address of the patch.
     pub addr: RemoteAddr,
 }
 
-/// A want that is not in place.
+/// A request that is not in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
     /// Index of its module in the request.
     pub module: u32,
-    /// The want's probe.
+    /// The request's probe.
     pub probe: u32,
-    /// Index of the want in its module.
+    /// Index of the request in its module.
     pub want: u32,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
-/// Where the time of a batch went.
+/// How long each part of a batch took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Timings {
     /// Seizing every thread.
@@ -177,7 +183,7 @@ pub struct Timings {
     pub look: Duration,
     /// The first stop of one thread: rseq, memfd.
     pub first_stop: Duration,
-    /// Planning.
+    /// Planning the modules.
     pub plan: Duration,
     /// Comparing the bytes of all sites with the file.
     pub verify: Duration,
@@ -187,7 +193,7 @@ pub struct Timings {
     pub second_stop: Duration,
     /// Writing the sites.
     pub publish: Duration,
-    /// All of it.
+    /// The whole batch.
     pub total: Duration,
 }
 
@@ -196,23 +202,23 @@ pub struct Timings {
 pub struct AttachReport {
     /// Sites in place.
     pub placed: Vec<Placed>,
-    /// Wants that are not.
+    /// Requests that are not in place.
     pub refused: Vec<Refused>,
-    /// Probes of which an exit is a jump to another function: whether placed or refused.
+    /// Probes with an exit that is a jump to another function, whether placed or refused.
     pub tails: Vec<u32>,
-    /// Probes whose calls get a slot, though exits were to be taken first.
+    /// Probes whose calls get a return trampoline, though exits were tried first.
     pub slotted: Vec<u32>,
-    /// Sites for the caller to reach by kernel uprobes, with the index of their module.
+    /// Sites for the caller to reach by kernel uprobes, each with the index of its module.
     pub kernel: Vec<(u32, KernelSite)>,
-    /// The process catches faults, so that what may fault was not moved.
+    /// The process catches faults, so no instruction that may fault was moved.
     pub fault_handler: bool,
-    /// All threads were stopped while code changed, because of this; `None` with `--strict` or an unproven CPU too.
+    /// Why all threads were stopped while code changed; `None` also with `--strict` or an unproven CPU.
     pub no_traps: Option<NoTraps>,
     /// All threads were stopped while code changed.
     pub stopped_all: bool,
-    /// Children forked during the batch that got the same patches.
+    /// Number of children forked during the batch that got the same patches.
     pub children: u32,
-    /// Semaphores raised.
+    /// Number of semaphores raised.
     pub semaphores: u32,
     /// What the seizure cost the process.
     pub batch: BatchReport,
@@ -222,13 +228,13 @@ pub struct AttachReport {
     pub mapped: u64,
     /// Bytes of generated code.
     pub code: u64,
-    /// What the patches take of the process' memory.
+    /// How much of the process' memory the patches take.
     pub memory: Memory,
-    /// Bytes of each ring, and of what it was to have, where limits of memory made it smaller.
+    /// Bytes of each ring, and bytes that it was to have, if limits of memory made it smaller.
     pub small_rings: Option<(u64, u64)>,
 }
 
-/// Memory that a batch adds to a process, in bytes; pages that nothing is written to stay unused.
+/// Memory that a batch adds to a process, in bytes. Pages to which nothing is written take none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Memory {
     /// Code, journal and guards.
@@ -240,11 +246,11 @@ pub struct Memory {
 /// A site that was not restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Left {
-    /// Where.
+    /// Address of the site.
     pub addr: RemoteAddr,
-    /// What it holds; `None` when it cannot be reached.
+    /// What it holds; `None` if it cannot be reached.
     pub found: Option<[u8; MAX_PATCH]>,
-    /// How many of these count.
+    /// How many of these bytes are valid.
     pub len: u8,
 }
 
@@ -265,23 +271,24 @@ impl fmt::Display for Left {
 pub struct Restored {
     /// The process.
     pub pid: u32,
-    /// Sites that hold the file's bytes again.
+    /// Number of sites that hold the file's bytes again.
     pub sites: u32,
-    /// Sites that already did.
+    /// Number of sites that held them already.
     pub already: u32,
-    /// Sites with somebody's breakpoint at the head, which was kept.
+    /// Number of sites with another tool's breakpoint at the head, which was kept.
     pub breakpoints: u32,
     /// Sites left alone.
     pub left: Vec<Left>,
-    /// Signal actions put back.
+    /// Number of signal actions put back.
     pub actions: u32,
-    /// Signal actions that are no longer ours and were left alone.
+    /// Number of signal actions that are no longer ours and were left alone.
     pub foreign_actions: u32,
-    /// Semaphores lowered.
+    /// Number of semaphores lowered.
     pub semaphores: u32,
-    /// No thread could make our calls, and why: code is the file's again, but actions and mappings stay.
+    /// Why no thread could make our calls, if none could: the code is the file's again, but actions and
+    /// mappings stay.
     pub barred: Option<String>,
-    /// Return addresses of running calls put back.
+    /// Number of return addresses of running calls that were put back.
     pub returns: u32,
     /// Bytes of address space that stay mapped, because a thread may still be in that code.
     pub stays_mapped: u64,
@@ -289,11 +296,11 @@ pub struct Restored {
     pub unmapped: u64,
     /// What the seizure cost the process.
     pub batch: BatchReport,
-    /// Writing the sites.
+    /// Time of writing the sites.
     pub restore: Duration,
-    /// Waiting until nobody was between a guard's trap and its stop.
+    /// Time of waiting until no thread was between a guard's trap and its stop.
     pub quiesce: Duration,
-    /// All of it.
+    /// Time of all of it.
     pub total: Duration,
 }
 
@@ -302,17 +309,17 @@ pub struct Restored {
 pub struct Untouched {
     /// The process.
     pub pid: u32,
-    /// Why.
+    /// The reason.
     pub why: crate::PatchError,
 }
 
 /// What became of the process and of its children that map the same memory.
 #[derive(Debug, Default)]
 pub struct DetachReport {
-    /// Cleaned up: the process itself first, unless it is gone.
+    /// Processes that were cleaned up: the process itself first, unless it is gone.
     pub restored: Vec<Restored>,
-    /// Not cleaned up.
+    /// Processes that were not cleaned up.
     pub untouched: Vec<Untouched>,
-    /// The process itself ended or ran another program before anything was to be restored.
+    /// The process itself ended or ran another program before anything had to be restored.
     pub gone: bool,
 }

@@ -1,13 +1,14 @@
-//! Many windows of one page in one write.
+//! Changes many windows of one page in one write.
 //!
-//! In: a [`CodeSpace`] whose long writes are proven, and entries whose windows lie each in an aligned word of eight bytes, all in
-//! one page. Out: for each what became of it. Invariants: PATCH-5, PATCH-11.
+//! In: a [`CodeSpace`] whose long writes are proven, and entries whose windows each lie in an aligned word of
+//! eight bytes, all in one page. Out: for each what became of it. Invariants: PATCH-5, PATCH-11.
 //! Does not: write windows that leave their word, or wait (see `write`).
 //!
-//! A write begins and ends at an aligned word, and the kernel copies it word by word (`cpu::Copy::Words`), so a thread that fetches
-//! the line sees each window before or after its change; the words between are stored as they were. A foreign writer (a
-//! kernel uprobe put on the same page) that came between our read and our write would be undone: the page is read just before
-//! it is written, microseconds apart, and written no further than from the first window that changes to the last.
+//! A write begins and ends at an aligned word, and the kernel copies it word by word (`cpu::Copy::Words`). So
+//! a thread that fetches the line sees each window before or after its change; the words between are stored
+//! as they were. A foreign writer (a kernel uprobe put on the same page) that came between our read and our
+//! write would be undone. Therefore the page is read just before it is written, microseconds apart, and
+//! written no further than from the first window that changes to the last.
 
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, MAX_PATCH};
@@ -15,9 +16,9 @@ use trapline_record::journal::{Entry, MAX_PATCH};
 use crate::space::{CodeSpace, SpaceError};
 use crate::write::{Change, Outcome, Way};
 
-/// Bytes that are stored at once.
+/// Number of bytes that are stored at once.
 const WORD: u64 = MAX_PATCH as u64;
-/// As far as one write goes.
+/// Range within which one write stays.
 const PAGE: u64 = 4096;
 
 /// Whether a window lies in one aligned word.
@@ -33,7 +34,7 @@ pub(crate) fn same_run(a: &Entry, b: &Entry) -> bool {
 /// Changes the windows of `run`: indices into `entries`, sorted by address, not empty.
 ///
 /// # Errors
-/// [`SpaceError::Place`] when the stretch cannot be read or written as a whole; nothing was changed then.
+/// [`SpaceError::Place`] if the stretch cannot be read or written as a whole; nothing was changed then.
 pub(crate) fn change_run(
     space: &mut impl CodeSpace,
     entries: &[Entry],

@@ -1,7 +1,7 @@
-//! A segment as its maker keeps it: the shared memory, filled, and what lies where in the target.
+//! A segment as its maker holds it: the shared memory, filled, and what lies where in the target.
 //!
-//! In: plans. Out: control block, guard table, journal and code written through the tracer's own mapping, before anything in
-//! the target leads there (PATCH-4); a list of mappings for the target to make.
+//! In: plans. Out: control block, guard table, journal and code, written through the tracer's own mapping
+//! before anything in the target leads there (PATCH-4); a list of mappings for the target to make.
 //! Does not: run anything in the target.
 
 use std::ops::Range;
@@ -26,7 +26,7 @@ use crate::find::start_time;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Region3 {
     pub(crate) region: Region,
-    /// Byte offset in the memfd; no meaning for stamps.
+    /// Byte offset in the memfd; meaningless for stamps.
     pub(crate) off: u64,
     pub(crate) kind: RegionKind,
 }
@@ -36,68 +36,68 @@ pub(crate) struct Region3 {
 pub struct Segment {
     pub(crate) map: SharedMap,
     pub(crate) layout: DataLayout,
-    /// The control block in the target.
+    /// Address of the control block in the target.
     pub(crate) control: RemoteAddr,
     pub(crate) regions: Vec<Region3>,
     /// Sites and semaphores, as in the journal.
     pub(crate) entries: Vec<Entry>,
-    /// (address that traps, where its thread goes on), sorted.
+    /// Pairs: an address that traps, and where its thread goes on; sorted.
     pub(crate) guards: Vec<(u64, u64)>,
-    /// From this guard on, the table that is not in use is older ([`append`](Self::append)).
+    /// From this index on, the guard table that is not in use is out of date ([`append`](Self::append)).
     pub(crate) stale: usize,
-    /// Slots that it brought.
+    /// Return trampolines that it brought.
     pub(crate) slots: Option<MadeSlots>,
-    /// Bytes that were there before the first site was written: they are charged to us.
+    /// Number of bytes that were allocated before the first site was written, so they are charged to us.
     pub(crate) paid: u64,
 }
 
-/// Slots, and what belongs to them.
+/// Return trampolines, and what belongs to them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MadeSlots {
     pub(crate) slots: Slots,
-    /// What they share: first address, and the first behind it.
+    /// The code that they share: first address, and first address behind it.
     pub(crate) shared: (u64, u64),
-    /// What unwinders are told.
+    /// Address of their unwind information.
     pub(crate) unwind: u64,
 }
 
 impl Segment {
-    /// Its words, for counters and latency areas; readable after the process ended.
+    /// The segment's words, for counters and latency areas; readable after the process has ended.
     #[must_use]
     pub fn view(&self) -> View<'_> {
         self.map.view()
     }
-    /// Where its counters lie.
+    /// Area of its counters.
     #[must_use]
     pub const fn counters(&self) -> CounterArea {
         self.layout.counters
     }
-    /// Where its counters by thread lie; empty when it counts by CPU.
+    /// Area of its counters by thread; empty if it counts by CPU.
     #[must_use]
     pub const fn threads(&self) -> ThreadArea {
         self.layout.threads
     }
-    /// Where its rings of records lie; empty when it records nothing.
+    /// Area of its rings of records; empty if it records nothing.
     #[must_use]
     pub const fn rings(&self) -> RingArea {
         self.layout.rings
     }
-    /// Where the words of its filters lie (`record::counters::filtered`); empty when nothing is filtered.
+    /// Area of the words of its filters (`record::counters::filtered`); empty if nothing is filtered.
     #[must_use]
     pub const fn filtered(&self) -> CounterArea {
         self.layout.filtered
     }
-    /// Where its tables of values lie; empty when it tallies nothing.
+    /// Area of its tables of values; empty if it aggregates nothing.
     #[must_use]
     pub const fn tallies(&self) -> TallyArea {
         self.layout.tallies
     }
-    /// Where everything lies.
+    /// Layout of the whole segment.
     #[must_use]
     pub const fn layout(&self) -> &DataLayout {
         &self.layout
     }
-    /// Stretches of the latency areas that were written to, in order, as byte offsets.
+    /// Ranges of the latency areas that were written to, in order, as byte offsets.
     #[must_use]
     pub fn timed(&self) -> Vec<Range<u64>> {
         let functions = u64::from(self.layout.latency_count) * u64::from(self.layout.counters.lines);
@@ -108,17 +108,17 @@ impl Segment {
     pub const fn memfd(&self) -> FileId {
         self.map.id()
     }
-    /// Guard traps that the handler in the process served.
+    /// Number of guard traps that the handler in the process served.
     #[must_use]
     pub fn guard_hits(&self) -> u64 {
         self.view().get(at::GUARD_HITS)
     }
-    /// Entries that found no room for a stamp.
+    /// Number of entries that found no room for a stamp.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.view().get(at::MISSED)
     }
-    /// Bytes of memory behind it.
+    /// Number of bytes of memory that it occupies.
     #[must_use]
     pub fn resident(&self) -> u64 {
         self.map.resident()
@@ -127,10 +127,11 @@ impl Segment {
     pub(crate) fn pay(&self, parts: &[(u64, u64)]) -> Result<(), PatchError> {
         parts.iter().try_for_each(|(from, to)| Ok(self.map.pay(*from, to - from)?))
     }
-    /// Gives counters and latency areas back to the system; they read as zero afterwards. For after the last reading.
+    /// Gives counters and latency areas back to the system; they read as zero afterwards. Call it after the
+    /// last read.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn forget(&self) -> Result<(), PatchError> {
         let from = self.layout.counters.off.next_multiple_of(4096);
         Ok(self.map.punch(from, self.layout.len.saturating_sub(from))?)
@@ -141,7 +142,8 @@ impl Segment {
         let found = self.guards.binary_search_by_key(&addr, |g| g.0).ok()?;
         Some(self.guards[found].1)
     }
-    /// The function whose latency area lies at an address of the process, as entries of slots name it.
+    /// The function whose latency area lies at an address of the process; entries of return trampolines name
+    /// it so.
     #[must_use]
     pub fn function_of(&self, what: u64) -> Option<u32> {
         let home = self
@@ -152,7 +154,7 @@ impl Segment {
         let index = off / (u64::from(self.layout.counters.lines) * latency::STRIDE);
         u32::try_from(index).ok().filter(|&index| index < self.layout.latency_count)
     }
-    /// A call that was left without a return, while nobody runs.
+    /// Counts a call that was left without a return, while no thread runs.
     pub(crate) fn count_unreturned(&self, what: u64) {
         if let Some(function) = self.function_of(what) {
             let last = u64::from(self.layout.counters.lines).saturating_sub(1) * latency::STRIDE;
@@ -166,11 +168,11 @@ impl Segment {
     pub(crate) fn journal(&self) -> Journal<'_> {
         Journal::new(self.view(), self.layout.journal_off)
     }
-    /// Bytes of journal and guard table in use.
+    /// Number of bytes of journal and guard table in use.
     pub(crate) fn tables(&self) -> u64 {
         self.entries.len() as u64 * journal::ENTRY_LEN + self.guards.len() as u64 * 16
     }
-    /// Bytes of counters, latency areas and rings that one CPU writes.
+    /// Number of bytes of counters, latency areas and rings that one CPU writes.
     pub(crate) fn per_cpu(&self) -> u64 {
         let counters = self.layout.counters;
         let latency = u64::from(self.layout.latency_count) * latency::STRIDE;
@@ -184,7 +186,7 @@ impl Segment {
     }
 }
 
-/// What a segment is to hold.
+/// What a segment will hold.
 pub(crate) struct Contents {
     pub(crate) pid: u32,
     pub(crate) control: RemoteAddr,
@@ -195,8 +197,8 @@ pub(crate) struct Contents {
 }
 
 impl Segment {
-    /// The control block, in state Building, with empty tables: enough for the trap handler to run and for a later tracer
-    /// to find everything.
+    /// Writes the control block, in state Building, with empty tables. That is enough for the trap handler to
+    /// run and for a later tracer to find everything.
     pub(crate) fn begin(map: SharedMap, layout: DataLayout, contents: Contents) -> Result<Self, PatchError> {
         let Contents { pid, control, regions, entries, guards, slots } = contents;
         let segment = Self { map, layout, control, regions, entries, guards, stale: 0, slots, paid: 0 };
@@ -206,7 +208,8 @@ impl Segment {
         segment.view().set(at::MAGIC, MAGIC);
         Ok(segment)
     }
-    /// Code, guard table and journal: both by this thread, if it is `alone`, or they are few. It is new memory, and the kernel has to clear each page.
+    /// Writes code, guard table and journal: on this thread alone if `alone`, or if they are few. It is new
+    /// memory, and the kernel has to clear each page.
     pub(crate) fn fill(&self, plans: &[ModulePlan], alone: bool) -> Result<(), PatchError> {
         if alone || self.entries.len() < MANY {
             return self.write_chunks(plans).and_then(|()| self.write_tables());
@@ -218,14 +221,16 @@ impl Segment {
         let mut all = plans.iter().flat_map(|plan| plan.chunks.iter().map(move |chunk| (plan, chunk)));
         all.try_for_each(|(plan, chunk)| self.write_code(chunk.addr, plan.chunk_bytes(chunk)))
     }
-    /// Whether a batch of at most these finds room behind what is there. Half of the guard table is for the next one ([`append`](Self::append)).
+    /// Whether a batch of at most these counts finds room behind what is there. Half of the guard table is
+    /// kept for the next one ([`append`](Self::append)).
     pub(crate) fn has_room(&self, counts: &DataCounts) -> bool {
         let guards = self.guards.len() as u64 + u64::from(counts.guards + counts.patches);
         let entries = self.entries.len() as u64 + u64::from(counts.patches);
         guards <= u64::from(self.layout.guard_cap / 2) && entries <= u64::from(self.layout.journal_cap)
     }
-    /// Code, guards and sites of a further batch. Whoever reads the guard table finds it whole and sorted at any moment, also if we end here: in the
-    /// old one, numbers behind its end become the highest there are; the count is raised; the new one is written apart; one word leads to it.
+    /// Adds code, guards and sites of a further batch. Code that reads the guard table finds it whole and
+    /// sorted at any moment, also if we end here. In the old table, numbers behind its end become the highest
+    /// possible; the count is raised; the new table is written separately; one word switches to it.
     pub(crate) fn append(
         &mut self,
         plans: &[ModulePlan],
@@ -234,7 +239,7 @@ impl Segment {
     ) -> Result<(), PatchError> {
         self.write_chunks(plans)?;
         let mut all = std::mem::take(&mut self.guards);
-        // From where on the two tables will differ.
+        // First index at which the two tables will differ.
         let mut from = all.len();
         for guard in guards {
             match all.binary_search_by_key(&guard.0, |known| known.0) {
@@ -336,7 +341,7 @@ impl Segment {
         view.set(at::REGION_COUNT, count);
         Ok(())
     }
-    /// Guard table and journal, each in full before its count.
+    /// Writes guard table and journal, each as a whole before its count.
     fn write_tables(&self) -> Result<(), PatchError> {
         let (view, layout) = (self.view(), &self.layout);
         let (guards, entries) = (self.guards.len() as u64, self.entries.len() as u64);

@@ -1,8 +1,9 @@
-//! USDT semaphores: a `u16` in the target that is not 0 while somebody traces.
+//! USDT semaphores: a `u16` in the target that is not 0 while a tracer traces.
 //!
-//! In: journal entries. Out: counts raised and lowered. An entry's `old` and `new` are the values around our raise; its last
-//! byte of `old` is the mark that the raise was made, written after it, so that a later tracer knows (SAFE-3).
-//! Other tracers raise and lower the same words, hence add and subtract, never put back.
+//! In: journal entries. Out: counts raised and lowered. An entry's `old` and `new` are the values before and
+//! after our raise. Its last byte of `old` is a mark that the raise was made, written after the raise, so
+//! that a later tracer knows (SAFE-3). Other tracers raise and lower the same words; so we add and subtract,
+//! and never put back a value.
 
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{ENTRY_LEN, Entry, Kind, MAX_PATCH};
@@ -41,7 +42,8 @@ fn entry(addr: RemoteAddr, value: u16) -> Entry {
     }
 }
 
-/// Entries for the semaphores of all markers that `is_placed`, none raised yet. The same word asked for twice is raised once.
+/// Entries for the semaphores of all USDT probes for which `is_placed` holds, none raised yet. A word that is
+/// requested twice is raised once.
 pub(crate) fn entries(
     process: &Process,
     modules: &[Module<'_>],
@@ -57,7 +59,7 @@ pub(crate) fn entries(
     at.into_iter().map(|addr| Ok(entry(addr, read(process, addr)?))).collect()
 }
 
-/// Raises one; returns the entry with its mark.
+/// Raises one. Returns the entry with its mark.
 pub(crate) fn raise(process: &Process, entry: &Entry) -> Result<Entry, TargetError> {
     let raised = read(process, entry.addr)?.saturating_add(1);
     process.write_text(entry.addr, &raised.to_le_bytes())?;
@@ -67,12 +69,13 @@ pub(crate) fn raise(process: &Process, entry: &Entry) -> Result<Entry, TargetErr
     Ok(marked)
 }
 
-/// Whether it was raised: marked, or still at the value that the raise gives (the tracer died before the mark).
+/// Whether it was raised: it is marked, or still has the value that the raise gives (the tracer died before
+/// the mark).
 pub(crate) fn is_raised(entry: &Entry, present: u16) -> bool {
     entry.old[MARK] != 0 || present == value(entry.new)
 }
 
-/// Lowers one if it was raised, not below 0; says whether it did.
+/// Lowers one if it was raised, but not below 0. Returns whether it did.
 pub(crate) fn lower(process: &Process, entry: &Entry) -> Result<bool, TargetError> {
     let present = read(process, entry.addr)?;
     if present == 0 || !is_raised(entry, present) {
@@ -92,7 +95,7 @@ pub(crate) fn unmark(
     let at = journal_off + index as u64 * ENTRY_LEN;
     let mut old = entry.old;
     old[MARK] = 0;
-    // A value that no counter reaches, so that the present one is not taken for a raise without its mark.
+    // A value that no counter reaches, so that the present value is not taken for a raise without its mark.
     words.set(at + 24, u64::from_le_bytes([0xff; MAX_PATCH]))?;
     words.set(at + 16, u64::from_le_bytes(old))
 }

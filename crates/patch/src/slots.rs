@@ -1,34 +1,41 @@
-//! Slots that stand in for return addresses, seen from outside: which are lent, and how they are taken back.
+//! Return trampolines (*slots* in the code), seen from outside: which ones are taken, and how they are put
+//! out of use.
 //!
-//! In: a process, and where its slots lie (`record::slots`; steps A1 to B4 are those of `plan`'s `stub::slots`). Out: the calls that are
-//! armed now; the real return addresses put back into their stack words; slots given back that nothing names any more. Invariants:
-//! RET-1 a stack word is written only while all threads are stopped, and only if it still holds the slot; RET-2 a slot is given back only
-//! if no register, no word of memory and no thread in the slots' own code names it. Does not: tell unwinders (see `unwinder`), or
-//! unmap.
+//! In: a process, and where its trampolines lie (`record::slots`; steps A1 to B4 are those of `plan`'s
+//! `stub::slots`). Out: the calls that are armed now; the real return addresses put back into their stack
+//! words; trampolines given back that nothing names any more. Invariants: RET-1 a stack word is written only
+//! while all threads are stopped, and only if it still holds the trampoline; RET-2 a trampoline is given back
+//! only if no register, no word of memory and no thread in the trampolines' own code names it. Does not:
+//! inform unwinders (see `unwinder`), or unmap.
 //!
 //! # Detach
 //!
-//! The entries' patches are out, and no thread is in a stub that was there before (R3, R4). Then all threads are stopped, and of each lent
-//! slot whose WORD is not 0:
+//! The entries' patches are out, and no thread is in a stub that was there before (R3, R4). Then all threads
+//! are stopped. For each taken trampoline whose WORD is not 0:
 //!
 //! | the stack word holds | what |
 //! |---|---|
-//! | this slot | := the real return address, through all slots that lie under it |
-//! | a slot that lies over this one (a tail call) | done with that one |
-//! | anything else: the call was left by `longjmp`, or its stack is copied away | nothing; if it comes back it goes through the slot, which stays |
+//! | this trampoline | := the real return address, through all trampolines that lie under it |
+//! | a trampoline that lies over this one (a tail call) | done with that one |
+//! | anything else: the call was left by `longjmp`, or its stack is copied away | nothing; if it comes back, it goes through the trampoline, which stays |
 //!
-//! On arm64 WORD is only the stack pointer at the entry, and the address may be signed: there `aarch64::returns` says what is looked at, and what is left to come home through its slot. Where
-//! something is, unwinders keep what they were told.
+//! On arm64 WORD is only the stack pointer at the entry, and the address may be signed. There
+//! `aarch64::returns` says which words are examined, and which calls are left to come home through their
+//! trampolines. If there are any, unwinders keep what they were given.
 //!
-//! A thread between A3 and A4, or in the slots' code, goes on there. Code and entries stay mapped and go on working; whoever dies in the
-//! middle of this leaves each word either way, and both lead to the same place.
+//! A thread between A3 and A4, or in the trampolines' code, goes on there. Code and entries stay mapped and
+//! go on working. If the tracer dies in the middle of this, each word holds the one or the other, and both
+//! lead to the same place.
 //!
-//! # Giving back what nobody will come back to
+//! # Giving back trampolines to which no call returns
 //!
-//! Calls left by `longjmp`, exceptions and the ends of threads leave their slots lent. A stack pointer proves nothing: some
-//! programs copy stacks away and back (greenlets). So when slots run short, all threads are stopped, and what private writable memory or a
-//! register names stays, signed or not, with all that lies under it (tail calls); so does what a thread in the slots' code is working on (its number is at its stack pointer, on arm64 in x30), and what is
-//! only half lent (WORD is 0: A1 to A4, B3). If a signal frame holds an address in the shared code, nothing is given back this time.
+//! Calls left by `longjmp`, exceptions and the ends of threads leave their trampolines taken. A stack pointer
+//! proves nothing: some programs copy stacks away and back (greenlets). So if trampolines run short, all
+//! threads are stopped. What private writable memory or a register names stays taken, signed or not, with all
+//! that lies under it (tail calls). So does the trampoline on which a thread in the trampolines' code is
+//! working (its number is at the thread's stack pointer, on arm64 in x30). So does one that is only half
+//! taken (WORD is 0: A1 to A4, B3). If a signal frame holds an address in the shared code, nothing is given
+//! back this time.
 
 use std::time::{Duration, Instant};
 
@@ -43,20 +50,20 @@ use crate::native::returns::{BELOW, number_in, put_back};
 use crate::still::words_in;
 use crate::words::Block;
 
-/// A call that is armed.
+/// A call whose return address is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Armed {
-    /// Its slot.
+    /// Number of its return trampoline.
     pub slot: u32,
-    /// Where it returns to: an address of the program, or a slot under this one.
+    /// Its return address: an address of the program, or a trampoline under this one.
     pub real: u64,
-    /// Its stack word; 0 while the slot is being lent or given back.
+    /// Address of its stack word; 0 while the trampoline is being taken or given back.
     pub word: u64,
-    /// What the slots' code knows of its function.
+    /// What the trampolines' code knows about its function.
     pub what: u64,
 }
 
-/// The slots that a control block names, if it names any that make sense.
+/// The return trampolines that a control block names, if what it names makes sense.
 pub(crate) fn slots_of(block: &Block) -> Option<Slots> {
     let count = u32::try_from(block.get(at::SLOTS_COUNT)).ok()?;
     let (least, most) = Slots::LIMITS;
@@ -64,7 +71,7 @@ pub(crate) fn slots_of(block: &Block) -> Option<Slots> {
     fits.then(|| Slots { code: block.get(at::SLOTS_CODE), table: block.get(at::SLOTS_TABLE), count })
 }
 
-/// Makes CPUs begin their searches apart. Before anybody searches.
+/// Makes CPUs begin their searches at different places. Must come before the first search.
 pub(crate) fn write_hints(process: &Process, slots: &Slots) -> Result<(), PatchError> {
     let mut bytes = vec![0; Slots::LENT_OFF as usize];
     for (addr, word) in slots.hints() {
@@ -74,10 +81,11 @@ pub(crate) fn write_hints(process: &Process, slots: &Slots) -> Result<(), PatchE
     Ok(process.write_text(RemoteAddr(slots.table), &bytes)?)
 }
 
-/// A slot's byte when its stack word holds the real address again: its call has not ended, and no word leads to the slot.
+/// A trampoline's byte when its stack word holds the real address again: its call has not ended, and no word
+/// leads to the trampoline.
 pub(crate) const PUT_BACK: u8 = 0x7f;
 
-/// Numbers of the slots that are lent.
+/// Numbers of the taken trampolines.
 pub(crate) fn lent(process: &Process, slots: &Slots) -> Result<Vec<u32>, PatchError> {
     numbers(process, slots, |byte| byte == LENT)
 }
@@ -88,10 +96,10 @@ fn numbers(process: &Process, slots: &Slots, which: fn(u8) -> bool) -> Result<Ve
     Ok((0u32..).zip(bytes).filter(|&(_, byte)| which(byte)).map(|(slot, _)| slot).collect())
 }
 
-/// The calls that are armed in a process, or were at its detach.
+/// The calls that are armed in a process, or that were armed when it was detached.
 ///
 /// # Errors
-/// When its memory cannot be read.
+/// If its memory cannot be read.
 pub fn armed(process: &Process, slots: &Slots) -> Result<Vec<Armed>, PatchError> {
     let one = |slot| {
         let mut bytes = [0; ENTRY as usize];
@@ -108,13 +116,15 @@ pub fn armed(process: &Process, slots: &Slots) -> Result<Vec<Armed>, PatchError>
 /// What became of the calls that were armed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PutBack {
-    /// They return where they were called from.
+    /// Calls that return directly to their callers again.
     pub(crate) restored: u32,
-    /// They come home through their slots, as their return addresses are signed, or were not looked for.
+    /// Calls that still return through their trampolines, because their return addresses are signed, or were
+    /// not searched for.
     pub(crate) left: u32,
 }
 
-/// Where the call of a slot really returns to, through all slots under it; `None` where that is not known.
+/// The address to which the call of a trampoline really returns, through all trampolines under it; `None` if
+/// it is not known.
 pub(crate) fn real_of(slots: &Slots, armed: &[Armed], slot: u32) -> Option<u64> {
     let under = |slot| armed.iter().find(|call| call.slot == slot);
     let mut real = under(slot).filter(|call| call.word != 0)?.real;
@@ -131,7 +141,7 @@ pub(crate) fn disarm(
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<PutBack, PatchError> {
     let process = batch.process();
-    // A child that was forked before they were made maps none.
+    // A child that was forked before they were made does not map them.
     let in_use = |slots: &&Slots| lent(process, slots).is_ok_and(|lent| !lent.is_empty());
     let all: Vec<&Slots> = all.iter().filter(in_use).collect();
     let mut sum = PutBack::default();
@@ -149,30 +159,30 @@ pub(crate) fn disarm(
     done.map(|()| sum)
 }
 
-/// What a search for slots that nobody will come back to found.
+/// Result of a search for trampolines to which no call returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reclaimed {
-    /// Slots lent before.
+    /// Number of trampolines taken before.
     pub lent: u32,
-    /// Slots given back.
+    /// Number of trampolines given back.
     pub freed: u32,
-    /// How long all threads stood.
+    /// How long all threads were stopped.
     pub stopped: Duration,
 }
 
 impl Attached {
-    /// How many slots the process has, and how many of them are lent; `None` without slots.
+    /// Number of trampolines of the process, and number of taken ones; `None` without trampolines.
     ///
     /// # Errors
-    /// When its memory cannot be read.
+    /// If its memory cannot be read.
     pub fn lent(&self, process: &Process) -> Result<Option<(u32, u32)>, PatchError> {
         let Some(slots) = self.slots else { return Ok(None) };
         Ok(Some((slots.count, lent(process, &slots)?.len() as u32)))
     }
-    /// Gives back the slots of calls that were left without a return. Each counts as unreturned.
+    /// Gives back the trampolines of calls that were left without a return. Each is counted as unreturned.
     ///
     /// # Errors
-    /// When the process is gone or cannot be stopped.
+    /// If the process is gone or cannot be stopped.
     pub fn reclaim(&mut self, process: &Process) -> Result<Reclaimed, PatchError> {
         let Some(slots) = self.slots else { return Ok(Reclaimed::default()) };
         let shared = self.segments.iter().find_map(|s| s.slots).map_or((0, 0), |made| made.shared);
@@ -200,7 +210,7 @@ impl Attached {
     }
 }
 
-/// For each slot, whether something names it; `None` if that cannot be known now.
+/// For each trampoline, whether something names it; `None` if that cannot be known now.
 fn named(
     process: &Process,
     stopped: &StoppedAll<'_, '_>,
@@ -237,7 +247,7 @@ fn named(
     Ok((all && known).then_some(named))
 }
 
-/// Slots of calls on stacks that are no private memory, which nobody searches.
+/// Trampolines of calls on stacks that are not private memory, which is not searched.
 pub(crate) fn on_shared_stacks(process: &Process, calls: &[Armed]) -> Result<Vec<u32>, PatchError> {
     let maps = process.maps()?;
     let is_shared = |call: &&Armed| {
@@ -248,7 +258,8 @@ pub(crate) fn on_shared_stacks(process: &Process, calls: &[Armed]) -> Result<Vec
     Ok(calls.iter().filter(is_shared).map(|call| call.slot).collect())
 }
 
-/// A call that was entered by a jump from an armed one returns through that one's slot, which the entry of its own alone names.
+/// A call that was entered by a jump from an armed one returns through that one's trampoline. Only its own
+/// trampoline's entry names that.
 fn name_under(named: &mut [bool], slots: &Slots, calls: &[Armed]) {
     for _ in 0..CHAIN {
         for call in calls {
@@ -259,7 +270,7 @@ fn name_under(named: &mut [bool], slots: &Slots, calls: &[Armed]) {
     }
 }
 
-/// B3, done for somebody who will not.
+/// Step B3, for a call that will never reach it.
 fn give_back(process: &Process, slots: &Slots, slot: u32) -> Result<(), PatchError> {
     process.write_text(RemoteAddr(slots.entry(slot) + entry::WORD), &[0; 8])?;
     Ok(process.write_text(RemoteAddr(slots.table + Slots::LENT_OFF + u64::from(slot)), &[0])?)

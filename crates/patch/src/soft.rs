@@ -1,8 +1,9 @@
-//! Code with traps of ours in it, for as long as patches there change: windows look as if there were none.
+//! Code that holds traps of ours while patches there change: windows look as if there were no traps.
 //!
-//! In: a [`CodeSpace`], the traps. Out: the same, in which a window is compared as if each trap were the byte that it stands for. What is read
-//! and written is what is there: traps around a window stay, those inside go with its bytes.
-//! Does not: know who serves the traps.
+//! In: a [`CodeSpace`], the traps. Out: the same space, in which a window is compared as if each trap were
+//! the byte that it stands for. Reads and writes concern what is really there: traps around a window stay,
+//! those inside go with its bytes.
+//! Does not: know which handler serves the traps.
 
 use std::collections::BTreeMap;
 

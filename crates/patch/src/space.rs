@@ -1,7 +1,7 @@
-//! Code that others are running, as something that can be read and written a few bytes at a time.
+//! Code that threads are running, as something that can be read and written a few bytes at a time.
 //!
-//! In: addresses and bytes. Out: bytes, or why not. Two users: a live process, and a vector of bytes in tests, so that the
-//! order of writes and every failure in between is tested without a process.
+//! In: addresses and bytes. Out: bytes, or why not. There are two users: a live process, and a vector of
+//! bytes in tests. So the order of writes and every failure in between is tested without a process.
 //! Does not: know what a patch is.
 
 use trapline_record::RemoteAddr;
@@ -13,7 +13,7 @@ pub(crate) const LINE: u64 = 64;
 /// Why a write or read could not be done.
 #[derive(Debug)]
 pub(crate) enum SpaceError {
-    /// Only this place: not mapped any more, or not writable.
+    /// Only this place failed: it is not mapped any more, or not writable.
     Place(TargetError),
     /// The process ended or runs another program; nothing more can be done (PATCH-12).
     Gone(TargetError),
@@ -36,32 +36,33 @@ impl From<TargetError> for SpaceError {
     }
 }
 
-/// Code under change.
+/// Code that is being changed.
 pub(crate) trait CodeSpace {
     /// Reads present bytes.
     fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError>;
-    /// Makes a window that was read look as if no traps of ours stood in it for the moment.
+    /// Makes a window that was read look as if no traps of ours stood in it at the moment.
     fn look_past_traps(&self, at: RemoteAddr, bytes: &mut [u8]) {
         let _ = (at, bytes);
     }
-    /// One write (PATCH-5), where [`takes_words`](Self::takes_words): of one word inside one line, seen by every thread whole or not at all; or,
-    /// where [`takes_runs`](Self::takes_runs), of aligned words inside one page, each seen whole or not at all.
+    /// Makes one write (PATCH-5). If [`takes_words`](Self::takes_words): of one word inside one line, which
+    /// every thread sees whole or not at all. If [`takes_runs`](Self::takes_runs): of aligned words inside
+    /// one page, each seen whole or not at all.
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError>;
-    /// A write of aligned words of which any part may be seen before another.
+    /// Makes a write of aligned words of which any part may be seen before another.
     fn write_parts(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
         self.write(at, bytes)
     }
     /// Whether a write of one word inside one line is seen whole or not at all.
     fn takes_words(&self) -> bool;
-    /// Whether it would be by a running thread: else whoever wrote here before may have done so in steps.
+    /// Whether a running thread would see it so. If not, an earlier writer may have written here in steps.
     fn proves_words(&self) -> bool {
         crate::cpu::proven().words
     }
     /// Whether such a write may be longer than a word.
     fn takes_runs(&self) -> bool;
-    /// When it returns, every CPU that runs this code has serialised since the call.
+    /// Returns when every CPU that runs this code has serialised since the call.
     fn sync(&mut self) -> Result<(), SpaceError>;
-    /// Answers whoever stopped meanwhile.
+    /// Answers threads that stopped meanwhile.
     fn serve(&mut self) -> Result<(), SpaceError>;
 }
 
@@ -69,7 +70,7 @@ pub(crate) trait CodeSpace {
 pub(crate) struct Running<'a, 'b, 'p> {
     /// The seizure.
     pub(crate) batch: &'a mut Batch<'p>,
-    /// Where a thread that trapped goes on.
+    /// Returns where a thread that trapped goes on.
     pub(crate) guard: &'b dyn Fn(u64) -> Option<u64>,
     /// How to choose the thread that serialises the others.
     pub(crate) remote: &'b RemoteOptions,
@@ -100,8 +101,8 @@ impl CodeSpace for Running<'_, '_, '_> {
     }
 }
 
-/// A process none of whose threads run: it needs no core sync (threads serialise when they resume) and has nobody to
-/// answer.
+/// A process whose threads are all stopped. It needs no core sync (threads serialise when they resume), and
+/// no stop has to be answered.
 pub(crate) struct Still<'a> {
     /// The process.
     pub(crate) process: &'a Process,

@@ -1,10 +1,11 @@
-//! Where glibc's threads keep where their stacks lie.
+//! Where glibc's threads note the bounds of their stacks.
 //!
-//! In: a stopped thread. Out: the offset, from the thread pointer, of two words in its control block (`struct pthread`, glibc's
-//! nptl/descr.h): `stackblock` and `stackblock_size`. They are known by their values, since the offset differs between versions: for the
-//! main thread 0 and the stack pointer that the program began with (glibc notes it there when it sets the block up), for any other a
-//! range of whole pages that holds both the control block and the stack pointer. Not found in other C libraries. Does not: believe an
-//! offset on the word of a version.
+//! In: a stopped thread. Out: the offset, from the thread pointer, of two words in its control block (`struct
+//! pthread`, glibc's nptl/descr.h): `stackblock` and `stackblock_size`. They are recognized by their values,
+//! since the offset differs between versions. For the main thread they are 0 and the stack pointer with which
+//! the program began (glibc notes it there when it sets up the block). For any other thread they are a range
+//! of whole pages that holds both the control block and the stack pointer. They are not found in other C
+//! libraries. Does not: rely on an offset because of a version.
 
 use trapline_record::RemoteAddr;
 use trapline_target::{Process, RemoteCaller};
@@ -12,7 +13,8 @@ use trapline_target::{Process, RemoteCaller};
 use crate::error::PatchError;
 use crate::native::threads::CONTROL_BLOCK;
 
-/// A program begins with its arguments right above the stack pointer; statically linked, glibc notes it a few words later.
+/// A program begins with its arguments right above the stack pointer; if statically linked, glibc notes an
+/// address a few words later.
 const WORDS_LATER: u64 = 64;
 const PAGE: u64 = 4096;
 
@@ -33,7 +35,8 @@ pub(crate) fn block(caller: &mut RemoteCaller<'_, '_>, process: &Process) -> Res
     })
 }
 
-/// The bytes where a control block lies, and where they begin, from the thread pointer on: where it lies below that, its page may be the first that is mapped.
+/// The bytes where a control block lies, and their offset from the thread pointer. If the block lies below
+/// the thread pointer, its page may be the first that is mapped.
 fn control_block(process: &Process, thread: u64) -> Option<(i64, Vec<u8>)> {
     let page = -((thread % PAGE).cast_signed());
     let read = |first: i64| {
@@ -44,7 +47,8 @@ fn control_block(process: &Process, thread: u64) -> Option<(i64, Vec<u8>)> {
     if thread == 0 { None } else { read(CONTROL_BLOCK.start).or_else(|| read(CONTROL_BLOCK.start.max(page))) }
 }
 
-/// Whether two words are a thread's block: the main thread's if `start` is where it began.
+/// Whether two words are the bounds of a thread's block; for the main thread, `start` is the stack pointer
+/// with which it began.
 fn is_block((at, len): (u64, u64), start: Option<u64>, (thread, sp): (u64, u64)) -> bool {
     let holds = |place: u64| place.wrapping_sub(at) < len;
     match start {

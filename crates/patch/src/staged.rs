@@ -1,7 +1,9 @@
-//! Windows changed through traps, T1 to T6 of `protocol`: right whichever part of a write a CPU sees first.
+//! Changes windows through traps, T1 to T6 of `protocol`: right whichever part of a write a CPU sees first.
 //!
-//! In: a [`CodeSpace`], entries whose interior boundaries are known. Out: for each what became of it. Invariants: PATCH-6, PATCH-11.
-//! Does not: ask what was proven of this CPU (see `cpu`), write windows that one write makes (see `write`, `run`).
+//! In: a [`CodeSpace`], entries whose interior boundaries are known. Out: for each what became of it.
+//! Invariants: PATCH-6, PATCH-11.
+//! Does not: check what was proven about this CPU (see `cpu`), write windows that one write can change (see
+//! `write`, `run`).
 
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind, MAX_PATCH};
@@ -12,23 +14,25 @@ use crate::write::{Change, Outcome, Way, place};
 
 /// The instruction that traps.
 pub(crate) const INT3: u8 = 0xcc;
-/// Writes of a window, a core sync behind each.
+/// Number of writes to a window, with a core sync behind each.
 const STEPS: u8 = 3;
 const WORD: u64 = MAX_PATCH as u64;
 
-/// Whether a window changes in steps, because no one write of it would be seen whole. `words`: of eight bytes inside a line it would.
+/// Whether a window changes in steps, because no single write of it would be seen whole. `words`: a write of
+/// eight bytes inside a line would be.
 pub(crate) fn is_staged(entry: &Entry, words: bool) -> bool {
     let last = entry.addr.0 + u64::from(entry.len) - 1;
     entry.len > 1 && (!words || entry.addr.0 / LINE != last / LINE)
 }
 
-/// Whether some of these do, while threads run.
+/// Whether some of these change in steps while threads run.
 pub(crate) fn any_staged(entries: &[Entry]) -> bool {
     let words = crate::cpu::proven().words;
     entries.iter().any(|entry| entry.kind != Kind::Semaphore && is_staged(entry, words))
 }
 
-/// What a window holds after a step. Between two syncs only traps change, each a byte, or bytes that nobody comes to.
+/// What a window holds after a step. Between two syncs only two kinds of bytes change: traps, each a single
+/// byte, and bytes that no thread reaches.
 fn after(entry: &Entry, way: Way, step: u8) -> [u8; MAX_PATCH] {
     let (mut bytes, is_closed) = match (way.installs(), step) {
         (true, 0) => (entry.old, true),
@@ -57,7 +61,7 @@ pub(crate) fn change_staged(
         }
         for page in open.chunk_by(|&a, &b| same_run(&entries[a], &entries[b])) {
             match take_step(space, entries, page, way, step, outcomes) {
-                // Not all of the stretch is there: each by itself.
+                // Not all of the stretch is mapped, so each is written by itself.
                 Err(SpaceError::Place(_)) => {
                     for &index in page {
                         let alone = take_step(space, entries, &[index], way, step, outcomes);
@@ -69,7 +73,7 @@ pub(crate) fn change_staged(
             space.serve()?;
         }
         open.retain(|&index| matches!(outcomes[index], Outcome::Done | Outcome::KeptBreakpoint));
-        // T6 is nobody's need on the way to a jump.
+        // T6 is not needed on the way to a jump.
         if !(step == STEPS - 1 && way.installs()) {
             space.sync()?;
         }
@@ -78,7 +82,8 @@ pub(crate) fn change_staged(
     Ok(())
 }
 
-/// One step of the windows of `run`, by one write from the first word that changes to the last. The first step decides what becomes of each.
+/// One step for the windows of `run`, by one write from the first word that changes to the last. The first
+/// step decides the result for each.
 fn take_step(
     space: &mut impl CodeSpace,
     entries: &[Entry],

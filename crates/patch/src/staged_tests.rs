@@ -1,4 +1,4 @@
-//! Windows in steps: whatever part of them is seen, by whom, and when.
+//! Windows that change in steps: what a thread sees of them, whatever part it sees, and whenever.
 
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind};
@@ -57,8 +57,8 @@ fn one_line_is_written_at_once_where_words_are_seen_whole() {
     assert_eq!((first, fake.parts.len()), (Did::Write(BASE + 3), 3));
 }
 
-/// Whoever starts an instruction anywhere in a window, at any moment, and has seen any of the bytes that were written since the last sync,
-/// finds a whole old one or a trap or the whole jump.
+/// A thread may start an instruction anywhere in a window, at any moment, having seen any of the bytes
+/// written since the last sync. It finds a whole old instruction, or a trap, or the whole jump.
 #[test]
 fn no_part_of_a_write_shows_a_torn_instruction() {
     for (at, cut) in [BASE + LINE - 2, BASE + LINE - 4, BASE + 8, BASE + 4094]
@@ -91,7 +91,8 @@ fn check(window: &[u8], site: &Entry, cut: usize) {
     assert!(inner_whole, "cut {cut} at {}: interior {window:02x?}", site.addr);
 }
 
-/// A child that was forked between two steps gets the rest; an int3 of ours is not taken for somebody else's by who comes later.
+/// A child that was forked between two steps gets the rest. A later tracer does not take an int3 of ours for
+/// another tool's.
 #[test]
 fn what_was_begun_is_ended_or_undone() {
     let site = [entry(BASE + 8, 2)];

@@ -1,8 +1,10 @@
-//! Work on a process all of whose threads are stopped: pcs moved out of windows, and saved contexts that point into them.
+//! Works on a process while all its threads are stopped: moves pcs out of windows, and finds saved contexts
+//! that point into them.
 //!
-//! In: stopped threads, boundaries. Out: threads at the matching place in the copies; boundaries that some memory names
-//! (PATCH-9). A signal frame, a preempted goroutine, or any other saved context is a word in private writable memory, and so all
-//! of it is read: a word that only looks like one costs a refusal, never a crash.
+//! In: stopped threads, boundaries. Out: threads at the matching place in the copies; boundaries that some
+//! word of memory names (PATCH-9). A signal frame, a preempted goroutine, or any other saved context is a
+//! word in private writable memory, so all of that memory is read. A word that only looks like one costs a
+//! refusal, never a crash.
 //! Does not: write code.
 
 use std::fs::File;
@@ -15,14 +17,15 @@ use crate::blocked::{SIGILL, SIGTRAP, bit};
 use crate::error::PatchError;
 
 const PAGE: u64 = 4096;
-/// Most memory that is read, perhaps while everybody is stopped: about a third of a second. With more, nothing is proven.
+/// Upper bound of the memory that is read, perhaps while all threads are stopped: about a third of a second.
+/// With more, nothing is proven.
 const MOST: u64 = 1 << 30;
-/// Most pages of one mapping whose presence is asked for at once.
+/// Upper bound of the pages of a mapping whose presence is read at once.
 const ASK: u64 = 1 << 16;
 /// Bits 63 and 62 of a pagemap word: in memory, or swapped out.
 const PRESENT: u64 = 3 << 62;
 
-/// Sends each thread that stands at a boundary to the copy.
+/// Moves each thread that stands at a boundary to the copy.
 pub(crate) fn move_out(
     process: &Process,
     stopped: &mut StoppedAll<'_, '_>,
@@ -37,7 +40,7 @@ pub(crate) fn move_out(
             None => Ok(()),
         });
         match moved {
-            // A thread that is gone stands nowhere.
+            // A thread that is gone stands at no boundary.
             Err(error) if process.thread_status(tid).is_ok() => return Err(error.into()),
             _ => {}
         }
@@ -45,8 +48,8 @@ pub(crate) fn move_out(
     Ok(())
 }
 
-/// Sends threads on that stand at a boundary and cannot take the trap there, because they block it at the moment (PATCH-15). Their windows hold the
-/// patch already, so no other thread comes to such a place.
+/// Moves threads that stand at a boundary and cannot take the trap there, because they block it at the moment
+/// (PATCH-15). Their windows hold the patch already, so no other thread reaches such a place.
 pub(crate) fn move_blocked_out(
     batch: &mut Batch<'_>,
     guard: &dyn Fn(u64) -> Option<u64>,
@@ -93,7 +96,7 @@ pub(crate) fn words_in(
     })
 }
 
-/// The same, whole stretches at a time.
+/// The same, with whole stretches at a time.
 pub(crate) fn runs_in(
     process: &Process,
     see: &mut dyn FnMut(&Mapping, u64, &[u8]),
@@ -111,7 +114,7 @@ pub(crate) fn runs_in(
                     return Ok(false);
                 }
                 bytes.resize((to - from) as usize, 0);
-                // A page that went away meanwhile holds nothing.
+                // A page that went away meanwhile holds no words.
                 if process.read(RemoteAddr(from), &mut bytes).is_ok() {
                     see(map, from, &bytes);
                 }
@@ -122,7 +125,7 @@ pub(crate) fn runs_in(
     Ok(true)
 }
 
-/// The parts of a range that were ever written, as far as the kernel tells; else all of it.
+/// The parts of a range that were ever written, as far as the kernel reports it; otherwise all of it.
 fn present(pagemap: Option<&File>, from: u64, to: u64) -> Vec<(u64, u64)> {
     let mut words = vec![0; ((to - from) / PAGE * 8) as usize];
     let Some(Ok(())) = pagemap.map(|file| file.read_exact_at(&mut words, from / PAGE * 8)) else {

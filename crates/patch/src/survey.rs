@@ -1,8 +1,9 @@
 //! What a process allows, looked up before anything is changed.
 //!
-//! In: a process and a request. Out: traits for the planner, a picture of its address space, whether guard traps can be
-//! served, whether all threads must be stopped. Also: whether a site's mapping still shows the file's bytes (PATCH-11).
-//! Does not: stop anybody.
+//! In: a process and a request. Out: traits for the planner, a picture of its address space, whether guard
+//! traps can be served, whether all threads must be stopped. Also: whether a site's mapping still shows the
+//! file's bytes (PATCH-11).
+//! Does not: stop a thread.
 
 use trapline_plan::{AddressSpace, DataLayout, Home, Left, ProcessTraits, Stacks, ThreadId, TrapsPolicy};
 use trapline_record::RemoteAddr;
@@ -20,28 +21,28 @@ use crate::translated::translator;
 pub(crate) const SIGBUS: i32 = 7;
 pub(crate) const SIGSEGV: i32 = 11;
 
-/// What was seen.
+/// What was found about a process.
 #[derive(Debug)]
 pub(crate) struct Survey {
     pub(crate) maps: Vec<Mapping>,
     pub(crate) space: AddressSpace,
-    /// Without rseq and thread numbers, which only a stopped thread tells.
+    /// Traits of the process, without rseq and thread numbers, which only a stopped thread shows.
     pub(crate) traits: ProcessTraits,
     pub(crate) no_traps: Option<NoTraps>,
     /// Stop all threads while code changes.
     pub(crate) still: bool,
-    /// Traps of ours that stand where patches change; in our own process only.
+    /// Our traps that stand while patches change; only in our own process.
     pub(crate) soft: Soft,
-    /// Memory that the process and we may still take; of no limit in our own process.
+    /// Memory that the process and we may still allocate; without limit in our own process.
     pub(crate) left: Left,
-    /// The limit that leaves the process least.
+    /// The memory limit that leaves the process least.
     pub(crate) memory: Option<MemoryLeft>,
-    /// Where the module's code goes, and how its segment is laid out; in our own process only.
+    /// Where the module's code goes, and the layout of its segment; only in our own process.
     pub(crate) home: Option<(Home, DataLayout)>,
 }
 
 impl Survey {
-    /// `idle` is called while threads are waited for; it must serve them if they are seized.
+    /// `idle` is called while threads are waited for. If they are seized, it must serve them.
     pub(crate) fn new(
         process: &Process,
         go: bool,
@@ -62,7 +63,7 @@ impl Survey {
             fsgsbase: features.fsgsbase,
             lse: features.lse,
             sve: features.sve,
-            // Go's runtime installs its own soon after the first instruction.
+            // Go's runtime installs handlers of its own soon after the first instruction.
             has_fault_handler: !options.faults_are_fatal
                 && (go
                     || options.faults_may_be_caught
@@ -84,7 +85,7 @@ impl Survey {
         let left = Left::default();
         Ok(Self { maps, space, traits, no_traps, still, soft, left, memory: None, home: None })
     }
-    /// Asks control groups what may still be taken.
+    /// Reads from the control groups how much may still be allocated.
     pub(crate) fn ask_groups(&mut self, pid: u32) {
         let group = MemoryGroup::of(pid);
         self.memory = group.left();
@@ -101,7 +102,7 @@ impl Survey {
     }
 }
 
-/// The main thread's stack, from the lowest address that is mapped now.
+/// Range of the main thread's stack, from the lowest address that is mapped now.
 fn main_stack(maps: &[Mapping]) -> (u64, u64) {
     maps.iter().find(|m| m.path == "[stack]").map_or((0, 0), |m| (m.start.0, m.end.0))
 }

@@ -1,5 +1,6 @@
-//! Sites taken out and put back, over and over, with everything else left as it is: R3 and I8 of `protocol` by themselves, for
-//! tests of endurance. Memory is mapped once, so that a million of them fit into a process.
+//! Takes out sites and puts them back, over and over, with everything else left as it is: R3 and I8 of
+//! `protocol` by themselves, for tests of endurance. Memory is mapped once, so that a million toggles fit
+//! into a process.
 //!
 //! In: a process with patches in place. Out: how many writes were not made, and what the batch served.
 //! Does not: keep the state word or the journal (the journal names every site throughout, so that `recover` works at any moment).
@@ -12,10 +13,10 @@ use crate::error::PatchError;
 use crate::space::{Running, SpaceError};
 use crate::write::{Outcome, Way, change};
 
-/// Takes all sites of the newest segment out and puts them back so many times, in one seizure.
+/// Takes out all sites of the newest segment and puts them back, `times` times, in one seizure.
 ///
 /// # Errors
-/// When the process is gone, or a write fails.
+/// If the process is gone, or a write fails.
 pub fn toggle(attached: &Attached, process: &Process, times: u64) -> Result<(u64, BatchReport), PatchError> {
     let entries: &[Entry] = attached.segments.last().map_or(&[], |segment| &segment.entries);
     Batch::run(process, BatchOptions::default(), |batch| {

@@ -1,12 +1,13 @@
-//! Programs that execute a translation of others' code, recognized by what they map.
+//! Programs that execute a translation of another program's code, recognized by what they map.
 //!
-//! In: mappings. Out: the name of the program that translates. Such a program reads the code that it translates as data, patches and all, and runs the
-//! outcome elsewhere: a jump into our code would be followed into memory that it does not know, and a guard's trap raised where nobody serves it.
-//! Does not: look at what is translated.
+//! In: mappings. Out: the name of the program that translates. Such a program reads the translated code as
+//! data, patches and all, and runs the result elsewhere. It would follow a jump into our code to memory that
+//! it does not know, and would raise a guard's trap where no handler serves it.
+//! Does not: examine what is translated.
 
 use trapline_target::Mapping;
 
-/// Instruction sets that QEMU's user mode is built for: its program is named after one.
+/// Instruction sets for which QEMU's user mode is built; its program is named after one.
 const QEMU: [&str; 20] = [
     "aarch64",
     "aarch64_be",
@@ -30,7 +31,7 @@ const QEMU: [&str; 20] = [
     "x86_64",
 ];
 
-/// Who translates code in a process that maps this, if anybody.
+/// Name of the program that translates code in a process that maps this, if there is one.
 #[must_use]
 pub fn translator(maps: &[Mapping]) -> Option<&'static str> {
     maps.iter().filter(|m| m.perms.exec || m.path.starts_with("/memfd:")).find_map(|m| by_path(&m.path))

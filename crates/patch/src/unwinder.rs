@@ -1,22 +1,26 @@
-//! Unwinders of the process told of its slots, and told no more.
+//! Informs unwinders of the process about its return trampolines, and takes that back.
 //!
-//! In: where `__register_frame` and its opposite lie. Out: each was called once, in a thread that holds none of the locks that they take
-//! (`trapline_target`'s `function`). Invariants: UNW-1 what an unwinder was perhaps told stays mapped; UNW-2 nobody is told twice
-//! that something is no more, which libgcc answers with `abort`.
+//! In: where `__register_frame` and its opposite lie. Out: each was called once, in a thread that holds none
+//! of the locks that they take (`trapline_target`'s `function`). Invariants: UNW-1 what may have been
+//! registered with an unwinder stays mapped; UNW-2 a registration is never taken back twice, to which libgcc
+//! responds with `abort`.
 //!
 //! | step | what | if the tracer dies right after |
 //! |---|---|---|
 //! | T1 | the address of `__deregister_frame`, then the first bit of `UNWIND_TOLD` | nothing is taken back, the memory stays |
-//! | T2 | `__register_frame` runs in the target | idem |
+//! | T2 | `__register_frame` runs in the target | the same |
 //! | T3 | the second bit | a later detach takes it back |
-//! | T4 (detach) | the second bit is cleared | idem: the unwinder keeps what it was told, which stays mapped and true |
-//! | T5 | `__deregister_frame` runs | idem |
-//! | T6 | the first bit is cleared | nobody knows of it any more |
+//! | T4 (detach) | the second bit is cleared | the same: the unwinder keeps the registration, which stays mapped and true |
+//! | T5 | `__deregister_frame` runs | the same |
+//! | T6 | the first bit is cleared | no unwinder refers to it any more |
 //!
-//! An unwinder that is loaded while slots are lent is told by the same steps (`Attached::tell_unwinders`), a moment later: until T2 it sees no further than a call whose return address
-//! is replaced, as any unwinder sees of code that it knows nothing of. One at the same address as one before is taken for that one: libgcc_s is never unloaded.
-//! Where a detach leaves calls that come home through their slots (`slots`), T4 to T6 are left out: what unwinders were told stays mapped and true.
-//! A forked child shares the words, and has an unwinder of its own that was told before: it keeps what it was told.
+//! An unwinder that is loaded while trampolines are taken is informed by the same steps
+//! (`Attached::tell_unwinders`), a moment later. Until T2 it sees no further than a call whose return address
+//! is replaced, as for any code without unwind information. One at the same address as an earlier one is
+//! taken for that one: libgcc_s is never unloaded. If a detach leaves calls that come home through their
+//! trampolines (`slots`), T4 to T6 are left out: what is registered with unwinders stays mapped and true. A
+//! forked child shares the words, and has an unwinder of its own, which was informed before the fork and
+//! keeps the registration.
 //! Does not: find unwinders, which takes files.
 
 use std::ops::Range;
@@ -50,7 +54,7 @@ const fn surely(n: u64) -> u64 {
     2 << (2 * n)
 }
 
-/// T1 to T3, before any slot is lent.
+/// Steps T1 to T3, before any trampoline is taken.
 pub(crate) fn tell(
     batch: &mut Batch<'_>,
     segment: &Segment,
@@ -62,7 +66,7 @@ pub(crate) fn tell(
     for unwinder in unwinders {
         let told = view.get(at::UNWIND_TOLD);
         let is_free = |n: &u64| told & (perhaps(*n) | surely(*n)) == 0;
-        // `unwinding` counts those that are mapped; those that went may have taken the places.
+        // `unwinding` counts those that are mapped; those that went may have used the places.
         let Some(n) = (0..MAX_UNWINDERS).find(is_free) else { return Err(no_place(batch)) };
         view.set(at::UNWIND_TAKE_BACK + n * 8, unwinder.take_back.0);
         view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | perhaps(n));
@@ -82,7 +86,7 @@ fn no_place(batch: &Batch<'_>) -> TargetError {
 }
 
 impl Attached {
-    /// Unwinders of these that were not told of the slots yet.
+    /// Those of these unwinders that were not informed about the trampolines yet.
     #[must_use]
     pub fn untold(&self, unwinders: &[Unwinder]) -> Vec<Unwinder> {
         let Some(segment) = self.segments.iter().find(|segment| segment.slots.is_some()) else {
@@ -95,10 +99,11 @@ impl Attached {
         };
         unwinders.iter().copied().filter(|one| !(0..MAX_UNWINDERS).any(|n| knows(n, one))).collect()
     }
-    /// Tells unwinders that were loaded since of the slots that there are.
+    /// Informs unwinders that were loaded later about the existing trampolines.
     ///
     /// # Errors
-    /// [`TargetError::NoCaller`] when no thread is fit for it now, or too many were told before; others as of any batch.
+    /// [`TargetError::NoCaller`] if no thread is fit for it now, or too many were informed before; others as
+    /// of any batch.
     pub fn tell_unwinders(
         &self,
         process: &Process,
@@ -115,7 +120,7 @@ impl Attached {
     }
 }
 
-/// T4 to T6. Without a fit thread they keep what they were told, which stays true.
+/// Steps T4 to T6. Without a fit thread the unwinders keep the registration, which stays true.
 pub(crate) fn take_back(
     batch: &mut Batch<'_>,
     block: &Block,
@@ -136,7 +141,7 @@ pub(crate) fn take_back(
                 words.set(at::UNWIND_TOLD, told)?;
             }
             Err(error) if error.is_gone() => return Err(error),
-            // No fit thread, or the function is no more.
+            // There is no fit thread, or the function is gone.
             Err(_) => {}
         }
     }

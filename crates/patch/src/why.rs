@@ -1,20 +1,20 @@
-//! Why a want is not in place, as values.
+//! Why a request is not in place, as values.
 
 use std::fmt;
 
 use trapline_plan::Refusal;
 use trapline_record::RemoteAddr;
 
-/// Why a want is not in place.
+/// Why a request is not in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
     /// The planner refused.
     Plan(Refusal),
-    /// The same, of one word on arm64.
+    /// The planner refused, for a word on arm64.
     Word(trapline_plan::aarch64::Refusal),
     /// The process holds other bytes than the file.
     Differs {
-        /// Where.
+        /// Address of the first byte.
         addr: RemoteAddr,
         /// The file's bytes.
         file: Vec<u8>,
@@ -23,48 +23,48 @@ pub enum Why {
     },
     /// A patch of an earlier batch of ours covers these bytes, or relies on them.
     Held {
-        /// Where.
+        /// Address of the patch.
         addr: RemoteAddr,
     },
     /// The file is not mapped there (any more), or not at that offset.
     NotMapped {
-        /// Where.
+        /// Address of the patch.
         addr: RemoteAddr,
     },
-    /// Guard traps cannot be served, and a thread stands, or a saved context points, between two instructions that the
-    /// patch would cover.
+    /// Guard traps cannot be served, and a thread stands, or a saved context points, between two instructions
+    /// that the patch would cover.
     SavedContext {
-        /// The boundary it points at.
+        /// The boundary at which it stands or points.
         addr: RemoteAddr,
         /// Why traps cannot be served.
         because: NoTraps,
     },
     /// Guard traps cannot be served, and no single write covers the patch.
     CrossesLine {
-        /// Where.
+        /// Address of the patch.
         addr: RemoteAddr,
         /// Why traps cannot be served.
         because: NoTraps,
     },
-    /// Our own process cannot stop its threads: where no write of a window is known to be seen whole, it changes through traps, and traps
-    /// cannot be served.
+    /// Our own process cannot stop its threads. A window for which no write is known to be seen whole changes
+    /// through traps, and traps cannot be served.
     Unproven {
-        /// Where.
+        /// Address of the patch.
         addr: RemoteAddr,
         /// Why traps cannot be served.
         because: NoTraps,
     },
-    /// Our own process cannot stop its threads: a window with an instruction boundary inside takes a trap for whoever stands
-    /// there, and traps cannot be served.
+    /// Our own process cannot stop its threads. In a window with an interior boundary, a thread that stands
+    /// there needs a trap, and traps cannot be served.
     NeedsTraps {
-        /// Where.
+        /// Address of the patch.
         addr: RemoteAddr,
         /// Why traps cannot be served.
         because: NoTraps,
     },
-    /// More separate code regions than a module may have.
+    /// The module needs more separate code regions than it may have.
     TooManyRegions {
-        /// Where.
+        /// Address of the patch.
         addr: RemoteAddr,
     },
 }

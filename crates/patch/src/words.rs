@@ -1,6 +1,7 @@
-//! A segment's words, reached through a mapping in the target: the way of a tracer that did not make them.
+//! A segment's words, reached through a mapping in the target, by a tracer that did not make them.
 //!
-//! In: byte offsets of `record::control::at`. Out: words, all of them input from a process that may be broken.
+//! In: byte offsets of `record::control::at`. Out: words, all of them input from a process that may be
+//! broken.
 //! Does not: interpret them beyond [`Block`].
 
 use trapline_record::RemoteAddr;
@@ -9,7 +10,7 @@ use trapline_record::journal::{ENTRY_LEN, Entry, Journal};
 use trapline_record::view::View;
 use trapline_target::{Handler, Process, TargetError};
 
-/// Journal entries that a reader accepts at most: more is a broken block.
+/// Upper bound of the journal entries that a reader accepts: a block with more is broken.
 const MAX_ENTRIES: u64 = 4 << 20;
 
 /// The words of a segment as a process maps them: the process, and the address of the control block.
@@ -47,12 +48,12 @@ impl Block {
     pub(crate) fn state(&self) -> Option<State> {
         State::from_word(self.get(at::STATE))
     }
-    /// An action that was replaced.
+    /// The action that was replaced, stored at this offset.
     pub(crate) fn action(&self, at: u64) -> Handler {
         let word = |n: u64| self.get(at + n * 8);
         Handler { handler: word(0), flags: word(1), restorer: word(2), mask: word(3) }
     }
-    /// The journal, read in one go from the target. Entries that make no sense are left out.
+    /// The journal, read from the target in one go. Entries that make no sense are left out.
     pub(crate) fn journal(&self, process: &Process, control: RemoteAddr) -> Result<Vec<Entry>, TargetError> {
         let count = self.get(at::JOURNAL_COUNT).min(MAX_ENTRIES);
         let mut bytes = vec![0; (count * ENTRY_LEN) as usize];
@@ -64,7 +65,7 @@ impl Block {
         let journal = Journal::new(View::new(&words), 0);
         Ok((0..count).filter_map(|n| journal.get(n)).collect())
     }
-    /// The guard table: (address, where its thread goes on), sorted.
+    /// The guard table: pairs of an address and where its thread goes on; sorted.
     pub(crate) fn guards(
         &self,
         process: &Process,

@@ -1,6 +1,7 @@
-//! The writes: sites changed from one set of bytes to another, in the order that `protocol` argues.
+//! Writes sites: changes them from one set of bytes to another, in the order that `protocol` argues.
 //!
-//! In: a [`CodeSpace`] and changes. Out: for each change what became of it. Invariants: PATCH-3, PATCH-5, PATCH-6, PATCH-11.
+//! In: a [`CodeSpace`] and changes. Out: for each change what became of it. Invariants: PATCH-3, PATCH-5,
+//! PATCH-6, PATCH-11.
 //! Does not: choose sites, keep the journal.
 
 use trapline_record::RemoteAddr;
@@ -10,23 +11,24 @@ use crate::run::{change_run, in_word, same_run};
 use crate::space::{CodeSpace, LINE, SpaceError};
 use crate::staged::{INT3, change_staged, is_staged};
 
-/// Writes between two looks for stops: about 20 µs.
+/// Number of writes between two looks for stops: about 20 µs.
 const SERVE_EVERY: u32 = 16;
 /// The same for runs of windows.
 const SERVE_EVERY_RUN: usize = 8;
-/// Bytes of text read at once; what was read is used within a millisecond.
+/// Bytes of text that are read at once. What was read is used within a millisecond.
 const RUN: u64 = 16 * 1024;
 
-/// Which way sites change.
+/// In which direction sites change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// From old to new.
     Publish,
-    /// The same where a write may have been begun: by who was forked meanwhile.
+    /// From old to new, where a write may have been begun by the process from which this one was forked.
     Complete,
     /// From new to old.
     Remove,
-    /// The same where no write may have been finished: its writer died, or forked meanwhile.
+    /// From new to old, where a write may not have been finished: its writer died, or a fork happened
+    /// meanwhile.
     Recover,
 }
 
@@ -37,38 +39,39 @@ impl Way {
     }
 }
 
-/// What became of one change.
+/// Result of one change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// Written.
+    /// It was written.
     Done,
     /// It already held the bytes to be written; nothing was written.
     Already,
-    /// It held neither; nothing was written.
+    /// It held other bytes than *old* and *new*; nothing was written.
     Differs {
-        /// What it held; the first `len` bytes count.
+        /// The bytes that it held; the first `len` are valid.
         found: [u8; MAX_PATCH],
     },
-    /// Somebody's breakpoint (a kernel uprobe) stands at the head. The bytes behind it were written, it was kept.
+    /// A breakpoint of another tool (a kernel uprobe) stands at the head. The bytes behind it were written;
+    /// the breakpoint was kept.
     KeptBreakpoint,
-    /// It could not be read or written: not mapped any more.
+    /// It could not be read or written, for example because it is not mapped any more.
     Unreachable,
 }
 
-/// What a window holds now, in view of what we would write.
+/// What a window holds now, compared with what is to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Present {
-    /// What we expect to replace.
+    /// The bytes that are to be replaced.
     Before,
-    /// What we want.
+    /// The bytes that are to be written.
     After,
-    /// One of our own intermediate states, or ours with somebody's breakpoint put on it or taken off it.
+    /// One of our own intermediate states, or one with another tool's breakpoint put on it or taken off it.
     Between,
     /// Something else.
     Foreign,
 }
 
-/// The window of an entry, `before` and `after` by the way it goes.
+/// The window of an entry; the direction decides which bytes are `before` and `after`.
 pub(crate) struct Change<'e> {
     entry: &'e Entry,
     before: &'e [u8],
@@ -85,7 +88,7 @@ impl<'e> Change<'e> {
     pub(crate) fn addr(&self) -> u64 {
         self.entry.addr.0
     }
-    /// What the window is to hold.
+    /// The bytes that the window is to hold.
     pub(crate) fn after(&self) -> &'e [u8] {
         self.after
     }
@@ -101,20 +104,21 @@ impl<'e> Change<'e> {
         let ours = |i: usize| [old[i], new[i]].contains(&present[i]) || traps(i);
         if way != Way::Publish && (0..present.len()).all(ours) { Present::Between } else { Present::Foreign }
     }
-    /// What the window holds but for traps of ours.
+    /// What the window holds, with traps of ours replaced by the bytes that they stand for.
     fn seen<'w>(&self, space: &impl CodeSpace, present: &[u8], window: &'w mut [u8; MAX_PATCH]) -> &'w [u8] {
         let window = &mut window[..present.len()];
         window.copy_from_slice(present);
         space.look_past_traps(self.entry.addr, window);
         window
     }
-    /// Whether somebody else put an int3 at the head: none of ours is left there where the writer came to its end.
+    /// Whether another tool put an int3 at the head: a writer that came to its end leaves none of ours there.
     fn is_foreign_trap(&self, space: &impl CodeSpace, present: &[u8], way: Way) -> bool {
         let staged = is_staged(self.entry, space.proves_words());
         let finished = way == Way::Remove || (way == Way::Recover && !staged);
         finished && present[0] == INT3 && self.before[0] != INT3
     }
-    /// What becomes of a window that holds `present`, and from which of its bytes on it is to be written, if at all.
+    /// The result for a window that holds `present`, and from which of its bytes on it is to be written, if
+    /// at all.
     pub(crate) fn decide(
         &self,
         space: &impl CodeSpace,
@@ -139,7 +143,7 @@ impl<'e> Change<'e> {
     }
 }
 
-/// Phase of a kind: islands, exits, entries (PATCH-3). Semaphores are no code.
+/// The phase in which a kind is written: islands, exits, entries (PATCH-3). Semaphores are no code.
 pub(crate) const fn phase(kind: Kind) -> u8 {
     match kind {
         Kind::Island => 0,
@@ -149,10 +153,11 @@ pub(crate) const fn phase(kind: Kind) -> u8 {
     }
 }
 
-/// Changes all entries that are code, phase by phase, and says what became of each (in the order of `entries`).
+/// Changes all entries that are code, phase by phase. Puts the result of each into `outcomes`, in the order
+/// of `entries`.
 ///
 /// # Errors
-/// [`SpaceError::Gone`] when the process ended; what was written until then is in `outcomes`.
+/// [`SpaceError::Gone`] if the process ended; what was written until then is in `outcomes`.
 pub(crate) fn change(
     space: &mut impl CodeSpace,
     entries: &[Entry],
@@ -170,8 +175,8 @@ pub(crate) fn change(
     Ok(())
 }
 
-/// What publishing would meet at each entry, in the order of `entries` (sorted by address); writes nothing. `Done` stands
-/// for "may be written".
+/// What publishing would meet at each entry, in the order of `entries` (sorted by address); writes nothing.
+/// `Done` means "may be written".
 pub(crate) fn verify(space: &mut impl CodeSpace, entries: &[Entry]) -> Vec<Outcome> {
     let mut text = Text::default();
     (0..entries.len())
@@ -189,8 +194,8 @@ pub(crate) fn verify(space: &mut impl CodeSpace, entries: &[Entry]) -> Vec<Outco
         .collect()
 }
 
-/// One phase: windows inside a word by the page where that is proven, others inside a line one by one where that is, then the
-/// others together, in steps.
+/// Writes one phase. Windows inside a word are written by the page if that is proven; other windows inside a
+/// line are written one by one if that is proven; the rest are changed together, in steps.
 fn change_phase(
     space: &mut impl CodeSpace,
     entries: &[Entry],
@@ -205,7 +210,7 @@ fn change_phase(
     let (runs, mut group): (Vec<usize>, Vec<usize>) = group.iter().partition(|index| by_page(index));
     for (nth, run) in runs.chunk_by(|&a, &b| same_run(&entries[a], &entries[b])).enumerate() {
         match change_run(space, entries, run, way, outcomes) {
-            // Not all of the stretch is there: each by itself.
+            // Not all of the stretch is mapped, so each is written by itself.
             Err(SpaceError::Place(_)) => group.extend(run),
             other => other?,
         }
@@ -230,7 +235,7 @@ fn change_phase(
     change_staged(space, entries, &staged, way, outcomes)
 }
 
-/// A failure of one place is that place's outcome; the others go on.
+/// Turns the failure of one place into that place's outcome; the others go on.
 pub(crate) fn place(result: Result<Outcome, SpaceError>) -> Result<Outcome, SpaceError> {
     match result {
         Err(SpaceError::Place(_)) => Ok(Outcome::Unreachable),
@@ -238,7 +243,7 @@ pub(crate) fn place(result: Result<Outcome, SpaceError>) -> Result<Outcome, Spac
     }
 }
 
-/// One window inside one line.
+/// Writes one window inside one line.
 fn one(
     space: &mut impl CodeSpace,
     text: &mut Text,
@@ -252,7 +257,7 @@ fn one(
     Ok(outcome)
 }
 
-/// A stretch of text as read, kept true to our own writes.
+/// A stretch of text as it was read, updated with our own writes.
 #[derive(Default)]
 struct Text {
     start: u64,
@@ -263,7 +268,8 @@ impl Text {
     fn holds(&self, from: u64, to: u64) -> bool {
         from >= self.start && to <= self.start + self.bytes.len() as u64
     }
-    /// Makes sure that the lines of the first entry are there, reading ahead for those that follow it closely.
+    /// Makes sure that the lines of the first entry are read, and reads ahead for those that follow it
+    /// closely.
     fn prepare<'e>(
         &mut self,
         space: &mut impl CodeSpace,

@@ -47,7 +47,7 @@ fn remove(fake: &mut Fake, entries: &[Entry]) -> Vec<Outcome> {
     outcomes
 }
 
-/// As a later tracer does, on a CPU of which nothing was proven.
+/// Acts as a later tracer, on a CPU about which nothing was proven.
 fn recover(fake: &mut Fake, entries: &[Entry]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     change(fake, entries, Way::Recover, &mut outcomes).expect("alive");
@@ -123,7 +123,8 @@ fn islands_then_exits_then_entries_and_back() {
     assert_eq!(fake.writes(), [at(0), at(3) - 3, at(1), at(4), at(2)]);
 }
 
-/// The tracer dies before each write and each sync of a publication, and of a removal; whoever comes later restores all.
+/// The tracer dies before each write and each sync of a publication, and of a removal. A later tracer
+/// restores everything.
 #[test]
 fn death_anywhere_is_undone() {
     deaths(true, false, 10);
@@ -182,7 +183,7 @@ fn a_kernel_uprobe_put_on_a_patch_survives_its_removal() {
     let mut want = text();
     want[8] = 0xcc;
     assert_eq!(fake.bytes, want);
-    // The kernel takes its breakpoint off and puts the file's byte back, over a patch that is still there.
+    // The kernel removes its breakpoint and puts the file's byte back, over a patch that is still there.
     let mut fake = Fake::new(BASE, text());
     publish(&mut fake, &site).expect("alive");
     fake.bytes[8] = text()[8];

@@ -1,5 +1,5 @@
-//! 10,000 functions: what attach and detach cost, and where the time goes (COST-3). The bound is checked on request, on a
-//! quiet machine: TRAPLINE_FIGURES=1.
+//! 10,000 functions: what attach and detach cost, and how long each part takes (COST-3). The bound is checked
+//! on request, on a quiet machine: TRAPLINE_FIGURES=1.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Prints, for each file, how its functions' entries and exits would be reached: `patchability FILE…`.
+//! Prints, for each file, by which tactics its functions' entries and exits would be reached: `patchability
+//! FILE…`.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

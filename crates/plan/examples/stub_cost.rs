@@ -1,9 +1,9 @@
-//! What generated code costs: a function called in a loop, bare and with each stub, in interleaved rounds.
+//! What generated code costs: a function is called in a loop, bare and with each stub, in interleaved rounds.
 //!
-//! `cargo run --release -p trapline-plan --example stub_cost [ROUNDS]`. Every row is the median over eight placements
-//! of the same code (branch predictors and decoded caches make one placement a lottery of ±1 ns), each the median of
-//! its rounds; then the lowest and highest placement. `private` is the control: one plain increment of a word that
-//! nobody else uses, reached by the same jump.
+//! `cargo run --release -p trapline-plan --example stub_cost [ROUNDS]`. Every row is the median over eight
+//! placements of the same code (branch predictors and decoded caches make one placement a lottery of ±1 ns).
+//! Each placement is the median of its rounds. The lowest and highest placement follow. `private` is the
+//! control: one plain increment of a word that no other code uses, reached by the same jump.
 
 use std::arch::asm;
 use std::time::Instant;
@@ -26,8 +26,9 @@ unsafe extern "C" {
 const LINES: u32 = 65;
 const PLACES: u64 = 8;
 const CALLS: u64 = 50_000;
-/// `push rbp; mov rbp, rsp; nop; nop; pop rbp; ret`, and how much of it a jump displaces.
+/// `push rbp; mov rbp, rsp; nop; nop; pop rbp; ret`
 const BODY: [u8; 8] = [0x55, 0x48, 0x89, 0xE5, 0x90, 0x90, 0x5D, 0xC3];
+/// Number of bytes of `BODY` that a jump displaces.
 const WINDOW: usize = 5;
 const SPACE: u64 = 64 << 20;
 
@@ -56,7 +57,7 @@ impl Memory {
         at
     }
     fn write(&self, at: u64, code: &[u8]) {
-        // SAFETY: `at` was handed out by `put`, inside the mapping, and nothing runs there now.
+        // SAFETY: `put` handed out `at`, so it lies inside the mapping, and nothing runs there now.
         unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len()) };
     }
     fn jump(&self, from: u64, to: u64) {

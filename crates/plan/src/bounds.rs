@@ -1,6 +1,6 @@
-//! How much of shared memory a batch may come to use, before it is planned.
+//! How much shared memory a batch may need, computed before it is planned.
 //!
-//! In: what is wanted, and the module's map. Out: upper bounds ([`DataCounts`]). Does not: plan.
+//! In: the requests, and the module's map. Out: upper bounds ([`DataCounts`]). Does not: plan.
 
 use crate::codemap::CodeMap;
 use crate::layout::{DataCounts, MODULE_REGIONS};
@@ -10,7 +10,7 @@ use trapline_record::ring::{LEAST_SLOT, RingArea};
 use trapline_record::stack::{room_for_copy, room_for_frames};
 use trapline_record::tally::Shape;
 
-/// Instruction boundaries inside a window, at most, and its head.
+/// Upper bound of the guards in a window: its interior boundaries, and its start.
 const GUARDS_PER_PATCH: u32 = 5;
 
 /// Upper bounds for [`DataCounts`]: patches and guards from the map, counters and latency areas from the highest index
@@ -34,7 +34,7 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
             | Role::Tally { exits: false }
             | Role::Record { returns: false, .. } => 1,
             Role::CountExits | Role::CallExits => exits(),
-            // An entry, too, where returns tally what that knew.
+            // The entry counts too, where returns aggregate what only the entry knew.
             Role::Latency | Role::Tally { exits: true } | Role::Record { returns: true, .. } => 1 + exits(),
         };
         timed += usize::from(has_exits(want.role));
@@ -64,7 +64,8 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
     }
 }
 
-/// Bytes of a slot, and of a record at most: those with stacks take as many slots as they need.
+/// Bytes of a ring slot, and upper bound of a record's bytes. Records with stacks take as many slots as they
+/// need.
 const fn record(role: Role) -> (u32, u32) {
     let slot = match role {
         Role::Record { stack: Unwind::Frames(frames), .. } | Role::RecordAt(_, Unwind::Frames(frames)) => {
@@ -86,7 +87,7 @@ const fn record(role: Role) -> (u32, u32) {
     (slot, slot)
 }
 
-/// Texts that an entry's record holds; copying each may fault at one place.
+/// Number of texts in an entry's record. Copying each of them may fault at one place.
 pub(crate) const fn texts(role: Role) -> u32 {
     if let Role::Record { texts, .. } = role { texts.count_ones() } else { 0 }
 }
@@ -102,8 +103,8 @@ pub(crate) const fn has_exits(role: Role) -> bool {
     )
 }
 
-/// Exits in fragments that `timed` functions may turn out to own: 64 for each of a few, and never more than 16 for each
-/// fragment of the file, since a fragment has one owner.
+/// Upper bound of the exits in fragments that `timed` functions may turn out to own: 64 for each of these few
+/// functions. It is never more than 16 for each fragment of the file, since a fragment has one owner.
 fn fragments_bound(image: &Image, timed: usize) -> u32 {
     let most = (64 * timed).min(16 * image.fragments().len());
     u32::try_from(most).unwrap_or(u32::MAX / 16)

@@ -1,57 +1,63 @@
-//! Who pays for the memory that stubs write, and how much of it there is.
+//! Which process pays for the memory that stubs write, and how much of it there is.
 //!
-//! In: what the target's and the tracer's control groups leave, what a segment would hold. Out: a segment whose certain growth is paid by the tracer,
-//! with rings that fit, or a refusal. Invariant SAFE-7: what Trapline brings never takes the target's group to its limit. Does not: read a group, touch a page.
+//! In: what the target's and the tracer's control groups have left, what a segment would hold. Out: a segment
+//! whose certain growth is paid by the tracer, with rings that fit, or a refusal. Invariant SAFE-7: what
+//! Trapline allocates never takes the target's group to its limit. Does not: read a group, touch a page.
 //!
 //! # Why the tracer pays
 //!
-//! A page of shared memory is charged to the group of the process that touches it first. Stubs run in the target; so rings would be charged to it, and at
-//! its limit the kernel ends it. So the tracer allocates those pages itself (`SharedMap::pay`) where the target has a limit, or may have one
-//! that is not visible. It does so after they are mapped and before the first site leads to a stub:
+//! A page of shared memory is charged to the group of the process that touches it first. Stubs run in the
+//! target, so rings would be charged to it, and at its limit the kernel ends it. So the tracer allocates
+//! those pages itself (`SharedMap::pay`) if the target has a limit, or may have one that is not visible. It
+//! does so after they are mapped and before the first site leads to a stub:
 //!
-//! - *A stub runs before the pages are there*: it cannot, no site is written. Afterwards its first store is a minor fault, which charges nothing.
-//! - *The tracer dies meanwhile*: the mapping holds the file, no site was written.
-//! - *The tracer's group is removed, or it moves to another*: its charges stay with it, or go to the group above. They never go to others that map the page.
-//! - *The tracer's own group has a limit*, perhaps the same as the target's: it takes no more than a share of what that leaves, so that
-//!   neither is near its limit.
+//! - *A stub runs before the pages are there*: this cannot happen, since no site is written. Afterwards the
+//!   stub's first store is a minor fault, which charges nothing.
+//! - *The tracer dies meanwhile*: the mapping holds the file, and no site was written.
+//! - *The tracer's group is removed, or the tracer moves to another one*: its charges stay with the group, or
+//!   go to the group above. They never go to other groups that map the page.
+//! - *The tracer's own group has a limit*, perhaps the same as the target's: the tracer takes no more than a
+//!   share of what that group has left, so that neither is near its limit.
 //!
-//! What stays with the target: page tables for what is mapped; private pages for entry stamps and return slots, one for each stack page
-//! in use; and areas that are too large to be allocated at once (tables of many functions for many CPUs), of which few pages are touched.
-//! So a target that has less than [`LEAST_LEFT`] is refused, and one in which these grow beyond its share is let alone (`Attached::overgrown`).
+//! Some memory is charged to the target all the same: page tables for what is mapped; private pages for entry
+//! stamps and return trampolines, one for each stack page in use. The same holds for areas that are too large
+//! to be allocated at once (tables of many functions for many CPUs), of which few pages are touched. Therefore
+//! a target that has less than [`LEAST_LEFT`] is refused. A target in which these grow beyond its share is
+//! detached from (`Attached::overgrown`).
 
 use crate::layout::{DataCounts, DataLayout};
 
-/// One in so many bytes that are left may be taken.
+/// The share that may be taken: one byte in this many that are left.
 pub const SHARE: u64 = 8;
-/// Most that is allocated at once, on large machines too.
+/// Upper bound of the bytes that are allocated at once, on large machines too.
 pub const MOST: u64 = 256 << 20;
-/// Least that a group must leave to its process for what Trapline maps there.
+/// Lower bound of the bytes that a group must have left for its process, for what Trapline maps there.
 pub const LEAST_LEFT: u64 = 512 << 10;
-/// The smallest ring that is worth having.
+/// Bytes of the smallest useful ring.
 const LEAST_RING: u32 = 64 << 10;
 
-/// What groups leave.
+/// What control groups have left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Left {
-    /// The target may be ended at a limit.
+    /// The target may be ended by the kernel at a limit.
     pub limited: bool,
-    /// Bytes that the target may still take, where that is known.
+    /// Bytes that the target may still allocate, if known.
     pub target: Option<u64>,
-    /// Bytes that the tracer may still take.
+    /// Bytes that the tracer may still allocate.
     pub ours: u64,
 }
 
-/// What stands in the way.
+/// Which group has too little left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TooLittle {
-    /// The target's group leaves fewer bytes than are needed.
+    /// The target's group has fewer bytes left than are needed.
     Target {
         /// Bytes left.
         left: u64,
         /// Bytes needed.
         needed: u64,
     },
-    /// The tracer's leaves too little for the smallest rings.
+    /// The tracer's group has too little left for the smallest rings.
     Ours {
         /// Bytes left.
         left: u64,
@@ -60,21 +66,22 @@ pub enum TooLittle {
     },
 }
 
-/// A segment, and which of its bytes the tracer allocates.
+/// A segment, and the bytes of it that the tracer allocates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Charged {
-    /// Where its parts lie.
+    /// Layout of the segment.
     pub layout: DataLayout,
-    /// First and last byte that the tracer allocates, of near data, of far data but for rings, and of rings.
+    /// Ranges (first byte, first byte behind) that the tracer allocates: in the near part, in the far part
+    /// without rings, and of the rings.
     pub paid: [(u64, u64); 3],
-    /// Bytes that may become the target's besides.
+    /// Number of bytes that may be charged to the target in addition.
     pub may_grow: Option<u64>,
 }
 
-/// Lays a segment out so that it fits.
+/// Lays out a segment so that it fits.
 ///
 /// # Errors
-/// When there is no room.
+/// If there is no room.
 pub fn charge(counts: &DataCounts, left: &Left) -> Result<Charged, TooLittle> {
     let layout = DataLayout::new(counts);
     if !left.limited {
@@ -84,7 +91,7 @@ pub fn charge(counts: &DataCounts, left: &Left) -> Result<Charged, TooLittle> {
     let fixed = layout.rings.off.min(layout.len);
     let mut over = budget;
     let mut take = |from: u64, to: u64| {
-        // Half at most for what may stay empty.
+        // At most half of it for ranges that may stay empty.
         let fits = to - from <= over && (counts.slot == 0 || to - from <= budget / 2);
         over -= if fits { to - from } else { 0 };
         if fits { (from, to) } else { (from, from) }
@@ -104,7 +111,7 @@ pub fn charge(counts: &DataCounts, left: &Left) -> Result<Charged, TooLittle> {
     }
 }
 
-/// The layout with the largest rings that take no more than `most` together.
+/// The layout with the largest rings that together take no more than `most` bytes.
 fn smaller(counts: &DataCounts, most: u64) -> Option<DataLayout> {
     let mut counts = *counts;
     loop {

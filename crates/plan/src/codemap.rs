@@ -1,9 +1,10 @@
 //! Which bytes of a module may be branched to, and where its padding is.
 //!
 //! In: an image. Out: a bit for every byte of its code, and the pieces (function bodies, cold parts, fragments) in
-//! address order. Invariant MAP-1: whatever a direct branch, a jump table, a `lea`, a relocation, a symbol or a landing
-//! pad of the swept code names is marked. What nobody can see (a computed jump without a table) is not; windows are
-//! guarded because of that. A map of a part can be made to cover more later ([`CodeMap::cover`]); no function is swept twice.
+//! address order. Invariant MAP-1: every address that the swept code names by a direct branch, a jump table,
+//! a `lea`, a relocation, a symbol or a landing pad is marked. A target that cannot be seen (a computed jump
+//! without a table) is not marked; that is why windows have guards. A map of a part can be extended later
+//! ([`CodeMap::cover`]); no function is swept twice.
 //! Does not: decide about windows.
 
 use crate::aarch64::exits::exit_bounds;
@@ -15,17 +16,17 @@ use trapline_image::{FunctionIndex, Image, ImageKind, Machine};
 use trapline_insn::x86_64::{Body, Flow, Found, Part, analyse, padding_len, scan, sweep};
 use trapline_record::Svma;
 
-/// Bytes around a wanted function in which padding may serve it.
+/// Distance in bytes around a requested function within which padding may be used for it.
 const AROUND: u64 = 256;
-/// Jumps to its returns that a function may have patched, besides two for each return.
+/// Number of jumps to a function's returns that may be patched, in addition to two for each return.
 const WAYS: u32 = 8;
-/// Functions that a thread takes at a time.
+/// Number of functions that a thread takes at a time.
 const BATCH: usize = 64;
-/// Functions for which one more thread is made.
+/// Number of functions for which it is worth starting one more thread.
 const WORTH_A_THREAD: usize = 4 * BATCH;
-/// Bytes of `endbr64`, behind which a function's own loop may begin.
+/// Length of `endbr64`, behind which a function's own loop may begin.
 const ENDBR64: u64 = 4;
-/// Padding is looked at no further than this.
+/// Padding is examined up to this many bytes.
 const MAX_PADDING: u64 = 4096;
 
 /// Which functions a [`CodeMap`] covers.
@@ -33,28 +34,28 @@ const MAX_PADDING: u64 = 4096;
 pub enum Scope<'a> {
     /// All of the module's text.
     All,
-    /// What these wants need: the functions wanted and their neighbours. A branch from elsewhere into a window is not seen
-    /// then; its guards serve whoever takes it. Not for a process in which no trap can be served.
+    /// The requested functions and their neighbours. A branch from elsewhere into a window is not seen then;
+    /// a thread that takes it is served by the guards. Not for a process in which no trap can be served.
     For(&'a [Want]),
 }
 
-/// A stretch of code in one function.
+/// A contiguous stretch of code that belongs to one function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// First byte.
     pub start: Svma,
     /// First byte after it.
     pub end: Svma,
-    /// What is known of it.
+    /// What is known about its end.
     facts: Facts,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Facts {
-    /// Not swept, or it may run on into what follows.
+    /// Not swept, or control may run on into what follows.
     #[default]
     Open,
-    /// Its last instruction leaves for good: nothing runs into the padding behind it.
+    /// The last instruction never falls through, so nothing runs into the padding behind it.
     Closed,
 }
 
@@ -89,15 +90,15 @@ impl Bits {
 #[derive(Debug)]
 pub struct CodeMap {
     bits: Vec<Bits>,
-    /// Sorted, not overlapping.
+    /// Pieces, sorted by address, not overlapping.
     pieces: Vec<Piece>,
-    /// For each function, how many places its exits take at most; 0 where it was not swept.
+    /// For each function: upper bound of patches that its exits need; 0 if it was not swept.
     exits: Vec<u32>,
-    /// For each function swept, whether it jumps back to its own entry.
+    /// For each swept function: whether it jumps back to its own entry.
     looped: Vec<bool>,
-    /// Which functions were swept.
+    /// For each function: whether it was swept.
     is_swept: Vec<bool>,
-    /// What a batch will do with it.
+    /// Result of speculative planning for a batch.
     foresight: Mutex<Foresight>,
 }
 
@@ -107,7 +108,7 @@ impl CodeMap {
     pub fn build(image: &Image, scope: Scope<'_>, threads: usize) -> Self {
         let functions = image.functions().len();
         if image.machine() == Machine::Aarch64 {
-            // One word is patched: nothing leads inside it, and no padding is needed.
+            // A patch covers one word there, so nothing can lead inside it, and no padding is needed.
             return Self {
                 bits: Vec::new(),
                 pieces: Vec::new(),
@@ -136,7 +137,7 @@ impl CodeMap {
                     map.mark_absolute_words(image);
                 }
             };
-            // Marks may come in any order.
+            // Bits may be set in any order.
             let other = (threads > 1).then(|| scope.spawn(data));
             let swept = map.sweep_all(image, &chosen, threads);
             map.sweep_fragments(image);
@@ -152,34 +153,38 @@ impl CodeMap {
         map
     }
 
-    /// Sweeps what these wants need besides, with up to `threads` threads: as if the map had been made for them too.
+    /// Sweeps whatever else these requests need, with up to `threads` threads. The map is then as if it had
+    /// been built for them too.
     pub fn cover(&mut self, image: &Image, wants: &[Want], threads: usize) {
         let chosen = self.unswept(image, wants);
         let swept = self.sweep_all(image, &chosen, threads);
         self.note(swept);
     }
 
-    /// Whether all that these wants need was swept.
+    /// Whether everything that these requests need was swept.
     #[must_use]
     pub fn covers(&self, image: &Image, wants: &[Want]) -> bool {
         self.unswept(image, wants).is_empty()
     }
 
-    /// What a batch at these entries will do, for [`plan_module`](crate::plan_module) to take (`foresee` has how): once, unless it was asked for already.
+    /// Plans speculatively for a batch at these entries; `foresee` says how.
+    /// [`plan_module`](crate::plan_module) takes the result once. Does nothing if it was done before, or if
+    /// the result was taken already.
     pub fn foresee(&self, image: &Image, functions: &[FunctionIndex]) {
         let mut foresight = self.foresight();
         if matches!(*foresight, Foresight::None) {
             *foresight = Foresight::Is(foresee(image, self, functions));
         }
     }
-    /// What was foreseen; waits for whoever is at it. Nobody foresees anything from now on.
+    /// Takes the result of speculative planning; waits if a thread is still computing it. From now on none is
+    /// computed.
     pub(crate) fn take_foreseen(&self) -> Option<Foreseen> {
         match std::mem::replace(&mut *self.foresight(), Foresight::Over) {
             Foresight::Is(foreseen) => foreseen,
             Foresight::None | Foresight::Over => None,
         }
     }
-    /// Drops what nobody took.
+    /// Drops the result of speculative planning if it was not taken.
     pub fn forget_foreseen(&self) {
         drop(self.take_foreseen());
     }
@@ -200,10 +205,10 @@ impl CodeMap {
         (from.0..to.0).find(|&at| bits.get(at)).map(Svma)
     }
 
-    /// The piece that holds `at`, or else the index where it would stand.
+    /// The piece that holds `at`.
     ///
     /// # Errors
-    /// The index of the first piece behind `at`.
+    /// The index of the first piece behind `at`, if no piece holds `at`.
     pub fn piece_at(&self, at: Svma) -> Result<Piece, usize> {
         let next = self.pieces.partition_point(|p| p.start <= at);
         match next.checked_sub(1).map(|i| self.pieces[i]) {
@@ -212,8 +217,8 @@ impl CodeMap {
         }
     }
 
-    /// Bytes of padding that begin at `end`, the end of a piece: whole `nop`s and `int3`s, or zeros, up to the next
-    /// piece, none of them a branch target.
+    /// Number of padding bytes that begin at `end`, the end of a piece: whole `nop`s and `int3`s, or zeros,
+    /// up to the next piece. Padding ends before the first branch target.
     #[must_use]
     pub fn padding_after(&self, image: &Image, end: Svma) -> u64 {
         let next = self.pieces.partition_point(|p| p.start < end);
@@ -231,7 +236,7 @@ impl CodeMap {
         self.target_in(end, end + len).map_or(len, |target| target.0 - end.0)
     }
 
-    /// Padding that nothing runs into, near `at`: (start, bytes) of each hole that overlaps `at ± reach`.
+    /// Padding near `at` into which nothing runs: (start, bytes) of each hole that overlaps `at ± reach`.
     pub fn holes<'a>(
         &'a self,
         image: &'a Image,
@@ -247,14 +252,14 @@ impl CodeMap {
             .map(|p| (p.end, self.padding_after(image, p.end)))
     }
 
-    /// How many places are patched at most for a function's exits.
+    /// Upper bound of the patches that a function's exits need.
     #[must_use]
     pub fn exit_bound(&self, function: trapline_image::FunctionIndex) -> u32 {
         self.exits.get(function.0 as usize).copied().unwrap_or(0)
     }
 
-    /// Whether a function that was swept jumps back to its own entry: what lies below the stack pointer may be its own
-    /// then.
+    /// Whether a function that was swept jumps back to its own entry. If so, the bytes below the stack
+    /// pointer may be in use there.
     #[must_use]
     pub fn is_looped(&self, function: trapline_image::FunctionIndex) -> bool {
         self.looped.get(function.0 as usize).copied().unwrap_or(false)
@@ -264,7 +269,7 @@ impl CodeMap {
         self.bits.iter().for_each(|b| b.mark(at));
     }
 
-    /// The functions wanted, and those that have code close to theirs, as far as they were not swept yet.
+    /// The requested functions, and those with code close to them, unless they were swept already.
     fn unswept(&self, image: &Image, wants: &[Want]) -> Vec<u32> {
         let mut spans = Vec::with_capacity(wants.len());
         for want in wants {
@@ -313,7 +318,7 @@ impl CodeMap {
         })
     }
 
-    /// Keeps what was learnt of each function.
+    /// Stores what the sweep found about each function.
     fn note(&mut self, found: Vec<Swept>) {
         let mut last = 0;
         for swept in found {
@@ -336,7 +341,8 @@ impl CodeMap {
         }
     }
 
-    /// Marks what a function's code names. Only one with an indirect jump, which may be a jump table, is analysed.
+    /// Marks every address that a function's code names. A full analysis is done only if there is an indirect
+    /// jump, which may be a jump table.
     fn sweep_function(&self, image: &Image, index: u32) -> Swept {
         let function = &image.functions()[index as usize];
         let mut swept = Swept { function: index, exits: 1, closed: [None; 2], looped: false };
@@ -366,7 +372,7 @@ impl CodeMap {
             }
             swept.exits += u32::from(n != 0);
         }
-        // A return that cannot be patched is patched at the jumps to it, within this bound.
+        // If a return cannot be patched, the jumps to it are patched instead, up to this bound.
         swept.exits += returns + inner.min(WAYS + 2 * returns);
         if indirect {
             let body = body_of(image, function.start, function.len, &function.cold);
@@ -376,7 +382,7 @@ impl CodeMap {
         swept
     }
 
-    /// Parts of functions that have unwind entries of their own, and no names.
+    /// Sweeps parts of functions that have unwind entries of their own, and no names.
     fn sweep_fragments(&self, image: &Image) {
         for &(start, len) in image.fragments() {
             let Some(bytes) = image.text(start, len) else { continue };
@@ -393,8 +399,8 @@ impl CodeMap {
         }
     }
 
-    /// Code that no function covers (PLT stubs, assembly without symbols). Where it does not decode as a whole it is
-    /// data, and names nothing.
+    /// Sweeps code that no function covers (PLT stubs, assembly without symbols). A gap that does not decode
+    /// as a whole is data, and names nothing.
     fn sweep_gaps(&self, image: &Image) {
         for &(start, len) in image.text_ranges() {
             let mut at = start;
@@ -427,7 +433,7 @@ impl CodeMap {
         }
     }
 
-    /// Words in read-only data of a program at fixed addresses that could be pointers into code.
+    /// Marks words in the read-only data of a program at fixed addresses that could be pointers into code.
     fn mark_absolute_words(&self, image: &Image) {
         for load in image.loads() {
             let Some(bytes) = image.rodata(load.svma, load.filesz) else { continue };
@@ -438,7 +444,8 @@ impl CodeMap {
     }
 }
 
-/// The first from `next` on that is not `before`, of those sorted; mostly it is close.
+/// Index of the first element from `next` on for which `before` is false; the elements are sorted, and it is
+/// usually close.
 fn skip<T>(all: &[T], next: usize, before: impl Fn(&T) -> bool) -> usize {
     const STEPS: usize = 8;
     let steps = all[next..].iter().take(STEPS).take_while(|one| before(one)).count();

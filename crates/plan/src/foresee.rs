@@ -1,17 +1,22 @@
-//! A large batch, planned before the process was looked at: which windows the entries of its functions have.
+//! Speculative planning: which windows the entries of a large batch have, computed before the process is
+//! examined.
 //!
-//! In: a file, its map, the functions in the order of the batch. Out: their sites, for `plan_module` to take in place of planning them, if what it is asked for then is
-//! what was foreseen ([`Foreseen::fits`]). Invariant FOR-1: what is taken is what planning would be free to choose: a site depends on the file, on its map (which only
-//! gains by covering more), on the batch's wants, and on the traits of the process that `fits` compares. What depends on more, a punned jump, a trap or a refusal, is not foreseen:
-//! then nothing is.
-//! Does not: lay code; look at a process.
+//! In: a file, its map, the functions in the order of the batch. Out: their sites. `plan_module` takes them
+//! instead of planning, if its input matches what was assumed ([`Foreseen::fits`]). Invariant FOR-1: the
+//! result is one that planning could have chosen too. A site depends on the file, on its map (which only
+//! gains by covering more), on the batch's requests, and on the traits of the process that `fits` compares.
+//! Punned jumps, traps and refusals depend on more. If one of these is needed, there is no result at all.
+//! Does not: lay out code; look at a process.
 //!
-//! Another thread foresees while the one that asks does what comes first. They meet at the map's lock:
+//! Another thread plans speculatively while the requesting thread does what comes first. They meet at the
+//! map's lock:
 //!
-//! - *it has begun*: who plans waits for its end. That is sooner than both together would have it from the start, or nearly.
-//! - *it has not begun*: who plans finds nothing, plans, and leaves word that it is over; the other finds that, and does nothing.
-//! - *it ended badly*: the lock is poisoned, and holds nothing.
-//! - *nobody plans*: the batch failed before. Whoever made the other thread drops what is there.
+//! - *It has begun*: the planning thread waits for its end. That is sooner, or nearly, than both together
+//!   would finish from the start.
+//! - *It has not begun*: the planning thread finds nothing, plans, and notes that it is over; the other
+//!   thread finds the note, and does nothing.
+//! - *It panicked*: the lock is poisoned, and holds nothing.
+//! - *No thread plans*: the batch failed before. The code that started the other thread drops the result.
 
 use smallvec::SmallVec;
 use trapline_image::{FunctionIndex, Image, Machine};
@@ -25,19 +30,19 @@ use crate::x86_64::function::Planner;
 use crate::x86_64::pun::Puns;
 use crate::x86_64::site::{Reach, Site};
 
-/// What becomes of a map's foresight.
+/// State of a map's speculative planning.
 #[derive(Debug, Default)]
 pub(crate) enum Foresight {
-    /// Nobody asked.
+    /// It was not requested.
     #[default]
     None,
-    /// For whoever plans next; `None`: it could not be foreseen.
+    /// The result, for the next plan; `None` if the sites could not be planned in advance.
     Is(Option<Foreseen>),
-    /// Somebody planned.
+    /// A plan was made already.
     Over,
 }
 
-/// A batch: the functions whose entries are wanted, in its order, and their sites, by function.
+/// A batch: the functions whose entries are requested, in the batch's order, and their sites, by function.
 #[derive(Debug)]
 pub(crate) struct Foreseen {
     functions: Vec<FunctionIndex>,
@@ -45,7 +50,7 @@ pub(crate) struct Foreseen {
 }
 
 impl Foreseen {
-    /// The sites, if this batch in this process is the one that was foreseen.
+    /// The sites, if this batch in this process matches what was assumed.
     pub(crate) fn fits(
         self,
         traits: &ProcessTraits,
@@ -59,17 +64,17 @@ impl Foreseen {
     }
 }
 
-/// What a process of our own is, as a rule.
+/// The traits that are assumed: those of our own process, as a rule.
 const fn assumed() -> ProcessTraits {
     ProcessTraits::usual(1)
 }
 
-/// What windows at entries depend on.
+/// The traits on which windows at entries depend.
 fn decides(traits: &ProcessTraits) -> impl PartialEq + use<> {
     (traits.traps, traits.has_fault_handler, traits.shadow_stack, traits.go)
 }
 
-/// Plans the entries of these functions, each for the callee of that number.
+/// Plans the entries of these functions; the probe of each is its index.
 pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex]) -> Option<Foreseen> {
     if image.machine() != Machine::X86_64 || image.is_go() {
         return None;
@@ -95,7 +100,7 @@ pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex])
     is_whole.then(|| Foreseen { functions: functions.to_vec(), sites: planner.sites })
 }
 
-/// The batch's want of that number.
+/// The batch's request with that number.
 const fn entry(probe: u32, function: FunctionIndex) -> Want {
     Want { probe, latency: None, function: Some(function), role: Role::CallEntry }
 }

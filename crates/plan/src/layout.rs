@@ -1,7 +1,8 @@
-//! Where the parts of a segment's data lie, from how many of each there are.
+//! Where the parts of a segment's data lie, computed from how many there are of each.
 //!
-//! In: upper bounds. Out: byte offsets. Memory is sparse, so a generous bound costs nothing. What grows with functions times CPUs times more than a word
-//! is *far*: code reaches it by a whole address, so it is mapped once, anywhere. The rest is *near*: each module maps it within reach of its code.
+//! In: upper bounds. Out: byte offsets. Memory is sparse, so a generous bound costs nothing. What grows with
+//! functions times CPUs times more than a word is *far*: code reaches it by a whole address, so it is mapped
+//! once, anywhere. The rest is *near*: each module maps it within reach of its code.
 
 use trapline_record::control::{CONTROL_LEN, MAX_REGIONS, REGION_LEN};
 use trapline_record::counters::{CounterArea, LINE, filtered};
@@ -13,50 +14,52 @@ use trapline_record::threads::ThreadArea;
 use trapline_record::{RemoteAddr, journal, latency};
 
 const PAGE: u64 = 4096;
-/// Regions of every segment, whatever its modules need.
+/// Number of regions for which every segment has room, whatever its modules need.
 const LEAST_REGIONS: u32 = 16;
-/// Regions of a module at most: data, code, and small ones for punned jumps or islands.
+/// Upper bound of a module's regions: data, code, and small ones for punned jumps or islands.
 pub const MODULE_REGIONS: u32 = 2 + SMALL_REGIONS;
-/// The small ones. Two planners share them.
+/// Upper bound of a module's small regions. Two planners share them.
 pub const SMALL_REGIONS: u32 = 512;
 
-/// How many of each.
+/// How many of each part a segment needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DataCounts {
     /// Journal entries at most (patches, islands, semaphores).
     pub patches: u32,
     /// Guard table entries at most.
     pub guards: u32,
-    /// Counters.
+    /// Number of counters.
     pub counters: u32,
-    /// Latency areas (timed functions).
+    /// Number of latency areas (timed functions).
     pub latency: u32,
     /// Lines per counter group and per latency area.
     pub lines: u32,
-    /// Count by thread.
+    /// Hits are counted by thread.
     pub by_thread: bool,
-    /// Bytes of a record's slot, 0 when nothing is recorded; see [`RingArea::slot_for`].
+    /// Bytes of a ring slot, 0 if nothing is recorded; see [`RingArea::slot_for`].
     pub slot: u32,
-    /// Bytes of a record at most: of several slots, where it holds a stack. All records of a process do, or none does.
+    /// Upper bound of a record's bytes. A record takes several slots if it holds a stack. Either all records
+    /// of a process do, or none.
     pub most: u32,
-    /// Bytes of each CPU's ring, where something is recorded; a power of two.
+    /// Bytes of each CPU's ring if something is recorded; a power of two.
     pub ring: u32,
     /// Records hold texts.
     pub texts: bool,
-    /// Threads have no rseq areas: records are written to rings that are locked ([`RingArea::shared`]).
+    /// Threads have no rseq areas, so records are written to rings that are locked ([`RingArea::shared`]).
     pub locked: bool,
     /// Some hits are filtered.
     pub filtered: bool,
-    /// The largest table of values that a counter has.
+    /// Shape of the largest table of values that a counter has.
     pub tally: Shape,
-    /// Some filter asks what threads are called.
+    /// Some filter depends on thread names.
     pub named: bool,
-    /// Regions of all modules.
+    /// Number of regions of all modules.
     pub regions: u32,
 }
 
 impl DataCounts {
-    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered`, `tally` and `named` are kept.
+    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered`, `tally` and
+    /// `named` stay as they are.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -79,47 +82,48 @@ impl DataCounts {
     }
 }
 
-/// Byte offsets in a segment, as the control block states them.
+/// Byte offsets in a segment, as stated in the control block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataLayout {
     /// Bytes of the whole data part; whole pages. Code regions follow.
     pub len: u64,
-    /// Bytes of the near part, with which it begins; whole pages.
+    /// Bytes of the near part, which comes first; whole pages.
     pub near: u64,
-    /// List of regions.
+    /// Offset of the list of regions.
     pub regions_off: u64,
-    /// Regions that fit.
+    /// Number of regions that fit.
     pub regions_cap: u32,
-    /// Journal.
+    /// Offset of the journal.
     pub journal_off: u64,
-    /// Journal entries that fit.
+    /// Number of journal entries that fit.
     pub journal_cap: u32,
-    /// Guard table: pairs of words (address, resume), sorted.
+    /// Offset of the guard table: pairs of words (address, resume), sorted.
     pub guard_off: u64,
-    /// Pairs that fit.
+    /// Number of pairs that fit.
     pub guard_cap: u32,
     /// Counters.
     pub counters: CounterArea,
-    /// Latency areas, [`latency::STRIDE`] bytes to a line.
+    /// Offset of the latency areas, [`latency::STRIDE`] bytes to a line.
     pub latency_off: u64,
-    /// How many.
+    /// Number of latency areas.
     pub latency_count: u32,
-    /// Counters by thread; stubs count there, and not by CPU, if there are rows.
+    /// Counters by thread. If it has rows, stubs count there instead of by CPU.
     pub threads: ThreadArea,
     /// Rings of records; empty when nothing is recorded.
     pub rings: RingArea,
-    /// Tables of pages that texts may be loaded from; empty when none are.
+    /// Tables of pages that texts may be loaded from; empty if no record holds texts.
     pub pages: PageArea,
-    /// Words for each counter, where hits are filtered: [`filtered`].
+    /// Words for each counter if hits are filtered: [`filtered`].
     pub filtered: CounterArea,
-    /// Tables of values, one for each counter; empty when nothing is tallied.
+    /// Tables of values, one for each counter; empty if nothing is aggregated.
     pub tallies: TallyArea,
-    /// Threads whose hits are passed over for what they are called; empty where no filter asks.
+    /// The pass-over table: threads whose hits are left out because of their names. Empty if no filter
+    /// depends on names.
     pub names: NameArea,
 }
 
 impl DataLayout {
-    /// Lays the parts one after another.
+    /// Lays out the parts one after another.
     #[must_use]
     pub const fn new(counts: &DataCounts) -> Self {
         let journal_off = CONTROL_LEN;
@@ -178,7 +182,7 @@ impl DataLayout {
     pub const fn far(&self) -> u64 {
         self.len - self.near
     }
-    /// Where code finds the data whose near and far parts are mapped there.
+    /// Where code finds the data if the near and far parts are mapped at these addresses.
     #[must_use]
     pub const fn mapped(&self, near: RemoteAddr, far: RemoteAddr) -> DataAt {
         DataAt { near, far, split: self.near }
@@ -199,22 +203,22 @@ pub struct DataAt {
 }
 
 impl DataAt {
-    /// Address of the byte at an offset in the segment.
+    /// Live address of the byte at an offset in the segment.
     #[must_use]
     pub const fn of(self, off: u64) -> u64 {
         if off < self.split { self.near.0 + off } else { self.far.0 + (off - self.split) }
     }
 }
 
-/// Rings from an offset on.
+/// The rings, which begin at an offset.
 const fn rings(counts: &DataCounts, off: u64) -> RingArea {
     let cpus = counts.lines.saturating_sub(1);
     let (rings, bytes) = match counts.locked {
         _ if counts.slot == 0 => (0, counts.ring),
-        // One record has room.
+        // There is room for one record at least.
         false if counts.ring < counts.most => (cpus, counts.most),
         false => (cpus, counts.ring),
-        // A CPU has two, so that its share is the same.
+        // There are two rings for each CPU, so each has half the bytes.
         true if counts.ring / 2 >= counts.most => (RingArea::shared(cpus), counts.ring / 2),
         true => (RingArea::shared(cpus), counts.most),
     };

@@ -1,9 +1,10 @@
-//! Functions and a picture of the address space to patches and the code they lead to, or refusals. Internal to Trapline.
+//! Turns functions and a picture of the address space into patches and the code they lead to, or refusals.
+//! Internal to Trapline.
 //!
-//! In: an [`Image`], a [`CodeMap`] of it, what the process allows ([`ProcessTraits`]), what its
-//! address space looks like ([`AddressSpace`]), where the shared data's parts lie ([`DataLayout`]), and what is wanted
-//! ([`Want`]). Out: a [`ModulePlan`], in which every byte to be written stands, and for each want that got no patch a
-//! [`Refusal`].
+//! In: an [`Image`], a [`CodeMap`] of it, what the process allows ([`ProcessTraits`]), what its address space
+//! looks like ([`AddressSpace`]), where the shared data's parts lie ([`DataLayout`]), and the requests
+//! ([`Want`]). Out: a [`ModulePlan`] with every byte to be written, and a [`Refusal`] for each request that
+//! got no patch.
 //!
 //! Invariants: PLAN-1 a window begins and ends at instruction boundaries, no known branch leads inside it, and nothing
 //! that returns stands before its last instruction; PLAN-2 every instruction boundary inside a patched window holds a
@@ -44,6 +45,6 @@ pub use request::{
     Operand, Piece, ProcessTraits, Read, Role, RseqTraits, Stacks, ThreadId, TrapsPolicy, Unwind, Want,
 };
 pub use space::{AddressSpace, Home};
-/// The file that a plan is about.
+/// The file that a plan is for.
 pub use trapline_image::Image;
 pub use unwind::SlotCode;

@@ -1,4 +1,4 @@
-//! A module's plan, put together: choose the space, plan each function, lay the stubs.
+//! Plans a module: chooses the space, plans each function, lays out the stubs.
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`]. Does not: decide anything about a single site.
 
@@ -27,26 +27,27 @@ use trapline_record::counters::filtered;
 use trapline_record::slots::Slots;
 use trapline_record::{RemoteAddr, Svma, control};
 
-/// Bytes of arena that a deed takes at most, with the displaced instructions around it.
+/// Upper bound of the arena bytes for an action, with the displaced instructions around it.
 const ARENA_PER_SITE: u64 = 1024;
-/// Bytes that copying a text takes at most.
+/// Upper bound of the code bytes that copy one text.
 const TEXT_BYTES: u64 = 704;
-/// Bytes that a filter takes at most, besides its condition: names, sampling, counting, marks.
+/// Upper bound of the code bytes of a filter, without its condition: thread names, sampling, counting, marks.
 const FILTER_BYTES: usize = 896;
-/// Bytes that what is left for a return takes at most, and its copy to a ring.
+/// Upper bound of the code bytes that keep something for the return, and copy it to a ring.
 const STAGE_BYTES: u64 = 768;
-/// Bytes of code that a counted entry takes, about.
+/// Approximate number of code bytes for a counted entry.
 const BYTES_PER_SITE: usize = 224;
-/// Threads that analyse functions, at most.
+/// Upper bound of the threads that analyse functions.
 const HELPERS: usize = 8;
-/// From this many wants on, several threads plan.
+/// From this many requests on, several threads plan.
 const PARALLEL: usize = 1000;
-/// Bytes left for the batch's own code.
+/// Bytes kept free for code that the batch needs itself.
 const SPARE: u64 = PAGE;
-/// Bytes for the gate that consumers are called through, most of which save the extended state component by component.
+/// Bytes for the gate through which consumers are called. Most of them save the extended state component by
+/// component.
 const GATE: u64 = 2 * PAGE;
 
-/// What a record holds of the stack.
+/// Which part of the stack a record holds.
 const fn unwind(role: Role) -> Unwind {
     match role {
         Role::Record { stack, .. } | Role::RecordAt(_, stack) => stack,
@@ -54,10 +55,10 @@ const fn unwind(role: Role) -> Unwind {
     }
 }
 
-/// Plans all wants of one module.
+/// Plans all requests for one module.
 ///
 /// # Errors
-/// [`PlanError`] when nothing at all can be planned; what fails for one want is in [`ModulePlan::refused`].
+/// [`PlanError`] if nothing at all can be planned; a request that fails alone is in [`ModulePlan::refused`].
 pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     check(input)?;
     if input.image.machine() == Processor::Aarch64 {
@@ -92,7 +93,7 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     Ok(plan)
 }
 
-/// Chooses a space for a module's whole text, with `data` bytes for its segment, and `stubs` for code.
+/// Chooses a space for a module's whole text, with `data` bytes for its segment, and `stubs` bytes for code.
 ///
 /// # Errors
 /// [`PlanError::NoSpace`], [`PlanError::NoText`].
@@ -112,7 +113,8 @@ pub fn find_home(
     choose(space, &need).map(Home::of)
 }
 
-/// Bytes of stubs that these wants, which call consumers, take at most in a space that has none yet.
+/// Upper bound of the stub bytes that these requests, which call consumers, need in a space that has none
+/// yet.
 #[must_use]
 pub fn room_for_calls(counts: &DataCounts) -> u64 {
     stubs(counts, ARENA_PER_SITE) + GATE + PAGE
@@ -122,7 +124,7 @@ fn stubs(counts: &DataCounts, per_site: u64) -> u64 {
     (u64::from(counts.patches / 2) * per_site + SPARE).next_multiple_of(PAGE)
 }
 
-/// Live range of a whole module.
+/// Range of live addresses of a whole module.
 fn module(image: &Image, bias: Bias) -> Result<Span, PlanError> {
     let loads = image.loads();
     let low = loads.iter().map(|s| s.svma).min().ok_or(PlanError::NoText)?;
@@ -130,13 +132,14 @@ fn module(image: &Image, bias: Bias) -> Result<Span, PlanError> {
     Ok((bias.live(low), bias.live(high)))
 }
 
-/// Live range of a text, and what lies close: an island may lie this far off, and padding behind the last function is covered too.
+/// Range of live addresses of a text, and what lies close. An island may lie this far off, and padding behind
+/// the last function is covered too.
 fn around(text: (Svma, Svma), bias: Bias) -> Span {
     const NEAR: u64 = 256;
     (bias.live(text.0 - NEAR.min(text.0.0)), bias.live(text.1 + NEAR))
 }
 
-/// What planning functions adds up to.
+/// Sum of what planning the functions gave.
 #[derive(Default)]
 struct Planned {
     sites: Vec<Site>,
@@ -164,7 +167,8 @@ fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
             planner.functions(part);
             planner
         };
-        // This thread's memory for both: the other's would be new, and the kernel had to clear it.
+        // This thread allocates the memory for both: the other thread's would be new, and the kernel would
+        // have to clear it.
         let (all, its) = (Vec::with_capacity(order.len()), Vec::with_capacity(second.len()));
         let (mut a, b) = std::thread::scope(|scope| {
             let other = scope.spawn(|| run(second, at, Svma(u64::MAX), its));
@@ -202,7 +206,7 @@ impl From<Planner<'_>> for Planned {
 
 type Half<'a> = &'a [(u32, Want)];
 
-/// Two halves that cannot be in each other's way: entries only, so that no window leaves its function.
+/// Two halves that cannot get in each other's way: they hold entries only, so no window leaves its function.
 fn halves(order: &[(u32, Want)]) -> Option<(Half<'_>, Half<'_>)> {
     let entry = |w: &Want| matches!(w.role, Role::CountEntry | Role::CallEntry) && w.function.is_some();
     if order.len() < PARALLEL || !order.iter().all(|(_, w)| entry(w)) {
@@ -248,17 +252,17 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Wants by function, in address order.
+/// Requests by function, in address order.
 pub(crate) fn by_function(wants: &[Want]) -> Vec<(u32, Want)> {
     let mut order: Vec<(u32, Want)> = (0..).zip(wants.iter().copied()).collect();
     order.sort_by_key(|(_, w)| w.function);
     order
 }
 
-/// Code that stores a float, in bytes.
+/// Bytes of code that store one float.
 const FLOAT_BYTES: u64 = 8;
 
-/// Bytes of arena that a site takes at most, with its filter, texts and floats.
+/// Upper bound of the arena bytes for a site, with its filter, texts and floats.
 fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let nodes = |filter: &TargetFilter| {
         let tallied: usize = filter.tally.iter().flat_map(Tally::trees).map(Tree::decided_nodes).sum();
@@ -283,7 +287,7 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let fields: usize = input.filters.iter().flatten().map(loads).max().unwrap_or(0);
     let unwinds = |want: &Want| !matches!(unwind(want.role), Unwind::None);
     let stack = if input.wants.iter().any(unwinds) { STACK_BYTES } else { 0 };
-    // An entry that arms has its return's record beside it.
+    // An entry that arms its call has the code for the return's record beside it.
     let armed = input.latency.is_some_and(|latency| latency.leads_on && latency.slots.is_some());
     ARENA_PER_SITE * if armed { 2 } else { 1 }
         + filter
@@ -295,14 +299,14 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
         + fields as u64 * TEXT_BYTES
 }
 
-/// Bytes of what moves a hit's arguments to where stubs look for them.
+/// Bytes of code that move a hit's arguments to where stubs expect them.
 fn moving(input: &ModuleInput<'_>) -> u64 {
     let is_mark = |want: &Want| matches!(want.role, Role::RecordMark(..));
     let mark = if input.wants.iter().any(is_mark) { MARK_BYTES } else { 0 };
     mark + if input.image.is_go() { GO_BYTES } else { 0 }
 }
 
-/// What the module needs room for. The mirror covers the functions wanted only.
+/// What the module needs room for. The mirrored range covers the requested functions only.
 fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     let mut text = (Svma(u64::MAX), Svma(0));
     let mut cover = |start: Svma, end: Svma| text = (text.0.min(start), text.1.max(end));
@@ -330,7 +334,8 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     Ok(Need { module, text: around(text, input.bias), data: input.layout.near, arena })
 }
 
-/// Two functions may share code (cold parts, fragments). The later window gives way, and its want is refused whole.
+/// Two functions may share code (cold parts, fragments). The later window gives way, and its requests are
+/// refused as a whole.
 fn drop_overlapping(env: Env<'_>, wants: &[Want], sites: &mut Vec<Site>, refused: &mut Vec<Refused>) {
     let probe = |want: u32| wants.get(want as usize).map_or(0, |w| w.probe);
     while let Some(pair) = sites.windows(2).find(|pair| pair[0].end() > pair[1].start) {
@@ -353,7 +358,7 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let rings = rings(input.traits, input.layout, data);
     let (mirror_end, mut shared) = (place.arena, Vec::new());
     let gate = input.calls.map(|calls| stub::gate(&mut shared, mirror_end.0, &calls.functions));
-    // The gate's pages, then what belongs to single sites.
+    // The gate's pages come first, then what belongs to single sites.
     let used = input.home.map_or(mirror_end, |home| home.free);
     let place = Place { arena: used.max(gate.map_or(mirror_end, |_| mirror_end + GATE)), ..place };
     let (layout, shared_space) = (input.layout, input.home.is_some());
@@ -376,7 +381,7 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let is_one = input.alone || landings.len() < PARALLEL;
     let middle = if is_one { landings.len() } else { landings.len() / 2 };
     let (first, second) = landings.split_at(middle);
-    // A window may serve an entry and an exit.
+    // A window may serve both an entry and an exit.
     let deeds =
         |(_, site): &(RemoteAddr, u32)| sites.get(*site as usize).map_or(0, |site| site.acts.len() as u64);
     let between = match second.is_empty() {
@@ -384,7 +389,8 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
         false => place.arena + first.iter().map(deeds).sum::<u64>() * arena_per_site(input),
     };
     let end = second.first().map_or(mirror_end, |l| l.0);
-    // Room for all: the other's is joined to it. This thread's memory for both, as above.
+    // `all` has room for everything, since the other half is appended to it. This thread allocates both, as
+    // above.
     let calls = input.calls.is_some();
     let (all, its) = (room_for(landings.len(), calls), room_for(second.len(), calls));
     let (a, b) = std::thread::scope(|scope| {
@@ -424,7 +430,7 @@ struct Laid {
     arena: RemoteAddr,
 }
 
-/// An empty plan with room for code and patches of so many sites.
+/// An empty plan with room for the code and patches of this many sites.
 fn room_for(sites: usize, calls: bool) -> ModulePlan {
     let mut part = ModulePlan::default();
     part.bytes.reserve(sites * BYTES_PER_SITE);
@@ -438,7 +444,7 @@ fn room_for(sites: usize, calls: bool) -> ModulePlan {
     part
 }
 
-/// Lays the sites whose ways in are `landings` into `part`; the next one after them is at `end`.
+/// Lays the sites whose stubs begin at `landings` into `part`. The next site behind them begins at `end`.
 fn lay(
     set: Setting<'_>,
     sites: &[Site],
@@ -454,7 +460,7 @@ fn lay(
         let room = if set.shared_space { JUMP } else { next.0.saturating_sub(landing.0) };
         let site = &sites[site as usize];
         if let Err(why) = emitter.site(site, landing, room) {
-            // Each want that had a deed there is refused, not only the one that came first.
+            // Every request that has an action there is refused, not only the first one.
             let mut asked: Vec<u32> = site.acts.iter().map(|a| a.want).collect();
             asked.dedup();
             let new = asked.into_iter().map(|want| Refused { probe: 0, want, why: why.clone() });
@@ -465,8 +471,8 @@ fn lay(
     Laid { part, lost, arena }
 }
 
-/// Takes out all patches of wants of which a part could not be laid. Whoever shares a patch with one of them loses it
-/// too, and is refused for the same reason.
+/// Removes all patches of requests for which some part could not be laid out. A request that shares a patch
+/// with one of them loses that patch too, and is refused for the same reason.
 fn withdraw(plan: &mut ModulePlan, sites: &[Site], wants: &[Want], mut lost: Vec<Refused>) {
     if lost.is_empty() {
         return;
@@ -511,7 +517,8 @@ fn timing(input: LatencyInput, layout: &DataLayout, data: DataAt) -> Latency {
     }
 }
 
-/// The code of slots, for all modules and later batches of a process; `image`: one of them.
+/// The code of return trampolines, for all modules and later batches of a process. `image` is any of the
+/// modules.
 #[must_use]
 pub fn slots_for(
     image: &Image,
@@ -546,7 +553,7 @@ fn by_thread(id: ThreadId, layout: &DataLayout, data: DataAt) -> Option<Threads>
     (!area.is_empty()).then(|| Threads { area, tags: data.of(area.off), id })
 }
 
-/// Where it is noted which pages texts are loaded from.
+/// Where stubs find the notes about pages that texts may be loaded from.
 pub(crate) fn known(layout: &DataLayout, data: DataAt) -> Option<Known> {
     (!layout.pages.is_empty())
         .then_some(Known { tables: data.of(layout.pages.off), handler: data.of(control::at::FAULT_HANDLER) })
@@ -558,7 +565,7 @@ fn rings(traits: &ProcessTraits, layout: &DataLayout, data: DataAt) -> Option<Ri
     (!area.is_empty()).then_some(Rings { area, base, id: traits.thread_id, stacks: traits.stacks, known })
 }
 
-/// Where each site's way in begins, in address order.
+/// Where each site's stub begins, in address order.
 fn landings(sites: &[Site], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
     let mirror = |at: Svma| (bias.live(at) + JUMP).offset(i64::from(k));
     let mut all: Vec<(RemoteAddr, u32)> = sites
@@ -568,7 +575,7 @@ fn landings(sites: &[Site], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(Remot
             Reach::Mirror => (mirror(site.start), n),
             Reach::Island(at) => (mirror(at), n),
             Reach::Pun(_, target) => (target, n),
-            // Nothing jumps there: the arena is as good as any place behind the mirror.
+            // No jump leads to it, so the arena is as good as any address behind the mirrored range.
             Reach::Trap => (arena, n),
         })
         .collect();
@@ -577,7 +584,7 @@ fn landings(sites: &[Site], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(Remot
 }
 
 fn finish(plan: &mut ModulePlan) {
-    // Nearly sorted all of them, which the stable sort takes advantage of.
+    // All are nearly sorted, which makes the stable sort fast.
     plan.chunks.sort_by_key(|c| c.addr);
     plan.patches.sort_by_key(|p| p.addr);
     plan.guards.sort_by_key(|g| g.at);

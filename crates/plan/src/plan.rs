@@ -1,4 +1,5 @@
-//! What the planner answers: every byte to be written, where, and what to do with a thread caught in between.
+//! What the planner returns: every byte to be written, its address, and where a thread caught in between goes
+//! on.
 
 use crate::refusal::Refusal;
 use smallvec::SmallVec;
@@ -15,7 +16,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// First byte after it.
+    /// First byte behind it.
     #[must_use]
     pub fn end(&self) -> RemoteAddr {
         self.addr + self.len
@@ -27,25 +28,26 @@ impl Region {
     }
 }
 
-/// How a site is reached.
+/// How a site leads to its stub.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tactic {
     /// `jmp rel32` with the module's displacement.
     Jump,
-    /// `jmp rel8` to an island in padding; on arm64 `b` to an island, from where a register leads to a stub that lies too far.
+    /// `jmp rel8` to an island in padding. On arm64: `b` to an island, which reaches a stub that is too far
+    /// for a `b` by a register.
     Short,
-    /// `jmp rel32` whose last bytes are the following instruction's own.
+    /// `jmp rel32` whose last displacement bytes are those of the instruction that follows.
     Pun,
-    /// `int3`, served by the guard handler; in-process engine only.
+    /// `int3`, which the guard handler serves; only for programs that probe themselves.
     Trap,
     /// A kernel uprobe.
     Kernel,
 }
 
 impl Tactic {
-    /// All, in order of preference.
+    /// All tactics, in order of preference.
     pub const ALL: [Self; 5] = [Self::Jump, Self::Short, Self::Pun, Self::Trap, Self::Kernel];
-    /// The word in reports.
+    /// The tactic's name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,145 +60,152 @@ impl Tactic {
     }
 }
 
-/// What a patch is for. Publishing goes islands, exits, entries; removal the other way.
+/// What a patch is for. Patches are published in this order (islands, exits, entries), and removed in the
+/// reverse order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PatchRole {
-    /// A jump in padding that a short jump leads to.
+    /// A jump in padding, to which a short jump leads.
     Island,
     /// An exit by `ret`.
     ExitRet,
-    /// An exit by jumping, or running on, into another function.
+    /// An exit that jumps to another function, or runs on into one.
     ExitTail,
     /// A function's entry, an instruction that is counted, or a window that holds both entry and exit.
     Entry,
 }
 
-/// Bytes to be written at one place.
+/// Bytes to be written at one address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patch {
-    /// The probe of the (first) want it serves.
+    /// Probe of the first request that this patch serves.
     pub probe: u32,
-    /// Index of that want.
+    /// Index of that request.
     pub want: u32,
-    /// What it is for.
+    /// What the patch is for.
     pub role: PatchRole,
-    /// How its site is reached (an island has its site's tactic).
+    /// How the site leads to its stub. An island has the tactic of its site.
     pub tactic: Tactic,
     /// First changed byte.
     pub addr: RemoteAddr,
-    /// How many bytes change, 1 to 8, from `addr` on.
+    /// Number of changed bytes from `addr` on, 1 to 8.
     pub len: u8,
-    /// How many bytes from `addr` on must stay as they are while the patch is in place: `len`, or 5 for a punned jump,
-    /// which ends in the following code's own bytes. Another patch that changes one of them must be refused.
+    /// Number of bytes from `addr` on that must not change while the patch is in place. This is `len`, or 5
+    /// for a punned jump, which ends in bytes of the code that follows. Another patch that changes one of
+    /// these bytes must be refused.
     pub relies: u8,
-    /// The file's bytes there; the first `len` count, the others are 0.
+    /// The file's bytes at `addr`. The first `len` are valid, the others are 0.
     pub old: [u8; MAX_PATCH],
-    /// The bytes to write.
+    /// The bytes to write; as many are valid as in `old`.
     pub new: [u8; MAX_PATCH],
-    /// Where a thread that traps on an int3 written at `addr` continues: the stub's start.
+    /// Start of the stub: where a thread goes on that traps on an int3 written at `addr`.
     pub head: RemoteAddr,
-    /// The changed bytes lie in two cache lines: no single write may publish them.
+    /// The changed bytes lie in two cache lines, so no single write may publish them.
     pub crosses_line: bool,
-    /// Bit n: an instruction that may run starts at byte n of the changed bytes, which is not the first: whoever is there traps.
+    /// Bit `n`: an instruction that may run starts at byte `n` of the changed bytes, and `n` is not 0. A
+    /// thread that arrives there traps.
     pub starts: u8,
-    /// A displaced instruction may fault, with the copy's address.
+    /// One of the displaced instructions may fault; the fault would show the copy's address.
     pub faults: bool,
 }
 
 impl Patch {
-    /// Whether somebody may stand strictly inside the changed bytes.
+    /// Whether a thread may stand strictly inside the changed bytes.
     #[must_use]
     pub const fn needs_guard(&self) -> bool {
         self.starts != 0
     }
-    /// First and behind the last of the bytes that nobody else may change while the patch is in place.
+    /// Range of the bytes that no other patch may change while this one is in place: first byte, and first
+    /// byte behind the range.
     #[must_use]
     pub fn needs(&self) -> (RemoteAddr, RemoteAddr) {
         (self.addr, self.addr + u64::from(self.relies))
     }
 }
 
-/// An instruction boundary inside a window, and where a thread that traps there continues.
+/// An interior boundary of a window, and where a thread that traps there goes on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Guard {
-    /// Address of the (overwritten) instruction.
+    /// Address of the instruction that the patch overwrites.
     pub at: RemoteAddr,
-    /// Address of its copy.
+    /// Address of that instruction's copy.
     pub resume: RemoteAddr,
 }
 
-/// Code to be written at one place of a code region.
+/// Code to be written at one address of a code region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
-    /// Where.
+    /// Address of the first byte.
     pub addr: RemoteAddr,
-    /// First byte in [`ModulePlan::bytes`].
+    /// Offset of the first byte in [`ModulePlan::bytes`].
     pub off: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
 /// A site for a kernel uprobe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelSite {
-    /// The want's probe.
+    /// The request's probe.
     pub probe: u32,
-    /// Index of the want.
+    /// Index of the request.
     pub want: u32,
-    /// Where in the file.
+    /// Offset of the instruction in the file.
     pub offset: FileOffset,
 }
 
-/// An instruction before which consumers are called, and what a trap's handler needs to do the same in place of a stub.
+/// An instruction before which consumers are called, with all that a trap handler needs to call them in place
+/// of a stub.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// The instruction.
+    /// Address of the instruction.
     pub at: RemoteAddr,
-    /// Where the patch begins whose stub calls them.
+    /// Start of the patch whose stub calls the consumers.
     pub head: RemoteAddr,
-    /// The patch is an int3, for good.
+    /// The patch is an int3 and stays one.
     pub is_trap: bool,
-    /// A copy of the displaced instruction, with the way back.
+    /// Address of a copy of the displaced instruction, followed by the jump back.
     pub copy: RemoteAddr,
-    /// Who is called, in this order: the want's probe, and whether it is told of a return.
+    /// The probes to call, in this order: the request's probe, and whether this hit is a return.
     pub called: SmallVec<[(u32, bool); 1]>,
 }
 
-/// From one address of generated code to the next of its kind: what a thread there would be at without us.
+/// A stretch of generated code, up to the next entry's address, and the original address that a thread there
+/// would be at if nothing were patched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Original {
-    /// First address.
+    /// First address of the stretch.
     pub copy: RemoteAddr,
-    /// The instruction that is copied there, or the one that the way back leads to; 0 where there is neither.
+    /// The instruction whose copy starts there, or the one that the jump back leads to; 0 if there is
+    /// neither.
     pub of: RemoteAddr,
 }
 
-/// A want that got no patch.
+/// A request that got no patch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// The want's probe.
+    /// The request's probe.
     pub probe: u32,
-    /// Index of the want.
+    /// Index of the request.
     pub want: u32,
-    /// Why.
+    /// The rule that refused it, with address and bytes.
     pub why: Refusal,
 }
 
-/// Sites by tactic.
+/// Number of sites by tactic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Sites (not islands) for each of [`Tactic::ALL`].
     pub sites: [u32; 5],
-    /// Wants refused.
+    /// Refused requests.
     pub refused: u32,
     /// Patches that cross a cache line.
     pub crossing: u32,
-    /// Patches with a boundary inside.
+    /// Patches with an interior boundary.
     pub guarded: u32,
 }
 
 impl Stats {
-    /// Sites with a tactic.
+    /// Number of sites with this tactic.
     #[must_use]
     pub const fn of(&self, tactic: Tactic) -> u32 {
         self.sites[tactic as usize]
@@ -206,51 +215,56 @@ impl Stats {
 /// The plan for one module of one process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ModulePlan {
-    /// The rel32 of every patch whose tactic is [`Tactic::Jump`], and of every island.
+    /// Displacement (rel32) of every patch whose tactic is [`Tactic::Jump`], and of every island.
     pub k: i32,
-    /// Where the data part is to be mapped, shared and writable: offset 0 of the segment, whole.
+    /// Where the near part is to be mapped, shared and writable, from offset 0 of the segment on.
     pub data: Region,
-    /// Where the code region is to be mapped, readable and executable. Sparse: only chunks are written.
+    /// Where the code region is to be mapped, readable and executable. It is sparse: only chunks are written.
     pub code: Region,
-    /// Small code regions of their own for punned jumps, and for arm64's islands; page-aligned, disjoint, sorted.
+    /// Small separate code regions for punned jumps, and for arm64's islands; page-aligned, disjoint, sorted.
     pub pun_regions: Vec<Region>,
-    /// First byte of the code region that this plan has no use for.
+    /// First byte of the code region that this plan does not use.
     pub free: RemoteAddr,
-    /// At least 4096 free bytes at the end of `code`, for the batch's own code (trap handler).
+    /// At least 4096 free bytes at the end of `code`, for code that the batch needs itself (the trap
+    /// handler).
     pub spare: Region,
-    /// Code, sorted by address, disjoint.
+    /// Chunks of code, sorted by address, disjoint.
     pub chunks: Vec<Chunk>,
     /// The chunks' bytes.
     pub bytes: Vec<u8>,
     /// Patches, sorted by address, disjoint.
     pub patches: Vec<Patch>,
-    /// Guards, sorted by address, without duplicates. A head (for int3) is not among them.
+    /// Guards, sorted by address, without duplicates. The start of a patch (for int3) is not among them.
     pub guards: Vec<Guard>,
-    /// Instructions of stubs that may fault, and where their thread goes on then; sorted by address.
+    /// Instructions of stubs that may fault, and where a thread goes on after such a fault; sorted by
+    /// address.
     pub fixups: Vec<Guard>,
-    /// Where consumers are called, sorted by address.
+    /// Instructions at which consumers are called, sorted by address.
     pub calls: Vec<Call>,
-    /// Where consumers are called: which code is a copy of what, sorted by the copies' addresses.
+    /// For the patches that call consumers: which code is a copy of which instruction, sorted by the copies'
+    /// addresses.
     pub originals: Vec<Original>,
     /// Kernel uprobes to place.
     pub kernel: Vec<KernelSite>,
-    /// (want that a patch is named after, another want that it serves as well), where windows are shared.
+    /// Pairs of requests that share a window: the one that the patch names, and another one that it serves as
+    /// well.
     pub shares: Vec<(u32, u32)>,
-    /// Wants of which an exit is a jump to another function, or runs on into one.
+    /// Requests with an exit that jumps to another function, or runs on into one.
     pub tails: Vec<u32>,
-    /// Wants of exits that got a slot instead, and why: exits were not to be had, or one is a jump to another function.
+    /// Requests for exits that got a return trampoline instead, and why: the exits could not be found or
+    /// patched, or one of them jumps to another function.
     pub slotted: Vec<Refused>,
-    /// What was refused, in the order of the wants.
+    /// What was refused, in the order of the requests.
     pub refused: Vec<Refused>,
     /// Sites by tactic.
     pub stats: Stats,
 }
 
 impl ModulePlan {
-    /// Adds what was laid apart: code, patches, guards.
+    /// Appends a part that was laid out separately: code, patches, guards.
     pub(crate) fn join(&mut self, other: Self) {
         if self.chunks.is_empty() && self.patches.is_empty() {
-            // A megabyte of code is moved, not copied.
+            // Moved, not copied: it may be a megabyte of code.
             let Self { chunks, bytes, patches, guards, fixups, calls, originals, .. } = other;
             (self.chunks, self.bytes, self.patches, self.guards) = (chunks, bytes, patches, guards);
             (self.fixups, self.calls, self.originals) = (fixups, calls, originals);
@@ -270,7 +284,7 @@ impl ModulePlan {
     pub fn chunk_bytes(&self, chunk: &Chunk) -> &[u8] {
         self.bytes.get(chunk.off as usize..(chunk.off + chunk.len) as usize).unwrap_or(&[])
     }
-    /// Where a thread that trapped with its instruction pointer at `at` (the trapping byte) continues.
+    /// Where a thread goes on that trapped at `at`, the address of the trapping byte.
     #[must_use]
     pub fn resume(&self, at: RemoteAddr) -> Option<RemoteAddr> {
         let found = self.guards.binary_search_by_key(&at, |g| g.at).ok()?;

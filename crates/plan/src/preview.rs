@@ -1,6 +1,7 @@
-//! What wants of a file would get in a process that is not there.
+//! What requests for a file would get in a process that does not exist.
 //!
-//! In: a file, wants, the traits of a usual process. Out: a tactic or a refusal for each. Does not: know an address space.
+//! In: a file, requests, the traits of a common process. Out: a tactic or a refusal for each. Does not: know
+//! an address space.
 
 use crate::bounds::bounds;
 use crate::codemap::CodeMap;
@@ -16,9 +17,10 @@ use trapline_record::addr::Bias;
 use trapline_record::slots::{self, Slots};
 use trapline_record::{RemoteAddr, Svma};
 
-/// The tactic that each of `wants` would get in a process with these traits and an empty address space, without any
-/// process: what `list` and `--dry-run` show. Their probes are their indices; none calls a consumer or records. The tactic is the
-/// least preferred of a want's sites. With `or_slots` slots are taken where exits cannot be had: then it says so.
+/// The tactic that each of `wants` would get in a process with these traits and an empty address space. No
+/// process is needed: this is what `list` and `--dry-run` show. The requests' probes are their indices; none
+/// calls a consumer or records. A request with several sites gets the least preferred tactic of them. With
+/// `or_slots`, return trampolines are used if exits cannot be found or patched, and the result says so.
 #[must_use]
 pub fn preview(
     image: &Image,

@@ -1,20 +1,21 @@
-//! Why a want gets no patch: each reason names address, bytes and rule, and is what the user reads (SAFE-5).
+//! Why a request gets no patch. Each reason names address, bytes and rule, and is what the user reads
+//! (SAFE-5).
 
 use core::fmt;
 use trapline_insn::x86_64::Immovable;
 use trapline_record::Svma;
 
-/// A place and what stands there.
+/// An address and the bytes there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Address as the file states it.
+    /// Stated address in the file.
     pub at: Svma,
     bytes: [u8; 8],
     len: u8,
 }
 
 impl Place {
-    /// The place at `at`, of which at most 8 bytes are kept.
+    /// The place at `at`, with the first 8 of `bytes` at most.
     #[must_use]
     pub fn new(at: Svma, bytes: &[u8]) -> Self {
         let len = bytes.len().min(8);
@@ -45,7 +46,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// Why a want gets no patch.
+/// Why a request gets no patch.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -57,7 +58,7 @@ pub enum Refusal {
         /// The target inside it.
         target: Svma,
     },
-    /// Fewer bytes than a jump needs, and no padding near.
+    /// There are fewer bytes than a jump needs, and no padding nearby.
     #[error("{site}: {room} bytes of code and padding, a jump needs 5")]
     TooShort {
         /// The window.
@@ -65,7 +66,7 @@ pub enum Refusal {
         /// Bytes that may be overwritten.
         room: u8,
     },
-    /// A call, system call or interrupt before the end of the window.
+    /// There is a call, system call or interrupt before the end of the window.
     #[error("{site}: {insn} returns into the 5 bytes of a jump")]
     ReturnsIn {
         /// The window.
@@ -73,17 +74,17 @@ pub enum Refusal {
         /// The call.
         insn: Place,
     },
-    /// An instruction that does something else in another place.
+    /// An instruction does something else at another address.
     #[error("{site}: instruction {insn} cannot be moved: {why}")]
     Immovable {
         /// The window.
         site: Place,
         /// The instruction.
         insn: Place,
-        /// Why.
+        /// The reason.
         why: Immovable,
     },
-    /// An instruction that may fault, in a program that catches faults.
+    /// An instruction may fault, in a program that catches faults.
     #[error("{site}: {insn} may fault on a register operand, and the program catches SIGSEGV or SIGBUS")]
     MayFault {
         /// The window.
@@ -91,7 +92,7 @@ pub enum Refusal {
         /// The instruction.
         insn: Place,
     },
-    /// A filter or a text needs to know which thread it is.
+    /// A filter or a text needs the thread's number, which is not available.
     #[error(
         "{at:#x}: the process' C library is not known to keep thread numbers, and its seccomp filter may forbid gettid, which tid, str and buf need"
     )]
@@ -99,7 +100,7 @@ pub enum Refusal {
         /// The function.
         at: Svma,
     },
-    /// Bytes that are no instruction.
+    /// The bytes are no instruction.
     #[error("{site}: not a known instruction")]
     NotCode {
         /// The place.
@@ -108,7 +109,7 @@ pub enum Refusal {
     /// The address is inside an instruction.
     #[error("{site}: not the start of an instruction; the one before begins at {starts:#x}")]
     InsideInstruction {
-        /// The place asked for.
+        /// The requested place.
         site: Place,
         /// Start of the instruction that holds it.
         starts: Svma,
@@ -119,7 +120,7 @@ pub enum Refusal {
         /// The address.
         at: Svma,
     },
-    /// A critical section of restartable sequences.
+    /// The window touches a restartable sequence.
     #[error("{site}: inside the restartable sequence at {section:#x}, which a jump would abort for ever")]
     InRseq {
         /// The window.
@@ -127,7 +128,7 @@ pub enum Refusal {
         /// Start of the section.
         section: Svma,
     },
-    /// Part of how a Go program begins.
+    /// The function is part of how a Go program begins.
     #[error(
         "{at:#x}: Go's runtime runs it before the thread has a goroutine, which is to be read there; its calls can be counted (trapline count)"
     )]
@@ -143,7 +144,7 @@ pub enum Refusal {
         /// The other probe's address.
         other: Svma,
     },
-    /// An indirect jump that may leave the function or not.
+    /// It is not known whether an indirect jump leaves the function.
     #[error("exits unknown: the indirect jump {at} may leave the function")]
     ExitsUnknown {
         /// The jump.
@@ -160,10 +161,10 @@ pub enum Refusal {
     ExitUnpatchable {
         /// The exit.
         at: Svma,
-        /// Why.
+        /// The refusal of that exit.
         why: Box<Self>,
     },
-    /// The function never returns: there is no exit to count.
+    /// The function never returns, so there is no exit to count.
     #[error("{at:#x} has no exit to count: it never returns")]
     NoExit {
         /// The function.
@@ -174,16 +175,16 @@ pub enum Refusal {
     NoSlot {
         /// The function.
         at: Svma,
-        /// Why.
+        /// The reason.
         why: NoSlot,
     },
-    /// A consumer of returns would be called before the value is there.
+    /// A consumer of returns would be called before the returned value is known.
     #[error("the exit {at} calls another function, whose return value is not there yet")]
     TailCall {
         /// The jump.
         at: Place,
     },
-    /// Only a trap would reach it, and traps cannot be served.
+    /// Only a trap would do, and traps cannot be served.
     #[error("{site}: only a trap would reach it, and SIGTRAP is blocked or belongs to the program's runtime")]
     MustNotTrap {
         /// The instruction.
@@ -207,13 +208,13 @@ pub enum Refusal {
         /// How many displacements were tried.
         tried: u32,
     },
-    /// arm64: the word takes no branch, or its function's returns are not all known.
+    /// arm64: the word cannot take a branch, or its function's returns are not all known.
     #[error("{why}")]
     Word {
-        /// Why.
+        /// The reason.
         why: crate::aarch64::Refusal,
     },
-    /// What is asked for is not made for this processor.
+    /// The request is not implemented for this processor.
     #[error("{at:#x}: not on arm64 yet: {what}")]
     NotHere {
         /// The function or instruction.
@@ -221,15 +222,16 @@ pub enum Refusal {
         /// What is missing.
         what: &'static str,
     },
-    /// A filter that no code of what is wanted decides by; a hit must not count as if it had passed.
+    /// A filter that the code for this request cannot evaluate; a hit must not be counted as if it had
+    /// passed.
     #[error("{at:#x}: {what}")]
     Undecided {
-        /// The function or instruction.
+        /// What is not decided there.
         at: Svma,
         /// What is not decided.
         what: &'static str,
     },
-    /// The want does not say which function, or which latency area.
+    /// The request does not name a function, or a latency area.
     #[error("incomplete request for {at:#x}")]
     Incomplete {
         /// The address.
@@ -244,27 +246,27 @@ pub enum NoSlot {
     /// Returns are compared with a copy of their addresses.
     #[error("the process runs with a shadow stack; its exits can be patched instead (--ret=exits)")]
     ShadowStack,
-    /// A stack is moved, and every return address in it looked up.
+    /// The runtime moves stacks, and looks up every return address in them.
     #[error(
         "Go moves its stacks and must know every return address; its exits can be patched instead (--ret=exits)"
     )]
     Go,
-    /// Nothing returns there.
+    /// No call leads here, so nothing returns.
     #[error("the program begins here, with no return address")]
     ProgramEntry,
-    /// Neither `ret` nor a jump to another function is to be seen.
+    /// Neither a `ret` nor a jump to another function is found.
     #[error("no return is found in it, so what it is entered with may be no return address")]
     NoReturn,
     /// The entry is reached in another way than by a call.
     #[error("{0} leads back to its first instruction")]
     Looped(Place),
-    /// `setjmp` and the like.
+    /// The function reads its return address, as `setjmp` does.
     #[error("{0} reads the return address, or takes its address")]
     Named(Place),
 }
 
 impl Refusal {
-    /// Whether it is exits that cannot be had: a return address may be replaced instead.
+    /// Whether the exits cannot be found or patched. Then the return address may be replaced instead.
     #[must_use]
     pub fn is_of_exits(&self) -> bool {
         matches!(self.kind(), "exits-unknown" | "exit-unpatchable")
@@ -317,13 +319,13 @@ pub enum PlanError {
     /// The file has no code for this engine.
     #[error("no x86-64 code in the file")]
     NoText,
-    /// Latency is wanted, and no `LatencyInput` (or none with slots) was given.
+    /// Durations are requested, and there is no `LatencyInput` (or none with return trampolines).
     #[error("latency is wanted, and no place for entry stamps or slots was given")]
     NoStamps,
-    /// A consumer is wanted, and `ModuleInput::calls` has none for it.
+    /// A consumer is requested, and `ModuleInput::calls` has none for it.
     #[error("no consumer was given for probe {probe}")]
     NoCallee {
-        /// The want's probe.
+        /// The request's probe.
         probe: u32,
     },
     /// A counter or latency index beyond the layout.

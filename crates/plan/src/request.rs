@@ -1,4 +1,4 @@
-//! What is asked of the planner: wants, and what the process allows.
+//! What is asked of the planner: requests, and what the process allows.
 
 use crate::codemap::CodeMap;
 use crate::filter::TargetFilter;
@@ -17,15 +17,15 @@ pub enum TrapsPolicy {
     /// Guard traps are served: windows of several instructions may be patched while threads run.
     #[default]
     Guarded,
-    /// SIGTRAP is blocked in some thread, or the program owns it. Such windows are still planned; the patch room
-    /// checks [`Patch::starts`](crate::Patch::starts) against the stopped threads, and refuses.
+    /// SIGTRAP is blocked in some thread, or the program owns it. Such windows are still planned; the crate
+    /// `patch` checks [`Patch::starts`](crate::Patch::starts) against the stopped threads, and refuses.
     MustNotTrap,
 }
 
 /// What the process and its CPU offer and forbid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessTraits {
-    /// Where threads have their rseq areas; `None` when some of them have none.
+    /// Where threads have their rseq areas; `None` if some threads have none.
     pub rseq: Option<RseqTraits>,
     /// CPUs that may run the process (highest possible CPU number + 1).
     pub cpus: u32,
@@ -33,15 +33,16 @@ pub struct ProcessTraits {
     pub rdpid: bool,
     /// `rdfsbase` may be used.
     pub fsgsbase: bool,
-    /// arm64: one instruction adds to memory (FEAT_LSE).
+    /// arm64: one instruction can add to memory (FEAT_LSE).
     pub lse: bool,
-    /// arm64: there are vectors that a system call does not keep (SVE).
+    /// arm64: the CPU has vectors that a system call does not preserve (SVE).
     pub sve: bool,
-    /// Somebody catches SIGSEGV or SIGBUS: nothing that can fault on a register-based operand is displaced.
+    /// The program catches SIGSEGV or SIGBUS. Then no instruction is displaced that may fault on a
+    /// register-based operand.
     pub has_fault_handler: bool,
-    /// A shadow stack is on: no call is displaced.
+    /// A shadow stack is on, so no call is displaced.
     pub shadow_stack: bool,
-    /// A Go program: g in r14, stacks that move.
+    /// A Go program: the goroutine pointer is in r14, and stacks move.
     pub go: bool,
     /// Whether a guard trap may happen.
     pub traps: TrapsPolicy,
@@ -49,14 +50,14 @@ pub struct ProcessTraits {
     pub kernel_allowed: bool,
     /// Counter lines; see `record::counters`.
     pub lines: u32,
-    /// How a thread's number is learnt where hits are counted by thread.
+    /// How a stub reads a thread's number, if hits are counted by thread.
     pub thread_id: ThreadId,
-    /// Where stacks end, where records hold stacks.
+    /// Where stacks end, if records hold stacks.
     pub stacks: Stacks,
 }
 
 impl ProcessTraits {
-    /// What most processes are: rseq as glibc lays it, no handlers for faults, guard traps served.
+    /// Traits of most processes: rseq as glibc lays it out, no handlers for faults, guard traps served.
     #[must_use]
     pub const fn usual(cpus: u32) -> Self {
         Self {
@@ -78,138 +79,149 @@ impl ProcessTraits {
     }
 }
 
-/// What a record holds of the stack at a hit (`record::stack`).
+/// Which part of the stack a record holds at a hit (`record::stack`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Unwind {
-    /// Nothing.
+    /// Nothing of the stack.
     #[default]
     None,
-    /// At most so many return addresses, by frame pointers; [`MAX_FRAMES`](trapline_record::stack::MAX_FRAMES) at most.
+    /// At most this many return addresses, found by frame pointers; never more than
+    /// [`MAX_FRAMES`](trapline_record::stack::MAX_FRAMES).
     Frames(u8),
-    /// The top of the stack, in a record of so many bytes.
+    /// A copy of the top of the stack, in a record of this many bytes.
     Copy(u32),
 }
 
-/// Where stacks end, as far as that is known in a process; see `x86_64::stub::stack`.
+/// Where stacks end, as far as this is known in a process; see `x86_64::stub::stack`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stacks {
-    /// The main thread's stack: its lowest address when this was looked up, and the first behind it. Empty when it is not known.
+    /// The main thread's stack: its lowest address when it was looked up, and the first address behind it.
+    /// Empty if unknown.
     pub main: (u64, u64),
-    /// Offset from the thread pointer of two words: where a thread's stack begins (0 for the main thread's), and its length.
+    /// Offset, from the thread pointer, of two words: the start of a thread's stack (0 for the main
+    /// thread's), and its length.
     pub block: Option<i32>,
     /// Offset of the goroutine pointer from the thread pointer, in a Go program.
     pub go: Option<i32>,
 }
 
-/// Which floats records hold: low 64 bits of vector registers.
+/// Which floats a record holds: the low 64 bits of vector registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Floats {
-    /// Bit `n`: at an entry, that of argument register `n` of eight (System V ABI, 3.2.3).
+    /// Bit `n`: the record of an entry holds argument register `n` of eight (System V ABI, 3.2.3).
     pub arguments: u8,
-    /// What is returned is one, and recorded in the place of the integer.
+    /// The returned value is a float, and is recorded in place of the integer.
     pub returned: bool,
 }
 
 impl Floats {
-    /// Both.
+    /// The floats of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self { arguments: self.arguments | other.arguments, returned: self.returned || other.returned }
     }
 }
 
-/// A load of what an argument leads to: through as many pointers as there are offsets.
+/// A load of what an argument points to, through as many pointers as there are offsets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Read {
-    /// Which of the six argument registers.
+    /// Which of the six argument registers, from 0 on.
     pub register: u8,
-    /// What is added to that, and to each word loaded behind it, before the next load; at least one.
+    /// Offsets, at least one. Each is added to the address so far (the argument, then each loaded word)
+    /// before the next load.
     pub offsets: Vec<i32>,
     /// Bytes of the last load, 64 at most.
     pub bytes: u8,
 }
 
 impl Read {
-    /// Words of a record that it takes: the kernel's answer, then the bytes.
+    /// Number of words that it takes in a record: the kernel's result, then the bytes.
     #[must_use]
     pub const fn words(&self) -> usize {
         1 + (self.bytes as usize).div_ceil(8)
     }
 }
 
-/// What stands for an argument register at a mark ([`Role::RecordMark`]); registers by their hardware numbers.
+/// What takes the place of an argument register at a USDT probe ([`Role::RecordMark`]). Registers are
+/// hardware numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operand {
-    /// What a general register holds.
+    /// The content of a general register.
     Register(u8),
-    /// A number.
+    /// A constant number.
     Constant(i64),
-    /// The address of this place of the file.
+    /// The live address of this place in the file.
     Static(Svma),
-    /// An address: a register and another one times a power of two.
+    /// An address: `base + (index << scale)`.
     Sum {
-        /// The first.
+        /// Register that is added as it is.
         base: u8,
-        /// The other; not rsp.
+        /// Register that is multiplied; not rsp.
         index: u8,
-        /// The power, 3 at most.
+        /// Exponent of the power of two, 3 at most.
         scale: u8,
     },
-    /// Nothing that can be told: 0.
+    /// A value that cannot be computed: 0.
     Unknown,
 }
 
-/// What is wanted at a function.
+/// Which action is requested at a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Add one to the counter at every entry.
     CountEntry,
     /// Add one to the counter at every exit (`uretprobe`), tail calls included.
     CountExits,
-    /// Add one whenever this instruction runs (`func+off`, a USDT marker).
+    /// Add one to the counter whenever this instruction runs (`func+off`, a USDT probe).
     CountAt(Svma),
-    /// Stamp at entry, and time at every exit. The counter is not used.
+    /// Write an entry stamp at every entry, and the duration at every exit. The counter is not used.
     Latency,
-    /// Put a slot in the place of the return address at entry, and time when the call comes back to it. The counter is not used.
+    /// Replace the return address by a return trampoline at every entry, and take the time when the call
+    /// returns to it. The counter is not used.
     LatencySlot,
-    /// Write a record at every entry, with the first arguments, and at every exit. The counter counts what was dropped.
+    /// Write a record at every entry, with the first arguments, and at every exit. The counter counts dropped
+    /// records.
     Record {
-        /// How many of the six arguments that registers hold, from the first on.
+        /// How many of the six argument registers are recorded, from the first on.
         values: u8,
-        /// Exits too.
+        /// Record exits too.
         returns: bool,
-        /// Bit `n`: argument `n` points to text, of which the record holds the first bytes.
+        /// Bit `n`: argument `n` points to text. The record holds the first bytes of that text.
         texts: u8,
-        /// Floats, behind both.
+        /// Floats, which follow the values and texts.
         floats: Floats,
-        /// Words behind those: fields, which the want's filter names ([`TargetFilter::reads`]).
+        /// Number of words of fields behind the floats. The request's filter names the fields
+        /// ([`TargetFilter::reads`]).
         fields: u16,
-        /// What an entry's record holds of the stack; then it holds no arguments.
+        /// Which part of the stack an entry's record holds; if any, the record holds no arguments.
         stack: Unwind,
     },
     /// Write a record, without values but maybe with a stack, whenever this instruction is about to run.
     RecordAt(Svma, Unwind),
-    /// Write a record whenever this instruction, a mark, is about to run: with six values that the want's filter says
-    /// ([`TargetFilter::operands`]), and this many words of fields behind them.
+    /// Write a record whenever this instruction, a USDT probe, is about to run. The request's filter names
+    /// six values ([`TargetFilter::operands`]), and this many words of fields follow.
     RecordMark(Svma, u16),
-    /// Add one to a value's row of the counter's table, at every entry or at every exit: the want's filter says of which value.
+    /// Add one to a value's row in the counter's table, at every entry or at every exit. The request's filter
+    /// names the value.
     Tally {
-        /// At exits; with [`TargetFilter::late`] of calls, whose entries leave what is known there.
+        /// At exits. With [`TargetFilter::late`], the entries keep for them what is known only at the entry.
         exits: bool,
     },
     /// Call a consumer at every entry.
     CallEntry,
-    /// The same, at a function whose return address the one called may replace.
+    /// Call a consumer at every entry of a function whose return address the consumer may replace.
     CallArmed,
     /// Call a consumer whenever this instruction is about to run.
     CallAt(Svma),
-    /// Call a consumer at every return. An exit by a tail call is refused: the value is not there yet.
+    /// Call a consumer at every return. A request is refused if an exit is a tail call, since the value is
+    /// not known there yet.
     CallExits,
-    /// Hold threads that are about to change a fact which patches rely on, at the entry of this function of the C library's. No counter is used.
+    /// Hold a thread at the entry of this function of the C library when it is about to change a fact that
+    /// patches rely on. No counter is used.
     Hold(Hold),
 }
 
-/// Functions of the C library by which a program changes such facts (`record::control::fact`).
+/// Functions of the C library by which a program changes such a fact (`record::control::fact`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hold {
     /// `sigaction`.
@@ -221,117 +233,120 @@ pub enum Hold {
 }
 
 impl Role {
-    /// Whether durations are kept.
+    /// Whether durations are measured.
     #[must_use]
     pub const fn is_timed(self) -> bool {
         matches!(self, Self::Latency | Self::LatencySlot)
     }
-    /// Whether a consumer is called; such a want has no counter.
+    /// Whether a consumer is called. Such a request has no counter.
     #[must_use]
     pub const fn calls(self) -> bool {
         matches!(self, Self::CallEntry | Self::CallArmed | Self::CallAt(_) | Self::CallExits)
     }
-    /// Whether a counter is its own.
+    /// Whether the request has a counter of its own.
     #[must_use]
     pub const fn counts(self) -> bool {
         !self.calls() && !matches!(self, Self::Hold(_))
     }
 }
 
-/// What is called at a hit, in our own process; the same for all modules of a segment.
+/// What stubs call at a hit in a program that probes itself; the same for all modules of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallInput<'a> {
-    /// What they all call.
+    /// The functions that all stubs call.
     pub functions: CallFunctions,
-    /// By [`Want::probe`]: what is passed, and what is saved around the call.
+    /// Indexed by [`Want::probe`]: the argument of the call, and what is saved around it.
     pub callees: &'a [Callee],
-    /// Sites that no jump reaches become an int3 that the guard table leads on from.
+    /// A site that no jump reaches gets an int3, from which the guard table leads to the stub.
     pub may_trap: bool,
 }
 
-/// One consumer list.
+/// How one probe's consumers are called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Callee {
-    /// The first argument of the function called.
+    /// First argument of the called function.
     pub argument: u64,
-    /// Save and restore the extended state around the call.
+    /// The extended state is saved before the call, and restored after it.
     pub saves_state: bool,
-    /// Nobody is called at the entry: somebody waits for the return alone.
+    /// No consumer is called at the entry: all wait for the return only.
     pub only_returns: bool,
     /// The function's return address may be replaced ([`Role::CallArmed`]).
     pub arms: bool,
-    /// Take an int3, though a jump might fit.
+    /// Use an int3 even if a jump would fit.
     pub by_trap: bool,
 }
 
-/// One thing wanted.
+/// One request: an action at one function or instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Want {
-    /// Which counter (or callee), and what answers refer to. Distinct for each want of a segment.
+    /// Number of the counter (or callee), to which answers refer. Each request of a segment has its own.
     pub probe: u32,
-    /// For [`Role::Latency`] and [`Role::LatencySlot`]: which latency area.
+    /// For [`Role::Latency`] and [`Role::LatencySlot`]: index of the latency area.
     pub latency: Option<u32>,
     /// The function. `None` is allowed for [`Role::CountAt`] outside all known functions.
     pub function: Option<FunctionIndex>,
-    /// What.
+    /// The requested action.
     pub role: Role,
 }
 
-/// How durations are kept; the same for all modules of a segment.
+/// How durations are measured; the same for all modules of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LatencyInput {
-    /// Where the entry stamps will be mapped ([`Stamps::bytes`]); any place, see `AddressSpace::find`.
+    /// Where the entry stamps will be mapped ([`Stamps::bytes`]); any address will do, see
+    /// `AddressSpace::find`.
     pub stamps: RemoteAddr,
-    /// How large their slots are: those of records, where a return decides about some ([`TargetFilter::late`]).
+    /// Size of the stamp cells. They hold whole records if a return decides about some of them
+    /// ([`TargetFilter::late`]).
     pub shape: Stamps,
-    /// Calls shorter than this many ticks count as returns only.
+    /// Calls shorter than this many ticks are counted as returns, but not timed.
     pub min_ticks: u64,
-    /// How durations fall into buckets.
+    /// How durations are sorted into histogram buckets.
     pub buckets: Buckets,
-    /// Count recursion once, by its outermost call.
+    /// Count a recursion once, by its outermost call.
     pub outermost: bool,
     /// Offset of the goroutine pointer from the thread pointer, in a Go program.
     pub go_g: Option<i32>,
-    /// Where [`Role::LatencySlot`] finds slots; needed when one is wanted.
+    /// Where [`Role::LatencySlot`] finds return trampolines; required if there is such a request.
     pub slots: Option<Slots>,
-    /// A function takes a slot where its exits cannot be found or patched, or where one of them is a jump to another function. For
-    /// [`Role::Latency`], and for returns of [`Role::Record`] and [`Role::Tally`].
+    /// A function gets a return trampoline if its exits cannot be found or patched, or if one of them jumps
+    /// to another function. Applies to [`Role::Latency`], and to returns of [`Role::Record`] and
+    /// [`Role::Tally`].
     pub or_slots: bool,
-    /// The return of a [`Role::Record`] or [`Role::Tally`] takes a slot in any case.
+    /// Returns of [`Role::Record`] and [`Role::Tally`] always go through a return trampoline.
     pub by_slots: bool,
-    /// Slots lead on to what each function's return does, which is not to time it.
+    /// A return trampoline leads on to the action of its function's return, instead of taking the time.
     pub leads_on: bool,
 }
 
-/// All that a module's plan depends on.
+/// Everything that the plan of a module depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleInput<'a> {
     /// The file.
     pub image: &'a Image,
-    /// Where it was loaded.
+    /// Difference between its live and its stated addresses.
     pub bias: Bias,
-    /// Its branch targets; must cover the functions wanted.
+    /// The module's branch targets; must cover the requested functions.
     pub map: &'a CodeMap,
-    /// What the process allows.
+    /// What the process and its CPU allow.
     pub traits: &'a ProcessTraits,
-    /// What is mapped, including spaces already given to other modules.
+    /// What is mapped, including the spaces that other modules got already.
     pub space: &'a AddressSpace,
-    /// The module's space, if it has one; else one is chosen for these wants alone.
+    /// The module's space, if it has one. Otherwise one is chosen for these requests alone.
     pub home: Option<Home>,
-    /// No thread is made to help.
+    /// Plan on this thread only; create no helper threads.
     pub alone: bool,
-    /// Where the parts of the segment's data lie.
+    /// Layout of the segment's data.
     pub layout: &'a DataLayout,
-    /// Where its far part will be mapped.
+    /// Where the segment's far part will be mapped.
     pub far: RemoteAddr,
-    /// Separate code regions that the module may take.
+    /// How many separate small code regions the module may take.
     pub regions: u32,
-    /// Needed when a want [`is_timed`](Role::is_timed), or is a filtered [`Role::Record`] with returns.
+    /// Required if a request [`is_timed`](Role::is_timed), or is a filtered [`Role::Record`] with returns.
     pub latency: Option<LatencyInput>,
-    /// Needed when a want calls a consumer.
+    /// Required if a request calls a consumer.
     pub calls: Option<CallInput<'a>>,
-    /// By [`Want::probe`]: which hits are recorded; all, behind the end.
+    /// Filters, indexed by [`Want::probe`]. A request without one, or behind the end, passes all hits.
     pub filters: &'a [Option<TargetFilter>],
-    /// What is wanted.
+    /// The requests.
     pub wants: &'a [Want],
 }

@@ -10,14 +10,14 @@ use trapline_record::RemoteAddr;
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
-/// First address that user space cannot have (47 bits), less a page.
+/// First address that user space cannot use (47 bits), less a page.
 const TOP: u64 = (1 << 47) - PAGE;
-/// The same of 48 bits, as arm64 has them.
+/// The same limit for 48 bits, as on arm64.
 const HIGH_TOP: u64 = (1 << 48) - PAGE;
 const BOTTOM: u64 = 64 << 10;
-/// Room left above the heap's end.
+/// Bytes kept free above the heap's end.
 pub(crate) const HEAP_GROWTH: u64 = 64 << 20;
-/// Distance that rel32 reaches for certain, whatever instruction it ends.
+/// Distance that a rel32 certainly reaches, whichever instruction it ends.
 pub(crate) const REACH: u64 = (1 << 31) - (64 << 10);
 
 /// One-byte opcodes that trap in 64-bit mode: `int3`, then those that no processor runs.
@@ -42,14 +42,15 @@ impl AddressSpace {
         self.occupied.insert(at, (start, end));
     }
 
-    /// The first address that is too high: something is mapped above 47 bits, below 48, where the kernel gives those.
+    /// The lowest address that is too high. Something mapped between 47 and 48 bits shows that the kernel
+    /// hands out such addresses.
     fn top(&self) -> u64 {
         let above = self.occupied.partition_point(|r| r.1.0 <= TOP + PAGE);
         let is_high = self.occupied.get(above).is_some_and(|r| r.0.0 < HIGH_TOP);
         if is_high { HIGH_TOP } else { TOP }
     }
 
-    /// Whether `start..end`, with a page on either side, is free and of use (SPACE-1).
+    /// Whether `start..end`, with a page on either side, is free and usable (SPACE-1).
     #[must_use]
     pub fn is_free(&self, start: RemoteAddr, end: RemoteAddr) -> bool {
         let (start, end) = (start.0, end.0);
@@ -70,7 +71,7 @@ impl AddressSpace {
         self.occupied.get(next).is_some_and(|r| r.0 <= low && high < r.1)
     }
 
-    /// A free range of `len` bytes (whole pages) anywhere, away from what grows; for entry stamps.
+    /// A free range of `len` bytes (whole pages) anywhere, away from what grows. Used for entry stamps.
     #[must_use]
     pub fn find(&self, len: u64) -> Option<RemoteAddr> {
         let mut above = self.top();
@@ -83,7 +84,7 @@ impl AddressSpace {
         self.top_of(BOTTOM, above, len)
     }
 
-    /// The middle of a gap, so that stacks above and mappings below both keep their room.
+    /// A range in the middle of a gap, so that stacks above it and mappings below it both keep room to grow.
     fn top_of(&self, low: u64, high: u64, len: u64) -> Option<RemoteAddr> {
         let spare = high.checked_sub(low)?.checked_sub(len)?;
         let at = RemoteAddr((low + spare / 2) & !(PAGE - 1));
@@ -94,13 +95,13 @@ impl AddressSpace {
 /// What a module needs room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
-    /// Live range of the whole module: what displaced instructions may name.
+    /// Live range of the whole module, which displaced instructions may refer to.
     pub(crate) module: (RemoteAddr, RemoteAddr),
     /// Live range of the text that may be patched.
     pub(crate) text: (RemoteAddr, RemoteAddr),
     /// Bytes of the data alias.
     pub(crate) data: u64,
-    /// Bytes behind the mirror.
+    /// Bytes behind the mirrored range.
     pub(crate) arena: u64,
 }
 
@@ -110,21 +111,22 @@ pub(crate) struct Place {
     pub(crate) k: i32,
     pub(crate) data: Region,
     pub(crate) code: Region,
-    /// First byte behind the mirror.
+    /// First byte behind the mirrored range.
     pub(crate) arena: RemoteAddr,
 }
 
-/// A module's space that one batch after another is planned into, so that they share its displacement. Stubs lie behind the mirror; in the
-/// mirror itself is one jump for each site, since what comes next to it is not known yet.
+/// A module's space that one batch after another is planned into, so that they share its displacement. Stubs
+/// lie behind the mirrored range. The mirrored range itself holds one jump for each site, since it is not
+/// known yet which sites come next to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Home {
-    /// Its displacement.
+    /// The module's displacement K.
     pub k: i32,
     /// Where the data part is mapped.
     pub data: Region,
-    /// Where the code region is mapped: mirror, shared code, stubs.
+    /// Where the code region is mapped: mirrored range, shared code, stubs.
     pub code: Region,
-    /// First byte behind the mirror.
+    /// First byte behind the mirrored range.
     pub mirror_end: RemoteAddr,
     /// First byte that no batch has used.
     pub free: RemoteAddr,
@@ -138,7 +140,7 @@ impl Home {
     pub(crate) const fn place(&self) -> Place {
         Place { k: self.k, data: self.data, code: self.code, arena: self.mirror_end }
     }
-    /// A space anywhere, for `data` and `stubs` bytes: no jump leads there, traps do.
+    /// A space anywhere, for `data` and `stubs` bytes. No jump leads there, but traps do.
     #[must_use]
     pub fn anywhere(space: &AddressSpace, data: u64, stubs: u64) -> Option<Self> {
         let at = space.find(data + stubs)?;
@@ -147,7 +149,7 @@ impl Home {
     }
 }
 
-/// The displacements to try: all of int3 first, then with as many as possible, small distances before large.
+/// The displacements to try: all bytes int3 first, then as many as possible; the small distances come first.
 fn displacements() -> impl Iterator<Item = i32> {
     let pairs = TRAPPING.iter().flat_map(|&k2| TRAPPING.iter().map(move |&k3| (k2, k3)));
     pairs.map(|(k2, k3)| i32::from_le_bytes([0xCC, 0xCC, k2, k3]))

@@ -1,17 +1,18 @@
-//! What unwinders are told about slots, on either processor.
+//! The unwind information of return trampolines, on either processor.
 //!
-//! In: where slots and entries lie ([`Slots`]), and whose numbers registers have. Out: bytes as `__register_frame` takes them. Does not: tell anybody.
+//! In: where trampolines and their entries lie ([`Slots`]), and the DWARF numbers of registers. Out: bytes in
+//! the format of `__register_frame`. Does not: register them.
 
 use trapline_record::slots::{self, Slots, at};
 
-/// Numbers of DWARF's registers, and what a return address may carry.
+/// DWARF's register numbers, and what a return address may carry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registers {
     /// The stack pointer.
     pub(crate) sp: u8,
-    /// What stands for the return address.
+    /// The register that stands for the return address.
     pub(crate) link: u8,
-    /// A frame's return address may be signed in what it stored: then only the bits below are the address.
+    /// A frame's return address may have been stored signed. Then only its low bits are the address.
     pub(crate) signed: bool,
 }
 
@@ -19,23 +20,25 @@ pub(crate) const X86_64: Registers = Registers { sp: 7, link: 16, signed: false 
 /// DWARF for the Arm 64-bit Architecture (AADWARF64), 4.1: x30 is 30, sp is 31.
 pub(crate) const AARCH64: Registers = Registers { sp: 31, link: 30, signed: true };
 
-/// Code of a process' slots.
+/// Code of a process' return trampolines.
 #[derive(Clone, Debug, Default)]
 pub struct SlotCode {
-    /// Bytes, to lie at [`Slots::code`]; readable and executable.
+    /// The bytes, to lie at [`Slots::code`]; readable and executable.
     pub bytes: Vec<u8>,
-    /// First address of what the slots share, and the first behind it. On x86-64 the slot's number is at the stack pointer there.
+    /// First address of the code that the trampolines share, and first address behind it. On x86-64 the
+    /// trampoline's number is at the stack pointer there.
     pub shared: (u64, u64),
-    /// Address of what `__register_frame` takes.
+    /// Address to be passed to `__register_frame`.
     pub unwind: u64,
 }
 
-/// Appends what unwinders are told about all slots: one CIE, one FDE, and the end mark, as `__register_frame` takes them. It may lie
-/// anywhere.
+/// Appends the unwind information of all trampolines: one CIE, one FDE, and the end mark, in the format of
+/// `__register_frame`. It may lie anywhere.
 ///
-/// The frame of a slot has the stack pointer of its caller (CFA = sp + 0), and returns to where the entry says, through as many
-/// slots as there are. "S" in the augmentation makes an unwinder look the caller up at exactly the address given, so one byte
-/// is taken off; and it tells the two frames, which have the same CFA, apart (libgcc, unwind-dw2.c, `uw_identify_context`).
+/// A trampoline's frame has the stack pointer of its caller (CFA = sp + 0), and returns to where the entry
+/// says, through as many trampolines as there are. "S" in the augmentation makes an unwinder look up the
+/// caller at exactly the given address, so one byte is subtracted. It also distinguishes the two frames,
+/// which have the same CFA (libgcc, unwind-dw2.c, `uw_identify_context`).
 pub(crate) fn unwind_info(out: &mut Vec<u8>, slots: &Slots, registers: Registers) {
     const DEF_CFA: u8 = 0x0C;
     const VAL_EXPRESSION: u8 = 0x16;
@@ -44,7 +47,7 @@ pub(crate) fn unwind_info(out: &mut Vec<u8>, slots: &Slots, registers: Registers
     let cie = out.len();
     out.extend_from_slice(&[0; 8]); // length; 0: a CIE
     out.extend_from_slice(b"\x01zRS\0"); // version, augmentation
-    out.extend_from_slice(&[1, 0x78, link, 1, 0]); // alignments 1 and -8, where it returns, one byte of data: absolute addresses
+    out.extend_from_slice(&[1, 0x78, link, 1, 0]); // alignments 1 and -8, return register, 1 byte: absolute
     out.extend_from_slice(&[DEF_CFA, sp, 0, VAL_EXPRESSION, link, expression.len() as u8]);
     out.extend_from_slice(&expression);
     close(out, cie);
@@ -66,10 +69,12 @@ fn close(out: &mut Vec<u8>, start: usize) {
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
 }
 
-/// The DWARF expression: from an address in a slot (the return address' register) to the byte before the address that its call returns to.
+/// The DWARF expression that leads from an address in a trampoline (the return address' register) to the byte
+/// before the address to which its call returns.
 ///
-/// A register that its function stored signed is handed on as it was stored, while the address that the unwinder goes by was authenticated; so of the distance into the slots only the bits
-/// are kept that it can have. What entries say was never signed.
+/// If a function stored the register signed, the register is handed on as it was stored, while the address
+/// that the unwinder uses was authenticated. So of the distance into the trampolines only those bits are kept
+/// that it can have. The addresses in entries were never signed.
 fn return_address(slots: &Slots, registers: Registers) -> Vec<u8> {
     const DEREF: u8 = 0x06;
     const CONST1U: u8 = 0x08;
@@ -97,7 +102,7 @@ fn return_address(slots: &Slots, registers: Registers) -> Vec<u8> {
     code.extend([LIT + slots::ENTRY.trailing_zeros() as u8, SHL]);
     code.extend(word(CONST8U, slots.entry(0) + at::REAL));
     code.extend([PLUS, DEREF]);
-    // Once more, if that lies in a slot.
+    // Once more, if the result lies in a trampoline.
     code.push(DUP);
     code.extend(word(CONST8U, slots.code));
     code.extend([MINUS, CONST1U, slots.code_len().trailing_zeros() as u8, SHR, LIT, EQ]);

@@ -1,6 +1,8 @@
-//! What of a program's memory leads a thread into our code: any word that points there, since x30 is saved anywhere.
+//! Which words of a program's memory may lead a thread into our code: any word that points there, since x30
+//! may be saved anywhere.
 //!
-//! In: a word that is an address in a segment's code. Out: that it can. Does not: look at what lies around it.
+//! In: a word that is an address in a segment's code. Out: that it can. Does not: examine what lies around
+//! it.
 
 use trapline_target::Process;
 
@@ -16,7 +18,7 @@ pub(crate) struct Word {
 }
 
 impl Word {
-    /// Whether it, an address in the segment's code, can lead a thread there.
+    /// Whether the word, an address in the segment's code, can lead a thread there.
     pub(crate) const fn leads_into(&self, _: &Process, _: &Found) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! arm64: the writer of our own code, and what differs where others' is written.
+//! arm64: the writer of our own code, and what differs in writing other processes' code.
 
 pub(crate) mod contexts;
 pub(crate) mod number;

@@ -1,21 +1,23 @@
-//! Where a thread's control block says its number.
+//! Where a thread's control block holds its number.
 //!
-//! In: the thread pointer, the thread's number, its memory. Out: the number's offset from the thread pointer, in C libraries whose control
-//! block can be told from what else may lie there (glibc, musl); else nothing. Does not: guess.
+//! In: the thread pointer, the thread's number, its memory. Out: the number's offset from the thread pointer,
+//! in C libraries whose control block can be distinguished from what else may lie there (glibc, musl);
+//! otherwise nothing. Does not: guess.
 //!
-//! Both lie below the thread pointer (AAELF64, TLS variant I), and how long they are differs from version to version, so the number is looked for from there down, and
-//! believed where the links before it lead back.
+//! Both blocks lie below the thread pointer (AAELF64, TLS variant I), and their length differs from version
+//! to version. So the number is searched from there down, and accepted if the links before it lead back.
 
-/// Bytes below the thread pointer that are looked at: glibc's block has some 1800.
+/// Number of bytes below the thread pointer that are examined: glibc's block has some 1800.
 const FAR: u64 = 8192;
 
-/// Where blocks are linked, from the word of the number on: the link to the next one, and to the one before; in glibc, and in musl.
+/// Offsets of the links, from the word of the number: to the next block, and to the previous one; in glibc,
+/// and in musl.
 pub(crate) const fn links(_: i32) -> [(i64, i64); 2] {
     [(-16, -8), (-16, -24)]
 }
 
-/// Where the C library keeps the number of the thread whose control block this is, from there on. Both libraries store it before the
-/// thread runs, and again in a forked child.
+/// Offset, from the thread pointer, at which the C library keeps the number of the thread whose control block
+/// this is. Both libraries store it before the thread runs, and again in a forked child.
 pub(crate) fn kept(thread: u64, tid: u32, word: impl Fn(u64) -> Option<u64>) -> Option<i32> {
     let is = |at: u64| word(at).is_some_and(|word| word as u32 == tid);
     let distances = (8..=FAR.min(thread)).step_by(8);
@@ -23,19 +25,20 @@ pub(crate) fn kept(thread: u64, tid: u32, word: impl Fn(u64) -> Option<u64>) -> 
         let at = thread - far;
         is(at) && (is_glibc(at, &word) || is_musl(at, &word))
     });
-    // Two would say nothing.
+    // Two matches would prove nothing.
     let far = found.next().filter(|_| found.next().is_none())?;
     Some(-(far as i32))
 }
 
-/// `struct pthread`: the number stands behind the two links of the list that all threads are in (nptl/descr.h).
+/// `struct pthread`: the number lies behind the two links of the list that holds all threads (nptl/descr.h).
 fn is_glibc(at: u64, word: &impl Fn(u64) -> Option<u64>) -> bool {
     let Some(element) = at.checked_sub(16) else { return false };
     let next = word(element).filter(|next| *next != 0 && *next != element);
     next.and_then(|next| word(next.checked_add(8)?)) == Some(element)
 }
 
-/// `struct pthread` since 1.2.0: itself, the ones before and behind it in a ring, a word, the number.
+/// `struct pthread` since 1.2.0: a pointer to itself, the previous and the next one in a ring, a word, the
+/// number.
 fn is_musl(at: u64, word: &impl Fn(u64) -> Option<u64>) -> bool {
     let Some(block) = at.checked_sub(32) else { return false };
     let link = |of: u64, offset: u64| word(of.checked_add(offset)?);

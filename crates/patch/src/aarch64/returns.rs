@@ -1,11 +1,15 @@
-//! Real return addresses put back: each is wherever its function keeps x30.
+//! Puts back real return addresses: each is wherever its function keeps x30.
 //!
-//! In: stopped threads, slots. Out: words of private writable memory, and x30 of threads, that held a slot's address hold the real one again (RET-1). Does not: stop anybody.
+//! In: stopped threads, return trampolines (*slots*). Out: words of private writable memory, and x30 of
+//! threads, that held a trampoline's address hold the real one again (RET-1). Does not: stop a thread.
 //!
-//! What stays comes home through its slot, whose code, entry and unwind information stay for that (`left`): what is signed, as only the process could sign the real address, a call that
-//! is not whole (its WORD is 0: A3 to A4, under a handler of signals perhaps), and one on a stack that is no private memory, where nobody looks.
+//! Some calls come home through their trampoline, whose code, entry and unwind information stay for that
+//! (`left`). These are signed addresses, as only the process could sign the real address; a call whose entry
+//! is not complete (its WORD is 0: A3 to A4, under a signal handler perhaps); and a call on a stack that is
+//! not private memory, which is not searched.
 //!
-//! A word that only looks like one is a copy that nobody returns by: no other number is likely to be an address in pages of ours.
+//! A word that only looks like a trampoline's address is a copy by which no call returns: no other number is
+//! likely to be an address in pages of ours.
 
 use std::collections::HashSet;
 
@@ -17,12 +21,12 @@ use crate::error::PatchError;
 use crate::slots::{PutBack, armed, on_shared_stacks, real_of};
 use crate::still::words_in;
 
-/// How far below an entry's WORD, the stack pointer at the entry, the return address may lie at least.
+/// How far below an entry's WORD, the stack pointer at the entry, the return address lies at least.
 pub(crate) const BELOW: u64 = 8;
-/// Whether a register may be all that holds a return address: x30.
+/// Whether a return address may be in a register only: it may, in x30.
 pub(crate) const IN_REGISTERS: bool = true;
 
-/// The slot whose return a thread in the shared code makes, as long as it is lent.
+/// The trampoline whose return a thread in the shared code is making, as long as it is taken.
 #[allow(clippy::unnecessary_wraps, reason = "its twin may fail")]
 pub(crate) const fn number_in(_: &Process, regs: &Regs) -> Result<u64, TargetError> {
     Ok(regs.link())
@@ -35,7 +39,7 @@ pub(crate) fn put_back(
     slots: &Slots,
 ) -> Result<PutBack, PatchError> {
     let (armed, address) = (armed(process, slots)?, !stopped.signature());
-    // The slot that is to return by a word, and what can be put there instead.
+    // The trampoline that a word would return to, and what can be put in its place.
     let named = |word: u64| {
         let slot = slots.slot_of(word & address).filter(|&slot| slots.address(slot) == word & address)?;
         let real = real_of(slots, &armed, slot).filter(|_| word & address == word);

@@ -1,3 +1,4 @@
-//! Whether patches need somebody who serves traps in other processes: a patch is one word, inside which nobody can stand, so nothing traps.
+//! Whether patches need traps to be served in other processes: no. A patch is one word, inside which no
+//! thread can stand, so nothing traps.
 
 pub(crate) const NEEDED: bool = false;

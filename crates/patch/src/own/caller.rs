@@ -1,4 +1,4 @@
-//! We ourselves, as one who changes our process' memory map and signal actions.
+//! Our own process as the one that changes its memory map and signal actions.
 
 use std::os::fd::OwnedFd;
 

@@ -1,10 +1,14 @@
-//! Spaces that batch after batch of one module goes into: there are some hundred displacements, and any number of single registrations.
+//! Code regions (*homes*) into which one batch after another of a module is laid. There are some hundred
+//! displacements, but any number of single registrations.
 //!
-//! In: a request. Out: the same, prepared, and where it goes. Invariants: HOME-1 what was laid in a space is never overwritten: its stubs lie one behind the other, and a
-//! site whose jump would meet another's in the mirror goes elsewhere. Does not: map or write.
+//! In: a request. Out: the same, prepared, and where it goes. Invariants: HOME-1 what was laid into a region
+//! is never overwritten: its stubs lie one behind the other, and a site whose jump would meet another's in
+//! the mirrored range goes elsewhere. Does not: map or write.
 //!
-//! The first batches of a module have spaces of their own, which saves their hits a jump, and so have large ones, and those with punned jumps. Then there is a home: a
-//! mirror of the whole text, with room for [`SITES`]. Where there is no space within reach for either, sites become traps, whose stubs may lie anywhere.
+//! The first batches of a module have spaces of their own, which saves their hits a jump; so have large ones,
+//! and those with punned jumps. Then the module gets a home: a mirrored range for the whole text, with room
+//! for [`SITES`]. If there is no space within reach for either, sites become traps, whose stubs may lie
+//! anywhere.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,25 +23,25 @@ use crate::error::PatchError;
 use crate::prepare::{Prepared, layout, prepare};
 use crate::request::{Module, Request};
 
-/// Sites of a home.
+/// Number of sites for which a home has room.
 const SITES: u32 = 4096;
-/// Batches that may be larger have a space of their own.
+/// A batch that may have more sites than this gets a space of its own.
 const LARGE: u32 = 1024;
-/// So many batches of a module have, before there is a home.
+/// Number of batches of a module that get spaces of their own before it gets a home.
 const APART: u32 = 8;
-/// For both tables of guards.
+/// Number of guards in a home, enough for both tables.
 const GUARDS: u32 = 2 * 6 * 2 * SITES;
 
-/// A module where it is loaded.
+/// A module at its load address.
 type Load = (FileId, u64);
 
 #[derive(Debug)]
 struct Lived {
     load: Load,
     home: Home,
-    /// Index of its segment.
+    /// Index of the home's segment.
     segment: usize,
-    /// Where jumps lie in its mirror.
+    /// Addresses of the jumps in its mirrored range.
     landings: BTreeSet<u64>,
 }
 
@@ -51,16 +55,16 @@ pub(super) struct Homes {
 /// Where a batch goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lodging {
-    /// A space of its own.
+    /// Into a space of its own.
     Apart(Option<Load>),
-    /// One that begins with it.
+    /// Into a new home.
     New(Load, Home),
-    /// One that is there: its index.
+    /// Into an existing home, by its index.
     Old(usize),
 }
 
 impl Homes {
-    /// Notes what was mapped, or moved in. `segment` is its index.
+    /// Notes what was mapped, or added to a home. `segment` is the index of its segment.
     pub(super) fn settled(&mut self, lodging: Lodging, plans: &[ModulePlan], segment: usize) {
         let index = match lodging {
             Lodging::Apart(load) => {
@@ -84,7 +88,7 @@ impl Homes {
     }
 }
 
-/// Where a plan has its jumps in the mirror.
+/// Addresses of a plan's jumps in the mirrored range.
 fn landings(plan: &ModulePlan, home: &Home) -> impl Iterator<Item = u64> {
     let end = home.mirror_end;
     plan.chunks.iter().map(|chunk| chunk.addr).filter(move |addr| *addr < end).map(|addr| addr.0)
@@ -101,7 +105,7 @@ impl Lived {
 }
 
 impl Own {
-    /// Plans a request, and says where it goes.
+    /// Plans a request, and decides where it goes.
     pub(super) fn prepare(
         &self,
         request: &Request<'_>,
@@ -136,13 +140,13 @@ impl Own {
         work: &mut Work,
         home: Option<(Home, DataLayout)>,
     ) -> Result<Prepared, PatchError> {
-        // Of an attempt before.
+        // They are of an earlier attempt.
         work.report.refused.clear();
         work.report.kernel.clear();
         work.survey.home = home;
         prepare(&self.process, request, &mut work.survey, self.attached.before(), &mut work.report)
     }
-    /// In a home that takes it, or a new one.
+    /// Plans for a home that has room, or for a new one.
     fn at_home(
         &self,
         request: &Request<'_>,
@@ -173,7 +177,7 @@ impl Own {
         let takes = prepared.plans.iter().all(|plan| plan.pun_regions.is_empty());
         Ok(takes.then_some((prepared, Lodging::New(load, home))))
     }
-    /// Traps, with their stubs wherever there is room.
+    /// Plans traps, with their stubs wherever there is room.
     fn by_traps(
         &self,
         request: &Request<'_>,

@@ -1,7 +1,9 @@
 //! The second writer of code: for our own process. Steps and interleavings are argued in [`protocol`].
 //!
-//! In: the same request as an outside attach, with what is to be called at hits. Out: sites in place, each as a value that takes it
-//! out again and puts it back; what the handler of traps needs ([`Windows`], [`OwnCall`]), before anything traps. Planning, comparing, journaling and every write are shared with the outside attach.
+//! In: the same request as an outside attach, with the functions to be called at hits. Out: sites in place,
+//! each as a value by which it can be taken out and put back; and what the handler of traps needs
+//! ([`Windows`], [`OwnCall`]), before anything traps. Planning, comparing, journaling and every write are
+//! shared with the outside attach.
 //! Does not: lock (the caller does), know consumers, wait for them.
 
 mod caller;
@@ -37,25 +39,25 @@ use home::{Homes, Lodging};
 use space::Live;
 use trapline_runtime::x86_64::{Brought, Windows};
 
-/// An instruction before which consumers are called, before anything there is written.
+/// An instruction before which consumers are called, before anything is written there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnCall {
     /// Index of its module in the request.
     pub module: u32,
-    /// Where, the copy of what stands there, and who is called.
+    /// Its address, the copy of what is there, and the probes that are called.
     pub call: Call,
 }
 
-/// A site of our own, as it was planned: enough to take it out and to put it back.
+/// A site of our own process, as it was planned: enough to take it out and to put it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnSite {
     /// Index of its module in the request.
     pub module: u32,
-    /// Index of the (first) want in its module.
+    /// Index in its module of the first request that it serves.
     pub want: u32,
     /// What the patch is for.
     pub role: PatchRole,
-    /// How it is reached.
+    /// How the site leads to its stub.
     pub tactic: Tactic,
     /// Where its stub begins.
     pub head: RemoteAddr,
@@ -75,11 +77,12 @@ impl OwnSite {
 /// What a batch placed.
 #[derive(Debug, Default)]
 pub struct Added {
-    /// What was refused, and what it cost.
+    /// What was refused, and what the batch cost.
     pub report: AttachReport,
     /// Sites in place.
     pub sites: Vec<OwnSite>,
-    /// (module, want, other want) that share a site, which is named after the first.
+    /// Triples (module, request, other request) of requests that share a site; the site is named after the
+    /// first one.
     pub shares: Vec<(u32, u32, u32)>,
 }
 
@@ -90,27 +93,27 @@ pub struct Own {
     windows: &'static Windows,
     attached: Attached,
     homes: Homes,
-    /// Sites in place.
+    /// Number of sites in place.
     live: usize,
-    /// This is a copy that a fork made, perhaps between two writes.
+    /// This is the copy in a forked child; the fork may have happened between two writes.
     forked: bool,
-    /// Traps that stand while patches change, and the windows that were written since.
+    /// Traps that stand while patches change, and the windows that were written since then.
     soft: Soft,
     fresh: Vec<Entry>,
 }
 
 impl Own {
-    /// Nothing patched yet. Whoever serves the traps of this process asks `windows`.
+    /// Our process with nothing patched yet. The code that serves traps in this process uses `windows`.
     ///
     /// # Errors
-    /// When /proc/self cannot be used, or a tracer holds us.
+    /// If /proc/self cannot be used, or a tracer holds us.
     pub fn open(windows: &'static Windows) -> Result<Self, PatchError> {
         let process = Process::open(std::process::id())?;
         let attached = Attached { serves_itself: true, ..Attached::default() };
         let (homes, soft, fresh) = (Homes::default(), Soft::new(), Vec::new());
         Ok(Self { process, windows, attached, homes, live: 0, forked: false, soft, fresh })
     }
-    /// Our process.
+    /// The process.
     #[must_use]
     pub const fn process(&self) -> &Process {
         &self.process
@@ -120,12 +123,13 @@ impl Own {
     pub const fn attached(&self) -> &Attached {
         &self.attached
     }
-    /// Whether this is a copy that a fork made: its descriptors lead to the parent.
+    /// Whether this is the copy in a forked child, whose descriptors lead to the parent.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.process.pid() != std::process::id()
     }
-    /// In a forked child: goes on with memory of its own. What was patched before the fork stays known as taken.
+    /// For a forked child: goes on with memory of its own. What was patched before the fork stays noted as
+    /// occupied.
     ///
     /// # Errors
     /// As [`Own::open`].
@@ -139,11 +143,11 @@ impl Own {
         self.process = Process::open(std::process::id())?;
         Ok(())
     }
-    /// O1 to O5. Sites that are not in the answer were not written; why is in the report. `tell` learns of traps before their bytes are
-    /// written (PATCH-4).
+    /// Steps O1 to O5. Sites that are not in the result were not written; the report says why. `tell` gets
+    /// each trap before its byte is written (PATCH-4).
     ///
     /// # Errors
-    /// Nothing was changed, or what was changed was undone.
+    /// If it fails, nothing was changed, or what was changed was undone.
     pub fn add(
         &mut self,
         request: &Request<'_>,
@@ -164,7 +168,7 @@ impl Own {
         added.report = work.report;
         Ok(added)
     }
-    /// O2 to O5. `alone`: by this thread alone.
+    /// Steps O2 to O5. `alone`: on this thread only.
     fn install(
         &mut self,
         mut prepared: Prepared,
@@ -240,7 +244,7 @@ impl Own {
         settle(&sites, &outcomes, report);
         Ok(placed)
     }
-    /// O2 to O4 in a segment of its own, up to its state.
+    /// Steps O2 to O4, in a segment of its own, up to its state.
     fn build(&mut self, prepared: &Prepared, survey: &Survey, alone: bool) -> Result<Segment, PatchError> {
         let mut caller = OwnCaller::default();
         let segment = map_by(&mut self.attached, &mut caller, self.process.pid(), prepared, survey)?;
@@ -255,10 +259,10 @@ impl Own {
         }
         Ok(segment)
     }
-    /// Q1 and Q2. Sites that hold anything but our bytes are left alone; how many that were is the answer.
+    /// Steps Q1 and Q2. Sites that hold other bytes than ours are left alone; returns their number.
     ///
     /// # Errors
-    /// When memory cannot be reached at all.
+    /// If memory cannot be reached at all.
     pub fn take_out(&mut self, sites: &[OwnSite]) -> Result<usize, PatchError> {
         let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
         let mut outcomes = Vec::new();
@@ -272,11 +276,11 @@ impl Own {
         let left = |o: &&Outcome| matches!(o, Outcome::Differs { .. } | Outcome::Unreachable);
         Ok(outcomes.iter().filter(left).count())
     }
-    /// S1: takes sites out to change them, and leaves a trap at each of `traps`, of instructions in their windows. Whoever serves traps knows
-    /// them. Sites that hold anything but our bytes are left alone.
+    /// Step S1: takes out sites to change them, and leaves a trap at each of `traps`, which are instructions
+    /// in their windows that the trap handler knows. Sites that hold other bytes than ours are left alone.
     ///
     /// # Errors
-    /// When memory cannot be reached at all.
+    /// If memory cannot be reached at all.
     pub fn soften(&mut self, sites: &[OwnSite], traps: &[RemoteAddr]) -> Result<(), PatchError> {
         let mut entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
         for &at in traps {
@@ -286,7 +290,7 @@ impl Own {
                 let n = (at - entry.addr) as usize;
                 byte[0] = std::mem::replace(&mut entry.old[n], INT3);
             } else {
-                // Displaced, but behind the bytes that changed.
+                // It is displaced, but lies behind the bytes that changed.
                 self.process.read(at, &mut byte)?;
                 crate::soft::unmask(&self.soft, at, &mut byte);
                 let [old] = byte;
@@ -301,10 +305,10 @@ impl Own {
         self.live = self.live.saturating_sub(sites.len());
         Ok(())
     }
-    /// S3: takes away the traps that no window covers now, and that are none of `stay`.
+    /// Step S3: removes the traps that no window covers now, and for which `stay` is false.
     ///
     /// # Errors
-    /// When memory cannot be reached at all.
+    /// If memory cannot be reached at all.
     pub fn harden(&mut self, stay: impl Fn(u64) -> bool) -> Result<(), PatchError> {
         let (soft, fresh) = (std::mem::take(&mut self.soft), std::mem::take(&mut self.fresh));
         let covered = |at: u64| fresh.iter().any(|e| at.wrapping_sub(e.addr.0) < u64::from(e.len));
@@ -318,14 +322,16 @@ impl Own {
         }
         Ok(())
     }
-    /// Puts sites back that were taken out: the same bytes, to the same stubs. For each, whether it is in place; one whose bytes are
-    /// not the file's any more is not, nor a punned jump in whose place, or end, another patch was put since.
+    /// Puts back sites that were taken out: the same bytes, leading to the same stubs. Returns for each
+    /// whether it is in place. A site is not put back if its bytes are not the file's any more. A punned jump
+    /// is not put back either if another patch was put in its place, or where its displacement ends.
     ///
     /// # Errors
-    /// When another writer came meanwhile, or memory cannot be reached. No site is in place then.
+    /// If another writer came meanwhile, or memory cannot be reached. No site is in place then.
     pub fn put_back(&mut self, sites: &[OwnSite]) -> Result<Vec<bool>, PatchError> {
         self.come_back()?;
-        // A punned jump leads where the bytes behind it say: others may have been patched since.
+        // A punned jump leads to where the bytes behind it say; other sites may have been patched there
+        // since.
         let stands =
             |site: &OwnSite| site.tactic != Tactic::Pun || self.attached.is_held(site.entry.addr, site.head);
         let stands: Vec<bool> = sites.iter().map(stands).collect();
@@ -350,7 +356,8 @@ impl Own {
         self.live += back.iter().filter(|back| **back).count();
         Ok(back)
     }
-    /// Whether all of these hold our bytes now. A library that was unloaded, and loaded there again, holds the file's.
+    /// Whether all of these hold our bytes now. A library that was unloaded, and loaded there again, holds
+    /// the file's.
     #[must_use]
     pub fn holds(&self, sites: &[OwnSite]) -> bool {
         sites.iter().all(|site| {
@@ -360,14 +367,14 @@ impl Own {
                 && present[..len] == site.entry.new[..len]
         })
     }
-    /// Sites that went away with their mapping.
+    /// Forgets sites that went away with their mapping.
     pub fn forget(&mut self, sites: &[OwnSite]) {
         self.live = self.live.saturating_sub(sites.len());
         if self.live == 0 {
             self.set_states(State::Removed);
         }
     }
-    /// What the handler of traps must know of a batch.
+    /// Gives the trap handler what it must know about a batch.
     fn hand_over(&self, prepared: &mut Prepared, guards: &[(u64, u64)]) {
         let any_traps = prepared.sites.iter().any(|site| site.patch.tactic == Tactic::Trap);
         let is_trap = |addr| {
@@ -389,7 +396,7 @@ impl Own {
             }
         }
     }
-    /// Guards of a window that is put back: others may have been patched there meanwhile.
+    /// Sets the guards of a window that is put back: others may have been patched there meanwhile.
     fn lead_inside(&self, site: &OwnSite) {
         let guards = self.attached.segments.get(site.segment as usize).map_or(&[][..], |s| &s.guards);
         let (start, end) = (site.entry.addr.0, site.entry.addr.0 + u64::from(site.entry.len));
@@ -397,7 +404,7 @@ impl Own {
         let is_own_trap = |addr| site.tactic == Tactic::Trap && addr == start;
         inside.filter(|g| !is_own_trap(g.0)).for_each(|&(addr, resume)| self.windows.lead(addr, resume));
     }
-    /// The same for a batch's, sorted: most batches are where none was before.
+    /// The same for a batch's guards, which are sorted. Most batches lie where none was before.
     fn lead_all(&mut self, guards: &[(u64, u64)]) {
         let (Some(first), Some(last)) = (guards.first(), guards.last()) else { return };
         let meets = |segment: &Segment| {
@@ -408,7 +415,8 @@ impl Own {
             guards.iter().for_each(|&(addr, resume)| self.lead(addr, resume));
         }
     }
-    /// Makes all guards for an address lead to one place: what is patched there now, not what was before it.
+    /// Makes all guards for an address lead to the same place: where the present patch leads, not an earlier
+    /// one.
     fn lead(&mut self, addr: u64, resume: u64) {
         for segment in &mut self.attached.segments {
             let Ok(index) = segment.guards.binary_search_by_key(&addr, |guard| guard.0) else { continue };
@@ -418,7 +426,8 @@ impl Own {
             segment.view().set(table + index as u64 * 16 + 8, resume);
         }
     }
-    /// Before something is written into segments that are there: if all were given up, nobody may have come since (O3).
+    /// Called before something is written into existing segments. If all sites had been given up, no other
+    /// tracer may have come since (O3).
     fn come_back(&self) -> Result<(), PatchError> {
         if self.live != 0 {
             return Ok(());
@@ -429,7 +438,8 @@ impl Own {
     fn set_states(&self, state: State) {
         self.attached.segments.iter().for_each(|segment| segment.set_state(state));
     }
-    /// O3: nobody else writes here. Our own segment is mapped already, in a state that keeps others off.
+    /// Step O3: checks that no other tool writes here. Our own segment is mapped already, in a state that
+    /// keeps others off.
     fn alone(&self, fresh: &[FileId]) -> Result<(), PatchError> {
         let pid = self.process.pid();
         let tracer = self.process.status_of_caller()?.tracer;
@@ -442,10 +452,10 @@ impl Own {
     }
 }
 
-/// Calls of sites that are to be written.
+/// The calls of sites that are to be written.
 fn calls(prepared: &mut Prepared) -> Vec<OwnCall> {
     let Prepared { plans, sites, .. } = prepared;
-    // Mostly in the order of the sites.
+    // They are mostly in the order of the sites.
     let mut next = sites.iter().peekable();
     let mut module = |at| {
         while next.next_if(|s| s.patch.addr < at).is_some() {}
@@ -457,7 +467,7 @@ fn calls(prepared: &mut Prepared) -> Vec<OwnCall> {
     all.filter_map(|call| Some(OwnCall { module: module(call.head)?, call })).collect()
 }
 
-/// One byte, the file's (or a trap in its place) and ours.
+/// A change of one byte: `old` is the file's (or a trap in its place), `new` is ours.
 const fn single(addr: RemoteAddr, old: u8, new: u8) -> Entry {
     Entry {
         addr,
@@ -469,7 +479,7 @@ const fn single(addr: RemoteAddr, old: u8, new: u8) -> Entry {
     }
 }
 
-/// What was written.
+/// The entries that were written.
 fn placed_of<'a>(entries: &'a [Entry], outcomes: &'a [Outcome]) -> impl Iterator<Item = Entry> + 'a {
     entries.iter().zip(outcomes).filter(|(_, outcome)| is_in_place(**outcome)).map(|(entry, _)| *entry)
 }
@@ -478,7 +488,8 @@ const fn is_in_place(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Done | Outcome::Already | Outcome::KeptBreakpoint)
 }
 
-/// Nobody can be stopped here, so a window that somebody may stand in takes a trap, and where that is not proven, one that nobody may.
+/// Refuses what cannot be done without traps, since no thread can be stopped here: windows in which a thread
+/// may stand and, where eight-byte writes are not proven, all others.
 fn refuse_guarded(prepared: &mut Prepared, work: &mut Work) {
     let Some(because) = work.survey.no_traps else { return };
     let guarded = |(index, site): (usize, &Site)| {

@@ -1,4 +1,4 @@
-//! Slots of our own process, made once.
+//! Return trampolines of our own process, made once.
 
 use trapline_plan::SlotCode;
 use trapline_plan::x86_64::stub::landing_code_len;
@@ -9,10 +9,11 @@ use crate::error::PatchError;
 use crate::own_slots::{OwnSlots, make};
 
 impl Own {
-    /// The slots of this process, made if there are none yet: `count`, in the limits of [`Slots`]. `code` makes what lies at them.
+    /// The return trampolines of this process. If there are none yet, it makes `count` of them, within the
+    /// limits of [`Slots`]; `code` makes the code for them.
     ///
     /// # Errors
-    /// When there is no room, or the system refuses. Nothing is mapped then.
+    /// If there is no room, or the system refuses. Nothing is mapped then.
     pub fn slots(
         &mut self,
         count: u32,

@@ -1,7 +1,8 @@
 //! Our own running code as a [`CodeSpace`].
 //!
-//! In: addresses and bytes. Out: reads and writes through /proc/self/mem, core syncs by membarrier. There is nobody to answer:
-//! traps are served by the guard handler. Where /proc/self/mem refuses writes, pages are made writable for the moment ([`protocol`](super::protocol)).
+//! In: addresses and bytes. Out: reads and writes through /proc/self/mem, core syncs by membarrier. No stops
+//! have to be served: the guard handler serves traps. If /proc/self/mem refuses writes, pages are made
+//! writable for the moment ([`protocol`](super::protocol)).
 
 use trapline_record::RemoteAddr;
 use trapline_target::{OwnCaller, Process};

@@ -1,7 +1,8 @@
-//! What of a program's memory leads a thread into our code: F2 to F5 of `free`.
+//! Which words of a program's memory may lead a thread into our code: F2 to F5 of `free`.
 //!
-//! In: a word that is an address in a segment's code, and what lies behind it. Out: whether it can lead there. A plain number of that value is not
-//! taken for one, near a text at a low address every other integer is one. Does not: read the program's memory.
+//! In: a word that is an address in a segment's code, and the words around it. Out: whether it can lead
+//! there. A plain number of that value is not taken for one: near a text at a low address every other integer
+//! is one. Does not: read the program's memory.
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
@@ -10,18 +11,20 @@ use trapline_target::Process;
 use crate::find::Found;
 use crate::slots::slots_of;
 
-/// User code's segment, in the lowest bits of the word behind the flags.
+/// Selector of user code, in the lowest bits of the word behind the flags.
 const CODE_SEGMENT: u64 = 0x33;
-/// The flag that is always set, and the first bit above all flags.
+/// The flag that is always set.
 const ALWAYS: u64 = 1 << 1;
+/// First value that has a bit above all flags.
 const FLAGS_END: u64 = 1 << 22;
-/// Bytes from the restorer to the handler (`plan`'s `stub::trap`): each begins at a multiple of 16.
+/// Distance from the restorer to the handler (`plan`'s `stub::trap`): each begins at a multiple of 16.
 const RESTORER: u64 = 16;
-/// A descriptor's alignment, and the longest sequence that stubs have.
+/// Alignment and length of a descriptor.
 const DESCRIPTOR: u64 = 32;
+/// Bytes of the longest sequence that stubs have.
 const LONGEST: u64 = 4096;
 
-/// CPUs that a kernel may be built for, at most.
+/// Upper bound of the CPUs for which a kernel may be built.
 const MOST_CPUS: u64 = 8192;
 
 /// A word, and what lies around it.
@@ -37,7 +40,7 @@ pub(crate) struct Word {
 }
 
 impl Word {
-    /// Whether it, an address in the segment's code, can lead a thread there.
+    /// Whether the word, an address in the segment's code, can lead a thread there.
     pub(crate) fn leads_into(&self, process: &Process, segment: &Found) -> bool {
         let handler = segment.block.get(at::HANDLER);
         let is_handler = handler != 0 && (self.value == handler || self.value == handler - RESTORER);
@@ -47,19 +50,19 @@ impl Word {
             || is_slot
             || self.is_in_area() && is_descriptor(process, segment, self.value)
     }
-    /// As the kernel saves it: flags, then the segments.
+    /// A context as the kernel saves it: behind the word lie flags, then segments.
     fn is_context(&self) -> bool {
         let [Some(flags), Some(segments)] = self.next else { return false };
         flags & ALWAYS != 0 && flags < FLAGS_END && segments & 0xffff == CODE_SEGMENT
     }
-    /// As `struct rseq` has it, which is aligned: behind the CPU's number, twice.
+    /// A field of `struct rseq`, which is aligned: it lies behind the CPU's number, twice.
     fn is_in_area(&self) -> bool {
         let Some(cpu) = self.before else { return false };
         self.at % DESCRIPTOR == 8 && cpu >> 32 == cpu & 0xffff_ffff && cpu >> 32 < MOST_CPUS
     }
 }
 
-/// As `struct rseq_cs`: version and flags, start, length, where to go on.
+/// A `struct rseq_cs`: version and flags, start, length, where to go on.
 fn is_descriptor(process: &Process, segment: &Found, word: u64) -> bool {
     let mut bytes = [0; DESCRIPTOR as usize];
     if !word.is_multiple_of(DESCRIPTOR) || process.read(RemoteAddr(word), &mut bytes).is_err() {

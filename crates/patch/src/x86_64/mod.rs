@@ -1,4 +1,4 @@
-//! x86-64: what differs where code is written.
+//! x86-64: what differs in writing code.
 
 pub(crate) mod contexts;
 pub(crate) mod number;

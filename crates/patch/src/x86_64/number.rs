@@ -1,28 +1,29 @@
-//! Where a thread's control block says its number.
+//! Where a thread's control block holds its number.
 //!
-//! In: the thread pointer, the thread's number, its memory. Out: the number's offset from the thread pointer, in C libraries whose control
-//! block can be told from what else may lie there (glibc, musl); else nothing. Does not: guess.
+//! In: the thread pointer, the thread's number, its memory. Out: the number's offset from the thread pointer,
+//! in C libraries whose control block can be distinguished from what else may lie there (glibc, musl);
+//! otherwise nothing. Does not: guess.
 
 /// `struct pthread`'s tid, in every glibc for x86-64.
 const GLIBC: i32 = 0x2d0;
 
-/// Where blocks are linked, from the word of the number on: the link to the next one, and to the one before.
+/// Offsets of the links, from the word of the number: to the next block, and to the previous one.
 pub(crate) fn links(kept: i32) -> [(i64, i64); 1] {
     let kept = i64::from(kept);
     if kept == GLIBC.into() { [(-16, -8)] } else { [(24 - kept, 16 - kept)] }
 }
 
-/// Where the C library keeps the number of the thread whose control block this is, from there on. Both libraries store it before the
-/// thread runs, and again in a forked child.
+/// Offset, from the thread pointer, at which the C library keeps the number of the thread whose control block
+/// this is. Both libraries store it before the thread runs, and again in a forked child.
 pub(crate) fn kept(thread: u64, tid: u32, word: impl Fn(u64) -> Option<u64>) -> Option<i32> {
-    /// The same of musl, where threads are linked in a ring; since 1.2.0, and before.
+    /// The same offset in musl, which links threads in a ring; since 1.2.0, and before.
     const MUSL: [i32; 2] = [48, 56];
     let at = |from: u64, offset: u64| word(from.checked_add(offset)?);
     let holds = |offset: i32| at(thread, offset as u64).is_some_and(|word| word as u32 == tid);
     if thread == 0 || at(thread, 0) != Some(thread) {
         return None;
     }
-    // `tcbhead_t` names itself twice; what follows does in neither.
+    // glibc's `tcbhead_t` names itself twice; what the next lines look for does so in neither place.
     if at(thread, 16) == Some(thread) && at(thread, 24) != Some(thread) {
         return Some(GLIBC).filter(|&offset| holds(offset));
     }

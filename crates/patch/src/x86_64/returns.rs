@@ -1,11 +1,12 @@
-//! Real return addresses put back: each lies in the stack word that its slot's entry names.
+//! Puts back real return addresses: each lies in the stack word that its return trampoline's entry names.
 //!
-//! In: stopped threads, slots. Out: stack words that held slots hold real addresses again (RET-1), and those slots are not lent any more. Does not:
-//! stop threads.
+//! In: stopped threads, return trampolines (*slots*). Out: stack words that held trampolines hold real
+//! addresses again (RET-1), and those trampolines are no longer taken. Does not: stop threads.
 //!
-//! A slot whose word is put back has no way to it but a copy of that word (a stack that was copied away). No entry takes slots any more, so its own
-//! entry stays as it is: what comes by a copy goes on at the right place (SLOT-2). Before memory is unmapped, such copies are looked for (`free`, F3). A tracer
-//! that dies between both writes leaves a slot lent, and the memory mapped.
+//! When a trampoline's word is put back, nothing leads to it but a copy of that word (a stack that was copied
+//! away). No entry takes trampolines any more, so its own entry stays as it is: a thread that comes by a copy
+//! goes on at the right place (SLOT-2). Before memory is unmapped, such copies are searched for (`free`, F3).
+//! If the tracer dies between both writes, a trampoline stays taken, and the memory mapped.
 
 use trapline_record::RemoteAddr;
 use trapline_record::slots::{CHAIN, Slots};
@@ -14,17 +15,17 @@ use trapline_target::{Process, Regs, StoppedAll, TargetError};
 use crate::error::PatchError;
 use crate::slots::{Armed, PUT_BACK, PutBack, armed, real_of};
 
-/// How far below an entry's WORD the return address lies: it is there.
+/// How far below an entry's WORD the return address lies: exactly there.
 pub(crate) const BELOW: u64 = 0;
-/// Whether a register may be all that holds a return address: a call stores it.
+/// Whether a return address may be in a register only: no, since a call stores it.
 pub(crate) const IN_REGISTERS: bool = false;
 
-/// The slot whose return a thread in the shared code makes, as long as it is lent.
+/// The trampoline whose return a thread in the shared code is making, as long as it is taken.
 pub(crate) fn number_in(process: &Process, regs: &Regs) -> Result<u64, TargetError> {
     process.read_u64(RemoteAddr(regs.sp()))
 }
 
-/// Puts real return addresses back. What was left by `longjmp`, or is copied away, stays as it is.
+/// Puts back real return addresses. What was left by `longjmp`, or is copied away, stays as it is.
 pub(crate) fn put_back(
     process: &Process,
     _: &mut StoppedAll<'_, '_>,
@@ -45,7 +46,8 @@ pub(crate) fn put_back(
     Ok(done)
 }
 
-/// A slot, and those that lie under it on the same word, are lent no longer; their calls are still under way.
+/// Marks a trampoline, and those that lie under it on the same word, as no longer taken; their calls are
+/// still running.
 fn take_back(process: &Process, slots: &Slots, armed: &[Armed], slot: u32) -> Result<(), PatchError> {
     let mut next = Some(slot);
     for _ in 0..=CHAIN {

@@ -1,5 +1,5 @@
-//! Which threads of a process are the program's own, and how long they may take. Emulators of this processor do not come here: what attaches needs
-//! ptrace, which they do not have.
+//! Which threads of a process are the program's own, and how long they may take. Under an emulator of this
+//! processor this code is not used: attaching needs ptrace, which emulators do not have.
 
 use trapline_target::{Process, ThreadStatus};
 
@@ -11,7 +11,7 @@ pub(crate) const fn runs_nothing(_: &Process, _: &ThreadStatus) -> bool {
     false
 }
 
-/// Whether how long a thread sleeps and runs says nothing of the program.
+/// Whether a thread's times of sleeping and running say nothing about the program.
 pub(crate) const fn is_slow() -> bool {
     false
 }

@@ -1,3 +1,4 @@
-//! Whether patches need somebody who serves traps in other processes: whoever stands inside a window traps.
+//! Whether patches need traps to be served in other processes: yes. A thread that stands inside a window
+//! traps.
 
 pub(crate) const NEEDED: bool = true;

@@ -1,4 +1,5 @@
-//! Victims: C programs compiled once, driven by lines on their standard input, and the file they run as the planner sees it.
+//! Victims: C programs that are compiled once and driven by lines on their standard input, and their files as
+//! the planner sees them.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses some of it")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -80,7 +81,7 @@ impl Victim {
         let (bias, id) = place(&process, &file);
         Self { child, input, output, process, file, bias, id }
     }
-    /// Sends a line, returns the answer.
+    /// Sends a line, and returns the answer.
     pub fn ask(&mut self, line: &str) -> String {
         self.tell(line);
         self.answer()
@@ -94,7 +95,7 @@ impl Victim {
         assert!(!answer.is_empty(), "the victim died: {:?}", self.child.wait());
         answer.trim_end().to_owned()
     }
-    /// The victim's own counts, and its count of wrong results.
+    /// The victim's own counts, and its number of wrong results.
     pub fn sums(&mut self) -> (Vec<u64>, u64) {
         let answer = self.ask("sums");
         let (counts, rest) = answer.split_once("wrong ").expect("sums");
@@ -108,7 +109,7 @@ impl Victim {
             |stat| format!("; wait status {:?}", stat.split(' ').nth(51)),
         )
     }
-    /// Tells it to end; it must do so in good health.
+    /// Makes it end, and checks that it does so in good health.
     pub fn quit(mut self) {
         self.tell("quit");
         let status = self.child.wait().expect("waited");
@@ -117,7 +118,7 @@ impl Victim {
     pub fn module<'a>(&'a self, wants: &'a [Want]) -> Module<'a> {
         module(&self.file, self.bias, self.id, wants)
     }
-    /// Entry counts for these functions, probe `n` for the n-th.
+    /// Requests for these functions; probe `n` is for the n-th.
     pub fn wants(&self, names: &[&str], role: Role) -> Vec<Want> {
         names.iter().enumerate().map(|(n, name)| want(&self.file, n as u32, name, role)).collect()
     }
@@ -125,7 +126,7 @@ impl Victim {
     pub fn differences(&self) -> Vec<String> {
         differences(&self.process, &self.file, self.bias)
     }
-    /// Disposition bits and handlers, as far as /proc tells.
+    /// Disposition bits and handlers, as far as /proc shows them.
     pub fn caught(&self) -> (u64, u64) {
         let status = self.process.status().expect("alive");
         (status.caught, status.ignored)
@@ -139,7 +140,7 @@ impl Drop for Victim {
     }
 }
 
-/// Where the file is loaded.
+/// Load address and file of a mapped program.
 pub fn place(process: &Process, file: &FileOnDisk) -> (Bias, FileId) {
     let path = file.path.to_str().expect("plain");
     let maps = process.maps().expect("alive");
@@ -188,7 +189,7 @@ pub fn differences(process: &Process, file: &FileOnDisk, bias: Bias) -> Vec<Stri
     found
 }
 
-/// Whether an address is inside any mapping of ours.
+/// Live address of a stated one.
 pub fn live(bias: Bias, at: Svma) -> RemoteAddr {
     bias.live(at)
 }

@@ -1,9 +1,14 @@
-//! Whether a function's return address may be replaced: what it is entered with is one, and nobody but returns looks at it.
+//! Whether a function's return address may be replaced: the function must be entered with one, and nothing
+//! but returns may read it.
 //!
-//! In: a file, a function of it. Out: nothing, or the word that is in the way: `setjmp`, `getcontext` and `vfork` return through a copy of the address a second time, when the slot is long given
-//! back; `dlsym` finds its caller by it; a loop through the first instruction would take slot after slot. The address is followed from the entry along every path as long as it is in x30,
-//! through functions that are jumped to, and back from the stack; what was signed is made plain by `autiasp` or by the return, which is none of this. What reads it from the stack into
-//! another register is found where x29 names the frame. Behind a jump through a register all words of the function may follow. What is too long to be looked at whole is refused. Does not: look into functions called.
+//! In: a file, a function of it. Out: nothing, or the word that prevents it. `setjmp`, `getcontext` and
+//! `vfork` return through a copy of the address a second time, long after the return trampoline was given
+//! back. `dlsym` finds its caller by it. A loop through the first instruction would take one trampoline after
+//! another. The address is followed from the entry along every path as long as it is in x30, through
+//! functions that are jumped to, and back from the stack. A signed address is made plain by `autiasp` or by
+//! the return, which do not count. Code that reads it from the stack into another register is found if x29
+//! names the frame. Behind a jump through a register, any word of the function may follow. A function that is
+//! too long to be examined as a whole is refused. Does not: examine functions that are called.
 
 use std::collections::HashSet;
 
@@ -17,30 +22,31 @@ use super::site::Refusal;
 use super::stub::Signed;
 use crate::request::ModuleInput;
 
-/// Instructions that are looked at, at most, each with what is known there.
+/// Upper bound of the instructions that are examined, each with what is known there.
 const MOST: usize = 1 << 16;
-/// `xpaclri`: takes the signature off x30, to look at it.
+/// `xpaclri`: takes the signature off x30, to read it.
 const STRIP: u32 = 0xD503_20FF;
 const SVC: u32 = 0xD400_0001;
-/// What a branch may not do: each turn would take a slot, and x30 need not be signed any more, which the entry's stub authenticates.
+/// What a branch must not do. Each turn would take a trampoline, and x30 need not be signed any more, though
+/// the entry's stub authenticates it.
 const LEADS_BACK: &str = "leads back to the first instruction";
 const LINK: u32 = 30;
 const FRAME: u32 = 29;
 const SP: u32 = 31;
 
-/// What is known where an instruction is about to run.
+/// What is known when an instruction is about to run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Known {
     /// x30 holds the return address.
     link: bool,
-    /// x29 is the frame's, with the return address in the second word.
+    /// x29 is the frame's; the return address is in the frame's second word.
     frame: bool,
 }
 
 /// Whether calls of a function may have their return addresses replaced.
 ///
 /// # Errors
-/// Why not.
+/// Why they may not.
 pub fn may_arm(image: &Image, function: &Function, bias: Bias) -> Result<(), Refusal> {
     let start = function.start;
     let refuse = |what| Err(Refusal::NoReturnAddress { start: bias.live(start).0, what });
@@ -49,7 +55,7 @@ pub fn may_arm(image: &Image, function: &Function, bias: Bias) -> Result<(), Ref
     }
     let mut walk = Walk { image, function, bias, seen: HashSet::new(), open: Vec::new(), returns: false };
     walk.open.push((start, Known { link: true, frame: false }));
-    // Where an exception lands, the frame stands.
+    // Where an exception lands, the frame exists.
     let pads = landings(image, start, (function.end() - start) as usize / 4);
     let lands = |index: usize| (start + 4 * index as u64, Known { link: false, frame: false });
     walk.open.extend(pads.into_iter().map(lands));
@@ -62,7 +68,8 @@ pub fn may_arm(image: &Image, function: &Function, bias: Bias) -> Result<(), Ref
         }
         walk.step(at, known)?;
     }
-    // A jump to another function, whose address is in x30 then, is as good as a return: that one returns. What leaves by jumps through registers alone may be the loader's glue.
+    // A tail call is as good as a return: the other function finds the address in x30, and returns to it.
+    // Code that leaves only by jumps through registers may be the loader's glue.
     if walk.returns {
         Ok(())
     } else {
@@ -70,7 +77,8 @@ pub fn may_arm(image: &Image, function: &Function, bias: Bias) -> Result<(), Ref
     }
 }
 
-/// The same of one that is probed behind its landing pads, at the word of that number; whether a pad there signs the address.
+/// The same for a function that is probed behind its landing pads, at the word with that number. Returns
+/// whether a pad there signs the address.
 pub(super) fn may_arm_behind(
     input: &ModuleInput<'_>,
     function: FunctionIndex,
@@ -115,7 +123,7 @@ impl Walk<'_> {
         let next = known.after(word);
         let inside = self.is_inside(at);
         match goes(word) {
-            // What a function calls last does not come back.
+            // What a function calls last does not return.
             Goes::On if is_call(word) && at + 4 == self.function.end() => {}
             Goes::On => self.open.push((at + 4, next)),
             Goes::Either(offset) => {
@@ -124,7 +132,7 @@ impl Walk<'_> {
             }
             Goes::To(offset) => self.goes_to(at, offset, next, inside)?,
             Goes::Back => self.returns |= inside,
-            // Perhaps to any word of its own, as by a table.
+            // Perhaps to any word of its own, for example through a table.
             Goes::Anywhere if inside => {
                 let words = (self.function.end() - self.function.start) / 4;
                 self.open.extend((0..words).map(|n| (self.function.start + 4 * n, next)));
@@ -143,7 +151,7 @@ impl Walk<'_> {
         self.open.push((to, known));
         Ok(())
     }
-    /// What a word does with the return address that nobody may do.
+    /// What a word does with the return address that is not allowed, if anything.
     fn names(&self, at: Svma, word: u32, known: Known) -> Option<&'static str> {
         match () {
             () if word == STRIP => Some("looks at a return address"),
@@ -163,11 +171,12 @@ impl Walk<'_> {
         let slot = || plt_slot(Svma(at.0.checked_sub(12)?), before(3)?, before(2)?);
         word == PLT_JUMP && slot().is_some_and(|slot| self.image.reader_slots().binary_search(&slot).is_ok())
     }
-    /// Whether a system call is known to be none of those that share memory and return twice: its number is set right before it.
+    /// Whether a system call is known not to share memory and return twice: its number is set right before
+    /// it.
     fn is_harmless(&self, at: Svma) -> bool {
         /// `clone`, `clone3`.
         const TWICE: [u32; 2] = [220, 435];
-        /// How far before it is looked.
+        /// How many words before it are examined.
         const BEFORE: u64 = 6;
         let sets = |word: &u32| word & 0x7FE0_001F == 0x5280_0008;
         let found = (1..=BEFORE).filter_map(|n| self.word(Svma(at.0.checked_sub(4 * n)?))).find(sets);
@@ -178,13 +187,13 @@ impl Walk<'_> {
 /// `br x17`
 const PLT_JUMP: u32 = 0xD61F_0220;
 
-/// The word that a piece of the PLT loads its target from, by its `adrp x16` and `ldr x17, [x16, #n]`.
+/// The word from which a piece of the PLT loads its target, by its `adrp x16` and `ldr x17, [x16, #n]`.
 fn plt_slot(at: Svma, adrp: u32, ldr: u32) -> Option<Svma> {
     if adrp & 0x9F00_001F != 0x9000_0010 || ldr & 0xFFC0_03FF != 0xF940_0211 {
         return None;
     }
     let pages = (adrp >> 5 & 0x7_FFFF) << 2 | adrp >> 29 & 3;
-    // 21 bits with a sign.
+    // A signed number of 21 bits.
     let pages = i64::from((pages << 11).cast_signed() >> 11);
     let page = (at.0 & !0xFFF).wrapping_add_signed(pages << 12);
     Some(Svma(page + u64::from(ldr >> 10 & 0xFFF) * 8))
@@ -197,12 +206,12 @@ impl Known {
             next.link = false;
         }
         if loads_link(word) {
-            // Back from the stack, where it was put; from anywhere else it is another.
+            // From the stack, where it was put. A load from anywhere else is another value.
             next.link = word >> 5 & 31 == SP || self.frame && word >> 5 & 31 == FRAME;
         } else if writes(word, LINK) {
             next.link = false;
         }
-        // add x29, sp, #n, where x29 and x30 were stored: as all do that keep a frame.
+        // add x29, sp, #n, where x29 and x30 were stored: every function that keeps a frame does this.
         if word & 0xFF80_03FF == 0x9100_0000 | SP << 5 | FRAME {
             next.frame = true;
         } else if writes(word, FRAME) || loads_pair(word, FRAME) {
@@ -212,7 +221,7 @@ impl Known {
     }
 }
 
-/// `ldr xN, [x29, #8]` and `ldp xM, xN, [x29]`, but into x30 itself.
+/// `ldr xN, [x29, #8]` and `ldp xM, xN, [x29]`, except into x30 itself.
 const fn reads_frame(word: u32) -> bool {
     let (one, second) = (word & 0xFFFF_FFE0 == 0xF940_07A0, word & 0xFFFF_83E0 == 0xA940_03A0);
     one && word & 31 != LINK || second && word >> 10 & 31 != LINK
@@ -225,7 +234,7 @@ const fn group(word: u32) -> u32 {
 const fn is_memory(word: u32) -> bool {
     group(word) & 0b0101 == 0b0100
 }
-/// Registers of vectors are loaded or stored.
+/// Vector registers are loaded or stored.
 const fn is_vector(word: u32) -> bool {
     word >> 26 & 1 != 0
 }
@@ -233,7 +242,7 @@ const fn is_vector(word: u32) -> bool {
 const fn is_pair(word: u32) -> bool {
     word >> 27 & 7 == 0b101
 }
-/// A literal's.
+/// A load from a literal.
 const fn is_literal(word: u32) -> bool {
     word >> 27 & 7 == 0b011 && word >> 24 & 1 == 0
 }
@@ -251,25 +260,26 @@ const fn loads(word: u32) -> bool {
 const fn loads_link(word: u32) -> bool {
     loads(word) && (word & 31 == LINK || loads_pair(word, LINK))
 }
-/// Whether one of a pair is this register.
+/// Whether one of a loaded pair is this register.
 const fn loads_pair(word: u32, register: u32) -> bool {
     loads(word) && is_pair(word) && (word & 31 == register || word >> 10 & 31 == register)
 }
 
-/// Whether arithmetic ends in this register, or a load of one.
+/// Whether arithmetic, or a load, writes this register.
 const fn writes(word: u32, register: u32) -> bool {
     let arithmetic = group(word) & 0b1110 == 0b1000 || group(word) & 0b0111 == 0b0101;
     word & 31 == register && (arithmetic || loads(word))
 }
 
-/// Whether a word does with what is in x30 anything but: keep it on the stack, sign it, return to it. (Of vectors' instructions only addresses are looked at.)
+/// Whether a word reads x30 for anything except keeping it on the stack, signing it, or returning to it. (For
+/// vector instructions only addresses are examined.)
 fn reads_link(word: u32) -> bool {
     let (n, m, a) = (word >> 5 & 31, word >> 16 & 31, word >> 10 & 31);
     if is_memory(word) {
         if is_literal(word) {
             return false;
         }
-        // A register as offset, and what atomic accesses take.
+        // A register as offset, and the operand of atomic accesses.
         let offset = !is_pair(word) && word >> 24 & 0x3F == 0b11_1000 && word >> 21 & 1 != 0 && m == LINK;
         let stored = !is_vector(word)
             && !loads(word)
@@ -279,7 +289,7 @@ fn reads_link(word: u32) -> bool {
         return n == LINK || offset || stored && n != SP;
     }
     match group(word) {
-        // `adr` and wide moves read none.
+        // `adr` and wide moves read no register.
         0b1000 | 0b1001 => {
             let wide = word >> 23 & 7 == 0b101;
             let address = word >> 24 & 31 == 0b1_0000;
@@ -287,7 +297,7 @@ fn reads_link(word: u32) -> bool {
             !wide && !address && (n == LINK || extract && m == LINK)
         }
         0b0101 | 0b1101 => {
-            // A number, where `ccmp` compares with one.
+            // A number, if `ccmp` compares with one.
             let number = word >> 21 & 0xFF == 0b1101_0010 && word >> 11 & 1 != 0;
             n == LINK || !number && m == LINK || word >> 24 & 31 == 0b1_1011 && a == LINK
         }

@@ -1,6 +1,7 @@
-//! What happens at a patched word, and the code that does it.
+//! The action at a patched word, and the code that does it.
 //!
-//! In: a deed, where its counter or area lies. Out: the stub before what is displaced. Does not: choose words or places.
+//! In: an action, the address of its counter or area. Out: the stub before the displaced code. Does not:
+//! choose words or places.
 
 use trapline_insn::aarch64::{Op, Verdict, decode};
 use trapline_record::counters::filtered;
@@ -19,27 +20,30 @@ use crate::filter::{Tally, TargetFilter, Tree};
 use crate::layout::{DataAt, DataLayout};
 use crate::request::{Floats, LatencyInput, Read, Stacks, ThreadId, Unwind};
 
-/// What happens there.
+/// An action at a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Deed {
-    /// The probe's counter grows.
+    /// Add one to the probe's counter.
     Count { probe: u32 },
-    /// The same, of hits that the probe's filter lets pass; `nodes`: of its trees.
+    /// The same for hits that pass the probe's filter. `nodes`: number of nodes in the filter's trees.
     Passing { probe: u32, nodes: u32 },
-    /// One more of the probe's value, of hits that pass; with `late` of calls, whose entries leave what is known there, a goroutine's if it is one; `loads`: what it copies of memory.
+    /// Add one to the row of the probe's value, for hits that pass. With `late` it aggregates calls, whose
+    /// entries keep what is known there. `loads`: number of its loads from memory; `goroutine`: the call is a
+    /// goroutine's.
     Tally { probe: u32, kind: Kind, late: bool, nodes: u32, loads: u32, goroutine: bool },
-    /// A stamp is made in a latency area; `looped`: the word is reached by branches of the function, too; `goroutine`: the call is its.
+    /// Write a stamp into a latency area. `looped`: branches of the function reach the word, too;
+    /// `goroutine`: the call is a goroutine's.
     Enter { latency: u32, looped: bool, goroutine: bool },
-    /// x30 gets a slot; `signed`: it was signed before.
+    /// Put a return trampoline into x30. `signed`: how it was signed before.
     Arm { latency: u32, signed: Option<Signed> },
-    /// The stamp is found, and the time since then recorded.
+    /// Find the stamp, and record the time since then.
     Exit { latency: u32, kind: ExitKind, goroutine: bool },
-    /// A record is written, of an entry or an exit. Its probe's counter counts what was dropped.
+    /// Write a record, of an entry or an exit. The probe's counter counts dropped ones.
     Record(Record),
 }
 
 impl Deed {
-    /// Whether the call goes on as another function.
+    /// Whether the call goes on as another function (a tail call).
     pub(super) fn is_tail(&self) -> bool {
         match self {
             Self::Tally { kind, .. } | Self::Record(Record { kind, .. }) => *kind == Kind::Tail,
@@ -49,31 +53,31 @@ impl Deed {
     }
 }
 
-/// What a record tells.
+/// What a record holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     pub(super) probe: u32,
     pub(super) kind: Kind,
-    /// Arguments at an entry.
+    /// Number of arguments at an entry.
     pub(super) values: u8,
-    /// Those of them that point to text.
+    /// Bits of those arguments that point to text.
     pub(super) texts: u8,
-    /// Loads that its fields take.
+    /// Number of loads that its fields take.
     pub(super) loads: u32,
     pub(super) floats: Floats,
     pub(super) unwind: Unwind,
     /// The word is a function's entry.
     pub(super) at_entry: bool,
-    /// Nodes of the trees of the probe's filter, if it has one.
+    /// Number of nodes in the trees of the probe's filter, if it has one.
     pub(super) nodes: Option<u32>,
-    /// Exits are recorded too: they ask which entries passed.
+    /// Exits are recorded too, so they need to know which entries passed.
     pub(super) returns: bool,
     /// The call is a goroutine's.
     pub(super) goroutine: bool,
 }
 
 impl Deed {
-    /// Where there are several at one word, the order in which they happen: a function of one word is entered, then left.
+    /// The order in which several actions at one word run: a function of one word is entered, then left.
     pub(super) const fn rank(self) -> u8 {
         match self {
             Self::Count { .. } | Self::Passing { .. } | Self::Tally { late: false, .. } => 0,
@@ -84,7 +88,7 @@ impl Deed {
             Self::Exit { .. } | Self::Tally { .. } | Self::Record(_) => 2,
         }
     }
-    /// Bytes that its stub takes at most, with what it displaces.
+    /// Upper bound of the bytes of its stub, with what it displaces.
     pub(super) const fn room(self) -> u64 {
         match self {
             Self::Count { .. } => 512,
@@ -107,7 +111,7 @@ impl Deed {
     }
 }
 
-/// Bytes that so many loads take.
+/// Bytes of code for this many loads.
 const fn copying(loads: u32, goroutine: bool) -> u64 {
     BYTES * loads as u64 + if goroutine && loads > 0 { ROOM_BYTES } else { 0 }
 }
@@ -118,23 +122,24 @@ pub(super) struct Setting<'a> {
     pub(super) layout: &'a DataLayout,
     pub(super) data: DataAt,
     pub(super) latency: Option<Latency>,
-    /// Where records go, if something is recorded.
+    /// Where records go, if records are requested.
     pub(super) rings: Option<Rings>,
-    /// By probe: what decides which hits count, and as what they are tallied.
+    /// By probe: the filter that decides which hits count, and how they are aggregated.
     pub(super) filters: &'a [Option<TargetFilter>],
-    /// How a thread's number is learnt.
+    /// How a thread's number is read.
     pub(super) id: ThreadId,
-    /// What entries leave for returns that tally it goes by: as large as a place, and no ring.
+    /// Describes what entries keep for returns that aggregate: it is as large as a stamp cell, and there is
+    /// no ring.
     pub(super) places: Rings,
 }
 
-/// Loads that what is tallied takes: texts, and fields, each through its pointers.
+/// Number of loads for an aggregated value: texts, and fields, each through its pointers.
 pub(super) fn loads(filter: &TargetFilter) -> u32 {
     let texts = filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
     texts + filter.reads.iter().map(|read| read.offsets.len() as u32).sum::<u32>()
 }
 
-/// Nodes of all that a filter's code computes.
+/// Number of nodes of everything that a filter's code computes.
 pub(super) fn nodes(filter: &TargetFilter) -> u32 {
     let whole = |tree: &Tree| {
         let (readable, value) = tree.if_readable();
@@ -169,7 +174,7 @@ impl<'a> Setting<'a> {
         let places = Rings { area, base: 0, id, stacks: Stacks::default() };
         Self { machine, layout, data, latency, rings: None, filters, id, places }
     }
-    /// What decides about a probe's hits, and where that is counted.
+    /// The filter of a probe, with the words in which its rejected hits are counted.
     fn filtered(&self, probe: u32) -> Option<Filtered<'a>> {
         let filter = self.filters.get(probe as usize)?.as_ref()?;
         let words = self.data.of(self.layout.filtered.word(filtered::WORDS * probe));
@@ -182,12 +187,12 @@ impl<'a> Setting<'a> {
         let area = self.layout.threads;
         (!area.is_empty()).then(|| Threads { area, tags: self.data.of(area.off), id: self.id })
     }
-    /// What is read of memory for a probe.
+    /// What is read from memory for a probe.
     fn reads(&self, probe: u32) -> &'a [Read] {
         let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
         filter.map_or(&[], |filter| &filter.reads)
     }
-    /// What calls of a probe leave, and what they are tallied as when they return.
+    /// What calls of a probe keep, and how they are aggregated when they return.
     fn gathered(&self, probe: u32, goroutine: bool) -> Option<(Traced<'_>, Tallied<'a>)> {
         let (filtered, tallied) = (self.filtered(probe)?, self.tallied(probe)?);
         let traced = Traced {
@@ -206,7 +211,7 @@ impl<'a> Setting<'a> {
         };
         Some((traced, tallied))
     }
-    /// What a probe's hits are tallied as.
+    /// How a probe's hits are aggregated.
     fn tallied(&self, probe: u32) -> Option<Tallied<'a>> {
         let filter = self.filters.get(probe as usize)?.as_ref()?;
         let area = self.layout.tallies;
@@ -231,7 +236,8 @@ impl<'a> Setting<'a> {
             goroutine,
         })
     }
-    /// The stub at `at`, up to what is displaced. `None` where durations or records are asked for and there is no place for them.
+    /// The stub at `at`, up to the displaced code. `None` if durations or records are requested and there is
+    /// no place for them.
     pub(super) fn begin(&self, at: RemoteAddr, deed: Deed) -> Option<Begun<'_>> {
         let timed = |function, goroutine| {
             let latency = self.latency.as_ref()?;

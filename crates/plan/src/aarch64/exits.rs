@@ -1,8 +1,9 @@
 //! Where a function returns.
 //!
-//! In: the words of a function, and where it goes on without a branch (an exception lands, Go resumes after a panic). Out: those at which it returns to its
-//! caller, or why they cannot all be known. Only what can be reached from there and from the entry is looked at: other words may be data.
-//! A branch to another function is a way out too, for whoever asks for it ([`ways_out`]); what returns there is not looked at.
+//! In: the words of a function, and where it goes on without a branch (an exception lands, Go resumes after a
+//! panic). Out: the words at which it returns to its caller, or why they cannot all be known. Only words are
+//! examined that can be reached from there or from the entry: others may be data. A branch to another
+//! function is a way out too, if requested ([`ways_out`]); what returns there is not examined.
 
 use trapline_image::Image;
 use trapline_insn::aarch64::{Away, Op, Refusal as Why, Through, Verdict, decode};
@@ -15,9 +16,9 @@ use super::stub::ExitKind;
 pub(super) enum Goes {
     /// To the next one.
     On,
-    /// To the next one, or by so many bytes.
+    /// To the next one, or by this many bytes.
     Either(i32),
-    /// By so many bytes.
+    /// By this many bytes.
     To(i32),
     /// Back to the caller.
     Back,
@@ -28,7 +29,7 @@ pub(super) enum Goes {
 }
 
 pub(super) fn goes(word: u32) -> Goes {
-    /// `retaa`, `retab`, among the branches that authenticate (Arm ARM C4.1).
+    /// Whether a word is `retaa` or `retab`, which belong to the branches that authenticate (Arm ARM C4.1).
     const fn returns(word: u32) -> bool {
         word & 0xFFFF_FBFF == 0xD65F_0BFF
     }
@@ -44,7 +45,7 @@ pub(super) fn goes(word: u32) -> Goes {
     }
 }
 
-/// Whether a word calls: what is called at a function's end does not come back.
+/// Whether a word calls. What is called at a function's end does not return.
 pub(super) fn is_call(word: u32) -> bool {
     matches!(
         decode(word),
@@ -53,7 +54,7 @@ pub(super) fn is_call(word: u32) -> bool {
     )
 }
 
-/// Those of the `count` words from `start` on that are run though no branch leads there.
+/// Those of the `count` words from `start` on that run though no branch leads there.
 #[must_use]
 pub fn landings(image: &Image, start: Svma, count: usize) -> Vec<usize> {
     let (all, end) = (image.landings(), start + 4 * count as u64);
@@ -61,19 +62,21 @@ pub fn landings(image: &Image, start: Svma, count: usize) -> Vec<usize> {
     all.get(own).unwrap_or_default().iter().map(|at| ((*at - start) / 4) as usize).collect()
 }
 
-/// Which words of a function that begins at `start` return to its caller, in order; no branch leads to those of `landings`, which run too.
+/// The words of a function that begins at `start` at which it returns to its caller, in order. No branch
+/// leads to the words of `landings`, which run too.
 ///
 /// # Errors
-/// It may leave in another way, or nowhere.
+/// If it may leave in another way, or nowhere.
 pub fn exits(words: &[u32], start: u64, landings: &[usize]) -> Result<Vec<usize>, Refusal> {
     let found = ways_out(words, start, landings, |_| false)?;
     Ok(found.into_iter().map(|(index, _)| index).collect())
 }
 
-/// By which words a function that begins at `start` is left, in order: it returns, or jumps to where `is_other` says that another function begins.
+/// The words at which a function that begins at `start` is left, in order: it returns, or jumps to where
+/// another function begins (`is_other`).
 ///
 /// # Errors
-/// It may leave in another way, or nowhere.
+/// If it may leave in another way, or nowhere.
 pub fn ways_out(
     words: &[u32],
     start: u64,
@@ -125,8 +128,9 @@ pub fn ways_out(
     Ok(found)
 }
 
-/// Whether a jump of the function at `from` to `to` leaves it for another: for the beginning of one that is known, or for code that belongs to none, as the
-/// linkage table's does. A piece of unwound code that nobody owns may be the function's own.
+/// Whether a jump from `from` to `to` leaves the function for another one: `to` is the beginning of a known
+/// function, or lies in code that belongs to none, such as the linkage table. A piece of code with unwind
+/// information that belongs to no function may be the function's own.
 pub(super) fn begins_elsewhere(image: &Image, from: Svma, to: Svma) -> bool {
     let within = |&(start, len): &(Svma, u64)| start <= to && to < start + len;
     match image.function_at(to) {
@@ -135,7 +139,8 @@ pub(super) fn begins_elsewhere(image: &Image, from: Svma, to: Svma) -> bool {
     }
 }
 
-/// For each function, how many words it is left by at most: returns, and jumps out of it; as [`CodeMap::exit_bound`](crate::CodeMap::exit_bound) says it.
+/// For each function, an upper bound of the words by which it is left: returns, and jumps out of it.
+/// [`CodeMap::exit_bound`](crate::CodeMap::exit_bound) returns it.
 pub(crate) fn exit_bounds(image: &Image) -> Vec<u32> {
     let leaves = |index: usize, words: usize, word: u32| {
         let far = ((word << 6).cast_signed() >> 6) as isize;
@@ -215,7 +220,7 @@ mod tests {
         assert_eq!(found, Ok(vec![(1, ExitKind::Tail), (2, ExitKind::Return)]));
         let why = Refusal::LeavesByJump { at: START + 4, word: b(8), to: START + 36 };
         assert_eq!(ways_out(&[cbz(2), b(8), RET], START, &[], other), Err(why));
-        // Only if it is taken: then what stays of the function would have to be told apart.
+        // It leaves only if it is taken, so leaving and staying would have to be distinguished.
         let why = Refusal::LeavesByJump { at: START, word: cbz(10), to: START + 40 };
         assert_eq!(ways_out(&[cbz(10), RET], START, &[], other), Err(why));
     }

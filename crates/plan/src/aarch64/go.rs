@@ -1,27 +1,34 @@
-//! Go programs: what of their code is known to run on a goroutine, and what is kept from stubs there.
+//! Go programs: which of their code is known to run on a goroutine, and what stubs must not touch there.
 //!
-//! In: a function of a module, its words. Out: whether g is certain to be in x28 whenever it runs; a stub that leaves alone what Go keeps below the stack pointer.
-//! Invariants: GO-1 no stub reads through x28 but where g is certain to be there; GO-2 no stub writes to the word below the stack pointer. Does not: read g (`stub::latency`, `stub::put`).
+//! In: a function of a module, its words. Out: whether g is certain to be in x28 whenever it runs; a stub
+//! that leaves alone what Go keeps below the stack pointer.
+//! Invariants: GO-1 a stub reads through x28 only where g is certain to be there; GO-2 no stub writes to the
+//! word below the stack pointer. Does not: read g (`stub::latency`, `stub::put`).
 //!
 //! # Where g is
 //!
-//! Go's compiler keeps the goroutine in x28 (`cmd/compile/abi-internal.md`, arm64), and never anything else, but other code runs in such programs too: C, which cgo
-//! linked in and which may keep there what it likes, what C calls (`crosscall2`), and the beginnings of signal handlers, which interrupt all of that. So a function is believed to have it where
+//! Go's compiler keeps the goroutine in x28 (`cmd/compile/abi-internal.md`, arm64), and never anything else.
+//! But other code runs in such programs too: C, which cgo linked in and which may keep there what it likes;
+//! what C calls (`crosscall2`); and the beginnings of signal handlers, which interrupt all of that. So a
+//! function is taken to have g there in two cases:
 //!
 //! | proof | |
 //! |---|---|
-//! | it begins by reading through x28 itself | nearly all: they look whether their stack suffices. Were it not g, the function would have failed without us |
-//! | Go's table lists it, and its name says that it is of no package of the runtime's | leaves of some package, which only Go's code calls. The runtime's own may run before a handler has found its g |
+//! | it begins by reading through x28 itself | nearly all functions do: they check whether their stack suffices. If it were not g, the function would have failed without us |
+//! | Go's table lists it, and by its name it is in no package of the runtime | leaf functions of some package, which only Go's code calls. The runtime's own may run before a handler has found its g |
 //!
 //! # What lies below the stack pointer
 //!
-//! A frame is {x29 of the caller, x30}, and Go keeps x29 in the word *below* its stack pointer (`-8(RSP)`), where a callee's frame has left room for it. So at
-//! every instruction, also at an entry and a return, that word is the program's, and a stub begins 16 bytes lower. AAPCS64 has nothing there.
+//! A frame is {x29 of the caller, x30}, and Go keeps x29 in the word *below* its stack pointer (`-8(RSP)`),
+//! where a callee's frame has left room for it. So at every instruction, also at an entry and a return, that
+//! word is in use, and a stub begins 16 bytes lower. AAPCS64 has nothing there.
 //!
 //! # Room
 //!
-//! A goroutine's stack ends where the heap goes on. A function that has not yet looked for room has some 790 bytes (`stackGuard` less what leaves and frames up to
-//! `stackSmall` take), and a stub that neither asks the system nor copies texts takes less than 300. What copies texts or fields looks for room first (`stub::text`).
+//! A goroutine's stack ends where the heap goes on. A function that has not yet checked for room has some 790
+//! bytes (`stackGuard` less what leaves and frames up to `stackSmall` take). A stub that neither makes a
+//! system call nor copies texts takes less than 300. One that copies texts or fields checks for room first
+//! (`stub::text`).
 
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
@@ -32,12 +39,12 @@ use crate::filter::{Tally, TargetFilter};
 use crate::refusal::Refusal;
 use crate::request::{Role, Unwind, Want};
 
-/// How much lower a stub begins.
+/// By how many bytes lower a stub begins.
 const BELOW: u32 = 16;
 /// `sub sp, sp, #16`, `add sp, sp, #16`.
 const DOWN: u32 = 0xD100_03FF | BELOW << 10;
 const UP: u32 = 0x9100_03FF | BELOW << 10;
-/// Packages whose functions may run where no g is; their names go on with `.` or `/`.
+/// Packages whose functions may run without g; their names go on with `.` or `/`.
 const RUNTIME: [&str; 3] = ["runtime", "internal/runtime", "internal/abi"];
 
 /// Whether a word reads through x28: `ldr xN, [x28, #n]`.
@@ -45,7 +52,7 @@ pub(super) const fn reads_g(word: u32) -> bool {
     word & 0xFFC0_03E0 == 0xF940_0380
 }
 
-/// Whether the function is Go's: its frames are, too, and nobody else's conventions hold.
+/// Whether the function is Go's, and its frames too; no other conventions hold for it.
 pub(super) fn is_go(image: &Image, function: Option<FunctionIndex>) -> bool {
     function.is_some_and(|function| image.is_go_at(image.function(function).start))
 }
@@ -66,10 +73,11 @@ fn is_runtimes(name: &str) -> bool {
     })
 }
 
-/// Whether g is in x28 whenever what is wanted of the function runs; `asks`: something waits for its return, or copies onto its stack.
+/// Checks that g is in x28 whenever the requested action of the function runs. `asks`: something waits for
+/// its return, or copies onto its stack.
 ///
 /// # Errors
-/// It is not certain, and a call's beginning and end would be put together by it, or the end of its stack be asked of it.
+/// If it is not certain, and the action would use g to find the end of a call, or the end of a stack.
 pub(super) fn is_goroutines(
     image: &Image,
     want: &Want,
@@ -86,7 +94,7 @@ pub(super) fn is_goroutines(
     }
 }
 
-/// Whether a call's beginning and its end are put together.
+/// Whether a call's beginning and its end are paired.
 const fn calls_end(role: Role) -> bool {
     role.is_timed() || matches!(role, Role::Record { returns: true, .. })
 }
@@ -102,7 +110,7 @@ pub(super) fn copies(role: Role, filter: Option<&TargetFilter>) -> bool {
         || filter.is_some_and(of_filter)
 }
 
-/// What no code does where stacks are a goroutine's.
+/// What no code can do where stacks are a goroutine's.
 pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>) -> Option<&'static str> {
     let whole = filter.filter(|filter| filter.late.is_some());
     match role {
@@ -117,26 +125,26 @@ pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>) -> Option<&'s
     }
 }
 
-/// Whether what is decided or added up at returns depends on the thread.
+/// Whether what is decided or aggregated at returns depends on the thread.
 fn asks_late_for_thread(filter: &TargetFilter) -> bool {
     filter.late.as_ref().is_some_and(|late| late.condition.asks_for_thread())
         || filter.tally.as_ref().is_some_and(Tally::asks_for_thread)
 }
 
-/// A stub, 16 bytes lower on the stack where that is asked for (GO-2).
+/// A stub, 16 bytes lower on the stack if requested (GO-2).
 #[derive(Debug)]
 pub(super) struct Lowered<'a> {
     stub: Begun<'a>,
     lowered: bool,
 }
 
-/// Where the code of a stub begins that is lowered, or not.
+/// Address at which the code of a stub begins, if it is lowered or not.
 pub(super) const fn begins(at: u64, lowered: bool) -> u64 {
     at + if lowered { 4 } else { 0 }
 }
 
 impl<'a> Lowered<'a> {
-    /// `stub` was begun where [`begins`] says.
+    /// `stub` was begun at the address that [`begins`] returns.
     pub(super) const fn new(stub: Begun<'a>, lowered: bool) -> Self {
         Self { stub, lowered }
     }

@@ -1,6 +1,7 @@
-//! Whether what is wanted is made here yet.
+//! Whether a request is implemented here yet.
 //!
-//! In: a want, and its filter. Out: the refusal that says by name what no code does; of a word, what may forbid one. Does not: look at functions.
+//! In: a request, and its filter. Out: the refusal that names what no code does; for a word, what may forbid
+//! it. Does not: examine functions.
 
 use trapline_record::Svma;
 
@@ -12,7 +13,7 @@ use crate::filter::{TargetFilter, Tree};
 use crate::refusal::Refusal;
 use crate::request::{ModuleInput, Role, RseqTraits, ThreadId, Unwind, Want};
 
-/// What is asked besides the role.
+/// Checks everything except the request's role.
 pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> {
     let timed = want.role.is_timed();
     let recorded = matches!(want.role, Role::Record { .. } | Role::RecordAt(..));
@@ -29,7 +30,7 @@ pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<()
         }
         () if want.role.calls() => "no code calls consumers",
         () if matches!(want.role, Role::Hold(_)) => "no code holds threads",
-        // Its rings are one for each CPU.
+        // Such a process has one ring for each CPU, which only sections may write.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",
         () if filter.is_some() && by_thread => "no code counts by thread what passes a filter",
@@ -46,10 +47,10 @@ pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<()
     Err(Refusal::NotHere { at, what })
 }
 
-/// What of a filter, and of what it tallies, no code decides here.
+/// What no code here can decide about a filter, and about its aggregation.
 fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
     let (tally, late) = (filter.tally.as_ref(), filter.late.as_ref());
-    // Of calls, the condition is about entries.
+    // For calls, the condition is about entries.
     let calls =
         late.is_some() && matches!(role, Role::Tally { exits: true } | Role::Record { returns: true, .. });
     let at_exit = matches!(role, Role::CountExits | Role::Tally { exits: true });
@@ -64,10 +65,10 @@ fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
             false if filter.reads.is_empty() => tree.is_known_at_entry(),
             false => tree.is_known_with_fields(),
         };
-        // Nobody copied a text for an exit alone.
+        // No text is copied for an exit alone.
         tally.is_sound() && tally.trees().all(has) && (calls || !at_exit || tally.texts() == 0)
     });
-    // Where memory is read.
+    // Actions for which memory is read.
     let reads = calls || matches!(role, Role::Record { .. } | Role::Tally { exits: false });
     match () {
         () if filter.by_name && !matches!(role, Role::Record { .. } | Role::RecordAt(..)) => {
@@ -95,8 +96,9 @@ fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
     }
 }
 
-/// Whether threads can say who they are, where that is asked. What a system call loses is argued in `stub::threads`; whoever `reads` memory makes one anyway, and
-/// [`readable`] says whether something is lost.
+/// Checks that thread numbers can be read, if they are needed. What a system call loses is argued in
+/// `stub::threads`. An action that `reads` memory makes one anyway, and [`readable`] says whether anything is
+/// lost.
 fn numbered(input: &ModuleInput<'_>, asked: bool, reads: bool, at: Svma) -> Result<(), Refusal> {
     match input.traits.thread_id {
         ThreadId::Unknown if asked => Err(Refusal::NoThreadNumber { at }),
@@ -108,7 +110,8 @@ fn numbered(input: &ModuleInput<'_>, asked: bool, reads: bool, at: Svma) -> Resu
     }
 }
 
-/// Whether memory can be read where the function begins, if that is asked: by calls to the system.
+/// Checks that memory can be read at the beginning of the function, if that is needed: this takes system
+/// calls.
 pub(super) fn readable(at: Svma, words: &[u32], asked: bool) -> Result<(), Refusal> {
     match asked && words.iter().any(|&word| is_scalable(word)) {
         true => {
@@ -128,7 +131,7 @@ const fn is_scalable(word: u32) -> bool {
 /// Whether a word reads or writes memory that a register other than sp names (Arm ARM C4.1, loads and stores).
 pub(super) fn may_fault(word: u32) -> bool {
     let memory = word >> 25 & 0b0101 == 0b0100;
-    // What is simulated from its own address reads code's own literals.
+    // A word that is simulated from its own address reads literals of the code itself.
     let literal = word & 0x3B00_0000 == 0x1800_0000;
     memory && !literal && word >> 5 & 31 != 31
 }

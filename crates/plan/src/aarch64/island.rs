@@ -1,50 +1,58 @@
 //! The way from a word to a stub that no `b` reaches, and back.
 //!
-//! In: where the stub lies, where an island may lie that a `b` reaches, what is displaced. Out: the island's words; what the stub begins and ends with.
-//! Invariants: ISL-1 every register is what it was where the stub's own code begins, and again where the displaced word does (STUB-1), inside a function as at its
-//! entry: nothing is taken for free. ISL-2 nobody comes to the program's text but by a `b`: no landing pad is asked for (Arm ARM D8.4.10). Does not: choose places (`room`).
+//! In: the stub's address, an address for an island that a `b` reaches, the displaced word. Out: the island's
+//! words; the words with which the stub begins and ends.
+//! Invariants: ISL-1 every register is as it was when the stub's own code begins, and again when the
+//! displaced word's copy does (STUB-1). This holds inside a function as at its entry: no register is taken to
+//! be free. ISL-2 the program's text is reached only by a `b`, so no landing pad is required (Arm ARM
+//! D8.4.10). Does not: choose places (`room`).
 //!
 //! # The way
 //!
 //! | step | where | what | x16, x17 |
 //! |---|---|---|---|
 //! | W1 | the text | `b` to the island | the program's |
-//! | W2 | the island's first half | both pushed, the stub's address into x16, `br` | on the stack |
-//! | W3 | the stub's head | both popped | the program's |
-//! | W4 | the stub | what it is for | the program's at its end |
-//! | W5 | the stub's end | both pushed, the address of the island's second half into x16, `br` | on the stack |
-//! | W6 | the island's second half | both popped, the displaced word's copy, `b` back behind it | the program's |
+//! | W2 | the island's first half | both are pushed, the stub's address into x16, `br` | on the stack |
+//! | W3 | the stub's head | both are popped | the program's |
+//! | W4 | the stub | its action | the program's at its end |
+//! | W5 | the stub's end | both are pushed, the address of the island's second half into x16, `br` | on the stack |
+//! | W6 | the island's second half | both are popped, the displaced word's copy, `b` back behind it | the program's |
 //!
-//! So the copy lies where all copies do, within a `b` of the text, and the stub anywhere. What is pushed lies 32 bytes below the stack pointer, of which the upper 16 are not
-//! touched: Go keeps its caller's x29 there (GO-2). No page of ours is guarded, so `br` lands on any word there.
+//! So the copy lies where all copies do, within a `b` of the text, and the stub may lie anywhere. The pushed
+//! words lie 32 bytes below the stack pointer. The upper 16 of these are not touched: Go keeps its caller's
+//! x29 there (GO-2). No page of ours is guarded, so `br` may land on any word there.
 //!
 //! # Interleavings
 //!
-//! An island is written with the stubs, through the tracer's own mapping of the memfd, before the first word of the text leads there (PATCH-4), and unmapped with them,
-//! when all words are back and it is proven that no thread stands in any of it and nothing on a stack or in a context leads there (PATCH-10). In between:
+//! An island is written with the stubs, through the tracer's own mapping of the memfd, before the first word
+//! of the text leads there (PATCH-4). It is unmapped with them, when all words are back and it is proven that
+//! no thread stands in any of it and nothing on a stack or in a context leads there (PATCH-10). In between:
 //!
-//! - *a thread stops at any step*: it goes on there, since all of it stays mapped while it stands there; a register that holds an address of ours is x16 at the `br`
-//!   of W2 and W5, and the pc is ours then, too.
-//! - *a signal arrives at any step*: its frame has that pc and lies below what was pushed. The handler returns there; one that leaves by `longjmp` leaves the stack behind, with what was pushed.
-//! - *a handler that looks at the interrupted pc* finds an address of ours, as in any stub.
-//! - *the tracer dies before the text leads there*: the memory is inert, and named by the journal's list of regions; after that, both halves exist, and each word is old or new (S2).
+//! - *A thread stops at any step*: it goes on there, since all of it stays mapped while it stands there. A
+//!   register that holds an address of ours is x16 at the `br` of W2 and W5, and the pc is ours then, too.
+//! - *A signal arrives at any step*: its frame has that pc and lies below the pushed words. The handler
+//!   returns there; one that leaves by `longjmp` leaves the stack behind, with the pushed words.
+//! - *A handler that looks at the interrupted pc* finds an address of ours, as in any stub.
+//! - *The tracer dies before the text leads there*: the memory is inert, and named by the journal's list of
+//!   regions. After that, both halves exist, and each word is old or new (S2).
 //! - *fork*: the child has both.
 
 use trapline_insn::aarch64::{Gpr, encode};
 
 use super::stub::Code;
 
-/// Bytes of an island, at most: what leads away, what leads back in, the longest copy, a `b`.
+/// Upper bound of an island's bytes: the jump away, the way back in, the longest copy, a `b`.
 pub(super) const LEN: u64 = 64;
 const _: () = assert!(4 * (AWAY + 1 + trapline_insn::aarch64::LONGEST + 1) as u64 <= LEN);
-/// Words of what leads away.
+/// Number of words of the jump away.
 const AWAY: usize = 5;
 /// `stp x16, x17, [sp, #-32]!`
 const PUSH: u32 = 0xA9BE_47F0;
 /// `ldp x16, x17, [sp], #32`
 const POP: u32 = 0xA8C2_47F0;
 
-/// To `to`, where what was pushed is popped first. `None` beyond 48 bits, where nothing of ours is placed.
+/// The jump to `to`, where the pushed registers are popped first. `None` beyond 48 bits, where no code of
+/// ours is placed.
 fn away(to: u64) -> Option<[u32; AWAY]> {
     let half = |nth: u32| (to >> (16 * nth)) as u16;
     let (low, mid, high) = (half(0), half(1), half(2));
@@ -59,12 +67,13 @@ fn away(to: u64) -> Option<[u32; AWAY]> {
     (to >> 48 == 0).then_some(words)
 }
 
-/// Where the copy begins that the island at `island` holds.
+/// Address of the copy that the island at `island` holds.
 pub(super) const fn copy_at(island: u64) -> u64 {
     island + 4 * (AWAY as u64 + 1)
 }
 
-/// The island's words: to the stub at `stub`, and the copy with the way `back`, if it goes on. `None` if a `b` does not reach it.
+/// The island's words: the jump to the stub at `stub`, and the copy with the jump `back`, if it goes on.
+/// `None` if a `b` does not reach it.
 pub(super) fn words(island: u64, stub: u64, copy: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
     let mut words = away(stub)?.to_vec();
     words.push(POP);
@@ -75,25 +84,25 @@ pub(super) fn words(island: u64, stub: u64, copy: &[u32], back: Option<u64>) -> 
     Some(words)
 }
 
-/// What the last stub of a word ends with: to the island's second half.
+/// The end of a word's last stub: the jump to the island's second half.
 pub(super) fn back_to(island: u64) -> Option<[u32; AWAY]> {
     away(island + 4 * AWAY as u64)
 }
 
-/// A stub to which an island leads, if there is one: it begins with W3.
+/// A stub that begins with W3 if an island leads to it.
 #[derive(Debug)]
 pub(super) struct Landed<C> {
     stub: C,
     far: bool,
 }
 
-/// Where the code of a stub begins to which an island leads, or none.
+/// Address at which the code of a stub begins, with or without an island that leads to it.
 pub(super) const fn begins(at: u64, far: bool) -> u64 {
     at + if far { 4 } else { 0 }
 }
 
 impl<C> Landed<C> {
-    /// `stub` was begun where [`begins`] says.
+    /// `stub` was begun at the address that [`begins`] returns.
     pub(super) const fn new(stub: C, far: bool) -> Self {
         Self { stub, far }
     }

@@ -1,6 +1,8 @@
-//! The code of a module's sites: its room, the stubs in it, the words that lead to them, and islands where no room is near.
+//! Lays out the code of a module's sites: its region, the stubs in it, the words that lead to them, and
+//! islands if no region is near.
 //!
-//! In: sites, with what happens at each. Out: regions, chunks and patches of a [`ModulePlan`]. Invariants: PLAN-3. Does not: choose words.
+//! In: sites, with their actions. Out: regions, chunks and patches of a [`ModulePlan`]. Invariants: PLAN-3.
+//! Does not: choose words.
 
 use trapline_insn::aarch64::Options;
 use trapline_record::RemoteAddr;
@@ -23,12 +25,13 @@ use crate::request::{LatencyInput, ModuleInput, ProcessTraits};
 use crate::space::PAGE;
 use crate::unwind::SlotCode;
 
-/// Where stubs begin: a line of their own.
+/// Alignment of stubs: each begins a cache line.
 const LINE: u64 = 64;
-/// Bytes left behind the stubs, as everywhere; nothing is put there here.
+/// Bytes left behind the stubs, as on x86-64; nothing is put there.
 const SPARE: u64 = PAGE;
 
-/// Room, stubs and patches of all sites; or the want of which a site cannot be laid, and why.
+/// Lays out region, stubs and patches of all sites. Otherwise returns the request for which a site cannot be
+/// laid out, and why.
 pub(super) fn lay(
     input: &ModuleInput<'_>,
     sites: &Sites,
@@ -65,7 +68,7 @@ pub(super) fn lay(
         let (head, island) = (next, islands.at.get(nth).copied());
         match stubs_of(input, &setting, (site, island), &mut next, plan) {
             Ok(new) => plan.patches.push(patch_of(input, site, (head, island), new)),
-            // The others there need nothing else: it is the word that cannot be had.
+            // The other requests there need no more than this one: it is the word that cannot be patched.
             Err(why) => return Ok(Err((site.deeds[0].0, why))),
         }
     }
@@ -74,7 +77,7 @@ pub(super) fn lay(
     Ok(Ok(()))
 }
 
-/// An island for each site; or the want of which a site has none.
+/// Chooses an island for each site. Otherwise returns the request for which a site has none.
 fn islands(
     input: &ModuleInput<'_>,
     sites: &Sites,
@@ -87,7 +90,7 @@ fn islands(
     })
 }
 
-/// The stubs of a site, one behind the other; the word that leads to the first.
+/// The stubs of a site, one behind the other, and the word that leads to the first one.
 fn stubs_of(
     input: &ModuleInput<'_>,
     setting: &Setting<'_>,
@@ -102,7 +105,7 @@ fn stubs_of(
     let incomplete = || Refusal::Incomplete { at: site.at() };
     let head = next.0;
     let lowered = input.traits.go;
-    // To the first of them leads the island, if there is one.
+    // If there is an island, it leads to the first of them.
     let begin = |at: RemoteAddr, deed| {
         let far = island.is_some() && at.0 == head;
         let stub = setting.begin(RemoteAddr(begins(island::begins(at.0, far), lowered)), deed)?;
@@ -163,7 +166,7 @@ fn patch_of(
     }
 }
 
-/// The code of a process' slots.
+/// The code of a process' return trampolines.
 pub(crate) fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInput) -> Option<SlotCode> {
     let latency = Latency {
         area: 0,
@@ -176,7 +179,7 @@ pub(crate) fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInp
         outermost: false,
         slots: Some(slots),
     };
-    // No deed here lets a slot lead on.
+    // No action on this processor lets a return trampoline lead on.
     (!input.leads_on).then(|| slot_code(&machine(traits), &latency)).flatten()
 }
 
@@ -186,7 +189,7 @@ fn machine(traits: &ProcessTraits) -> Machine {
     Machine { rseq: rseq.map(|rseq| Rseq { offset: rseq.offset }), lse: traits.lse, lines: traits.lines }
 }
 
-/// Where records go, if something is recorded.
+/// Where records go, if records are requested.
 fn rings(input: &ModuleInput<'_>, data: DataAt) -> Option<Rings> {
     let (area, traits) = (input.layout.rings, input.traits);
     let rings = Rings { area, base: data.of(area.off), id: traits.thread_id, stacks: traits.stacks };

@@ -1,7 +1,7 @@
 //! arm64: one word patched, and the code that it leads to.
 //!
-//! One instruction is one word and so is a patch, so there is no window: nothing can stand or branch inside it (PLAN-1, PLAN-2 hold
-//! of themselves). What stays of the rules: PLAN-3, PLAN-4.
+//! One instruction is one word and so is a patch, so there is no window: no thread can stand inside it, and
+//! no branch can lead inside it (PLAN-1, PLAN-2 hold by themselves). Of the rules, PLAN-3 and PLAN-4 remain.
 
 pub mod armed;
 mod deed;
@@ -28,7 +28,7 @@ pub use trapline_insn::aarch64::{
     encode::{BRK, b as branch},
 };
 
-/// Whether a branch must land on this word.
+/// Whether a word is a landing pad.
 #[must_use]
 pub const fn is_landing_pad(word: u32) -> bool {
     trapline_insn::aarch64::landing_pad(word).is_some()

@@ -1,22 +1,28 @@
 //! A module's plan on arm64: one word for each site, and a stub that it leads to.
 //!
-//! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that whoever writes it need not know which processor it is for.
-//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, tallying, timing and records are done, what is called is
+//! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that the code which writes it need not know for
+//! which processor it is. Invariants: PLAN-3, PLAN-4. What is not implemented here yet is refused by name
+//! ([`Refusal::NotHere`]). Counting, aggregating, timing and recording are implemented; calling consumers is
 //! not. Where the code lies: `lay`.
 //!
 //! # How a site is made
 //!
-//! 1. The word: at an entry the first behind the landing pads, which stay, since something may land there; for `func+off` the word there; for returns each word
-//!    by which the function returns ([`exits`]); for durations, and for records with returns, the entry and each word that leaves the function, jumps to others
-//!    too ([`ways_out`]).
-//! 2. The room: one region of code for the module, in a gap from which a `b` reaches every wanted word, and is reached by it (128 MiB). Where there is no such gap, the
-//!    region lies anywhere, and each word has an island within its reach (`island`), in as few pages as serve all; a word that not even one page is near to is
-//!    refused. Data may lie anywhere: stubs hold its address.
-//! 3. The stub: does its deed (counts, by thread or not, tallies, or times; a filter decides before that) and what the word did, and jumps back. Where a word has several deeds, the stub of each but the last leads to the next one's.
+//! 1. The word. At an entry it is the first one behind the landing pads, which stay, since a branch may land
+//!    there. For `func+off` it is the word there. For returns it is each word by which the function returns
+//!    ([`exits`]). For durations, and for records with returns, it is the entry and each word that leaves the
+//!    function, by jumps to others too ([`ways_out`]).
+//! 2. The region: one region of code for the module, in a gap that a `b` reaches from every requested word,
+//!    and from which a `b` reaches back (128 MiB). If there is no such gap, the region lies anywhere, and
+//!    each word has an island within its reach (`island`), in as few pages as serve all. A word that has not
+//!    even one page near it is refused. Data may lie anywhere: stubs hold its address.
+//! 3. The stub. It does its action (counts, by thread or not, aggregates, or times; a filter decides before
+//!    that) and what the word did, and jumps back. If a word has several actions, the stub of each but the
+//!    last leads to the next one's.
 //!
-//! A patch is one aligned word, so it never crosses a line, and no thread can stand inside it: there are no guards, and nothing traps.
+//! A patch is one aligned word, so it never crosses a line, and no thread can stand inside it: there are no
+//! guards, and nothing traps.
 //!
-//! x16 and x17 are not taken for free, even at an entry, which may be the head of a loop: stubs push them.
+//! x16 and x17 are not taken to be free, even at an entry, which may be the head of a loop: stubs push them.
 
 use std::collections::BTreeMap;
 
@@ -37,18 +43,18 @@ use crate::plan::{ModulePlan, PatchRole, Refused};
 use crate::refusal::{Place, PlanError, Refusal};
 use crate::request::{Floats, ModuleInput, Role, Want};
 
-/// Words around an instruction outside all functions, as far as exclusive sequences are looked for.
+/// How far around an instruction outside all functions exclusive sequences are looked for, in bytes.
 const AROUND: u64 = 128;
 
 /// A word that is to be patched.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
-    /// All of its function, or what lies around it.
+    /// All words of its function, or those around it.
     pub(super) words: Vec<u32>,
     pub(super) start: Svma,
     pub(super) index: usize,
     pub(super) role: PatchRole,
-    /// What happens there, in order, and for which wants, by their indices.
+    /// The actions there, in order, each with the index of its request.
     pub(super) deeds: Vec<(u32, Deed)>,
 }
 
@@ -60,10 +66,10 @@ impl Site {
 
 pub(super) type Sites = BTreeMap<Svma, Site>;
 
-/// Plans all wants of one module.
+/// Plans all requests for one module.
 ///
 /// # Errors
-/// [`PlanError`] when nothing at all can be planned; what fails for one want is in [`ModulePlan::refused`].
+/// [`PlanError`] if nothing at all can be planned; a request that fails alone is in [`ModulePlan::refused`].
 pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let mut sites = Sites::new();
     let (mut refused, mut slotted) = (Vec::new(), Vec::new());
@@ -94,7 +100,7 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     }
     let mut plan = ModulePlan { refused, slotted, ..ModulePlan::default() };
     while let Err((want, why)) = lay(input, &sites, &mut plan)? {
-        // All of the want is refused, and the others are laid again.
+        // The request is refused as a whole, and the others are laid out again.
         let probe = input.wants.get(want as usize).map_or(0, |want| want.probe);
         plan.refused.push(Refused { probe, want, why });
         sites.retain(|_, site| {
@@ -128,7 +134,7 @@ fn add(sites: &mut Sites, want: u32, found: Vec<(Site, Deed)>) {
     }
 }
 
-/// The words that a want needs, and what for.
+/// The words that a request needs, each with its action.
 fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, Refusal> {
     let image = input.image;
     let at = match (want.role, want.function) {
@@ -183,7 +189,7 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         Role::Record { values, returns, texts, floats, fields, stack: unwind } => {
             let probe = want.probe;
             let loads = filter(input, probe).map_or(0, loads);
-            // A condition may read what no record tells.
+            // A condition may read memory that no record holds.
             readable(at, &words, texts != 0 || fields != 0 || loads > 0)?;
             let deed = |kind| {
                 let (nodes, at_entry) = (decided, true);
@@ -251,7 +257,7 @@ const fn kind_of(exit: ExitKind) -> Kind {
     }
 }
 
-/// Each word by which the function at `at` is left, and how.
+/// Each word that leaves the function at `at`, and how it does so.
 fn left(
     image: &Image,
     at: Svma,
@@ -265,12 +271,12 @@ fn left(
     Ok(found.map(|(index, kind)| (index, kind, role(kind))).collect())
 }
 
-/// What decides about a probe's hits.
+/// The filter of a probe's hits.
 pub(super) fn filter<'a>(input: &ModuleInput<'a>, probe: u32) -> Option<&'a TargetFilter> {
     input.filters.get(probe as usize).and_then(Option::as_ref)
 }
 
-/// How a probe's hits are counted.
+/// The action that counts a probe's hits.
 fn counting(input: &ModuleInput<'_>, probe: u32) -> Deed {
     match filter(input, probe).filter(|filter| !filter.passes_all()) {
         Some(filter) => Deed::Passing { probe, nodes: nodes(filter) },
@@ -278,7 +284,8 @@ fn counting(input: &ModuleInput<'_>, probe: u32) -> Deed {
     }
 }
 
-/// The words of a function; outside all that are known, those around an instruction; and where they begin.
+/// The words of a function, with their start address; for an instruction outside all known functions, the
+/// words around it.
 fn code(image: &Image, function: Option<FunctionIndex>, at: Svma) -> Option<(Svma, Vec<u32>)> {
     let of = |start: Svma, len: u64| {
         let bytes = image.text(start, len & !3)?;
@@ -299,7 +306,7 @@ fn code(image: &Image, function: Option<FunctionIndex>, at: Svma) -> Option<(Svm
     Some((start, words))
 }
 
-/// What the process forbids.
+/// Checks what the process forbids.
 fn movable(input: &ModuleInput<'_>, function: Option<FunctionIndex>, site: &Site) -> Result<(), Refusal> {
     let at = site.at();
     let Some(&word) = site.words.get(site.index) else { return Ok(()) };

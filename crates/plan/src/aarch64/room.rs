@@ -1,8 +1,10 @@
-//! Where copies of displaced words may lie, and a module's stubs, and islands where those are too far.
+//! Where copies of displaced words may lie, and a module's stubs, and islands if those are too far.
 //!
-//! In: what is mapped; where the original stands. Out: a free place near it: the way back from a copy is one `b`, which reaches 128 MiB (Arm ARM
-//! C6.2.26). Invariants: SPACE-1 nothing is placed over, or right beside, what is mapped, nor where the heap grows to, nor in the first 64 KiB.
-//! Does not: map anything. Addresses may have as many bits as the kernel gives (48 or 52), so only gaps below the last mapping are used.
+//! In: what is mapped; the original's address. Out: a free place near it: the way back from a copy is one
+//! `b`, which reaches 128 MiB (Arm ARM C6.2.26). Invariants: SPACE-1 nothing is placed over, or right beside,
+//! what is mapped, nor where the heap grows to, nor in the first 64 KiB.
+//! Does not: map anything. Addresses may have as many bits as the kernel gives (48 or 52), so only gaps below
+//! the last mapping are used.
 
 use super::island;
 use crate::AddressSpace;
@@ -10,14 +12,14 @@ use crate::plan::Region;
 use crate::space::PAGE;
 use trapline_record::RemoteAddr;
 
-/// What a `b` reaches for certain, from anywhere in a room of [`LEN`] bytes.
+/// Distance that a `b` certainly reaches, from anywhere in a room of [`LEN`] bytes.
 pub const REACH: u64 = (128 << 20) - (1 << 20);
-/// Bytes of a room: a multiple of every size of page. Where there is no gap for so many, a page will do.
+/// Bytes of a room: a multiple of every page size. If there is no gap of this length, a page will do.
 pub const LEN: u64 = 64 << 10;
-/// What a `b` reaches, less a page.
+/// Distance that a `b` reaches, less a page.
 const TEXT_REACH: u64 = (128 << 20) - PAGE;
 const BOTTOM: u64 = 64 << 10;
-/// Room left above the heap's end.
+/// Bytes kept free above the heap's end.
 const HEAP_GROWTH: u64 = 64 << 20;
 
 /// Whether a `b` leads from anywhere in the room at `room` to `at`, and back.
@@ -26,7 +28,8 @@ pub const fn reaches(room: RemoteAddr, at: RemoteAddr) -> bool {
     room.0.abs_diff(at.0) <= REACH
 }
 
-/// The free place for a room of `len` bytes (pages, a power of two) that is nearest to `at`, if a `b` leads back from there.
+/// The free place for a room of `len` bytes (pages, a power of two) that is nearest to `at`, if a `b` leads
+/// back from there.
 #[must_use]
 pub fn near(space: &AddressSpace, at: RemoteAddr, len: u64) -> Option<RemoteAddr> {
     let heap = space.heap_end.map(|end| (end.0, end.0.saturating_add(HEAP_GROWTH)));
@@ -42,7 +45,7 @@ pub fn near(space: &AddressSpace, at: RemoteAddr, len: u64) -> Option<RemoteAddr
     best.map(RemoteAddr).filter(|&room| reaches(room, at))
 }
 
-/// The place in a gap that is nearest to `at`, with as much to spare on both sides.
+/// The place in a gap that is nearest to `at`, with `len` bytes free on both sides.
 fn in_gap((low, high): (u64, u64), at: u64, len: u64) -> Option<u64> {
     let first = low.checked_add(len)?.next_multiple_of(len);
     let last = (high.checked_sub(2 * len)?) & !(len - 1);
@@ -53,7 +56,8 @@ fn closer(a: Option<u64>, b: Option<u64>, at: u64) -> Option<u64> {
     a.into_iter().chain(b).min_by_key(|place| place.abs_diff(at))
 }
 
-/// A free range of `len` bytes, near enough that a `b` leads from anywhere in `text` to anywhere in it, and back; the nearest.
+/// A free range of `len` bytes, near enough that a `b` leads from anywhere in `text` to anywhere in it, and
+/// back; the nearest one.
 pub(super) fn for_text(space: &AddressSpace, text: (u64, u64), len: u64) -> Option<RemoteAddr> {
     let reaches = |at: u64| text.1.max(at + len) - text.0.min(at) <= TEXT_REACH;
     let mut best: Option<u64> = None;
@@ -66,7 +70,7 @@ pub(super) fn for_text(space: &AddressSpace, text: (u64, u64), len: u64) -> Opti
         }
     };
     for &(start, end) in &space.occupied {
-        // Above what is mapped, and below it, each with a page between.
+        // Above what is mapped, and below it, each with a page in between.
         consider((end.0 + PAGE).next_multiple_of(PAGE));
         if let Some(below) = start.0.checked_sub(len + PAGE) {
             consider(below & !(PAGE - 1));
@@ -78,26 +82,27 @@ pub(super) fn for_text(space: &AddressSpace, text: (u64, u64), len: u64) -> Opti
     best.map(RemoteAddr)
 }
 
-/// Where islands lie: some pages each for as many neighbours as one place serves.
+/// Where islands lie: a number of pages, each for as many neighbouring words as one place serves.
 #[derive(Debug, Default)]
 pub(super) struct Islands {
-    /// Sorted, apart from each other.
+    /// Sorted, disjoint.
     pub(super) regions: Vec<Region>,
-    /// For each word its island's address.
+    /// For each word, the address of its island.
     pub(super) at: Vec<RemoteAddr>,
 }
 
-/// Islands for the words at `sites`, sorted: each reached by a `b` from its word, and reaching it. What is taken is free no more.
+/// Chooses islands for the words at `sites`, which are sorted: each is reached by a `b` from its word, and
+/// reaches back. Marks their pages as occupied.
 ///
 /// # Errors
-/// The first of the words that has no room near it.
+/// Index of the first word that has no room near it.
 pub(super) fn for_islands(space: &mut AddressSpace, sites: &[u64]) -> Result<Islands, usize> {
     let mut islands = Islands::default();
     while let Some(&first) = sites.get(islands.at.len()) {
         let rest = &sites[islands.at.len()..];
         let pages = |count: usize| (count as u64 * island::LEN).next_multiple_of(PAGE);
         let of = |count: usize| for_text(space, (first, rest[count - 1] + 4), pages(count));
-        // What serves so many serves fewer.
+        // A place that serves so many words also serves fewer: search for the largest number by halving.
         let (mut served, mut too_many) = (0, rest.len() + 1);
         while served + 1 < too_many {
             let count =

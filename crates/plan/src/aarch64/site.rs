@@ -1,8 +1,8 @@
 //! One patched word: what may be patched, how the stub is reached, and how the word may be written.
 //!
-//! In: the words of a function, one of them, where a stub and an island may lie. Out: a [`Patch`], or a [`Refusal`].
-//! Invariants: PLAN-4: each refusal names address, word and rule. Landing pads (`bti`, `paciasp`) stay in place: [`entry_index`] names
-//! the word behind them.
+//! In: the words of a function, one of them, addresses for a stub and an island. Out: a [`Patch`], or a
+//! [`Refusal`]. Invariants: PLAN-4: each refusal names address, word and rule. Landing pads (`bti`,
+//! `paciasp`) stay in place: [`entry_index`] returns the word behind them.
 //! Does not: choose where stubs lie, or write anything.
 
 use trapline_insn::aarch64::{
@@ -15,24 +15,25 @@ use super::stub::{self, Code, Machine};
 /// The word to be patched.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// All of its function, or as much of it as there is.
+    /// All words of its function, or as many of them as there are.
     pub words: &'a [u32],
-    /// Where that begins.
+    /// Address of the first of these words.
     pub start: u64,
-    /// Which word.
+    /// Index of the word to be patched.
     pub index: usize,
-    /// What the program allows there.
+    /// What its copy may use there.
     pub options: Options,
 }
 
-/// How the stub is reached.
+/// How the word leads to the stub.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Tactic {
-    /// One `b`.
+    /// By one `b`.
     Branch,
-    /// One `b` to an island in reach, which leads to the stub and holds the copy that it comes back to (the module `island`).
+    /// By one `b` to an island in reach. The island leads to the stub, and holds the copy to which the stub
+    /// returns (the module `island`).
     Island {
-        /// What stands there.
+        /// The island's words.
         words: Vec<u32>,
     },
 }
@@ -42,13 +43,13 @@ pub enum Tactic {
 pub struct Patch {
     /// Its address.
     pub at: u64,
-    /// What stands there.
+    /// The present word.
     pub old: u32,
-    /// What will.
+    /// The word that replaces it.
     pub new: u32,
-    /// Threads may run it meanwhile (Arm ARM B2.2.5). Otherwise all are to be stopped.
+    /// Threads may run the word while it is replaced (Arm ARM B2.2.5). If false, all must be stopped.
     pub live: bool,
-    /// How the stub is reached.
+    /// How the word leads to the stub.
     pub tactic: Tactic,
     /// The stub's words.
     pub stub: Vec<u32>,
@@ -57,30 +58,30 @@ pub struct Patch {
 /// Why there is no patch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The function has no such word, or only landing pads.
+    /// The function has no such word, or consists of landing pads.
     #[error("{start:#x}: the function has no word number {index}")]
     NoWord {
-        /// Of the function.
+        /// Start of the function.
         start: u64,
-        /// Which was asked for.
+        /// The requested index.
         index: usize,
     },
-    /// No probe on it, or its copy would not work where the stub lies.
+    /// No probe may be on this word, or its copy would not work where the stub lies.
     #[error("{at:#x} [{word:08x}]: {why}")]
     Immovable {
-        /// Its address.
+        /// Address of the word.
         at: u64,
         /// The word.
         word: u32,
-        /// Why.
+        /// The reason.
         why: Immovable,
     },
-    /// Between an exclusive load and its store.
+    /// The word is between an exclusive load and its store.
     #[error(
         "{at:#x} [{word:08x}]: between an exclusive load and its store, which a hit would make fail for ever"
     )]
     Exclusive {
-        /// Its address.
+        /// Address of the word.
         at: u64,
         /// The word.
         word: u32,
@@ -88,7 +89,7 @@ pub enum Refusal {
     /// A branch must land there, and a `b` is no landing pad.
     #[error("{at:#x} [{word:08x}]: a landing pad; the probe belongs on the word behind it, or is a trap")]
     LandingPad {
-        /// Its address.
+        /// Address of the word.
         at: u64,
         /// The word.
         word: u32,
@@ -96,35 +97,35 @@ pub enum Refusal {
     /// No `b` reaches the stub, or the island.
     #[error("{at:#x}: a branch does not reach the stub at {stub:#x}")]
     OutOfReach {
-        /// Its address.
+        /// Address of the word.
         at: u64,
-        /// Of the stub.
+        /// Address of the stub.
         stub: u64,
     },
-    /// Its returns are not all its own.
+    /// Not all of its returns are its own.
     #[error(
         "{at:#x} [{word:08x}]: leaves the function by a jump to {to:#x}, so not all of its returns can be seen"
     )]
     LeavesByJump {
-        /// Of the jump.
+        /// Address of the jump.
         at: u64,
         /// The word.
         word: u32,
         /// Where it leads.
         to: u64,
     },
-    /// Its returns are not all known.
+    /// Not all of its returns are known.
     #[error("{at:#x} [{word:08x}]: a jump through a register, so not all of its returns are known")]
     LeavesAnywhere {
-        /// Of the jump.
+        /// Address of the jump.
         at: u64,
         /// The word.
         word: u32,
     },
-    /// It goes on into what lies behind it.
+    /// It runs on into what lies behind it.
     #[error("{at:#x} [{word:08x}]: the function runs on into the next one, which returns in its place")]
     RunsOn {
-        /// Of its last word.
+        /// Address of its last word.
         at: u64,
         /// The word.
         word: u32,
@@ -132,10 +133,10 @@ pub enum Refusal {
     /// No return can be reached.
     #[error("{start:#x}: the function never returns")]
     NeverReturns {
-        /// Of the function.
+        /// Start of the function.
         start: u64,
     },
-    /// `setjmp`, `vfork` and the like, whose return address cannot be replaced.
+    /// The return address cannot be replaced, as in `setjmp` and `vfork`.
     #[error(
         "{at:#x} [{word:08x}]: {what}, so the function's return address cannot be replaced; its exits can be patched instead"
     )]
@@ -147,18 +148,18 @@ pub enum Refusal {
         /// What it does.
         what: &'static str,
     },
-    /// It is entered with no return address.
+    /// The function is not entered with a return address.
     #[error("{start:#x}: its return address cannot be replaced: {what}")]
     NoReturnAddress {
-        /// Of the function.
+        /// Start of the function.
         start: u64,
-        /// Why.
+        /// The reason.
         what: &'static str,
     },
-    /// No room for a copy from which a branch leads back.
+    /// There is no room for a copy from which a branch leads back.
     #[error("{at:#x}: within 128 MiB of it there is no room for a copy")]
     NoRoom {
-        /// Its address.
+        /// Address of the word.
         at: u64,
     },
 }
@@ -182,18 +183,19 @@ impl Refusal {
     }
 }
 
-/// The word of a function that a probe at its entry goes on: the first that is no landing pad. A `brk` is none here: it is
-/// somebody's trap.
+/// Index of the word that gets the patch for a function's entry: the first one that is no landing pad. A
+/// `brk` does not count as a pad here: it is another tool's trap.
 #[must_use]
 pub fn entry_index(words: &[u32]) -> usize {
     let is_pad = |word: &&u32| landing_pad(**word).is_some() && !matches!(decode(**word), Verdict::Refuse(_));
     words.iter().take_while(is_pad).count()
 }
 
-/// Patches `place` so that each execution adds one to `word`'s counter, by a stub at `stub`, over an `island` if one is given.
+/// Patches `place` so that each execution adds one to the counter at `word`, by a stub at `stub`; over an
+/// `island` if one is given.
 ///
 /// # Errors
-/// Why not.
+/// Why it cannot be patched.
 pub fn patch(
     place: &Place<'_>,
     machine: &Machine,
@@ -206,11 +208,12 @@ pub fn patch(
     patch_with(place, Landed::new(code, far), stub, island)
 }
 
-/// Patches `place` so that each execution runs what begins at `head` and ends with `code`; over an `island`, if one is given, in reach of a `b`, and then what
-/// begins there is `Landed`.
+/// Patches `place` so that each execution runs the code that begins at `head` and ends with `code`. If an
+/// `island` within reach of a `b` is given, the patch leads over it, and the code that begins at `head` is a
+/// `Landed`.
 ///
 /// # Errors
-/// Why not.
+/// Why it cannot be patched.
 pub fn patch_with(
     place: &Place<'_>,
     code: impl Code,

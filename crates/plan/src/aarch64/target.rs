@@ -1,27 +1,28 @@
-//! Which programs are of the kind that is understood here.
+//! Which programs are supported here.
 //!
-//! In: the first bytes of a program's ELF file (of a process: of what `/proc/PID/exe` names). Out: nothing, or the reason by name.
+//! In: the first bytes of a program's ELF file (for a process: of the file that `/proc/PID/exe` names). Out:
+//! nothing, or the reason by name.
 //! Does not: read files.
 
-/// Why a program is not.
+/// Why a program is not supported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unsupported {
-    /// Not even a header.
+    /// It has no ELF header.
     #[error("not an ELF file")]
     NotElf,
-    /// Runs on the same kernel and processor, in another instruction set.
+    /// It runs on the same kernel and processor, in another instruction set.
     #[error("AArch32: a program of 32 bits; its instructions are not those of A64")]
     AArch32,
-    /// A64's instructions are little-endian there too, but no literal, pointer or counter is.
+    /// A64's instructions are little-endian there too, but literals, pointers and counters are not.
     #[error("a big-endian program")]
     BigEndian,
     /// `ELFCLASS32` for this processor (ILP32).
     #[error("ILP32: A64 with addresses of 32 bits")]
     Ilp32,
-    /// For another processor.
+    /// It is for another processor.
     #[error("for another processor (ELF machine {machine})")]
     Machine {
-        /// `e_machine`.
+        /// The header's `e_machine`.
         machine: u16,
     },
 }
@@ -32,7 +33,7 @@ const AARCH64: u16 = 183;
 /// Whether a program whose file begins with `header` can be probed here.
 ///
 /// # Errors
-/// Why not.
+/// Why it cannot.
 pub fn supported(header: &[u8]) -> Result<(), Unsupported> {
     let Some([0x7F, b'E', b'L', b'F', class, data, .., low, high]) = header.first_chunk::<20>() else {
         return Err(Unsupported::NotElf);

@@ -1,26 +1,29 @@
-//! One word under a trap: what becomes of it at a hit.
+//! One word under a trap: what is done for it at a hit.
 //!
-//! In: the words of a function, one of them. Out: whether it is simulated or needs a copy, or a [`Refusal`]. Invariants: PLAN-4.
-//! A trap may stand on a landing pad: `brk` lets everything land (Arm ARM D8.4.10), and the pad is done behind it.
-//! Does not: make the copy (`trapline_runtime::aarch64::copies`), or choose where it lies ([`room`](super::room)).
+//! In: the words of a function, one of them. Out: whether it is simulated or needs a copy, or a [`Refusal`].
+//! Invariants: PLAN-4.
+//! A trap may stand on a landing pad: every branch may land on `brk` (Arm ARM D8.4.10), and the pad is run
+//! behind it.
+//! Does not: make the copy (`trapline_runtime::aarch64::copies`), or choose where it lies
+//! ([`room`](super::room)).
 
 use trapline_insn::aarch64::{Immovable, Op, Verdict, decode, in_exclusive, relocate};
 
 use super::site::{Place, Refusal};
 
-/// What becomes of the word.
+/// What is done for a trapped word at a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// It is simulated.
     Simulate(Op),
-    /// A copy of it runs, which must lie within reach of a branch if control comes back from it.
+    /// A copy of it runs. If control comes back from the copy, it must lie within reach of a branch.
     Copy {
-        /// It does.
+        /// Whether control comes back from it.
         comes_back: bool,
     },
 }
 
-/// What becomes of `place`'s word at a hit.
+/// What is done for `place`'s word at a hit.
 ///
 /// # Errors
 /// Why no trap may stand there.
@@ -38,7 +41,8 @@ pub fn trapped(place: &Place<'_>) -> Result<Step, Refusal> {
     }
     match verdict {
         Verdict::Simulate(op) => Ok(Step::Simulate(op)),
-        // At its own place: whether it can be moved at all. Where to is tried when there is a place for it.
+        // This is tried at its own address: whether it can be moved at all. Where to is tried when there is a
+        // place for it.
         _ => match relocate(word, at, at, place.options) {
             Ok(moved) => Ok(Step::Copy { comes_back: moved.falls_through }),
             Err(Immovable::OutOfReach { .. }) => Ok(Step::Copy { comes_back: true }),

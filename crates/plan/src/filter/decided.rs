@@ -1,43 +1,48 @@
-//! Conditions on what may not be known: a field that cannot be read, what a call returns and how long it takes that went on as another function.
+//! Conditions on what may not be known: a field that cannot be read; the returned value and the duration of a
+//! call that goes on as another function.
 //!
-//! In: a tree. Out: one that is as true as the first is, and false where the first is not decided ([`Tree::holds`] is `None`): generated code,
-//! which knows two values of truth, decides by that. Invariant: FLT-1.
+//! In: a tree. Out: a tree that is true where the first one is, and false where the first one is false or not
+//! decided ([`Tree::holds`] is `None`). Generated code, which has two truth values, decides by that.
+//! Invariant: FLT-1.
 //!
-//! `passes` is true where the tree is, `fails` where it is false for certain. For `&&`, `||` and `!` one follows from both of the sides.
-//! A comparison, or a value that stands for a truth, is decided where all of it is known; a `&&` or `||` that is computed with is known where
-//! it is decided, and stands as its `passes` then.
+//! `passes` is true where the tree is, `fails` where it is false for certain. For `&&`, `||` and `!` one
+//! follows from both of the sides. A comparison, or a value that is used as a truth, is decided if all of it
+//! is known. A `&&` or `||` that is used in a computation is known if it is decided, and its `passes` is used
+//! then.
 
 use super::{Binary, Known, MAX_NODES, Tree, Unary};
 
-/// More nodes than this are left to the reader: each `&&` or `||` that is computed with stands three times.
+/// Trees with more nodes than this are left to the reader: each `&&` or `||` that is used in a computation
+/// occurs three times.
 const MOST: usize = 4 * MAX_NODES;
 
-/// What may not be known.
+/// Which values may not be known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Open {
-    /// The call goes on as another function: what it returns and how long it takes is not known.
+    /// The call goes on as another function: its returned value and its duration are not known.
     tail: bool,
 }
 
 impl Tree {
-    /// What generated code decides by, at an entry or at a return: as this tree, and false where a field of it cannot be read.
+    /// The tree that generated code uses at an entry or at a return: the same as this one, but false if a
+    /// field of it cannot be read.
     #[must_use]
     pub fn decided(&self) -> Self {
         self.passes(Open { tail: false })
     }
-    /// The same of a call that goes on as another function: it has returned nothing yet, and has not ended. A comparison with what it
-    /// returns, or with how long it takes, decides for nobody.
+    /// The same for a call that goes on as another function: it has not returned anything yet, and has not
+    /// ended. A comparison with its returned value, or with its duration, decides neither way.
     #[must_use]
     pub fn at_tail(&self) -> Self {
         self.passes(Open { tail: true })
     }
-    /// Of a value at an entry: what must hold for it to be known, and what it is then.
+    /// For a value at an entry: the condition under which it is known, and its value then.
     #[must_use]
     pub fn if_readable(&self) -> (Self, Self) {
         let open = Open { tail: false };
         (self.is_known(open), self.settled(open))
     }
-    /// Nodes that generated code has of it, at most.
+    /// Upper bound of the nodes that generated code has for it.
     #[must_use]
     pub fn decided_nodes(&self) -> usize {
         self.decided().nodes().max(self.at_tail().nodes())
@@ -64,7 +69,7 @@ impl Tree {
             tree => both(tree.is_known(open), not(tree.settled(open))),
         }
     }
-    /// Whether all that its value depends on is known.
+    /// Whether everything that its value depends on is known.
     fn is_known(&self, open: Open) -> Self {
         match self {
             tree if !tree.is_open(open) => TRUE,
@@ -76,7 +81,7 @@ impl Tree {
             Self::Binary(_, left, right) => both(left.is_known(open), right.is_known(open)),
         }
     }
-    /// Its value, where that is known.
+    /// Its value, if it is known.
     fn settled(&self, open: Open) -> Self {
         match self {
             tree if !tree.is_open(open) => tree.clone(),
@@ -88,7 +93,7 @@ impl Tree {
             }
         }
     }
-    /// Whether anything of it may not be known.
+    /// Whether some part of it may not be known.
     fn is_open(&self, open: Open) -> bool {
         let mut any = false;
         self.each_known(&mut |one| {
@@ -105,7 +110,7 @@ impl Tree {
 const TRUE: Tree = Tree::Number(1, false);
 const FALSE: Tree = Tree::Number(0, false);
 
-/// What a constant says, as a truth.
+/// The truth of a constant.
 const fn constant(tree: &Tree) -> Option<bool> {
     if let Tree::Number(value, _) = tree { Some(*value != 0) } else { None }
 }
@@ -113,7 +118,7 @@ const fn constant(tree: &Tree) -> Option<bool> {
 fn both(left: Tree, right: Tree) -> Tree {
     match (constant(&left), constant(&right)) {
         (Some(false), _) | (_, Some(false)) => FALSE,
-        // A truth still, where it is computed with.
+        // It is still a truth if it is used in a computation.
         (Some(true), _) if right.is_truth() => right,
         (_, Some(true)) if left.is_truth() => left,
         _ => Tree::Binary(Binary::And, Box::new(left), Box::new(right)),
@@ -208,7 +213,7 @@ mod tests {
         }
     }
 
-    /// What code says: it reads as anything what was not there.
+    /// The result of generated code, which reads any value for what is not there.
     fn of_code(code: &Tree, mut facts: Facts, any: u64) -> Option<bool> {
         let readable = [facts.fields[0].is_some(), facts.fields[1].is_some()];
         facts.returned = facts.returned.or(Some(any));

@@ -1,8 +1,9 @@
-//! What a tree says of given facts: the meaning of the language, which generated code must agree with (FLT-1).
+//! The value of a tree for given facts: the meaning of the language. Generated code must agree with it
+//! (FLT-1).
 
 use super::{Binary, Known, MAX_FIELDS, Tree, Unary};
 
-/// What is known of a hit.
+/// What is known about a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
     /// The six argument registers at the entry.
@@ -13,21 +14,21 @@ pub struct Facts {
     pub floats: [u64; 8],
     /// The probe's fields, as far as they could be read.
     pub fields: [Option<u64>; MAX_FIELDS],
-    /// The thread.
+    /// The thread's number.
     pub tid: u32,
-    /// What was returned, if that is known.
+    /// The returned value, if known.
     pub returned: Option<u64>,
-    /// Nanoseconds that it took, if that is known.
+    /// Duration in nanoseconds, if known.
     pub took_ns: Option<u64>,
 }
 
 impl Tree {
-    /// Whether it holds; `None` when something that decides it is not known.
+    /// Whether it holds; `None` if something that decides it is not known.
     #[must_use]
     pub fn holds(&self, facts: &Facts) -> Option<bool> {
         self.value(facts).map(|value| value != 0)
     }
-    /// What it is; `None` when something that it depends on is not known.
+    /// Its value; `None` if something that it depends on is not known.
     #[must_use]
     pub fn evaluate(&self, facts: &Facts) -> Option<u64> {
         self.value(facts)
@@ -79,7 +80,7 @@ impl Tree {
 }
 
 impl Tree {
-    /// The same with other numbers of threads, where threads are compared for being one.
+    /// The same tree with other thread numbers, where threads are compared for being equal.
     #[must_use]
     pub fn with_threads(&self, other: &impl Fn(u64) -> u64) -> Self {
         let number = |tree: &Self| match tree {
@@ -99,7 +100,7 @@ impl Tree {
             }
         }
     }
-    /// The same of other things that differ from hit to hit.
+    /// The same tree with other values in place of those that differ from hit to hit.
     #[must_use]
     pub fn with_known(&self, other: &impl Fn(Known) -> Known) -> Self {
         match self {
@@ -139,7 +140,7 @@ fn binary(op: Binary, left: (u64, bool), right: (u64, bool)) -> u64 {
         Binary::Add => a.wrapping_add(b),
         Binary::Subtract => a.wrapping_sub(b),
         Binary::Multiply => a.wrapping_mul(b),
-        // The parser lets only divisors from 1 to 2⁶³ - 1 pass.
+        // The parser accepts only divisors from 1 to 2⁶³ - 1.
         Binary::Divide if unsigned => a.checked_div(b).unwrap_or(0),
         Binary::Divide => a.cast_signed().checked_div(b.cast_signed()).unwrap_or(0).cast_unsigned(),
         Binary::Remainder if unsigned => a.checked_rem(b).unwrap_or(0),

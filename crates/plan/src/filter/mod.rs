@@ -1,12 +1,14 @@
 //! Conditions on a hit: `flags & O_CREAT && ret < 0`.
 //!
-//! In: text, and what its names mean. Out: a typed [`Tree`]; what it says of given [`Facts`]; the part of it that is known at an
-//! entry, which becomes code in the target (`x86_64::stub::filter`), and the rest, which the reader evaluates. The grammar is in
-//! docs/guide/filters.md. Invariants: FLT-1 code and [`Tree::holds`] agree on all facts; FLT-2 a tree has at most [`MAX_NODES`] nodes and
-//! needs at most [`MAX_TEMPORARIES`] temporaries, so that its code is bounded. Does not: assign, call, read memory.
+//! In: text, and what its names mean. Out: a typed [`Tree`]; its value for given [`Facts`]; the part of it
+//! that is known at an entry, which becomes code in the target (`x86_64::stub::filter`); and the rest, which
+//! the reader evaluates. The grammar is in docs/guide/filters.md. Invariants: FLT-1 code and [`Tree::holds`] agree
+//! on all facts; FLT-2 a tree has at most [`MAX_NODES`] nodes and needs at most [`MAX_TEMPORARIES`]
+//! temporaries, so that its code is bounded. Does not: assign, call, read memory.
 //!
-//! Floats are compared, and no more ([`Float`]). All other values are integers of 64 bits, signed but for those that need the 64th (`size_t`, pointers). Operators and their precedence
-//! are C's. Arithmetic wraps; comparisons are those of the numbers, so a negative one is below every unsigned one.
+//! Floats are only compared ([`Float`]). All other values are integers of 64 bits, signed except for those
+//! that need the 64th bit (`size_t`, pointers). Operators and their precedence are C's. Arithmetic wraps;
+//! comparisons are those of the numbers, so a negative number is below every unsigned one.
 
 mod decided;
 mod eval;
@@ -20,16 +22,16 @@ pub use parse::{FilterError, Misread, parse, parse_with, registers};
 pub use real::Float;
 pub use target::{Apart, KEY_BITS, Late, ROW_BITS, Sort, THREAD_UNIT, Tally, TargetFilter};
 
-/// Most nodes of a tree.
+/// Upper bound of a tree's nodes.
 pub const MAX_NODES: usize = 48;
-/// Integer arguments that registers hold.
+/// Number of integer arguments that registers hold.
 const ARGUMENTS: usize = 6;
-/// Most fields of a probe.
+/// Upper bound of a probe's fields.
 pub const MAX_FIELDS: usize = 8;
-/// Most values that wait while others are computed.
+/// Upper bound of the intermediate values that wait while others are computed.
 pub const MAX_TEMPORARIES: usize = 8;
 
-/// An integer type of a register's low bits.
+/// An integer type: the low bits of a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Int {
     /// 8, 16, 32 or 64.
@@ -42,7 +44,7 @@ impl Int {
     /// All of a register.
     pub const U64: Self = Self { bits: 64, signed: false };
 
-    /// The value in a register, as 64 bits.
+    /// The value of this type in a register, extended to 64 bits.
     #[must_use]
     pub const fn value(self, register: u64) -> u64 {
         let over = 64 - self.bits as u32;
@@ -53,35 +55,36 @@ impl Int {
     }
 }
 
-/// What is learnt of a hit.
+/// A value that is known about a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Known {
     /// One of the six arguments that registers hold, from 0 on.
     Argument(u8, Int),
-    /// One of the eight that vector registers hold, from 0 on; as a value its [`Float::key`].
+    /// One of the eight float arguments that vector registers hold, from 0 on; its value is its
+    /// [`Float::key`].
     Float(u8, Float),
     /// The thread's number, as it sees it itself.
     Thread,
-    /// Of the probe's fields this one, from 0 on: an integer, if it could be read.
+    /// A field of the probe, from 0 on: an integer, if it could be read.
     Field(u8, Int),
-    /// Whether that field could be read, all of it; only in what [`Tree::decided`] makes.
+    /// Whether all of that field could be read. Only [`Tree::decided`] makes this.
     Readable(u8),
-    /// A float, as its [`Float::key`].
+    /// A field that is a float; its value is its [`Float::key`].
     FloatField(u8, Float),
-    /// What the function returned.
+    /// The returned integer.
     Returned(Int),
-    /// A float that it returned; as a value its [`Float::key`].
+    /// The returned float; its value is its [`Float::key`].
     FloatReturned(Float),
-    /// How long it took, in nanoseconds.
+    /// Duration of the call in nanoseconds.
     Took,
 }
 
 /// What a name means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Symbol {
-    /// Something that each hit has its own of.
+    /// A value that differs from hit to hit.
     Known(Known),
-    /// Always the same.
+    /// A constant.
     Constant(i64),
 }
 
@@ -96,7 +99,7 @@ pub enum Unary {
     Not,
 }
 
-/// Operators of two.
+/// Operators of two operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "each name is its documentation")]
 pub enum Binary {
@@ -111,16 +114,16 @@ pub enum Binary {
     LessEqual,
     Greater,
     GreaterEqual,
-    /// By 0 to 63.
+    /// Shift by 0 to 63.
     ShiftLeft,
-    /// By 0 to 63.
+    /// Shift by 0 to 63.
     ShiftRight,
     Add,
     Subtract,
     Multiply,
-    /// By a constant from 1 to 2⁶³ - 1.
+    /// Division by a constant from 1 to 2⁶³ - 1.
     Divide,
-    /// By such a constant too.
+    /// Remainder of a division by such a constant.
     Remainder,
 }
 
@@ -141,18 +144,18 @@ impl Binary {
 /// A condition, or a value in one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Tree {
-    /// A constant; with the second word true it is unsigned.
+    /// A constant; it is unsigned if the second field is true.
     Number(u64, bool),
-    /// What differs from hit to hit.
+    /// A value that differs from hit to hit.
     Known(Known),
     /// One operand.
     Unary(Unary, Box<Self>),
-    /// Two.
+    /// Two operands.
     Binary(Binary, Box<Self>, Box<Self>),
 }
 
 impl Tree {
-    /// Whether its value is taken for an unsigned one.
+    /// Whether its value is unsigned.
     #[must_use]
     pub fn is_unsigned(&self) -> bool {
         match self {
@@ -171,7 +174,7 @@ impl Tree {
             Self::Binary(_, left, right) => left.is_unsigned() || right.is_unsigned(),
         }
     }
-    /// How many nodes it has.
+    /// Number of its nodes.
     #[must_use]
     pub fn nodes(&self) -> usize {
         match self {
@@ -180,12 +183,12 @@ impl Tree {
             Self::Binary(_, left, right) => 1 + left.nodes() + right.nodes(),
         }
     }
-    /// Whether it is one number, known or not.
+    /// Whether it is a single number, constant or known.
     #[must_use]
     pub const fn is_leaf(&self) -> bool {
         matches!(self, Self::Number(..) | Self::Known(_))
     }
-    /// Values that wait, at most, while it is computed from left to right.
+    /// Upper bound of the intermediate values that wait while it is computed from left to right.
     #[must_use]
     pub fn temporaries(&self) -> usize {
         match self {
@@ -198,7 +201,7 @@ impl Tree {
             Self::Binary(_, left, right) => left.temporaries().max(1 + right.temporaries()),
         }
     }
-    /// Calls `each` with everything that differs from hit to hit.
+    /// Calls `each` with every value that differs from hit to hit.
     pub fn each_known(&self, each: &mut impl FnMut(Known)) {
         match self {
             Self::Number(..) => {}
@@ -238,7 +241,7 @@ impl Tree {
         });
         known
     }
-    /// Whether all of it is known when the function returns: arguments are not.
+    /// Whether all of it is known when the function returns; arguments are not known then.
     #[must_use]
     pub fn is_known_at_exit(&self) -> bool {
         let mut known = true;
@@ -247,12 +250,12 @@ impl Tree {
         });
         known
     }
-    /// Whether generated code can decide by it when the function returns, from what its entry left ([`Late`]).
+    /// Whether generated code can evaluate it when the function returns, from what its entry kept ([`Late`]).
     #[must_use]
     pub fn is_known_at_return(&self) -> bool {
         self.is_small_decided()
     }
-    /// Whether generated code can decide by it at an entry, once fields are read.
+    /// Whether generated code can evaluate it at an entry, once fields are read.
     #[must_use]
     pub fn is_known_with_fields(&self) -> bool {
         let mut known = true;
@@ -261,7 +264,8 @@ impl Tree {
         });
         known && self.is_small_decided()
     }
-    /// Whether it depends on what is returned, or on how long that takes: neither is known of a call that ends by a tail call.
+    /// Whether it depends on the returned value, or on the duration. Neither is known of a call that ends by
+    /// a tail call.
     #[must_use]
     pub fn asks_for_end(&self) -> bool {
         let mut asks = false;
@@ -277,7 +281,7 @@ impl Tree {
         self.each_known(&mut |known| asks |= known == Known::Thread);
         asks
     }
-    /// Both, or the one that there is.
+    /// Both conditions joined by `&&`, or the only one.
     #[must_use]
     pub fn and(left: Option<Self>, right: Option<Self>) -> Option<Self> {
         match (left, right) {
@@ -285,12 +289,12 @@ impl Tree {
             (left, right) => left.or(right),
         }
     }
-    /// What can be decided when the function is entered, and what cannot: both must hold.
+    /// Splits it into what can be decided when the function is entered, and what cannot: both must hold.
     #[must_use]
     pub fn split(self) -> (Option<Self>, Option<Self>) {
         self.split_by(Self::is_known_at_entry)
     }
-    /// What is decided by this, and what is not: both must hold.
+    /// Splits it into the parts for which `is_first` holds, and the rest: both must hold.
     #[must_use]
     pub fn split_by(self, is_first: fn(&Self) -> bool) -> (Option<Self>, Option<Self>) {
         match self {

@@ -1,6 +1,6 @@
-//! Tokens to a typed tree, with C's precedence; constants are folded.
+//! Turns tokens into a typed tree, with C's precedence; constants are folded.
 //!
-//! In: text; the names that it may use. Out: a tree within FLT-2, or what is wrong and under which token.
+//! In: text; the names that it may use. Out: a tree within FLT-2, or what is wrong and at which token.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use super::real::{Side, compare};
 use super::token::{Token, token};
 use super::{Binary, Known, MAX_NODES, MAX_TEMPORARIES, Symbol, Tree, Unary};
 
-/// Deeper nesting is refused.
+/// Deeper nesting than this is refused.
 const DEPTH: u32 = 64;
 
-/// Bytes of a text.
+/// A range of bytes in a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Span {
     pub(super) start: usize,
@@ -59,7 +59,7 @@ pub(super) enum Why {
     Deep,
 }
 
-/// Why a text is no condition. Shown with the text, and a mark under the token.
+/// Why a text is no condition. It is shown with the text, and a mark under the token.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilterError {
     text: String,
@@ -68,7 +68,7 @@ pub struct FilterError {
 }
 
 impl FilterError {
-    /// Characters before the token that is wrong.
+    /// Number of characters before the token that is wrong.
     #[must_use]
     pub fn at(&self) -> usize {
         self.text[..self.span.start].chars().count()
@@ -86,7 +86,7 @@ impl fmt::Display for FilterError {
 
 impl std::error::Error for FilterError {}
 
-/// Binary operators, loosest first.
+/// Binary operators, those that bind loosest first.
 const LEVELS: [&[(&str, Binary)]; 10] = [
     &[("||", Binary::Or)],
     &[("&&", Binary::And)],
@@ -103,26 +103,26 @@ const LEVELS: [&[(&str, Binary)]; 10] = [
 /// Reads a condition.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// What is wrong, and at which token.
 pub fn parse(text: &str, names: &[(String, Symbol)]) -> Result<Tree, FilterError> {
     let none =
         |path: &str| Err(Misread { at: 0..path.len(), why: "nothing is known of fields here".to_owned() });
     parse_with(text, names, &none)
 }
 
-/// What is wrong with a path to a field, and with which bytes of it.
+/// What is wrong with a path to a field, and in which bytes of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Misread {
     /// Bytes of the path.
     pub at: Range<usize>,
-    /// One line.
+    /// The explanation, in one line.
     pub why: String,
 }
 
-/// Reads a condition; `fields` says what a path such as `req->len` means.
+/// Reads a condition. `fields` returns what a path such as `req->len` means.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// What is wrong, and at which token.
 pub fn parse_with(
     text: &str,
     names: &[(String, Symbol)],
@@ -256,7 +256,7 @@ impl<'a> Parser<'a> {
             None => Err(Why::Unknown { name: name.to_owned(), near: self.near(name) }),
         }
     }
-    /// What is spelt like it; else what a call has.
+    /// Names that are spelt similarly; if there are none, the names that a call has.
     fn near(&self, name: &str) -> String {
         let distance = |known: &str| edits(&name.to_lowercase(), &known.to_lowercase());
         let nearest = self.names.iter().map(|(known, _)| (distance(known), known)).min();
@@ -276,7 +276,7 @@ const fn tree_of(symbol: Symbol) -> Tree {
     }
 }
 
-/// Both sides as one.
+/// Joins both sides to one tree.
 fn join(op: Binary, (left, before): (Side, Span), (right, behind): (Side, Span)) -> Parsed<Tree> {
     if let Some(compared) = compare(op, &left, &right) {
         let span = if matches!(left, Side::Real(_)) { before } else { behind };
@@ -291,7 +291,7 @@ fn join(op: Binary, (left, before): (Side, Span), (right, behind): (Side, Span))
     Ok(fold(Tree::Binary(op, Box::new(left), Box::new(right))))
 }
 
-/// Whether an operator's right side is one that it can have.
+/// Checks that an operator may have this right side.
 fn suits(op: Binary, right: &Tree) -> Result<(), Why> {
     match (op, right) {
         (Binary::ShiftLeft | Binary::ShiftRight, Tree::Number(0..=63, _)) => Ok(()),
@@ -314,7 +314,7 @@ fn fold(tree: Tree) -> Tree {
     }
 }
 
-/// Letters put in, left out or changed (Levenshtein 1966).
+/// Number of letters inserted, left out or changed (Levenshtein 1966).
 fn edits(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().take(64).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -330,7 +330,7 @@ fn edits(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// A name for what it is known by, for tests and callers without a signature: `arg0` to `arg5`, as bpftrace calls them, and `tid`.
+/// Names for callers without a signature, and for tests: `arg0` to `arg5`, as in bpftrace, and `tid`.
 #[must_use]
 pub fn registers() -> Vec<(String, Symbol)> {
     let argument = |n: u8| (format!("arg{n}"), Symbol::Known(Known::Argument(n, super::Int::U64)));

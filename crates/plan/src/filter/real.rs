@@ -1,10 +1,11 @@
 //! Comparisons of floats, as comparisons of integers.
 //!
-//! In: an operator and two sides, at least one of them a float that a hit has. Out: a tree over *order keys*, so that neither the
-//! evaluator nor generated code knows a float operation. The bits of IEEE 754 numbers are a sign and a magnitude, and magnitudes
-//! are in the order of the numbers; as two's complement (IEEE 754-2019, 5.10) they are integers in that order, in which both
-//! zeros are 0 and what is no number lies beyond the infinities. Invariant: FLT-3 a comparison says what C's says of the same
-//! numbers: of a NaN only `!=` is true; a constant that the type does not have lies between two that it has.
+//! In: an operator and two sides, at least one of which is a float of the hit. Out: a tree over *order keys*,
+//! so that neither the evaluator nor generated code needs a float operation. The bits of an IEEE 754 number
+//! are a sign and a magnitude, and magnitudes are in the order of the numbers. As two's complement (IEEE
+//! 754-2019, 5.10) they are integers in that order. There both zeros are 0, and what is not a number lies
+//! beyond the infinities. Invariant: FLT-3 a comparison has the result that C's has for the same numbers: for
+//! a NaN only `!=` is true; a constant that the type does not have lies between two that it has.
 
 use std::cmp::Ordering;
 
@@ -17,12 +18,12 @@ use crate::request::Floats;
 pub enum Float {
     /// C's `float`: the low 32 bits of a vector register.
     Single,
-    /// `double`: the low 64.
+    /// C's `double`: the low 64 bits.
     Double,
 }
 
 impl Float {
-    /// The number's place in the order of all numbers of the type; 0 for both zeros.
+    /// Order key: the number's place in the order of all numbers of the type; 0 for both zeros.
     #[must_use]
     pub const fn key(self, bits: u64) -> i64 {
         let (bits, least) = match self {
@@ -31,7 +32,7 @@ impl Float {
         };
         if bits < 0 { least.wrapping_sub(bits) } else { bits }
     }
-    /// The number itself.
+    /// The number with that bit pattern.
     #[must_use]
     pub fn number(self, bits: u64) -> f64 {
         match self {
@@ -58,7 +59,7 @@ impl Float {
         let key = self.key(bits);
         let order = match constant {
             Constant::Real(real) => near.total_cmp(&real),
-            // What a 65-bit integer is rounded to is an integer itself, within 128 bits.
+            // The integer is rounded to a number that is an integer itself, within 128 bits.
             Constant::Int(int) => (near as i128).cmp(&int),
         };
         match order {
@@ -69,14 +70,14 @@ impl Float {
     }
 }
 
-/// What a float is compared with, if not with another.
+/// What a float is compared with, if not with another float.
 #[derive(Clone, Copy, Debug)]
 enum Constant {
     Real(f64),
     Int(i128),
 }
 
-/// A value, or a number with a fraction, which no value is.
+/// A value, or a constant with a fraction, which no value can be.
 #[derive(Clone, Debug)]
 pub(super) enum Side {
     Tree(Tree),
@@ -84,7 +85,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// What it is, where no float may stand.
+    /// Its tree where no float is allowed.
     pub(super) fn whole(self) -> Result<Tree, Why> {
         match self {
             Self::Tree(tree) if tree.float().is_some() => Err(Why::Float),
@@ -92,7 +93,7 @@ impl Side {
             Self::Real(_) => Err(Why::Real),
         }
     }
-    /// What it is, where only its truth counts: a float is true unless it is 0.
+    /// Its tree where only its truth counts: a float is true unless it is 0.
     pub(super) fn truth(self) -> Result<Tree, Why> {
         match self {
             Self::Tree(tree) => Ok(tree),
@@ -112,7 +113,7 @@ impl Side {
     }
 }
 
-/// A comparison one side of which is a float; `None` if neither is.
+/// A comparison with a float on one side or both; `None` if neither side is one.
 pub(super) fn compare(op: Binary, left: &Side, right: &Side) -> Option<Result<Tree, Why>> {
     if !op.compares() || !left.is_float() && !right.is_float() {
         return None;
@@ -152,7 +153,7 @@ fn with_constant(op: Binary, value: &Tree, float: Float, constant: Constant) -> 
         Binary::LessEqual => and(is(Binary::GreaterEqual, -float.infinity()), is(Binary::LessEqual, below)),
         Binary::Greater => and(is(Binary::LessEqual, float.infinity()), is(Binary::Greater, below)),
         Binary::GreaterEqual => and(is(Binary::LessEqual, float.infinity()), is(Binary::GreaterEqual, above)),
-        // No number of the type is between two neighbours.
+        // No number of the type lies between two neighbours.
         Binary::Equal if below != above => number(0),
         _ if below != above => number(1),
         op => is(op, below),
@@ -164,7 +165,7 @@ fn both(op: Binary, left: &Tree, right: &Tree, float: Float) -> Tree {
     let not_below = |of: &Tree| node(Binary::GreaterEqual, of.clone(), number(-float.infinity()));
     let ordered = |op| node(op, left.clone(), right.clone());
     match op {
-        // What lies above no infinity, and has a number below it, is one; and the other way round.
+        // One bound of each side suffices: the order of the two gives the other bounds.
         Binary::Less | Binary::LessEqual => and(and(ordered(op), not_below(left)), not_above(right)),
         Binary::Greater | Binary::GreaterEqual => and(and(ordered(op), not_above(left)), not_below(right)),
         _ => {
@@ -187,7 +188,7 @@ fn and(left: Tree, right: Tree) -> Tree {
 }
 
 impl Tree {
-    /// Which floats it depends on.
+    /// The floats that it depends on.
     #[must_use]
     pub fn floats(&self) -> Floats {
         let mut floats = Floats::default();
@@ -198,7 +199,7 @@ impl Tree {
         });
         floats
     }
-    /// Its type, if it is a float: what a hit has, and no more.
+    /// Its type, if it is just one float of the hit.
     #[must_use]
     pub const fn float(&self) -> Option<Float> {
         match self {
@@ -252,7 +253,7 @@ mod tests {
         parse(text, &names()).unwrap_or_else(|error| panic!("{text}: {error}")).holds(facts)
     }
 
-    /// What the host's own comparison says.
+    /// The result of the host's own comparison.
     fn said(op: &str, x: f64, y: f64) -> bool {
         match op {
             "<" => x < y,
@@ -283,7 +284,7 @@ mod tests {
                     assert_eq!(holds(&format!("s {op} t"), &facts), Some(single), "{x:?} {op} {y:?}");
                     if y.is_finite() {
                         for (text, value) in [("x", x), ("s", f64::from(x as f32))] {
-                            // Where a comparison always says the same there is nothing to decide.
+                            // If a comparison always has the same result, there is nothing to decide.
                             let here = format!("n == 0 && ({text} {op} {y:?})");
                             let there = format!("n == 0 && ({y:?} {op} {text})");
                             assert_eq!(holds(&here, &facts), Some(said(op, value, y)), "{here}, {x:?}");

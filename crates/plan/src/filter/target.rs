@@ -1,7 +1,8 @@
-//! What the target decides of a hit, and as what it adds it up.
+//! What the target decides about a hit, and how it aggregates it.
 //!
-//! In: conditions and values. Out: [`TargetFilter`], of which generated code is made; what a table is like, what a value's key in it is, and how much a call leaves for its return.
-//! Does not: make code.
+//! In: conditions and values. Out: [`TargetFilter`], from which code is generated; the shape of a table, the
+//! key of a value in it, and how much an entry keeps for its return.
+//! Does not: generate code.
 
 use trapline_record::ring::RingArea;
 use trapline_record::tally::{LOG2_CELLS, Shape, log2_cell};
@@ -9,112 +10,120 @@ use trapline_record::tally::{LOG2_CELLS, Shape, log2_cell};
 use super::{ARGUMENTS, Tree};
 use crate::request::{Floats, Operand, Read};
 
-/// What decides at a call's return whether it is recorded, from what its entry left for that (`x86_64::stub::stage`).
+/// A late condition: decides at a call's return whether the call is recorded, from what its entry kept for
+/// that (`x86_64::stub::stage`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Late {
-    /// Must hold, as [`Tree::decided`] has it; [`Tree::is_known_at_return`].
+    /// The condition, which must hold. It is one that [`Tree::decided`] made, and
+    /// [`Tree::is_known_at_return`].
     pub condition: Tree,
-    /// Nanoseconds of a tick, times 2³²: what durations are computed with in the target.
+    /// Nanoseconds of a tick, times 2³². The target uses it to compute durations.
     pub tick: u64,
 }
 
 impl Late {
-    /// [`Self::tick`] of a clock.
+    /// The [`Self::tick`] of a clock.
     #[must_use]
     pub fn tick_of(ns_per_tick: f64) -> u64 {
         (ns_per_tick * (1_u64 << 32) as f64).round() as u64
     }
-    /// Nanoseconds of so many ticks: what generated code must agree with.
+    /// Nanoseconds of this many ticks. Generated code must give the same result.
     #[must_use]
     pub const fn nanos(&self, ticks: u64) -> u64 {
         ((ticks as u128 * self.tick as u128) >> 32) as u64
     }
 }
 
-/// What decides in the target whether a hit is recorded, and as what it is tallied.
+/// What decides in the target whether a hit is recorded, and how it is aggregated.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TargetFilter {
-    /// Must hold; [`Tree::is_known_at_entry`], or, where exits are tallied, [`Tree::is_known_at_exit`].
+    /// Must hold; [`Tree::is_known_at_entry`] or, if exits are aggregated, [`Tree::is_known_at_exit`].
     pub condition: Option<Tree>,
-    /// Of those hits one in so many is recorded, on each CPU; 1 for all.
+    /// One of this many hits that pass is recorded, on each CPU; 1 for all.
     pub sample: u32,
-    /// Of what values are tallied, where a hit is not recorded but tallied.
+    /// The aggregation, if hits are aggregated instead of recorded.
     pub tally: Option<Tally>,
-    /// What records hold besides, at entries, or what is tallied there depends on: see [`Read`].
+    /// What records hold in addition at entries, or what the aggregated value depends on there: see [`Read`].
     pub reads: Vec<Read>,
-    /// Must hold of what was read: [`Tree::is_known_with_fields`]. Not beside [`Self::late`], which has it then.
+    /// Must hold for what was read: [`Tree::is_known_with_fields`]. `None` if there is a [`Self::late`]
+    /// condition, which includes it then.
     pub fields: Option<Tree>,
-    /// What decides at returns about calls that passed at their entry. Where hits are tallied, what is tallied is known at returns, and they
-    /// are whole calls' (`x86_64::stub::gather`).
+    /// Decides at returns about calls that passed at their entry. If hits are aggregated, the aggregated
+    /// value is known at returns, and hits are whole calls (`x86_64::stub::gather`).
     pub late: Option<Late>,
-    /// Hits of threads that the reader noted are rejected (`trapline_record::names`); where hits are tallied, of others the reader decides by rows' threads.
+    /// Hits of threads in the pass-over table are rejected (`trapline_record::names`). If hits are
+    /// aggregated, the reader decides about other threads by the rows' threads.
     pub by_name: bool,
-    /// At a mark: what stands for the six argument registers.
+    /// At a USDT probe: what takes the place of the six argument registers.
     pub operands: Vec<Operand>,
 }
 
-/// What a hit adds to.
+/// An aggregation: what a hit adds to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tally {
-    /// The value; known where the hit is. Of fields only at entries ([`TargetFilter::reads`]): where one cannot be read, the hit is unseen.
+    /// The value; it is known at the hit. It may depend on fields only at entries ([`TargetFilter::reads`]).
+    /// If a field cannot be read, the hit is unseen.
     pub value: Tree,
-    /// Which cell or row is its.
+    /// How its cell (histogram bucket) or row is chosen.
     pub sort: Sort,
-    /// What hits of one value are told apart by.
+    /// The group-by key.
     pub apart: Apart,
 }
 
-/// What hits of one value are told apart by.
+/// The group-by key: what hits of one value are grouped by.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Apart {
-    /// Nothing.
+    /// No grouping.
     #[default]
     Nothing,
-    /// Their threads: of cells the key is the thread's number times [`THREAD_UNIT`], plus the cell; values' and texts' rows have an owner.
+    /// By thread. The key of a cell is the thread's number times [`THREAD_UNIT`], plus the cell; rows of
+    /// values and texts have the thread as their owner.
     Thread,
-    /// A value that is known where theirs is: it is the owner of the rows of all values and cells.
+    /// By a value that is known where the aggregated one is. It is the owner of the rows of all values and
+    /// cells.
     Number(Tree),
-    /// The text that this argument points to at the entry: it is the key of a row, and the value or cell its owner. Not of texts.
+    /// By the text that this argument points to at the entry. The text is the key of a row, and the value or
+    /// cell its owner. Not for aggregations of texts.
     Text(u8),
 }
 
 impl Apart {
-    /// Threads, if that is asked.
+    /// Groups by thread, if that is requested.
     #[must_use]
     pub const fn threads(asked: bool) -> Self {
         if asked { Self::Thread } else { Self::Nothing }
     }
 }
 
-/// Cells of one thread, in a key.
+/// Number of cells of one thread, in a key.
 pub const THREAD_UNIT: u64 = 1 << 16;
-/// Bits of the number of rows, where rows are kept.
+/// Number of rows, as a power of two, if rows are kept.
 pub const ROW_BITS: u8 = 12;
-/// The same, where they are told apart by what calls say themselves: of each there may be many values.
+/// The same, if they are grouped by values of the calls: each of these may have many values.
 pub const KEY_BITS: u8 = 13;
 
-/// How values fall into cells.
+/// How values are sorted into cells (histogram buckets).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sort {
     /// By magnitude: [`trapline_record::tally::log2_cell`].
     Log2,
-    /// Cell 0 is below `min`; then `count` cells of `step`; then one for all above.
+    /// Cell 0 is for values below `min`; then come `count` cells of `step`; then one for all above.
     Linear {
-        /// Where cell 1 begins, as the value's type has it.
+        /// Lower bound of cell 1, in the value's type.
         min: i64,
         /// Width of a cell, at least 1.
         step: u64,
-        /// So many, at most [`trapline_record::tally::MAX_CELLS`] - 2.
+        /// Number of cells, at most [`trapline_record::tally::MAX_CELLS`] - 2.
         count: u32,
     },
-    /// Each value has a row.
+    /// Each value has a row of its own.
     Each,
-    /// Each text that this argument points to at the entry has a row; the value is not used.
+    /// Each text that this argument points to at the entry has a row of its own; the value is not used.
     Text(u8),
 }
 
 impl Tally {
-    /// What its table is like.
+    /// Shape of its table.
     #[must_use]
     pub const fn shape(&self) -> Shape {
         match (self.sort, &self.apart) {
@@ -128,7 +137,7 @@ impl Tally {
             (Sort::Linear { count, .. }, Apart::Nothing) => Shape::Cells(count + 2),
         }
     }
-    /// What is computed of a hit.
+    /// The trees that are computed for a hit.
     pub fn trees(&self) -> impl Iterator<Item = &Tree> {
         let key = if let Apart::Number(key) = &self.apart { Some(key) } else { None };
         key.into_iter().chain([&self.value])
@@ -138,7 +147,7 @@ impl Tally {
     pub fn asks_for_thread(&self) -> bool {
         self.apart == Apart::Thread || self.texts() != 0 || self.trees().any(Tree::asks_for_thread)
     }
-    /// Whether it depends on what is returned.
+    /// Whether it depends on the returned value.
     #[must_use]
     pub fn asks_for_end(&self) -> bool {
         self.trees().any(Tree::asks_for_end)
@@ -151,7 +160,7 @@ impl Tally {
             _ => 0,
         }
     }
-    /// Whether there is code for it: of texts by texts there is none.
+    /// Whether code can be generated for it: not for texts grouped by texts.
     #[must_use]
     pub const fn is_sound(&self) -> bool {
         !matches!((self.sort, &self.apart), (Sort::Text(_), Apart::Text(_)))
@@ -165,7 +174,7 @@ impl Tally {
             Apart::Number(_) | Apart::Text(_) => true,
         }
     }
-    /// The cell of a value, or the value itself: what generated code must agree with.
+    /// The cell of a value, or the value itself. Generated code must give the same result.
     #[must_use]
     pub fn key(&self, value: u64) -> u64 {
         let negative = !self.value.is_unsigned() && value.cast_signed() < 0;
@@ -186,7 +195,7 @@ impl Tally {
 }
 
 impl TargetFilter {
-    /// Whether it lets every hit pass.
+    /// Whether every hit passes.
     #[must_use]
     pub const fn passes_all(&self) -> bool {
         self.condition.is_none()
@@ -195,7 +204,7 @@ impl TargetFilter {
             && self.fields.is_none()
             && !self.by_name
     }
-    /// Floats that an entry leaves for what its return tallies, or decides of that.
+    /// Floats that an entry keeps for what its return aggregates or decides.
     #[must_use]
     pub fn left_floats(&self) -> Floats {
         let Some((late, tally)) = self.late.as_ref().zip(self.tally.as_ref()) else {
@@ -203,7 +212,7 @@ impl TargetFilter {
         };
         tally.trees().fold(late.condition.floats(), |all, tree| all.and(tree.floats()))
     }
-    /// Bytes of what an entry leaves where its return tallies; 0 where none does.
+    /// Bytes that an entry keeps if its return aggregates; 0 if no return does.
     #[must_use]
     pub fn left_bytes(&self) -> u32 {
         let Some(tally) = self.tally.as_ref().filter(|_| self.late.is_some()) else { return 0 };
@@ -211,7 +220,7 @@ impl TargetFilter {
         let fields: usize = self.reads.iter().map(Read::words).sum();
         RingArea::slot_with_floats(ARGUMENTS, tally.texts().count_ones() as usize, floats + fields)
     }
-    /// Whether it depends on the thread, as what the kernel reads for it does.
+    /// Whether it depends on the thread, for example because the kernel reads memory for it.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
         self.by_name

@@ -1,4 +1,4 @@
-//! Text to tokens, each with where it stands.
+//! Splits a text into tokens, each with its position.
 //!
 //! Numbers are C's: decimal, `0x`, `0b`, octal behind a leading 0, characters in quotes; and times (`20us`, `1ms`, `2s`), in
 //! nanoseconds; with a fraction or an exponent they are real (`0.5`, `1e-3`, `0.1f`). Does not: know what a name means.
@@ -11,21 +11,21 @@ pub(super) enum Token<'a> {
     Number(u64),
     Real(f64),
     Name(&'a str),
-    /// A name and steps behind it: `req->next[2].len`.
+    /// A name with steps behind it: `req->next[2].len`.
     Path(&'a str),
     /// An operator or a bracket.
     Mark(&'static str),
     End,
 }
 
-/// Longer spellings before their beginnings.
+/// Longer spellings come before their own beginnings.
 const MARKS: [&str; 22] = [
     "||", "&&", "==", "!=", "<=", ">=", "<<", ">>", "|", "^", "&", "<", ">", "+", "-", "*", "/", "%", "!",
     "~", "(", ")",
 ];
 const UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// The token at `at` or behind the spaces there.
+/// The token at `at`, or behind the spaces there.
 pub(super) fn token(text: &str, at: usize) -> Result<(Token<'_>, Span), (Why, Span)> {
     let rest = &text[at..];
     let start = at + (rest.len() - rest.trim_start().len());
@@ -58,7 +58,7 @@ pub(super) fn token(text: &str, at: usize) -> Result<(Token<'_>, Span), (Why, Sp
     }
 }
 
-/// Where the steps behind a name end.
+/// Offset at which the steps behind a name end.
 fn path_len(text: &str, mut at: usize) -> usize {
     let word =
         |at: usize| at + text[at..].bytes().take_while(|c| c.is_ascii_alphanumeric() || *c == b'_').count();
@@ -76,7 +76,7 @@ fn path_len(text: &str, mut at: usize) -> usize {
     }
 }
 
-/// Digits with a fraction, an exponent, or both; `f` behind them rounds to the numbers of a `float`.
+/// Reads digits with a fraction, an exponent, or both; `f` behind them rounds to a number of type `float`.
 fn real(text: &str) -> Option<(f64, usize)> {
     let digits = |from: usize| from + text[from..].bytes().take_while(u8::is_ascii_digit).count();
     let whole = digits(0);
@@ -114,7 +114,7 @@ fn number(word: &str) -> Option<u64> {
     u64::from_str_radix(digits, radix).ok()
 }
 
-/// `'a'`, `'\n'`: its value and length.
+/// Reads `'a'` or `'\n'`: its value and length.
 fn character(text: &str) -> Option<(u64, usize)> {
     match text.as_bytes() {
         [b'\'', b'\\', escape, b'\'', ..] => {

@@ -1,13 +1,14 @@
-//! Which instructions the kernel puts a uprobe on: one that it refuses takes the whole link with it.
+//! Which instructions the kernel accepts a uprobe on. One that it refuses takes the whole link with it.
 //!
-//! In: an instruction's bytes. Out: whether the kernel's decoder lets it be stepped out of line. As measured on Linux
-//! 6.18 with each opcode; where versions differ the answer is no. Does not: know file systems or permissions.
+//! In: an instruction's bytes. Out: whether the kernel's decoder accepts it for stepping out of line. As
+//! measured on Linux 6.18 with each opcode; if versions differ, the answer is no. Does not: know file systems
+//! or permissions.
 
 /// Prefixes that the kernel refuses in a probed instruction: es, cs, ss, ds, lock.
 const REFUSED_PREFIXES: [u8; 5] = [0x26, 0x2E, 0x36, 0x3E, 0xF0];
-/// Prefixes that may stand before an opcode.
+/// Prefixes that are accepted before an opcode.
 const OTHER_PREFIXES: [u8; 6] = [0x64, 0x65, 0x66, 0x67, 0xF2, 0xF3];
-/// First opcode bytes that it refuses in 64-bit code, as (first, last).
+/// First opcode bytes that the kernel refuses in 64-bit code, as (first, last).
 const REFUSED_OPCODES: [(u8, u8); 20] = [
     (0x06, 0x07),
     (0x0E, 0x0E),
@@ -30,11 +31,11 @@ const REFUSED_OPCODES: [(u8, u8); 20] = [
     (0xEC, 0xF1),
     (0xF4, 0xF4),
 ];
-/// The same, for `cli` and `sti`.
+/// The same for `cli` and `sti`.
 const REFUSED_FLAGS: (u8, u8) = (0xFA, 0xFB);
 
-/// Whether the kernel accepts a uprobe on the instruction that `bytes` begin with. Vector encodings are all refused here:
-/// the kernel judges them by a table of other opcodes.
+/// Whether the kernel accepts a uprobe on the first instruction of `bytes`. Vector encodings are all refused
+/// here, since the kernel judges them by a table of other opcodes.
 pub(crate) fn takes_uprobe(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let [first, more @ ..] = rest {

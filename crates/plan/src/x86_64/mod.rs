@@ -20,7 +20,7 @@ use trapline_record::Svma;
 use trapline_record::addr::Bias;
 use trapline_record::ring::Kind;
 
-/// What deciding about a site depends on.
+/// What decisions about a site depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Env<'a> {
     pub(crate) image: &'a Image,
@@ -33,19 +33,19 @@ pub(crate) struct Env<'a> {
 }
 
 impl<'a> Env<'a> {
-    /// What decides which hits of this probe are recorded.
+    /// The filter that decides which hits of this probe are recorded.
     pub(crate) fn filter(&self, probe: u32) -> Option<&'a TargetFilter> {
         self.filters.get(probe as usize)?.as_ref().filter(|filter| !filter.passes_all())
     }
-    /// What this probe's hits are tallied by.
+    /// How this probe's hits are aggregated.
     pub(crate) fn tally(&self, probe: u32) -> Option<&'a Tally> {
         self.filters.get(probe as usize)?.as_ref()?.tally.as_ref()
     }
-    /// What this probe's records hold of memory.
+    /// What this probe's records read from memory.
     pub(crate) fn reads(&self, probe: u32) -> &'a [Read] {
         self.filters.get(probe as usize).and_then(Option::as_ref).map_or(&[], |filter| &filter.reads)
     }
-    /// Where a deed at an instruction finds arguments; as in C where it asks for none.
+    /// Where an action at an instruction finds arguments; as in C if it reads none.
     pub(crate) fn passed(&self, at: Svma, deed: &Deed, bias: Bias) -> Passed<'a> {
         let (Deed::Record { probe, kind: Kind::Entry, .. }
         | Deed::Tally { probe, kind: Kind::Entry }
@@ -75,12 +75,13 @@ impl<'a> Env<'a> {
             _ => Ok(()),
         }
     }
-    /// Whether hits that are counted, or timed, are just those that pass: what decides must be known where they are.
+    /// Checks that only hits which pass are counted or timed: all that the filter depends on must be known at
+    /// the hit.
     pub(crate) fn decides(&self, at: Svma, want: &Want) -> Result<(), Refusal> {
         let Some(filter) = self.filter(want.probe) else { return Ok(()) };
         let at_exit = want.role == Role::CountExits;
         let known = |tree: &Tree| match at_exit {
-            // At a tail call its code is longer.
+            // At a tail call the code of the filter is longer.
             true => tree.is_known_at_exit() && tree.is_known_at_return(),
             false => tree.is_known_at_entry(),
         };
@@ -98,7 +99,7 @@ impl<'a> Env<'a> {
         };
         Err(Refusal::Undecided { at, what })
     }
-    /// What a want of this probe calls; checked to be there before anything is planned.
+    /// What a request for this probe calls. That there is one was checked before anything is planned.
     pub(crate) fn callee(&self, probe: u32) -> Option<Callee> {
         self.calls.and_then(|calls| calls.callees.get(probe as usize).copied())
     }

@@ -1,6 +1,7 @@
-//! Padding that is spoken for, and islands in the rest: five bytes that nothing runs into, within reach of a short jump.
+//! Padding that is claimed already, and islands in the rest: five bytes that nothing runs into, within reach
+//! of a short jump.
 //!
-//! An island is used once, and never lies in a function's body (PLAN-3).
+//! An island is used by one site, and never lies in a function's body (PLAN-3).
 
 use super::Env;
 use super::window::JUMP;
@@ -8,7 +9,7 @@ use crate::space::TRAPPING;
 use std::collections::BTreeMap;
 use trapline_record::Svma;
 
-/// Bytes of `jmp rel8`.
+/// Length of `jmp rel8`.
 pub(crate) const SHORT: u64 = 2;
 
 /// Ranges of padding that windows and islands take.
@@ -30,7 +31,7 @@ impl Claims {
             self.order.push(start);
         }
     }
-    /// Keeps islands to a range, because somebody else plans what is outside.
+    /// Keeps islands to a range, because another planner plans what is outside.
     pub(crate) fn keep_within(&mut self, low: Svma, high: Svma) {
         self.within = Some((low, high));
     }
@@ -48,8 +49,8 @@ impl Claims {
     }
 }
 
-/// Finds and claims an island for a short jump at `site`. With `traps`, the jump's second byte is where an instruction
-/// may start, so it must trap.
+/// Finds and claims an island for a short jump at `site`. With `traps`, an instruction may start at the
+/// jump's second byte, so that byte must trap.
 pub(crate) fn island(env: &Env<'_>, claims: &mut Claims, site: Svma, traps: bool) -> Option<Svma> {
     let from = site + SHORT;
     let fits = |at: u64| {

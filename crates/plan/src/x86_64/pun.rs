@@ -1,8 +1,8 @@
-//! Punned jumps: only the first bytes of `jmp rel32` are written, the others are the following code's own, which
-//! dictates part of the address that the jump leads to.
+//! Punned jumps: only the first bytes of `jmp rel32` are written. The others are the following code's own,
+//! and dictate part of the address that the jump leads to.
 //!
-//! In: a window of less than five bytes. Out: displacement and target, in memory that is free. Code there is one jump on
-//! to the stub, so the target must also be within reach of the module's arena.
+//! In: a window of less than five bytes. Out: displacement and target, in memory that is free. The code at
+//! the target is one more jump, to the stub, so the target must also be within reach of the module's arena.
 
 use super::window::JUMP;
 use crate::layout::SMALL_REGIONS;
@@ -10,18 +10,18 @@ use crate::plan::Region;
 use crate::space::{AddressSpace, PAGE, REACH, TRAPPING};
 use trapline_record::RemoteAddr;
 
-/// Planners of one module, which share its regions.
+/// Number of planners for one module, which share its regions.
 const PLANNERS: u32 = 2;
 
-/// Where punned jumps lead.
+/// The targets of punned jumps.
 #[derive(Clone, Debug)]
 pub(crate) struct Puns<'a> {
     space: &'a AddressSpace,
-    /// The module space, which is not free any more.
+    /// The module space, which is not free.
     own: (RemoteAddr, RemoteAddr),
-    /// Five bytes each, sorted.
+    /// Targets, five bytes each, sorted.
     landings: Vec<RemoteAddr>,
-    /// Landings at most: each takes a region.
+    /// Upper bound of the targets: each takes a region.
     most: usize,
 }
 
@@ -31,9 +31,9 @@ impl<'a> Puns<'a> {
         Self { space, own, landings: Vec::new(), most }
     }
 
-    /// Chooses the free bytes of a displacement. `window` are the five bytes at live address `site`, of which the
-    /// first `free` may change (1 to 4, the opcode's place included); bit `n` of `boundaries` says that an instruction starts
-    /// at byte `n`.
+    /// Chooses the free bytes of a displacement. `window` holds the five bytes at live address `site`, of
+    /// which the first `free` may change (1 to 4, the opcode included). Bit `n` of `boundaries` says that an
+    /// instruction starts at byte `n`.
     pub(crate) fn find(
         &mut self,
         site: RemoteAddr,
@@ -47,7 +47,7 @@ impl<'a> Puns<'a> {
         let free = free.clamp(1, 4) as usize - 1;
         let choices: Vec<Vec<u8>> = (1..=4).map(|n| self.bytes_at(n, free, window[n], boundaries)).collect();
         let to = |rel: [u8; 4]| (site + JUMP).offset(i64::from(i32::from_le_bytes(rel)));
-        // High bytes vary last, so that all of a page's places are tried before the next page's.
+        // High bytes vary last, so that all places of a page are tried before the next page's.
         for &b3 in &choices[3] {
             for &b2 in &choices[2] {
                 if self.is_useless(to([0, 0, b2, b3]), to([0xFF, 0xFF, b2, b3])) {
@@ -72,7 +72,8 @@ impl<'a> Puns<'a> {
         None
     }
 
-    /// What byte `n` of the jump may be. The lowest bytes of several free ones hardly matter, so few are tried.
+    /// The values that byte `n` of the jump may have. The lowest of several free bytes hardly matter, so few
+    /// values are tried.
     fn bytes_at(&self, n: usize, free: usize, own: u8, boundaries: u8) -> Vec<u8> {
         if n > free {
             return vec![own];
@@ -97,7 +98,8 @@ impl<'a> Puns<'a> {
             && self.landings.iter().all(clear)
     }
 
-    /// Whether it is seen at once that no target in `low..=high` is usable: something is mapped at all of them, or all are out of reach.
+    /// A quick check that no target in `low..=high` is usable: all of it is mapped, or all of it is out of
+    /// reach.
     fn is_useless(&self, low: RemoteAddr, high: RemoteAddr) -> bool {
         let (start, end) = self.own;
         let far = |from: RemoteAddr| {
@@ -107,7 +109,7 @@ impl<'a> Puns<'a> {
         low <= high && (is_own || far(start) || far(end) || self.space.is_occupied(low, high))
     }
 
-    /// The regions that all landings lie in; sorted, disjoint.
+    /// The regions that hold all targets; sorted, disjoint.
     pub(crate) fn regions(&self) -> Vec<Region> {
         let mut regions: Vec<Region> = Vec::new();
         for &landing in &self.landings {
@@ -120,7 +122,7 @@ impl<'a> Puns<'a> {
         regions
     }
 
-    /// Takes over what another planned; false when both want the same bytes.
+    /// Takes over the targets of another planner; false if both need the same bytes.
     pub(crate) fn merge(&mut self, other: &Self) -> bool {
         let apart = |a: &RemoteAddr, b: &RemoteAddr| a.0.abs_diff(b.0) >= JUMP;
         let clear = other.landings.iter().all(|b| self.landings.iter().all(|a| apart(a, b)));

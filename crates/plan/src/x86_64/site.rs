@@ -1,4 +1,5 @@
-//! One patched place: which instructions are displaced, what happens between them, and how it is reached.
+//! One patched site: which instructions are displaced, which actions run between them, and how a thread gets
+//! to the stub.
 
 use super::stub;
 use super::window::JUMP;
@@ -9,7 +10,7 @@ use trapline_insn::x86_64::{Insn, faults_on_register};
 use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, Svma};
 
-/// What a record holds of the stack.
+/// Which part of the stack a record holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Stack {
     pub(crate) unwind: Unwind,
@@ -17,32 +18,33 @@ pub(crate) struct Stack {
     pub(crate) at_entry: bool,
 }
 
-/// What happens at a place.
+/// An action at a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Deed {
-    /// Add one to this probe's counter, if the hit passes.
+    /// Add one to this probe's counter, if the hit passes the filter.
     Count { probe: u32, kind: Kind },
-    /// Stamp the entry of this latency area's function.
+    /// Write the entry stamp of this latency area's function.
     Enter { latency: u32, looped: bool },
-    /// Put a slot in the place of the return address.
+    /// Replace the return address by a return trampoline.
     Arm { latency: u32 },
-    /// Write a record; the probe's counter counts dropped ones. `marked`: entries and exits, behind a filter.
+    /// Write a record; the probe's counter counts dropped ones. `marked`: both entries and exits are
+    /// recorded, behind a filter.
     Record { probe: u32, kind: Kind, values: u8, marked: bool, texts: u8, floats: Floats, stack: Stack },
-    /// Put a slot in the place of the return address, which leads on to the record of the return.
+    /// Replace the return address by a return trampoline, which leads on to the record of the return.
     ArmRecord { probe: u32, values: u8, marked: bool, texts: u8, floats: Floats, stack: Stack },
     /// Add one to a row of the probe's table of values.
     Tally { probe: u32, kind: Kind },
-    /// Put a slot in the place of the return address, which leads on to the tally of the return.
+    /// Replace the return address by a return trampoline, which leads on to the aggregation at the return.
     ArmTally { probe: u32 },
-    /// Time the exit.
+    /// Measure the duration at an exit.
     Exit { latency: u32, kind: stub::ExitKind },
-    /// Call a consumer, which sees this address as the instruction pointer.
+    /// Call a consumer. It sees this address as the instruction pointer.
     Call { probe: u32, ip: Svma, exit: bool },
-    /// Hold the thread if it is about to change a fact.
+    /// Hold the thread if it is about to change a fact that patches rely on.
     Hold(Hold),
 }
 
-/// When it happens.
+/// When the action runs, relative to its instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum When {
     /// Before the instruction.
@@ -51,31 +53,33 @@ pub(crate) enum When {
     Taken {
         /// Low nibble of the condition's opcode.
         condition: u8,
-        /// Where it leads.
+        /// Target of the jump.
         target: Svma,
     },
     /// After the instruction.
     After,
 }
 
-/// A deed in its place.
+/// An action at one instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Act {
     /// Address of the instruction.
     pub(crate) at: Svma,
     pub(crate) when: When,
     pub(crate) deed: Deed,
-    /// What is dead there.
+    /// Which flags and registers are dead there.
     pub(crate) dead: stub::Site,
-    /// Index of the want that asked for it.
+    /// Index of the request that asked for the action.
     pub(crate) want: u32,
-    /// The instruction before has lowered the stack pointer by this; for the deed it stands where it stood.
+    /// The instruction before has lowered the stack pointer by this many bytes. The action sees it as it was
+    /// before that.
     pub(crate) lowered: u32,
-    /// Code that runs right before the deed, in place of what would follow.
+    /// Code that runs right before the action, in place of what would follow.
     pub(crate) detour: Option<Detour>,
 }
 
-/// The straight line from where a jump leads to an exit: copied up to the exit, which then runs in its own place.
+/// The straight line of code from a jump's target to an exit. It is copied up to the exit, which then runs in
+/// its own place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Detour {
     pub(crate) from: Svma,
@@ -83,7 +87,7 @@ pub(crate) struct Detour {
 }
 
 impl Deed {
-    /// What happens when a call returns whose entry this arms, where the slot leads on to that.
+    /// The action at the return of a call that this action arms, if its return trampoline leads on to one.
     pub(crate) const fn leads_to(self) -> Option<Self> {
         match self {
             Self::ArmRecord { probe, values, marked, texts, floats, stack } => {
@@ -96,7 +100,7 @@ impl Deed {
 }
 
 impl Act {
-    /// Whether the call goes on as another function.
+    /// Whether the call goes on as another function (a tail call).
     pub(crate) fn is_tail(&self) -> bool {
         match self.deed {
             Deed::Count { kind, .. } | Deed::Record { kind, .. } | Deed::Tally { kind, .. } => {
@@ -106,7 +110,7 @@ impl Act {
             _ => false,
         }
     }
-    /// Orders the deeds at one instruction; those of one moment share what is around them.
+    /// Orders the actions at one instruction. Actions of one moment share the code around them.
     pub(crate) fn moment(&self) -> u8 {
         let detour = u8::from(self.detour.is_some());
         match self.when {
@@ -117,38 +121,38 @@ impl Act {
     }
 }
 
-/// Whom a site serves.
+/// The request that a site is named after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner {
-    /// Index in the wants.
+    /// Index of the request.
     pub(crate) want: u32,
     pub(crate) probe: u32,
     pub(crate) role: crate::plan::PatchRole,
 }
 
-/// How the stub is reached.
+/// How a thread gets from the site to the stub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// `jmp rel32` by K.
+    /// `jmp rel32` by the module's displacement K.
     Mirror,
     /// `jmp rel8` to an island at this address.
     Island(Svma),
-    /// `jmp rel32` whose displacement is these bytes, to this address.
+    /// `jmp rel32` with these bytes as its displacement, to this address.
     Pun([u8; 4], RemoteAddr),
-    /// `int3`, from which the guard table leads on.
+    /// `int3`, from which the guard table leads to the stub.
     Trap,
 }
 
-/// One patched place.
+/// One patched site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Site {
     pub(crate) owner: Owner,
     pub(crate) start: Svma,
     /// The displaced instructions, at stated addresses.
     pub(crate) insns: SmallVec<[Insn; 3]>,
-    /// In the order in which they happen.
+    /// Actions, in the order in which they run.
     pub(crate) acts: SmallVec<[Act; 1]>,
-    /// How many bytes change.
+    /// Number of changed bytes.
     pub(crate) changed: u64,
     pub(crate) reach: Reach,
 }
@@ -158,12 +162,13 @@ impl Site {
     pub(crate) fn code_end(&self) -> Svma {
         Svma(self.insns.last().map_or(self.start.0, Insn::end))
     }
-    /// First byte behind all that must stay as planned.
+    /// First byte behind everything that must stay as planned.
     pub(crate) fn end(&self) -> Svma {
         let taken = if matches!(self.reach, Reach::Pun(..)) { JUMP } else { self.changed };
         self.code_end().max(self.start + taken)
     }
-    /// Whether an instruction that runs in its copy may fault. What detours copy is not looked at: it is taken to.
+    /// Whether an instruction that runs as a copy may fault. The code that a detour copies is not examined:
+    /// it is assumed to.
     pub(crate) fn may_fault(&self) -> bool {
         self.insns.iter().any(faults_on_register) || self.acts.iter().any(|act| act.detour.is_some())
     }
@@ -178,7 +183,7 @@ impl Site {
             Reach::Trap => Tactic::Trap,
         }
     }
-    /// Forgets what one want asked for. Returns whether anything is left to do here.
+    /// Removes what one request asked for. Returns whether any action is left here.
     pub(crate) fn forget(&mut self, want: u32, probe_of: impl Fn(u32) -> u32) -> bool {
         self.acts.retain(|a| a.want != want);
         let Some(first) = self.acts.first() else { return false };
@@ -188,13 +193,14 @@ impl Site {
         }
         true
     }
-    /// Adds a deed behind those of the same moment.
+    /// Adds an action behind those of the same moment.
     pub(crate) fn add(&mut self, act: Act) {
         let key = |a: &Act| (a.at, a.moment());
         let place = self.acts.partition_point(|other| key(other) <= key(&act));
         self.acts.insert(place, act);
     }
-    /// Bit n: an instruction that can run starts at byte n of the changed bytes, behind the first.
+    /// Bit `n`: an instruction that can run starts at byte `n` of the changed bytes; the first one is not
+    /// counted.
     pub(crate) fn starts(&self) -> u8 {
         let inside = self.insns.iter().skip(1).map(|i| i.addr - self.start.0);
         inside.take_while(|&at| at < self.changed).fold(0, |starts, at| starts | 1 << at)

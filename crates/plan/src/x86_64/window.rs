@@ -1,14 +1,14 @@
 //! Which bytes a patch may cover, and which instructions it displaces.
 //!
-//! In: a stretch of instructions and where to begin. Out: whole instructions, and the padding behind them, up to the first
-//! thing that forbids more (PLAN-1). docs/design/guarded-displacement.md.
+//! In: a stretch of instructions and where to begin. Out: whole instructions, and the padding behind them, up
+//! to the first thing that forbids more (PLAN-1).
 
 use super::Env;
 use crate::refusal::{Place, Refusal};
 use trapline_insn::x86_64::{Flow, Gpr, Immovable, Insn, faults_on_register, may_displace};
 use trapline_record::Svma;
 
-/// Bytes of `jmp rel32`.
+/// Length of `jmp rel32`.
 pub(crate) const JUMP: u64 = 5;
 
 /// Instructions in address order without gaps, all in one piece of code.
@@ -16,30 +16,30 @@ pub(crate) const JUMP: u64 = 5;
 pub(crate) struct Stretch<'a> {
     /// The instructions.
     pub(crate) insns: &'a [Insn],
-    /// Whether the last one ends the piece, so that padding may follow.
+    /// Whether the last one ends the piece of code, so that padding may follow.
     pub(crate) whole: bool,
 }
 
-/// What ended a walk.
+/// Why a walk ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// There was room enough.
+    /// There was enough room.
     Enough,
-    /// No more code or padding.
+    /// There is no more code or padding.
     End,
-    /// A branch target inside.
+    /// There is a branch target inside.
     Target(Svma),
-    /// This instruction returns to the next one.
+    /// This instruction (by index) returns to the next one.
     Returns(usize),
-    /// This instruction must stay.
+    /// This instruction must stay where it is.
     Immovable(usize, Immovable),
     /// This instruction may fault.
     Faults(usize),
-    /// This is no instruction.
+    /// These bytes are no instruction.
     NotCode(usize),
 }
 
-/// Bytes that may be covered.
+/// A window: bytes that may be covered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
     /// Index of the first instruction.
@@ -48,20 +48,20 @@ pub(crate) struct Window {
     pub(crate) until: usize,
     /// Address of the first byte.
     pub(crate) start: Svma,
-    /// Bytes of the displaced instructions.
+    /// Length of the displaced instructions.
     pub(crate) len: u64,
-    /// Bytes of padding behind them that may be covered too.
+    /// Number of padding bytes behind them that may be covered too.
     pub(crate) pad: u64,
-    /// Why it ends.
+    /// Why the window ends there.
     pub(crate) stop: Stop,
 }
 
 impl Window {
-    /// Bytes that may be overwritten.
+    /// Number of bytes that may be overwritten.
     pub(crate) fn room(&self) -> u64 {
         self.len + self.pad
     }
-    /// First byte behind all that it takes, if `changed` bytes change.
+    /// First byte behind all that the window takes if `changed` bytes change.
     pub(crate) fn end(&self, changed: u64) -> Svma {
         self.start + self.len.max(changed)
     }
@@ -118,12 +118,13 @@ fn forbids(env: &Env<'_>, window: &Window, j: usize, insn: &Insn, must: usize) -
         .then_some(Stop::Faults(j))
 }
 
-/// Go keeps g in r14, which always points to something.
+/// Whether an instruction accesses memory only through r14. Go keeps g there, which always points to mapped
+/// memory.
 fn is_go_g(env: &Env<'_>, insn: &Insn) -> bool {
     env.traits.go && insn.mem.base == Some(Gpr::R14) && insn.mem.index.is_none()
 }
 
-/// Adds what nobody runs behind an instruction that leaves: padding inside the piece, or behind it.
+/// Adds the bytes behind an instruction that leaves, which never run: padding inside the piece, or behind it.
 fn with_padding(env: &Env<'_>, stretch: Stretch<'_>, mut window: Window, next: usize) -> Window {
     let mut end = window.start + window.len;
     let limit = window.start + JUMP;
@@ -146,7 +147,7 @@ fn with_padding(env: &Env<'_>, stretch: Stretch<'_>, mut window: Window, next: u
     window
 }
 
-/// The refusal that a walk's end amounts to.
+/// The refusal for the reason why a walk ended.
 pub(crate) fn refusal(env: &Env<'_>, stretch: Stretch<'_>, window: &Window) -> Refusal {
     let site = env.place(window.start, JUMP);
     let insn = |j: usize| {
@@ -164,7 +165,7 @@ pub(crate) fn refusal(env: &Env<'_>, stretch: Stretch<'_>, window: &Window) -> R
     }
 }
 
-/// The restartable sequence that `start..end` touches, as a refusal.
+/// A refusal if `start..end` touches a restartable sequence.
 pub(crate) fn in_rseq(env: &Env<'_>, start: Svma, end: Svma) -> Option<Refusal> {
     let section = env.image.rseq_sections().iter().find(|s| s.start < end && start < s.start + s.len)?;
     Some(Refusal::InRseq { site: env.place(start, end - start), section: section.start })

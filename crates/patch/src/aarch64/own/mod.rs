@@ -1,8 +1,12 @@
-//! The writer of code for our own process on arm64: one word at a time, by jumps and traps. Steps and interleavings are argued in [`protocol`].
+//! The writer of code for our own process on arm64: one word at a time, by jumps and traps. Steps and
+//! interleavings are argued in [`protocol`].
 //!
-//! In: words to be patched, each with what becomes of it at a hit. Out: sites in place, each as a value that takes it out again and puts it back; what the handler of
-//! traps needs, before anything traps. Invariants: PATCH-4 what a patch leads to is there before it; PATCH-11 present words are compared before any is changed.
-//! Does not: lock (the caller does), know consumers, wait for them, keep a journal (nobody else takes this process' traps out).
+//! In: words to be patched, each with what is done for it at a hit. Out: sites in place, each as a value by
+//! which it can be taken out and put back; what the handler of traps needs, before anything traps.
+//! Invariants: PATCH-4 what a patch leads to exists before it; PATCH-11 present words are compared before any
+//! is changed.
+//! Does not: lock (the caller does), know consumers, wait for them, keep a journal (no other tool takes out
+//! this process' traps).
 
 mod pages;
 pub mod protocol;
@@ -30,39 +34,39 @@ use rooms::{Displaced, Rooms};
 /// A word to be patched.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Word<'a> {
-    /// Where it stands.
+    /// Its address.
     pub at: RemoteAddr,
-    /// The file's.
+    /// The file's word.
     pub old: u32,
-    /// What becomes of it at a hit.
+    /// What is done for it at a hit.
     pub step: Step,
-    /// What its program allows its copy.
+    /// What its copy may use.
     pub options: Options,
-    /// What it is for.
+    /// What the patch is for.
     pub role: PatchRole,
-    /// Which file, and where in it, the mapping there must show.
+    /// The file, and the offset in it, that the mapping there must show.
     pub place: (FileId, FileOffset),
-    /// Who is called, where a jump may lead to them. `None`: it is to be a trap.
+    /// The probes that are called if a jump may lead to them. `None`: it is to be a trap.
     pub by_jump: Option<&'a [Called]>,
 }
 
-/// What there is for a word, before anything leads there.
+/// What was prepared for a word, before anything leads there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
-    /// Which word.
+    /// Index of the word.
     pub index: usize,
-    /// How it will be reached: [`Tactic::Jump`] or [`Tactic::Trap`].
+    /// How the site will lead there: [`Tactic::Jump`] or [`Tactic::Trap`].
     pub tactic: Tactic,
-    /// Where its copy lies; 0: there is none, as it is simulated.
+    /// Address of its copy; 0 if there is none, as the word is simulated.
     pub copy: u64,
-    /// What will stand in its place.
+    /// The word that will replace it.
     new: u32,
 }
 
-/// A site of our own: enough to take it out and to put it back.
+/// A site of our own process: enough to take it out and to put it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnSite {
-    /// What it is for.
+    /// What the patch is for.
     pub role: PatchRole,
     /// How it is reached: [`Tactic::Jump`] or [`Tactic::Trap`].
     pub tactic: Tactic,
@@ -75,48 +79,48 @@ pub struct OwnSite {
 pub struct Added {
     /// Sites in place, each with the index of its word.
     pub sites: Vec<(usize, OwnSite)>,
-    /// Words that are not patched, and why.
+    /// Words that are not patched, by index, each with the reason.
     pub refused: Vec<(usize, Why)>,
 }
 
-/// Our own process, and what traps there.
+/// Our own process, and its patches.
 #[derive(Debug)]
 pub struct Own {
     process: Process,
     windows: &'static Windows,
     rooms: Rooms,
-    /// Where jumps lead through.
+    /// Address of the gate through which jumps lead.
     gate: u64,
-    /// What stands in for return addresses, once somebody wanted that.
+    /// Return trampolines, once they were requested.
     slots: Option<MadeSlots>,
-    /// Where our patches stand: the file's word, and ours.
+    /// Our patches by address: the file's word, and ours.
     placed: BTreeMap<u64, (u32, u32)>,
     /// Those of them that are planned anew (S1).
     soft: BTreeSet<u64>,
 }
 
 impl Own {
-    /// Nothing placed yet. Whoever serves the traps of this process asks `windows`.
+    /// Our process with nothing placed yet. The code that serves traps in this process uses `windows`.
     ///
     /// # Errors
-    /// When /proc/self cannot be used, or a tracer holds us.
+    /// If /proc/self cannot be used, or a tracer holds us.
     pub fn open(windows: &'static Windows) -> Result<Self, PatchError> {
         let process = Process::open(std::process::id())?;
         let gate = gate::address(std::arch::is_aarch64_feature_detected!("sve"));
         let (placed, soft) = (BTreeMap::new(), BTreeSet::new());
         Ok(Self { process, windows, rooms: Rooms::default(), gate, slots: None, placed, soft })
     }
-    /// Our process.
+    /// The process.
     #[must_use]
     pub const fn process(&self) -> &Process {
         &self.process
     }
-    /// Whether this is a copy that a fork made: its descriptors lead to the parent.
+    /// Whether this is the copy in a forked child, whose descriptors lead to the parent.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.process.pid() != std::process::id()
     }
-    /// In a forked child: goes on with memory of its own, which holds what the parent's held.
+    /// For a forked child: goes on with memory of its own, which holds what the parent's held.
     ///
     /// # Errors
     /// As [`Own::open`].
@@ -124,10 +128,11 @@ impl Own {
         self.process = Process::open(std::process::id())?;
         Ok(())
     }
-    /// O1 to O6. Addresses are distinct. `tell` learns of what will be in place, before anything leads there.
+    /// Steps O1 to O6. Addresses are distinct. `tell` gets what will be in place, before anything leads
+    /// there.
     ///
     /// # Errors
-    /// Nothing was changed, or what was changed was undone.
+    /// If it fails, nothing was changed, or what was changed was undone.
     pub fn add(&mut self, words: &[Word<'_>], tell: &mut dyn FnMut(&[Ready])) -> Result<Added, PatchError> {
         self.alone()?;
         let maps = self.process.maps()?;
@@ -151,7 +156,7 @@ impl Own {
         }
         Ok(added)
     }
-    /// O1 and O2 of a word.
+    /// Steps O1 and O2 for a word.
     fn prepare(
         &mut self,
         index: usize,
@@ -171,7 +176,7 @@ impl Own {
         let trap = |copy| Ready { index, tactic: Tactic::Trap, copy, new: BRK };
         Ok(self.displace(word)?.map(trap))
     }
-    /// A stub, if a branch to one may stand there. On a page that is guarded none may in a landing pad's place.
+    /// Makes a stub, if a branch to one may stand there. On a guarded page, none may replace a landing pad.
     fn jump(&mut self, index: usize, word: &Word<'_>, guarded: bool) -> Result<Option<Ready>, PatchError> {
         let Some(called) = word.by_jump.filter(|_| !(guarded && is_landing_pad(word.old))) else {
             return Ok(None);
@@ -184,10 +189,10 @@ impl Own {
             Some(Ready { index, tactic: Tactic::Jump, copy: stub.displaced, new })
         }))
     }
-    /// Takes sites out. Those that hold anything but our patch are left alone; how many that were is the answer.
+    /// Takes out sites. Those that hold anything but our patch are left alone; returns their number.
     ///
     /// # Errors
-    /// When memory cannot be reached at all.
+    /// If memory cannot be reached at all.
     pub fn take_out(&mut self, sites: &[OwnSite]) -> Result<usize, PatchError> {
         let maps = self.process.maps()?;
         let mut left = 0;
@@ -209,19 +214,19 @@ impl Own {
         }
         Ok(left)
     }
-    /// S1: these are planned anew. What stands there stays meanwhile.
+    /// Step S1: marks these as planned anew. Their patches stay meanwhile.
     ///
     /// # Errors
-    /// None here.
+    /// None on arm64.
     pub fn soften(&mut self, sites: &[OwnSite], _: &[RemoteAddr]) -> Result<(), PatchError> {
         let placed = sites.iter().map(|site| site.entry.addr.0).filter(|at| self.placed.contains_key(at));
         self.soft.extend(placed);
         Ok(())
     }
-    /// S3: takes away what nobody placed anew, and is none of `stay`.
+    /// Step S3: removes soft patches that were not placed anew, and for which `stay` is false.
     ///
     /// # Errors
-    /// When memory cannot be reached at all.
+    /// If memory cannot be reached at all.
     pub fn harden(&mut self, stay: impl Fn(u64) -> bool) -> Result<(), PatchError> {
         let soft = std::mem::take(&mut self.soft);
         let over = soft.into_iter().filter(|at| !stay(*at));
@@ -232,11 +237,12 @@ impl Own {
             .collect();
         self.take_out(&over).map(drop)
     }
-    /// Puts sites back that were taken out, with the copies that they had. For each, whether it is in place; one whose word is not the file's any more is
-    /// not, nor one where another stands.
+    /// Puts back sites that were taken out, with the copies that they had. Returns for each whether it is in
+    /// place. A site is not put back if its word is not the file's any more, or if another patch stands
+    /// there.
     ///
     /// # Errors
-    /// When another writer came meanwhile, or memory cannot be reached. No site is in place then.
+    /// If another writer came meanwhile, or memory cannot be reached. No site is in place then.
     pub fn put_back(&mut self, sites: &[OwnSite]) -> Result<Vec<bool>, PatchError> {
         self.alone()?;
         let maps = self.process.maps()?;
@@ -253,12 +259,13 @@ impl Own {
         }
         Ok(fit)
     }
-    /// Whether all of these hold our patches now. A library that was unloaded, and loaded there again, holds the file's words.
+    /// Whether all of these hold our patches now. A library that was unloaded, and loaded there again, holds
+    /// the file's words.
     #[must_use]
     pub fn holds(&self, sites: &[OwnSite]) -> bool {
         sites.iter().all(|site| self.word(site.entry.addr) == Some(words(site).1))
     }
-    /// Sites that went away with their mapping.
+    /// Forgets sites that went away with their mapping.
     pub fn forget(&mut self, sites: &[OwnSite]) {
         sites.iter().for_each(|site| self.forget_at(site.entry.addr));
     }
@@ -266,7 +273,7 @@ impl Own {
         self.placed.remove(&at.0);
         self.soft.remove(&at.0);
     }
-    /// O4 to O6, returns before entries.
+    /// Steps O4 to O6, returns before entries.
     fn write(&mut self, maps: &[Mapping], sites: &[OwnSite]) -> Result<(), PatchError> {
         for returns in [true, false] {
             let mut words = Words::new();
@@ -284,7 +291,7 @@ impl Own {
         }
         Ok(())
     }
-    /// O1: what is in the way of a word.
+    /// Part of O1: why a word cannot be patched.
     fn compare(&mut self, maps: &[Mapping], word: &Word<'_>) -> Result<Option<Why>, PatchError> {
         let addr = word.at;
         let shows = |one: &&Mapping| {
@@ -302,20 +309,20 @@ impl Own {
                 let is_free = self.soft.contains(&addr.0) && old == word.old;
                 return Ok((!is_free).then_some(Why::Held { addr }));
             }
-            // Whatever stood here went away with its mapping.
+            // The patch that stood here went away with its mapping.
             Some(_) => self.forget_at(addr),
             None => {}
         }
         let differs = Why::Differs { addr, file: word.old.to_le_bytes().to_vec(), found: found.to_vec() };
         Ok((present != word.old).then_some(differs))
     }
-    /// O2 and the copy's part of O3.
+    /// Step O2, and the copy's part of O3.
     fn displace(&mut self, word: &Word<'_>) -> Result<Result<u64, Why>, PatchError> {
         let Step::Copy { comes_back } = word.step else { return Ok(Ok(0)) };
         let one = Displaced { at: word.at, word: word.old, options: word.options, comes_back };
         self.rooms.copy((&self.process, self.windows), &one)
     }
-    /// What stands somewhere.
+    /// The word at an address.
     fn word(&self, at: RemoteAddr) -> Option<u32> {
         let mut word = [0; 4];
         self.process.read(at, &mut word).ok()?;
@@ -327,7 +334,8 @@ impl Own {
         let soft = self.placed.get(&at.0).filter(|placed| placed.1 == word && self.soft.contains(&at.0));
         Some(soft.map_or(word, |placed| placed.0))
     }
-    /// No tracer holds us: two who put `brk` into the same code would take each other's for theirs.
+    /// Checks that no tracer holds us: two tools that put `brk` into the same code would each take the
+    /// other's for its own.
     fn alone(&self) -> Result<(), PatchError> {
         let (pid, tracer) = (self.process.pid(), self.process.status_of_caller()?.tracer);
         if tracer == 0 {
@@ -340,9 +348,9 @@ impl Own {
 /// What a batch has found out so far.
 #[derive(Default)]
 struct Look {
-    /// Whether mappings are guarded, by where they begin.
+    /// Whether mappings are guarded, by their start.
     guarded: BTreeMap<u64, bool>,
-    /// Why there may be no traps now, if that was asked.
+    /// Why there may be no traps now; `None` until it was checked.
     no_traps: Option<Option<NoTraps>>,
 }
 

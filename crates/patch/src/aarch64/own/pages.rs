@@ -1,6 +1,7 @@
-//! Pages exchanged: O4 to O6 of the [`protocol`](super::protocol).
+//! Exchanges pages: O4 to O6 of the [`protocol`](super::protocol).
 //!
-//! In: words to be changed, the maps. Out: pages that hold them. Invariants: a page changes whole; nothing else in it does.
+//! In: words to be changed, the maps. Out: pages that hold them. Invariants: a page changes as a whole;
+//! nothing else in it changes.
 //! Does not: decide what is written, or compare it with what was there.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,17 +20,17 @@ pub(super) struct Pages<'a> {
     process: &'a Process,
     maps: &'a [Mapping],
     files: HashMap<FileId, File>,
-    /// Whether mappings are guarded, by where they begin.
+    /// Whether mappings are guarded, by their start.
     guarded: HashMap<RemoteAddr, bool>,
     len: u64,
 }
 
 impl<'a> Pages<'a> {
-    /// As of these maps. Exchanging pages changes no more of them than how many lines show the same.
+    /// The process as of these maps. Exchanging pages changes the maps only in how many lines show the same.
     pub(super) fn new(process: &'a Process, maps: &'a [Mapping]) -> Self {
         Self { process, maps, files: HashMap::new(), guarded: HashMap::new(), len: OwnCaller::page_size() }
     }
-    /// Changes all these words. Those whose page is no file's code any more are left out, and told.
+    /// Changes all these words. Words whose page is no file's code any more are left out, and returned.
     pub(super) fn change(&mut self, words: &Words) -> Result<Vec<u64>, PatchError> {
         let mut gone = Vec::new();
         let mut of_page: BTreeMap<u64, Vec<(u64, u32)>> = BTreeMap::new();
@@ -44,7 +45,7 @@ impl<'a> Pages<'a> {
         OwnCaller::default().sync_cores()?;
         Ok(gone)
     }
-    /// O4 and O5. False: nothing to exchange is there.
+    /// Steps O4 and O5. Returns false if nothing that could be exchanged is there.
     fn exchange(&mut self, page: RemoteAddr, words: &[(u64, u32)]) -> Result<bool, PatchError> {
         let Some(mapping) = mapping(self.maps, page) else { return Ok(false) };
         let (Some(id), true) = (mapping.file, mapping.perms.exec) else { return Ok(false) };

@@ -1,10 +1,12 @@
-//! Copies of displaced words and stubs of jumps, and the rooms that they lie in.
+//! Copies of displaced words and stubs of jumps, and the code regions (*rooms*) that they lie in.
 //!
-//! In: a word and where it stands. Out: the address of its copy or stub, within reach; what the handler must know of it. Invariants: COPY-1; a copy or stub is written once, and
-//! stays. Does not: lead anybody there.
+//! In: a word and its address. Out: the address of its copy or stub, within reach; what the handler must know
+//! about it. Invariants: COPY-1; a copy or stub is written once, and stays. Does not: make anything lead
+//! there.
 //!
-//! A room is of [`LEN`] bytes, or, where there is no such gap in reach (a long text, reservations beside it), a page. Islands, as there are from outside, would save nothing: a stub here is
-//! no longer than one, as what it calls lies elsewhere.
+//! A room has [`LEN`] bytes. If there is no such gap in reach (a long text, reservations beside it), it is a
+//! page. Islands, as they are used from outside, would save nothing: a stub here is no longer than one, as
+//! the code that it calls lies elsewhere.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -22,7 +24,7 @@ use trapline_target::{OwnCaller, Process, TargetError};
 use crate::error::PatchError;
 use crate::why::Why;
 
-/// Bytes of the longest stub.
+/// Length in bytes of the longest stub.
 const MOST: u64 = 2 * SLOT;
 
 #[derive(Debug)]
@@ -36,19 +38,19 @@ struct Room {
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
     all: Vec<Room>,
-    /// By address and word.
+    /// Addresses of copies, by the word's address and value.
     copies: HashMap<(u64, u32), u64>,
-    /// The same, each with who is called, and what the copy may use.
+    /// Stubs by the same key, each with the probes that it calls, and what the copy may use.
     stubs: HashMap<(u64, u32), Vec<(&'static Jump, Options, Entrance)>>,
-    /// Stubs were written that processors may not have heard of.
+    /// Stubs were written that processors may not have seen yet.
     fresh: bool,
 }
 
-/// Of a stub.
+/// Where a stub begins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entrance {
     pub(super) at: u64,
-    /// Where its displaced code begins.
+    /// Address of its displaced code.
     pub(super) displaced: u64,
 }
 
@@ -63,7 +65,7 @@ pub(super) struct Displaced {
 }
 
 impl Rooms {
-    /// The copy of a word, which the handler knows of behind this.
+    /// Returns the copy of a word; the handler knows about it afterwards.
     pub(super) fn copy(
         &mut self,
         (process, windows): (&Process, &Windows),
@@ -91,7 +93,8 @@ impl Rooms {
         self.copies.insert((at.0, word), to.0);
         Ok(Ok(to.0))
     }
-    /// A stub through `gate` that calls these, of which the handler knows behind this. `None`: no branch leads there and back, or the word cannot be moved there.
+    /// Returns a stub through `gate` that calls these probes; the handler knows about it afterwards. `None`
+    /// if no branch leads there and back, or if the word cannot be moved there.
     pub(super) fn stub(
         &mut self,
         (process, windows): (&Process, &Windows),
@@ -103,7 +106,7 @@ impl Rooms {
         if let Some(&(.., entrance)) = same.next() {
             return Ok(Some(entrance));
         }
-        // All come by a branch from the word.
+        // Every thread comes by a branch from the word.
         let Some(room) = self.room(process, &Displaced { at, word, options, comes_back: true })? else {
             return Ok(None);
         };
@@ -116,7 +119,8 @@ impl Rooms {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         process.write_text(RemoteAddr(to), &bytes)?;
         room.used += (bytes.len() as u64).next_multiple_of(SLOT);
-        // Nothing is done yet at its first word; then it is no place of the program's until its own word.
+        // At its first word nothing is done yet. From there to its displaced word it stands for no place of
+        // the program's.
         let (begins, ends) = displaced;
         let originals = vec![(to, at.0), (to + 4, 0), (begins, at.0), (ends, at.0 + 4), (ends + 4, 0)];
         windows.add(Brought { region: room.region(), originals, guards: Vec::new() });
@@ -125,11 +129,11 @@ impl Rooms {
         self.fresh = true;
         Ok(Some(entrance))
     }
-    /// Whether stubs were written since this was asked last.
+    /// Whether stubs were written since the last call of this function.
     pub(super) fn are_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
     }
-    /// A room in reach with as much left as the longest stub takes, made if there is none.
+    /// A room in reach that has as much left as the longest stub takes; makes one if there is none.
     fn room(&mut self, process: &Process, one: &Displaced) -> Result<Option<&mut Room>, PatchError> {
         let serves =
             |room: &Room| room.used + MOST <= room.len && (!one.comes_back || reaches(room.at, one.at));
@@ -150,7 +154,7 @@ impl Room {
 
 /// Maps a room near an address.
 fn map_near(process: &Process, near_to: RemoteAddr) -> Result<Option<Room>, PatchError> {
-    /// So often somebody else may map right there between our look and our call.
+    /// How often another thread may map right there between our look and our call.
     const LOOKS: u32 = 16;
     for _ in 0..LOOKS {
         let space = AddressSpace { occupied: process.occupied()?, heap_end: process.heap_end()? };

@@ -1,4 +1,4 @@
-//! Slots of our own process, made once.
+//! Return trampolines of our own process, made once.
 
 use trapline_plan::SlotCode;
 use trapline_plan::aarch64::stub::landing_code_len;
@@ -10,11 +10,11 @@ use crate::error::PatchError;
 use crate::own_slots::{OwnSlots, make};
 
 impl Own {
-    /// The slots of this process, made if there are none yet: `count`, in the limits of [`Slots`]. `code` makes what lies at them, which calls lead to the gate at the address that it is
-    /// given.
+    /// The return trampolines of this process. If there are none yet, it makes `count` of them, within the
+    /// limits of [`Slots`]. `code` makes their code, whose calls lead to the gate at the given address.
     ///
     /// # Errors
-    /// When there is no room, or the system refuses. Nothing is mapped then.
+    /// If there is no room, or the system refuses. Nothing is mapped then.
     pub fn slots(
         &mut self,
         count: u32,
@@ -24,7 +24,7 @@ impl Own {
             Some(made) => made,
             None => {
                 let made = make(&self.process, count, landing_code_len, |slots| code(slots, self.gate))?;
-                // Nobody has fetched from there, but may have from what was there before.
+                // No thread has fetched from there, but one may have fetched from what was there before.
                 OwnCaller::default().sync_cores()?;
                 made
             }

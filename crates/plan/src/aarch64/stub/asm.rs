@@ -1,7 +1,8 @@
-//! The words of a stub, one after another.
+//! Assembles the words of a stub, one after another.
 //!
-//! In: instructions with their operands; places in the code to be named later. Out: words. What does not fit its form is remembered, and
-//! the code is then none. Registers are numbers; 31 is sp or zero, as the instruction has it. Encodings: Arm ARM C6.2.
+//! In: instructions with their operands; places in the code that are bound later. Out: words. If an operand
+//! does not fit its form, this is noted, and there is no code in the end. Registers are numbers; 31 is sp or
+//! zero, depending on the instruction. Encodings: Arm ARM C6.2.
 
 use trapline_insn::aarch64::{Gpr, encode};
 
@@ -10,7 +11,7 @@ pub(super) type Reg = u32;
 pub(super) const SP: Reg = 31;
 pub(super) const ZERO: Reg = 31;
 
-/// When a branch is taken (Arm ARM C1.2.4), after a comparison; of numbers without sign where nothing else is said.
+/// When a branch is taken (Arm ARM C1.2.4) after a comparison; of unsigned numbers unless noted.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(super) enum Cond {
@@ -18,26 +19,26 @@ pub(super) enum Cond {
     NotEqual = 1,
     AboveEq = 2,
     Below = 3,
-    /// The sign, of what was compared with 0.
+    /// The sign bit is set.
     Negative = 4,
     Above = 8,
     BelowEq = 9,
-    /// The rest are of numbers with a sign.
+    /// The rest are for signed numbers.
     GreaterEq = 10,
     Less = 11,
     Greater = 12,
     LessEq = 13,
 }
 
-/// What is done to a word in memory by one access.
+/// How one access changes a word in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Update {
     Add,
-    /// The greater of both, without sign.
+    /// The unsigned maximum of both.
     Max,
 }
 
-/// A word that names a place which comes later.
+/// A word that refers to a place which is bound later.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(super) struct Fix(usize);
@@ -47,9 +48,9 @@ pub(super) struct Fix(usize);
 pub(super) struct Asm {
     words: Vec<u32>,
     origin: u64,
-    /// Constants that stand behind the code, and what loads them.
+    /// Constants that lie behind the code, each with the words that load it.
     constants: Vec<(u64, Vec<Fix>)>,
-    /// A distance was too long for its form.
+    /// Some distance was too long for its form.
     broken: bool,
 }
 
@@ -83,7 +84,7 @@ impl Asm {
         self.word(word);
         Fix(self.words.len() - 1)
     }
-    /// The place that `fix` names is here.
+    /// Makes `fix` refer to this place.
     pub(super) fn bind(&mut self, fix: Fix) {
         let (from, to) = (self.origin.wrapping_add(4 * fix.0 as u64), self.here());
         let Some(word) = self.words.get_mut(fix.0) else { return };
@@ -168,14 +169,14 @@ impl Asm {
         self.broken |= amount >> 12 != 0;
         self.word(0x5100_0000 | (amount & 0xFFF) << 10 | to << 5 | to);
     }
-    /// `to` becomes 64 times its low half, signed.
+    /// `to` = 64 times its low half, signed.
     pub(super) fn lines(&mut self, to: Reg) {
         self.word(0x937A_7C00 | to << 5 | to);
     }
     pub(super) fn add(&mut self, to: Reg, a: Reg, b: Reg) {
         self.word(0x8B00_0000 | b << 16 | a << 5 | to);
     }
-    /// `len` bits of `of` from bit `at` on.
+    /// `to` = `len` bits of `of`, from bit `at` on.
     pub(super) fn bits(&mut self, to: Reg, of: Reg, at: u32, len: u32) {
         self.word(0xD340_0000 | (at & 63) << 16 | ((at + len - 1) & 63) << 10 | of << 5 | to);
     }
@@ -189,7 +190,7 @@ impl Asm {
     pub(super) fn load_exclusive(&mut self, to: Reg, from: Reg) {
         self.word(0xC85F_7C00 | from << 5 | to);
     }
-    /// `ldaxrb to, [from]`: no later access is seen before it.
+    /// `ldaxrb to, [from]`: later accesses are not seen before it.
     pub(super) fn load_exclusive_byte(&mut self, to: Reg, from: Reg) {
         self.word(0x085F_FC00 | from << 5 | to);
     }
@@ -197,7 +198,7 @@ impl Asm {
     pub(super) fn store_exclusive_byte(&mut self, failed: Reg, from: Reg, to: Reg) {
         self.word(0x0800_7C00 | failed << 16 | to << 5 | from);
     }
-    /// `stlrb from, [to]`: no earlier access is seen after it.
+    /// `stlrb from, [to]`: earlier accesses are not seen after it.
     pub(super) fn store_release_byte(&mut self, from: Reg, to: Reg) {
         self.word(0x089F_FC00 | to << 5 | from);
     }
@@ -231,7 +232,7 @@ impl Asm {
     pub(super) fn pop_pair(&mut self, a: Reg, b: Reg) {
         self.word(0xA8C1_0000 | b << 10 | SP << 5 | a);
     }
-    /// `to` becomes any number, which stands behind the code ([`Asm::pool`]).
+    /// `to` = any number, which lies behind the code ([`Asm::pool`]).
     pub(super) fn constant(&mut self, to: Reg, value: u64) {
         let fix = self.literal_later(to);
         match self.constants.iter_mut().find(|constant| constant.0 == value) {
@@ -239,7 +240,7 @@ impl Asm {
             None => self.constants.push((value, vec![fix])),
         }
     }
-    /// The constants, behind code that does not run on.
+    /// Appends the constants, behind code that does not run on.
     pub(super) fn pool(&mut self) {
         self.align(8);
         for (value, fixes) in core::mem::take(&mut self.constants) {
@@ -247,7 +248,7 @@ impl Asm {
             self.double(value);
         }
     }
-    /// `to` becomes a number of 32 bits.
+    /// `to` = a number of 32 bits.
     pub(super) fn number(&mut self, to: Reg, value: u32) {
         self.word(encode::movz(Gpr::field(to, 0), value as u16, 0));
         if value >> 16 != 0 {
@@ -301,7 +302,7 @@ impl Asm {
     pub(super) fn select(&mut self, to: Reg, a: Reg, b: Reg, cond: Cond) {
         self.word(0x9A80_0000 | b << 16 | (cond as u32) << 12 | a << 5 | to);
     }
-    /// The low halves' product, 32 bits.
+    /// The product of the low halves, 32 bits.
     pub(super) fn mul32(&mut self, to: Reg, a: Reg, b: Reg) {
         self.word(0x1B00_7C00 | b << 16 | a << 5 | to);
     }
@@ -331,7 +332,7 @@ impl Asm {
     pub(super) fn store_two(&mut self, a: Reg, b: Reg, to: Reg, at: u32) {
         self.word(0xA900_0000 | (at / 8) << 15 | b << 10 | to << 5 | a);
     }
-    /// `ldp a, b, [from, #at]`; the same.
+    /// `ldp a, b, [from, #at]`; `at` as above.
     pub(super) fn load_two(&mut self, a: Reg, b: Reg, from: Reg, at: u32) {
         self.word(0xA940_0000 | (at / 8) << 15 | b << 10 | from << 5 | a);
     }
@@ -345,7 +346,8 @@ impl Asm {
     pub(super) fn clock(&mut self, to: Reg) {
         self.word(0xD53B_E040 | to);
     }
-    /// The word at `[to]` and `value`, by an atomic access; spoils the two scratch registers and, without FEAT_LSE, flags.
+    /// Updates the word at `[to]` with `value`, by an atomic access. Spoils the two scratch registers and,
+    /// without FEAT_LSE, flags.
     pub(super) fn update(&mut self, lse: bool, how: Update, value: Reg, to: Reg, scratch: [Reg; 2]) {
         if lse {
             // stadd, stumax.
@@ -397,11 +399,11 @@ impl Asm {
     pub(super) fn divide_signed(&mut self, to: Reg, a: Reg, b: Reg) {
         self.word(0x9AC0_0C00 | b << 16 | a << 5 | to);
     }
-    /// `msub to, a, b, from`: what `from` has more than the product.
+    /// `msub to, a, b, from`: `from` minus the product.
     pub(super) fn mul_sub(&mut self, to: Reg, a: Reg, b: Reg, from: Reg) {
         self.word(0x9B00_8000 | b << 16 | from << 10 | a << 5 | to);
     }
-    /// The low `len` bits of `of`, as a number with a sign.
+    /// `to` = the low `len` bits of `of`, as a signed number.
     pub(super) fn signed_bits(&mut self, to: Reg, of: Reg, len: u32) {
         self.word(0x9340_0000 | ((len - 1) & 63) << 10 | of << 5 | to);
     }
@@ -417,11 +419,11 @@ impl Asm {
     pub(super) fn shift_signed_by(&mut self, to: Reg, of: Reg, by: u32) {
         self.word(0x9340_FC00 | (by & 63) << 16 | of << 5 | to);
     }
-    /// The low 64 bits of a vector register, which stays: `fmov to, dN`.
+    /// `fmov to, dN`: the low 64 bits of a vector register, which stays as it is.
     pub(super) fn vector_to(&mut self, to: Reg, vector: u32) {
         self.word(0x9E66_0000 | (vector & 31) << 5 | to);
     }
-    /// `ldar to, [from]`: no later access is seen before it.
+    /// `ldar to, [from]`: later accesses are not seen before it.
     pub(super) fn load_acquire(&mut self, to: Reg, from: Reg) {
         self.word(0xC8DF_FC00 | from << 5 | to);
     }
@@ -433,7 +435,8 @@ impl Asm {
     pub(super) fn store_before(&mut self, from: Reg, to: Reg) {
         self.word(0xF81F_8000 | to << 5 | from);
     }
-    /// Adds `value` to the word at `[to]` by an atomic access; `old` is what it was. Spoils the scratch registers without FEAT_LSE.
+    /// Adds `value` to the word at `[to]` by an atomic access; `old` gets the previous value. Without
+    /// FEAT_LSE it spoils the scratch registers.
     pub(super) fn fetch_add(&mut self, lse: bool, old: Reg, value: Reg, to: Reg, [new, failed]: [Reg; 2]) {
         if lse {
             return self.word(0xF820_0000 | value << 16 | to << 5 | old);

@@ -1,21 +1,26 @@
-//! A hit that calls consumers, by a jump.
+//! A hit that calls consumers, reached by a jump.
 //!
-//! In: the displaced word, where it stood, where the stub lies, the gate's address (`trapline_runtime::aarch64::gate`), what that is handed. Out: the stub. Invariants:
-//! SAFE-2, which the gate keeps with it: every register, the flags and sp are as the consumers left them when the displaced code begins; CALL-1 nothing is stored below the stack
-//! pointer of the moment, as a signal may come at any instruction; CALL-3 nothing is kept anywhere but on the stack, so a consumer that never comes back holds nothing.
+//! In: the displaced word, its address, the stub's address, the gate's address
+//! (`trapline_runtime::aarch64::gate`), the argument for the gate. Out: the stub. Invariants: SAFE-2, which
+//! the gate keeps together with it: every register, the flags and sp are as the consumers left them when the
+//! displaced code begins. CALL-1 nothing is stored below the stack pointer of the moment, as a signal may
+//! come at any instruction. CALL-3 nothing is kept anywhere but on the stack, so a consumer that never comes
+//! back leaves nothing behind.
 //! Does not: know what is called.
 //!
-//! | step | what | where a signal's handler finds the thread |
+//! | step | what | where a signal handler finds the thread |
 //! |---|---|---|
 //! | C1 | room on the stack ([`FRAME`]), x0, x1 and x30 into it | at the probed word, before the first instruction; then in the stub, sp lower |
-//! | C2 | the gate is called with whose stub this is in x0 (the way back in x30): it stores the rest, calls, and loads all but x30 | in the stub, the gate, or the consumer |
-//! | C3 | x30, and the room is given back. What the consumers left of sp and pc the gate has seen to: it comes back on another stack, or not at all | in the stub |
+//! | C2 | the gate is called with the argument that identifies the stub in x0 (the way back is in x30): it stores the rest, calls, and loads all but x30 | in the stub, the gate, or the consumer |
+//! | C3 | x30 is loaded, and the room is given back. The gate has dealt with sp and pc as the consumers left them: it comes back on another stack, or not at all | in the stub |
 //! | C4 | the displaced word (`relocate`), and a `b` to behind it | at the probed word; at the `b`, behind it |
 //!
-//! A fault of C4 is the program's, and is shown where the word stood. C1 to C3 read and write the stack alone. As everywhere in code that follows AAPCS64, sp is a multiple of 16
-//! where memory is reached through it; a probe where it is not for a moment (between two changes of it) takes a trap, on request.
+//! A fault of C4 is the program's, and is shown where the word stood. C1 to C3 read and write only the stack.
+//! As everywhere in code that follows AAPCS64, sp is a multiple of 16 where memory is accessed through it. If
+//! it is not for a moment (between two changes of it), a probe there uses a trap, on request.
 //!
-//! The stub's way into the gate is an address behind the code, so it may lie anywhere. The `blr` is paired with the gate's `ret`.
+//! The stub reaches the gate by an address behind the code, so the gate may lie anywhere. The `blr` is paired
+//! with the gate's `ret`.
 
 use trapline_insn::aarch64::{FRAME, Immovable, Options, relocate};
 
@@ -24,18 +29,18 @@ use super::asm::{Asm, SP};
 /// A stub.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Called {
-    /// Its words.
+    /// The words of the stub.
     pub words: Vec<u32>,
-    /// Where the displaced code begins, and where the way back from it does.
+    /// Address at which the displaced code begins, and address at which the way back from it begins.
     pub displaced: (u64, u64),
 }
 
-/// Why there is none.
+/// Why there is no stub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoCall {
     /// The word's copy would not work there.
     Immovable(Immovable),
-    /// No branch leads back.
+    /// No branch leads back from there.
     OutOfReach,
 }
 
@@ -45,13 +50,13 @@ impl From<Immovable> for NoCall {
     }
 }
 
-/// x0's, x1's and x30's places in the frame.
+/// Offset of x30 in the frame; x0 and x1 lie at its beginning.
 const X30: u32 = 30 * 8;
 
-/// The stub at `at` of the word at `from`, through `gate`, which finds `argument` in x0.
+/// The stub at `at` for the word at `from`. It goes through `gate`, which finds `argument` in x0.
 ///
 /// # Errors
-/// Why not.
+/// Why there is none.
 pub fn call(
     at: u64,
     (word, from): (u32, u64),

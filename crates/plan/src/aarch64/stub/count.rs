@@ -1,14 +1,15 @@
 //! One hit, one increment.
 //!
-//! In: the counter's word on line 0, whether x16 and x17 are free. Out: code that adds 1 to this CPU's line and runs into the displaced
-//! code, which the caller appends; then a branch back, the path of threads without an area, the abort handler, the descriptor.
-//! No flag is read or written. Where x16 and x17 hold something they are pushed: below sp nothing is anybody's (AAPCS64 has no red
-//! zone), and sp is a multiple of 16 wherever it is used as an address.
+//! In: address of the counter's word on line 0, whether x16 and x17 are free. Out: code that adds 1 on this
+//! CPU's line and runs into the displaced code, which the caller appends; then a branch back, the path of
+//! threads without an area, the abort handler, the descriptor. No flag is read or written. If x16 and x17 are
+//! in use, they are pushed, since below sp there is nothing in use (AAPCS64 has no red zone). sp is a
+//! multiple of 16 wherever it is used as an address.
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
 //! | A1 | announce the descriptor in the thread's area | nothing was done |
-//! | A2 | read the CPU; none, or one that was never told of: the other path | back to A1 |
+//! | A2 | read the CPU; if there is none, or one that was not known when the plan was made: the other path | back to A1 |
 //! | A3 | load the line's word, add | back to A1 |
 //! | A4 | store it: the commit, and the last of the section | before it, back to A1; behind it, counted |
 //! | A5 | clear the announcement | counted; the kernel clears it too |
@@ -19,8 +20,9 @@ use super::{Machine, Rseq, SIGNATURE};
 
 const A: Reg = 16;
 const B: Reg = 17;
-/// `struct rseq`: the CPU, negative in a thread that is not registered; the running sequence.
+/// `struct rseq`: offset of the CPU's number, which is negative in a thread that is not registered.
 const CPU_ID: u32 = 4;
+/// `struct rseq`: offset of the running sequence's descriptor.
 const RSEQ_CS: u32 = 8;
 
 /// A stub that waits for its displaced code. The caller relocates it to [`Pending::displaced_at`].
@@ -31,7 +33,7 @@ pub struct Pending {
     machine: Machine,
     word: u64,
     section: Option<Section>,
-    /// Uses of the last line's address, which stands behind the code.
+    /// Uses of the last line's address, which lies behind the code.
     last_line: Vec<Fix>,
 }
 
@@ -42,11 +44,12 @@ struct Section {
     start: u64,
     end: u64,
     unregistered: [Fix; 2],
-    /// Where those without an area come back.
+    /// Where the path of threads without an area comes back.
     done: u64,
 }
 
-/// The part of a counting stub that comes before the displaced code. The stub is for the address `at`; `word` is the counter on line 0.
+/// The part of a counting stub that comes before the displaced code. The stub is for the address `at`; `word`
+/// is the counter on line 0.
 pub fn count(at: u64, machine: &Machine, word: u64, ip_free: bool) -> Pending {
     let mut asm = Asm::new(at);
     let (mut section, mut last_line) = (None, Vec::new());
@@ -63,7 +66,7 @@ pub fn count(at: u64, machine: &Machine, word: u64, ip_free: bool) -> Pending {
     Pending { asm, machine: *machine, word, section, last_line }
 }
 
-/// The thread's area into `B`.
+/// Loads the address of the thread's area into `B`.
 fn area(asm: &mut Asm, rseq: Rseq) {
     asm.thread_pointer(B);
     asm.add_imm(B, B, rseq.offset);
@@ -77,7 +80,8 @@ fn owned(asm: &mut Asm, machine: &Machine, rseq: Rseq, last_line: &mut Vec<Fix>)
     let start = asm.here();
     asm.load32(A, B, CPU_ID);
     let negative = asm.if_negative_later(A);
-    // Counted from the last line, so that one bit tells whether the CPU has a line, and flags stay.
+    // Counted from the last line, so that one bit shows whether the CPU has a line, and flags stay as they
+    // are.
     asm.subtract32(A, machine.lines.saturating_sub(1));
     let beyond = asm.unless_negative_later(A);
     asm.lines(A);
@@ -93,7 +97,7 @@ fn owned(asm: &mut Asm, machine: &Machine, rseq: Rseq, last_line: &mut Vec<Fix>)
     Section { descriptor, restart, start, end, unregistered: [negative, beyond], done }
 }
 
-/// A process without rseq: an atomic addition to some line.
+/// For a process without rseq: an atomic addition on some line.
 fn shared(asm: &mut Asm, machine: &Machine, last_line: &mut Vec<Fix>) {
     let several = machine.lines > 1;
     if several {
@@ -126,12 +130,13 @@ fn add(asm: &mut Asm, machine: &Machine) {
 }
 
 impl Pending {
-    /// Where the displaced code will run.
+    /// Address at which the displaced code will run.
     #[must_use]
     pub const fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
-    /// The whole stub: with the displaced code, and a branch `back` if it falls through. `None` if that is out of reach.
+    /// The whole stub, with the displaced code, and a branch `back` if that falls through. `None` if this is
+    /// out of reach.
     #[must_use]
     pub fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
         let Self { mut asm, machine, word, section, mut last_line } = self;

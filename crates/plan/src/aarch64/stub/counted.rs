@@ -1,17 +1,18 @@
-//! One more in a word of this CPU's line, out of the usual path: hits that pass, that did not pass, that were dropped.
+//! Adds one to a word of this CPU's line, off the common path: hits that pass, that were filtered, that were
+//! dropped.
 //!
-//! In: what the machine offers, the word on line 0. Out: code, and what is left to bind ([`Counted`]). One restartable sequence; without rseq an atomic addition
-//! on some line. Spoils `A`, `B`, `KEY`, `C`.
+//! In: what the machine offers, the word on line 0. Out: code, and what is left to bind ([`Counted`]). It is
+//! one restartable sequence; without rseq an atomic addition on some line. Spoils `A`, `B`, `KEY`, `C`.
 
 use super::Machine;
 use super::asm::{Asm, Cond, Fix, Reg, Update, ZERO};
 use super::rseq::{self, CPU_ID, Section};
 use super::saves::{A, B, C, KEY};
 
-/// With rseq: a section, and the jump of threads without an area.
+/// With rseq: the section, and the jump of threads without an area.
 pub(super) type Counted = Option<(Section, Fix)>;
 
-/// Adds one to a word of this CPU's line; without rseq to that of some line.
+/// Adds one to a word of this CPU's line; without rseq, to the word of some line.
 pub(super) fn count(asm: &mut Asm, machine: &Machine, word: u64) -> Counted {
     let Some(rseq) = machine.rseq else {
         by_thread(asm, [A, KEY], machine.lines);
@@ -32,7 +33,8 @@ pub(super) fn count(asm: &mut Asm, machine: &Machine, word: u64) -> Counted {
     unregistered.map(|unregistered| (section, unregistered))
 }
 
-/// In a section whose area is in `B`: this CPU's number into `A`; jumps away where there is none, or it is one that was never told of. Spoils `KEY`.
+/// In a section with the area's address in `B`: loads this CPU's number into `A`. Jumps if there is none, or
+/// if the CPU was not known when the plan was made. Spoils `KEY`.
 pub(super) fn cpu(asm: &mut Asm, machine: &Machine) -> Fix {
     asm.load32(A, B, CPU_ID);
     asm.number(KEY, machine.lines.saturating_sub(1));
@@ -55,7 +57,8 @@ pub(super) fn count_last(asm: &mut Asm, machine: &Machine, word: u64) {
 /// 2^32 over the golden ratio: spreads neighbouring numbers.
 const PHI: u32 = 0x9E37_79B1;
 
-/// `to` = a number below `below` that differs between most threads that run at once: their blocks lie pages apart, most of them 8 MiB.
+/// `to` = a number below `below` that differs between most threads which run at once: their blocks lie pages
+/// apart, most of them 8 MiB.
 pub(super) fn by_thread(asm: &mut Asm, [to, scratch]: [Reg; 2], below: u32) {
     match below.max(1).ilog2() {
         0 => asm.mov(to, ZERO),

@@ -1,8 +1,10 @@
-//! A condition as code: falls through if it holds, jumps if not.
+//! A condition as code: it falls through if the condition holds, and jumps if not.
 //!
-//! In: a tree that is known where the code runs: at an entry, or at a return. Out: code, and the jumps that are taken where it does not hold. It reads argument
-//! registers, and x0 at a return, as the program left them (AAPCS64 6.8.2: six of the eight), and vector registers; it spoils `A`, `B`, `C` and flags, and values that wait
-//! lie in the frame (`saves`). What an entry left for its return (`Left`) and fields (`Fields`) it reads from memory. FLT-1: it decides as [`Tree::holds`] does.
+//! In: a tree whose values are known where the code runs: at an entry, or at a return. Out: code, and the
+//! jumps that are taken if the condition does not hold. It reads argument registers, and x0 at a return, as
+//! the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. It spoils `A`, `B`, `C` and
+//! flags; intermediate values lie in the frame (`saves`). What an entry kept for its return (`Left`) and
+//! fields (`Fields`) are read from memory. FLT-1: it decides as [`Tree::holds`] does.
 
 use trapline_record::ring::FIRST_VALUE;
 
@@ -12,31 +14,33 @@ use super::threads;
 use crate::filter::{Binary, Float, Int, Known, Tree, Unary};
 use crate::request::{Read, ThreadId};
 
-/// Registers that hold arguments: x0 to x5, and d0 to d7.
+/// Number of general registers that hold arguments: x0 to x5.
 const ARGUMENTS: u32 = 6;
+/// Number of vector registers that hold arguments: d0 to d7.
 const FLOATS: u32 = 8;
 
-/// Bytes of code that a node takes at most, with its share of what joins nodes and of constants.
+/// Upper bound of the code bytes for a node, with its share of what joins nodes and of constants.
 pub const NODE_BYTES: u64 = 56;
 
 /// What a condition's code depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Conditions<'a> {
-    /// How a thread's number is learnt; it was asked for.
+    /// How a thread's number is read; it was asked for before.
     pub(super) id: ThreadId,
-    /// How far the stack pointer is lower than the frame of `saves`.
+    /// By how many bytes the stack pointer is below the frame of `saves`.
     pub(super) depth: u32,
-    /// At a return: what the entry left.
+    /// At a return: what the entry kept.
     pub(super) left: Option<Left>,
     /// Where fields are, if they were read.
     pub(super) fields: Option<Fields<'a>>,
 }
 
-/// Fields that were read, each a word of the kernel's answer and then its bytes.
+/// Fields that were read. Each takes a word with the kernel's result, then its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a> {
     pub(super) reads: &'a [Read],
-    /// Where the first one's answer is: from the stack pointer on; at a return in the record that the entry left.
+    /// Offset of the first field's result: from the stack pointer; at a return, in the record that the entry
+    /// kept.
     pub(super) at: u32,
 }
 
@@ -47,13 +51,14 @@ impl Fields<'_> {
     }
 }
 
-/// Where a call's entry left its record, and how it reads.
+/// How to read the record that a call's entry kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left {
-    /// Where the record's address is, and the nanoseconds since, from the stack pointer on.
+    /// Offset from the stack pointer of the record's address.
     pub(super) place: u32,
+    /// Offset from the stack pointer of the nanoseconds since the entry.
     pub(super) took: u32,
-    /// Word of the record at which its floats begin, and which of the eight they are, as bits.
+    /// Word of the record at which its floats begin, and a bit for each of the eight floats that it holds.
     pub(super) floats: (u64, u8),
 }
 
@@ -69,7 +74,7 @@ impl Left {
 }
 
 impl Conditions<'_> {
-    /// Where a hit is, and nothing was read or left.
+    /// Conditions at the hit itself, where nothing was read or kept.
     pub(super) const fn of(id: ThreadId) -> Self {
         Self { id, depth: 0, left: None, fields: None }
     }
@@ -85,21 +90,22 @@ impl Conditions<'_> {
             None => asm.load_at(to, SP, at),
         }
     }
-    /// Whether all of a field was read.
+    /// Jumps if all of a field was read, or was not (`when`).
     fn readable(self, asm: &mut Asm, nth: u8, when: bool) -> Vec<Fix> {
         let bytes = self.fields.and_then(|fields| fields.reads.get(usize::from(nth))).map(|read| read.bytes);
         self.field(asm, A, (nth, 0));
-        // Of what nobody reads, nothing.
+        // A field that is not read never compares equal.
         asm.number(B, bytes.map_or(u32::MAX, u32::from));
         asm.compare(A, B);
         vec![asm.if_later(if when { Cond::Equal } else { Cond::NotEqual })]
     }
-    /// Emits code that jumps to where the fixes are bound if the tree's truth is `when`.
+    /// Emits code that jumps (to where the fixes are bound) if the tree's truth value is `when`.
     pub(super) fn branch(self, asm: &mut Asm, tree: &Tree, when: bool) -> Vec<Fix> {
         self.jump(asm, tree, when, 0)
     }
 
-    /// Leaves a value in `A` that may depend on what was read of memory. Jumps away where that could not be read. Spoils `B` and `C`.
+    /// Leaves in `A` a value that may depend on what was read from memory. Jumps if that could not be read.
+    /// Spoils `B` and `C`.
     pub(super) fn read(self, asm: &mut Asm, tree: &Tree) -> Vec<Fix> {
         let (readable, value) = tree.if_readable();
         let unread = self.branch(asm, &readable, false);
@@ -114,7 +120,7 @@ impl Conditions<'_> {
             Tree::Known(Known::Readable(nth)) => self.readable(asm, *nth, when),
             Tree::Unary(Unary::Not, of) => self.jump(asm, of, !when, depth),
             Tree::Binary(op @ (Binary::And | Binary::Or), left, right) => {
-                // What decides alone: false for `and`, true for `or`.
+                // The value that decides alone: false for `and`, true for `or`.
                 let decides = *op == Binary::Or;
                 let mut first = self.jump(asm, left, decides, depth);
                 let second = self.jump(asm, right, when, depth);
@@ -146,7 +152,7 @@ impl Conditions<'_> {
         let (a, b) = (left.is_unsigned(), right.is_unsigned());
         self.pair(asm, left, right, depth);
         let (mut fixes, mut past) = (Vec::new(), None);
-        // A negative number is below every unsigned one; one that is not is compared as unsigned.
+        // A negative number is below every unsigned one; any other number is compared as unsigned.
         let signed = match (a, b) {
             (false, true) if !is_natural(left) => Some((A, left_below(op))),
             (true, false) if !is_natural(right) => Some((B, left_above(op))),
@@ -164,7 +170,7 @@ impl Conditions<'_> {
         fixes
     }
 
-    /// Leaves the left value in `A` and the right one in `B`.
+    /// Leaves the left operand in `A`, and the right one in `B`.
     fn pair(self, asm: &mut Asm, left: &Tree, right: &Tree, depth: usize) {
         self.value(asm, left, depth);
         if right.is_leaf() {
@@ -212,7 +218,7 @@ impl Conditions<'_> {
                 self.field(asm, to, (*nth, 1));
                 order_key(asm, to, *float);
             }
-            // Split off before.
+            // Such nodes were split off before.
             _ => asm.number(to, 0),
         }
     }
@@ -278,7 +284,7 @@ impl Conditions<'_> {
     }
 }
 
-/// A register's low bits as a value.
+/// Extends a register's low bits to a value.
 fn extend(asm: &mut Asm, to: Reg, from: Reg, int: Int) {
     match (int.bits, int.signed) {
         (64.., _) => asm.mov(to, from),
@@ -299,17 +305,17 @@ fn order_key(asm: &mut Asm, to: Reg, float: Float) {
     asm.bind(is_key);
 }
 
-/// Whether it is a constant that is the same number with and without a sign.
+/// Whether the tree is a constant that is the same number with and without a sign.
 fn is_natural(tree: &Tree) -> bool {
     matches!(tree, Tree::Number(value, _) if value.cast_signed() >= 0)
 }
 
-/// What a comparison says if the left side is below the right.
+/// The result of a comparison if the left side is below the right.
 const fn left_below(op: Binary) -> bool {
     matches!(op, Binary::Less | Binary::LessEqual | Binary::NotEqual)
 }
 
-/// What it says if it is above.
+/// The result of a comparison if the left side is above the right.
 const fn left_above(op: Binary) -> bool {
     matches!(op, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual)
 }

@@ -1,12 +1,13 @@
-//! What a record's code saves, and where: on the stack, above its own stack pointer, as below it nothing is anybody's.
+//! Which registers a record's code saves, and where: on the stack, above its own stack pointer, since memory
+//! below a stack pointer may be overwritten.
 //!
 //! In: what is recorded. Out: code that saves what is used, and loads it again. Invariants: STUB-1, and sp a multiple of 16 throughout, as it was.
 //!
 //! ```text
 //!   S        the program's stack pointer
 //!   S-64 …   x16, x17; x14, x15; x12, x13; x11, flags       <- sp in most stubs
-//!   S-96 …   the same, then x9, x10; x30, the end of the stack: where a stack is recorded
-//!   S-144 …  the same, then what conditions need (`saves`): where fields decide
+//!   S-96 …   the same, then x9, x10; x30, the end of the stack: if a stack is recorded
+//!   S-144 …  the same, then what conditions need (`saves`): if fields decide
 //! ```
 
 use trapline_record::ring::Kind;
@@ -16,7 +17,9 @@ use super::saves;
 use super::stack::Walk;
 use super::trace::Traced;
 
-/// Registers of a stub (A, B, C and the head's are those that `counted` spoils): two for anything, of which the second finds the thread's area; the ring, its head, the slot behind that, the time, one more for anything.
+/// Registers of a stub (`A`, `B`, `C` and `AT` are those that `counted` spoils). `A`, `B`: anything, and `B`
+/// also holds the thread's area. `RING`: the ring. `AT`: its head. `SLOT`: the slot behind that. `TIME`: the
+/// time. `C`: anything.
 pub(super) const A: Reg = 16;
 pub(super) const B: Reg = 17;
 pub(super) const RING: Reg = 14;
@@ -25,20 +28,20 @@ pub(super) const SLOT: Reg = 13;
 pub(super) const TIME: Reg = 12;
 pub(super) const C: Reg = 11;
 const _: () = assert!(A == saves::A && B == saves::B && C == saves::C && AT == saves::KEY);
-/// Where a stack is recorded.
+/// Registers for a recorded stack.
 pub(super) const LIMIT: Reg = 9;
 pub(super) const FRAME: Reg = 10;
 pub(super) const LINK: Reg = 30;
 
 const SHORT: u32 = 64;
 const LONG: u32 = 96;
-/// From the stack pointer on.
+/// Offset from the stack pointer at which x30 is saved.
 pub(super) const SAVED_LINK: u32 = 80;
-/// The end of the stack.
+/// Offset of the end of the stack.
 pub(super) const END: u32 = 88;
 
 impl Traced<'_> {
-    /// How far the stack pointer stands below the program's.
+    /// By how many bytes the stack pointer is below the program's.
     pub(super) fn step(&self, kind: Kind) -> u32 {
         match kind {
             _ if Walk::wanted(self.unwind, kind) => LONG,

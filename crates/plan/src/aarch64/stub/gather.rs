@@ -1,12 +1,14 @@
-//! One more of a value that is known when a call returns, from what its entry left and what it returned: arguments, value, duration; what x86-64's twin does.
+//! Aggregates a value that is known only when a call returns, from what its entry kept and from what it
+//! returned: arguments, value, duration; the same as x86-64's twin.
 //!
-//! In: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Out: the code of the exits; the entry's is that of `stage` (E1 to E4). X1 and X4 are at
-//! the exit, and between them:
+//! In: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Out: the code of
+//! the exits; the entry's code is that of `stage` (E1 to E4). At the exit, X1 and X4 are those of `stage`,
+//! and between them:
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
-//! | G2 | the counter is read, if anything asks for the duration; the late condition decides. Who does not pass is counted, and goes on at X4 | what is read is the call's own, and stays |
-//! | G3 | the value's cell or row is found as in `tally`, and one is added there by one commit. A text's key is that of the entry's copy. A tail call has returned nothing: if the value asks for that, it is unseen, as where it asks for a field that the entry could not read | back to the section's beginning |
+//! | G2 | the counter is read if anything depends on the duration; the late condition decides. A call that does not pass is counted, and goes on at X4 | what is read belongs to the call, and stays as it is |
+//! | G3 | the value's cell or row is found as in `tally`, and one is added there by one commit. A text's key is that of the entry's copy. A tail call has returned nothing: a value that depends on the returned value is unseen then, as is one that depends on a field which the entry could not read | back to the section's beginning |
 //!
 //! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended.
 
@@ -31,12 +33,13 @@ pub struct Pending<'a> {
     rejected: Vec<Fix>,
     unread: Vec<Fix>,
     rare: Rare,
-    /// X4, and behind it.
+    /// Step X4, and what comes behind it.
     done: u64,
     leave: u64,
 }
 
-/// The part of an exit's stub that comes before the displaced code, for the address `at`; `None` if the value is known where the hit is.
+/// The part of an exit's stub that comes before the displaced code, for the address `at`; `None` if the value
+/// is known at the hit itself.
 pub fn gather<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: Kind) -> Option<Pending<'a>> {
     let stage = Stage::of(traced, ARGUMENTS)?;
     let (machine, id) = (traced.machine, traced.rings.id);

@@ -1,18 +1,22 @@
-//! Slots of our own process: a call that comes back to one calls a consumer, as an exit does.
+//! Return trampolines of our own process (*slots* in the code): a call that returns to one calls a consumer,
+//! as an exit does.
 //!
-//! In: where slots lie ([`Slots`]), the gate's address (`trapline_runtime::aarch64::gate`), what that is handed. Out: the slots' code, and what unwinders are told. Invariants: SLOT-1 to
-//! SLOT-3 of the twin's `stub::slots`; SAFE-2 all registers but x30 are as the function left them when the caller goes on, and x30 is where it goes on, as behind any `ret x30`; CALL-1 as
-//! in `stub::call`. Does not: take slots or give them back (`trapline_runtime::slots`).
+//! In: where trampolines lie ([`Slots`]), the gate's address (`trapline_runtime::aarch64::gate`), the
+//! argument for it. Out: the trampolines' code, and the unwind information. Invariants: SLOT-1 to SLOT-3 of
+//! the twin's `stub::slots`; SAFE-2 when the caller goes on, all registers but x30 are as the function left
+//! them, and x30 holds the address where it goes on, as behind any `ret x30`; CALL-1 as in `stub::call`. Does
+//! not: take trampolines or give them back (`trapline_runtime::slots`).
 //!
-//! | step | what | who looks then |
+//! | step | what | what code sees that looks then |
 //! |---|---|---|
-//! | B1 | `ret` leads to the slot's second word, and that to what all share (`slots`): x30 is its number | a handler of signals finds the thread in the slot, or in what they share, sp as at the entry |
-//! | B2 | as a stub does (C1, C2 of `stub::call`): room, x0, x1 and x30 into it; the gate calls who waits | |
+//! | B1 | `ret` leads to the trampoline's second word, and that to the shared code (`slots`): x30 is its number | a signal handler finds the thread in the trampoline, or in the shared code, sp as at the entry |
+//! | B2 | as a stub does (C1, C2 of `stub::call`): room, x0, x1 and x30 into it; the gate calls the consumers that wait | |
 //! | B4 | x30 := what the gate left there, the real address; the room is given back | |
 //! | B6 | `ret` | |
 //!
-//! Where the function began is not asked: sp is what the function left, and stays so. The CPU's stack of returns foresees neither B1 nor B6 as one pair with the caller's `bl`: B1 is a return
-//! to another place than foreseen, B6 uses up the entry of the caller's caller.
+//! Where the function began does not matter: sp is as the function left it, and stays so. The CPU's return
+//! predictor sees neither B1 nor B6 as a pair with the caller's `bl`. B1 is a return to another place than
+//! predicted, and B6 uses up the entry of the caller's caller.
 
 use trapline_insn::aarch64::FRAME;
 use trapline_record::slots::Slots;
@@ -21,16 +25,17 @@ use super::asm::SP;
 use super::slots::{LINK, RET, lay};
 use crate::unwind::SlotCode;
 
-/// x30's place in the frame.
+/// Offset of x30 in the frame.
 const X30: u32 = 30 * 8;
 
-/// Bytes that [`landing_code`] makes, at most.
+/// Upper bound of the bytes that [`landing_code`] makes.
 #[must_use]
 pub const fn landing_code_len(slots: &Slots) -> u64 {
     slots.code_len() + 4096
 }
 
-/// The code of a process' slots, to lie at `slots.code`; what they share begins right behind them, at [`landing`]. `None`: there are more than a branch reaches.
+/// The code of a process' return trampolines, to lie at `slots.code`. The code that they share begins right
+/// behind them, at [`landing`]. `None` if there are more than a branch reaches.
 #[must_use]
 pub fn landing_code(slots: &Slots, (gate, argument): (u64, u64)) -> Option<SlotCode> {
     let made = lay(slots, |asm| {
@@ -53,7 +58,7 @@ pub fn landing_code(slots: &Slots, (gate, argument): (u64, u64)) -> Option<SlotC
     Some(made)
 }
 
-/// Where what all slots share begins.
+/// Address of the code that all trampolines share.
 #[must_use]
 pub const fn landing(slots: &Slots) -> u64 {
     slots.code + slots.code_len()

@@ -1,10 +1,12 @@
 //! Generated code: what runs in the target at a hit.
 //!
-//! Input: plain values (addresses, what the machine and the process offer, what is free at the site). Output: words, correct at the one
-//! address named. Invariants: STUB-1 general registers only (of vectors a condition may read one), and every register but x16 and x17, where they are free, the flags and the
-//! stack are as they were when the displaced code begins (SAFE-2); STUB-2 x29 keeps its value; STUB-3 no store to a line that
-//! another CPU writes, but for threads without an rseq area (COST-2); STUB-4 every word is counted exactly: by one rseq
-//! commit, or by an atomic addition (LOSS-1). Does not: relocate displaced code, choose addresses, decide what is free.
+//! In: plain values (addresses, what the machine and the process offer, what is free at the site). Out:
+//! words, correct at the one address named. Invariants: STUB-1 only general registers are used (of the
+//! vectors, a condition may read one). Every register except x16 and x17, where these are free, the flags and
+//! the stack are as they were when the displaced code begins (SAFE-2). STUB-2 x29 keeps its value. STUB-3 no
+//! store goes to a line that another CPU writes, except by threads without an rseq area (COST-2). STUB-4
+//! every word is counted exactly: by one rseq commit, or by an atomic addition (LOSS-1). Does not: relocate
+//! displaced code, choose addresses, decide what is free.
 
 mod access;
 mod asm;
@@ -40,11 +42,12 @@ pub use tally::{Table, Tallied, tally};
 pub use threads::{Threads, count_by_thread};
 pub use trace::{Rings, Traced, trace};
 
-/// The code of a stub, which waits for what it displaces.
+/// The code of a stub, which waits for its displaced code.
 pub trait Code {
-    /// Where the displaced code will run: the caller relocates it to there.
+    /// Address at which the displaced code will run. The caller relocates it for that address.
     fn displaced_at(&self) -> u64;
-    /// The whole stub: with the displaced code, and a branch `back` if it falls through. `None` if that is out of reach.
+    /// The whole stub, with the displaced code, and a branch `back` if that falls through. `None` if this is
+    /// out of reach.
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>>;
 }
 
@@ -57,7 +60,8 @@ impl Code for Pending {
     }
 }
 
-/// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION tells. Its signature is the architecture's own.
+/// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION reports it. Its signature is
+/// the architecture's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rseq {
     /// Offset of the area from the thread pointer, in bytes; within ±16 MiB.
@@ -74,7 +78,7 @@ pub struct Machine {
     pub rseq: Option<Rseq>,
     /// FEAT_LSE: one instruction adds to memory.
     pub lse: bool,
-    /// Counter lines of 64 bytes, at most 4095. With rseq all but the last belong to one CPU each; the last is for threads without an
-    /// area.
+    /// Number of counter lines of 64 bytes, at most 4095. With rseq, all lines but the last belong to one CPU
+    /// each; the last is for threads without an area.
     pub lines: u32,
 }

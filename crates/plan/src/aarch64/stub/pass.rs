@@ -1,7 +1,9 @@
-//! Which hits are counted, tallied or recorded: a filter's code, and what becomes of hits that do not pass.
+//! Which hits are counted, aggregated or recorded: the code of a filter, and the paths of hits that do not
+//! pass.
 //!
-//! In: a condition, a sample. Out: code that jumps away with hits that do not pass, before anything is written; behind the displaced code (`Rare`) those are counted,
-//! and threads without an area do with atomic additions what others do in sections.
+//! In: a condition, a sample. Out: code that jumps if a hit does not pass, before anything is written. Behind
+//! the displaced code (`Rare`) such hits are counted, and threads without an area do with atomic additions
+//! what others do in sections.
 
 use trapline_record::names::PLACES;
 use trapline_record::ring::Kind;
@@ -17,23 +19,24 @@ use super::{Code, Machine, Rseq, Timed, threads};
 use crate::filter::{TargetFilter, Tree};
 use crate::request::ThreadId;
 
-/// A filter, and where it counts.
+/// A filter, and the words in which it counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Filtered<'a> {
-    /// What passes.
+    /// Which hits pass.
     pub filter: &'a TargetFilter,
-    /// Address on line 0 of two words: hits that did not pass; and hits to leave out before the next sample.
+    /// Address on line 0 of two words: number of hits that did not pass, and number of hits to leave out
+    /// before the next sample.
     pub words: u64,
-    /// Address of the table of threads that are passed over, where the filter asks what they are called.
+    /// Address of the pass-over table, if the filter depends on thread names.
     pub names: Option<u64>,
 }
 
-/// What a thread without an area adds one to, on the last line.
+/// The word on the last line to which a thread without an area adds one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shared {
     /// This word.
     Word(u64),
-    /// The one with the number that is in `VALUE`.
+    /// The word whose number is in `VALUE`.
     Nth(u64),
 }
 
@@ -43,9 +46,9 @@ pub(super) struct Rare {
     pub(super) sections: Vec<Section>,
     pub(super) shared: Vec<(Fix, Shared)>,
     pub(super) rejected: Vec<Fix>,
-    /// Threads that have no sample of their own.
+    /// Jumps of threads that have no sample of their own.
     pub(super) unsampled: Vec<Fix>,
-    /// Address on line 0 of the words of the filter.
+    /// Address on line 0 of the filter's words.
     words: u64,
 }
 
@@ -60,7 +63,8 @@ pub struct Pending {
     pub(super) leave: u64,
 }
 
-/// A stub that counts hits that pass in a word: the part before the displaced code, for the address `at`. `word` is the counter on line 0.
+/// A stub that counts hits that pass: the part before the displaced code, for the address `at`. `word` is the
+/// counter on line 0.
 pub fn count_passing(at: u64, machine: &Machine, id: ThreadId, filtered: Filtered<'_>, word: u64) -> Pending {
     let mut asm = Asm::new(at);
     let mut rare = decide(&mut asm, machine, id, filtered);
@@ -71,34 +75,36 @@ pub fn count_passing(at: u64, machine: &Machine, id: ThreadId, filtered: Filtere
     ends(asm, *machine, rare)
 }
 
-/// Saves what is spoilt, and jumps away with a hit that does not pass.
+/// Saves what is spoilt, and jumps if a hit does not pass.
 fn decide(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
     saves::enter(asm);
     if filtered.filter.asks_for_thread() {
         threads::ask(id, asm);
     }
     let mut rare = pass(asm, machine, id, filtered);
-    // Nobody's share: it did not pass.
+    // Such a thread has no sample of its own, so its hit did not pass one.
     let unsampled = core::mem::take(&mut rare.unsampled);
     let rejected = Shared::Word(last(machine, filtered.words));
     rare.shared.extend(unsampled.into_iter().map(|fix| (fix, rejected)));
     rare
 }
 
-/// What decides before a record's own code, and is left to append behind the displaced code.
+/// A filter's code that comes before a record's own code, with what is left to append behind the displaced
+/// code.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Before {
     rare: Rare,
-    /// A look for a mark; at an exit one that is taken back.
+    /// A look for a mark; at an exit the mark is taken back.
     mark: Option<Mark>,
 }
 
 impl Traced<'_> {
-    /// Before other code: jumps away with a hit that does not pass, and with an exit whose entry did not; runs on with one that does, with all registers as they were.
+    /// Emits this before other code: it jumps if a hit does not pass, or if an exit's entry did not. If a hit
+    /// passes, it runs on, with all registers as they were.
     pub(super) fn before(&self, asm: &mut Asm, kind: Kind) -> Option<Before> {
         let late = self.by_fields().is_some();
         let (rare, mark) = match (kind, self.filter) {
-            // What fields decide is known late.
+            // What fields decide comes late.
             (Kind::Entry, Some(filtered)) if late && decides_early(filtered.filter) => {
                 (decide(asm, self.machine, self.rings.id, filtered), None)
             }
@@ -117,7 +123,7 @@ impl Traced<'_> {
         leave(asm, self.machine);
         Some(Before { rare, mark })
     }
-    /// Appends what that left; hits that did not pass go on at `displaced_at`.
+    /// Appends what that left. Hits that did not pass go on at `displaced_at`.
     pub(super) fn behind(&self, asm: &mut Asm, kind: Kind, before: Before, displaced_at: u64) {
         let Before { mut rare, mark } = before;
         let leaves = asm.here();
@@ -125,7 +131,7 @@ impl Traced<'_> {
         asm.b(displaced_at);
         match (self.timed(), mark, kind) {
             (Some(timed), mark, Kind::Entry) => {
-                // An abandoned call may have left a mark where one does not pass.
+                // An abandoned call may have left a mark in the cell of a call that does not pass.
                 rare.rejected.drain(..).for_each(|fix| asm.bind(fix));
                 let none = timed.mark(asm, saves::FRAME.unsigned_abs(), false);
                 rare.rejected.push(asm.b_later());
@@ -137,11 +143,12 @@ impl Traced<'_> {
         }
         rare.finish(asm, self.machine, leaves);
     }
-    /// What must hold of fields.
+    /// The condition that must hold for fields.
     pub(super) fn by_fields(&self) -> Option<&'_ Tree> {
         self.filter.and_then(|filtered| filtered.filter.fields.as_ref())
     }
-    /// Behind `fetch`: jumps away with an entry that does not pass for what was read. Spoils `A`, `B`, `C`.
+    /// Emits this behind `fetch`: it jumps if an entry does not pass because of what was read. Spoils `A`,
+    /// `B`, `C`.
     pub(super) fn pass_fields(&self, asm: &mut Asm, kind: Kind) -> Vec<Fix> {
         let (Some(tree), Kind::Entry) = (self.by_fields(), kind) else { return Vec::new() };
         let texts = self.texts(kind);
@@ -149,12 +156,12 @@ impl Traced<'_> {
         let fields = Some(texts.copied_fields());
         Conditions { id, depth, fields, left: None }.branch(asm, &tree.decided(), false)
     }
-    /// Where fields decided, notes that the call is recorded.
+    /// If fields decided, stores that the call is recorded.
     pub(super) fn mark_late(&self, asm: &mut Asm, kind: Kind) -> Option<Mark> {
         let (Some(_), Kind::Entry) = (self.by_fields(), kind) else { return None };
         self.timed().map(|timed| timed.mark(asm, self.step(kind), true))
     }
-    /// Appends what becomes of entries that fields reject, and of marks; all go on at `behind`.
+    /// Appends the paths of entries that fields reject, and of marks; all go on at `behind`.
     pub(super) fn behind_fields(&self, asm: &mut Asm, deep: Vec<Fix>, mark: Option<Mark>, behind: u64) {
         if let Some((timed, mark)) = self.timed().zip(mark) {
             timed.finish_mark(asm, mark);
@@ -164,14 +171,15 @@ impl Traced<'_> {
         asm.add_imm(SP, SP, self.texts(Kind::Entry).depth().cast_signed());
         self.forget(asm, filtered.words, behind);
     }
-    /// Appends what becomes of entries for whose copies a goroutine's stack has no room; all go on at `behind`.
+    /// Appends the path of entries for whose copies a goroutine's stack has no room; all go on at `behind`.
     pub(super) fn behind_room(&self, asm: &mut Asm, cramped: Option<Fix>, behind: u64) {
         if let Some(cramped) = cramped {
             asm.bind(cramped);
             self.forget(asm, self.dropped, behind);
         }
     }
-    /// One more in this counter, of an entry that is not recorded: a call before it that was abandoned may have left a mark.
+    /// Adds one to this counter for an entry that is not recorded, and takes away a mark: an abandoned call
+    /// before it may have left one.
     fn forget(&self, asm: &mut Asm, word: u64, behind: u64) {
         let timed = self.timed();
         let none = timed.map(|timed| (timed, timed.mark(asm, self.step(Kind::Entry), false)));
@@ -187,7 +195,7 @@ impl Traced<'_> {
             rseq::descriptors(asm, &[section]);
         }
     }
-    /// Where marks are.
+    /// Where marks are kept.
     const fn timed(&self) -> Option<Timed<'_>> {
         match &self.marks {
             Some(latency) => {
@@ -199,12 +207,13 @@ impl Traced<'_> {
     }
 }
 
-/// Whether it decides before anything is read.
+/// Whether a filter decides before anything is read.
 fn decides_early(filter: &TargetFilter) -> bool {
     filter.condition.is_some() || filter.sample > 1 || filter.by_name
 }
 
-/// No section of ours is named while other code runs, and registers are the program's.
+/// Clears the announcement, so that no section of ours is announced while other code runs, and loads the
+/// program's registers.
 pub(super) fn leave(asm: &mut Asm, machine: &Machine) {
     if let Some(rseq) = machine.rseq {
         rseq::clear(asm, rseq, B);
@@ -212,19 +221,19 @@ pub(super) fn leave(asm: &mut Asm, machine: &Machine) {
     saves::leave(asm);
 }
 
-/// The end of what comes before the displaced code.
+/// Ends the part that comes before the displaced code.
 pub(super) fn ends(mut asm: Asm, machine: Machine, rare: Rare) -> Pending {
     let leaves = asm.here();
     leave(&mut asm, &machine);
     Pending { asm, machine, rare, leave: leaves }
 }
 
-/// A word of the last line, by its place on line 0.
+/// Address of a word on the last line, from its address on line 0.
 const fn last(machine: &Machine, word: u64) -> u64 {
     word.wrapping_add(64 * (machine.lines as u64 - (machine.lines > 0) as u64))
 }
 
-/// Jumps away with a hit that does not pass. Spoils all but `VALUE`.
+/// Jumps if a hit does not pass. Spoils all but `VALUE`.
 pub(super) fn pass(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
     let conditions = Conditions::of(id);
     let condition = filtered.filter.condition.as_ref();
@@ -242,7 +251,7 @@ pub(super) fn pass(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Fil
     rare
 }
 
-/// Jumps away if the table has this thread (`record::names`). Spoils `A`, `B`, `KEY`, `INDEX`.
+/// Jumps if the pass-over table has this thread (`record::names`). Spoils `A`, `B`, `KEY`, `INDEX`.
 fn pass_over(asm: &mut Asm, id: ThreadId, names: u64) -> Option<Fix> {
     if id == ThreadId::Unknown {
         return None;
@@ -256,7 +265,7 @@ fn pass_over(asm: &mut Asm, id: ThreadId, names: u64) -> Option<Fix> {
     Some(asm.if_later(Cond::Equal))
 }
 
-/// Counts down on this CPU's line. Out: `INDEX` = hits to leave out before this one.
+/// Counts down on this CPU's line. Out: `INDEX` = number of hits to leave out before this one.
 fn sample(asm: &mut Asm, machine: &Machine, rseq: Rseq, every: u32, rare: &mut Rare) {
     let words = rare.words;
     let section = rseq::section(asm, rseq, [B, A], |asm| {
@@ -273,7 +282,8 @@ fn sample(asm: &mut Asm, machine: &Machine, rseq: Rseq, every: u32, rare: &mut R
     rare.sections.push(section);
 }
 
-/// Without rseq: counts up on some line, where hits may be of many threads. Out: `INDEX` = 0 at each hit that is wanted.
+/// Without rseq: counts up on some line, where hits may be of many threads. Out: `INDEX` = 0 at each hit that
+/// is sampled.
 fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
     by_thread(asm, [A, KEY], machine.lines);
     asm.constant(B, rare.words.wrapping_add(8));
@@ -286,11 +296,11 @@ fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
 }
 
 impl Rare {
-    /// Nothing as yet, of a filter that counts in these words.
+    /// An empty list, for a filter that counts in these words.
     pub(super) fn of(words: u64) -> Self {
         Self { words, ..Self::default() }
     }
-    /// Appends all of it, behind code that does not run on; each path goes to `leave`.
+    /// Appends all paths, behind code that does not run on; each goes to `leave`.
     pub(super) fn finish(mut self, asm: &mut Asm, machine: &Machine, leave: u64) {
         if !self.rejected.is_empty() {
             self.rejected.iter().for_each(|&fix| asm.bind(fix));

@@ -1,10 +1,12 @@
-//! A record's way into a ring: which ring, which slot, and its words.
+//! How a record gets into a ring: which ring, which slot, and the record's words.
 //!
-//! In: where the rings lie, what a record of this kind tells. Out: code that finds this CPU's ring or locks one (`record::ring`), fills
-//! the slot behind its head, and commits it by storing the head.
+//! In: where the rings lie, what a record of this kind holds. Out: code that finds this CPU's ring or locks
+//! one (`record::ring`), fills the slot behind its head, and commits it by storing the head.
 //!
-//! Memory is ordered by no more than it takes: the head is stored with release, so that a reader that sees it sees the slots; a lock is taken with acquire, so that what
-//! its last holder wrote comes before what we publish with it; a slot's stores come behind the load of the tail since a branch stands between them that hangs on it.
+//! Memory is ordered no more than necessary. The head is stored with release, so that a reader that sees it
+//! sees the slots. A lock is taken with acquire, so that what its last holder wrote comes before what we
+//! publish with it. A slot's stores come behind the load of the tail, since a branch that depends on it lies
+//! between them.
 
 use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
 
@@ -18,23 +20,25 @@ use super::text::Texts;
 use super::trace::{ARGUMENTS, Traced};
 use crate::request::{ThreadId, Unwind};
 
-/// What a record is called by: both records of a call have it, and no other call that is open.
+/// How records are identified: both records of a call have this key, and no other open call has it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Key {
-    /// The stack pointer at the entry, this much above the stack pointer.
+    /// The stack pointer at the entry, which is this many bytes above the stack pointer.
     Stack(u32),
-    /// Where it is written.
+    /// The address to which the record is written.
     Itself,
-    /// Where the entry's was written, which this word of the frame says, from the stack pointer on.
+    /// The address to which the entry's record was written. It is in the frame, at this offset from the stack
+    /// pointer.
     Left(u32),
 }
 
 impl Traced<'_> {
-    /// In: `B` = the thread's area. Out: `RING` = this CPU's, `AT` = its head. Jumps in a thread without an area, and where the ring is `full`. Spoils `A`, `C`.
+    /// In: `B` = the thread's area. Out: `RING` = this CPU's, `AT` = its head. Jumps if the thread has no
+    /// area, or if the ring is `full`. Spoils `A`, `C`.
     pub(super) fn find(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {
         let area = &self.rings.area;
         asm.load32(A, B, CPU_ID);
-        // Negative, or a CPU that was never told of.
+        // The number is negative, or of a CPU that was not known when the plan was made.
         asm.number(C, self.machine.lines.saturating_sub(1));
         asm.compare(A, C);
         let unregistered = asm.if_later(Cond::AboveEq);
@@ -45,10 +49,11 @@ impl Traced<'_> {
         let full = unless_room(asm, full);
         (unregistered, full)
     }
-    /// L1 to L3. Out: `RING` = a ring, which is locked, `AT` = its head. Jumps where all were, and where one is `full`. Spoils the others.
+    /// Steps L1 to L3. Out: `RING` = a ring, now locked, `AT` = its head. Jumps if all rings were locked, or
+    /// if one is `full`. Spoils the other registers.
     pub(super) fn lock(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {
         let area = &self.rings.area;
-        // No register says on which CPU we are; a thread keeps to its rings.
+        // No register holds the CPU's number; a thread keeps to its rings.
         by_thread(asm, [A, C], self.machine.lines.saturating_sub(1));
         asm.constant(C, 2 * area.stride());
         asm.constant(RING, self.rings.base);
@@ -70,7 +75,7 @@ impl Traced<'_> {
             asm.compare(A, AT);
             taken.push(asm.if_later(Cond::NotEqual));
             asm.store_exclusive(B, SLOT, RING);
-            // Nobody changed it: a signal or a line that went away is no reason to leave the ring.
+            // The word was not changed: a signal, or a line that went away, is no reason to leave the ring.
             asm.unless_zero(B, once_more);
             asm.b_later()
         };
@@ -89,7 +94,7 @@ impl Traced<'_> {
         asm.add(SLOT, RING, SLOT);
         asm.add_imm(SLOT, SLOT, SLOTS as i32);
     }
-    /// A record, and the store that commits it. In: as `find` or `lock` leaves it. Spoils all but `RING`.
+    /// Writes a record, and commits it by a store. In: as `find` or `lock` leaves it. Spoils all but `RING`.
     pub(super) fn write(&self, asm: &mut Asm, kind: Kind, values: usize, walk: Option<Walk>) {
         let slot = self.rings.area.slot;
         asm.clock(TIME);
@@ -99,7 +104,7 @@ impl Traced<'_> {
         match walk {
             Some(walk) => {
                 walk.fill(asm);
-                // As many whole slots as were filled.
+                // As many whole slots as the record fills.
                 asm.number(A, slot - 1);
                 asm.add(C, C, A);
                 asm.clear_low(C, C, slot.trailing_zeros());
@@ -110,7 +115,7 @@ impl Traced<'_> {
         const { assert!(HEAD == 0, "the head is stored through the ring's own address") };
         asm.store_release(AT, RING);
     }
-    /// What an entry's record holds of texts and fields.
+    /// The texts and fields that an entry's record holds.
     pub(super) fn texts(&self, kind: Kind) -> Texts<'_> {
         match kind == Kind::Entry && self.unwind == Unwind::None {
             true => {
@@ -119,7 +124,7 @@ impl Traced<'_> {
             false => Texts::default(),
         }
     }
-    /// The words of a record. In: `TIME`, `SLOT`. Spoils `A`, `C`.
+    /// Writes the words of a record. In: `TIME`, `SLOT`. Spoils `A`, `C`.
     pub(super) fn put(&self, asm: &mut Asm, kind: Kind, values: usize, key: Key) {
         asm.number(A, self.probe);
         if let ThreadId::At(offset) = self.rings.id {
@@ -170,7 +175,7 @@ impl Traced<'_> {
     }
 }
 
-/// Jumps where there is no room behind `AT` in `RING`, which is `full` from so many bytes on. Spoils `A`, `C`.
+/// Jumps if there is no room behind `AT` in `RING`; the ring is full from `full` bytes on. Spoils `A`, `C`.
 fn unless_room(asm: &mut Asm, full: u32) -> Fix {
     asm.load_at(C, RING, TAIL as u32);
     asm.sub(C, AT, C);
@@ -179,8 +184,9 @@ fn unless_room(asm: &mut Asm, full: u32) -> Fix {
     asm.if_later(Cond::AboveEq)
 }
 
-/// In: `A` = S. Out: the same number for one place of one goroutine's stack, wherever that is, and another for any other: S less the stack's end in the high bits, and in the low
-/// 40 the goroutine, which Go's heap has there. Deeper calls have smaller ones. Spoils `C`.
+/// In: `A` = S. Out: a number that is the same for one place of one goroutine's stack, wherever that stack
+/// is, and different for any other place. It has S less the stack's end in the high bits. In the low 40 it
+/// has the goroutine, since Go's heap lies there. Deeper calls have smaller numbers. Spoils `C`.
 fn place(asm: &mut Asm) {
     let nobody = asm.if_zero_later(G);
     asm.load_at(C, G, STACK_END);

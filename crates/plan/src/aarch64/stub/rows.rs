@@ -1,8 +1,12 @@
-//! Rows of a table: one more of a key, which is a value, a cell or a text's hash, and where hits are told apart of an owner: the thread, or what the call says itself (`record::tally`); what x86-64's twin does.
+//! Rows of a table: adds one to the row of a key. The key is a value, a cell or the hash of a text. If hits
+//! are grouped, a row also has an owner, the group-by key: the thread, or a value of the call
+//! (`record::tally`). The same as x86-64's twin.
 //!
-//! In: the key; whose it is, and the text, if rows have those. Out: what a restartable sequence does when it has found its table (`Rows::add`), and what is done without one, where other
-//! threads are at the same table (`Rows::add_anywhere`, R1 to R3). The key is in `VALUE`, whose it is waits in the frame: what begins again finds them as they were. Who reads while threads
-//! run must see a row's key, owner and text no later than its hits: hits are stored with release.
+//! In: the key; the owner and the text, if rows have those. Out: the code of a restartable sequence that has
+//! found its table (`Rows::add`), and the code without such a sequence, for a table that other threads change
+//! as well (`Rows::add_anywhere`, R1 to R3). The key is in `VALUE`, and the owner waits in the frame, so a
+//! sequence that starts again finds them as they were. A reader, while threads run, must see a row's key,
+//! owner and text no later than its hits: hits are stored with release.
 
 use trapline_record::ring::FIRST_TEXT;
 use trapline_record::tally::{
@@ -15,30 +19,30 @@ use super::counted::add_one;
 use super::saves::{A, B, C, INDEX, KEY, SLOT, VALUE, waiting};
 use crate::filter::Tally;
 
-/// Bytes of code that texts, owners and what cannot be read take besides, at most.
+/// Upper bound of the additional code bytes for texts, owners and what cannot be read.
 pub const ROW_BYTES: u64 = 512;
 
-/// Rows, as a hit of one probe finds them.
+/// How a hit of one probe finds its row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
     rows: tally::Rows,
-    /// The text that a new row gets.
+    /// The text that is stored in a new row.
     text: Option<Copied>,
-    /// Where it waits whose the key is, from the stack pointer on.
+    /// Offset from the stack pointer at which the owner waits.
     whose: u32,
 }
 
-/// A text that was copied: a word with the kernel's answer, and behind it the bytes.
+/// A text that was copied: a word with the kernel's result, and behind it the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Copied {
-    /// From the stack pointer on.
+    /// At this offset from the stack pointer.
     Here(u32),
-    /// In what the call's entry left, whose address is there.
+    /// In the record that the call's entry kept, whose address is at this offset.
     Left(u32),
 }
 
 impl Copied {
-    /// `to` = where it is.
+    /// `to` = the text's address.
     fn point(self, asm: &mut Asm, to: Reg) {
         match self {
             Self::Here(at) => asm.add_imm(to, SP, at.cast_signed()),
@@ -48,7 +52,8 @@ impl Copied {
             }
         }
     }
-    /// Out: `A` = its key, as [`tally::text_key`], and zeros behind its end. Jumps away where no byte could be read. Spoils `B`, `C`, `KEY`, `SLOT`, `INDEX`.
+    /// Out: `A` = the text's key, as [`tally::text_key`]; zeros are written behind its end. Jumps if no byte
+    /// could be read. Spoils `B`, `C`, `KEY`, `SLOT`, `INDEX`.
     pub(super) fn key(self, asm: &mut Asm) -> [Fix; 2] {
         self.point(asm, SLOT);
         asm.load(C, SLOT);
@@ -79,7 +84,8 @@ impl Copied {
 }
 
 impl Rows {
-    /// `None` if the table has cells. `depth`: how much lower the stack pointer is than `saves` left it.
+    /// `None` if the table has cells instead of rows. `depth`: by how many bytes the stack pointer is lower
+    /// than `saves` left it.
     pub(super) fn of(shape: Shape, tally: &Tally, copied: Copied, depth: u32) -> Option<Self> {
         let rows = shape.rows()?;
         let text = (rows.texts && tally.texts() != 0).then_some(copied);
@@ -88,7 +94,7 @@ impl Rows {
     pub(super) const fn are_owned(self) -> bool {
         self.rows.owned
     }
-    /// Before the section. In: whose the key is, if rows are somebody's.
+    /// Stores the owner before the section, if rows have one.
     pub(super) fn keep(self, asm: &mut Asm, whose: Reg) {
         if self.rows.owned {
             asm.store(whose, SP, self.whose);
@@ -97,13 +103,14 @@ impl Rows {
     const fn size(self) -> i32 {
         self.rows.size() as i32
     }
-    /// `SLOT` = whose the key is, where that is asked.
+    /// `SLOT` = the owner, if rows have one.
     fn load_owner(self, asm: &mut Asm) {
         if self.rows.owned {
             asm.load_at(SLOT, SP, self.whose);
         }
     }
-    /// In: `VALUE` = key, `A` = table. Out: `B` = the hits of its first row, `C` = those behind its last, `SLOT` = whose. Spoils `INDEX`.
+    /// In: `VALUE` = key, `A` = table. Out: `B` = the hits of its first row, `C` = those behind its last,
+    /// `SLOT` = owner. Spoils `INDEX`.
     fn first(self, asm: &mut Asm) {
         self.load_owner(asm);
         let key = if self.rows.owned {
@@ -120,7 +127,7 @@ impl Rows {
         asm.add_imm(B, B, CELLS as i32 + 8);
         asm.add_imm(C, B, self.size() * PROBES as i32);
     }
-    /// Jumps if the row at `B` has this key, and this owner. Spoils `KEY`.
+    /// Jumps if the row at `B` has this key and this owner. Spoils `KEY`.
     fn is_same(self, asm: &mut Asm) -> Fix {
         asm.load_before(KEY, B);
         asm.compare(KEY, VALUE);
@@ -134,7 +141,7 @@ impl Rows {
         asm.bind(other);
         same
     }
-    /// The next row is looked at, `again`; behind the last one goes away with the overflow.
+    /// Goes on at `again` with the next row. Behind the last one, jumps with the overflow.
     fn next(self, asm: &mut Asm, again: u64) -> Fix {
         asm.add_imm(B, B, self.size());
         asm.compare(B, C);
@@ -143,14 +150,15 @@ impl Rows {
         const { assert!(OVERFLOW == 0) };
         asm.b_later()
     }
-    /// Makes the row at `B` this key's: key, owner, text. Spoils `KEY`, `SLOT`, `INDEX`.
+    /// Claims the row at `B`: writes key, owner, text. Spoils `KEY`, `SLOT`, `INDEX`.
     fn take(self, asm: &mut Asm) {
         asm.store_before(VALUE, B);
         if self.rows.owned {
             asm.store(SLOT, B, OWNER as u32 - 8);
         }
         let Some(copied) = self.text else { return };
-        // A text is as long as some rows.
+        // A text is as long as `rows` rows, so the offset of its bytes is that many times the offset of its
+        // row.
         let rows = TEXT_BYTES as i32 / self.size();
         asm.sub(INDEX, B, A);
         asm.add_shifted(INDEX, A, INDEX, rows.trailing_zeros());
@@ -161,12 +169,14 @@ impl Rows {
             asm.store(KEY, INDEX, 8 * word);
         }
     }
-    /// The rest of a section. In: `A` = table, and as [`Self::keep`] was told. Adds one to the key's row, or to the overflow. Spoils all but `VALUE`.
+    /// The rest of a section: adds one to the key's row, or to the overflow. In: `A` = table, and what
+    /// [`Self::keep`] stored. Spoils all but `VALUE`.
     pub(super) fn add(self, asm: &mut Asm) {
         self.first(asm);
         let again = asm.here();
         asm.load(INDEX, B);
-        // A free row may have the key of a thread that began again before all of the row was there.
+        // A free row may hold the key of a thread whose sequence started again before it had written the
+        // whole row.
         let free = asm.if_zero_later(INDEX);
         let same = self.is_same(asm);
         let none = self.next(asm, again);
@@ -178,7 +188,7 @@ impl Rows {
         asm.add_imm(INDEX, INDEX, 1);
         asm.store_release(INDEX, B);
     }
-    /// The same by R1 to R3 of `record::tally`, where other threads are at the same table.
+    /// The same by R1 to R3 of `record::tally`, for a table that other threads change as well.
     pub(super) fn add_anywhere(self, asm: &mut Asm, machine: &Machine) {
         const FAILED: Reg = KEY;
         self.first(asm);

@@ -1,8 +1,9 @@
-//! Restartable sequences: one committing store, on the CPU it was computed for, or none.
+//! Restartable sequences: one committing store on the CPU that it was computed for, or none.
 //!
-//! In: what computes and ends with the store. Out: the section; its abort handler and descriptor for behind the code. A section is: announce the
-//! descriptor in the thread's area, read the CPU number, compute, store. If the kernel moves or interrupts the thread in between, it
-//! continues at the abort handler, which starts again. The signature before that is a `brk` that nothing executes.
+//! In: code that computes and ends with the store. Out: the section; its abort handler and descriptor for
+//! behind the code. A section does this: announce the descriptor in the thread's area, read the CPU number,
+//! compute, store. If the kernel moves or interrupts the thread in between, the thread goes on at the abort
+//! handler, which starts again. The signature before that is a `brk` that never runs.
 
 use super::asm::{Asm, Fix, Reg, ZERO};
 use super::{Rseq, SIGNATURE};
@@ -31,7 +32,7 @@ pub(super) fn section(
     section_with(asm, rseq, [area, scratch], body).0
 }
 
-/// As [`section`]; also gives what `body` gives.
+/// As [`section`]; also returns the result of `body`.
 pub(super) fn section_with<T>(
     asm: &mut Asm,
     rseq: Rseq,
@@ -47,7 +48,7 @@ pub(super) fn section_with<T>(
     (Section { descriptor, restart, start, end: asm.here() }, left)
 }
 
-/// Clears `rseq_cs`, so that no descriptor of ours is named while other code runs.
+/// Clears `rseq_cs`, so that no descriptor of ours is announced while other code runs.
 pub(super) fn clear(asm: &mut Asm, rseq: Rseq, scratch: Reg) {
     find_area(asm, rseq, scratch);
     asm.store(ZERO, scratch, RSEQ_CS);

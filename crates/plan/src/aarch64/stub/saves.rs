@@ -1,35 +1,36 @@
-//! The frame of stubs that compute: what they keep of the program's registers, and where their own values wait.
+//! The frame of stubs that compute: where they save the program's registers, and where their own values wait.
 //!
-//! In: nothing. Out: code that makes room on the stack and saves there all that such a stub may spoil, and puts it back (SAFE-2). Argument registers, and x0 at a
-//! return, are never written, so that conditions read them where the program left them.
+//! In: nothing. Out: code that makes room on the stack and saves there everything that such a stub may spoil,
+//! and code that puts it back (SAFE-2). Argument registers, and x0 at a return, are never written, so
+//! conditions read them as the program left them.
 //!
 //! ```text
 //!   sp      x16, x17; x14, x15; x12, x13; x11, flags
-//!   sp+64   what the system said of the thread's number
-//!   sp+80   values that wait, eight words
+//!   sp+64   the system's answer for the thread's number
+//!   sp+80   intermediate values, eight words
 //! ```
 
 use super::asm::{Asm, Reg, SP};
 use crate::filter::MAX_TEMPORARIES;
 
-/// Two for anything, and for what is computed.
+/// Two registers for anything, and for what is computed.
 pub(super) const A: Reg = 16;
 pub(super) const B: Reg = 17;
-/// For anything, where both are in use.
+/// For anything, if both are in use.
 pub(super) const KEY: Reg = 15;
 pub(super) const SLOT: Reg = 14;
 pub(super) const INDEX: Reg = 13;
-/// What outlives a restartable sequence.
+/// Keeps its value over a restartable sequence.
 pub(super) const VALUE: Reg = 12;
 pub(super) const C: Reg = 11;
 
-/// Where the answer of a system call waits.
+/// Offset at which the result of a system call waits.
 pub(super) const ANSWER: u32 = 64;
 const WAITING: u32 = 80;
-/// How far it moves the stack pointer.
+/// By how many bytes the frame lowers the stack pointer.
 pub(super) const FRAME: i32 = WAITING as i32 + 8 * MAX_TEMPORARIES as i32;
 
-/// Where a value waits while others are computed.
+/// Offset at which a value waits while others are computed.
 pub(super) const fn waiting(nth: usize) -> u32 {
     WAITING + 8 * (nth % MAX_TEMPORARIES) as u32
 }

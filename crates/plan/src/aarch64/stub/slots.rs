@@ -1,12 +1,18 @@
-//! Slots side by side: code that stands in for return addresses, each of which leads to what all share.
+//! Return trampolines side by side (*slots* in the code): code whose address replaces a return address, and
+//! which leads to code that all share.
 //!
-//! In: where slots and entries lie ([`Slots`]), who appends what they share. Out: bytes, with what unwinders are told. Invariants: SLOT-1 to SLOT-3 of the twin, as far as code keeps them.
-//! Does not: know what is shared: `latency::armed` lists one call's steps from outside, `landing` those of our own process.
+//! In: where trampolines and entries lie ([`Slots`]), the function that appends the shared code. Out: bytes,
+//! with the unwind information. Invariants: SLOT-1 to SLOT-3 of the twin, as far as code keeps them. Does
+//! not: know the shared code: `latency::armed` lists one call's steps from outside, `landing` those of our
+//! own process.
 //!
-//! A `ret` leads to a slot's second word, so that an unwinder that looks a byte back finds the same slot; there x30 := its number, and a branch to what all share. A caller expects nothing of
-//! x30, which its own call overwrote. A thread whose x30 has a number, whole or in part, is known by its pc until it is there. No word is a landing pad: `ret` needs none (Arm ARM C6.2, RET:
-//! BTypeNext is 0), and these pages are not guarded. A guarded control stack would let nobody come here: a process under one is refused before, as no call of ours can be made in it
-//! (`target`'s `aarch64::frame`; in our own, `inside`).
+//! A `ret` leads to a trampoline's second word, so that an unwinder that looks a byte back finds the same
+//! trampoline. There x30 := its number, and a branch leads to the shared code. A caller expects nothing of
+//! x30, which its own call overwrote. A thread whose x30 has a number, whole or in part, is recognized by its
+//! pc until it is there. No word is a landing pad: `ret` needs none (Arm ARM C6.2, RET: BTypeNext is 0), and
+//! these pages are not guarded. With a guarded control stack no thread could come here. A process that has
+//! one is refused before, as no call of ours can be made in it (`target`'s `aarch64::frame`; in our own,
+//! `inside`).
 
 use trapline_insn::aarch64::encode::NOP;
 use trapline_record::slots::{self, Slots};
@@ -17,12 +23,14 @@ use crate::unwind::{AARCH64, SlotCode, unwind_info};
 pub(super) const LINK: Reg = 30;
 /// `ret`
 pub(super) const RET: u32 = 0xD65F_03C0;
-/// Where a return to a slot leads to, in bytes. ([`slots::RETURN`] is that of the processor that this is built for.)
+/// Offset in bytes to which a return to a trampoline leads. ([`slots::RETURN`] is that of the processor for
+/// which this is built.)
 pub(super) const RETURN: u64 = 4;
 #[cfg(target_arch = "aarch64")]
 const _: () = assert!(RETURN == slots::RETURN);
 
-/// Slots, and what they share, which `shared` appends: there x30 = the slot's number. `None`: there are more than a branch reaches.
+/// Trampolines, and the code that they share, which `shared` appends: there x30 = the trampoline's number.
+/// `None` if there are more than a branch reaches.
 pub(super) fn lay(slots: &Slots, shared: impl FnOnce(&mut Asm)) -> Option<SlotCode> {
     let common = slots.code + slots.code_len();
     let mut asm = Asm::new(slots.code);

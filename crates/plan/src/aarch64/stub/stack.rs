@@ -1,30 +1,38 @@
-//! The stack at a hit: walked by frame pointers, or copied, into the record that is being written (`record::stack`); what x86-64's twin does.
+//! The stack at a hit: walked by frame pointers, or copied, into the record that is being written
+//! (`record::stack`); the same as x86-64's twin.
 //!
-//! In: what is known of stacks in the process ([`Stacks`]), how much is wanted. Out: code, in two parts: `bound`, before the
-//! restartable sequence, finds out how far the stack may be read; `fill`, inside it, reads. General registers only.
+//! In: what is known about stacks in the process ([`Stacks`]), how much is requested. Out: code in two parts.
+//! `bound`, before the restartable sequence, finds out how far the stack may be read. `fill`, inside the
+//! sequence, reads it. General registers only.
 //!
 //! # Protocol
 //!
-//! Let S be the program's stack pointer, and E the end of the stack that S lies on. STK-1: nothing outside [S, E) is ever read, whatever x29 and the words of
-//! the stack are, and all of [S, E) stays mapped while the thread is in the stub. E is found where it is certain, in this order:
+//! Let S be the program's stack pointer, and E the end of the stack that S lies on. STK-1: nothing outside
+//! [S, E) is ever read, whatever x29 and the words of the stack are, and all of [S, E) stays mapped while the
+//! thread is in the stub. E is taken from the first of these that is certain:
 //!
-//! B2 where the goroutine is known (`go`): its own bounds, the first two words behind g: S in them, E the upper one. The runtime moves a stack only where the goroutine
-//!    does not run code of its own.
-//! B1 the main thread's stack, as it was mapped when we attached: S in it, E its end.
-//! B3 the C library's block of the thread (`stackblock`, `stackblock_size`): S in it, E its end.
-//! B4 else only the 4 KiB that S lies on, and the record says so.
+//! B2 If the goroutine is known (`go`): its own bounds, the first two words behind g: S lies in them, E is
+//!    the upper one. The runtime moves a stack only where the goroutine does not run code of its own.
+//! B1 The main thread's stack, as it was mapped when we attached: S lies in it, E is its end.
+//! B3 The C library's block of the thread (`stackblock`, `stackblock_size`): S lies in it, E is its end.
+//! B4 Otherwise only the 4 KiB that S lies on, and the record says so.
 //!
-//! In Go x29 points to the word below the stack pointer, where it saves its caller's (`go`): there S stands for the 16 bytes lower that stubs begin at (GO-2). A copy would begin
-//! with what is no frame of the caller's, and nobody unwinds such a stack by tables: refused.
+//! In Go x29 points to the word below the stack pointer, where Go saves its caller's (`go`). So S is taken 16
+//! bytes lower there, where stubs begin (GO-2). A copy would begin with what is no frame of the caller's, and
+//! such a stack is not unwound by tables: refused.
 //!
-//! A walk: at a function's entry the return address is in x30, and x29 is still the caller's; anywhere else x29 may be the function's own. A frame is two words, the
-//! caller's x29 and where it goes on (AAPCS64, 6.4.6). W1 without room for one more address, or unless S <= x29 and x29 + 16 <= E, the walk ends, and x29 is told.
-//! W2 both words are loaded at once. W3 again. Addresses may be signed (pointer authentication): they go through x30 and `xpaclri`, which strips what the processor put there, and is
-//! a hint where there is no such thing.
+//! A walk: at a function's entry the return address is in x30, and x29 is still the caller's. Anywhere else
+//! x29 may be the function's own. A frame is two words, the caller's x29 and where it goes on (AAPCS64,
+//! 6.4.6). W1 If there is no room for one more address, or unless S <= x29 and x29 + 16 <= E, the walk ends,
+//! and x29 is recorded. W2 Both words are loaded at once. W3 Repeat from W1. Addresses may be signed (pointer
+//! authentication): they go through x30 and `xpaclri`. That strips what the processor put there, and is a
+//! hint on a processor without it.
 //!
-//! A copy: x30, stripped, in the place of the first word; then the words from S up to E, as many as there is room for. (On x86-64 the return address is the word at S.)
+//! A copy: x30, stripped, in place of the first word; then the words from S up to E, as many as there is room
+//! for. (On x86-64 the return address is the word at S.)
 //!
-//! What x29 may be, and who may come between: as on x86-64, whose twin of this file says it. x30 is loaded from where it was saved each time a section begins again.
+//! What x29 may be, and what may come in between: as on x86-64, described in the twin of this file. x30 is
+//! loaded from where it was saved each time a section begins again.
 
 use trapline_record::ring::Kind;
 use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
@@ -36,27 +44,28 @@ use crate::request::{Stacks, Unwind};
 
 const FIRST_BYTE: u32 = FIRST as u32 * 8;
 
-/// One record's stack.
+/// The stack part of one record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
     pub(super) stacks: Stacks,
     pub(super) unwind: Unwind,
-    /// How far the stack pointer stands below the program's.
+    /// By how many bytes the stack pointer is below the program's.
     pub(super) step: u32,
-    /// Bytes of a record at most.
+    /// Upper bound of a record's bytes.
     pub(super) most: u32,
-    /// S is where a function was entered.
+    /// The hit is at a function's entry.
     pub(super) at_entry: bool,
     /// g is in x28.
     pub(super) goroutine: bool,
 }
 
 impl Walk {
-    /// Whether a record of this kind holds one.
+    /// Whether a record of this kind holds a stack.
     pub(super) fn wanted(unwind: Unwind, kind: Kind) -> bool {
         kind == Kind::Entry && unwind != Unwind::None
     }
-    /// Leaves in `LIMIT` how many bytes from S on may be read: for a walk, at which a frame may begin. Spoils `A`, `B`, `C`.
+    /// Leaves in `LIMIT` how many bytes from S on may be read; for a walk, how many bytes from S on a frame
+    /// may begin. Spoils `A`, `B`, `C`.
     pub(super) fn bound(&self, asm: &mut Asm) {
         asm.add_imm(B, SP, self.step.cast_signed());
         let mut done = Vec::new();
@@ -74,7 +83,7 @@ impl Walk {
         match self.unwind {
             Unwind::Copy(_) => {
                 asm.clear_low(LIMIT, LIMIT, 3);
-                // One word is x30's.
+                // One word is for x30.
                 asm.number(A, self.most.saturating_sub(FIRST_BYTE + 8) & !7);
                 asm.compare(LIMIT, A);
                 asm.select(LIMIT, LIMIT, A, Cond::BelowEq);
@@ -86,7 +95,7 @@ impl Walk {
             }
         }
     }
-    /// B1. Jumps to what is pushed with E in `LIMIT`; S is in `B`.
+    /// Step B1. Jumps to a fix that it adds to `done` with E in `LIMIT`; S is in `B`.
     fn main(&self, asm: &mut Asm, done: &mut Vec<Fix>) {
         let (low, high) = self.stacks.main;
         if low >= high {
@@ -100,7 +109,8 @@ impl Walk {
         done.push(asm.if_later(Cond::AboveEq));
         asm.bind(above);
     }
-    /// Fills the record at `SLOT`, and leaves in `C` how many of its bytes are used. In: as `bound` left it. Spoils `A`, `B`, `TIME`, `FRAME`, `LINK`.
+    /// Fills the record at `SLOT`, and leaves in `C` how many of its bytes are used. In: as `bound` leaves
+    /// it. Spoils `A`, `B`, `TIME`, `FRAME`, `LINK`.
     pub(super) fn fill(&self, asm: &mut Asm) {
         asm.add_imm(B, SP, self.step.cast_signed());
         match self.unwind {
@@ -113,7 +123,7 @@ impl Walk {
         asm.load_at(A, SP, END);
         asm.store(A, SLOT, END_WORD as u32 * 8);
     }
-    /// `FRAME` is the frame pointer, and `C` how much of the record is used.
+    /// Walks. `FRAME` is the frame pointer, and `C` the number of used bytes of the record.
     fn walk(&self, asm: &mut Asm, frames: u8) {
         let room = (u32::from(frames) * 8 + FIRST_BYTE).min(self.most & !7);
         asm.mov(FRAME, 29);
@@ -140,13 +150,13 @@ impl Walk {
     }
 }
 
-/// x30 as it was, without its signature.
+/// Loads x30 as it was, without its signature.
 fn link(asm: &mut Asm) {
     asm.load_at(LINK, SP, SAVED_LINK);
     asm.strip_link();
 }
 
-/// B2: the lower end, and behind it the upper one.
+/// Step B2: the lower end, and behind it the upper one.
 fn goroutine(asm: &mut Asm, done: &mut Vec<Fix>) {
     let none = asm.if_zero_later(G);
     asm.load_two(C, LIMIT, G, 0);
@@ -158,7 +168,7 @@ fn goroutine(asm: &mut Asm, done: &mut Vec<Fix>) {
     asm.bind(below);
 }
 
-/// B3: the block's address, and behind it its length.
+/// Step B3: the block's address, and behind it its length.
 fn thread(asm: &mut Asm, block: i32, done: &mut Vec<Fix>) {
     asm.thread_pointer(A);
     asm.add_imm(A, A, block);
@@ -173,7 +183,8 @@ fn thread(asm: &mut Asm, block: i32, done: &mut Vec<Fix>) {
     asm.bind(below);
 }
 
-/// x30, and `LIMIT` bytes from S on; `C` becomes how much of the record is used, `FRAME` the frame pointer.
+/// Copies x30, and `LIMIT` bytes from S on. Leaves in `C` the number of used bytes of the record, and in
+/// `FRAME` the frame pointer.
 fn copy(asm: &mut Asm) {
     link(asm);
     asm.store(LINK, SLOT, FIRST_BYTE);

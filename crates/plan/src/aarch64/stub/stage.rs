@@ -1,26 +1,34 @@
-//! A call about which its return decides: nothing is recorded before that, and all of it then; what x86-64's twin does.
+//! Deferred records: a call about which its return decides. Nothing is recorded before the return, and all of
+//! it then; the same as x86-64's twin.
 //!
-//! In: as for `trace`, with a filter that has a late part ([`Late`]): a condition on what is returned, on the duration, and on the entry's arguments with these. Out: the
-//! code of the entry, and of the exits.
+//! In: as for `trace`, with a filter that has a late part ([`Late`]): a condition on the returned value, on
+//! the duration, and on the entry's arguments together with these. Out: the code of the entry, and of the
+//! exits.
 //!
-//! The entry's record is written into the call's own place in private memory (`record::latency`), which goes by the stack pointer at the entry, that an exit has again. A
-//! place is *marked* while the record's third word is the place's own address, and its first names the probe; both records are paired by that address.
+//! The entry's record is written into a stamp cell of the call's own (its *place*) in private memory
+//! (`record::latency`). The cell is found by the stack pointer at the entry, which an exit has again. A cell
+//! is *marked* while the record's third word is the cell's own address, and its first word names the probe;
+//! both records are paired by that address.
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
-//! | E1 | the early condition and the sample decide: who does not pass takes a mark away that an abandoned call left in his place, is counted as rejected, and goes on | its handler's calls have lower places |
+//! | E1 | the early condition and the sample decide. For a call that does not pass, a mark that an abandoned call left in its cell is taken away; the call is counted as rejected, and goes on | its handler's calls have lower cells |
 //! | E2 | the call is counted as begun | back to E2's beginning: once |
-//! | E3 | its place is found; without one the call is counted as dropped, and its exit finds no mark | as E1 |
-//! | E4 | the mark is taken away; texts and fields are copied onto the stack; the counter is read; the record is written into the place, with it the mark | as E1 |
-//! | X1 | an exit looks for the mark: without one it is of a call that E1 or E3 ended, or that began before we came. It goes on | as E1 |
-//! | X2 | in one section: the counter is read; the late condition decides; this CPU's ring has room for two records, or the call is dropped; the exit's record and the entry's are written behind the head, the exit's behind the entry's, and the head is stored with release, two slots further | back to X2, with the time of now: what is written is what was decided about |
-//! | X3 | who was rejected or dropped in X2 is counted | once |
+//! | E3 | its cell is found; without one the call is counted as dropped, and its exit finds no mark | as E1 |
+//! | E4 | the mark is taken away; texts and fields are copied onto the stack; the counter is read; the record is written into the cell, and with it the mark | as E1 |
+//! | X1 | an exit looks for the mark: without one, it is the exit of a call that E1 or E3 ended, or that began before the patch came. It goes on | as E1 |
+//! | X2 | in one section: the counter is read; the late condition decides; this CPU's ring must have room for two records, or the call is dropped; both records are written behind the head, the entry's first and then the exit's; the head is stored with release, two slots further | back to X2, with the present time: what is written is what was decided about |
+//! | X3 | a call that X2 rejected or dropped is counted | once |
 //! | X4 | the mark is taken away | a call is recorded once |
 //!
-//! So begun = written + dropped + rejected late + calls that have not ended (STG-1), each by one commit, and hits = rejected early + begun. Without rseq X2 reads the
-//! counter and decides before it locks a ring. What else may come between is told at the twin: places are the thread's own memory, so nothing of it depends on the order
-//! in which others see stores. A goroutine's place is its own, wherever its stack and whichever its thread is when it returns (`latency::slot`): it goes to another thread by what the runtime does
-//! to hand it over, which orders stores. A function that begins anew on a larger stack is begun twice, in one place. A thread without an area has neither sample nor ring: it is dropped, at the entry or at the return.
+//! So begun = written + dropped + rejected late + calls that have not ended (STG-1), each by one commit, and
+//! hits = rejected early + begun. Without rseq X2 reads the counter and decides before it locks a ring. What
+//! else may come in between is described in the twin. Cells are the thread's own memory, so none of it
+//! depends on the order in which others see stores. A goroutine's cell is its own, wherever its stack is, and
+//! in whichever thread it returns (`latency::slot`). It goes to another thread by what the runtime does to
+//! hand it over, which orders stores. A function that begins anew on a larger stack is begun twice, in one
+//! cell. A thread without an area has neither sample nor ring: its call is dropped, at the entry or at the
+//! return.
 
 use trapline_record::counters::filtered;
 use trapline_record::ring::{HEAD, Kind, first_float};
@@ -38,24 +46,25 @@ use super::trace::{ARGUMENTS, Traced};
 use super::{Code, Latency, Timed, text, threads};
 use crate::filter::{Known, Late, Tree};
 
-/// Words above what `saves` keeps: the place; at an exit the time, and the nanoseconds that the call took.
+/// Offset of the words above what `saves` keeps: the cell's address; at an exit also the time, and the
+/// nanoseconds that the call took.
 const FRAME: u32 = saves::FRAME.unsigned_abs();
 pub(super) const PLACE: u32 = FRAME;
 const STAMP: u32 = FRAME + 8;
 const TOOK: u32 = FRAME + 16;
 const MORE: i32 = 32;
-/// How far the stack pointer stands below the program's.
+/// By how many bytes the stack pointer is below the program's.
 const DEPTH: u32 = FRAME + MORE.unsigned_abs();
-/// Where `Timed::lookup` leaves a place.
+/// Register in which `Timed::lookup` leaves a cell.
 const FOUND: Reg = saves::SLOT;
-/// The word of a place that makes it marked.
+/// Offset of the word that makes a cell marked.
 const MARK: u32 = 16;
-/// Words that are copied one by one; more go through a loop.
+/// Number of words that are copied one by one; more are copied in a loop.
 const UNROLLED: u32 = 8;
-/// Bytes of code besides trees and texts, at most.
+/// Upper bound of the code bytes, without trees and texts.
 pub const STAGED_BYTES: u64 = 1536;
 
-/// Addresses of the words that are counted in, on line 0.
+/// Addresses, on line 0, of the words that count a probe's calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words {
     rejected: u64,
@@ -64,14 +73,14 @@ pub(super) struct Words {
     dropped: u64,
 }
 
-/// One probe's calls.
+/// The calls of one probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stage<'a> {
     pub(super) traced: Traced<'a>,
     late: &'a Late,
     latency: Latency,
     pub(super) words: Words,
-    /// How many arguments an entry's record has.
+    /// Number of arguments in an entry's record.
     values: usize,
 }
 
@@ -91,14 +100,14 @@ enum Tail {
         begun: Option<(Section, Fix)>,
         behind_begun: u64,
         lookup: Lookup,
-        /// Where a goroutine's stack has no room for what would be copied.
+        /// The jump of hits whose goroutine stack has no room for the copies.
         cramped: Option<Fix>,
         leave: u64,
     },
     Exit {
         looked: Looked,
         section: Option<Section>,
-        /// Threads without an area, or those that found all rings locked.
+        /// The jump of threads without an area, or of calls that found all rings locked.
         astray: Fix,
         full: Fix,
         rejected: Vec<Fix>,
@@ -114,7 +123,8 @@ pub(super) struct Looked {
     unmarked: [Fix; 2],
 }
 
-/// The part of a stub that comes before the displaced code, for the address `at`; `None` if no return decides about the probe's calls.
+/// The part of a stub that comes before the displaced code, for the address `at`; `None` if no return decides
+/// about the probe's calls.
 pub fn stage<'a>(at: u64, traced: Traced<'a>, kind: Kind, values: usize) -> Option<Pending<'a>> {
     let stage = Stage::of(traced, values)?;
     let mut asm = Asm::new(at);
@@ -129,7 +139,7 @@ pub(super) fn enter(asm: &mut Asm) {
 }
 
 impl<'a> Stage<'a> {
-    /// `None` if no return decides about its calls.
+    /// `None` if no return decides about the probe's calls.
     pub(super) fn of(traced: Traced<'a>, values: usize) -> Option<Self> {
         let filtered = traced.filter?;
         let (late, latency) = (filtered.filter.late.as_ref()?, traced.marks?);
@@ -142,7 +152,7 @@ impl<'a> Stage<'a> {
         };
         Some(Self { traced, late, latency, words, values: values.min(ARGUMENTS) })
     }
-    /// Ends what [`enter`] began.
+    /// Undoes what [`enter`] did.
     pub(super) fn leave(&self, asm: &mut Asm) {
         pass::leave(asm, self.traced.machine);
         asm.add_imm(SP, SP, MORE);
@@ -156,7 +166,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// E1 to E4.
+    /// Steps E1 to E4.
     fn entry(&self, asm: &mut Asm) -> Option<Tail> {
         let (traced, kind) = (&self.traced, Kind::Entry);
         let filtered = traced.filter?;
@@ -185,7 +195,7 @@ impl<'a> Stage<'a> {
         Some(Tail::Entry { rare, begun, behind_begun, lookup, cramped, leave })
     }
 
-    /// X1 to X4.
+    /// Steps X1 to X4.
     fn exit(&self, asm: &mut Asm, kind: Kind) -> Tail {
         let traced = &self.traced;
         let condition = self.condition(kind);
@@ -219,13 +229,13 @@ impl<'a> Stage<'a> {
         Tail::Exit { looked, section, astray, full, rejected, done, leave }
     }
 
-    /// Bytes ahead in a ring from which on there is no room for two records.
+    /// A ring with this many bytes in use, or more, has no room for two records.
     const fn full(&self) -> u32 {
         let area = &self.traced.rings.area;
         area.bytes.saturating_sub(area.slot)
     }
 
-    /// X1. Out: the place, in its word.
+    /// Step X1. Out: the cell's address, in its word of the frame.
     pub(super) fn look(&self, asm: &mut Asm) -> Looked {
         let lookup = self.timed().lookup(asm, DEPTH);
         asm.load_at(A, FOUND, MARK);
@@ -238,25 +248,26 @@ impl<'a> Stage<'a> {
         asm.store(FOUND, SP, PLACE);
         Looked { lookup, unmarked: [elsewhere, another] }
     }
-    /// X4.
+    /// Step X4.
     pub(super) fn unmark(&self, asm: &mut Asm) {
         asm.load_at(A, SP, PLACE);
         asm.store(ZERO, A, MARK);
     }
 
-    /// What must hold.
+    /// The condition that must hold.
     pub(super) fn condition(&self, kind: Kind) -> Tree {
         match kind {
             Kind::Tail => self.late.condition.at_tail(),
             _ => self.late.condition.decided(),
         }
     }
-    /// The time, what it took, and the condition: jumps away if it does not hold.
+    /// Reads the time, computes the duration, and jumps if the condition does not hold.
     fn decide(&self, asm: &mut Asm, condition: &Tree) -> Vec<Fix> {
         self.time(asm, asks_for_duration(condition));
         self.known().branch(asm, condition, false)
     }
-    /// The time, and if that is asked for how long the call took: [`Late::nanos`]. Spoils `A`, `B`, `C`, `TIME`.
+    /// Reads the time and, if `took`, computes how long the call took: [`Late::nanos`]. Spoils `A`, `B`, `C`,
+    /// `TIME`.
     pub(super) fn time(&self, asm: &mut Asm, took: bool) {
         asm.clock(TIME);
         asm.store(TIME, SP, STAMP);
@@ -283,20 +294,20 @@ impl<'a> Stage<'a> {
             ..Conditions::of(traced.rings.id)
         }
     }
-    /// The word of the entry's record that fields begin at.
+    /// Word of the entry's record at which fields begin.
     fn first_field(&self) -> u32 {
         self.first_float() as u32 + self.traced.floats.arguments.count_ones()
     }
     fn first_float(&self) -> u64 {
         first_float(self.values, self.traced.texts(Kind::Entry).count() as usize)
     }
-    /// Words of the entry's record.
+    /// Number of words in the entry's record.
     fn length(&self) -> u32 {
         let all = self.first_field() + text::words(self.traced.fields) as u32;
         all.min(self.traced.rings.area.slot / 8)
     }
 
-    /// Both records, and the commit. In: `RING`, `AT` = its head. Spoils all but `RING`.
+    /// Writes both records, and commits them. In: `RING`, `AT` = its head. Spoils all but `RING`.
     fn write(&self, asm: &mut Asm, kind: Kind) {
         let (traced, slot) = (&self.traced, self.traced.rings.area.slot.cast_signed());
         asm.add_imm(AT, AT, slot);
@@ -325,13 +336,13 @@ impl<'a> Stage<'a> {
         asm.store_release(AT, RING);
     }
 
-    /// X1 without a mark: goes on at `leave`.
+    /// Step X1 without a mark: goes on at `leave`.
     pub(super) fn unmarked(&self, asm: &mut Asm, looked: Looked, leave: u64) {
         self.timed().search(asm, looked.lookup, Claim::No);
         looked.unmarked.into_iter().for_each(|fix| asm.bind(fix));
         asm.b(leave);
     }
-    /// One more in a word of this CPU's line, and on to `behind`.
+    /// Adds one to a word of this CPU's line, and goes on at `behind`.
     pub(super) fn counted(&self, asm: &mut Asm, word: u64, behind: u64, sections: &mut Vec<Section>) {
         let machine = self.traced.machine;
         let counted = count(asm, machine, word);
@@ -342,12 +353,12 @@ impl<'a> Stage<'a> {
             self.lost(asm, word, behind);
         }
     }
-    /// One more in a word of the last line, and on to `behind`.
+    /// Adds one to a word of the last line, and goes on at `behind`.
     fn lost(&self, asm: &mut Asm, word: u64, behind: u64) {
         count_last(asm, self.traced.machine, word);
         asm.b(behind);
     }
-    /// E1, for who does not pass; those that have no sample.
+    /// Step E1, for a call that does not pass, and for threads that have no sample.
     fn reject(&self, asm: &mut Asm, rare: &mut Rare, leave: u64) {
         if rare.rejected.is_empty() && rare.unsampled.is_empty() {
             return;
@@ -366,7 +377,7 @@ impl<'a> Stage<'a> {
             self.lost(asm, self.words.dropped, forget);
         }
     }
-    /// Appends what is rare.
+    /// Appends the rare paths.
     fn finish(&self, asm: &mut Asm, tail: Tail) {
         match tail {
             Tail::Entry { mut rare, begun, behind_begun, lookup, cramped, leave } => {
@@ -378,7 +389,7 @@ impl<'a> Stage<'a> {
                 // E3
                 self.timed().search(asm, lookup, Claim::Yes);
                 self.lost(asm, self.words.dropped, leave);
-                // Its place has no mark.
+                // The cell has no mark then.
                 if let Some(cramped) = cramped {
                     asm.bind(cramped);
                     self.counted(asm, self.words.dropped, leave, &mut rare.sections);
@@ -395,7 +406,7 @@ impl<'a> Stage<'a> {
                     Some(_) => {
                         let full = asm.b_later();
                         asm.bind(astray);
-                        // Its count would take the same way.
+                        // The count by a section would take the same way, since the thread has no area.
                         self.lost(asm, self.words.dropped, done);
                         asm.bind(full);
                     }

@@ -1,12 +1,16 @@
 //! One hit, one more of its value (`record::tally`).
 //!
-//! In: what is tallied, where its table lies. Out: code that computes the value, finds its cell or row, and adds one there by one commit; then the displaced code. A
-//! filter stands before it, and counts what it rejects. All cells + overflow + unseen + filtered = hits.
-//! A value may depend on fields, which are copied onto the stack as for a record (`text`), at entries; one of which a field cannot be read is unseen. Of a text the value is a hash, over a
-//! copy on the stack; one of which not a byte can be read is unseen; so is a goroutine's whose stack has no room for the copies. What hits are told apart by (`Apart`) is computed beside the
-//! value, and is unseen by the same; it is found with the value, as one row.
-//! The value is computed before the restartable sequence, so that what starts again is short: find this CPU's table, find the row (`rows`), add one.
-//! In a process without rseq all lines are written by atomic additions, and rows are taken by an exclusive pair.
+//! In: what is aggregated, where its table lies. Out: code that computes the value, finds its histogram
+//! bucket (*cell* in the code) or row, and adds one there by one commit; then the displaced code. A filter
+//! comes before it, and counts what it rejects. All cells + overflow + unseen + filtered = hits.
+//! A value may depend on fields, which are copied onto the stack at entries, as for a record (`text`). A hit
+//! is unseen if one of its fields cannot be read. The value of a text is a hash, computed over a copy on the
+//! stack. A text of which not even one byte can be read is unseen. So is the hit of a goroutine whose stack
+//! has no room for the copies. The group-by key (`Apart`) is computed beside the value, and is unseen for the
+//! same reasons. Value and key are looked up together, as one row.
+//! The value is computed before the restartable sequence, so that what may be repeated is short: find this
+//! CPU's table, find the row (`rows`), add one. In a process without rseq all lines are written by atomic
+//! additions, and rows are claimed by an exclusive pair.
 
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
@@ -24,20 +28,20 @@ use crate::request::{Read, ThreadId};
 /// Where a probe's tables lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Table {
-    /// Their shape; its offset is not used.
+    /// Shape of the tables; its offset is not used.
     pub area: TallyArea,
     /// Address of the table on line 0.
     pub base: u64,
 }
 
-/// What is tallied.
+/// What is aggregated, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct Tallied<'a> {
-    /// As what.
+    /// The aggregation.
     pub tally: &'a Tally,
-    /// Where.
+    /// The table.
     pub table: Table,
-    /// What it depends on of memory, and what is decided by; at entries.
+    /// What is read from memory, at entries, for the value and for the decision.
     pub reads: &'a [Read],
 }
 
@@ -48,19 +52,20 @@ pub struct Pending {
     asm: Asm,
     machine: Machine,
     table: Table,
-    /// What is decided before anything is read, and where that goes on.
+    /// Paths of what is decided before anything is read.
     early: Rare,
-    /// A goroutine whose stack has no room for what would be copied.
+    /// The jump of a goroutine whose stack has no room for the copies.
     cramped: Option<Fix>,
     leave: u64,
-    /// The same behind that, where the stack pointer is lower by what was copied.
+    /// The same behind that, where the stack pointer is lower by the copies.
     deep: Rare,
     counted: u64,
     unread: Vec<Fix>,
 }
 
-/// The part of a stub that comes before the displaced code, for the address `at`. With `seen` false the hit has no value: an exit by a jump to another function. With `goroutine` it is
-/// that one's which x28 names.
+/// The part of a stub that comes before the displaced code, for the address `at`. With `seen` false the hit
+/// has no value: it is an exit by a jump to another function. With `goroutine` it belongs to the goroutine
+/// that x28 names.
 pub fn tally(
     at: u64,
     machine: &Machine,
@@ -91,7 +96,8 @@ pub fn tally(
     let into = Into::of(table, tally, (copied, texts.depth()), seen);
     let unread = if seen { value(&mut asm, what, (known, copied), into) } else { Vec::new() };
     one_more(&mut asm, machine, table, into, &mut deep);
-    // A thread that has no sample of its own: it is told as one for which there was no room.
+    // A thread without an area has no sample of its own. It is counted as if there were no room for it
+    // (overflow).
     let overflow = Shared::Word(last(machine, table).wrapping_add(OVERFLOW));
     let unsampled = core::mem::take(&mut early.unsampled);
     early.shared.extend(unsampled.into_iter().map(|fix| (fix, overflow)));
@@ -104,7 +110,8 @@ pub fn tally(
     Pending { asm, machine: *machine, table, early, cramped, leave, deep, counted, unread }
 }
 
-/// Out: `VALUE` = cell or key, and what rows keep. Jumps away where that depends on what could not be read. Spoils all.
+/// Out: `VALUE` = cell or key, and what rows keep. Jumps if that depends on something that could not be read.
+/// Spoils all.
 pub(super) fn value(
     asm: &mut Asm,
     what: Tallied<'_>,
@@ -133,8 +140,8 @@ pub(super) fn value(
     unread
 }
 
-/// In: `A` = key or cell, `VALUE` = what it is told apart by, if that is what the call says. Keeps whose it is, where rows have owners; cells of a thread have its number in `A`.
-/// Spoils `B`.
+/// In: `A` = key or cell, `VALUE` = the group-by key, if that is a value of the call. Stores the owner, if
+/// rows have one; for cells of a thread, `A` gets the thread's number. Spoils `B`.
 fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
     let whose = match tally.apart {
         Apart::Number(_) | Apart::Text(_) => VALUE,
@@ -179,14 +186,15 @@ impl Code for Pending {
 /// Where one is added.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Into {
-    /// Nothing is known of the value.
+    /// The value is not known.
     Unseen,
     Cell,
     Row(Rows),
 }
 
 impl Into {
-    /// Texts are copied to there, and the stack pointer is so much lower than `saves` left it.
+    /// `copied` is where texts are copied to; `depth`: by how many bytes the stack pointer is lower than
+    /// `saves` left it.
     pub(super) fn of(table: Table, tally: &Tally, (copied, depth): (Copied, u32), seen: bool) -> Self {
         match Rows::of(table.area.shape, tally, copied, depth) {
             _ if !seen => Self::Unseen,
@@ -196,12 +204,12 @@ impl Into {
     }
 }
 
-/// The table on the last line.
+/// Address of the table on the last line.
 fn last(machine: &Machine, table: Table) -> u64 {
     table.base.wrapping_add(u64::from(machine.lines.max(1) - 1) * table.area.stride())
 }
 
-/// One more, by one commit. In: `VALUE` = cell or key, and what rows keep. Spoils all but `VALUE`.
+/// Adds one, by one commit. In: `VALUE` = cell or key, and what rows keep. Spoils all but `VALUE`.
 pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: Table, into: Into, rare: &mut Rare) {
     let last = last(machine, table);
     match machine.rseq {
@@ -228,7 +236,7 @@ pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: Table, into: Int
     }
 }
 
-/// What becomes of hits whose value is not known, and go on at `behind`.
+/// The path of hits whose value is not known; they go on at `behind`.
 pub(super) fn unseen(
     asm: &mut Asm,
     machine: &Machine,
@@ -251,7 +259,7 @@ fn find_table(asm: &mut Asm, table: Table) {
     asm.mul_add(A, A, KEY, SLOT);
 }
 
-/// The rest of a section: one more on this CPU's line. In: `A` = table, `VALUE` = cell or key.
+/// The rest of a section: adds one on this CPU's line. In: `A` = table, `VALUE` = cell or key.
 fn add(asm: &mut Asm, into: Into) {
     match into {
         Into::Row(rows) => return rows.add(asm),
@@ -263,7 +271,7 @@ fn add(asm: &mut Asm, into: Into) {
     asm.store(INDEX, B, 0);
 }
 
-/// Without rseq: one more on some line, which other threads write too.
+/// Without rseq: adds one on some line, which other threads write too.
 fn add_anywhere(asm: &mut Asm, machine: &Machine, into: Into) {
     match into {
         Into::Row(rows) => return rows.add_anywhere(asm, machine),
@@ -273,13 +281,13 @@ fn add_anywhere(asm: &mut Asm, machine: &Machine, into: Into) {
     add_one(asm, machine);
 }
 
-/// Out: `B` = where the cell is.
+/// Out: `B` = the cell's address.
 fn cell(asm: &mut Asm) {
     asm.add_shifted(B, A, VALUE, 3);
     asm.add_imm(B, B, CELLS as i32);
 }
 
-/// In: `A` = value. Out: `A` = its cell, or the value itself. Spoils `B`, `C`, `KEY`.
+/// In: `A` = value. Out: `A` = its cell, or the value itself if there are no cells. Spoils `B`, `C`, `KEY`.
 fn cell_of(asm: &mut Asm, tally: &Tally) {
     let unsigned = tally.value.is_unsigned();
     match tally.sort {
@@ -289,7 +297,7 @@ fn cell_of(asm: &mut Asm, tally: &Tally) {
     }
 }
 
-/// Cell 0 is below 0, 1 is 0, n + 2 has n as the number of its highest bit.
+/// Cell 0 is for values below 0, cell 1 for 0. Cell n + 2 is for values whose highest bit has number n.
 fn log2(asm: &mut Asm, unsigned: bool) {
     asm.leading_zeros(B, A);
     asm.number(C, 65);
@@ -314,7 +322,7 @@ fn linear(asm: &mut Asm, unsigned: bool, (min, step, count): (i64, u64, u32)) {
     asm.compare(C, KEY);
     asm.select(C, C, KEY, Cond::BelowEq);
     asm.add_imm(C, C, 1);
-    // No unsigned value is below a number that is not above 0.
+    // No unsigned value is below a minimum that is not above 0.
     if !unsigned || min > 0 {
         asm.compare(A, B);
         asm.select(C, ZERO, C, if unsigned { Cond::Below } else { Cond::Less });

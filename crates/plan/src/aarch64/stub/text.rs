@@ -1,26 +1,34 @@
-//! Memory that arguments lead to, copied before a record is written: texts, and fields of structures.
+//! Memory that arguments point to, copied before a record is written: texts, and fields of structures.
 //!
-//! In: what to read. Out: code that copies each onto the stack, and from there into the record. General registers only.
-//! Invariants: TXT-1 whatever a pointer is, the program does not notice; TXT-2 the record holds what could be read at the hit, and how much that was.
+//! In: what to read. Out: code that copies each text or field onto the stack, and from there into the record.
+//! General registers only. Invariants: TXT-1 whatever a pointer is, the program does not notice the read.
+//! TXT-2 the record holds what could be read at the hit, and how much that was.
 //!
-//! Each is copied by the kernel, by process_vm_readv(2) on the thread itself (x86-64's X4): it reads what the program could, stops where it could not, and says so. Nothing
-//! faults, and no handler of signals is asked for; a text costs a system call. (Here there is no code that takes faults in other processes, so nothing is loaded directly.) A field behind other pointers takes a call for each; where one of them cannot be had whole, the answer is EFAULT.
+//! Each is copied by the kernel, by process_vm_readv(2) on the thread itself (x86-64's X4). It reads what the
+//! program could read, stops where the program could not go on, and returns how far it came. Nothing faults,
+//! and no signal handler is needed; a text costs a system call. (Here no code takes faults in other
+//! processes, so nothing is loaded directly.) A field behind other pointers takes a call for each pointer. If
+//! one of them cannot be loaded as a whole, the result is EFAULT.
 //!
-//! A system call keeps all general registers but x0, flags, and 128 bits of each vector; it loses what vectors of SVE hold above that, predicates and SME's modes. At the entry of a
-//! function that follows the base procedure call standard nothing of that is live (AAPCS64, 6.1.3, 6.3); one whose words name any of it has no texts and no fields (`module`).
+//! A system call keeps all general registers but x0, the flags, and 128 bits of each vector. It loses what
+//! vectors of SVE hold above that, predicates and SME's modes. At the entry of a function that follows the
+//! base procedure call standard none of that is live (AAPCS64, 6.1.3, 6.3). A function whose words name any
+//! of it has no texts and no fields (`module`).
 //!
-//! On a goroutine's stack, which ends where the heap goes on, nothing is below but what its functions were promised: where the frame would not fit above the end that g names, nothing
-//! is copied, and the hit is dropped and counted (x86-64's X0). A function that has not yet looked for room has about 790 bytes. Until the record is there the goroutine's stack is
-//! not moved: the runtime does that only where it runs code of its own.
+//! A goroutine's stack ends where the heap goes on, and below it there is only what its functions were
+//! promised. If the frame would not fit above the end that g names, nothing is copied, and the hit is counted
+//! as dropped (x86-64's X0). A function that has not yet checked for room has about 790 bytes. Until the
+//! record is there, the goroutine's stack is not moved: the runtime does that only where it runs code of its
+//! own.
 //!
 //! # Frame
 //!
-//! It lies below the stub's saves, and stays until the record is committed:
+//! The frame lies below the stub's saves, and stays until the record is committed:
 //!
 //! ```text
 //!   Q + 0, 16    the two iovecs: ours, the program's        <- sp
 //!   Q + 32 …     x0 to x5, x8
-//!   Q + 96 …     for each text, and then each field: the call's answer, then the bytes
+//!   Q + 96 …     for each text, and then for each field: the call's result, then the bytes
 //! ```
 
 use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
@@ -43,9 +51,9 @@ const KEPT_NUMBER: u32 = KEPT + 8 * ARGUMENTS as u32;
 const TEXTS: u32 = 96;
 const TEXT_LEN: u32 = TEXT_WORDS as u32 * 8;
 const EFAULT: u32 = 14;
-/// Bytes of code that each load takes at most, with its share of what all take.
+/// Upper bound of the code bytes for a load, with its share of what all need.
 pub(crate) const BYTES: u64 = 256;
-/// What looks for room takes, and becomes of who has none.
+/// Upper bound of the code bytes that check for room, and of the path without room.
 pub(crate) const ROOM_BYTES: u64 = 512;
 
 /// What is copied.
@@ -53,11 +61,11 @@ pub(crate) const ROOM_BYTES: u64 = 512;
 pub(super) struct Texts<'a> {
     /// Bit `n`: argument `n` points to text.
     pub(super) texts: u8,
-    /// What is loaded besides.
+    /// The fields that are copied too.
     pub(super) fields: &'a [Read],
-    /// How the thread's number is learnt.
+    /// How the thread's number is read.
     pub(super) id: ThreadId,
-    /// It is copied onto the stack of the goroutine that x28 names.
+    /// The copies go onto the stack of the goroutine that x28 names.
     pub(super) goroutine: bool,
 }
 
@@ -72,23 +80,23 @@ impl<'a> Texts<'a> {
     pub(super) fn count(self) -> u32 {
         self.all().count() as u32
     }
-    /// How far the stack pointer moves while the copies are there.
+    /// By how many bytes the stack pointer is lowered while the copies are there.
     pub(super) fn depth(self) -> u32 {
         let len = self.count() * TEXT_LEN + self.fields_len();
         if len == 0 { 0 } else { (TEXTS + len).next_multiple_of(16) }
     }
-    /// Where the first text's answer stands, from the stack pointer on.
+    /// Offset from the stack pointer of the first text's result.
     pub(super) const fn first_text(self) -> u32 {
         TEXTS
     }
-    /// Where the first field's answer stands, from the stack pointer on.
+    /// Offset from the stack pointer of the first field's result.
     pub(super) fn first_field(self) -> u32 {
         TEXTS + self.count() * TEXT_LEN
     }
     fn fields_len(self) -> u32 {
         8 * words(self.fields) as u32
     }
-    /// Jumps away where a goroutine's stack has no room for the frame. Spoils `A`, `B`.
+    /// Jumps if a goroutine's stack has no room for the frame. Spoils `A`, `B`.
     pub(super) fn room(self, asm: &mut Asm) -> Option<Fix> {
         if !self.goroutine || self.depth() == 0 {
             return None;
@@ -101,7 +109,8 @@ impl<'a> Texts<'a> {
         asm.bind(nobody);
         Some(cramped)
     }
-    /// Copies all. Out: the stack pointer lower by [`Self::depth`]; the argument registers as they were. Spoils `A`, `B`.
+    /// Copies all texts and fields. Out: the stack pointer is lower by [`Self::depth`]; the argument
+    /// registers are as they were. Spoils `A`, `B`.
     pub(super) fn fetch(self, asm: &mut Asm) {
         if self.depth() == 0 {
             return;
@@ -128,7 +137,8 @@ impl<'a> Texts<'a> {
         }
         asm.load_at(NUMBER, SP, KEPT_NUMBER);
     }
-    /// In: `A` = the register that leads there. Out: the answer at `at`, and the bytes behind it.
+    /// Copies one field. In: `A` = the register that the field is read through. Out: the result at `at`, and
+    /// the bytes behind it.
     fn field(self, asm: &mut Asm, at: u32, read: &Read) {
         let Some((last, before)) = read.offsets.split_last() else { return };
         let mut broken = Vec::new();
@@ -151,7 +161,8 @@ impl<'a> Texts<'a> {
         }
         asm.store(0, SP, at);
     }
-    /// In: `A` = where. The kernel copies so many bytes to a place in the frame. Out: x0 = its answer; spoils all that is kept, and `B`.
+    /// Lets the kernel copy `len` bytes to `to`, an offset in the frame. In: `A` = source address. Out: x0 =
+    /// the result. Spoils all kept registers, and `B`.
     fn copy(self, asm: &mut Asm, to: u32, len: u32) {
         match self.id {
             ThreadId::At(offset) => {
@@ -176,7 +187,7 @@ impl<'a> Texts<'a> {
         asm.number(NUMBER, nr::PROCESS_VM_READV);
         asm.system_call();
     }
-    /// Copies them into the record at `SLOT`, of which fields begin at this word. Spoils `A`.
+    /// Copies them into the record at `SLOT`; the fields begin at its word `first_field`. Spoils `A`.
     pub(super) fn fill(self, asm: &mut Asm, first_field: u32) {
         let texts = (0..self.count() * TEXT_WORDS as u32).map(|n| FIRST_TEXT as u32 + n);
         let to = texts.chain((0..self.fields_len() / 8).map(|n| first_field + n));
@@ -187,7 +198,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Words of a record that fields take.
+/// Number of words that fields take in a record.
 pub(super) fn words(fields: &[Read]) -> usize {
     fields.iter().map(Read::words).sum()
 }

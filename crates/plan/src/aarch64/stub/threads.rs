@@ -1,20 +1,22 @@
-//! One hit, one increment in the row of the thread that made it; and how generated code learns a thread's number.
+//! One hit, one increment in the row of its thread; and how generated code reads a thread's number.
 //!
-//! In: where the rows lie, which counter, how a thread's number is learnt. Out: code that adds 1 and runs into the displaced code; behind it the search for a
-//! row, which a thread does at its first hit only, unless another thread's row is in its way. See `record::threads`. A row is one thread's, so its
+//! In: where the rows lie, which counter, how a thread's number is read. Out: code that adds 1 and runs into
+//! the displaced code; behind it the search for a row. A thread needs that search only at its first hit,
+//! unless another thread's row is in its way. See `record::threads`. A row belongs to one thread, so its
 //! lines stay in that CPU's cache; an atomic addition makes it exact for the numbers that two threads share.
 //!
 //! | step | what | a signal there |
 //! |---|---|---|
-//! | T1 | the number; the first row that may be its | its handler's hits find the row, or claim it |
+//! | T1 | the thread's number; the first row that may be its own | its handler's hits find the row, or claim it |
 //! | T2 | the row's tag is the thread's: T4. It is 0: exclusive load, exclusive store of ours | the store fails, and the row is looked at again: the handler of this thread may have claimed it |
-//! | T3 | it is another's: the next row, at most `PROBES` of them; then the row of all others | |
+//! | T3 | it is another thread's: the next row, at most `PROBES` of them; then the row of all others | |
 //! | T4 | one more, atomically | before it, or behind it |
 //!
 //! # A thread's number
 //!
-//! The C library keeps it at an offset from tpidr_el0, or the system is asked (`gettid`): a call keeps all registers but x0 (Linux' arm64 ABI), which is put back, and
-//! what SVE has beyond the vectors' 128 bits, which is not; so where a processor has SVE nobody is asked (`module::check`).
+//! The C library keeps it at an offset from tpidr_el0; otherwise a system call returns it (`gettid`). The
+//! call keeps all registers but x0 (Linux' arm64 ABI), which is put back. It loses what SVE has beyond the
+//! vectors' 128 bits. So on a processor with SVE no call is made (`module::check`).
 
 use trapline_record::threads::{PROBES, ThreadArea};
 
@@ -26,11 +28,11 @@ use crate::request::ThreadId;
 /// Where hits are counted by thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threads {
-    /// Its shape; its offset is not used.
+    /// Shape of the rows; its offset is not used.
     pub area: ThreadArea,
-    /// Address of its tags.
+    /// Address of the rows' tags.
     pub tags: u64,
-    /// How a thread's number is learnt.
+    /// How a thread's number is read.
     pub id: ThreadId,
 }
 
@@ -40,7 +42,7 @@ pub struct Threads {
 pub struct Pending {
     asm: Asm,
     rows: u32,
-    /// Where the usual path is left when the first row is not the thread's, and where it is met again.
+    /// Where the common path is left if the first row is not the thread's, and where it is met again.
     elsewhere: Fix,
     found: u64,
 }
@@ -50,7 +52,8 @@ const TAGS: Reg = SLOT;
 const ROW: Reg = INDEX;
 const LEFT: Reg = VALUE;
 
-/// Asks the system, if that is what it takes: once in a hit, outside of restartable sequences, and before [`load`].
+/// Makes the system call if one is needed: once in a hit, outside of restartable sequences, and before
+/// [`load`].
 pub(super) fn ask(id: ThreadId, asm: &mut Asm) {
     const NUMBER: Reg = 8;
     if id == ThreadId::Call {
@@ -62,12 +65,12 @@ pub(super) fn ask(id: ThreadId, asm: &mut Asm) {
     }
 }
 
-/// The number, or 0.
+/// Loads the number, or 0.
 pub(super) fn load(id: ThreadId, asm: &mut Asm, to: Reg) {
     load_below(id, asm, to, 0);
 }
 
-/// The same, where the stack pointer is lower by so much.
+/// The same, if the stack pointer is lower by `depth` bytes.
 pub(super) fn load_below(id: ThreadId, asm: &mut Asm, to: Reg, depth: u32) {
     match id {
         ThreadId::At(offset) => {
@@ -103,7 +106,7 @@ pub fn count_by_thread(at: u64, machine: &Machine, threads: &Threads, counter: u
     Pending { asm, rows, elsewhere, found }
 }
 
-/// The row's number, below `rows`, which is a power of two.
+/// `of` = the number of its first row, below `rows`, which is a power of two.
 fn first_row(asm: &mut Asm, of: Reg, rows: u32) {
     match rows.max(1).ilog2() {
         0 => asm.mov(ROW, ZERO),
@@ -128,7 +131,8 @@ impl Code for Pending {
     }
 }
 
-/// From the first row on: `TAGS`, `ROW`, `KEY` = tag. It ends with the thread's row, or the row of all others, in `ROW`.
+/// Searches from the first row on. In: `TAGS`, `ROW`, `KEY` = tag. Ends with the thread's row, or the row of
+/// all others, in `ROW`.
 fn search(asm: &mut Asm, rows: u32, found: u64) {
     const FAILED: Reg = B;
     asm.number(LEFT, PROBES.min(rows));

@@ -1,24 +1,26 @@
-//! One hit, one record in the ring of the CPU that it happened on (`record::ring`); what x86-64's twin does.
+//! One hit, one record in the ring of the CPU on which it happened (`record::ring`); the same as x86-64's
+//! twin.
 //!
-//! In: where the rings lie, which probe, what is told (arguments at an entry, the value at a return, the stack). Out: code that writes the record, or counts it as
-//! dropped where the ring is full, and runs into the displaced code. Written + dropped + filtered = hits.
+//! In: where the rings lie, which probe, what is recorded (arguments at an entry, the value at a return, the
+//! stack). Out: code that writes the record, or counts it as dropped if the ring is full, and runs into the
+//! displaced code. Written + dropped + filtered = hits.
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
-//! | T0 | where a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5. Where exits are recorded too, the entry leaves a mark (`latency::mark`), and an exit that finds none goes on behind T5 | nothing was written |
-//! | T1 | save what is used; find the stack's end, or copy texts and fields (`text`), if that is wanted; where fields decide, who does not pass goes to T7 | its handler's hits write records of their own |
+//! | T0 | if a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5. If exits are recorded too, the entry leaves a mark (`latency::mark`), and an exit that finds none goes on behind T5 | nothing was written |
+//! | T1 | save what is used; find the stack's end, or copy texts and fields (`text`), if requested; if fields decide, a hit that does not pass goes to T7 | its handler's hits write records of their own |
 //! | T2 | announce the section; read the CPU's number, `HEAD` and `TAIL`. No area, or no room: T6 | back to T2 |
 //! | T3 | read the counter, fill the slot behind the head | back to T2: the slot is written over |
 //! | T4 | store `HEAD`, with release: the commit, and the last of the section | before it, back to T2; behind it, written |
 //! | T5 | clear the announcement, load what was saved | written; the kernel clears it too |
 //! | T6 | add one to the probe's counter on this CPU's line, by a section of its own; without an area on the last line, atomically. T5 | once |
-//! | T7 | add one to the counter of what does not pass, take away what an abandoned call left in the place of the mark; T5. Where fields decide, T5 leaves the mark of who passes | once |
+//! | T7 | add one to the counter of what does not pass, take away what an abandoned call left in the cell of the mark; T5. If fields decide, T5 leaves the mark of a call that passes | once |
 //!
-//! On a goroutine's stack without room for what T1 copies: T7, but the counter is that of T6.
+//! If a goroutine's stack has no room for what T1 copies: T7, but with the counter of T6.
 //!
-//! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual counter, which runs at one rate on all CPUs (Arm ARM D12.1) but
-//! may stand still for two records of one thread: readers keep the order in which a ring has them.
-//! Where the return decides, see `stage`.
+//! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual
+//! counter, which runs at one rate on all CPUs (Arm ARM D12.1). It may show the same time for two records of
+//! one thread: readers keep the order in which a ring has them. If the return decides, see `stage`.
 
 use trapline_record::ring::{Kind, RingArea};
 
@@ -33,17 +35,19 @@ use super::{Code, Latency, Machine, threads};
 use crate::filter::Tree;
 use crate::request::{Floats, Read, Stacks, ThreadId, Unwind};
 
-/// Arguments that a record holds of those that registers do.
+/// Number of arguments that a record can hold, of those in registers.
 pub const ARGUMENTS: usize = 6;
 
 /// Where records go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rings {
-    /// Their shape; its offset is not used. One for each line of counters but the last; without rseq [`RingArea::shared`] for so many.
+    /// Shape of the rings; its offset is not used. There is one ring for each line of counters but the last;
+    /// without rseq, [`RingArea::shared`] for that number of CPUs.
     pub area: RingArea,
     /// Address of ring 0.
     pub base: u64,
-    /// How a thread's number is learnt. Where a call would tell it, records hold none: a system call loses what vectors of SVE hold above 128 bits.
+    /// How a thread's number is read. If that would take a system call, records hold none: the call loses
+    /// what vectors of SVE hold above 128 bits.
     pub id: ThreadId,
     /// Where stacks end.
     pub stacks: Stacks,
@@ -54,27 +58,29 @@ pub struct Rings {
 pub struct Traced<'a> {
     /// What the process offers.
     pub machine: &'a Machine,
-    /// Where to.
+    /// Where the records go.
     pub rings: &'a Rings,
-    /// Whose hit it is; below 2³¹.
+    /// The probe that was hit; below 2³¹.
     pub probe: u32,
-    /// The counter of dropped records on line 0.
+    /// Address of the counter of dropped records on line 0.
     pub dropped: u64,
-    /// Which entries are recorded; `None` for all.
+    /// Decides which entries are recorded; `None` for all.
     pub filter: Option<Filtered<'a>>,
-    /// Where entries leave marks for exits: the exits of filtered entries are not recorded. `None` where all are.
+    /// Where entries leave marks for exits, so that exits of filtered entries are not recorded. `None` if all
+    /// are recorded.
     pub marks: Option<Latency>,
     /// Bit `n`: at an entry, argument `n` points to text.
     pub texts: u8,
-    /// Floats: in the record behind arguments and texts; at a return in the place of the value.
+    /// Floats. The record holds them behind arguments and texts; at a return, in place of the value.
     pub floats: Floats,
-    /// What is read of memory at an entry: in the record behind floats.
+    /// What is read from memory at an entry. The record holds it behind the floats.
     pub fields: &'a [Read],
-    /// What an entry's record holds of the stack; then no arguments and no texts.
+    /// Which part of the stack an entry's record holds; if any, it holds neither arguments nor texts.
     pub unwind: Unwind,
     /// The stub stands at a function's entry.
     pub at_entry: bool,
-    /// The call is that of the goroutine that x28 names: what stands for the stack pointer is the same wherever its stack is.
+    /// The call belongs to the goroutine that x28 names. What is recorded in place of the stack pointer is
+    /// the same wherever its stack is.
     pub goroutine: bool,
 }
 
@@ -84,27 +90,28 @@ pub struct Traced<'a> {
 pub struct Pending<'a> {
     asm: Asm,
     traced: Traced<'a>,
-    /// The section; none where rings are locked.
+    /// The section; `None` if rings are locked.
     section: Option<Section>,
-    /// Threads without an area, or those that found all rings locked.
+    /// The jump of threads without an area, or of records that found all rings locked.
     none: Fix,
     full: Fix,
-    /// Where the usual path goes on.
+    /// Where the common path goes on.
     written: u64,
-    /// What the filter left to do.
+    /// What the filter has left to append.
     before: Option<Before>,
-    /// Goroutines whose stack has no room for what would be copied.
+    /// The jump of goroutines whose stack has no room for the copies.
     cramped: Option<Fix>,
-    /// What fields rejected, and the mark that they left to be made.
+    /// Jumps of entries that fields rejected.
     deep: Vec<Fix>,
+    /// The look for the cell of the mark that is left if fields let the call pass.
     mark: Option<Mark>,
-    /// Where the usual path goes on, what was copied being gone.
+    /// Where the common path goes on, behind the code that frees the copies.
     leaves: u64,
     kind: Kind,
 }
 
-/// The part of a stub that comes before the displaced code, for `values` arguments at an entry (of [`ARGUMENTS`] the first) and the value returned at a return. The
-/// stub starts at `at`.
+/// The part of a stub that comes before the displaced code. At an entry it records the first `values` of the
+/// [`ARGUMENTS`], at a return the returned value. The stub starts at `at`.
 pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<'_> {
     let mut asm = Asm::new(at);
     let before = traced.before(&mut asm, kind);

@@ -1,7 +1,8 @@
-//! What happens at a site, as a stub.
+//! The actions at a site, as parts of a stub.
 //!
-//! In: a deed, and all that stubs depend on. Out: the stub's part before the displaced code, and what waits to be appended behind that. Where a
-//! filter decides about a probe, it does so in whatever its deed is. Does not: lay stubs out.
+//! In: an action, and everything that stubs depend on. Out: the part of the stub before the displaced code,
+//! and what is appended behind that later. If a probe has a filter, the code of its action evaluates it,
+//! whatever the action is. Does not: lay stubs out.
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
@@ -16,7 +17,7 @@ use crate::x86_64::stub::tally::Table;
 use crate::x86_64::stub::{self, Filtered, Latency, Pending, Rings, Site, ThreadId, Timed, Traced};
 
 impl Emitter<'_, '_> {
-    /// Emits what happens at one moment.
+    /// Emits one action.
     pub(super) fn act(&mut self, act: &Act, base: RemoteAddr) {
         let set = self.set;
         let passed = set.env.passed(act.at, &act.deed, set.bias);
@@ -63,8 +64,8 @@ impl Emitter<'_, '_> {
 }
 
 impl Emitter<'_, '_> {
-    /// Appends what a slot leads on to when a call of this entry returns: the record or tally, and the return. The stub that arms ends in the word
-    /// that says where this is.
+    /// Appends the code that a return trampoline leads on to when a call of this entry returns: the record or
+    /// aggregation, then a return. The stub that arms the call ends in a word with the address of this code.
     pub(super) fn lead(&mut self, armed: &Act, at: RemoteAddr) {
         const ALIGN: u64 = 16;
         const RET: u8 = 0xC3;
@@ -91,12 +92,12 @@ impl Setting<'_> {
         }
     }
 
-    /// A probe's counter on line 0.
+    /// Address of a probe's counter on line 0.
     const fn counter(&self, probe: u32) -> u64 {
         self.data.of(self.layout.counters.word(probe))
     }
 
-    /// What decides about a probe's hits, and where that is counted.
+    /// The filter of a probe, with the words in which its rejected hits are counted.
     fn filtered(&self, probe: u32) -> Option<Filtered<'_>> {
         let words = self.data.of(self.layout.filtered.word(filtered::WORDS * probe));
         let names = self.layout.names;
@@ -107,13 +108,13 @@ impl Setting<'_> {
         })
     }
 
-    /// Of rings what hits need that write no record: how threads are told.
+    /// Rings for hits that write no record: only the way to read thread numbers is used.
     fn no_rings(&self, area: RingArea, id: ThreadId) -> Rings {
         let known = crate::module::known(self.layout, self.data);
         Rings { area, base: self.data.of(0), id, stacks: self.env.traits.stacks, known }
     }
 
-    /// A hit of which nothing is told but that it was there, and passed.
+    /// A hit without values, texts, fields or a stack: only that it happened, and passed the filter.
     fn plain<'t>(&'t self, rings: &'t Rings, probe: u32, site: Site) -> Traced<'t> {
         Traced {
             machine: &self.machine,
@@ -140,7 +141,7 @@ impl Setting<'_> {
         (probe, kind): (u32, Kind),
     ) -> Pending<'static> {
         match &self.threads {
-            // Nothing of that is planned with a filter.
+            // Nothing by thread is planned with a filter.
             Some(threads) => stub::count_by_thread(out, here, threads, probe, &site),
             None if self.env.filter(probe).is_some() => {
                 let rings = self.no_rings(self.layout.rings, self.env.traits.thread_id);
@@ -174,7 +175,8 @@ impl Setting<'_> {
         let table = Table { area, base: self.data.of(area.table(probe)) };
         let filter = self.env.filter(probe);
         let staged = filter.is_some_and(|filter| filter.late.is_some());
-        // Of the rings only how threads are told; and how long a record is that waits for its return.
+        // Of the rings only two things are used: how to read thread numbers, and the size of a record that
+        // waits for its return.
         let asked = !staged || filter.is_some_and(TargetFilter::asks_for_thread);
         let id = if asked { self.env.traits.thread_id } else { ThreadId::Unknown };
         let slot = self.latency.map_or(0, |latency| 1 << latency.shape.slot_bits());

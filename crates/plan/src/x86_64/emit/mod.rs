@@ -1,7 +1,8 @@
-//! Sites to code: stubs laid at their mirror addresses or in the arena, patches, guards.
+//! Turns sites into code: stubs at their mirrored addresses or in the arena, patches, guards.
 //!
-//! In: sites, where the module's space is. Out: chunks, patches and guards of a [`ModulePlan`]. Invariant EMIT-1: a chunk
-//! ends before the next one begins; a stub too long for its place in the mirror is reached from there by one jump.
+//! In: sites, where the module's space is. Out: chunks, patches and guards of a [`ModulePlan`]. Invariant
+//! EMIT-1: a chunk ends before the next one begins; a stub too long for its place in the mirrored range is
+//! reached from there by one jump.
 
 mod deeds;
 
@@ -19,7 +20,7 @@ use trapline_record::addr::Bias;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
 
-/// A stub is not tried in a shorter place than this.
+/// Stubs go to the arena right away if the place has fewer bytes than this.
 const LEAST_STUB: u64 = 128;
 /// Bytes between the starts of two stubs in the arena; a cache line would be 64.
 const ALIGN: u64 = 16;
@@ -29,7 +30,7 @@ const E9: u8 = 0xE9;
 const EB: u8 = 0xEB;
 const INT3: u8 = 0xCC;
 
-/// What stubs depend on, besides their site.
+/// What stubs depend on, in addition to their site.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting<'a> {
     pub(crate) env: Env<'a>,
@@ -37,19 +38,19 @@ pub(crate) struct Setting<'a> {
     pub(crate) place: Place,
     /// Where the segment's data is mapped.
     pub(crate) data: DataAt,
-    /// Where the mirror ends: no stub reaches beyond it.
+    /// End of the mirrored range: no stub there may reach beyond it.
     pub(crate) mirror_end: RemoteAddr,
-    /// Others' sites may come between these: nothing but jumps in the mirror.
+    /// Sites of other batches may come between these, so the mirrored range holds only jumps.
     pub(crate) shared_space: bool,
     pub(crate) layout: &'a DataLayout,
     pub(crate) machine: Machine,
-    /// Present when something is timed.
+    /// Present if durations are measured.
     pub(crate) latency: Option<Latency>,
-    /// Present when hits are counted by thread.
+    /// Present if hits are counted by thread.
     pub(crate) threads: Option<Threads>,
-    /// Present when records are written.
+    /// Present if records are written.
     pub(crate) rings: Option<Rings>,
-    /// Present when consumers are called.
+    /// Present if consumers are called.
     pub(crate) gate: Option<Gate>,
 }
 
@@ -60,13 +61,14 @@ pub(crate) struct Emitter<'a, 'p> {
     plan: &'p mut ModulePlan,
     /// Next free byte of the arena, and its end.
     arena: (RemoteAddr, RemoteAddr),
-    /// Chunks in the arena, and what copies there stand for: each of these lists is in order, those of all stubs would not be.
+    /// Chunks in the arena, and the originals of copies there. Each list is in order by itself; one list of
+    /// all stubs would not be.
     behind: Vec<Chunk>,
     originals_behind: Vec<Original>,
-    /// Where the stub under construction begins in the plan's bytes, which it is the end of.
+    /// Where the stub under construction begins in the plan's bytes. It extends to their end.
     start: usize,
     pending: Vec<Pending<'a>>,
-    /// Which of them arm a slot that leads on to a record.
+    /// Which of `pending` arm a return trampoline that leads on to a record or aggregation.
     returning: Vec<(usize, Act)>,
     guards: Vec<Guard>,
     fixups: Vec<Guard>,
@@ -98,7 +100,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
     }
 
-    /// Puts the chunks in order. Returns where the arena is free from.
+    /// Puts the chunks in order. Returns the first free address of the arena.
     pub(crate) fn finish(mut self) -> RemoteAddr {
         self.plan.bytes.truncate(self.start);
         self.plan.chunks.append(&mut self.behind);
@@ -106,10 +108,11 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.arena.0
     }
 
-    /// Lays one site's stub, whose way in begins at `landing`, with `room` bytes before the next one's; then its patches.
+    /// Lays out one site's stub, then its patches. A thread enters at `landing`; `room` is the number of
+    /// bytes from there to the next site's place.
     ///
     /// # Errors
-    /// The refusal, when an instruction cannot be moved after all. Nothing is planned then.
+    /// The refusal, if an instruction cannot be moved after all. Nothing is planned then.
     pub(crate) fn site(&mut self, site: &Site, landing: RemoteAddr, room: u64) -> Result<(), Refusal> {
         let direct = room >= LEAST_STUB && !matches!(site.reach, Reach::Pun(..) | Reach::Trap);
         if direct {
@@ -145,7 +148,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         Ok(())
     }
 
-    /// What a trap's handler could do here by itself.
+    /// Notes what a trap handler needs to call the site's consumers without the stub.
     fn calls(&mut self, site: &Site) {
         let head = self.set.bias.live(site.start);
         let is_trap = site.reach == Reach::Trap;
@@ -161,7 +164,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
     }
 
-    /// Keeps the guards inside the changed bytes. Of two for one place the first stands before what happens there.
+    /// Keeps the guards inside the changed bytes. If an instruction has two, the first one is kept: it leads
+    /// to before the actions there.
     fn keep_guards(&mut self, site: &Site) {
         let start = self.set.bias.live(site.start);
         let mut last = start;
@@ -180,17 +184,17 @@ impl<'a, 'p> Emitter<'a, 'p> {
         list.push(Chunk { addr, off, len });
     }
 
-    /// Whether it lies in the arena.
+    /// Whether the address lies in the arena.
     fn is_behind(&self, addr: RemoteAddr) -> bool {
         addr >= self.set.place.arena && self.set.place.code.contains(addr)
     }
 
-    /// Bytes of the stub under construction.
+    /// Length in bytes of the stub under construction.
     const fn len(&self) -> u64 {
         (self.plan.bytes.len() - self.start) as u64
     }
 
-    /// Writes the stub for address `at`.
+    /// Writes the stub as it has to be at address `at`.
     fn build(&mut self, site: &Site, at: RemoteAddr) -> Result<(), Refusal> {
         self.plan.bytes.truncate(self.start);
         self.pending.clear();
@@ -239,7 +243,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.fixups.extend(guards);
     }
 
-    /// Emits what happens before instruction `insn`; a guard there leads to before it happens.
+    /// Emits the actions before instruction `insn`. A guard for it leads to before they run.
     fn acts_before<'s>(
         &mut self,
         site: &Site,
@@ -254,7 +258,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.moment(site, rest, (insn, 1), at)
     }
 
-    /// Emits a conditional jump whose being taken is a deed.
+    /// Emits a conditional jump that has an action when it is taken.
     fn acts_taken<'s>(
         &mut self,
         site: &Site,
@@ -280,7 +284,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         Ok(Some(rest))
     }
 
-    /// Emits what happens when instruction `insn` has run on to the next.
+    /// Emits the actions that run when instruction `insn` has gone on to the next one.
     fn acts_after<'s>(
         &mut self,
         site: &Site,
@@ -292,7 +296,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.moment(site, rest, (insn, 4), at)
     }
 
-    /// The deeds of one moment, and the detour that they share.
+    /// Emits the actions of one moment, and the detour that they share.
     fn moment<'s>(
         &mut self,
         site: &Site,
@@ -320,7 +324,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         Ok(rest)
     }
 
-    /// `lea rsp, [rsp + by]`, which leaves flags alone.
+    /// `lea rsp, [rsp + by]`, which leaves the flags as they are.
     fn raise_stack(&mut self, by: i32) {
         if by != 0 {
             self.plan.bytes.extend_from_slice(&[0x48, 0x8D, 0xA4, 0x24]);
@@ -328,7 +332,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
     }
 
-    /// From here on, a thread would be at `of` without us; at 0, that is not known.
+    /// Notes that a thread from here on would be at `of` if nothing were patched; 0 if that is not known.
     fn stands_for(&mut self, of: RemoteAddr, at: RemoteAddr) {
         if self.set.gate.is_some() && self.originals.last().is_none_or(|last| last.of != of) {
             self.originals.push(Original { copy: at + self.len(), of });
@@ -353,7 +357,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.guards.push(Guard { at: self.set.bias.live(insn), resume });
     }
 
-    /// Appends instructions in their new place. Returns whether control runs off their end.
+    /// Appends the copies of instructions. Returns whether control runs off their end.
     fn displaced(&mut self, site: &Site, start: Svma, len: u64, at: RemoteAddr) -> Result<bool, Refusal> {
         let live = self.set.bias.live(start);
         let here = at + self.len();
@@ -403,7 +407,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
     }
 
-    /// Nops in the changed bytes that nobody is known to run: who is there goes on behind them.
+    /// Adds guards for nops in the changed bytes that no known code runs: a thread there goes on behind them.
     fn padding_guards(&mut self, site: &Site) {
         let (end, limit) = (site.code_end(), site.start + site.changed);
         if end >= limit {
@@ -421,8 +425,10 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
     }
 
-    /// When a kernel uprobe on the head goes, the file's first byte stands before our displacement. A prefix there has no effect on the int3 behind
-    /// it, so whoever traps on that has executed nothing yet, and begins with the stub (docs/guide/foreign-patches.md).
+    /// Adds a guard for the moment at which a kernel uprobe on the site's first byte is removed: the kernel
+    /// puts the file's first byte in front of our displacement. A prefix there has no effect on the int3
+    /// behind it. So a thread that traps on that int3 has not executed anything yet, and begins with the stub
+    /// (docs/guide/foreign-patches.md).
     fn astray_guard(&mut self, site: &Site, head: RemoteAddr) {
         let first = self.set.env.image.text(site.start, 1).map_or(0, |bytes| bytes[0]);
         let at = self.set.bias.live(site.start) + 1;
@@ -493,7 +499,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 }
 
-/// Prefixes that int3 takes and does not heed: segments, sizes, `repne`, `rep`, REX.
+/// Prefixes that an int3 may have, and that do not change it: segments, sizes, `repne`, `rep`, REX.
 const fn is_prefix_of_int3(byte: u8) -> bool {
     matches!(byte, 0x26 | 0x2E | 0x36 | 0x3E | 0x40..=0x4F | 0x64..=0x67 | 0xF2 | 0xF3)
 }

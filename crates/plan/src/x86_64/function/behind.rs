@@ -1,33 +1,39 @@
-//! An entry's window that begins behind the function's first instruction and leaves that one's bytes to others.
+//! An entry's window that begins behind the function's first instruction, and leaves the bytes of that one to
+//! other tools.
 //!
-//! In: a function's first instructions, what is to happen at its entry. Out: what the deed has to know to happen one instruction later; or
-//! none, and the window begins at the first instruction.
-//! Invariant ENT-1: the deed sees the stack pointer of the entry, and each register that it asks for holds what it held there.
-//! Does not: choose a tactic where such a window does not fit.
+//! In: a function's first instructions, and the action at its entry. Out: what the action needs to know to
+//! run one instruction later; or nothing, and then the window begins at the first instruction.
+//! Invariant ENT-1: the action sees the stack pointer of the entry, and each register that it reads has the
+//! value that it had there.
+//! Does not: choose a tactic if such a window does not fit.
 //!
-//! Other tools put breakpoints on the first byte of a function, and kernel uprobes put the *file's* byte back when they go, whatever was there
-//! (docs/guide/foreign-patches.md). The first instruction stays where it is and runs there; both tools then see each call, in whatever order they come and go.
+//! Other tools put breakpoints on the first byte of a function. When a kernel uprobe is removed, the kernel
+//! puts the *file's* byte back, whatever was there (docs/guide/foreign-patches.md). Here the first instruction
+//! stays where it is and runs there. So both tools see each call, in whatever order they come and go.
 //!
 //! # What may stand before the window
 //!
-//! Any instruction that goes on to the next, when nothing is known to branch to that next one, and when the stack pointer afterwards is known.
-//! A hit that is only counted asks for no more. One that is timed asks for the stack pointer, others for arguments too:
+//! Any instruction that goes on to the next one, if nothing is known to branch to that next one, and if the
+//! stack pointer afterwards is known. A counted hit needs nothing more. A timed hit needs the stack pointer,
+//! and other hits need arguments too:
 //!
-//! | first instruction | what the deed does |
+//! | first instruction | what the action does |
 //! |---|---|
-//! | changes flags, or registers that the deed does not ask for | nothing: what is dead is asked of the second instruction |
+//! | changes flags, or registers that the action does not read | nothing: what is dead is determined at the second instruction |
 //! | `sub rsp, n` | runs with rsp raised by n; nothing was written below it |
-//! | `push` | the same, and steps over 128 bytes below rsp first, where the pushed word is |
-//! | writes a register that the deed asks for | begins at the first instruction |
+//! | `push` | the same, and first steps over 128 bytes below rsp, where the pushed word is |
+//! | writes a register that the action reads | the window begins at the first instruction |
 //!
-//! # Who may be there
+//! # Which threads may be there
 //!
-//! - *a thread that ran the first instruction before the patch came*: its call is counted or timed from there, although it began a moment before.
-//! - *a branch to the second instruction that no analysis found*: the deed happens once more; it changes nothing for the program, since the stack
-//!   pointer is put back and nothing is run twice.
-//! - *a signal in the first instruction*: as without us.
-//! - *a fault of the first instruction*: where the program catches faults, what may fault is not left in front: the call would not be seen
-//!   if the handler leaves, and twice if the instruction runs again.
+//! - *A thread that ran the first instruction before the patch came*: its call is counted or timed from
+//!   there, although it began a moment earlier.
+//! - *A branch to the second instruction that no analysis found*: the action runs once more. It changes
+//!   nothing for the program, since the stack pointer is put back and no instruction runs twice.
+//! - *A signal in the first instruction*: the same as without a patch.
+//! - *A fault of the first instruction*: if the program catches faults, an instruction that may fault is not
+//!   left in front. The call would not be seen if the handler leaves, and would be seen twice if the
+//!   instruction runs again.
 
 use super::{LEAST, LOOK, Mark, Planner};
 use crate::request::TrapsPolicy;
@@ -37,11 +43,11 @@ use crate::x86_64::window::{JUMP, Stretch, walk};
 use trapline_insn::x86_64::{Class, Gpr, Insn, Lead, faults_on_register};
 use trapline_record::Svma;
 
-/// The longest instruction.
+/// Length in bytes of the longest instruction.
 const MOST: u64 = 15;
-/// `endbr64`, behind which windows begin anyway.
+/// `endbr64`, behind which windows begin in any case.
 const ENDBR64: [u8; 4] = [0xF3, 0x0F, 0x1E, 0xFA];
-/// Registers that carry no argument, nor lead to the caller's frame, in code that follows the psABI.
+/// Registers that neither carry an argument nor lead to the caller's frame in code that follows the psABI.
 const PRIVATE: u16 = Gpr::Rax.bit()
     | Gpr::Rbx.bit()
     | Gpr::R11.bit()
@@ -50,7 +56,7 @@ const PRIVATE: u16 = Gpr::Rax.bit()
     | Gpr::R14.bit()
     | Gpr::R15.bit();
 
-/// What a deed has to know that happens behind the first instruction.
+/// What an action needs to know if it runs behind the first instruction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behind {
     pub(super) dead: stub::Site,
@@ -58,7 +64,7 @@ pub(super) struct Behind {
     pub(super) lowered: u32,
 }
 
-/// What a deed asks for.
+/// What an action reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Asked {
     /// The stack pointer of the entry.
@@ -75,17 +81,18 @@ impl Asked {
             Deed::Count { probe, .. } if !is_filtered(*probe) => {
                 Self { stack: false, gprs: 0, others: false }
             }
-            // What is timed is not filtered; Go's stubs find the goroutine in r14.
+            // Timed hits are not filtered; Go's stubs find the goroutine in r14.
             Deed::Enter { .. } | Deed::Arm { .. } => {
                 Self { stack: true, gprs: if go { Gpr::R14.bit() } else { 0 }, others: false }
             }
-            // Go's arguments may be in any of them.
+            // Go's arguments may be in any register.
             _ => Self { stack: true, gprs: if go { !0 } else { !PRIVATE }, others: true },
         }
     }
 }
 
-/// By how much a deed has to raise the stack pointer to see what it asks for; `None` if that is not enough.
+/// By how many bytes an action has to raise the stack pointer to see what it reads; `None` if that is not
+/// enough.
 fn seen(lead: Lead, asked: Asked, red_zone_live: bool) -> Option<u32> {
     let kept = lead.gprs & asked.gprs == 0 && !(lead.others && asked.others);
     let stack = lead.lowered == 0 || !red_zone_live;
@@ -93,7 +100,8 @@ fn seen(lead: Lead, asked: Asked, red_zone_live: bool) -> Option<u32> {
 }
 
 impl Planner<'_> {
-    /// Whether the window of this deed may begin behind the first of `bytes`' instructions, which are left in `insns` then.
+    /// Whether this action's window may begin behind the first of `bytes`' instructions. If so, `insns` holds
+    /// the instructions.
     pub(super) fn behind(
         &mut self,
         insns: &mut Vec<Insn>,
@@ -122,20 +130,21 @@ impl Planner<'_> {
         Some(Behind { dead, lowered })
     }
 
-    /// Whether a whole jump has room behind the first instruction.
+    /// Whether a whole jump fits behind the first instruction.
     fn fits(&self, insns: &[Insn], end: Svma) -> Option<()> {
         let whole = insns.last().is_some_and(|last| last.end() == end.0);
         let window = walk(&self.env, Stretch { insns, whole }, 1, 1);
         let seamless = u64::from(insns[1].len) >= window.len.min(JUMP);
         let may_trap = self.env.traits.traps == TrapsPolicy::Guarded;
         let fits = window.room() >= JUMP && window.until > 1 && (may_trap || seamless);
-        // Another deed of this entry may be in that window already.
+        // Another action of this entry may have that window already.
         let joins = self.sites[self.first..].iter().any(|site| site.start == window.start);
         (fits && (joins || self.is_clear(&window, JUMP))).then_some(())
     }
 
-    /// Plans a function with its entries' windows behind the first instruction, and once more with them at it if that refuses less: short
-    /// functions have no room for both that and their exits' windows.
+    /// Plans a function with its entries' windows behind the first instruction. Then plans it again with the
+    /// windows at that instruction, if that refuses less. Short functions have no room for both such windows
+    /// and those of their exits.
     pub(super) fn behind_or_at_head(&mut self, plan: impl Fn(&mut Self)) {
         let (start, refused_before) = (self.mark(), self.refused.len());
         plan(self);
@@ -155,7 +164,7 @@ impl Planner<'_> {
         }
     }
 
-    /// How many wants were refused, and of how many others, since `start`, the exits could not be patched.
+    /// Since `start`: how many requests were refused, and for how many others the exits could not be patched.
     fn not_by_jumps(&self, start: &Mark) -> (usize, usize) {
         let since = self.slotted.get(start.slotted..).unwrap_or_default();
         (self.refused.len(), since.iter().filter(|one| one.why.is_of_exits()).count())

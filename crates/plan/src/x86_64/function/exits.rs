@@ -1,7 +1,8 @@
-//! The exits of a function: each return, tail call and fall-through gets a deed, or the want is refused.
+//! The exits of a function: each return, tail call and fall-through gets an action, or the request is
+//! refused.
 //!
-//! In: a function's code. Out: sites. An exit that leaves no room for a jump is taken where it is decided. Does not: choose
-//! windows (see `place`).
+//! In: a function's code. Out: sites. An exit without room for a jump is patched where it is decided. Does
+//! not: choose windows (see `place`).
 
 use super::frame::names_return_address;
 use super::{Code, Planner, entry_index, kind_of};
@@ -15,7 +16,7 @@ use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, may_displace};
 use trapline_record::Svma;
 use trapline_record::ring::Kind;
 
-/// Instructions before an exit that are copied, at most, where jumps lead to them.
+/// Upper bound of the instructions that are copied before an exit, if jumps lead to them.
 const MAX_TAIL: usize = 10;
 
 impl Planner<'_> {
@@ -43,7 +44,7 @@ impl Planner<'_> {
         self.each_exit(code, &owner, |_, kind| Deed::Exit { latency, kind })
     }
 
-    /// An entry that puts a slot in the place of the return address.
+    /// Plans an entry that replaces the return address by a return trampoline.
     pub(super) fn armed(
         &mut self,
         function: FunctionIndex,
@@ -55,7 +56,8 @@ impl Planner<'_> {
         self.entry(function, Deed::Arm { latency }, owner(PatchRole::Entry))
     }
 
-    /// Whether what a function is entered with is an address that somebody returns to, and that nobody else looks at.
+    /// Checks that the word a function is entered with is an address to which a call returns, and that no
+    /// other code reads it.
     pub(super) fn may_arm(&self, function: FunctionIndex, code: Option<&Code>) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let code = code.ok_or(Refusal::NotInFile { at })?;
@@ -69,8 +71,9 @@ impl Planner<'_> {
         if at == self.env.image.entry() {
             return refuse(NoSlot::ProgramEntry);
         }
-        // A jump to another function, whose address stands there, is as good as a return: that one returns. What leaves by indirect
-        // jumps alone may be the loader's glue, which is entered with other words on the stack.
+        // A tail call is as good as a return, since the other function finds the return address in the same
+        // place and returns to it. Code that leaves only by indirect jumps may be the loader's glue, which is
+        // entered with other words on the stack.
         let returns = |kind| matches!(kind, ExitKind::Ret | ExitKind::TailJump(_) | ExitKind::TailBranch(_));
         if !code.body.exits.iter().any(|exit| returns(exit.kind)) {
             return match code.body.exits.is_empty() && code.body.exits_known() {
@@ -94,7 +97,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// An entry and, with `returns`, all exits; `by_slot`: the return address in their place.
+    /// Plans an entry and, with `returns`, all exits; with `by_slot` a return trampoline instead of the
+    /// exits.
     pub(super) fn record(
         &mut self,
         function: FunctionIndex,
@@ -119,7 +123,7 @@ impl Planner<'_> {
         }
         if by_slot {
             self.may_arm(function, code)?;
-            // Behind the entry's record, which may look at the stack.
+            // This comes behind the entry's record, which may read the stack.
             let arm = Deed::ArmRecord { probe, values, marked, texts, floats, stack };
             return self.entry(function, arm, owner(PatchRole::Entry));
         }
@@ -128,7 +132,8 @@ impl Planner<'_> {
         self.each_exit(code, &owner, |_, kind| deed(kind_of(kind)))
     }
 
-    /// All exits; where they tally what the entry knew, that too. `by_slot`: the return address in their place.
+    /// Plans all exits, and the entry too if exits aggregate what only the entry knew; with `by_slot` a
+    /// return trampoline instead of the exits.
     pub(super) fn tally(
         &mut self,
         function: FunctionIndex,
@@ -150,7 +155,7 @@ impl Planner<'_> {
         self.at_exits(function, code, owner, |exit| Deed::Tally { probe, kind: kind_of(exit) })
     }
 
-    /// A deed at each exit.
+    /// Puts an action at each exit.
     pub(super) fn at_exits(
         &mut self,
         function: FunctionIndex,
@@ -167,7 +172,8 @@ impl Planner<'_> {
         self.each_exit(code, &owner, |_, kind| deed(kind))
     }
 
-    /// Consumers of returns see the value that is returned, and the address of the instruction that does it.
+    /// Plans calls of consumers at all exits. They see the returned value, and the address of the instruction
+    /// that returns.
     pub(super) fn call_exits(
         &mut self,
         function: FunctionIndex,
@@ -243,9 +249,10 @@ impl Planner<'_> {
         )
     }
 
-    /// An exit that leaves no room for a jump, because what leads to it, or to the last instructions before it, is a jump
-    /// as well: it is taken where it is decided. Each jump to that tail, and the instruction that runs into it, get a
-    /// copy of the tail. Only if nothing else leads there.
+    /// Patches an exit without room for a jump at the places that lead to it. The exit may have no room
+    /// because a jump leads to it, or to one of the last instructions before it. Each jump to that tail, and
+    /// the instruction that runs into it, get a copy of the tail. This is done only if nothing else leads
+    /// there.
     fn ways_to(
         &mut self,
         code: &Code,
@@ -288,7 +295,8 @@ impl Planner<'_> {
         Err(())
     }
 
-    /// All that leads into the straight line `tail`, whose last instruction is an exit; `None` if that is not known.
+    /// Everything that leads into the straight line `tail`, whose last instruction is an exit; `None` if this
+    /// is not known.
     fn ways_into(&self, code: &Code, tail: &[Insn]) -> Option<Vec<(Svma, When, Detour)>> {
         let (first, exit) = (tail.first()?.addr, Svma(tail.last()?.addr));
         let inside = |at: u64| at >= first && at <= exit.0;
@@ -321,7 +329,7 @@ impl Planner<'_> {
             }
         }
         let named = |at: u64| {
-            // The map has what data names, too.
+            // The map also holds addresses that data names.
             let by_data = || self.env.image.code_targets().binary_search(&Svma(at)).is_ok();
             let elsewhere = || self.env.map.is_target(Svma(at)) && (!reached.contains(&at) || by_data());
             code.body.by_table.binary_search(&at).is_ok() || elsewhere()
@@ -329,7 +337,7 @@ impl Planner<'_> {
         (!tail.iter().any(|i| named(i.addr))).then_some(ways)
     }
 
-    /// The condition of a jump that the stub has to repeat.
+    /// The condition of a jump, which the stub has to repeat.
     fn condition(&self, insn: &Insn) -> Result<u8, Refusal> {
         let site = self.env.place(Svma(insn.addr), u64::from(insn.len));
         let bytes = site.bytes();

@@ -1,10 +1,13 @@
-//! Functions whose return address may not be replaced, because they read it, or because what they are entered with is none.
+//! Functions whose return address may not be replaced, because they read it, or because the word that they
+//! are entered with is none.
 //!
-//! In: a function. Out: the instruction that reads the word at the entry's stack pointer, or takes its address:
-//! `setjmp`, `getcontext` and `vfork` return through a copy of it a second time, when the slot is long given back; `dlsym` finds its
-//! caller by it; `_start` finds `argc` there. The stack pointer is followed along every path from the entry, rbp where
-//! it is set from it; what goes through other registers is not seen. A jump to such a function of another file is known by its name
-//! ([`Image::reader_slots`]): that function finds what its caller was entered with. Does not: look into functions called.
+//! In: a function. Out: the instruction that reads the word at the entry's stack pointer, or takes its
+//! address. `setjmp`, `getcontext` and `vfork` return through a copy of it a second time, long after the
+//! return trampoline was given back. `dlsym` finds its caller by it; `_start` finds `argc` there. The stack
+//! pointer is followed along every path from the entry, and rbp if it is set from it; an access through other
+//! registers is not seen. A jump to such a function of another file is known by its name
+//! ([`Image::reader_slots`]): that function finds what its caller was entered with. Does not: examine
+//! functions that are called.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -14,18 +17,18 @@ use std::collections::HashSet;
 use trapline_image::Image;
 use trapline_record::Svma;
 
-/// Distances of rsp and rbp from the entry's stack pointer, as far as they are known.
+/// Distances of rsp and rbp from the entry's stack pointer; `None` if unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Frame {
     sp: Option<i64>,
     bp: Option<i64>,
 }
 
-/// Instructions that are looked at, at most.
+/// Upper bound of the instructions that are examined.
 const MOST: usize = 4096;
 
-/// The first instruction found that reads, writes or points to the return address; returns and calls do not count. Functions
-/// that are jumped to are followed: `setjmp` is a jump to another that reads it.
+/// The first instruction found that reads, writes or points to the return address; returns and calls do not
+/// count. Jumps to other functions are followed, since `setjmp` is a jump to another function that reads it.
 pub(crate) fn names_return_address(image: &Image, entry: Svma) -> Option<Svma> {
     let mut info = InstructionInfoFactory::new();
     let mut seen = HashSet::new();
@@ -60,7 +63,7 @@ pub(crate) fn names_return_address(image: &Image, entry: Svma) -> Option<Svma> {
     None
 }
 
-/// Whether an instruction jumps to where one of these words leads.
+/// Whether an instruction jumps through one of these words.
 fn jumps_through(insn: &Instruction, words: &[Svma]) -> bool {
     insn.flow_control() == FlowControl::IndirectBranch
         && insn.is_ip_rel_memory_operand()
@@ -75,13 +78,13 @@ impl Frame {
             _ => None,
         }
     }
-    /// Whether an instruction touches the eight bytes at the entry's stack pointer.
+    /// Whether an instruction accesses the eight bytes at the entry's stack pointer.
     fn touches(self, insn: &Instruction) -> bool {
         let word = |from: i64, len: i64| from < 8 && from + len > 0;
         if matches!(insn.mnemonic(), Mnemonic::Pop | Mnemonic::Popf | Mnemonic::Popfq) && self.sp == Some(0) {
             return true;
         }
-        // A copy of the stack pointer points to the word.
+        // A copy of the stack pointer would point to the word.
         if insn.mnemonic() == Mnemonic::Mov && insn.op1_kind() == OpKind::Register && self.sp == Some(0) {
             return insn.op1_register() == Register::RSP && insn.op0_register() != Register::RBP;
         }
@@ -116,7 +119,7 @@ impl Frame {
             }
         }
         match (insn.mnemonic(), to) {
-            // A call takes back what it pushed.
+            // A call's return pops what the call pushed.
             (Mnemonic::Call, _) => next.sp = self.sp,
             (Mnemonic::Leave, _) => next.sp = self.bp.map(|bp| bp + 8),
             (Mnemonic::Push | Mnemonic::Pop | Mnemonic::Pushfq | Mnemonic::Popfq, _)

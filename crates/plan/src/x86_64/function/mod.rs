@@ -1,8 +1,9 @@
-//! All sites of one function: entry, exits, single instructions, and what they do to each other. How exits are found is in
-//! `exits`, when an entry's window begins behind the first instruction in `behind`, which window and tactic a deed gets in `place`.
+//! Plans all sites of one function: entry, exits, single instructions, and what they do to each other.
+//! `exits` finds the exits, `behind` decides when an entry's window begins behind the first instruction, and
+//! `place` chooses window and tactic.
 //!
-//! In: a function and what is wanted there. Out: sites whose windows are disjoint; where two wants need the same window,
-//! one site that does both. A want is met whole or refused whole.
+//! In: a function and its requests. Out: sites whose windows are disjoint. If two requests need the same
+//! window, one site serves both. A request is met as a whole or refused as a whole.
 
 mod behind;
 mod exits;
@@ -30,14 +31,14 @@ use trapline_record::Svma;
 use trapline_record::addr::Bias;
 use trapline_record::ring::Kind;
 
-/// Instructions decoded at an entry: the window, and those that may show what is dead.
+/// Number of instructions decoded at an entry: the window, and those that may show which registers are dead.
 const LOOK: usize = 6;
-/// Functions whose code is analysed at a time, where several threads do it.
+/// Number of functions that are analysed in one round if several threads do it.
 const ROUND: usize = 1024;
-/// Bytes decoded there at least: `endbr64` and a jump.
+/// Least number of bytes decoded at an entry: `endbr64` and a jump.
 const LEAST: u64 = 4 + JUMP;
 
-/// What planning a module's functions adds up to.
+/// The sum of what planning a module's functions gives.
 #[derive(Debug)]
 pub(crate) struct Planner<'a> {
     pub(crate) env: Env<'a>,
@@ -47,23 +48,24 @@ pub(crate) struct Planner<'a> {
     pub(crate) sites: Vec<Site>,
     pub(crate) kernel: Vec<KernelSite>,
     pub(crate) refused: Vec<Refused>,
-    /// Where a call may end as another function, or exits cannot be had, return addresses are replaced.
+    /// Replace return addresses where a call may end as another function, or where exits cannot be found or
+    /// patched.
     pub(crate) or_slots: bool,
-    /// Returns that are recorded or tallied come by replaced return addresses.
+    /// Replace return addresses for all returns that are recorded or aggregated.
     pub(crate) by_slots: bool,
-    /// Of which functions `or_slots` says that, and why.
+    /// The requests for which `or_slots` did that, and why.
     pub(crate) slotted: Vec<Refused>,
-    /// First of `sites` that belongs to the function in hand.
+    /// Index in `sites` of the first one that belongs to the current function.
     first: usize,
-    /// Entries' windows begin at the first instruction, whatever that is.
+    /// Entries' windows begin at the first instruction, whichever it is.
     at_head: bool,
-    /// The functions wanted, sorted: no pun leans on their bytes.
+    /// The requested functions, sorted. No pun relies on their bytes.
     wanted: Vec<FunctionIndex>,
     scratch: Vec<Insn>,
     look: Looking,
 }
 
-/// What looking ahead keeps from call to call.
+/// Memory that looking ahead reuses from call to call.
 #[derive(Default)]
 struct Looking(Look);
 
@@ -73,7 +75,7 @@ impl core::fmt::Debug for Looking {
     }
 }
 
-/// What a function's plan was at some moment.
+/// The state of a function's plan at some moment.
 #[derive(Clone, Debug)]
 struct Mark {
     sites: Vec<Site>,
@@ -101,7 +103,7 @@ impl Code {
     }
 }
 
-/// What is known of a function's code, where more is wanted than its entry.
+/// The code of a function, if a request needs more than its entry.
 fn code_for(env: Env<'_>, function: Option<FunctionIndex>, wants: &[(u32, Want)]) -> Option<Code> {
     let entry_only =
         wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry | Role::Hold(_)));
@@ -149,14 +151,15 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans all wants, which are sorted by function.
+    /// Plans all requests, which are sorted by function.
     pub(crate) fn functions(&mut self, order: &[(u32, Want)]) {
         self.wants_of(order.iter().filter_map(|(_, w)| w.function));
         let of_one = order.chunk_by(|a, b| a.1.function == b.1.function);
         of_one.for_each(|group| self.function(group[0].1.function, group));
     }
-    /// The same with the help of other threads: a function's code is analysed without regard to the others, which takes most of the time. What is
-    /// planned is the same. Few functions at a time, since an analysis is large.
+    /// Does the same with the help of other threads, and gives the same plan. Each function's code is
+    /// analysed independently of the others, which takes most of the time. Few functions are analysed at a
+    /// time, since an analysis is large.
     pub(crate) fn functions_with_help(&mut self, order: &[(u32, Want)], threads: usize) {
         self.wants_of(order.iter().filter_map(|(_, w)| w.function));
         let groups: Vec<&[(u32, Want)]> = order.chunk_by(|a, b| a.1.function == b.1.function).collect();
@@ -181,13 +184,14 @@ impl<'a> Planner<'a> {
             }
         }
     }
-    /// Says of which functions, sorted, something is wanted, before [`function`](Self::function) is called for each.
+    /// Sets the requested functions, which must be sorted, before [`function`](Self::function) is called for
+    /// each of them.
     pub(crate) fn wants_of(&mut self, functions: impl Iterator<Item = FunctionIndex>) {
         self.wanted = functions.collect();
         self.wanted.dedup();
     }
 
-    /// Plans all wants of one function (or, without one, single instructions).
+    /// Plans all requests for one function or, without a function, for single instructions.
     pub(crate) fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
         self.plan(wants, code_for(self.env, function, wants).as_ref());
     }
@@ -198,7 +202,7 @@ impl<'a> Planner<'a> {
             Role::Latency | Role::LatencySlot | Role::Record { .. } | Role::Tally { exits: false } => 1,
             Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 2,
             Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(..) | Role::RecordMark(..) => 3,
-            // Where others want something of the function, the patch is theirs.
+            // If other requests are for the same function, the patch is named after those.
             Role::Hold(_) => 4,
         };
         self.behind_or_at_head(|planner| {
@@ -285,7 +289,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Of hits that are not recorded or tallied: see [`Env::decides`].
+    /// Checks a request that neither records nor aggregates: see [`Env::decides`].
     fn decides(&self, want: &Want) -> Result<(), Refusal> {
         let at = match (want.role, want.function) {
             (Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..) | Role::Tally { .. }, _) => {
@@ -298,9 +302,10 @@ impl<'a> Planner<'a> {
         self.env.decides(at, want)
     }
 
-    /// The end of a call is seen at the function's exits or, with `plan`'s flag, by a slot in the place of its return address. Which of them, `by_slots` and
-    /// `or_slots` say. A function that is left by a jump to another gets a slot, as its call ends when that one returns; so does one whose exits
-    /// cannot be had.
+    /// The end of a call is seen at the function's exits or, with `plan`'s flag, by a return trampoline.
+    /// `by_slots` and `or_slots` say which. With `or_slots`, a function that leaves by a jump to another one
+    /// gets a trampoline, as its call ends when that other one returns. So does a function whose exits cannot
+    /// be found or patched.
     fn seen_to_end(
         &mut self,
         (index, want): (u32, &Want),
@@ -328,8 +333,9 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Whether a goroutine can be read where this want asks for it. A program that begins has none: `rt0_go` sets the thread pointer, by `settls`, which
-    /// also threads of older versions call first. All that `rt0_go` calls later runs with one.
+    /// Refuses a request that needs the goroutine where there is none yet. A program that begins has none:
+    /// `rt0_go` sets the thread pointer by `settls`, which threads of older versions also call first. All
+    /// that `rt0_go` calls later has a goroutine.
     fn has_goroutine(&self, want: &Want) -> Result<(), Refusal> {
         let counts =
             matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Hold(_));
@@ -346,7 +352,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Undoes everything when `plan` fails.
+    /// Undoes everything if `plan` fails.
     fn whole(&mut self, plan: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let before = self.mark();
         plan(self).inspect_err(|_| self.roll_back(before))
@@ -370,7 +376,7 @@ impl<'a> Planner<'a> {
         let Err(why) = done else { return Ok(()) };
         let impossible = matches!(why, Refusal::NotInFile { .. } | Refusal::InsideInstruction { .. });
         let bytes = (1..=15).rev().find_map(|len| self.env.image.text(at, len)).unwrap_or(&[]);
-        // The kernel counts every hit.
+        // The kernel counts every hit, so a filtered probe cannot have a uprobe.
         let all = self.env.filter(owner.probe).is_none();
         let allowed = self.env.traits.kernel_allowed && all && !impossible && takes_uprobe(bytes);
         match self.env.image.offset_of(at).filter(|_| allowed) {
@@ -386,7 +392,8 @@ impl<'a> Planner<'a> {
         let f = self.env.image.function(function);
         let bytes = self.env.image.text(f.start, f.len).ok_or(Refusal::NotInFile { at: f.start })?;
         let mut insns = core::mem::take(&mut self.scratch);
-        // Nothing below rsp is live when a function is called; when it jumps back to its entry, its red zone is. Go has none.
+        // Nothing below rsp is live when a function is called. If it jumps back to its entry, its red zone
+        // may be live, except in Go, which has none.
         let red_zone_live = self.env.map.is_looped(function) && !self.env.traits.go;
         if let Some(behind) = self.behind(&mut insns, (bytes, f.start), &deed, red_zone_live) {
             let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
@@ -398,9 +405,9 @@ impl<'a> Planner<'a> {
             return done;
         }
         let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
-        // Where consumers are called everything is saved, so that nobody asks what is dead.
+        // If a consumer is called, everything is saved, so what is dead does not matter.
         let asks = !matches!(deed, Deed::Call { .. });
-        // `endbr64` neither reads nor writes: what is dead at it is dead behind it.
+        // `endbr64` neither reads nor writes, so what is dead at it is dead behind it.
         let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| asks && !faulty(i));
         let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };
         let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
@@ -449,7 +456,7 @@ impl<'a> Planner<'a> {
         self.loose(at, deed, owner)
     }
 
-    /// An instruction outside all known functions.
+    /// Plans an instruction outside all known functions.
     fn loose(&mut self, at: Svma, deed: Deed, owner: Owner) -> Result<(), Refusal> {
         let bytes =
             (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
@@ -480,7 +487,8 @@ fn part_of(body: &Body, start: Svma, len: u64) -> Option<core::ops::Range<usize>
     Some(first..first + count)
 }
 
-/// Which instruction the patch of an entry begins at: behind `endbr64`, unless something branches there.
+/// Index of the instruction at which an entry's patch begins: behind `endbr64`, unless something branches
+/// there.
 fn entry_index(env: &Env<'_>, insns: &[Insn]) -> usize {
     match insns {
         [first, second, ..] if first.class == Class::Endbr64 && !env.map.is_target(Svma(second.addr)) => 1,
@@ -488,8 +496,8 @@ fn entry_index(env: &Env<'_>, insns: &[Insn]) -> usize {
     }
 }
 
-/// What the straight line that begins here overwrites before reading it. Where faults are caught, only what is overwritten
-/// before anything can fault counts, so that a handler sees true registers.
+/// What the straight line of code that begins here overwrites before reading it. If the process catches
+/// faults, only what is overwritten before anything can fault counts, so that a handler sees true registers.
 fn dead_at(env: &Env<'_>, insns: &[Insn], red_zone_live: bool) -> stub::Site {
     let faulty = |i: &Insn| env.traits.has_fault_handler && faults_on_register(i);
     let sure = insns.iter().position(faulty).unwrap_or(insns.len());

@@ -1,7 +1,9 @@
-//! A window and a tactic for one deed: jump, short jump, pun; for a consumer of our own process also a trap.
+//! Chooses a window and a tactic for one action: jump, short jump, pun; for a consumer in our own process
+//! also a trap.
 //!
-//! In: an instruction, what is to happen there. Out: a site, whose bytes no other site changes, or why there is none.
-//! Does not: know why the deed is wanted.
+//! In: an instruction, the action there. Out: a site, whose bytes no other site changes, or why there is
+//! none.
+//! Does not: know why the action is requested.
 
 use super::Planner;
 use crate::refusal::Refusal;
@@ -14,12 +16,13 @@ use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{Flow, faults_on_register, may_displace};
 use trapline_record::Svma;
 
-/// How far back an exit's window may begin.
+/// How many instructions back an exit's window may begin.
 const BACK: usize = 16;
 
 impl Planner<'_> {
-    /// Puts a deed at instruction `i`: into a window that is there, into one of its own (beginning earlier where `back`
-    /// allows), or into one that is there and made longer; by jump, short jump or pun, or by the trap that a callee may take.
+    /// Puts an action at instruction `i`. Tries in turn an existing window that holds `i`, a window of its
+    /// own (which begins earlier if `back` allows), and an existing window that is made longer. The tactic is
+    /// a jump, a short jump or a pun, or a trap if the probe allows one.
     pub(super) fn place(
         &mut self,
         stretch: Stretch<'_>,
@@ -45,8 +48,8 @@ impl Planner<'_> {
         }
     }
 
-    /// An int3 over the instruction's first byte. It may be any that runs elsewhere as it runs here, a call too: what returns
-    /// to the instruction behind it meets that unchanged.
+    /// Puts an int3 over the instruction's first byte. Any instruction will do that does the same elsewhere
+    /// as here, a call too: its return meets the next instruction, which is unchanged.
     fn trap(&mut self, stretch: Stretch<'_>, i: usize, act: Act, owner: Owner) -> Result<(), Refusal> {
         let insn = &stretch.insns[i];
         let start = Svma(insn.addr);
@@ -107,7 +110,7 @@ impl Planner<'_> {
         Err(self.overlap(&plain).unwrap_or_else(|| refusal(&self.env, stretch, &plain)))
     }
 
-    /// A window for `i` without an instruction boundary inside, for a process in which nobody may trap.
+    /// A window for `i` without an interior boundary, for a process in which no thread may trap.
     fn seamless(
         &mut self,
         stretch: Stretch<'_>,
@@ -129,7 +132,7 @@ impl Planner<'_> {
         Some((alone, changed, reach))
     }
 
-    /// The windows that hold instruction `i`, the latest beginning first.
+    /// The windows that hold instruction `i`, in the order of their starts, the last one first.
     fn windows(&self, stretch: Stretch<'_>, i: usize, back: bool) -> Vec<Window> {
         let mut windows = Vec::new();
         let floor = if back { i.saturating_sub(BACK) } else { i };
@@ -151,7 +154,8 @@ impl Planner<'_> {
         windows
     }
 
-    /// Whether nothing else is where this window's change would be, padding included.
+    /// Whether this window's change touches no bytes of other sites, no claimed padding, and no restartable
+    /// sequence.
     pub(super) fn is_clear(&self, window: &Window, changed: u64) -> bool {
         let end = window.end(changed);
         !self.sites[self.first..].iter().any(|s| s.overlaps(window.start, end))
@@ -190,7 +194,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Makes the window right before instruction `i` longer, so that it holds it. Its jump stays as it is.
+    /// Makes the window right before instruction `i` longer, so that it includes `i`. Its jump stays as it
+    /// is.
     fn extend(&mut self, stretch: Stretch<'_>, i: usize, act: Act) -> bool {
         let before = self.sites[self.first..]
             .iter()
@@ -213,9 +218,10 @@ impl Planner<'_> {
         true
     }
 
-    /// A short jump that leaves all but the first two bytes alone.
+    /// A short jump, which leaves all bytes but the first two as they are.
     fn short(&mut self, stretch: Stretch<'_>, i: usize, window: &Window) -> Option<(Window, u64, Reach)> {
-        // Go's runtime looks interrupted addresses up in its own tables, and ends the program at one in padding.
+        // Go's runtime looks up interrupted addresses in its own tables. It ends the program if it finds one
+        // in padding.
         if window.room() < SHORT || self.env.traits.go {
             return None;
         }
@@ -228,7 +234,7 @@ impl Planner<'_> {
             return None;
         }
         let traps = stretch.insns[window.from].len == 1;
-        // The window's own padding is taken before an island can be.
+        // Claim the window's own padding before looking for an island.
         let mark = self.claims.mark();
         self.claims.claim(least.start + least.len, least.start + SHORT.max(least.len));
         let found = island(&self.env, &mut self.claims, least.start, traps);
@@ -254,8 +260,8 @@ impl Planner<'_> {
         Some((changed, Reach::Pun(rel, target)))
     }
 
-    /// Whether nobody in this plan is going to change the bytes that dictate a pun. What a later plan changes is checked
-    /// against [`Patch::relies`](crate::Patch::relies).
+    /// Whether this plan leaves alone the bytes that a pun's displacement consists of. What a later plan
+    /// changes is checked against [`Patch::relies`](crate::Patch::relies).
     fn tail_stays(&self, window: &Window) -> bool {
         let last = window.start + (JUMP - 1);
         let mine = self.env.map.piece_at(window.start).is_ok_and(|p| last < p.end);

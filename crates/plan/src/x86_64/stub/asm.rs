@@ -1,9 +1,9 @@
 //! The handful of x86-64 encodings that generated code needs, appended to a byte vector.
 //!
-//! Input: registers and memory operands as values. Output: bytes at known addresses. Jumps forward return a
-//! [`Fix`] that is bound later; nothing else is remembered, so that emitting costs a few nanoseconds.
-//! Does not: choose encodings by iteration, check ranges beyond `debug_assert` (addresses come from the planner, which
-//! lays a module's code and data within ±2 GiB).
+//! In: registers and memory operands as values. Out: bytes at known addresses. Jumps forward return a [`Fix`]
+//! that is bound later; nothing else is remembered, so that emitting costs a few nanoseconds.
+//! Does not: choose encodings by iteration, check ranges beyond `debug_assert` (addresses come from the
+//! planner, which lays out a module's code and data within ±2 GiB).
 
 use super::word::Word;
 
@@ -34,7 +34,7 @@ pub(super) enum Mem {
     Sum(Reg, Reg, u8, i32),
     /// `fs:[disp]`
     Fs(i32),
-    /// `[rip + …]`, by the address meant.
+    /// `[rip + …]`, given by the address that it means.
     Rip(u64),
 }
 
@@ -74,7 +74,7 @@ pub(super) enum Alu {
 pub(super) enum Shift {
     Left = 4,
     Right = 5,
-    /// With the sign.
+    /// Shifts in copies of the sign.
     SignedRight = 7,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Asm<'a> {
     pub(super) const fn origin(&self) -> u64 {
         self.origin
     }
-    /// Goes on at the end of `out`, whose first byte lies at `origin`.
+    /// Continues at the end of `out`, whose first byte lies at `origin`.
     pub(super) const fn resume(out: &'a mut Vec<u8>, origin: u64) -> Self {
         Self { out, origin }
     }
@@ -121,20 +121,21 @@ impl<'a> Asm<'a> {
     pub(super) fn align(&mut self, to: u64) {
         self.skip(self.here().wrapping_neg() & (to - 1));
     }
-    /// Bytes that nobody runs.
+    /// Appends bytes that never run.
     pub(super) fn skip(&mut self, len: u64) {
         self.out.resize(self.out.len() + len as usize, 0xCC);
     }
-    /// Instructions that do nothing, up to a multiple of `to`.
+    /// Appends instructions without effect, up to a multiple of `to`.
     pub(super) fn fill_to(&mut self, to: u64) {
         self.nop((self.here().wrapping_neg() & (to - 1)) as usize);
     }
-    /// Emits a jump, with the compare it may fuse with, so that it neither crosses nor ends at a 32-byte boundary:
-    /// on Intel cores before Ice Lake such a jump is kept out of the decoded cache, which costs up to 3 ns a stub.
+    /// Emits a jump, with the compare with which it may fuse, so that it neither crosses nor ends at a
+    /// 32-byte boundary. On Intel cores before Ice Lake, a jump that does is kept out of the decoded cache,
+    /// which costs up to 3 ns a stub.
     pub(super) fn unbroken<T>(&mut self, emit: impl Fn(&mut Self) -> T) -> T {
         self.unbroken_behind(0, emit)
     }
-    /// The same of all but the first `behind` bytes.
+    /// Does the same, but leaves out the first `behind` bytes.
     pub(super) fn unbroken_behind<T>(&mut self, behind: u64, emit: impl Fn(&mut Self) -> T) -> T {
         let (start, at) = (self.out.len(), self.here());
         let done = emit(self);
@@ -146,7 +147,7 @@ impl<'a> Asm<'a> {
         self.nop((32 - (at + behind) % 32) as usize);
         emit(self)
     }
-    /// Whether so many bytes would be, from here.
+    /// Whether `len` bytes from here would neither cross nor end at a 32-byte boundary.
     pub(super) fn is_unbroken(&self, len: u64) -> bool {
         self.here() % 32 + len <= 31
     }
@@ -175,7 +176,7 @@ impl<'a> Asm<'a> {
         self.raw(&(rel as i32).to_le_bytes());
     }
 
-    /// One instruction with a memory operand; `imm` is how many immediate bytes the caller appends.
+    /// Emits one instruction with a memory operand; the caller appends `imm` immediate bytes.
     fn mem(&mut self, lock: bool, wide: bool, op: &[u8], reg: u8, mem: Mem, imm: u64) {
         let mut code = Word::default();
         if lock {
@@ -313,12 +314,12 @@ impl<'a> Asm<'a> {
     pub(super) fn test(&mut self, a: Reg, b: Reg, wide: bool) {
         self.regs(wide, &[0x85], b.0, a);
     }
-    /// The low 64 bits of a vector register, which stays as it is, all of it: `movq`.
+    /// `movq`: the low 64 bits of a vector register. The vector register stays as it is.
     pub(super) fn vector_to(&mut self, to: Reg, vector: u8) {
         self.raw(&[0x66]);
         self.regs(true, &[0x0F, 0x7E], vector, to);
     }
-    /// The same to memory: `movlps`.
+    /// `movlps`: does the same to memory.
     pub(super) fn store_vector(&mut self, to: Mem, vector: u8) {
         self.mem(false, false, &[0x0F, 0x13], vector, to, 0);
     }
@@ -333,7 +334,7 @@ impl<'a> Asm<'a> {
     pub(super) fn negate(&mut self, reg: Reg) {
         self.regs(true, &[0xF7], 3, reg);
     }
-    /// The low `bits` of a register, extended to all of another.
+    /// Extends the low `bits` of a register to all of another one.
     pub(super) fn extend(&mut self, to: Reg, from: Reg, bits: u8, signed: bool) {
         let op: &[u8] = match (bits, signed) {
             (8, false) => &[0x0F, 0xB6],
@@ -354,12 +355,12 @@ impl<'a> Asm<'a> {
     pub(super) fn multiply_wide(&mut self, by: Reg) {
         self.regs(true, &[0xF7], 4, by);
     }
-    /// `shrd`: shifts to the right by less than 64, and `from` into it.
+    /// `shrd`: shifts right by less than 64, and fills in the bits of `from`.
     pub(super) fn shift_from(&mut self, to: Reg, from: Reg, by: u8) {
         self.regs(true, &[0x0F, 0xAC], from.0, to);
         self.raw(&[by]);
     }
-    /// As `div`, signed, of rax alone.
+    /// Signed division of rax alone; otherwise as `div`.
     pub(super) fn divide_signed(&mut self, by: Reg) {
         self.raw(&[0x48, 0x99]);
         self.regs(true, &[0xF7], 7, by);
@@ -382,7 +383,7 @@ impl<'a> Asm<'a> {
     pub(super) fn bsf(&mut self, to: Reg, from: Reg) {
         self.regs(true, &[0x0F, 0xBC], to.0, from);
     }
-    /// `xchg [at], al`: locked without being asked.
+    /// `xchg [at], al`, which is locked by itself.
     pub(super) fn exchange_al(&mut self, at: Mem) {
         self.mem(false, false, &[0x86], 0, at, 0);
     }
@@ -415,11 +416,11 @@ impl<'a> Asm<'a> {
     pub(super) fn cmpxchg(&mut self, to: Mem, with: Reg) {
         self.mem(true, true, &[0x0F, 0xB1], with.0, to, 0);
     }
-    /// `lock xadd [to], with`: what was there comes back.
+    /// `lock xadd [to], with`: `with` gets the previous value.
     pub(super) fn exchange_add(&mut self, to: Mem, with: Reg) {
         self.mem(true, true, &[0x0F, 0xC1], with.0, to, 0);
     }
-    /// `lsl`: the limit of the segment that `selector` names; stays as it is if there is none.
+    /// `lsl`: limit of the segment that `selector` names. `to` stays as it is if there is no such segment.
     pub(super) fn segment_limit(&mut self, to: Reg, selector: Reg) {
         self.regs(false, &[0x0F, 0x03], to.0, selector);
     }
@@ -435,7 +436,7 @@ impl<'a> Asm<'a> {
         }
         self.raw(&[0x58 | reg.0 & 7]);
     }
-    /// `prefetchw [at]`: nothing on processors that do not know it, and never a fault.
+    /// `prefetchw [at]`: without effect on processors that do not have it, and never a fault.
     pub(super) fn prefetchw(&mut self, at: Mem) {
         self.mem(false, false, &[0x0F, 0x0D], 1, at, 0);
     }
@@ -448,16 +449,16 @@ impl<'a> Asm<'a> {
         self.raw(rex);
         self.raw(&[0x0F, 0xC7, 0xF8 | to.0 & 7]);
     }
-    /// SF ZF AF PF CF into ah, OF into al: the flags in one register, without touching them.
+    /// Moves SF ZF AF PF CF into ah, and OF into al: the flags in one register, without changing them.
     pub(super) fn flags_to_rax(&mut self) {
         self.raw(&[0x9F, 0x0F, 0x90, 0xC0]);
     }
-    /// Back again: `add al, 127` overflows exactly if al is 1.
+    /// Restores the flags from there: `add al, 127` overflows exactly if al is 1.
     pub(super) fn flags_from_rax(&mut self) {
         self.raw(&[0x04, 0x7F, 0x9E]);
     }
-    /// The same from ax as `pushfq` stores it: `rol ax, 8` puts SF ZF AF PF CF into ah; of al, OF is bit 3, and `add al, 0x78` overflows
-    /// exactly with that.
+    /// Restores the flags from ax as `pushfq` stores it. `rol ax, 8` moves SF ZF AF PF CF into ah. OF becomes
+    /// bit 3 of al, and `add al, 0x78` overflows exactly if it is set.
     pub(super) fn bytes_to_flags(&mut self) {
         self.raw(&[0x66, 0xC1, 0xC0, 8, 0x24, 8, 0x04, 0x78, 0x9E]);
     }
@@ -504,7 +505,7 @@ impl<'a> Asm<'a> {
         self.regs(false, &[0xFF], 2, reg);
     }
 
-    /// Bit `bit` of a register to CF.
+    /// Copies bit `bit` of a register to CF.
     pub(super) fn bit_test(&mut self, reg: Reg, bit: u8) {
         self.regs(true, &[0x0F, 0xBA], 4, reg);
         self.raw(&[bit]);
@@ -551,7 +552,7 @@ impl<'a> Asm<'a> {
         self.raw(&[0x48 | (to.0 >> 3) << 2, (op as u8) << 3 | 3, (to.0 & 7) << 3 | 5]);
         self.later()
     }
-    /// Makes `fix` lead to the next byte.
+    /// Makes `fix` refer to the next byte.
     pub(super) fn bind(&mut self, fix: Fix) {
         let here = self.out.len();
         match fix {

@@ -1,10 +1,11 @@
 //! One hit, one increment.
 //!
-//! Input: the counter's word on line 0, what is dead. Output: code that adds 1 to this CPU's line and runs into the
-//! displaced code, which the caller appends; then a jump back, the abort handler and the rseq descriptor.
-//! Saved registers lie below rsp, where neither kernel nor handlers write (the psABI red zone); where the function's
-//! own red zone may be live, rsp first steps over it. Stores are what a hit costs on a core that retires one a cycle:
-//! announce, count, clear, and one for each register that had to be saved.
+//! In: address of the counter's word on line 0, what is dead. Out: code that adds 1 on this CPU's line and
+//! runs into the displaced code, which the caller appends; then a jump back, the abort handler and the rseq
+//! descriptor.
+//! Registers are saved below rsp, where neither kernel nor handlers write (the psABI red zone). If the
+//! function's own red zone may be live, rsp first steps over it. On a core that retires one store a cycle,
+//! the stores are what a hit costs: announce, count, clear, and one for each register that had to be saved.
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::rseq::{self, CPU_ID, Section};
@@ -14,9 +15,9 @@ use super::{Kind, Machine, Pending, Rseq, Site};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tail {
     section: Option<(Rseq, Section)>,
-    /// Where an unregistered thread leaves the usual path, and comes back.
+    /// Where an unregistered thread leaves the common path, and where it returns to it.
     unregistered: Option<(Fix, u64)>,
-    /// `lea`-like use of the word's address, which stands behind the code.
+    /// `lea`-like use of the word's address, which lies behind the code.
     pointer: Option<Fix>,
     word: u64,
     last_line: u64,
@@ -34,7 +35,7 @@ struct Saves {
 }
 
 impl Saves {
-    /// The first of `wish` that is dead, else the first of them, saved.
+    /// Takes the first register of `wish` that is dead. If none is, it takes the first one, and saves it.
     fn take(&mut self, site: &Site, wish: &[Reg]) -> Reg {
         match wish.iter().find(|reg| site.dead >> reg.0 & 1 == 1) {
             Some(&reg) => reg,
@@ -68,7 +69,7 @@ impl Saves {
     }
 }
 
-/// Registers in order of preference; rax last, since `lahf` wants it.
+/// Registers in order of preference. rax comes last, since `lahf` needs it.
 const ANY: [Reg; 9] = [R11, R10, R9, R8, RDI, RSI, RDX, RCX, RAX];
 const SECOND: [Reg; 8] = [RDX, R11, R10, R9, R8, RDI, RSI, RAX];
 
@@ -93,7 +94,7 @@ fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Site, mut tail
     let mut fixes = None;
     let section = rseq::section(asm, rseq, at, |asm| {
         asm.load32(at, Mem::Fs(rseq.offset + CPU_ID));
-        // Negative, or a CPU that was never told of.
+        // The number is negative, or of a CPU that was not known when the plan was made.
         let unregistered = asm.unbroken(|asm| {
             asm.alu_imm(Alu::Cmp, at, machine.lines as i32 - 1, false);
             asm.jcc_later(Cond::AboveEq)
@@ -113,7 +114,7 @@ fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Site, mut tail
     tail
 }
 
-/// Flags may be live, so only moves, `lea` and `jrcxz`.
+/// Flags may be live, so the code uses only moves, `lea` and `jrcxz`.
 fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Site, mut tail: Tail) -> Tail {
     tail.saves.take(site, &[RCX]);
     let at = tail.saves.take(site, &SECOND);
@@ -139,7 +140,7 @@ fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Site, mut tail: Tail) 
     tail
 }
 
-/// A process without rseq: `lock add` to some line.
+/// For a process without rseq: `lock add` on some line.
 fn shared(asm: &mut Asm<'_>, machine: &Machine, site: &Site, mut tail: Tail) -> Tail {
     let at = (machine.lines > 1).then(|| tail.saves.take(site, &ANY[..8]));
     let flags = tail.saves.flags;

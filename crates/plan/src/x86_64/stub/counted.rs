@@ -1,7 +1,8 @@
-//! One more in a word of this CPU's line, out of the usual path: hits that were dropped, that did not pass, that began.
+//! Adds one to a word of this CPU's line, off the common path: hits that were dropped, that were filtered,
+//! calls that began.
 //!
-//! Input: what the machine offers. Output: code, and what waits for the word's address ([`Counted`]). One restartable sequence; without rseq
-//! `lock add` on some line.
+//! In: what the machine offers. Out: code, and what waits for the word's address ([`Counted`]). It is one
+//! restartable sequence; without rseq it is a `lock add` on some line.
 
 use super::Machine;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R11, Shift};
@@ -10,7 +11,7 @@ use super::rseq::{self, CPU_ID, Section};
 /// A count that waits for its word's address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
-    /// With rseq: its section, and the jump of threads without an area.
+    /// With rseq: the section, and the jump of threads without an area.
     owned: Option<(Section, Fix)>,
     pub(super) line: Fix,
 }
@@ -24,7 +25,7 @@ impl Counted {
     }
 }
 
-/// Adds one to a word of this CPU's line; without rseq to that of some line. Spoils r11 and flags.
+/// Adds one to a word of this CPU's line; without rseq, to the word of some line. Spoils r11 and flags.
 pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine) -> Counted {
     let Some(rseq) = machine.rseq else {
         let line = any_line(asm, machine);
@@ -43,7 +44,8 @@ pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine) -> Counted {
     Counted { owned: Some((section, unregistered)), line }
 }
 
-/// Leaves in r11 the address of a word on some line, which waits for that on line 0. Spoils flags.
+/// Leaves in r11 the address of a word on some line. The returned fix waits for the word's address on line 0.
+/// Spoils flags.
 pub(super) fn any_line(asm: &mut Asm<'_>, machine: &Machine) -> Fix {
     rseq::any_line(asm, R11, machine.rdpid, machine.lines);
     asm.shift(Shift::Left, R11, 6, false);

@@ -1,8 +1,9 @@
-//! A condition as code: falls through if it holds, jumps if not.
+//! A condition as code: it falls through if the condition holds, and jumps if not.
 //!
-//! Input: a tree that is known where the code runs: at an entry, or at a return, with what the entry left (`Left`). Output: code, and the jumps that are taken where it does not hold. It reads
-//! argument registers as the program left them, and spoils rax, r11, rdx where it divides (which is read back) and flags; values that wait lie
-//! below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
+//! In: a tree whose values are known where the code runs: at an entry, or at a return with what the entry
+//! kept (`Left`). Out: code, and the jumps that are taken if the condition does not hold. It reads argument
+//! registers as the program left them. It spoils rax, r11, flags, and rdx where it divides (rdx is read
+//! back); intermediate values lie below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
 
 use trapline_record::ring::FIRST_VALUE;
 
@@ -14,34 +15,34 @@ use crate::request::Read;
 /// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
 pub(super) const ARGUMENT: [Reg; 6] = [RDI, RSI, RDX, RCX, R8, R9];
 
-/// Bytes of code that a node takes at most, with its share of what joins nodes.
+/// Upper bound of the code bytes for a node, with its share of what joins nodes.
 pub const NODE_BYTES: usize = 48;
 
-/// Where values wait, as far below the stack pointer as nobody else's saves are.
+/// Offsets from the stack pointer at which intermediate values are kept; no other code saves there.
 const WAITING: [i32; MAX_TEMPORARIES] = [-32, -40, -48, -56, -64, -72, -96, -104];
 
 /// What a condition's code depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Conditions<'a> {
-    /// How a thread's number is learnt; it was asked for.
+    /// How a thread's number is read; it was asked for before.
     pub(super) id: ThreadId,
-    /// How far the stack pointer is lower than where that was.
+    /// How many bytes lower the stack pointer is now than when the number was asked for.
     pub(super) depth: i32,
-    /// Where rdx was saved, from the stack pointer on.
+    /// Offset from the stack pointer at which rdx is saved.
     pub(super) rdx: i32,
-    /// Where rax was saved, at a return: what is returned.
+    /// At a return: offset from the stack pointer at which rax, the returned value, is saved.
     pub(super) returned: Option<i32>,
-    /// At a return: what the entry left.
+    /// At a return: what the entry kept.
     pub(super) left: Option<Left>,
     /// Where fields are, if they were read.
     pub(super) fields: Option<Fields<'a>>,
 }
 
-/// Fields that were read, each a word of the kernel's answer and then its bytes.
+/// Fields that were read. Each takes a word with the kernel's result, then its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a> {
     pub(super) reads: &'a [Read],
-    /// Where the first one's answer is.
+    /// Where the result of the first field is.
     pub(super) at: (Reg, i32),
 }
 
@@ -50,18 +51,18 @@ impl Fields<'_> {
         let before: usize = self.reads.iter().take(nth.into()).map(Read::words).sum();
         Mem::At(self.at.0, self.at.1 + (before as i32 + word) * 8)
     }
-    /// The answer, and what it is if all of the field was read.
+    /// The result of a field, and its value if the whole field was read.
     fn answer(&self, nth: u8) -> (Mem, i32) {
         (self.word(nth, 0), self.reads.get(usize::from(nth)).map_or(-1, |read| read.bytes.into()))
     }
 }
 
-/// Where a call's entry left its record, in [`Left::AT`], and how it reads.
+/// How to read the record that a call's entry kept, whose address is in [`Left::AT`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left {
-    /// Word of the record at which its floats begin, and which of the eight they are, as bits.
+    /// Word of the record at which its floats begin, and a bit for each of the eight floats that it holds.
     pub(super) floats: (u64, u8),
-    /// Where the nanoseconds since are, from the stack pointer on.
+    /// Offset from the stack pointer of the nanoseconds since the entry.
     pub(super) took: i32,
 }
 
@@ -71,7 +72,7 @@ impl Left {
     const fn word(n: u64) -> Mem {
         Mem::At(Self::AT, n as i32 * 8)
     }
-    /// The word of a float.
+    /// Word of the record that holds a float.
     const fn float(self, index: u8) -> Mem {
         let before = self.floats.1 & ((1 << (index & 7)) - 1);
         Self::word(self.floats.0 + before.count_ones() as u64)
@@ -79,7 +80,7 @@ impl Left {
 }
 
 impl Conditions<'_> {
-    /// Emits code that jumps to where the fixes are bound if the tree's truth is `when`.
+    /// Emits code that jumps (to where the fixes are bound) if the tree's truth value is `when`.
     pub(super) fn branch(self, asm: &mut Asm<'_>, tree: &Tree, when: bool) -> Vec<Fix> {
         self.jump(asm, tree, when, 0)
     }
@@ -91,7 +92,7 @@ impl Conditions<'_> {
             Tree::Known(Known::Readable(nth)) => self.readable(asm, *nth, when),
             Tree::Unary(Unary::Not, of) => self.jump(asm, of, !when, waiting),
             Tree::Binary(op @ (Binary::And | Binary::Or), left, right) => {
-                // What decides alone: false for `and`, true for `or`.
+                // The value that decides alone: false for `and`, true for `or`.
                 let decides = *op == Binary::Or;
                 let mut first = self.jump(asm, left, decides, waiting);
                 let second = self.jump(asm, right, when, waiting);
@@ -143,7 +144,7 @@ impl Conditions<'_> {
         }
         let mut fixes = Vec::new();
         let mut past = None;
-        // A negative number is below every unsigned one; one that is not is compared as unsigned.
+        // A negative number is below every unsigned one; any other number is compared as unsigned.
         let signed = match (a, b) {
             (false, true) if !is_natural(left) => Some((RAX, left_below(op))),
             (true, false) if !is_natural(right) => Some((R11, left_above(op))),
@@ -171,7 +172,7 @@ impl Conditions<'_> {
         fixes
     }
 
-    /// Leaves the left value in rax and the right one in r11.
+    /// Leaves the left operand in rax, and the right one in r11.
     fn pair(self, asm: &mut Asm<'_>, left: &Tree, right: &Tree, waiting: usize) {
         if right.is_leaf() {
             self.value(asm, left, waiting);
@@ -230,7 +231,7 @@ impl Conditions<'_> {
                 self.fields.iter().for_each(|fields| asm.load(to, fields.word(*nth, 1)));
                 order_key(asm, to, *float);
             }
-            // Split off before.
+            // Such nodes were split off before.
             _ => asm.mov_imm32(to, 0),
         }
     }
@@ -335,17 +336,17 @@ fn immediate(tree: &Tree) -> Option<i32> {
     }
 }
 
-/// Whether it is a constant that is the same number with and without a sign.
+/// Whether the tree is a constant that is the same number with and without a sign.
 fn is_natural(tree: &Tree) -> bool {
     matches!(tree, Tree::Number(value, _) if value.cast_signed() >= 0)
 }
 
-/// What a comparison says if the left side is below the right.
+/// The result of a comparison if the left side is below the right.
 const fn left_below(op: Binary) -> bool {
     matches!(op, Binary::Less | Binary::LessEqual | Binary::NotEqual)
 }
 
-/// What it says if it is above.
+/// The result of a comparison if the left side is above the right.
 const fn left_above(op: Binary) -> bool {
     matches!(op, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual)
 }

@@ -1,15 +1,20 @@
-//! One more of a value that is known when a call returns, from what its entry left and what it returned: arguments, value, duration.
+//! Aggregates a value that is known only when a call returns, from what its entry kept and from what it
+//! returned: arguments, value, duration.
 //!
-//! Input: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Output: the code of the entry, and of the exits. The entry's is that of `stage`
-//! (E1 to E4); at the exit, X1 and X4 are, and between them:
+//! In: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Out: the code of
+//! the entry, and of the exits. The entry's code is that of `stage` (E1 to E4). At the exit, X1 and X4 are
+//! those of `stage`, and between them:
 //!
-//! G2 The clock is read, if anything asks for the duration; the late condition decides. Who does not pass is counted, and goes on at X4.
-//! G3 The value's cell or row is found as in `tally`, and one is added there by one commit. A text's key is that of the entry's copy. A tail
-//!    call has returned nothing: if the value asks for that, it is unseen, as where it asks for a field that the entry could not read.
+//! G2 The clock is read if anything depends on the duration. The late condition decides. A call that does
+//!    not pass is counted, and goes on at X4.
+//! G3 The value's cell or row is found as in `tally`, and one is added there by one commit. The key of a text
+//!    is that of the entry's copy. A tail call has returned nothing: a value that depends on the returned
+//!    value is unseen then, as is one that depends on a field which the entry could not read.
 //!
-//! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended, each by one commit. All that G2 and G3 read is the call's own, in
-//! its place and its registers, and stays as it is: a thread that is moved or interrupted there does no more than G3's section again.
-//! The thread is the entry's. Other interleavings are those of `stage`.
+//! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended, each by one
+//! commit. Everything that G2 and G3 read belongs to the call: its stamp cell and its registers, which stay
+//! as they are. So a thread that is moved or interrupted there repeats only G3's section.
+//! The thread counted is the entry's. Other interleavings are those of `stage`.
 
 use trapline_record::ring::{FIRST_TEXT, Kind};
 
@@ -24,7 +29,7 @@ use super::tally::{Into, Shared, Table, add, add_anywhere, add_shared, unseen, v
 use super::trace::{ARGUMENTS, Traced};
 use crate::filter::Tally;
 
-/// A text in a call's place.
+/// A text in a call's stamp cell.
 const LEFT: Copied = Copied { at: RSI, answer: FIRST_TEXT as i32 * 8 };
 
 /// What is left to append behind an exit's displaced code.
@@ -33,21 +38,22 @@ pub(super) struct Tail {
     whose: Whose,
     words: Words,
     table: Table,
-    /// With rseq: its section, and the jump of threads without an area.
+    /// With rseq: the section, and the jump of threads without an area.
     owned: Option<(Section, Fix)>,
     pointer: Fix,
     shared: Shared,
-    /// The jumps of those whose value depends on what could not be read.
+    /// The jumps of hits whose value depends on something that could not be read.
     unread: Vec<Fix>,
     rejected: Vec<Fix>,
     lookup: Lookup,
     unmarked: [Fix; 2],
-    /// X4, and behind it.
+    /// Step X4, and what comes behind it.
     done: u64,
     leave: u64,
 }
 
-/// Appends the part of a stub that comes before the displaced code; `None` if the value is known where the hit is.
+/// Appends the part of a stub that comes before the displaced code; `None` if the value is known at the hit
+/// itself.
 pub(super) fn gather(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
@@ -102,7 +108,8 @@ impl Stage<'_> {
 }
 
 impl Tail {
-    /// Appends what threads without an area do, what becomes of calls that do not pass or have no mark, the descriptors and the addresses.
+    /// Appends the paths of threads without an area, and of calls that do not pass or have no mark, the
+    /// descriptors and the addresses.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         let Self { whose, words, table, done, .. } = self;
         if let Some((_, unregistered)) = self.owned {

@@ -1,17 +1,20 @@
-//! At the entry of a function by which a program changes what patches rely on: the thread waits until these are taken out.
+//! At the entry of a function by which a program changes what patches rely on: the thread waits until these
+//! patches are removed.
 //!
-//! Input: which function, the addresses of two words of the control block (`ASKED`, `CLOSED`), within ±2 GiB. Output: code that runs into the displaced
-//! code. It makes no system call, reads no clock and loads nothing of the program's but the action that `sigaction` itself loads next, so that
-//! it is right whatever the program has denied its threads.
-//! Invariants: HOLD-1 a thread waits at most [`TURNS`] turns, whether somebody answers or not; HOLD-2 one that waited in vain closes the fact itself, so
-//! that no other waits for it. Who answers: `patch`'s `hold`. Does not: decide what relies on a fact.
+//! In: which function, the addresses of two words of the control block (`ASKED`, `CLOSED`), within ±2 GiB.
+//! Out: code that runs into the displaced code. It makes no system call and reads no clock. Of the program's
+//! memory it loads only the action that `sigaction` itself loads next. So it is right whatever the program
+//! has denied its threads.
+//! Invariants: HOLD-1 a thread waits at most [`TURNS`] turns, whether or not it gets an answer. HOLD-2 a
+//! thread that waited in vain closes the fact itself, so that no other thread waits for it. The answer comes
+//! from `patch`'s `hold`. Does not: decide which patches rely on a fact.
 
 use trapline_record::control::fact;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
 use crate::request::Hold;
 
-/// Turns of `pause`, which takes 10 to 140 cycles: from half a second to three seconds of a CPU.
+/// Number of turns of `pause`, which takes 10 to 140 cycles: from half a second to three seconds of a CPU.
 const TURNS: u32 = 1 << 26;
 const RED_ZONE: i32 = 128;
 const SAVED_RAX: i32 = -8;
@@ -22,10 +25,10 @@ const SIGBUS: i32 = 7;
 const SIGSEGV: i32 = 11;
 const PR_SET_SECCOMP: i32 = 22;
 const PR_SET_TSC: i32 = 26;
-/// `prctl`'s names for the right being taken away, and for strict mode.
+/// Arguments of `prctl`: reading the clock is taken away, and strict mode of seccomp.
 const PR_TSC_SIGSEGV: i32 = 2;
 const MODE_STRICT: i32 = 1;
-/// `seccomp`'s operations that restrict the thread: strict mode, and a filter.
+/// Operations of `seccomp` that restrict the thread: strict mode, and a filter.
 const SET_STRICT: i32 = 0;
 const SET_FILTER: i32 = 1;
 
@@ -42,7 +45,7 @@ struct Ways {
     wait: Vec<Fix>,
 }
 
-/// Appends the whole stub. `red_zone`: the function's own may be live.
+/// Appends the whole stub. `red_zone`: the function's own red zone may be live.
 pub fn hold(out: &mut Vec<u8>, at: u64, hold: Hold, (asked, closed): (u64, u64), red_zone: bool) {
     let asm = &mut Asm::new(out, at);
     if red_zone {
@@ -70,7 +73,8 @@ pub fn hold(out: &mut Vec<u8>, at: u64, hold: Hold, (asked, closed): (u64, u64),
     }
 }
 
-/// A handler of faults is installed: `loads` what the action says where the caller will load it anyway, else any action counts. Runs on to where the thread waits.
+/// Detects that a handler of faults is installed. With `loads` it reads the action where the function will
+/// load it anyway; without, any action counts. Runs on to where the thread waits.
 fn action(asm: &mut Asm<'_>, ways: &mut Ways, (signal, action): (Reg, Reg), loads: bool) {
     asm.alu_imm(Alu::Cmp, signal, SIGSEGV, false);
     let is_fault = asm.jcc_later(Cond::Equal);
@@ -80,14 +84,14 @@ fn action(asm: &mut Asm<'_>, ways: &mut Ways, (signal, action): (Reg, Reg), load
     asm.test(action, action, true);
     ways.pass.push(asm.jcc_later(Cond::Equal));
     if loads {
-        // The default, and to ignore it, end the program at a fault all the same.
+        // The default action, and ignoring the signal, both end the program at a fault.
         asm.alu_mem_imm(Alu::Cmp, Mem::At(action, 0), 1, false);
         ways.pass.push(asm.jcc_later(Cond::BelowEq));
     }
     asm.mov_imm32(RCX, fact::FAULTS as u32);
 }
 
-/// `prctl`. Runs on to where the thread waits.
+/// Detects such calls of `prctl`. Runs on to where the thread waits.
 fn control(asm: &mut Asm<'_>, ways: &mut Ways, (option, value): (Reg, Reg)) {
     asm.alu_imm(Alu::Cmp, option, PR_SET_TSC, false);
     let other = asm.jcc_later(Cond::NotEqual);
@@ -101,7 +105,8 @@ fn control(asm: &mut Asm<'_>, ways: &mut Ways, (option, value): (Reg, Reg)) {
     filter(asm, ways, value, MODE_STRICT);
 }
 
-/// A filter comes, or strict mode, in which nobody may read the clock either. Runs on to where the thread waits.
+/// Detects that a filter comes, or strict mode, in which reading the clock is forbidden too. Runs on to where
+/// the thread waits.
 fn filter(asm: &mut Asm<'_>, ways: &mut Ways, mode: Reg, strict: i32) {
     asm.mov_imm32(RCX, fact::FILTER as u32);
     asm.alu_imm(Alu::Cmp, mode, strict, false);
@@ -109,7 +114,7 @@ fn filter(asm: &mut Asm<'_>, ways: &mut Ways, mode: Reg, strict: i32) {
     asm.mov_imm32(RCX, (fact::FILTER | fact::CLOCK) as u32);
 }
 
-/// `syscall`, whose arguments stand one register further.
+/// Detects such calls by `syscall`, whose arguments are one register further on.
 fn call(asm: &mut Asm<'_>, ways: &mut Ways) {
     asm.alu_imm(Alu::Cmp, RDI, nr::SECCOMP, false);
     let other = asm.jcc_later(Cond::NotEqual);
@@ -128,9 +133,9 @@ fn call(asm: &mut Asm<'_>, ways: &mut Ways) {
     action(asm, ways, (RSI, RDX), false);
 }
 
-/// HOLD-1, HOLD-2. In: rcx = facts. Spoils rax and flags.
+/// HOLD-1 and HOLD-2. In: rcx = facts. Spoils rax and flags.
 fn wait(asm: &mut Asm<'_>, pass: &mut Vec<Fix>, (asked, closed): (u64, u64)) {
-    // All of them are closed already: most programs ask once, or nothing relies on it.
+    // All of them are closed already: most programs make such a change once, or no patch relies on the fact.
     asm.load(RAX, Mem::Rip(closed));
     asm.alu(Alu::And, RAX, RCX);
     asm.alu(Alu::Cmp, RAX, RCX);
@@ -149,6 +154,6 @@ fn wait(asm: &mut Asm<'_>, pass: &mut Vec<Fix>, (asked, closed): (u64, u64)) {
     asm.alu_store(Alu::Or, Mem::Rip(closed), RCX, true);
 }
 
-/// Turns that are left, from the stack pointer on.
+/// Offset from the stack pointer of the number of turns that are left.
 const COUNT: i32 = -32;
 const PAUSE: [u8; 2] = [0xF3, 0x90];

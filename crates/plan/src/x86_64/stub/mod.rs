@@ -1,11 +1,12 @@
 //! Generated code: what runs in the target at a hit.
 //!
-//! Input: plain values (addresses, what the machine and the process offer, what is dead at the site). Output: bytes
+//! In: plain values (addresses, what the machine and the process offer, what is dead at the site). Out: bytes
 //! appended to a vector, correct at the one address named.
-//! Invariants: STUB-1 general registers only (but for what `call` saves around a consumer), and every register, flag, vector and red-zone byte is as it was when the
-//! displaced code begins (SAFE-2); STUB-2 rbp keeps its value, so that frame-pointer unwinding works in a stub;
-//! STUB-3 no store to a line that another CPU writes, but for threads without an rseq area (COST-2); STUB-4 every
-//! word is counted exactly: by one rseq commit, or by `lock add` (LOSS-1).
+//! Invariants: STUB-1 only general registers are used (except for what `call` saves around a consumer), and
+//! every register, flag, vector and red-zone byte is as it was when the displaced code begins (SAFE-2);
+//! STUB-2 rbp keeps its value, so that frame-pointer unwinding works in a stub; STUB-3 no store goes to a
+//! line that another CPU writes, except by threads without an rseq area (COST-2); STUB-4 every word is
+//! counted exactly: by one rseq commit, or by `lock add` (LOSS-1).
 //! Does not: relocate displaced code, choose addresses, decide what is dead.
 
 mod asm;
@@ -57,7 +58,7 @@ pub use threads::{ThreadId, Threads, count_by_thread};
 pub use trace::{Rings, Traced, trace};
 pub use trap::{TrapHandler, trap_handler};
 
-/// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION tells.
+/// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rseq {
     /// Offset of the area from the thread pointer, in bytes.
@@ -73,7 +74,8 @@ pub struct Machine {
     pub rseq: Option<Rseq>,
     /// The CPU has `rdpid`.
     pub rdpid: bool,
-    /// Counter lines. With rseq all but the last belong to one CPU each; the last is for threads without an area.
+    /// Number of counter lines. With rseq, all lines but the last belong to one CPU each; the last is for
+    /// threads without an area.
     pub lines: u32,
 }
 
@@ -89,7 +91,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Whether that register is overwritten before it is read.
+    /// Whether that register is dead.
     const fn is_dead(&self, reg: asm::Reg) -> bool {
         self.dead >> reg.0 & 1 == 1
     }
@@ -130,8 +132,9 @@ impl<'a> Pending<'a> {
     pub const fn displaced_at(&self) -> u64 {
         self.displaced
     }
-    /// Appends what follows the displaced code: a jump to `resume` (none if that code never runs on), the paths that
-    /// are rarely taken, and the rseq descriptors. What it gives: instructions that may fault, and where their thread goes on then.
+    /// Appends what follows the displaced code: a jump to `resume` (none if that code never runs on), the
+    /// paths that are rarely taken, and the rseq descriptors. Returns pairs of addresses: an instruction that
+    /// may fault, and where its thread goes on then.
     pub fn finish(self, out: &mut Vec<u8>, resume: Option<u64>) -> Vec<(u64, u64)> {
         let mut asm = Asm::resume(out, self.origin);
         if let Some(resume) = resume {

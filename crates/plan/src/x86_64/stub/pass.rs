@@ -1,7 +1,7 @@
-//! Which hits are recorded or tallied: a filter's code.
+//! Which hits are recorded or aggregated: the code of a filter.
 //!
-//! Input: a condition, a sample. Output: code that jumps away with hits that do not pass, before anything is written; those jumps, and what
-//! waits for addresses ([`Passed`]).
+//! In: a condition, a sample. Out: code that jumps if a hit does not pass, before anything is written; those
+//! jumps, and what waits for addresses ([`Passed`]).
 
 use trapline_record::names::PLACES;
 use trapline_record::ring::Kind;
@@ -15,32 +15,36 @@ use super::trace::Traced;
 use super::{Rseq, ThreadId};
 use crate::filter::{Known, TargetFilter, Tree};
 
-/// A filter, and where it counts.
+/// A filter, and the words in which it counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Filtered<'a> {
-    /// What passes.
+    /// Which hits pass.
     pub filter: &'a TargetFilter,
-    /// Address on line 0 of two words: hits that did not pass; and hits to leave out before the next sample.
+    /// Address on line 0 of two words: number of hits that did not pass, and number of hits to leave out
+    /// before the next sample.
     pub words: u64,
-    /// Address of the table of threads that are passed over, where the filter asks what they are called.
+    /// Address of the pass-over table, if the filter depends on thread names.
     pub names: Option<u64>,
 }
 
-/// What a filter's code has left open.
+/// Jumps and addresses that a filter's code has left open.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Passed {
     pub(super) rejected: Vec<Fix>,
-    /// Of hits that what was read of memory rejects: the stack pointer is lower by so much.
+    /// Jumps of hits that are rejected because of what was read from memory, and by how many bytes the stack
+    /// pointer is lower there.
     pub(super) deep: (Vec<Fix>, i32),
     /// Jumps of threads without an area.
     pub(super) unregistered: Vec<Fix>,
     pub(super) words: u64,
-    /// The section that counts samples, if there is rseq, and where the address of its words is wanted.
+    /// The section that counts samples, if there is rseq, and the fix that waits for the address of its
+    /// words.
     pub(super) sample: Option<(Option<Section>, Fix)>,
 }
 
 impl Traced<'_> {
-    /// Jumps away with a hit that does not pass. Spoils rax, r11 and flags; r10 for samples, and without rseq rdx, which is read back.
+    /// Jumps if a hit does not pass. Spoils rax, r11 and flags; for samples also r10, and without rseq rdx,
+    /// which is read back.
     pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: Kind) -> Passed {
         let mut unregistered = Vec::new();
         let conditions = self.conditions(kind);
@@ -58,20 +62,21 @@ impl Traced<'_> {
         });
         Passed { rejected, unregistered, words: filtered.words, sample, ..Passed::default() }
     }
-    /// Jumps away, behind `fetch`, with a hit that does not pass for what was read. Spoils rax, rdx, r11 and flags.
+    /// Jumps, behind `fetch`, if a hit does not pass because of what was read. Spoils rax, rdx, r11 and
+    /// flags.
     pub(super) fn pass_fields(&self, asm: &mut Asm<'_>, kind: Kind) -> (Vec<Fix>, i32) {
         let condition = self.filter.and_then(|filtered| filtered.filter.fields.as_ref());
         let (Some(condition), Kind::Entry) = (condition, kind) else { return Default::default() };
         asm.load(RDX, Mem::At(RSP, self.depth(kind) + SAVED_RDX));
         (self.behind_fetch(kind).branch(asm, &condition.decided(), false), self.depth(kind))
     }
-    /// How what is known is read where the stack pointer is lower by what was copied.
+    /// How known values are read while the stack pointer is lower by the copies.
     pub(super) fn behind_fetch(&self, kind: Kind) -> Conditions<'_> {
         let depth = self.depth(kind);
         let fields = Some(Fields { reads: self.fields, at: (RSP, self.first_field_copied()) });
         Conditions { depth, rdx: depth + SAVED_RDX, fields, ..self.conditions(kind) }
     }
-    /// Jumps away if the table has this thread, or, `NotEqual`, if not. Spoils rax, r11 and flags.
+    /// Jumps if the table has this thread; with `NotEqual`, if it does not. Spoils rax, r11 and flags.
     pub(super) fn is_named(&self, asm: &mut Asm<'_>, names: u64, when: Cond) -> Option<Fix> {
         let id = self.rings.id;
         if id == ThreadId::Unknown {
@@ -88,7 +93,7 @@ impl Traced<'_> {
             asm.jcc_later(when)
         }))
     }
-    /// Counts down on this CPU's line. Out: rax = hits to leave out before this one.
+    /// Counts down on this CPU's line. Out: rax = number of hits to leave out before this one.
     fn sample(
         &self,
         asm: &mut Asm<'_>,
@@ -113,7 +118,8 @@ impl Traced<'_> {
         });
         (Some(section), words)
     }
-    /// Without rseq: counts up on some line, where hits may be of many threads. Out: rax = 0 at each hit that is wanted.
+    /// Without rseq: counts up on some line, where hits may be of many threads. Out: rax = 0 at each hit that
+    /// is sampled.
     fn sample_shared(&self, asm: &mut Asm<'_>, every: u32) -> (Option<Section>, Fix) {
         let words = any_line(asm, self.machine);
         asm.mov_imm32(RAX, 1);
@@ -129,37 +135,38 @@ impl Traced<'_> {
         }
         (None, words)
     }
-    /// How what is known at a hit is read.
+    /// How the values that are known at a hit are read.
     pub(super) fn conditions(&self, kind: Kind) -> Conditions<'_> {
         let returned = (kind == Kind::Return).then_some(SAVED_RAX);
         Conditions { id: self.rings.id, depth: 0, rdx: SAVED_RDX, returned, left: None, fields: None }
     }
-    /// Whether the filter asks which thread it is.
+    /// Whether the filter depends on the thread.
     pub(super) fn filters_by_thread(&self) -> bool {
         self.filter.is_some_and(|filtered| filtered.filter.asks_for_thread())
     }
 }
 
 impl Conditions<'_> {
-    /// Leaves a value in rax that may depend on what was read of memory. Jumps away where that could not be read. Spoils r11; rdx is the program's then.
+    /// Leaves in rax a value that may depend on what was read from memory. Jumps if that could not be read.
+    /// Spoils r11; rdx holds the program's value then.
     pub(super) fn read(self, asm: &mut Asm<'_>, tree: &Tree) -> Vec<Fix> {
         let (readable, value) = tree.if_readable();
         if self.depth > 0 {
-            // What was copied took it.
+            // The copying spoiled it.
             asm.load(RDX, Mem::At(RSP, self.rdx));
         }
         let unread = self.branch(asm, &readable, false);
         self.value(asm, &value, 0);
         unread
     }
-    /// Loads the thread's number: of a call, its entry's.
+    /// Loads the thread's number; for a call, that of its entry.
     pub(super) fn thread(self, asm: &mut Asm<'_>, to: Reg) {
         self.leaf(asm, &Tree::Known(Known::Thread), to);
     }
 }
 
 impl Passed {
-    /// Where hits that do not pass come together; false if there are none.
+    /// Binds the jumps of hits that do not pass; false if there are none.
     pub(super) fn bind(&self, asm: &mut Asm<'_>) -> bool {
         let (deep, depth) = &self.deep;
         if !deep.is_empty() {
@@ -169,12 +176,12 @@ impl Passed {
         self.rejected.iter().for_each(|&fix| asm.bind(fix));
         !(deep.is_empty() && self.rejected.is_empty())
     }
-    /// Sections that want descriptors.
+    /// Sections that need descriptors.
     pub(super) fn sections(&self, filtered: Option<Counted>) -> impl Iterator<Item = Section> {
         let sample = self.sample.and_then(|(section, _)| section);
         filtered.and_then(|counted| counted.section()).into_iter().chain(sample)
     }
-    /// The address that the count of rejected hits wants, and that of samples.
+    /// Appends the addresses for the count of rejected hits, and for samples.
     pub(super) fn addresses(&self, asm: &mut Asm<'_>, filtered: Option<Counted>) {
         let Some(counted) = filtered else { return };
         asm.bind(counted.line);

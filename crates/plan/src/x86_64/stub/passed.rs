@@ -1,17 +1,23 @@
-//! Arguments where code that follows the psABI has them, for a deed of code that does not: Go's functions, and marks.
+//! Puts arguments where code that follows the psABI has them, for the actions of code that does not: Go's
+//! functions, and USDT probes.
 //!
-//! In: a stub's code before and after it. Out: what moves arguments there, and what moves all registers back; so one kind of stub serves all.
-//! No flag is changed. Does not: move what is returned (rax in Go, too), floats (Go's X0 to X7 are the psABI's), or read memory.
+//! In: a stub's code before and after it. Out: code that moves arguments there, and code that moves all
+//! registers back; so one kind of stub serves all. No flag is changed. Does not: move what is returned (rax
+//! in Go, too), floats (Go's X0 to X7 are the psABI's), or read memory.
 //!
 //! # Protocol
 //!
-//! *Go's functions*: registers are exchanged in pairs, and the same backwards. No memory is touched, so it takes no room of the goroutine's stack, and a
-//! thread that is interrupted, or restarts a critical section, in between goes on as in any stub.
+//! *Go's functions*: registers are exchanged in pairs, and afterwards the same backwards. No memory is
+//! touched, so it takes no room of the goroutine's stack. A thread that is interrupted in between, or
+//! restarts a critical section, goes on as in any stub.
 //!
-//! *Marks*: the stack pointer steps over the red zone, the six registers of arguments are pushed, and each is loaded with an operand: what was pushed
-//! where that is one of them, else the register itself. Behind the deed they are popped. A signal's handler in between runs below what was pushed; the
-//! tracer's death leaves nothing: all of it belongs to the hit. Memory operands are addresses here; what stands there is read as any field is (`text`),
-//! so an operand that is wrong cannot fault. A record's stack pointer is that much lower, which nothing is paired by: marks have no end.
+//! *USDT probes*: the stack pointer steps over the red zone, the six argument registers are pushed, and each
+//! is loaded with an operand. If the operand is one of the six, its pushed word is loaded, otherwise the
+//! register itself. Behind the action they are popped. A signal handler in between runs below what was
+//! pushed. If the tracer dies, nothing remains: all of it belongs to the hit. Memory operands are addresses
+//! here. What they point to is read as any field is (`text`), so a wrong operand cannot fault. A record's
+//! stack pointer is lower by what was pushed. That does not matter, since nothing is paired by it: USDT
+//! probes have no end.
 
 use trapline_record::addr::Bias;
 
@@ -20,31 +26,32 @@ use super::asm::{Asm, Mem, R8, R9, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::filter::ARGUMENT;
 use crate::request::Operand;
 
-/// Go's registers for integers (ABIInternal) are rax, rbx, rcx, rdi, rsi, r8; the psABI's rdi, rsi, rdx, rcx, r8, r9. Exchanged in this order,
-/// each of the first six is where the stub looks for it; rdx and r9 wait in rax and rbx.
+/// Go's registers for integers (ABIInternal) are rax, rbx, rcx, rdi, rsi, r8; the psABI's are rdi, rsi, rdx,
+/// rcx, r8, r9. After exchanges in this order, each of the first six is where the stub expects it; rdx and r9
+/// wait in rax and rbx.
 const GO: [(Reg, Reg); 6] = [(RAX, RDI), (RAX, RCX), (RAX, RDX), (RBX, RSI), (RBX, R8), (RBX, R9)];
-/// Bytes of both exchanges.
+/// Code bytes of both exchanges.
 pub(crate) const GO_BYTES: u64 = 2 * 3 * GO.len() as u64;
-/// Most bytes of what stands around a mark's deed.
+/// Upper bound of the code bytes around the action of a USDT probe.
 pub(crate) const MARK_BYTES: u64 = 2 * (8 + 2 * 6) + 6 * 48;
 
 const RED_ZONE: i32 = 128;
-/// How much lower the stack pointer is at a mark's deed.
+/// By how many bytes the stack pointer is lower at the action of a USDT probe.
 const PUSHED: i32 = 8 * ARGUMENT.len() as i32;
 
-/// Where arguments are.
+/// Where a hit's arguments are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Passed<'a> {
-    /// Where stubs look for them.
+    /// Where stubs expect them.
     AsInC,
     /// In Go's registers.
     AsInGo,
-    /// Where a mark's note says.
+    /// Where the note of a USDT probe says.
     AsNoted(&'a [Operand], Bias),
 }
 
 impl Passed<'_> {
-    /// Appends what stands before the deed, at this address.
+    /// Appends the code before the action, to lie at `at`.
     pub(crate) fn before(self, out: &mut Vec<u8>, at: u64) {
         let mut asm = Asm::new(out, at);
         match self {
@@ -57,7 +64,7 @@ impl Passed<'_> {
             }
         }
     }
-    /// Appends what stands behind it.
+    /// Appends the code behind the action, to lie at `at`.
     pub(crate) fn after(self, out: &mut Vec<u8>, at: u64) {
         let mut asm = Asm::new(out, at);
         match self {
@@ -69,7 +76,7 @@ impl Passed<'_> {
             }
         }
     }
-    /// What is dead between both.
+    /// What is dead between the two.
     pub(crate) fn dead(self, site: Site) -> Site {
         let mut dead = site.dead;
         match self {
@@ -86,13 +93,13 @@ impl Passed<'_> {
     }
 }
 
-/// Where a register was pushed, if it was.
+/// Where a register was pushed; `None` if it was not.
 fn pushed(reg: Reg) -> Option<Mem> {
     let nth = ARGUMENT.into_iter().position(|other| other == reg)?;
     Some(Mem::At(RSP, PUSHED - 8 * (nth as i32 + 1)))
 }
 
-/// What the program had in a register, into one of those that were pushed.
+/// Loads the program's value of register `from` into a register that was pushed.
 fn fetch(asm: &mut Asm<'_>, to: Reg, from: Reg) {
     match pushed(from) {
         Some(at) => asm.load(to, at),
@@ -113,7 +120,8 @@ fn load(asm: &mut Asm<'_>, to: Reg, operand: Operand, bias: Bias) {
                 (true, true) => {
                     fetch(asm, to, index);
                     (0..scale).for_each(|_| asm.lea(to, Mem::Sum(to, to, 0, 0)));
-                    // Its own word is free: it was pushed, and what it held is loaded from there.
+                    // The word of `to` is free: `to` was pushed, and the program's value is loaded from
+                    // there.
                     let other = if to == RDI { RSI } else { RDI };
                     asm.push(other);
                     let at = |mem| match mem {

@@ -1,9 +1,11 @@
 //! One hit that passes a filter, one increment.
 //!
-//! Input: a filter, the counter's word, what is dead. Output: code that decides as before a record (`pass`), adds 1 to this CPU's line of the counter,
-//! or of the filter's count of rejected hits, and runs into the displaced code. Counted + rejected = hits, each by one commit; a thread without an area
-//! adds to the last line, and has no sample of its own: it did not pass one.
-//! At an exit the condition is about the value; one that a tail call leaves undecided does not pass ([`Tree::at_tail`](crate::filter::Tree::at_tail)).
+//! In: a filter, the counter's word, what is dead. Out: code that decides as before a record (`pass`), and
+//! adds 1 on this CPU's line: to the counter, or to the filter's count of rejected hits. Then it runs into
+//! the displaced code. Counted + rejected = hits, each by one commit. A thread without an area adds on the
+//! last line. It has no sample of its own, so it does not pass one.
+//! At an exit the condition is about the returned value. If a tail call leaves the condition undecided, the
+//! hit does not pass ([`Tree::at_tail`](crate::filter::Tree::at_tail)).
 
 use trapline_record::ring::Kind;
 
@@ -20,15 +22,15 @@ use crate::filter::{TargetFilter, Tree};
 pub(super) struct Tail {
     machine: Machine,
     counted: Counted,
-    /// The counter on line 0.
+    /// Address of the counter on line 0.
     word: u64,
     passed: Passed,
     /// Where all paths meet.
     leave: u64,
 }
 
-/// Appends the part of a stub that comes before the displaced code. The stub starts at `at`; the counter is that of `traced`'s dropped records, and of
-/// its rings only how a thread's number is learnt is used.
+/// Appends the part of a stub that comes before the displaced code. The stub starts at `at`. The counter is
+/// the one of `traced`'s dropped records. Of its rings only the way to read a thread's number is used.
 pub fn count_passing(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind) -> Pending<'static> {
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
@@ -52,14 +54,14 @@ pub fn count_passing(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind
 }
 
 impl TargetFilter {
-    /// The same, of an exit by a tail call.
+    /// The same for an exit by a tail call.
     fn at_tail(&self) -> Self {
         Self { condition: self.condition.as_ref().map(Tree::at_tail), ..self.clone() }
     }
 }
 
 impl Tail {
-    /// Appends what threads without an area do, what becomes of hits that do not pass, the descriptors and the addresses.
+    /// Appends the paths of threads without an area and of rejected hits, the descriptors and the addresses.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         self.shared(asm, self.counted, self.word);
         let rejected = self.passed.bind(asm).then(|| {
@@ -77,7 +79,7 @@ impl Tail {
         asm.u64(self.word);
         self.passed.addresses(asm, rejected);
     }
-    /// Threads without an area, on the last line.
+    /// The path of threads without an area: they count on the last line.
     fn shared(&self, asm: &mut Asm<'_>, counted: Counted, word: u64) {
         if counted.section().is_none() {
             return;

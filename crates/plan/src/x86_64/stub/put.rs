@@ -1,7 +1,7 @@
-//! A record's way into a ring: which ring, which slot, and its words.
+//! How a record gets into a ring: which ring, which slot, and the record's words.
 //!
-//! Input: where the rings lie, what a record of this kind tells. Output: code that finds this CPU's ring or locks one (`record::ring`), fills
-//! the slot behind its head, and commits it by storing the head.
+//! In: where the rings lie, what a record of this kind holds. Out: code that finds this CPU's ring or locks
+//! one (`record::ring`), fills the slot behind its head, and commits it by storing the head.
 
 use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
 
@@ -15,32 +15,35 @@ use super::trace::{ARGUMENTS, Traced};
 use super::{Rseq, ThreadId};
 use crate::request::Unwind;
 
-/// Of a record whose call has a place in private memory (`stage`): what it is called by.
+/// How the records of a call are identified that has a stamp cell in private memory (`stage`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
-    /// Holds the place's address, which stands for the stack pointer: that may move while a goroutine runs, the place does not.
+    /// Register with the cell's address. It is recorded in place of the stack pointer, which may change while
+    /// a goroutine runs; the cell's address does not.
     pub(super) at: Reg,
-    /// The thread is the one that the record there names: a goroutine may have gone on in another.
+    /// The thread's number is taken from the entry's record, since a goroutine may have moved to another
+    /// thread.
     pub(super) names: bool,
 }
 
-/// How far ahead lines are asked for, so that a slot is in this CPU's cache when it is written.
+/// How many bytes ahead lines are prefetched, so that a slot is in this CPU's cache when it is written.
 const AHEAD: i32 = 1024;
-/// The same in slots, where these are large.
+/// The same distance in slots, if these are large.
 const SLOTS_AHEAD: i32 = 4;
-/// Lines of a stack that are asked for: of more there are few.
+/// Number of a stack's lines that are prefetched; few stacks need more.
 const STACK_LINES: i32 = 4;
 const LINE: i32 = 64;
 
 impl Traced<'_> {
-    /// How a record of this kind learns its thread's number: exits and stacks ask nobody, since their entry did and sums need none.
+    /// How a record of this kind gets its thread's number. Exits and stacks make no system call for it: an
+    /// exit's entry did, and sums of stacks need no number.
     pub(super) fn number(&self, kind: Kind) -> ThreadId {
         match self.rings.id {
             ThreadId::Call if kind != Kind::Entry || self.unwind != Unwind::None => ThreadId::Unknown,
             id => id,
         }
     }
-    /// A thread whose number is not known has none (the planner refuses that).
+    /// The texts and fields to copy. A thread whose number is not known has none (the planner refuses that).
     fn texts(&self, kind: Kind) -> Texts<'_> {
         let (known, machine, id) = (self.rings.known, Some(self.machine), self.rings.id);
         match kind == Kind::Entry && self.unwind == Unwind::None && id != ThreadId::Unknown {
@@ -48,7 +51,7 @@ impl Traced<'_> {
             false => Texts::default(),
         }
     }
-    /// Jumps away where texts are copied and a goroutine's stack has no room for them.
+    /// Jumps if texts are to be copied and the goroutine's stack has no room for them.
     pub(super) fn room(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<Fix> {
         let depth = self.depth(kind);
         self.rings.stacks.go.filter(|_| depth > 0).map(|go| text::room(asm, go, depth))
@@ -57,11 +60,11 @@ impl Traced<'_> {
     pub(super) fn fetch(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<(u64, u64)> {
         self.texts(kind).fetch(asm, SAVED_RDX)
     }
-    /// Where `fetch` leaves the first field, from the stack pointer on.
+    /// Offset from the stack pointer at which `fetch` leaves the first field.
     pub(super) fn first_field_copied(&self) -> i32 {
         self.texts(Kind::Entry).first_field()
     }
-    /// Lines of its slot that a record fills, about.
+    /// Approximate number of lines of its slot that a record fills.
     fn lines(&self, kind: Kind) -> i32 {
         let texts = self.texts(kind).words();
         match kind {
@@ -76,18 +79,18 @@ impl Traced<'_> {
             asm.lea(RSP, Mem::At(RSP, depth));
         }
     }
-    /// How far texts have moved the stack pointer.
+    /// By how many bytes texts have lowered the stack pointer.
     pub(super) fn depth(&self, kind: Kind) -> i32 {
         self.texts(kind).depth()
     }
-    /// A record, and the store that commits it. In: as `slot` or `lock` leaves it.
+    /// Writes a record, and commits it by a store. In: as `slot` or `lock` leaves it.
     pub(super) fn write(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, walk: Option<Walk>) {
         self.fill(asm, kind, if walk.is_some() { 0 } else { values });
         let slot = self.rings.area.slot as i32;
         match walk {
             Some(walk) => {
                 walk.fill(asm);
-                // As many whole slots as were filled.
+                // As many whole slots as the record fills.
                 asm.alu_imm(Alu::Add, RDX, slot - 1, false);
                 asm.alu_imm(Alu::And, RDX, -slot, false);
                 asm.alu(Alu::Add, RAX, RDX);
@@ -96,7 +99,8 @@ impl Traced<'_> {
         }
         asm.store(Mem::At(R11, HEAD as i32), RAX);
     }
-    /// L1 to L3. Out: r11 = a ring, which is locked, rax = its head. Jumps where all were, and where one is `full`. Spoils rdx, r10.
+    /// Steps L1 to L3. Out: r11 = a ring, now locked, rax = its head. Jumps if all rings were locked, or if
+    /// one is `full`. Spoils rdx, r10.
     pub(super) fn lock(&self, asm: &mut Asm<'_>, full: u32) -> (Fix, Fix, Fix) {
         let area = &self.rings.area;
         rseq::likely_cpu(asm, R11, self.machine);
@@ -141,7 +145,8 @@ impl Traced<'_> {
         self.behind(asm);
         fixes
     }
-    /// Out: r11 = this CPU's ring, rax = its head. Jumps in a thread without an area, and where the ring is `full`. Spoils r10.
+    /// Out: r11 = this CPU's ring, rax = its head. Jumps if the thread has no area, or if the ring is `full`.
+    /// Spoils r10.
     pub(super) fn find(&self, asm: &mut Asm<'_>, rseq: Rseq, full: u32) -> (Fix, Fix, Fix) {
         let area = &self.rings.area;
         asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
@@ -166,7 +171,7 @@ impl Traced<'_> {
         (0..self.lines(kind)).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
         self.put(asm, kind, values, None);
     }
-    /// The words of a record. In: rdx = time, r10 = where. Spoils rdx.
+    /// Writes the words of a record. In: rdx = time, r10 = address. Spoils rdx.
     pub(super) fn put(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, placed: Option<Placed>) {
         let (depth, word) = (self.depth(kind), |n: u64| Mem::At(R10, n as i32 * 8));
         asm.store(word(1), RDX);

@@ -1,9 +1,12 @@
-//! What a filter's usual answer costs: hits that do not pass, and exits of calls that did not.
+//! A filter's usual answer is no. This is the code for it: hits that do not pass, and exits of calls that did
+//! not pass.
 //!
-//! In: a condition that needs no more than rax, r11 and flags; whose marks tell exits (`latency::mark`). Out: code that such a hit runs through, straight into
-//! the displaced code; those that pass, and exits with a mark, jump away to the record's code (`written`), which lies behind and comes back.
-//! Each jump that is taken costs about as much as the condition, and a rejected call has an entry and an exit: so the record pays for them.
-//! A hit that does not pass takes away the mark that an abandoned call left in its place, and counts itself.
+//! In: a condition that needs no more than rax, r11 and flags; the marks that distinguish exits
+//! (`latency::mark`). Out: code that such a hit runs straight through, into the displaced code. Hits that
+//! pass, and exits with a mark, jump to the record's code (`written`), which lies behind and jumps back. Each
+//! taken jump costs about as much as the condition, and a rejected call has an entry and an exit: so the
+//! recorded calls take the jumps.
+//! A hit that does not pass takes away the mark that an abandoned call left in its cell, and is counted.
 
 use trapline_record::ring::Kind;
 
@@ -16,20 +19,20 @@ use super::trace::{Marks, Traced};
 use super::{Machine, ThreadId};
 use crate::filter::Tree;
 
-/// Hits that ran through, and the jumps of those that pass.
+/// Hits that ran straight through, and the jumps of those that pass.
 #[derive(Clone, Debug)]
 pub(super) struct Rejected {
     machine: Machine,
     passes: Vec<Fix>,
     marks: Option<(Marks, Mark)>,
     counted: Counted,
-    /// The counter on line 0.
+    /// Address of the counter on line 0.
     word: u64,
-    /// Where it was counted.
+    /// Where a hit goes on when it is counted.
     leave: u64,
 }
 
-/// Exits that ran through, and the jump of those that have a mark.
+/// Exits that ran straight through, and the jump of those that have a mark.
 #[derive(Clone, Debug)]
 pub(super) struct Unmarked {
     marks: Marks,
@@ -38,8 +41,8 @@ pub(super) struct Unmarked {
 }
 
 impl Traced<'_> {
-    /// Whether a hit that does not pass can go on without what only a record spoils: the filter divides nothing, samples nothing and asks no
-    /// system call.
+    /// Whether a hit that does not pass can go on without spoiling what only a record spoils. That is so if
+    /// the filter does not divide, does not sample and makes no system call.
     pub(super) fn rejects_early(&self, kind: Kind) -> bool {
         let Some(filtered) = self.filter else { return false };
         let (filter, id) = (filtered.filter, self.rings.id);
@@ -51,7 +54,7 @@ impl Traced<'_> {
             && !filter.condition.as_ref().is_some_and(Tree::divides)
             && !(self.filters_by_thread() && id == ThreadId::Call)
     }
-    /// An entry that [`rejects_early`](Self::rejects_early).
+    /// Emits an entry for which [`rejects_early`](Self::rejects_early) holds.
     pub(super) fn reject(&self, asm: &mut Asm<'_>) -> Rejected {
         let first = First { site: self.site, at_entry: true };
         first.enter(asm);
@@ -73,7 +76,7 @@ impl Traced<'_> {
         let word = self.filter.map_or(self.dropped, |filtered| filtered.words);
         Rejected { machine: *self.machine, passes, marks, counted, word, leave }
     }
-    /// Jumps away with a hit that passes. Spoils rax, r11 and flags.
+    /// Jumps if the hit passes. Spoils rax, r11 and flags.
     fn passes(&self, asm: &mut Asm<'_>) -> Vec<Fix> {
         let conditions = self.conditions(Kind::Entry);
         let condition = self.filter.and_then(|filtered| filtered.filter.condition.as_ref());
@@ -87,7 +90,7 @@ impl Traced<'_> {
             }
         }
     }
-    /// An exit of calls that have `marks`.
+    /// Emits an exit of calls that have `marks`.
     pub(super) fn unmarked(&self, asm: &mut Asm<'_>, marks: Marks) -> Unmarked {
         let first = First { site: self.site, at_entry: false };
         first.enter(asm);
@@ -101,11 +104,11 @@ impl Traced<'_> {
 }
 
 impl Rejected {
-    /// Where hits that pass come together.
+    /// Binds the jumps of all hits that pass.
     pub(super) fn begin(&self, asm: &mut Asm<'_>) {
         self.passes.iter().for_each(|&fix| asm.bind(fix));
     }
-    /// What is rare where a hit does not pass, the descriptor and the address.
+    /// Appends what is rare for a hit that does not pass, the descriptor and the address.
     pub(super) fn finish(&self, asm: &mut Asm<'_>) {
         if let Some(section) = self.counted.section() {
             self.counted.bind_unregistered(asm);
@@ -115,7 +118,7 @@ impl Rejected {
             self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
         }
         if let Some((marks, mark)) = self.marks {
-            // Without a block there is nothing to take away.
+            // Without a block there is no mark to take away.
             marks.timed().search(asm, mark.lookup(), Claim::Yes);
             asm.jmp(mark.after());
         }
@@ -126,7 +129,7 @@ impl Rejected {
 }
 
 impl Unmarked {
-    /// What is rare, and where exits that have a mark come together, which is taken back.
+    /// Appends what is rare, and binds the jumps of exits that have a mark; the mark is taken back.
     pub(super) fn begin(&self, asm: &mut Asm<'_>) {
         let timed = self.marks.timed();
         timed.search(asm, self.asked.lookup(), Claim::No);

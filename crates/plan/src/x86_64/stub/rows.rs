@@ -1,7 +1,11 @@
-//! Rows of a table: one more of a key, which is a value, a cell or a text's hash, and where hits are told apart of an owner: the thread, or what the call says itself (`record::tally`).
+//! Rows of a table: adds one to the row of a key. The key is a value, a cell or the hash of a text. If hits
+//! are grouped, a row also has an owner, the group-by key: the thread, or a value of the call
+//! (`record::tally`).
 //!
-//! Input: the key; whose it is, and the text, if rows have those. Output: what a restartable sequence does when it has found its table ([`Rows::add`]), and what is done without one, where
-//! other threads are at the same table ([`Rows::add_anywhere`], R1 to R3). Key and owner wait below the stack pointer: what begins again finds them as they were.
+//! In: the key; the owner and the text, if rows have those. Out: the code of a restartable sequence that has
+//! found its table ([`Rows::add`]), and the code without such a sequence, for a table that other threads
+//! change as well ([`Rows::add_anywhere`], R1 to R3). Key and owner wait below the stack pointer, so a
+//! sequence that starts again finds them as they were.
 
 use trapline_record::tally::{
     self, CELLS, FNV, OVERFLOW, OWNER, PHI, PROBES, Shape, TAKING, TEXT_BYTES, UNSEEN, bits_in_reach,
@@ -11,20 +15,20 @@ use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
 use super::text;
 use crate::filter::Tally;
 
-// Where they wait; the value's own are done with.
+// Where they wait; the value's own intermediate values are no longer needed then.
 const KEY: Mem = Mem::At(RSP, -32);
 const END: Mem = Mem::At(RSP, -40);
 const WHOSE: Mem = Mem::At(RSP, -48);
 
-/// Rows, as a hit of one probe finds them.
+/// How a hit of one probe finds its row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
     rows: tally::Rows,
-    /// The text that a new row gets.
+    /// The text that is stored in a new row.
     text: Option<Copied>,
 }
 
-/// A text that was copied: where its answer stands, and behind it the bytes.
+/// A text that was copied: where its result is, and behind it the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copied {
     pub(super) at: Reg,
@@ -32,7 +36,7 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    /// As `text` leaves it.
+    /// Where `text` leaves it.
     pub(super) const ON_STACK: Self = Self { at: RSP, answer: text::ANSWER };
     const fn answer(self) -> Mem {
         Mem::At(self.at, self.answer)
@@ -43,7 +47,7 @@ impl Copied {
 }
 
 impl Rows {
-    /// `None` if the table has cells.
+    /// `None` if the table has cells instead of rows.
     pub(super) fn of(shape: Shape, tally: &Tally, copied: Copied) -> Option<Self> {
         let rows = shape.rows()?;
         Some(Self { rows, text: (rows.texts && tally.texts() != 0).then_some(copied) })
@@ -51,11 +55,11 @@ impl Rows {
     const fn size(self) -> i32 {
         self.rows.size() as i32
     }
-    /// Whether key and owner wait.
+    /// Whether key and owner wait below the stack pointer.
     const fn waits(self) -> bool {
         self.text.is_some() || self.rows.owned
     }
-    /// Before the section. In: rax = key, rdx = whose it is, if rows are somebody's.
+    /// Stores them before the section. In: rax = key, rdx = owner, if rows have one.
     pub(super) fn keep(self, asm: &mut Asm<'_>) {
         if self.waits() {
             asm.store(KEY, RAX);
@@ -67,7 +71,8 @@ impl Rows {
     pub(super) const fn are_owned(self) -> bool {
         self.rows.owned
     }
-    /// In: r11 = table, rax = key if that does not wait. Out: rax = key, r10 = its first row, rdx = behind its last; where rows are somebody's, that is in [`END`], and rdx = whose.
+    /// In: r11 = table, rax = key if that is not stored. Out: rax = key, r10 = the key's first row, rdx =
+    /// address behind the last one. If rows have owners, that address is in [`END`], and rdx = owner.
     fn first(self, asm: &mut Asm<'_>) {
         if self.waits() {
             asm.load(RAX, KEY);
@@ -92,7 +97,7 @@ impl Rows {
             asm.load(RDX, WHOSE);
         }
     }
-    /// Jumps if the row at r10 has this key, and this owner.
+    /// Jumps if the row at r10 has this key and this owner.
     fn is_same(self, asm: &mut Asm<'_>) -> Fix {
         asm.alu_store(Alu::Cmp, Mem::At(R10, 0), RAX, false);
         if !self.rows.owned {
@@ -104,7 +109,8 @@ impl Rows {
         asm.bind(other);
         same
     }
-    /// Goes on at `again` with the next row; past the last one, r10 becomes what the overflow is counted by.
+    /// Goes on at `again` with the next row. Behind the last one, sets r10 so that the commit counts an
+    /// overflow.
     fn next(self, asm: &mut Asm<'_>, again: u64) -> Fix {
         asm.lea(R10, Mem::At(R10, self.size()));
         if self.rows.owned {
@@ -116,7 +122,7 @@ impl Rows {
         asm.lea(R10, Mem::At(R11, OVERFLOW as i32 - 8));
         asm.jmp_later()
     }
-    /// Makes the row at r10 this key's: key, owner, text. Spoils rax and rdx if there is a text.
+    /// Claims the row at r10: writes key, owner, text. Spoils rax, and rdx if there is a text.
     fn take(self, asm: &mut Asm<'_>) {
         asm.store(Mem::At(R10, 0), RAX);
         if self.rows.owned {
@@ -125,7 +131,7 @@ impl Rows {
         let Some(copied) = self.text else { return };
         asm.mov(RDX, R10);
         asm.alu(Alu::Sub, RDX, R11);
-        // A text is as long as some rows.
+        // A text is as long as `rows` rows, so the offset of its bytes is that many times the offset of its row.
         let rows = TEXT_BYTES as i32 / self.size();
         asm.shift(Shift::Left, RDX, rows.trailing_zeros() as u8, true);
         let first = self.rows.first_text() as i32 - rows * CELLS as i32;
@@ -134,12 +140,14 @@ impl Rows {
             asm.store(Mem::Sum(R11, RDX, 0, first + word * 8), RAX);
         }
     }
-    /// In: r11 = table, and as [`keep`](Self::keep) was told. Adds one to the key's row, or to the overflow; spoils rax, r10, rdx.
+    /// Adds one to the key's row, or to the overflow. In: r11 = table, and what [`keep`](Self::keep) stored.
+    /// Spoils rax, r10, rdx.
     pub(super) fn add(self, asm: &mut Asm<'_>) {
         let unread = self.text.map(|copied| unread(asm, copied));
         self.first(asm);
         let again = asm.here();
-        // A free row may have the key of a thread that began again before all of the row was there.
+        // A free row may hold the key of a thread whose sequence started again before it had written the
+        // whole row.
         let free = self.waits().then(|| is_free(asm));
         let same = self.is_same(asm);
         let free = free.unwrap_or_else(|| is_free(asm));
@@ -151,7 +159,7 @@ impl Rows {
         unread.into_iter().for_each(|fix| asm.bind(fix));
         asm.alu_mem_imm(Alu::Add, Mem::At(R10, 8), 1, false);
     }
-    /// The same by R1 to R3 of `record::tally`, where other threads are at the same table.
+    /// The same by R1 to R3 of `record::tally`, for a table that other threads change as well.
     pub(super) fn add_anywhere(self, asm: &mut Asm<'_>) {
         let unread = self.text.map(|copied| unread(asm, copied));
         self.first(asm);
@@ -183,7 +191,7 @@ impl Rows {
     }
 }
 
-/// Jumps where no text could be read, with r10 so that the commit counts the hit as unseen. In: r11 = table.
+/// Jumps if no text could be read, with r10 set so that the commit counts the hit as unseen. In: r11 = table.
 fn unread(asm: &mut Asm<'_>, copied: Copied) -> Fix {
     asm.lea(R10, Mem::At(R11, UNSEEN as i32 - 8));
     asm.cmp_mem_imm(copied.answer(), 0);
@@ -196,7 +204,8 @@ fn is_free(asm: &mut Asm<'_>) -> Fix {
     asm.jcc_later(Cond::Equal)
 }
 
-/// In: a text as `text` has copied it. Out: rax = its key, as [`trapline_record::tally::text_key`]; zeros behind its end. Spoils rdx, r10, r11.
+/// In: a text as `text` has copied it. Out: rax = its key, as [`trapline_record::tally::text_key`]; zeros are
+/// written behind its end. Spoils rdx, r10, r11.
 pub(super) fn text_key(asm: &mut Asm<'_>, copied: Copied) {
     let byte = Mem::Sum(copied.at, RDX, 0, copied.bytes());
     asm.mov_imm64(R10, FNV.0);

@@ -1,8 +1,9 @@
-//! Restartable sequences: one committing store, on the CPU it was computed for, or none.
+//! Restartable sequences: one committing store on the CPU that it was computed for, or none.
 //!
-//! A section is: announce the descriptor in the thread's area, read the CPU number, compute, store. If the kernel
-//! moves or interrupts the thread in between, it continues at the abort handler, which starts again. The signature
-//! stands in the immediate of a `ud1` before the handler, so that disassemblers stay in step.
+//! A section does this: announce the descriptor in the thread's area, read the CPU number, compute, store. If
+//! the kernel moves or interrupts the thread in between, the thread goes on at the abort handler, which
+//! starts again. The signature stands in the immediate of a `ud1` before the handler, so that disassemblers
+//! stay in step.
 
 use super::Rseq;
 use super::asm::{Asm, Fix, Mem, RAX, Reg};
@@ -31,7 +32,7 @@ pub(super) fn section(
     section_with(asm, rseq, scratch, body).0
 }
 
-/// As [`section`]; also gives what `body` gives.
+/// As [`section`]; also returns the result of `body`.
 pub(super) fn section_with<T>(
     asm: &mut Asm<'_>,
     rseq: Rseq,
@@ -46,7 +47,7 @@ pub(super) fn section_with<T>(
     (Section { descriptor, restart, start, end: asm.here() }, left)
 }
 
-/// Clears `rseq_cs`, so that no descriptor of ours is named while other code runs.
+/// Clears `rseq_cs`, so that no descriptor of ours is announced while other code runs.
 pub(super) fn clear(asm: &mut Asm<'_>, rseq: Rseq) {
     asm.store_imm(Mem::Fs(rseq.offset + RSEQ_CS), 0);
 }
@@ -67,8 +68,9 @@ pub(super) fn descriptors(asm: &mut Asm<'_>, rseq: Rseq, sections: &[Section]) {
     }
 }
 
-/// Leaves in `line` a number below `lines` that differs between most threads running at once; spoils the flags.
-/// For processes without rseq, where every line is written by `lock add` and any choice counts exactly.
+/// Leaves in `line` a number below `lines` that differs between most threads which run at once; spoils the
+/// flags. It is for processes without rseq, where every line is written by `lock add` and any choice counts
+/// exactly.
 pub(super) fn any_line(asm: &mut Asm<'_>, line: Reg, rdpid: bool, lines: u32) {
     let mask = (lines.next_power_of_two() >> u32::from(!lines.is_power_of_two())) - 1;
     if rdpid {
@@ -83,9 +85,10 @@ pub(super) fn any_line(asm: &mut Asm<'_>, line: Reg, rdpid: bool, lines: u32) {
     debug_assert!(line != RAX, "rax holds the flags");
 }
 
-/// Leaves in `cpu` the number of the CPU that this most likely runs on, below `lines - 1`; spoils the flags. Where `rdpid` is missing, the
-/// limit of the segment that Linux keeps for this (`__CPUNODE_SEG`, arch/x86/include/asm/segment.h; its vDSO reads it so): the number in
-/// its low 12 bits, the node above, as in `rdpid`. A kernel without it leaves a number that means nothing, and CPU 0 is taken.
+/// Leaves in `cpu` the number of the CPU that this most likely runs on, below `lines - 1`; spoils the flags.
+/// If `rdpid` is missing, it uses the limit of the segment that Linux keeps for this (`__CPUNODE_SEG`,
+/// arch/x86/include/asm/segment.h; its vDSO reads it so). The low 12 bits hold the number, and the node is
+/// above, as with `rdpid`. A kernel without that segment leaves a meaningless number, and CPU 0 is taken.
 pub(super) fn likely_cpu(asm: &mut Asm<'_>, cpu: Reg, machine: &super::Machine) {
     const CPU_SEGMENT: u32 = 0x7b;
     const NUMBER: i32 = 0xfff;

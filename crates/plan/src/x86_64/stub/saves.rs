@@ -1,7 +1,8 @@
 //! What a record's code saves, and where: below the stack pointer, as in `count`.
 //!
-//! Input: what is dead at the site. Output: code that saves what a filter spoils ([`First`]), what a look for a mark does ([`Second`]), then the rest, and that loads all again.
-//! Invariant: STUB-1; what is saved once is where conditions (`filter`), texts and stacks look for it.
+//! In: what is dead at the site. Out: code that saves what a filter spoils ([`First`]), then what a look for
+//! a mark spoils ([`Second`]), then the rest, and that loads all again.
+//! Invariant: STUB-1. What is saved here is where conditions (`filter`), texts and stacks expect it.
 
 use trapline_record::ring::Kind;
 
@@ -14,12 +15,13 @@ const RED_ZONE: i32 = 128;
 pub(super) const SAVED_RAX: i32 = -8;
 const FLAGS: i32 = -16;
 pub(super) const SAVED_RDX: i32 = -24;
-// Between these lie values of conditions, and later what `latency` saves; below them what `stack` does.
+// Between these lie intermediate values of conditions, and later what `latency` saves; below them what
+// `stack` saves.
 const SAVED_R11: i32 = -80;
 const SAVED_R10: i32 = -88;
 
 impl Traced<'_> {
-    /// What is saved besides what [`First`] and [`Second`] save.
+    /// Registers that are saved in addition to those of [`First`] and [`Second`].
     fn saved(&self, kind: Kind) -> impl Iterator<Item = (Reg, i32)> {
         let walked = if Walk::wanted(self.unwind, kind) { &stack::SAVED[..] } else { &[] };
         let r10 = (!self.site.is_dead(R10)).then_some((R10, SAVED_R10));
@@ -28,7 +30,7 @@ impl Traced<'_> {
     const fn first(&self, kind: Kind) -> First {
         First { site: self.site, at_entry: matches!(kind, Kind::Entry) }
     }
-    /// How far the stack pointer stands below the program's.
+    /// By how many bytes the stack pointer is below the program's.
     pub(super) const fn step(&self) -> i32 {
         if self.site.red_zone_live { RED_ZONE } else { 0 }
     }
@@ -50,7 +52,7 @@ impl Traced<'_> {
     }
 }
 
-/// What is saved next, and is all that a look for a mark spoils besides: rdx.
+/// The second save: rdx, the only register that a look for a mark spoils in addition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Second;
 
@@ -63,7 +65,7 @@ impl Second {
     }
 }
 
-/// What is saved first, and is all that a filter spoils: flags, rax and r11, as far as they are live.
+/// The first save: flags, rax and r11, as far as they are live. A filter spoils nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First {
     pub(super) site: Site,
@@ -71,7 +73,7 @@ pub(super) struct First {
 }
 
 impl First {
-    /// At an exit rax holds what is returned.
+    /// Whether rax must be saved: at an exit it holds the returned value.
     const fn saves_rax(self) -> bool {
         !(self.at_entry && self.site.is_dead(RAX))
     }

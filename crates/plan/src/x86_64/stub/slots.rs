@@ -1,40 +1,46 @@
-//! Return slots: code that stands in for return addresses, what unwinders are told about it, and how one is taken.
+//! Return trampolines (called *slots* in the code): code whose address replaces a return address, the unwind
+//! information for it, and how one is taken.
 //!
-//! In: where slots and entries lie ([`Slots`]). Out: bytes. Invariants: SLOT-1 no two armed stack words hold the same slot;
-//! SLOT-2 from the moment at which a stack word holds a slot until a thread has come to that slot's code, the slot's entry says where
-//! the call really returns to; SLOT-3 a slot is given back by the one who came to its code, or by who has proven that no word
-//! anywhere names it. Does not: know what is done at a return (see `latency::armed`).
+//! In: where trampolines and their entries lie ([`Slots`]). Out: bytes. Invariants: SLOT-1 no two armed stack
+//! words hold the same trampoline. SLOT-2 from the moment at which a stack word holds a trampoline until a
+//! thread has arrived at that trampoline's code, its entry names the real return address. SLOT-3 a trampoline
+//! is given back by the thread that arrived at its code, or by a tool that has proven that no word anywhere
+//! names it. Does not: know what is done at a return (see `latency::armed`).
 //!
 //! # One call
 //!
-//! | step | what | who may look in between |
+//! | step | what | which code may look in between |
 //! |---|---|---|
-//! | A1 | the slot's byte is exchanged with LENT; it was 0: ours | a signal handler of this thread, other threads, a forked child: each takes another |
-//! | A2 | the entry: return address, function, time | nobody: the slot stands nowhere yet |
-//! | A3 | the stack word := slot | an unwinder, a signal handler, a debugger: SLOT-2 |
+//! | A1 | the trampoline's byte is exchanged with LENT; it was 0, so the trampoline is ours | a signal handler of this thread, other threads, a forked child: each takes another one |
+//! | A2 | the entry is written: return address, function, time | none: no word names the trampoline yet |
+//! | A3 | the stack word := trampoline | an unwinder, a signal handler, a debugger: SLOT-2 |
 //! | A4 | the entry's WORD := the stack word's address | a detach before this step leaves the word armed, which works |
-//! | B1 | `ret` leads to the slot's code, which pushes its number where the stack word was | |
+//! | B1 | `ret` leads to the trampoline's code, which pushes its number where the stack word was | |
 //! | B2 | return address, function and time are read | |
-//! | B3 | WORD := 0, then the byte := 0 | whoever takes the slot now finds nothing of ours, and we need nothing of it |
+//! | B3 | WORD := 0, then the byte := 0 | a thread that takes the trampoline now finds nothing of ours in it, and we need nothing of it |
 //! | B4 | a jump to the return address, with the stack pointer that `ret` would have left | |
 //!
-//! Where returns are recorded, the slot leads on (`latency::armed`): what a return does is code of the function's own, beside the stub of its entry.
-//! Between B2 and B4 nothing is recorded then, and the last steps are:
+//! If returns are recorded, the trampoline leads on (`latency::armed`): the action of a return is code of its
+//! own for each function, beside the stub of its entry. Between B2 and B4 nothing is recorded then, and the
+//! last steps are:
 //!
-//! | step | what | who may look in between |
+//! | step | what | which code may look in between |
 //! |---|---|---|
-//! | C3 | B3, while the slot's number stands in the stack word | as at B3; a search for slots that nothing names finds the number, which is right or names one too many |
+//! | C3 | B3, while the stack word holds the trampoline's number | as at B3; a search for trampolines that no word names finds the number, which is right or names one too many |
 //! | C4 | the stack word := the return address | an unwinder sees a frame that is about to return |
 //! | C5 | a jump to the function's own code: stack and registers are as at its `ret`; it records, and returns | detach and unmapping see a thread in our code (R4, P2) |
 //!
-//! Where the entry's WHAT leads stays mapped while a slot is lent (`patch`'s `free`, F6). A tracer that dies leaves all of it mapped.
+//! The code that the entry's WHAT leads to stays mapped while a trampoline is taken (`patch`'s `free`, F6).
+//! If a tracer dies, all of it stays mapped.
 //!
-//! A thread that leaves its calls by `longjmp`, an exception, or its end comes to no B1: its slots stay lent, though no word names
-//! them. Nothing in the process finds out, because nothing there could: coroutines may have been copied away, stack and all, to
-//! come back later. `patch` does, with all threads stopped, when slots run short.
+//! A thread that leaves its calls by `longjmp`, an exception, or its end never reaches B1. Its trampolines
+//! stay taken, though no word names them. No code in the process can find that out: coroutines may have been
+//! copied away, stack and all, to come back later. `patch` finds it out, with all threads stopped, when
+//! trampolines run short.
 //!
-//! When the entry finds a slot in its stack word, the function was reached by a tail call. Its own slot then returns to that one,
-//! [`CHAIN`](trapline_record::slots::CHAIN) deep at most, since mutual tail recursion never ends.
+//! If the entry finds a trampoline in its stack word, the function was reached by a tail call. Its own
+//! trampoline then returns to that one. Such chains are at most [`CHAIN`](trapline_record::slots::CHAIN)
+//! deep, since mutual tail recursion never ends.
 
 use trapline_record::slots::{self, Slots, at};
 
@@ -42,9 +48,10 @@ use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg
 use super::rseq::{self, CPU_ID};
 use super::{Machine, asm};
 
-/// Appends the code of all slots, to lie at `slots.code`. Each pushes its number and jumps to `common`, which finds it in the word
-/// that the return address was in, with every register and flag as the return left it, and must end B1 to B4. With `paired`, each has a call
-/// behind that ([`ENTER`](slots::ENTER)), through its entry's `GO`, and what comes back from there goes to `paired` in the same way.
+/// Appends the code of all trampolines, which will lie at `slots.code`. Each pushes its number and jumps to
+/// `common`. That code finds the number in the word where the return address was, with every register and
+/// flag as the return left it, and must do B1 to B4. With `paired`, each trampoline also has a call
+/// ([`ENTER`](slots::ENTER)) through its entry's `GO`; a return from there goes to `paired` in the same way.
 pub fn lay(out: &mut Vec<u8>, slots: &Slots, common: u64, paired: Option<u64>) {
     let mut asm = Asm::new(out, slots.code);
     for slot in 0..slots.count {
@@ -62,12 +69,12 @@ pub fn lay(out: &mut Vec<u8>, slots: &Slots, common: u64, paired: Option<u64>) {
     }
 }
 
-/// A byte or word of a slot's: `base` + `scaled` + `at` of the private memory.
+/// The byte that says whether a trampoline is taken, relative to the private memory's address in `base`.
 const fn lent(base: Reg, slot: Reg) -> Mem {
     Mem::Sum(base, slot, 0, Slots::LENT_OFF as i32)
 }
 
-/// What is left to append behind the usual path of [`Taking::begin`].
+/// What is left to append behind the common path of [`Taking::begin`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(super) struct Taking {
@@ -79,11 +86,11 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    /// A1. Out: rdi = private memory, rcx = slot. Spoils rax, rdx, rsi.
+    /// Step A1. Out: rdi = private memory, rcx = trampoline. Spoils rax, rdx, rsi.
     pub(super) fn begin(asm: &mut Asm<'_>, slots: &Slots, machine: &Machine) -> Self {
         asm.mov_imm64(RDI, slots.table);
         match machine.rseq {
-            // Only a hint: a stale number, or a negative one, costs a longer search.
+            // This is only a hint: a stale or negative number costs a longer search.
             Some(rseq) => {
                 asm.load32(RSI, Mem::Fs(rseq.offset + CPU_ID));
                 asm.alu_imm(Alu::And, RSI, slots::HOMES as i32 - 1, false);
@@ -109,8 +116,9 @@ impl Taking {
         asm.store32(Mem::At(RSI, 0), RCX);
         Self { slots: *slots, taken, full, look, found }
     }
-    /// Appends the rest: somebody was faster, or eight neighbours are lent. Without a free slot anywhere it counts `missed` and
-    /// leads to `leave`. r8 is kept in `scratch`, an offset from rsp.
+    /// Appends the rest, for the case that another thread was faster, or that eight neighbours are taken. If
+    /// there is no free trampoline at all, it counts `missed` and goes to `leave`. r8 is saved at `scratch`,
+    /// an offset from rsp.
     pub(super) fn finish(self, asm: &mut Asm<'_>, scratch: i32, missed: Mem, leave: u64) {
         asm.bind(self.taken);
         asm.jmp(self.look);
@@ -135,7 +143,8 @@ impl Taking {
     }
 }
 
-/// `to` = the entry of the slot in `slot`, as a base for [`entry`]; `memory` holds the private memory's address.
+/// `to` = address of the entry of the trampoline in `slot`, as a base for [`entry`]; `memory` holds the
+/// private memory's address.
 pub(super) fn entry_of(asm: &mut Asm<'_>, to: Reg, slot: Reg, memory: Reg) {
     debug_assert!(to != slot && to != memory && to != asm::RSP, "operands are read behind the first write");
     asm.mov(to, slot);
@@ -143,12 +152,12 @@ pub(super) fn entry_of(asm: &mut Asm<'_>, to: Reg, slot: Reg, memory: Reg) {
     asm.alu(Alu::Add, to, memory);
 }
 
-/// A word of the entry that [`entry_of`] left.
+/// A word of the entry whose address [`entry_of`] computed.
 pub(super) const fn entry(slots: &Slots, base: Reg, at: u64) -> Mem {
     Mem::At(base, (slots.entries_off() + at) as i32)
 }
 
-/// B3: gives `slot` back.
+/// Step B3: gives a trampoline back.
 pub(super) fn give_back(asm: &mut Asm<'_>, slots: &Slots, entry_base: Reg, slot: Reg, memory: Reg) {
     asm.store_imm(entry(slots, entry_base, at::WORD), 0);
     asm.store_byte_imm(lent(memory, slot), 0);

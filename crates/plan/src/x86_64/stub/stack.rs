@@ -1,45 +1,62 @@
-//! The stack at a hit: walked by frame pointers, or copied, into the record that is being written (`record::stack`).
+//! The stack at a hit: walked by frame pointers, or copied, into the record that is being written
+//! (`record::stack`).
 //!
-//! Input: what is known of stacks in the process ([`Stacks`]), how much is wanted. Output: code, in two parts: `bound`, before the
-//! restartable sequence, leaves in rcx how far the stack may be read; `fill`, inside it, reads. General registers only.
+//! In: what is known about stacks in the process ([`Stacks`]), how much is requested. Out: code in two parts.
+//! `bound`, before the restartable sequence, leaves in rcx how far the stack may be read. `fill`, inside the
+//! sequence, reads it. General registers only.
 //!
 //! # Protocol
 //!
-//! Let S be the program's stack pointer, and E the end of the stack that S lies on. STK-1: nothing outside [S, E) is ever read, whatever
-//! rbp and the words of the stack are, and all of [S, E) stays mapped while the thread is in the stub. So nothing faults, no system
-//! call is made, and no handler of the program's is in the way. E is found where it is certain, in this order:
+//! Let S be the program's stack pointer, and E the end of the stack that S lies on. STK-1: nothing outside
+//! [S, E) is ever read, whatever rbp and the words of the stack are, and all of [S, E) stays mapped while the
+//! thread is in the stub. So nothing faults, no system call is made, and no handler of the program's gets in
+//! the way. E is taken from the first of these that is certain:
 //!
-//! B1 the main thread's stack, as it was mapped when we attached: S in it, E its end. The kernel makes it longer below, never shorter.
-//! B2 a Go program: the goroutine's own bounds, the first two words behind the pointer that the thread keeps. The runtime moves a
-//!    stack only where the goroutine does not run code of its own.
-//! B3 glibc's block of the thread (`stackblock`, `stackblock_size` in its control block, which the tracer found by their values): S
-//!    in it, E its end. It is given back after the thread has ended. The main thread has none: its block begins at 0.
-//! B4 else only the page that S lies on, and the record says so. That is so for coroutines and alternate signal stacks, in other C
-//!    libraries' threads, and on a main stack deeper than it was.
+//! B1 The main thread's stack, as it was mapped when we attached: S lies in it, E is its end. The kernel
+//!    makes it longer below, never shorter.
+//! B2 In a Go program: the goroutine's own bounds, the first two words behind the pointer that the thread
+//!    keeps. The runtime moves a stack only where the goroutine does not run code of its own.
+//! B3 glibc's block of the thread (`stackblock`, `stackblock_size` in its control block, which the tracer
+//!    found by their values): S lies in it, E is its end. It is given back after the thread has ended. The
+//!    main thread has none: its block begins at 0.
+//! B4 Otherwise only the page that S lies on, and the record says so. That is so for coroutines and alternate
+//!    signal stacks, in other C libraries' threads, and on a main stack that has grown deeper than it was.
 //!
-//! A walk: at a function's entry the return address is at S, and rbp is still the caller's; anywhere else rbp may be the function's
-//! own. W1 without room for one more address, or unless S <= rbp and rbp + 16 <= E, the walk ends, and rbp is told. W2 the word behind
-//! rbp is a return address; the word at rbp is the next rbp. W3 again.
+//! A walk: at a function's entry the return address is at S, and rbp is still the caller's. Anywhere else rbp
+//! may be the function's own. W1 If there is no room for one more address, or unless S <= rbp and rbp + 16 <=
+//! E, the walk ends, and rbp is recorded. W2 The word behind rbp is a return address; the word at rbp is the
+//! next rbp. W3 Repeat from W1.
 //!
-//! What rbp may be: a frame of the stack that runs: followed. 0, the chain's end: ends. Any other number, where code was compiled without
-//! frame pointers: below S, or behind E, or nearly so: ends; between them: two words of the stack are taken for a frame, as the
-//! kernel does, and what they name is followed by the same rule. Itself, or a frame further down: followed until the room is used up.
-//! A frame of another stack (a signal handler on its own, a coroutine that names its resumer): ends, by rbp outside [S, E). A leaf
-//! that sets up no frame: at its entry there is nothing to miss; inside it, by the missing frame its caller is left out.
+//! What rbp may be:
+//!
+//! - a frame of the running stack: it is followed;
+//! - 0, the end of the chain: the walk ends;
+//! - any other number, in code compiled without frame pointers: below S, or behind E, or nearly so, the walk
+//!   ends. Between them, two words of the stack are taken for a frame, as the kernel does, and what they name
+//!   is followed by the same rule;
+//! - itself, or a frame further down: it is followed until the room is used up;
+//! - a frame of another stack (a signal handler on its own stack, a coroutine that names its resumer): the
+//!   walk ends, since rbp is outside [S, E);
+//! - in a leaf function that sets up no frame: at its entry nothing is missed; inside it, its caller is left
+//!   out for lack of the frame.
 //!
 //! A copy: the words from S up to E, as many as there is room for.
 //!
-//! Slots: a call whose return address is replaced has a slot's address on the stack (`slots`). STK-2: what is recorded is the address
-//! that it stands for. A word that lies in the slots' code is looked up in that slot's entry (REAL), and again while that lies there too: a
-//! function that was entered by a tail call. The frames above S are calls that have not ended, so that their slots are lent, and
-//! SLOT-2 says that their entries are right. A word that is no return address (in a copy, or where rbp is none) may be one of a slot that
-//! was given back; then some address is recorded that this slot stood for. Entries are mapped as long as stubs are (the plan sees to that), so
-//! nothing faults. The way ends: REAL was written when the slot that it names was lent, so that one's own was written before.
+//! Return trampolines: a call whose return address is replaced has a trampoline's address on the stack
+//! (`slots`). STK-2: the address that it stands for is recorded. A word that lies in the trampolines' code is
+//! looked up in that trampoline's entry (REAL). This is repeated while the result lies there too, which is so
+//! for a function that was entered by a tail call. The frames above S are calls that have not ended, so their
+//! trampolines are taken, and SLOT-2 says that their entries are right. A word that is no return address (in
+//! a copy, or if rbp is no frame pointer) may name a trampoline that was given back. Then some address is
+//! recorded that this trampoline stood for. Entries are mapped as long as stubs are (the plan ensures that),
+//! so nothing faults. The repetition ends: REAL was written when the trampoline that it names was taken, so
+//! that one's own REAL was written before.
 //!
-//! Interleavings. S and rcx are computed once; a thread that is moved or interrupted in the sequence walks again from the start, into
-//! another slot. A signal handler runs below S - 128 and changes nothing above S but what the program lets it; a word that changes
-//! under the walk is one value or the other, and is checked after it was loaded, in the register that is then used (never loaded
-//! again). Another thread that unmaps this stack, or mprotects it, takes it away from the program too.
+//! Interleavings. S and rcx are computed once. A thread that is moved or interrupted in the sequence walks
+//! again from the start, into another slot. A signal handler runs below S - 128 and changes nothing above S
+//! except what the program lets it change. A word that changes during the walk has one value or the other. It
+//! is checked after it was loaded, in the register that is then used (it is never loaded again). If another
+//! thread unmaps this stack, or mprotects it, it takes it away from the program too.
 
 use trapline_record::ring::{FIRST_VALUE, Kind};
 use trapline_record::stack::{END, FIRST, FRAME, USED};
@@ -49,30 +66,31 @@ use trapline_record::slots::{self, Slots, at};
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RBP, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use crate::request::{Stacks, Unwind};
 
-/// What is used besides the records' own registers, and where it is saved, from the stack pointer on.
+/// Registers that are used in addition to the records' own, and the offsets from the stack pointer at which
+/// they are saved.
 pub(super) const SAVED: [(Reg, i32); 3] = [(RCX, -112), (RSI, -120), (RDI, -128)];
-/// Where S and E wait; a filter's values are done with.
+/// Offset at which S and E wait; a filter's intermediate values are no longer needed then.
 const STACK: i32 = -96;
 const LIMIT: i32 = -104;
-/// Bytes of code that this takes at most.
+/// Upper bound of the code bytes for this.
 pub(crate) const BYTES: u64 = 640;
 
-/// One record's stack.
+/// The stack part of one record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
     pub(super) stacks: Stacks,
     pub(super) unwind: Unwind,
-    /// How far the stack pointer stands below the program's.
+    /// By how many bytes the stack pointer is below the program's.
     pub(super) step: i32,
-    /// Bytes of a record at most.
+    /// Upper bound of a record's bytes.
     pub(super) most: u32,
-    /// S is where a function was entered.
+    /// The hit is at a function's entry, so S points to the return address.
     pub(super) at_entry: bool,
-    /// Slots that may stand in for return addresses.
+    /// Return trampolines that may stand in place of return addresses.
     pub(super) slots: Option<Slots>,
 }
 
-/// Where slots' code begins, and where their entries do: two words between the code.
+/// Where the trampolines' code begins, and where their entries do: two words that lie between the code.
 #[derive(Clone, Copy, Debug)]
 struct Real {
     code: Mem,
@@ -81,7 +99,7 @@ struct Real {
 }
 
 impl Real {
-    /// Appends both words, which the code before jumps over.
+    /// Appends both words; the code before them jumps over them.
     fn lay(asm: &mut Asm<'_>, slots: Slots) -> Self {
         let over = asm.jmp_later();
         asm.align(8);
@@ -91,7 +109,8 @@ impl Real {
         asm.bind(over);
         Self { code: Mem::Rip(code), entries: Mem::Rip(entries), len: slots.code_len() as i32 }
     }
-    /// In: rdi = a word of the stack. Out: rdi = the same, or the address that a slot stands for (STK-2). Spoils flags.
+    /// In: rdi = a word of the stack. Out: rdi = the same, or the address that a trampoline stands for
+    /// (STK-2). Spoils flags.
     fn find(self, asm: &mut Asm<'_>) {
         let again = asm.here();
         asm.alu_load(Alu::Sub, RDI, self.code);
@@ -110,11 +129,12 @@ impl Real {
 }
 
 impl Walk {
-    /// Whether a record of this kind holds one.
+    /// Whether a record of this kind holds a stack.
     pub(super) fn wanted(unwind: Unwind, kind: Kind) -> bool {
         kind == Kind::Entry && unwind != Unwind::None
     }
-    /// Leaves in rcx how many bytes from S on may be read: for a walk, at which a frame may begin. Spoils rdx, rsi and flags.
+    /// Leaves in rcx how many bytes from S on may be read; for a walk, how many bytes from S on a frame may
+    /// begin. Spoils rdx, rsi and flags.
     pub(super) fn bound(&self, asm: &mut Asm<'_>) {
         asm.lea(RDX, Mem::At(RSP, self.step));
         asm.store(Mem::At(RSP, STACK), RDX);
@@ -148,7 +168,7 @@ impl Walk {
             }
         }
     }
-    /// B1. Jumps to what is pushed with E in rcx; S is in rdx.
+    /// Step B1. Jumps to a fix that it adds to `done` with E in rcx; S is in rdx.
     fn main(&self, asm: &mut Asm<'_>, done: &mut Vec<Fix>) {
         let (low, high) = self.stacks.main;
         if low >= high {
@@ -162,7 +182,8 @@ impl Walk {
         done.push(asm.jcc_later(Cond::AboveEq));
         asm.bind(above);
     }
-    /// Fills the record at r10, and leaves in rdx how many of its bytes are used. In: as `bound` left it. Spoils rsi, rdi and flags.
+    /// Fills the record at r10, and leaves in rdx how many of its bytes are used. In: as `bound` leaves it.
+    /// Spoils rsi, rdi and flags.
     pub(super) fn fill(&self, asm: &mut Asm<'_>) {
         let real = self.slots.map(|slots| Real::lay(asm, slots));
         match self.unwind {
@@ -175,8 +196,8 @@ impl Walk {
         asm.load(RDI, Mem::At(RSP, LIMIT));
         asm.store(word(END), RDI);
     }
-    /// rsi is the frame pointer, and rdx how much of the record is used. From one frame to the next it takes one load: what is checked is
-    /// computed beside that.
+    /// Walks. rsi is the frame pointer, and rdx the number of used bytes of the record. From one frame to the
+    /// next it takes one load; the checks are computed beside it.
     fn walk(&self, asm: &mut Asm<'_>, frames: u8, real: Option<Real>) {
         let room = (u32::from(frames) * 8 + FIRST as u32 * 8).min(self.most & !7);
         asm.mov(RSI, RBP);
@@ -186,7 +207,7 @@ impl Walk {
             real.into_iter().for_each(|real| real.find(asm));
             asm.store(Mem::At(R10, FIRST as i32 * 8), RDI);
             asm.mov_imm32(RDX, FIRST as u32 * 8 + 8);
-            // The loop looks for room behind each address.
+            // The loop checks for room behind each address.
             if room <= FIRST as u32 * 8 + 8 {
                 return;
             }
@@ -211,7 +232,7 @@ impl Walk {
     }
 }
 
-/// B2: g holds the stack's bounds in its first two words.
+/// Step B2: g holds the stack's bounds in its first two words.
 fn goroutine(asm: &mut Asm<'_>, g: i32, done: &mut Vec<Fix>) {
     asm.load(RSI, Mem::Fs(g));
     asm.test(RSI, RSI, true);
@@ -225,7 +246,7 @@ fn goroutine(asm: &mut Asm<'_>, g: i32, done: &mut Vec<Fix>) {
     asm.bind(below);
 }
 
-/// B3: the block's address, and behind it its length.
+/// Step B3: the block's address, and behind it its length.
 fn thread(asm: &mut Asm<'_>, block: i32, done: &mut Vec<Fix>) {
     asm.load(RSI, Mem::Fs(block));
     asm.test(RSI, RSI, true);
@@ -240,7 +261,8 @@ fn thread(asm: &mut Asm<'_>, block: i32, done: &mut Vec<Fix>) {
     asm.bind(below);
 }
 
-/// rcx bytes from S on; rdx becomes how much of the record is used, rsi the frame pointer.
+/// Copies rcx bytes from S on. Leaves in rdx the number of used bytes of the record, and in rsi the frame
+/// pointer.
 fn copy(asm: &mut Asm<'_>, step: i32, real: Option<Real>) {
     asm.mov_imm32(RSI, 0);
     asm.test(RCX, RCX, true);

@@ -1,55 +1,72 @@
-//! A call about which its return decides: nothing is recorded before that, and all of it then.
+//! Deferred records: a call about which its return decides. Nothing is recorded before the return, and all of
+//! it then.
 //!
-//! Input: as for `trace`, with a filter that has a late part ([`Late`]): a condition on what is returned, on the duration, and on the
-//! entry's arguments with these. Output: the code of the entry, and of the exits. General registers only, no system call but those that
-//! texts and threads' numbers take at any entry.
+//! In: as for `trace`, with a filter that has a late part ([`Late`]): a condition on the returned value, on
+//! the duration, and on the entry's arguments together with these. Out: the code of the entry, and of the
+//! exits. General registers only. No system call except those that texts and threads' numbers take at any
+//! entry.
 //!
 //! # Protocol
 //!
-//! The entry's record is written as ever, but into the call's own place in private memory, a slot as large as a ring's, in the block of its
-//! stack page (`record::latency`; the place goes by the stack pointer at the entry, which the exit has again; a goroutine's by the goroutine
-//! and the distance to its stack's end, which it keeps when the stack moves). A place is *marked* while the record's third word is the
-//! place's own address, and its first names the probe. That address is what both records are paired by.
+//! The entry's record is written as usual, but into a stamp cell of the call's own (its *place*) in private
+//! memory. The cell is as large as a ring slot, and lies in the block of its stack page (`record::latency`).
+//! It is found by the stack pointer at the entry, which the exit has again. For a goroutine it is found by
+//! the goroutine and the distance to its stack's end, which stays the same when the stack moves. A cell is
+//! *marked* while the record's third word is the cell's own address, and its first word names the probe. Both
+//! records are paired by that address.
 //!
-//! E1 The early condition and the sample decide: who does not pass takes a mark away that an abandoned call left in his place, is
-//!    counted as rejected, and goes on.
+//! E1 The early condition and the sample decide. For a call that does not pass, a mark that an abandoned call
+//!    left in its cell is taken away. The call is counted as rejected, and goes on.
 //! E2 The call is counted as begun.
-//! E3 Its place is found; without one (all blocks that its page may have are others') the call is counted as dropped, and its exit finds no mark.
-//! E4 The mark is taken away; texts are copied onto the stack; the clock is read; the record is written into the place, and with it the mark.
-//! X1 The exit looks for the mark: without one it is of a call that E1 or E3 ended, or that began before we came. It goes on.
-//! X2 In one restartable sequence: the clock is read; the late condition decides, by the record and by what is returned; this CPU's ring has
-//!    room for two records, or the call is dropped; the exit's record and the entry's are written behind the head, the exit's behind the
-//!    entry's, and the head is stored, two slots further.
-//! X3 Who was rejected or dropped in X2 is counted.
+//! E3 Its cell is found. If there is none (all blocks that its page may have belong to other pages), the call
+//!    is counted as dropped, and its exit finds no mark.
+//! E4 The mark is taken away; texts are copied onto the stack; the clock is read; the record is written into
+//!    the cell, and with it the mark.
+//! X1 The exit looks for the mark. Without one, it is the exit of a call that E1 or E3 ended, or that began
+//!    before the patch came. It goes on.
+//! X2 In one restartable sequence: the clock is read; the late condition decides, by the record and by the
+//!    returned value. This CPU's ring must have room for two records, or the call is dropped. Both records
+//!    are written behind the head, the entry's first and then the exit's. The head is stored, two slots
+//!    further.
+//! X3 A call that X2 rejected or dropped is counted.
 //! X4 The mark is taken away.
 //!
-//! So begun = written + dropped + rejected late + calls that have not ended (STG-1), each by one commit, and hits = rejected early + begun.
-//! A reader sees both records of a call or none, beside each other; it puts them in the order of the clock with all others, as it does with
-//! those of several rings.
+//! So begun = written + dropped + rejected late + calls that have not ended (STG-1), each by one commit, and
+//! hits = rejected early + begun. A reader sees both records of a call or none, beside each other. It puts
+//! them in the order of the clock with all others, as it does with those of several rings.
 //!
 //! # Interleavings
 //!
-//! - *The thread is moved or interrupted in X2*: it starts again, with the time of now: what is written is what was decided about. In a process
-//!   without rseq X2 reads the clock and decides before it locks a ring; the record has that time, however long locking took.
-//! - *A signal handler anywhere*: what it calls has lower places on this stack, or others on its own. After E4 it may leave by longjmp: as below.
-//! - *Recursion*: each depth has its stack pointer, so its place.
-//! - *A call is left by longjmp, an exception, or the end of its thread*: its mark stays, and it counts as not ended. The next call with
-//!   this stack pointer, of whichever thread has that stack by then, takes the mark away in E1 or E4, before any exit of its own. The exit of a call of another
-//!   probe there finds another's name in it.
-//! - *A tail call*: the exit of the one comes before the entry of the other, which may have the same place. What it returned is not known:
-//!   a comparison with that decides for nobody ([`Tree::at_tail`]).
-//! - *Fork between entry and exit*: the child has the places too, its own. It comes back from the call as its parent does, and each writes
-//!   what passes: two calls ended of one begun.
-//! - *vfork*: the child runs on its parent's stack and in its memory, below it. It does not return from where it was called.
-//! - *The thread is killed*: before X2's store nothing was written; behind it all was. Between X2 and X3 the call is one that has not ended.
-//! - *Detaching* waits for nobody: a call whose exit is no longer patched has not ended.
-//! - *Places of several segments* do not meet: each has memory of its own.
-//! - *A goroutine's stack moves*: the place is where it was. Where a function looks whether its stack suffices and begins anew on a larger
-//!   one, its entry is met twice at one place: the first is a call that has not ended.
-//! - *A goroutine goes on in another thread*: who hands it over and who takes it are in order (Go's scheduler), so plain loads see what the
-//!   entry stored. The exit's record names the entry's thread, as the reader pairs by it.
-//! - *A goroutine ends between entry and exit* (a panic, Goexit), and another gets its g: as a call that is left by longjmp.
-//! - *A thread of a Go program without a goroutine* has places as threads elsewhere have them.
+//! - *The thread is moved or interrupted in X2*: it starts again, with the present time: what is written is
+//!   what was decided about. In a process without rseq, X2 reads the clock and decides before it locks a
+//!   ring. The record has that time, however long locking took.
+//! - *A signal handler anywhere*: the functions that it calls have lower cells on this stack, or others on
+//!   its own. After E4 it may leave by longjmp: as below.
+//! - *Recursion*: each depth has its own stack pointer, and so its own cell.
+//! - *A call is left by longjmp, an exception, or the end of its thread*: its mark stays, and it counts as
+//!   not ended. The next call with this stack pointer, of whichever thread has that stack by then, takes the
+//!   mark away in E1 or E4, before any exit of its own. The exit of another probe's call there finds a
+//!   different name in it.
+//! - *A tail call*: the exit of the first function comes before the entry of the second one, which may have
+//!   the same cell. What the first one returned is not known: a comparison with it decides neither way
+//!   ([`Tree::at_tail`]).
+//! - *Fork between entry and exit*: the child has the cells too, as its own copy. It comes back from the call
+//!   as its parent does, and each writes what passes: two calls ended for one that began.
+//! - *vfork*: the child runs on its parent's stack and in its memory, below it. It does not return from where
+//!   it was called.
+//! - *The thread is killed*: before X2's store nothing was written; behind it all was. Between X2 and X3 the
+//!   call is one that has not ended.
+//! - *Detaching* does not wait for calls: a call whose exit is no longer patched has not ended.
+//! - *Cells of several segments* do not meet: each segment has memory of its own.
+//! - *A goroutine's stack moves*: the cell stays where it was. If a function checks whether its stack
+//!   suffices and begins anew on a larger one, its entry is met twice with one cell: the first is a call that
+//!   has not ended.
+//! - *A goroutine goes on in another thread*: the thread that hands it over and the thread that takes it are
+//!   in order (Go's scheduler), so plain loads see what the entry stored. The exit's record names the entry's
+//!   thread, as the reader pairs by it.
+//! - *A goroutine ends between entry and exit* (a panic, Goexit), and another one gets its g: as a call that
+//!   is left by longjmp.
+//! - *A thread of a Go program without a goroutine* has cells as threads elsewhere have them.
 
 use trapline_record::counters::filtered;
 use trapline_record::ring::{HEAD, Kind, LOCKED, first_float};
@@ -65,20 +82,20 @@ use super::trace::{ARGUMENTS, Traced};
 use super::{Latency, Machine, Pending, Site, Timed};
 use crate::filter::{Known, Late, Tree};
 
-/// Below what `trace` saves.
+/// Offset of this save, below those of `trace`.
 pub(super) const SAVED_RSI: Mem = Mem::At(RSP, -112);
-/// While a place is looked for, where no value of a condition waits.
+/// Where r8 is saved while a cell is looked for; no intermediate value of a condition lies there then.
 const SAVED_R8: Mem = Mem::At(RSP, -56);
-/// At an entry: the place.
+/// At an entry: offset of the cell's address.
 const PLACE: i32 = -120;
-/// At an exit: the time, and the nanoseconds that the call took.
+/// At an exit: the time, and later the nanoseconds that the call took.
 const TIME: Mem = Mem::At(RSP, -120);
 const TOOK: i32 = -128;
-/// The words of a place that make its mark: whose record, and the stack pointer.
+/// The two words of a cell that make its mark: the record's probe, and the stack pointer.
 const WHO: Mem = Mem::At(RSI, 0);
 const BEGAN: Mem = Mem::At(RSI, 8);
 pub(super) const MARK: Mem = Mem::At(RSI, 16);
-/// Words that are copied one by one; more go through a loop.
+/// Number of words that are copied one by one; more are copied in a loop.
 const UNROLLED: u64 = 8;
 
 /// What is left to append behind the displaced code.
@@ -88,7 +105,7 @@ pub(super) enum Tail {
     Exit(ExitTail),
 }
 
-/// Whose place is looked for.
+/// The calls whose cell is looked for, with all that this depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whose {
     pub(super) machine: Machine,
@@ -101,11 +118,11 @@ impl Whose {
     const fn timed(&self) -> Timed<'_> {
         Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
     }
-    /// A word of probes on the last line.
+    /// A word of a probe on the last line.
     fn last_line(&self, word: u64) -> Mem {
         Mem::Rip(word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64))
     }
-    /// Closes a count: what threads without an area do, and where all go on.
+    /// Closes a count: emits the path of threads without an area, and jumps to where all go on.
     pub(super) fn unregistered(&self, asm: &mut Asm<'_>, counted: Counted, word: u64, behind: u64) {
         if counted.section().is_some() {
             counted.bind_unregistered(asm);
@@ -113,7 +130,7 @@ impl Whose {
             asm.jmp(behind);
         }
     }
-    /// Out: rsi = the place, once it is found; what it held is in [`SAVED_RSI`]. Spoils rax, rdx.
+    /// Out: rsi = the cell, once it is found; the previous rsi is in [`SAVED_RSI`]. Spoils rax, rdx.
     pub(super) fn look(&self, asm: &mut Asm<'_>) -> Lookup {
         asm.store(SAVED_RSI, RSI);
         if self.timed().special() {
@@ -123,7 +140,8 @@ impl Whose {
         self.restore(asm);
         lookup
     }
-    /// What follows if the first look did not find it; falls out of the end if there is none.
+    /// Emits the search for the case that the first look did not find the cell. Falls out of the end if there
+    /// is none.
     pub(super) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
         self.timed().search(asm, lookup, claim);
         self.restore(asm);
@@ -133,7 +151,7 @@ impl Whose {
             asm.load(R8, SAVED_R8);
         }
     }
-    /// What the records of a call are called by, whose place is at `at`.
+    /// How the records of the call are identified whose cell's address is in `at`.
     const fn placed(&self, at: Reg, kind: Kind) -> Option<Placed> {
         let names = self.latency.go.is_some() && !matches!(kind, Kind::Entry);
         Some(Placed { at, names })
@@ -144,7 +162,7 @@ impl Whose {
     }
 }
 
-/// Addresses of the words that are counted in.
+/// Addresses of the words that count a probe's calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words {
     rejected: u64,
@@ -163,7 +181,7 @@ pub(super) struct EntryTail {
     behind_begun: u64,
     lookup: Lookup,
     cramped: Option<Fix>,
-    /// Where a call that has no place goes on, and one that does not pass.
+    /// Where a call without a cell goes on, and one that does not pass.
     placeless: u64,
     leave: u64,
     fixups: Vec<(u64, u64)>,
@@ -174,7 +192,8 @@ pub(super) struct ExitTail {
     whose: Whose,
     words: Words,
     base: u64,
-    /// With rseq: the section, and the jump of threads without an area; else the jump of those that found all rings locked.
+    /// With rseq: the section, and the jump of threads without an area; otherwise the jump of calls that
+    /// found all rings locked.
     section: Option<Section>,
     astray: Fix,
     ring: Fix,
@@ -182,22 +201,23 @@ pub(super) struct ExitTail {
     rejected: Vec<Fix>,
     lookup: Lookup,
     unmarked: [Fix; 2],
-    /// X4, and behind it.
+    /// Step X4, and what comes behind it.
     done: u64,
     leave: u64,
 }
 
-/// One probe's calls.
+/// The calls of one probe.
 pub(super) struct Stage<'a> {
     pub(super) traced: &'a Traced<'a>,
     late: &'a Late,
     pub(super) whose: Whose,
     pub(super) words: Words,
-    /// How many arguments an entry's record has.
+    /// Number of arguments in an entry's record.
     values: usize,
 }
 
-/// Appends the part of a stub that comes before the displaced code; `None` if no return decides about its calls.
+/// Appends the part of a stub that comes before the displaced code; `None` if no return decides about the
+/// probe's calls.
 pub(super) fn stage(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
@@ -213,7 +233,7 @@ pub(super) fn stage(
 }
 
 impl<'a> Stage<'a> {
-    /// `None` if no return decides about its calls.
+    /// `None` if no return decides about the probe's calls.
     pub(super) fn of(traced: &'a Traced<'a>, values: usize) -> Option<Self> {
         let filter = traced.filter?;
         let (late, latency) = (filter.filter.late.as_ref()?, traced.marks?);
@@ -228,13 +248,13 @@ impl<'a> Stage<'a> {
         let values = values.min(ARGUMENTS);
         Some(Self { traced, late, whose, words, values })
     }
-    /// The part of an entry's stub that comes before the displaced code.
+    /// Emits the part of an entry's stub that comes before the displaced code.
     pub(super) fn begin(&self, asm: &mut Asm<'_>) -> Option<Pending<'static>> {
         let tail = Tail::Entry(self.entry(asm)?);
         Some(Pending::new(asm, super::Kind::Staged(tail)))
     }
 
-    /// E1 to E4.
+    /// Steps E1 to E4.
     fn entry(&self, asm: &mut Asm<'_>) -> Option<EntryTail> {
         let (traced, kind) = (self.traced, Kind::Entry);
         traced.enter(asm, kind);
@@ -273,7 +293,7 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// X1 to X4.
+    /// Steps X1 to X4.
     fn exit(&self, asm: &mut Asm<'_>, kind: Kind) -> ExitTail {
         let Self { traced, whose, words, .. } = *self;
         traced.enter(asm, kind);
@@ -308,13 +328,13 @@ impl<'a> Stage<'a> {
         ExitTail { whose, words, base, section, astray, ring, full, rejected, lookup, unmarked, done, leave }
     }
 
-    /// Bytes ahead in a ring from which on there is no room for two records.
+    /// A ring with this many bytes in use, or more, has no room for two records.
     const fn full(&self) -> u32 {
         let area = &self.traced.rings.area;
         area.bytes.saturating_sub(area.slot)
     }
 
-    /// X1. In: rsi = the place.
+    /// Step X1. In: rsi = the cell.
     pub(super) fn look(&self, asm: &mut Asm<'_>) -> [Fix; 2] {
         let place = asm.unbroken(|asm| {
             asm.alu_load(Alu::Cmp, RSI, MARK);
@@ -327,20 +347,21 @@ impl<'a> Stage<'a> {
         [place, probe]
     }
 
-    /// What must hold.
+    /// The condition that must hold.
     pub(super) fn condition(&self, kind: Kind) -> Tree {
         match kind {
             Kind::Tail => self.late.condition.at_tail(),
             _ => self.late.condition.decided(),
         }
     }
-    /// The clock, what it took, and the condition: jumps away if it does not hold. Spoils rax, rdx, r11.
+    /// Reads the clock, computes the duration, and jumps if the condition does not hold. Spoils rax, rdx,
+    /// r11.
     fn decide(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<Fix> {
         let tree = self.condition(kind);
         self.time(asm, asks_for_duration(&tree));
         self.known().branch(asm, &tree, false)
     }
-    /// The clock, and if that is asked for how long the call took. Spoils rax, rdx, r11.
+    /// Reads the clock and, if `took`, computes how long the call took. Spoils rax, rdx, r11.
     pub(super) fn time(&self, asm: &mut Asm<'_>, took: bool) {
         self.traced.clock(asm);
         asm.store(TIME, RDX);
@@ -356,7 +377,7 @@ impl<'a> Stage<'a> {
             asm.store(Mem::At(RSP, TOOK), RAX);
         }
     }
-    /// How a condition reads what is known at a return. In: rsi = the place.
+    /// How a condition reads what is known at a return. In: rsi = the cell.
     pub(super) fn known(&self) -> Conditions<'_> {
         let traced = self.traced;
         let first = first_float(self.values, traced.texts.count_ones() as usize);
@@ -366,7 +387,7 @@ impl<'a> Stage<'a> {
         Conditions { left: Some(left), fields, ..traced.conditions(Kind::Return) }
     }
 
-    /// Words of the entry's record.
+    /// Number of words in the entry's record.
     fn length(&self) -> u64 {
         let traced = self.traced;
         let fields: usize = traced.fields.iter().map(crate::request::Read::words).sum();
@@ -375,7 +396,8 @@ impl<'a> Stage<'a> {
         all.min(u64::from(traced.rings.area.slot) / 8)
     }
 
-    /// Both records, and the commit. In: r11 = ring, rax = its head, rsi = the place. Spoils rdx, r10.
+    /// Writes both records, and commits them. In: r11 = ring, rax = its head, rsi = the cell. Spoils rdx,
+    /// r10.
     fn write(&self, asm: &mut Asm<'_>, kind: Kind) {
         let traced = self.traced;
         let slot = traced.rings.area.slot as i32;
@@ -399,7 +421,7 @@ impl<'a> Stage<'a> {
             asm.store(Mem::Sum(R10, RAX, 3, -8), RDX);
             asm.alu_imm(Alu::Sub, RAX, 1, false);
             asm.jcc(Cond::NotEqual, again);
-            // Ours still: this CPU's, or locked.
+            // The ring is still this CPU's, or still locked by this thread.
             let locked = if self.whose.machine.rseq.is_some() { 0 } else { LOCKED as i32 };
             asm.load(RAX, Mem::At(R11, HEAD as i32));
             asm.lea(RAX, Mem::At(RAX, 2 * slot - locked));
@@ -449,7 +471,7 @@ impl EntryTail {
         asm.u64(words.begun);
         self.passed.addresses(asm, rejected);
     }
-    /// E1, for who does not pass.
+    /// Step E1, for a call that does not pass.
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
         let Self { whose, words, .. } = self;
         if !self.passed.bind(asm) {
@@ -466,7 +488,7 @@ impl EntryTail {
         asm.jmp(none);
         whose.unregistered(asm, counted, words.rejected, forget);
         if !self.passed.unregistered.is_empty() {
-            // A thread that has no sample of its own.
+            // A thread without an area has no sample of its own, so its call is counted as begun and dropped.
             self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
             for word in [words.begun, words.dropped] {
                 asm.alu_mem_imm(Alu::Add, whose.last_line(word), 1, true);
@@ -489,7 +511,7 @@ impl ExitTail {
         asm.jmp(done);
         if self.section.is_some() {
             asm.bind(self.astray);
-            // Its count would take the same way.
+            // The count by a section would take the same way, since the thread has no area.
             asm.alu_mem_imm(Alu::Add, whose.last_line(words.dropped), 1, true);
             asm.jmp(done);
         }

@@ -1,36 +1,39 @@
 //! The extended state around a consumer's call.
 //!
-//! In: which components to keep, where the function lies. Out: code that saves them below the stack pointer, calls, and loads them again; the
-//! answer is in rax. Invariants: CALL-2; components that are in their initial configuration are in it behind the call too.
-//! Does not: save general registers; the function keeps rbx, and may spoil all others (the program's stand in `Regs`).
+//! In: which components to keep, where the function lies. Out: code that saves them below the stack pointer,
+//! calls the function, and loads them again; the answer is in rax. Invariants: CALL-2; components that are in
+//! their initial configuration before the call are in it after the call too.
+//! Does not: save general registers. The function keeps rbx, and may spoil all others (the program's values
+//! are in `Regs`).
 //!
-//! XSAVEC and XRSTOR are microcode: 57 ns for SSE alone on a 3 GHz core of 2019, 73 with what a C library's string functions
-//! leave in use on a processor with AVX-512 (opmasks, and registers 16 to 31, which VZEROUPPER does not touch). Plain stores and loads of the same are 6 and
-//! 18 ns. So where XGETBV tells which components are in use (Intel SDM 1, 13.2), and these are only SSE and those two, as at a
-//! function's entry they nearly always are (there x87 is empty, and the upper halves of registers 0 to 15 are clean, or the caller would pay for it), they
-//! are saved one by one, at once (Q below). Otherwise all by XSAVEC.
+//! XSAVEC and XRSTOR are microcode: they take 57 ns for SSE alone on a 3 GHz core of 2019. They take 73 ns
+//! with what a C library's string functions leave in use on a processor with AVX-512: opmasks, and registers
+//! 16 to 31, which VZEROUPPER does not touch. Plain stores and loads of the same take 6 and 18 ns. XGETBV
+//! reports which components are in use (Intel SDM 1, 13.2). If these are only SSE and those two, they are
+//! saved one by one (Q below); otherwise all by XSAVEC. At a function's entry it is nearly always Q: x87 is
+//! empty there, and the upper halves of registers 0 to 15 are clean, or the caller would pay for it.
 //!
 //! | step | what |
 //! |---|---|
-//! | Q1 | XINUSE, before; if anything else is in use: XSAVEC, the call, XRSTOR |
+//! | Q1 | XINUSE before the call; if anything else is in use: XSAVEC, the call, XRSTOR |
 //! | Q2 | MXCSR and SSE registers; opmasks and registers 16 to 31 if they are in use |
 //! | Q3 | the call |
-//! | Q4 | XINUSE, behind: what the function brought into use and was not before goes back to its initial configuration: upper halves by VZEROUPPER, the rest by XRSTOR from an area that holds nothing |
+//! | Q4 | XINUSE after the call: what the function brought into use, and was not in use before, goes back to its initial configuration: upper halves by VZEROUPPER, the rest by XRSTOR from an area that holds nothing |
 //! | Q5 | loads what Q2 stored |
 //!
-//! XINUSE may say of a component in its initial configuration that it is in use, never the other way round; so Q never loses a component, and saves one too many at
-//! most. SSE and MXCSR are kept whatever it says.
+//! XINUSE may report a component in use that is in its initial configuration, but never the other way round.
+//! So Q never loses a component, and saves at most one too many. SSE and MXCSR are kept whatever it reports.
 
 use super::asm::{Alu, Asm, Cond, Mem, R12, RAX, RBX, RCX, RDX, RSP, Reg};
 
-/// Components of the extended state, and the room they take.
+/// Components of the extended state, and the room that they take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExtendedState {
     /// Component bits, as XSAVEC takes them in eax. x87, SSE, AVX and AVX-512 have bits 0, 1, 2, 5, 6, 7.
     pub mask: u32,
-    /// Bytes of their XSAVE area in the compacted format; rounded up to a multiple of 64 here.
+    /// Bytes of their XSAVE area in the compacted format; the code here rounds it up to a multiple of 64.
     pub len: u32,
-    /// XGETBV tells what is in use, and if there are opmasks, they have 64 bits (AVX512BW).
+    /// XGETBV reports what is in use, and opmasks, if there are any, have 64 bits (AVX512BW).
     pub tells_use: bool,
 }
 
@@ -39,17 +42,19 @@ const SSE: u32 = 1 << 1;
 const UPPER: u32 = 1 << 2 | 1 << 6;
 const OPMASKS: u32 = 1 << 5;
 const HIGH: u32 = 1 << 7;
-/// The header of an XSAVE area, behind the legacy region. XSAVEC leaves all words but the first two, which XRSTOR wants to be 0.
+/// The header of an XSAVE area, behind the legacy region. XSAVEC does not write words behind the first two,
+/// and XRSTOR requires them to be 0.
 const HEADER: core::ops::Range<i32> = 512..576;
 const RESERVED: i32 = 16;
-/// Where Q2 puts what it saves: as far as there is a place for it in an XSAVE area, there; header excluded.
+/// Offset at which Q2 saves MXCSR. Q2 uses the places of an XSAVE area as far as that has some, without its
+/// header.
 const MXCSR: i32 = 24;
 const XMM: i32 = 160;
 const MASKS: i32 = HEADER.end;
 const ZMM: i32 = MASKS + 64;
 const QUICK: u32 = ZMM as u32 + 16 * 64;
 
-/// Appends the call. In: anything on a stack whose pointer stays in rbx. Out: rsp is rbx again, rax the answer.
+/// Appends the call. In: any stack whose pointer stays in rbx. Out: rsp = rbx, rax = the answer.
 pub(super) fn call_saved(asm: &mut Asm<'_>, state: ExtendedState, call: impl Fn(&mut Asm<'_>)) {
     let room = state.len.max(QUICK).next_multiple_of(64);
     asm.alu_imm(Alu::And, RSP, -64, true);
@@ -71,7 +76,7 @@ pub(super) fn call_saved(asm: &mut Asm<'_>, state: ExtendedState, call: impl Fn(
     asm.mov(RSP, RBX);
 }
 
-/// Q1 to Q5, and a jump to what follows. Falls through where it cannot be done.
+/// Emits Q1 to Q5, and a jump to what follows. Falls through if Q cannot be used.
 fn quick(asm: &mut Asm<'_>, mask: u32, call: &impl Fn(&mut Asm<'_>)) -> super::asm::Fix {
     let kept = mask & (SSE | OPMASKS | HIGH);
     in_use(asm);
@@ -87,7 +92,8 @@ fn quick(asm: &mut Asm<'_>, mask: u32, call: &impl Fn(&mut Asm<'_>)) -> super::a
     if mask & UPPER != 0 {
         asm.raw(&[0xC5, 0xF8, 0x77]); // vzeroupper
     }
-    // What is in use now, and was not: SSE aside, which is loaded anyway, and the upper halves, which are clean.
+    // What is in use now, and was not before. SSE is left out, since it is loaded anyway, and so are the
+    // upper halves, which are clean.
     asm.mov32(RCX, R12);
     asm.not(RCX);
     asm.alu(Alu::And, RAX, RCX);
@@ -106,7 +112,7 @@ fn quick(asm: &mut Asm<'_>, mask: u32, call: &impl Fn(&mut Asm<'_>)) -> super::a
     done
 }
 
-/// XINUSE to eax; spoils rcx and rdx.
+/// XINUSE to eax. Spoils rcx and rdx.
 fn in_use(asm: &mut Asm<'_>) {
     asm.mov_imm32(RCX, 1);
     asm.raw(&[0x0F, 0x01, 0xD0]);
@@ -118,7 +124,7 @@ enum Way {
     Load,
 }
 
-/// Stores or loads the components, of which those beside SSE only if r12 says that they were in use.
+/// Stores or loads the components; other ones than SSE only if r12 shows that they were in use.
 fn each(asm: &mut Asm<'_>, kept: u32, way: Way) {
     for (component, one) in [(OPMASKS, opmask as fn(&mut Asm<'_>, u8, Way)), (HIGH, zmm)] {
         if kept & component != 0 {

@@ -1,14 +1,17 @@
 //! One hit, one more of its value (`record::tally`).
 //!
-//! Input: what is tallied, where its table lies, what is dead. Output: code that computes the value, finds its cell or row, and adds one
-//! there by one commit; then the displaced code. A filter stands before it, as before a record, and counts what it rejects. All cells +
-//! overflow + unseen + filtered = hits.
-//! A value may depend on fields, which are copied onto the stack as for a record, at entries; one of which a field cannot be read is unseen.
-//! Of a text the value is a hash, over a copy on the stack (`text`); one of which not a byte can be read is unseen. What hits are told apart by (`Apart`) is computed
-//! beside the value, and is unseen by the same; it is found with the value, as one row (`rows`).
-//! The value is computed before the restartable sequence, so that what starts again is short: find this CPU's table, find the
-//! row, add one. In a process without rseq all lines are written by `lock add`, and rows are taken by a compare-and-swap. Registers are
-//! saved below the stack pointer, as in `trace`.
+//! In: what is aggregated, where its table lies, what is dead. Out: code that computes the value, finds its
+//! histogram bucket (*cell* in the code) or row, and adds one there by one commit; then the displaced code. A
+//! filter comes before it, as before a record, and counts what it rejects. All cells + overflow + unseen +
+//! filtered = hits.
+//! A value may depend on fields, which are copied onto the stack at entries, as for a record. A hit is unseen
+//! if one of its fields cannot be read.
+//! The value of a text is a hash, computed over a copy on the stack (`text`). A text of which not even one
+//! byte can be read is unseen. The group-by key (`Apart`) is computed beside the value, and is unseen for the
+//! same reasons. Value and key are looked up together, as one row (`rows`).
+//! The value is computed before the restartable sequence, so that what may be repeated is short: find this
+//! CPU's table, find the row, add one. In a process without rseq all lines are written by `lock add`, and
+//! rows are claimed by a compare-and-swap. Registers are saved below the stack pointer, as in `trace`.
 
 use trapline_record::ring::Kind;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
@@ -27,9 +30,9 @@ use crate::filter::{Apart, Sort, THREAD_UNIT, Tally};
 /// Where a probe's tables lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Table {
-    /// Their shape; its offset is not used.
+    /// Shape of the tables; its offset is not used.
     pub area: TallyArea,
-    /// Address of the table on line 0. Anywhere.
+    /// Address of the table on line 0; it may lie anywhere.
     pub base: u64,
 }
 
@@ -38,20 +41,20 @@ pub struct Table {
 pub(super) struct Tail {
     machine: Machine,
     table: Table,
-    /// With rseq: its section, and the jump of threads without an area.
+    /// With rseq: the section, and the jump of threads without an area.
     owned: Option<(Section, Fix)>,
     pointer: Fix,
-    /// Where a thread without an area adds: to a cell, or to a word of the table.
+    /// Where a thread without an area adds one: in a cell, or in a word of the table.
     shared: Shared,
     passed: Passed,
-    /// Where the usual path goes on.
+    /// Where the common path goes on.
     counted: u64,
-    /// The same, behind what a text takes of the stack.
+    /// The same, behind the code that frees a text's part of the stack.
     without_text: u64,
-    /// The jump of those whose stack has no room for a text.
+    /// The jump of hits whose goroutine stack has no room for a text.
     cramped: Option<Fix>,
     fixups: Vec<(u64, u64)>,
-    /// The jumps of those whose value depends on what cannot be read.
+    /// The jumps of hits whose value depends on something that cannot be read.
     unread: Vec<Fix>,
 }
 
@@ -61,8 +64,8 @@ pub(super) enum Shared {
     Word(u64),
 }
 
-/// Appends the part of a stub that comes before the displaced code. The stub starts at `at`; rings and texts of `traced` are not used,
-/// but for how a thread's number is learnt.
+/// Appends the part of a stub that comes before the displaced code. The stub starts at `at`. Of the rings and
+/// texts in `traced` only the way to read a thread's number is used.
 pub fn tally(
     out: &mut Vec<u8>,
     at: u64,
@@ -130,7 +133,7 @@ pub fn tally(
 /// Where one is added.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Into {
-    /// Nothing is known of the value.
+    /// The value is not known.
     Unseen,
     Cell,
     Row(Rows),
@@ -144,7 +147,7 @@ impl Into {
             None => Self::Cell,
         }
     }
-    /// The same, of a thread without an area.
+    /// The same for a thread without an area.
     pub(super) const fn shared(self) -> Shared {
         match self {
             Self::Unseen => Shared::Word(UNSEEN),
@@ -154,7 +157,7 @@ impl Into {
     }
 }
 
-/// The body of a section: one more on this CPU's line. In: rax = cell or key.
+/// The body of a section: adds one on this CPU's line. In: rax = cell or key.
 pub(super) fn add(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> (Fix, Fix) {
     let area = machine.rseq.map_or(0, |rseq| rseq.offset);
     asm.load32(R11, Mem::Fs(area + CPU_ID));
@@ -172,7 +175,7 @@ pub(super) fn add(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: I
     (unregistered, pointer)
 }
 
-/// Without rseq: one more on some line, which other threads write too.
+/// Without rseq: adds one on some line, which other threads write too.
 pub(super) fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> Fix {
     rseq::any_line(asm, R11, machine.rdpid, machine.lines);
     asm.imul_imm(R11, R11, table.area.stride() as i32, true);
@@ -185,11 +188,12 @@ pub(super) fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, Table)
     pointer
 }
 
-/// Where what rows are told apart by waits while the rest is computed: what `stage` keeps there is done with.
+/// Where the group-by key waits while the rest is computed. What `stage` keeps there is no longer needed
+/// then.
 const OWNED: Mem = Mem::At(RSP, -120);
 
-/// Out: what [`Into`] finds its place by: rax = cell or key, as [`Tally::key`], or as rows keep it. Jumps away where that depends on what could not be read. Spoils
-/// r10, r11, rdx.
+/// Out: what [`Into`] uses to find the place: rax = cell or key, as [`Tally::key`], or as rows store it.
+/// Jumps if that depends on something that could not be read. Spoils r10, r11, rdx.
 pub(super) fn value(
     asm: &mut Asm<'_>,
     tally: &Tally,
@@ -219,7 +223,8 @@ pub(super) fn value(
     unread
 }
 
-/// In: rax = key or cell. Out: rdx = whose it is, where rows have owners; cells of a thread have its number in rax. Spoils r10.
+/// In: rax = key or cell. Out: rdx = the group-by key, if rows have one; for cells of a thread, rax = the
+/// thread's number. Spoils r10.
 fn owner(asm: &mut Asm<'_>, tally: &Tally, known: Conditions<'_>, into: Into) {
     match tally.apart {
         Apart::Number(_) | Apart::Text(_) => asm.load(RDX, OWNED),
@@ -236,7 +241,7 @@ fn owner(asm: &mut Asm<'_>, tally: &Tally, known: Conditions<'_>, into: Into) {
     }
 }
 
-/// In: rax = value. Out: rax = its cell, or the value itself. Spoils r10, rdx.
+/// In: rax = value. Out: rax = its cell, or the value itself if there are no cells. Spoils r10, rdx.
 fn cell_of(asm: &mut Asm<'_>, tally: &Tally) {
     let unsigned = tally.value.is_unsigned();
     match tally.sort {
@@ -246,7 +251,7 @@ fn cell_of(asm: &mut Asm<'_>, tally: &Tally) {
     }
 }
 
-/// Cell 0 is below 0, 1 is 0, n + 2 has n as the number of its highest bit.
+/// Cell 0 is for values below 0, cell 1 for 0. Cell n + 2 is for values whose highest bit has number n.
 fn log2(asm: &mut Asm<'_>, unsigned: bool) {
     asm.mov_imm32(R10, 0);
     asm.test(RAX, RAX, true);
@@ -263,7 +268,7 @@ fn linear(asm: &mut Asm<'_>, unsigned: bool, (min, step, count): (i64, u64, u32)
     let mut below = None;
     if min != 0 || !unsigned {
         asm.mov_imm64(R10, min.cast_unsigned());
-        // No unsigned value is below a number that is not above 0.
+        // No unsigned value is below a minimum that is not above 0.
         if !unsigned || min > 0 {
             asm.alu(Alu::Cmp, RAX, R10);
             let cond = if unsigned { Cond::Below } else { Cond::Less };
@@ -295,7 +300,7 @@ impl Tail {
     pub(super) fn fixups(&self) -> &[(u64, u64)] {
         &self.fixups
     }
-    /// Appends what threads without an area do, what becomes of hits that do not pass, the descriptors and the addresses.
+    /// Appends the paths of threads without an area and of rejected hits, the descriptors and the addresses.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         if let Some((_, unregistered)) = self.owned {
             asm.bind(unregistered);
@@ -333,7 +338,8 @@ impl Tail {
             asm.jmp(self.without_text);
         }
         if !self.passed.unregistered.is_empty() {
-            // A thread that has no sample of its own: it is told as one for which there was no room.
+            // A thread without an area has no sample of its own. It is counted as if there were no room for
+            // it (overflow).
             self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
             add_shared(asm, (self.machine, self.table), Shared::Word(OVERFLOW));
             asm.jmp(self.without_text);
@@ -342,7 +348,7 @@ impl Tail {
     }
 }
 
-/// On the last line, which many threads share. Spoils r11.
+/// Adds one on the last line, which many threads share. Spoils r11.
 pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, Table), what: Shared) {
     let last = u64::from(machine.lines.max(1) - 1) * table.area.stride();
     let table = table.base.wrapping_add(last);
@@ -358,7 +364,8 @@ pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, Table), 
     }
 }
 
-/// What becomes of hits whose value is not known, and go on at `behind`: the section, if there is rseq, and where the table's address is wanted.
+/// The path of hits whose value is not known; they go on at `behind`. Returns the section, if there is rseq,
+/// and the fix that waits for the table's address.
 pub(super) fn unseen(
     asm: &mut Asm<'_>,
     what: (Machine, Table),

@@ -1,75 +1,93 @@
-//! Memory that arguments lead to, copied before a record is written: texts, and fields of structures.
+//! Memory that arguments point to, copied before a record is written: texts, and fields of structures.
 //!
-//! Input: what to read; where it is noted what may be loaded from ([`Known`]). Output: code that copies each onto the stack, and from
-//! there into the record; the instructions in it that may fault. General registers only. Fields are always copied by the kernel: each load
-//! costs a system call for it; a field behind other pointers takes a load for each, and where one cannot be had whole, the answer is EFAULT.
-//! Invariants: TXT-1 whatever a pointer is, the program does not notice; TXT-2 the record holds what could be read at the hit, and how
-//! much that was.
+//! In: what to read, and where the notes lie about pages that may be loaded from ([`Known`]). Out: code that
+//! copies each text or field onto the stack, and from there into the record; the instructions in it that may
+//! fault. General registers only. Fields are always copied by the kernel, so each load costs a system call. A
+//! field behind other pointers takes a load for each pointer. If one of them cannot be loaded as a whole, the
+//! result is EFAULT.
+//! Invariants: TXT-1 whatever a pointer is, the program does not notice the read. TXT-2 the record holds what
+//! could be read at the hit, and how much that was.
 //!
 //! # Protocol
 //!
-//! X0 In a Go program: a goroutine's stack ends where the heap goes on, and nothing is below it but what its functions were promised. Where
-//!    the frame below would not fit into the bounds that the thread's g names, nothing is copied; the hit is dropped, and counted. A function
-//!    that has not yet looked for room has about 790 bytes, which six texts are below.
-//! X1 Both ends of the text lie in pages that this CPU's table names for this thread (`record::pages`): then X2, else X4.
-//! X2 Load eight bytes at a time: no system call. If a load faults, the handler of SIGSEGV and SIGBUS (`stub::trap`), which finds it in the
-//!    table of fixups, sends the thread to X4.
-//! X3 The answer is the whole length, as the kernel's would be. Done.
-//! X4 The kernel copies, by process_vm_readv(2) on the thread itself: it reads what the program could, stops where it could not, and
-//!    says so. Nothing faults.
-//! X5 If it read all of it, the handler is *verified*: the actions of both signals are read from the kernel and must be the segment's
-//!    handler, and neither signal may be blocked here. Then both pages are noted. Otherwise nothing is: the next hit takes X4 again.
-//!    Behind a fence the handler's word is read once more: if it was cleared meanwhile, both are taken back.
-//! X6 The reader empties the tables every so often, so that what is noted is seldom old, and a handler that was replaced is noticed.
+//! X0 In a Go program: a goroutine's stack ends where the heap goes on, and below it there is only what its
+//!    functions were promised. If the frame below would not fit into the bounds that the thread's g names,
+//!    nothing is copied, and the hit is counted as dropped. A function that has not yet checked for room has
+//!    about 790 bytes, and six texts take less.
+//! X1 If both ends of the text lie in pages that this CPU's table names for this thread (`record::pages`), go
+//!    on with X2, else with X4.
+//! X2 Load eight bytes at a time, without a system call. If a load faults, the handler of SIGSEGV and SIGBUS
+//!    (`stub::trap`) finds it in the table of fixups, and sends the thread to X4.
+//! X3 The result is the whole length, as the kernel's would be. Done.
+//! X4 The kernel copies, by process_vm_readv(2) on the thread itself. It reads what the program could read,
+//!    stops where the program could not go on, and returns how far it came. Nothing faults.
+//! X5 If the kernel read all of it, the handler is *verified*: the actions of both signals are read from the
+//!    kernel and must be the segment's handler, and neither signal may be blocked here. Then both pages are
+//!    noted. Otherwise nothing is noted, and the next hit takes X4 again. Behind a fence the handler's word
+//!    is read once more. If it was cleared meanwhile, both notes are taken back.
+//! X6 The reader empties the tables from time to time, so that notes are seldom old, and a handler that was
+//!    replaced is noticed.
 //!
-//! So a load is tried only where the kernel has lately read for us, and a fault takes two things: a page that went away since, and
-//! somebody who still passes its address. A pointer that was never good (null, a number, the page behind the last) costs X4 each time
-//! and faults never.
+//! So a load is tried only where the kernel has read for us recently. A fault takes two things: a page that
+//! went away since then, and code that still passes its address. A pointer that was never good (null, a
+//! number, the page behind the last one) costs X4 each time and never faults.
 //!
 //! # Interleavings
 //!
-//! - *a page is unmapped, protected or truncated between X5 and X2, or in the middle of X2*: the load faults, X4 tells the truth of now. What
-//!   X2 had copied is copied again.
-//! - *a page is mapped anew between*: X2 reads what is there now, as the program would.
-//! - *the handler is replaced after X5*: until the next X6 such a fault as above meets the program's handler, with an address in our
-//!   code; from then on every text takes X4. A handler that passes on what it does not know passes it to ours.
-//! - *detaching* (`patch`'s protocol): D1 the text is the file's again; D2 the handler's word is cleared; D3 the tables are emptied; D4 each thread is seen
-//!   blocked, stopped, or to have run on for long since; D5 the actions are put back. A thread that looks (X1) after D3 finds nothing, and after D2 nothing
-//!   is noted any more: who is in X5 then either reads the word before D2, and what it noted is there at D3, or after, and takes it back. So
-//!   at D5 nobody loads but who was between X1 and X3 for all of D4: blocked there by a page that had to be fetched, or stopped by somebody else. Such a
-//!   one goes on with the program's own actions, as with a handler that was replaced. *The tracer dies between D2 and D5*: the kernel copies; whoever cleans
-//!   up later does all again.
-//! - *another thread, which blocks the signals*: finds no entry of its own, and X5 gives it none.
-//! - *the same thread blocks them after X5*: such a fault as above would be forced, as the kernel does with any in a thread that blocks it:
-//!   the program ends. It takes a pointer into a page that could be read in this thread less than one X6 ago, that is gone, and that the
-//!   program itself does not load from either (else it ended all the same).
-//! - *a fault inside the handler*: it loads from segments and the frame that the kernel has just written; none of that goes away.
-//! - *a hit inside the program's own handler of SIGSEGV*: the signal is blocked there, X5 notes nothing. With what was noted before: as above.
-//! - *a stack too small for a signal's frame*: asked for by a fault only.
-//! - *migration between the look at the CPU's number and anything else*: another CPU's table serves as well; an entry is whole (PAGE-1),
-//!   and true of the thread, not of the CPU. No rseq section is open here: in one, a fault would restart it.
-//! - *a signal handler that hits, anywhere in between*: it has its own frame below ours, and may note or find pages.
-//! - *fork*: the child maps the same tables with an address space that was its parent's. What it unmaps is a fault in X2, and its
-//!   handler is its parent's; its thread has another number, which the C library notes before anything is hit, or a call tells at each hit.
-//!   After exec there are no stubs.
+//! - *A page is unmapped, protected or truncated between X5 and X2, or in the middle of X2*: the load faults,
+//!   and X4 reads what is there now. What X2 had copied is copied again.
+//! - *A page is mapped anew in between*: X2 reads what is there now, as the program would.
+//! - *The handler is replaced after X5*: until the next X6, such a fault as above reaches the program's
+//!   handler, with an address in our code. From then on every text takes X4. A handler that passes on faults
+//!   which it does not know passes it to ours.
+//! - *Detaching* (`patch`'s protocol): D1 the text is the file's again; D2 the handler's word is cleared; D3
+//!   the tables are emptied; D4 each thread is seen blocked, stopped, or to have run on for long since; D5
+//!   the actions are put back. A thread that looks (X1) after D3 finds nothing, and after D2 nothing is noted
+//!   any more. A thread that is in X5 then has two cases. It reads the word before D2, and then D3 finds its
+//!   note; or it reads the word after D2, and takes the note back. So at D5 no thread loads, except one that
+//!   was between X1 and X3 for all of D4: blocked there by a page that had to be fetched, or stopped by
+//!   another tool. Such a thread goes on with the program's own actions, as with a handler that was replaced.
+//!   *The tracer dies between D2 and D5*: the kernel copies, and a later cleanup does all of it again.
+//! - *Another thread, which blocks the signals*: it finds no entry of its own, and X5 gives it none.
+//! - *The same thread blocks them after X5*: such a fault as above would be forced, as the kernel does with
+//!   any fault in a thread that blocks its signal, and the program ends. That takes a pointer into a page
+//!   that this thread could read less than one X6 ago, and that is gone. The program itself must not load
+//!   from it either (else the program would end all the same).
+//! - *A fault inside the handler*: the handler loads from segments and from the frame that the kernel has
+//!   just written; none of that goes away.
+//! - *A hit inside the program's own handler of SIGSEGV*: the signal is blocked there, so X5 notes nothing.
+//!   With what was noted before: as above.
+//! - *A stack too small for a signal's frame*: this matters only at a fault.
+//! - *Migration between the look at the CPU's number and anything else*: another CPU's table serves as well.
+//!   An entry is whole (PAGE-1), and true of the thread, not of the CPU. No rseq section is open here: in
+//!   one, a fault would restart it.
+//! - *A signal handler that hits, anywhere in between*: it has its own frame below ours, and may note or find
+//!   pages.
+//! - *fork*: the child maps the same tables, with an address space that was its parent's. What it unmaps is a
+//!   fault in X2, and its handler is its parent's. Its thread has another number, which the C library notes
+//!   before anything is hit, or which a system call returns at each hit. After exec there are no stubs.
 //! - *vfork and CLONE_VM children with handlers of their own*: as a handler that was replaced.
 //! - *X6 between X1 and X2*: X2 goes on with what X1 saw. *X6 during X5*: see `record::pages`.
-//! - *the tracer dies*: nobody does X6. The rings fill, records are dropped, texts are still looked at: the handler serves.
-//! - *no handler* (Go owns the signals; guard traps cannot be served): X5 notes nothing, so all texts take X4.
-//! - *without rseq*: the CPU's number is a hint that may be wrong at once, which is no more than a migration after it.
-//! - *a goroutine*: between X0 and the record its stack is not moved and it runs on no other thread: the runtime does that only where the
-//!   goroutine runs code of its own. g's bounds, and with them X0's answer, are those of the stack it stands on; on another (a signal's, the C library's) X0
-//!   lets all pass.
+//! - *The tracer dies*: X6 is no longer done. The rings fill, records are dropped, texts are still read: the
+//!   handler serves.
+//! - *No handler* (Go owns the signals; guard traps cannot be served): X5 notes nothing, so all texts take
+//!   X4.
+//! - *Without rseq*: the CPU's number is a hint that may be wrong at once, which is no more than a migration
+//!   after it.
+//! - *A goroutine*: between X0 and the record its stack is not moved, and it does not change threads. The
+//!   runtime does either only where the goroutine runs code of its own. g's bounds, and with them X0's
+//!   answer, are those of the stack that it runs on. On another stack (a signal's, the C library's) X0 lets
+//!   all pass.
 //!
 //! # Frame
 //!
-//! It lies below the stub's saves and their red zone, and stays until the record is committed, since a signal handler may
-//! run below the stack pointer at any time:
+//! The frame lies below the stub's saves and their red zone. It stays until the record is committed, since a
+//! signal handler may run below the stack pointer at any time:
 //!
 //! ```text
 //!   Q + 0, 16    the two iovecs: ours, the program's; later an action or a mask   <- rsp
 //!   Q + 32 …     rcx, rsi, rdi, r8, r9
-//!   Q + 72 …     for each text, and then each field: the call's answer, then the bytes
+//!   Q + 72 …     for each text, and then for each field: the call's result, then the bytes
 //! ```
 
 use trapline_record::pages::{BITS, FILLED, PAGE_MASK, STRIDE_BITS, THREAD_SHIFT};
@@ -93,20 +111,20 @@ const SIGSEGV: u32 = 11;
 const RED_ZONE: i32 = 128;
 const KEPT: [(Reg, i32); 5] = [(RCX, 32), (RSI, 40), (RDI, 48), (R8, 56), (R9, 64)];
 const TEXTS: i32 = 72;
-/// Where a lone text's answer stands, from the stack pointer on; its bytes follow.
+/// Offset from the stack pointer of the result for the first text; its bytes follow.
 pub(super) const ANSWER: i32 = TEXTS;
 const TEXT_LEN: i32 = TEXT_WORDS as i32 * 8;
-/// Loads that a text takes.
+/// Number of loads for a text.
 const LOADS: usize = TEXT_BYTES / 8;
-/// The first byte of a text, and the last.
+/// Offsets of a text's first and last byte.
 const ENDS: [i32; 2] = [0, TEXT_BYTES as i32 - 1];
 
-/// Where it is noted what may be loaded from.
+/// Where the notes lie about pages that may be loaded from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
-    /// Address of CPU 0's table (`record::pages`); one for each line of counters but the last.
+    /// Address of CPU 0's table (`record::pages`). There is one for each line of counters but the last.
     pub tables: u64,
-    /// Address of a word: the handler that serves faults of this code, 0 when none does.
+    /// Address of a word that holds the handler which serves faults of this code; 0 if there is none.
     pub handler: u64,
 }
 
@@ -118,23 +136,24 @@ pub(super) struct Texts<'a> {
     pub(super) fields: &'a [Read],
     pub(super) known: Option<Known>,
     pub(super) machine: Option<&'a Machine>,
-    /// How the thread's number is learnt; it was asked for.
+    /// How the thread's number is read; it was asked for before.
     pub(super) id: ThreadId,
 }
 
-/// One text being copied.
+/// One text that is being copied.
 #[derive(Clone, Copy)]
 struct One<'a> {
     machine: Option<&'a Machine>,
-    /// How the thread's number is learnt, and how much lower the stack pointer is since.
+    /// How the thread's number is read, and how many bytes lower the stack pointer is since it was asked for.
     id: (ThreadId, i32),
-    /// Where the pointer is kept while the kernel is asked, and where answer and bytes go; from the stack pointer.
+    /// Offsets from the stack pointer: where the pointer is kept during the system call, and where result and
+    /// bytes go.
     kept: i32,
     answer: i32,
 }
 
-/// X0. Jumps to the returned place where no `depth` bytes are left below the stack pointer on the goroutine's stack. `go` is where the thread
-/// keeps its g. Spoils rax, rdx and flags.
+/// Step X0. Jumps to the returned fix if fewer than `depth` bytes are left below the stack pointer on the
+/// goroutine's stack. `go` is the offset at which the thread keeps its g. Spoils rax, rdx and flags.
 pub(super) fn room(asm: &mut Asm<'_>, go: i32, depth: i32) -> Fix {
     asm.load(RDX, Mem::Fs(go));
     asm.mov(RAX, RSP);
@@ -153,24 +172,25 @@ impl Texts<'_> {
     pub(super) const fn count(self) -> i32 {
         (self.texts & 0x3f).count_ones() as i32
     }
-    /// Words of the record that texts take.
+    /// Number of words that texts take in a record.
     pub(super) const fn words(self) -> i32 {
         self.count() * TEXT_WORDS as i32
     }
-    /// Where the first field's answer stands, from the stack pointer on.
+    /// Offset from the stack pointer of the first field's result.
     pub(super) const fn first_field(self) -> i32 {
         TEXTS + self.count() * TEXT_LEN
     }
     fn fields_len(self) -> i32 {
         self.fields.iter().map(|read| read.words() as i32 * 8).sum()
     }
-    /// How far the stack pointer moves while the copies are there.
+    /// By how many bytes the stack pointer is lowered while the copies are there.
     pub(super) fn depth(self) -> i32 {
         let len = self.count() * TEXT_LEN + self.fields_len();
         if len == 0 { 0 } else { (RED_ZONE + TEXTS + len + 15) & !15 }
     }
-    /// Copies all. In: rdx saved at `rdx` from the stack pointer; rax, r10, r11 saved. Out: the stack pointer lower by [`Self::depth`]; the
-    /// argument registers, but rdx, as they were; what may fault, and where it goes on.
+    /// Copies all texts and fields. In: rdx is saved at offset `rdx` from the stack pointer; rax, r10, r11
+    /// are saved. Out: the stack pointer is lower by [`Self::depth`]; the argument registers, except rdx, are
+    /// as they were. Returns the instructions that may fault, and where a thread goes on then.
     pub(super) fn fetch(self, asm: &mut Asm<'_>, rdx: i32) -> Vec<(u64, u64)> {
         let (depth, mut fixups) = (self.depth(), Vec::new());
         if depth > 0 {
@@ -213,7 +233,7 @@ impl Texts<'_> {
         }
         KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
     }
-    /// Copies them into the record at r10, the fields to the word `first_field`. Spoils rdx.
+    /// Copies them into the record at r10; the fields begin at its word `first_field`. Spoils rdx.
     pub(super) fn fill(self, asm: &mut Asm<'_>, first_field: u64) {
         let fields = self.fields_len() / 8;
         let texts = (0..self.words()).map(|n| FIRST_TEXT as i32 + n);
@@ -226,8 +246,8 @@ impl Texts<'_> {
 }
 
 impl One<'_> {
-    /// r11 becomes this CPU's table, or that of one which it most likely is. Jumps to the returned place in a thread without an area where others
-    /// have one. Spoils rax.
+    /// Sets r11 to this CPU's table, or to the table of the CPU that it most likely is. Jumps to the returned
+    /// fix in a thread without an area if others have one. Spoils rax.
     fn table(self, asm: &mut Asm<'_>, known: Known) -> Option<Fix> {
         let machine = self.machine?;
         let none = match machine.rseq {
@@ -246,15 +266,16 @@ impl One<'_> {
         asm.alu(Alu::Add, R11, RAX);
         none
     }
-    /// X1 to X3. In: r10 = the pointer. Out: where to go instead, with r10 as it was; where to if the text ends in another page, and where that comes back; the
-    /// addresses of what may fault. Spoils rax, rdx, r11.
+    /// Steps X1 to X3. In: r10 = the pointer. Returns the jumps to X4, with r10 as it was; the jump of texts
+    /// that end in another page, and where that comes back; the addresses of instructions that may fault.
+    /// Spoils rax, rdx, r11.
     fn load(self, asm: &mut Asm<'_>, known: Known) -> (Vec<Fix>, (Fix, u64), [u64; LOADS]) {
         let mut unknown = Vec::from_iter(self.table(asm, known));
         let [first, last] = ENDS;
         unknown.push(self.look(asm, first));
         asm.lea(RAX, Mem::At(R10, last));
         asm.alu(Alu::Xor, RAX, R10);
-        // Where a carry reaches bit 32, it has passed through these.
+        // If a carry reaches bit 32, it has passed through these bits.
         let across = asm.unbroken(|asm| {
             asm.test_imm32(RAX, !PAGE_MASK as u32);
             asm.jcc_later(Cond::NotEqual)
@@ -269,7 +290,8 @@ impl One<'_> {
         asm.store_imm(Mem::At(RSP, self.answer), TEXT_BYTES as i32);
         (unknown, (across, back), loads)
     }
-    /// X1 of one end. Jumps to the returned place where its page is not known. In: r10 = the pointer, r11 = the table. Spoils rax, rdx.
+    /// Step X1 for one end. Jumps to the returned fix if its page is not noted. In: r10 = the pointer, r11 =
+    /// the table. Spoils rax, rdx.
     fn look(self, asm: &mut Asm<'_>, end: i32) -> Fix {
         let entry = self.entry(asm, end);
         asm.unbroken(|asm| {
@@ -277,13 +299,13 @@ impl One<'_> {
             asm.jcc_later(Cond::NotEqual)
         })
     }
-    /// X1 of the last byte, out of the usual way.
+    /// Step X1 for the last byte, off the common path.
     fn look_behind(self, asm: &mut Asm<'_>, (across, back): (Fix, u64), unknown: &mut Vec<Fix>) {
         asm.bind(across);
         unknown.push(self.look(asm, ENDS[1]));
         asm.jmp(back);
     }
-    /// X4 and X5. In: r10 = the pointer. Spoils rax, rdx, r10, r11.
+    /// Steps X4 and X5. In: r10 = the pointer. Spoils rax, rdx, r10, r11.
     fn ask(self, asm: &mut Asm<'_>, known: Option<Known>) {
         KEPT.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
         asm.mov(RAX, R10);
@@ -306,9 +328,10 @@ impl One<'_> {
         KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
     }
 
-    /// X5's end: what was noted is taken back if faults are no longer served. In: r10 = the pointer, r11 = the table. Spoils rax, rdx, r9.
+    /// The end of X5: the notes are taken back if faults are no longer served. In: r10 = the pointer, r11 =
+    /// the table. Spoils rax, rdx, r9.
     fn take_back(self, asm: &mut Asm<'_>, known: Known) {
-        // Nothing is added: the stores before are seen before the load behind.
+        // Adds 0, as a fence: the stores before it are seen before the load behind it.
         asm.alu_mem_imm(Alu::Add, Mem::At(RSP, 0), 0, true);
         asm.mov_imm64(R9, known.handler);
         asm.load(R9, Mem::At(R9, 0));
@@ -321,14 +344,15 @@ impl One<'_> {
         asm.bind(served);
     }
 
-    /// The entry in r11's table for the page that r10 + `end` lies in; rax becomes what it should hold. Spoils rdx.
+    /// The entry in r11's table for the page that holds r10 + `end`; sets rax to what it should hold. Spoils
+    /// rdx.
     fn entry(self, asm: &mut Asm<'_>, end: i32) -> Mem {
         self.id.0.load(asm, RDX, self.id.1);
         asm.shift(Shift::Left, RDX, THREAD_SHIFT, true);
         asm.lea(RAX, Mem::At(R10, end));
         asm.alu_imm(Alu::Or, RAX, PAGE_MASK as i32, true);
         asm.alu(Alu::Xor, RAX, RDX);
-        // By the page alone: threads that share a CPU and a page take turns.
+        // The entry is chosen by the page alone: threads that share a CPU and a page take turns.
         asm.mov(RDX, RAX);
         asm.shift(Shift::Right, RDX, STRIDE_BITS, true);
         asm.imul_imm(RDX, RDX, PHI, false);
@@ -337,13 +361,14 @@ impl One<'_> {
     }
 }
 
-/// X5: jumps to what is pushed unless faults of this thread are served. Spoils all that is kept, and rax, rdx, r10, r11.
+/// Part of X5: jumps to a fix that it adds to `not`, unless faults of this thread are served. Spoils all kept
+/// registers, and rax, rdx, r10, r11.
 fn verify(asm: &mut Asm<'_>, known: Known, not: &mut Vec<Fix>) {
     asm.mov_imm64(R9, known.handler);
     asm.load(R9, Mem::At(R9, 0));
     asm.test(R9, R9, true);
     not.push(asm.jcc_later(Cond::Equal));
-    // Eight bytes in a set of signals.
+    // A set of signals has eight bytes.
     asm.mov_imm32(R10, 8);
     asm.mov_imm32(RSI, 0);
     asm.mov(RDX, RSP);
@@ -365,7 +390,8 @@ fn verify(asm: &mut Asm<'_>, known: Known, not: &mut Vec<Fix>) {
     not.push(asm.jcc_later(Cond::NotEqual));
 }
 
-/// In: rax = the register that leads there. Out: the answer at `at`, and the bytes behind it.
+/// Copies one field. In: rax = the register that the field is read through. Out: the result at `at`, and the
+/// bytes behind it.
 fn field(asm: &mut Asm<'_>, id: (ThreadId, i32), at: i32, read: &Read) {
     let Some((last, before)) = read.offsets.split_last() else { return };
     let mut broken = Vec::new();
@@ -387,7 +413,8 @@ fn field(asm: &mut Asm<'_>, id: (ThreadId, i32), at: i32, read: &Read) {
     }
 }
 
-/// In: rax = where. The kernel copies so many bytes to a place in the frame. Out: rax = its answer; spoils all that is kept.
+/// Lets the kernel copy `len` bytes to `to`, an offset in the frame. In: rax = source address. Out: rax = the
+/// result. Spoils all kept registers.
 fn copy(asm: &mut Asm<'_>, (id, depth): (ThreadId, i32), (to, len): (i32, i32)) {
     asm.store(Mem::At(RSP, 16), RAX);
     asm.lea(RAX, Mem::At(RSP, to));

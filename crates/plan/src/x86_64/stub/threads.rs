@@ -1,9 +1,9 @@
-//! One hit, one increment in the row of the thread that made it.
+//! One hit, one increment in the row of its thread.
 //!
-//! Input: where the rows lie, which counter, how a thread's number is learnt, what is dead. Output: code that adds 1 and
-//! runs into the displaced code; behind it the search for a row, which a thread does at its first hit only, unless
-//! another thread's row is in its way. See `record::threads`. A row is one thread's, so its lines stay in that CPU's
-//! cache; `lock add` makes it exact for the numbers that two threads share.
+//! In: where the rows lie, which counter, how a thread's number is read, what is dead. Out: code that adds 1
+//! and runs into the displaced code; behind it the search for a row. A thread needs that search only at its
+//! first hit, unless another thread's row is in its way. See `record::threads`. A row belongs to one thread,
+//! so its lines stay in that CPU's cache; `lock add` makes it exact for the numbers that two threads share.
 //! Registers are saved below the stack pointer, as in `count`.
 
 use trapline_record::threads::{PROBES, ThreadArea};
@@ -11,24 +11,26 @@ use trapline_record::threads::{PROBES, ThreadArea};
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::{Kind, Pending, Site};
 
-/// How generated code learns the number of the thread that runs it.
+/// How generated code reads the number of the thread that runs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ThreadId {
-    /// The C library keeps it, 32 bits at this offset from the thread pointer.
+    /// The C library keeps it: 32 bits at this offset from the thread pointer.
     At(i32),
-    /// By asking the system.
+    /// By a system call.
     #[default]
     Call,
-    /// Not at all: nobody keeps it, and a filter of system calls might punish the question.
+    /// Not at all: it is kept nowhere, and a filter of system calls might punish the call.
     Unknown,
 }
 
-/// Where a stub that asked keeps the answer, from the stack pointer on: beside the flags, which take four bytes of their word.
+/// Offset from the stack pointer at which a stub keeps the result of the call: beside the flags, which take
+/// four bytes of their word.
 const ANSWER: i32 = -12;
 
 impl ThreadId {
-    /// Asks, if a call is what it takes: once in a hit, outside of restartable sequences, and before [`Self::load`]. Neither a word of the
-    /// thread's nor one of ours would be true in a forked child, or in the next thread on the same block. Spoils rax, r10, r11.
+    /// Makes the system call if one is needed: once in a hit, outside of restartable sequences, and before
+    /// [`Self::load`]. The number cannot be cached, in a word of the thread's or of ours: it would be wrong
+    /// in a forked child, or in the next thread on the same block. Spoils rax, r10, r11.
     pub(super) fn ask(self, asm: &mut Asm<'_>) {
         if self == Self::Call {
             asm.mov(R10, RCX);
@@ -38,7 +40,8 @@ impl ThreadId {
             asm.mov(RCX, R10);
         }
     }
-    /// The number, or 0; the stack pointer is lower by `depth` than where it was asked for.
+    /// Loads the number, or 0. `depth`: by how many bytes the stack pointer is lower than when it was asked
+    /// for.
     pub(super) fn load(self, asm: &mut Asm<'_>, to: Reg, depth: i32) {
         match self {
             Self::At(offset) => asm.load32(to, Mem::Fs(offset)),
@@ -51,11 +54,11 @@ impl ThreadId {
 /// Where hits are counted by thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threads {
-    /// Its shape; its offset is not used.
+    /// Shape of the rows; its offset is not used.
     pub area: ThreadArea,
-    /// Address of its tags, within ±2 GiB of the code.
+    /// Address of the rows' tags, within ±2 GiB of the code.
     pub tags: u64,
-    /// How a thread's number is learnt.
+    /// How a thread's number is read.
     pub id: ThreadId,
 }
 
@@ -63,7 +66,7 @@ pub struct Threads {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tail {
     rows: u32,
-    /// Where the usual path is left when the first row is not the thread's, and where it is met again.
+    /// Where the common path is left if the first row is not the thread's, and where it is met again.
     elsewhere: Fix,
     found: u64,
 }
@@ -73,7 +76,7 @@ const RED_ZONE: i32 = 128;
 const FLAGS: i32 = -16;
 const SCRATCH: i32 = -56;
 
-/// Registers that are used, and where they are saved. rax comes first, and last; it also takes the flags.
+/// Registers that are used, and where they are saved. rax comes first, and last; it also holds the flags.
 fn saved(id: ThreadId, site: &Site) -> impl Iterator<Item = (Reg, i32)> {
     let call = id == ThreadId::Call;
     [(true, RCX, -24), (true, RDX, -32), (true, RSI, -40), (call, R11, -48)]
@@ -134,7 +137,7 @@ fn leave(asm: &mut Asm<'_>, id: ThreadId, site: &Site) {
     }
 }
 
-/// Out: rdx = the thread's number. A call spoils rax, rcx, r11.
+/// Out: rdx = the thread's number. A system call spoils rax, rcx, r11.
 fn thread(asm: &mut Asm<'_>, id: ThreadId) {
     match id {
         ThreadId::At(offset) => asm.load32(RDX, Mem::Fs(offset)),
@@ -143,7 +146,7 @@ fn thread(asm: &mut Asm<'_>, id: ThreadId) {
             asm.syscall();
             asm.mov32(RDX, RAX);
         }
-        // All in one row.
+        // All hits go to one row.
         ThreadId::Unknown => asm.mov_imm32(RDX, 0),
     }
 }

@@ -1,14 +1,18 @@
-//! One hit, one record in the ring of the CPU that it happened on (`record::ring`).
+//! One hit, one record in the ring of the CPU on which it happened (`record::ring`).
 //!
-//! Input: where the rings lie, which probe, what is told (arguments at an entry, the value at a return), what is dead. Output: code
-//! that writes the record, or counts it as dropped where the ring is full, and runs into the displaced code.
-//! One restartable sequence reads the clock, finds the CPU's ring, fills the slot behind the head and commits by storing the head.
-//! In a process without rseq a ring is locked for that, by a compare-and-swap; where none is to be had at once the record is dropped.
-//! A dropped record, and one of a thread without an rseq area where others have one, adds one to the probe's counter. A filter stands before all that: a
-//! hit that it rejects adds one to a counter of its own. Written + dropped + filtered = hits. Where exits are recorded too, the
-//! entry leaves a mark for them (`latency::mark`).
-//! A filter's usual answer is no: where it can be had without what only a record spoils, hits that do not pass, and exits of calls that did not, run through
-//! (`reject`), and the record's code lies behind.
+//! In: where the rings lie, which probe, what is recorded (arguments at an entry, the value at a return),
+//! what is dead. Out: code that writes the record, or counts it as dropped if the ring is full, and runs into
+//! the displaced code.
+//! One restartable sequence reads the clock, finds the CPU's ring, fills the slot behind the head and commits
+//! by storing the head. In a process without rseq, a ring is locked for that by a compare-and-swap. If no
+//! ring is free right away, the record is dropped.
+//! A dropped record adds one to the probe's counter. So does the record of a thread without an rseq area in a
+//! process whose other threads have one. A filter comes before all that: a hit that it rejects adds one to a
+//! counter of its own. Written + dropped + filtered = hits. If exits are recorded too, the entry leaves a
+//! mark for them (`latency::mark`).
+//! A filter's usual answer is no. If the filter can be evaluated without spoiling what only a record spoils,
+//! rejected hits run straight through, and so do exits of rejected calls (`reject`). The record's code then
+//! lies behind.
 //! Registers are saved below the stack pointer, as in `count`.
 
 use trapline_record::ring::{Kind, RingArea};
@@ -26,21 +30,23 @@ use super::written::Written;
 use super::{Latency, Machine, Pending, Site, ThreadId, Timed};
 use crate::request::{Floats, Read, Stacks, Unwind};
 
-/// Arguments that registers hold.
+/// Number of arguments that registers hold.
 pub const ARGUMENTS: usize = ARGUMENT.len();
 
 /// Where records go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rings {
-    /// Their shape; its offset is not used. One for each line of counters but the last; without rseq [`RingArea::shared`] for so many.
+    /// Shape of the rings; its offset is not used. There is one ring for each line of counters but the last;
+    /// without rseq, [`RingArea::shared`] for that number of CPUs.
     pub area: RingArea,
     /// Address of ring 0.
     pub base: u64,
-    /// How a thread's number is learnt. Where a call tells it, only entries' records hold it, and stacks' do not.
+    /// How a thread's number is read. If that takes a system call, only records of entries hold the number,
+    /// and records of stacks do not.
     pub id: ThreadId,
     /// Where stacks end.
     pub stacks: Stacks,
-    /// Where it is noted which pages texts are loaded from; `None` where the kernel copies all of them.
+    /// Where the notes lie about pages that texts may be loaded from; `None` if the kernel copies all texts.
     pub known: Option<Known>,
 }
 
@@ -49,44 +55,45 @@ pub struct Rings {
 pub struct Traced<'a> {
     /// What the process offers.
     pub machine: &'a Machine,
-    /// Where to.
+    /// Where the records go.
     pub rings: &'a Rings,
-    /// Whose hit it is; below 2³¹.
+    /// The probe that was hit; below 2³¹.
     pub probe: u32,
-    /// The counter of dropped records on line 0.
+    /// Address of the counter of dropped records on line 0.
     pub dropped: u64,
     /// What is dead where the stub runs.
     pub site: Site,
-    /// Which entries are recorded; `None` for all.
+    /// Decides which entries are recorded; `None` for all.
     pub filter: Option<Filtered<'a>>,
     /// Bit `n`: at an entry, argument `n` points to text.
     pub texts: u8,
-    /// Floats: in the record behind arguments and texts; at a return in the place of the value.
+    /// Floats. The record holds them behind arguments and texts; at a return, in place of the value.
     pub floats: Floats,
-    /// What is read of memory at an entry: in the record behind floats.
+    /// What is read from memory at an entry. The record holds it behind the floats.
     pub fields: &'a [Read],
-    /// Where entries leave marks for exits: the exits of filtered entries are not recorded. `None` where all are.
+    /// Where entries leave marks for exits, so that exits of filtered entries are not recorded. `None` if all
+    /// are recorded.
     pub marks: Option<Latency>,
-    /// What an entry's record holds of the stack; then no arguments and no texts.
+    /// Which part of the stack an entry's record holds; if any, it holds neither arguments nor texts.
     pub unwind: Unwind,
     /// The stub stands at a function's entry.
     pub at_entry: bool,
-    /// Slots that may stand in for return addresses; they have to be mapped.
+    /// Return trampolines that may stand in place of return addresses. They must be mapped.
     pub slots: Option<Slots>,
 }
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Debug)]
 pub(super) enum Tail<'a> {
-    /// The record's code stands before that.
+    /// The record's code comes before the displaced code.
     Recorded(Written),
-    /// It is to follow: of hits that pass,
+    /// The record's code comes behind it, for hits that pass.
     Rejected(Recorded<'a>, Rejected),
-    /// and of exits that have a mark.
+    /// The record's code comes behind it, for exits that have a mark.
     Unmarked(Recorded<'a>, Unmarked),
 }
 
-/// What is recorded, and where it goes on then: at the displaced code.
+/// What is recorded, and the displaced code, at which it goes on then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorded<'a> {
     traced: Traced<'a>,
@@ -95,7 +102,7 @@ pub(super) struct Recorded<'a> {
     behind: u64,
 }
 
-/// Where calls leave marks, and all that this depends on.
+/// Where calls leave marks, with everything that this depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     machine: Machine,
@@ -110,8 +117,9 @@ impl Marks {
     }
 }
 
-/// Appends the part of a stub that comes before the displaced code, for `values` arguments at an entry (of [`ARGUMENTS`] the first)
-/// and the value returned at a return, where `values` are those of the entry. The stub starts at `at`.
+/// Appends the part of a stub that comes before the displaced code. At an entry it records the first `values`
+/// of the [`ARGUMENTS`]; at a return it records the returned value, and `values` are those of the entry. The
+/// stub starts at `at`.
 pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, values: usize) -> Pending<'a> {
     let mut asm = Asm::new(out, at);
     if let Some(staged) = stage(&mut asm, traced, kind, values) {
@@ -141,7 +149,8 @@ impl Traced<'_> {
         let Self { machine, probe, site, .. } = *self;
         Some(Marks { machine: *machine, latency: self.marks?, probe, site })
     }
-    /// All of a hit that is recorded, or that a filter rejects which has to save as much.
+    /// Emits the whole code for a hit that is recorded, or that is rejected by a filter which has to save as
+    /// much.
     fn record(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) -> Written {
         self.enter_first(asm, kind);
         Second::enter(asm);
@@ -159,8 +168,8 @@ impl Traced<'_> {
 }
 
 impl Tail<'_> {
-    /// Appends the record's code if that is to follow, what becomes of hits that are not recorded, descriptors and addresses. What may fault, and where that
-    /// goes on.
+    /// Appends the record's code if that comes behind, the code for hits that are not recorded, descriptors
+    /// and addresses. Returns the instructions that may fault, and where a thread goes on then.
     pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
         match self {
             Self::Recorded(written) => written.finish(asm),

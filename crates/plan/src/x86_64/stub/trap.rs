@@ -1,17 +1,19 @@
-//! The handler of guard traps, SIGTRAP (int3) and SIGILL (#UD): a thread that stands inside a patched window is sent
-//! to the matching place in the displaced code. And of faults, SIGSEGV and SIGBUS, in loads of our own (`text`), which are in the same table:
-//! their thread goes on where the plan says.
+//! The handler of guard traps, SIGTRAP (int3) and SIGILL (#UD): a thread that stands inside a patched window
+//! is sent to the matching place in the displaced code. It also handles faults, SIGSEGV and SIGBUS, in loads
+//! of our own (`text`), which are in the same table: their thread goes on where the plan says.
 //!
-//! Input: the address of the first segment's control block, whose words (`record::control`) the code reads when it
+//! In: the address of the first segment's control block. The code reads its words (`record::control`) when it
 //! runs: guard tables of the whole chain of segments, code regions, the dispositions that were there before.
-//! Output: code with the kernel's handler signature `(int, siginfo_t *, ucontext_t *)` and a restorer.
-//! Invariants: TRAP-1 a signal that is not a guard trap ends as it would have without us; TRAP-2 at most 64 bytes of
-//! stack, no lock, and loops bounded whatever the words hold; TRAP-3 only segments' own words are written.
+//! Out: code with the kernel's handler signature `(int, siginfo_t *, ucontext_t *)` and a restorer.
+//! Invariants: TRAP-1 a signal that is not a guard trap ends as it would have without us; TRAP-2 at most 64
+//! bytes of stack, no lock, and loops are bounded whatever the words hold; TRAP-3 only segments' own words
+//! are written.
 //! Does not: install itself, or serve a program that blocks these signals.
 //!
-//! A guard trap comes from the kernel (`si_code` > 0); which exception it was the code does not ask, as the kernel does not say that where it has uprobes of
-//! its own in the process. If the tracer moved the thread already and died before it took
-//! the signal back, rip lies in a code region while the fault was elsewhere: the signal is dropped.
+//! A guard trap comes from the kernel (`si_code` > 0). The code does not check which exception it was, as the
+//! kernel does not report that if it has uprobes of its own in the process. The tracer may have moved the
+//! thread already and died before it took the signal back. Then rip lies in a code region while the fault was
+//! elsewhere, and the signal is dropped.
 
 use trapline_record::control::{MAX_REGIONS, RegionKind, at};
 
@@ -30,7 +32,7 @@ const SIGILL: i8 = 4;
 const SIGTRAP: i8 = 5;
 const SIGBUS: i8 = 7;
 const SIGSEGV: i8 = 11;
-/// `si_code` of a SIGBUS for memory that turned out to be bad, which nobody has loaded from.
+/// `si_code` of a SIGBUS for memory that turned out to be bad, without a load from it.
 const BUS_MCEERR_AO: i32 = 5;
 /// `si_code` of an int3.
 const SI_KERNEL: i32 = 0x80;
@@ -39,9 +41,9 @@ const SI_ADDR: i32 = 16;
 /// `uc_mcontext.gregs[REG_RIP]` in a `ucontext_t`.
 const UC_RIP: i32 = 40 + 16 * 8;
 const SA_RESETHAND_BIT: u8 = 31;
-/// Segments looked at before the chain is taken for broken.
+/// Number of segments after which the chain is taken for broken.
 const MAX_CHAIN: u32 = 4096;
-/// Guards per table looked at; a bound on the search only.
+/// Upper bound of the guards in a table that are searched; it only bounds the search.
 const MAX_GUARDS: i32 = 1 << 24;
 
 mod nr {
@@ -75,9 +77,10 @@ fn syscall(asm: &mut Asm<'_>) {
     asm.raw(&[0x0F, 0x05]);
 }
 
-/// Out: r8 = rip, r9 = address that trapped, r11 = where the kernel says the fault was (rip for SIGTRAP: unknown, so
-/// any rip in our code is taken for moved). Jumps to the returned places if this cannot be a guard trap, or a fault of a load:
-/// one of fetching an instruction. A fault is always where rip is: nobody moves its thread before us.
+/// Out: r8 = rip, r9 = address that trapped, r11 = where the fault happened (0 for SIGTRAP: the kernel does
+/// not report it, so any rip in our code is taken for moved). Jumps to the returned fixes if this can be
+/// neither a guard trap nor a fault of a load, but for example a fault of fetching an instruction. The fault
+/// of a load is always at rip, since its thread is not moved before this code runs.
 fn classify(asm: &mut Asm<'_>) -> [Fix; 3] {
     asm.load32(RAX, Mem::At(RSI, SI_CODE));
     asm.load(R8, Mem::At(RDX, UC_RIP));
@@ -103,8 +106,8 @@ fn classify(asm: &mut Asm<'_>) -> [Fix; 3] {
     [not_int3, sent, fetch]
 }
 
-/// Looks r9 up in every guard table and r8 in every code region; returns to the kernel if found, else falls through.
-/// Keeps rdi, rsi, rdx.
+/// Looks up r9 in every guard table and r8 in every code region. Returns to the kernel if one is found, else
+/// falls through. Keeps rdi, rsi, rdx.
 fn search(asm: &mut Asm<'_>, control: u64) {
     asm.push(RDI);
     asm.push(RSI);
@@ -137,7 +140,8 @@ fn search(asm: &mut Asm<'_>, control: u64) {
     asm.pop(RDI);
 }
 
-/// In: r10 = control block. Jumps to the returned place with rcx = guard if r9 has one. Spoils rax, rcx, rsi, rdi, r11.
+/// In: r10 = control block. Jumps to the returned fix with rcx = guard if there is one for r9. Spoils rax,
+/// rcx, rsi, rdi, r11.
 fn guards(asm: &mut Asm<'_>) -> Fix {
     asm.load(R11, Mem::At(R10, at::GUARD_OFF as i32));
     asm.alu(Alu::Add, R11, R10);
@@ -166,8 +170,8 @@ fn guards(asm: &mut Asm<'_>) -> Fix {
     hit
 }
 
-/// In: r10 = control block. Jumps to the returned place if rip lies in a code region and the fault did not happen at
-/// rip itself (then the displaced code holds an instruction that faults by its nature).
+/// In: r10 = control block. Jumps to the returned fix if rip lies in a code region and the fault did not
+/// happen at rip itself (if it did, the displaced code holds an instruction that faults by its nature).
 fn regions(asm: &mut Asm<'_>) -> Fix {
     asm.alu_load(Alu::Cmp, R8, Mem::At(RSP, 8));
     let faulted_here = asm.jcc_later(Cond::Equal);
@@ -194,7 +198,7 @@ fn regions(asm: &mut Asm<'_>) -> Fix {
     ours
 }
 
-/// What the signal would have met without us. In: the handler's own arguments.
+/// Does what the signal would have done without us. In: the handler's own arguments.
 fn chain(asm: &mut Asm<'_>, control: u64) {
     asm.lea(R10, Mem::Rip(control.wrapping_add(at::OLD_SIGTRAP)));
     for (signal, old) in [(SIGILL, at::OLD_SIGILL), (SIGSEGV, at::OLD_SIGSEGV), (SIGBUS, at::OLD_SIGBUS)] {
@@ -207,7 +211,7 @@ fn chain(asm: &mut Asm<'_>, control: u64) {
     asm.alu_imm(Alu::Cmp, R11, 1, true);
     let default = asm.jcc_later(Cond::Below);
     let function = asm.jcc_later(Cond::Above);
-    // SIG_IGN: a signal that was sent is ignored, a fault kills all the same.
+    // SIG_IGN: a signal that was sent is ignored, but a fault ends the program all the same.
     asm.load32(RAX, Mem::At(RSI, SI_CODE));
     asm.test(RAX, RAX, false);
     let fault = asm.jcc_later(Cond::Greater);
@@ -229,8 +233,8 @@ fn chain(asm: &mut Asm<'_>, control: u64) {
     asm.bind(stays);
     asm.jmp_reg(R11);
 
-    // The signal is blocked until we return; then the default takes the process down. A fault happens once more, so that the core says
-    // where; what is not repeated is sent.
+    // The signal is blocked until the handler returns; then the default action ends the process. A fault
+    // happens once more, so that the core dump shows where. A signal that does not repeat by itself is sent.
     asm.bind(default);
     asm.bind(fault);
     asm.mov32(R8, RDI);

@@ -1,10 +1,10 @@
-//! One instruction put together in a register, so that emitting it takes one store.
+//! One instruction, put together in a register so that emitting it takes one store.
 //!
 //! In: prefixes, opcode, operands. Out: its bytes, the first one lowest. Does not: know addresses.
 
 use super::asm::Reg;
 
-/// An instruction in the making, without its immediate: at most 15 bytes, the first one lowest.
+/// An unfinished instruction without its immediate: at most 15 bytes, the first one lowest.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Word {
     pub(super) bits: u128,

@@ -1,8 +1,9 @@
-//! A record's code: from what is saved to what is loaded again.
+//! A record's code, from behind the saves to the loads of what was saved.
 //!
-//! In: a hit that is recorded, or that a filter rejects where only this code can tell; all that it spoils is saved. Out: code that finds its
-//! ring, writes, commits, and loads what was saved; and what is rare: dropped records, threads without an area, late rejections.
-//! See `trace` for what is counted where.
+//! In: a hit that is recorded, or that a filter rejects which only this code can evaluate; everything that
+//! the code spoils is saved. Out: code that finds a ring, writes, commits, and loads what was saved; and the
+//! rare paths: dropped records, threads without an area, late rejections. See `trace` for what is counted
+//! where.
 
 use trapline_record::ring::Kind;
 
@@ -22,11 +23,11 @@ pub(super) struct Written {
     ring: Fix,
     base: u64,
     full: Fix,
-    /// The jump of those whose stack has no room for texts.
+    /// The jump of hits whose goroutine stack has no room for texts.
     cramped: Option<Fix>,
-    /// Where the usual path goes on.
+    /// Where the common path goes on.
     written: u64,
-    /// The same, for what left it before texts were copied.
+    /// The same for paths that left the common one before texts were copied.
     without_texts: u64,
     dropped: u64,
     passed: Passed,
@@ -35,17 +36,17 @@ pub(super) struct Written {
     fixups: Vec<(u64, u64)>,
 }
 
-/// How a record comes to be in its ring, and the jump of those that found none.
+/// How a record gets into its ring, and the jump of those that found none.
 #[derive(Clone, Copy, Debug)]
 enum Commit {
-    /// By a restartable sequence; a thread may have no area.
+    /// By a restartable sequence; the jump is of threads without an area.
     Section(Section, Fix),
-    /// The ring was locked; all may have been.
+    /// Into a locked ring; the jump is for the case that all rings were locked.
     Lock(Fix),
 }
 
 impl Traced<'_> {
-    /// Appends a record's code, behind what `passed` rejects.
+    /// Appends a record's code, behind the code in which `passed` rejects.
     pub(super) fn written(
         &self,
         asm: &mut Asm<'_>,
@@ -53,7 +54,7 @@ impl Traced<'_> {
         values: usize,
         mut passed: Passed,
     ) -> Written {
-        // What fields reject is known late.
+        // Rejections by fields come late.
         let by_fields =
             kind == Kind::Entry && self.filter.is_some_and(|filtered| filtered.filter.fields.is_some());
         let mut marks = if by_fields { None } else { self.leave_mark(asm, kind) };
@@ -89,7 +90,8 @@ impl Traced<'_> {
             fixups,
         }
     }
-    /// Finds a ring and writes. Out: also the place that wants the rings' address, and the jump of what found its ring full.
+    /// Finds a ring and writes. Also returns the fix that waits for the rings' address, and the jump of
+    /// records whose ring was full.
     fn commit(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) -> (Commit, Fix, Fix) {
         let walk = self.walk(kind);
         if let Some(walk) = walk {
@@ -119,7 +121,8 @@ impl Traced<'_> {
 }
 
 impl Written {
-    /// Appends what happens to a record that is not written, descriptors and addresses. What may fault, and where that goes on.
+    /// Appends the paths of records that are not written, descriptors and addresses. Returns the instructions
+    /// that may fault, and where a thread goes on then.
     pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
         asm.bind(self.full);
         if let Commit::Lock(busy) = self.commit {
@@ -162,7 +165,7 @@ impl Written {
         self.passed.addresses(asm, filtered);
         self.fixups
     }
-    /// What becomes of a hit that does not pass, where that is known late.
+    /// The path of a hit whose rejection comes late.
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
         if !self.passed.bind(asm) {
             return None;
@@ -175,7 +178,7 @@ impl Written {
             self.on_last_line(asm, self.passed.words, self.without_texts);
         }
         if let Some((marks, mark)) = mark {
-            // Without a block there is nothing to take away.
+            // Without a block there is no mark to take away.
             marks.timed().search(asm, mark.lookup(), Claim::Yes);
             asm.jmp(mark.after());
         }
@@ -185,7 +188,7 @@ impl Written {
         }
         Some(counted)
     }
-    /// One more, of a thread without an area.
+    /// Adds one for a thread without an area.
     fn on_last_line(&self, asm: &mut Asm<'_>, word: u64, behind: u64) {
         let last = word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64);
         asm.alu_mem_imm(Alu::Add, Mem::Rip(last), 1, true);

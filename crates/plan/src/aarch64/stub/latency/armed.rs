@@ -1,30 +1,38 @@
-//! The other form of a timed call: the entry puts a slot into x30, and the slot's code is the one exit.
+//! The other form of a timed call: the entry puts a return trampoline (*slot* in the code) into x30, and the
+//! trampoline's code is the one exit.
 //!
-//! In: what is timed, with [`Slots`]; whether x30 was signed before the entry's word. Out: the entry's stub, and for a process the slots with the code that they share. Invariants: SLOT-1 to
-//! SLOT-3 of the twin's `stub::slots`; SAFE-2: where the caller goes on, all registers but x30 are as the function left them, and x30 is where that is, as behind any `ret`. Does not: tell
-//! unwinders.
+//! In: what is timed, with [`Slots`]; whether x30 was signed before the entry's word. Out: the entry's stub,
+//! and for a process the trampolines with the code that they share. Invariants: SLOT-1 to SLOT-3 of the
+//! twin's `stub::slots`; SAFE-2: when the caller goes on, all registers but x30 are as the function left
+//! them, and x30 holds the address where it goes on, as behind any `ret`. Does not: inform unwinders.
 //!
-//! | step | what | who may look in between |
+//! | step | what | which code may look in between |
 //! |---|---|---|
-//! | A0 | signed: authenticated, with the stack pointer that it was signed with | |
-//! | A1 | the slot's byte, by an exclusive store: it was 0, and is LENT. Acquires what the giver released | a handler of this thread, other threads, a forked child: each takes another |
-//! | A2 | the entry: x30, function, time | nobody: the slot stands nowhere yet |
-//! | A3 | x30 := slot | who looks for slots: it is in a register from here on, then where the function puts it, signed perhaps |
+//! | A0 | if signed: authenticated, with the stack pointer that it was signed with | |
+//! | A1 | the trampoline's byte, by an exclusive store: it was 0, and becomes LENT. Acquires what was released when the trampoline was given back | a handler of this thread, other threads, a forked child: each takes another one |
+//! | A2 | the entry is written: x30, function, time | none: no word names the trampoline yet |
+//! | A3 | x30 := trampoline | a search for trampolines: it is in a register from here on, then where the function puts it, signed perhaps |
 //! | A4 | the entry's WORD := the stack pointer at the entry: below it the function keeps x30, if it does | |
-//! | A5 | signed: signed again, with the same stack pointer; what the function authenticates is the slot's address | |
-//! | B1 | `ret` leads to the slot, and that to what all share (`stub::slots`): x30 = its number | who looks for slots: pc is in the slot, or in what they share |
+//! | A5 | if signed: signed again, with the same stack pointer; the function authenticates the trampoline's address | |
+//! | B1 | `ret` leads to the trampoline, and that to the shared code (`stub::slots`): x30 = its number | a search for trampolines: pc is in the trampoline, or in the shared code |
 //! | B2 | return address, function and time are read | |
-//! | B3 | WORD := 0, then the byte := 0, which releases what was read | whoever takes the slot now finds nothing of ours; x30 still has the number, so that who looks sees whose it was |
+//! | B3 | WORD := 0, then the byte := 0, which releases what was read | a thread that takes the trampoline now finds nothing of ours in it; x30 still has the number, so a search sees which one it was |
 //! | B4 | x30 := the return address; the duration is recorded as at any exit (`record`); `ret` | |
 //!
-//! Where a call was entered with a slot in x30 already (a tail call), its own slot returns to that one, [`CHAIN`](trapline_record::slots::CHAIN) deep at most. x30 is plain then, or signed by this
-//! function's pad: who signed it before jumping here would be authenticated by nobody.
+//! If a call was entered with a trampoline in x30 already (a tail call), its own trampoline returns to that
+//! one. Such chains are at most [`CHAIN`](trapline_record::slots::CHAIN) deep. x30 is plain then, or signed
+//! by this function's pad. A signature that was made before the jump here would not be authenticated by any
+//! code.
 //!
-//! A signal may come between any two steps: its handler's calls take other slots, and x30 is in its frame, where who searches memory finds it. A call that is left by `longjmp` or an exception,
-//! and one whose thread ends, come to no B1, and a detach finds threads at any step, also such as a handler keeps in one: what becomes of their slots is `patch`'s (`slots`, `aarch64::returns`). A
-//! forked child has copies of all but the code, and comes home in its own.
+//! A signal may come between any two steps. Its handler's calls take other trampolines, and x30 is in its
+//! frame, where a search of memory finds it. A call that is left by `longjmp` or an exception, and one whose
+//! thread ends, never reaches B1. A detach finds threads at any step, also one that a handler holds there.
+//! What becomes of their trampolines is up to `patch` (`slots`, `aarch64::returns`). A forked child has
+//! copies of all but the code, and comes home in its own.
 //!
-//! A function that is a handler of signals returns into the vdso, which unwinders know by that address alone: from within its call they see no further than the handler. (In our own process such calls are left alone.)
+//! A function that is a signal handler returns into the vdso, which unwinders recognize by that address
+//! alone. From within its call they see no further than the handler. (In our own process such calls are left
+//! alone.)
 
 use trapline_record::latency::{self as words, at};
 use trapline_record::slots::{self, Slots, at as entry};
@@ -35,7 +43,8 @@ use super::super::slots::{LINK, RET, RETURN, lay};
 use super::{A, B, C, ExitKind, FRAME, INDEX, KEY, Latency, Machine, Pending, SLOT, TIME, Tail, Timed};
 use crate::unwind::SlotCode;
 
-/// The key that a function signs its return address with, as the words of its landing pad and of what undoes that.
+/// The key with which a function signs its return address: the word of its landing pad, and the word that
+/// undoes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signed {
     /// `paciasp`, `autiasp`.
@@ -45,7 +54,7 @@ pub enum Signed {
 }
 
 impl Signed {
-    /// What this word signs with.
+    /// The key with which this word signs.
     #[must_use]
     pub const fn by(word: u32) -> Option<Self> {
         match word {
@@ -81,7 +90,8 @@ pub(super) struct Armed {
     leave: u64,
 }
 
-/// The stub of an entry that puts a slot into x30, up to the displaced code. `None` without slots.
+/// The stub of an entry that puts a return trampoline into x30, up to the displaced code. `None` without
+/// trampolines.
 #[must_use]
 pub fn latency_arm(at: u64, timed: Timed<'_>, signed: Option<Signed>) -> Option<Pending<'_>> {
     let slots = timed.latency.slots?;
@@ -90,7 +100,8 @@ pub fn latency_arm(at: u64, timed: Timed<'_>, signed: Option<Signed>) -> Option<
     Some(Pending { asm, timed, tail })
 }
 
-/// Slots, what they share, and their unwind information. `None` if nothing is timed by slots, or there are more than a branch reaches.
+/// Trampolines, the code that they share, and their unwind information. `None` if nothing is timed by
+/// trampolines, or if there are more than a branch reaches.
 #[must_use]
 pub fn slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
     let slots = latency.slots?;
@@ -115,7 +126,7 @@ impl Timed<'_> {
         let look = asm.here();
         let full = Self::take(asm, slots, look);
         asm.store32(INDEX, KEY);
-        // A2 to A4. In: INDEX = slot.
+        // Steps A2 to A4. In: INDEX = trampoline.
         let under = Self::if_slot_later(asm, slots);
         asm.mov(C, ZERO);
         let known = asm.here();
@@ -138,7 +149,7 @@ impl Timed<'_> {
         Armed { slots: *slots, chained, take, full, look, under, known, leave }
     }
 
-    /// Jumps if x30 has a slot, whose distance from the first is in `A` then. Spoils `B`.
+    /// Jumps if x30 holds a trampoline; `A` = its distance from the first one then. Spoils `B`.
     fn if_slot_later(asm: &mut Asm, slots: &Slots) -> Fix {
         asm.constant(A, slots.code);
         asm.sub(A, LINK, A);
@@ -146,12 +157,13 @@ impl Timed<'_> {
         asm.compare(A, B);
         asm.if_later(Cond::Below)
     }
-    /// `SLOT` = the entry of the slot in `number`.
+    /// `SLOT` = the entry of the trampoline whose number is in `number`.
     fn entry_of(asm: &mut Asm, slots: &Slots, number: Reg) {
         asm.constant(SLOT, slots.entry(0));
         asm.add_shifted(SLOT, SLOT, number, slots::ENTRY.trailing_zeros());
     }
-    /// `SLOT` = the private memory, `KEY` = where this CPU, or this stack, begins to look. Only a hint: what is stale costs a longer search. Spoils `A`.
+    /// `SLOT` = the private memory, `KEY` = where this CPU, or this stack, begins to search. This is only a
+    /// hint: a stale one costs a longer search. Spoils `A`.
     fn home(&self, asm: &mut Asm, slots: &Slots) {
         const BITS: u32 = slots::HOMES.trailing_zeros();
         asm.constant(SLOT, slots.table);
@@ -168,7 +180,8 @@ impl Timed<'_> {
         }
         asm.add_shifted(KEY, SLOT, A, 6);
     }
-    /// A1. In: `SLOT` = the private memory, `INDEX` = where to look. Out: `INDEX` = slot; jumps away where its eight are lent. Whoever is too late looks again. Spoils `A`, `B`, `C`.
+    /// Step A1. In: `SLOT` = the private memory, `INDEX` = where to look. Out: `INDEX` = trampoline. Jumps if
+    /// the eight there are taken. If another thread was faster, it looks again. Spoils `A`, `B`, `C`.
     fn take(asm: &mut Asm, slots: &Slots, look: u64) -> Fix {
         asm.number(A, slots.count - 8);
         asm.and(INDEX, INDEX, A);
@@ -190,7 +203,8 @@ impl Timed<'_> {
         full
     }
 
-    /// What is rare: a call that was entered by a jump from an armed one, eight neighbours lent, or all.
+    /// Appends the rare paths: a call that was entered by a jump from an armed one, eight neighbours taken,
+    /// or all taken.
     pub(super) fn finish_armed(&self, asm: &mut Asm, armed: Armed) {
         let Armed { slots, chained, take, full, look, under, known, leave } = armed;
         asm.bind(full);
@@ -211,7 +225,8 @@ impl Timed<'_> {
         Self::depth(asm, &slots);
         asm.b(known);
     }
-    /// In: `A` = how far the slot in x30 is from the first. Out: `C` = how many lie under a slot above that one. Spoils `SLOT`, `A`.
+    /// In: `A` = distance of the trampoline in x30 from the first one. Out: `C` = number of trampolines that
+    /// lie under one above that. Spoils `SLOT`, `A`.
     fn depth(asm: &mut Asm, slots: &Slots) {
         asm.shift_right_by(A, A, slots::CODE.trailing_zeros());
         Self::entry_of(asm, slots, A);
@@ -219,7 +234,7 @@ impl Timed<'_> {
         asm.add_imm(C, C, 1);
     }
 
-    /// What all slots share. In: x30 = the slot's number.
+    /// The code that all trampolines share. In: x30 = the trampoline's number.
     fn come_back(&self, asm: &mut Asm, slots: &Slots) {
         Self::prologue(asm);
         asm.clock(TIME);

@@ -1,30 +1,38 @@
-//! Time from entry to return: a stamp at the entry, a histogram at every exit; what x86-64's twin does, by the virtual counter.
+//! Time from entry to return: a stamp at the entry, a histogram at every exit; the same as x86-64's twin, by
+//! the virtual counter.
 //!
-//! In: what is timed and where it is kept. Out: the code before an entry's or an exit's displaced word, and what follows it. A stub pushes what it uses and finds
-//! the slot of (function, stack pointer at entry), which is the stack pointer again when a `ret` or a jump out of the function is about
-//! to run:
+//! In: what is timed, and where the results are kept. Out: the code before an entry's or an exit's displaced
+//! word, and what follows it. A stub pushes the registers that it uses, and finds the stamp cell (*slot* in
+//! the code) of (function, stack pointer at entry). When a `ret` or a jump out of the function is about to
+//! run, the stack pointer is the same again:
 //!
 //! ```text
-//!   S        stack pointer at the function's entry: a multiple of 16, so of a page's 512 slots every other one is used
+//!   S        stack pointer at the function's entry: a multiple of 16, so only every other cell is used
 //!   S-64 …   x16, x17; x14, x15; x12, x13; x11, flags       <- sp in the stub
 //! ```
 //!
 //! | step | what | a signal there |
 //! |---|---|---|
-//! | E1 | look the slot up; claim a block for the stack page if there is none | its handler's calls lie below sp, in slots of their own |
+//! | E1 | look up the cell; claim a block for the stack page if there is none | its handler's calls lie below sp, with cells of their own |
 //! | E2 | a stamp there is of a call that did not return: counted for its function | the same |
-//! | E3 | read the counter; store time and function at once | before it, the handler's time counts before the call |
-//! | X1 | read the counter, look the slot up; it must be this function's | the handler's time counts after the call |
-//! | X2 | take the stamp away | a call is recorded once: nobody finds the stamp again |
+//! | E3 | read the counter; store time and function at once | before it, the handler's time counts as before the call |
+//! | X1 | read the counter, look up the cell; it must be this function's | the handler's time counts as after the call |
+//! | X2 | take the stamp away | a call is recorded once: no code finds the stamp again |
 //! | X3 | count, bucket, sum, extremes: each by a commit of its own (see `record`) | back to the beginning of the one that it broke |
 //!
-//! Slots are private memory, a block of 512 to each stack page; see `record::latency`. A block is claimed by an exclusive store; a signal
-//! makes that fail, and it is looked at again. The counter runs at one rate on all CPUs (Arm ARM D12.1), slower than x86-64's: calls
-//! shorter than its step take 0 or 1 of it.
-//! In Go the place is (goroutine, S's distance from its stack's end), as x86-64's twin has it: stacks move, and a goroutine goes on in any thread. A function
-//! that looks whether its stack suffices and begins anew on a larger one is entered twice at one such place: its first stamp stands.
-//! With `outermost` a slot belongs to (thread, function) and holds {time, S of the outermost call}: deeper calls are ignored, and a call at a shallower place proves that
-//! the remembered one is gone. In Go it belongs to (goroutine, function), and S is its distance from the stack's end. Slots in place of return addresses are another form (`armed`).
+//! Stamp cells are private memory, a block of 512 to each stack page; see `record::latency`. A block is
+//! claimed by an exclusive store. A signal makes that fail, and the block is looked at again. The counter
+//! runs at one rate on all CPUs (Arm ARM D12.1), slower than x86-64's: calls shorter than its step take 0 or
+//! 1 of it.
+//!
+//! In Go the place is (goroutine, S's distance from its stack's end), as in x86-64's twin: stacks move, and a
+//! goroutine goes on in any thread. A function that checks whether its stack suffices and begins anew on a
+//! larger one is entered twice at one such place: its first stamp is kept.
+//!
+//! With `outermost` a cell belongs to (thread, function) and holds {time, S of the outermost call}. Deeper
+//! calls are ignored, and a call at a shallower place proves that the remembered one is gone. In Go it
+//! belongs to (goroutine, function), and S is its distance from the stack's end. Return trampolines are
+//! another form (`armed`).
 
 mod armed;
 mod mark;
@@ -43,48 +51,49 @@ pub(super) use mark::Mark;
 use record::Rare;
 pub(super) use slot::{Claim, G, Lookup, STACK_END};
 
-/// What is to be timed, and where it is kept.
+/// What is timed, and where the results are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Latency {
     /// Address of function 0's block on line 0.
     pub area: u64,
-    /// How many functions the area holds.
+    /// Number of functions in the area.
     pub functions: u32,
     /// Address of the stamp memory: tags, then blocks.
     pub stamps: u64,
-    /// How large its slots are.
+    /// Size of its stamp cells.
     pub shape: words::Stamps,
     /// Address of the control block's MISSED word.
     pub missed: u64,
-    /// Calls shorter than this many ticks count as returns only, and enter no bucket, total, minimum or maximum.
+    /// Calls shorter than this many ticks are counted as returns, but enter no bucket, total, minimum or
+    /// maximum.
     pub min_ticks: u64,
-    /// How durations fall into buckets.
+    /// How durations are sorted into histogram buckets.
     pub buckets: Buckets,
     /// Count recursion once, by its outermost call.
     pub outermost: bool,
-    /// Where calls get slots that come back by one.
+    /// Where calls get return trampolines, if some do.
     pub slots: Option<Slots>,
 }
 
 impl Latency {
-    /// The same slots, one for each call of any depth.
+    /// The same memory, with a cell for each call of any depth.
     #[must_use]
     pub const fn for_stage(self) -> Self {
         Self { outermost: false, ..self }
     }
 }
 
-/// How a function is left.
+/// How a call leaves its function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExitKind {
     /// By `ret`.
     Return,
-    /// By a jump into another function.
+    /// By a jump to another function.
     Tail,
 }
 
-/// Registers of a stub: two for anything, the slot (before that the tags, behind it the block), the tag, the block's number or a bucket, the time,
-/// one more for anything.
+/// Registers of a stub. `A`, `B`: anything. `SLOT`: the cell (before that the tags, afterwards the block).
+/// `KEY`: the tag. `INDEX`: the block's number, or a bucket. `TIME`: the time. `C`: anything.
 const A: Reg = 16;
 const B: Reg = 17;
 const SLOT: Reg = 14;
@@ -92,19 +101,20 @@ const KEY: Reg = 15;
 const INDEX: Reg = 13;
 const TIME: Reg = 12;
 const C: Reg = 11;
-/// Bytes that they take on the stack, with the flags.
+/// Bytes that these registers take on the stack, with the flags.
 const FRAME: u32 = 64;
 
-/// One site to be timed.
+/// One site of a timed function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timed<'a> {
     /// What the process offers.
     pub machine: &'a Machine,
-    /// What is timed, and where it is kept.
+    /// What is timed, and where the results are kept.
     pub latency: &'a Latency,
     /// The function's number, below `latency.functions`.
     pub function: u32,
-    /// The call is that of the goroutine that x28 names, wherever its stack is, and not its place's on the stack.
+    /// The call belongs to the goroutine that x28 names, wherever its stack is, and not to a place on the
+    /// stack.
     pub goroutine: bool,
 }
 
@@ -139,8 +149,8 @@ enum Tail {
     Armed(Armed),
 }
 
-/// The stub of an entry, up to the displaced code. With `loop_entry` the entry is also a branch target, so the first stamp of (function, S)
-/// stands until the exit.
+/// The stub of an entry, up to the displaced code. With `loop_entry` the entry is also a branch target, so
+/// the first stamp of (function, S) is kept until the exit.
 pub fn latency_enter(at: u64, timed: Timed<'_>, loop_entry: bool) -> Pending<'_> {
     let mut asm = Asm::new(at);
     let tail = timed.enter(&mut asm, loop_entry);
@@ -178,7 +188,7 @@ impl Timed<'_> {
     const fn block(&self) -> u64 {
         self.latency.area.wrapping_add(self.function as u64 * self.stride())
     }
-    /// A word of the function's block on the last line.
+    /// Address of a word of the function's block on the last line.
     const fn last(&self, word: u64) -> u64 {
         self.block().wrapping_add(self.stride() - words::STRIDE + word)
     }
@@ -199,20 +209,21 @@ impl Timed<'_> {
         asm.load_two(A, B, SP, 0);
         asm.add_imm(SP, SP, FRAME.cast_signed());
     }
-    /// Adds one to the word whose address is in `B`; spoils `A`, `C` and `KEY`.
+    /// Adds one to the word whose address is in `B`. Spoils `A`, `C` and `KEY`.
     fn add_one(&self, asm: &mut Asm) {
         asm.one(A);
         asm.update(self.machine.lse, Update::Add, A, B, [C, KEY]);
     }
 
-    /// `to` = what this call puts into its slot's second word. Spoils `KEY`.
+    /// `to` = what this call puts into its cell's second word. Spoils `KEY`.
     fn owner(&self, asm: &mut Asm, to: Reg) {
         if !self.latency.outermost {
             return asm.number(to, self.function + 1);
         }
         asm.add_imm(to, SP, FRAME.cast_signed());
         if self.goroutine {
-            // Its stack moves, and its end with it. Deeper is smaller here, too: none is above its end.
+            // The stack moves, and its end with it. Deeper places have smaller numbers here, too: none is
+            // above the end.
             asm.load_at(KEY, G, STACK_END);
             asm.sub(to, to, KEY);
         }
@@ -257,7 +268,7 @@ impl Timed<'_> {
         Tail::Exit { lookup, other, negative, clamped, rare, kind, leave }
     }
 
-    /// Appends what is rare.
+    /// Appends the rare paths.
     fn finish(&self, asm: &mut Asm, tail: Tail) {
         match tail {
             Tail::Enter { loop_entry, occupied, stamp, lookup, leave } => {
@@ -292,13 +303,13 @@ impl Timed<'_> {
         }
     }
 
-    /// An entry that finds a stamp in its slot, whose owner is in `A`.
+    /// The path of an entry that finds a stamp in its cell; the stamp's owner is in `A`.
     fn occupied(&self, asm: &mut Asm, loop_entry: bool, from: Fix, stamp: u64, leave: u64) {
         asm.bind(from);
         self.owner(asm, B);
         asm.compare(A, B);
         if loop_entry {
-            asm.if_to(Cond::Equal, leave); // the first stamp stands
+            asm.if_to(Cond::Equal, leave); // the first stamp is kept
         }
         if self.latency.outermost {
             asm.if_to(Cond::Above, leave); // deeper than the outermost call
@@ -308,8 +319,8 @@ impl Timed<'_> {
         }
         asm.number(B, self.latency.functions);
         asm.compare(A, B);
-        asm.if_to(Cond::Above, stamp); // not a number that we wrote
-        // On the last line of function A - 1: one stride further, and one line back.
+        asm.if_to(Cond::Above, stamp); // not a number that stubs write
+        // Counted on the last line of function A - 1: one stride further, and one line back.
         asm.constant(B, self.stride());
         asm.constant(C, self.latency.area.wrapping_sub(words::STRIDE).wrapping_add(at::UNRETURNED));
         asm.mul_add(B, A, B, C);

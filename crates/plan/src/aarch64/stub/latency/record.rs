@@ -1,7 +1,7 @@
-//! What an exit leaves: the duration, in the function's block of this CPU's line.
+//! What an exit records: the duration, in the function's block of this CPU's line.
 //!
-//! In: `TIME` = duration, `SLOT` = the function's block on line 0. Out: code that counts the exit, adds to the sum and to a bucket, and keeps the extremes, each
-//! by a commit of its own (STUB-4).
+//! In: `TIME` = duration, `SLOT` = the function's block on line 0. Out: code that counts the exit, adds to
+//! the sum and to a bucket, and keeps the extremes, each by a commit of its own (STUB-4).
 
 use trapline_record::hist;
 use trapline_record::latency::{self as words, at};
@@ -13,7 +13,7 @@ use super::super::rseq::{self, CPU_ID, Section};
 use super::{A, B, C, ExitKind, INDEX, KEY, SLOT, TIME, Timed};
 use crate::request::Buckets;
 
-/// Jumps out of `record_owned` and the places to come back to.
+/// Jumps out of `record_owned`, and the places to which they come back.
 #[derive(Debug)]
 pub(super) struct Rare {
     rseq: Rseq,
@@ -58,7 +58,7 @@ impl Timed<'_> {
         asm.compare(INDEX, A);
         asm.select(INDEX, INDEX, A, Cond::BelowEq);
     }
-    /// Jumps to the returned place if the duration is too short to keep; spoils `B`.
+    /// Jumps to the returned fix if the duration is too short to be kept. Spoils `B`.
     fn filter(&self, asm: &mut Asm) -> Option<Fix> {
         (self.latency.min_ticks > 0).then(|| {
             asm.constant(B, self.latency.min_ticks);
@@ -67,8 +67,8 @@ impl Timed<'_> {
         })
     }
 
-    /// One commit: `store` ends with the committing instruction, and finds the function's block on this CPU's line in `A`; it may use `B`
-    /// and `KEY`.
+    /// One commit: `store` ends with the committing instruction. It finds the function's block on this CPU's
+    /// line in `A`, and may use `B` and `KEY`.
     fn commit(&self, asm: &mut Asm, rseq: Rseq, store: impl FnOnce(&mut Asm)) -> Section {
         rseq::section(asm, rseq, [B, A], |asm| {
             asm.load32(A, B, CPU_ID);
@@ -82,12 +82,12 @@ impl Timed<'_> {
         asm.mul_add(A, A, KEY, SLOT);
     }
 
-    /// In: `TIME`, `SLOT`. Everything else is free. The usual case: this CPU's line.
+    /// The common case: this CPU's line. In: `TIME`, `SLOT`. All other registers are free.
     pub(super) fn record_owned(&self, asm: &mut Asm, rseq: Rseq, kind: ExitKind) -> Rare {
         let mut unregistered = None;
         let counted = rseq::section(asm, rseq, [B, A], |asm| {
             asm.load32(A, B, CPU_ID);
-            // Negative, or a CPU that was never told of.
+            // The number is negative, or of a CPU that was not known when the plan was made.
             asm.number(KEY, self.machine.lines.saturating_sub(1));
             asm.compare(A, KEY);
             unregistered = Some(asm.if_later(Cond::AboveEq));
@@ -119,7 +119,8 @@ impl Timed<'_> {
         Rare { rseq, sections, unregistered, clear, minimum, after_minimum, maximum, after_maximum }
     }
 
-    /// New extremes and threads without an area. The line may have changed since an extreme was noticed, so the section looks again.
+    /// The paths for new extremes, and for threads without an area. The thread may have changed lines since
+    /// an extreme was noticed, so the section compares again.
     pub(super) fn record_rare(&self, asm: &mut Asm, rare: Rare, kind: ExitKind) {
         let extremes = [
             (rare.minimum, rare.after_minimum, at::MIN_NOT, C),
@@ -146,7 +147,8 @@ impl Timed<'_> {
         rseq::descriptors(asm, &extremes);
     }
 
-    /// As `record_owned`, for threads without an area and processes without rseq: by atomic accesses to some line.
+    /// As `record_owned`, for threads without an area and processes without rseq: by atomic accesses to some
+    /// line.
     pub(super) fn record_shared(&self, asm: &mut Asm, kind: ExitKind) {
         self.bucket(asm);
         match self.machine.rseq {
@@ -167,7 +169,7 @@ impl Timed<'_> {
             asm.bind(short);
         }
     }
-    /// A word of the block at `SLOT`, and a register or 1; spoils `A`, `B`, `C`, `KEY`.
+    /// Updates a word of the block at `SLOT` with a register, or 1. Spoils `A`, `B`, `C`, `KEY`.
     fn update(&self, asm: &mut Asm, how: Update, word: u64, value: Option<Reg>) {
         asm.add_imm(B, SLOT, word as i32);
         if word == 0 {
@@ -181,7 +183,7 @@ impl Timed<'_> {
     }
 }
 
-/// Adds a register, or 1, to a word of the block at `to`: the last instruction is the store. Spoils `KEY`.
+/// Adds a register, or 1, to a word of the block at `to`; the last instruction is the store. Spoils `KEY`.
 fn add(asm: &mut Asm, to: Reg, word: u64, value: Option<Reg>) {
     asm.load_at(KEY, to, word as u32);
     match value {

@@ -1,27 +1,31 @@
-//! A call's slot: from the stack pointer at its entry to the place of its stamp.
+//! Finds a call's stamp cell (*slot* in the code): from the stack pointer at its entry to the place of its
+//! stamp.
 //!
-//! In: what is timed; where outermost calls alone are, the slot is the thread's (or the goroutine's) and the function's. Out: code that leaves the slot's address in `SLOT`; and, for behind the displaced code, the search that goes on where the
-//! first look did not end. See `record::latency` for tags and blocks. A goroutine's tag is its page's, counted from its stack's end, and its g above that: no thread's page
-//! is so large a number.
+//! In: what is timed. If only outermost calls are, the cell belongs to the thread (or the goroutine) and the
+//! function. Out: code that leaves the cell's address in `SLOT`; and the search for behind the displaced
+//! code, for the case that the first look does not find it. See `record::latency` for tags and blocks. A
+//! goroutine's tag is its page's, counted from its stack's end, with its g above that: no thread's page has
+//! so large a number.
 
 use trapline_record::latency as words;
 
 use super::super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::{A, B, C, INDEX, KEY, SLOT, Timed};
 
-/// Slots of a block, as a power of two.
+/// Number of cells in a block, as a power of two.
 const SLOT_BITS: u32 = 9;
 /// 2^32 over the golden ratio: spreads neighbouring numbers.
 const PHI: u32 = 0x9E37_79B1;
 
-/// Go's g, and in it the end of its stack (`stack.hi`).
+/// The register of Go's g.
 pub(in super::super) const G: Reg = 28;
+/// Offset in g of the end of its stack (`stack.hi`).
 pub(in super::super) const STACK_END: u32 = 8;
 
-/// A search for a slot, and where it leaves the usual path.
+/// A search for a cell, and where it leaves the common path.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Lookup {
-    /// Where no goroutine runs: the jump, and where it comes back with the tag.
+    /// The path without a goroutine: the jump, and where it comes back with the tag.
     nobody: Option<(Fix, u64)>,
     elsewhere: Fix,
     found: u64,
@@ -35,11 +39,12 @@ pub(in super::super) enum Claim {
 }
 
 impl Timed<'_> {
-    /// Bits of a 32-bit hash that number a block.
+    /// Number of bits of a 32-bit hash that give a block's number.
     const fn index_bits(&self) -> u32 {
         self.latency.shape.count_bits() as u32
     }
-    /// In: how far the stack pointer stands below the program's. Out: `SLOT`. Spoils `A`, `B`, `KEY`, `INDEX`.
+    /// In: by how many bytes the stack pointer is below the program's. Out: `SLOT`. Spoils `A`, `B`, `KEY`,
+    /// `INDEX`.
     pub(in super::super) fn lookup(&self, asm: &mut Asm, depth: u32) -> Lookup {
         let shape = self.latency.shape;
         asm.constant(SLOT, self.latency.stamps);
@@ -52,7 +57,8 @@ impl Timed<'_> {
         asm.compare(A, KEY);
         let elsewhere = asm.if_later(Cond::NotEqual);
         let found = asm.here();
-        // In: SLOT = tags, INDEX = block's number, B = stack pointer, of whose distance into its page a slot takes twice.
+        // In: SLOT = tags, INDEX = block's number, B = stack pointer. There is a cell for every eight bytes
+        // of the stack page.
         asm.add_shifted(SLOT, SLOT, INDEX, shape.block_bits().into());
         let mut past = shape.tags_len() as u32;
         if self.latency.outermost {
@@ -65,10 +71,11 @@ impl Timed<'_> {
         Lookup { nobody, elsewhere, found }
     }
 
-    /// In: `B` = S. Out: `KEY` = tag, `INDEX` = what is hashed; of a goroutine `B` = S less its stack's end. Jumps away if there is none, to come back with `KEY`. Spoils `A`.
+    /// In: `B` = S. Out: `KEY` = tag, `INDEX` = what is hashed; for a goroutine `B` = S less its stack's end.
+    /// Jumps if there is no goroutine, and comes back with `KEY`. Spoils `A`.
     fn key(&self, asm: &mut Asm) -> Option<(Fix, u64)> {
         if self.latency.outermost {
-            // A goroutine's is at hand wherever it runs. Who runs none has no slot.
+            // A goroutine's tag is at hand wherever it runs. A thread that runs none has no cell.
             let nobody = self.goroutine.then(|| asm.if_zero_later(G));
             if self.goroutine {
                 asm.mov(KEY, G);
@@ -103,8 +110,9 @@ impl Timed<'_> {
         asm.xor(INDEX, INDEX, KEY);
     }
 
-    /// Goes on where the first look did not end: from that block on. Found: goes to `found` with the block's number. Falls out of the end if there is
-    /// none, and also when `Claim::No` meets a free tag. Spoils `A` and `C`.
+    /// Goes on if the first look did not find the tag: searches from that block on. If found, goes to `found`
+    /// with the block's number. Otherwise falls out of the end, and also if `Claim::No` meets a free tag.
+    /// Spoils `A` and `C`.
     pub(in super::super) fn search(&self, asm: &mut Asm, lookup: Lookup, claim: Claim) {
         const LEFT: Reg = 10;
         const FAILED: Reg = 9;
@@ -113,7 +121,7 @@ impl Timed<'_> {
             nobody => (None, nobody),
         };
         if let Some((nobody, hash)) = nobody {
-            // As a thread elsewhere: its stack does not move.
+            // The same as for a thread elsewhere: its stack does not move.
             asm.bind(nobody);
             asm.bits(KEY, B, 12, 52);
             asm.b(hash);
@@ -130,7 +138,7 @@ impl Timed<'_> {
             Claim::Yes => {
                 let taken = asm.unless_zero_later(A);
                 asm.store_exclusive(FAILED, KEY, C);
-                // A signal came between, or another thread: it is looked at again.
+                // A signal came in between, or another thread: look again.
                 asm.unless_zero(FAILED, again);
                 let mine = asm.b_later();
                 asm.bind(taken);

@@ -1,13 +1,16 @@
-//! A hit that calls a consumer: the machine's state goes into an `insn::x86_64::Regs` on the stack, a function is called with a
-//! number and that, and the state, as the function left it, goes back.
+//! A hit that calls a consumer. The machine's state goes into an `insn::x86_64::Regs` on the stack; a
+//! function is called with a number and that; then the state, as the function left it, goes back.
 //!
-//! Input: the functions' addresses, the number, which components of the extended state to keep (as numbers, from CPUID and XGETBV).
-//! Output: a *gate* for each segment, code that does all of that; and for each site a few instructions that lead through it.
-//! Invariants: CALL-1 nothing is stored into the 128 bytes below the stack pointer, nor below the stack pointer of the moment (a
-//! signal may come at any instruction); CALL-2 without a change by the function, registers, flags, vectors and red zone are
-//! bit-identical behind it; CALL-3 nothing is kept anywhere but on the stack, so a function that never comes back holds nothing.
-//! Does not: know what is called. Shadow stacks: calls and returns here are paired, but a moved instruction pointer is reached by
-//! a `ret`, which a shadow stack forbids.
+//! In: the functions' addresses, the number, which components of the extended state to keep (as numbers, from
+//! CPUID and XGETBV).
+//! Out: a *gate* for each segment, which is code that does all of that; and for each site a few instructions
+//! that lead through it.
+//! Invariants: CALL-1 nothing is stored into the 128 bytes below the stack pointer, nor below the stack
+//! pointer of the moment (a signal may come at any instruction). CALL-2 unless the function changes them,
+//! registers, flags, vectors and red zone are bit-identical behind it. CALL-3 nothing is kept anywhere but on
+//! the stack, so a function that never comes back leaves nothing behind.
+//! Does not: know what is called. Shadow stacks: calls and returns here are paired, but a moved instruction
+//! pointer is reached by a `ret`, which a shadow stack forbids.
 //!
 //! The stack, S being the stack pointer at the site:
 //!
@@ -15,28 +18,40 @@
 //! |---|---|
 //! | S − 128 .. S | the program's red zone |
 //! | S − 280 .. S − 136 | `Regs` |
-//! | S − 288 | way back from the gate to the site's code |
-//! | below, from a multiple of 64 down | XSAVE area, way back from the function |
+//! | S − 288 | return address from the gate to the site's code |
+//! | below, from a multiple of 64 down | XSAVE area, return address of the function |
 //!
-//! A function that is called without the extended state saved may answer that it needs that; the gate then begins anew, from the same
-//! `Regs`, with the function that may use it. Otherwise the function answers 0: go on with the displaced instructions, with the general registers and flags of `Regs` (the stack
-//! pointer stays); 1: all of `Regs` holds, and control goes to its rip; or 2: all of `Regs` holds, and control goes to the displaced
-//! instructions. In the last two the last step is `ret 128` from a slot under the
-//! new red zone: one instruction that loads rip and rsp at once, so that no signal can come in between.
+//! A function that is called without the extended state saved may answer that it needs it. The gate then
+//! begins anew, from the same `Regs`, with the function that may use that state. Otherwise the function gives
+//! one of three answers:
 //!
-//! What is called most may be *taken in* (`taken_in`): a copy of its text in the gate, which costs no call and no return.
+//! - 0: go on with the displaced instructions, with the general registers and flags of `Regs` (the stack
+//!   pointer stays);
+//! - 1: all of `Regs` is loaded, and control goes to its rip;
+//! - 2: all of `Regs` is loaded, and control goes to the displaced instructions.
 //!
-//! Where a return is waited for and nobody is called at the entry, most of that is not needed: a third function, which *begins* a call,
-//! finds only the registers stored that it may spoil. It may answer that more is to be done; the gate then begins anew, with the second.
+//! For the last two, the last step is `ret 128`, which pops from under the new red zone: one instruction that
+//! loads rip and rsp at once, so that no signal can come in between.
 //!
-//! Where such a call is armed as well, nothing leads back: a jump leads to the gate, and another to the slot. A way back is made where it could not be armed.
+//! What is called most may be *inlined* (`taken_in`): the gate holds a copy of its code, which costs no call
+//! and no return.
 //!
-//! No jump, call or return of the usual way crosses or ends at a 32-byte boundary (`Asm::unbroken`): in a copy of the gate that stood alone, that was 2.5 of 13 ns.
+//! If all consumers wait for the return only, most of that is not needed. A third function, which *begins* a
+//! call, finds only the registers stored that it may spoil. It may answer that more is to be done; the gate
+//! then begins anew, with the second function.
 //!
-//! Flags come back by `sahf` and an addition, not by `popfq`, which alone would take a third of a hit. Bits that `sahf` does not
-//! know (DF, AC, NT) are 0 in nearly all code; if one is set, it is cleared for the call, as the ABI wants it, and `popfq` it is.
+//! If such a call is armed as well, there is no way back: a jump leads to the gate, and another one to the
+//! return trampoline. A way back is made only if the call could not be armed.
 //!
-//! What a hit costs here is micro-operations, of which a core of 2019 takes four a cycle: some 120 from the site and back, 30 cycles.
+//! No jump, call or return of the common path crosses or ends at a 32-byte boundary (`Asm::unbroken`). In a
+//! copy of the gate that stood alone, that saved 2.5 of 13 ns.
+//!
+//! Flags are restored by `sahf` and an addition, not by `popfq`, which alone would take a third of a hit.
+//! Bits that `sahf` does not restore (DF, AC, NT) are 0 in nearly all code. If one is set, it is cleared for
+//! the call, as the ABI requires, and `popfq` restores it.
+//!
+//! The cost of a hit is in micro-operations, of which a core of 2019 executes four a cycle: some 120 from the
+//! site and back, 30 cycles.
 
 pub use taken_in::Piece;
 pub(super) use taken_in::landing;
@@ -48,36 +63,42 @@ use crate::request::Callee;
 
 mod taken_in;
 
-/// What is called: `extern "C" fn(number, *mut Regs) -> u64`.
+/// The functions that are called: `extern "C" fn(number, *mut Regs) -> u64`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallFunctions {
-    /// At entries and single instructions, with the extended state saved.
+    /// For entries and single instructions; called with the extended state saved.
     pub entry: u64,
-    /// Called there first, without it, for those that do not ask for it. It leaves the extended state as it is, may change all general
-    /// registers but rbx, which is the address 8 below `Regs`, rbp and rsp, and may answer 3: call `entry` after all. In r12 it finds the number too, which must
-    /// be there still if that is its answer.
+    /// For entries and single instructions; called first, without that state saved, for probes that do not
+    /// ask for it. It leaves the extended state as it is. It may change all general registers except rbx,
+    /// which is the address 8 below `Regs`, rbp and rsp. It may answer 3: call `entry` after all. r12 holds
+    /// the number too, and must still hold it with that answer.
     pub general: u64,
-    /// Called at entries first where [`only_returns`](crate::Callee::only_returns): with the number in rdi, the site in rsi, its stack
-    /// pointer in rdx. It may change rcx, rdx and r8 to r11, and answers in ecx: 0, or otherwise: call `general` after all.
+    /// Called first at entries if [`only_returns`](crate::Callee::only_returns): rdi = the number, rsi = the
+    /// site, rdx = its stack pointer. It may change rcx, rdx and r8 to r11. It answers in ecx: 0, or
+    /// otherwise: call `general` after all.
     pub begin: u64,
-    /// Taken in by the gate before `begin`, if there is one: with the same in the same registers. It changes rcx, rdx, r8 and r9. Its usual way: done. Its other one: call
-    /// `begin`.
+    /// Inlined by the gate before `begin`, if present, with the same in the same registers. It changes rcx,
+    /// rdx, r8 and r9. Its common path: done. Its other path: call `begin`.
     pub begins: Option<Piece>,
-    /// Taken in where calls may also be [armed](crate::Callee::arms); without one none is. With the same in the same registers, and at rsp what is to be the slot's `GO`.
-    /// It changes the same. Its usual way: a slot, at [`ENTER`](trapline_record::slots::ENTER), stands in the stack word. Its other one: call `general` after all.
+    /// Inlined where calls may also be [armed](crate::Callee::arms); if absent, none is armed. It has the
+    /// same in the same registers, and at rsp the value for the trampoline's `GO`. It changes the same
+    /// registers. Its common path: the stack word holds a return trampoline, at
+    /// [`ENTER`](trapline_record::slots::ENTER). Its other path: call `general` after all.
     pub arms: Option<Piece>,
-    /// At exits, with the extended state saved.
+    /// For exits; called with the extended state saved.
     pub exit: u64,
-    /// At exits, as `general` at entries; the other one is `exit`.
+    /// For exits, what `general` is for entries; the other function is `exit`.
     pub general_exit: u64,
-    /// Taken in before that where [`only_returns`](crate::Callee::only_returns), if there is one: as a function called there, but with rsp a multiple of 16, and in rcx the exit's stack pointer. It leaves rsp anywhere below. Its usual way: 0 was answered. Its other
-    /// one: the answer is in eax; 3: call `general_exit`.
+    /// Inlined before `general_exit` if [`only_returns`](crate::Callee::only_returns), if present. It has
+    /// what a function called there has, but with rsp a multiple of 16, and in rcx the exit's stack pointer.
+    /// It may leave rsp anywhere below. Its common path: the answer is 0. Its other path: the answer is in
+    /// eax; 3: call `general_exit`.
     pub ends: Option<Piece>,
-    /// What is saved.
+    /// Components of the extended state that are saved.
     pub state: ExtendedState,
 }
 
-/// Where calls of one segment go through.
+/// The gate of one segment, through which all its calls go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gate {
     general: u64,
@@ -90,7 +111,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The address to be called: at an exit or not, for these consumers.
+    /// Address that a site's stub calls, for an entry or an exit, and for these consumers.
     #[must_use]
     pub const fn way(&self, exit: bool, callee: &Callee) -> u64 {
         match (exit, callee.saves_state) {
@@ -105,7 +126,7 @@ impl Gate {
             (false, false) => self.general,
         }
     }
-    /// Whether that is the one that arms calls.
+    /// Whether that address is the path that arms calls.
     #[must_use]
     pub fn arms(&self, way: u64) -> bool {
         self.arm == Some(way)
@@ -117,20 +138,20 @@ const REGS: i32 = 144;
 const RIP: i32 = 128;
 const FLAGS: i32 = 136;
 const RED_ZONE: i32 = 128;
-/// From the stack pointer at the site down to `Regs`.
+/// Distance from the stack pointer at the site down to `Regs`.
 const DOWN: i32 = RED_ZONE + 8 + REGS;
-/// `Regs` as the gate sees it: above its return address.
+/// Offset of `Regs` in the gate: it lies above the gate's return address.
 const FRAME: i32 = 8;
 /// DF, NT, AC.
 const SPECIAL: u32 = 1 << 10 | 1 << 14 | 1 << 18;
 
-/// The answer that means the displaced instructions.
+/// The answer that means: go on with the displaced instructions.
 const DISPLACED: i32 = 2;
-/// The answer that means the other function.
+/// The answer that means: call the function for which the extended state is saved.
 const WITH_STATE: i32 = 3;
-/// Bytes of the instruction behind a site's call, which takes the stack pointer back up.
+/// Length of the instruction behind a site's call, which raises the stack pointer again.
 const BACK_UP: i32 = 8;
-/// Bytes of a `lea` that names an address.
+/// Length of a `lea` that names an address.
 const LEA: u64 = 7;
 
 const fn gpr(n: u8) -> i32 {
@@ -142,7 +163,7 @@ fn gprs() -> impl Iterator<Item = Reg> {
     (0..16).filter(|&n| n != RSP.0).map(Reg)
 }
 
-/// Appends what leads a site at `ip`, anywhere, through the gate. `way` must lie within ±2 GiB.
+/// Appends the code that leads a site at `ip` (any address) through the gate. `way` must lie within ±2 GiB.
 pub fn call(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
     let mut asm = Asm::new(out, at);
     asm.lea(RSP, Mem::At(RSP, -DOWN));
@@ -151,7 +172,8 @@ pub fn call(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
     back_up(&mut asm);
 }
 
-/// The same by the way of [`CallFunctions::arms`], which a call that was armed does not come back from: it goes on at its slot (see `landing`).
+/// The same through [`CallFunctions::arms`]. A call that was armed does not come back from there; it goes on
+/// at its return trampoline (see `landing`).
 pub fn call_arming(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
     const JUMP: u64 = 5;
     let mut asm = Asm::new(out, at);
@@ -173,7 +195,8 @@ fn back_up(asm: &mut Asm<'_>) {
     debug_assert_eq!(asm.here() - back, BACK_UP as u64);
 }
 
-/// rdi and rsi wait in `Regs`, `regs` above the stack pointer.
+/// Stores rdi and rsi in `Regs`, which lies `regs` bytes above the stack pointer, and loads them with
+/// `argument` and `ip`.
 fn led(asm: &mut Asm<'_>, regs: i32, argument: u64, ip: u64) {
     asm.store(Mem::At(RSP, regs + gpr(RDI.0)), RDI);
     asm.store(Mem::At(RSP, regs + gpr(RSI.0)), RSI);
@@ -210,15 +233,15 @@ pub fn gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Gate {
     Gate { general, entry, begin, arm, exit, general_exit, end }
 }
 
-/// What the landings of slots need of a gate: the way to `functions.exit`.
+/// What the code of return trampolines needs from a gate: the path to `functions.exit`.
 pub(super) struct Landing {
-    /// To be called.
+    /// Address to be called.
     pub(super) exit: u64,
     again: u64,
     moved: u64,
 }
 
-/// Appends that, to lie at `at`.
+/// Appends that part of a gate, to lie at `at`.
 pub(super) fn landing_gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Landing {
     let mut asm = Asm::new(out, at);
     asm.align(16);
@@ -228,8 +251,8 @@ pub(super) fn landing_gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions
     Landing { exit: exit.start, again: exit.called, moved }
 }
 
-/// The way through for [`CallFunctions::begin`]. In: as for [`way`]. Flags wait in rax: the function uses no instruction that DF or NT
-/// change, and only words at their natural alignment (AC).
+/// The path for [`CallFunctions::begin`]. In: as for [`way`]. Flags wait in rax: the function uses no
+/// instruction that DF or NT change, and only words at their natural alignment (AC).
 fn begin(asm: &mut Asm<'_>, function: u64, general: u64) -> u64 {
     const SPOILT: [Reg; 6] = [RCX, RDX, R8, R9, R10, R11];
     let place = |reg: Reg| Mem::At(RSP, FRAME + gpr(reg.0));
@@ -258,20 +281,21 @@ fn begin(asm: &mut Asm<'_>, function: u64, general: u64) -> u64 {
 /// Whether the extended state is saved.
 enum Kind {
     Saved(ExtendedState),
-    /// Not; if it must be after all, that way goes on here.
+    /// It is not; if it must be after all, the path goes on at `again`.
     General {
         again: u64,
     },
 }
 
-/// One way through.
+/// One path through the gate.
 struct Way {
     start: u64,
-    /// Where `Regs` is complete.
+    /// Address behind the code that completes `Regs`.
     called: u64,
 }
 
-/// In: `Regs` with rdi and rsi stored, rdi = number, rsi = rip, the return address under it.
+/// Appends one path. In: `Regs` with rdi and rsi stored, rdi = number, rsi = rip, the return address under
+/// `Regs`.
 fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
     asm.align(64);
     let start = asm.here();
@@ -310,9 +334,10 @@ fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
     Way { start, called }
 }
 
-/// Makes `Regs` complete, but for the instruction pointer if no register holds that. A jump is taken if flags are set that must not be in a call.
+/// Completes `Regs`, except for the instruction pointer if no register holds it. Returns the jump that is
+/// taken if flags are set that must not be set in a call.
 fn fill(asm: &mut Asm<'_>, rip: Option<Reg>) -> Fix {
-    // All by rbx: on rsp, a core inserts a micro-operation between a push and the next use as an address.
+    // All by rbx: with rsp, a core inserts a micro-operation between a push and the next use as an address.
     let regs = |at: i32| Mem::At(RBX, FRAME + at);
     asm.store(Mem::At(RSP, FRAME + gpr(RBX.0)), RBX);
     asm.mov(RBX, RSP);
@@ -324,7 +349,7 @@ fn fill(asm: &mut Asm<'_>, rip: Option<Reg>) -> Fix {
     fill_sp(asm)
 }
 
-/// The same from where nothing lies below yet, rdi and rsi neither: the flags are pushed to their place.
+/// The same where nothing lies below yet, not even rdi and rsi: the flags are pushed to their place.
 fn fill_below(asm: &mut Asm<'_>) -> Fix {
     let regs = |at: i32| Mem::At(RBX, FRAME + at);
     let flags = FLAGS + 8 - DOWN;
@@ -338,7 +363,7 @@ fn fill_below(asm: &mut Asm<'_>) -> Fix {
     fill_sp(asm)
 }
 
-/// All but rbx, rdi and rsi, which wait there.
+/// Stores all but rbx, rdi and rsi, which are stored already.
 fn fill_gprs(asm: &mut Asm<'_>) {
     for reg in gprs().filter(|reg| ![RBX, RDI, RSI].contains(reg)) {
         asm.store(Mem::At(RBX, FRAME + gpr(reg.0)), reg);
@@ -355,14 +380,15 @@ fn fill_sp(asm: &mut Asm<'_>) -> Fix {
     })
 }
 
-/// Flags and general registers from `Regs`, and `back` to the site. A jump is taken if the flags need more, which changes no register, and comes back to the second.
+/// Loads flags and general registers from `Regs`, then does `back` to the site. Returns the jump that is
+/// taken if the flags need more, which changes no register, and the address to which that comes back.
 fn load_all(asm: &mut Asm<'_>, back: impl Fn(&mut Asm<'_>)) -> (Fix, u64) {
-    /// The test and its jump.
+    /// Length of the test and its jump.
     const ASKED: u64 = 6 + 6;
     asm.load32(RAX, Mem::At(RSP, FRAME + FLAGS));
     let load = |asm: &mut Asm<'_>, reg: Reg| asm.load(reg, Mem::At(RSP, FRAME + gpr(reg.0)));
     let mut others = gprs().filter(|&reg| reg != RAX);
-    // In the place of instructions that do nothing.
+    // These loads align the test, in place of instructions that do nothing.
     while !asm.is_unbroken(ASKED) {
         let Some(reg) = others.next() else { break };
         load(asm, reg);
@@ -378,7 +404,7 @@ fn load_all(asm: &mut Asm<'_>, back: impl Fn(&mut Asm<'_>)) -> (Fix, u64) {
     (unusual, rest)
 }
 
-/// Where the jumps of [`fill`] and [`load_all`] lead, and where they come back.
+/// Emits the code to which the jumps of [`fill`] and [`load_all`] lead, and which comes back from there.
 fn special_and_unusual(asm: &mut Asm<'_>, (special, called): (Fix, u64), (unusual, load): (Fix, u64)) {
     asm.bind(special);
     asm.raw(&[0x6A, 0x02]); // push 2: all flags 0
@@ -390,12 +416,14 @@ fn special_and_unusual(asm: &mut Asm<'_>, (special, called): (Fix, u64), (unusua
     asm.jmp(load);
 }
 
-/// All of `Regs` holds. In: eax = the answer, rbx + 8 = `Regs`, rsp = rbx, at which the way back to the site's code lies.
+/// Loads all of `Regs`. In: eax = the answer, rbx + 8 = `Regs`, rsp = rbx; at rsp lies the return address to
+/// the site's code.
 ///
-/// What is popped at the end lies under the new red zone, which may be anywhere: above `Regs`, below, or across it. So `Regs` is
-/// first copied to below both, then from there to its place; the stack pointer is below all that is in use throughout.
+/// What is popped at the end lies under the new red zone, which may be anywhere: above `Regs`, below, or
+/// across it. So `Regs` is first copied to below both, then from there to its place. The stack pointer is
+/// below everything that is in use throughout.
 fn leave(asm: &mut Asm<'_>) {
-    /// From the slot of rip, under the new red zone, down to the first register popped.
+    /// Distance from the word of rip, under the new red zone, down to the first register that is popped.
     const POPPED: i32 = 15 * 8 + 8;
     let (from, slot, copy) = (RSI, RCX, RSP);
     asm.alu_imm(Alu::Cmp, RAX, DISPLACED, false);

@@ -1,7 +1,10 @@
-//! Texts that a gate takes in: the usual way of a call whose return one consumer waits for (`runtime::x86_64::general::here` and `slots`).
+//! Fast paths that a gate inlines: the common path of a call whose return one consumer waits for
+//! (`runtime::x86_64::general::here` and `slots`).
 //!
-//! In: a [`Piece`], which was compiled somewhere else and is executed here. Out: a way through with a copy of it between what stores the registers that it may spoil and what loads them again, so that
-//! the usual way costs no call and no return; where the piece asks for more, nothing was done yet, and a function is called as if there were no piece. Stack and invariants: as `call` has them.
+//! In: a [`Piece`], which was compiled elsewhere and is executed here. Out: a path with a copy of it, between
+//! the code that stores the registers which it may spoil and the code that loads them again. So the common
+//! path costs no call and no return. If the piece needs more, it has done nothing yet, and a function is
+//! called as if there were no piece. Stack and invariants: as in `call`.
 //! Does not: know what a piece does.
 
 use super::super::asm::{Alu, Asm, Cond, Mem, R8, R9, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
@@ -9,23 +12,24 @@ use super::{
     BACK_UP, DOWN, FRAME, Landing, WITH_STATE, back_up, fill, fill_below, gpr, load_all, special_and_unusual,
 };
 
-/// A text that is taken in, at a multiple of 64: it names no address, so it does the same wherever it lies. Its usual way goes on where there is room in it for
-/// the gate's own, its other way at its end.
+/// Code that is inlined, at a multiple of 64. It names no address, so it does the same wherever it lies. Its
+/// common path goes on in its gap, which has room for the gate's own code; its other path goes on at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// All of it.
+    /// All bytes of the code.
     pub text: &'static [u8],
-    /// Where the room begins, and how much there is.
+    /// Offset of the gap, and its length.
     pub room: (usize, usize),
 }
 
-/// What a piece at an entry may spoil, and where it waits.
+/// Registers that a piece at an entry may spoil; they are saved in `Regs`.
 const SPOILT: [Reg; 5] = [RAX, RCX, RDX, R8, R9];
 fn place(reg: Reg) -> Mem {
     Mem::At(RSP, FRAME + gpr(reg.0))
 }
 
-/// The same with a piece. Where that did not do it: all as it was, and on to `begin`.
+/// The path of `begin` with a piece. If the piece did nothing, all registers are as they were, and it goes on
+/// to `begin`.
 pub(super) fn begin_taken_in(asm: &mut Asm<'_>, piece: &Piece, begin: u64) -> u64 {
     let head = |asm: &mut Asm<'_>| {
         let start = asm.here();
@@ -45,8 +49,9 @@ pub(super) fn begin_taken_in(asm: &mut Asm<'_>, piece: &Piece, begin: u64) -> u6
     start
 }
 
-/// The way of [`call_arming`](super::call_arming), which jumps here: rcx waits in `Regs`, and is where the displaced instructions are; that stands where a way back would. A call that is armed goes on at its slot,
-/// another on to `general`, with a way back.
+/// The path of [`call_arming`](super::call_arming), which jumps here. rcx is stored in `Regs`, and holds the
+/// address of the displaced instructions. That address is put where a return address would be. A call that is
+/// armed goes on at its return trampoline; another one goes on to `general`, with a way back.
 pub(super) fn arm_taken_in(asm: &mut Asm<'_>, piece: &Piece, general: u64) -> u64 {
     let head = |asm: &mut Asm<'_>| {
         let start = asm.here();
@@ -113,7 +118,7 @@ pub(super) fn end_taken_in(
     start
 }
 
-/// A piece behind `head`, with `done` in its room.
+/// Appends `head`, then a piece with `done` in its gap.
 fn take_in<T>(
     asm: &mut Asm<'_>,
     piece: &Piece,
@@ -128,7 +133,7 @@ fn take_in<T>(
         asm.here()
     };
     let fits = |pad: &u64| ends_at(asm.here() + pad).is_multiple_of(ALIGN);
-    // Behind a head that ends there wherever it begins nothing has to be skipped.
+    // Choose the head's start so that it ends at a multiple of 64: then nothing is skipped behind it.
     let pad = (0..ALIGN).find(fits).unwrap_or(0);
     asm.skip(pad);
     let headed = head(asm);
@@ -142,8 +147,9 @@ fn take_in<T>(
     headed
 }
 
-/// Appends a landing with a piece that ends the call, to lie at `at`, and returns where it begins. Nothing calls it: its usual way ends in a `ret` at the stack pointer that it found. The
-/// instruction pointer of `Regs` is nothing until the piece, or `exit`, has put the real one there.
+/// Appends the code for return trampolines with a piece that ends the call, to lie at `at`, and returns where
+/// it begins. No code calls it: its common path ends in a `ret` at the stack pointer that it found. The
+/// instruction pointer of `Regs` is undefined until the piece, or `exit`, has put the real one there.
 pub(in crate::x86_64::stub) fn landing(
     out: &mut Vec<u8>,
     at: u64,

@@ -1,8 +1,10 @@
-//! The other form of a timed call: the entry puts a slot into its stack word, and the slot's code is the one exit.
+//! The other form of a timed call: the entry puts a return trampoline into its stack word, and the
+//! trampoline's code is the one exit.
 //!
-//! In: what is timed, with [`Slots`]. Out: the entry's stub, and for each segment the slots with the code that they share. Steps A1 to
-//! B4 are those of `slots`; between B2 and B4 the duration is
-//! recorded as at any exit (see `record`). The slots of one process serve all its segments. Does not: tell unwinders.
+//! In: what is timed, with [`Slots`]. Out: the entry's stub, and for each segment the trampolines with the
+//! code that they share. Steps A1 to B4 are those of `slots`; between B2 and B4 the duration is recorded as
+//! at any exit (see `record`). The trampolines of one process serve all its segments. Does not: inform
+//! unwinders.
 
 use trapline_record::latency::{self as words, at};
 use trapline_record::slots::{self, Slots, at as entry_at};
@@ -20,17 +22,19 @@ pub(in super::super) struct Armed {
     taking: Taking,
     chained: Fix,
     leave: u64,
-    /// Of a slot that leads on: what wants the word behind the stub, which says where.
+    /// If the trampoline leads on: the fix that waits for the word behind the stub, which says where.
     ahead: Option<Fix>,
 }
 
-/// Appends the stub of an entry that puts a slot into its stack word: the part before the displaced code. `None` without slots.
+/// Appends the stub of an entry that puts a return trampoline into its stack word: the part before the
+/// displaced code. `None` without trampolines.
 pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
     arm(out, at, timed, false)
 }
 
-/// The same, but the slot runs more code right before the call returns, with all registers and the stack as its `ret` finds them. The code
-/// behind the displaced instructions ends in a word; the caller fills it with that code's address.
+/// The same, but the trampoline runs more code right before the call returns, with all registers and the
+/// stack as its `ret` finds them. The code behind the displaced instructions ends in a word, which the caller
+/// fills with that code's address.
 pub fn return_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
     arm(out, at, timed, true)
 }
@@ -42,19 +46,20 @@ fn arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, ahead: bool) -> Option<Pen
     Some(Pending::new(&asm, Kind::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail)))
 }
 
-/// Bytes that [`slot_code`] makes, at most.
+/// Upper bound of the bytes that [`slot_code`] makes.
 #[must_use]
 pub const fn slot_code_len(slots: &Slots) -> u64 {
     slots.code_len() + 4096
 }
 
-/// Slots, what they share, and their unwind information. `None` if nothing is timed by slots.
+/// Trampolines, the code that they share, and their unwind information. `None` if nothing is timed by
+/// trampolines.
 #[must_use]
 pub fn slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
     shared_code(machine, latency, |timed, asm, slots| timed.come_back(asm, slots))
 }
 
-/// The same for slots that lead on.
+/// The same for trampolines that lead on.
 #[must_use]
 pub fn leading_slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
     shared_code(machine, latency, |timed, asm, slots| timed.lead_on(asm, slots))
@@ -79,7 +84,7 @@ fn shared_code(
 }
 
 impl Timed<'_> {
-    /// The stack word.
+    /// The stack word of the return address.
     const fn word(&self) -> Mem {
         Mem::At(RSP, self.skipped())
     }
@@ -100,8 +105,9 @@ impl Timed<'_> {
         Armed { slots: *slots, taking, chained, leave, ahead }
     }
 
-    /// A2 to A4. In: rdi = private memory, rcx = slot; `chained`: r8 = how many slots lie under it. Out: with `ahead` what wants the word
-    /// that says where the slot leads.
+    /// Steps A2 to A4. In: rdi = private memory, rcx = trampoline; with `chained`, r8 = number of trampolines
+    /// under it. Returns, with `ahead`, the fix that waits for the word with the address to which the
+    /// trampoline leads.
     fn fill(&self, asm: &mut Asm<'_>, slots: &Slots, chained: bool, ahead: bool) -> Option<Fix> {
         entry_of(asm, RSI, RCX, RDI);
         asm.load(RAX, self.word());
@@ -130,7 +136,7 @@ impl Timed<'_> {
         ahead
     }
 
-    /// An entry that was reached by a tail call, and what is rare.
+    /// Appends the path of an entry that was reached by a tail call, and the rare paths.
     pub(super) fn finish_armed(&self, asm: &mut Asm<'_>, armed: Armed) {
         let Armed { slots, taking, chained, leave, ahead } = armed;
         let missed = Mem::Rip(self.latency.missed);
@@ -162,8 +168,9 @@ impl Timed<'_> {
         }
     }
 
-    /// What all slots share that lead on. In: at rsp, the slot's number, where the return address was. The slot is given back while that still
-    /// stands there; then the return address does.
+    /// The code that all trampolines share which lead on. In: at rsp, the trampoline's number, where the
+    /// return address was. The trampoline is given back while the number is still there; then the return
+    /// address takes its place.
     fn lead_on(&self, asm: &mut Asm<'_>, slots: &Slots) {
         self.prologue(asm, true);
         asm.load(RAX, Mem::At(RSP, 0));
@@ -178,7 +185,8 @@ impl Timed<'_> {
         asm.jmp_mem(Mem::At(RSP, save::REAL));
     }
 
-    /// What all slots share. In: at rsp, the slot's number, where the return address was.
+    /// The code that all trampolines share. In: at rsp, the trampoline's number, where the return address
+    /// was.
     fn come_back(&self, asm: &mut Asm<'_>, slots: &Slots) {
         self.prologue(asm, true);
         clock(asm);

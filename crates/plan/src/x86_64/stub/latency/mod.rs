@@ -1,7 +1,7 @@
 //! Time from entry to return: a stamp at the entry, a histogram at every exit.
 //!
-//! A stub saves what it uses below the stack pointer, which kernel and language runtimes leave alone (the psABI red
-//! zone), and finds the slot of (function, stack pointer at entry):
+//! A stub saves what it uses below the stack pointer, which kernel and language runtimes leave alone (the
+//! psABI red zone). It finds the stamp cell (*slot* in the code) of (function, stack pointer at entry):
 //!
 //! ```text
 //!   S        stack pointer at the function's entry, and again when its `ret` or tail jump is about to run
@@ -9,13 +9,15 @@
 //!   S-8 …    rax, flags, rdx, rsi, rcx, rdi; r8; r9, r10 on rare paths
 //! ```
 //!
-//! Slots are private memory, a block of 512 to each stack page; see `record::latency`. The clock is read as the last
-//! thing before the stamp and as the first thing at an exit. What an exit finds is written word by word, each by an
-//! rseq commit of its own; rare words always by `lock add` on the last line. Everything stands in line: calls into
-//! shared routines would cost 3 ns of the 25 (COST-1). What is rare stands behind the displaced code.
-//! With `outermost` a slot belongs to (thread, function) and holds {tsc, S of the outermost call}: deeper calls are
-//! ignored, and a call at a shallower place proves that the remembered one is gone. In Go the thread is the goroutine
-//! and S its distance from the stack's end, because stacks move; a thread without one is as it is elsewhere.
+//! Stamp cells are private memory, a block of 512 to each stack page; see `record::latency`. The clock is
+//! read as the last thing before the stamp and as the first thing at an exit. What an exit finds is written
+//! word by word, each by an rseq commit of its own; rare words always by `lock add` on the last line.
+//! Everything is in line: calls into shared routines would cost 3 ns of the 25 (COST-1). What is rare lies
+//! behind the displaced code.
+//! With `outermost` a cell belongs to (thread, function) and holds {tsc, S of the outermost call}. Deeper
+//! calls are ignored, and a call at a shallower place proves that the remembered one is gone. In Go, the
+//! goroutine takes the place of the thread, and S is the distance from the stack's end, because stacks move.
+//! A thread without a goroutine is treated as elsewhere.
 
 mod armed;
 mod mark;
@@ -33,7 +35,7 @@ pub(super) use mark::{Asked, Mark};
 use record::Rare;
 pub(super) use slot::{Claim, Lookup};
 
-/// How durations fall into buckets.
+/// How durations are sorted into histogram buckets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Buckets {
     /// `record::hist`: 16 to an octave.
@@ -45,59 +47,61 @@ pub enum Buckets {
         min: u64,
         /// Width in ticks; 0 is taken as 1.
         step: u64,
-        /// At most `record::hist::BUCKETS - 2`; more is cut.
+        /// At most `record::hist::BUCKETS - 2`; a larger number is cut to that.
         count: u32,
     },
 }
 
-/// What is to be timed, and where it is kept.
+/// What is timed, and where the results are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Latency {
-    /// Address of function 0's block on line 0. Anywhere.
+    /// Address of function 0's block on line 0; it may lie anywhere.
     pub area: u64,
-    /// How many functions the area holds.
+    /// Number of functions in the area.
     pub functions: u32,
-    /// Address of the stamp memory: tags, then blocks. Anywhere.
+    /// Address of the stamp memory: tags, then blocks. It may lie anywhere.
     pub stamps: u64,
-    /// How large its slots are.
+    /// Size of its stamp cells.
     pub shape: words::Stamps,
     /// Address of the control block's MISSED word, within ±2 GiB of the code.
     pub missed: u64,
-    /// Calls shorter than this many ticks count as returns only, and enter no bucket, total, minimum or maximum.
+    /// Calls shorter than this many ticks are counted as returns, but enter no bucket, total, minimum or
+    /// maximum.
     pub min_ticks: u64,
-    /// How durations fall into buckets.
+    /// How durations are sorted into buckets.
     pub buckets: Buckets,
     /// Count recursion once, by its outermost call.
     pub outermost: bool,
     /// Offset of the goroutine pointer from the thread pointer, in a Go program.
     pub go: Option<i32>,
-    /// Where calls get slots in place of their return addresses, if some do.
+    /// Where calls get return trampolines, if some do.
     pub slots: Option<Slots>,
 }
 
 impl Latency {
-    /// The same slots, one for each call of any depth, whoever runs it.
+    /// The same memory, with a cell for each call of any depth, whichever thread runs it.
     #[must_use]
     pub const fn for_marks(self) -> Self {
         Self { go: None, ..self.for_stage() }
     }
-    /// The same, where they hold what entries leave for their returns: in a Go program a goroutine's are its own, wherever its stack is.
+    /// The same, where cells hold what entries keep for their returns. In a Go program a goroutine's cells
+    /// are its own, wherever its stack is.
     #[must_use]
     pub const fn for_stage(self) -> Self {
         Self { outermost: false, ..self }
     }
 }
 
-/// How a function is left.
+/// How a call leaves its function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExitKind {
     /// By `ret`.
     Return,
-    /// By a jump, or by running on, into another function.
+    /// By a jump to another function, or by running on into one.
     Tail,
 }
 
-/// Offset of the saves from rsp in the stub.
+/// Offsets of the saves from rsp in the stub.
 mod save {
     pub(super) const RAX: i32 = -8;
     pub(super) const FLAGS: i32 = -16;
@@ -112,12 +116,12 @@ mod save {
 }
 const RED_ZONE: i32 = 128;
 
-/// One site to be timed.
+/// One site of a timed function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timed<'a> {
     /// What the process offers.
     pub machine: &'a Machine,
-    /// What is timed, and where it is kept.
+    /// What is timed, and where the results are kept.
     pub latency: &'a Latency,
     /// The function's number, below `latency.functions`.
     pub function: u32,
@@ -151,23 +155,24 @@ pub(super) enum Tail {
     },
 }
 
-/// Appends the stub of an entry: the part before the displaced code. With `loop_entry` the entry is also a branch
-/// target, so the first stamp of (function, S) stands until the exit.
+/// Appends the stub of an entry: the part before the displaced code. With `loop_entry` the entry is also a
+/// branch target, so the first stamp of (function, S) is kept until the exit.
 pub fn latency_enter(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, loop_entry: bool) -> Pending<'static> {
     let mut asm = Asm::new(out, at);
     let tail = timed.enter(&mut asm, loop_entry);
     Pending::new(&asm, Kind::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail))
 }
 
-/// Appends the stub of an exit, to stand right before the `ret` or jump that leaves: the part before it.
+/// Appends the stub of an exit: the part before the `ret` or jump that leaves, right before which it has to
+/// lie.
 pub fn latency_exit(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, kind: ExitKind) -> Pending<'static> {
     let mut asm = Asm::new(out, at);
     let tail = timed.exit(&mut asm, kind);
     Pending::new(&asm, Kind::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail))
 }
 
-/// Appends the whole stub of a conditional jump out of the function: `condition` is the low nibble of its opcode,
-/// `target` where it leads. What follows runs if it is not taken.
+/// Appends the whole stub of a conditional jump out of the function. `condition` is the low nibble of its
+/// opcode, `target` is where it leads. The code that follows runs if the jump is not taken.
 pub fn latency_exit_branch(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, condition: u8, target: u64) {
     let mut asm = Asm::new(out, at);
     let stay = asm.jcc_raw_later(condition ^ 1);
@@ -184,7 +189,7 @@ fn reload(asm: &mut Asm<'_>, reg: Reg, at: i32) {
     asm.load(reg, Mem::At(RSP, at));
 }
 
-/// One more in a word that many threads write; spoils rax.
+/// Adds one to a word that many threads write. Spoils rax.
 fn add_one(asm: &mut Asm<'_>, word: u64) {
     asm.mov_imm64(RAX, word);
     asm.alu_mem_imm(Alu::Add, Mem::At(RAX, 0), 1, true);
@@ -306,7 +311,7 @@ impl Timed<'_> {
         Tail::Exit { kind, lookup, other, negative, clamped, rare, leave }
     }
 
-    /// Appends what is rare.
+    /// Appends the rare paths.
     pub(super) fn finish(&self, asm: &mut Asm<'_>, tail: Tail) {
         match tail {
             Tail::Enter { loop_entry, occupied, stamp, lookup, leave } => {
@@ -332,12 +337,12 @@ impl Timed<'_> {
         }
     }
 
-    /// An entry that finds a stamp in its slot.
+    /// The path of an entry that finds a stamp in its cell.
     fn occupied(&self, asm: &mut Asm<'_>, loop_entry: bool, from: Fix, stamp: u64, leave: u64) {
         asm.bind(from);
         self.compare_owner(asm);
         if loop_entry {
-            asm.jcc(Cond::Equal, leave); // the first stamp stands
+            asm.jcc(Cond::Equal, leave); // the first stamp is kept
         }
         if self.latency.outermost {
             asm.jcc(Cond::Above, leave); // deeper than the outermost call
@@ -345,7 +350,7 @@ impl Timed<'_> {
         } else {
             asm.load(RAX, Mem::At(RSI, 8));
             asm.alu_imm(Alu::Cmp, RAX, self.latency.functions as i32, true);
-            asm.jcc(Cond::Above, stamp); // not a number that we wrote
+            asm.jcc(Cond::Above, stamp); // not a number that stubs write
             asm.imul_imm(RAX, RAX, self.stride(), true);
             asm.mov_imm64(RDX, self.latency.area.wrapping_sub(words::STRIDE));
             asm.alu_mem_imm(Alu::Add, Mem::Sum(RDX, RAX, 0, at::UNRETURNED as i32), 1, true);

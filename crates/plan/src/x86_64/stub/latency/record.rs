@@ -1,7 +1,7 @@
-//! What an exit leaves: the duration, in the function's block of this CPU's line.
+//! What an exit records: the duration, in the function's block of this CPU's line.
 //!
-//! In: rdi = duration, rsi = the function's block on line 0. Out: code that counts the exit, adds to the sum and to a bucket,
-//! and keeps the extremes, each by a commit of its own (STUB-4).
+//! In: rdi = duration, rsi = the function's block on line 0. Out: code that counts the exit, adds to the sum
+//! and to a bucket, and keeps the extremes, each by a commit of its own (STUB-4).
 
 use trapline_record::hist;
 use trapline_record::latency::{self as words, at};
@@ -11,7 +11,7 @@ use super::super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, Shift
 use super::super::rseq::{self, CPU_ID, Section};
 use super::{Buckets, ExitKind, Timed};
 
-/// Jumps out of `record_owned` and the places to come back to.
+/// Jumps out of `record_owned`, and the places to which they come back.
 #[derive(Debug)]
 pub(in super::super) struct Rare {
     rseq: Rseq,
@@ -65,7 +65,7 @@ impl Timed<'_> {
         asm.mov_imm32(RAX, last);
         asm.bind(fits);
     }
-    /// Jumps to the returned place if the duration in rdi is too short to keep; spoils rcx.
+    /// Jumps to the returned fix if the duration in rdi is too short to be kept. Spoils rcx.
     fn filter(&self, asm: &mut Asm<'_>) -> Option<Fix> {
         (self.latency.min_ticks > 0).then(|| {
             asm.mov_imm64(RCX, self.latency.min_ticks);
@@ -76,7 +76,7 @@ impl Timed<'_> {
         })
     }
 
-    /// One commit: `store` is the committing instruction, with rdx = the line's distance from line 0.
+    /// One commit. `store` emits the committing instruction; rdx = the line's distance from line 0.
     fn commit(&self, asm: &mut Asm<'_>, rseq: Rseq, store: impl FnOnce(&mut Asm<'_>)) -> Section {
         rseq::section(asm, rseq, RDX, |asm| {
             asm.load32(RDX, Mem::Fs(rseq.offset + CPU_ID));
@@ -85,12 +85,13 @@ impl Timed<'_> {
         })
     }
 
-    /// In: rdi = duration, rsi = block on line 0. Everything else is free. The usual case: this CPU's line.
+    /// The common case: this CPU's line. In: rdi = duration, rsi = block on line 0. All other registers are
+    /// free.
     pub(super) fn record_owned(&self, asm: &mut Asm<'_>, rseq: Rseq, kind: ExitKind) -> Rare {
         let mut unregistered = None;
         let counted = rseq::section(asm, rseq, RDX, |asm| {
             asm.load32(RDX, Mem::Fs(rseq.offset + CPU_ID));
-            // Negative, or a CPU that was never told of.
+            // The number is negative, or of a CPU that was not known when the plan was made.
             unregistered = Some(asm.unbroken(|asm| {
                 asm.alu_imm(Alu::Cmp, RDX, self.machine.lines as i32 - 1, false);
                 asm.jcc_later(Cond::AboveEq)
@@ -125,8 +126,8 @@ impl Timed<'_> {
         Rare { rseq, sections, unregistered, clear, minimum, after_minimum, maximum, after_maximum }
     }
 
-    /// New extremes and threads without an area. The line may have changed since an extreme was noticed, so the
-    /// section looks again.
+    /// The paths for new extremes, and for threads without an area. The thread may have changed lines since
+    /// an extreme was noticed, so the section compares again.
     pub(super) fn record_rare(&self, asm: &mut Asm<'_>, rare: Rare, kind: ExitKind) {
         let extremes = [
             (rare.minimum, rare.after_minimum, at::MIN_NOT, RAX),
@@ -152,7 +153,7 @@ impl Timed<'_> {
         rseq::descriptors(asm, rare.rseq, &extremes);
     }
 
-    /// As `record_owned`, for threads without an area and processes without rseq: `lock add` to some line.
+    /// As `record_owned`, for threads without an area and processes without rseq: `lock add` on some line.
     pub(super) fn record_shared(&self, asm: &mut Asm<'_>, kind: ExitKind) {
         self.bucket(asm);
         match self.machine.rseq {
@@ -191,7 +192,7 @@ impl ExitKind {
     }
 }
 
-/// A word of the function's block, with rsi = block on line 0 and rdx = distance to the line.
+/// A word of the function's block; rsi = block on line 0, rdx = distance to the line.
 const fn word(at: u64) -> Mem {
     Mem::Sum(RSI, RDX, 0, at as i32)
 }

@@ -1,7 +1,8 @@
-//! A call's slot: from (function, stack pointer) to the place of its stamp.
+//! Finds a call's stamp cell (*slot* in the code): from (function, stack pointer) to the place of its stamp.
 //!
-//! In: what is timed. Out: code that leaves the slot's address in rsi, or where its second word is; and, for behind the displaced code, the search that goes
-//! on where the first look did not end. See `record::latency` for tags and blocks.
+//! In: what is timed. Out: code that leaves the cell's address in rsi, or says where its second word is; and
+//! the search for behind the displaced code, for the case that the first look does not find it. See
+//! `record::latency` for tags and blocks.
 
 use trapline_record::latency as words;
 
@@ -9,14 +10,14 @@ use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RDX, RSI, RS
 use super::super::rseq::PHI;
 use super::{Timed, add_one, reload, save, spill};
 
-/// A search for a slot, and where it leaves the usual path.
+/// A search for a cell, and where it leaves the common path.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Lookup {
-    /// Where no goroutine runs: the jump, and where it comes back with tag and S.
+    /// The path without a goroutine: the jump, and where it comes back with tag and S.
     nobody: Option<(Fix, u64)>,
     elsewhere: Fix,
     found: u64,
-    /// What holds the tags' address until then.
+    /// Register that holds the tags' address until then.
     base: Reg,
 }
 
@@ -28,17 +29,18 @@ pub(in super::super) enum Claim {
 }
 
 impl Timed<'_> {
-    /// Leaves the bits of a 32-bit hash that number a block.
+    /// By how many bits a 32-bit hash is shifted to get a block's number.
     const fn index_shift(&self) -> u8 {
         32 - self.latency.shape.count_bits()
     }
-    /// Out: rsi = slot, r8 = S if `special`. Spoils rax, rdx.
+    /// Out: rsi = cell, r8 = S if `special`. Spoils rax, rdx.
     pub(in super::super) fn lookup(&self, asm: &mut Asm<'_>) -> Lookup {
         let lookup = self.find(asm, RSI);
         self.slot(asm);
         lookup
     }
-    /// The same of a call's own slot, of which only the second word is wanted: where that is, until `base` or rdx changes.
+    /// Finds a call's own cell, if only the second word is needed. Returns its operand, valid until `base` or
+    /// rdx changes.
     pub(super) fn second_word(&self, asm: &mut Asm<'_>, base: Reg) -> (Lookup, Mem) {
         let lookup = self.find(asm, base);
         let (scale, blocks) = self.place(asm, base);
@@ -55,8 +57,8 @@ impl Timed<'_> {
         Lookup { nobody, elsewhere, found: asm.here(), base }
     }
 
-    /// Out: rdx = tag, rax = where to look first; r8 = S if `special`.
-    /// Jumps away if there is no goroutine: its second answer is where it goes on with rdx and r8.
+    /// Out: rdx = tag, rax = number of the first block to look at; r8 = S if `special`. Jumps if there is no
+    /// goroutine; the second result is where that comes back with rdx and r8.
     fn key(&self, asm: &mut Asm<'_>) -> Option<(Fix, u64)> {
         asm.lea(RDX, Mem::At(RSP, self.skipped()));
         if !self.special() {
@@ -95,8 +97,9 @@ impl Timed<'_> {
         nobody.map(|nobody| (nobody, hash))
     }
 
-    /// A thread of a Go program that runs no goroutine, as C libraries have them: its stack does not move, and its page alone is the tag. No
-    /// goroutine's is so small: its g lies above the 2^19 that it would take. Where outermost calls are asked for it has no slot.
+    /// The path of a thread of a Go program that runs no goroutine, as C libraries have them. Its stack does
+    /// not move, and its page alone is the tag. No goroutine's tag is so small: its g lies above the 2^19
+    /// that it would take. If outermost calls are requested, such a thread has no cell.
     fn without_goroutine(&self, asm: &mut Asm<'_>, lookup: Lookup) {
         if let Some((nobody, hash)) = lookup.nobody.filter(|_| !self.latency.outermost) {
             asm.bind(nobody);
@@ -106,7 +109,7 @@ impl Timed<'_> {
         }
     }
 
-    /// In: rsi = tags, rax = block's number, r8 from `key`. Out: rsi = slot.
+    /// In: rsi = tags, rax = block's number, r8 from `key`. Out: rsi = cell.
     fn slot(&self, asm: &mut Asm<'_>) {
         let shape = self.latency.shape;
         if self.latency.outermost {
@@ -118,10 +121,11 @@ impl Timed<'_> {
         let (scale, blocks) = self.place(asm, RSI);
         asm.lea(RSI, Mem::Sum(RSI, RDX, scale, blocks));
     }
-    /// The same of a call's own slot. Out: it is `base` + rdx scaled + an offset; which these are.
+    /// Computes the place of a call's own cell: it is `base` + rdx scaled + an offset. Returns scale and
+    /// offset.
     fn place(&self, asm: &mut Asm<'_>, base: Reg) -> (u8, i32) {
         let shape = self.latency.shape;
-        // A block's number times its length may need more than 32 bits no more than the memory does.
+        // A block's number times its length needs more than 32 bits only if the memory does.
         asm.shift(Shift::Left, RAX, shape.block_bits(), false);
         if self.special() {
             asm.mov32(RDX, R8);
@@ -130,7 +134,7 @@ impl Timed<'_> {
         }
         asm.alu_imm(Alu::And, RDX, 0xff8, false);
         asm.alu(Alu::Add, base, RAX);
-        // A slot for every eight bytes of the page.
+        // A cell for every eight bytes of the page.
         let scale = match shape.slot_bits() - 3 {
             scale @ 0..=3 => scale,
             scale => {
@@ -141,7 +145,7 @@ impl Timed<'_> {
         (scale, shape.tags_len() as i32)
     }
 
-    /// Compares the slot's second word with what this call puts there.
+    /// Compares the cell's second word with what this call puts there.
     pub(super) fn compare_owner(&self, asm: &mut Asm<'_>) {
         if self.latency.outermost {
             asm.alu_store(Alu::Cmp, Mem::At(RSI, 8), R8, false);
@@ -150,8 +154,8 @@ impl Timed<'_> {
         }
     }
 
-    /// Probes for the tag from the second block on. Found: jumps to `found` with rax = block's number. Falls out
-    /// of the end otherwise, and also when `Claim::No` meets a free tag.
+    /// Searches for the tag from the second block on. If found, jumps to `found` with rax = block's number.
+    /// Otherwise falls out of the end, and also if `Claim::No` meets a free tag.
     fn probe(&self, asm: &mut Asm<'_>, claim: Claim, Lookup { base, found, .. }: Lookup) {
         spill(asm, save::R9, R9);
         spill(asm, save::R10, R10);
@@ -197,14 +201,15 @@ impl Timed<'_> {
         asm.bind(lost);
     }
 
-    /// Goes on where the first look did not end; falls out of the end if there is no block.
+    /// Goes on if the first look did not find the tag; falls out of the end if there is no block.
     pub(in super::super) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
         self.without_goroutine(asm, lookup);
         asm.bind(lookup.elsewhere);
         self.probe(asm, claim, lookup);
     }
 
-    /// A search that the first look did not end; counted at the address `lost` if it comes to nothing. Spoils rax.
+    /// A search for the case that the first look did not find the tag. If it finds nothing either, that is
+    /// counted at the address `lost`. Spoils rax.
     pub(super) fn miss(
         &self,
         asm: &mut Asm<'_>,
