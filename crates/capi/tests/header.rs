@@ -1,10 +1,11 @@
-//! The committed header is what the sources give, and C and C++ compilers take it with every warning on.
+//! The committed header equals what the sources generate, and C and C++ compilers accept it with every
+//! warning on.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
-/// In the order in which the header tells them.
+/// Source modules, in the order of the header.
 const SOURCES: [&str; 4] = ["error", "inside", "session", "report"];
 
 fn generated() -> String {

@@ -1,5 +1,5 @@
-//! Programs in C, linked with the installed library as shared object and as archive: the examples, and `abi.c`, which holds the
-//! interface to its word.
+//! Programs in C, linked with the installed library as shared object and as archive: the examples, and
+//! `abi.c`, which checks the interface's promises.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,12 +15,12 @@ enum Link {
     Archive,
 }
 
-/// Where `install.sh` has put this build.
+/// Folder into which `install.sh` has put this build.
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("capi-{}", std::process::id()));
-        // Beside the tests lies what they are linked with: this very build.
+        // The libraries of this build lie beside the test programs.
         let exe = std::env::current_exe().expect("own path");
         let installed = Command::new(Path::new(CRATE).join("install.sh"))
             .arg(&prefix)
@@ -31,7 +31,7 @@ fn prefix() -> &'static Path {
     })
 }
 
-/// What pkg-config answers.
+/// Output of pkg-config, as words.
 fn flags(link: Link) -> Vec<String> {
     let folder = prefix().join("lib/pkgconfig");
     let asked = ["--cflags", "--libs"].into_iter().chain((link == Link::Archive).then_some("--static"));
@@ -47,7 +47,7 @@ fn flags(link: Link) -> Vec<String> {
     words.split_whitespace().map(name).collect()
 }
 
-/// Compiles a program with every warning on, and gives what runs it.
+/// Compiles a program with every warning on. Returns the command that runs it.
 fn program(source: &str, compiler: &str, link: Link) -> Command {
     let mut words = compiler.split(' ');
     let source = Path::new(CRATE).join(source);
@@ -105,7 +105,7 @@ fn the_interface_keeps_its_word() {
     }
 }
 
-/// Nothing else of what is inside can clash with a program's own names.
+/// No other internal name is exported, so none can clash with a program's own.
 #[test]
 fn the_shared_object_exports_what_the_header_declares() {
     let output =

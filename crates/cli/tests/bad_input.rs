@@ -1,11 +1,12 @@
-//! Wrong words and unwilling targets: one clear line each, the right exit status, nothing left behind.
+//! Wrong arguments and targets that cannot be traced: one clear line each, the right exit status, and nothing
+//! left behind.
 
 mod common;
 
 use common::scratch::Scratch;
 use common::{Victim, copy_of_program, program, run, text, trapline};
 
-/// Runs it, and checks status and message.
+/// Runs the command, and checks status and message.
 fn refused(args: &[&str], status: i32, says: &[&str]) {
     let output = run(args);
     let said = text(&output.stderr);
@@ -102,7 +103,7 @@ fn a_file_replaced_on_disk_is_reported() {
     assert!(said.contains("was replaced on disk"), "{said}");
 }
 
-/// A report of before is not lost by a word that was mistyped, and none is left that is empty.
+/// A mistyped word does not destroy an earlier report, and leaves no empty one.
 #[test]
 fn a_run_that_does_not_begin_leaves_the_file_of_its_report_alone() {
     let victim = Victim::start();

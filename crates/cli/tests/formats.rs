@@ -1,11 +1,12 @@
-//! `-o FILE`, written as its suffix says: the same numbers as the victim's own.
+//! `-o FILE` in the format of its suffix: the numbers are the victim's own.
 
 mod common;
 
 use common::scratch::Scratch;
 use common::{program, run, text};
 
-/// Traces a victim that calls `plain` so often, and `more`, into a file. Returns what is in it.
+/// Traces a victim that makes `rounds` rounds, with the options `more`, into a file. Returns the file's
+/// content.
 fn traced(verb: &str, more: &[&str], file: &Scratch, rounds: &str) -> String {
     let victim = program().display().to_string();
     let before = [verb, "-i", "1ms", "-o", file.name()];

@@ -1,4 +1,5 @@
-//! `--serve`: what Prometheus' own client library reads there is what the victim did; a port that is taken stops all before it begins.
+//! `--serve`: what Prometheus' own client library reads there is what the victim did. A port that is in use
+//! ends the command before it begins.
 
 mod common;
 
@@ -9,7 +10,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use common::{Victim, run, text, trapline};
 use serde_json::Value;
 
-/// A tracer that serves.
+/// A tracer that serves metrics.
 struct Serving {
     child: Child,
     said: BufReader<ChildStderr>,
@@ -17,7 +18,7 @@ struct Serving {
 }
 
 impl Serving {
-    /// Returns when it has attached: it says then where to ask.
+    /// Starts it, and returns when it has attached. It prints its address then.
     fn start(args: &[&str]) -> Self {
         let mut command = trapline();
         command.args(args).args(["--serve", "0"]).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -46,7 +47,7 @@ impl Drop for Serving {
     }
 }
 
-/// Reads metrics with another's parser.
+/// Reads metrics with an independent parser.
 struct Scraper {
     child: Child,
     to: ChildStdin,
@@ -81,7 +82,7 @@ impl Drop for Scraper {
     }
 }
 
-/// Whether the parser is there; says so if not.
+/// Whether the parser is installed; prints a message if not.
 fn parser() -> bool {
     let imports = Command::new("/usr/bin/python3").args(["-c", "import prometheus_client"]).output();
     let there = imports.is_ok_and(|output| output.status.success());
@@ -132,7 +133,7 @@ fn counts_grow_while_they_are_scraped_and_end_exact() {
     assert_eq!(reports.lines().map(delta).sum::<u64>(), calls / 2, "scrapes end no interval");
 }
 
-/// As the summary writes it.
+/// Formats a number as the summary does.
 fn common_grouped(n: u64) -> String {
     let digits = n.to_string();
     let groups: Vec<&str> =
@@ -160,7 +161,7 @@ fn durations_are_a_histogram_with_all_calls() {
     serving.end();
 }
 
-/// What a server says to a request, all of it.
+/// The server's whole answer to a request.
 fn asked(url: &str, request: &str) -> String {
     let address = url.trim_start_matches("http://").trim_end_matches("/metrics");
     let mut stream = TcpStream::connect(address).expect("it listens");
@@ -179,7 +180,7 @@ fn other_pages_other_methods_and_readers_that_do_not_read() {
     assert!(asked(&serving.url, "POST /metrics HTTP/1.1").starts_with("HTTP/1.1 405"));
     let head = asked(&serving.url, "HEAD /metrics HTTP/1.1");
     assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
-    // Who only asks is no trouble to who reads, nor to the end.
+    // Clients that connect and send nothing disturb neither other clients nor the end.
     let address = serving.url.trim_start_matches("http://").trim_end_matches("/metrics").to_owned();
     let mut mute: Vec<TcpStream> =
         (0..4).map(|_| TcpStream::connect(&address).expect("it listens")).collect();

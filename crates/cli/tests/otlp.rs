@@ -1,5 +1,5 @@
-//! `--otlp`: what a collector gets is, as OpenTelemetry's own schema reads it, what the victim did; one that is not there stops all before it
-//! begins.
+//! `--otlp`: what a collector receives, read by OpenTelemetry's own schema, is what the victim did. A
+//! collector that is not there ends the command before it begins.
 #![cfg(feature = "otlp")]
 
 mod common;
@@ -21,7 +21,7 @@ struct Collector {
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
-/// What it was sent.
+/// A request that it received.
 #[derive(Clone)]
 struct Request {
     asked: String,
@@ -30,13 +30,13 @@ struct Request {
 }
 
 impl Collector {
-    /// Takes the first `good` requests, and no others.
+    /// Accepts the first `good` requests, and no others.
     fn start(good: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let requests = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&requests);
-        // Ends with the test's process.
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let Some(request) = request(&stream) else { continue };
@@ -59,7 +59,7 @@ impl Collector {
     }
 }
 
-/// One request, if it is whole.
+/// Reads one request, if it is complete.
 fn request(stream: &TcpStream) -> Option<Request> {
     let mut reader = BufReader::new(stream);
     let (mut length, mut kind, mut line) = (0, String::new(), String::new());
@@ -80,7 +80,8 @@ fn request(stream: &TcpStream) -> Option<Request> {
     Some(Request { asked, kind, body })
 }
 
-/// The data points of each request, as the schema's own library reads them; `None`, said aloud, where that is missing.
+/// The data points of each request, as the schema's own library reads them. `None`, with a message, if that
+/// is missing.
 fn points(bodies: &[Vec<u8>], name: &str) -> Option<Vec<Vec<Value>>> {
     let Some(python) = std::env::var_os("TRAPLINE_PERFETTO_PYTHON").map(PathBuf::from) else {
         println!("SKIP: no OpenTelemetry schema (TRAPLINE_PERFETTO_PYTHON; cargo xtask test makes one)");
@@ -100,7 +101,7 @@ fn points(bodies: &[Vec<u8>], name: &str) -> Option<Vec<Vec<Value>>> {
     Some(text(&output.stdout).lines().map(read).collect())
 }
 
-/// A point by the metric's name and its function's.
+/// Finds a point by the metric's name and its function's.
 fn point<'a>(points: &'a [Value], name: &str, function: &str) -> Option<&'a Value> {
     points.iter().find(|point| point["name"] == name && point["labels"]["function"] == function)
 }
@@ -166,7 +167,7 @@ fn without_a_collector_nothing_begins() {
     let (before, pid) = (victim.text(), victim.pid());
     let busy = Collector::start(0);
     for (url, code, words) in [
-        // A port that nobody is given.
+        // A port that is never assigned.
         ("http://127.0.0.1:1".to_owned(), 1, "cannot send metrics to http://127.0.0.1:1/v1/metrics: "),
         (busy.url.clone(), 1, "it answered 503 Service Unavailable busy"),
         ("localhost:4318".to_owned(), 2, "`localhost:4318` is no address of a collector"),

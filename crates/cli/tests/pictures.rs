@@ -1,4 +1,5 @@
-//! Pages and flame graphs, in a browser: they show the numbers that the file holds, which are the victim's own, and they answer to a hand.
+//! Pages and flame graphs in a browser: they show the numbers of the file, which are the victim's own, and
+//! they react to a user.
 
 mod common;
 
@@ -9,7 +10,7 @@ use common::scratch::Scratch;
 use common::{field, framed, program, run, text, trapline};
 use serde_json::Value;
 
-/// Traces a victim that calls `plain` so often, and `more`, into a page. Returns it.
+/// Traces a victim that makes `rounds` rounds, with the options `more`, into a page. Returns the page.
 fn page_of(verb: &str, more: &[&str], file: &Scratch, rounds: &str) -> String {
     let victim = program().display().to_string();
     let before = [verb, "-i", "1ms", "-o", file.name()];
@@ -21,7 +22,8 @@ fn page_of(verb: &str, more: &[&str], file: &Scratch, rounds: &str) -> String {
 /// So few that all records fit into one ring.
 const ROUNDS: u64 = 5_000;
 
-/// Traces a victim with frame pointers that calls `plain` twice in each round, through `nested`, into a file. Returns its calls of `plain`.
+/// Traces a victim with frame pointers into a file. In each round it calls `plain` twice, through `nested`.
+/// Returns its calls of `plain`.
 fn stacks_of(more: &[&str], file: &Scratch) -> u64 {
     let input = Scratch::new(&format!("{}.input", file.0.file_name().expect("a name").to_string_lossy()));
     std::fs::write(&input.0, format!("{ROUNDS}\n")).expect("written");
@@ -38,7 +40,7 @@ fn stacks_of(more: &[&str], file: &Scratch) -> u64 {
     2 * ROUNDS
 }
 
-/// A page that loads nothing.
+/// A page, which must load nothing.
 fn alone(file: &Scratch) -> String {
     let page = std::fs::read_to_string(&file.0).expect("written");
     for outside in ["src=", "href=", "@import", "url("] {
@@ -119,7 +121,7 @@ fn a_page_shows_hits_as_the_json_has_them() {
     assert!(dom.contains("<option value=\"0\">trapline-victim ("), "{dom}");
 }
 
-/// Names of the boxes of a flame graph, and what is counted in each name.
+/// Names of the boxes of a flame graph, and the count of each name.
 fn boxes(dom: &str) -> BTreeMap<String, u64> {
     let graph = dom.split("id=\"flame\"").nth(1).expect("a graph").split("</svg>").next().expect("an end");
     let mut all = BTreeMap::new();
@@ -133,7 +135,8 @@ fn boxes(dom: &str) -> BTreeMap<String, u64> {
     all
 }
 
-/// What the flame graph in the page of `plain` shows once it is drawn, once somebody zooms into `nested`, and once `plain` was searched.
+/// Records what the flame graph in the page of `plain` shows: once it is drawn, after zooming into `nested`,
+/// and after a search for `plain`.
 const HAND: &str = r##"
 const seen = {}, $$ = (what) => [...document.querySelectorAll(what)];
 const wide = (name) => $$("#flame .frame").filter((one) => one.dataset.name === name)
@@ -166,7 +169,7 @@ fn a_page_of_stacks_has_all_four_pictures() {
             stacks.filter(|stack| stack["probe"].as_str().is_some_and(|probe| probe.ends_with(":plain")));
         of.map(|stack| stack["value"].as_u64().expect("ns")).sum()
     };
-    // Each stack's time is rounded by itself.
+    // Each stack's time is rounded separately.
     assert!(time.abs_diff(field(last, ":plain", "total_ns")) < 100, "{time}: {last}");
     let Some(dom) = shown(&file) else { return };
     let calls = numbers(&dom, "functions", "td class=\"number\" data-field=\"calls\"", "data-value");
@@ -186,7 +189,7 @@ fn a_flame_graph_in_a_page_is_zoomed_and_searched() {
     let Some(dom) = shown(&file) else { return };
     assert_eq!(boxes(&dom).get("plain"), Some(&plain));
     let Some(seen) = act(&file, "</body>", HAND) else { return };
-    // Two calls in `nested`, so `nested` stands once below `plain`: as wide as `main`.
+    // There are two calls in `nested`, so `nested` stands once below `plain`, as wide as `main`.
     assert_eq!((&seen["before"], &seen["whole"]), (&seen["before"], &seen["before"]), "{seen}");
     let [main, nested] = [0, 1].map(|nth| seen["before"][nth].as_f64().expect("a width"));
     assert!(main > 999.0 && nested > 999.0, "{seen}");
@@ -197,7 +200,7 @@ fn a_flame_graph_in_a_page_is_zoomed_and_searched() {
     assert!(seen["other"].as_u64() > Some(0), "a row chooses whose callers are shown: {seen}");
 }
 
-/// The same with the picture that stands alone.
+/// The same for the picture on its own.
 const SVG_HAND: &str = r##"<![CDATA[
 window.addEventListener("load", () => {
   const seen = {}, named = (name) => [...document.querySelectorAll("#frames > g")].filter((one) => one.querySelector("title").textContent.startsWith(name + " ("));
@@ -220,7 +223,7 @@ fn a_flame_graph_by_itself_is_zoomed_and_searched() {
     let plain = stacks_of(&[], &file);
     let Some(seen) = act(&file, "</svg>", SVG_HAND) else { return };
     let wide = |name: &str, nth: usize| seen[name][nth].as_f64().unwrap_or_else(|| panic!("{seen}"));
-    // `recursive` is five calls in each tenth round.
+    // `recursive` makes five calls in each tenth round.
     let all = plain + ROUNDS / 10 * 5;
     let share = wide("before", 0) / seen["all"].as_f64().expect("a width");
     assert!((share - plain as f64 / all as f64).abs() < 0.01, "{share}: {seen}");

@@ -1,5 +1,6 @@
-//! `trace -o FILE.trapline` and `trace --from FILE`: what is read back is what the live command shows (DEC-1); lost and written are all
-//! hits (LOSS-2); a file of anybody's is read as far as it means anything (SAV-1, SAV-2).
+//! `trace -o FILE.trapline` and `trace --from FILE`: what is read back is what the live command shows
+//! (DEC-1). Lost and written records are all hits (LOSS-2). An untrusted file is read as far as it makes
+//! sense (SAV-1, SAV-2).
 
 mod common;
 
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Tracer(Child);
 
 impl Tracer {
-    /// Records a victim's calls of `plain`, from now on.
+    /// Records a victim's calls of `plain` from now on.
     fn start(file: &Scratch, pid: &str) -> Self {
         let mut command = common::trapline();
         command.args(["trace", "--entry-only", "-o", file.name(), "-p", pid, "plain(int x)"]);
@@ -26,7 +27,7 @@ impl Tracer {
         while !text(&run(&["status", "--json", "-p", pid]).stdout).contains("\"armed\"") {
             assert_eq!(tracer.0.try_wait().expect("ours"), None, "the tracer ended");
         }
-        // Whom it still holds would wait for it where it is stopped.
+        // A victim that the tracer still holds would wait for the tracer when that is stopped.
         let status = format!("/proc/{pid}/status");
         while !std::fs::read_to_string(&status).expect("it lives").contains("TracerPid:\t0\n") {
             std::thread::yield_now();
@@ -37,7 +38,7 @@ impl Tracer {
         let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
     }
-    /// What it says at its end.
+    /// What it printed, and its status, at its end.
     fn end(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         let mut from = self.0.stderr.take().expect("piped");
@@ -70,7 +71,7 @@ fn contents(file: &Scratch) -> String {
     std::fs::read_to_string(&file.0).expect("written")
 }
 
-/// Without what differs between two runs of one program.
+/// The line without what differs between two runs of one program.
 fn alike(line: &str) -> String {
     if let Ok(mut object) = serde_json::from_str::<Value>(line) {
         for name in ["time_ns", "pid", "tid", "dur_ns", "seconds", "delta_seconds"] {
@@ -114,13 +115,13 @@ fn a_recording_shows_what_the_live_command_shows() {
             assert!(read.contains("hits: 3,001 recorded, 0 missed"), "the summary is in the file");
         }
     }
-    // On standard output, as by the live command.
+    // On standard output, as the live command prints it.
     let output = from(&recording, &[]);
     assert_eq!(calls(&text(&output.stdout)).len(), 3001);
     assert!(text(&output.stderr).contains("hits: 3,001 recorded"), "{}", text(&output.stderr));
 }
 
-/// A thread that lives when its first record is read has a name.
+/// A thread that exists when its first record is read has a name.
 #[test]
 fn threads_can_be_chosen_by_name() {
     let (recording, mut victim) = (Scratch::new("named.trapline"), Victim::start());
@@ -145,7 +146,7 @@ fn what_is_read_can_be_chosen() {
         (text(&output.stdout).lines().count(), text(&output.stderr))
     };
     assert_eq!(lines(&["--max", "7", "-q"]).0, 7);
-    // Values are three times the argument and one more.
+    // The returned value is three times the argument, plus one.
     let (some, said) = lines(&["--if", "x >= 2990 && ret != 8971"]);
     assert_eq!((some, said.contains("note: 2,991 calls are left out here")), (9, true), "{said}");
     for (condition, says) in [("y > 1", "`y` is unknown"), ("arg5 > 1", "argument that was not recorded")] {
@@ -155,7 +156,7 @@ fn what_is_read_can_be_chosen() {
     }
 }
 
-/// More hits than rings hold, while nobody takes any: they are in the file or lost, to the hit.
+/// More hits than the rings hold while the tracer is stopped. They are in the file or lost, exactly.
 #[test]
 fn lost_and_written_are_all_hits() {
     let recording = Scratch::new("lost.trapline");
@@ -167,7 +168,7 @@ fn lost_and_written_are_all_hits() {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let [many, ..] = victim.rounds(200_000 * cpus);
     tracer.signal("-CONT");
-    // Some more, which find room again or do not.
+    // Some more, for which there may or may not be room again.
     let [more, ..] = victim.rounds(1000);
     tracer.signal("-INT");
     let (status, said) = tracer.end();
@@ -202,7 +203,7 @@ fn what_a_killed_tracer_wrote_is_told() {
     }
     tracer.signal("-KILL");
     tracer.end();
-    // A block that was cut in two.
+    // A block that is cut in the middle.
     let mut cut = std::fs::read(&recording.0).expect("written");
     cut.extend_from_slice(b"\x03\0\0\0\0\0\0\0\0\x10");
     std::fs::write(&recording.0, &cut).expect("ours");

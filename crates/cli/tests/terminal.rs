@@ -1,4 +1,5 @@
-//! `top` on a pseudo-terminal: what it shows, and that the terminal and the target are as they were, whatever ends it (TOP-1, RUN-1).
+//! `top` on a pseudo-terminal: what it shows, and that terminal and target are as they were, however it ends
+//! (TOP-1, RUN-1).
 
 mod common;
 #[path = "../src/top/screen.rs"]
@@ -35,7 +36,7 @@ struct Terminal {
     modes: String,
     child: Child,
     emulator: Arc<Mutex<vt100::Parser>>,
-    /// Nobody looks any more.
+    /// Set when the terminal is closed.
     gone: Arc<AtomicBool>,
 }
 
@@ -69,7 +70,7 @@ impl Terminal {
             (master.try_clone().expect("a descriptor"), emulator.clone(), gone.clone());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // Ends with EIO when nobody has the terminal open any more.
+            // Ends with EIO when no process has the terminal open any more.
             while let Ok(n @ 1..) = from.read(&mut bytes)
                 && !leave.load(Ordering::Relaxed)
             {
@@ -82,11 +83,11 @@ impl Terminal {
     fn top(args: &[&str]) -> Self {
         Self::run(Path::new(env!("CARGO_BIN_EXE_trapline")), &[&["top", "-i", "50ms"], args].concat())
     }
-    /// What can be seen.
+    /// The visible text.
     fn contents(&self) -> String {
         self.emulator.lock().expect("no panic").screen().contents()
     }
-    /// Whether the other screen is shown.
+    /// Whether the alternate screen is shown.
     fn is_taken(&self) -> bool {
         self.emulator.lock().expect("no panic").screen().alternate_screen()
     }
@@ -194,7 +195,7 @@ fn whatever_ends_it_gives_terminal_and_target_back() {
 #[test]
 fn a_terminal_that_is_gone_ends_it() {
     let (victim, before, mut terminal) = shown(&["plain"]);
-    // Whoever reads has the terminal open too, until the table is drawn next.
+    // The reading thread also has the terminal open, until the table is drawn next.
     terminal.gone.store(true, Ordering::Relaxed);
     terminal.slave = File::open("/dev/null").expect("there");
     terminal.master = None;
@@ -290,7 +291,7 @@ fn a_panic_gives_the_terminal_back() {
     );
 }
 
-/// Not a test of its own: run on a terminal by the one above.
+/// Not a test of its own: the test above runs it on a terminal.
 #[test]
 #[ignore = "run by the other tests"]
 fn the_one_that_panics() {

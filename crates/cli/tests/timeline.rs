@@ -1,4 +1,5 @@
-//! `trace -o FILE.perfetto-trace`, judged by Perfetto's own schema: every call is a slice, nested as the victim nests its calls.
+//! `trace -o FILE.perfetto-trace`, checked with Perfetto's own schema: every call is a slice, and slices nest
+//! as the victim's calls do.
 
 mod common;
 
@@ -9,7 +10,7 @@ use std::process::{Child, Command, ExitStatus};
 use common::{Victim, program, run, text};
 use serde_json::{Value, json};
 
-/// A file of our own, gone with the test.
+/// A file of the test's own; removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -27,7 +28,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A tracer at work; killed with the test.
+/// A running tracer; killed with the test.
 struct Tracer(Child);
 
 impl Tracer {
@@ -35,7 +36,7 @@ impl Tracer {
         let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
     }
-    /// Stops it, until it is continued.
+    /// Stops it until it is continued.
     fn stop(&self) {
         self.signal("-STOP");
         let stat = format!("/proc/{}/stat", self.0.id());
@@ -43,7 +44,7 @@ impl Tracer {
             std::thread::yield_now();
         }
     }
-    /// Ctrl-C.
+    /// Sends Ctrl-C, and waits for its end.
     fn end(&mut self) -> ExitStatus {
         self.signal("-INT");
         self.0.wait().expect("it ends")
@@ -57,7 +58,7 @@ impl Drop for Tracer {
     }
 }
 
-/// An interpreter that knows the schema: the one that `cargo xtask test` made, or the system's if it does.
+/// A Python interpreter with the schema: the one that `cargo xtask test` made, or the system's if it has it.
 fn python() -> Option<PathBuf> {
     let made = std::env::var_os("TRAPLINE_PERFETTO_PYTHON").map(PathBuf::from);
     let knows = |python: &PathBuf| {
@@ -114,7 +115,8 @@ fn calls_are_slices_on_their_threads_track() {
     assert!(calls.iter().all(|call| call["track"] == calls[0]["track"]));
 }
 
-/// Waits until the tracer has patched the victim and holds it no more. It is armed before the first site is written.
+/// Waits until the tracer has patched the victim and no longer holds it. The status is "armed" before the
+/// first site is written.
 fn attached(tracer: &mut Tracer, pid: &str) {
     while !text(&run(&["status", "--json", "-p", pid]).stdout).contains("\"armed\"") {
         assert_eq!(tracer.0.try_wait().expect("ours"), None, "the tracer ended");
@@ -153,7 +155,8 @@ fn slices_nest_as_calls_do() {
     assert_eq!(thread["thread"], "trapline-victim");
 }
 
-/// All calls are made while the tracer does not run, so that it reads them when it ends: their thread is named all the same.
+/// All calls are made while the tracer is stopped, so it reads them when it ends. Their thread has a name all
+/// the same.
 #[test]
 fn a_thread_whose_first_calls_are_the_last_ones_has_a_name() {
     let file = Scratch::new("last.perfetto-trace");

@@ -1,4 +1,5 @@
-//! LOSS-1, SAFE-4 from the command line: counts to the hit, durations, markers, and a target as it was.
+//! LOSS-1, SAFE-4 from the command line: exact counts, durations, USDT probes, and a target that is left as
+//! it was.
 
 mod common;
 
@@ -213,7 +214,7 @@ fn settled(pid: u32) {
     panic!("process {pid} does not settle");
 }
 
-/// A child that does not outlive its test, however that ends.
+/// A child that is killed with its test, however that ends.
 struct Ended(std::process::Child);
 
 impl Drop for Ended {
@@ -225,7 +226,8 @@ impl Drop for Ended {
 
 #[test]
 fn a_listing_shows_the_tactics_that_an_attach_gives() {
-    // redis catches SIGSEGV, and is a server by the name that it is called; python is not position-independent and large.
+    // redis handles SIGSEGV, and is a server because of its name; python is not position-independent, and
+    // large.
     let redis = ["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"];
     let redis = redis.into_iter().find(|path| std::path::Path::new(path).exists());
     let programs: [(&str, &[&str]); 2] = [
@@ -281,7 +283,7 @@ fn a_second_tracer_is_told_of_the_first() {
     assert_eq!(second.status.code(), Some(1));
     assert!(text(&second.stderr).contains("another trapline"), "{}", text(&second.stderr));
     let status = text(&run(&["status", "-p", &victim.pid()]).stdout);
-    // Its own, and where threads are held that are about to change what it relies on (x86-64).
+    // The site of the probe, and those where calls are held that would change what it relies on (x86-64).
     let sites = if cfg!(target_arch = "x86_64") { "4 of 4 sites" } else { "1 of 1 site" };
     let told = status.contains("armed by trapline") && status.contains(&format!("{sites} in place"));
     assert!(told, "{status}");
@@ -325,7 +327,7 @@ fn a_program_is_known_by_the_link_that_it_was_started_through() {
     std::fs::remove_file(&link).unwrap();
 }
 
-/// The tree of a launched victim's `main`.
+/// The call tree of a launched victim's `main`.
 fn graph(words: &[&str]) -> (String, String) {
     let program = program().display().to_string();
     let output = run(&[&["graph"], words, &["--", &program, "500"]].concat());

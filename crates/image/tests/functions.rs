@@ -1,4 +1,4 @@
-//! Functions against binutils, Go's own tools, and against what a file said before it was stripped.
+//! Functions compared with binutils, with Go's own tools, and with the same file before it was stripped.
 
 mod common;
 
@@ -25,7 +25,7 @@ int also_known_as(int n) __attribute__((alias("also")));
 int main(int argc, char **argv) { return also(argc) + twice(argc); }
 "#;
 
-/// IMG-2 on any image.
+/// Checks IMG-2 on any image.
 fn check_order(image: &Image, path: &str) {
     for pair in image.functions().windows(2) {
         assert!(pair[0].end() <= pair[1].start, "{path}: {:?} runs into {:?}", pair[0], pair[1]);
@@ -70,7 +70,7 @@ fn every_function_symbol_is_a_function_with_its_name_and_length() {
                 assert!(sizes.contains(&function.len), "{path}: {symbol:?} has {:#x} bytes", function.len);
             }
         }
-        // Untyped symbols count where an unwind entry begins.
+        // Untyped symbols count as functions if an unwind entry begins there.
         let fdes = readelf_fdes(path);
         let known = |f: &&Function| matches!(f.source, Source::Symtab | Source::Dynsym);
         for function in image.functions().iter().filter(known) {
@@ -139,7 +139,7 @@ fn a_stripped_program_has_the_functions_and_pieces_it_had_before() {
     assert_eq!(full.function(also).names.len(), 2, "aliases are one function");
 }
 
-/// Gives one file for every question.
+/// Returns one file for every request.
 struct Only(Vec<u8>, Vec<DebugFile>);
 
 impl DebugFiles for Only {
@@ -222,7 +222,7 @@ fn stripped_go_programs_keep_their_functions() {
         assert_eq!(full_image.go_g_in_tls(), Some(-8), "{mode}");
         assert!(readelf_functions(&stripped).len() < 20, "{mode}: it is stripped");
         let (mut checked, mut in_registers) = (0, 0);
-        // C code that cgo linked in has no place in Go's table.
+        // C code that cgo linked in is not in Go's table.
         let packages = ["main.", "fmt.", "os.", "net/http.", "strconv.", "runtime."];
         let of_go = |name: &str| packages.iter().any(|package| name.starts_with(package));
         for symbol in
@@ -230,7 +230,7 @@ fn stripped_go_programs_keep_their_functions() {
         {
             let function = bare.function_at(Svma(symbol.start)).map(|index| bare.function(index));
             let Some(function) = function.filter(|f| f.start.0 == symbol.start) else {
-                // Assembly markers share an address with nothing.
+                // Assembly markers share no address with other symbols.
                 panic!("{mode}: lost {symbol:?}");
             };
             assert_ne!(function.source, Source::Fde, "{mode}: {symbol:?}");
@@ -259,7 +259,7 @@ fn stripped_go_programs_keep_their_functions() {
         let run = bare.select(&"main.(*T).Run".parse().expect("pattern"), "x").expect("method");
         assert_eq!(run.len(), 1, "{mode}: a name before it is a glob");
         let function = bare.function(run[0].function);
-        // `Run` recovers: it is resumed at its call of deferreturn, which nothing branches to.
+        // `Run` recovers from a panic: it resumes at its call of deferreturn, to which nothing branches.
         let text = common::run(
             "objdump",
             &[

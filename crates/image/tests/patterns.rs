@@ -1,4 +1,4 @@
-//! Probe specifications, selection, demangling, markers and branch targets.
+//! Probe specifications, selection, demangling, USDT probes and branch targets.
 
 mod common;
 
@@ -171,14 +171,14 @@ fn demangled_as_cxxfilt_does() {
             .iter()
             .filter(|f| image.names(f).next().is_some_and(|n| n.raw.starts_with("_Z")));
         let ours = ours.map(|f| image.display_name(f, ""));
-        // `Ss` is spelt out by one and not by the other.
+        // One demangler writes `Ss` out in full, the other does not.
         let string = "std::basic_string<char,std::char_traits<char>,std::allocator<char>>";
         let plain = |text: &str| {
             text.replace(' ', "").replace(string, "std::string").replace("basic_string(", "string(")
         };
         let differ: Vec<_> = theirs.lines().zip(ours).filter(|(a, b)| plain(a) != plain(b)).collect();
         assert!(mangled.len() > 3000, "{}", mangled.len());
-        // The demangling crate misplaces some `&` and `*` of parameters; names before them must agree.
+        // The demangling crate misplaces some `&` and `*` of parameters; the names before them must agree.
         assert!(differ.len() * 20 <= mangled.len(), "{} of {} differ", differ.len(), mangled.len());
         let name = |text: &str| text.split_once('(').map_or(text, |(name, _)| name).replace(' ', "");
         let wrong: Vec<_> = differ.iter().filter(|(a, b)| name(&plain(a)) != name(&plain(b))).collect();

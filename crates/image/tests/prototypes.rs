@@ -1,4 +1,5 @@
-//! What functions take and return, as BTF says it and as DWARF does: the same compiler noted both of the same source.
+//! Parameters and return values of functions from BTF and from DWARF: the same compiler wrote both for the
+//! same source.
 
 mod common;
 
@@ -57,7 +58,7 @@ fn both() -> (trapline_image::Image, DebugInfo, Btf) {
     (image, debug, btf)
 }
 
-/// GCC before 13 notes neither signs of enumerations nor wide ones' names.
+/// GCC before 13 writes neither signs of enumerations nor names of wide ones.
 fn without_news(mut prototype: Prototype) -> Prototype {
     let values = prototype.parameters.iter_mut().map(|one| &mut one.of).chain([&mut prototype.value]);
     values.for_each(|of| {
@@ -88,7 +89,8 @@ fn what_is_said_is_what_the_source_says() {
     let places: Vec<_> = full.parameters.iter().map(|one| (one.name.as_str(), one.place)).collect();
     let general = |n| ParameterPlace::General(n);
     let there = ["a", "b", "c", "d", "e"].into_iter().zip((0..5).map(general));
-    // The first structure takes the last two registers; the second finds too few, and an integer behind it finds none.
+    // The first structure takes the last two registers. The second one finds too few, and an integer behind
+    // it finds none.
     let rest = [
         ("f", ParameterPlace::Elsewhere),
         ("g", ParameterPlace::Elsewhere),
@@ -100,7 +102,7 @@ fn what_is_said_is_what_the_source_says() {
     assert_eq!(btf.prototype("no_such"), None);
 }
 
-/// PRO-2.
+/// PRO-2: a name whose functions differ in what they take has no prototype.
 #[test]
 fn functions_that_share_a_name_must_take_the_same() {
     let one = "static __attribute__((noipa)) int same(int a) { return a; }\n\

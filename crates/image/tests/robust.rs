@@ -1,4 +1,5 @@
-//! Broken files: the right error with its numbers, and neither panic nor unbounded work on any mutation (IMG-3).
+//! Broken files: the right error with its numbers, and neither a panic nor unbounded work for any mutation
+//! (IMG-3).
 
 mod common;
 
@@ -49,7 +50,7 @@ impl DebugFiles for Same {
     }
 }
 
-/// Asks everything.
+/// Calls every query.
 fn exercise(bytes: Vec<u8>) {
     let Ok(image) = Image::parse(bytes.clone(), &mut Same(bytes)) else { return };
     for pair in image.functions().windows(2) {
@@ -97,7 +98,7 @@ proptest! {
 
     #[test]
     fn mutated_tables_do_not_panic(changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..12), words in any::<u64>()) {
-        // Headers and section table are where a byte matters most.
+        // Bytes in the headers and in the section table matter most.
         let mut bytes = small().to_vec();
         let table = u64::from_le_bytes(bytes[40..48].try_into().expect("8 bytes")) as usize;
         let len = bytes.len();

@@ -1,4 +1,4 @@
-//! The modules of A64 as a crate without `std` and without an allocator: that this builds is the test.
+//! The modules for A64 as a crate without `std` and without an allocator. The test is that this builds.
 
 #![no_std]
 

@@ -1,4 +1,4 @@
-//! Function bodies: hand-written ones, and all those that a real library names.
+//! Bodies of functions: hand-written ones, and all functions that a real library names.
 
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 use std::collections::HashSet;
@@ -65,7 +65,7 @@ fn relative_jump_tables_are_read_to_their_bound() {
     assert_eq!(found.targets, [22, 23, 25, 27].map(|to| AT + to)); // 23 is the branch's
     assert!(found.exits_known());
     assert_eq!(exits(&found).len(), 3);
-    // An entry that leads out, or into an instruction: nobody knows.
+    // A table entry that leads out of the function, or into an instruction: the targets are unknown.
     for bad in [0x500, 1] {
         let table = [(0x2000, entry(22)), (0x2004, entry(bad)), (0x2008, entry(27))];
         assert_eq!(body(&[(AT, &SWITCH)], &table).unresolved, [AT + 19]);
@@ -84,7 +84,8 @@ fn absolute_jump_tables_are_read() {
     assert_eq!(exits(&functions)[0], (0, ExitKind::TailIndirect));
 }
 
-/// gcc's `eh_return`, as `_Unwind_RaiseException` ends where an exception is caught: its caller is not returned to.
+/// gcc's `eh_return`, with which `_Unwind_RaiseException` ends where an exception is caught: it does not
+/// return to its caller.
 #[test]
 fn what_goes_on_where_an_exception_is_caught_is_no_exit() {
     // ret; mov %rcx,%rsp; pop %rcx; jmp *%rcx
@@ -137,7 +138,7 @@ fn malformed_functions_are_survived_and_their_exits_unknown() {
     assert_eq!(body(&[(u64::MAX, &[0xC3, 0xC3])], &[]).exits.len(), 2);
 }
 
-/// Functions of a real library by their exits. A library without its functions' tables resolved would fail this.
+/// Exits of the functions of real libraries. The test fails if jump tables of functions are not resolved.
 #[test]
 fn exits_of_most_functions_of_real_libraries_are_known() {
     for path in ["/lib/x86_64-linux-gnu/libc.so.6", "/usr/lib/x86_64-linux-gnu/libstdc++.so.6"] {

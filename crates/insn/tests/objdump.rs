@@ -1,7 +1,8 @@
-//! A second opinion: instruction lengths and direct targets of real binaries, against `objdump -d`.
+//! A second opinion: instruction lengths and direct targets of real binaries, compared with `objdump -d`.
 //!
-//! Both sweep linearly; they may fall out of step where bytes are no code, so the share that agrees is bounded, and
-//! where both start an instruction at the same address, with a mnemonic that objdump knows, they must agree.
+//! Both decode linearly, and may get out of step where bytes are not code. So only a lower bound of the
+//! agreeing share is required. Where both begin an instruction at the same address, with a mnemonic that
+//! objdump knows, they must agree.
 
 use object::{Object, ObjectSection};
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ const BINARIES: [&str; 4] = [
     "/usr/bin/git",
     "/usr/bin/python3.11",
 ];
-/// Bytes of text looked at per binary: objdump takes a second per MB.
+/// Bytes of text checked per binary: objdump takes a second per MB.
 const MOST: u64 = 1 << 20;
 
 #[test]
@@ -35,7 +36,7 @@ fn lengths_and_targets_agree_with_objdump() {
     assert!(seen > 0, "none of {BINARIES:?} is here");
 }
 
-/// Length, and text behind the bytes, of each instruction by address.
+/// Length of each instruction, and the text behind its bytes, by address.
 type Listing = HashMap<u64, (u8, String)>;
 
 fn objdump(path: &str) -> Option<(u64, Vec<u8>, Listing)> {
@@ -57,7 +58,7 @@ fn objdump(path: &str) -> Option<(u64, Vec<u8>, Listing)> {
     Some((start, bytes, listing))
 }
 
-/// `  401000:\t55   \tpush   %rbp`
+/// Parses `  401000:\t55   \tpush   %rbp`.
 fn parse(line: &str) -> Option<(u64, (u8, String))> {
     let mut columns = line.split('\t');
     let addr = u64::from_str_radix(columns.next()?.trim().strip_suffix(':')?, 16).ok()?;
@@ -73,7 +74,8 @@ fn compare(path: &str, start: u64, bytes: &[u8], theirs: &Listing) {
         if insn.flow == Flow::Invalid || text.contains("(bad)") || insn.end() > start + bytes.len() as u64 {
             continue;
         }
-        // objdump lists a prefix without an effect as an instruction of its own, and fwait apart from what it waits for.
+        // objdump lists a prefix without effect as an instruction of its own, and fwait separately from the
+        // instruction that it precedes.
         if *len == 1
             && insn.len > 1
             && (text.starts_with("rex") || text.starts_with("data16") || text == "fwait")

@@ -1,4 +1,5 @@
-//! The sweep by tables against the sweep by the decoder, over the text of real files and over chance bytes (QUICK-1).
+//! The table-driven sweep compared with the decoder's sweep, over the text of real files and over random
+//! bytes (QUICK-1).
 
 use object::{Object, ObjectSection};
 use trapline_insn::x86_64::{sweep, sweep_into};
@@ -13,7 +14,7 @@ const FILES: [&str; 7] = [
     "/usr/lib/gcc/x86_64-linux-gnu/12/cc1plus",
 ];
 
-/// Both give the same of these bytes.
+/// Asserts that both give the same for these bytes.
 fn compare(what: &str, bytes: &[u8], addr: u64) {
     let (mut quick, full) = (Vec::new(), sweep(bytes, addr));
     sweep_into(bytes, addr, &mut quick);
@@ -53,7 +54,7 @@ fn chance_bytes_decode_to_the_same() {
         }
         let first = FIRST[case % FIRST.len()];
         bytes[..first.len()].copy_from_slice(first);
-        // Cut off anywhere, too.
+        // Some are cut off at an arbitrary byte.
         let len = if case % 7 == 0 { 1 + case % 20 } else { 20 };
         compare(&format!("{bytes:02x?}"), &bytes[..len], 0x7FFF_FFFF_F000);
     }

@@ -1,4 +1,4 @@
-//! Hand-written windows, displaced.
+//! Displacement of hand-written windows.
 
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use trapline_insn::x86_64::{
@@ -24,7 +24,7 @@ fn refused_at(bytes: &[u8], to: u64, options: Options) -> Immovable {
     }
 }
 
-/// The copies' instructions.
+/// The instructions of the copies.
 fn copies(relocated: &Relocated) -> Vec<Insn> {
     sweep(&relocated.bytes, TO).collect()
 }

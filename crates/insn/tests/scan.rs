@@ -1,4 +1,4 @@
-//! The scan by tables against the sweep by the decoder, over the text of real files (SCAN-1).
+//! The table-driven scan compared with the decoder's sweep, over the text of real files (SCAN-1).
 
 use object::{Object, ObjectSection};
 use trapline_insn::x86_64::{Flow, Found, Insn, scan, sweep};
@@ -12,7 +12,7 @@ const FILES: [&str; 6] = [
     "/usr/local/go/bin/gofmt",
 ];
 
-/// What a scan should say of one instruction; both kinds of indirect jumps are one here.
+/// What a scan should report for one instruction. It does not distinguish the two kinds of indirect jumps.
 fn expected(insn: &Insn, out: &mut Vec<Found>) {
     match insn.flow {
         Flow::Jump(Some(to)) | Flow::Branch(to) => out.push(Found::Jump(to)),
@@ -37,7 +37,7 @@ fn a_scan_finds_what_a_sweep_finds() {
     assert!(seen > 0, "none of {FILES:?} is here");
 }
 
-/// In stretches, so that data in the text puts neither out of step for long.
+/// Compares in stretches, so that data in the text puts neither out of step for long.
 fn compare(path: &str, addr: u64, bytes: &[u8]) -> usize {
     let mut agreed = 0;
     let mut begin = 0;

@@ -1,12 +1,15 @@
-//! Displaced windows do what the originals do: both are run here, on the processor, from the same random state.
+//! Displaced windows do what the originals do: both are run here, on the processor, from the same random
+//! state.
 //!
-//! A private copy of libc's image is mapped executable. A run starts by `int3`: the SIGTRAP handler puts the random
-//! registers into the signal frame and the window's address into rip. It ends by the next signal: `int3` stands
-//! behind the window and at every place where a branch in it may lead; a fault ends it too and must then be the same
-//! fault. Compared: where control is, 16 registers, status flags, xmm registers, stack and scratch memory.
+//! A private copy of libc's image is mapped executable. A run starts with `int3`: the SIGTRAP handler puts
+//! the random registers into the signal frame, and the window's address into rip. The next signal ends the
+//! run. `int3` stands behind the window, and at every place to which a branch in it may lead. A fault also
+//! ends the run, and must then be the same fault for both. Compared are: where control is, 16 registers,
+//! status flags, xmm registers, stack and scratch memory.
 //!
-//! Left out, by `admissible`: what writes memory through registers that the harness does not choose, and what is
-//! not a function of the state that it sets up (clocks, random numbers, the kernel, FPU instruction pointers).
+//! `admissible` leaves out windows that write memory through registers which the harness does not choose, and
+//! those whose result does not depend only on the state that it sets up (clocks, random numbers, the kernel,
+//! FPU instruction pointers).
 
 mod machine;
 
@@ -17,9 +20,9 @@ use machine::{Image, Machine, Outcome, Rng, State};
 use std::collections::BTreeMap;
 use trapline_insn::x86_64::{Flow, Gpr, Insn, Relocated, relocate, sweep};
 
-/// States tried per window.
+/// Number of states per window.
 const STATES: usize = 3;
-/// Places near libc's entries to take windows from: entries, and behind them.
+/// Number of windows taken near each of libc's entries: at the entry, and behind it.
 const PER_FUNCTION: usize = 6;
 
 #[test]
@@ -116,7 +119,8 @@ const fn name_of(flow: Flow) -> &'static str {
     }
 }
 
-/// The shortest run of whole instructions of five bytes or more, ended early by what cannot have a successor.
+/// The shortest sequence of whole instructions with five bytes or more. It ends early at an instruction that
+/// cannot have a successor.
 fn window_of_five(insns: &[Insn]) -> Option<&[Insn]> {
     let first = insns.first()?;
     let count = 1 + insns.iter().position(|insn| insn.end() - first.addr >= 5)?;
@@ -183,7 +187,8 @@ fn compare(
     tally.faulted += usize::from(old.signal != libc::SIGTRAP);
 }
 
-/// An address in the copy as the one in the window that it stands for; others as they are.
+/// Translates an address in the copy into the address in the window that it stands for. Other addresses stay
+/// as they are.
 fn place_in_window(rip: u64, window: &[Insn], copy: &Relocated, arena: u64) -> u64 {
     let Some(at) = rip.checked_sub(arena).filter(|&at| at <= copy.bytes.len() as u64) else { return rip };
     if at == copy.bytes.len() as u64 {
@@ -193,12 +198,12 @@ fn place_in_window(rip: u64, window: &[Insn], copy: &Relocated, arena: u64) -> u
     window[0].addr + u64::from(old.map_or(0, |(old, _)| *old))
 }
 
-/// What a window demands of the state that it is run from.
+/// What a window requires of the initial state.
 #[derive(Default)]
 struct Needs {
     /// Registers that must point into the scratch memory.
     pointers: Vec<Register>,
-    /// `rcx` counts something.
+    /// `rcx` is used as a count, so it must be small.
     short_count: bool,
 }
 
@@ -215,7 +220,7 @@ impl Needs {
     }
 }
 
-/// What the window needs, if it can be run at all without harm to this process.
+/// What the window requires, if it can be run without harm to this process.
 fn admissible(bytes: &[u8], window: &[Insn], machine: &Machine) -> Option<Needs> {
     let mut needs = Needs::default();
     let mut written: Vec<Register> = Vec::new();

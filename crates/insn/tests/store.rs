@@ -1,5 +1,5 @@
-//! What `Accessor::effect` says is what the processor does: single instructions run natively from random states, and the
-//! memory they leave is compared with what the registers after them are said to tell (INSN-4).
+//! `Accessor::effect` describes what the processor does. Single instructions run natively from random states,
+//! and the memory afterwards is compared with the effect computed from the registers afterwards (INSN-4).
 
 #[allow(dead_code, reason = "the bench of `semantics`, of which this test uses a part")]
 mod machine;
@@ -11,10 +11,10 @@ use machine::{Image, Machine, Outcome, Rng, State};
 use std::collections::BTreeMap;
 use trapline_insn::x86_64::{Accessor, Effect, Gpr, RegFile, Stored};
 
-/// States tried for each instruction.
+/// Number of states for each instruction.
 const STATES: usize = 16;
 
-/// Instructions that libc may not hold, each with its memory operand based on rbx, rdi or rsp.
+/// Instructions that libc may not contain. The base of each one's memory operand is rbx, rdi or rsp.
 const RARE: &[&[u8]] = &[
     &[0x48, 0x89, 0x03],                         // mov [rbx], rax
     &[0x88, 0x63, 0x05],                         // mov [rbx+5], ah
@@ -114,7 +114,7 @@ fn effects_are_what_the_processor_does() {
     }
 }
 
-/// The rare ones, and one of each kind that libc holds.
+/// The rare instructions, and one of each kind that libc contains.
 fn instructions(machine: &Machine) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = RARE.iter().map(|bytes| bytes.to_vec()).collect();
     let mut factory = InstructionInfoFactory::new();
@@ -148,7 +148,7 @@ fn harmless(raw: &Instruction) -> bool {
         && !raw.is_vsib()
 }
 
-/// A random state in which the instruction stays in the bench's memory.
+/// A random state in which the instruction stays in the harness' memory.
 fn fitting(raw: &Instruction, machine: &Machine, rng: &mut Rng) -> Option<State> {
     let mut state = State::random(machine, rng);
     let strings = [Gpr::Rsi, Gpr::Rdi];
@@ -164,7 +164,7 @@ fn fitting(raw: &Instruction, machine: &Machine, rng: &mut Rng) -> Option<State>
         state.gprs[base.number()] = machine.pointer(rng);
     }
     if raw.mnemonic() == Mnemonic::Cmpxchg && rng.next().is_multiple_of(2) {
-        // Half of them succeed now and then: memory holds one of few values.
+        // Half of them find the expected value now and then: memory holds one of few values.
         state.gprs[Gpr::Rax as usize] = machine.pointer(rng);
     }
     let index = raw.memory_index();
@@ -181,7 +181,7 @@ const fn is_string(kind: OpKind) -> bool {
     matches!(kind, OpKind::MemorySegRSI | OpKind::MemoryESRDI | OpKind::MemorySegRDI)
 }
 
-/// Compares; says whether the new value was told.
+/// Compares. Returns whether the effect contained the new value.
 fn check(
     machine: &Machine,
     accessor: &Accessor,
@@ -210,7 +210,7 @@ fn check(
     told(effect, &before[range.clone()], &after.memory[range], &what)
 }
 
-/// Whether the new bytes were told, after comparing them.
+/// Whether the effect contained the new bytes; asserts that they are right.
 fn told(effect: Effect, before: &[u8], after: &[u8], what: &dyn Fn() -> String) -> bool {
     let word =
         |bytes: &[u8]| bytes.iter().take(8).rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
@@ -236,7 +236,7 @@ fn told(effect: Effect, before: &[u8], after: &[u8], what: &dyn Fn() -> String) 
         }
         Stored::Fill(element) => {
             let size = effect.size as usize;
-            // The last element is the one that is sure to be there.
+            // Only the last element is certain to be there.
             let last = &after[after.len() - size..];
             assert_eq!(element, word(last), "the element: {}", what());
             true

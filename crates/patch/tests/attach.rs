@@ -1,4 +1,4 @@
-//! A live process: patched, counted, and as it was.
+//! A live process is patched, counted, and restored.
 
 mod common;
 
@@ -148,7 +148,8 @@ fn where_a_thread_blocks_the_trap_all_are_stopped() {
         for placed in report.placed.iter().filter(|p| p.probe != 7) {
             assert_eq!(counts(&attached, 0, 9)[placed.probe as usize], 800);
         }
-        // The planner looks for windows without a boundary; what is left is refused for want of traps, by name.
+        // The planner looks for windows without an interior boundary. Sites without one are refused by name,
+        // because they would need traps.
         for refused in &report.refused {
             let why = refused.why.to_string();
             assert!(
@@ -201,7 +202,7 @@ fn children_count_into_the_same_table_and_are_cleaned_up_too() {
     assert_eq!(report.restored[1].actions, 1);
     assert_eq!(common::differences(&process, &victim.file, victim.bias), Vec::<String>::new());
     assert_eq!(victim.differences(), Vec::<String>::new());
-    // SAFETY of the test, not of the program: the child is ours to end.
+    // Not a matter of memory safety: the child is ours to end.
     drop(std::process::Command::new("kill").args(["-9", &child.to_string()]).status());
     victim.quit();
 }

@@ -1,4 +1,4 @@
-//! The tracer is killed at random moments; what it left is found and undone from the process alone (SAFE-3).
+//! The tracer is killed at random moments. What it left is found and undone from the process alone (SAFE-3).
 
 mod common;
 
@@ -13,8 +13,8 @@ use trapline_target::Process;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
 
-/// Not a test of its own: the tracer that is killed. It runs in a process of its own, which `tracer_killed_anywhere`
-/// starts with the victim's pid.
+/// Not a test of its own: the tracer that is killed. `tracer_killed_anywhere` starts it in a process of its
+/// own, with the victim's pid.
 #[test]
 fn doomed_tracer() {
     let Ok(pid) = std::env::var("TRAPLINE_DOOMED") else { return };
@@ -31,7 +31,7 @@ fn doomed_tracer() {
     }
 }
 
-/// Starts the doomed tracer on a victim and waits until it is at work.
+/// Starts the doomed tracer on a victim, and waits until it is at work.
 fn start_tracer(victim: &Victim, fault: Option<&str>) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command.args(["--exact", "doomed_tracer", "--nocapture"]);
@@ -52,8 +52,8 @@ fn start_tracer(victim: &Victim, fault: Option<&str>) -> Child {
     tracer
 }
 
-/// After a tracer's death: the target lives, and a later tracer makes it what it was. Returns how many processes had
-/// something to be undone.
+/// After a tracer's death the target lives on, and a later tracer restores it. Returns the number of
+/// processes in which there was something to undo.
 fn undone(victim: &Victim, before: (u64, u64), what: &str) -> usize {
     let free = Options { free: true, ..Options::default() };
     let report = recover(&victim.process, &free).unwrap_or_else(|e| panic!("{what}: {e}{}", victim.fate()));
@@ -75,7 +75,7 @@ fn tracer_killed_anywhere() {
     let mut left = 0;
     for round in 0..rounds(15) {
         let mut tracer = start_tracer(&victim, None);
-        // A moment without a pattern: multiples of the golden ratio.
+        // Moments without a pattern: multiples of the golden ratio.
         std::thread::sleep(Duration::from_micros(round * 61_803 % 600_000));
         tracer.kill().expect("ours");
         tracer.wait().expect("ours");
@@ -87,8 +87,8 @@ fn tracer_killed_anywhere() {
     victim.quit();
 }
 
-/// Fault points by number: once before and once after each of the first requests that reach the target. All of an
-/// attach and a detach with TRAPLINE_FAULTS=300.
+/// Fault points by number: once before and once after each of the first requests that reach the target.
+/// TRAPLINE_FAULTS=300 covers a whole attach and detach.
 #[test]
 fn tracer_killed_at_each_request() {
     let most = std::env::var("TRAPLINE_FAULTS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);

@@ -1,5 +1,5 @@
-//! 10,000 functions: what attach and detach cost, and where the time goes (COST-3). The bound is checked on request, on a
-//! quiet machine: TRAPLINE_FIGURES=1.
+//! 10,000 functions: the cost of attach and detach, and where the time goes (COST-3). The limit is checked
+//! only with TRAPLINE_FIGURES=1, on a quiet machine.
 
 mod common;
 

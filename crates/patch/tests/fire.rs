@@ -1,4 +1,4 @@
-//! Attach and detach again and again under threads that run the functions all the time, signals, births.
+//! Attaches and detaches again and again while threads run the functions, with signals and thread creation.
 
 mod common;
 
@@ -10,7 +10,7 @@ use trapline_plan::Role;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
 
-/// Rounds: few by default, 10,000 with TRAPLINE_CYCLES=10000.
+/// Number of rounds: few by default, 10,000 with TRAPLINE_CYCLES=10000.
 fn rounds(few: u32) -> u32 {
     std::env::var("TRAPLINE_CYCLES").ok().and_then(|n| n.parse().ok()).unwrap_or(few)
 }
@@ -45,9 +45,10 @@ fn attached_and_detached_under_fire() {
 
 #[test]
 fn one_attach_toggled_under_fire() {
-    /// In each seizure.
+    /// Toggles in each seizure.
     const EACH: u64 = 1000;
-    // Every other one takes the sites out: 4,000 by default (fewer where each takes core syncs in a busy process), a million with TRAPLINE_TOGGLES=1000000.
+    // Every second toggle takes the sites out. 4,000 by default (fewer where each one takes core syncs in a
+    // busy process), a million with TRAPLINE_TOGGLES=1000000.
     let asked = std::env::var("TRAPLINE_TOGGLES").ok().and_then(|n| n.parse::<u64>().ok());
     let (begun, enough) = (Instant::now(), Duration::from_secs(20));
     let mut toggles = 0;

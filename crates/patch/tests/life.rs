@@ -1,4 +1,4 @@
-//! Births, program changes and semaphores while patches come and go.
+//! Births, execs and semaphores while patches come and go.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn children_born_during_batches_are_whole() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
     let wants = victim.wants(&ALL, Role::CountEntry);
     let (mut children, mut rounds) = (0, 0);
-    // Whether a birth falls into a batch is chance: until one did.
+    // Whether a birth falls into a batch is chance, so this repeats until one did.
     while rounds < 4 || (children == 0 && rounds < 400) {
         rounds += 1;
         victim.tell("forks");
@@ -44,7 +44,7 @@ fn another_program_ends_a_batch_cleanly() {
             Ok((mut attached, _)) => {
                 attached.detach(&victim.process, &Options::default());
             }
-            // Gone, or between two programs: neither mapped as before nor with its threads.
+            // It has ended, or is between two programs: its mappings have changed, or its threads are gone.
             Err(error) => eprintln!("round {round}: {error}"),
         }
         assert_eq!(victim.answer(), "ready");
@@ -69,7 +69,7 @@ fn semaphores_are_raised_and_lowered() {
     let wants = victim.wants(&ALL, Role::CountEntry);
     let [first, .., last] = &wants[..] else { panic!("several wants") };
     let marker = |probe| Semaphore { probe, at };
-    // Of two markers with one semaphore it is raised once; of one that gets no patch, not at all.
+    // Two USDT probes share a semaphore, which is raised once. That of a probe without a patch is not raised.
     let other = Semaphore { probe: u32::MAX, at: at + 2 };
     let semaphores = [marker(first.probe), marker(last.probe), other];
     let mut module = victim.module(&wants);

@@ -1,4 +1,5 @@
-//! Stops served between writes: guard traps, signals, births, deaths; and everybody stopped at once.
+//! Stops that are served between writes: guard traps, signals, births, deaths; and stopping all threads at
+//! once.
 mod common;
 
 use std::cell::Cell;
@@ -23,7 +24,8 @@ fn tell(victim: &mut Victim, what: &[u8]) {
     victim.stdin.as_mut().unwrap().write_all(what).unwrap();
 }
 
-/// Traps (int3, ud2) with all signals blocked, and says so afterwards; `ours` is a handler that should stay.
+/// Traps (int3, ud2) with all signals blocked, and prints so afterwards; `ours` is a handler that should stay
+/// installed.
 const TRAPPER: &str = r#"
 #include <stdio.h>
 #include <signal.h>
@@ -75,7 +77,7 @@ fn guard_traps_are_served_with_all_signals_blocked() {
     assert_eq!(process.status().unwrap().blocked, blocked);
 }
 
-/// Many threads that sleep, spin or take signals.
+/// Many threads that sleep, spin or receive signals.
 const CROWD: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,7 +151,7 @@ fn signals_and_births_pass_through_a_batch() {
     assert_eq!(victim.line(), "done 100");
 }
 
-/// Threads that are born all the time, and a timer's signals in between.
+/// Threads are created all the time, and a timer sends signals.
 const NURSERY: &str = r#"
 #include <stdio.h>
 #include <signal.h>
@@ -173,10 +175,11 @@ fn no_order_to_stop_is_used_up_by_a_birth() {
         let mut born = 0;
         for _ in 0..500 {
             born += batch.serve(&none).unwrap().threads;
-            // An order that was lost would show as a thread that does not stop.
+            // A lost stop request would show as a thread that does not stop.
             batch.stop_all(&none).unwrap().resume().unwrap();
         }
-        // A thread may come and go before its mother's stop is seen; it is no child process then.
+        // A thread may begin and end before its creator's stop is seen; it must not count as a child process
+        // then.
         assert_eq!(batch.events(), []);
         born
     })
@@ -222,7 +225,7 @@ fn a_forked_child_is_held_until_released_and_a_vfork_child_is_not() {
             births = events.iter().filter(|e| matches!(e, Event::Forked { shares_memory: true, .. })).count();
         }
         assert!(batch.serve_until(&none, Duration::from_secs(60), &mut |b| b.threads().len() == 2).unwrap());
-        // The vfork child's end must be served before its parent goes on.
+        // The end of the vfork child must be served before its parent goes on.
         drop(batch.serve_until(&none, Duration::from_millis(200), &mut |_| false));
         assert_eq!(victim.line(), "done 0");
         born
@@ -304,7 +307,8 @@ fn a_trap_taken_before_an_ordered_stop_waits_behind_it() {
     .unwrap();
 }
 
-/// A tracer's thread is joined before the kernel has let go of what it traced.
+/// A tracer's thread is joined before the kernel has released what it traced. Opening the process must wait
+/// for that.
 #[test]
 fn who_another_thread_of_ours_still_holds_is_waited_for() {
     let victim = Victim::start_with(CROWD, &["2", "0"]);
@@ -318,7 +322,8 @@ fn who_another_thread_of_ours_still_holds_is_waited_for() {
                 assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0, 0) }, 0);
             }
             seized.send(()).unwrap();
-            // For the other one to find it held; should it come later, it finds what it would find anyway.
+            // So that the other thread finds it held. If that thread comes later, it finds it free, which is
+            // also right.
             std::thread::sleep(Duration::from_millis(100));
         });
         begin.recv().unwrap();

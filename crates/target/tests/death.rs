@@ -1,5 +1,5 @@
-//! SAFE-3 for remote calls: the tracer is killed before and after every request that reaches the target, and the target
-//! goes on with its own registers, vector state, red zone, signal mask, alternate stack and call.
+//! SAFE-3 for remote calls: the tracer is killed before and after every request that reaches the target. The
+//! target goes on with its own registers, vector state, red zone, signal mask, alternate stack and call.
 mod common;
 
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use common::Victim;
 use trapline_target::{Batch, BatchOptions, Process, RemoteOptions};
 
-/// Runs with values in all registers and looks whether they stay.
+/// Runs with values in all registers, and checks that they stay.
 const CHECKER: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ int main() { for (int i = 0; i < 64; i++) in[i] = 0x0123456789abcdefull * (i + 1
   struct pollfd p = { 0, POLLIN }; char c; if (poll(&p, 1, 0) == 1 && read(0, &c, 1) == 1) { puts("fine"); fflush(stdout); } } }
 "#;
 
-/// Sleeps in read, and says what it gave.
+/// Sleeps in read, and prints what it returned.
 const READER: &str = r#"
 #include <stdio.h>
 #include <errno.h>
@@ -72,7 +72,7 @@ fn tracer() {
     .unwrap();
 }
 
-/// Runs the tracer with a fault; true when it came to its end.
+/// Runs the tracer with a fault. Returns true if it was not killed.
 fn survives(victim: &Victim, fault: &str) -> bool {
     let mut tracer = Command::new(std::env::current_exe().unwrap());
     tracer.args(["--exact", "tracer", "--ignored"]).stdout(Stdio::null()).stderr(Stdio::null());

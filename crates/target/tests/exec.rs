@@ -22,7 +22,7 @@ int main(int n, char **v) { args = (char *[]){ v[0], "again", 0 }; pthread_t t; 
  for (;;) pause(); }
 "#;
 
-/// Ends the victim, which sets everybody free, if `body` takes too long.
+/// Kills the victim if `body` takes too long, which releases all waiting threads.
 fn within_a_minute(mut victim: Victim, body: impl FnOnce(u32) + Send + 'static) {
     let pid = victim.pid();
     let (done, over) = channel();
@@ -48,7 +48,7 @@ fn is_there(pid: u32) -> bool {
 fn a_batch_and_an_exec_do_not_wait_for_each_other() {
     within_a_minute(Victim::start(AGAIN), |pid| {
         let (mut tries, mut whole) = (0, 0);
-        // A busy machine may have it execute each time, for long.
+        // On a busy machine it may execute at each attempt for a long time.
         while tries < 300 || whole == 0 && is_there(pid) {
             tries += 1;
             let Ok(process) = Process::open(pid) else { continue };

@@ -1,4 +1,5 @@
-//! A function of the target's that allocates is called only in a thread that is outside allocator and loader.
+//! A function of the target that allocates is called only in a thread that is outside of allocator and
+//! loader.
 mod common;
 
 use std::ops::Range;
@@ -8,7 +9,7 @@ use common::Victim;
 use trapline_record::RemoteAddr;
 use trapline_target::{Batch, BatchOptions, Process, TargetError};
 
-/// One thread, which does what the argument says for good; `called` allocates, and notes what it was told.
+/// One thread, which does for ever what the argument says. `called` allocates, and stores its argument.
 const VICTIM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +80,8 @@ fn a_thread_that_waits_outside_is_taken_and_goes_on_waiting() {
     }
 }
 
-/// In a lock's wait, in the allocator or anywhere else in its code, in a signal's handler that may have interrupted either.
+/// Threads that wait for a lock, that are anywhere in the allocator's code, or that are in a signal handler
+/// which may have interrupted either.
 #[test]
 fn a_thread_that_may_hold_a_lock_is_not_taken() {
     let lock = "every thread may hold a lock of the allocator or the loader";
@@ -105,7 +107,7 @@ fn a_thread_that_may_hold_a_lock_is_not_taken() {
     }
 }
 
-/// Code that neither calls while it holds a lock.
+/// Code that the allocator and the loader do not call while they hold a lock.
 #[test]
 fn a_thread_in_code_that_is_named_is_taken() {
     let one = One::start("x");

@@ -1,4 +1,4 @@
-//! The kernel's own probes count what is there.
+//! The kernel's own probes count the calls that were made.
 mod common;
 
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! What may not be traced is refused with the one obstacle that stands in the way; what is told agrees with the kernel.
+//! A process that may not be traced is refused with its one obstacle, and what is reported agrees with the
+//! kernel.
 mod common;
 
 use std::os::unix::process::CommandExt;
@@ -20,7 +21,7 @@ fn refusal(pid: u32) -> String {
     Process::open(pid).unwrap_err().to_string()
 }
 
-/// Not a test: tries to open `VICTIM` and tells why it could not.
+/// Not a test: tries to open `VICTIM`, and prints why it could not.
 #[test]
 #[ignore = "run by the other tests"]
 fn opener() {
@@ -28,11 +29,12 @@ fn opener() {
     println!("\nsays: {}", Process::open(pid).map_or_else(|e| e.to_string(), |_| "opened".into()));
 }
 
-/// What another user is told about `pid`.
+/// What another user is told about `pid`: the error when it tries to open it.
 fn told_as(uid: u32, pid: u32) -> String {
-    // The test binary itself may lie where the other user cannot go.
+    // The test program itself may lie where the other user has no access.
     let copy = std::env::temp_dir().join(format!("trapline-opener-{}-{pid}", std::process::id()));
-    // By another process: a child that another test starts now would hold a file of ours open for writing (ETXTBSY).
+    // Another process makes the copy: a child that another test starts now would hold a file of ours open for
+    // writing (ETXTBSY).
     let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&copy).status().unwrap();
     assert!(copied.success());
     let mut command = Command::new(&copy);
@@ -83,7 +85,7 @@ fn a_traced_process_is_refused_with_its_tracer() {
     let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
     let text = Batch::run(&process, BatchOptions::default(), |_| told_as(uid, victim.pid())).unwrap();
     assert!(text.contains("is already traced by process") && text.contains("(trapline-batch)"), "{text}");
-    // Let go, it can be opened at once.
+    // After it was released, it can be opened at once.
     Process::open(victim.pid()).unwrap();
 }
 

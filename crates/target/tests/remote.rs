@@ -1,4 +1,5 @@
-//! Remote calls in threads that run, and that sleep in every kind of call: none of them notices.
+//! Remote calls in threads that run, and in threads that sleep in every kind of call: none of them is
+//! disturbed.
 mod common;
 
 use std::ops::Range;
@@ -36,7 +37,7 @@ fn session(pid: u32) -> RemoteReport {
     .unwrap()
 }
 
-/// A victim whose `main` makes one call `CALL`, then tells its result, errno and duration in milliseconds.
+/// A victim whose `main` makes one call `CALL`, then prints its result, errno and duration in milliseconds.
 fn sleeper(setup: &str, call: &str) -> Victim {
     Victim::start(&format!(
         r#"
@@ -63,8 +64,8 @@ int main() {{ puts("ready"); fflush(stdout); struct timespec a, b; long r; char 
     ))
 }
 
-/// Runs a session half-way through a call; gives the report, and what the call gave. On a machine that is too busy to
-/// be half-way in time it is done again.
+/// Runs a session half-way through a call. Returns the report, and what the call returned. It is repeated on
+/// a machine that is too busy to be half-way in time.
 fn interrupted(setup: &str, call: &str, nr: i64, wake: bool) -> (RemoteReport, i64, i64) {
     let (report, r, e, _) = (0..20)
         .find_map(|_| try_interrupted(setup, call, nr, wake))
@@ -72,8 +73,8 @@ fn interrupted(setup: &str, call: &str, nr: i64, wake: bool) -> (RemoteReport, i
     (report, r, e)
 }
 
-/// The same of a call that is to last so many milliseconds. A busy machine wakes threads late, never early: a call that lasts too long is made again, and what
-/// lasts too long each time was made longer.
+/// The same for a call that should last for this many milliseconds. A busy machine wakes threads late, never
+/// early. So a call that lasts too long is repeated; if it lasts too long each time, we made it longer.
 fn on_time(setup: &str, call: &str, nr: i64, range: Range<i64>) -> (RemoteReport, i64, i64) {
     let mut late = Vec::new();
     for (report, r, e, ms) in (0..20).filter_map(|_| try_interrupted(setup, call, nr, false)) {
@@ -220,7 +221,8 @@ int main() { puts("ready"); fflush(stdout);
 "#;
     let mut victim = Victim::start(VFORKS);
     for _ in 0..3 {
-        // Long after the patience of these calls, and of no use to it: nobody stops a thread in there.
+        // The vfork lasts far longer than these calls usually wait for a thread. A thread inside it cannot be
+        // stopped, so the session must wait for the child.
         victim.until_in_call(victim.pid(), libc::SYS_vfork);
         session(victim.pid());
     }

@@ -1,8 +1,8 @@
-//! The running kernel as oracle: the same sequences of breakpoints, by perf_event_open and by our accounting, are accepted
-//! and refused alike.
+//! The running kernel as oracle. It accepts and refuses the same sequences of breakpoints, by
+//! perf_event_open, as our accounting.
 //!
-//! The kernel's slots belong to the whole machine. A sequence that comes out otherwise is played again; only one that
-//! does so every time, while nobody else is seen to hold slots, counts as a difference.
+//! The debug registers belong to the whole machine. A sequence with another result is repeated. It counts as
+//! a difference only if it differs every time while no other process is seen to use debug registers.
 #![cfg(not(loom))]
 
 use std::cell::Cell;
@@ -18,9 +18,9 @@ use trapline_watch::constraints::{
     Accounting, Claim, Constraints, Cpu, Kind, Machine, Refusal, Request, Reservation, Slots, Target, TaskId,
 };
 
-/// Tests of this file use the same slots.
+/// Tests of this file use the same debug registers.
 static ALONE: Mutex<()> = Mutex::new(());
-/// x86-64 has four, for either kind.
+/// x86-64 has four, which hold either kind of breakpoint.
 const SLOTS: u8 = 4;
 
 /// The kernel's own accounting.
@@ -44,7 +44,7 @@ impl Kernel {
             Target::TaskOnCpu(task, cpu) => Scope::Thread { tid: tid(task), cpu: Some(cpu.0) },
             Target::Cpu(cpu) => Scope::Cpu(cpu.0),
         };
-        // The null page: nothing touches it.
+        // The null page: nothing accesses it.
         let addr = trapline_record::RemoteAddr(8);
         let spec = Spec { addr, len: 1, access: access(request.claim().kind()), scope, inherit: false };
         Breakpoint::open(spec, false)
@@ -55,7 +55,7 @@ impl Kernel {
     fn all(&self) -> std::sync::MutexGuard<'_, Vec<(Request, Breakpoint)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// Whether somebody else holds slots: then they cannot all be had.
+    /// Whether another process uses debug registers: then not all are available.
     fn disturbed(&self) -> bool {
         let every = (0..self.machine.cpus()).flat_map(|cpu| [Target::Cpu(Cpu(cpu)); SLOTS as usize]);
         let all: Result<Vec<_>, _> = every.map(|target| self.open(target.one(Kind::Data))).collect();
@@ -114,7 +114,7 @@ impl Tasks {
             let me = std::fs::read_link("/proc/thread-self").expect("procfs");
             let tid = me.file_name().and_then(|tid| tid.to_str()?.parse().ok());
             tell.send(tid.expect("a number")).expect("it is awaited");
-            // Ends when the other side goes.
+            // Ends when the other side is dropped.
             ended.recv().expect_err("nothing is sent");
         });
         let pids = children.iter().map(Child::id).chain(told.recv());
@@ -132,7 +132,7 @@ impl Drop for Tasks {
     }
 }
 
-/// The kernel and a machine like it; or why not here.
+/// The kernel and a machine like it, or the reason why the test cannot run here.
 fn kernel() -> Result<Kernel, String> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
@@ -150,7 +150,7 @@ fn kernel() -> Result<Kernel, String> {
     }
 }
 
-/// What differs every time although nobody else is seen.
+/// A difference that occurs every time, although no other process is seen.
 fn agree(kernel: &Kernel, mut difference: impl FnMut() -> Option<String>) -> Result<(), String> {
     let mut last = None;
     for _ in 0..20 {

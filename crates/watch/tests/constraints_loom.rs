@@ -1,8 +1,9 @@
-//! Every interleaving of a few operations on few slots, in loom's memory model:
-//! `RUSTFLAGS="--cfg loom" cargo test -p trapline-watch --release --test constraints_loom`.
+//! Every interleaving of a few operations on few debug registers, in loom's memory model: `RUSTFLAGS="--cfg
+//! loom" cargo test -p trapline-watch --release --test constraints_loom`.
 //!
-//! Each model gives every thread a short program. What the threads were answered must be what some serial order of the same
-//! operations gives on the rule itself (`laws::BruteForce`), and what is held at the end must keep the rule.
+//! In each model every thread has a short program. The threads' answers must be those that some serial order
+//! of the same operations gives under the rule itself (`laws::BruteForce`). What is held at the end must obey
+//! the rule.
 #![cfg(loom)]
 
 use std::collections::HashSet;
@@ -15,7 +16,7 @@ use trapline_watch::constraints::{
     TryError, set_home,
 };
 
-/// Answers of each thread's operations.
+/// Answers to each thread's operations.
 type Answers = Vec<Vec<bool>>;
 
 fn task(number: u32) -> Target {
@@ -42,7 +43,7 @@ fn machine(cpus: u32, slots: u8) -> Machine {
     Machine::new(cpus, Slots::Shared(slots)).expect("a machine")
 }
 
-/// The answers of all serial orders that keep each thread's own.
+/// The answers of all serial orders that preserve each thread's own order.
 fn serial(machine: Machine, programs: &[Vec<Step>]) -> HashSet<Answers> {
     fn orders(left: &[usize], order: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
         if left.iter().all(|&n| n == 0) {
@@ -87,7 +88,7 @@ fn check(machine: Machine, bound: Option<usize>, programs: Vec<Vec<Step>>) {
     check_as(machine, bound, |thread| thread, programs);
 }
 
-/// With a home lane for each thread; two CPUs have two lanes, and numbers of the same parity share.
+/// With a home lane for each thread. Two CPUs have two lanes, which numbers of the same parity share.
 fn check_as(machine: Machine, bound: Option<usize>, home: fn(usize) -> usize, programs: Vec<Vec<Step>>) {
     let allowed = std::sync::Arc::new(serial(machine, &programs));
     assert!(!allowed.is_empty());
@@ -147,7 +148,7 @@ fn a_slot_is_given_back_while_a_cpu_wants_it() {
     check(machine(2, 1), None, vec![vec![reserve(task(1)), Step::Release(0)], vec![reserve(cpu(1))]]);
 }
 
-/// The task goes up in one lane and down in another.
+/// The task's count goes up in one lane and down in another.
 #[test]
 fn two_tasks_a_cpu_and_a_release() {
     let programs =
@@ -188,7 +189,8 @@ fn one_mutex_on_one_cpu() {
     check(machine(1, 1), None, vec![vec![reserve(task(1)), Step::Release(0)], vec![reserve(cpu(0))]]);
 }
 
-/// Whoever may not wait is served, refused or told to come back; told so, it has changed nothing.
+/// An operation that may not wait succeeds, is refused, or is told to retry. In the last case it has changed
+/// nothing.
 #[test]
 fn try_forms_change_nothing_when_busy() {
     let machine = machine(2, 1);
@@ -214,7 +216,8 @@ fn try_forms_change_nothing_when_busy() {
         }
         held.extend(mine);
         keeps_the_rule(&machine, &held);
-        // Tasks do not shut each other out, so if the CPU was not served, both tasks were, or one met it at work.
+        // Tasks do not exclude each other. So if the CPU's request did not succeed, both tasks' did, or one
+        // of them found the CPU's in progress.
         assert!(!held.is_empty() || busy > 0);
         for reservation in held {
             let released = accounting.try_release(reservation);

@@ -1,5 +1,6 @@
-//! The accounting against the rule as it is written (`laws::BruteForce`): the same answers to any sequence, and the numbers
-//! that it gives are true. CI plays some thousands of random sequences; `PROPTEST_CASES=3000000` plays more.
+//! The accounting compared with the rule as it is written (`laws::BruteForce`): the same answers to any
+//! sequence, and true numbers. CI runs some thousands of random sequences; `PROPTEST_CASES=3000000` runs
+//! more.
 #![cfg(not(loom))]
 
 use std::num::NonZeroU8;
@@ -21,7 +22,7 @@ fn claim() -> impl Strategy<Value = Claim> {
         .prop_map(|(kind, weight)| Claim::weighing(kind, weight))
 }
 
-/// CPUs up to one that the machine may lack; tasks in one page and in different ones.
+/// CPUs, including one that the machine may lack; tasks in the same page and in different pages.
 fn target(cpus: u32) -> impl Strategy<Value = Target> {
     let cpu = move || (0..=cpus).prop_map(Cpu);
     let task = || prop::sample::select(vec![1u32, 2, 65, 4_000_000]).prop_filter_map("a task", TaskId::new);
@@ -56,7 +57,7 @@ fn cases(default: u32) -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default)
 }
 
-/// What a list of reservations should look like in [`Constraints::held`].
+/// The expected result of [`Constraints::held`] for a list of reservations.
 fn held(machine: &Machine, reservations: &[Reservation]) -> Vec<Held> {
     let mut lines: Vec<Held> = Vec::new();
     for reservation in reservations {
@@ -183,7 +184,7 @@ fn what_is_no_machine_or_task_is_refused() {
     assert_eq!(refused.err(), Some(Refusal::NoCpu { cpu: Cpu(2), cpus: 2 }));
 }
 
-/// A modification that does not fit leaves the reservation and the slots as they were.
+/// A modification that does not fit leaves the reservation and the debug registers as they were.
 #[test]
 fn a_refused_modification_changes_nothing() {
     let machine = Machine::new(2, Slots::Apart { data: 2, instruction: 1 }).expect("a machine");

@@ -1,7 +1,10 @@
-//! Many threads at one accounting, on the real locks: whenever all stand still, what they hold keeps the rule and is what the
-//! accounting says; at the end nothing is left. More threads than lanes, so that some share. And a duel for one slot, in which
-//! tasks and a CPU must never both have it: what closing the lanes is for. It fails within a second when a lane is left open, which
-//! the former does not notice.
+//! Many threads use one accounting, with the real locks. Whenever all of them pause, what they hold obeys the
+//! rule and equals what the accounting reports; at the end nothing is left. There are more threads than
+//! lanes, so some share a lane.
+//!
+//! In addition, a contest for one debug register, which tasks and a CPU must never both have. That is why
+//! lanes are closed. The contest fails within a second if a lane is left open, which the first test does not
+//! notice.
 #![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -16,7 +19,7 @@ const THREADS: usize = 12;
 const ROUNDS: usize = 300;
 const OPS: usize = 40;
 
-/// Marsaglia's xorshift: the same sequences at every run.
+/// Random numbers by Marsaglia's xorshift: the same sequences in every run.
 struct Random(u64);
 
 impl Random {
@@ -38,7 +41,7 @@ impl Random {
     }
 }
 
-/// Operations of one thread until it stands still.
+/// Operations of one thread until it pauses.
 fn work(accounting: &Constraints, random: &mut Random, held: &mut Vec<Reservation>, cpus: u32) {
     for _ in 0..OPS {
         let some = (!held.is_empty()).then(|| random.below(held.len().max(1) as u64) as usize);
@@ -46,7 +49,7 @@ fn work(accounting: &Constraints, random: &mut Random, held: &mut Vec<Reservatio
             (0..3, Some(at)) => accounting.release(held.swap_remove(at)),
             (3, Some(at)) => {
                 let kind = if random.below(2) == 0 { Kind::Data } else { Kind::Instruction };
-                // Refused or not is the accounting's to say; the rule is checked below.
+                // The accounting decides whether it fits; the rule is checked below.
                 let _answer = accounting.modify(&mut held[at], Claim::one(kind));
             }
             (4, Some(at)) => {
@@ -97,7 +100,7 @@ fn check(machine: &Machine, accounting: &Constraints, all: &[Request]) {
     assert_eq!(BruteForce::holds(machine, all), Ok(()), "{all:?}");
     let of_tasks = all.iter().filter(|request| !matches!(request.target(), Target::Cpu(_)));
     assert_eq!(slots_of(&accounting.held()), of_tasks.count() as u32, "weights are 1");
-    // The histograms are right if a CPU can be given what the rule leaves, and no more.
+    // The histograms are right if a CPU can get what the rule leaves, and no more.
     for cpu in (0..machine.cpus()).map(|cpu| Target::Cpu(Cpu(cpu))) {
         for kind in [Kind::Data, Kind::Instruction] {
             let more = accounting.reserve(cpu.one(kind));
@@ -108,9 +111,9 @@ fn check(machine: &Machine, accounting: &Constraints, all: &[Request]) {
     }
 }
 
-/// Who has the slot: each task's claims count 1, those of the CPU this much.
+/// Marks the owner of the debug register: each claim of a task counts 1, one of the CPU counts this much.
 const CPU_HAS_IT: u64 = 1 << 32;
-/// Times that the CPU gets it.
+/// Number of times that the CPU gets it.
 const WINS: u64 = 3000;
 
 #[test]
@@ -118,7 +121,7 @@ fn tasks_in_any_lane_and_a_cpu_never_have_one_slot_together() {
     let machine = Machine::new(2, Slots::Shared(1)).expect("a machine");
     let accounting = Constraints::new(machine);
     let (has_it, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    // Two lanes: threads take them in turn, so of four each lane has two.
+    // Threads take the two lanes in turn, so each lane has two of the four.
     let task = |number: u32| {
         let (accounting, has_it, over) = (&accounting, &has_it, &over);
         move || {

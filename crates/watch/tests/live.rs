@@ -1,4 +1,5 @@
-//! Watchpoints on threads of our own: every access is told once, with the right thread and values, by each way of knowing.
+//! Watchpoints on threads of this process: every access is reported once, with the right thread and values,
+//! by each way to find the value.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, MutexGuard};
@@ -12,7 +13,7 @@ use trapline_watch::{
     Access, Breakpoint, Event, Kind, NoMap, Options, Point, Tally, Target, WatchError, Watching, Watchpoint,
 };
 
-/// Debug registers of our threads are few: one test at a time.
+/// This process' threads have few debug registers, so one test runs at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -29,7 +30,7 @@ fn target(points: &[(RemoteAddr, u8, Access)]) -> Vec<Target> {
     vec![Target { process, points: points.iter().map(point).collect() }]
 }
 
-/// The events of what `work` does.
+/// The events that `work` causes.
 fn watch(points: &[(RemoteAddr, u8, Access)], options: Options, work: impl FnOnce()) -> (Vec<Event>, Tally) {
     let mut watching = Watching::start(target(points), options, Box::new(NoMap), &mut |_| {})
         .expect("breakpoints can be had");
@@ -44,7 +45,7 @@ fn watch(points: &[(RemoteAddr, u8, Access)], options: Options, work: impl FnOnc
 static CELL: AtomicU64 = AtomicU64::new(0);
 static SMALL: AtomicU32 = AtomicU32::new(0);
 
-/// A pseudo-random sequence of accesses: the values that each leaves, `None` where it only looks.
+/// A pseudo-random sequence of accesses: the value that each one leaves, or `None` for one that only reads.
 fn accesses(seed: u64, times: u64, cell: &AtomicU64) -> Vec<u64> {
     let mut state = seed | 1;
     let mut left = Vec::new();
@@ -66,7 +67,7 @@ fn accesses(seed: u64, times: u64, cell: &AtomicU64) -> Vec<u64> {
             3 => cell.fetch_or(1, Ordering::Relaxed) | 1,
             4 => {
                 let old = cell.load(Ordering::Relaxed);
-                // Always succeeds: nobody else writes.
+                // Always succeeds: no other thread writes.
                 assert!(cell.compare_exchange(old, by, Ordering::Relaxed, Ordering::Relaxed).is_ok());
                 by
             }
@@ -135,7 +136,7 @@ fn threads_born_before_and_after_are_told_apart() {
         SMALL.store(0, Ordering::Relaxed);
         let (events, tally) = watch(&[(at(&SMALL), 4, Access::Write)], Options::default(), || {
             armed.wait();
-            // Born while watched, by one that is.
+            // Threads that are created while they are watched, by a watched thread.
             for _ in 0..3 {
                 scope.spawn(write).join().expect("it writes");
             }
@@ -175,7 +176,7 @@ fn loads_stores_and_executions() {
     }
 }
 
-// The kernel passes over its own accesses there.
+// On arm64 the kernel ignores its own accesses there.
 #[cfg(not(target_arch = "aarch64"))]
 #[test]
 fn what_the_kernel_writes_for_us_is_seen() {
@@ -220,14 +221,14 @@ fn full_slots_arm_nothing_and_turns_cover_all() {
     let error = Watching::start(target(&points), Options::default(), Box::new(NoMap), &mut |_| {});
     let Err(WatchError::NoSlots(full)) = error else { panic!("six fit: {error:?}") };
     assert_eq!((full.wanted, full.slots, full.free), (6, 4, 4));
-    // Nothing is left armed: as many as there are fit now.
+    // Nothing is left armed: as many watchpoints as there are registers fit now.
     let (events, _) = watch(&points[..4], Options::default(), || CELLS[3].store(1, Ordering::Relaxed));
     assert_eq!(events.len(), 1);
     let options = Options { rotate: Some(Duration::from_millis(5)), ..Options::default() };
     let mut watching =
         Watching::start(target(&points), options, Box::new(NoMap), &mut |_| {}).expect("in turns");
     let mut seen = [0; 6];
-    // Until each has been seen, which ends when turns are taken, and never if they are not.
+    // Until each watchpoint was hit once. That happens if they take turns, and never if they do not.
     while seen.contains(&0) {
         CELLS.iter().for_each(|cell| cell.store(2, Ordering::Relaxed));
         for event in watching.poll(Duration::from_millis(1)) {
@@ -237,7 +238,7 @@ fn full_slots_arm_nothing_and_turns_cover_all() {
     let (_, tally) = watching.finish();
     let covered = &tally.covered_ns[0];
     assert!(covered.iter().all(|&ns| ns > 0), "{covered:?}");
-    // Every lane covers somebody all the time.
+    // Each register covers some watchpoint all the time.
     assert_eq!(covered.iter().sum::<u64>(), 4 * tally.watched.as_nanos() as u64, "{covered:?}");
 }
 
@@ -258,14 +259,14 @@ fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
     let (tell, tids) = std::sync::mpsc::channel();
     let (done, wait) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        // Moved in, so that a panic ends the thread too.
+        // Moved into the closure, so that a panic ends the thread too.
         let done = done;
         scope.spawn(move || {
             tell.send(this_thread()).expect("somebody listens");
-            // An error means that the other end is gone: done.
+            // An error means that the other end was dropped, which also ends the wait.
             wait.recv().unwrap_or_default();
         });
-        // The youngest thread, listed last, has a register less than the others.
+        // The youngest thread, which is listed last, has one register less than the others.
         let last = tids.recv().expect("it begins");
         let held = rings.arm(last, breakpoint(&CELLS[0])).expect("a free register");
         let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
@@ -292,10 +293,10 @@ fn wrong_ranges_are_refused() {
     println!("{cost:?}");
 }
 
-// Of several threads no old value is sure where a trap comes before the access.
+// With several threads, no old value is certain where a trap comes before the access (arm64).
 #[cfg(not(target_arch = "aarch64"))]
-/// A thread that makes threads until it is told to end: each adds to the cell a few times, so the cell says how often it was
-/// written, and the old value in each sample says which write it was.
+/// Creates threads until `over` is set. Each adds to the cell a few times. So the cell tells how often it was
+/// written, and the old value in each sample identifies the write.
 fn churn<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     cell: &'static AtomicU64,
@@ -307,11 +308,12 @@ fn churn<'scope>(
             let born: Vec<_> = (0..3)
                 .map(|_| {
                     scope.spawn(|| {
-                        // Long enough for some to be there still when their process is armed.
+                        // Long enough for some to exist still when their process is armed.
                         for _ in 0..20 {
-                            // Asked for the old value, it is an xadd: registers tell both.
+                            // With the old value requested, the compiler emits xadd: registers contain both
+                            // values.
                             std::hint::black_box(cell.fetch_add(1, Ordering::Relaxed));
-                            // As slow as rings can be read by a build for debugging.
+                            // As slow as a debug build can read the rings.
                             std::thread::sleep(Duration::from_micros(100));
                         }
                     })
@@ -334,7 +336,7 @@ impl Drop for EndsChurn<'_> {
 }
 
 #[cfg(not(target_arch = "aarch64"))]
-/// How often each write was told, by the value that it found.
+/// How often each write was reported, by the value that it found.
 fn times_told(events: &[Event], point: usize) -> std::collections::HashMap<u64, u32> {
     let mut told = std::collections::HashMap::new();
     for event in events.iter().filter(|event| event.point == point) {
@@ -345,8 +347,8 @@ fn times_told(events: &[Event], point: usize) -> std::collections::HashMap<u64, 
 }
 
 #[cfg(not(target_arch = "aarch64"))]
-/// Arms while threads are born all the time. The number of points makes what was inherited half leave room for a second
-/// arming, or not.
+/// Arms while threads are created all the time. The number of points decides whether half inherited
+/// breakpoints leave room for a second arming.
 fn arm_under_churn(cells: &'static [AtomicU64], rounds: usize, options: Options) -> Tally {
     let over = std::sync::atomic::AtomicBool::new(false);
     let points: Vec<_> = cells.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
@@ -422,7 +424,7 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
         begin.wait();
         let mut events = Vec::new();
         for born in 1..=3 {
-            // It writes when it is told to be armed; its maker is a thread that is watched.
+            // It writes when it is told that it is armed; a watched thread created it.
             let (tell, told) = std::sync::mpsc::channel();
             let late = scope.spawn(move || {
                 tell.send(this_thread()).expect("its maker waits");
@@ -444,7 +446,7 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
         let (rest, tally) = watching.finish();
         events.extend(rest);
         assert_eq!((events.len() as u64, tally.lost), (CELL.load(Ordering::Relaxed), 0), "{tally:?}");
-        // The harness makes threads as well.
+        // The test harness creates threads as well.
         assert!(tally.late >= 3 && tally.born == tally.late + tally.unwatched, "{tally:?}");
         println!("armed at most {:?} after birth", tally.latest);
     });
@@ -462,14 +464,16 @@ fn our_own_books_say_who_has_what() {
     let first = start(&points[..3]).expect("three fit");
     let Err(WatchError::NoSlots(full)) = start(&points[3..]) else { panic!("five do not fit") };
     assert_eq!((full.wanted, full.slots, full.free, full.cpus), (2, 4, 1, 0));
-    // All threads of this process, each with three of ours, by our books; nobody else's, by trying. One that the test harness
-    // started meanwhile has inherited them, and is in no book before its birth is read.
+    // All threads of this process have three breakpoints of ours in our accounting; attempts show that other
+    // processes have none. A thread that the test harness started meanwhile has inherited them, and is not in
+    // the accounting before its birth is read.
     let mut tasks = full.tasks.iter().filter(|task| there.contains(&task.tid)).peekable();
     assert!(tasks.peek().is_some(), "{full}");
     assert!(tasks.all(|task| (task.ours, task.others) == (3, 0)), "{full}");
     assert!(full.to_string().contains("3 by this process"), "{full}");
     let last = start(&points[3..4]).expect("the fourth fits");
-    // Disarmed, slots are free again in the books too, for threads that had inherited as well.
+    // After disarming, the registers are free in the accounting too, also those of threads that had inherited
+    // them.
     std::thread::scope(|scope| drop(scope.spawn(|| CELLS[0].store(1, Ordering::Relaxed)).join()));
     drop((first, last));
     drop(start(&points[..4]).expect("all are free"));

@@ -1,4 +1,4 @@
-//! A browser without a window.
+//! A headless browser.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use super::scratch::Scratch;
 use super::text;
 
-/// A folder that the browser writes to, gone with the test.
+/// A folder that the browser writes to; removed with the test.
 struct Profile(PathBuf);
 
 impl Drop for Profile {
@@ -15,7 +15,8 @@ impl Drop for Profile {
     }
 }
 
-/// A page or picture after its scripts ran, as text; `None`, said aloud, where there is no browser. Nothing may be said on the console.
+/// A page or picture after its scripts ran, as text. `None`, with a message, if there is no browser. The
+/// console must stay empty.
 pub(crate) fn look(page: &Scratch) -> Option<String> {
     let browser =
         ["/usr/bin/chromium", "/usr/bin/google-chrome"].into_iter().find(|path| Path::new(path).exists());
@@ -39,7 +40,8 @@ pub(crate) fn look(page: &Scratch) -> Option<String> {
     Some(dom)
 }
 
-/// The same of a copy into which a script is put, before `end`. What that left in `data-seen` of the outermost element is what comes back.
+/// The same for a copy into which a script is put, in front of `end`. Returns the value that the script left
+/// in `data-seen` of the outermost element.
 pub(crate) fn act(page: &Scratch, end: &str, script: &str) -> Option<serde_json::Value> {
     let whole = std::fs::read_to_string(&page.0).expect("written");
     let (before, after) = whole.rsplit_once(end).expect("its end");
@@ -52,7 +54,7 @@ pub(crate) fn act(page: &Scratch, end: &str, script: &str) -> Option<serde_json:
     Some(serde_json::from_str(&seen).unwrap_or_else(|error| panic!("{error}: {seen}")))
 }
 
-/// What an attribute is in each element with a start like this, within a part of the page.
+/// Values of an attribute of each element with this start tag, within a part of the page.
 pub(crate) fn numbers(dom: &str, part: &str, element: &str, attribute: &str) -> Vec<u64> {
     let part = dom.split(&format!("id=\"{part}\"")).nth(1).expect(part);
     let part = part.split("</table>").next().and_then(|part| part.split("</svg>").next()).expect("an end");

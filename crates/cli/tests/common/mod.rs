@@ -19,7 +19,7 @@ pub(crate) fn program() -> &'static PathBuf {
 fn built(name: &str, flags: &[&str]) -> PathBuf {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/victim.c");
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    // Test binaries run side by side: each builds its own and moves it into place.
+    // Test programs run side by side: each builds its own victim and moves it into place.
     let mine = program.with_extension(std::process::id().to_string());
     let built = Command::new("cc").args(["-O2", "-g"]).args(flags).arg("-o").arg(&mine).arg(source).status();
     assert!(built.expect("a C compiler").success());
@@ -33,8 +33,8 @@ pub(crate) fn framed() -> &'static PathBuf {
     PROGRAM.get_or_init(|| built("trapline-framed", &["-fno-omit-frame-pointer"]))
 }
 
-/// A copy of the victim, written by another process: a child that another test starts meanwhile would hold a file of ours open for
-/// writing until its exec, and nobody could run it (ETXTBSY).
+/// Copies the victim by another process. If this process wrote the file, a child that another test starts
+/// meanwhile would hold it open for writing until its exec, and the file could not be run (ETXTBSY).
 pub(crate) fn copy_of_program(to: &Path) {
     assert!(Command::new("cp").arg(program()).arg(to).status().expect("cp runs").success());
 }
@@ -55,7 +55,7 @@ impl Victim {
     pub(crate) fn start_as(path: &std::path::Path) -> Self {
         Self::start_by(&mut Command::new(path))
     }
-    /// Starts it by a command that ends up as the victim.
+    /// Starts it by a command that executes the victim.
     pub(crate) fn start_by(command: &mut Command) -> Self {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the victim starts");
@@ -73,12 +73,13 @@ impl Victim {
         self.from.read_line(&mut line).expect("the victim talks");
         line.trim().to_owned()
     }
-    /// Says a line, and returns the answer.
+    /// Sends a line, and returns the answer.
     pub(crate) fn say(&mut self, line: &str) -> String {
         writeln!(self.to.as_mut().expect("not closed"), "{line}").expect("the victim listens");
         self.line()
     }
-    /// Makes so many rounds; returns calls of `plain`, of `nested`, and markers seen with a raised semaphore.
+    /// Makes this many rounds. Returns the calls of `plain` and of `nested`, and the USDT probes passed with
+    /// a raised semaphore.
     pub(crate) fn rounds(&mut self, rounds: u64) -> [u64; 3] {
         let line = self.say(&rounds.to_string());
         let mut numbers = line.split(' ').map(|n| n.parse().expect("a number"));
@@ -117,7 +118,7 @@ pub(crate) fn trapline() -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs trapline to its end.
 pub(crate) fn run(args: &[&str]) -> Output {
     trapline().args(args).output().expect("trapline runs")
 }
@@ -126,7 +127,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A tracer at work, which writes JSON lines.
+/// A running tracer that writes JSON lines.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     child: Child,
@@ -135,7 +136,7 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// Starts it and waits for its first object, by when all is attached.
+    /// Starts it and waits for its first object. All sites are attached by then.
     pub(crate) fn start(args: &[&str]) -> Self {
         let mut child = trapline()
             .args(args)
@@ -163,7 +164,8 @@ impl Tracer {
         std::io::Read::read_to_string(&mut from, &mut said).expect("text");
         said
     }
-    /// Sends a signal, waits for the end; status, last object, what was said.
+    /// Sends a signal and waits for the end. Returns the status, the last object, and what was printed on
+    /// standard error.
     pub(crate) fn end(mut self, signal: &str) -> (Option<i32>, serde_json::Value, String) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
@@ -185,7 +187,7 @@ impl Tracer {
     }
 }
 
-/// A field of a probe, found by the end of its name.
+/// A field of a probe, which is found by the end of its name.
 pub(crate) fn field(object: &serde_json::Value, probe: &str, field: &str) -> u64 {
     let probes = object["probes"].as_array().expect("probes");
     let one = probes.iter().find(|one| one["probe"].as_str().is_some_and(|name| name.ends_with(probe)));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// A file of our own, gone with the test.
+/// A file of the test's own; removed with the test.
 #[derive(Debug)]
 pub(crate) struct Scratch(pub(crate) PathBuf);
 

@@ -1,4 +1,5 @@
-//! What several tests need: compilers, binutils as oracles, files of this machine. A tool that is missing skips loudly.
+//! What several tests need: compilers, binutils as oracles, files of this machine. A missing tool is reported
+//! as a skip.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use trapline_image::{Image, NoDebugFiles};
 
-/// Runs a tool and gives its standard output; a missing or failing tool fails the test.
+/// Runs a tool and returns its standard output; a missing or failing tool fails the test.
 pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     let output = Command::new(tool).args(args).env("LC_ALL", "C").output();
     let output = output.unwrap_or_else(|error| panic!("{tool}: {error}"));
@@ -21,7 +22,7 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     dir.join(name)
 }
 
-/// Compiles a source text with these flags; gives the program's path.
+/// Compiles a source text with these flags. Returns the program's path.
 pub(crate) fn compile(compiler: &str, name: &str, source: &str, flags: &[&str]) -> String {
     let input = scratch(&format!("{name}.{}", if compiler == "g++" { "cc" } else { "c" }));
     let output = scratch(name).to_str().expect("UTF-8 path").to_owned();
@@ -38,7 +39,7 @@ pub(crate) fn image(path: &str) -> Image {
     Image::parse(bytes, &mut NoDebugFiles).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The files among these that exist; says which do not.
+/// The files among these that exist; prints which ones do not.
 pub(crate) fn present<'a>(paths: &[&'a str]) -> Vec<&'a str> {
     let (found, missing): (Vec<&str>, Vec<&str>) = paths.iter().partition(|path| Path::new(path).exists());
     for path in missing {
@@ -59,11 +60,11 @@ pub(crate) struct ElfSymbol {
     pub(crate) start: u64,
     pub(crate) size: u64,
     pub(crate) ifunc: bool,
-    /// With `@VERSION`, as printed.
+    /// The name with `@VERSION`, as printed.
     pub(crate) name: String,
 }
 
-/// Defined function symbols as `readelf` sees them, in either table.
+/// Defined function symbols in either table, as `readelf` lists them.
 pub(crate) fn readelf_functions(path: &str) -> Vec<ElfSymbol> {
     let listing = run("readelf", &["-sW", path]);
     let symbol = |line: &str| {
@@ -81,9 +82,9 @@ pub(crate) fn readelf_functions(path: &str) -> Vec<ElfSymbol> {
     listing.lines().filter_map(symbol).collect()
 }
 
-/// Unwind entries as `readelf` sees them: start → (end, whether rows begin as at a call).
+/// Unwind entries as `readelf` lists them: start → (end, whether rows begin as at a call).
 pub(crate) fn readelf_fdes(path: &str) -> BTreeMap<u64, (u64, bool)> {
-    // It fails when a debug file that the file names is not there, after it has listed everything.
+    // readelf fails if a debug file that the file names is missing, after it has listed everything.
     let output = Command::new("readelf").args(["--debug-dump=frames", path]).env("LC_ALL", "C").output();
     let listing = String::from_utf8_lossy(&output.expect("readelf").stdout).into_owned();
     assert!(listing.contains(" pc="), "{path}: readelf lists no unwind entry");
@@ -108,7 +109,7 @@ pub(crate) fn readelf_fdes(path: &str) -> BTreeMap<u64, (u64, bool)> {
     found
 }
 
-/// Address ranges of sections by name, as `readelf` sees them.
+/// Address ranges of sections by name, as `readelf` lists them.
 pub(crate) fn readelf_sections(path: &str) -> Vec<(String, u64, u64)> {
     let listing = run("readelf", &["-SW", path]);
     let section = |line: &str| {

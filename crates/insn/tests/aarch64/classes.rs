@@ -1,4 +1,4 @@
-//! The classes that are simulated: for each, the bits that make a word one of it.
+//! The classes of instructions that are simulated. Each is given by the bits that are fixed in its words.
 
 /// Words that are `fixed` under `mask`, the rest free.
 pub(crate) struct Class {
@@ -39,10 +39,10 @@ pub(crate) const SIMULATED: &[Class] = &[
     class("sub immediate", 0xFF80_0000, 0xD100_0000),
 ];
 
-/// `bc.cond` (FEAT_HBC), which the emulator of this distribution does not know.
+/// `bc.cond` (FEAT_HBC), which the emulator of this distribution does not support.
 pub(crate) const HINTED: Class = class("bc.cond", 0xFF00_0010, 0x5400_0010);
 
-/// Those that are relocated but not simulated.
+/// Classes that are relocated but not simulated.
 pub(crate) const VECTOR: &[Class] = &[
     class("ldr s literal", 0xFF00_0000, 0x1C00_0000),
     class("ldr d literal", 0xFF00_0000, 0x5C00_0000),
@@ -53,16 +53,16 @@ impl Class {
     pub(crate) const fn holds(&self, word: u32) -> bool {
         word & self.mask == self.fixed
     }
-    /// How many words it has.
+    /// Number of words in the class.
     pub(crate) const fn size(&self) -> u64 {
         1 << self.mask.count_zeros()
     }
-    /// The words one by one: the bits of `n`, in the places that are free.
+    /// The n-th word: the bits of `n` in the places that are free.
     pub(crate) fn nth(&self, n: u64) -> u32 {
         let free = (0..32).filter(|bit| self.mask >> bit & 1 == 0);
         free.zip(0..).fold(self.fixed, |word, (to, from)| word | ((n >> from & 1) as u32) << to)
     }
-    /// The word whose free bits are those of `bits`.
+    /// The word whose free bits are taken from `bits`.
     pub(crate) const fn word(&self, bits: u32) -> u32 {
         self.fixed | bits & !self.mask
     }

@@ -1,5 +1,5 @@
-//! A third opinion, from a decoder that shares nothing with the other two: LLVM's, as `llvm-mc` prints it. Words that it does not know
-//! (it may be older) say nothing.
+//! A third opinion, from a decoder that shares nothing with the other two: LLVM's, as `llvm-mc` prints it.
+//! Words that it does not know are skipped, since it may be older.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -30,19 +30,19 @@ fn mnemonics(words: &[u32]) -> Option<HashMap<u32, String>> {
     Some(lines.lines().filter_map(entry).collect())
 }
 
-/// `\tnop            // encoding: [0x1f,0x20,0x03,0xd5]`
+/// Parses `\tnop            // encoding: [0x1f,0x20,0x03,0xd5]`.
 fn entry(line: &str) -> Option<(u32, String)> {
     let (text, encoding) = line.split_once("encoding: [")?;
     let name = text.split_whitespace().next()?.to_owned();
     let mut bytes = encoding.trim_end_matches(']').split(',').map(|byte| {
-        // What a linker would still fill in is shown as `A`, or with a quote: no word of ours has such.
+        // Bits that a linker would fill in are shown as `A`, or with a quote; our words have none.
         u8::from_str_radix(byte.trim().strip_prefix("0x")?, 16).ok()
     });
     let mut next = || bytes.next().flatten();
     Some((u32::from_le_bytes([next()?, next()?, next()?, next()?]), name))
 }
 
-/// Names that a simulated instruction goes by.
+/// Whether LLVM may give a simulated instruction this name.
 fn may_simulate(op: Op, name: &str) -> bool {
     match op {
         Op::Nop => matches!(name, "nop" | "yield" | "hint" | "dgh" | "bti"),
@@ -63,7 +63,7 @@ fn may_simulate(op: Op, name: &str) -> bool {
     }
 }
 
-/// Those that do not do the same elsewhere, or may not be run there.
+/// Names of instructions that do something else at another address, or may not run there.
 fn stays(name: &str) -> bool {
     let exact = [
         "b", "bl", "br", "blr", "ret", "cbz", "cbnz", "tbz", "tbnz", "adr", "adrp", "svc", "hvc", "smc",
@@ -78,7 +78,8 @@ fn a_third_decoder_agrees() {
     let mut rng = Rng(0x11_7731);
     let runs = setting("TRAPLINE_A64_RUNS", 50_000);
     let random = (0..runs).map(|_| rng.next() as u32).collect::<Vec<_>>();
-    // Branches, exceptions and system words are a sixteenth of all, and where it matters: as many of them again.
+    // Branches, exceptions and system words are only a sixteenth of all words, and are those that matter. So
+    // as many of them are added.
     let control = random.iter().map(|word| word & 0xE3FF_FFFF | 0x1400_0000);
     let classes = SIMULATED.iter().flat_map(|class| random.iter().take(500).map(|bits| class.word(*bits)));
     let words: Vec<u32> = random.iter().copied().chain(control).chain(classes).collect();
@@ -90,11 +91,12 @@ fn a_third_decoder_agrees() {
     for (&word, name) in &theirs {
         let agreed = match decode(word) {
             Verdict::Simulate(op) => may_simulate(op, name),
-            // SVE has an `adr` of its own, of vectors, which does the same anywhere.
+            // SVE has its own `adr`, for vectors, which does the same at any address.
             Verdict::OutOfLine(Away::Plain) => !stays(name) || (name == "adr" && word >> 25 & 15 == 2),
             Verdict::OutOfLine(Away::LoadVector { .. }) => name == "ldr",
             Verdict::OutOfLine(Away::Authenticated) => name.starts_with("reta") || name.starts_with("bra"),
-            // Which refusal is for which name the second decoder judges; that none is for what we could run, too.
+            // The second decoder checks the reason of a refusal. This test does not check that a refused word
+            // could not have run.
             Verdict::Refuse(_) => true,
         };
         if !agreed {

@@ -1,20 +1,22 @@
-//! Runs words on the processor: all registers from memory, one stretch of code, all registers back to memory.
+//! Runs words on the processor: loads all registers from memory, runs some code, and stores all registers to
+//! memory.
 //!
-//! The code lies in an arena that every branch of the tests stays in. Before it stand two loads, of x29 and x30, which are
-//! the last two registers to be set. It is left at *pads*, which put where they are into x30 and go to `a64_leave`; d30 and d31 hold
-//! what x29 and x30 were. A fault leaves through the signal handler.
+//! The code lies in an arena that no branch of the tests leaves. In front of it are two loads of x29 and x30,
+//! the last registers to be set. The code is left at *pads*, which put their address into x30 and go to
+//! `a64_leave`; d30 and d31 hold the values of x29 and x30. A fault leaves the code through the signal
+//! handler.
 
 use std::cell::UnsafeCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Registers before a run, or after it. The assembly below knows the offsets.
+/// Registers before a run, or after it. The assembly below uses these offsets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, align(16))]
 pub(crate) struct Registers {
     pub(crate) x: [u64; 31],
     pub(crate) sp: u64,
     pub(crate) pc: u64,
-    /// As in PSTATE.
+    /// The flags as in PSTATE.
     pub(crate) nzcv: u64,
     pub(crate) v: [u128; 8],
 }
@@ -124,7 +126,7 @@ unsafe extern "C" {
 }
 
 struct Shared<T>(UnsafeCell<T>);
-// SAFETY: written by the code above and the signal handler, on the thread that holds `ALONE`.
+// SAFETY: written only by the code above and by the signal handler, on the thread that holds `ALONE`.
 unsafe impl<T> Sync for Shared<T> {}
 
 static HOST: Shared<u64> = Shared(UnsafeCell::new(0));
@@ -133,19 +135,19 @@ static AFTER: Shared<Registers> =
 static FAULT: Shared<Option<(i32, u64)>> = Shared(UnsafeCell::new(None));
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// How far every branch reaches, and room behind it.
+/// Bytes that every branch can reach, with some room behind it.
 pub(crate) const REACH: u64 = 128 << 20;
 const ARENA: usize = 2 * REACH as usize + (1 << 21);
 pub(crate) const STACK: usize = 1 << 16;
 const PAGE: usize = 1 << 16;
 
-/// The only one that runs words.
+/// The machine that runs words; there is only one at a time.
 pub(crate) struct Machine {
-    /// Executable and writable, all of it.
+    /// The arena, executable and writable.
     arena: u64,
-    /// The same, 64 MiB, more than 4 GiB away.
+    /// Another one, of 64 MiB, more than 4 GiB away.
     pub(crate) far: u64,
-    /// Readable and writable, with [`PAGE`] bytes on both sides that are not.
+    /// Readable and writable, with [`PAGE`] inaccessible bytes on either side.
     pub(crate) stack: u64,
     _alone: MutexGuard<'static, ()>,
 }
@@ -159,25 +161,25 @@ impl Machine {
         assert!(far.abs_diff(arena) > 8 << 30, "{far:#x} is far from {arena:#x}");
         let guarded = map(0, STACK + 2 * PAGE, libc::PROT_NONE);
         let stack = guarded + PAGE as u64;
-        // SAFETY: part of the mapping just made.
+        // SAFETY: a part of the mapping that was just made.
         let opened = unsafe { libc::mprotect(stack as *mut _, STACK, libc::PROT_READ | libc::PROT_WRITE) };
         assert_eq!(opened, 0);
         catch();
         Self { arena, far, stack, _alone: alone }
     }
 
-    /// The page where the word under test stands: everything in reach of it is in the arena.
+    /// The page of the tested word: everything in reach of it is in the arena.
     pub(crate) const fn middle(&self) -> u64 {
         self.arena + REACH + (1 << 20)
     }
 
-    /// Writes `bytes` at `addr`, in the arena, the far one, or the stack.
+    /// Writes `bytes` at `addr`, in the arena, the far arena, or the stack.
     pub(crate) fn write(&self, addr: u64, bytes: &[u8]) {
         let (end, len) = (addr + bytes.len() as u64, bytes.len());
         let inside = |from: u64, size: usize| addr >= from && end <= from + size as u64;
         let code = inside(self.arena, ARENA) || inside(self.far, 64 << 20);
         assert!(code || inside(self.stack, STACK), "{addr:#x} is ours");
-        // SAFETY: inside a mapping of ours that is writable, as just checked; nobody holds references into it.
+        // SAFETY: inside a writable mapping of ours, as just checked; no references into it exist.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, len) };
         if code {
             // SAFETY: mapped memory.
@@ -185,13 +187,13 @@ impl Machine {
         }
     }
 
-    /// Reads from one of them.
+    /// Reads from one of these.
     pub(crate) fn read(&self, addr: u64, into: &mut [u8]) {
-        // SAFETY: the tests read where they wrote, in mappings that live on.
+        // SAFETY: the tests read where they wrote, in mappings that are never unmapped.
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len()) };
     }
 
-    /// A place where a run ends.
+    /// Writes a pad, at which a run ends.
     pub(crate) fn pad(&self, addr: u64) {
         let words = [0x9E67_03DF, 0x5800_005E, 0xD63F_03C0]; // fmov d31, x30; ldr x30, .+8; blr x30
         let mut bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
@@ -199,16 +201,18 @@ impl Machine {
         self.write(addr, &bytes);
     }
 
-    /// Writes `code` at `addr`, and the loads before it.
+    /// Writes `code` at `addr`, and the two loads in front of it.
     pub(crate) fn place(&self, addr: u64, code: &[u32]) {
         let words = [0xF940_77DD, 0xF940_7BDE]; // ldr x29, [x30, #232]; ldr x30, [x30, #240]
         let bytes: Vec<u8> = words.iter().chain(code).flat_map(|word: &u32| word.to_le_bytes()).collect();
         self.write(addr - 8, &bytes);
     }
 
-    /// Runs what was placed at `addr`. Gives the registers where it was left, or the signal and its address as well.
+    /// Runs the code that was placed at `addr`. Returns the registers where it was left; after a fault also
+    /// the signal and its address.
     pub(crate) fn run(&self, addr: u64, before: &Registers) -> (Registers, Option<(i32, u64)>) {
-        // SAFETY: `HOST`, `AFTER` and `FAULT` are ours while `_alone` is held; the code ends at a pad or in the handler.
+        // SAFETY: `HOST`, `AFTER` and `FAULT` belong to the holder of `_alone`; the code ends at a pad or in
+        // the handler.
         unsafe {
             *FAULT.0.get() = None;
             a64_enter(before, addr - 8);
@@ -225,10 +229,10 @@ fn map(hint: u64, len: usize, protection: i32) -> u64 {
     at as u64
 }
 
-/// Faults of a run end it.
+/// Installs handlers with which a fault ends a run.
 fn catch() {
     let stack = map(0, 1 << 20, libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: a stack of its own for this thread; the handler touches only what `run` reads afterwards.
+    // SAFETY: a stack for this thread alone; the handler touches only what `run` reads afterwards.
     unsafe {
         let alternate = libc::stack_t { ss_sp: stack as *mut _, ss_flags: 0, ss_size: 1 << 20 };
         assert_eq!(libc::sigaltstack(&raw const alternate, std::ptr::null_mut()), 0);
@@ -242,7 +246,8 @@ fn catch() {
 }
 
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's own frame; the thread was between `a64_enter` and its end, so `HOST` is set.
+    // SAFETY: the kernel's own frame; the thread was between `a64_enter` and the end of the run, so `HOST` is
+    // set.
     unsafe {
         let machine = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
         let after = &mut *AFTER.0.get();

@@ -1,7 +1,8 @@
-//! A64: decoding against a second decoder, simulation and relocation by value, and, where this runs on aarch64 (emulated
-//! or not), both against the processor's own execution.
+//! A64: decoding compared with a second decoder; simulation and relocation compared with known values. Where
+//! this runs on aarch64 (emulated or not), both are also compared with the processor's own execution.
 //!
-//! `TRAPLINE_A64_STRIDE=1` looks at every one of the 2^32 words; `TRAPLINE_A64_RUNS=1000000` runs a million states of each class.
+//! `TRAPLINE_A64_STRIDE=1` checks every one of the 2^32 words; `TRAPLINE_A64_RUNS=1000000` runs a million
+//! states of each class.
 
 mod classes;
 mod exclusive;
@@ -18,7 +19,7 @@ mod machine;
 #[cfg(target_arch = "aarch64")]
 mod native;
 
-/// xorshift64*: a run must be repeatable.
+/// Random numbers by xorshift64*, so that a run is repeatable.
 struct Rng(u64);
 
 impl Rng {

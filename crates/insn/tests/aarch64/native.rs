@@ -1,4 +1,5 @@
-//! Simulation against execution, and relocated code against the original, both on the processor (or its emulator).
+//! Simulation compared with execution, and relocated code compared with the original, both on the processor
+//! (or its emulator).
 
 use super::classes::{Class, SIMULATED, VECTOR};
 use super::machine::{Machine, REACH, Registers, STACK};
@@ -7,25 +8,26 @@ use trapline_insn::aarch64::{
     Fault, Memory, Op, Options, Regs, Relocated, Through, Verdict, decode, relocate, simulate,
 };
 
-/// States that one word is run on.
+/// Number of states that one word is run with.
 const STATES: u64 = 250;
-/// No push of the classes reaches further from sp, on either side.
+/// No push of the classes reaches further from sp, in either direction.
 const BELOW: usize = 528;
-/// Around the middle there is code.
+/// Bytes around the middle that hold code.
 const TAKEN: u64 = 256;
 
 /// A word, and where it may lead.
 struct Subject {
     word: u32,
     verdict: Verdict,
-    /// Where the original stands.
+    /// Address of the original.
     at: u64,
-    /// Where it branches to, or what it loads: never beside itself.
+    /// Address that it branches to, or loads from; never right beside the word itself.
     names: Option<u64>,
 }
 
 impl Subject {
-    /// A random word of the class, with a pad wherever it may lead and random bytes where it loads from.
+    /// A random word of the class, with a pad at each address that it may lead to, and random bytes where it
+    /// loads from.
     fn new(class: &Class, machine: &Machine, rng: &mut Rng) -> Self {
         let at = machine.middle() + 4 * rng.below(1 << 10);
         loop {
@@ -62,7 +64,7 @@ impl Subject {
         matches!(self.verdict, Verdict::Simulate(Op::Load { .. }) | Verdict::OutOfLine(_))
     }
 
-    /// Random registers, such as make it go both ways.
+    /// Random registers with which it may take either path.
     fn registers(&self, machine: &Machine, rng: &mut Rng) -> Registers {
         let mut x = [0; 31];
         for register in &mut x {
@@ -87,7 +89,7 @@ impl Subject {
     }
 }
 
-/// The machine's memory for loads; a copy of the stack for stores.
+/// Memory for a simulation: the machine's for loads, and a copy of the stack for stores.
 struct Shadow<'a> {
     machine: &'a Machine,
     stack: Vec<u8>,
@@ -132,7 +134,7 @@ fn simulation_does_what_the_processor_does() {
                 let before = subject.registers(&machine, &mut rng);
                 let ours = simulated(op, &before, &mut shadow).expect("mapped");
                 let (theirs, signal) = machine.run(subject.at, &before);
-                // A branch to zero, through xzr, faults there; it has been taken.
+                // A branch to zero, through xzr, faults there: it was taken.
                 let to_zero = theirs.pc == 0 && signal.is_some();
                 assert!(signal.is_none() || to_zero, "{}: {:#010x}: {signal:?}", class.name, subject.word);
                 let theirs = Registers { v: if to_zero { ours.v } else { theirs.v }, ..theirs };
@@ -146,7 +148,7 @@ fn simulation_does_what_the_processor_does() {
     }
 }
 
-/// At both ends of the stack: the same signal, address, sp and pc.
+/// Pushes at both ends of the stack: the same signal, address, sp and pc.
 #[test]
 fn a_push_that_faults_is_the_programs_own_fault() {
     let (machine, mut rng) = (Machine::new(), Rng(0xFA17));
@@ -181,7 +183,7 @@ fn a_push_that_faults_is_the_programs_own_fault() {
     assert!(faults > 100, "{faults}");
 }
 
-/// Writes the copy to `to`, and a pad behind it that stands for the next instruction.
+/// Writes the copy to `to`, and behind it a pad that stands for the next instruction.
 fn place_copy(machine: &Machine, to: u64, copy: &Relocated) -> u64 {
     machine.place(to, copy.words());
     let end = to + 4 * copy.words().len() as u64;
@@ -192,7 +194,7 @@ fn place_copy(machine: &Machine, to: u64, copy: &Relocated) -> u64 {
 #[test]
 fn relocated_code_does_what_the_original_does() {
     let (machine, mut rng) = (Machine::new(), Rng(0x0E10_CA7E));
-    // Each is two runs and two looks at the stack.
+    // Each consists of two runs and two comparisons of the stack.
     let runs = setting("TRAPLINE_A64_RUNS", 100_000) / 4;
     let none = Options::default();
     for class in SIMULATED.iter().chain(VECTOR) {
@@ -204,7 +206,7 @@ fn relocated_code_does_what_the_original_does() {
                 1 => Options { ip_free: true, ..none },
                 _ => Options { ip_free: true, guarded: true, ..none },
             };
-            // A few pages off, tens of megabytes off, and out of reach of everything.
+            // A few pages away, tens of megabytes away, and out of reach of everything.
             let to = match rng.below(4) {
                 0 => subject.at + TAKEN + 4 * rng.below(1 << 10),
                 1 => subject.at + 4 * rng.below(REACH / 4 - (1 << 16)) + (1 << 16),
@@ -231,7 +233,7 @@ fn relocated_code_does_what_the_original_does() {
     }
 }
 
-/// Runs the original and the copy on the same registers.
+/// Runs the original and the copy with the same registers.
 fn compare(
     machine: &Machine,
     subject: &Subject,
@@ -259,7 +261,7 @@ fn compare(
     if options.ip_free || call {
         moved.x[16] = original.x[16];
     }
-    // What is below sp is nobody's; the copy may have pushed there.
+    // Memory below sp is not in use; the copy may have pushed there.
     let above = if subject.loads() { BELOW } else { 0 };
     let word = subject.word;
     if signal.is_some() {

@@ -1,4 +1,4 @@
-//! Relocation by value: words that are known, and what cannot be done.
+//! Relocation compared with known words, and words that cannot be relocated.
 
 use trapline_insn::aarch64::{Immovable, Options, Refusal, relocate};
 
@@ -18,7 +18,7 @@ fn what_does_not_depend_on_its_place_is_copied() {
         let moved = relocate(word, FROM, FAR, NONE).expect("moves");
         assert_eq!((moved.words(), moved.falls_through, moved.next), (&[word][..], true, FROM + 4));
     }
-    // ret, retaa, braa x1, sp: the same words, and nothing comes behind them.
+    // ret, retaa, braa x1, sp: the copies are the same words, and nothing is executed behind them.
     for word in [0xD65F_03C0, 0xD65F_0BFF, 0xD71F_083F] {
         let moved = relocate(word, FROM, FAR, NONE).expect("moves");
         assert_eq!((moved.words(), moved.falls_through), (&[word][..], false));
@@ -55,12 +55,12 @@ fn a_branch_out_of_reach_needs_x16() {
     let target = FROM + 8;
     assert_eq!(relocate(0x1400_0002, FROM, FAR, NONE), Err(Immovable::OutOfReach { target }));
     assert_eq!(words(0x1400_0002, FAR, FREE), [0xD280_0110, 0xF2A0_0810, 0xD61F_0200]);
-    // Into a guarded page, where `b` lands anywhere and `br` does not.
+    // Into a guarded page, where `b` may land anywhere and `br` may not.
     let guarded = Options { guarded: true, ..FREE };
     assert_eq!(words(0x1400_0002, FAR, guarded), [0xD280_0110, 0xF2A0_0810, 0xD65F_0200]);
     let followed = Options { control_stack: true, ..guarded };
     assert_eq!(relocate(0x1400_0002, FROM, FAR, followed), Err(Immovable::OutOfReach { target }));
-    // At a call it is free in any case.
+    // At a call the register is free in any case.
     assert_eq!(words(0x9400_0002, FAR, NONE).len(), 5);
 }
 

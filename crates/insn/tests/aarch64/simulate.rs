@@ -1,11 +1,11 @@
-//! Simulation by value: the seed's two instructions, faults, and what a guarded page changes.
+//! Simulation compared with known values: `nop` and the push, faults, and the effect of a guarded page.
 
 use trapline_insn::aarch64::{Fault, Memory, Op, Regs, Verdict, decode, simulate};
 
 const NOP: u32 = 0xD503_201F;
 const PUSH: u32 = 0xA9BF_7BFD; // stp x29, x30, [sp, #-16]!
 
-/// 64 KiB from [`BASE`] on, and nothing else.
+/// Memory of 64 KiB from [`BASE`] on, and nothing else.
 struct Flat {
     bytes: Vec<u8>,
     guarded: bool,
@@ -55,7 +55,7 @@ fn op(word: u32) -> Op {
     }
 }
 
-/// Neither traps twice: a `nop` and a function's first push need no second place to run at.
+/// Neither needs a second trap: a `nop` and a function's first push need no copy to run in.
 #[test]
 fn nop_and_push_are_simulated() {
     let (mut memory, before) = (Flat::new(), state());
@@ -73,7 +73,7 @@ fn nop_and_push_are_simulated() {
     assert!(memory.bytes[..0xFF0].iter().chain(&memory.bytes[0x1000..]).all(|b| *b == 0xA5));
 }
 
-/// Each immediate of the push that compilers may choose.
+/// Each immediate that compilers may choose for the push.
 #[test]
 fn every_frame_size_of_the_push_moves_sp_by_it() {
     for imm7 in -64..64_i32 {
@@ -109,7 +109,7 @@ fn a_push_that_faults_changes_nothing_and_names_the_address() {
     assert_eq!(after, before);
 }
 
-/// Half of the pair is mapped: nothing is stored, and the address is the first that is not.
+/// Half of the pair is mapped: nothing is stored, and the reported address is the first one outside.
 #[test]
 fn a_push_across_the_end_of_memory_names_the_first_address_outside() {
     let mut memory = Flat { bytes: vec![0xA5; SIZE - 8], guarded: false };
@@ -147,7 +147,7 @@ fn a_literal_that_faults_changes_nothing() {
     assert_eq!(after.pc, before.pc + 4);
 }
 
-/// BTYPE by instruction, register and page: Arm ARM, pseudocode of BR, BLR, RET.
+/// BTYPE by instruction, register and page, after the pseudocode of BR, BLR, RET in the Arm ARM.
 #[test]
 fn branches_through_registers_say_what_they_may_land_on() {
     let (br_x3, br_x16, br_x17) = (0xD61F_0060, 0xD61F_0200, 0xD61F_0220);

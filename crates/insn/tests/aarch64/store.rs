@@ -1,4 +1,5 @@
-//! What a load or store is told to do (`Accessor`), against a second decoder and, where this runs on aarch64, against execution (INSN-4).
+//! The effect of a load or store (`Accessor`), compared with a second decoder and, where this runs on
+//! aarch64, with execution (INSN-4).
 
 use disarm64::InsnOpcode as _;
 use disarm64::decoder;
@@ -6,7 +7,7 @@ use trapline_insn::aarch64::Accessor;
 
 use super::words::sweep;
 
-/// Every load and store is told, but for those that the module says are not, and nothing else is.
+/// Every load and store is recognized, except those that the module excludes, and nothing else is.
 #[test]
 fn loads_and_stores_are_those_of_a_second_decoder() {
     let looked = sweep(|word| {
@@ -22,7 +23,7 @@ fn loads_and_stores_are_those_of_a_second_decoder() {
                 let is_exclusive = name.starts_with("stx") || name.starts_with("stlx");
                 (one.is_exclusive() != is_exclusive).then(|| format!("{name}: exclusive: {is_exclusive}"))
             }
-            // Which encodings of a name are allocated, the executed ones show.
+            // Execution shows which encodings of a name are allocated.
             (Some(_), None) => decoder::decode(word)
                 .map(|one| one.definition().mnemonic)
                 .map(|name| format!("they say {name}, we that it accesses memory")),
@@ -42,7 +43,8 @@ fn writes(name: &str) -> bool {
     ["st", "cas", "swp"].iter().chain(&CHANGES).any(|start| name.starts_with(start))
 }
 
-/// Vectors of SVE and SME, tags, blocks of 64 bytes, 128 bits at once, and what came after (FEAT_LRCPC3, FEAT_LSUI, FEAT_LSFE, FEAT_THE, FEAT_GCS).
+/// What the module excludes: vectors of SVE and SME, tags, blocks of 64 bytes, 128 bits at once, and later
+/// extensions (FEAT_LRCPC3, FEAT_LSUI, FEAT_LSFE, FEAT_THE, FEAT_GCS).
 fn is_left_out(word: u32, name: &str) -> bool {
     let is_of_the_group = word & 0x0A00_0000 == 0x0800_0000;
     let tags = ["stg", "stzg", "st2g", "stz2g", "ldg", "stgp", "stgm", "stzgm", "ldgm"];
@@ -67,8 +69,8 @@ fn is_left_out(word: u32, name: &str) -> bool {
         || is_unallocated(word)
 }
 
-/// What they take for an instruction and the manual leaves unallocated: offsets by half a register, vectors of 16 bytes of another size, elements that
-/// do not fit their index.
+/// Words that the second decoder accepts and the manual leaves unallocated: offsets by half a register,
+/// vectors of 16 bytes of another size, elements that do not fit their index.
 const fn is_unallocated(word: u32) -> bool {
     let by_register = word & 0x3B20_4C00 == 0x3820_0800;
     let wide_vector = word & 0x3E80_0000 == 0x3C80_0000 && word >> 30 != 0;
@@ -121,12 +123,12 @@ mod native {
         class("st1 to st4, one", 0xBFDF_0000, 0x0D00_0000),
     ];
 
-    /// What a run is made of.
+    /// One run.
     struct Run {
         one: Accessor,
         before: Registers,
         regs: Regs,
-        /// First byte and bytes of all that it accesses.
+        /// First byte of the accessed range, and its length.
         at: u64,
         len: u64,
     }
@@ -137,7 +139,7 @@ mod native {
             let pc = machine.middle();
             let one = Accessor::decode(word, pc)?;
             let (base, index) = ((word >> 5 & 31) as usize, (word >> 16 & 31) as usize);
-            // A base that is also stored or loaded, and written back, may do anything.
+            // A base register that is also stored or loaded, and written back: the effect is not defined.
             if [word & 31, word >> 10 & 31, word >> 16 & 31].contains(&(base as u32)) {
                 return None;
             }
@@ -155,7 +157,7 @@ mod native {
                 };
             }
             let middle = machine.stack + STACK as u64 / 2 + 64 * rng.below(16);
-            // The top byte is ignored.
+            // The top byte of an address is ignored.
             let tag = rng.below(2) * 0xA5 << 56;
             if let Some(base) = x.get_mut(base) {
                 *base = (middle + rng.below(2) * rng.below(64)) | tag;
@@ -166,7 +168,7 @@ mod native {
             let whole = one.effect(&regs, 0, 255);
             let (at, len) = (whole.at?, u64::from(whole.len));
             let inside = at >= machine.stack && at + len <= machine.stack + STACK as u64;
-            // By how they were made, these lie inside: told outside, they are told wrong.
+            // By construction these addresses lie inside; an effect outside would be wrong.
             let near = match class.name.ends_with("register") {
                 true => word >> 13 & 7 == 6,
                 false => !class.name.ends_with("imm12"),
@@ -176,7 +178,8 @@ mod native {
             machine.pad(pc + 4);
             inside.then_some(Self { one, before, regs, at, len })
         }
-        /// Memory before and after is as told of bytes within.
+        /// Whether memory before and after the run agrees with the reported effect, for the bytes in this
+        /// range.
         fn check(&self, name: &str, start: u64, old: &[u8], new: &[u8], rng: &mut Rng) -> bool {
             let from = (self.at - start) as usize;
             let end = from + self.len as usize;
@@ -221,7 +224,7 @@ mod native {
                 let end = (machine.stack + STACK as u64).min(run.at + around);
                 let mut old = vec![0; (end - start) as usize];
                 old.iter_mut().for_each(|byte| *byte = rng.next() as u8);
-                // Half of all comparisons find what they expect.
+                // Half of all comparisons find the expected value.
                 let expected = run.before.x[(rng.next() % 31) as usize].to_le_bytes();
                 let at = (run.at - start) as usize;
                 if let Some(place) = old.get_mut(at..at + 8).filter(|_| rng.below(2) == 0) {

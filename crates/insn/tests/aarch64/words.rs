@@ -1,4 +1,5 @@
-//! A second opinion on every word, by a decoder that is not ours (disarm64, generated from the tables of GNU binutils).
+//! A second opinion on every word, from an independent decoder (disarm64, generated from the tables of GNU
+//! binutils).
 
 use super::classes::{Class, HINTED, SIMULATED, VECTOR};
 use super::{Rng, setting};
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use trapline_insn::aarch64::{Away, Gpr, Literal, Op, Refusal, Test, Through, Vector, Verdict, decode};
 
-/// The classes are exactly the words that are simulated: nothing of them is lost, nothing comes in besides.
+/// The classes contain exactly the simulated words, no fewer and no more.
 #[test]
 fn the_classes_are_what_is_simulated() {
     sweep(|word| {
@@ -25,10 +26,12 @@ fn kinds_agree_with_a_second_decoder() {
     println!("{looked} words");
 }
 
-/// Words of a class up to which all of them are looked at: `cargo xtask a64-sweep` looks at all of every class.
+/// Size of a class up to which all of its words are checked; `cargo xtask a64-sweep` checks all words of
+/// every class.
 const FEW: u64 = 1 << 17;
 
-/// Operands as text: every word of the smaller classes, of the others random ones and every word that has but one field set or clear.
+/// Operands as text: every word of the smaller classes. Of the others, random words, and every word with all
+/// fields but one set or clear.
 #[test]
 fn operands_agree_with_a_second_decoder() {
     let mut rng = Rng(0x0DDB_A115);
@@ -47,7 +50,7 @@ fn operands_agree_with_a_second_decoder() {
     }
 }
 
-/// Looks at every word of the class, on all processors. How many there are.
+/// Checks every word of the class, on all processors. Returns their number.
 fn every(class: &Class) -> u64 {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let part = |first: u64| {
@@ -59,8 +62,9 @@ fn every(class: &Class) -> u64 {
     })
 }
 
-/// Runs `check` over the words, by default every 61st (all of them with `TRAPLINE_A64_STRIDE=1`, `cargo xtask a64-sweep`), on all processors. Fails
-/// with one word for each thing that it says.
+/// Runs `check` over the words on all processors: by default every 61st, and all of them with
+/// `TRAPLINE_A64_STRIDE=1` (`cargo xtask a64-sweep`). Fails with one example word for each message of
+/// `check`.
 pub(crate) fn sweep(check: impl Fn(u32) -> Option<String> + Sync) -> u64 {
     let stride = setting("TRAPLINE_A64_STRIDE", 61);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
@@ -87,7 +91,7 @@ pub(crate) fn sweep(check: impl Fn(u32) -> Option<String> + Sync) -> u64 {
     looked
 }
 
-/// What is wrong about our verdict, by their name and operands for the word.
+/// What is wrong with our verdict, judged by the second decoder's name and operands for the word.
 fn disagreement(word: u32, theirs: Option<Opcode>) -> Option<String> {
     let ours = decode(word);
     let Some(theirs) = theirs else {
@@ -125,7 +129,8 @@ fn disagreement(word: u32, theirs: Option<Opcode>) -> Option<String> {
     })
 }
 
-/// Whether an instruction with these operands names an address by its distance. They are the decoder's own tables, so each is looked at once.
+/// Whether an instruction with these operands names an address by distance. The operand lists are the
+/// decoder's own tables, so each one is checked once.
 fn is_relative(operands: &'static [InsnOperand]) -> bool {
     thread_local! {
         static KNOWN: RefCell<HashMap<*const InsnOperand, bool>> = RefCell::default();
@@ -143,7 +148,7 @@ const fn is_relative_op(op: Op) -> bool {
     matches!(op, Op::Branch { .. } | Op::BranchIf { .. } | Op::Address { .. } | Op::Load { .. })
 }
 
-/// Names that a simulated instruction of this kind goes by.
+/// Whether the second decoder may give a simulated instruction of this kind this name.
 fn may_simulate(op: Op, name: &str) -> bool {
     match op {
         Op::Nop => matches!(name, "hint" | "nop" | "yield" | "dgh" | "bti"),
@@ -164,7 +169,7 @@ fn may_simulate(op: Op, name: &str) -> bool {
     }
 }
 
-/// Branches, traps and parts of sequences: never the same elsewhere.
+/// Names of branches, traps and parts of sequences, which never do the same at another address.
 fn must_not_run_elsewhere(name: &str) -> bool {
     let exact = [
         "b", "bl", "br", "blr", "ret", "b.c", "bc.c", "cbz", "cbnz", "tbz", "tbnz", "svc", "hvc", "smc",
@@ -186,8 +191,9 @@ fn is_copy(name: &str) -> bool {
         .any(|start| name.starts_with(start))
 }
 
-/// What they take for an instruction and the manual leaves unallocated: a literal of opc 3 to a vector, system registers
-/// of op0 0. Or what came after it (FEAT_TEV), and changes what an address means.
+/// Words that the second decoder accepts and the manual leaves unallocated: a literal of opc 3 to a vector,
+/// system registers of op0 0. Also words of a later extension (FEAT_TEV), which changes what an address
+/// means.
 fn lax(word: u32, name: &str) -> bool {
     match name {
         "ldr" => word >> 24 == 0xDC,
@@ -196,7 +202,7 @@ fn lax(word: u32, name: &str) -> bool {
     }
 }
 
-/// Names that this reason is for.
+/// Whether this reason for a refusal fits the name.
 fn may_refuse(why: Refusal, name: &str) -> bool {
     match why {
         Refusal::Undefined => name == "udf",
@@ -208,7 +214,7 @@ fn may_refuse(why: Refusal, name: &str) -> bool {
         Refusal::Monitor => matches!(name, "hvc" | "smc"),
         Refusal::Privileged => {
             let returns = matches!(name, "eret" | "eretaa" | "eretab" | "drps");
-            // Names of `sys`, of the guarded control stack, with an `op1` of 0: for EL1.
+            // Names of `sys`, and of the guarded control stack with an `op1` of 0, which are for EL1.
             let stacks = matches!(name, "gcspushx" | "gcspopcx" | "gcspopx");
             returns || stacks || matches!(name, "msr" | "mrs" | "sys" | "sysl")
         }
@@ -223,7 +229,7 @@ fn may_refuse(why: Refusal, name: &str) -> bool {
     }
 }
 
-/// Where the words are said to stand; page-aligned, and in reach of nothing below zero.
+/// Address that the words are decoded for; page-aligned, and far enough from zero for every distance.
 const PLACE: u64 = 0x20_0000_0000;
 
 fn operands(class: &Class, word: u32) {

@@ -1,4 +1,4 @@
-//! The bench for `semantics`: memory to run windows in, and the signal handler that starts and ends a run.
+//! The harness of `semantics`: memory to run windows in, and the signal handler that starts and ends a run.
 
 use object::{Object, ObjectSegment, ObjectSymbol};
 use std::cell::UnsafeCell;
@@ -9,13 +9,13 @@ const SCRATCH: usize = 1 << 12;
 /// Bytes of stack, around the initial rsp, that are set before and compared after each run.
 const SEEN_STACK: usize = 1 << 11;
 const ARENA: usize = 1 << 16;
-/// Room for an XSAVE image with everything but AMX.
+/// Room for an XSAVE image of everything but AMX.
 const XSTATE: usize = 1 << 13;
 /// CF PF AF ZF SF DF OF.
 const FLAGS: u64 = 0xCD5;
 const INT3: u8 = 0xCC;
 
-/// xorshift64*: a run must be repeatable.
+/// Random numbers by xorshift64*, so that a run is repeatable.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
@@ -94,13 +94,13 @@ impl Image {
 
 /// What the handler and the code under test share. Only one machine exists at a time (`ONE`).
 struct Shared {
-    /// Next signal begins a run, ends it, or is unexpected.
+    /// Whether the next signal begins a run, ends it, or is unexpected.
     phase: Phase,
     input: [i64; 18],
     saved: [i64; 18],
     output: [i64; 18],
     signal: i32,
-    /// Vector state that every run begins with; empty before the first.
+    /// Vector state that every run begins with; empty before the first run.
     initial: [u8; XSTATE],
     has_initial: bool,
     saved_vector: [u8; XSTATE],
@@ -115,8 +115,8 @@ enum Phase {
 }
 
 struct Cell(UnsafeCell<Shared>);
-// SAFETY: used by the thread that holds `ONE` alone, and by the handler that interrupts that thread at `int3` or
-// inside a window, never while the thread itself holds a reference.
+// SAFETY: used only by the thread that holds `ONE`, and by the handler that interrupts that thread at `int3`
+// or inside a window, never while the thread itself holds a reference.
 unsafe impl Sync for Cell {}
 
 static SHARED: Cell = Cell(UnsafeCell::new(Shared {
@@ -132,7 +132,7 @@ static SHARED: Cell = Cell(UnsafeCell::new(Shared {
 }));
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Hardware order to the order of a signal frame.
+/// Indices of a signal frame's registers, in hardware order.
 const GREGS: [i32; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -152,12 +152,12 @@ const GREGS: [i32; 16] = [
     libc::REG_R15,
 ];
 
-/// Bytes of the XSAVE image in a signal frame (`struct _fpx_sw_bytes` at offset 464 says).
+/// Bytes of the XSAVE image in a signal frame, as `struct _fpx_sw_bytes` at offset 464 states.
 ///
 /// # Safety
 /// `frame` must point to the vector state of a live signal frame.
 unsafe fn vector_len(frame: *const u8) -> usize {
-    // SAFETY: the caller vouches for 512 bytes of FXSAVE image at least.
+    // SAFETY: the caller guarantees at least 512 bytes of FXSAVE image.
     let (magic, size) = unsafe {
         (frame.add(464).cast::<u32>().read_unaligned(), frame.add(480).cast::<u32>().read_unaligned())
     };
@@ -204,7 +204,7 @@ extern "C" fn on_signal(signal: i32, _info: *mut libc::siginfo_t, context: *mut 
 fn map(len: usize, executable: bool) -> *mut u8 {
     let protection = libc::PROT_READ | libc::PROT_WRITE | if executable { libc::PROT_EXEC } else { 0 };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new anonymous mapping at a place of the kernel's choice touches nothing that exists.
+    // SAFETY: a new anonymous mapping at an address that the kernel chooses replaces nothing.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED, "mmap of {len} bytes");
     at.cast()
@@ -213,7 +213,7 @@ fn map(len: usize, executable: bool) -> *mut u8 {
 fn install_handler() {
     const LEN: usize = 1 << 16;
     let stack = libc::stack_t { ss_sp: map(LEN, false).cast(), ss_flags: 0, ss_size: LEN };
-    // SAFETY: the alternate stack stays mapped for good; the handler is of the kind that SA_SIGINFO asks for.
+    // SAFETY: the alternate stack is never unmapped; the handler has the type that SA_SIGINFO asks for.
     unsafe {
         assert_eq!(libc::sigaltstack(&stack, std::ptr::null_mut()), 0);
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -229,7 +229,7 @@ fn install_handler() {
 pub(crate) struct Machine {
     image: &'static mut [u8],
     functions: Vec<(u64, usize)>,
-    /// Where [`Machine::place`] puts the next window.
+    /// Offset where [`Machine::place`] puts the next window.
     free: usize,
     traps: Vec<(u64, u8)>,
     stack: u64,
@@ -242,7 +242,7 @@ impl Machine {
         let one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         install_handler();
         let len = from.bytes.len() + 2 * ARENA;
-        // SAFETY: a fresh mapping of `len` bytes that nobody else knows; it is never unmapped.
+        // SAFETY: a fresh mapping of `len` bytes to which no other reference exists; it is never unmapped.
         let image = unsafe { std::slice::from_raw_parts_mut(map(len, true), len) };
         image[..from.bytes.len()].copy_from_slice(&from.bytes);
         let base = image.as_ptr() as u64;
@@ -267,7 +267,7 @@ impl Machine {
         self.image.as_ptr() as u64
     }
 
-    /// Where copies are put: behind the image.
+    /// Address for copies, behind the image.
     pub(crate) fn arena(&self) -> u64 {
         self.base() + (self.image.len() - 2 * ARENA) as u64
     }
@@ -318,7 +318,7 @@ impl Machine {
         self.scratch + SCRATCH as u64 / 4 + rng.next() % (SCRATCH as u64 / 2) / 16 * 16
     }
 
-    /// Where an address of stack or scratch memory lies in [`Outcome::memory`].
+    /// Offset in [`Outcome::memory`] of an address in stack or scratch memory.
     #[allow(dead_code, reason = "only `store` asks")]
     pub(crate) fn offset_of(&self, addr: u64) -> Option<usize> {
         let stack = self.stack + (STACK - SEEN_STACK) as u64 / 2;
@@ -330,7 +330,8 @@ impl Machine {
 
     fn seen(&mut self) -> [&mut [u8]; 2] {
         let stack = self.stack + (STACK - SEEN_STACK) as u64 / 2;
-        // SAFETY: both ranges lie in mappings that this machine made and keeps; `&mut self` keeps them unshared.
+        // SAFETY: both ranges lie in mappings that this machine made and keeps; `&mut self` keeps them
+        // unshared.
         unsafe {
             [
                 std::slice::from_raw_parts_mut(stack as *mut u8, SEEN_STACK),
@@ -339,8 +340,8 @@ impl Machine {
         }
     }
 
-    /// Runs code at `rip` until a signal. Stack and scratch memory are filled from `seed` with pointers into the
-    /// latter; the 64 bytes at each of `words` are put back behind the run.
+    /// Runs code at `rip` until a signal. Stack and scratch memory are filled from `seed` with pointers into
+    /// the latter. The 64 bytes at each of `words` are restored after the run.
     pub(crate) fn run(&mut self, rip: u64, state: &State, seed: u64, words: &[u64]) -> Outcome {
         let mut rng = Rng(seed | 1);
         let (low, high) = (self.pointer(&mut rng), self.pointer(&mut rng));
@@ -370,8 +371,9 @@ fn enter(rip: u64, state: &State) -> Outcome {
     }
     input[libc::REG_RIP as usize] = rip.cast_signed();
     input[libc::REG_EFL as usize] = (state.flags | 0x202).cast_signed();
-    // SAFETY: this thread holds `ONE` (a Machine exists), and no run is under way: SHARED is ours until `int3`. The
-    // handler gives back every register at the end of the run; what the window writes in memory is `admissible`.
+    // SAFETY: this thread holds `ONE` (a Machine exists), and no run is in progress, so SHARED belongs to it
+    // until `int3`. The handler restores every register at the end of the run; `admissible` limits what the
+    // window writes to memory.
     let (output, signal, legacy) = unsafe {
         (*shared).input = input;
         (*shared).phase = Phase::Begin;

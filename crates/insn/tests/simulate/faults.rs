@@ -1,9 +1,9 @@
-//! SIM-1: when memory faults, at the first access or at the second, nothing has changed.
+//! SIM-1: if memory faults, at the first access or at the second one, nothing has changed.
 
 use trapline_insn::x86_64::simulate::{Fault, Memory, Size, Verdict, simulate, verdict};
 use trapline_insn::x86_64::{Gpr, Immovable, Options, Regs};
 
-/// Grants so many accesses, then none.
+/// Memory that grants `granted` accesses, then faults.
 struct Failing {
     granted: usize,
     stores: usize,
@@ -28,7 +28,7 @@ impl Memory for Failing {
     }
 }
 
-/// Instructions, and what they access in order: `l` a load, `s` a store.
+/// Instructions, and their accesses in order: `l` for a load, `s` for a store.
 const CASES: &[(&[u8], &str)] = &[
     (&[0x55], "s"),                         // push rbp
     (&[0x54], "s"),                         // push rsp

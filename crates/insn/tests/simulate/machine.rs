@@ -1,11 +1,12 @@
-//! The processor as judge: one instruction runs natively, between a load and a store of all registers, without signals.
+//! The processor as the oracle: one instruction runs natively, between a load and a store of all registers,
+//! without signals.
 //!
-//! Everything lies in one low mapping, so that every form of address reaches it. A run ends at one of a few landing pads,
-//! which tell where control went.
+//! Everything lies in one low mapping, so that every form of address reaches it. A run ends at one of a few
+//! landing pads, which record where control went.
 
 use trapline_insn::x86_64::{Gpr, Regs};
 
-/// xorshift64*: a run must be repeatable.
+/// Random numbers by xorshift64*, so that a run is repeatable.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
@@ -27,7 +28,7 @@ impl Rng {
     }
 }
 
-/// Flags that a state has at random: CF PF AF ZF SF DF OF.
+/// Flags that are random in a state: CF PF AF ZF SF DF OF.
 pub(crate) const FLAGS: u64 = 0xCD5;
 /// Bytes of memory that instructions may use.
 pub(crate) const AREA: usize = 256;
@@ -40,10 +41,11 @@ const OUT: usize = DATA + 256;
 const WHICH: usize = DATA + 512;
 const SAVED: usize = DATA + 520;
 const OUR_STACK: usize = DATA + 0x1000 - 64;
-/// Landing pads besides the one behind the instruction: two that a byte reaches, two that take four.
+/// Landing pads in addition to the one behind the instruction: two that an 8-bit displacement reaches, and
+/// two that need 32 bits.
 const PADS: [usize; 4] = [SLOT - 0x60, SLOT + 0x50, SLOT - 0x300, SLOT + 0x700];
 
-/// Where an instruction can be run.
+/// Memory in which an instruction can run.
 pub(crate) struct Machine {
     base: u64,
     len: usize,
@@ -53,7 +55,7 @@ impl Machine {
     pub(crate) fn new() -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
-        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists. It is never unmapped.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces nothing. It is never unmapped.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), MAPPED, protection, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED, "a mapping below 2 GiB");
         let mut machine = Self { base: at as u64, len: 0 };
@@ -73,12 +75,14 @@ impl Machine {
     pub(crate) fn area(&self) -> u64 {
         self.base + MEMORY as u64
     }
-    /// Places where control may go: the two that a byte reaches from the slot come first.
+    /// Addresses to which control may go. The two that an 8-bit displacement reaches from the slot come
+    /// first.
     pub(crate) fn pads(&self) -> [u64; 4] {
         PADS.map(|pad| self.base + pad as u64)
     }
     pub(crate) fn memory(&mut self) -> &mut [u8; AREA] {
-        // SAFETY: inside the mapping that this machine owns; `&mut self` keeps it unshared, and no run is under way.
+        // SAFETY: inside the mapping that this machine owns; `&mut self` keeps it unshared, and no run is in
+        // progress.
         unsafe { &mut *((self.base as usize + MEMORY) as *mut [u8; AREA]) }
     }
 
@@ -108,13 +112,13 @@ impl Machine {
         self.write_at(SLOT, &[byte]);
     }
 
-    /// Runs the instruction; gives the registers behind it.
+    /// Runs the instruction. Returns the registers behind it.
     pub(crate) fn run(&mut self, from: &Regs) -> Regs {
         for (number, value) in from.gpr.into_iter().chain([from.rflags]).enumerate() {
             self.write_at(DATA + 8 * number, &value.to_le_bytes());
         }
-        // SAFETY: `write_stubs` put a function there that keeps what the C ABI says it must; the instruction between
-        // was given registers that keep it inside `area`, and branches to pads only.
+        // SAFETY: `write_stubs` put a function there that preserves what the C ABI requires. The registers of
+        // the instruction in it keep its accesses inside `area`, and its branches lead to pads only.
         unsafe {
             let enter: extern "C" fn() = std::mem::transmute(self.base as usize as *const ());
             enter();
@@ -130,7 +134,7 @@ impl Machine {
         to
     }
 
-    /// `enter` at offset 0; gives the offset of what ends a run.
+    /// Writes `enter` at offset 0. Returns the offset of the code that ends a run.
     fn write_stubs(&mut self) -> usize {
         let mut code =
             Code { bytes: vec![0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57], at: 0 };
@@ -172,7 +176,7 @@ struct Code {
 }
 
 impl Code {
-    /// An opcode whose last operand is the distance to `to`.
+    /// Appends an opcode whose last operand is the distance to `to`.
     fn rip(&mut self, opcode: &[u8], to: usize) {
         self.bytes.extend(opcode);
         let end = self.at + self.bytes.len() + 4;

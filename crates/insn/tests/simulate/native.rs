@@ -1,4 +1,4 @@
-//! A million random states of each class, against the instruction itself.
+//! A million random states of each class, compared with the instruction itself.
 
 use crate::machine::{AREA, FLAGS, Machine, Rng};
 use crate::states::{aim, state};
@@ -6,7 +6,7 @@ use trapline_insn::x86_64::Options;
 use trapline_insn::x86_64::simulate::{Memory, Op, Size, Verdict, simulate, verdict};
 
 const STATES: u64 = 1 << 20;
-/// States tried for each encoding.
+/// Number of states for each encoding.
 const PER_ENCODING: u64 = 256;
 
 /// The machine's memory, as a model.
@@ -183,8 +183,8 @@ fn with_rex(rng: &mut Rng, opcode: u8) -> Vec<u8> {
     if rng.one_in(2) { vec![opcode] } else { vec![0x40 | rng.below(16) as u8, opcode] }
 }
 
-/// An opcode with prefixes, ModRM, SIB, displacement and immediate at random; `group` is ModRM's middle, if it is part of the
-/// opcode. `immediate` is its size in bytes.
+/// An opcode with random prefixes, ModRM, SIB, displacement and immediate. `group` is ModRM's middle field if
+/// it is part of the opcode. `immediate` is its size in bytes.
 fn modrm(rng: &mut Rng, opcode: &[u8], group: Option<u8>, immediate: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let data_size = rng.one_in(6);

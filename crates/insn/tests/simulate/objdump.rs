@@ -1,4 +1,5 @@
-//! Decoding against a second disassembler: operands and all, over whole libraries and over all encodings of the short classes.
+//! Decoding compared with a second disassembler, operands included, over whole libraries and over all
+//! encodings of the short classes.
 
 use crate::machine::Rng;
 use crate::text::{plain, render};
@@ -14,7 +15,7 @@ const LIBRARIES: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/libstdc++.so.6",
     "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2",
 ];
-/// Each encoding stands in so many bytes.
+/// Bytes reserved for each encoding.
 const ROOM: usize = 16;
 
 #[derive(Default)]
@@ -29,7 +30,8 @@ impl Tally {
     fn judge(&mut self, addr: u64, bytes: &[u8], text: &str) {
         let theirs = plain(text);
         match verdict(bytes, Options::default()) {
-            // Both agree on how long it is: what objdump lists apart (a prefix on its own) is no instruction.
+            // Both must agree on the length: a line that objdump lists separately (a prefix on its own) is no
+            // instruction.
             Verdict::Simulate(op) if usize::from(op.len) != bytes.len() => {
                 if !is_split(text) {
                     self.wrong.push(format!("{bytes:02x?} {text}: {op:?}"));
@@ -71,7 +73,8 @@ impl Tally {
     }
 }
 
-/// What objdump may also call it: a displacement without ModRM has no width, and an extension to the same width is a move.
+/// Other names that objdump may use: a displacement without ModRM has no width, and an extension to the same
+/// width is a move.
 fn other_names(ours: &str, text: &str) -> Vec<String> {
     let mut names = vec![ours.replacen("mov ", "movzx ", 1), ours.replacen("movsxd ", "movsx ", 1)];
     if text.contains("ds:0x") {
@@ -81,7 +84,7 @@ fn other_names(ours: &str, text: &str) -> Vec<String> {
     names
 }
 
-/// What objdump shows as a line of its own before the instruction that it belongs to.
+/// Whether objdump shows this as a line of its own in front of the instruction that it belongs to.
 fn is_split(text: &str) -> bool {
     let word = text.split_whitespace().last().unwrap_or_default();
     text.contains("(bad)")
@@ -89,7 +92,7 @@ fn is_split(text: &str) -> bool {
         || ["data16", "addr32", "cs", "ds", "es", "ss", "fs", "gs", "repz", "repnz"].contains(&word)
 }
 
-/// Whether objdump's words are of a class that is simulated, so that another verdict is a mistake.
+/// Whether objdump's text is of a simulated class, so that any other verdict is a mistake.
 fn is_ours(theirs: &str, bytes: &[u8]) -> bool {
     let (name, operands) = theirs.split_once(' ').unwrap_or((theirs, ""));
     let class = [
@@ -121,7 +124,7 @@ fn is_ours(theirs: &str, bytes: &[u8]) -> bool {
     !excused && (class.contains(&name) || arithmetic.contains(&name) && read_only)
 }
 
-/// Runs objdump; calls with address, bytes and text of each line.
+/// Runs objdump, and calls `line` with address, bytes and text of each line.
 fn disassemble(arguments: &[String], mut line: impl FnMut(u64, &[u8], &str)) -> bool {
     let child = Command::new("objdump")
         .args(["-w", "-M", "intel", "--insn-width=16"])
@@ -163,7 +166,8 @@ fn libraries_are_read_alike() {
     assert!(seen > 0, "none of {LIBRARIES:?} is here");
 }
 
-/// Every opcode of the classes, with every REX, every ModRM with and without each of some prefixes, and every SIB of one opcode; operands at random.
+/// Every opcode of the classes with every REX prefix, every ModRM with and without each of some prefixes, and
+/// every SIB of one opcode. Operands are random.
 fn encodings() -> Vec<Vec<u8>> {
     let mut rng = Rng(0x2545_F491_4F6C_DD1D);
     let mut all = Vec::new();
@@ -206,7 +210,8 @@ fn encodings() -> Vec<Vec<u8>> {
     all
 }
 
-/// Fills a room's rest: from eight bytes on with one nop, for a list that is no longer than it must be.
+/// Fills the rest of a room. A rest of more than eight bytes begins with one long nop, to keep the listing
+/// short.
 fn idle(rest: &mut [u8]) {
     rest.fill(0x90);
     if let Some(longer) = rest.len().checked_sub(8) {
@@ -226,7 +231,7 @@ fn encodings_are_read_alike() {
         bytes.resize_with(ROOM, || rng.next() as u8);
         image.extend(bytes);
     }
-    // What stands behind an encoding in its room is a nop, so that both start the next one in step.
+    // The bytes behind an encoding in its room are nops, so that both decoders begin the next one in step.
     for (room, head) in image.chunks_exact_mut(ROOM).zip(&all) {
         let simulated = match verdict(room, Options::default()) {
             Verdict::Simulate(op) => Some(op.len),
@@ -235,7 +240,7 @@ fn encodings_are_read_alike() {
         let decoded = || decode_one(room, 0).filter(|insn| insn.flow != Flow::Invalid).map(|insn| insn.len);
         match simulated.or_else(decoded) {
             Some(len) => idle(&mut room[usize::from(len)..]),
-            // No instruction: objdump shows it byte by byte, however it splits them.
+            // Not an instruction: objdump shows it byte by byte, however it splits the bytes.
             None => room[head.len()..].fill(0x90),
         }
     }

@@ -1,12 +1,12 @@
-//! Random states with which an instruction stays inside the machine.
+//! Random states in which an instruction stays inside the machine's memory.
 
 use crate::machine::{AREA, FLAGS, Machine, Rng};
 use iced_x86::{Decoder, DecoderOptions, OpKind, Register};
 use trapline_insn::x86_64::simulate::{Action, Address, Base, Op, Place, Target, Value};
 use trapline_insn::x86_64::{Gpr, Regs};
 
-/// Sets what an encoding fixes so that it stays inside the machine: displacements of branches, absolute and rip-relative
-/// addresses, and those that rsp is the base of. `false` if it cannot run at all.
+/// Sets those parts of an encoding that keep it inside the machine: displacements of branches, absolute and
+/// rip-relative addresses, and those whose base is rsp. `false` if it cannot run at all.
 pub(crate) fn aim(bytes: &mut [u8], machine: &Machine, rng: &mut Rng) -> bool {
     let mut decoder = Decoder::with_ip(64, bytes, machine.slot(), DecoderOptions::NONE);
     let raw = decoder.decode();
@@ -21,7 +21,7 @@ pub(crate) fn aim(bytes: &mut [u8], machine: &Machine, rng: &mut Rng) -> bool {
         put(bytes, constants.immediate_offset(), constants.immediate_size(), to.wrapping_sub(end));
         return true;
     }
-    // What is pushed there would overwrite the code.
+    // The return address that it pushes would overwrite the code.
     if raw.is_call_near_indirect() && raw.op0_register() == Register::RSP {
         return false;
     }
@@ -55,7 +55,7 @@ fn interesting(rng: &mut Rng) -> u64 {
     }
 }
 
-/// Registers at random with which the instruction stays inside the machine.
+/// Random registers with which the instruction stays inside the machine.
 pub(crate) fn state(machine: &Machine, op: &Op, memory: &mut [u8; AREA], rng: &mut Rng) -> Regs {
     let mut regs = Regs { rip: machine.slot(), rflags: rng.next() & FLAGS, ..Regs::default() };
     regs.gpr.iter_mut().for_each(|gpr| *gpr = interesting(rng));
@@ -86,7 +86,7 @@ fn uses_stack(op: &Op) -> bool {
     matches!(op.action, Action::Push(_) | Action::Pop(_) | Action::Call(_) | Action::Return(_))
 }
 
-/// The operand in memory that is accessed.
+/// Address of the accessed operand in memory.
 fn address_of(op: &Op) -> Option<Address> {
     let place = match op.action {
         Action::Move { to: Place::Memory { at, .. }, .. } => return Some(at),
@@ -102,7 +102,7 @@ fn address_of(op: &Op) -> Option<Address> {
     if let Place::Memory { at, .. } = place { Some(at) } else { None }
 }
 
-/// Solves for a register so that the operand lies in the area; gives its address.
+/// Chooses a register so that the operand lies in the area. Returns the operand's address.
 fn reach(machine: &Machine, regs: &mut Regs, of: Address, rng: &mut Rng) -> u64 {
     let want = wanted(machine, rng);
     let noise = if of.narrow { rng.next() << 32 } else { 0 };
@@ -145,7 +145,7 @@ const fn mask(of: Address) -> u64 {
     if of.narrow { 0xFFFF_FFFF } else { u64::MAX }
 }
 
-/// Of an odd number, modulo 2^64.
+/// Inverse of an odd number, modulo 2^64.
 fn inverse(of: u64) -> u64 {
     (0..6).fold(of, |x, _| x.wrapping_mul(2u64.wrapping_sub(of.wrapping_mul(x))))
 }

@@ -1,4 +1,5 @@
-//! An [`Op`] as objdump would write it in Intel syntax, and objdump's text without what has no effect.
+//! Writes an [`Op`] as objdump would write it in Intel syntax, and reduces objdump's text to what has an
+//! effect.
 
 use trapline_insn::x86_64::Gpr;
 use trapline_insn::x86_64::simulate::{
@@ -14,7 +15,7 @@ const NAMES: [[&str; 8]; 4] = [
 const CONDITIONS: [&str; 16] =
     ["o", "no", "b", "ae", "e", "ne", "be", "a", "s", "ns", "p", "np", "l", "ge", "le", "g"];
 
-/// objdump's words for `op` at `addr`; `None` for what does nothing, which it has many words for.
+/// objdump's text for `op` at `addr`; `None` for instructions without effect, for which it has many names.
 pub(crate) fn render(op: &Op, addr: u64) -> Option<String> {
     let near = |offset: i64| format!("{:x}", addr.wrapping_add_signed(offset));
     let target = |to: Target| match to {
@@ -112,20 +113,21 @@ fn address(of: Address, op: &Op) -> String {
         let offset = if of.narrow { i64::from(offset as i32) } else { offset };
         return format!("[{base}+0x{:x}]", offset.cast_unsigned());
     }
-    // Signs, and the 32 bits that count where the address is narrow.
+    // The displacement with its sign. For a narrow address only its 32 bits count.
     let offset = if of.narrow { i64::from(offset as i32) } else { offset };
     let sign = if offset < 0 { '-' } else { '+' };
     let tail = if offset == 0 { String::new() } else { format!("{sign}0x{:x}", offset.unsigned_abs()) };
     format!("[{}{tail}]", sum.join("+"))
 }
 
-/// Prefixes that objdump writes out and that change nothing for what is simulated.
+/// Prefixes that objdump writes, and that have no effect on simulated instructions.
 const IDLE: [&str; 14] = [
     "cs", "ds", "es", "ss", "data16", "bnd", "notrack", "repz", "repnz", "xacquire", "xrelease", "rep", "fs",
     "gs",
 ];
 
-/// objdump's text without comments, names of places, idle prefixes, and its ways of writing what is not there.
+/// objdump's text without comments, symbol names, prefixes without effect, and its notations for absent
+/// parts.
 pub(crate) fn plain(text: &str) -> String {
     let text = text.split('#').next().unwrap_or_default();
     let text = text.split('<').next().unwrap_or_default();
@@ -155,12 +157,12 @@ pub(crate) fn plain(text: &str) -> String {
         }
     }
     text = text.replace("+0x0]", "]").replace("-0x0]", "]");
-    // Where a branch goes is written without 0x if the place has a name.
+    // The target of a branch has no 0x if it has a name.
     if ["j", "call", "loop", "addr32 loop"].iter().any(|near| text.starts_with(near)) && !text.contains("PTR")
     {
         text = text.replacen(" 0x", " ", 1);
     }
-    // A displacement alone stands in brackets only where the encoding has room for an index.
+    // A displacement alone has brackets only if the encoding has room for an index.
     match (text.find("[0x"), text.find(']')) {
         (Some(open), Some(close)) => {
             format!("{}{}{}", &text[..open], &text[open + 1..close], &text[close + 1..])
@@ -169,7 +171,7 @@ pub(crate) fn plain(text: &str) -> String {
     }
 }
 
-/// A displacement behind an index that is none, as the number that it is.
+/// Replaces a displacement behind an empty index by the number that it is.
 fn alone(text: &str, index: &str, narrow: bool) -> String {
     let parsed = text.split_once(index).and_then(|(head, tail)| {
         let (offset, tail) = tail.split_once(']')?;

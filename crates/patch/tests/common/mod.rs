@@ -1,4 +1,5 @@
-//! Victims: C programs compiled once, driven by lines on their standard input, and the file they run as the planner sees it.
+//! Victims: C programs that are compiled once and controlled by lines on their standard input, and their file
+//! as the planner sees it.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses some of it")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -80,7 +81,7 @@ impl Victim {
         let (bias, id) = place(&process, &file);
         Self { child, input, output, process, file, bias, id }
     }
-    /// Sends a line, returns the answer.
+    /// Sends a line, and returns the answer.
     pub fn ask(&mut self, line: &str) -> String {
         self.tell(line);
         self.answer()
@@ -101,14 +102,14 @@ impl Victim {
         let wrong = rest.split(' ').next().and_then(|w| w.parse().ok()).expect("a number");
         (counts.split_whitespace().map(|n| n.parse().expect("a number")).collect(), wrong)
     }
-    /// How it ended, from /proc; waiting would need it mutable.
+    /// How it ended, from /proc; waiting would need a mutable reference.
     pub fn fate(&self) -> String {
         std::fs::read_to_string(format!("/proc/{}/stat", self.process.pid())).map_or_else(
             |_| "; no such process".into(),
             |stat| format!("; wait status {:?}", stat.split(' ').nth(51)),
         )
     }
-    /// Tells it to end; it must do so in good health.
+    /// Tells it to end, and checks that it does so without an error.
     pub fn quit(mut self) {
         self.tell("quit");
         let status = self.child.wait().expect("waited");
@@ -117,15 +118,15 @@ impl Victim {
     pub fn module<'a>(&'a self, wants: &'a [Want]) -> Module<'a> {
         module(&self.file, self.bias, self.id, wants)
     }
-    /// Entry counts for these functions, probe `n` for the n-th.
+    /// Entry counts for these functions; probe `n` is for the n-th.
     pub fn wants(&self, names: &[&str], role: Role) -> Vec<Want> {
         names.iter().enumerate().map(|(n, name)| want(&self.file, n as u32, name, role)).collect()
     }
-    /// Ranges of text that differ from the file.
+    /// Ranges of code that differ from the file.
     pub fn differences(&self) -> Vec<String> {
         differences(&self.process, &self.file, self.bias)
     }
-    /// Disposition bits and handlers, as far as /proc tells.
+    /// Caught and ignored signals, as far as /proc shows them.
     pub fn caught(&self) -> (u64, u64) {
         let status = self.process.status().expect("alive");
         (status.caught, status.ignored)
@@ -139,7 +140,7 @@ impl Drop for Victim {
     }
 }
 
-/// Where the file is loaded.
+/// Address at which the file is loaded.
 pub fn place(process: &Process, file: &FileOnDisk) -> (Bias, FileId) {
     let path = file.path.to_str().expect("plain");
     let maps = process.maps().expect("alive");
@@ -188,7 +189,7 @@ pub fn differences(process: &Process, file: &FileOnDisk, bias: Bias) -> Vec<Stri
     found
 }
 
-/// Whether an address is inside any mapping of ours.
+/// Address in the process of an address in the file.
 pub fn live(bias: Bias, at: Svma) -> RemoteAddr {
     bias.live(at)
 }
