@@ -1,4 +1,4 @@
-/* Holds the interface to its word: layouts, errors, handles, handlers. C11 and C++17. */
+/* Checks the interface's promises: layouts, errors, handles, handlers. C11 and C++17. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #define NOINLINE __attribute__((noinline, visibility("default")))
 #endif
 
-/* What programs were compiled with stays. */
+/* Layouts that programs were compiled with do not change. */
 #define AT(type, field, at) ASSERT(offsetof(struct type, field) == at, #type "." #field)
 AT(trapline_regs, rax, 0);
 AT(trapline_regs, rdi, 56);
@@ -164,7 +164,8 @@ static void errors(const char *program)
 	IS(STRUCT_SIZE, trapline_register(&probe, &none));
 	probe.size = 5000;
 	IS(STRUCT_SIZE, trapline_register(&probe, &none));
-	/* A program compiled with a later header: what it does not use of that is taken, what it uses is not. */
+	/* A program compiled with a later header: new fields that it leaves unset are accepted, those that it
+	 * uses are refused. */
 	memset(&longer, 0, sizeof longer);
 	longer.probe = on(program, "add", &seen);
 	longer.probe.size = sizeof longer;
@@ -200,7 +201,7 @@ static void errors(const char *program)
 	IS(NO_HANDLER, trapline_register(&probe, &none));
 	IS(NONE, trapline_unregister(NULL));
 	IS(NULL_POINTER, trapline_tally_of(NULL, NULL));
-	/* Nothing of all that was registered. */
+	/* Nothing stays of all that was registered. */
 	CHECK(call_add(1, 1) == 4 && seen.entries == 0);
 }
 
@@ -220,7 +221,7 @@ static void handlers(const char *program)
 	IS(NONE, trapline_unregister(one));
 	CHECK(call_add(2, 1) == 7 && seen.entries == 100);
 
-	/* By its return address; and as the first version had it, which knew of exits only. */
+	/* By its return address; and with the first version's layout, which knew only exits. */
 	probe.returns_by = TRAPLINE_RETURNS_STACK + 1;
 	IS(UNKNOWN_FLAG, trapline_register(&probe, &one));
 	for (int by_stack = 0; by_stack < 2; by_stack++) {
@@ -244,7 +245,7 @@ static void handlers(const char *program)
 		probe.filter = big;
 		probe.flags = flags;
 		IS(NONE, trapline_register(&probe, &one));
-		/* The site's, not the consumer's. */
+		/* The site's count, not the consumer's. */
 		uint64_t before = hits(one);
 		for (uint64_t n = 0; n < 100; n++)
 			CHECK(call_add(n, 1) == n * 3 + 1);

@@ -52,7 +52,7 @@ fn main() {
     );
 }
 
-/// The instructions of the window at offset `at`, and its bytes.
+/// The instructions of the window at offset `at`, and its length in bytes.
 fn window(bytes: &[u8], start: u64, at: usize) -> (Vec<Insn>, usize) {
     let (mut insns, mut len) = (Vec::with_capacity(5), 0);
     for insn in sweep(&bytes[at..(at + 32).min(bytes.len())], start + at as u64) {

@@ -48,7 +48,8 @@ fn running_off_the_end_is_an_exit() {
     assert_eq!(exits(&adjacent), [(1, ExitKind::Ret)]);
 }
 
-/// `cmp $2,%edi; ja 1f; lea t(%rip),%rdx; movslq (%rdx,%rdi,4),%rax; add %rdx,%rax; jmp *%rax; 18: nop; ret; 1a: ret`
+/// `cmp $2,%edi; ja 1f; lea t(%rip),%rdx; movslq (%rdx,%rdi,4),%rax; add %rdx,%rax; jmp *%rax; 18: nop; ret;
+/// 1a: ret`
 const SWITCH: [u8; 30] = [
     0x83, 0xFF, 0x02, 0x77, 0x12, // ja 17
     0x48, 0x8D, 0x15, 0xF4, 0x0F, 0, 0, // lea 0x2000

@@ -1,4 +1,4 @@
-//! Prints, for each file, how its functions' entries and exits would be reached: `patchability FILE…`.
+//! Prints for each file how the entries and exits of its functions would be reached: `patchability FILE…`.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,9 +1,10 @@
-//! What generated code costs: a function called in a loop, bare and with each stub, in interleaved rounds.
+//! The cost of generated code: a function is called in a loop, bare and with each stub, in interleaved
+//! rounds.
 //!
-//! `cargo run --release -p trapline-plan --example stub_cost [ROUNDS]`. Every row is the median over eight placements
-//! of the same code (branch predictors and decoded caches make one placement a lottery of ±1 ns), each the median of
-//! its rounds; then the lowest and highest placement. `private` is the control: one plain increment of a word that
-//! nobody else uses, reached by the same jump.
+//! `cargo run --release -p trapline-plan --example stub_cost [ROUNDS]`. Every row is the median over eight
+//! placements of the same code, each of them the median of its rounds; then the lowest and the highest
+//! placement. (Branch predictors and caches of decoded instructions make one placement a lottery of ±1 ns.)
+//! `private` is the control: one plain increment of a word that no other code uses, reached by the same jump.
 
 use std::arch::asm;
 use std::time::Instant;
@@ -26,7 +27,7 @@ unsafe extern "C" {
 const LINES: u32 = 65;
 const PLACES: u64 = 8;
 const CALLS: u64 = 50_000;
-/// `push rbp; mov rbp, rsp; nop; nop; pop rbp; ret`, and how much of it a jump displaces.
+/// `push rbp; mov rbp, rsp; nop; nop; pop rbp; ret`, and the number of its bytes that a jump displaces.
 const BODY: [u8; 8] = [0x55, 0x48, 0x89, 0xE5, 0x90, 0x90, 0x5D, 0xC3];
 const WINDOW: usize = 5;
 const SPACE: u64 = 64 << 20;
@@ -56,14 +57,14 @@ impl Memory {
         at
     }
     fn write(&self, at: u64, code: &[u8]) {
-        // SAFETY: `at` was handed out by `put`, inside the mapping, and nothing runs there now.
+        // SAFETY: `put` returned `at`, which lies inside the mapping, and nothing runs there now.
         unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len()) };
     }
     fn jump(&self, from: u64, to: u64) {
         let rel = to.wrapping_sub(from + 5) as i32;
         self.write(from, &[&[0xE9][..], &rel.to_le_bytes()].concat());
     }
-    /// Adds a row: `entry` and `exit` append what comes before the displaced code and before the `ret`.
+    /// Adds a row. `entry` and `exit` append the code before the displaced code, and before the `ret`.
     fn row<'a>(&mut self, name: &'static str, entry: Stub<'a>, exit: Stub<'a>) {
         let places = (0..PLACES).map(|n| (self.place(n, entry, exit), Vec::new())).collect();
         self.rows.push(Row { name, places });
@@ -99,7 +100,7 @@ type Stub<'a> = Option<&'a dyn Fn(&mut Vec<u8>, u64, u64) -> Option<Pending<'a>>
 
 fn time(function: u64) -> f64 {
     let start = Instant::now();
-    // SAFETY: `function` keeps the C convention, as do the stubs in front of it.
+    // SAFETY: `function` follows the C convention, as do the stubs in front of it.
     unsafe {
         asm!(".p2align 6", "2: call r13", "sub r12, 1", "jnz 2b", in("r13") function, inout("r12") CALLS => _, clobber_abi("C"));
     }
@@ -108,7 +109,7 @@ fn time(function: u64) -> f64 {
 
 fn map(len: u64, protection: i32) -> u64 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+    // SAFETY: a fresh anonymous mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(core::ptr::null_mut(), len as usize, protection, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
     at as u64

@@ -1,4 +1,4 @@
-/* A program that watches its own calls of malloc: who asks for how much. What self_trace.rs does, in C:
+/* A program that watches its own calls of malloc: which sizes are requested. What self_trace.rs does, in C:
  *
  *     cc self_trace.c -ltrapline -o self_trace && ./self_trace
  */
@@ -10,7 +10,7 @@
 
 static _Atomic uint64_t bytes, largest;
 
-/* Runs in the thread that hits, like a signal handler: atomics are what it works with. */
+/* Runs in the thread that hits, as a signal handler does, so it works with atomics. */
 static trapline_verdict on_malloc(void *data, struct trapline_hit *hit)
 {
 	uint64_t size = hit->regs->rdi, most = atomic_load(&largest);

@@ -1,4 +1,5 @@
-//! A program that watches its own calls of `malloc`: who asks for how much, and how long the C library takes to answer.
+//! A program that watches its own calls of `malloc`: which sizes are requested, and how long the C library
+//! takes to answer.
 //!
 //! ```text
 //! cargo run --release -p trapline --example self_trace
@@ -13,7 +14,7 @@ static LARGEST: AtomicU64 = AtomicU64::new(0);
 
 fn main() -> Result<(), Error> {
     let (libc, offset) = trapline::inside::find("libc", "malloc")?;
-    // A handler runs in the thread that hits, like a signal handler: atomics are what it works with.
+    // A handler runs in the thread that hits, as a signal handler does, so it works with atomics.
     let probe = register(
         libc,
         offset,

@@ -170,7 +170,8 @@ extern "C" fn on_signal(signal: i32, _info: *mut libc::siginfo_t, context: *mut 
     let (context, shared) = unsafe { (&mut *context.cast::<libc::ucontext_t>(), &mut *SHARED.0.get()) };
     let gregs = &mut context.uc_mcontext.gregs;
     let frame = context.uc_mcontext.fpregs.cast::<u8>();
-    // SAFETY: the kernel's frame holds `len` bytes of vector state at `frame`; all buffers hold XSTATE >= len.
+    // SAFETY: the kernel's frame holds `len` bytes of vector state at `frame`; all buffers hold XSTATE >=
+    // len.
     unsafe {
         let len = vector_len(frame);
         match shared.phase {

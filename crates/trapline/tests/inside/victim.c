@@ -1,4 +1,4 @@
-// Functions to be probed, of shapes that matter. Built as a library, loaded by dlopen.
+// Functions to be probed, of various shapes. Built as a library, loaded by dlopen.
 #include <stdint.h>
 
 #define VISIBLE __attribute__((noinline, visibility("default")))
@@ -32,13 +32,13 @@ VISIBLE uint64_t fib(uint64_t n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
 asm(".text\n.globl tiny\n.type tiny,@function\ntiny: ret\n.size tiny,.-tiny\n"
     ".globl after\n.type after,@function\nafter: lea (%rdi,%rdi,4),%rax\nret\n.size after,.-after\n");
 
-// One long instruction: nobody can stand inside a jump over its beginning.
+// One long instruction: no thread can stand inside a jump over its beginning.
 asm(".text\n.p2align 4\n.globl whole\n.type whole,@function\nwhole: movabs $5,%rax\nadd %rdi,%rax\nret\n.size whole,.-whole\n");
 
 // A tail call.
 VISIBLE uint64_t tail(uint64_t a) { return add(a + 1, 7); }
 
-// Tail calls of one function by way of another.
+// Tail calls of one function through another.
 VISIBLE uint64_t odd(uint64_t n);
 VISIBLE uint64_t even(uint64_t n) { return n ? odd(n - 1) : 5; }
 VISIBLE uint64_t odd(uint64_t n) { return n ? even(n - 1) : 6; }
@@ -53,7 +53,7 @@ VISIBLE volatile uint16_t semaphore[4] __attribute__((section(".probes"))) = {0}
 
 // A breakpoint of the library's own.
 asm(".text\n.globl stops\n.type stops,@function\nstops: int3\nret\n.size stops,.-stops\n");
-// Whatever its caller wants to happen during a call.
+// Calls a function that its caller passes, in the middle of a call.
 VISIBLE uint64_t with(uint64_t (*f)(uint64_t), uint64_t x) { return f(x) + 1; }
 
 VISIBLE uint64_t deep(uint64_t n)
@@ -89,8 +89,8 @@ VISIBLE uint64_t during(uint64_t hook, uint64_t data)
 // Changes nothing.
 asm(".text\n.globl quiet\n.type quiet,@function\nquiet: .byte 0x0f,0x1f,0x44,0,0\nret\n.size quiet,.-quiet\n");
 
-// with_registers(function, in, out): calls the function with rax rcx rdx rbx rbp rsi rdi r8 to r15 as in[15] says, and keeps in out[15]
-// what it left.
+// with_registers(function, in, out): calls the function with rax rcx rdx rbx rbp rsi rdi r8 to r15 from
+// in[15], and stores in out[15] what it left.
 asm(".text\n.globl with_registers\n.type with_registers,@function\nwith_registers:\n"
     "push %rbx\npush %rbp\npush %r12\npush %r13\npush %r14\npush %r15\npush %rdx\npush %rsi\npush %rdi\n"
     "mov (%rsi),%rax\nmov 8(%rsi),%rcx\nmov 16(%rsi),%rdx\nmov 24(%rsi),%rbx\nmov 32(%rsi),%rbp\n"

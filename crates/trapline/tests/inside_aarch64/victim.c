@@ -1,4 +1,4 @@
-// Functions to be probed, of shapes that matter on arm64. Built as a library, loaded by dlopen.
+// Functions to be probed, of various shapes on arm64. Built as a library, loaded by dlopen.
 #include <execinfo.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ VISIBLE double scale(double x, double y) { return x * y + 0.5; }
 
 VISIBLE uint64_t fib(uint64_t n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
 
-// First words of each way of doing them: simulated, and copied.
+// First words of both kinds: simulated, and copied.
 FUNCTION(pushes, "stp x29, x30, [sp, #-16]!\n mov x29, sp\n add x0, x0, x1\n ldp x29, x30, [sp], #16\n ret");
 FUNCTION(signs, "hint #25\n stp x29, x30, [sp, #-16]!\n add x0, x0, x1\n ldp x29, x30, [sp], #16\n hint #29\n ret");
 FUNCTION(lands, "hint #34\n add x0, x0, x1\n ret");
@@ -31,10 +31,10 @@ FUNCTION(moves, "mul x0, x0, x1\n ret");
 FUNCTION(loads, "ldr d0, 1f\n fmov x2, d0\n add x0, x0, x1\n add x0, x0, x2\n ret\n .balign 8\n1: .quad 100");
 FUNCTION(pages, "adrp x2, pages\n and x2, x2, #0xfff\n add x0, x0, x1\n add x0, x0, x2\n ret");
 
-// Nothing but its return.
+// A function that consists of its return.
 FUNCTION(empty, "ret");
 
-// What takes no probe, or no return probe.
+// Functions that take no probe, or no return probe.
 FUNCTION(stops, "brk #7\n ret");
 FUNCTION(calls_kernel, "mov x8, #172\n svc #0\n ret");
 FUNCTION(exclusive, "1: ldxr x2, [x0]\n add x2, x2, #1\n stxr w3, x2, [x0]\n cbnz w3, 1b\n mov x0, x2\n ret");
@@ -43,7 +43,7 @@ FUNCTION(jumps, "adr x2, 1f\n br x2\n1: ret");
 FUNCTION(holds_data, "b 1f\n .word 0xd65f03c0\n1: ldr w0, .-4\n ret");
 FUNCTION(tail, "add x0, x0, #1\n mov x1, #7\n b add");
 
-// Jumps to each other, as often as x0 says.
+// Two functions that jump to each other, as often as x0 says.
 FUNCTION(even, "cbz x0, 1f\n sub x0, x0, #1\n b odd\n1: mov x0, #5\n ret");
 FUNCTION(odd, "cbz x0, 1f\n sub x0, x0, #1\n b even\n1: mov x0, #6\n ret");
 
@@ -71,7 +71,8 @@ VISIBLE uint64_t catches(uint64_t n)
 	return n;
 }
 
-// What its caller wants, with return addresses that are signed, and something to be done when it is left by an exception.
+// Calls a function that its caller passes. Its return addresses are signed, and it has a cleanup to run if an
+// exception leaves it.
 #define SIGNED __attribute__((target("branch-protection=pac-ret+leaf")))
 static void once_more(uint64_t **count) { ++**count; }
 VISIBLE SIGNED uint64_t cleans(uint64_t (*f)(uint64_t), uint64_t *count)
@@ -101,15 +102,16 @@ __attribute__((constructor)) static void construct(void) { births = born(1); }
 // USDT semaphores, in writable data of the file.
 VISIBLE volatile uint16_t semaphore[4] __attribute__((section(".probes"))) = {0};
 
-// Whatever its caller wants to happen during a call.
+// Calls a function that its caller passes, in the middle of a call.
 VISIBLE uint64_t with(uint64_t (*f)(uint64_t), uint64_t x) { return f(x) + 1; }
 
-// On pages of their own.
+// Functions on pages of their own.
 ALIGNED(4096, far_a, "nop\n add x0, x0, x1\n ret");
 ALIGNED(4096, far_b, "nop\n sub x0, x0, x1\n ret");
 asm(".balign 4096\n nop\n");
 
-// Everything from x0 into the registers, some words, everything to x1: 32 vectors; flags and FPSR; x2 to x30 and x1; and behind that x0 as it was then.
+// Loads everything from x0 into the registers, runs some words, and stores everything to x1: 32 vectors;
+// flags and FPSR; x2 to x30 and x1; and behind these x0 as it was then.
 #define CALLEE_SAVED \
 	"stp x29, x30, [sp, #-128]!\n stp x19, x20, [sp, #16]\n stp x21, x22, [sp, #32]\n stp x23, x24, [sp, #48]\n" \
 	"stp x25, x26, [sp, #64]\n stp x27, x28, [sp, #80]\n stp x1, x18, [sp, #96]\n" \
@@ -136,13 +138,13 @@ asm(".balign 4096\n nop\n");
 		GENERAL("stp") "str x30, [x0, #240]\n mrs x2, nzcv\n mrs x3, fpsr\n stp x2, x3, [x0]\n" \
 		"ldp x2, x3, [sp], #16\n stp x3, x2, [x0, #248]\n" CALLEE_RESTORED)
 
-// Done by hand, copied, pushed with the stack below it used, and pulled up again.
+// Words that are simulated, copied, pushed while the stack below is in use, and that move sp back up.
 AROUND(around, "nop\n orr x0, x0, x0\n stp x29, x30, [sp, #-512]!\n add sp, sp, #512");
 FUNCTION(target, "ret");
 FUNCTION(elsewhere, "ret");
 AROUND(around_call, "bl target");
 
-// The same for what has the length of the processor: 32 Z, 16 P, FFR.
+// The same for registers whose length depends on the processor: 32 Z, 16 P, FFR.
 #define SCALABLE(op, at, predicates) \
 	".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n" op " z\\n, [" at ", #\\n, mul vl]\n.endr\n" \
 	".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n" op " p\\n, [" predicates ", #\\n, mul vl]\n.endr\n"
@@ -153,22 +155,22 @@ FUNCTION(around_sve, ".arch_extension sve\n" CALLEE_SAVED
 	SCALABLE("str", "x1", "x3") "rdffr p0.b\n str p0, [x3, #16, mul vl]\n"
 	CALLEE_RESTORED "\n.arch_extension nosve");
 
-// Where its stack pointer is, seen from its caller's, which has room above and below.
+// Distance of its stack pointer from its caller's, which has room above and below.
 FUNCTION(stack, "mov x0, sp\n ret");
 FUNCTION(other_stack, "mov x0, sp\n add x0, x0, #1\n ret");
 FUNCTION(on_stack, "stp x29, x30, [sp, #-32]!\n str x19, [sp, #16]\n mov x19, sp\n sub sp, sp, #16384\n mov x1, sp\n"
 	"bl stack\n sub x0, x0, x1\n mov sp, x19\n ldr x19, [sp, #16]\n ldp x29, x30, [sp], #32\n ret");
 
-// A word that faults, if its caller wants it to.
+// A word that faults if its caller passes such an argument.
 FUNCTION(fetches, "ldr x0, [x0, #8]\n ret");
 
-// A loop: some way into a function, with x16 and x17 in use.
+// A loop some way into a function, with x16 and x17 in use.
 FUNCTION(loops, "mov x16, #3\n mov x17, #5\n1: add x0, x0, x16\n add x0, x0, x17\n subs x1, x1, #1\n b.ne 1b\n ret");
 
-// Its argument is needed in a register that a hit may spoil.
+// Its argument is in a register that a hit may overwrite.
 FUNCTION(scale_and_add, "add x2, x0, x0\n add x0, x2, x1\n ret");
 
-// A page that a test guards: whoever comes by an indirect branch lands on a pad.
+// A page that a test guards: an indirect branch must land on a pad.
 asm(".balign 4096\n");
 FUNCTION(pads, "hint #34\n stp x29, x30, [sp, #-16]!\n add x0, x0, x1\n ldp x29, x30, [sp], #16\n ret");
 FUNCTION(pads_signed, "hint #25\n stp x29, x30, [sp, #-16]!\n add x0, x0, x1\n ldp x29, x30, [sp], #16\n hint #29\n ret");

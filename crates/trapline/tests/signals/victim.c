@@ -1,8 +1,9 @@
-// Functions whose displaced instructions fault, take long, stand in the middle of a window, or stand between vectors.
+// Functions whose displaced instructions fault, take long, lie in the middle of a window, or lie between
+// vector instructions.
 #define FUNCTION(name, body) \
 	asm(".text\n.p2align 6\n.globl " #name "\n.type " #name ",@function\n" #name ":\n" body "\n.size " #name ",.-" #name "\n")
 
-// What the first instruction loads is simulated on the trap path; what it adds to memory runs in a copy there.
+// On the trap path, the first instruction is simulated if it loads, and runs in a copy if it adds to memory.
 FUNCTION(load, "mov (%rdi),%rax\nnop\nnop\nret");
 FUNCTION(bump, "addq $5,(%rdi)\nmov (%rdi),%rax\nret");
 // The second instruction faults, which is inside a jump's window.
@@ -11,7 +12,7 @@ FUNCTION(divide, "mov %rdi,%rax\nxor %edx,%edx\ndiv %rsi\nnop\nnop\nret");
 // cpuid takes a microsecond or more in a virtual machine, and a hundred nanoseconds elsewhere.
 FUNCTION(slow, "push %rbx\nxor %eax,%eax\nxor %ecx,%ecx\ncpuid\nnop\nnop\nnop\n"
 	       "pop %rbx\nxor %eax,%eax\nret");
-// Somebody may come to the second instruction by a way that nobody sees.
+// A thread may reach the second instruction by a path that no analysis sees.
 FUNCTION(inner, "mov %rdi,%rax\nlea (%rdi,%rsi),%rax\nret");
 // Goes on with whatever is there.
 FUNCTION(trapping, "int3\nmov %rdi,%rax\nret");
