@@ -1,8 +1,10 @@
-//! Hostile bytes through every pure entry point, by a small deterministic mutator on the stable compiler.
+//! Feeds hostile bytes to every pure entry point, with a small deterministic mutator on the stable compiler.
 //!
-//! Input: `all` or a target's name, `--seconds N`, `--seed N`. Output: how many inputs each target took; a panic ends the
-//! run with the seed that brings it back. Invariant: no input panics or hangs a parser (SAFE-5).
-//! Does not: measure coverage. Each target is one function over bytes, so a coverage-guided driver can take its place.
+//! Input: `all` or a target's name, `--seconds N`, `--seed N`. Output: the number of inputs for each target.
+//! A panic ends the run, with the seed that reproduces it. Invariant: no input makes a parser panic or hang
+//! (SAFE-5).
+//! Does not: measure coverage. Each target is one function over bytes, so a coverage-guided driver can take
+//! its place.
 #![forbid(unsafe_code)]
 
 mod mutate;
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 use mutate::Mutator;
 use targets::{TARGETS, Target};
 
-/// An input that takes longer than this is a finding too.
+/// An input that takes longer than this counts as a finding, too.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(ok != chosen.len()))
 }
 
-/// The number behind an option; `None`, and said so, where there is none.
+/// The number behind an option. `None`, with a message, if there is none.
 fn number(args: &[String], name: &str, default: u64) -> Option<u64> {
     let Some(at) = args.iter().position(|arg| arg == name) else { return Some(default) };
     let number = args.get(at + 1).and_then(|text| text.parse().ok());
@@ -49,7 +51,7 @@ fn number(args: &[String], name: &str, default: u64) -> Option<u64> {
     number
 }
 
-/// Runs one target for `time`, beginning at `seed`; each input has a seed of its own.
+/// Runs one target for `time`, beginning with `seed`; each input has a seed of its own.
 fn fuzz(target: &Target, time: Duration, mut seed: u64) -> bool {
     let corpus = (target.corpus)();
     let (begun, mut inputs) = (Instant::now(), 0_u64);

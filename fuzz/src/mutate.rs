@@ -1,4 +1,4 @@
-//! Inputs from seeds: a piece of the corpus, damaged in the ways that break parsers.
+//! Makes inputs from seeds: a piece of the corpus, damaged in ways that break parsers.
 
 /// A generator (xorshift64*) that damages bytes; the same seed gives the same input.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ impl Mutator {
     fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit.max(1) as u64) as usize
     }
-    /// One input.
+    /// Makes one input.
     pub(crate) fn input(&mut self, corpus: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = corpus.get(self.below(corpus.len())).cloned().unwrap_or_default();
         for _ in 0..=self.below(8) {

@@ -1,4 +1,4 @@
-//! What is fed: each target is a corpus and a function over bytes.
+//! The targets: each is a corpus and a function over bytes.
 
 use std::sync::atomic::AtomicU64;
 
@@ -20,7 +20,7 @@ use trapline_watch::record::{Layout, parse, task};
 use trapline_watch::site::{Code, accessors};
 use trapline_watch::spec::WatchSpec;
 
-/// A name, a corpus to start from, and what is done with each input.
+/// A name, an initial corpus, and the function that gets each input.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) name: &'static str,
@@ -28,7 +28,7 @@ pub(crate) struct Target {
     pub(crate) run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub(crate) const TARGETS: [Target; 14] = [
     Target { name: "image", corpus: programs, run: image },
     Target { name: "decode", corpus: code, run: decode },
@@ -46,10 +46,10 @@ pub(crate) const TARGETS: [Target; 14] = [
     Target { name: "recording", corpus: recordings, run: recording },
 ];
 
-/// Files of at most this size go into the corpus: mutation wants many small inputs.
+/// Largest file in the corpus, in bytes: mutation needs many small inputs.
 const LARGEST: u64 = 300_000;
 
-/// Small ELF files of this machine, and this program's own head.
+/// Small ELF files of this machine, and the first part of this program.
 fn programs() -> Vec<Vec<u8>> {
     let candidates = [
         "/bin/true",
@@ -78,7 +78,7 @@ fn image(bytes: &[u8]) {
     assert!(image.functions().is_sorted_by_key(|function| function.start), "functions are sorted");
 }
 
-/// Code of this machine in windows, and opcodes that decoders get wrong.
+/// Code of this machine in pieces, and opcodes that decoders get wrong.
 fn code() -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> =
         programs().iter().flat_map(|file| file.chunks(64).map(<[u8]>::to_vec)).take(4000).collect();
@@ -132,7 +132,7 @@ fn spec(bytes: &[u8]) {
     let _parsed: Result<ProbeSpec, _> = text.parse();
 }
 
-/// A control block that points everywhere, and a journal.
+/// A control block whose pointers lead everywhere, and a journal.
 fn segments() -> Vec<Vec<u8>> {
     let mut words = vec![0_u64; 1024];
     let mut set = |at: u64, value: u64| words[(at / 8) as usize] = value;
@@ -161,7 +161,7 @@ fn segment(bytes: &[u8]) {
     let view = View::new(&words);
     let journal = Journal::new(view, view.get(at::JOURNAL_OFF));
     let count = view.get(at::JOURNAL_COUNT);
-    // The last ones too, wherever a broken count says that they are.
+    // The last entries too, wherever a broken count says that they are.
     for index in (0..count.min(10_000)).chain(count.saturating_sub(8)..count) {
         if let Some(entry) = journal.get(index) {
             assert!((1..=8).contains(&entry.len), "a patch of 1 to 8 bytes");
@@ -169,7 +169,8 @@ fn segment(bytes: &[u8]) {
     }
 }
 
-/// A filter of each usual shape: the architecture checked, calls compared one by one and by tree, an argument masked.
+/// One seccomp filter of each usual shape: it checks the architecture, compares calls one by one or by a
+/// tree, or masks an argument.
 fn filters() -> Vec<Vec<u8>> {
     let code: [(u16, u8, u8, u32); 14] = [
         (0x20, 0, 0, 4),
@@ -208,7 +209,7 @@ fn filter(bytes: &[u8]) {
     assert!(unknown == Answer::Harms || !filter.is_empty(), "no program, no answer");
 }
 
-/// This program's debug information is large: a small program's, where a compiler left one.
+/// This program's debug information is large, so that of a small program is added if there is a compiler.
 fn debugged() -> Vec<Vec<u8>> {
     let mut all = programs();
     let dir = std::env::temp_dir().join(format!("trapline-fuzz-{}", std::process::id()));
@@ -237,7 +238,7 @@ fn variables(bytes: &[u8]) {
     }
 }
 
-/// A type, then a body.
+/// A sample's type, then its body.
 fn samples() -> Vec<Vec<u8>> {
     let words: Vec<u8> = (0..40_u64).flat_map(|word| (word * 0x0101_0101).to_le_bytes()).collect();
     [9_u8, 2, 3, 4, 7]
@@ -363,7 +364,7 @@ fn ring(bytes: &[u8]) {
     }
 }
 
-/// Tables of rows and of cells, full and empty.
+/// Tables of rows and of buckets, full and empty.
 fn tallies() -> Vec<Vec<u8>> {
     let words = |each: u64| (0..256).flat_map(move |word| (word * each).to_le_bytes()).collect();
     [0, 1, u64::MAX / 256].map(words).to_vec()
@@ -396,7 +397,7 @@ fn tally(bytes: &[u8]) {
     }
 }
 
-/// A file with a block of every kind, and its beginnings.
+/// A file with a block of every kind, and its first parts.
 fn recordings() -> Vec<Vec<u8>> {
     let file = example();
     let halves = [file.len() / 2, file.len() - 30].map(|len| file[..len].to_vec());
@@ -412,7 +413,7 @@ fn recording(bytes: &[u8]) {
     }) {
         rounds += 1;
     }
-    // A record is 64 bytes at least, a block's head 16; the last round may be one that no block ends.
+    // A record has at least 64 bytes, and a block's head 16; the last round may be one that no block ends.
     assert!(calls <= bytes.len() / 64 && rounds <= bytes.len() / 16 + 1, "more than there was");
     let (_counted, _notices) = (saved.counted(), saved.notices());
 }

@@ -1,4 +1,5 @@
-//! The driver, as a test: in this place it is built with what the workspace's other tests are built with.
+//! Runs the driver as a test. It is here so that it is built with the same features as the workspace's other
+//! tests.
 //!
 //! In: `TRAPLINE_FUZZ_SECONDS`, for all targets together. Out: the driver's own lines.
 

@@ -12,8 +12,8 @@ use std::path::Path;
 use crate::apart::Kept;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 
-/// `struct perf_event_attr` in its fifth published size (112 bytes), with the names that the uprobe unit gives to two
-/// of its fields.
+/// `struct perf_event_attr` in its fifth published size (112 bytes). Two of its fields have the names that
+/// they have for uprobes.
 #[repr(C)]
 #[derive(Default)]
 struct PerfEventAttr {

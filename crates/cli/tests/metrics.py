@@ -1,5 +1,5 @@
-# Scrapes for a test, and reads with the client library's own parsers. A line of input: scrape once in each format, check that nothing went
-# back, and print what there is as one JSON object.
+# Scrapes for a test, and parses with the client library's own parsers. For each line of input: scrapes once
+# in each format, checks that no counter went back, and prints everything as one JSON object.
 import json, sys, urllib.request
 from prometheus_client.parser import text_string_to_metric_families as plain
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics

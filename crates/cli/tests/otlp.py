@@ -1,4 +1,5 @@
-# Reads files that a collector was sent, with OpenTelemetry's own schema: a line of JSON for each, of all data points.
+# Reads files that were sent to a collector, with OpenTelemetry's own schema. Prints a line of JSON for each
+# file, with all data points.
 import json, sys
 from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest

@@ -1,4 +1,4 @@
-# Reads a timeline by Perfetto's own schema, strictly, and says as JSON what is on its tracks.
+# Reads a timeline by Perfetto's own schema, strictly, and prints as JSON what is on its tracks.
 import json, sys
 from google.protobuf.unknown_fields import UnknownFieldSet
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent

@@ -27,7 +27,7 @@ OWN int recursive(int depth) {
 }
 OWN void mark(void) {
     if (sample_semaphore) marked++;
-    /* A USDT marker, sample:tick, as sys/sdt.h would write it. */
+    /* A USDT probe, sample:tick, as sys/sdt.h would write it. */
     __asm__ volatile(
         "990: nop\n"
         ".pushsection .note.stapsdt,\"?\",\"note\"\n"

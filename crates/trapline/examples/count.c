@@ -33,7 +33,7 @@ int main(int argc, char **argv)
 	check(trapline_count(&options, &session));
 	puts("counting");
 	fflush(stdout);
-	/* A program that loads libraries meanwhile wants trapline_poll() a few times a second. */
+	/* A program that loads libraries meanwhile should call trapline_poll() a few times a second. */
 	getchar();
 	struct trapline_report *report;
 	check(trapline_detach(session, &report));

@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let session = builder.count()?;
     println!("counting");
-    // A program that loads libraries meanwhile wants session.poll() a few times a second.
+    // A program that loads libraries meanwhile should call session.poll() a few times a second.
     std::io::stdin().read_line(&mut String::new())?;
     for process in session.detach().reports {
         for count in process.counts {

@@ -1,4 +1,4 @@
-//! Exclusive sequences, as compilers write them and otherwise.
+//! Exclusive sequences, as compilers write them and in other forms.
 
 use trapline_insn::aarch64::{Refusal, Verdict, decode, in_exclusive};
 

@@ -1,4 +1,4 @@
-//! What may be patched live, landing pads, padding.
+//! Words that may be patched while they run, landing pads, padding.
 
 use trapline_insn::aarch64::{LandingPad, landing_pad, may_patch_live, padding_len};
 

@@ -1,4 +1,5 @@
-//! Simulated x86-64 instructions against the processor, and their decoding against a second disassembler.
+//! Simulated x86-64 instructions compared with the processor, and their decoding compared with a second
+//! disassembler.
 #![allow(unsafe_code, reason = "instructions are run natively")]
 
 mod faults;

@@ -21,7 +21,7 @@ enum { THREADS = 8, FUNCTIONS = 8 };
         return a + n + 7;                                                          \
     }
 F(0) F(1) F(2) F(3) F(4) F(5) F(6)
-// Three short instructions in its first bytes, so that its window has boundaries inside.
+// Three short instructions in its first bytes, so that its window has interior boundaries.
 __attribute__((naked, noinline, aligned(64))) long f7(long a) {
     __asm__("push %rbp; mov %rsp,%rbp; sub $16,%rsp; lea 14(%rdi),%rax; leave; ret");
 }
@@ -33,7 +33,7 @@ long crossing(long a);
 static long (*const table[])(long) = {f0, f1, f2, f3, f4, f5, f6, f7, crossing};
 enum { COUNT = sizeof table / sizeof *table };
 
-// As a USDT semaphore is.
+// A word like a USDT semaphore.
 volatile unsigned short semaphore = 3;
 static volatile long sums[THREADS][COUNT];
 static volatile int hot, births, wrong;

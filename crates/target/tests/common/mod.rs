@@ -1,4 +1,5 @@
-//! Victims: small C programs, compiled when a test needs them, run as children, killed at the end.
+//! Victims: small C programs that are compiled when a test needs them, run as children, and killed at the
+//! end.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(missing_docs, missing_debug_implementations, unreachable_pub, reason = "a test's own helper")]
 
@@ -14,7 +15,7 @@ pub struct Victim {
     dir: PathBuf,
 }
 
-/// Compiles a C program into a directory of its own.
+/// Compiles a C program into a folder of its own.
 pub fn compile(source: &str, flags: &[&str]) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -47,11 +48,11 @@ impl Victim {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
-    /// Its next line.
+    /// The next line that it prints.
     pub fn line(&mut self) -> String {
         self.lines.next().expect("the victim ended early").unwrap()
     }
-    /// Waits until a thread sleeps in a call.
+    /// Waits until a thread sleeps in this system call.
     pub fn until_in_call(&self, tid: u32, nr: i64) {
         let path = format!("/proc/{}/task/{tid}/syscall", self.pid());
         for _ in 0..20000 {

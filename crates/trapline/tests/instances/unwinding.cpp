@@ -23,7 +23,7 @@ VISIBLE uint64_t through(uint64_t n, uint64_t *unwound)
 	return thrower(n) + 1;
 }
 
-// Two places that throw from one stack word.
+// Two places that throw, with the same stack word.
 VISIBLE uint64_t caught(uint64_t n, uint64_t *unwound)
 {
 	uint64_t sum = 0;

@@ -20,7 +20,8 @@ impl Counter {
     /// # Errors
     /// There is no such counter here (user-mode emulation), or permission is missing.
     pub(super) fn new(user_only: bool) -> Result<Self> {
-        // perf_event_attr (linux/perf_event.h): type and size, config, …, flags at 40: bit 5 leaves the kernel out.
+        // perf_event_attr (linux/perf_event.h): type and size, config, …, and flags at offset 40, of which
+        // bit 5 leaves out the kernel.
         let mut attr = [0_u64; 16];
         attr[0] = 128 << 32;
         attr[1] = 1;

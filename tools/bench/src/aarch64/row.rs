@@ -12,7 +12,8 @@ pub(super) struct Row {
     schema: u32,
     bench: &'static str,
     case: &'static str,
-    /// `none`, `kernel`, `simulated`, `out-of-line` (a copy with a jump back), `stepped` (a copy with a trap behind it), `jump`.
+    /// `none`, `kernel`, `simulated`, `out-of-line` (a copy with a jump back), `stepped` (a copy with a trap
+    /// behind it), `jump`.
     how: &'static str,
     /// The processor is emulated.
     emulated: bool,
