@@ -82,7 +82,8 @@ fn entries_are_told_apart_as_the_language_says() {
             for _ in 0..20 {
                 let (mut state, facts) = hit(&mut random, &mut memory, tid);
                 let kept = (state.regs, state.zmm);
-                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user
+                // at a time.
                 unsafe { tl_run(code, &mut *state) };
                 assert_eq!((state.regs, state.zmm), kept, "{tally:?}");
                 match key.evaluate(&facts).zip(value.evaluate(&facts)) {

@@ -341,7 +341,8 @@ fn direction_and_alignment_flags_are_clear_in_the_call_and_back_behind_it() {
     let mut random = Random(0x3333_CAFE_1234_5679);
     let mut arena = Arena::new();
     let code = site(&mut arena, 1, false);
-    // The consumer's own flags, then those it saw; AC would fault at the first unaligned access of the harness.
+    // The consumer's own flags, then those it saw; AC would fault at the first unaligned access of the
+    // harness.
     fn see(regs: &mut Regs) -> u64 {
         let own: u64;
         // SAFETY: reads the flags.

@@ -79,7 +79,8 @@ fn site(arena: &mut Arena, tells_use: bool) -> u64 {
 
 /// One run. Returns what was in use at the function, and behind it.
 fn run(state: &mut State) -> (u64, u64) {
-    // SAFETY: `tl_before` leads to the site, that to `tl_behind`, and that back to the harness, which has one user at a time.
+    // SAFETY: `tl_before` leads to the site, that to `tl_behind`, and that back to the harness, which has one
+    // user at a time.
     unsafe {
         tl_run(tl_before as *const () as u64, state);
         (tl_used.load(Relaxed) & ALL, tl_left.load(Relaxed) & ALL)

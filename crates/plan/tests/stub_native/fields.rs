@@ -162,7 +162,8 @@ fn decide(machine: &Machine, at: Option<Kind>) {
                 }
             };
             let before = (state.regs, counted(&arena), state.zmm);
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut state) };
             let mut seen = 0;
             reader.take(|_| seen += 1);

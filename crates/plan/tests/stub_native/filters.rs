@@ -193,7 +193,8 @@ fn conditions_decide(machine: &Machine) {
                 ..Facts::default()
             };
             let before = (state.regs, arena.counted(FILTERED), state.zmm);
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut state) };
             let mut seen = 0;
             reader.take(|_| seen += 1);

@@ -79,7 +79,8 @@ fn values_fall(machine: &Machine) {
             };
             let kept = (state.regs, state.zmm);
             let (integer, float) = (state.regs[0], state.zmm[0][0]);
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut state) };
             assert_eq!((state.regs, state.zmm), kept, "{value:?}");
             let known = |tree: &Tree| match kind {

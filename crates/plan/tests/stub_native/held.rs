@@ -20,7 +20,8 @@ fn held(arena: &mut Arena, what: Hold, red_zone: bool) -> (Function, &'static At
     // lea rax, [rdi + 2 * rsi]; lea rax, [rax + 4 * rdx]; ret
     out.extend([0x48, 0x8D, 0x04, 0x77, 0x48, 0x8D, 0x04, 0x90, 0xC3]);
     let code = arena.put(&out);
-    // SAFETY: the code was just put there, is a function of that type, and stays; both words lie in the arena's data, which stays.
+    // SAFETY: the code was just put there, is a function of that type, and stays; both words lie in the
+    // arena's data, which stays.
     unsafe {
         let word = |at: u64| &*(at as *const AtomicU64);
         (core::mem::transmute::<u64, Function>(code), word(words.0), word(words.1))

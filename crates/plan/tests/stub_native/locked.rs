@@ -111,8 +111,9 @@ fn step_by_step(code: u64, end: u64, argument: u64, more: u64) -> u64 {
     WITH.store(argument + more, Ordering::Relaxed);
     MORE.store(more, Ordering::Relaxed);
     STEPS.store(0, Ordering::Relaxed);
-    // SAFETY: the handler only reads the context, stores to statics and runs code of the arena, which keeps the C calling convention; the trap
-    // flag is set around one call of such code, and the kernel clears it while a handler runs.
+    // SAFETY: the handler only reads the context, stores to statics and runs code of the arena, which keeps
+    // the C calling convention; the trap flag is set around one call of such code, and the kernel clears it
+    // while a handler runs.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = on_step as *const () as usize;

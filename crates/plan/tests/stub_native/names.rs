@@ -34,7 +34,8 @@ fn passed_over(machine: &Machine) {
         let mut arena = Arena::new();
         let rings = rings_for(&arena, machine, 1 << 14, 64);
         let names = arena.rows() + (32 << 20);
-        // SAFETY: the table lies in the arena, which stays until this round's end, and holds words that others store to whole.
+        // SAFETY: the table lies in the arena, which stays until this round's end, and holds words that
+        // others store to whole.
         let words = unsafe { core::slice::from_raw_parts(names as *const AtomicU64, PLACES as usize) };
         let (view, area) = (View::new(words), NameArea { off: 0, places: PLACES });
         let filter = TargetFilter { condition, sample, by_name: true, ..TargetFilter::default() };

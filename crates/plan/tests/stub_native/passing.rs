@@ -103,7 +103,8 @@ fn conditions_decide(machine: &Machine) {
                 ..Facts::default()
             };
             let (before, kept) = (counted(&arena), (state.regs, state.zmm));
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut state) };
             assert_eq!((state.regs, state.zmm), kept, "{condition:?}");
             let (holds, now) = (condition.holds(&facts).expect("all is known"), counted(&arena));

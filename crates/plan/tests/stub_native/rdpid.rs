@@ -50,8 +50,8 @@ fn decode(code: &[u8; 5]) -> Option<(usize, i64)> {
 }
 
 extern "C" fn on_undefined(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gave the context, which only this handler writes; rip is where code was fetched, and 5 bytes
-    // from there lie in the arena or a library.
+    // SAFETY: the kernel gave the context, which only this handler writes; rip is where code was fetched, and
+    // 5 bytes from there lie in the arena or a library.
     unsafe {
         let regs = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let rip = regs[libc::REG_RIP as usize];

@@ -48,7 +48,8 @@ fn values_fall(machine: &Machine) {
         for _ in 0..20 {
             let (mut state, facts) = hit(&mut random, &mut memory, tid);
             let kept = (state.regs, state.zmm);
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut *state) };
             assert_eq!((state.regs, state.zmm), kept, "{value:?}");
             if condition.as_ref().is_some_and(|tree| tree.holds(&facts) != Some(true)) {

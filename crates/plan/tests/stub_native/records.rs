@@ -33,7 +33,8 @@ pub(crate) fn id_for(machine: &Machine) -> ThreadId {
 }
 
 pub(crate) fn view<'a>(rings: &Rings) -> View<'a> {
-    // SAFETY: the arena's mapping is larger than the rings, is never unmapped, and holds words that others store to whole.
+    // SAFETY: the arena's mapping is larger than the rings, is never unmapped, and holds words that others
+    // store to whole.
     let words = unsafe {
         core::slice::from_raw_parts(rings.base as *const AtomicU64, (rings.area.len() / 8) as usize)
     };

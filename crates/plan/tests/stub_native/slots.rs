@@ -45,7 +45,8 @@ pub(crate) fn jump_to(to: u64) -> Vec<u8> {
 
 /// Calls `function` with rdi, `depth` calls deep: rdi counts down, rax up.
 ///
-/// `xor eax, eax; test rdi, rdi; je 1f; dec rdi; sub rsp, 8; mov rax, self; call rax; add rsp, 8; inc rax; 1: ret`
+/// `xor eax, eax; test rdi, rdi; je 1f; dec rdi; sub rsp, 8; mov rax, self; call rax; add rsp, 8; inc rax; 1:
+/// ret`
 fn recursive(entry: u64) -> Vec<u8> {
     let mut code = vec![0x31, 0xC0, 0x48, 0x85, 0xFF, 0x74, 0, 0x48, 0xFF, 0xCF, 0x48, 0x83, 0xEC, 8];
     code.extend([0x48, 0xB8]);

@@ -80,7 +80,8 @@ impl Bench {
     fn hit(&mut self, code: u64, rbp: u64) -> (Record, Vec<u64>) {
         let mut state = self.random.state();
         state.regs[RBP] = rbp;
-        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+        // time.
         unsafe { tl_run(code, &mut state) };
         assert_eq!(state.regs[RBP], rbp);
         let mut seen = taken(&self.rings, &mut self.tails);

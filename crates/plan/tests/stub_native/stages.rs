@@ -160,7 +160,8 @@ fn returns_decide(machine: &Machine) {
                 ..Facts::default()
             };
             let before = (state.regs, state.zmm, counted(&arena, REJECTED_LATE));
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut state) };
             assert_eq!((state.regs, state.zmm), (before.0, before.1), "{condition:?}");
             let mut seen = Vec::new();

@@ -93,7 +93,8 @@ pub(crate) fn assert_kept(what: &str, code: u64, site: &Site, random: &mut Rando
     for round in 0..50 {
         let before = random.state();
         let mut after = before.clone();
-        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+        // time.
         unsafe { tl_run(code, &mut after) };
         for reg in 0..16 {
             let dead = site.dead >> reg & 1 == 1;

@@ -165,7 +165,8 @@ fn values_fall(machine: &Machine) {
                 let value = tally.value.evaluate(&facts).expect("known");
                 *want.entry(tally.key(value)).or_default() += 1;
                 let before = state.regs;
-                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user
+                // at a time.
                 unsafe { tl_run(code, &mut state) };
                 assert_eq!(state.regs, before, "{tally:?}");
             }

@@ -70,7 +70,8 @@ fn each_text_has_a_row() {
             let mut state = random.state();
             state.regs[6] = room.as_ptr() as u64;
             let before = state.regs;
-            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+            // time.
             unsafe { tl_run(code, &mut state) };
             assert_eq!(state.regs, before, "{round}");
             *want.entry(padded(&room)).or_default() += 1;

@@ -93,7 +93,8 @@ fn texts_are_there(machine: &Machine) {
                 let of = |register: usize| cases[(round + register) % cases.len()];
                 REGS.iter().enumerate().for_each(|(n, &reg)| state.regs[reg] = of(n).0);
                 let before = (state.regs, state.red);
-                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user
+                // at a time.
                 unsafe { tl_run(code, &mut state) };
                 assert_eq!((state.regs, !site.red_zone_live || state.red == before.1), (before.0, true));
                 let mut seen = Vec::new();
@@ -196,7 +197,8 @@ fn fields_are_read(machine: &Machine) {
         let here = near.as_ptr() as u64;
         (state.regs[7], state.regs[6], state.regs[2], state.regs[9]) = (here, here, edge, 0);
         let before = (state.regs, state.red);
-        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a
+        // time.
         unsafe { tl_run(code, &mut state) };
         assert_eq!((state.regs, !site.red_zone_live || state.red == before.1), (before.0, true));
         let mut seen = Vec::new();
@@ -282,7 +284,8 @@ impl Loading {
         let mut state: State = self.random.state();
         state.regs[7] = pointer;
         let before = state.clone();
-        // SAFETY: the code runs from tl_run's loaded state to tl_back, and this process has one thread that does so.
+        // SAFETY: the code runs from tl_run's loaded state to tl_back, and this process has one thread that
+        // does so.
         unsafe { tl_run(self.code, &mut state) };
         let same = state.regs == before.regs && state.red == before.red && state.zmm == before.zmm;
         assert!(same && (state.flags ^ before.flags) & crate::state::FLAGS == 0);
@@ -529,7 +532,8 @@ fn behind_its_back(machine: Machine) {
             .for_each(|ring| assert!(view.set(area.ring(ring) + TAIL, view.get(area.ring(ring) + HEAD))));
         STEPS[0].store(steps, Ordering::Relaxed);
         let returned: u64;
-        // SAFETY: the code keeps the C calling convention; the trap flag is set around one call of it, and the kernel clears it while a handler runs.
+        // SAFETY: the code keeps the C calling convention; the trap flag is set around one call of it, and
+        // the kernel clears it while a handler runs.
         unsafe {
             core::arch::asm!(
                 "pushfq",

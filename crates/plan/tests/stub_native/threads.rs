@@ -12,7 +12,8 @@ const CALLS: u64 = 50_000;
 /// Where glibc keeps a thread's number, if this process shows that it does.
 fn ids() -> Vec<ThreadId> {
     let kept: u32;
-    // SAFETY: glibc's thread control block is far longer; other libraries' blocks are followed by mapped memory.
+    // SAFETY: glibc's thread control block is far longer; other libraries' blocks are followed by mapped
+    // memory.
     unsafe { core::arch::asm!("mov {:e}, fs:[0x2d0]", out(reg) kept) };
     if kept == tid() { vec![ThreadId::Call, ThreadId::At(0x2d0)] } else { vec![ThreadId::Call] }
 }

@@ -50,7 +50,8 @@ impl Served {
             _ => at::OLD_SIGBUS,
         };
         let old = self.arena.data() + old;
-        // SAFETY: the kernel's own layout, with a handler and restorer that stay mapped; `old` is ours to write.
+        // SAFETY: the kernel's own layout, with a handler and restorer that stay mapped; `old` is ours to
+        // write.
         let done = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), old, 8) };
         assert_eq!(done, 0);
     }

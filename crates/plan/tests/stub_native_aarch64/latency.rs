@@ -354,7 +354,8 @@ pub(super) fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
 
 /// The same; `g` is its address, or 0. Returns the result of `half`.
 pub(super) fn on(room: &Room, half: u64, g: u64, deeper: u32) -> u64 {
-    // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp, #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
+    // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp,
+    // #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
     let code = [
         0xA9BE_7BFD,
         0xF900_0BFC,

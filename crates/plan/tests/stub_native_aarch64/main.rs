@@ -112,7 +112,8 @@ impl Room {
         at
     }
     fn write(&self, at: u64, words: &[u32]) {
-        // SAFETY: our own memory; nothing runs there yet. The loop over lines of 16 bytes is the least that processors have.
+        // SAFETY: our own memory; nothing runs there yet. The loop over lines of 16 bytes is the least that
+        // processors have.
         unsafe {
             std::ptr::copy_nonoverlapping(words.as_ptr(), at as *mut u32, words.len());
             for line in (at..at + 4 * words.len() as u64).step_by(16) {

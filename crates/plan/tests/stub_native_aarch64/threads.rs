@@ -1,4 +1,5 @@
-//! LOSS-1 by thread: each thread's hits are its own, a full table loses none, forked children have rows of their own; SAFE-2.
+//! LOSS-1 by thread: each thread's hits are its own, a full table loses none, forked children have rows of
+//! their own; SAFE-2.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
