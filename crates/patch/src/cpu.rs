@@ -19,7 +19,8 @@ pub(crate) struct Proven {
     pub(crate) runs: bool,
 }
 
-/// How the kernel copies into another process: `memcpy` in arch/x86/lib/memcpy_64.S, chosen at boot by the CPU's features.
+/// How the kernel copies into another process: `memcpy` in arch/x86/lib/memcpy_64.S, chosen at boot by the
+/// CPU's features.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Copy {
     /// Loads and stores of eight bytes: from 6.4 on, without FSRM.
@@ -33,7 +34,8 @@ const RUNS: Proven = Proven { words: true, runs: true };
 
 /// Vendor, family, model with a run. Model −1: every model of the family that was seen shares its core.
 const PROVEN: &[(&str, u32, i32, Copy, Proven)] = &[
-    // Zen 5: the design's runs, 0.4 to 0.9 x 10^9 for each layout; to be repeated by `trapline-bench toggle` on such a machine
+    // Zen 5: the design's runs, 0.4 to 0.9 x 10^9 for each layout; to be repeated by `trapline-bench toggle`
+    // on such a machine
     ("AuthenticAMD", 26, -1, Copy::Strings, WORDS),
     // Skylake-X, Cascade Lake: tools/bench/runs/2026-11-21-intel-85/endurance.md
     ("GenuineIntel", 6, 85, Copy::Words, RUNS),

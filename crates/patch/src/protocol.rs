@@ -35,8 +35,8 @@
 //! | I10 | children born since I4 get the same bytes and are released | a child runs with some patches: all of them work alone |
 //! | I11 | the thread that traced ends, and with it the seizure; this stops no thread | the batch is complete |
 //!
-//! I5 and I6 precede I8 because of PATCH-4: *whatever a published byte can lead to exists before it*: stub, copy,
-//! counters, guard entry, handler, journal entry.
+//! I5 and I6 precede I8 because of PATCH-4: *whatever a published byte can lead to exists before it*: stub,
+//! copy, counters, guard entry, handler, journal entry.
 //!
 //! ## I8 for a window inside one 64-byte line: one write (PATCH-5)
 //!
@@ -92,9 +92,10 @@
 //! A thread that hits a guard while seized stops before the signal is delivered. The tracer *looks*
 //! (`WNOWAIT`), moves the thread's pc to the copy, *then* reaps the stop and continues the thread without the
 //! signal. The tracer may die
-//! - before the look or before the move: the kernel delivers SIGTRAP to the guard handler, which does the same;
-//! - between the move and the reaping: SIGTRAP is delivered with the pc already in our code: the handler sees that and
-//!   returns (PATCH-8);
+//! - before the look or before the move: the kernel delivers SIGTRAP to the guard handler, which does the
+//!   same;
+//! - between the move and the reaping: SIGTRAP is delivered with the pc already in our code: the handler sees
+//!   that and returns (PATCH-8);
 //! - after reaping: the thread runs on at the copy.
 //!
 //! A thread that had SIGTRAP blocked at the trap makes the kernel reset the disposition and unblock the
@@ -170,7 +171,8 @@
 //! - *trapped at a guard, not yet stopped*: R4;
 //! - *in a signal frame with a pc in a copy*: PATCH-10.
 //!
-//! For a window that no one write makes, T1 to T6 backwards: head and boundaries = int3 · sync · the rest = *old* · sync · head and boundaries = *old* · sync.
+//! For a window that no one write makes, T1 to T6 backwards: head and boundaries = int3 · sync · the rest =
+//! *old* · sync · head and boundaries = *old* · sync.
 //!
 //! R4 for each thread: it is blocked (then it is not in a trap), or it has run on a CPU for long enough that
 //! a trap taken before R4 must have become a stop. A thread that is in a stop, or has a trap waiting, is

@@ -46,7 +46,8 @@ fn after(entry: &Entry, way: Way, step: u8) -> [u8; MAX_PATCH] {
     bytes
 }
 
-/// Changes the windows of `group`, indices into `entries` sorted by address. All of them share each core sync.
+/// Changes the windows of `group`, indices into `entries` sorted by address. All of them share each core
+/// sync.
 pub(crate) fn change_staged(
     space: &mut impl CodeSpace,
     entries: &[Entry],

@@ -83,8 +83,8 @@ pub(crate) fn saved_contexts(process: &Process, guards: &[(u64, u64)]) -> Result
     Ok(caught)
 }
 
-/// Calls `see` with every aligned word of private writable memory: its mapping, its address, itself. False if there is
-/// too much of it.
+/// Calls `see` with every aligned word of private writable memory: its mapping, its address, itself. False if
+/// there is too much of it.
 pub(crate) fn words_in(
     process: &Process,
     see: &mut dyn FnMut(&Mapping, u64, u64),

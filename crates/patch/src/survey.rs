@@ -107,7 +107,8 @@ fn main_stack(maps: &[Mapping]) -> (u64, u64) {
     maps.iter().find(|m| m.path == "[stack]").map_or((0, 0), |m| (m.start.0, m.end.0))
 }
 
-/// Whether `len` bytes of code at `addr` are mapped from the module's file, at the offset that the file states.
+/// Whether `len` bytes of code at `addr` are mapped from the module's file, at the offset that the file
+/// states.
 pub(crate) fn shows_file(maps: &[Mapping], module: &Module<'_>, addr: RemoteAddr, len: u64) -> bool {
     let after = maps.partition_point(|m| m.start <= addr);
     let Some(mapping) = after.checked_sub(1).map(|i| &maps[i]) else { return false };

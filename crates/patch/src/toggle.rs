@@ -3,7 +3,8 @@
 //! into a process.
 //!
 //! In: a process with patches in place. Out: how many writes were not made, and what the batch served.
-//! Does not: keep the state word or the journal (the journal names every site throughout, so that `recover` works at any moment).
+//! Does not: keep the state word or the journal (the journal names every site throughout, so that `recover`
+//! works at any moment).
 
 use trapline_record::journal::Entry;
 use trapline_target::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};

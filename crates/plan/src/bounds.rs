@@ -13,8 +13,8 @@ use trapline_record::tally::Shape;
 /// Upper bound of the guards in a window: its interior boundaries, and its start.
 const GUARDS_PER_PATCH: u32 = 5;
 
-/// Upper bounds for [`DataCounts`]: patches and guards from the map, counters and latency areas from the highest index
-/// in `wants`, lines from `traits`.
+/// Upper bounds for [`DataCounts`]: patches and guards from the map, counters and latency areas from the
+/// highest index in `wants`, lines from `traits`.
 #[must_use]
 pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> DataCounts {
     let (mut sites, mut timed, mut copies) = (0, 0, 0);

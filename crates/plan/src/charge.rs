@@ -21,9 +21,9 @@
 //!
 //! Some memory is charged to the target all the same: page tables for what is mapped; private pages for entry
 //! stamps and return trampolines, one for each stack page in use. The same holds for areas that are too large
-//! to be allocated at once (tables of many functions for many CPUs), of which few pages are touched. Therefore
-//! a target that has less than [`LEAST_LEFT`] is refused. A target in which these grow beyond its share is
-//! detached from (`Attached::overgrown`).
+//! to be allocated at once (tables of many functions for many CPUs), of which few pages are touched.
+//! Therefore a target that has less than [`LEAST_LEFT`] is refused. A target in which these grow beyond its
+//! share is detached from (`Attached::overgrown`).
 
 use crate::layout::{DataCounts, DataLayout};
 

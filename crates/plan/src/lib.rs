@@ -6,10 +6,11 @@
 //! ([`Want`]). Out: a [`ModulePlan`] with every byte to be written, and a [`Refusal`] for each request that
 //! got no patch.
 //!
-//! Invariants: PLAN-1 a window begins and ends at instruction boundaries, no known branch leads inside it, and nothing
-//! that returns stands before its last instruction; PLAN-2 every instruction boundary inside a patched window holds a
-//! trapping byte and has a guard entry; PLAN-3 nothing is planned into memory that the picture shows occupied, nor into
-//! another function's body; PLAN-4 what cannot be proven safe is refused by name (SAFE-5).
+//! Invariants: PLAN-1 a window begins and ends at instruction boundaries, no known branch leads inside it,
+//! and nothing that returns stands before its last instruction; PLAN-2 every instruction boundary inside a
+//! patched window holds a trapping byte and has a guard entry; PLAN-3 nothing is planned into memory that the
+//! picture shows occupied, nor into another function's body; PLAN-4 what cannot be proven safe is refused by
+//! name (SAFE-5).
 //!
 //! Does not: touch a process, order the writes, or read any file.
 #![forbid(unsafe_code)]

@@ -1,8 +1,9 @@
 //! Where generated code and its data may lie.
 //!
-//! In: what is mapped. Out: a displacement K whose bytes all trap, and the module space that it leads to. Invariants:
-//! SPACE-1 nothing is placed over, or right beside, what is mapped, nor where the heap grows to, nor in the first
-//! 64 KiB; SPACE-2 module, data alias and code region lie within 2 GiB of each other, end to end.
+//! In: what is mapped. Out: a displacement K whose bytes all trap, and the module space that it leads to.
+//! Invariants: SPACE-1 nothing is placed over, or right beside, what is mapped, nor where the heap grows to,
+//! nor in the first 64 KiB; SPACE-2 module, data alias and code region lie within 2 GiB of each other, end to
+//! end.
 
 use crate::plan::Region;
 use crate::refusal::PlanError;

@@ -1,4 +1,5 @@
-//! How the code of other processes changes on arm64, and every way in which their threads may be in the middle of it. No code here.
+//! How the code of other processes changes on arm64, and every way in which their threads may be in the
+//! middle of it. No code here.
 //!
 //! The steps and their order are those of [`crate::protocol`]; what differs is below. A patch is one word: a
 //! `b` to a stub in a code region within 128 MiB, or to an island there that leads to it
@@ -36,7 +37,8 @@
 //! is at the first fetch (`__sync_icache_dcache`, arch/arm64/mm/flush.c). A later batch has a memfd of its
 //! own.
 //!
-//! There are no guards, so no trap is ever served, no action of a signal is taken, and R4 has nothing to wait for.
+//! There are no guards, so no trap is ever served, no action of a signal is taken, and R4 has nothing to wait
+//! for.
 //!
 //! # What remains
 //!

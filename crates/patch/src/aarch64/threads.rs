@@ -2,7 +2,8 @@
 
 use trapline_target::{Process, ThreadStatus};
 
-/// Where the C library keeps a thread's control block, in bytes from the thread pointer on (AAELF64, TLS variant I): glibc's has about 1,900.
+/// Where the C library keeps a thread's control block, in bytes from the thread pointer on (AAELF64, TLS
+/// variant I): glibc's has about 1,900.
 pub(crate) const CONTROL_BLOCK: std::ops::Range<i64> = -0x900..0;
 
 /// Whether a thread runs none of the process' code: it need not be waited for, and it never unblocks

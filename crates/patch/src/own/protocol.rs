@@ -155,8 +155,9 @@
 //!
 //! # Handlers that hit meanwhile
 //!
-//! A consumer called while the writer is between two writes sees some sites patched and others not; nothing in the engine
-//! depends on more. A consumer must not register: it would wait for a lock that its own thread may hold.
+//! A consumer called while the writer is between two writes sees some sites patched and others not; nothing
+//! in the engine depends on more. A consumer must not register: it would wait for a lock that its own thread
+//! may hold.
 //!
 //! # Where /proc/self/mem is refused
 //!

@@ -3,7 +3,8 @@
 
 use trapline_target::{Process, ThreadStatus};
 
-/// Where the C library keeps a thread's control block, in bytes from the thread pointer on: glibc's has about 2,300.
+/// Where the C library keeps a thread's control block, in bytes from the thread pointer on: glibc's has about
+/// 2,300.
 pub(crate) const CONTROL_BLOCK: std::ops::Range<i64> = 0..0x900;
 
 /// Whether a thread runs none of the process' code.

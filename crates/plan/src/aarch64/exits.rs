@@ -195,7 +195,8 @@ mod tests {
         assert_eq!(exits(&[cbz(2), RET, bl(100)], START, &[]), Ok(vec![1]));
     }
 
-    /// As Go's runtime does behind a recovered panic: `bl deferreturn; ret`, and the way to a larger stack behind that.
+    /// As Go's runtime does behind a recovered panic: `bl deferreturn; ret`, and the way to a larger stack
+    /// behind that.
     #[test]
     fn what_no_branch_leads_to_may_return() {
         let words = [cbz(4), RET, bl(100), RET, bl(100), b(-5)];

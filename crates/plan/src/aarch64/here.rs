@@ -128,7 +128,8 @@ const fn is_scalable(word: u32) -> bool {
     group == 0b0010 || group == 0 && word >> 31 == 1
 }
 
-/// Whether a word reads or writes memory that a register other than sp names (Arm ARM C4.1, loads and stores).
+/// Whether a word reads or writes memory that a register other than sp names (Arm ARM C4.1, loads and
+/// stores).
 pub(super) fn may_fault(word: u32) -> bool {
     let memory = word >> 25 & 0b0101 == 0b0100;
     // A word that is simulated from its own address reads literals of the code itself.

@@ -154,7 +154,8 @@ mod tests {
         assert_eq!(near(&tight, at, 4096), Some(RemoteAddr(text + 0x10_1000)));
     }
 
-    /// 900 MiB of text, with a hole of one page behind 250 MiB and one of two behind 450: what lies further from both than a `b` reaches has no island.
+    /// 900 MiB of text, with a hole of one page behind 250 MiB and one of two behind 450: what lies further
+    /// from both than a `b` reaches has no island.
     #[test]
     fn neighbours_share_an_island() {
         const MIB: u64 = 1 << 20;

@@ -1,7 +1,8 @@
 //! Splits a text into tokens, each with its position.
 //!
-//! Numbers are C's: decimal, `0x`, `0b`, octal behind a leading 0, characters in quotes; and times (`20us`, `1ms`, `2s`), in
-//! nanoseconds; with a fraction or an exponent they are real (`0.5`, `1e-3`, `0.1f`). Does not: know what a name means.
+//! Numbers are C's: decimal, `0x`, `0b`, octal behind a leading 0, characters in quotes; and times (`20us`,
+//! `1ms`, `2s`), in nanoseconds; with a fraction or an exponent they are real (`0.5`, `1e-3`, `0.1f`). Does
+//! not: know what a name means.
 
 use super::parse::{Span, Why};
 

@@ -67,7 +67,8 @@ impl Window {
     }
 }
 
-/// Walks on from instruction `from` until a jump fits and instruction `must` is included, or something forbids more.
+/// Walks on from instruction `from` until a jump fits and instruction `must` is included, or something
+/// forbids more.
 pub(crate) fn walk(env: &Env<'_>, stretch: Stretch<'_>, from: usize, must: usize) -> Window {
     let start = Svma(stretch.insns[from].addr);
     let mut window = Window { from, until: from, start, len: 0, pad: 0, stop: Stop::End };

@@ -102,7 +102,8 @@ mod tests {
         assert_eq!(made.displaced, (AT + 32, AT + 36));
         assert_eq!(made.words[8..10], [0x9B01_7C00, encode::b(AT + 36, FROM + 4).expect("in reach")]);
         assert_eq!(made.words[10..], [0x5678, 0, 0x1234, 0]);
-        // sub sp, sp, #288; stp x0, x1, [sp]; str x30, [sp, #240]; ldr x0, +28; ldr x1, +32; blr x1; ldr x30, [sp, #240]; add sp, sp, #288.
+        // sub sp, sp, #288; stp x0, x1, [sp]; str x30, [sp, #240]; ldr x0, +28; ldr x1, +32; blr x1; ldr x30,
+        // [sp, #240]; add sp, sp, #288.
         let head = [
             0xD104_83FF,
             0xA900_07E0,

@@ -1,7 +1,8 @@
 //! Which registers a record's code saves, and where: on the stack, above its own stack pointer, since memory
 //! below a stack pointer may be overwritten.
 //!
-//! In: what is recorded. Out: code that saves what is used, and loads it again. Invariants: STUB-1, and sp a multiple of 16 throughout, as it was.
+//! In: what is recorded. Out: code that saves what is used, and loads it again. Invariants: STUB-1, and sp a
+//! multiple of 16 throughout, as it was.
 //!
 //! ```text
 //!   S        the program's stack pointer

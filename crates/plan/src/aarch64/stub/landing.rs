@@ -85,7 +85,8 @@ mod tests {
             assert_eq!(words[from], 0xD280_001E | (slot as u32) << 5);
             assert_eq!(Some(words[from + 1]), encode::b(at + 4, landing(&SLOTS)));
         }
-        // sub sp, sp, #288; stp x0, x1, [sp]; str x30, [sp, #240]; ldr x0, +28; ldr x1, +32; blr x1; ldr x30, [sp, #240]; add sp, sp, #288; ret.
+        // sub sp, sp, #288; stp x0, x1, [sp]; str x30, [sp, #240]; ldr x0, +28; ldr x1, +32; blr x1; ldr x30,
+        // [sp, #240]; add sp, sp, #288; ret.
         let common = ((landing(&SLOTS) - SLOTS.code) / 4) as usize;
         let expected = [
             0xD104_83FF,

@@ -22,7 +22,8 @@ pub(super) struct Section {
     end: u64,
 }
 
-/// Emits a section. `body` finds the thread's area in `area`, and ends with the committing instruction; it may use both registers.
+/// Emits a section. `body` finds the thread's area in `area`, and ends with the committing instruction; it
+/// may use both registers.
 pub(super) fn section(
     asm: &mut Asm,
     rseq: Rseq,

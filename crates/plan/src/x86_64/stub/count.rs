@@ -73,8 +73,8 @@ impl Saves {
 const ANY: [Reg; 9] = [R11, R10, R9, R8, RDI, RSI, RDX, RCX, RAX];
 const SECOND: [Reg; 8] = [RDX, R11, R10, R9, R8, RDI, RSI, RAX];
 
-/// Appends the part of a count stub that comes before the displaced code. The stub starts at `at`; `word` is the
-/// counter on line 0, within ±2 GiB.
+/// Appends the part of a count stub that comes before the displaced code. The stub starts at `at`; `word` is
+/// the counter on line 0, within ±2 GiB.
 pub fn count(out: &mut Vec<u8>, at: u64, machine: &Machine, word: u64, site: &Site) -> Pending<'static> {
     let mut asm = Asm::new(out, at);
     let saves = Saves { regs: [None; 3], step: site.red_zone_live, flags: !site.flags_dead };

@@ -97,8 +97,8 @@ impl Site {
     }
 }
 
-/// A stub that waits for its displaced code. The caller relocates it to [`Pending::displaced_at`], appends it to the
-/// same vector, and calls [`Pending::finish`].
+/// A stub that waits for its displaced code. The caller relocates it to [`Pending::displaced_at`], appends it
+/// to the same vector, and calls [`Pending::finish`].
 #[derive(Debug)]
 #[must_use]
 pub struct Pending<'a> {

@@ -131,7 +131,8 @@ impl Rows {
         let Some(copied) = self.text else { return };
         asm.mov(RDX, R10);
         asm.alu(Alu::Sub, RDX, R11);
-        // A text is as long as `rows` rows, so the offset of its bytes is that many times the offset of its row.
+        // A text is as long as `rows` rows, so the offset of its bytes is that many times the offset of its
+        // row.
         let rows = TEXT_BYTES as i32 / self.size();
         asm.shift(Shift::Left, RDX, rows.trailing_zeros() as u8, true);
         let first = self.rows.first_text() as i32 - rows * CELLS as i32;

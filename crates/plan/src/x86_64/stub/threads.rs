@@ -152,8 +152,8 @@ fn thread(asm: &mut Asm<'_>, id: ThreadId) {
 }
 
 impl Tail {
-    /// Appends the search from the first row on: rsi = tags, rcx = row, rdx = tag. It ends with the thread's row, or the
-    /// row of all others, in rcx.
+    /// Appends the search from the first row on: rsi = tags, rcx = row, rdx = tag. It ends with the thread's
+    /// row, or the row of all others, in rcx.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         asm.bind(self.elsewhere);
         asm.store(Mem::At(RSP, SCRATCH), RDI);

@@ -54,7 +54,8 @@ mod nr {
     pub(super) const TGKILL: u32 = 234;
 }
 
-/// Appends the handler, to lie at `at`. `control` is the address of the first segment's control block, within ±2 GiB.
+/// Appends the handler, to lie at `at`. `control` is the address of the first segment's control block, within
+/// ±2 GiB.
 pub fn trap_handler(out: &mut Vec<u8>, at: u64, control: u64) -> TrapHandler {
     let mut asm = Asm::new(out, at);
     asm.align(16);
