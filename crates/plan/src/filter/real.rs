@@ -59,7 +59,7 @@ impl Float {
         let key = self.key(bits);
         let order = match constant {
             Constant::Real(real) => near.total_cmp(&real),
-            // The integer is rounded to a number that is an integer itself, within 128 bits.
+            // A 65-bit integer is rounded to a number that is an integer itself, within 128 bits.
             Constant::Int(int) => (near as i128).cmp(&int),
         };
         match order {

@@ -19,7 +19,7 @@ pub(super) enum Cond {
     NotEqual = 1,
     AboveEq = 2,
     Below = 3,
-    /// The sign bit is set.
+    /// The number is negative, after a comparison with 0.
     Negative = 4,
     Above = 8,
     BelowEq = 9,
