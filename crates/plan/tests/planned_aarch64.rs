@@ -460,7 +460,7 @@ fn what_no_code_decides_is_refused_by_name() {
             TargetFilter { condition: Some(Tree::Known(argument)), ..tallied(Known::Thread, Sort::Each) },
             "not known there",
         ),
-        // Nobody copied it.
+        // No code copied the text.
         (exit, tallied(Known::Thread, Sort::Text(0)), "not known there"),
         (entry, TargetFilter { late: Some(late.clone()), ..condition(argument) }, "what entries left"),
         (entry, TargetFilter { reads: vec![field.clone()], ..condition(argument) }, "fields"),

@@ -1,5 +1,6 @@
 //! LOSS-2 and FLT-1 for calls whose return decides. The records are those of the calls that the language lets
-//! pass, with entry and exit beside each other. Begun = written + dropped + filtered + not ended, exactly.
+//! pass, with entry and exit beside each other. Written, dropped, filtered and not ended add up to the begun
+//! calls, exactly.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

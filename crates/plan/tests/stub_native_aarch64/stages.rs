@@ -1,6 +1,6 @@
 //! LOSS-2, FLT-1 and SAFE-2 for filtered calls whose returns are recorded. The records are those of the calls
-//! that the language lets pass, with entry and exit beside each other if the return decides. Begun = written
-//! + dropped + filtered + not ended, exactly.
+//! that the language lets pass, with entry and exit beside each other if the return decides. Written,
+//! dropped, filtered and not ended add up to the begun calls, exactly.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
