@@ -7,9 +7,9 @@
 //! ends the run, and must then be the same fault for both. Compared are: where control is, 16 registers,
 //! status flags, xmm registers, stack and scratch memory.
 //!
-//! `admissible` leaves out windows that write memory through registers which the harness does not choose, and
-//! those whose result does not depend only on the state that it sets up (clocks, random numbers, the kernel,
-//! FPU instruction pointers).
+//! `admissible` leaves out windows that write memory through registers which the harness does not choose. It
+//! also leaves out windows with a result that depends on anything but the state which the harness sets up
+//! (clocks, random numbers, the kernel, FPU instruction pointers).
 
 mod machine;
 

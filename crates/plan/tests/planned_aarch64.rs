@@ -278,7 +278,7 @@ fn each_way_out_of_a_timed_function_has_a_stub() {
         0x1400_0000 | words.cast_unsigned() & 0x03FF_FFFF
     }
     // A function that jumps to the second one; the second, which jumps to the first one's second word; a
-    // single return; and a function whose last word jumps to no function.
+    // single return; and a function with a last word that jumps to no function.
     let image = library(&[&[BTI_C, CBZ, b(2), RET], &[NOP, b(-4)], &[RET], &[NOP, b(0x1000)]]);
     let wants = [time(0), time(1), time(2), time(3)];
     let plan = timed(&image, &traits(), &space(), &wants, Some(latency()));

@@ -1,4 +1,4 @@
-//! A signal at each instruction of each restartable sequence, whose handler takes and puts, or forks. The
+//! A signal at each instruction of each restartable sequence. Its handler takes and puts, or forks. The
 //! interrupted operation has either happened or not.
 //!
 //! Single-stepping would abort a sequence at its first instruction. So a breakpoint is written at one

@@ -5,8 +5,8 @@
 //! The code is the pool's own (`pool::protocol`), over parts of the model. A restartable sequence is modelled
 //! by what the kernel guarantees. Nothing else happens in that CPU's magazine meanwhile (a mutex for each
 //! CPU). It may be aborted, and then it has done nothing. Restarting all sequences waits for those in
-//! progress. An object is a cell that only its holder may touch. The pool's memory is a cell that the caller
-//! takes away whose put was reported as the last.
+//! progress. An object is a cell that only its holder may touch. The pool's memory is a cell that is taken
+//! away by the caller of the put that was reported as the last.
 //!
 //! Does not: model the instructions of a sequence (`tests/pool_interrupted.rs` interrupts each of them).
 #![cfg(loom)]

@@ -417,7 +417,7 @@ fn open(path: &Path, flags: i32) -> *mut libc::c_void {
 static COUNTED: AtomicU64 = AtomicU64::new(0);
 static CONSTRUCTED: Mutex<Option<(Library, Vec<Registration>)>> = Mutex::new(None);
 
-/// Called by a constructor: more sites than one thread plans, in a file whose code was not analysed yet.
+/// Called by a constructor: more sites than one thread plans, in a file with code that was not analysed yet.
 extern "C" fn register_here() {
     let mut held = CONSTRUCTED.lock().expect("not poisoned");
     let (library, probes) = held.as_mut().expect("loaded");
@@ -426,7 +426,7 @@ extern "C" fn register_here() {
     probes.push(register(&library.path, library.offsets[0], counting(&COUNTED)).expect("registered"));
 }
 
-/// In a process of its own, whose loader it may block.
+/// In a process of its own, because it may block the loader.
 #[test]
 fn a_constructor_may_register() {
     trapline_tests::alone("a_constructor_may_register", || {

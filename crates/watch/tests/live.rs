@@ -295,7 +295,7 @@ fn wrong_ranges_are_refused() {
 
 // With several threads, no old value is certain where a trap comes before the access (arm64).
 #[cfg(not(target_arch = "aarch64"))]
-/// Creates threads until `over` is set. Each adds to the cell a few times. So the cell tells how often it was
+/// Creates threads until `over` is set. Each adds to the cell a few times. So the cell holds how often it was
 /// written, and the old value in each sample identifies the write.
 fn churn<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
@@ -424,7 +424,7 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
         begin.wait();
         let mut events = Vec::new();
         for born in 1..=3 {
-            // It writes when it is told that it is armed; a watched thread created it.
+            // It writes once `ARMED` says that it is armed; a watched thread created it.
             let (tell, told) = std::sync::mpsc::channel();
             let late = scope.spawn(move || {
                 tell.send(this_thread()).expect("its maker waits");

@@ -198,7 +198,7 @@ fn durations_are_tallied() {
     }
 }
 
-/// Threads that migrate and are interrupted, whose handlers call too.
+/// Threads that migrate and are interrupted, with handlers that call too.
 #[test]
 fn every_call_is_in_a_cell_or_rejected() {
     for machine in machines(registered) {

@@ -1,9 +1,9 @@
 //! LOSS-2: the block of entry stamps of a stack page (`record::latency`,
 //! `plan::x86_64::stub::latency::slot`).
 //!
-//! Meanwhile: calls on a page whose key leads to the same block; a signal handler on the same page, at
-//! another stack pointer; a coroutine's stack that continues in another thread, ordered by the code that
-//! passed it on.
+//! Meanwhile there are calls on a page with a key that leads to the same block. A signal handler runs on the
+//! same page, at another stack pointer. A coroutine's stack continues in another thread, ordered by the code
+//! that passed it on.
 
 use loom::sync::Arc;
 use loom::thread;

@@ -1,9 +1,8 @@
 //! PATCH-4, SAFE-3: everything that a published byte leads to exists before that byte (`patch::protocol`, I6
 //! to I8).
 //!
-//! Meanwhile: a thread that arrives at the head; a thread that traps at an interior boundary, which the
-//! handler in the target serves by walking the chain of segments; and a later tracer that reads what a dead
-//! one left.
+//! Meanwhile a thread arrives at the head. Another one traps at an interior boundary, and the handler in the
+//! target serves it by walking the chain of segments. A later tracer reads what a dead one left.
 
 use loom::sync::Arc;
 use loom::thread;

@@ -87,7 +87,7 @@ unsafe extern "C" fn tell(data: *mut c_void, hit: *mut Hit) -> Verdict {
     Verdict::CONTINUE
 }
 
-/// Makes a probe whose calls may be kept in place, and adds a consumer of returns. Returns what that has
+/// Makes a probe with calls that may be kept in place, and adds a consumer of returns. Returns what that has
 /// seen.
 fn waits(probe: &Probe) -> &'static Told {
     let told: &'static Told = Box::leak(Box::default());

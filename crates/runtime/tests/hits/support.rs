@@ -163,7 +163,7 @@ pub(crate) fn logging(log: &'static Log, name: char, kind: Kind, says: Verdict) 
     }
 }
 
-/// A consumer whose entry handler the test provides.
+/// A consumer with an entry handler that the test provides.
 pub(crate) fn calling(handler: Handler, data: *mut c_void) -> Consumer {
     Consumer { entry: Some(handler), ret: None, filter: None, data, flags: Flags::default() }
 }

@@ -65,8 +65,8 @@ fn a_signal_in_a_handler_is_nested_on_any_stack() {
             libc::stack_t { ss_sp: stack.as_ptr().cast_mut().cast(), ss_flags: 0, ss_size: stack.len() };
         // SAFETY: the memory stays until the alternate stack is disabled below.
         assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
-        // From a thread whose stack lies above the heap. A thread's stack may lie anywhere, so once also on
-        // the frames of this thread.
+        // From a thread with a stack above the heap. A thread's stack may lie anywhere, so once also on the
+        // frames of this thread.
         hit(probe);
         assert_eq!(probe.counts().nested, n as u64 + 1);
     }

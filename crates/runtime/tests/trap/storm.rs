@@ -17,7 +17,7 @@ extern "C" fn hits_too(_: i32) {
 const THREADS: usize = 8;
 const CALLS: u64 = 20_000;
 
-/// Threads hit probes, and receive signals whose handler hits a probe as well.
+/// Threads hit probes, and receive signals with a handler that hits a probe as well.
 #[test]
 fn a_storm_of_signals() {
     arena();

@@ -203,7 +203,7 @@ fn saying(verdict: Verdict) -> Consumer {
     }
 }
 
-/// A function whose entry is a push and whose exit is a `ret`.
+/// A function with a push as its entry and a `ret` as its exit.
 fn sum() -> Text {
     text!(sum: "stp x29, x30, [sp, #-16]!", "add x0, x0, x1", "ldp x29, x30, [sp], #16", "ret")
 }

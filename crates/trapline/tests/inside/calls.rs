@@ -33,8 +33,8 @@ fn changing(change: impl Fn(&mut Regs) + Send + Sync + 'static) -> Consumer {
 /// Registers a consumer at a function's first instruction.
 pub(crate) type Probing<'a> = &'a dyn Fn(&str, Consumer) -> Registration;
 
-/// Runs a test with several libraries: one whose functions are probed by jump, one by trap, and each also
-/// without saving vector registers. For tests whose functions keep nothing in these.
+/// Runs a test with several libraries: one with functions that are probed by jump, one by trap, and each also
+/// without saving vector registers. For tests with functions that keep nothing in these.
 pub(crate) fn every_way(test: impl Fn(&Victim, Probing<'_>)) {
     ways(&test, &[(false, false), (true, false), (false, true), (true, true)]);
 }

@@ -143,7 +143,7 @@ fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
     }
 }
 
-/// A function that does not run holds no instance, and neither does a call whose return was declined.
+/// A function that does not run holds no instance, and neither does a call after its return was declined.
 #[test]
 fn calls_that_nobody_waits_for_hold_nothing() {
     both_ways(|victim, of| {

@@ -39,7 +39,7 @@ type Called = extern "C" fn(u64) -> u64;
 struct Seen {
     entries: &'static AtomicU64,
     returns: &'static AtomicU64,
-    /// Returns whose cookie was not that of their call.
+    /// Returns with a cookie that was not their call's.
     wrong: &'static AtomicU64,
 }
 

@@ -64,7 +64,8 @@ fn recursion_and_calls_that_are_left() {
     assert_eq!(told.told(), 0);
 }
 
-/// Calls nest deeper than the pool has instances. Places keep those calls whose stack word occurred before.
+/// Calls nest deeper than the pool has instances. Places keep those calls for which the stack word occurred
+/// before.
 #[test]
 fn calls_that_are_kept_in_place_take_no_instance() {
     let (victim, told) = (Victim::load(), Told::new());
@@ -256,8 +257,8 @@ fn a_place_that_keeps_a_call_that_was_left() {
     assert_eq!(first.told(), 0);
 }
 
-/// More stack words than places: the later ones use instances. In a process of its own, whose places are used
-/// up.
+/// More stack words than places: the later ones use instances. In a process of its own, which uses up its
+/// places.
 #[test]
 fn more_stack_words_than_places() {
     alone("places::more_stack_words_than_places", every_word);

@@ -209,8 +209,8 @@ fn a_slot_is_had_the_long_way_and_the_short_one_in_turn() {
     }
 }
 
-/// A consumer of returns alone. A child and its parent each return by themselves, and so does a call whose
-/// probe is gone.
+/// A consumer of returns alone. A child and its parent each return by themselves, and so does a call after
+/// its probe was removed.
 #[test]
 fn calls_that_were_entered_from_their_slots_come_home() {
     static CHILD: AtomicU64 = AtomicU64::new(0);
@@ -258,9 +258,9 @@ fn calls_that_were_entered_from_their_slots_come_home() {
     assert_eq!(returns.load(SeqCst), 5 + 3);
 }
 
-/// Threads run side by side, and a handler that makes armed calls interrupts each all the time: while it
-/// takes a return trampoline, while it enters a function from one, and while a call returns. In a process of
-/// its own, so that no other test sees its signals.
+/// Threads run side by side, and a handler that makes armed calls interrupts each all the time. It does so
+/// while a thread takes a return trampoline, enters a function from one, and while a call returns. In a
+/// process of its own, so that no other test sees its signals.
 #[test]
 fn every_return_is_its_call_s_whatever_interrupts_it() {
     alone("slots::every_return_is_its_call_s_whatever_interrupts_it", || {

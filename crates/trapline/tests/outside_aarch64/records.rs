@@ -102,8 +102,8 @@ fn a_filter_decides_in_the_target_what_is_recorded() {
     }
 }
 
-/// Calls whose returns are recorded too, filtered by their arguments, by their return value, and by their
-/// duration. The kernel counts all of them.
+/// Calls with recorded returns, filtered by their arguments, by their return value, and by their duration.
+/// The kernel counts all of them.
 #[test]
 fn a_filter_decides_in_the_target_which_calls_are_recorded() {
     type Passes = fn(u64) -> bool;
@@ -222,8 +222,8 @@ fn what_is_lost_is_counted() {
         let (calls, lost, finished) = ended(session, Vec::new());
         println!("{} calls, {lost} records lost", calls.len());
         assert_right(&calls);
-        // There are two records for each call, and each was written or lost. A call whose entry was lost is
-        // not reported.
+        // There are two records for each call, and each was written or lost. A call without its entry is not
+        // reported.
         let (entries, exits) =
             (calls.len() as u64, calls.iter().filter(|call| call.took.is_some()).count() as u64);
         let unpaired: u64 = finished

@@ -1,4 +1,4 @@
-//! Functions of the victim whose calls are left by exceptions, or wait inside until a line comes. Their
+//! Functions of the victim. Their calls are left by exceptions, or wait inside until a line comes. Their
 //! return addresses are signed with either key, or not signed.
 //!
 //! In: a name, and how often to call it. Out: how many calls returned the right value, or the wrong one. Does

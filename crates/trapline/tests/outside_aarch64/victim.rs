@@ -1,5 +1,5 @@
-//! The victim: functions whose first words are of all kinds, which two threads call on request. Also the code
-//! that starts it.
+//! The victim: functions with first words of all kinds, which two threads call on request. Also the code that
+//! starts it.
 //!
 //! Protocol. A line `NAME N` comes in: each thread calls that function N times, all threads at once, or one
 //! after the other for `turns-NAME N`. Lines go out: one for each thread, `thread NUMBER CALLS`, then how

@@ -1,4 +1,4 @@
-//! Signals to a thread in displaced code, whose handlers have no handler of ours in front at first. The
+//! Signals to a thread in displaced code. Their handlers have no handler of ours in front at first. The
 //! program's handlers see its own code's addresses, and the program gets its own handlers back when it asks
 //! for them.
 
