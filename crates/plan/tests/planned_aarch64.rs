@@ -531,8 +531,9 @@ fn what_is_too_long_to_be_looked_at_keeps_it() {
     }
 }
 
-/// Records without texts or fields, of calls that pass a condition on a field. No such plan is made where a
-/// system call would lose SVE vectors, nor where the thread's number needs a system call.
+/// Records without texts or fields, of calls that pass a condition on a field. A function that uses SVE
+/// vectors is refused, because a system call would lose them. Other functions are planned, even where threads
+/// must ask the system for their numbers.
 #[test]
 fn what_a_condition_reads_is_read_where_nothing_is_lost() {
     /// `add z0.b, z0.b, z0.b`

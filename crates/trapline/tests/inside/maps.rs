@@ -1,5 +1,5 @@
-//! Mappings that come and go: how the engine learns of them, when patches are placed, and what it knows of
-//! addresses.
+//! Mappings that come and go: how the engine is notified of them, when patches are placed, and what it knows
+//! of addresses.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;

@@ -97,7 +97,7 @@ fn a_semaphore_waits_for_its_data() {
 }
 
 /// A library is unmapped and mapped again at the same address without a notification, and the maps are read
-/// before the engine learns of it. They look the same as before, so the new semaphore word must not be taken
+/// before the engine is notified. They look the same as before, so the new semaphore word must not be taken
 /// for the old one.
 #[test]
 fn a_word_that_is_fresh_is_raised_once() {

@@ -296,8 +296,8 @@ fn load_later(code: &str) -> *mut c_void {
     handle
 }
 
-/// An unwinder that is loaded while return trampolines are in use learns of their frames once the loader is
-/// done with it. In a process of its own, since trampolines belong to the process.
+/// An unwinder that is loaded while return trampolines are in use gets their frames registered once the
+/// loader is done with it. In a process of its own, since trampolines belong to the process.
 #[test]
 fn unwinders_that_are_loaded_later() {
     alone("unwinding::unwinders_that_are_loaded_later", || {
