@@ -123,7 +123,7 @@ mod native {
         class("st1 to st4, one", 0xBFDF_0000, 0x0D00_0000),
     ];
 
-    /// One run.
+    /// One run: the access, and the registers before it.
     struct Run {
         one: Accessor,
         before: Registers,

@@ -106,7 +106,7 @@ impl Ours {
         // SAFETY: the registers are a local value, not those of a trapped thread.
         matches!(unsafe { self.sites.hit(addr, &mut regs) }, Answer::Hit(_))
     }
-    /// The locked path.
+    /// The fallback of `find`: searches the mappings under the writer's lock.
     #[cold]
     fn find_locked(&self, addr: u64) -> Option<u64> {
         let writing = self.writing();

@@ -29,7 +29,7 @@ pub(crate) struct Storm {
     pub(crate) handed: bool,
 }
 
-/// Results.
+/// Results of a storm.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Tally {
     pub(crate) operations: u64,
