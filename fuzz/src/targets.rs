@@ -132,7 +132,7 @@ fn spec(bytes: &[u8]) {
     let _parsed: Result<ProbeSpec, _> = text.parse();
 }
 
-/// A control block whose pointers lead everywhere, and a journal.
+/// A control block with pointers that lead everywhere, and a journal.
 fn segments() -> Vec<Vec<u8>> {
     let mut words = vec![0_u64; 1024];
     let mut set = |at: u64, value: u64| words[(at / 8) as usize] = value;

@@ -1,5 +1,5 @@
-//! Runs a test in a process of its own. That is for tests that threads of other tests would disturb, or whose
-//! forked child would inherit locks of such threads.
+//! Runs a test in a process of its own. That is for tests that threads of other tests would disturb, or that
+//! fork a child which would inherit locks of such threads.
 //!
 //! In: the test's name as libtest prints it, and its body. Out: nothing; the test fails if the body fails. A
 //! child that does not end is killed.

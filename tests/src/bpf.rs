@@ -43,7 +43,7 @@ pub fn counting(path: &Path, offset: u64, pid: u32, returns: bool) -> Result<Pro
     attach(path, offset, pid, (UPROBE_MULTI, u32::from(returns)), &[], false)
 }
 
-/// Counts entries and returns of the function that begins at the offset. With `declines`, the entry tells the
+/// Counts entries and returns of the function that begins at the offset. With `declines`, the entry asks the
 /// kernel to skip the return.
 ///
 /// # Errors

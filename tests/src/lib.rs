@@ -1,6 +1,6 @@
-//! What the end-to-end tests share: victims and how they are built, processes that speak the victims'
-//! protocol, the trapline command as a user runs it, the kernel's uprobes as an oracle, and code compared
-//! with the file it came from.
+//! What the end-to-end tests share. It builds victims, runs processes that speak the victims' protocol, and
+//! runs the trapline command as a user does. It uses the kernel's uprobes as an oracle, and compares code
+//! with the file that it came from.
 //!
 //! Does not: test anything itself. A test that cannot run on the present machine calls [`skip!`], which
 //! `cargo xtask test` counts.

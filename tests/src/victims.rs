@@ -241,7 +241,7 @@ pub fn go(name: &str) -> Result<PathBuf, String> {
     go_linked(name, "Plain", ["0", ""])
 }
 
-/// A Go victim whose threads the C library creates. It must import something that needs the C library
+/// A Go victim with threads that the C library creates. It must import something that needs the C library
 /// (`os/user`). It has a folder of its own.
 ///
 /// # Errors

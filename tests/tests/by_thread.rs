@@ -1,4 +1,4 @@
-//! LOSS-1: counts by thread, by thread name, and in processes whose threads have no rseq areas.
+//! LOSS-1: counts by thread, by thread name, and in processes in which threads have no rseq areas.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -38,7 +38,7 @@ fn gdb_walks_through_slots() {
     assert_eq!(theirs, bare);
 }
 
-/// Checks what the script does for a frame whose program counter is in a return trampoline, on either
+/// Checks what the script does for a frame with its program counter in a return trampoline, on either
 /// processor. gdb's own Python runs it on a made-up process and frame.
 const MADE_UP: &str = r#"
 import gdb

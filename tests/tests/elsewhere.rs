@@ -59,7 +59,9 @@ fn c_in_a_go_program_is_passed_as_c_does() {
     text::assert_clean(victim.pid(), &before);
 }
 
-/// Go's assembly takes arguments on the stack, and Go's strings do not end with a 0. Both are refused.
+/// Go's assembly takes arguments on the stack, and Go's strings do not end with a 0. Conditions on the
+/// former, sums of its values, and `str` for the latter are refused. Where only shown, such values are
+/// unknown.
 #[test]
 fn what_cannot_be_told_of_go_is_refused() {
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);

@@ -85,8 +85,8 @@ fn returns_are_counted_by_what_is_returned() {
             let (hits, filtered, told) = counted(&mut victim, probe, filter(condition));
             assert_eq!((hits, filtered), (want, told - want), "{variant:?} {probe} {condition}");
         }
-        // The function goes on as another one, whose return value is not known yet. A condition that needs it
-        // is not fulfilled.
+        // The function goes on as another one, and the return value of that is not known yet. A condition
+        // that needs it is not fulfilled.
         for (condition, want) in [("ret > 0", 0), ("ret <= 0", 0), ("ret > 0 || tid > 0", TIMES)] {
             let (hits, filtered, told) = counted(&mut victim, "uretprobe:tail_caller", filter(condition));
             assert_eq!((hits, filtered, told), (want, TIMES - want, TIMES), "{variant:?} {condition}");

@@ -236,7 +236,7 @@ fn git_runs_a_chain_of_commands_under_c() {
     share("git", &report, 99.0);
 }
 
-/// The number of entries of a Go function that `calls` calls may cause. A function whose stack is too small
+/// The number of entries of a Go function that `calls` calls may cause. A function with too small a stack
 /// grows the stack, and begins anew. The kernel's probe would count the same.
 fn began(calls: u64) -> std::ops::RangeInclusive<u64> {
     calls..=calls + calls / 50
@@ -266,7 +266,7 @@ fn a_go_http_server_counted_and_timed() {
     assert_eq!(victim.run(2000)["wrong"], 0);
 }
 
-/// The same server with each call traced: goroutines whose stacks grow meanwhile, under load.
+/// The same server with each call traced: goroutines, with stacks that grow meanwhile, under load.
 #[test]
 fn a_go_http_server_traced() {
     let path = or_skip!(victims::go("http"));

@@ -1,6 +1,6 @@
 //! Replaced return addresses in `trace`, `graph`, `hist` and `stack --time`, on request and where
-//! `--ret=auto` uses them. Calls that end by a jump last until their callee returns. Functions whose exits
-//! leave no room for a jump are seen.
+//! `--ret=auto` uses them. Calls that end by a jump last until their callee returns. Functions with exits
+//! that leave no room for a jump are seen.
 
 use serde_json::Value;
 use trapline_tests::running::Running;

@@ -1,5 +1,6 @@
-//! SAFE-5: a program whose seccomp filter would kill it for one of our calls is refused before any call is
-//! made. A program whose filter lets them fail is traced with the filter suspended. Both live on as before.
+//! SAFE-5: a program is refused before any call is made if its seccomp filter would kill it for one of our
+//! calls. If the filter lets them fail, the program is traced with the filter suspended. Both live on as
+//! before.
 
 use std::process::{Command, Output};
 

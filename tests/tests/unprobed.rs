@@ -20,7 +20,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A followed command runs a program whose batch fails: alone, and beside one that is probed.
+/// A followed command runs a program, and the batch for that fails: alone, and beside one that is probed.
 #[test]
 fn a_followed_program_whose_probes_fail_is_told() {
     let (path, probe) = or_skip!(family());

@@ -1,4 +1,4 @@
-//! Records of processes whose threads have no rseq areas: Go without the C library, musl, glibc with rseq
+//! Records of processes in which threads have no rseq areas: Go without the C library, musl, glibc with rseq
 //! switched off. Records have arguments and values, and written + missed = hits, exactly (LOSS-2).
 
 use std::collections::{BTreeMap, BTreeSet};

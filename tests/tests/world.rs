@@ -1,6 +1,6 @@
-//! Programs as they exist in the world: threads that the C library did not create, Go from its first
-//! instruction, runtimes that walk frames, names that contain terminal control sequences, executables without
-//! a path. Each behaves as without us, and the counts are what it did.
+//! Programs as they exist in the world: with threads that the C library did not create, Go from its first
+//! instruction, runtimes that walk frames. Names that contain terminal control sequences, and executables
+//! without a path. Each behaves as without us, and the counts are what it did.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 /* call_with_state(target, in, out): loads every general register, the arithmetic flags, all vector and mask registers
  * from `in`, jumps to `target` with a return address on the stack, and stores all of them to `out`. What lies below the
- * stack pointer at an entry belongs to nobody (psABI), so red zones are checked by functions that use their own.
+ * stack pointer at an entry is not in use (psABI), so red zones are checked by functions that use their own.
  *
  * struct state: 0 general registers (15 words, rsp left out) | 120 flags | 128 unused (128 bytes)
  *               | 256 mask registers (8 words) | 320 vector registers (32 of 64 bytes)

@@ -278,7 +278,7 @@ fn each_way_out_of_a_timed_function_has_a_stub() {
         0x1400_0000 | words.cast_unsigned() & 0x03FF_FFFF
     }
     // A function that jumps to the second one; the second, which jumps to the first one's second word; a
-    // single return; and a function whose last word jumps to no function.
+    // single return; and a function with a last word that jumps to no function.
     let image = library(&[&[BTI_C, CBZ, b(2), RET], &[NOP, b(-4)], &[RET], &[NOP, b(0x1000)]]);
     let wants = [time(0), time(1), time(2), time(3)];
     let plan = timed(&image, &traits(), &space(), &wants, Some(latency()));
@@ -460,7 +460,7 @@ fn what_no_code_decides_is_refused_by_name() {
             TargetFilter { condition: Some(Tree::Known(argument)), ..tallied(Known::Thread, Sort::Each) },
             "not known there",
         ),
-        // Nobody copied it.
+        // No code copied the text.
         (exit, tallied(Known::Thread, Sort::Text(0)), "not known there"),
         (entry, TargetFilter { late: Some(late.clone()), ..condition(argument) }, "what entries left"),
         (entry, TargetFilter { reads: vec![field.clone()], ..condition(argument) }, "fields"),
@@ -531,8 +531,9 @@ fn what_is_too_long_to_be_looked_at_keeps_it() {
     }
 }
 
-/// Records without texts or fields, of calls that pass a condition on a field. No such plan is made where a
-/// system call would lose SVE vectors, nor where the thread's number needs a system call.
+/// Records without texts or fields, of calls that pass a condition on a field. A function that uses SVE
+/// vectors is refused, because a system call would lose them. Other functions are planned, even where threads
+/// must ask the system for their numbers.
 #[test]
 fn what_a_condition_reads_is_read_where_nothing_is_lost() {
     /// `add z0.b, z0.b, z0.b`

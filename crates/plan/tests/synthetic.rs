@@ -50,7 +50,7 @@ fn entry_and_exit_share_a_window() {
     assert!(at(&plan, 2).is_some() && plan.guards.is_empty());
 }
 
-/// Many small functions whose entry and exit share a window: each has room for its code.
+/// Many small functions. Entry and exit of each share a window, and each has room for its code.
 #[test]
 fn small_functions_all_find_room() {
     let body: &[u8] = &[0x8D, 0x84, 0x7F, 0xD9, 0, 0, 0, 0xC3];

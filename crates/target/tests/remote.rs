@@ -36,7 +36,7 @@ fn session(pid: u32) -> RemoteReport {
     .unwrap()
 }
 
-/// A victim whose `main` makes one call `CALL`, then prints its result, errno and duration in milliseconds.
+/// A victim. Its `main` makes one call `CALL`, then prints its result, errno and duration in milliseconds.
 fn sleeper(setup: &str, call: &str) -> Victim {
     Victim::start(&format!(
         r#"

@@ -1,6 +1,6 @@
 //! LOSS-1, FLT-1 and SAFE-2 for values that are grouped by a value of the call (`--by KEY`). A row belongs to
 //! one key and one value, as the language defines them, at entries and for whole calls. Numbers by texts and
-//! texts by numbers are tested too, and so are threads that migrate and are interrupted, a table that is too
+//! texts by numbers are tested too. So are threads that migrate and are interrupted, a table that is too
 //! small, and a sequence that restarts just before its commit.
 
 use std::collections::BTreeMap;

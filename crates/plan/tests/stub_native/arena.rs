@@ -87,7 +87,7 @@ impl Arena {
     pub(crate) const fn stamps(&self) -> u64 {
         self.stamps
     }
-    /// The same with `count` return trampolines, whose code is written.
+    /// The same with `count` return trampolines, and their code.
     pub(crate) fn slotted(&mut self, machine: &Machine, count: u32) -> (Latency, Slots) {
         self.slotted_by(machine, count, slot_code)
     }

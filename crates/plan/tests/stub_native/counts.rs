@@ -35,8 +35,8 @@ extern "C" fn on_alarm(_: i32) {
     BUSY.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Runs `body` while a timer interrupts the process every 100 µs, whose handler calls `code` too. Returns how
-/// often it did.
+/// Runs `body` while a timer interrupts the process every 100 µs. The timer's handler calls `code` too.
+/// Returns how often it did.
 pub(crate) fn storm(code: u64, body: impl FnOnce()) -> u64 {
     let _one = STORMS.lock();
     HANDLED.store(0, Ordering::Relaxed);

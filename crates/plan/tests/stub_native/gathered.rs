@@ -1,6 +1,6 @@
 //! LOSS-1, FLT-1 and SAFE-2 for aggregation at returns. Buckets and rows are those that the language defines,
-//! of the values at the entry and of the returned value. Begun calls = buckets + overflow + unseen + dropped
-//! + filtered late + not ended, exactly.
+//! of the values at the entry and of the returned value. Buckets, overflow, unseen, dropped, filtered late
+//! and not ended add up to the begun calls, exactly.
 
 use std::collections::BTreeMap;
 

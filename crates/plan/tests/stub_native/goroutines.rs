@@ -17,7 +17,7 @@ const STACK: u64 = 1 << 16;
 struct Setting {
     arena: Arena,
     rings: Rings,
-    /// A function whose calls are entered and not left, and one that leaves calls which are not entered.
+    /// A function that is entered and not left, and one that leaves calls which are not entered.
     entry: u64,
     exit: u64,
     /// The ends of two stacks.

@@ -101,7 +101,7 @@ fn passed_over(machine: &Machine) {
     nobody_is_nobody(machine);
 }
 
-/// A thread whose number is unknown is never filtered by name, whatever the table says.
+/// A thread with an unknown number is never filtered by name, whatever the table says.
 fn nobody_is_nobody(machine: &Machine) {
     let mut arena = Arena::new();
     let mut rings = rings_for(&arena, machine, 1 << 14, 64);

@@ -56,7 +56,7 @@ fn words() -> u64 {
     (&raw const tl_pair) as u64
 }
 
-/// Return trampolines whose code and entries lie together.
+/// Return trampolines with their code and entries side by side.
 fn slots() -> (Slots, CallFunctions) {
     let unplaced = Slots { code: 0, table: 0, count: 64 };
     let code_len = landing_code_len(&unplaced).next_multiple_of(4096);

@@ -19,7 +19,7 @@ pub(crate) fn lent(slots: &Slots) -> usize {
     words.map(|word| word.to_le_bytes().iter().filter(|byte| **byte != 0).count()).sum()
 }
 
-/// A function whose calls are armed, with `body` behind that.
+/// A function with armed calls, and `body` behind that.
 pub(crate) fn armed(
     arena: &mut Arena,
     machine: &Machine,
@@ -109,7 +109,7 @@ fn tail_calls_return_through_each_slot() {
     }
 }
 
-/// A function whose calls are armed with trampolines that lead on to `lead`, with `body` behind that.
+/// A function with calls that are armed by trampolines which lead on to `lead`, and `body` behind that.
 fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8], lead: u64) -> u64 {
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function: 0, site: Site::default() };

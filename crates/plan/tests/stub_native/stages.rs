@@ -1,5 +1,6 @@
-//! LOSS-2 and FLT-1 for calls whose return decides. The records are those of the calls that the language lets
-//! pass, with entry and exit beside each other. Begun = written + dropped + filtered + not ended, exactly.
+//! LOSS-2 and FLT-1 for calls that are decided at the return. The records are those of the calls that the
+//! language lets pass, with entry and exit beside each other. Written, dropped, filtered and not ended add up
+//! to the begun calls, exactly.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -436,7 +437,7 @@ fn every_call_is_one_of_three(machine: &Machine) {
     assert_eq!(begun, written + dropped + late);
     assert_eq!(begun + early, 8 * CALLS + handled);
     assert!(handled > 10 && written >= 8 && late >= 2 * CALLS, "{handled}");
-    // Only calls of the eight threads themselves, whose number is known.
+    // Only calls of the eight threads themselves; their number is known.
     assert!(written + dropped <= 4 * CALLS + handled && early >= 2 * CALLS, "{written} {early}");
 }
 

@@ -289,7 +289,7 @@ fn decide(at: Option<Kind>) {
     assert!(passed > 200 && rejected > 500, "{passed} {rejected}");
 }
 
-/// A function whose fields are read, and the function's exit if that is recorded too.
+/// A function of which fields are read, and its exit if that is recorded too.
 fn function(machine: Machine, id: ThreadId, filter: TargetFilter, exit: Option<Kind>) -> (Calls, u64) {
     let words: usize = reads().iter().map(Read::words).sum();
     let slot = RingArea::slot_with_floats(6, 0, words);

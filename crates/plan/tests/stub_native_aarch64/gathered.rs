@@ -1,6 +1,6 @@
 //! LOSS-1, FLT-1 and SAFE-2 for aggregation at returns. Buckets and rows are those that the language defines,
-//! of the values at the entry and of the returned value. Begun calls = buckets + overflow + unseen + dropped
-//! + filtered late + not ended, exactly.
+//! of the values at the entry and of the returned value. Buckets, overflow, unseen, dropped, filtered late
+//! and not ended add up to the begun calls, exactly.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -198,7 +198,7 @@ fn durations_are_tallied() {
     }
 }
 
-/// Threads that migrate and are interrupted, whose handlers call too.
+/// Threads that migrate and are interrupted, with handlers that call too.
 #[test]
 fn every_call_is_in_a_cell_or_rejected() {
     for machine in machines(registered) {

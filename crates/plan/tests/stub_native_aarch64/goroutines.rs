@@ -105,7 +105,7 @@ const WORD: Known = Known::Field(0, Int { bits: 64, signed: false });
 /// Bytes by which the stack pointer of all these calls is lower than their caller's.
 const DEEPER: u32 = 512;
 
-/// Reads the second word of g, whose address the function has in x0.
+/// Reads the second word of g; the function has the address of g in x0.
 fn reads() -> Vec<Read> {
     vec![Read { register: 0, offsets: vec![8], bytes: 8 }]
 }

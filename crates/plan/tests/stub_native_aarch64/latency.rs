@@ -505,7 +505,7 @@ fn sections_end_with_their_store() {
     assert_eq!(sections, 5);
 }
 
-/// LOSS-1 for durations: threads that migrate and are interrupted, whose handlers call the same function.
+/// LOSS-1 for durations: threads migrate and are interrupted, and their handlers call the same function.
 #[test]
 fn no_call_is_lost() {
     for machine in machines(registered) {

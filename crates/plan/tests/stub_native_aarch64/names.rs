@@ -1,6 +1,6 @@
-//! Hits of threads that the reader has noted are filtered, and no others (`trapline_record::names`): at
-//! entries alone, where exits are recorded too, and where returns decide; with other parts of a filter and
-//! without. Machine state is preserved either way.
+//! Hits of threads that the reader has noted are filtered, and no others (`trapline_record::names`). That is
+//! so at entries alone, where exits are recorded too, and where returns decide; with other parts of a filter
+//! and without. Machine state is preserved either way.
 
 use std::sync::atomic::AtomicU64;
 
@@ -110,7 +110,7 @@ fn hits_of_noted_threads_are_passed_over() {
     }
 }
 
-/// A thread whose number is unknown is never filtered by name, whatever the table says.
+/// A thread with an unknown number is never filtered by name, whatever the table says.
 #[test]
 fn nobody_is_nobody() {
     for machine in machines(by_hand) {

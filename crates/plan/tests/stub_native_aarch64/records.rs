@@ -422,7 +422,7 @@ fn what_is_broken_off_before_its_last_word_is_written_once() {
     }
 }
 
-/// Makes code for a room's next place, whose first section is aborted before its last word, `turns` less one
+/// Makes code for a room's next place. Its first section is aborted before its last word, `turns` less one
 /// times. Also returns the word that counts these down.
 pub(crate) fn broken_off(room: &Room, words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
     // stlr x15, [x14]
@@ -494,8 +494,8 @@ fn a_ring_that_is_taken_is_passed_over() {
     }
 }
 
-/// Threads that migrate and are interrupted, whose handlers hit too, and a reader that takes what it can of
-/// small rings.
+/// Threads that migrate and are interrupted, with handlers that hit too, and a reader that takes what it can
+/// of small rings.
 #[test]
 fn every_hit_is_a_record_or_counted() {
     for machine in machines(registered) {

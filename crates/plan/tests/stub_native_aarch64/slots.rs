@@ -54,7 +54,7 @@ impl Armed {
         assert_eq!(code.put(&words), slots.code);
         Self { bench, slots, shared: made.shared, code: Some(code) }
     }
-    /// A function whose calls are armed.
+    /// A function with armed calls.
     fn function(&self, signed: Option<Signed>, body: &[u32]) -> u64 {
         self.function_of(signed, |_, _| body.to_vec())
     }

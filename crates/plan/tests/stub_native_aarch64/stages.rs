@@ -1,6 +1,6 @@
-//! LOSS-2, FLT-1 and SAFE-2 for filtered calls whose returns are recorded. The records are those of the calls
-//! that the language lets pass, with entry and exit beside each other if the return decides. Begun = written
-//! + dropped + filtered + not ended, exactly.
+//! LOSS-2, FLT-1 and SAFE-2 for filtered calls with recorded returns. The records are those of the calls that
+//! the language lets pass, with entry and exit beside each other if the return decides. Written, dropped,
+//! filtered and not ended add up to the begun calls, exactly.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -205,7 +205,7 @@ pub(super) fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
     }
 }
 
-/// Whether a call passes whose function returns these values, or that went on as another function.
+/// Whether a call passes if its function returns these values, or if it went on as another function.
 pub(super) fn holds(condition: &Tree, facts: &Facts, kind: Kind) -> bool {
     let returned = (facts.arguments[0], facts.floats[0]);
     let known =
@@ -475,8 +475,8 @@ fn samples_are_of_what_entries_let_pass() {
     }
 }
 
-/// Threads that migrate and are interrupted, whose handlers call too, and a reader that takes what it can of
-/// small rings.
+/// Threads that migrate and are interrupted, with handlers that call too, and a reader that takes what it can
+/// of small rings.
 #[test]
 fn every_call_is_written_dropped_or_rejected() {
     for machine in machines(registered) {

@@ -114,7 +114,7 @@ pub(crate) fn timed(done: &Finished, name: &str) -> u64 {
     times.calls
 }
 
-/// The command itself.
+/// `trapline lat` as a user types it: it times as many calls as the kernel's uretprobe counts.
 #[test]
 fn trapline_lat_times_a_process() {
     // Its entry and its return.

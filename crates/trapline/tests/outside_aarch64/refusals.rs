@@ -62,7 +62,7 @@ fn whose_return_address_cannot_be_replaced_is_named() {
     assert_eq!(victim.text(), before);
 }
 
-/// A function whose exits cannot all be found.
+/// A function for which not all exits can be found.
 #[test]
 fn what_cannot_be_timed_is_named() {
     let Some(victim) = Victim::start() else { return };

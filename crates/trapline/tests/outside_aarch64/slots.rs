@@ -191,7 +191,7 @@ fn where_exits_are_not_known_return_addresses_are_replaced() {
     assert_eq!(times_of(&finished.reports[0], "victim_jumps").calls, TIMES * THREADS);
 }
 
-/// The command itself.
+/// `trapline lat --ret=stack` as a user types it.
 #[test]
 fn trapline_lat_replaces_return_addresses() {
     let Some((text, ())) = said(&["lat", "--ret=stack"], ("victim_push", 1), || ()) else { return };

@@ -1,7 +1,8 @@
 //! `churn`: how much of its speed a lookup keeps while an address space changes as fast as it can.
 //!
-//! Cases: `none`; `same-process`, where a sibling thread on another CPU maps, touches and unmaps 64 KiB, and
-//! removes and restores the right to write, where no region is; `other-process`, the same in another process.
+//! Cases: `none`, `same-process` and `other-process`. In `same-process` a sibling thread on another CPU maps,
+//! touches and unmaps 64 KiB, and removes and restores the right to write, where no region is. In
+//! `other-process` another process does so.
 //!
 //! `how` is one of:
 //! - `none`: the loop alone. It shows what interprocessor interrupts leave of the speed of any code.

@@ -17,9 +17,9 @@ use trapline_runtime::x86_64::{Called, Placed, Role, Sites, Step};
 
 use super::{Lookup, Mapped};
 
-/// As in `trapline::inside`. With 64 lines, two threads whose stacks are 2 MiB apart began at the same line
-/// in one run of ten. Each lookup of the thread that had to go on to the next line then read a line that the
-/// other thread stores to: 39 ns instead of 11.
+/// As in `trapline::inside`. With 64 lines, two threads with stacks 2 MiB apart began at the same line in one
+/// run of ten. Each lookup of the thread that had to go on to the next line then read a line that the other
+/// thread stores to: 39 ns instead of 11.
 const LINES: usize = 4096;
 
 /// Regions, traps, and what writes them.
@@ -106,7 +106,7 @@ impl Ours {
         // SAFETY: the registers are a local value, not those of a trapped thread.
         matches!(unsafe { self.sites.hit(addr, &mut regs) }, Answer::Hit(_))
     }
-    /// The locked path.
+    /// The fallback of `find`: searches the mappings under the writer's lock.
     #[cold]
     fn find_locked(&self, addr: u64) -> Option<u64> {
         let writing = self.writing();

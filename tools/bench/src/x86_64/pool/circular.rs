@@ -32,7 +32,7 @@ pub(crate) struct Circular {
 
 impl Circular {
     pub(crate) fn new(maxactive: u32) -> Self {
-        // Twice the room, so that a place whose taker is late is not needed soon.
+        // Twice the room, so that a place is not needed soon if its taker is late.
         let places = (2 * maxactive).next_power_of_two() as usize;
         let place = |turn| Place { turn: AtomicUsize::new(turn), object: AtomicU32::new(0) };
         let queue = Self {

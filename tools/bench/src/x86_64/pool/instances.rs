@@ -15,7 +15,7 @@ pub(crate) const OBJECT: usize = 64;
 /// A range of memory, with a name.
 pub(crate) type Memory = (&'static str, Range<usize>);
 
-/// A pool.
+/// A pool under test.
 pub(crate) trait Instances: Sync {
     /// Takes an object that no thread holds. `None` if there is none.
     fn get(&self, here: &Here) -> Option<u32>;
@@ -45,7 +45,7 @@ pub(crate) struct Object {
     _rest: [u8; OBJECT - 4],
 }
 
-/// This many objects.
+/// Makes this many objects.
 pub(crate) fn objects(count: u32) -> Box<[Object]> {
     (0..count).map(|_| Object { word: AtomicU32::new(0), _rest: [0; OBJECT - 4] }).collect()
 }

@@ -5,8 +5,8 @@
 //! with 1 thread, and with 1, 2 and 4 times as many as there are CPUs, with `maxactive` 10, 20 and 40.
 //!
 //! `how`: `none` a bare loop, `control` a counter for each thread, `ours` (all threads on one pool; `sharing`
-//! own: one for each), `ours-sets` (ours as it is without rseq), `per-thread` the bound, and the baselines,
-//! which pass the same tests as ours. All read the CPU's number in the same way, from the thread's rseq area.
+//! own: one for each), `ours-sets` (ours as it is without rseq), `per-thread` the bound, and the baselines.
+//! These pass the same tests as ours. All read the CPU's number in the same way, from the thread's rseq area.
 
 mod array;
 mod cases;

@@ -2,9 +2,9 @@
 //! the other in every round. The control is measured on either side, so a host that slows down for a while
 //! slows all four.
 //!
-//! In: `maxactive`, rounds. Out, for each kind: the throughput of all threads divided by that of one, divided
-//! by the same ratio of the control beside it, times the number of threads. 2.0 is what two threads achieve
-//! that share nothing. Does not: measure the cost of a pair (see `rows`).
+//! In: `maxactive`, rounds. Out, for each kind: the throughput of all threads divided by that of one thread,
+//! divided by the same ratio of the control beside it, times the number of threads. (Two threads that share
+//! nothing reach 2.0.) Does not: measure the cost of a pair (see `rows`).
 
 use std::time::Duration;
 

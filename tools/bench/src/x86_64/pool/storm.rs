@@ -1,6 +1,6 @@
-//! Many threads that take, hold and put objects in disorder. Signals interrupt them, whose handlers take and
-//! put. They migrate between CPUs, pass objects to each other, end, and are replaced. A ledger notes which
-//! objects are held.
+//! Many threads that take, hold and put objects in disorder. Signals interrupt them, and the handlers take
+//! and put. They migrate between CPUs, pass objects to each other, end, and are replaced. A ledger notes
+//! which objects are held.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -29,7 +29,7 @@ pub(crate) struct Storm {
     pub(crate) handed: bool,
 }
 
-/// Results.
+/// Results of a storm.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Tally {
     pub(crate) operations: u64,
