@@ -64,7 +64,7 @@ impl Search {
             None => (self.last..low).contains(&self.seal).then_some(1),
         };
         self.last = low;
-        !self.above.is_some_and(|above| above >= ENOUGH)
+        self.above.is_none_or(|above| above < ENOUGH)
     }
     /// Only frames beyond the place where a stub would be prove that there is none.
     fn is_live(&self) -> bool {
