@@ -2,8 +2,8 @@
 //!
 //! A reader that is gone (EPIPE, a terminal that hung up) ends the run in good order; a full disk ends it
 //! with an error. Both happen only after the target is restored, since the caller detaches first. A file is
-//! opened before any process is touched. Its old content is removed only once there is a session to report on
-//! (OUT-1), so a mistyped probe does not destroy yesterday's report.
+//! opened before any process is touched. Invariant: OUT-1 a file's old content is removed only once there is
+//! a session to report on. So a mistyped probe does not destroy yesterday's report.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

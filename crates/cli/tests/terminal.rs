@@ -1,5 +1,5 @@
 //! `top` on a pseudo-terminal: what it shows, and that terminal and target are as before, whatever ends it
-//! (TOP-1, RUN-1).
+//! (TOP-1, END-1).
 
 mod common;
 #[path = "../src/top/screen.rs"]

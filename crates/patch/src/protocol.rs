@@ -217,24 +217,24 @@
 //!
 //! # Rules
 //!
-//! - PATCH-1: there is one writer per process, at any time.
-//! - PATCH-2: every interior boundary of a published window holds a trapping opcode.
-//! - PATCH-3: publishing goes islands, exits, entries; removing goes the reverse way.
-//! - PATCH-4: whatever a published byte can lead to exists before it.
-//! - PATCH-5: a write that must be seen whole is one pwrite, of eight bytes inside one line, or of aligned
+//! - PATCH-1 there is one writer per process, at any time.
+//! - PATCH-2 every interior boundary of a published window holds a trapping opcode.
+//! - PATCH-3 publishing goes islands, exits, entries; removing goes the reverse way.
+//! - PATCH-4 whatever a published byte can lead to exists before it.
+//! - PATCH-5 a write that must be seen whole is one pwrite, of eight bytes inside one line, or of aligned
 //!   words inside one page.
-//! - PATCH-6: a window that no such write can change is changed in the order T1 to T6.
-//! - PATCH-7: a head that may hold int3 has a guard entry.
-//! - PATCH-8: a trap whose pc is already in our code is answered by returning.
-//! - PATCH-9: without traps, only windows are published that no saved context points into.
-//! - PATCH-10: code stays mapped until it is proven that no thread is in it.
-//! - PATCH-11: a site is written only after its present bytes, and its mapping's file and offset, were
+//! - PATCH-6 a window that no such write can change is changed in the order T1 to T6.
+//! - PATCH-7 a head that may hold int3 has a guard entry.
+//! - PATCH-8 a trap whose pc is already in our code is answered by returning.
+//! - PATCH-9 without traps, only windows are published that no saved context points into.
+//! - PATCH-10 code stays mapped until it is proven that no thread is in it.
+//! - PATCH-11 a site is written only after its present bytes, and its mapping's file and offset, were
 //!   compared.
-//! - PATCH-12: after exec or exit nothing is written: memory is reached through the address space opened at
+//! - PATCH-12 after exec or exit nothing is written: memory is reached through the address space opened at
 //!   the start.
-//! - PATCH-13: no trap of ours is met where our own handler has its signal blocked, nor while an earlier
+//! - PATCH-13 no trap of ours is met where our own handler has its signal blocked, nor while an earlier
 //!   seizure's traps are still on their way.
-//! - PATCH-14: of a patch that other tools changed, only bytes that are the file's again are written, one at
+//! - PATCH-14 of a patch that other tools changed, only bytes that are the file's again are written, one at
 //!   a time (`foreign`).
-//! - PATCH-15: a thread that blocks traps meets none at the end of a batch; if the program traps itself, all
+//! - PATCH-15 a thread that blocks traps meets none at the end of a batch; if the program traps itself, all
 //!   threads are stopped while code changes.

@@ -1,7 +1,7 @@
 //! Which bytes of a module may be branched to, and where its padding is.
 //!
 //! In: an image. Out: a bit for every byte of its code, and the pieces (function bodies, cold parts,
-//! fragments) in address order. Invariant MAP-1: every address that the swept code names by a direct branch,
+//! fragments) in address order. Invariant: MAP-1 every address that the swept code names by a direct branch,
 //! a jump table, a `lea`, a relocation, a symbol or a landing pad is marked. A target that cannot be seen (a
 //! computed jump without a table) is not marked; that is why windows have guards. A map of a part can be
 //! extended later ([`CodeMap::cover`]); no function is swept twice.

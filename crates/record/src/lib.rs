@@ -1,9 +1,9 @@
 //! The words and bytes that all crates agree on.
 //!
 //! Input: nothing. Output: address types, the layout of the memory that tracer and target share, bucket
-//! arithmetic. Invariants: REC-1 every word shared between processes is declared here, once, with its offset.
-//! REC-2 readers reach shared words only through the accessors of [`view::View`], which check bounds and
-//! never tear a word.
+//! arithmetic. Invariants: REC-1 every word shared between processes is declared in this crate, once, with
+//! its offset. REC-2 readers reach shared words only through the accessors of [`view::View`], which check
+//! bounds and never tear a word.
 //! Does not: map memory, call the system, depend on an instruction set.
 #![cfg_attr(not(loom), no_std)]
 #![forbid(unsafe_code)]

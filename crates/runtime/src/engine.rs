@@ -1,7 +1,7 @@
 //! What all probes of a process share: the threads' lines, their counters, hints about calls in flight.
 //!
-//! In: memory that is never unmapped. Out: the places in it. Invariants: PRB-3 each thread counts in a row of
-//! its own. COST-2 a hit does not store to a line that another thread stores to.
+//! In: memory that is never unmapped. Out: the places in it. Invariants: PRB-3: each thread counts in a row
+//! of its own. COST-2: a hit does not store to a line that another thread stores to.
 //! Does not: map memory. The caller of `Engine::new` maps it: zeroed, not shared with another process, never
 //! unmapped.
 //!

@@ -3,8 +3,8 @@
 //!
 //! In: a hit (a probe, or the address of a trap) and the machine's registers. Out: the consumers have been
 //! called, and where the thread goes on. Invariants: RUN-1 code that runs at a hit does not allocate, lock,
-//! panic or call libc. RUN-2 it does not store to a line that another CPU writes (COST-2). RUN-3 what it
-//! reads may change or be freed meanwhile, so it is validated or pinned.
+//! panic or call libc. RUN-2 such code does not store to a line that another CPU writes (COST-2). RUN-3 what
+//! it reads during a hit may change or be freed meanwhile, so it is validated or pinned.
 //!
 //! Writers (registration, mapping) run one at a time. Their caller holds the lock, and no hit ever waits for
 //! it.

@@ -1,7 +1,7 @@
 //! Calls a function of the target in one of its own threads. Made for functions that allocate, so not every
 //! thread is fit.
 //!
-//! Input: a seized process, and a function that takes one word. Output: it has run. Invariants: TGT-1 holds
+//! Input: a seized process, and a function that takes one word. Output: it has run. Invariants: TGT-1,
 //! throughout. The function returns to rt_sigreturn of the frame that holds the thread's old state, so the
 //! thread comes back by itself if the tracer dies. Signals are blocked meanwhile. The other threads run and
 //! are served, so any lock that the function waits for gets released. A function that does not come back

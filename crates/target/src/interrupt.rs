@@ -1,7 +1,7 @@
 //! Waiting for the signals that end a session.
 //!
-//! Input: nothing. Output: the signal that came. Invariants: TGT-8 from [`Interrupts::new`] on, none of them
-//! ends the tracer before it could detach. Does not: decide what a signal means.
+//! Input: nothing. Output: the signal that came. Invariants: TGT-8 from [`Interrupts::new`] on, none of these
+//! signals ends the tracer before it could detach. Does not: decide what a signal means.
 
 use std::io;
 use std::os::fd::OwnedFd;

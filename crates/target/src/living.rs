@@ -1,8 +1,8 @@
 //! Which thread's folder in /proc shows a process, and which threads belong to the program.
 //!
 //! Input: a pid. Output: a folder of /proc that shows the process, its threads, the fields of a `stat`.
-//! Invariants: TGT-14 a process lives while any thread of it does; a main thread that has ended is not used
-//! to read anything. Does not: stop anything.
+//! Invariants: TGT-14; a main thread that has ended is not used to read anything.
+//! Does not: stop anything.
 //!
 //! # A main thread that has ended
 //!

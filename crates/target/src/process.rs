@@ -1,6 +1,6 @@
 //! A process that we may trace: opened once, read often.
 //!
-//! Input: a pid. Output: facts from /proc, and bytes that are read or written. Invariants: TGT-4 a process is
+//! Input: a pid. Output: facts from /proc, and bytes that are read or written. Invariants: PID-1 a process is
 //! known by pid and start time, so a reused pid is never touched. Does not: stop anything.
 
 use std::ffi::OsStr;

@@ -1,10 +1,9 @@
 //! Finds memory for a frame that the program does not use.
 //!
 //! Input: maps, a stopped thread's stack pointer. Output: the thread's own stack if that is known to be a
-//! large one, otherwise the lowest bytes of the main stack. Invariant: TGT-4 no byte that the program may
-//! read is under a frame while a thread can run. A stack pointer says nothing about the memory below it.
-//! Goroutines and coroutines run on slices of a heap, a few kilobytes each, and a frame with AVX-512 state
-//! takes three kilobytes.
+//! large one, otherwise the lowest bytes of the main stack. Invariant: TGT-4. A stack pointer says nothing
+//! about the memory below it. Goroutines and coroutines run on slices of a heap, a few kilobytes each, and a
+//! frame with AVX-512 state takes three kilobytes.
 
 use trapline_record::RemoteAddr;
 

@@ -20,9 +20,9 @@
 //!
 //! A thread that is still to stop is marked `wanted`. When such a thread is continued from a stop that was
 //! not the ordered one, it is ordered again first, while it still lies in that stop. So that stop is always
-//! followed by another. No order is lost, however many births, signals and calls come in between. A thread
-//! that is born while all are being stopped comes to a stop of its own at birth. Nothing here depends on
-//! time.
+//! followed by another. Invariant: TGT-12 no order to stop is lost, however many births, signals and calls
+//! come in between. A thread that is born while all are being stopped comes to a stop of its own at birth.
+//! Nothing here depends on time.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 //! In: an image, a USDT probe's note, which of its arguments are needed. Out: for a USDT probe, the operands
 //! that stand for the six argument registers, and what is read from memory ([`Marked`]). For a function whose
 //! arguments are not where stubs look for them, that they are unknown. And calls with their values corrected
-//! accordingly ([`Values::finish`]). Invariant VAL-1: a value is what the program has there, or it is unknown
-//! ([`Call::unseen`]). Does not: read notes (`trapline_image`), make code.
+//! accordingly ([`Values::finish`]). Invariant: VAL-1: a value is what the program has there, or it is
+//! unknown ([`Call::unseen`]). Does not: read notes (`trapline_image`), make code.
 //!
 //! A USDT probe's argument in a register, or a constant, is a value of the record, as a function's argument
 //! is. An argument in memory is a field: its address stands in its place, and the kernel reads it for the

@@ -1,6 +1,6 @@
 //! `trace`: a line for each call, with arguments, value and duration; or the records themselves, for later.
 //!
-//! Invariants: RUN-1 as for `count`.
+//! Invariants: END-1, as for `count`.
 
 use std::time::{Duration, Instant};
 

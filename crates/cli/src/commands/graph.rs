@@ -1,6 +1,6 @@
 //! `graph`: the call tree below a function, with durations.
 //!
-//! Invariants: RUN-1 as for `count`.
+//! Invariants: END-1, as for `count`.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! `hist`: how often an argument, a returned value, or what is computed from them, had which value.
 //!
-//! Invariants: RUN-1 as for `count`.
+//! Invariants: END-1, as for `count`.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! `stack`: the callers of functions, by number of hits or by time spent.
 //!
-//! Invariants: RUN-1 as for `count`.
+//! Invariants: END-1, as for `count`.
 
 use std::time::{Duration, Instant};
 

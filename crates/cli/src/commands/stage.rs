@@ -2,9 +2,9 @@
 //! detached.
 //!
 //! In: a command line's run, and a function that starts its session. Out: the session, with the signals that
-//! end it and the output for its reports; at its end an exit status. Invariants: STG-1 signals are caught and
-//! the output is open before any process is touched; STG-2 signals are caught before there is another thread,
-//! which could receive them. Does not: follow the session.
+//! end it and the output for its reports; at its end an exit status. Invariants: READY-1 signals are caught
+//! and the output is open before any process is touched; READY-2 signals are caught before there is another
+//! thread, which could receive them. Does not: follow the session.
 
 use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
 

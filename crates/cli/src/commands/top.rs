@@ -1,6 +1,6 @@
 //! `top`: a table that is redrawn continually on a terminal; lines elsewhere.
 //!
-//! Invariants: RUN-1 as for `count`; TOP-2 the terminal is restored before anything is printed on it.
+//! Invariants: END-1, as for `count`; TOP-2 the terminal is restored before anything is printed on it.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! What `count` and `lat` share: reports at intervals.
 //!
-//! Invariants: RUN-1 whatever ends the run (time, Ctrl-C, SIGTERM, a terminal or reader that is gone, a full
+//! Invariants: END-1 whatever ends the run (time, Ctrl-C, SIGTERM, a terminal or reader that is gone, a full
 //! disk, the target's end), the target is detached before anything else is written or waited for.
 
 use std::time::{Duration, Instant};

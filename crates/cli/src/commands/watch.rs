@@ -1,6 +1,6 @@
 //! `watch`: which code accesses a variable, when, and its value before and after.
 //!
-//! Invariants: RUN-1 as for `count`: whatever ends the run, everything is disarmed before the last of it is
+//! Invariants: END-1, as for `count`: whatever ends the run, everything is disarmed before the last of it is
 //! written.
 
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! All destinations of a run's metrics.
 //!
 //! In: a command line's run; reports, when a destination needs them. Out: the same metrics to each.
-//! Invariant: OUT-1 a destination that cannot be reached is found out before any process is touched.
+//! Invariant: DEST-1 a destination that cannot be reached is found out before any process is touched.
 
 use trapline::ProcessReport;
 

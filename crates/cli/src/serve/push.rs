@@ -3,7 +3,8 @@
 //! A thread sends one request at a time. The run's loop hands it the next one when that is due and the last
 //! one is done. In: an address; reports, when one is due. Out: requests. Invariants:
 //! - PSH-1 the collector has answered before any process is touched;
-//! - PSH-2 the loop never waits for it, except at the end, and then no longer than two [`PATIENCE`];
+//! - PSH-2 the loop never waits for the collector, except at the end, and then no longer than two
+//!   [`PATIENCE`];
 //! - PSH-3 what was not sent is reported.
 //!
 //! Does not: send again, since all is cumulative.

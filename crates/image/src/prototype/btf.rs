@@ -4,7 +4,7 @@
 //! In: a file's `.BTF` section, a function's name. Out: a [`Prototype`]. A linker without support for BTF
 //! concatenates the sections of the object files, each with a header of its own; so there are several parts.
 //! Invariants: IMG-3: sections larger than a stated limit, and texts that would make them still larger once
-//! read, are not read; types that contain themselves end each walk. PRO-2: if functions of the same name have
+//! read, are not read; types that contain themselves end each walk. PRO-2 if functions of the same name have
 //! different prototypes, nothing is known about them.
 //! Does not: find fields of structures; DWARF does that.
 

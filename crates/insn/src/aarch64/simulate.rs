@@ -1,7 +1,7 @@
 //! Instructions simulated: the effect of one on registers and memory, both given as values.
 //!
 //! In: an [`Op`], [`Regs`], a [`Memory`]. Out: the state after it, or a [`Fault`]. Invariants: INSN-1;
-//! INSN-3; SIM-1 after a fault the state is as before, including sp and pc. So the program can be given the
+//! INSN-3; SIM-1: after a fault the state is as before, including sp and pc. So the program can be given the
 //! signal that it would have got, at the same instruction. No allocation, no `std`.
 //! Does not: fetch instructions, or raise signals. Under a guarded control stack (FEAT_GCS) calls and returns
 //! also move that stack, which only the processor can: see [`Op::moves_control_stack`].

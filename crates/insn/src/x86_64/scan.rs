@@ -3,8 +3,8 @@
 //!
 //! In: bytes and their address. Out: direct targets, addresses of rip-relative operands, returns and indirect
 //! jumps, in order. Lengths of the common encodings come from two tables. Encodings that are not in them are
-//! left to the decoder, so that the scan steps exactly as [`sweep`](super::sweep) does. Invariant SCAN-1:
-//! over whole instructions both find the same.
+//! left to the decoder, so that the scan steps exactly as [`sweep`](super::sweep) does. Invariant: SCAN-1
+//! over whole instructions the scan and a sweep find the same.
 //! Does not: classify an indirect jump, or know what an instruction does.
 
 use super::decode::{Flow, decode_one};

@@ -2,7 +2,7 @@
 //!
 //! In: an instruction's bytes; the general registers and flags after it ran. Out: which bytes it read or
 //! wrote, and what it wrote: the value itself, or what the old value became, or that the registers do not
-//! show it (vector stores, `xchg`). Invariants: INSN-1; INSN-4 an answer with an address or a value is what
+//! show it (vector stores, `xchg`). Invariants: INSN-1; INSN-4: an answer with an address or a value is what
 //! the processor did (proven against native execution in `tests/store.rs`); in doubt there is none.
 //! Does not: know what memory contained before, or read it.
 //!

@@ -1,8 +1,8 @@
 //! Where copies of displaced words may lie, and a module's stubs, and islands if those are too far.
 //!
 //! In: what is mapped; the original's address. Out: a free place near it: the way back from a copy is one
-//! `b`, which reaches 128 MiB (Arm ARM C6.2.26). Invariants: SPACE-1 nothing is placed over, or right beside,
-//! what is mapped, nor where the heap grows to, nor in the first 64 KiB.
+//! `b`, which reaches 128 MiB (Arm ARM C6.2.26). Invariants: SPACE-1: nothing is placed over, or right
+//! beside, what is mapped, nor where the heap grows to, nor in the first 64 KiB.
 //! Does not: map anything. Addresses may have as many bits as the kernel gives (48 or 52), so only gaps below
 //! the last mapping are used.
 

@@ -1,4 +1,4 @@
-//! Guard traps: served if they are ours; otherwise the effect is what it would be without us (TRAP-1).
+//! Guard traps: served if they are ours; otherwise the effect is what it would be without us (GUARD-1).
 
 use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
 use trapline_record::control::{RegionKind, at};

@@ -1,8 +1,8 @@
 //! A stack word's place: a hint at its call's instance, and room for a call that is kept in place.
 //! [`instances`](super) describes the protocol.
 //!
-//! In: stack pointers, probes. Out: the address that was hit. Invariants: CAL-4 a bound place is written only
-//! by calls at its stack word. One of these goes on at a time, so they need no bus lock. The places of a
+//! In: stack pointers, probes. Out: the address that was hit. Invariants: CAL-4: a bound place is written
+//! only by calls at its stack word. One of these goes on at a time, so they need no bus lock. The places of a
 //! stack page lie together, so two threads share a cache line of places only by accident.
 //! Does not: unbind.
 

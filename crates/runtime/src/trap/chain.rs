@@ -2,7 +2,7 @@
 //! does for it.
 //!
 //! In: a signal that is not ours, as the kernel delivered it. Out: the program's handler called, or the
-//! default action about to happen. Invariants: TRAP-1 a foreign signal ends as it would have: same handler,
+//! default action about to happen. Invariants: TRAP-1: a foreign signal ends as it would have: same handler,
 //! same arguments, same mask, SA_NODEFER and SA_RESETHAND honoured; an ignored fault kills, as in the kernel.
 //!
 //! Two things are decided when the kernel builds the frame, before any handler knows whose signal it is: the

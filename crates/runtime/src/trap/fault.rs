@@ -7,7 +7,7 @@
 //!   (for example after mapping the page), the copy goes on: one hit, one execution.
 //! - Anything else is the program's.
 //!
-//! Invariants: TRAP-1; TRAP-2 no lock, no allocation, no panic, no C library.
+//! Invariants: TRAP-1; TRAP-2: no lock, no allocation, no panic, no C library.
 //!
 //! # Signals that are sent
 //! If one of these signals is sent and arrives while a thread is in a copy, the program sees it at the

@@ -3,7 +3,7 @@
 //! In: a trap instruction (`int3`, `brk`) that was executed. Out: consumers called, the displaced instruction
 //! carried out, the thread behind it; or the signal delivered to the program. Invariants: TRAP-1 a signal
 //! that is not ours ends as it would have without us. TRAP-2 no lock, no allocation, no panic, no C library,
-//! and loops bounded by what the program does. TRAP-3 a trap is ours only if [`Traps`](super::Traps) has its
+//! and loops bounded by what the program does. TRAP-3: a trap is ours only if [`Traps`](super::Traps) has its
 //! address.
 //! Does not: find probes or pin them ([`hit`](super::Traps::hit) does, and a hit begins and ends there), or
 //! save vector state (the kernel did).

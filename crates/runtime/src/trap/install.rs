@@ -1,7 +1,7 @@
 //! Our signal handlers: installed in front of the program's, and removed again.
 //!
 //! In: a [`Block`], which refers to the code that looks up our traps. Out: dispositions changed, the earlier
-//! ones kept. One caller at a time, which holds a lock. Invariants: TRAP-1; SAFE-4 what is put back is what
+//! ones kept. One caller at a time, which holds a lock. Invariants: TRAP-1; SAFE-4: what is put back is what
 //! was there, and only where ours is still installed.
 //! Does not: stay in front of handlers that the program installs later: then the program's handler is alone,
 //! and [`standing`] shows it. A probe that is reached by a trap must not outlive that.

@@ -2,8 +2,8 @@
 //!
 //! In: for the writer, an address with the instruction displaced there and the probes; for the handler, the
 //! address of a trap. Out: an [`Answer`], with consumers called. Invariants: RUN-1 to RUN-3. TRAP-3 a hit is
-//! ours only if this table has the address *and* the region there is still of the file and offset that was
-//! patched. So a mapping or unmapping that was not reported to us causes no wrong hit.
+//! ours only if the table of traps has the address *and* the region there is still of the file and offset
+//! that was patched. So a mapping or unmapping that was not reported to us causes no wrong hit.
 //! Does not: write traps, or know how long code lives (`patch`).
 //!
 //! # A trap

@@ -2,7 +2,8 @@
 //!
 //! In: ring slots as [`trapline_record::ring`] lays them out; packed ones, which may hold anything. Out: the
 //! other form. Invariants: PACK-1 unpacking gives what was packed, whatever the slots hold. PACK-2 unpacking
-//! ends at [`MOST`] bytes. Does not: know what a record's words mean, except which records follow each other.
+//! ends at [`MOST`] bytes, 1 MiB. Does not: know what a record's words mean, except which records follow each
+//! other.
 //!
 //! Records of one kind and probe differ little: clocks go on, threads stay, pointers are near each other. So
 //! a word is stored as its difference from the same word of the record before it in its row, in as many bytes

@@ -1,7 +1,7 @@
 //! Blocks other than slots: probes, thread names, losses, rounds.
 //!
 //! In: values, or a block's bytes. Out: a block, or values; `None` for bytes that cannot be such a block.
-//! Invariant: SAV-1 what is read from a block is bounded by its length, and probes' numbers are bounded by
+//! Invariant: SAV-1: what is read from a block is bounded by its length, and probes' numbers are bounded by
 //! [`MOST_PROBES`]. Does not: read or write files.
 
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //!
 //! In: facts that held calls are about to change (`trapline_patch`'s `hold`), and changes that /proc shows
 //! after calls that bypassed the C library. Out: patches that relied on those facts taken out; their places
-//! probed in another way, where there is one; held threads let go; notices. Invariant HLD-1: a place that is
+//! probed in another way, where there is one; held threads let go; notices. Invariant: HLD-1 a place that is
 //! no longer probed is reported. Does not: stop the calling thread; its stub does.
 //!
 //! Some calls bypass the C library: those of Go, of static programs without symbols, and a program's own

@@ -1,7 +1,7 @@
 //! Takes records out of a process' rings.
 //!
 //! In: the rings of all its segments. Out: [`Call`]s, and how many records were read for each site.
-//! Invariant: LOSS-2 hits = records read + records dropped, exactly. Does not: know what records mean
+//! Invariant: LOSS-2: hits = records read + records dropped, exactly. Does not: know what records mean
 //! (`crate::decode`), or save them (`saving`).
 
 use std::sync::Arc;

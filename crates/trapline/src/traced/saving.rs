@@ -3,7 +3,7 @@
 //! In: the rings of all segments. Out: blocks ([`crate::saved`]), written as they come. A ring's slots are
 //! taken in pieces that stay in the CPU's own cache, and are packed: fresh memory for a file costs more than
 //! packing. Records are read only to count them and to name their threads. What they mean is decoded when the
-//! file is read. Invariant: LOSS-2 entries written + records dropped = hits.
+//! file is read. Invariant: LOSS-2: entries written + records dropped = hits.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

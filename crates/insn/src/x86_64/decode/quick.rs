@@ -1,7 +1,8 @@
 //! The common encodings by tables, several times as fast as the decoder.
 //!
-//! In: bytes and their address. Out: the instructions that [`sweep`] produces. Invariant QUICK-1: both
-//! produce the same, field by field; encodings that are not in the tables are left to the decoder.
+//! In: bytes and their address. Out: the instructions that [`sweep`] produces. Invariant: QUICK-1 the
+//! tables and the decoder produce the same, field by field; encodings that are not in the tables are left to
+//! the decoder.
 //! Does not: decode instructions in full.
 //!
 //! Each field is computed separately, and an [`Insn`] is built once, at its final place: copies of

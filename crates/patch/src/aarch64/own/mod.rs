@@ -3,8 +3,8 @@
 //!
 //! In: words to be patched, each with what is done for it at a hit. Out: sites in place, each as a value by
 //! which it can be taken out and put back; what the handler of traps needs, before anything traps.
-//! Invariants: PATCH-4 what a patch leads to exists before it; PATCH-11 present words are compared before any
-//! is changed.
+//! Invariants: PATCH-4: what a patch leads to exists before it; PATCH-11: present words are compared before
+//! any is changed.
 //! Does not: lock (the caller does), know consumers, wait for them, keep a journal (no other tool takes out
 //! this process' traps).
 

@@ -3,8 +3,8 @@
 //! In: the displaced word, its address, the stub's address, the gate's address
 //! (`trapline_runtime::aarch64::gate`), the argument for the gate. Out: the stub. Invariants: SAFE-2, which
 //! the gate keeps together with it: every register, the flags and sp are as the consumers left them when the
-//! displaced code begins. CALL-1 nothing is stored below the stack pointer of the moment, as a signal may
-//! come at any instruction. CALL-3 nothing is kept anywhere but on the stack, so a consumer that never comes
+//! displaced code begins. CALL-1: nothing is stored below the stack pointer of the moment, as a signal may
+//! come at any instruction. CALL-3: nothing is kept anywhere but on the stack, so a consumer that never comes
 //! back leaves nothing behind.
 //! Does not: know what is called.
 //!

@@ -3,9 +3,9 @@
 //!
 //! In: where trampolines lie ([`Slots`]), the gate's address (`trapline_runtime::aarch64::gate`), the
 //! argument for it. Out: the trampolines' code, and the unwind information. Invariants: SLOT-1 to SLOT-3 of
-//! the twin's `stub::slots`; SAFE-2 when the caller goes on, all registers but x30 are as the function left
-//! them, and x30 holds the address where it goes on, as behind any `ret x30`; CALL-1 as in `stub::call`. Does
-//! not: take trampolines or give them back (`trapline_runtime::slots`).
+//! the twin's `stub::slots`; SAFE-2: when the caller goes on, all registers but x30 are as the function left
+//! them, and x30 holds the address where it goes on, as behind any `ret x30`; CALL-1, as in `stub::call`.
+//! Does not: take trampolines or give them back (`trapline_runtime::slots`).
 //!
 //! | step | what | what code sees that looks then |
 //! |---|---|---|

@@ -1,10 +1,10 @@
 //! Generated code: what runs in the target at a hit.
 //!
 //! In: plain values (addresses, what the machine and the process offer, what is free at the site). Out:
-//! words, correct at the one address named. Invariants: STUB-1 only general registers are used (of the
+//! words, correct at the one address named. Invariants: STUB-1: only general registers are used (of the
 //! vectors, a condition may read one). Every register except x16 and x17, where these are free, the flags and
-//! the stack are as they were when the displaced code begins (SAFE-2). STUB-2 x29 keeps its value. STUB-3 no
-//! store goes to a line that another CPU writes, except by threads without an rseq area (COST-2). STUB-4
+//! the stack are as they were when the displaced code begins (SAFE-2). STUB-2: x29 keeps its value. STUB-3:
+//! no store goes to a line that another CPU writes, except by threads without an rseq area (COST-2). STUB-4:
 //! every word is counted exactly: by one rseq commit, or by an atomic addition (LOSS-1). Does not: relocate
 //! displaced code, choose addresses, decide what is free.
 

@@ -1,8 +1,8 @@
 //! Memory that arguments point to, copied before a record is written: texts, and fields of structures.
 //!
 //! In: what to read. Out: code that copies each text or field onto the stack, and from there into the record.
-//! General registers only. Invariants: TXT-1 whatever a pointer is, the program does not notice the read.
-//! TXT-2 the record holds what could be read at the hit, and how much that was.
+//! General registers only. Invariants: TXT-1: whatever a pointer is, the program does not notice the read.
+//! TXT-2: the record holds what could be read at the hit, and how much that was.
 //!
 //! Each is copied by the kernel, by process_vm_readv(2) on the thread itself (x86-64's X4). It reads what the
 //! program could read, stops where the program could not go on, and returns how far it came. Nothing faults,

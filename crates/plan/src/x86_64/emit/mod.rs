@@ -1,7 +1,7 @@
 //! Turns sites into code: stubs at their mirrored addresses or in the arena, patches, guards.
 //!
-//! In: sites, where the module's space is. Out: chunks, patches and guards of a [`ModulePlan`]. Invariant
-//! EMIT-1: a chunk ends before the next one begins; a stub too long for its place in the mirrored range is
+//! In: sites, where the module's space is. Out: chunks, patches and guards of a [`ModulePlan`]. Invariant:
+//! EMIT-1 a chunk ends before the next one begins; a stub too long for its place in the mirrored range is
 //! reached from there by one jump.
 
 mod deeds;

@@ -3,7 +3,7 @@
 //!
 //! In: a function's first instructions, and the action at its entry. Out: what the action needs to know to
 //! run one instruction later; or nothing, and then the window begins at the first instruction.
-//! Invariant ENT-1: the action sees the stack pointer of the entry, and each register that it reads has the
+//! Invariant: ENT-1 the action sees the stack pointer of the entry, and each register that it reads has the
 //! value that it had there.
 //! Does not: choose a tactic if such a window does not fit.
 //!

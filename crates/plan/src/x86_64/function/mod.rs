@@ -3,7 +3,9 @@
 //! `place` chooses window and tactic.
 //!
 //! In: a function and its requests. Out: sites whose windows are disjoint. If two requests need the same
-//! window, one site serves both. A request is met as a whole or refused as a whole.
+//! window, one site serves both. A request is met as a whole or refused as a whole. Invariant: RET-3 a call
+//! that ends by a tail call is timed until its callee returns, if a return trampoline can stand in for its
+//! return address and the user did not ask for exits alone.
 
 mod behind;
 mod exits;

@@ -31,9 +31,9 @@
 //! X3 A call that X2 rejected or dropped is counted.
 //! X4 The mark is taken away.
 //!
-//! So begun = written + dropped + rejected late + calls that have not ended (STG-1), each by one commit, and
-//! hits = rejected early + begun. A reader sees both records of a call or none, beside each other. It puts
-//! them in the order of the clock with all others, as it does with those of several rings.
+//! Invariant: STG-1 begun = written + dropped + rejected late + calls that have not ended, each by one
+//! commit. And hits = rejected early + begun. A reader sees both records of a call or none, beside each
+//! other. It puts them in the order of the clock with all others, as it does with those of several rings.
 //!
 //! # Interleavings
 //!

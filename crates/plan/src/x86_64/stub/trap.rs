@@ -5,8 +5,8 @@
 //! In: the address of the first segment's control block. The code reads its words (`record::control`) when it
 //! runs: guard tables of the whole chain of segments, code regions, the dispositions that were there before.
 //! Out: code with the kernel's handler signature `(int, siginfo_t *, ucontext_t *)` and a restorer.
-//! Invariants: TRAP-1 a signal that is not a guard trap ends as it would have without us; TRAP-2 at most 64
-//! bytes of stack, no lock, and loops are bounded whatever the words hold; TRAP-3 only segments' own words
+//! Invariants: GUARD-1 a signal that is not a guard trap ends as it would have without us; GUARD-2 at most 64
+//! bytes of stack, no lock, and loops are bounded whatever the words hold; GUARD-3 only segments' own words
 //! are written.
 //! Does not: install itself, or serve a program that blocks these signals.
 //!
