@@ -10,6 +10,7 @@ mod arm64_system;
 mod arrows;
 mod descendants;
 mod fuzz;
+mod ids;
 mod models;
 mod packages;
 mod perfetto;
@@ -34,6 +35,7 @@ cargo xtask COMMAND
   clippy   clippy over all targets, warnings are errors
   doc      documentation, warnings are errors
   arrows   which crate may use which, and which may not contain unsafe code
+  ids      each id of an invariant has one definition, documents that are named exist; --write writes docs/design/invariants.md
   build    everything that tests need
   loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]
   fuzz     hostile bytes through every parser [--seconds N]
@@ -121,6 +123,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
             &[("RUSTDOCFLAGS", "-D warnings")],
         ),
         "arrows" => arrows::check(),
+        "ids" => ids::run(args),
         "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
         "build" => test::build(),
@@ -153,9 +156,10 @@ const BESIDE: &[&str] = &["clippy", "doc", "loom"];
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 9] = [
+    let steps: [(&str, &[&str]); 10] = [
         ("fmt", &[]),
         ("arrows", &[]),
+        ("ids", &[]),
         ("build", &[]),
         ("test", &[]),
         ("fuzz", &["--seconds", "10"]),
