@@ -64,7 +64,9 @@
 //! - *A is T*: T calls nothing that maps code through the loader.
 //! - *A mapping goes away, and another is made at its place*: the record of the second, or the notice of
 //!   `dlclose`, makes T look. The maps show what is there, and sites that do not hold this engine's patch are
-//!   dropped before anything is written. A write always compares first.
+//!   dropped before anything is written. A write always compares first. Stated, not solved: in the
+//!   microseconds between the comparison and the write, another thread may put other memory there, which
+//!   then gets our bytes. User space has no write that the kernel makes only if a mapping is still the same.
 //! - *A miss*: the address was mapped before it was asked for, and the maps are read after T3, so the look
 //!   that it asks for finds the mapping. That question itself is answered by "not known", and the next one by
 //!   what the look found: no thread waits.
