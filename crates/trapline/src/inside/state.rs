@@ -316,6 +316,7 @@ impl State {
     }
     /// Looks at all that is mapped now.
     pub(super) fn rescan(&mut self) -> Result<usize, Error> {
+        self.learning.look_begins();
         for spot in &mut self.spots {
             spot.removed |= spot.probe.take_removal() && !spot.consumers.is_empty();
         }

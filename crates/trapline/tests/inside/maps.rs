@@ -211,7 +211,7 @@ fn another_mapping_at_the_same_place_is_another_mapping() {
         drop(learnt());
         // Memory of no file: it is neither written to nor taken for patched, though nothing reported the end
         // of the first mapping.
-        pages.unmap();
+        // In one step: another test's pages may lie there as soon as these are gone.
         let anonymous = Pages::map(By::Raw, Path::new("/dev/zero"), 0, libc::PROT_READ, Some(there));
         assert!(rescan().is_ok());
         assert_eq!(probes.iter().map(patched).sum::<usize>(), 0);

@@ -40,6 +40,7 @@ impl State {
     }
     /// Returns whether anything had changed.
     fn look(&mut self) -> Result<bool, Error> {
+        // A look at everything takes note of it.
         if self.learning.lost {
             return self.rescan().map(|_| true);
         }

@@ -50,6 +50,9 @@
 //!   T4*: the record stays, and makes the ring readable for the next T1. The mapping may be in T5's maps
 //!   already. Then that look counts it as found without a notice, or by the call that asked, and the next
 //!   look finds nothing new.
+//! - *A record is written after T4, and the look itself takes it out*: a look takes records out again before each
+//!   time that it reads the maps. It settles only the files of the records that it began with. So the record
+//!   stays in `pending`, and the bell wakes T for it: the ring has nothing to report any more.
 //! - *Another thread holds the lock* (it registers): T waits at T4. That thread takes the records out itself
 //!   before it reads the maps. It leaves those of other files for T in `pending`, which T treats as if it had
 //!   taken them out.
@@ -264,15 +267,28 @@ impl Learning {
     pub(super) fn is_another(&mut self, load: &Load) {
         self.loads.remove(load);
     }
-    /// Notes that everything reported has been looked at.
+    /// Begins a look at everything: what was reported until now is in the maps that it reads. What is reported
+    /// later stays for the next look.
+    pub(super) fn look_begins(&mut self) {
+        self.drain();
+        self.pending.clear();
+        self.lost = false;
+    }
+    /// Notes that a look is over. Records that it took out itself, and did not look at, stay in `pending`; the
+    /// ring does not tell of them again, so the bell does.
     fn looked(&mut self) {
-        let ours = self.told.drain(..).filter(|one| one.file.is_some_and(|file| self.files.contains(&file)));
+        let pending = &self.pending;
+        let is_pending = |at| pending.iter().any(|one: &Changed| one.start <= at && at < one.end);
+        let (stay, over): (Vec<_>, Vec<_>) = self.told.drain(..).partition(|one| is_pending(one.start));
+        let ours = over.iter().filter(|one| one.file.is_some_and(|file| self.files.contains(&file)));
         if let Some(first) = ours.map(|one| one.time_ns).min() {
             let took = Duration::from_nanos(monotonic_ns().saturating_sub(first));
             self.tally.longest = self.tally.longest.max(took);
         }
-        self.pending.clear();
-        self.lost = false;
+        self.told = stay;
+        if !self.pending.is_empty() || self.lost {
+            thread::look_up();
+        }
     }
 }
 
