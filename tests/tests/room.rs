@@ -32,6 +32,50 @@ fn who_comes_after_many_finds_room() {
     assert_eq!(victim.run(100), told);
 }
 
+/// Return addresses are not replaced after all, since no thread of the program can tell its unwinder. What was mapped for them is
+/// unmapped again, and the control block, which stays, must not name it any more: a later session would unmap whatever lies there by then.
+#[test]
+fn a_control_block_names_no_memory_that_was_unmapped() {
+    use std::os::unix::fs::FileExt as _;
+    use trapline_record::control::at;
+
+    let path = or_skip!(victims::cpp("handling"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid();
+    let tracing = tracing::Tracing::start("lat", &["-p", &pid.to_string(), "handling:*"]).expect("attaches");
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("readable");
+    let start =
+        |line: &str| u64::from_str_radix(line.split('-').next().unwrap_or(""), 16).expect("an address");
+    let blocks: Vec<u64> = maps
+        .lines()
+        .filter(|line| line.contains("/memfd:trapline") && line.contains(" rw-s 00000000 "))
+        .map(start)
+        .collect();
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, at).expect("a control block");
+        u64::from_le_bytes(bytes)
+    };
+    println!("{}", tracing.said());
+    assert!(blocks.len() >= 2, "a segment with return trampolines, and one without: {maps}");
+    for block in blocks {
+        let named = [
+            (word(block + at::SLOTS_COUNT), word(block + at::SLOTS_TABLE)),
+            (word(block + at::STAMPS_LEN), word(block + at::STAMPS_ADDR)),
+        ];
+        for (size, address) in named {
+            assert!(
+                size == 0 || maps.lines().any(|line| start(line) == address),
+                "{block:x}: {address:x} is not mapped\n{maps}"
+            );
+        }
+    }
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    assert!(victim.run(10)["worker"] == 10);
+}
+
 /// Kilobytes of address space, and of memory.
 fn size(pid: u32) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");

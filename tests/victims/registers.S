@@ -134,6 +134,8 @@ after:
         PAIR(riprel,    mov wide(%rip), %eax; lea wide(%rip), %rdx)
         /* Its own red zone, written and read back; +10 is between. */
         PAIR(redzone,   mov %rdi, -24(%rsp); mov %rsi, -40(%rsp); mov -24(%rsp), %rax; mov -40(%rsp), %rdx)
+        /* The same right below the stack pointer, stored by the first instruction: behind it the red zone is in use. */
+        PAIR(spill,     mov %rdi, -8(%rsp); test %rsi, %rsi; mov -8(%rsp), %rax; mov -4(%rsp), %edx)
         PAIR(flags,     adc %rdi, %rax; setc %cl; cmovz %rsi, %rdx)
         PAIR(branch,    test %rdi, %rdi; js 9f; mov $1, %eax; 9: cmc)
         PAIR(vector,    movaps %xmm1, %xmm2; paddd %xmm3, %xmm2)

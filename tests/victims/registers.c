@@ -8,7 +8,7 @@ struct state {
 extern int wide;
 void call_with_state(void (*target)(void), const struct state *in, struct state *out);
 
-#define SHAPES(X) X(nops) X(push) X(endbr) X(sub) X(lea) X(riprel) X(redzone) X(redloop) X(flags) X(branch) X(vector) X(short) X(call)
+#define SHAPES(X) X(nops) X(push) X(endbr) X(sub) X(lea) X(riprel) X(redzone) X(spill) X(redloop) X(flags) X(branch) X(vector) X(short) X(call)
 #define DECLARE(name) void state_##name(void); void bare_##name(void);
 #define ROW(name) {#name, state_##name, bare_##name},
 SHAPES(DECLARE)

@@ -290,6 +290,8 @@ pub(crate) fn unmap_by(attached: &mut Attached, caller: &mut impl Caller, segmen
     for r in &segment.regions {
         let used = handler.is_some_and(|pc| r.region.contains(pc) || r.kind == RegionKind::Data);
         if !used && !told.is_some_and(|slots| of_slots(&slots, r)) {
+            // The control block may stay, and later tracers unmap what it names: other memory may be there then.
+            segment.disown(r.kind);
             drop(caller.munmap(r.region.addr, r.region.len));
         }
     }

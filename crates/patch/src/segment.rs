@@ -136,6 +136,19 @@ impl Segment {
         let from = self.layout.counters.off.next_multiple_of(4096);
         Ok(self.map.punch(from, self.layout.len.saturating_sub(from))?)
     }
+    /// Forgets private memory of this kind in the control block, before it is unmapped. If the tracer dies in
+    /// between, the memory stays mapped; it is never unmapped twice.
+    pub(crate) fn disown(&self, kind: RegionKind) {
+        match kind {
+            RegionKind::Stamps => {
+                self.view().set(at::STAMPS_LEN, 0);
+            }
+            RegionKind::Slots => {
+                self.view().set(at::SLOTS_COUNT, 0);
+            }
+            RegionKind::Code | RegionKind::Data => {}
+        }
+    }
     /// Where a thread that trapped at `addr` goes on.
     #[must_use]
     pub fn resume(&self, addr: u64) -> Option<u64> {

@@ -21,6 +21,8 @@ pub struct Lead {
     pub gprs: u16,
     /// Another register than a general one is written, for example a vector register.
     pub others: bool,
+    /// It may write below the stack pointer, into the red zone, where the function reads it later.
+    pub red_zone: bool,
 }
 
 impl Lead {
@@ -42,6 +44,13 @@ impl Lead {
                 }
             }
         }
+        let is_stack = |register| matches!(register, Register::RSP | Register::ESP);
+        let operands = (0..raw.op_count()).any(|n| raw.op_kind(n) == OpKind::Memory);
+        lead.red_zone = operands
+            && (is_stack(raw.memory_index())
+                || is_stack(raw.memory_base())
+                    && (raw.memory_index() != Register::None
+                        || raw.memory_displacement64().cast_signed() < 0));
         if moves_stack {
             lead.lowered = lowered(raw)?;
             lead.pushed = raw.mnemonic() != Mnemonic::Sub;
@@ -95,6 +104,20 @@ mod tests {
         );
         assert_eq!(lead(&[0x66, 0x0F, 0xEF, 0xC0]), Some(Lead { others: true, ..none }), "pxor xmm0, xmm0");
         assert_eq!(lead(&[0x49, 0x3B, 0x66, 0x10]), Some(none), "cmp rsp, [r14+16]");
+    }
+
+    #[test]
+    fn a_store_below_the_stack_pointer_is_known() {
+        let red_zone = Some(Lead { red_zone: true, ..Lead::default() });
+        assert_eq!(lead(&[0x89, 0x74, 0x24, 0xFC, 0x90]), red_zone, "mov [rsp-4], esi");
+        assert_eq!(
+            lead(&[0x48, 0x89, 0xBC, 0x24, 0x78, 0xFF, 0xFF, 0xFF, 0x90]),
+            red_zone,
+            "mov [rsp-136], rdi"
+        );
+        assert_eq!(lead(&[0x89, 0x34, 0xBC, 0x90]), red_zone, "mov [rsp+rdi*4], esi");
+        assert_eq!(lead(&[0xF2, 0x0F, 0x11, 0x44, 0x24, 0xF8, 0x90]), red_zone, "movsd [rsp-8], xmm0");
+        assert_eq!(lead(&[0x89, 0x74, 0x24, 0x08, 0x90]), Some(Lead::default()), "mov [rsp+8], esi");
     }
 
     #[test]

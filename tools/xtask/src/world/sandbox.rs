@@ -140,6 +140,8 @@ pub(super) fn run(
         .env("TERM", "dumb")
         .env("TZ", "UTC")
         .env("COLUMNS", "80")
+        // It prints the name of its parent, which is the tracer in a traced run.
+        .env("LVM_SUPPRESS_FD_WARNINGS", "1")
         .stdin(match input {
             Some(name) => {
                 Stdio::from(File::open(scratch.work().join(name)).with_context(|| name.to_string())?)

@@ -22,6 +22,7 @@
 //! | changes flags, or registers that the action does not read | nothing: what is dead is determined at the second instruction |
 //! | `sub rsp, n` | runs with rsp raised by n; nothing was written below it |
 //! | `push` | the same, and first steps over 128 bytes below rsp, where the pushed word is |
+//! | stores below rsp, into the red zone | first steps over 128 bytes below rsp |
 //! | writes a register that the action reads | the window begins at the first instruction |
 //!
 //! # Which threads may be there
@@ -125,7 +126,7 @@ impl Planner<'_> {
         let asked = Asked::of(deed, |probe| env.filter(probe).is_some(), go);
         let lowered = if asked.stack { seen(lead, asked, red_zone_live)? } else { 0 };
         self.fits(insns, start + bytes.len() as u64)?;
-        let red_zone_live = red_zone_live || (lowered != 0 && lead.pushed);
+        let red_zone_live = red_zone_live || lead.red_zone || (lowered != 0 && lead.pushed);
         let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };
         Some(Behind { dead, lowered })
     }
