@@ -2,7 +2,7 @@
 //! (an event's probe is at the entry too), sessions, registers that a handler changes, and refusals.
 //!
 //! In: a file, an offset in it, a process. Out: a [`Program`], attached until it is dropped, and how often it
-//! ran. The programs are assembled by hand. This is written here rather than taken from `trapline-target`, so
+//! ran. The programs are assembled by hand. This is written here rather than taken from `trapline-tracee`, so
 //! that oracle and tested code share nothing. Numbers are those of linux/bpf.h and bpf_common.h.
 
 use std::ffi::CString;

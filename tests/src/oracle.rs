@@ -1,7 +1,7 @@
 //! The kernel's own uprobes as the oracle of counts: one counting perf event for each function, in a second,
 //! identical run. (In the same run, a kernel probe on a patched site would lie inside our window.)
 //!
-//! This is written here rather than taken from `trapline-target`, so that oracle and tested code share
+//! This is written here rather than taken from `trapline-tracee`, so that oracle and tested code share
 //! nothing.
 
 use std::fs::File;

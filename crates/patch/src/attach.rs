@@ -10,7 +10,7 @@ use trapline_plan::filter::TargetFilter;
 use trapline_plan::{PlanError, Role, RseqTraits, ThreadId};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at, fact};
-use trapline_target::{
+use trapline_tracee::{
     Batch, BatchOptions, BatchReport, Process, RemoteCaller, RemoteOptions, Seccomp, ThreadStatus,
 };
 

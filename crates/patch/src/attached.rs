@@ -10,7 +10,7 @@ use std::time::Duration;
 use trapline_plan::{Patch, RseqTraits, ThreadId};
 use trapline_record::RemoteAddr;
 use trapline_record::slots::Slots;
-use trapline_target::{FileId, Handler, Process, TargetError};
+use trapline_tracee::{FileId, Handler, Process, TargetError};
 
 use crate::library_threads::LibraryThreads;
 use crate::map::SERVED;

@@ -11,7 +11,7 @@ use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
 use trapline_record::pages;
 use trapline_record::slots::Slots;
-use trapline_target::{
+use trapline_tracee::{
     Batch, BatchOptions, FileId, Process, RemoteCaller, RemoteOptions, TargetError, users_of,
 };
 
@@ -57,7 +57,7 @@ impl Removal<'_> {
     /// is gone they show the parent's.
     fn is_owned_by(&self, process: &Process) -> bool {
         let owner = self.found.owner();
-        owner == process.pid() || !trapline_target::runs(owner)
+        owner == process.pid() || !trapline_tracee::runs(owner)
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use trapline_record::control::{MEMFD_NAME, State, VERSION, at};
 use trapline_record::journal::{Entry, Kind};
 use trapline_record::{FileOffset, RemoteAddr};
-use trapline_target::{FileId, Mapping, Process};
+use trapline_tracee::{FileId, Mapping, Process};
 
 use crate::error::PatchError;
 use crate::words::Block;
@@ -41,7 +41,7 @@ impl Found {
     #[must_use]
     pub fn tracer_alive(&self) -> bool {
         let (pid, start) = self.tracer();
-        start_time(pid) == Some(start) && trapline_target::runs(pid)
+        start_time(pid) == Some(start) && trapline_tracee::runs(pid)
     }
     /// The process for which it was made; a forked child maps it too.
     #[must_use]
@@ -100,7 +100,7 @@ fn is_ours(mapping: &Mapping) -> bool {
 
 /// When a process began; `None` if there is no such process.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    trapline_target::start_time(pid).ok()
+    trapline_tracee::start_time(pid).ok()
 }
 
 /// Refuses segments that another tracer uses, and other versions. `own` are segments of this session.
@@ -119,7 +119,7 @@ pub(crate) fn check_free(
         }
         let tracer = segment.tracer().0;
         if segment.tracer_alive() {
-            return Err(PatchError::InUse { pid, tracer, comm: trapline_target::comm(tracer) });
+            return Err(PatchError::InUse { pid, tracer, comm: trapline_tracee::comm(tracer) });
         }
         if !dead_allowed {
             return Err(PatchError::LeftBehind { pid, tracer });
@@ -180,7 +180,7 @@ pub(crate) fn segment_status(process: &Process, found: &Found) -> Result<Segment
         state: found.state().filter(|_| ours),
         version: found.block.version(),
         tracer: found.tracer().0,
-        tracer_comm: found.tracer_alive().then(|| trapline_target::comm(found.tracer().0)),
+        tracer_comm: found.tracer_alive().then(|| trapline_tracee::comm(found.tracer().0)),
         owner: found.owner(),
         sites: entries.iter().filter(is_code).count() as u32,
         in_place: entries.iter().filter(is_code).filter(holds).count() as u32,

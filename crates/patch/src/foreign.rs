@@ -40,7 +40,7 @@
 
 use trapline_plan::Patch;
 use trapline_record::RemoteAddr;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::attached::Attached;
 use crate::staged::INT3;

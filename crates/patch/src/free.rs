@@ -44,7 +44,7 @@
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
 use trapline_record::latency::Stamps;
-use trapline_target::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions, StoppedAll, TargetError};
+use trapline_tracee::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions, StoppedAll, TargetError};
 
 use crate::attached::Attached;
 use crate::error::PatchError;

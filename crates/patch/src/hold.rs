@@ -56,7 +56,7 @@ use trapline_plan::ThreadId;
 use trapline_record::control::{at, fact};
 use trapline_record::journal::{Entry, Kind};
 use trapline_record::slots::Slots;
-use trapline_target::{Batch, BatchOptions, Process, users_of};
+use trapline_tracee::{Batch, BatchOptions, Process, users_of};
 
 use crate::attached::Attached;
 use crate::error::PatchError;

@@ -11,7 +11,7 @@ use trapline_plan::{DataLayout, Region};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{MEMFD_NAME, RegionKind, State, at};
 use trapline_record::slots::Slots;
-use trapline_target::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
+use trapline_tracee::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
 
 use crate::attached::{Attached, Installed};
 use crate::blocked::bit;

@@ -13,7 +13,7 @@
 use trapline_plan::SlotCode;
 use trapline_record::RemoteAddr;
 use trapline_record::slots::Slots;
-use trapline_target::{OwnCaller, Process, SharedMap};
+use trapline_tracee::{OwnCaller, Process, SharedMap};
 
 use crate::error::PatchError;
 use crate::map::flags;

@@ -22,7 +22,7 @@ use trapline_record::journal::{Entry, Kind};
 use trapline_record::latency::Stamps;
 use trapline_record::slots::Slots;
 use trapline_record::tally::Shape;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::attached::{Before, conflict};
 use crate::both::{MANY, both};

@@ -5,7 +5,7 @@
 //! Does not: know how one site is written (see `write`).
 
 use trapline_record::journal::Entry;
-use trapline_target::{Batch, Event, Process, RemoteOptions};
+use trapline_tracee::{Batch, Event, Process, RemoteOptions};
 
 use crate::attached::{Attached, resume};
 use crate::error::PatchError;

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use trapline_plan::ProcessTraits;
-use trapline_target::{Process, ThreadStatus};
+use trapline_tracee::{Process, ThreadStatus};
 
 use crate::attached::Before;
 use crate::error::PatchError;

@@ -8,7 +8,7 @@ use trapline_plan::{Buckets, CallInput, CodeMap, Image, KernelSite, PatchRole, T
 use trapline_record::addr::Bias;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
-use trapline_target::{BatchReport, FileId};
+use trapline_tracee::{BatchReport, FileId};
 
 use crate::unwinder::Unwinder;
 pub(crate) use crate::why::{NoTraps, Why};

@@ -16,7 +16,7 @@ use trapline_record::tally::TallyArea;
 use trapline_record::threads::ThreadArea;
 use trapline_record::view::View;
 use trapline_record::{RemoteAddr, journal, latency};
-use trapline_target::{FileId, SharedMap};
+use trapline_tracee::{FileId, SharedMap};
 
 use crate::both::{MANY, both};
 use crate::error::PatchError;

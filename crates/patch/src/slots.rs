@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
 use trapline_record::slots::{self, CHAIN, ENTRY, LENT, Slots, at as entry};
-use trapline_target::{Batch, Process, StoppedAll};
+use trapline_tracee::{Batch, Process, StoppedAll};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
@@ -187,7 +187,7 @@ impl Attached {
         let Some(slots) = self.slots else { return Ok(Reclaimed::default()) };
         let shared = self.segments.iter().find_map(|s| s.slots).map_or((0, 0), |made| made.shared);
         let mut found = Reclaimed::default();
-        let left = Batch::run(process, trapline_target::BatchOptions { hold_children: false }, |batch| {
+        let left = Batch::run(process, trapline_tracee::BatchOptions { hold_children: false }, |batch| {
             let guard = |addr| self.resume(addr);
             let start = Instant::now();
             let stopped = batch.stop_all(&guard)?;

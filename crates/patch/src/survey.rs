@@ -7,7 +7,7 @@
 
 use trapline_plan::{AddressSpace, DataLayout, Home, Left, ProcessTraits, Stacks, ThreadId, TrapsPolicy};
 use trapline_record::RemoteAddr;
-use trapline_target::{Mapping, MemoryGroup, MemoryLeft, Process, machine_has};
+use trapline_tracee::{Mapping, MemoryGroup, MemoryLeft, Process, machine_has};
 
 pub(crate) use crate::blocked::{SIGILL, SIGTRAP};
 use crate::blocked::{bit, no_traps};

@@ -7,7 +7,7 @@
 //! works at any moment).
 
 use trapline_record::journal::Entry;
-use trapline_target::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
+use trapline_tracee::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
 
 use crate::attached::Attached;
 use crate::error::PatchError;

@@ -5,7 +5,7 @@
 //! it does not know, and would raise a guard's trap where no handler serves it.
 //! Does not: examine what is translated.
 
-use trapline_target::Mapping;
+use trapline_tracee::Mapping;
 
 /// Instruction sets for which QEMU's user mode is built; its program is named after one.
 const QEMU: [&str; 20] = [
@@ -62,7 +62,7 @@ fn by_path(path: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::{by_path, translator};
-    use trapline_target::Mapping;
+    use trapline_tracee::Mapping;
 
     #[test]
     fn translators_are_told_by_name() {

@@ -1,7 +1,7 @@
 //! Informs unwinders of the process about its return trampolines, and takes that back.
 //!
 //! In: where `__register_frame` and its opposite lie. Out: each was called once, in a thread that holds none
-//! of the locks that they take (`trapline_target`'s `function`). Invariants: UNW-1 what may have been
+//! of the locks that they take (`trapline_tracee`'s `function`). Invariants: UNW-1 what may have been
 //! registered with an unwinder stays mapped; UNW-2 a registration is never taken back twice, to which libgcc
 //! responds with `abort`.
 //!
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::{MAX_UNWINDERS, at};
-use trapline_target::{Batch, BatchOptions, Process, TargetError};
+use trapline_tracee::{Batch, BatchOptions, Process, TargetError};
 
 use crate::attached::Attached;
 use crate::error::PatchError;

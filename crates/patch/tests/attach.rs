@@ -191,7 +191,7 @@ fn children_count_into_the_same_table_and_are_cleaned_up_too() {
     assert_eq!(victim.ask("forks"), "forked");
     assert_eq!(counts(&attached, 0, 9), [400_000; 9]);
     let child: u32 = victim.ask("fork").parse().expect("a pid");
-    let process = trapline_target::Process::open(child).expect("alive");
+    let process = trapline_tracee::Process::open(child).expect("alive");
     while counts(&attached, 0, 9)[8] < 401_000 {
         std::thread::yield_now();
     }

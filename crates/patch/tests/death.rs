@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{FileOnDisk, Victim, compile, place, request, want};
 use trapline_patch::{Options, PatchError, attach, recover, status};
 use trapline_plan::Role;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
 

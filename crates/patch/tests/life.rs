@@ -6,7 +6,7 @@ use common::{Victim, compile, request};
 use trapline_patch::{Options, Semaphore, attach, status};
 use trapline_plan::Role;
 use trapline_record::Svma;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use trapline_image::{ProbeKind, ProbeSpec};
 use trapline_patch::{Durations, Options};
 use trapline_plan::Floats;
-use trapline_target::kernel::UprobeMulti;
+use trapline_tracee::kernel::UprobeMulti;
 
 use crate::error::Error;
 use crate::filter::Filter;

@@ -5,7 +5,7 @@ use std::io;
 
 use trapline_image::SpecError;
 use trapline_patch::PatchError;
-use trapline_target::TargetError;
+use trapline_tracee::TargetError;
 
 use crate::filter::Undecided;
 

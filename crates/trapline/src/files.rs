@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trapline_image::{Bytes, DebugFile, DebugFiles, Image};
 use trapline_plan::{CodeMap, Scope, Want};
-use trapline_target::{FileId, Mapping, Process};
+use trapline_tracee::{FileId, Mapping, Process};
 
 /// Largest text, in bytes, that may be swept as a whole, once per file.
 const WHOLE_TEXT: u64 = 64 << 20;

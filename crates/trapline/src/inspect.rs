@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use trapline_patch::{AttachReport, DetachReport, Options, SegmentStatus, recover, rehearse, status};
 use trapline_plan::{ProcessTraits, Role, Want, preview};
 use trapline_record::addr::Bias;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::builder::Builder;
 use crate::error::Error;

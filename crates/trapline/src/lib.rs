@@ -90,4 +90,4 @@ pub use trapline_plan::{Floats, Read};
 pub use trapline_record::control::State;
 pub use trapline_record::hist::{BUCKETS, bucket};
 pub use trapline_record::ring::TEXT_BYTES;
-pub use trapline_target::{Interrupt, Interrupts, TargetError, kernel, time_of_day};
+pub use trapline_tracee::{Interrupt, Interrupts, TargetError, kernel, time_of_day};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use trapline_image::Image;
 use trapline_record::addr::Bias;
-use trapline_target::{FileId, Mapping, Process};
+use trapline_tracee::{FileId, Mapping, Process};
 
 use crate::files::{Files, ModuleFile};
 use crate::names::{Known, beside, leads_to};

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use trapline_target::{FileId, Process, TargetError};
+use trapline_tracee::{FileId, Process, TargetError};
 
 /// Longest comm in bytes; the kernel cuts a longer name to it.
 const COMM_LEN: usize = 15;
@@ -27,7 +27,7 @@ impl Known {
         let line = std::fs::read(process.folder().join("cmdline")).unwrap_or_default();
         let first = line.split(|&byte| byte == 0).next().unwrap_or_default();
         let argv0 = String::from_utf8_lossy(first).into_owned();
-        Ok(Self { comm: trapline_target::comm(process.pid()), argv0, exe: process.exe_name()? })
+        Ok(Self { comm: trapline_tracee::comm(process.pid()), argv0, exe: process.exe_name()? })
     }
     /// Last part of the first argument. Programs that write a title there keep their name as its first word:
     /// `nginx: worker process`.

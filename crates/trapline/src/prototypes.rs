@@ -13,7 +13,7 @@ use trapline_image::{
     ProbeKind, ProbeSpec, Prototype, ValueType,
 };
 use trapline_record::Svma;
-use trapline_target::{FileId, Process};
+use trapline_tracee::{FileId, Process};
 
 use crate::builder::Builder;
 use crate::files::Files;

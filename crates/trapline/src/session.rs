@@ -11,7 +11,7 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use trapline_plan::filter::Late;
-use trapline_target::{Interrupt, Interrupts, Launched, Process, TickClock, why_not_held};
+use trapline_tracee::{Interrupt, Interrupts, Launched, Process, TickClock, why_not_held};
 
 use crate::builder::Builder;
 use crate::calls::{Call, in_order};
@@ -259,7 +259,7 @@ impl Session {
         }
         let Ok(process) = Process::open(pid) else { return true };
         let Some(why) = why_not_followed(&process, &mut self.files) else { return true };
-        let name = trapline_target::comm(pid);
+        let name = trapline_tracee::comm(pid);
         self.notices.push(format!("{name} ({pid}) is not followed, nor are its children: {why}"));
         false
     }

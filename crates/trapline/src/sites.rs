@@ -12,7 +12,7 @@ use trapline_image::{
 };
 use trapline_plan::Role;
 use trapline_record::{FileOffset, Svma};
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::error::nearest;
 use crate::filter::Filter;

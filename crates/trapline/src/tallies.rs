@@ -215,7 +215,7 @@ impl crate::traced::Traced {
 mod tests {
     use std::collections::{BTreeMap, HashMap};
 
-    use trapline_target::Changed;
+    use trapline_tracee::Changed;
 
     use super::{Gathered, Left, MOST, Row, Settled};
     use crate::report::{By, Whose};

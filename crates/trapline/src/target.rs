@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 
 use trapline_image::ProbeSpec;
-use trapline_target::{Process, by_name};
+use trapline_tracee::{Process, by_name};
 
 use crate::error::Error;
 use crate::modules::mapped;
@@ -146,7 +146,7 @@ fn all_pids() -> impl Iterator<Item = u32> {
 /// Names of running processes that are similar to `name`.
 fn near_names(name: &str) -> Vec<String> {
     let lower = name.to_lowercase();
-    let comm = |pid: u32| Some(trapline_target::comm(pid));
+    let comm = |pid: u32| Some(trapline_tracee::comm(pid));
     let alike = |comm: &String| {
         let other = comm.to_lowercase();
         other != "?" && (other.contains(&lower) || lower.contains(&other) || other.get(..3) == lower.get(..3))

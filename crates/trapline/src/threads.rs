@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use trapline_target::{Changed, ThreadStatus};
+use trapline_tracee::{Changed, ThreadStatus};
 
 /// Number of threads beyond which those not needed are forgotten.
 const MANY: usize = 1 << 16;
@@ -184,7 +184,7 @@ fn inner_number(task: &Path) -> Option<u32> {
 mod tests {
     use std::collections::HashMap;
 
-    use trapline_target::Changed;
+    use trapline_tracee::Changed;
 
     use super::{Names, Thread};
 

@@ -9,7 +9,7 @@ use trapline_patch::Segment;
 use trapline_record::hist::BUCKETS;
 use trapline_record::latency::{STAMP_BLOCK, STAMP_TAGS_LEN, STAMPS_LEN, STRIDE, Stamps, at};
 use trapline_record::{RemoteAddr, control};
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::report::{Site, Times};
 use crate::spread::{Scale, Spread, Steps};

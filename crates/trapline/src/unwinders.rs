@@ -11,7 +11,7 @@ use trapline_patch::Unwinder;
 use trapline_record::RemoteAddr;
 use trapline_record::addr::Bias;
 use trapline_record::control::MAX_UNWINDERS;
-use trapline_target::{Mapping, Process};
+use trapline_tracee::{Mapping, Process};
 
 use crate::files::Files;
 use crate::modules::{Module, mapped};

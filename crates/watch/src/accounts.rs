@@ -8,7 +8,7 @@
 
 use std::sync::OnceLock;
 
-use trapline_target::perf::{Access, Breakpoint, possible_cpus};
+use trapline_tracee::perf::{Access, Breakpoint, possible_cpus};
 
 use crate::constraints::{
     Accounting as _, Claim, Constraints, Cpu, Kind, Machine, Refusal, Reservation, Target, TaskId,

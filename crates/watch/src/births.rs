@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use trapline_target::perf::{Followed, NotArmed, TaskRings};
+use trapline_tracee::perf::{Followed, NotArmed, TaskRings};
 
 use crate::record::{Task, TaskRecord, task};
 

@@ -8,8 +8,8 @@
 use std::fmt;
 use std::fs;
 
-use trapline_target::perf::{Breakpoint, SampleRings, this_thread};
-use trapline_target::{ThreadStatus, comm};
+use trapline_tracee::perf::{Breakpoint, SampleRings, this_thread};
+use trapline_tracee::{ThreadStatus, comm};
 
 use crate::accounts::{held_for, slots};
 

@@ -7,7 +7,7 @@
 use std::str::FromStr;
 
 use trapline_record::RemoteAddr;
-use trapline_target::perf::Access;
+use trapline_tracee::perf::Access;
 
 use crate::error::WatchError;
 
@@ -180,7 +180,7 @@ mod tests {
     use super::{Place, WatchSpec, WatchSpecError, check_range};
     use proptest::prelude::*;
     use trapline_record::RemoteAddr;
-    use trapline_target::perf::Access;
+    use trapline_tracee::perf::Access;
 
     fn parse(text: &str) -> (Option<String>, Place, Option<u64>, Access) {
         let spec: WatchSpec = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));

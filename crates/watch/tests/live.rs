@@ -6,8 +6,8 @@ use std::sync::{Barrier, Mutex, MutexGuard};
 use std::time::Duration;
 
 use trapline_record::RemoteAddr;
-use trapline_target::Process;
-use trapline_target::perf::{Family, SampleOptions, SampleRings, this_thread};
+use trapline_tracee::Process;
+use trapline_tracee::perf::{Family, SampleOptions, SampleRings, this_thread};
 use trapline_watch::value::How;
 use trapline_watch::{
     Access, Breakpoint, Event, Kind, NoMap, Options, Point, Tally, Target, WatchError, Watching, Watchpoint,

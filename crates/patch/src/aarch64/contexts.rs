@@ -4,7 +4,7 @@
 //! In: a word that is an address in a segment's code. Out: that it can. Does not: examine what lies around
 //! it.
 
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::find::Found;
 

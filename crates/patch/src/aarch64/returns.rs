@@ -15,7 +15,7 @@ use std::collections::HashSet;
 
 use trapline_record::RemoteAddr;
 use trapline_record::slots::Slots;
-use trapline_target::{Process, Regs, StoppedAll, TargetError};
+use trapline_tracee::{Process, Regs, StoppedAll, TargetError};
 
 use crate::error::PatchError;
 use crate::slots::{PutBack, armed, on_shared_stacks, real_of};

@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 use trapline_plan::{
     CallInput, Callee, DataCounts, DataLayout, Home, ModulePlan, PlanError, bounds, find_home, room_for_calls,
 };
-use trapline_target::FileId;
+use trapline_tracee::FileId;
 
 use super::Own;
 use crate::attach::Work;

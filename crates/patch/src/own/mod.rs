@@ -17,7 +17,7 @@ use trapline_plan::{Call, PatchRole, Tactic};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
-use trapline_target::{FileId, OwnCaller, Process, comm};
+use trapline_tracee::{FileId, OwnCaller, Process, comm};
 
 use crate::attach::Work;
 use crate::attached::Attached;

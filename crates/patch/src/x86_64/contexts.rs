@@ -6,7 +6,7 @@
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::find::Found;
 use crate::slots::slots_of;

@@ -10,7 +10,7 @@
 
 use trapline_record::RemoteAddr;
 use trapline_record::slots::{CHAIN, Slots};
-use trapline_target::{Process, Regs, StoppedAll, TargetError};
+use trapline_tracee::{Process, Regs, StoppedAll, TargetError};
 
 use crate::error::PatchError;
 use crate::slots::{Armed, PUT_BACK, PutBack, armed, real_of};

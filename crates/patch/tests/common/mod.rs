@@ -12,7 +12,7 @@ use trapline_patch::{Module, Options, Request};
 use trapline_plan::{CodeMap, Role, Scope, Want};
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
-use trapline_target::{FileId, Process};
+use trapline_tracee::{FileId, Process};
 
 /// Compiles a victim of `tests/victims`.
 pub fn compile(name: &str, flags: &[&str]) -> PathBuf {

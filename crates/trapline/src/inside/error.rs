@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use trapline_patch::PatchError;
 use trapline_runtime::pool::BadRegion;
-use trapline_target::TargetError;
+use trapline_tracee::TargetError;
 
 /// Why nothing was registered, or why unregistering did not wait. A batch is registered whole or not at all.
 #[derive(Debug, thiserror::Error)]

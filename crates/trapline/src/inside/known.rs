@@ -11,7 +11,7 @@ use trapline_record::{FileId, FileOffset, RemoteAddr};
 use trapline_runtime::epoch::{Seal, ThreadPointer, Writer};
 use trapline_runtime::regions::{self, Access, Mapped, PictureError, Range, Regions};
 use trapline_runtime::registry::{Files, Site};
-use trapline_target::Mapping;
+use trapline_tracee::Mapping;
 
 use super::learn::missed;
 use super::memory::{made, slots};
@@ -194,7 +194,7 @@ mod tests {
 
     use super::{code_of, page_kib, takes_breakpoints};
     use trapline_record::RemoteAddr;
-    use trapline_target::Process;
+    use trapline_tracee::Process;
 
     /// Mapped as code, but no page of it is touched: the system need not have one.
     #[test]

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trapline_patch::PatchError;
 use trapline_record::addr::Bias;
 use trapline_record::{FileOffset, RemoteAddr, Svma};
-use trapline_target::Mapping;
+use trapline_tracee::Mapping;
 
 use super::place::{Group, Load};
 use super::state::State;

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use smallvec::SmallVec;
 use trapline_patch::Why;
 use trapline_record::{FileId, RemoteAddr};
-use trapline_target::Mapping;
+use trapline_tracee::Mapping;
 
 use super::arch::place::place;
 use super::known::takes_breakpoints;

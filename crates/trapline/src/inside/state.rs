@@ -17,7 +17,7 @@ use trapline_record::{FileId, FileOffset};
 use trapline_runtime::consumer::{ConsumerId, Installed};
 use trapline_runtime::engine::{Engine, Tally};
 use trapline_runtime::epoch::Writer;
-use trapline_target::{Process, perf};
+use trapline_tracee::{Process, perf};
 
 use super::check::Stamps;
 use super::early::Early;

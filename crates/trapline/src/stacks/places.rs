@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use trapline_target::{FileId, Mapping, Process};
+use trapline_tracee::{FileId, Mapping, Process};
 
 use super::{Frame, StackFile};
 
@@ -135,7 +135,7 @@ pub(crate) fn open(process: &Process) -> impl Fn(&Mapping) -> Option<std::fs::Fi
 #[cfg(test)]
 mod tests {
     use super::Places;
-    use trapline_target::Mapping;
+    use trapline_tracee::Mapping;
 
     fn maps(lines: &[&str]) -> Vec<Mapping> {
         lines.iter().map(|line| Mapping::parse(line).expect("a line")).collect()

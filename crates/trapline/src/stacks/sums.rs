@@ -115,7 +115,7 @@ impl Sums {
 #[cfg(test)]
 mod tests {
     use super::{Sum, Sums};
-    use trapline_target::Mapping;
+    use trapline_tracee::Mapping;
 
     #[test]
     fn a_stack_has_one_number_until_other_code_is_mapped() {

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use trapline_patch::{AttachReport, Durations, Options, PatchError, Request};
 use trapline_plan::Role;
-use trapline_target::TargetError;
-use trapline_target::kernel::UprobeMulti;
+use trapline_tracee::TargetError;
+use trapline_tracee::kernel::UprobeMulti;
 
 use super::held::is_hold;
 use super::{Key, Returns, Source, Traced, Tracked, Wishes};

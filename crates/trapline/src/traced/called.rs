@@ -30,7 +30,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use trapline_patch::Segment;
-use trapline_target::{Changed, NameWatcher};
+use trapline_tracee::{Changed, NameWatcher};
 
 use super::{Aim, Traced, Wishes};
 use crate::report::By;

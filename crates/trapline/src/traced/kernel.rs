@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use trapline_plan::{KernelSite, Role};
-use trapline_target::TargetError;
-use trapline_target::kernel::{Uprobe, UprobeMulti};
+use trapline_tracee::TargetError;
+use trapline_tracee::kernel::{Uprobe, UprobeMulti};
 
 use super::{Source, Traced};
 use crate::modules::Module;

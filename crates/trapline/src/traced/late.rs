@@ -31,8 +31,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use trapline_target::perf::monotonic_ns;
-use trapline_target::{Family, FileId, MapWatcher, Mapping};
+use trapline_tracee::perf::monotonic_ns;
+use trapline_tracee::{Family, FileId, MapWatcher, Mapping};
 
 use super::Wishes;
 use crate::modules::is_short_name;

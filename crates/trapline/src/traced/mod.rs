@@ -35,9 +35,9 @@ use trapline_image::ProbeSpec;
 use trapline_patch::{Attached, Durations, Options, PatchError, Threads, translator};
 use trapline_plan::{Floats, Role, Unwind};
 use trapline_record::{FileOffset, Svma};
-use trapline_target::kernel::UprobeMulti;
-use trapline_target::perf::monotonic_ns;
-use trapline_target::{FileId, Process};
+use trapline_tracee::kernel::UprobeMulti;
+use trapline_tracee::perf::monotonic_ns;
+use trapline_tracee::{FileId, Process};
 
 use self::called::Called;
 use self::costs::Costs;

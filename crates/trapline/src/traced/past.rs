@@ -43,7 +43,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trapline_target::FileId;
+use trapline_tracee::FileId;
 
 use super::Traced;
 use crate::files::id_of;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use trapline_patch::{Attached, Options, armed};
 use trapline_plan::Role;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use super::{Source, Traced, Tracked};
 use crate::report::{By, Count, ProcessReport, Share, Tactic, Times};

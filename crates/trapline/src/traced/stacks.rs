@@ -12,7 +12,7 @@ use trapline_plan::{Role, Unwind};
 use trapline_record::hist::BUCKETS;
 use trapline_record::ring::{Kind, Record};
 use trapline_record::stack::{FIRST, Stack};
-use trapline_target::{Mapping, Process, TickClock};
+use trapline_tracee::{Mapping, Process, TickClock};
 
 use super::records::Records;
 use super::{Source, Traced, Tracked};

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use trapline_target::Process;
+use trapline_tracee::Process;
 use trapline_watch::Exec;
 
 use super::{WatchSession, Watched, place, target_of};
@@ -45,7 +45,7 @@ impl WatchSession {
         execs.retain(|one| !new.iter().any(|later| later.pid == one.pid));
         for exec in execs.into_iter().chain(new) {
             let looked = if self.forks { self.look_again(&exec) } else { Ok(Vec::new()) };
-            let waited = trapline_target::perf::monotonic_ns().saturating_sub(exec.time_ns);
+            let waited = trapline_tracee::perf::monotonic_ns().saturating_sub(exec.time_ns);
             let last = self.watched.len();
             let (found, misses) = match looked {
                 Ok(misses) if self.forks => (self.found_last(), misses),

@@ -54,7 +54,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub use trapline_record::RemoteAddr;
-use trapline_target::{Launched, Parked, Process};
+use trapline_tracee::{Launched, Parked, Process};
 use trapline_watch::{Breakpoint, Cost, Exec, Options, Point, Watching, cost};
 
 use crate::error::Error;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use trapline_image::{DebugInfo, Encoding, Exact, NoVariable, Pattern};
 use trapline_record::{RemoteAddr, Svma};
-use trapline_target::Process;
+use trapline_tracee::Process;
 use trapline_watch::spec::check_range;
 use trapline_watch::{Access, WatchError};
 

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use trapline::inside::{
     Consumer, Error, Gpr, Registration, Request, Returns, Tally, Verdict, register, register_all,
 };
-use trapline_target::kernel::{Uprobe, UprobeMulti};
 use trapline_tests::alone;
+use trapline_tracee::kernel::{Uprobe, UprobeMulti};
 
 use crate::victim::Victim;
 

@@ -30,8 +30,8 @@ use std::rc::Rc;
 
 use trapline_insn::effect::Effect;
 use trapline_record::RemoteAddr;
-use trapline_target::Process;
-use trapline_target::perf::{Access, Breakpoint};
+use trapline_tracee::Process;
+use trapline_tracee::perf::{Access, Breakpoint};
 
 use super::stream::Trap;
 use super::words::{CodeMap, Event, Kind, Target};

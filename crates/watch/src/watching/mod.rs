@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
-use trapline_target::TargetError;
-use trapline_target::perf::{Breakpoint, SampleRings, monotonic_ns, wait_for_handlers};
+use trapline_tracee::TargetError;
+use trapline_tracee::perf::{Breakpoint, SampleRings, monotonic_ns, wait_for_handlers};
 
 use crate::accounts::Slotted;
 use crate::arm::{Armory, Progress};

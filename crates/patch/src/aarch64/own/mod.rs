@@ -21,7 +21,7 @@ use trapline_plan::{PatchRole, Tactic};
 use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 use trapline_record::{FileOffset, RemoteAddr};
 use trapline_runtime::aarch64::{Called, Windows, gate};
-use trapline_target::{FileId, Mapping, OwnCaller, Process};
+use trapline_tracee::{FileId, Mapping, OwnCaller, Process};
 
 use crate::blocked::no_traps;
 use crate::error::PatchError;
@@ -341,7 +341,7 @@ impl Own {
         if tracer == 0 {
             return Ok(());
         }
-        Err(PatchError::InUse { pid, tracer, comm: trapline_target::comm(tracer) })
+        Err(PatchError::InUse { pid, tracer, comm: trapline_tracee::comm(tracer) })
     }
 }
 

@@ -19,7 +19,7 @@ use trapline_plan::aarch64::{Options, Refusal};
 use trapline_record::RemoteAddr;
 use trapline_runtime::aarch64::gate::Jump;
 use trapline_runtime::aarch64::{Brought, Called, CopyError, SLOT, Windows, copy};
-use trapline_target::{OwnCaller, Process, TargetError};
+use trapline_tracee::{OwnCaller, Process, TargetError};
 
 use crate::error::PatchError;
 use crate::why::Why;

@@ -3,7 +3,7 @@
 use trapline_plan::SlotCode;
 use trapline_plan::aarch64::stub::landing_code_len;
 use trapline_record::slots::Slots;
-use trapline_target::OwnCaller;
+use trapline_tracee::OwnCaller;
 
 use super::Own;
 use crate::error::PatchError;

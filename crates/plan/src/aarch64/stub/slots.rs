@@ -11,7 +11,7 @@
 //! x30, which its own call overwrote. A thread whose x30 has a number, whole or in part, is recognized by its
 //! pc until it is there. No word is a landing pad: `ret` needs none (Arm ARM C6.2, RET: BTypeNext is 0), and
 //! these pages are not guarded. With a guarded control stack no thread could come here. A process that has
-//! one is refused before, as no call of ours can be made in it (`target`'s `aarch64::frame`; in our own,
+//! one is refused before, as no call of ours can be made in it (`tracee`'s `aarch64::frame`; in our own,
 //! `inside`).
 
 use trapline_insn::aarch64::encode::NOP;

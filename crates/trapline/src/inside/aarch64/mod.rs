@@ -21,5 +21,5 @@ pub(super) const LISTENS_BY_TRAPS: bool = true;
 /// How much the engine has room for. An emulator may keep a record of every page, used or not. There the
 /// usual 17 GiB of address space would cost each look at the maps a walk over four million of them.
 pub(super) fn room() -> Room {
-    if trapline_target::is_emulated() { Room { lines: 1024, probes: 1 << 13 } } else { Room::USUAL }
+    if trapline_tracee::is_emulated() { Room { lines: 1024, probes: 1 << 13 } } else { Room::USUAL }
 }

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use trapline_record::{FileId, RemoteAddr};
-use trapline_target::Mapping;
+use trapline_tracee::Mapping;
 
 use super::super::Error;
 use super::super::known::Changed;

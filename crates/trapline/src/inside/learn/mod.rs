@@ -100,7 +100,7 @@ use std::time::Duration;
 
 use trapline_plan::Tactic;
 use trapline_record::{FileId, RemoteAddr};
-use trapline_target::perf::{MappingRings, Told, monotonic_ns};
+use trapline_tracee::perf::{MappingRings, Told, monotonic_ns};
 
 use super::arch::LISTENS_BY_TRAPS;
 use super::early::Ahead;

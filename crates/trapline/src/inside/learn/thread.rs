@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relax
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use trapline_target::Bell;
+use trapline_tracee::Bell;
 
 use super::super::state::lock;
 use super::PATIENCE;

@@ -27,7 +27,7 @@ pub(in crate::inside) fn make(
     own: &mut Own,
     table: impl FnOnce(&Slots) -> Option<&'static Table>,
 ) -> Result<OwnSlots, String> {
-    let state = trapline_target::ExtendedState::here().ok_or_else(|| Error::NoExtendedState.to_string())?;
+    let state = trapline_tracee::ExtendedState::here().ok_or_else(|| Error::NoExtendedState.to_string())?;
     let landed = dispatch::landed as *const () as u64;
     let functions = CallFunctions {
         entry: landed,

@@ -280,7 +280,7 @@ impl Batch {
 impl State {
     /// Settings for all batches from now on; the handlers are installed.
     pub(in crate::inside) fn setting(&mut self) -> Result<Setting, Error> {
-        let state = trapline_target::ExtendedState::here().ok_or(Error::NoExtendedState)?;
+        let state = trapline_tracee::ExtendedState::here().ok_or(Error::NoExtendedState)?;
         let state = ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use };
         traps::serve()?;
         let process = self.own()?.process();

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use common::Victim;
-use trapline_target::{Batch, BatchOptions, Process, by_mapped_file, by_name};
+use trapline_tracee::{Batch, BatchOptions, Process, by_mapped_file, by_name};
 
 const IDLE: &str = r#"
 #include <stdio.h>

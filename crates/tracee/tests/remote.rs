@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use common::Victim;
-use trapline_target::{Batch, BatchOptions, Process, RemoteOptions, RemoteReport, SharedMap};
+use trapline_tracee::{Batch, BatchOptions, Process, RemoteOptions, RemoteReport, SharedMap};
 
 /// Calls getpid, maps a memfd and unmaps it.
 fn session(pid: u32) -> RemoteReport {
@@ -24,7 +24,7 @@ fn session(pid: u32) -> RemoteReport {
         let seen = process.maps().unwrap();
         let mapped = seen.iter().find(|m| m.start == at).unwrap();
         assert_eq!((mapped.path.as_str(), mapped.file), ("/memfd:trapline", Some(map.id())));
-        assert!(trapline_target::users_of(map.id()).contains(&pid));
+        assert!(trapline_tracee::users_of(map.id()).contains(&pid));
         assert!(caller.tsc_allowed().unwrap());
         assert!(caller.rseq().unwrap().is_some(), "glibc registers rseq");
         caller.sync_cores().unwrap();

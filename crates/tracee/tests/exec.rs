@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use common::Victim;
-use trapline_target::{Batch, BatchOptions, Follower, Process, TargetError};
+use trapline_tracee::{Batch, BatchOptions, Follower, Process, TargetError};
 
 /// Starts threads, one of which executes the program again, for ever.
 const AGAIN: &str = r#"

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::Victim;
 use trapline_record::RemoteAddr;
-use trapline_target::{
+use trapline_tracee::{
     Batch, BatchOptions, Event, Handler, Process, RemoteOptions, TargetError, ThreadStatus,
 };
 

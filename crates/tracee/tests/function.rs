@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::Victim;
 use trapline_record::RemoteAddr;
-use trapline_target::{Batch, BatchOptions, Process, TargetError};
+use trapline_tracee::{Batch, BatchOptions, Process, TargetError};
 
 /// One thread, which does for good what the argument names; `called` allocates, and notes its argument.
 const VICTIM: &str = r#"

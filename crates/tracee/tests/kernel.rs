@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use common::Victim;
-use trapline_target::kernel::{KernelLatency, Uprobe, UprobeMulti};
-use trapline_target::{MapWatcher, Process};
+use trapline_tracee::kernel::{KernelLatency, Uprobe, UprobeMulti};
+use trapline_tracee::{MapWatcher, Process};
 
 const SOURCE: &str = r#"
 #include <stdio.h>

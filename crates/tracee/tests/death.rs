@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use common::Victim;
-use trapline_target::{Batch, BatchOptions, Process, RemoteOptions};
+use trapline_tracee::{Batch, BatchOptions, Process, RemoteOptions};
 
 /// Runs with values in all registers and checks that they stay.
 const CHECKER: &str = r#"
