@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::running::{Running, Told};
+use crate::running::{Printed, Running};
 use crate::text;
 use crate::tracing::{Report, Tracing};
 
@@ -14,13 +14,13 @@ const NOT_FUNCTIONS: [&str; 7] = ["check", "wrong", "checked", "wide", "failed",
 #[derive(Debug)]
 pub struct Seen {
     /// What the victim printed about the traced run.
-    pub told: Told,
+    pub told: Printed,
     /// What the tracer reported.
     pub report: Report,
 }
 
 /// The functions in a victim's answer, and how often it called each.
-pub fn functions(told: &Told) -> impl Iterator<Item = (&str, u64)> {
+pub fn functions(told: &Printed) -> impl Iterator<Item = (&str, u64)> {
     told.iter()
         .filter(|(name, _)| !NOT_FUNCTIONS.contains(&name.as_str()))
         .map(|(name, n)| (name.as_str(), *n))
@@ -55,7 +55,7 @@ pub fn counted(path: &Path, args: &[&str], probes: &[&str], times: u64) -> Seen 
 ///
 /// # Panics
 /// If a number differs, or the tracer missed something.
-pub fn assert_hits(report: &Report, told: &Told) {
+pub fn assert_hits(report: &Report, told: &Printed) {
     let refused = report.refused();
     for (name, calls) in functions(told) {
         if let Some((_, why)) = refused.iter().find(|(probe, _)| probe.ends_with(&format!(":{name}"))) {

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::running::{Running, Told};
+use crate::running::{Printed, Running};
 use crate::victims;
 
 /// `self_trace`: its own calls of malloc, at least the thousand that it makes on purpose.
@@ -25,7 +25,7 @@ const ROUNDS: u64 = 1000;
 
 /// Runs a program that traces a victim's functions until Enter. Returns what it printed then, without its
 /// first line, and how often the victim called the functions.
-fn traced(mut command: Command, first: &str) -> Result<(Vec<String>, Told), String> {
+fn traced(mut command: Command, first: &str) -> Result<(Vec<String>, Printed), String> {
     let mut victim = Running::start(&victims::plain("counter")?, &[]);
     let mut tracer = Running::spawn({
         command.arg(victim.pid().to_string()).args(FUNCTIONS);

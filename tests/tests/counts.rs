@@ -101,7 +101,7 @@ fn two_tracers_runs_in_a_row_start_from_zero() {
 
 fn assert_hits_of(
     report: &trapline_tests::tracing::Report,
-    told: &trapline_tests::running::Told,
+    told: &trapline_tests::running::Printed,
     funcs: &[&str],
 ) {
     let only = told.iter().filter(|(name, _)| funcs.contains(&name.as_str())).map(|(n, v)| (n.clone(), *v));

@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::{debugger, or_skip, victims};
 
 const TIMES: u64 = 5;
 
-fn traced(victim: &mut Running, words: &[&str]) -> (Report, Told) {
+fn traced(victim: &mut Running, words: &[&str]) -> (Report, Printed) {
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
     let tracing = Tracing::start("trace", &all).unwrap_or_else(|report| panic!("{}", report.errors));

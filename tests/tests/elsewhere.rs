@@ -2,7 +2,7 @@
 //! USDT probes.
 
 use serde_json::Value;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing, once};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
@@ -10,7 +10,7 @@ use trapline_tests::{or_skip, text};
 const TIMES: u64 = 60;
 
 /// Runs the victim under a verb.
-fn told(victim: &mut Running, verb: &str, words: &[&str]) -> (Report, Told) {
+fn told(victim: &mut Running, verb: &str, words: &[&str]) -> (Report, Printed) {
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
     let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{words:?}: {}", report.errors));

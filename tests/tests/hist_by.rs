@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use trapline_tests::histograms::{Seen, TIMES, last, number, seen};
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::Tracing;
 use trapline_tests::{or_skip, programs, victims};
 
@@ -143,7 +143,7 @@ fn strace_counts_the_same() {
         .expect("strace runs");
     let first = BufReader::new(tracer.stderr.take().expect("piped")).lines().next();
     let first = first.and_then(Result::ok).unwrap_or_default();
-    let all: Told = if first.contains("attached") { victim.run(TIMES) } else { Told::new() };
+    let all: Printed = if first.contains("attached") { victim.run(TIMES) } else { Printed::new() };
     // SAFETY: a signal to our own child, which was not waited for, so the PID is its own.
     unsafe { libc::kill(tracer.id().cast_signed(), libc::SIGINT) };
     tracer.wait().expect("it ends");

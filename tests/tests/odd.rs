@@ -1,13 +1,13 @@
 //! Processes with an unusual thread: it has ended, it belongs to the kernel, it cannot be stopped, or its
 //! name is no text.
 
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::{or_skip, skip, text, victims};
 
 /// Attaches, lets the program do `meanwhile` and some work, detaches. Returns the report, and what the work
 /// printed.
-fn attached(verb: &str, victim: &mut Running, meanwhile: &str, times: u64) -> (Report, Told) {
+fn attached(verb: &str, victim: &mut Running, meanwhile: &str, times: u64) -> (Report, Printed) {
     let pid = victim.pid().to_string();
     let tracing = Tracing::start(verb, &["-p", &pid, "work"]).unwrap_or_else(|report| {
         panic!("{verb} does not attach: {} {}", report.status, report.errors);

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing, binary, once};
 use trapline_tests::{or_skip, text, victims};
 
@@ -55,7 +55,7 @@ fn refused(report: &Report) -> Vec<String> {
     report.refused().into_iter().filter_map(|(probe, _)| Some(probe.rsplit(':').next()?.to_owned())).collect()
 }
 
-fn assert_calls(report: &Report, told: &Told, funcs: &[&str]) {
+fn assert_calls(report: &Report, told: &Printed, funcs: &[&str]) {
     for func in funcs {
         let calls = report.field(func, "calls");
         assert_eq!(calls, told[*func], "calls of {func}; refused: {:?}; {}", report.refused(), report.errors);

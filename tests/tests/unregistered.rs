@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::stacks::{all, names};
 use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::victims::{self, Variant};
@@ -15,7 +15,7 @@ use trapline_tests::{or_skip, text};
 const THREADS: u64 = 4;
 
 /// One run under trace: the report, and what the victim printed.
-fn traced(victim: &mut Running, verb: &str, words: &[&str], times: u64) -> (Report, Told) {
+fn traced(victim: &mut Running, verb: &str, words: &[&str], times: u64) -> (Report, Printed) {
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
     let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{}", report.errors));

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing, once};
 use trapline_tests::{or_skip, victims};
 
@@ -14,7 +14,7 @@ const EDGES: usize = 12;
 /// A comparison with a number.
 type Holds = fn(f64) -> bool;
 
-fn traced(victim: &mut Running, words: &[&str]) -> (Report, Told) {
+fn traced(victim: &mut Running, words: &[&str]) -> (Report, Printed) {
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
     let tracing = Tracing::start("trace", &all).expect("attaches");

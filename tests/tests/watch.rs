@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use trapline_tests::or_skip;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing, once};
 use trapline_tests::victims::{self, Variant};
 
@@ -18,7 +18,7 @@ fn available() -> Result<(), String> {
 }
 
 /// One run of the victim under watch.
-fn watched(path: &std::path::Path, how: &str, args: &[&str]) -> (Told, Report, u32) {
+fn watched(path: &std::path::Path, how: &str, args: &[&str]) -> (Printed, Report, u32) {
     let mut victim = Running::start(path, &[how]);
     let pid = victim.pid().to_string();
     let words: Vec<&str> = ["-p", &pid].into_iter().chain(args.iter().copied()).collect();

@@ -6,7 +6,7 @@
 use std::ffi::{CString, c_char};
 use std::ptr::null;
 
-use trapline::{ProcessReport, Spread};
+use trapline::{Histogram, ProcessReport};
 
 use crate::error::{Error, Fault, guard};
 use crate::growing::{self, Growing};
@@ -16,7 +16,7 @@ use crate::inside::leave;
 #[derive(Debug, Default)]
 pub struct Report {
     counts: Vec<Count>,
-    times: Vec<(Times, Spread)>,
+    times: Vec<(Times, Histogram)>,
     refusals: Vec<Refusal>,
     notices: Vec<CString>,
     /// Texts to which the rows point.

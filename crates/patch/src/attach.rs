@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::{PlanError, Role, RseqTraits, ThreadId};
+use trapline_plan::{Action, PlanError, RseqTraits, ThreadId};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at, fact};
 use trapline_tracee::{
@@ -21,7 +21,7 @@ use crate::free::free;
 use crate::library_threads::LibraryThreads;
 use crate::map::{SERVED, map, unmap};
 use crate::native::number;
-use crate::prepare::{Prepared, Site, prepare};
+use crate::prepare::{Prepared, PreparedSite, prepare};
 use crate::publish::publish;
 use crate::request::{AttachReport, Memory, Placed, Refused, Request, Why};
 use crate::slots::write_hints;
@@ -265,10 +265,10 @@ impl Attached {
     }
     /// Step H0 of `hold`.
     fn note_reliance(&mut self, prepared: &Prepared, request: &Request<'_>, survey: &Survey) {
-        let holds = |site: &Site| {
+        let holds = |site: &PreparedSite| {
             let module = request.modules.get(site.module as usize);
             let want = module.and_then(|module| module.wants.get(site.patch.want as usize));
-            want.is_some_and(|want| matches!(want.role, Role::Hold(_)))
+            want.is_some_and(|want| matches!(want.role, Action::Hold(_)))
         };
         self.holds.extend(prepared.sites.iter().filter(|site| holds(site)).map(|site| site.patch.addr.0));
         let faults = !survey.traits.has_fault_handler && !request.options.faults_are_fatal;
@@ -405,8 +405,8 @@ fn is_timed(request: &Request<'_>) -> bool {
 /// Whether stubs make system calls to read what arguments point to.
 fn has_texts(request: &Request<'_>) -> bool {
     let texts = |role| match role {
-        Role::Record { texts, fields, .. } => texts != 0 || fields != 0,
-        Role::RecordMark(_, fields) => fields != 0,
+        Action::Record { texts, fields, .. } => texts != 0 || fields != 0,
+        Action::RecordMark(_, fields) => fields != 0,
         _ => false,
     };
     let tallied = |filter: &TargetFilter| {
@@ -417,7 +417,8 @@ fn has_texts(request: &Request<'_>) -> bool {
 }
 
 fn is_recorded(request: &Request<'_>) -> bool {
-    let recorded = |role| matches!(role, Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..));
+    let recorded =
+        |role| matches!(role, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..));
     request.modules.iter().flat_map(|m| m.wants).any(|w| recorded(w.role))
 }
 

@@ -22,7 +22,7 @@ use crate::free::free;
 use crate::map::SERVED;
 use crate::native::traps;
 use crate::quiesce::quiesce;
-use crate::request::{DetachReport, Left, Options, Restored, Untouched};
+use crate::request::{DetachReport, NotRestored, Options, Restored, Untouched};
 use crate::semaphore;
 use crate::slots::{disarm, slots_of};
 use crate::space::{Running, SpaceError, Still};
@@ -30,7 +30,7 @@ use crate::staged::any_staged;
 use crate::still::move_out;
 use crate::unwinder::take_back;
 use crate::words::Words;
-use crate::write::{Outcome, Way, change};
+use crate::write::{Direction, Outcome, change};
 
 /// How long a detach waits for another tracer to release the process.
 const HELD_BY_ANOTHER: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ impl Attached {
         if own.is_empty() {
             return report;
         }
-        let way = if self.is_unfinished { Way::Recover } else { Way::Remove };
+        let way = if self.is_unfinished { Direction::Recover } else { Direction::Remove };
         match clean(process, &own, options, way) {
             Ok(restored) => report.restored.push(restored),
             Err(error) if error.is_gone() => report.gone = true,
@@ -103,7 +103,7 @@ pub fn recover(process: &Process, options: &Options) -> Result<DetachReport, Pat
     if files.is_empty() {
         return Ok(report);
     }
-    report.restored.push(clean(process, &files, options, Way::Recover)?);
+    report.restored.push(clean(process, &files, options, Direction::Recover)?);
     children(process.pid(), &files, options, &mut report);
     Ok(report)
 }
@@ -124,7 +124,7 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
             seen.push(user);
             match Process::open(user)
                 .map_err(PatchError::from)
-                .and_then(|p| clean(&p, files, options, Way::Recover))
+                .and_then(|p| clean(&p, files, options, Direction::Recover))
             {
                 Ok(restored) => report.restored.push(restored),
                 Err(error) if error.is_gone() => {}
@@ -135,7 +135,12 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
 }
 
 /// Steps R1 to R6 for one process.
-fn clean(process: &Process, files: &[FileId], options: &Options, way: Way) -> Result<Restored, PatchError> {
+fn clean(
+    process: &Process,
+    files: &[FileId],
+    options: &Options,
+    way: Direction,
+) -> Result<Restored, PatchError> {
     let start = Instant::now();
     let mut restored = loop {
         let run = |batch: &mut Batch<'_>| clean_in(batch, files, options, way);
@@ -158,7 +163,7 @@ fn clean_in(
     batch: &mut Batch<'_>,
     files: &[FileId],
     options: &Options,
-    way: Way,
+    way: Direction,
 ) -> Result<Restored, PatchError> {
     let process = batch.process();
     let removals = removals(process, files)?;
@@ -307,7 +312,7 @@ fn lower(process: &Process, removals: &[Removal<'_>]) -> u32 {
 
 fn tally(entries: &[Entry], outcomes: &[Outcome], restored: &mut Restored) {
     for (entry, outcome) in entries.iter().zip(outcomes).filter(|(e, _)| e.kind != Kind::Semaphore) {
-        let left = |found| Left { addr: entry.addr, found, len: entry.len };
+        let left = |found| NotRestored { addr: entry.addr, found, len: entry.len };
         match outcome {
             Outcome::Done => restored.sites += 1,
             Outcome::Already => restored.already += 1,

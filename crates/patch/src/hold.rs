@@ -64,7 +64,7 @@ use crate::slots::disarm;
 use crate::space::SpaceError;
 use crate::space::Still;
 use crate::still::move_out;
-use crate::write::{Outcome, Way, change};
+use crate::write::{Direction, Outcome, change};
 
 /// Patches that were taken out because a fact changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -195,7 +195,7 @@ fn take_out(process: &Process, entries: &[Entry], guards: &[(u64, u64)]) -> Resu
         let mut stopped = batch.stop_all(&guard)?;
         move_out(process, &mut stopped, &guard)?;
         let mut outcomes = Vec::new();
-        let result = change(&mut Still { process }, entries, Way::Recover, &mut outcomes);
+        let result = change(&mut Still { process }, entries, Direction::Recover, &mut outcomes);
         stopped.resume()?;
         result.map_err(SpaceError::into_error)?;
         Ok(outcomes)

@@ -81,8 +81,8 @@ pub use free::Freed;
 pub use hold::Closed;
 pub use rehearse::rehearse;
 pub use request::{
-    AttachReport, DetachReport, Durations, Left, Memory, Module, Options, Placed, Refused, Request, Restored,
-    Semaphore, Threads, Timings, Untouched,
+    AttachReport, DetachReport, Durations, Memory, Module, NotRestored, Options, Placed, Refused, Request,
+    Restored, Semaphore, Threads, Timings, Untouched,
 };
 pub use segment::Segment;
 pub use slots::{Armed, Reclaimed, armed};

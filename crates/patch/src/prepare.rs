@@ -13,8 +13,8 @@ use trapline_plan::SlotCode;
 use trapline_plan::filter::{Tally, TargetFilter};
 use trapline_plan::x86_64::stub::slot_code_len;
 use trapline_plan::{
-    Charged, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, PlanError,
-    Refusal, Region, Role, Tactic, TooLittle, Unwind, Want, bounds, charge,
+    Action, ActionRequest, Charged, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch,
+    PatchRole, PlanError, Refusal, Region, Tactic, TooLittle, Unwind, bounds, charge,
     layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module, slots_for,
 };
 use trapline_record::RemoteAddr;
@@ -39,12 +39,12 @@ use crate::write::{Outcome, verify};
 
 /// A site to be written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site {
+pub(crate) struct PreparedSite {
     pub(crate) module: u32,
     pub(crate) patch: Patch,
 }
 
-impl Site {
+impl PreparedSite {
     pub(crate) fn entry(&self) -> Entry {
         let kind = match self.patch.role {
             PatchRole::Island => Kind::Island,
@@ -83,7 +83,7 @@ pub(crate) struct Prepared {
     /// Plans of which some patch is left.
     pub(crate) plans: Vec<ModulePlan>,
     /// Their patches, sorted by address.
-    pub(crate) sites: Vec<Site>,
+    pub(crate) sites: Vec<PreparedSite>,
     /// Triples (module, request, other request): two requests that share a site.
     pub(crate) shares: Vec<(u32, u32, u32)>,
     pub(crate) layout: DataLayout,
@@ -128,7 +128,7 @@ impl Prepared {
         all
     }
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        self.sites.iter().map(Site::entry).chain(self.semaphores.iter().copied()).collect()
+        self.sites.iter().map(PreparedSite::entry).chain(self.semaphores.iter().copied()).collect()
     }
 }
 
@@ -156,13 +156,16 @@ pub(crate) fn prepare(
     let shape = stamps_of(request, &layout);
     let stamps = shape.map(|shape| find_room(process.pid(), shape.bytes(), survey)).transpose()?;
     let far = (layout.far() > 0).then(|| find_room(process.pid(), layout.far(), survey)).transpose()?;
-    let any = |is: fn(&Role) -> bool| modules.iter().flat_map(|m| m.wants).any(|w| is(&w.role));
+    let any = |is: fn(&Action) -> bool| modules.iter().flat_map(|m| m.wants).any(|w| is(&w.role));
     let wanted = |role| modules.iter().flat_map(|m| m.wants).any(|w| w.role == role);
-    let told = any(|role| matches!(role, Role::Record { returns: true, .. } | Role::Tally { exits: true }));
+    let told =
+        any(|role| matches!(role, Action::Record { returns: true, .. } | Action::Tally { exits: true }));
     let Options { or_slots, by_slots, .. } = request.options;
     let by_slots = by_slots && told;
     let slots = match before.slots {
-        _ if !(wanted(Role::LatencySlot) || by_slots || or_slots && (wanted(Role::Latency) || told)) => None,
+        _ if !(wanted(Action::LatencySlot) || by_slots || or_slots && (wanted(Action::Latency) || told)) => {
+            None
+        }
         None => Some(find_slots(process.pid(), request.options.slots, survey)?),
         some => some,
     };
@@ -180,7 +183,7 @@ pub(crate) fn prepare(
         leads_on: told,
     });
     let mut plans = Vec::with_capacity(modules.len());
-    let mut room = Room { far: far.map(|region| region.addr).unwrap_or_default(), small: SMALL_REGIONS };
+    let mut room = SpaceLeft { far: far.map(|region| region.addr).unwrap_or_default(), small: SMALL_REGIONS };
     for (index, module) in modules.iter().enumerate() {
         let mut plan = plan_one(module, survey, &layout, latency, request, &mut room)?;
         let tails = plan.tails.iter().filter_map(|&want| module.wants.get(want as usize));
@@ -192,9 +195,9 @@ pub(crate) fn prepare(
     report.timings.plan = start.elapsed();
 
     let start = Instant::now();
-    let mut sites: Vec<Site> = Vec::with_capacity(plans.iter().map(|p| p.patches.len()).sum());
+    let mut sites: Vec<PreparedSite> = Vec::with_capacity(plans.iter().map(|p| p.patches.len()).sum());
     for (index, plan) in plans.iter().enumerate() {
-        sites.extend(plan.patches.iter().map(|&patch| Site { module: index as u32, patch }));
+        sites.extend(plan.patches.iter().map(|&patch| PreparedSite { module: index as u32, patch }));
     }
     sites.sort_unstable_by_key(|s| s.patch.addr);
     let unfit = |some: Range<usize>| unfit(process, modules, survey, before.held, &plans, (&sites, some));
@@ -217,9 +220,9 @@ pub(crate) fn prepare(
     let is_placed = |probe| sites.iter().any(|s| s.patch.probe == probe);
     let semaphores = semaphore::entries(process, modules, is_placed)?;
     // Code that walks or copies stacks looks up return trampolines, so they have to exist.
-    let walks = any(|role| matches!(role, Role::Record { stack, .. } if *stack != Unwind::None));
+    let walks = any(|role| matches!(role, Action::Record { stack, .. } if *stack != Unwind::None));
     let slotted = plans.iter().any(|plan| !plan.slotted.is_empty());
-    let needed = by_slots || wanted(Role::LatencySlot) || walks || slotted;
+    let needed = by_slots || wanted(Action::LatencySlot) || walks || slotted;
     let slots = slots.filter(|_| needed && before.slots.is_none());
     let slots = slots.and_then(|slots| make_slots(modules.first()?, slots, survey, latency?));
     report.timings.verify = start.elapsed();
@@ -281,11 +284,11 @@ fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
 /// Shape of the stamp memory. Durations need stamps; calls about which a filter decides need marks in the
 /// same memory. If their return decides, records lie there.
 fn stamps_of(request: &Request<'_>, layout: &DataLayout) -> Option<Stamps> {
-    let filter = |want: &Want| request.filters.get(want.probe as usize).and_then(Option::as_ref);
-    let one = |want: &Want| match want.role {
-        Role::Latency => true,
-        Role::Record { returns: true, .. } => filter(want).is_some(),
-        Role::Tally { .. } => filter(want).is_some_and(|filter| filter.late.is_some()),
+    let filter = |want: &ActionRequest| request.filters.get(want.probe as usize).and_then(Option::as_ref);
+    let one = |want: &ActionRequest| match want.role {
+        Action::Latency => true,
+        Action::Record { returns: true, .. } => filter(want).is_some(),
+        Action::Tally { .. } => filter(want).is_some_and(|filter| filter.late.is_some()),
         _ => false,
     };
     let late = request.filters.iter().flatten().any(|filter| filter.late.is_some());
@@ -328,7 +331,7 @@ fn plan_one(
     layout: &DataLayout,
     latency: Option<LatencyInput>,
     request: &Request<'_>,
-    room: &mut Room,
+    room: &mut SpaceLeft,
 ) -> Result<ModulePlan, PatchError> {
     let plan = plan_module(&ModuleInput {
         image: module.image,
@@ -348,7 +351,7 @@ fn plan_one(
     });
     let plan = match plan {
         Ok(plan) => plan,
-        // The other modules go without it. In our own process there is another way (`own::home`).
+        // The other modules go without it. In our own process there is another way (`own::code_region`).
         Err(PlanError::NoSpace { text, need, tried }) if request.calls.is_none() => {
             return Ok(without_room(module.wants, &Refusal::NoSpace { text, need, tried }));
         }
@@ -365,7 +368,7 @@ fn plan_one(
 }
 
 /// What is left for the modules that are planned next.
-struct Room {
+struct SpaceLeft {
     /// Where the far part of the data lies.
     far: RemoteAddr,
     /// Number of small regions that all modules may still take: a process may have only a limited number of
@@ -377,7 +380,7 @@ struct Room {
 const SMALL_REGIONS: u32 = 4096;
 
 /// The plan of a module in which nothing can be placed.
-fn without_room(wants: &[Want], why: &Refusal) -> ModulePlan {
+fn without_room(wants: &[ActionRequest], why: &Refusal) -> ModulePlan {
     let refused = (0..).zip(wants).map(|(want, one)| trapline_plan::Refused {
         probe: one.probe,
         want,
@@ -419,11 +422,11 @@ fn unfit(
     survey: &Survey,
     held: &[Patch],
     plans: &[ModulePlan],
-    (sites, some): (&[Site], Range<usize>),
+    (sites, some): (&[PreparedSite], Range<usize>),
 ) -> Vec<(usize, Why)> {
     let is_changing = |old: &Patch| survey.soft.contains_key(&old.addr.0);
     let mut bad = Vec::new();
-    let entries: Vec<Entry> = sites[some.clone()].iter().map(Site::entry).collect();
+    let entries: Vec<Entry> = sites[some.clone()].iter().map(PreparedSite::entry).collect();
     let mut space = Masked { space: Still { process }, soft: &survey.soft };
     let present = verify(&mut space, &entries);
     // As many as the list of regions has room for. Puns respect that when they are planned, islands do not.
@@ -458,7 +461,7 @@ fn unfit(
 }
 
 /// Removes all sites of a request if one of them is unfit, and reports each request once.
-pub(crate) fn refuse(sites: &mut Vec<Site>, bad: Vec<(usize, Why)>, report: &mut AttachReport) {
+pub(crate) fn refuse(sites: &mut Vec<PreparedSite>, bad: Vec<(usize, Why)>, report: &mut AttachReport) {
     if bad.is_empty() {
         return;
     }

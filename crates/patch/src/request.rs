@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::{Buckets, CallInput, CodeMap, Image, KernelSite, PatchRole, Tactic, Want};
+use trapline_plan::{ActionRequest, Buckets, CallInput, CodeMap, Image, KernelSite, PatchRole, Tactic};
 use trapline_record::addr::Bias;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
@@ -26,8 +26,8 @@ pub struct Module<'a> {
     pub bias: Bias,
     /// Its branch targets.
     pub map: &'a CodeMap,
-    /// The requests. `Want::probe` and `Want::latency` are distinct over all modules of a request.
-    pub wants: &'a [Want],
+    /// The requests. `ActionRequest::probe` and `ActionRequest::latency` are distinct over all modules of a request.
+    pub wants: &'a [ActionRequest],
     /// USDT semaphores to raise for those requests that get patches.
     pub semaphores: &'a [Semaphore],
 }
@@ -136,7 +136,7 @@ pub struct Request<'a> {
     pub options: Options,
     /// What is called at a hit, if consumers are requested; only in our own process.
     pub calls: Option<CallInput<'a>>,
-    /// Filters, indexed by [`Want::probe`]: which hits are recorded. Empty if all are.
+    /// Filters, indexed by [`ActionRequest::probe`]: which hits are recorded. Empty if all are.
     pub filters: &'a [Option<TargetFilter>],
     /// The unwinders in the process, if calls get return trampolines; empty if there are none.
     pub unwinders: &'a [Unwinder],
@@ -245,7 +245,7 @@ pub struct Memory {
 
 /// A site that was not restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Left {
+pub struct NotRestored {
     /// Address of the site.
     pub addr: RemoteAddr,
     /// What it holds; `None` if it cannot be reached.
@@ -254,7 +254,7 @@ pub struct Left {
     pub len: u8,
 }
 
-impl fmt::Display for Left {
+impl fmt::Display for NotRestored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.found {
             None => write!(f, "{}: no longer mapped", self.addr),
@@ -278,7 +278,7 @@ pub struct Restored {
     /// Number of sites with another tool's breakpoint at the head, which was kept.
     pub breakpoints: u32,
     /// Sites left alone.
-    pub left: Vec<Left>,
+    pub left: Vec<NotRestored>,
     /// Number of signal actions put back.
     pub actions: u32,
     /// Number of signal actions that are no longer ours and were left alone.

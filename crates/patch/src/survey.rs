@@ -5,7 +5,9 @@
 //! file's bytes (PATCH-11).
 //! Does not: stop a thread.
 
-use trapline_plan::{AddressSpace, DataLayout, Home, Left, ProcessTraits, Stacks, ThreadId, TrapsPolicy};
+use trapline_plan::{
+    AddressSpace, CodeRegion, DataLayout, MemoryLimits, ProcessTraits, Stacks, ThreadId, TrapsPolicy,
+};
 use trapline_record::RemoteAddr;
 use trapline_tracee::{Mapping, MemoryGroup, MemoryLeft, Process, machine_has};
 
@@ -34,11 +36,11 @@ pub(crate) struct Survey {
     /// Our traps that stand while patches change; only in our own process.
     pub(crate) soft: Soft,
     /// Memory that the process and we may still allocate; without limit in our own process.
-    pub(crate) left: Left,
+    pub(crate) left: MemoryLimits,
     /// The memory limit that leaves the process least.
     pub(crate) memory: Option<MemoryLeft>,
     /// Where the module's code goes, and the layout of its segment; only in our own process.
-    pub(crate) home: Option<(Home, DataLayout)>,
+    pub(crate) home: Option<(CodeRegion, DataLayout)>,
 }
 
 impl Survey {
@@ -82,7 +84,7 @@ impl Survey {
         };
         let still = options.strict || no_traps.is_some() || !traps::NEEDED;
         let soft = Soft::new();
-        let left = Left::default();
+        let left = MemoryLimits::default();
         Ok(Self { maps, space, traits, no_traps, still, soft, left, memory: None, home: None })
     }
     /// Reads from the control groups how much may still be allocated.
@@ -94,7 +96,7 @@ impl Survey {
             let ours = MemoryGroup::of(std::process::id()).left().map_or(u64::MAX, |of| of.left);
             ours.min(machine_has())
         };
-        self.left = Left {
+        self.left = MemoryLimits {
             limited,
             target: self.memory.as_ref().map(|of| of.left),
             ours: if limited { ours() } else { u64::MAX },

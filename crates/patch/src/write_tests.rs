@@ -3,7 +3,7 @@
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind};
 
-use super::{Outcome, Way, change};
+use super::{Direction, Outcome, change};
 use crate::fake::{Did, Fake};
 use crate::space::{LINE, SpaceError};
 
@@ -38,19 +38,19 @@ fn many() -> Vec<Entry> {
 
 fn publish(fake: &mut Fake, entries: &[Entry]) -> Result<Vec<Outcome>, SpaceError> {
     let mut outcomes = Vec::new();
-    change(fake, entries, Way::Publish, &mut outcomes).map(|()| outcomes)
+    change(fake, entries, Direction::Publish, &mut outcomes).map(|()| outcomes)
 }
 
 fn remove(fake: &mut Fake, entries: &[Entry]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    change(fake, entries, Way::Remove, &mut outcomes).expect("alive");
+    change(fake, entries, Direction::Remove, &mut outcomes).expect("alive");
     outcomes
 }
 
 /// Acts as a later tracer, on a CPU about which nothing was proven.
 fn recover(fake: &mut Fake, entries: &[Entry]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    change(fake, entries, Way::Recover, &mut outcomes).expect("alive");
+    change(fake, entries, Direction::Recover, &mut outcomes).expect("alive");
     outcomes
 }
 
@@ -152,7 +152,7 @@ fn deaths(words: bool, runs: bool, expected: usize) {
         let mut fake = new(armed.clone());
         fake.dies_at = Some(dies_at);
         let mut outcomes = Vec::new();
-        drop(change(&mut fake, &all, Way::Remove, &mut outcomes));
+        drop(change(&mut fake, &all, Direction::Remove, &mut outcomes));
         fake.dies_at = None;
         recover(&mut fake, &all);
         assert_eq!(fake.bytes, text(), "death {dies_at} of a removal");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{FileOnDisk, Victim, compile, place, request, want};
 use trapline_patch::{Options, PatchError, attach, recover, status};
-use trapline_plan::Role;
+use trapline_plan::Action;
 use trapline_tracee::Process;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
@@ -22,7 +22,7 @@ fn doomed_tracer() {
     let file = FileOnDisk::new(&compile("basic", &[]));
     let (bias, id) = place(&process, &file);
     let wants: Vec<_> =
-        ALL.iter().enumerate().map(|(n, name)| want(&file, n as u32, name, Role::CountEntry)).collect();
+        ALL.iter().enumerate().map(|(n, name)| want(&file, n as u32, name, Action::CountEntry)).collect();
     println!("doomed");
     loop {
         let (mut attached, _) =
@@ -133,7 +133,7 @@ fn tracer_killed_at_each_request() {
 #[test]
 fn a_living_tracer_is_not_disturbed() {
     let victim = Victim::start(&compile("basic", &[]), &[]);
-    let wants = victim.wants(&ALL, Role::CountEntry);
+    let wants = victim.wants(&ALL, Action::CountEntry);
     let (mut attached, _) = attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
     let found = status(&victim.process).expect("readable");
     assert_eq!(found.len(), 1);

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Victim, compile, request};
 use trapline_patch::{Options, Semaphore, attach, status};
-use trapline_plan::Role;
+use trapline_plan::Action;
 use trapline_record::Svma;
 use trapline_tracee::Process;
 
@@ -13,7 +13,7 @@ const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossin
 #[test]
 fn children_born_during_batches_are_whole() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
-    let wants = victim.wants(&ALL, Role::CountEntry);
+    let wants = victim.wants(&ALL, Action::CountEntry);
     let (mut children, mut rounds) = (0, 0);
     // It is chance whether a birth falls into a batch, so this goes on until one did.
     while rounds < 4 || (children == 0 && rounds < 400) {
@@ -38,7 +38,7 @@ fn children_born_during_batches_are_whole() {
 fn another_program_ends_a_batch_cleanly() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
     for round in 0..20 {
-        let wants = victim.wants(&ALL, Role::CountEntry);
+        let wants = victim.wants(&ALL, Action::CountEntry);
         victim.tell("exec");
         match attach(&victim.process, &request(&[victim.module(&wants)])) {
             Ok((mut attached, _)) => {
@@ -66,7 +66,7 @@ fn semaphores_are_raised_and_lowered() {
     let line = text.lines().find(|l| l.ends_with(" semaphore")).expect("a symbol");
     let at = Svma(u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("hex"));
     let mut victim = Victim::start(&program, &[]);
-    let wants = victim.wants(&ALL, Role::CountEntry);
+    let wants = victim.wants(&ALL, Action::CountEntry);
     let [first, .., last] = &wants[..] else { panic!("several wants") };
     let marker = |probe| Semaphore { probe, at };
     // Two USDT probes with one semaphore raise it once; one that gets no patch does not raise it.

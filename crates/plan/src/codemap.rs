@@ -8,8 +8,8 @@
 //! Does not: decide about windows.
 
 use crate::aarch64::exits::exit_bounds;
-use crate::foresee::{Foreseen, Foresight, foresee};
-use crate::request::{Role, Want};
+use crate::request::{Action, ActionRequest};
+use crate::speculate::{Speculation, SpeculativeSites, foresee};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use trapline_image::{FunctionIndex, Image, ImageKind, Machine};
@@ -36,12 +36,12 @@ pub enum Scope<'a> {
     All,
     /// The requested functions and their neighbours. A branch from elsewhere into a window is not seen then;
     /// a thread that takes it is served by the guards. Not for a process in which no trap can be served.
-    For(&'a [Want]),
+    For(&'a [ActionRequest]),
 }
 
 /// A contiguous stretch of code that belongs to one function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
+pub struct FunctionPart {
     /// First byte.
     pub start: Svma,
     /// First byte after it.
@@ -91,7 +91,7 @@ impl Bits {
 pub struct CodeMap {
     bits: Vec<Bits>,
     /// Pieces, sorted by address, not overlapping.
-    pieces: Vec<Piece>,
+    pieces: Vec<FunctionPart>,
     /// For each function: upper bound of patches that its exits need; 0 if it was not swept.
     exits: Vec<u32>,
     /// For each swept function: whether it jumps back to its own entry.
@@ -99,7 +99,7 @@ pub struct CodeMap {
     /// For each function: whether it was swept.
     is_swept: Vec<bool>,
     /// Result of speculative planning for a batch.
-    foresight: Mutex<Foresight>,
+    foresight: Mutex<Speculation>,
 }
 
 impl CodeMap {
@@ -155,7 +155,7 @@ impl CodeMap {
 
     /// Sweeps whatever else these requests need, with up to `threads` threads. The map is then as if it had
     /// been built for them too.
-    pub fn cover(&mut self, image: &Image, wants: &[Want], threads: usize) {
+    pub fn cover(&mut self, image: &Image, wants: &[ActionRequest], threads: usize) {
         let chosen = self.unswept(image, wants);
         let swept = self.sweep_all(image, &chosen, threads);
         self.note(swept);
@@ -163,7 +163,7 @@ impl CodeMap {
 
     /// Whether everything that these requests need was swept.
     #[must_use]
-    pub fn covers(&self, image: &Image, wants: &[Want]) -> bool {
+    pub fn covers(&self, image: &Image, wants: &[ActionRequest]) -> bool {
         self.unswept(image, wants).is_empty()
     }
 
@@ -172,23 +172,23 @@ impl CodeMap {
     /// the result was taken already.
     pub fn foresee(&self, image: &Image, functions: &[FunctionIndex]) {
         let mut foresight = self.foresight();
-        if matches!(*foresight, Foresight::None) {
-            *foresight = Foresight::Is(foresee(image, self, functions));
+        if matches!(*foresight, Speculation::None) {
+            *foresight = Speculation::Is(foresee(image, self, functions));
         }
     }
     /// Takes the result of speculative planning; waits if a thread is still computing it. From now on none is
     /// computed.
-    pub(crate) fn take_foreseen(&self) -> Option<Foreseen> {
-        match std::mem::replace(&mut *self.foresight(), Foresight::Over) {
-            Foresight::Is(foreseen) => foreseen,
-            Foresight::None | Foresight::Over => None,
+    pub(crate) fn take_foreseen(&self) -> Option<SpeculativeSites> {
+        match std::mem::replace(&mut *self.foresight(), Speculation::Over) {
+            Speculation::Is(foreseen) => foreseen,
+            Speculation::None | Speculation::Over => None,
         }
     }
     /// Drops the result of speculative planning if it was not taken.
     pub fn forget_foreseen(&self) {
         drop(self.take_foreseen());
     }
-    fn foresight(&self) -> MutexGuard<'_, Foresight> {
+    fn foresight(&self) -> MutexGuard<'_, Speculation> {
         self.foresight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,7 +209,7 @@ impl CodeMap {
     ///
     /// # Errors
     /// The index of the first piece behind `at`, if no piece holds `at`.
-    pub fn piece_at(&self, at: Svma) -> Result<Piece, usize> {
+    pub fn piece_at(&self, at: Svma) -> Result<FunctionPart, usize> {
         let next = self.pieces.partition_point(|p| p.start <= at);
         match next.checked_sub(1).map(|i| self.pieces[i]) {
             Some(piece) if at < piece.end => Ok(piece),
@@ -270,7 +270,7 @@ impl CodeMap {
     }
 
     /// The requested functions, and those with code close to them, unless they were swept already.
-    fn unswept(&self, image: &Image, wants: &[Want]) -> Vec<u32> {
+    fn unswept(&self, image: &Image, wants: &[ActionRequest]) -> Vec<u32> {
         let mut spans = Vec::with_capacity(wants.len());
         for want in wants {
             match (want.function, want.role) {
@@ -279,7 +279,7 @@ impl CodeMap {
                     spans.push((f.start, f.end()));
                     spans.extend(f.cold.iter().map(|&(start, len)| (start, start + len)));
                 }
-                (None, Role::CountAt(at) | Role::CallAt(at)) => spans.push((at, at + 16)),
+                (None, Action::CountAt(at) | Action::CallAt(at)) => spans.push((at, at + 16)),
                 (None, _) => {}
             }
         }
@@ -495,14 +495,18 @@ fn bits_of(image: &Image) -> Vec<Bits> {
     all
 }
 
-fn pieces_of(image: &Image) -> Vec<Piece> {
+fn pieces_of(image: &Image) -> Vec<FunctionPart> {
     let functions = image.functions();
     let bodies = functions.iter().map(|f| (f.start, f.len));
     let cold = functions.iter().flat_map(|f| f.cold.iter().copied());
-    let mut pieces: Vec<Piece> = bodies
+    let mut pieces: Vec<FunctionPart> = bodies
         .chain(cold)
         .chain(image.fragments().iter().copied())
-        .map(|(start, len)| Piece { start, end: Svma(start.0.saturating_add(len)), facts: Facts::Open })
+        .map(|(start, len)| FunctionPart {
+            start,
+            end: Svma(start.0.saturating_add(len)),
+            facts: Facts::Open,
+        })
         .collect();
     pieces.sort_unstable_by_key(|p| (p.start, p.end));
     pieces.dedup_by_key(|p| p.start);

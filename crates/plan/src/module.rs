@@ -8,18 +8,18 @@ use crate::filter::{Tally, TargetFilter, Tree};
 use crate::layout::{DataAt, DataCounts, DataLayout};
 use crate::plan::{Chunk, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
-use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Unwind, Want};
-use crate::space::{AddressSpace, Home, Need, PAGE, Place, choose};
+use crate::request::{Action, ActionRequest, LatencyInput, ModuleInput, ProcessTraits, Unwind};
+use crate::space::{AddressSpace, CodeRegion, ModuleSpace, Need, PAGE, choose};
 use crate::unwind::SlotCode;
 use crate::x86_64::Env;
 use crate::x86_64::emit::{Emitter, Setting};
 use crate::x86_64::function::Planner;
 use crate::x86_64::pun::Puns;
-use crate::x86_64::site::{Reach, Site};
+use crate::x86_64::site::{PatchedSite, Reach};
+use crate::x86_64::stub::arguments::{GO_BYTES, MARK_BYTES};
 use crate::x86_64::stub::filter::NODE_BYTES;
-use crate::x86_64::stub::passed::{GO_BYTES, MARK_BYTES};
 use crate::x86_64::stub::stack::BYTES as STACK_BYTES;
-use crate::x86_64::stub::{self, Known, Latency, Machine, Rings, ThreadId, Threads};
+use crate::x86_64::stub::{self, Latency, Machine, PageNotes, Rings, ThreadId, Threads};
 use crate::x86_64::window::JUMP;
 use trapline_image::{Image, Machine as Processor};
 use trapline_record::addr::Bias;
@@ -48,9 +48,9 @@ const SPARE: u64 = PAGE;
 const GATE: u64 = 2 * PAGE;
 
 /// Which part of the stack a record holds.
-const fn unwind(role: Role) -> Unwind {
+const fn unwind(role: Action) -> Unwind {
     match role {
-        Role::Record { stack, .. } | Role::RecordAt(_, stack) => stack,
+        Action::Record { stack, .. } | Action::RecordAt(_, stack) => stack,
         _ => Unwind::None,
     }
 }
@@ -84,8 +84,9 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
     (plan.pun_regions, plan.slotted) = (pun_regions, slotted);
     emit(input, env, place, &sites, &mut plan);
-    let others =
-        |s: &Site| s.acts.iter().map(|a| (s.owner.want, a.want)).filter(|(a, b)| a != b).collect::<Vec<_>>();
+    let others = |s: &PatchedSite| {
+        s.acts.iter().map(|a| (s.owner.want, a.want)).filter(|(a, b)| a != b).collect::<Vec<_>>()
+    };
     plan.shares = sites.iter().filter(|s| s.acts.len() > 1).flat_map(others).collect();
     let tails = sites.iter().flat_map(|s| &s.acts).filter(|act| act.is_tail());
     plan.tails = tails.map(|act| act.want).collect();
@@ -103,14 +104,14 @@ pub fn find_home(
     space: &AddressSpace,
     data: u64,
     stubs: u64,
-) -> Result<Home, PlanError> {
+) -> Result<CodeRegion, PlanError> {
     let text = image.text_ranges().iter().fold(None, |all: Option<(Svma, Svma)>, &(start, len)| {
         let (low, high) = all.unwrap_or((start, start));
         Some((low.min(start), high.max(start + len)))
     });
     let text = text.ok_or(PlanError::NoText)?;
     let need = Need { module: module(image, bias)?, text: around(text, bias), data, arena: stubs };
-    choose(space, &need).map(Home::of)
+    choose(space, &need).map(CodeRegion::of)
 }
 
 /// Upper bound of the stub bytes that these requests, which call consumers, need in a space that has none
@@ -142,7 +143,7 @@ fn around(text: (Svma, Svma), bias: Bias) -> Span {
 /// Sum of what planning the functions gave.
 #[derive(Default)]
 struct Planned {
-    sites: Vec<Site>,
+    sites: Vec<PatchedSite>,
     refused: Vec<Refused>,
     kernel: Vec<KernelSite>,
     pun_regions: Vec<Region>,
@@ -204,11 +205,12 @@ impl From<Planner<'_>> for Planned {
     }
 }
 
-type Half<'a> = &'a [(u32, Want)];
+type Half<'a> = &'a [(u32, ActionRequest)];
 
 /// Two halves that cannot get in each other's way: they hold entries only, so no window leaves its function.
-fn halves(order: &[(u32, Want)]) -> Option<(Half<'_>, Half<'_>)> {
-    let entry = |w: &Want| matches!(w.role, Role::CountEntry | Role::CallEntry) && w.function.is_some();
+fn halves(order: &[(u32, ActionRequest)]) -> Option<(Half<'_>, Half<'_>)> {
+    let entry =
+        |w: &ActionRequest| matches!(w.role, Action::CountEntry | Action::CallEntry) && w.function.is_some();
     if order.len() < PARALLEL || !order.iter().all(|(_, w)| entry(w)) {
         return None;
     }
@@ -237,24 +239,25 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
     for want in decided.clone() {
         outside("filter's words", filtered::WORDS * want.probe + 3, input.layout.filtered.count)?;
     }
-    let staged = |w: &Want| input.filters[w.probe as usize].as_ref().is_some_and(|one| one.late.is_some());
+    let staged =
+        |w: &ActionRequest| input.filters[w.probe as usize].as_ref().is_some_and(|one| one.late.is_some());
     let marked = decided.clone().any(|w| match w.role {
-        Role::Tally { .. } => staged(w),
-        role => matches!(role, Role::Record { returns: true, .. }),
+        Action::Tally { .. } => staged(w),
+        role => matches!(role, Action::Record { returns: true, .. }),
     });
     let wanted = |role| input.wants.iter().any(|w| w.role == role);
     let slots = input.latency.and_then(|latency| latency.slots);
-    let timed = wanted(Role::Latency) || marked;
+    let timed = wanted(Action::Latency) || marked;
     let by_slots = input.latency.is_some_and(|latency| latency.by_slots);
-    if timed && input.latency.is_none() || (wanted(Role::LatencySlot) || by_slots) && slots.is_none() {
+    if timed && input.latency.is_none() || (wanted(Action::LatencySlot) || by_slots) && slots.is_none() {
         return Err(PlanError::NoStamps);
     }
     Ok(())
 }
 
 /// Requests by function, in address order.
-pub(crate) fn by_function(wants: &[Want]) -> Vec<(u32, Want)> {
-    let mut order: Vec<(u32, Want)> = (0..).zip(wants.iter().copied()).collect();
+pub(crate) fn by_function(wants: &[ActionRequest]) -> Vec<(u32, ActionRequest)> {
+    let mut order: Vec<(u32, ActionRequest)> = (0..).zip(wants.iter().copied()).collect();
     order.sort_by_key(|(_, w)| w.function);
     order
 }
@@ -277,15 +280,15 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let texts = input.wants.iter().map(|want| texts(want.role)).max().unwrap_or(0);
     let tallied = |filter: &TargetFilter| filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
     let texts = texts.max(input.filters.iter().flatten().map(tallied).max().unwrap_or(0));
-    let floats = |want: &Want| match want.role {
-        Role::Record { floats, .. } => floats.arguments.count_ones(),
+    let floats = |want: &ActionRequest| match want.role {
+        Action::Record { floats, .. } => floats.arguments.count_ones(),
         _ => 0,
     };
     let floats = u64::from(input.wants.iter().map(floats).max().unwrap_or(0)) * FLOAT_BYTES;
     let loads =
         |filter: &TargetFilter| filter.reads.iter().map(|read| read.offsets.len() + read.words()).sum();
     let fields: usize = input.filters.iter().flatten().map(loads).max().unwrap_or(0);
-    let unwinds = |want: &Want| !matches!(unwind(want.role), Unwind::None);
+    let unwinds = |want: &ActionRequest| !matches!(unwind(want.role), Unwind::None);
     let stack = if input.wants.iter().any(unwinds) { STACK_BYTES } else { 0 };
     // An entry that arms its call has the code for the return's record beside it.
     let armed = input.latency.is_some_and(|latency| latency.leads_on && latency.slots.is_some());
@@ -301,7 +304,7 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
 
 /// Bytes of code that move a hit's arguments to where stubs expect them.
 fn moving(input: &ModuleInput<'_>) -> u64 {
-    let is_mark = |want: &Want| matches!(want.role, Role::RecordMark(..));
+    let is_mark = |want: &ActionRequest| matches!(want.role, Action::RecordMark(..));
     let mark = if input.wants.iter().any(is_mark) { MARK_BYTES } else { 0 };
     mark + if input.image.is_go() { GO_BYTES } else { 0 }
 }
@@ -311,8 +314,10 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     let mut text = (Svma(u64::MAX), Svma(0));
     let mut cover = |start: Svma, end: Svma| text = (text.0.min(start), text.1.max(end));
     for want in input.wants {
-        if let Role::CountAt(at) | Role::CallAt(at) | Role::RecordAt(at, _) | Role::RecordMark(at, _) =
-            want.role
+        if let Action::CountAt(at)
+        | Action::CallAt(at)
+        | Action::RecordAt(at, _)
+        | Action::RecordMark(at, _) = want.role
         {
             cover(at, at + 16);
         }
@@ -336,7 +341,12 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
 
 /// Two functions may share code (cold parts, fragments). The later window gives way, and its requests are
 /// refused as a whole.
-fn drop_overlapping(env: Env<'_>, wants: &[Want], sites: &mut Vec<Site>, refused: &mut Vec<Refused>) {
+fn drop_overlapping(
+    env: Env<'_>,
+    wants: &[ActionRequest],
+    sites: &mut Vec<PatchedSite>,
+    refused: &mut Vec<Refused>,
+) {
     let probe = |want: u32| wants.get(want as usize).map_or(0, |w| w.probe);
     while let Some(pair) = sites.windows(2).find(|pair| pair[0].end() > pair[1].start) {
         let why = Refusal::Overlap { site: env.place(pair[1].start, JUMP), other: pair[0].start };
@@ -350,7 +360,13 @@ fn drop_overlapping(env: Env<'_>, wants: &[Want], sites: &mut Vec<Site>, refused
     }
 }
 
-fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], plan: &mut ModulePlan) {
+fn emit(
+    input: &ModuleInput<'_>,
+    env: Env<'_>,
+    place: ModuleSpace,
+    sites: &[PatchedSite],
+    plan: &mut ModulePlan,
+) {
     let machine = Machine { rseq: input.traits.rseq, rdpid: input.traits.rdpid, lines: input.traits.lines };
     let data = input.layout.mapped(place.data.addr, input.far);
     let latency = input.latency.map(|latency| timing(latency, input.layout, data));
@@ -360,7 +376,7 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let gate = input.calls.map(|calls| stub::gate(&mut shared, mirror_end.0, &calls.functions));
     // The gate's pages come first, then what belongs to single sites.
     let used = input.home.map_or(mirror_end, |home| home.free);
-    let place = Place { arena: used.max(gate.map_or(mirror_end, |_| mirror_end + GATE)), ..place };
+    let place = ModuleSpace { arena: used.max(gate.map_or(mirror_end, |_| mirror_end + GATE)), ..place };
     let (layout, shared_space) = (input.layout, input.home.is_some());
     let set = Setting {
         env,
@@ -447,7 +463,7 @@ fn room_for(sites: usize, calls: bool) -> ModulePlan {
 /// Lays the sites whose stubs begin at `landings` into `part`. The next site behind them begins at `end`.
 fn lay(
     set: Setting<'_>,
-    sites: &[Site],
+    sites: &[PatchedSite],
     landings: &[(RemoteAddr, u32)],
     end: RemoteAddr,
     arena: Span,
@@ -473,7 +489,7 @@ fn lay(
 
 /// Removes all patches of requests for which some part could not be laid out. A request that shares a patch
 /// with one of them loses that patch too, and is refused for the same reason.
-fn withdraw(plan: &mut ModulePlan, sites: &[Site], wants: &[Want], mut lost: Vec<Refused>) {
+fn withdraw(plan: &mut ModulePlan, sites: &[PatchedSite], wants: &[ActionRequest], mut lost: Vec<Refused>) {
     if lost.is_empty() {
         return;
     }
@@ -554,9 +570,11 @@ fn by_thread(id: ThreadId, layout: &DataLayout, data: DataAt) -> Option<Threads>
 }
 
 /// Where stubs find the notes about pages that texts may be loaded from.
-pub(crate) fn known(layout: &DataLayout, data: DataAt) -> Option<Known> {
-    (!layout.pages.is_empty())
-        .then_some(Known { tables: data.of(layout.pages.off), handler: data.of(control::at::FAULT_HANDLER) })
+pub(crate) fn known(layout: &DataLayout, data: DataAt) -> Option<PageNotes> {
+    (!layout.pages.is_empty()).then_some(PageNotes {
+        tables: data.of(layout.pages.off),
+        handler: data.of(control::at::FAULT_HANDLER),
+    })
 }
 
 fn rings(traits: &ProcessTraits, layout: &DataLayout, data: DataAt) -> Option<Rings> {
@@ -566,7 +584,7 @@ fn rings(traits: &ProcessTraits, layout: &DataLayout, data: DataAt) -> Option<Ri
 }
 
 /// Where each site's stub begins, in address order.
-fn landings(sites: &[Site], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
+fn landings(sites: &[PatchedSite], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
     let mirror = |at: Svma| (bias.live(at) + JUMP).offset(i64::from(k));
     let mut all: Vec<(RemoteAddr, u32)> = sites
         .iter()
@@ -605,22 +623,22 @@ fn finish(plan: &mut ModulePlan) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::x86_64::site::{Act, Deed, Owner, When};
+    use crate::x86_64::site::{Owner, PlacedAction, SiteAction, When};
     use crate::x86_64::stub;
     use smallvec::SmallVec;
     use trapline_record::ring::Kind;
 
-    fn site(start: u64, asked: &[u32]) -> Site {
-        let act = |&want: &u32| Act {
+    fn site(start: u64, asked: &[u32]) -> PatchedSite {
+        let act = |&want: &u32| PlacedAction {
             at: Svma(start),
             when: When::Before,
-            deed: Deed::Count { probe: 10 + want, kind: Kind::Entry },
-            dead: stub::Site::default(),
+            deed: SiteAction::Count { probe: 10 + want, kind: Kind::Entry },
+            dead: stub::Liveness::default(),
             want,
             lowered: 0,
             detour: None,
         };
-        Site {
+        PatchedSite {
             owner: Owner { want: asked[0], probe: 10 + asked[0], role: PatchRole::Entry },
             start: Svma(start),
             insns: SmallVec::new(),
@@ -632,7 +650,7 @@ mod tests {
 
     #[test]
     fn who_shares_a_patch_with_one_withdrawn_is_refused_too() {
-        let want = |probe| Want { probe, latency: None, function: None, role: Role::CountEntry };
+        let want = |probe| ActionRequest { probe, latency: None, function: None, role: Action::CountEntry };
         let wants = [want(10), want(11), want(12)];
         let sites = [site(0x10, &[0]), site(0x20, &[0, 1]), site(0x30, &[2])];
         let patch = |n: usize| Patch {

@@ -9,7 +9,7 @@ use crate::layout::DataLayout;
 use crate::module::plan_module;
 use crate::plan::{ModulePlan, Tactic};
 use crate::refusal::Refusal;
-use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Want};
+use crate::request::{ActionRequest, LatencyInput, ModuleInput, ProcessTraits};
 use crate::space::AddressSpace;
 use crate::x86_64::stub::Buckets;
 use trapline_image::{Image, ImageKind};
@@ -26,7 +26,7 @@ pub fn preview(
     image: &Image,
     map: &CodeMap,
     traits: &ProcessTraits,
-    wants: &[Want],
+    wants: &[ActionRequest],
     or_slots: bool,
 ) -> Vec<(Result<Tactic, Refusal>, bool)> {
     let layout = DataLayout::new(&bounds(image, map, traits, wants));
@@ -65,7 +65,7 @@ pub fn preview(
     match plan_module(&input) {
         Ok(plan) => tactics(&plan, wants.len()),
         Err(_) => {
-            let at = |want: &Want| want.function.map_or(Svma(0), |f| image.function(f).start);
+            let at = |want: &ActionRequest| want.function.map_or(Svma(0), |f| image.function(f).start);
             wants.iter().map(|want| (Err(Refusal::Incomplete { at: at(want) }), false)).collect()
         }
     }

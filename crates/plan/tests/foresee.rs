@@ -6,8 +6,8 @@ use common::elf::library;
 use common::{bias_of, every, map, space_of};
 use trapline_image::{FunctionIndex, Image};
 use trapline_plan::{
-    CallFunctions, CallInput, Callee, CodeMap, DataLayout, ExtendedState, ModuleInput, ModulePlan,
-    ProcessTraits, Role, Tactic, bounds, plan_module,
+    Action, CallFunctions, CallInput, Callee, CodeMap, DataLayout, ExtendedState, ModuleInput, ModulePlan,
+    ProcessTraits, Tactic, bounds, plan_module,
 };
 
 /// Functions as long as a jump, with different bytes, each followed by padding.
@@ -35,7 +35,7 @@ fn planned(image: &Image, map: &CodeMap, traits: &ProcessTraits, by_trap: bool) 
         ends: None,
         state: ExtendedState { mask: 3, len: 576, tells_use: false },
     };
-    let wants = every(image, Role::CallEntry);
+    let wants = every(image, Action::CallEntry);
     let callee = |n| Callee { argument: n, saves_state: false, only_returns: false, arms: false, by_trap };
     let callees: Vec<Callee> = (0..wants.len() as u64).map(callee).collect();
     let (bias, layout) = (bias_of(image), DataLayout::new(&bounds(image, map, traits, &wants)));

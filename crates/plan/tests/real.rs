@@ -5,13 +5,13 @@ mod common;
 
 use common::{bias_of, every, files, map, plan, traits_of};
 use std::time::Instant;
-use trapline_plan::{Role, Tactic};
+use trapline_plan::{Action, Tactic};
 
 #[test]
 fn entries_take_a_jump() {
     for (path, image) in files() {
         let map = map(&image);
-        let wants = every(&image, Role::CountEntry);
+        let wants = every(&image, Action::CountEntry);
         let plan = plan(&image, &map, &traits_of(&image), &wants);
         let jumps = plan.stats.of(Tactic::Jump) + plan.stats.of(Tactic::Short) + plan.stats.of(Tactic::Pun);
         let share = 100.0 * f64::from(jumps) / wants.len() as f64;
@@ -35,7 +35,7 @@ fn entries_take_a_jump() {
 fn exits_are_patchable() {
     for (path, image) in files() {
         let map = map(&image);
-        for role in [Role::Latency, Role::CountExits] {
+        for role in [Action::Latency, Action::CountExits] {
             let wants = every(&image, role);
             let plan = plan(&image, &map, &traits_of(&image), &wants);
             let refused = plan.refused.iter().filter(|r| r.why.kind() != "no-exit").count();
@@ -52,7 +52,7 @@ fn speed_is_printed() {
     let start = Instant::now();
     let map = map(&image);
     println!("{path}: map of {} functions {:?}", image.functions().len(), start.elapsed());
-    let mut wants = every(&image, Role::CountEntry);
+    let mut wants = every(&image, Action::CountEntry);
     wants.truncate(10_000);
     let mut best = std::time::Duration::MAX;
     let (bias, traits) = (common::bias_of(&image), traits_of(&image));

@@ -28,7 +28,7 @@ use crate::epoch::{Inside, Line, Seal, ThreadPointer};
 use crate::instances::{Call, Kept};
 use crate::native::{Regs, returning};
 use crate::probe::{List, Probe};
-use crate::slots::{Table, Taken};
+use crate::slots::{Table, TakenTrampoline};
 
 /// Where the thread goes on.
 #[repr(u64)]
@@ -132,7 +132,7 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
     if !waited || call.is_some() {
         counts.hit(row, number);
     }
-    let mut said = Said::new(ip, waited && call.is_none());
+    let mut said = Verdicts::new(ip, waited && call.is_none());
     for installed in list.iter() {
         // SAFETY: the consumers of the list are registered or in their grace period, and this thread is
         // inside.
@@ -155,7 +155,7 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
 /// A call whose return is waited for.
 struct Waited {
     call: Call<'static>,
-    slot: Option<Taken>,
+    slot: Option<TakenTrampoline>,
 }
 
 /// D3: takes an instance, or counts the hit as missed.
@@ -223,7 +223,7 @@ impl Waited {
     /// D6, if no consumer waits.
     fn cancel(self, probe: &Probe) {
         self.call.cancel(probe.engine().returns());
-        self.slot.into_iter().for_each(Taken::cancel);
+        self.slot.into_iter().for_each(TakenTrampoline::cancel);
     }
 }
 
@@ -279,7 +279,7 @@ unsafe fn call(installed: &Installed, handler: Handler, hit: &mut Hit) -> Option
 }
 
 /// Verdicts of the consumers of one hit.
-struct Said {
+struct Verdicts {
     site: u64,
     /// No instance: consumers with return handlers are not called.
     missed: bool,
@@ -292,7 +292,7 @@ struct Said {
     lost: u32,
 }
 
-impl Said {
+impl Verdicts {
     const fn new(site: u64, missed: bool) -> Self {
         Self { site, missed, waiting: false, agreed: false, objected: false, lost: 0 }
     }

@@ -14,13 +14,13 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Arc, Mutex};
+use trapline_runtime::pool::magazine::Magazine;
 use trapline_runtime::pool::protocol::{Parts, close, get, put};
-use trapline_runtime::pool::shelf::Shelf;
 use trapline_runtime::pool::{Returned, set};
 
 struct Cpu {
     alone: Mutex<()>,
-    shelf: Shelf,
+    shelf: Magazine,
     set: Vec<AtomicU64>,
 }
 
@@ -55,7 +55,7 @@ impl Model {
     fn new(cpus: u32, objects: u32, depth: u32) -> Arc<Self> {
         let cpu = |_| Cpu {
             alone: Mutex::new(()),
-            shelf: Shelf::default(),
+            shelf: Magazine::default(),
             set: (0..set::words(objects)).map(|_| AtomicU64::new(0)).collect(),
         };
         let model = Self {
@@ -110,7 +110,7 @@ impl Parts for Model {
     fn cpus(&self) -> u32 {
         self.cpus.len() as u32
     }
-    fn shelf(&self, cpu: u32) -> &Shelf {
+    fn shelf(&self, cpu: u32) -> &Magazine {
         self.touch();
         &self.cpus[cpu as usize].shelf
     }

@@ -33,7 +33,7 @@ use crate::report::Site;
 
 /// How a call ended, as far as was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
+pub enum CallEnd {
     /// Only the entry was recorded.
     Entered,
     /// It returned.
@@ -74,7 +74,7 @@ pub struct Call {
     /// Duration; for a call that ended by a jump to another function, until that jump.
     pub took: Option<Duration>,
     /// How it ended.
-    pub how: How,
+    pub how: CallEnd,
 }
 
 impl Call {
@@ -82,7 +82,7 @@ impl Call {
     /// since that function is part of it.
     #[must_use]
     pub fn whole_ns(&self) -> Option<u64> {
-        let took = self.took.filter(|_| self.how != How::TailCall)?;
+        let took = self.took.filter(|_| self.how != CallEnd::TailCall)?;
         Some(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX))
     }
 }
@@ -164,7 +164,7 @@ pub(crate) struct Paired {
     pub(crate) segment: usize,
     pub(crate) entry: Record,
     pub(crate) exit: Option<Record>,
-    pub(crate) how: How,
+    pub(crate) how: CallEnd,
 }
 
 /// Calls of several processes, in the order in which they ended.
@@ -217,11 +217,11 @@ impl Pairing {
                         each(unfinished(segment, entry));
                     }
                 }
-                Kind::Entry => each(Paired { segment, entry: record, exit: None, how: How::Entered }),
+                Kind::Entry => each(Paired { segment, entry: record, exit: None, how: CallEnd::Entered }),
                 kind => match self.open.get(&key).copied().filter(|entry| entry.ticks <= record.ticks) {
                     Some(entry) => {
                         self.open.remove(&key);
-                        let how = if kind == Kind::Return { How::Returned } else { How::TailCall };
+                        let how = if kind == Kind::Return { CallEnd::Returned } else { CallEnd::TailCall };
                         each(Paired { segment, entry, exit: Some(record), how });
                     }
                     None => self.unpaired += 1,
@@ -247,14 +247,14 @@ impl Pairing {
 }
 
 const fn unfinished(segment: usize, entry: Record) -> Paired {
-    Paired { segment, entry, exit: None, how: How::Unfinished }
+    Paired { segment, entry, exit: None, how: CallEnd::Unfinished }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
-    use super::{Found, How, Paired, Pairing};
+    use super::{CallEnd, Found, Paired, Pairing};
     use proptest::collection::vec;
     use proptest::prelude::*;
     use trapline_record::ring::{Kind, MAX_VALUES, Record};
@@ -263,7 +263,7 @@ mod tests {
         (0, Record { kind, probe: 3, tid, ticks, sp, values: [ticks; MAX_VALUES] })
     }
 
-    fn ended(pairing: &mut Pairing, round: Vec<(usize, Record)>) -> Vec<(u64, Option<u64>, How)> {
+    fn ended(pairing: &mut Pairing, round: Vec<(usize, Record)>) -> Vec<(u64, Option<u64>, CallEnd)> {
         let mut calls = Vec::new();
         let mut round = round.into_iter().map(|(segment, record)| Found::new(segment, record)).collect();
         let each = |c: Paired| calls.push((c.entry.ticks, c.exit.map(|exit| exit.ticks), c.how));
@@ -302,8 +302,11 @@ mod tests {
             record(Return, 1, 0x80, 15),
             record(Tail, 2, 0x90, 30),
         ];
-        let want =
-            [(12, Some(15), How::Returned), (10, Some(20), How::Returned), (11, Some(30), How::TailCall)];
+        let want = [
+            (12, Some(15), CallEnd::Returned),
+            (10, Some(20), CallEnd::Returned),
+            (11, Some(30), CallEnd::TailCall),
+        ];
         assert_eq!(ended(&mut pairing, round), want);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 0));
     }
@@ -319,7 +322,7 @@ mod tests {
         ];
         assert_eq!(
             ended(&mut pairing, round),
-            [(11, Some(12), How::Returned), (10, Some(13), How::Returned)]
+            [(11, Some(12), CallEnd::Returned), (10, Some(13), CallEnd::Returned)]
         );
     }
 
@@ -331,14 +334,14 @@ mod tests {
             |begin: u64| [record(Kind::Entry, 1, 0x90, begin), record(Kind::Return, 1, 0x90, begin + 5)];
         let mut round = vec![record(Kind::Return, 1, 0x90, 9)];
         round.extend([10, 20, 30].map(calls).concat());
-        let want = [10, 20, 30].map(|begin| (begin, Some(begin + 5), How::Returned));
+        let want = [10, 20, 30].map(|begin| (begin, Some(begin + 5), CallEnd::Returned));
         assert_eq!(ended(&mut pairing, round), want);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 1));
         // Records that come too late for their place.
         assert_eq!(ended(&mut pairing, vec![record(Kind::Entry, 1, 0x90, 50)]), []);
         let late = vec![record(Kind::Entry, 1, 0x90, 40), record(Kind::Return, 1, 0x90, 45)];
-        assert_eq!(ended(&mut pairing, late), [(40, None, How::Unfinished)]);
-        let (exit, want) = (record(Kind::Return, 1, 0x90, 50), (50, Some(50), How::Returned));
+        assert_eq!(ended(&mut pairing, late), [(40, None, CallEnd::Unfinished)]);
+        let (exit, want) = (record(Kind::Return, 1, 0x90, 50), (50, Some(50), CallEnd::Returned));
         assert_eq!(ended(&mut pairing, vec![exit]), [want]);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 2));
     }
@@ -347,16 +350,16 @@ mod tests {
     fn an_entry_in_the_place_of_another_ends_it_unseen() {
         let mut pairing = Pairing::default();
         let entries = vec![record(Kind::Entry, 1, 0x90, 10), record(Kind::Entry, 1, 0x90, 12)];
-        assert_eq!(ended(&mut pairing, entries), [(10, None, How::Unfinished)]);
+        assert_eq!(ended(&mut pairing, entries), [(10, None, CallEnd::Unfinished)]);
         assert_eq!(pairing.rest().iter().map(|c| c.entry.ticks).collect::<Vec<_>>(), [12]);
         let (segment, record) = record(Kind::Entry, 1, 0x90, 13);
-        let each = |other: Paired| assert_eq!(other.how, How::Entered);
+        let each = |other: Paired| assert_eq!(other.how, CallEnd::Entered);
         pairing.feed(&mut vec![Found::new(segment, record)], None, |_, _| false, each);
     }
 
     /// One step of a thread: the thread, whether it calls or returns from its innermost call, whether the
     /// record is lost, and how late it becomes visible.
-    type Deed = (u32, bool, bool, u64);
+    type ThreadStep = (u32, bool, bool, u64);
 
     /// A record, the time when the reader can see it, its ring, and its call.
     #[derive(Clone, Copy, Debug)]
@@ -364,7 +367,7 @@ mod tests {
 
     /// What threads wrote, in the order of the clock. A record becomes visible a while after its time, but
     /// before the thread's next record.
-    fn written(deeds: &[Deed], attach: u64) -> Vec<Written> {
+    fn written(deeds: &[ThreadStep], attach: u64) -> Vec<Written> {
         let (mut stacks, mut ticks, mut calls, mut all) = ([const { Vec::new() }; 3], 0, 0, Vec::new());
         for &(thread, enters, lost, late) in deeds {
             let stack: &mut Vec<usize> = &mut stacks[thread as usize];
@@ -424,7 +427,7 @@ mod tests {
             attach in 0..600u64,
             drops: bool,
         ) {
-            let deeds: Vec<Deed> =
+            let deeds: Vec<ThreadStep> =
                 deeds.into_iter().map(|(thread, enters, lost, late)| (thread, enters, lost && drops, late)).collect();
             let all = written(&deeds, attach);
             let mut open = HashMap::new();

@@ -119,7 +119,7 @@ pub(crate) const fn text_key(segment: usize, record: &Record) -> TextKey {
 
 /// What is known of a probe; needed for each of its records.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct ProbeFacts {
     pub(crate) site: Arc<Site>,
     /// Its exits are recorded, so entries wait for them.
     pub(crate) waits: bool,
@@ -129,7 +129,7 @@ pub(crate) struct Known {
     pub(crate) late: Option<Arc<Filter>>,
 }
 
-impl Known {
+impl ProbeFacts {
     fn call(
         &self,
         pid: u32,
@@ -163,24 +163,24 @@ impl Known {
 
 /// Probes by segment and number.
 #[derive(Debug, Default)]
-pub(crate) struct Probes(Vec<Vec<Option<Known>>>);
+pub(crate) struct Probes(Vec<Vec<Option<ProbeFacts>>>);
 
 impl Probes {
     /// Adds one.
-    pub(crate) fn set(&mut self, segment: usize, probe: u32, known: Known) {
+    pub(crate) fn set(&mut self, segment: usize, probe: u32, known: ProbeFacts) {
         *place(&mut self.0, segment, probe) = Some(known);
     }
     /// Changes all of them.
-    pub(crate) fn each_mut(&mut self, each: impl FnMut(&mut Known)) {
+    pub(crate) fn each_mut(&mut self, each: impl FnMut(&mut ProbeFacts)) {
         self.0.iter_mut().flatten().flatten().for_each(each);
     }
     /// All of them.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u32, &Known)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u32, &ProbeFacts)> {
         self.0.iter().enumerate().flat_map(|(segment, of)| {
             (0..).zip(of).filter_map(move |(probe, known)| Some((segment, probe, known.as_ref()?)))
         })
     }
-    pub(crate) fn get(&self, segment: usize, probe: u32) -> Option<&Known> {
+    pub(crate) fn get(&self, segment: usize, probe: u32) -> Option<&ProbeFacts> {
         self.0.get(segment)?.get(probe as usize)?.as_ref()
     }
 }

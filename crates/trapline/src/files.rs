@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trapline_image::{Bytes, DebugFile, DebugFiles, Image};
-use trapline_plan::{CodeMap, Scope, Want};
+use trapline_plan::{ActionRequest, CodeMap, Scope};
 use trapline_tracee::{FileId, Mapping, Process};
 
 /// Largest text, in bytes, that may be swept as a whole, once per file.
@@ -34,7 +34,7 @@ pub(crate) struct ModuleFile {
 impl ModuleFile {
     /// Branch targets in the file. Where guards serve a branch that was not seen, these are only the ones
     /// near the requests, present and earlier; else all. `alone`: the calling thread makes the map alone.
-    pub(crate) fn code_map(&self, wants: &[Want], guarded: bool, alone: bool) -> Arc<CodeMap> {
+    pub(crate) fn code_map(&self, wants: &[ActionRequest], guarded: bool, alone: bool) -> Arc<CodeMap> {
         let threads = if alone { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
         let text: u64 = self.image.text_ranges().iter().map(|range| range.1).sum();
         if !guarded && text <= WHOLE_TEXT {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use trapline_patch::{AttachReport, DetachReport, Options, SegmentStatus, recover, rehearse, status};
-use trapline_plan::{ProcessTraits, Role, Want, preview};
+use trapline_plan::{Action, ActionRequest, ProcessTraits, preview};
 use trapline_record::addr::Bias;
 use trapline_tracee::Process;
 
@@ -14,11 +14,11 @@ use crate::builder::Builder;
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::{Module, is_short_name, mapped};
-use crate::question::{Question, kernel_cannot_time, no_unwinder, refusals, tactics};
 use crate::report::{Listed, Refused, Tactic};
-use crate::sites::{Place, Places, miss_text};
+use crate::requests::{Requests, kernel_cannot_time, no_unwinder, refusals, tactics};
+use crate::sites::{ProbedPlace, ProbedPlaces, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
-use crate::traced::{Aim, Returns, Traced, Wishes};
+use crate::traced::{HitAction, Returns, SessionRequest, Traced};
 use crate::unwinders::{Unwinding, unwinding_now};
 
 /// Result of a listing.
@@ -39,7 +39,8 @@ impl Builder {
     pub fn list(&self, timed: bool) -> Result<Listing, Error> {
         // Where probes go does not depend on filters.
         let filters = Vec::new();
-        let wishes = Wishes { filters, ..self.wishes(if timed { self.timing() } else { Aim::Count }) };
+        let wishes =
+            SessionRequest { filters, ..self.wishes(if timed { self.timing() } else { HitAction::Count }) };
         let mut files = Files::default();
         let mut listing = Listing::default();
         match &self.target {
@@ -75,7 +76,7 @@ impl Builder {
 fn list_process(
     process: Process,
     files: &mut Files,
-    wishes: &Wishes,
+    wishes: &SessionRequest,
     listing: &mut Listing,
 ) -> Result<(), Error> {
     let pid = process.pid();
@@ -83,7 +84,7 @@ fn list_process(
     let fresh = mapped(&process, &maps);
     let mut traced = Traced::new(process, 0)?;
     let (modules, places) = traced.choose(files, wishes, &fresh);
-    let Places { found, refused, .. } = places;
+    let ProbedPlaces { found, refused, .. } = places;
     if !found.is_empty() {
         let answers = rehearsed(&traced, files, &modules, &found, wishes)?;
         for (place, (tactic, returns)) in found.iter().zip(answers) {
@@ -105,8 +106,8 @@ fn rehearsed(
     traced: &Traced,
     files: &mut Files,
     modules: &[Module],
-    found: &[Place],
-    wishes: &Wishes,
+    found: &[ProbedPlace],
+    wishes: &SessionRequest,
 ) -> Result<Vec<Answer>, Error> {
     let form = wishes.form();
     let options = match form {
@@ -121,8 +122,8 @@ fn rehearsed(
         }
         Returns::Exits => wishes.options,
     };
-    let wishes = Wishes { options, ..wishes.clone() };
-    let question = Question::new(modules, found, traced.is_guarded(modules), wishes.tick);
+    let wishes = SessionRequest { options, ..wishes.clone() };
+    let question = Requests::new(modules, found, traced.is_guarded(modules), wishes.tick);
     let asked = question.asked();
     let report = rehearse(&traced.process, &question.request(&asked, question.filters(), &wishes))?;
     let slotted: HashSet<u32> = report.slotted.iter().copied().collect();
@@ -139,15 +140,15 @@ fn rehearsed(
 }
 
 /// Answers that an attach would give for each place.
-fn answers(report: &AttachReport, found: &[Place]) -> Vec<Result<Tactic, Refused>> {
+fn answers(report: &AttachReport, found: &[ProbedPlace]) -> Vec<Result<Tactic, Refused>> {
     let kernel = report.kernel.iter().map(|(_, site)| site.probe as usize);
     let by_kernel: HashSet<usize> = kernel.collect();
     let refused: HashMap<usize, Refused> = refusals(report, found).into_iter().collect();
     let tactics = tactics(report);
-    let one = |(index, place): (u32, &Place)| match tactics.get(&index) {
+    let one = |(index, place): (u32, &ProbedPlace)| match tactics.get(&index) {
         Some(&tactic) => Ok(tactic),
         None if by_kernel.contains(&(index as usize)) => match place.role {
-            Role::Latency | Role::LatencySlot => Err(kernel_cannot_time(place)),
+            Action::Latency | Action::LatencySlot => Err(kernel_cannot_time(place)),
             _ => Ok(Tactic::Kernel),
         },
         None => Err(refused.get(&(index as usize)).cloned().unwrap_or_else(|| Refused {
@@ -159,7 +160,12 @@ fn answers(report: &AttachReport, found: &[Place]) -> Vec<Result<Tactic, Refused
     (0u32..).zip(found).map(one).collect()
 }
 
-fn listed(modules: &[Module], place: &Place, tactic: Result<Tactic, Refused>, pid: Option<u32>) -> Listed {
+fn listed(
+    modules: &[Module],
+    place: &ProbedPlace,
+    tactic: Result<Tactic, Refused>,
+    pid: Option<u32>,
+) -> Listed {
     let file = &modules[place.module].file;
     Listed {
         pid,
@@ -176,7 +182,7 @@ fn listed(modules: &[Module], place: &Place, tactic: Result<Tactic, Refused>, pi
 
 fn list_files(
     files: &mut Files,
-    wishes: &Wishes,
+    wishes: &SessionRequest,
     program: Option<&Path>,
     listing: &mut Listing,
 ) -> Result<(), Error> {
@@ -188,11 +194,11 @@ fn list_files(
 /// Places that probes mean in files, without a process.
 pub(crate) fn file_modules(
     files: &mut Files,
-    wishes: &Wishes,
+    wishes: &SessionRequest,
     program: Option<&Path>,
     notices: &mut Vec<String>,
-) -> Result<(Vec<Module>, Places), Error> {
-    let (mut modules, mut places) = (Vec::<Module>::new(), Places::at_most(wishes.most));
+) -> Result<(Vec<Module>, ProbedPlaces), Error> {
+    let (mut modules, mut places) = (Vec::<Module>::new(), ProbedPlaces::at_most(wishes.most));
     for spec in &wishes.specs {
         let path = match (&spec.file, program) {
             (Some(file), _) => find_file(file).ok_or_else(|| no_file(file, &spec.text))?,
@@ -216,30 +222,30 @@ pub(crate) fn file_modules(
 }
 
 /// Lists places without a process: what they would get in a usual one.
-fn list_places(modules: &[Module], places: Places, wishes: &Wishes, listing: &mut Listing) {
+fn list_places(modules: &[Module], places: ProbedPlaces, wishes: &SessionRequest, listing: &mut Listing) {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let traits =
         ProcessTraits { kernel_allowed: wishes.options.kernel_allowed, ..ProcessTraits::usual(cpus) };
-    let Places { found, refused, .. } = places;
+    let ProbedPlaces { found, refused, .. } = places;
     for (index, module) in modules.iter().enumerate() {
         let traits = ProcessTraits { go: module.file.image.is_go(), ..traits };
-        let here: Vec<&Place> = found.iter().filter(|place| place.module == index).collect();
+        let here: Vec<&ProbedPlace> = found.iter().filter(|place| place.module == index).collect();
         if here.is_empty() {
             continue;
         }
-        let want = |(probe, place): (u32, &&Place)| {
+        let want = |(probe, place): (u32, &&ProbedPlace)| {
             let latency = place.role.is_timed().then_some(probe);
-            Want { probe, latency, function: place.function, role: place.role }
+            ActionRequest { probe, latency, function: place.function, role: place.role }
         };
-        let wants: Vec<Want> = (0..).zip(&here).map(want).collect();
+        let wants: Vec<ActionRequest> = (0..).zip(&here).map(want).collect();
         let map = module.file.code_map(&wants, false, false);
-        let or_slots = wishes.aim == Aim::Time(Returns::Auto);
+        let or_slots = wishes.aim == HitAction::Time(Returns::Auto);
         let answers = preview(&module.file.image, &map, &traits, &wants, or_slots);
         for (place, (tactic, slotted)) in here.into_iter().zip(answers) {
             let returns = match wishes.aim {
-                Aim::Time(Returns::Stack) => Some(Returns::Stack),
-                Aim::Time(_) if slotted => Some(Returns::Stack),
-                Aim::Time(_) => Some(Returns::Exits),
+                HitAction::Time(Returns::Stack) => Some(Returns::Stack),
+                HitAction::Time(_) if slotted => Some(Returns::Stack),
+                HitAction::Time(_) => Some(Returns::Exits),
                 _ => None,
             };
             let refuse = |why: trapline_plan::Refusal| Refused {

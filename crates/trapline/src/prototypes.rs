@@ -19,9 +19,9 @@ use crate::builder::Builder;
 use crate::files::Files;
 use crate::inspect::{file_modules, find_program};
 use crate::modules::{Module, mapped};
-use crate::sites::{Place, Places};
+use crate::sites::{ProbedPlace, ProbedPlaces};
 use crate::target::{Target, resolve};
-use crate::traced::{Aim, Traced, Wishes};
+use crate::traced::{HitAction, SessionRequest, Traced};
 
 /// Number of processes beyond which none is looked at.
 const MANY: usize = 64;
@@ -71,13 +71,13 @@ impl Noted {
 
 /// What a file notes of its functions: debug information, or types without addresses if that is missing.
 #[derive(Default)]
-struct Said {
+struct FileNotes {
     debug: Option<Arc<DebugInfo>>,
     btf: Option<Btf>,
 }
 
 /// Notes of each file, read once.
-type Known = HashMap<FileId, Said>;
+type NotesByFile = HashMap<FileId, FileNotes>;
 
 impl Builder {
     /// For each probe, the functions and USDT probes that it means. Empty if nothing that it means can be
@@ -85,7 +85,7 @@ impl Builder {
     /// file different meanings.
     #[must_use]
     pub fn prototypes(&self) -> Vec<Vec<Noted>> {
-        let (mut files, mut known) = (Files::default(), Known::new());
+        let (mut files, mut known) = (Files::default(), NotesByFile::new());
         let mut processes = match &self.target {
             Target::Launch(_) => Vec::new(),
             target => resolve(target, &self.specs, &mut Vec::new()).unwrap_or_default(),
@@ -96,12 +96,12 @@ impl Builder {
         let pids: Vec<u32> = processes.iter().map(Process::pid).collect();
         drop(processes);
         let reads_texts = pids.iter().all(|&pid| may_read(pid));
-        let aim = Aim::Record { values: 0, returns: false };
+        let aim = HitAction::Record { values: 0, returns: false };
         let one = |spec: &ProbeSpec| {
             // A function's prototype is looked up by its entry, whatever part of it is probed.
             let kind = if spec.kind == ProbeKind::Usdt { ProbeKind::Usdt } else { ProbeKind::Entry };
             let noted = ProbeSpec { kind, ..spec.clone() };
-            let wishes = Wishes { specs: vec![noted], most: Some(MOST), ..self.wishes(aim) };
+            let wishes = SessionRequest { specs: vec![noted], most: Some(MOST), ..self.wishes(aim) };
             let looked = match &self.target {
                 Target::Launch(words) => in_file(words, &wishes, &mut files, &mut known),
                 _ => {
@@ -134,9 +134,9 @@ fn alike(mut all: impl Iterator<Item = Vec<Noted>>) -> Option<Vec<Noted>> {
 
 fn in_process(
     pid: u32,
-    wishes: &Wishes,
+    wishes: &SessionRequest,
     files: &mut Files,
-    known: &mut Known,
+    known: &mut NotesByFile,
     reads_texts: bool,
 ) -> Option<Vec<Noted>> {
     let process = Process::open(pid).ok()?;
@@ -153,18 +153,23 @@ fn may_read(pid: u32) -> bool {
 }
 
 /// Prototypes for a command that is yet to be started.
-fn in_file(words: &[OsString], wishes: &Wishes, files: &mut Files, known: &mut Known) -> Option<Vec<Noted>> {
+fn in_file(
+    words: &[OsString],
+    wishes: &SessionRequest,
+    files: &mut Files,
+    known: &mut NotesByFile,
+) -> Option<Vec<Noted>> {
     let program = find_program(words.first()?)?;
     let (modules, places) = file_modules(files, wishes, Some(&program), &mut Vec::new()).ok()?;
     noted(wishes, &modules, &places, true, known)
 }
 
 fn noted(
-    wishes: &Wishes,
+    wishes: &SessionRequest,
     modules: &[Module],
-    places: &Places,
+    places: &ProbedPlaces,
     reads_texts: bool,
-    known: &mut Known,
+    known: &mut NotesByFile,
 ) -> Option<Vec<Noted>> {
     let found = &places.found;
     if found.is_empty() || found.len() > MOST {
@@ -180,7 +185,7 @@ fn noted(
         let said = known.entry(file.id).or_insert_with(|| {
             let debug = file.image.debug_info().map(Arc::new);
             let btf = if debug.is_none() { file.image.btf() } else { None };
-            Said { debug, btf }
+            FileNotes { debug, btf }
         });
         let prototype = if is_whole(place) { said.prototype(place) } else { None };
         let debug = said.debug.clone();
@@ -196,8 +201,8 @@ fn noted(
 
 /// Prototype from a USDT probe's note, at the first of its places.
 fn of_mark(
-    wishes: &Wishes,
-    place: &Place,
+    wishes: &SessionRequest,
+    place: &ProbedPlace,
     arguments: &[MarkArgument],
     (is_alone, reads): (bool, bool),
     before: &[Noted],
@@ -220,8 +225,8 @@ fn of_mark(
     is_new.then_some(Noted { spec, prototype, reads_texts: false, at: place.at, debug: None })
 }
 
-impl Said {
-    fn prototype(&self, place: &Place) -> Option<Prototype> {
+impl FileNotes {
+    fn prototype(&self, place: &ProbedPlace) -> Option<Prototype> {
         let by_name = |btf: &Btf| {
             let names = place.aliases.iter().chain([&place.probe]);
             names.filter_map(|name| btf.prototype(name.rsplit(':').next()?)).next()
@@ -233,7 +238,7 @@ impl Said {
 
 /// Whether the function is whole. Copies that the compiler made for some callers do not take what was noted
 /// for the source.
-fn is_whole(place: &Place) -> bool {
+fn is_whole(place: &ProbedPlace) -> bool {
     let names = || place.aliases.iter().chain([&place.probe]);
     let copied = [".isra.", ".constprop.", ".part.", ".cold"];
     place.function.is_some() && !names().any(|name| copied.iter().any(|mark| name.contains(mark)))

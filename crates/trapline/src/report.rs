@@ -160,12 +160,12 @@ pub struct Times {
     /// Longest call.
     pub max_ns: u64,
     /// Calls by duration, 16 rows to an octave.
-    pub spread: crate::Spread,
+    pub spread: crate::Histogram,
 }
 
 impl Times {
     /// Duration that a share `of` (0 to 1) of the calls did not exceed, in nanoseconds. This is
-    /// [`Spread::percentile`](crate::Spread), limited to the range from the shortest to the longest call.
+    /// [`Histogram::percentile`](crate::Histogram), limited to the range from the shortest to the longest call.
     #[must_use]
     pub fn percentile(&self, of: f64) -> u64 {
         self.spread.percentile(of).max(self.min_ns).min(self.max_ns)

@@ -19,13 +19,13 @@ use crate::decode::Clock;
 use crate::error::Error;
 use crate::files::Files;
 use crate::follow::Following;
+use crate::histogram::Scale;
 use crate::report::{By, Ended, ProcessReport, Refused, Summary, Unprobed};
 use crate::saved::{self, tables::Round};
-use crate::spread::Scale;
 use crate::stacks::StackSum;
 use crate::tallies::Tallied;
 use crate::target::{Several, Target, gone_notice, resolve};
-use crate::traced::{Aim, Past, Shared, Telling, Traced, Wishes};
+use crate::traced::{HitAction, Past, ReportOptions, SessionRequest, Shared, Traced};
 use crate::tracers::why_not_followed;
 use crate::unprobed::{nothing_had, with_follow};
 
@@ -37,7 +37,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A running session.
 #[derive(Debug)]
 pub struct Session {
-    wishes: Wishes,
+    wishes: SessionRequest,
     by: Option<By>,
     files: Files,
     traced: Vec<Traced>,
@@ -111,7 +111,7 @@ impl Session {
     pub fn builder() -> Builder {
         Builder::default()
     }
-    pub(crate) fn start(builder: Builder, aim: Aim) -> Result<Self, Error> {
+    pub(crate) fn start(builder: Builder, aim: HitAction) -> Result<Self, Error> {
         builder.decides(aim)?;
         let timed = aim.is_timed();
         let mut session = Self {
@@ -343,7 +343,7 @@ impl Session {
         if !self.following.wanted {
             return;
         }
-        let telling = Telling { rows_by: self.by, ..self.telling() };
+        let telling = ReportOptions { rows_by: self.by, ..self.telling() };
         for mut traced in self.traced.extract_if(.., Traced::is_past).collect::<Vec<_>>() {
             self.notices.append(&mut traced.misses);
             self.notices.append(&mut traced.notices);
@@ -352,11 +352,11 @@ impl Session {
             self.past_summary.add(&summary);
         }
     }
-    fn telling(&self) -> Telling {
+    fn telling(&self) -> ReportOptions {
         // Only counters are split here; a table's rows name their thread or key themselves.
-        let by = self.by.filter(|_| self.wishes.aim == Aim::Count);
+        let by = self.by.filter(|_| self.wishes.aim == HitAction::Count);
         let scale = Scale::new(self.clock.ns_per_tick());
-        Telling { scale, timed: self.wishes.aim.is_timed(), by, rows_by: None }
+        ReportOptions { scale, timed: self.wishes.aim.is_timed(), by, rows_by: None }
     }
     /// Waits for a signal that ends the run, for at most `at_most`, and no longer than until a process maps
     /// something: then [`poll`](Self::poll) has work.
@@ -433,7 +433,7 @@ impl Session {
         self.reports(None, false)
     }
     fn reports(&mut self, by: Option<By>, ends: bool) -> Vec<ProcessReport> {
-        let Telling { scale, timed, .. } = self.telling();
+        let ReportOptions { scale, timed, .. } = self.telling();
         let past = self.past.iter_mut().map(|past| past.report(ends));
         let there = self.traced.iter_mut().map(|traced| traced.report(scale, timed, by, ends));
         let mut reports: Vec<ProcessReport> = past.chain(there).collect();

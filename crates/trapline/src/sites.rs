@@ -1,6 +1,6 @@
 //! Probe specifications to places in the modules of one process.
 //!
-//! In: specifications, modules. Out: [`Place`]s, one for each (module, address, kind), with all names that
+//! In: specifications, modules. Out: [`ProbedPlace`]s, one for each (module, address, kind), with all names that
 //! led there as aliases; and a line for each specification that found nothing. The place of an IFUNC is the
 //! implementation that runs. It is read from the pointers that the loader filled. Does not: plan or patch.
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use trapline_image::{
     Function, FunctionIndex, Image, Kind, MarkArgument, NoMatch, Pattern, ProbeKind, ProbeSpec,
 };
-use trapline_plan::Role;
+use trapline_plan::Action;
 use trapline_record::{FileOffset, Svma};
 use trapline_tracee::Process;
 
@@ -18,18 +18,18 @@ use crate::error::nearest;
 use crate::filter::Filter;
 use crate::modules::Module;
 use crate::report::Refused;
-use crate::traced::Aim;
+use crate::traced::HitAction;
 use crate::values::Values;
 
 /// A place that a probe means.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ProbedPlace {
     /// Index into the modules given.
     pub(crate) module: usize,
     pub(crate) at: Svma,
     pub(crate) offset: FileOffset,
     pub(crate) function: Option<FunctionIndex>,
-    pub(crate) role: Role,
+    pub(crate) role: Action,
     pub(crate) probe: String,
     pub(crate) aliases: Vec<String>,
     pub(crate) label: String,
@@ -48,8 +48,8 @@ pub(crate) struct Place {
 
 /// What specifications found.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
-    pub(crate) found: Vec<Place>,
+pub(crate) struct ProbedPlaces {
+    pub(crate) found: Vec<ProbedPlace>,
     pub(crate) refused: Vec<Refused>,
     index: HashMap<(usize, u64, u8), usize>,
     /// Limit on a glob: it is followed no further than to one place beyond this number.
@@ -59,7 +59,7 @@ pub(crate) struct Places {
 /// Why a specification found nothing in one module.
 pub(crate) type Miss = NoMatch;
 
-impl Places {
+impl ProbedPlaces {
     /// No places yet. A glob that means more than `most` places is followed to one more than that.
     pub(crate) fn at_most(most: Option<usize>) -> Self {
         Self { most, ..Self::default() }
@@ -71,7 +71,7 @@ impl Places {
         modules: &[Module],
         module: usize,
         spec: &ProbeSpec,
-        aim: Aim,
+        aim: HitAction,
     ) -> Result<(), Miss> {
         let one = &modules[module];
         let file = &one.file;
@@ -131,7 +131,7 @@ impl Places {
         index: FunctionIndex,
         inside: u64,
         mut named: Vec<String>,
-        aim: Aim,
+        aim: HitAction,
     ) {
         let one @ Module { file, is_program, .. } = &modules[module];
         let function = file.image.function(index);
@@ -151,7 +151,7 @@ impl Places {
         }
         self.add(
             texts.collect(),
-            Place {
+            ProbedPlace {
                 module,
                 at,
                 offset,
@@ -173,7 +173,7 @@ impl Places {
         one: &Module,
         module: usize,
         spec: &ProbeSpec,
-        aim: Aim,
+        aim: HitAction,
     ) -> Result<(), Miss> {
         let image = &one.file.image;
         let matches = |provider: &str, name: &str| {
@@ -186,7 +186,7 @@ impl Places {
             let name = format!("{}:{}", marker.provider, marker.name);
             self.add(
                 vec![format!("usdt:{}:{name}", one.called)],
-                Place {
+                ProbedPlace {
                     module,
                     at: marker.location,
                     offset,
@@ -206,9 +206,9 @@ impl Places {
         if any { Ok(()) } else { Err(marker_miss(image, spec)) }
     }
     /// Adds a place; if it is already there, adds only its names.
-    fn add(&mut self, names: Vec<String>, place: Place) {
+    fn add(&mut self, names: Vec<String>, place: ProbedPlace) {
         let kind = match place.role {
-            Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 1,
+            Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 1,
             _ => 0,
         };
         let next = self.found.len();
@@ -225,7 +225,7 @@ impl Places {
             }
         }
         if place.semaphore.is_some()
-            && !matches!(place.role, Role::CountAt(_) | Role::RecordAt(..) | Role::RecordMark(..))
+            && !matches!(place.role, Action::CountAt(_) | Action::RecordAt(..) | Action::RecordMark(..))
         {
             place.semaphore = None;
         }

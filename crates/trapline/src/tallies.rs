@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use trapline_patch::Segment;
-use trapline_plan::filter::{Apart, THREAD_UNIT, Tally};
+use trapline_plan::filter::{GroupBy, THREAD_UNIT, Tally};
 use trapline_record::tally::{Rest, TEXT_BYTES};
 
 use crate::report::{By, Site, Whose};
@@ -42,7 +42,7 @@ pub struct Tallied {
 pub struct Part {
     /// Thread or CPU of the group; `None` if hits are not grouped by that.
     pub whose: Option<Whose>,
-    /// Group-by key from the call itself: the number of [`Apart::Number`], or for [`Apart::Text`] the key of
+    /// Group-by key from the call itself: the number of [`GroupBy::Number`], or for [`GroupBy::Text`] the key of
     /// the text in [`Tallied::texts`].
     pub key: Option<u64>,
     /// Hits by bucket, or by value where each value has a row.
@@ -51,7 +51,7 @@ pub struct Part {
 
 /// Hits that are in no part because of their threads' names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct FilteredByName {
     /// The name is not a requested one.
     pub(crate) others: u64,
     /// The name is not known.
@@ -69,7 +69,7 @@ impl Tallied {
 
 /// What one row of a table stands for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Row {
+pub(crate) struct RowKey {
     /// CPU, if hits are grouped by CPU.
     cpu: Option<u32>,
     /// Thread, if rows belong to threads.
@@ -81,13 +81,13 @@ pub(crate) struct Row {
 
 /// Contents of tables.
 #[derive(Debug, Default)]
-pub(crate) struct Gathered {
-    pub(crate) hits: BTreeMap<Row, u64>,
+pub(crate) struct TableContents {
+    pub(crate) hits: BTreeMap<RowKey, u64>,
     pub(crate) texts: BTreeMap<u64, String>,
     pub(crate) rest: Rest,
 }
 
-impl Gathered {
+impl TableContents {
     /// Adds a probe's rows from one segment. `owned`: each line belongs to one CPU.
     pub(crate) fn add(&mut self, segment: &Segment, probe: u32, by: Option<By>, tally: &Tally, owned: bool) {
         let area = segment.tallies();
@@ -99,13 +99,13 @@ impl Gathered {
                 }
                 let of_thread = |thread: u64, cell| (Some(thread as u32), None, cell);
                 let (thread, key, cell) = match (&tally.apart, row.owner) {
-                    (Apart::Number(_), Some(key)) => (None, Some(key), row.key),
-                    (Apart::Text(_), Some(cell)) => (None, Some(row.key), cell),
-                    (Apart::Thread, Some(thread)) if tally.has_owners() => of_thread(thread, row.key),
-                    (Apart::Thread, _) => of_thread(row.key / THREAD_UNIT, row.key % THREAD_UNIT),
+                    (GroupBy::Number(_), Some(key)) => (None, Some(key), row.key),
+                    (GroupBy::Text(_), Some(cell)) => (None, Some(row.key), cell),
+                    (GroupBy::Thread, Some(thread)) if tally.has_owners() => of_thread(thread, row.key),
+                    (GroupBy::Thread, _) => of_thread(row.key / THREAD_UNIT, row.key % THREAD_UNIT),
                     _ => (None, None, row.key),
                 };
-                let sum = self.hits.entry(Row { cpu, thread, key, cell }).or_default();
+                let sum = self.hits.entry(RowKey { cpu, thread, key, cell }).or_default();
                 *sum = sum.wrapping_add(row.hits);
             });
             self.rest.overflow = self.rest.overflow.wrapping_add(rest.overflow);
@@ -124,8 +124,8 @@ impl Gathered {
         settled: &Settled,
         names: &Names,
         wanted: &[String],
-    ) -> (Vec<Part>, Left) {
-        let (mut parts, mut left): (Vec<Part>, Left) = (Vec::new(), Left::default());
+    ) -> (Vec<Part>, FilteredByName) {
+        let (mut parts, mut left): (Vec<Part>, FilteredByName) = (Vec::new(), FilteredByName::default());
         let mut places: HashMap<(Option<Whose>, Option<u64>), usize> = HashMap::new();
         settled.each(self, names, &mut |row, comm, hits| {
             if !wanted.is_empty() && !comm.is_some_and(|comm| wanted.iter().any(|name| name == comm)) {
@@ -145,12 +145,14 @@ impl Gathered {
     }
 }
 
-fn whose(by: Option<By>, row: Row, comm: Option<&str>, names: &Names) -> Option<Whose> {
+fn whose(by: Option<By>, row: RowKey, comm: Option<&str>, names: &Names) -> Option<Whose> {
     let comm = comm.map(str::to_owned);
     Some(match (by?, row) {
-        (By::Cpu, Row { cpu: Some(cpu), .. }) => Whose::Cpu(cpu),
-        (By::Thread, Row { thread: Some(thread), .. }) => Whose::Thread { tid: names.get(thread).tid, comm },
-        (By::ThreadName, Row { thread: Some(_), .. }) => Whose::Name { comm, threads: 0 },
+        (By::Cpu, RowKey { cpu: Some(cpu), .. }) => Whose::Cpu(cpu),
+        (By::Thread, RowKey { thread: Some(thread), .. }) => {
+            Whose::Thread { tid: names.get(thread).tid, comm }
+        }
+        (By::ThreadName, RowKey { thread: Some(_), .. }) => Whose::Name { comm, threads: 0 },
         _ => Whose::Other,
     })
 }
@@ -159,9 +161,9 @@ fn whose(by: Option<By>, row: Row, comm: Option<&str>, names: &Names) -> Option<
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     /// Hits of each row that are already credited to a name.
-    done: BTreeMap<Row, u64>,
+    done: BTreeMap<RowKey, u64>,
     /// The same hits, by row and name.
-    named: BTreeMap<(Row, Option<String>), u64>,
+    named: BTreeMap<(RowKey, Option<String>), u64>,
 }
 
 /// Most (row, name) pairs that are kept; hits beyond count under no name.
@@ -169,7 +171,7 @@ const MOST: usize = 1 << 16;
 
 impl Settled {
     /// Credits what the rows of these threads have grown to the threads' former names.
-    pub(crate) fn settle(&mut self, gathered: &Gathered, were: &HashMap<u32, Option<String>>) {
+    pub(crate) fn settle(&mut self, gathered: &TableContents, were: &HashMap<u32, Option<String>>) {
         for (&row, &hits) in &gathered.hits {
             let Some(was) = row.thread.and_then(|thread| were.get(&thread)) else { continue };
             let done = self.done.entry(row).or_default();
@@ -180,7 +182,7 @@ impl Settled {
         }
     }
     /// Calls `each` with all hits of the rows, by name.
-    fn each(&self, gathered: &Gathered, names: &Names, each: &mut dyn FnMut(Row, Option<&str>, u64)) {
+    fn each(&self, gathered: &TableContents, names: &Names, each: &mut dyn FnMut(RowKey, Option<&str>, u64)) {
         for (&row, &hits) in &gathered.hits {
             let more = hits.wrapping_sub(self.done.get(&row).copied().unwrap_or(0));
             let comm = row.thread.and_then(|thread| names.get(thread).comm);
@@ -204,7 +206,7 @@ impl crate::traced::Traced {
     /// Aggregations, site by site.
     pub(crate) fn tallies(&mut self, by: Option<By>) -> Vec<Tallied> {
         self.hear_of_names();
-        let gathered: Vec<(usize, Gathered)> = self.gathered(by);
+        let gathered: Vec<(usize, TableContents)> = self.gathered(by);
         let rows = gathered.iter().flat_map(|(_, one)| one.hits.keys());
         self.look_at_names(&rows.filter_map(|row| row.thread).collect());
         gathered.iter().map(|(index, one)| self.tallied(*index, one, by)).collect()
@@ -217,16 +219,16 @@ mod tests {
 
     use trapline_tracee::Changed;
 
-    use super::{Gathered, Left, MOST, Row, Settled};
+    use super::{FilteredByName, MOST, RowKey, Settled, TableContents};
     use crate::report::{By, Whose};
     use crate::threads::Names;
 
     /// Numbers that no thread has.
     const GONE: u32 = 1 << 30;
 
-    fn gathered<const N: usize>(rows: [(u32, u64, u64); N]) -> Gathered {
-        let row = |(thread, cell, hits)| (Row { cpu: None, thread: Some(thread), key: None, cell }, hits);
-        Gathered { hits: rows.map(row).into(), ..Gathered::default() }
+    fn gathered<const N: usize>(rows: [(u32, u64, u64); N]) -> TableContents {
+        let row = |(thread, cell, hits)| (RowKey { cpu: None, thread: Some(thread), key: None, cell }, hits);
+        TableContents { hits: rows.map(row).into(), ..TableContents::default() }
     }
 
     fn names(known: &[(u32, &str)]) -> Names {
@@ -239,7 +241,12 @@ mod tests {
 
     type ByName = BTreeMap<(Option<String>, u64), u64>;
 
-    fn told(settled: &Settled, now: &Gathered, names: &Names, wanted: &[&str]) -> (ByName, Left) {
+    fn told(
+        settled: &Settled,
+        now: &TableContents,
+        names: &Names,
+        wanted: &[&str],
+    ) -> (ByName, FilteredByName) {
         let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
         let (parts, left) = now.parts(Some(By::ThreadName), settled, names, &wanted);
         let mut hits = ByName::new();
@@ -265,7 +272,7 @@ mod tests {
         };
         assert_eq!(
             told(&settled, &before, &names, &[]),
-            (all(&[("a", 5, 10), ("b", 5, 3)]), Left::default())
+            (all(&[("a", 5, 10), ("b", 5, 3)]), FilteredByName::default())
         );
         // Between two looks the two threads swap names.
         let heard = gathered([(one, 5, 12), (other, 5, 3), (unknown, 7, 1)]);
@@ -278,7 +285,7 @@ mod tests {
         assert_eq!(told(&settled, &now, &names, &[]).0, all(&[("a", 5, 112), ("b", 5, 4), ("b", 6, 1)]));
         assert_eq!(
             told(&settled, &now, &names, &["b", "c"]),
-            (of(&[("b", 5, 4), ("b", 6, 1)]), Left { others: 112, unnamed: 1 })
+            (of(&[("b", 5, 4), ("b", 6, 1)]), FilteredByName { others: 112, unnamed: 1 })
         );
         // By thread, the names stay separate too.
         let (parts, _) = now.parts(Some(By::Thread), &settled, &names, &["a".to_owned()]);
@@ -296,7 +303,10 @@ mod tests {
             settled.settle(&gathered([(GONE, 1, all)]), &HashMap::from([(GONE, Some(format!("n{n}")))]));
         }
         let (hits, left) = told(&settled, &gathered([(GONE, 1, all)]), &names, &[]);
-        assert_eq!((hits[&(None, 1)], hits.values().sum::<u64>(), left), (10, all, Left::default()));
+        assert_eq!(
+            (hits[&(None, 1)], hits.values().sum::<u64>(), left),
+            (10, all, FilteredByName::default())
+        );
         assert_eq!(hits.len(), MOST + 1);
     }
 }

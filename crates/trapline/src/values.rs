@@ -18,7 +18,7 @@ use trapline_record::ring::TEXT_BYTES;
 
 use crate::calls::{Call, Text};
 use crate::filter::{Filter, Int, Known, MAX_FIELDS};
-use crate::sites::Place;
+use crate::sites::ProbedPlace;
 
 /// Number of arguments for which records have room.
 const MOST: usize = 6;
@@ -177,7 +177,7 @@ impl Values {
 }
 
 /// Calling convention of a place's function; C's if it has none.
-pub(crate) fn convention(image: &Image, place: &Place) -> Convention {
+pub(crate) fn convention(image: &Image, place: &ProbedPlace) -> Convention {
     let start = place.function.map(|index| image.function(index).start);
     start.map_or(Convention::C, |start| image.convention_at(start))
 }

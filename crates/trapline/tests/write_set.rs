@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 
-use crate::calls::{Cases, Told};
+use crate::calls::{CallCount, Cases};
 use crate::memory::{LINE, zeroed};
 
 const CPUS: usize = 2;
@@ -76,7 +76,7 @@ fn calls_of_two_cpus() {
         let builder = std::thread::Builder::new().stack_size(1 << (20 + cpu * 2));
         let run = move || {
             cases.on_cpu(cpu as u32);
-            let told = Told::default();
+            let told = CallCount::default();
             println!("stack {:#x} {:#x}", told.address() - (512 << 10), told.address() + (64 << 10));
             for (case, (call, returns)) in cases.all.iter().enumerate() {
                 // Bound by the first call, kept by the second, found through the quick hints by the third.

@@ -6,12 +6,12 @@ use clap::Args;
 use trapline::filter::{Filter, Known, Sort, Tree};
 use trapline::{By, ProbeKind, ProbeSpec};
 
+use super::aggregation::{Aggregation, Split, Value, gather, shown, values};
 use super::command::{Lat, Run, Shape};
 use super::ends::{Ends, TypedEnds};
 use super::error::UsageError;
 use super::fields::Fields;
-use super::filters::{self, Wishes};
-use super::gather::{Gather, Split, Value, gather, shown, values};
+use super::filters::{self, FilterOptions};
 use super::prototype::{Look, complete, split};
 use super::ready::is_function;
 use super::sink::LINES;
@@ -89,7 +89,7 @@ pub(crate) struct Hist {
     pub(crate) shown: Vec<(ProbeSpec, Option<Type>)>,
     /// Which calls, probe by probe.
     pub(crate) filters: Vec<Filter>,
-    pub(crate) gather: Gather,
+    pub(crate) gather: Aggregation,
     /// How the ends of calls are seen, where they are waited for.
     pub(crate) ends: Ends,
 }
@@ -131,7 +131,7 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     let keys = key.map(|key| self::values(&probes, ("--by", key), &fields)).transpose()?;
     let values = values(&probes, ("EXPR", &expression), &fields)?;
     let named = !typed.comms.is_empty();
-    let wishes = Wishes {
+    let wishes = FilterOptions {
         condition: typed.filter,
         tids: typed.tids,
         comms: typed.comms,
@@ -189,7 +189,7 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
 
 #[cfg(test)]
 mod tests {
-    use super::{Either, Gather, TypedHist, hist};
+    use super::{Aggregation, Either, TypedHist, hist};
     use clap::Parser;
 
     #[derive(Parser)]
@@ -208,10 +208,10 @@ mod tests {
         match read(words).unwrap_or_else(|error| panic!("{words:?}: {error}")) {
             Either::Lat(_) => "lat",
             Either::Hist(hist) => match hist.gather {
-                Gather::InTarget { exits: false } => "entry",
-                Gather::InTarget { exits: true } => "exit",
-                Gather::Here { returns: false, .. } => "here, entries",
-                Gather::Here { .. } => "here",
+                Aggregation::InTarget { exits: false } => "entry",
+                Aggregation::InTarget { exits: true } => "exit",
+                Aggregation::Here { returns: false, .. } => "here, entries",
+                Aggregation::Here { .. } => "here",
             },
         }
     }

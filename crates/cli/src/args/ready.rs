@@ -68,7 +68,7 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Ready, UsageError> {
         },
         Verb::Trace(typed::Trace { from: Some(file), filter, tids, comms, max, common, .. }) => {
             let sink = Sink::new(common.json, common.output, common.quiet, READ)?;
-            let wishes = filters::Wishes { condition: filter, tids, comms, sample: None };
+            let wishes = filters::FilterOptions { condition: filter, tids, comms, sample: None };
             Ready::Recording(Recording { file, sink, wishes, max })
         }
         Verb::Trace(typed) => Ready::Calls(calls(typed, look)?),
@@ -120,7 +120,7 @@ fn calls(typed: typed::Trace, look: Look<'_>) -> Result<Calls, UsageError> {
     let (mut run, signatures) = split(&typed.probes, typed.common, CALLS, look)?;
     let probes = complete(&mut run, signatures, look)?;
     let returns = !typed.entry_only;
-    let wishes = filters::Wishes {
+    let wishes = filters::FilterOptions {
         condition: typed.filter,
         tids: typed.tids,
         comms: typed.comms,

@@ -8,7 +8,7 @@ use super::command::Run;
 use super::ends::{Ends, TypedEnds};
 use super::error::UsageError;
 use super::fields::Fields;
-use super::filters::{self, Wishes};
+use super::filters::{self, FilterOptions};
 use super::prototype::{Look, complete, split};
 use super::ready::is_function;
 use super::typed::Common;
@@ -118,7 +118,7 @@ pub(crate) fn stack(typed: TypedStack, look: Look<'_>) -> Result<Stacks, UsageEr
             ));
         }
     };
-    let wishes = Wishes {
+    let wishes = FilterOptions {
         condition: typed.filter,
         tids: typed.tids,
         comms: Vec::new(),

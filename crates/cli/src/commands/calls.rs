@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, Call, Finished, ProbeSpec, Session, saved};
 
-use super::stage::{self, Stage};
+use super::run_output::{self, RunOutput};
 use super::{Failure, Outcome, trace};
 use crate::args::command::Calls;
 use crate::args::kept;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
         let builder = if saves { builder.ring(SAVED_RING) } else { builder };
         args.ends.of(builder).record(args.arguments(), args.returns)
     };
-    let (mut stage, mut session) = stage::begin(&args.run, start)?;
+    let (mut stage, mut session) = run_output::begin(&args.run, start)?;
     let mut report = Report::new(&args.probes, args.run.sink.format, args.run.timestamps, args.max);
     let followed = follow(args, &mut report, &mut session, &mut stage);
     let finished = session.detach();
@@ -99,7 +99,7 @@ fn follow(
     args: &Calls,
     report: &mut Report<'_>,
     session: &mut Session,
-    Stage { interrupts, output, .. }: &mut Stage,
+    RunOutput { interrupts, output, .. }: &mut RunOutput,
 ) -> Result<(), OutputError> {
     let end = args.run.duration.map(|duration| Instant::now() + duration);
     let interval = args.run.interval.filter(|_| args.run.sink.json);
@@ -140,7 +140,7 @@ fn close(
     args: &Calls,
     report: &mut Report<'_>,
     finished: &Finished,
-    stage: &mut Stage,
+    stage: &mut RunOutput,
 ) -> Result<(), OutputError> {
     let output = &mut stage.output;
     if let Picture::Records = report.shown {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, Error, Finished, Session, Site, Target};
 
-use super::stage::{self, Stage};
+use super::run_output::{self, RunOutput};
 use super::{Failure, Outcome, trace};
 use crate::args::graph::Graph;
 use crate::output::{Output, OutputError};
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     if run.dry_run {
         return super::list::show(&args.ends.of(trace::builder(run)), true, &run.sink);
     }
-    let (mut stage, mut session) = stage::begin(run, |builder: Builder| start(args, builder))?;
+    let (mut stage, mut session) = run_output::begin(run, |builder: Builder| start(args, builder))?;
     let mut trees = Trees::new(&args.run.probes, args.depth, args.each && run.sink.format == Format::Text);
     let followed = follow(args, &mut trees, &mut session, &mut stage);
     trees.note_goroutines(session.goroutines());
@@ -93,7 +93,7 @@ fn follow(
     args: &Graph,
     trees: &mut Trees<'_>,
     session: &mut Session,
-    Stage { interrupts, output, .. }: &mut Stage,
+    RunOutput { interrupts, output, .. }: &mut RunOutput,
 ) -> Result<(), OutputError> {
     let end = args.run.duration.map(|duration| Instant::now() + duration);
     loop {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, By, ProcessReport, Session, Tallied, time_of_day};
 
-use super::here::Here;
-use super::stage::{self, Stage};
+use super::reader_aggregation::Here;
+use super::run_output::{self, RunOutput};
 use super::{Failure, Outcome, trace};
-use crate::args::gather::Gather;
+use crate::args::aggregation::Aggregation;
 use crate::args::hist::Hist;
 use crate::output::{OutputError, say};
 use crate::report::format::Format;
@@ -27,15 +27,15 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     let start = |builder: Builder| {
         let builder = args.ends.of(builder).by(args.by).filters(args.filters.clone());
         match &args.gather {
-            Gather::InTarget { exits } => builder.tally(*exits),
-            Gather::Here { returns, texts, ended, floats, .. } => {
+            Aggregation::InTarget { exits } => builder.tally(*exits),
+            Aggregation::Here { returns, texts, ended, floats, .. } => {
                 let builder = builder.ended_texts(ended.clone());
                 builder.texts(texts.clone()).floats(floats.clone()).record(6, *returns)
             }
         }
     };
-    let (mut stage, mut session) = stage::begin(run, start)?;
-    if let (true, Gather::Here { .. }) = (stage.talkative, &args.gather) {
+    let (mut stage, mut session) = run_output::begin(run, start)?;
+    if let (true, Aggregation::Here { .. }) = (stage.talkative, &args.gather) {
         say(
             "trapline: each call is recorded, and added up here (docs/guide/hist.md says what the target adds up)",
         );
@@ -63,7 +63,7 @@ impl Table<'_> {
     fn follow(
         &mut self,
         session: &mut Session,
-        Stage { interrupts, output, .. }: &mut Stage,
+        RunOutput { interrupts, output, .. }: &mut RunOutput,
     ) -> Result<(), OutputError> {
         let run = &self.args.run;
         let end = run.duration.map(|duration| Instant::now() + duration);
@@ -71,11 +71,11 @@ impl Table<'_> {
         // Where threads' names matter, new names are looked for as often as records are read.
         let by_name = self.args.by == Some(By::ThreadName) || self.args.named;
         let tick = match self.args.gather {
-            Gather::InTarget { .. } if !run.follow && !by_name => trace::TICK,
+            Aggregation::InTarget { .. } if !run.follow && !by_name => trace::TICK,
             _ => ROUND,
         };
         loop {
-            if let Gather::Here { .. } = self.args.gather {
+            if let Aggregation::Here { .. } = self.args.gather {
                 let calls = session.calls();
                 self.here.add(&calls, |call| session.thread_name(call));
             }
@@ -103,8 +103,8 @@ impl Table<'_> {
     fn render(&self, reports: &[ProcessReport], tallied: Vec<Tallied>, live: bool) -> String {
         let (args, time) = (self.args, self.args.run.timestamps.then(time_of_day));
         let sums = match args.gather {
-            Gather::InTarget { .. } => Sums::of_target(args, tallied),
-            Gather::Here { .. } => self.here.sums(),
+            Aggregation::InTarget { .. } => Sums::of_target(args, tallied),
+            Aggregation::Here { .. } => self.here.sums(),
         };
         let one = |report: &ProcessReport| match args.run.sink.format {
             Format::Json => hist::object(args, &sums, report, time.as_deref()),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, Finished, Session};
 
-use super::stage::{self, Stage};
+use super::run_output::{self, RunOutput};
 use super::{Failure, Outcome, trace};
 use crate::args::stack::Stacks;
 use crate::output::{Output, OutputError};
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Stacks) -> Result<Outcome, Failure> {
     let start = |builder: Builder| {
         args.ends.of(builder).filters(args.filters.clone()).stacks(args.unwinding, args.time)
     };
-    let (mut stage, mut session) = stage::begin(&args.run, start)?;
+    let (mut stage, mut session) = run_output::begin(&args.run, start)?;
     let mut page =
         (args.run.sink.format == Format::Html).then(|| Html::new("stack", args.time, trace::typed()));
     let followed = follow(args, &mut session, &mut stage, page.as_mut());
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Stacks) -> Result<Outcome, Failure> {
 fn follow(
     args: &Stacks,
     session: &mut Session,
-    Stage { interrupts, output, .. }: &mut Stage,
+    RunOutput { interrupts, output, .. }: &mut RunOutput,
     mut page: Option<&mut Html>,
 ) -> Result<(), OutputError> {
     let end = args.run.duration.map(|duration| Instant::now() + duration);

@@ -18,7 +18,7 @@ use crate::top::draw;
 use crate::top::lines::Lines;
 use crate::top::model::Model;
 use crate::top::screen::{self, Screen};
-use crate::top::view::{Deed, View};
+use crate::top::view::{KeyAction, View};
 
 /// Runs `top`.
 pub(crate) fn run(args: &Top) -> Result<Outcome, Failure> {
@@ -129,7 +129,7 @@ impl Table<'_> {
             for event in self.screen.events(until.clamp(Duration::from_millis(1), tick))? {
                 stale = true;
                 let page = draw::page(self.screen.height());
-                if event.is_some_and(|key| self.view.key(key, page) == Deed::Quit) {
+                if event.is_some_and(|key| self.view.key(key, page) == KeyAction::Quit) {
                     return Ok(());
                 }
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, Error, Finished, Interrupts, Running, Session, time_of_day};
 
-use super::stage::Stage;
+use super::run_output::RunOutput;
 use super::{Failure, Outcome};
 use crate::args::command::Run;
 use crate::output::{OutputError, say};
@@ -38,7 +38,7 @@ pub(crate) fn trace(
     start: impl FnOnce(Builder) -> Result<Session, Error>,
     renderer: &mut dyn Renderer,
 ) -> Result<Outcome, Failure> {
-    let mut stage = Stage::open(run)?;
+    let mut stage = RunOutput::open(run)?;
     let mut outlets = Outlets::open(run)?;
     let mut session = stage.start(run, start)?;
     if stage.talkative {
@@ -55,7 +55,7 @@ pub(crate) fn trace(
 fn watch(
     run: &Run,
     session: &mut Session,
-    Stage { interrupts, output, .. }: &mut Stage,
+    RunOutput { interrupts, output, .. }: &mut RunOutput,
     renderer: &mut dyn Renderer,
     outlets: &mut Outlets,
 ) -> Result<(), OutputError> {
@@ -102,7 +102,7 @@ fn head(run: &Run, time: Option<&str>) -> String {
 fn close(
     run: &Run,
     finished: &Finished,
-    stage: &mut Stage,
+    stage: &mut RunOutput,
     renderer: &mut dyn Renderer,
 ) -> Result<(), OutputError> {
     let time = run.timestamps.then(time_of_day);

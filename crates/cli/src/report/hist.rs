@@ -83,7 +83,7 @@ struct Head<'a> {
 #[derive(Serialize)]
 struct Probe<'a> {
     #[serde(flatten)]
-    place: json::Place<'a>,
+    place: json::SiteFields<'a>,
     hits: u64,
     overflow: u64,
     unseen: u64,

@@ -1,6 +1,6 @@
 //! Histograms as bpftrace draws them: `[1K, 2K)   123 |@@@@    |`, 52 columns for the fullest row.
 
-use trapline::{Row, Spread};
+use trapline::{Histogram, HistogramRow};
 
 use super::number::binary;
 use crate::args::command::Shape;
@@ -9,7 +9,7 @@ use crate::args::command::Shape;
 const BAR: usize = 52;
 
 /// Draws a histogram in the requested shape.
-pub(crate) fn draw(spread: &Spread, shape: &Shape) -> String {
+pub(crate) fn draw(spread: &Histogram, shape: &Shape) -> String {
     let unit = shape.unit.nanos();
     match shape.linear {
         None => bars(spread.log2(unit).into_iter().map(|row| (range(row, binary), row.2))),
@@ -23,7 +23,7 @@ pub(crate) fn draw(spread: &Spread, shape: &Shape) -> String {
     }
 }
 
-fn range((low, high, _): Row, edge: impl Fn(u64) -> String) -> String {
+fn range((low, high, _): HistogramRow, edge: impl Fn(u64) -> String) -> String {
     format!("[{}, {})", edge(low), edge(high))
 }
 

@@ -3,7 +3,9 @@
 //! The order of fields is part of the format. It is the order of the structs' fields below.
 
 use serde::Serialize;
-use trapline::{By, Count, Late, Listed, ProcessReport, Returns, Row, Share, Times, Unprobed, Whose};
+use trapline::{
+    By, Count, HistogramRow, Late, Listed, ProcessReport, Returns, Share, Times, Unprobed, Whose,
+};
 
 /// Schema version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -37,7 +39,7 @@ struct LateRow<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Place<'a> {
+pub(super) struct SiteFields<'a> {
     probe: &'a str,
     aliases: &'a [String],
     file: &'a str,
@@ -54,7 +56,7 @@ struct RefusedRow<'a> {
 #[derive(Serialize)]
 struct CountRow<'a> {
     #[serde(flatten)]
-    place: Place<'a>,
+    place: SiteFields<'a>,
     hits: u64,
     delta: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +85,7 @@ struct ShareRow<'a> {
 #[derive(Serialize)]
 struct TimesRow<'a> {
     #[serde(flatten)]
-    place: Place<'a>,
+    place: SiteFields<'a>,
     calls: u64,
     tail_exits: u64,
     in_flight: u64,
@@ -96,7 +98,7 @@ struct TimesRow<'a> {
     p99_ns: u64,
     p999_ns: u64,
     max_ns: u64,
-    log2_ns: Vec<Row>,
+    log2_ns: Vec<HistogramRow>,
 }
 
 #[derive(Serialize)]
@@ -245,9 +247,9 @@ fn head<P: Serialize>(
     })
 }
 
-pub(super) fn place(site: &trapline::Site) -> Place<'_> {
+pub(super) fn place(site: &trapline::Site) -> SiteFields<'_> {
     let trapline::Site { probe, aliases, file, offset, label: _, tactic } = site;
-    Place { probe, aliases, file, offset: *offset, tactic: tactic.name() }
+    SiteFields { probe, aliases, file, offset: *offset, tactic: tactic.name() }
 }
 
 fn times_row(times: &Times) -> Option<TimesRow<'_>> {
@@ -275,7 +277,7 @@ pub(crate) mod tests {
     use super::{count, lat, list, unprobed};
     use std::sync::Arc;
     use trapline::{
-        By, Count, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Spread, Tactic, Times,
+        By, Count, Histogram, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Tactic, Times,
         Unprobed, Whose,
     };
 
@@ -378,7 +380,7 @@ pub(crate) mod tests {
             total_ns: 511,
             min_ns: 100,
             max_ns: 310,
-            spread: Spread::new(&buckets, Scale::new(1.0)),
+            spread: Histogram::new(&buckets, Scale::new(1.0)),
         };
         ProcessReport { counts: Vec::new(), times: vec![times], ..sample() }
     }

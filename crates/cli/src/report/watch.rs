@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use trapline::time_of_day;
 use trapline::watch::{
-    Access, Accessed, Encoding, Facts, How, Kind, NewProgram, Tally, WatchEnd, Watched, Where,
+    Access, Accessed, Encoding, Facts, Kind, NewProgram, Tally, ValueSource, WatchEnd, Watched, Where,
 };
 
 use super::number::{duration, grouped, percent, plural};
@@ -181,13 +181,13 @@ pub(crate) const fn kind_word(kind: Kind) -> &'static str {
 }
 
 /// The word for the source of a value.
-pub(crate) const fn how_word(how: How) -> &'static str {
+pub(crate) const fn how_word(how: ValueSource) -> &'static str {
     match how {
-        How::Stored => "stored",
-        How::Read => "read",
-        How::Derived => "derived",
-        How::Late => "late",
-        How::Unknown => "unknown",
+        ValueSource::Stored => "stored",
+        ValueSource::Read => "read",
+        ValueSource::Derived => "derived",
+        ValueSource::Late => "late",
+        ValueSource::Unknown => "unknown",
     }
 }
 
@@ -358,7 +358,8 @@ pub(crate) mod tests {
     use std::rc::Rc;
     use std::time::Duration;
     use trapline::watch::{
-        Access, Accessed, Change, Encoding, Event, How, Kind, RemoteAddr, Tally, WatchEnd, Watched, Where,
+        Access, Accessed, Change, Encoding, Event, Kind, RemoteAddr, Tally, ValueSource, WatchEnd, Watched,
+        Where,
     };
 
     fn place() -> Watched {
@@ -395,7 +396,7 @@ pub(crate) mod tests {
             by: by.clone(),
             stack: vec![caller.clone()],
         };
-        let accesses = vec![one(1500, 0xff, 5, How::Stored), one(2500, 5, 6, How::Late)];
+        let accesses = vec![one(1500, 0xff, 5, ValueSource::Stored), one(2500, 5, 6, ValueSource::Late)];
         let mut tallied = Tallied::new(&[place()]);
         accesses.iter().for_each(|one| tallied.add(one));
         let tally = Tally {

@@ -3,7 +3,7 @@
 
 use trapline_insn::x86_64::Gpr;
 use trapline_insn::x86_64::simulate::{
-    Action, Address, Base, LoopTest, Op, Part, Place, Size, Target, Value,
+    Action, Address, Base, Destination, LoopTest, Op, Part, Size, Target, Value,
 };
 
 const NAMES: [[&str; 8]; 4] = [
@@ -79,10 +79,10 @@ fn register(part: Part) -> String {
     }
 }
 
-fn place(of: Place, op: &Op) -> String {
+fn place(of: Destination, op: &Op) -> String {
     match of {
-        Place::Register(part) => register(part),
-        Place::Memory { at, size } => {
+        Destination::Register(part) => register(part),
+        Destination::Memory { at, size } => {
             let name = match size {
                 Size::Byte => "BYTE",
                 Size::Word => "WORD",

@@ -7,7 +7,7 @@
 //! Does not: lock (the caller does), know consumers, wait for them.
 
 mod caller;
-mod home;
+mod code_region;
 pub mod protocol;
 mod slots;
 
@@ -26,7 +26,7 @@ use crate::error::PatchError;
 use crate::find::{check_free, find_segments};
 use crate::map::{map_by, unmap_by};
 pub use crate::own_slots::OwnSlots;
-use crate::prepare::{Prepared, Site, refuse};
+use crate::prepare::{Prepared, PreparedSite, refuse};
 use crate::publish::{raise, settle, sites_in_journal};
 use crate::request::{AttachReport, Request, Why};
 use crate::segment::Segment;
@@ -34,8 +34,8 @@ use crate::soft::{Masked, Soft};
 use crate::space::SpaceError;
 use crate::staged::{INT3, is_staged};
 use crate::survey::Survey;
-use crate::write::{Outcome, Way, change};
-use home::{Homes, Lodging};
+use crate::write::{Direction, Outcome, change};
+use code_region::{CodeRegions, RegionChoice};
 use space::Live;
 use trapline_runtime::x86_64::{Brought, Windows};
 
@@ -92,7 +92,7 @@ pub struct Own {
     process: Process,
     windows: &'static Windows,
     attached: Attached,
-    homes: Homes,
+    homes: CodeRegions,
     /// Number of sites in place.
     live: usize,
     /// This is the copy in a forked child; the fork may have happened between two writes.
@@ -110,7 +110,7 @@ impl Own {
     pub fn open(windows: &'static Windows) -> Result<Self, PatchError> {
         let process = Process::open(std::process::id())?;
         let attached = Attached { serves_itself: true, ..Attached::default() };
-        let (homes, soft, fresh) = (Homes::default(), Soft::new(), Vec::new());
+        let (homes, soft, fresh) = (CodeRegions::default(), Soft::new(), Vec::new());
         Ok(Self { process, windows, attached, homes, live: 0, forked: false, soft, fresh })
     }
     /// The process.
@@ -138,7 +138,7 @@ impl Own {
         let inherited: Vec<FileId> = old.memfds();
         let Attached { held, own_slots, .. } = old;
         self.attached = Attached { held, inherited, own_slots, serves_itself: true, ..Attached::default() };
-        self.homes = Homes::default();
+        self.homes = CodeRegions::default();
         self.forked = true;
         self.process = Process::open(std::process::id())?;
         Ok(())
@@ -172,14 +172,14 @@ impl Own {
     fn install(
         &mut self,
         mut prepared: Prepared,
-        lodging: Lodging,
+        lodging: RegionChoice,
         work: &mut Work,
         (alone, tell): (bool, &mut dyn FnMut(Vec<OwnCall>)),
     ) -> Result<Vec<OwnSite>, PatchError> {
         let Work { survey, report, .. } = work;
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
         let (fresh, guards) = match lodging {
-            Lodging::Old(home) => {
+            RegionChoice::Old(home) => {
                 self.come_back()?;
                 let (entries, guards) = (prepared.entries(), prepared.guards());
                 self.attached.segments[self.homes.segment(home)].append(
@@ -189,7 +189,7 @@ impl Own {
                 )?;
                 (None, guards)
             }
-            Lodging::New(..) | Lodging::Apart(_) => {
+            RegionChoice::New(..) | RegionChoice::OwnSpace(_) => {
                 let segment = self.build(&prepared, survey, alone)?;
                 report.mapped = segment.mapped();
                 let guards = segment.guards.clone();
@@ -200,7 +200,7 @@ impl Own {
         self.hand_over(&mut prepared, &guards);
         tell(calls(&mut prepared));
         let index = match (fresh, lodging) {
-            (None, Lodging::Old(home)) => self.homes.segment(home),
+            (None, RegionChoice::Old(home)) => self.homes.segment(home),
             (segment, _) => {
                 segment.iter().for_each(|segment| segment.set_state(State::Armed));
                 segment.into_iter().for_each(|segment| self.attached.push(segment));
@@ -211,10 +211,10 @@ impl Own {
         let index = index as u32;
 
         let sites = prepared.sites;
-        let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
+        let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
         let mut outcomes = Vec::new();
         let mut space = Masked { space: Live::new(&self.process), soft: &self.soft };
-        let result = change(&mut space, &entries, Way::Publish, &mut outcomes);
+        let result = change(&mut space, &entries, Direction::Publish, &mut outcomes);
         if !self.soft.is_empty() {
             self.fresh.extend(placed_of(&entries, &outcomes));
         }
@@ -266,7 +266,7 @@ impl Own {
     pub fn take_out(&mut self, sites: &[OwnSite]) -> Result<usize, PatchError> {
         let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
         let mut outcomes = Vec::new();
-        let way = if self.forked { Way::Recover } else { Way::Remove };
+        let way = if self.forked { Direction::Recover } else { Direction::Remove };
         change(&mut Live::new(&self.process), &entries, way, &mut outcomes)
             .map_err(SpaceError::into_error)?;
         self.live = self.live.saturating_sub(sites.len());
@@ -299,7 +299,7 @@ impl Own {
             self.soft.insert(at.0, byte[0]);
         }
         let mut outcomes = Vec::new();
-        change(&mut Live::new(&self.process), &entries, Way::Remove, &mut outcomes)
+        change(&mut Live::new(&self.process), &entries, Direction::Remove, &mut outcomes)
             .map_err(SpaceError::into_error)?;
         self.fresh.retain(|fresh| !entries.iter().any(|entry| entry.addr == fresh.addr));
         self.live = self.live.saturating_sub(sites.len());
@@ -315,7 +315,7 @@ impl Own {
         let left = soft.iter().filter(|(at, _)| !covered(**at) && !stay(**at));
         let entries: Vec<Entry> = left.map(|(&at, &byte)| single(RemoteAddr(at), byte, INT3)).collect();
         let mut outcomes = Vec::new();
-        change(&mut Live::new(&self.process), &entries, Way::Remove, &mut outcomes)
+        change(&mut Live::new(&self.process), &entries, Direction::Remove, &mut outcomes)
             .map_err(SpaceError::into_error)?;
         if self.live == 0 {
             self.set_states(State::Removed);
@@ -346,7 +346,7 @@ impl Own {
         let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
         let mut outcomes = Vec::new();
         let mut space = Masked { space: Live::new(&self.process), soft: &self.soft };
-        change(&mut space, &entries, Way::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
+        change(&mut space, &entries, Direction::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
         if !self.soft.is_empty() {
             self.fresh.extend(placed_of(&entries, &outcomes));
         }
@@ -492,7 +492,7 @@ const fn is_in_place(outcome: Outcome) -> bool {
 /// may stand and, where eight-byte writes are not proven, all others.
 fn refuse_guarded(prepared: &mut Prepared, work: &mut Work) {
     let Some(because) = work.survey.no_traps else { return };
-    let guarded = |(index, site): (usize, &Site)| {
+    let guarded = |(index, site): (usize, &PreparedSite)| {
         let addr = site.patch.addr;
         let why = if site.patch.needs_guard() {
             Why::NeedsTraps { addr, because }

@@ -9,14 +9,14 @@ use trapline_record::RemoteAddr;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::slots::Slots;
 
-use super::deed::Setting;
+use super::action::Setting;
 use super::go::{Lowered, begins};
-use super::here::may_fault;
-use super::island::{self, Landed};
-use super::module::{Site, Sites};
+use super::island::{self, IslandStub};
+use super::module::{PatchedSite, Sites};
 use super::room::{Islands, for_islands, for_text};
-use super::site::{self, Place as Word};
+use super::site::{self, PatchedWord as Word};
 use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, slot_code};
+use super::supported::may_fault;
 use crate::AddressSpace;
 use crate::layout::DataAt;
 use crate::plan::{Chunk, ModulePlan, Patch, Region, Tactic};
@@ -94,7 +94,7 @@ fn islands(
 fn stubs_of(
     input: &ModuleInput<'_>,
     setting: &Setting<'_>,
-    (site, island): (&Site, Option<RemoteAddr>),
+    (site, island): (&PatchedSite, Option<RemoteAddr>),
     next: &mut RemoteAddr,
     plan: &mut ModulePlan,
 ) -> Result<u32, Refusal> {
@@ -109,7 +109,7 @@ fn stubs_of(
     let begin = |at: RemoteAddr, deed| {
         let far = island.is_some() && at.0 == head;
         let stub = setting.begin(RemoteAddr(begins(island::begins(at.0, far), lowered)), deed)?;
-        Some(Landed::new(Lowered::new(stub, lowered), far))
+        Some(IslandStub::new(Lowered::new(stub, lowered), far))
     };
     let (last, others) = site.deeds.split_last().ok_or_else(incomplete)?;
     for &(_, deed) in others {
@@ -139,7 +139,7 @@ fn put(plan: &mut ModulePlan, next: &mut RemoteAddr, words: &[u32], taken: u64) 
 
 fn patch_of(
     input: &ModuleInput<'_>,
-    site: &Site,
+    site: &PatchedSite,
     (head, island): (RemoteAddr, Option<RemoteAddr>),
     new: u32,
 ) -> Patch {

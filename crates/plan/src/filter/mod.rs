@@ -20,7 +20,7 @@ mod token;
 pub use eval::Facts;
 pub use parse::{FilterError, Misread, parse, parse_with, registers};
 pub use real::Float;
-pub use target::{Apart, KEY_BITS, Late, ROW_BITS, Sort, THREAD_UNIT, Tally, TargetFilter};
+pub use target::{GroupBy, KEY_BITS, Late, ROW_BITS, Sort, THREAD_UNIT, Tally, TargetFilter};
 
 /// Upper bound of a tree's nodes.
 pub const MAX_NODES: usize = 48;

@@ -12,9 +12,9 @@ pub(crate) mod window;
 use crate::codemap::CodeMap;
 use crate::filter::{Tally, TargetFilter, Tree};
 use crate::refusal::Refusal;
-use crate::request::{CallInput, Callee, ProcessTraits, Read, Role, ThreadId, Want};
-use site::Deed;
-use stub::passed::Passed;
+use crate::request::{Action, ActionRequest, CallInput, Callee, ProcessTraits, Read, ThreadId};
+use site::SiteAction;
+use stub::arguments::ArgumentForm;
 use trapline_image::{Convention, Image};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
@@ -46,19 +46,19 @@ impl<'a> Env<'a> {
         self.filters.get(probe as usize).and_then(Option::as_ref).map_or(&[], |filter| &filter.reads)
     }
     /// Where an action at an instruction finds arguments; as in C if it reads none.
-    pub(crate) fn passed(&self, at: Svma, deed: &Deed, bias: Bias) -> Passed<'a> {
-        let (Deed::Record { probe, kind: Kind::Entry, .. }
-        | Deed::Tally { probe, kind: Kind::Entry }
-        | Deed::Count { probe, kind: Kind::Entry }) = *deed
+    pub(crate) fn passed(&self, at: Svma, deed: &SiteAction, bias: Bias) -> ArgumentForm<'a> {
+        let (SiteAction::Record { probe, kind: Kind::Entry, .. }
+        | SiteAction::Tally { probe, kind: Kind::Entry }
+        | SiteAction::Count { probe, kind: Kind::Entry }) = *deed
         else {
-            return Passed::AsInC;
+            return ArgumentForm::AsInC;
         };
         let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
         if let Some(filter) = filter.filter(|filter| !filter.operands.is_empty()) {
-            return Passed::AsNoted(&filter.operands, bias);
+            return ArgumentForm::AsNoted(&filter.operands, bias);
         }
-        let asks = !matches!(deed, Deed::Count { .. }) || self.filter(probe).is_some();
-        if asks && self.is_go_at(at) { Passed::AsInGo } else { Passed::AsInC }
+        let asks = !matches!(deed, SiteAction::Count { .. }) || self.filter(probe).is_some();
+        if asks && self.is_go_at(at) { ArgumentForm::AsInGo } else { ArgumentForm::AsInC }
     }
     /// Whether arguments are in Go's registers in this function.
     pub(crate) fn is_go_at(&self, at: Svma) -> bool {
@@ -77,9 +77,9 @@ impl<'a> Env<'a> {
     }
     /// Checks that only hits which pass are counted or timed: all that the filter depends on must be known at
     /// the hit.
-    pub(crate) fn decides(&self, at: Svma, want: &Want) -> Result<(), Refusal> {
+    pub(crate) fn decides(&self, at: Svma, want: &ActionRequest) -> Result<(), Refusal> {
         let Some(filter) = self.filter(want.probe) else { return Ok(()) };
-        let at_exit = want.role == Role::CountExits;
+        let at_exit = want.role == Action::CountExits;
         let known = |tree: &Tree| match at_exit {
             // At a tail call the code of the filter is longer.
             true => tree.is_known_at_exit() && tree.is_known_at_return(),

@@ -20,7 +20,7 @@ pub(crate) struct Stack {
 
 /// An action at a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Deed {
+pub(crate) enum SiteAction {
     /// Add one to this probe's counter, if the hit passes the filter.
     Count { probe: u32, kind: Kind },
     /// Write the entry stamp of this latency area's function.
@@ -62,13 +62,13 @@ pub(crate) enum When {
 
 /// An action at one instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Act {
+pub(crate) struct PlacedAction {
     /// Address of the instruction.
     pub(crate) at: Svma,
     pub(crate) when: When,
-    pub(crate) deed: Deed,
+    pub(crate) deed: SiteAction,
     /// Which flags and registers are dead there.
-    pub(crate) dead: stub::Site,
+    pub(crate) dead: stub::Liveness,
     /// Index of the request that asked for the action.
     pub(crate) want: u32,
     /// The instruction before has lowered the stack pointer by this many bytes. The action sees it as it was
@@ -86,7 +86,7 @@ pub(crate) struct Detour {
     pub(crate) exit: Svma,
 }
 
-impl Deed {
+impl SiteAction {
     /// The action at the return of a call that this action arms, if its return trampoline leads on to one.
     pub(crate) const fn leads_to(self) -> Option<Self> {
         match self {
@@ -99,14 +99,14 @@ impl Deed {
     }
 }
 
-impl Act {
+impl PlacedAction {
     /// Whether the call goes on as another function (a tail call).
     pub(crate) fn is_tail(&self) -> bool {
         match self.deed {
-            Deed::Count { kind, .. } | Deed::Record { kind, .. } | Deed::Tally { kind, .. } => {
-                kind == Kind::Tail
-            }
-            Deed::Exit { kind, .. } => kind == stub::ExitKind::Tail,
+            SiteAction::Count { kind, .. }
+            | SiteAction::Record { kind, .. }
+            | SiteAction::Tally { kind, .. } => kind == Kind::Tail,
+            SiteAction::Exit { kind, .. } => kind == stub::ExitKind::Tail,
             _ => false,
         }
     }
@@ -145,19 +145,19 @@ pub(crate) enum Reach {
 
 /// One patched site.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Site {
+pub(crate) struct PatchedSite {
     pub(crate) owner: Owner,
     pub(crate) start: Svma,
     /// The displaced instructions, at stated addresses.
     pub(crate) insns: SmallVec<[Insn; 3]>,
     /// Actions, in the order in which they run.
-    pub(crate) acts: SmallVec<[Act; 1]>,
+    pub(crate) acts: SmallVec<[PlacedAction; 1]>,
     /// Number of changed bytes.
     pub(crate) changed: u64,
     pub(crate) reach: Reach,
 }
 
-impl Site {
+impl PatchedSite {
     /// First byte behind the displaced instructions.
     pub(crate) fn code_end(&self) -> Svma {
         Svma(self.insns.last().map_or(self.start.0, Insn::end))
@@ -194,8 +194,8 @@ impl Site {
         true
     }
     /// Adds an action behind those of the same moment.
-    pub(crate) fn add(&mut self, act: Act) {
-        let key = |a: &Act| (a.at, a.moment());
+    pub(crate) fn add(&mut self, act: PlacedAction) {
+        let key = |a: &PlacedAction| (a.at, a.moment());
         let place = self.acts.partition_point(|other| key(other) <= key(&act));
         self.acts.insert(place, act);
     }

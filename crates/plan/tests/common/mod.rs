@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use trapline_image::{Bytes, FunctionIndex, Image, ImageKind, NoDebugFiles};
 use trapline_plan::{
-    AddressSpace, Buckets, CodeMap, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole,
-    ProcessTraits, Role, Scope, Tactic, Want, bounds, plan_module,
+    Action, ActionRequest, AddressSpace, Buckets, CodeMap, DataLayout, LatencyInput, ModuleInput, ModulePlan,
+    Patch, PatchRole, ProcessTraits, Scope, Tactic, bounds, plan_module,
 };
 use trapline_record::addr::Bias;
 use trapline_record::slots::Slots;
@@ -30,10 +30,10 @@ pub(crate) fn image(path: &str) -> Image {
     Image::parse(Bytes::from(std::fs::read(path).unwrap()), &mut NoDebugFiles).unwrap()
 }
 
-pub(crate) fn every(image: &Image, role: Role) -> Vec<Want> {
+pub(crate) fn every(image: &Image, role: Action) -> Vec<ActionRequest> {
     let latency = |n| role.is_timed().then_some(n);
     (0..image.functions().len() as u32)
-        .map(|n| Want { probe: n, latency: latency(n), function: Some(FunctionIndex(n)), role })
+        .map(|n| ActionRequest { probe: n, latency: latency(n), function: Some(FunctionIndex(n)), role })
         .collect()
 }
 
@@ -57,7 +57,12 @@ pub(crate) fn traits_of(image: &Image) -> ProcessTraits {
 /// Return trampolines that belong to no process.
 const SLOTS: Slots = Slots { code: 0x1100_0000_0000, table: 0x1200_0000_0000, count: 64 };
 
-pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> ModulePlan {
+pub(crate) fn plan(
+    image: &Image,
+    map: &CodeMap,
+    traits: &ProcessTraits,
+    wants: &[ActionRequest],
+) -> ModulePlan {
     let bias = bias_of(image);
     let space = space_of(image, bias);
     let layout = DataLayout::new(&bounds(image, map, traits, wants));

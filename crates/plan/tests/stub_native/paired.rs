@@ -5,7 +5,9 @@ use std::arch::global_asm;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use trapline_plan::Callee;
-use trapline_plan::x86_64::stub::{CallFunctions, Site, call_arming, gate, landing_code, landing_code_len};
+use trapline_plan::x86_64::stub::{
+    CallFunctions, Liveness, call_arming, gate, landing_code, landing_code_len,
+};
 use trapline_record::slots::{ENTER, PAIRED, Slots, at};
 
 use crate::arena::{Arena, get, map, set};
@@ -49,7 +51,7 @@ unsafe extern "C" {
 }
 
 /// At entries, where nothing lives below the stack pointer.
-const ENTRY: Site = Site { flags_dead: false, dead: 0, red_zone_live: false };
+const ENTRY: Liveness = Liveness { flags_dead: false, dead: 0, red_zone_live: false };
 const NUMBER: u32 = 5;
 
 fn words() -> u64 {

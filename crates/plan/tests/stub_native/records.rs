@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use trapline_plan::x86_64::stub::{Machine, Rings, Site, ThreadId, Traced, trace};
+use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, ThreadId, Traced, trace};
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::ring::{HEAD, Kind, Record, RingArea, first_float};
 use trapline_record::view::View;
@@ -62,10 +62,10 @@ pub(crate) fn with_rseq() -> Option<Machine> {
     machines().pop().filter(|machine| machine.rseq.is_some())
 }
 
-fn sites() -> impl Iterator<Item = Site> {
+fn sites() -> impl Iterator<Item = Liveness> {
     let dead = [0, 1 << 10, 1 << 11, 1 << 10 | 1 << 11 | 1 | 1 << 2];
     dead.into_iter().flat_map(|dead| {
-        (0..4).map(move |n| Site { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 })
+        (0..4).map(move |n| Liveness { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 })
     })
 }
 
@@ -175,7 +175,7 @@ fn every_hit_is_one_or_the_other(machine: &Machine) {
         rings: &rings,
         probe: PROBE,
         dropped,
-        site: Site::default(),
+        site: Liveness::default(),
         filter: None,
         texts: 0,
         floats: Floats::default(),
@@ -231,7 +231,7 @@ fn threads_without_an_area_are_counted_as_dropped() {
         rings: &rings,
         probe: PROBE,
         dropped: arena.word(0),
-        site: Site::default(),
+        site: Liveness::default(),
         filter: None,
         texts: 0,
         floats: Floats::default(),

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 
 use trapline_plan::x86_64::stub::{
-    Latency, Machine, Site, Timed, latency_arm, leading_slot_code, return_arm,
+    Latency, Liveness, Machine, Timed, latency_arm, leading_slot_code, return_arm,
 };
 use trapline_record::latency::at;
 use trapline_record::slots::{CHAIN, Slots, at as entry};
@@ -28,7 +28,7 @@ pub(crate) fn armed(
     body: &[u8],
 ) -> u64 {
     let mut out = Vec::new();
-    let timed = Timed { machine, latency, function, site: Site::default() };
+    let timed = Timed { machine, latency, function, site: Liveness::default() };
     let pending = latency_arm(&mut out, arena.next(), &timed).expect("slots");
     out.extend(body);
     pending.finish(&mut out, None);
@@ -112,7 +112,7 @@ fn tail_calls_return_through_each_slot() {
 /// A function whose calls are armed with trampolines that lead on to `lead`, with `body` behind that.
 fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8], lead: u64) -> u64 {
     let mut out = Vec::new();
-    let timed = Timed { machine, latency, function: 0, site: Site::default() };
+    let timed = Timed { machine, latency, function: 0, site: Liveness::default() };
     let pending = return_arm(&mut out, arena.next(), &timed).expect("slots");
     out.extend(body);
     pending.finish(&mut out, None);

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use trapline_plan::x86_64::stub::{Machine, Rings, Site, Traced};
+use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced};
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::ring::{HEAD, Kind, LEAST_SLOT, Record, TAIL};
 use trapline_record::slots::{Slots, at};
@@ -56,7 +56,7 @@ impl Bench {
         let tails = vec![0; rings.area.rings as usize];
         Self { machine, arena, rings, tails, random: Random(0x57ac_0001_4321_9876), slots: None }
     }
-    fn code(&mut self, unwind: Unwind, site: Site, at_entry: bool) -> u64 {
+    fn code(&mut self, unwind: Unwind, site: Liveness, at_entry: bool) -> u64 {
         let traced = Traced {
             machine: &self.machine,
             rings: &self.rings,
@@ -90,8 +90,8 @@ impl Bench {
     }
 }
 
-fn sites() -> impl Iterator<Item = Site> {
-    (0..4).map(|n| Site { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 })
+fn sites() -> impl Iterator<Item = Liveness> {
+    (0..4).map(|n| Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 })
 }
 
 /// Frames on the test's own stack; the stack "ends" behind them.
@@ -251,7 +251,7 @@ fn records_take_what_one_needs(machine: &Machine) {
     let stacks = Stacks { main: (at - (64 << 10), at + 16 * DEEP as u64), ..Stacks::default() };
     let mut bench = Bench::of(*machine, stacks, Unwind::Frames(FRAMES));
     bench.rings.area.bytes = 512;
-    let code = bench.code(Unwind::Frames(FRAMES), Site::default(), false);
+    let code = bench.code(Unwind::Frames(FRAMES), Liveness::default(), false);
     let (mut told, mut wanted, mut ends) = (Vec::new(), Vec::new(), 0);
     for n in 0..4000_usize {
         let from = n * 7 % (DEEP + 1);
@@ -291,7 +291,7 @@ fn without_an_end_only_the_page_is_read() {
     }
     for stacks in [Stacks::default(), Stacks { main: (1 << 20, 2 << 20), ..Stacks::default() }] {
         let mut bench = Bench::new(stacks, Unwind::Frames(FRAMES));
-        let code = bench.code(Unwind::Frames(FRAMES), Site::default(), true);
+        let code = bench.code(Unwind::Frames(FRAMES), Liveness::default(), true);
         let sp = bench.hit(code, 0).0.sp;
         let page = sp | 4095;
         for (rbp, cut) in
@@ -333,7 +333,7 @@ fn bounds_that_a_thread_keeps_are_used() {
         (Stacks { block: Some(block), ..Stacks::default() }, || BLOCK.set([0, u64::MAX])),
     ] {
         let mut bench = Bench::new(stacks, Unwind::Frames(FRAMES));
-        let code = bench.code(Unwind::Frames(FRAMES), Site::default(), true);
+        let code = bench.code(Unwind::Frames(FRAMES), Liveness::default(), true);
         let (record, words) = bench.hit(code, at);
         let stack = Stack::new(&record, 1024);
         assert_eq!((words.get(1), stack.end, stack.bounded), (Some(&0xabc), end, true));

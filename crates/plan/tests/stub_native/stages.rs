@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_plan::filter::{Facts, Float, Int, Known, Late, Symbol, TargetFilter, Tree, parse, registers};
-use trapline_plan::x86_64::stub::{Filtered, Latency, Machine, Rings, Site, Traced, trace};
+use trapline_plan::x86_64::stub::{Filtered, Latency, Liveness, Machine, Rings, Traced, trace};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::ring::{Kind, Record, RingArea, TEXT_BYTES, TEXT_WORDS, first_float};
@@ -54,7 +54,7 @@ pub(crate) fn traced<'a>(
         rings,
         probe: PROBE,
         dropped: arena.word(0),
-        site: Site::default(),
+        site: Liveness::default(),
         filter: Some(Filtered { filter, words: arena.word(WORDS), names: None }),
         texts: 0,
         floats: Floats::default(),
@@ -134,7 +134,7 @@ fn returns_decide(machine: &Machine) {
         let slot = RingArea::slot_with_floats(6, 0, 8);
         let rings = rings_for(&arena, machine, 1 << 12, slot);
         let filter = late(condition.clone());
-        let site = Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
+        let site = Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
         let go = [None, Some(None), Some(Some(&GOROUTINE))][(round % 3) as usize].map(runs);
         let marks = Some(Latency { go, ..arena.staged(slot) });
         let traced = Traced { site, floats, marks, ..traced(&arena, machine, &rings, &filter) };

@@ -4,7 +4,7 @@
 use std::arch::{global_asm, is_x86_feature_detected};
 
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Machine, Pending, Site, ThreadId, Timed, count, count_by_thread, latency_arm,
+    ExitKind, Latency, Liveness, Machine, Pending, ThreadId, Timed, count, count_by_thread, latency_arm,
     latency_enter, latency_exit, latency_exit_branch,
 };
 
@@ -89,7 +89,7 @@ pub(crate) fn back() -> Vec<u8> {
     code
 }
 
-pub(crate) fn assert_kept(what: &str, code: u64, site: &Site, random: &mut Random) {
+pub(crate) fn assert_kept(what: &str, code: u64, site: &Liveness, random: &mut Random) {
     for round in 0..50 {
         let before = random.state();
         let mut after = before.clone();
@@ -106,10 +106,10 @@ pub(crate) fn assert_kept(what: &str, code: u64, site: &Site, random: &mut Rando
     }
 }
 
-fn sites() -> impl Iterator<Item = Site> {
+fn sites() -> impl Iterator<Item = Liveness> {
     let dead = [0, 1, 1 << 11, 2, 2 | 1 << 10, 0b1100_0111];
     dead.into_iter().flat_map(|dead| {
-        (0..4).map(move |n| Site { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 })
+        (0..4).map(move |n| Liveness { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 })
     })
 }
 

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use trapline_plan::x86_64::stub::{Known, Machine, Rings, Site, Traced, trace};
+use trapline_plan::x86_64::stub::{Liveness, Machine, PageNotes, Rings, Traced, trace};
 use trapline_plan::{Floats, Read, Stacks, Unwind};
 use trapline_record::control::at;
 use trapline_record::pages::{ENTRIES, FILLED, STRIDE_BITS};
@@ -68,7 +68,7 @@ fn texts_are_there(machine: &Machine) {
         let rings = rings_for(&arena, machine, 64 * slot, slot);
         let mut reader = Reader::new(&rings);
         for n in 0..4 {
-            let site = Site { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
+            let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
             let dropped = arena.word(0);
             let traced = Traced {
                 machine,
@@ -173,7 +173,7 @@ fn fields_are_read(machine: &Machine) {
         let slot = RingArea::slot_with_floats(6, 0, words);
         let rings = rings_for(&arena, machine, 64 * slot, slot);
         let mut reader = Reader::new(&rings);
-        let site = Site { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
+        let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
         let traced = Traced {
             machine,
             rings: &rings,
@@ -243,14 +243,14 @@ impl Loading {
         let arena = &mut served.arena;
         let slot = RingArea::slot_for_texts(1);
         let (control, tables) = (arena.data(), arena.rows() + (8 << 20));
-        let known = Known { tables, handler: control + at::FAULT_HANDLER };
+        let known = PageNotes { tables, handler: control + at::FAULT_HANDLER };
         let rings = Rings { known: Some(known), ..rings_for(arena, &machine, 64 * slot, slot) };
         let traced = Traced {
             machine: &machine,
             rings: &rings,
             probe: PROBE,
             dropped: arena.word(0),
-            site: Site { flags_dead: false, dead: 0, red_zone_live: true },
+            site: Liveness { flags_dead: false, dead: 0, red_zone_live: true },
             filter: None,
             texts: 1,
             floats: Floats::default(),
@@ -593,7 +593,7 @@ fn without_room(machine: &Machine) {
         rings: &rings,
         probe: PROBE,
         dropped,
-        site: Site { flags_dead: false, dead: 0, red_zone_live: false },
+        site: Liveness { flags_dead: false, dead: 0, red_zone_live: false },
         filter: None,
         texts: TEXTS,
         floats: Floats::default(),

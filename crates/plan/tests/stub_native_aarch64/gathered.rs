@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use trapline_plan::aarch64::stub::deferred::STAGED_BYTES;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
-use trapline_plan::aarch64::stub::stage::STAGED_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Machine, Table, Tallied, gather};
 use trapline_plan::filter::{
-    Apart, Facts, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
+    Facts, GroupBy, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
 };
 use trapline_plan::{Read, ThreadId};
 use trapline_record::ring::Kind;
@@ -98,7 +98,7 @@ impl Set {
 }
 
 fn by(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, apart: Apart::Nothing }
+    Tally { value, sort, apart: GroupBy::Nothing }
 }
 
 /// Whether a tree uses no duration, which is not known beforehand.
@@ -123,7 +123,7 @@ fn values_fall_where_the_language_says() {
         let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
         let by_thread = sort != Sort::Each && round % 5 == 0;
         let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
-        let tally = Tally { apart: Apart::threads(by_thread), ..by(value.clone(), sort) };
+        let tally = Tally { apart: GroupBy::threads(by_thread), ..by(value.clone(), sort) };
         let set = Set::new(machine, id, tally.clone(), (None, late.clone()));
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&[], kind);

@@ -11,8 +11,8 @@ use trapline_record::hist;
 use trapline_record::latency::{self as words, STAMP_BLOCKS, STRIDE, at};
 
 use super::{
-    ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, changes_on, in_threads_at_once, machines,
-    registered, storm,
+    ADD, AREA, CodeMemory, DATA, LINES, RET, by_hand, call, changes, changes_on, in_threads_at_once,
+    machines, registered, storm,
 };
 
 const FUNCTIONS: u32 = 3;
@@ -68,7 +68,7 @@ impl Drop for Stamps {
 
 /// What is timed, and the results.
 pub(super) struct Bench {
-    pub(super) room: Room,
+    pub(super) room: CodeMemory,
     stamps: Stamps,
     pub(super) machine: Machine,
     pub(super) latency: Latency,
@@ -76,7 +76,7 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(machine: Machine) -> Self {
-        let (room, stamps) = (Room::new(), Stamps::new(words::Stamps::default()));
+        let (room, stamps) = (CodeMemory::new(), Stamps::new(words::Stamps::default()));
         let area = room.base + DATA + 4096;
         let (missed, functions, stamp) = (room.base + DATA, FUNCTIONS, stamps.0);
         let latency = Latency {
@@ -348,12 +348,12 @@ fn durations_fall_into_their_buckets() {
 
 /// Calls `half` with a goroutine in x28, and the stack pointer lowered by `deeper`. The code is made of
 /// words, since the compiler reserves x28.
-pub(super) fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
+pub(super) fn on_goroutine(room: &CodeMemory, half: u64, g: &[u64; 2], deeper: u32) {
     on(room, half, g.as_ptr() as u64, deeper);
 }
 
 /// The same with `g` as the goroutine's address, or 0. Returns what `half` returns.
-pub(super) fn on(room: &Room, half: u64, g: u64, deeper: u32) -> u64 {
+pub(super) fn on(room: &CodeMemory, half: u64, g: u64, deeper: u32) -> u64 {
     // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp,
     // #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
     let code = [

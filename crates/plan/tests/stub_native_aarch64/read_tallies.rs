@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use trapline_plan::Read;
-use trapline_plan::filter::{Apart, Facts, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
+use trapline_plan::filter::{Facts, GroupBy, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
 use trapline_record::ring::Kind;
 use trapline_record::tally::Rest;
 
@@ -20,12 +20,15 @@ use super::{ADD, RET, by_hand, call, changes, machines, registered, run, storm};
 /// The aggregation of a round.
 fn tally(value: &Tree, round: u32) -> Tally {
     let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
-    Tally { apart: Apart::threads(sort != Sort::Each && round.is_multiple_of(5)), ..by(value.clone(), sort) }
+    Tally {
+        apart: GroupBy::threads(sort != Sort::Each && round.is_multiple_of(5)),
+        ..by(value.clone(), sort)
+    }
 }
 
 /// The key of a value, with the thread's if hits are grouped by thread.
 fn key(tally: &Tally, value: u64) -> u64 {
-    let thread = if tally.apart == Apart::Thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
+    let thread = if tally.apart == GroupBy::Thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
     tally.key(value) | thread
 }
 

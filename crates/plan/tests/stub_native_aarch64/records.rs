@@ -10,7 +10,7 @@ use trapline_record::ring::{HEAD, Kind, LOCKED, Record, RingArea, TRIES};
 use trapline_record::view::View;
 
 use super::{
-    ADD, AREA, DATA, LEN, LINES, RET, Room, by_hand, call, changes, registered, storm, thread_pointer,
+    ADD, AREA, CodeMemory, DATA, LEN, LINES, RET, by_hand, call, changes, registered, storm, thread_pointer,
 };
 
 pub(crate) const PROBE: u32 = 5;
@@ -47,7 +47,7 @@ pub(crate) fn machines(rseq: fn() -> Option<Rseq>) -> Vec<Machine> {
 
 /// Code, rings, and their reader.
 pub(crate) struct Bench {
-    pub(crate) room: Room,
+    pub(crate) room: CodeMemory,
     pub(crate) machine: Machine,
     pub(crate) rings: Rings,
     pub(crate) tails: Vec<u64>,
@@ -55,7 +55,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(machine: Machine, bytes: u32, slot: u32, id: ThreadId) -> Self {
-        let room = Room::new();
+        let room = CodeMemory::new();
         let cpus = machine.lines.saturating_sub(1);
         let rings = if machine.rseq.is_some() { cpus } else { RingArea::shared(cpus) };
         let area = RingArea { off: 0, rings, slot, most: slot, bytes };
@@ -424,13 +424,18 @@ fn what_is_broken_off_before_its_last_word_is_written_once() {
 
 /// Makes code for a room's next place, whose first section is aborted before its last word, `turns` less one
 /// times. Also returns the word that counts these down.
-pub(crate) fn broken_off(room: &Room, words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
+pub(crate) fn broken_off(room: &CodeMemory, words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
     // stlr x15, [x14]
     broken_off_at(room, words, 0xC89F_FDCF, turns)
 }
 
 /// The same with `store` as the last word; x11 and x16 must be free.
-pub(crate) fn broken_off_at(room: &Room, mut words: Vec<u32>, store: u32, turns: u64) -> (u64, &AtomicU64) {
+pub(crate) fn broken_off_at(
+    room: &CodeMemory,
+    mut words: Vec<u32>,
+    store: u32,
+    turns: u64,
+) -> (u64, &AtomicU64) {
     let code = room.next();
     let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
     let signature = words.iter().position(|word| *word == 0xD428_BC00).expect("a signature");

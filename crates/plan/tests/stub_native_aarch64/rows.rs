@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::{Machine, Table};
-use trapline_plan::filter::{Apart, Sort, Tally, Tree};
+use trapline_plan::filter::{GroupBy, Sort, Tally, Tree};
 use trapline_record::ring::Kind;
 use trapline_record::tally::{CELLS, Rest, Shape, TAKING, first_owned_row, first_row, text_key};
 use trapline_record::view::View;
@@ -21,7 +21,7 @@ use super::latency::on_cpu;
 use super::records::broken_off_at;
 use super::tallies::{Set, argument, by};
 use super::threads::{ids, tid};
-use super::{ADD, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
+use super::{ADD, CodeMemory, LINES, RET, by_hand, call, changes, machines, registered, run, storm};
 
 /// Words that are texts as well.
 static WORDS: [[u8; 64]; 8] = {
@@ -60,7 +60,7 @@ pub(super) fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Re
 }
 
 fn text(argument: u8, by_thread: bool) -> Tally {
-    Tally { apart: Apart::threads(by_thread), ..by(Tree::Number(0, false), Sort::Text(argument)) }
+    Tally { apart: GroupBy::threads(by_thread), ..by(Tree::Number(0, false), Sort::Text(argument)) }
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn both(
     machine: Machine,
     id: ThreadId,
     tally: &Tally,
-    mut hits: impl FnMut(&Room, u64),
+    mut hits: impl FnMut(&CodeMemory, u64),
 ) -> [(Found, Rest); 2] {
     let texts = tally.texts() != 0;
     let set = Set::new(machine, id, tally.clone(), None);
@@ -130,7 +130,7 @@ fn each_thread_has_rows_of_its_own() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
-        let each = Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) };
+        let each = Tally { apart: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) };
         for tally in [each, text(1, true)] {
             let texts = tally.texts() != 0;
             let key = |n: u64| if texts { text_key(&WORDS[n as usize % 8]) } else { word(n) };
@@ -180,7 +180,7 @@ fn a_full_table_counts_on() {
     for machine in machines(by_hand) {
         on_cpu(4);
         for (shape, tally) in [
-            (Shape::OwnedRows(4), Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) }),
+            (Shape::OwnedRows(4), Tally { apart: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) }),
             (Shape::OwnedTexts(4), text(1, true)),
             (Shape::Texts(4), text(1, false)),
         ] {
@@ -235,7 +235,8 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
 fn another_threads_row_is_passed_over() {
     for machine in machines(by_hand) {
         on_cpu(2);
-        for tally in [Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) }, text(1, true)]
+        for tally in
+            [Tally { apart: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) }, text(1, true)]
         {
             let set = Set::new(machine, ThreadId::Call, tally, None);
             let code = set.build(true, &[ADD, RET]);
@@ -264,7 +265,7 @@ fn another_threads_row_is_passed_over() {
 fn what_is_broken_off_is_added_once() {
     let machine = Machine { rseq: by_hand(), lse: false, lines: LINES };
     on_cpu(3);
-    let tally = Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) };
+    let tally = Tally { apart: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) };
     let set = Set::new(machine, ThreadId::Call, tally, None);
     let words = set.words(set.room.next(), true, &[ADD, RET]);
     // stlr x13, [x17]
@@ -296,7 +297,7 @@ fn a_row_under_taking_is_passed_over() {
 }
 
 /// Put before the code: x2 = one of four texts, by the number in x0.
-fn with_text(room: &Room, code: u64) -> u64 {
+fn with_text(room: &CodeMemory, code: u64) -> u64 {
     // and x3, x0, #3; ldr x2, =WORDS; add x2, x2, x3, lsl #6; b.
     let at = room.next();
     let back = encode::b(at + 12, code).expect("near");
@@ -310,7 +311,7 @@ fn nothing_is_lost_under_a_storm() {
     let four = || Box::new(Tree::Number(4, false));
     let remainder =
         Tree::Binary(trapline_plan::filter::Binary::Remainder, Box::new(argument(0, 64, false)), four());
-    let mut tallies = vec![Tally { apart: Apart::Thread, ..by(remainder, Sort::Each) }];
+    let mut tallies = vec![Tally { apart: GroupBy::Thread, ..by(remainder, Sort::Each) }];
     if has_readv() {
         tallies.extend([text(2, false), text(2, true)]);
     } else {
@@ -333,7 +334,7 @@ fn nothing_is_lost_under_a_storm() {
             let keys: std::collections::BTreeSet<u64> = rows.keys().map(|row| row.1).collect();
             assert_eq!(keys, (0..4).map(wanted).collect(), "{rows:?}");
             let threads: std::collections::BTreeSet<_> = rows.keys().map(|row| row.0).collect();
-            assert_eq!(threads.len(), if tally.apart == Apart::Thread { 4 } else { 1 }, "{rows:?}");
+            assert_eq!(threads.len(), if tally.apart == GroupBy::Thread { 4 } else { 1 }, "{rows:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use trapline_record::latency::at;
 use trapline_record::slots::{CHAIN, ENTRY, Slots, at as entry};
 
 use super::latency::{Bench, on_cpu};
-use super::{ADD, RET, Room, by_hand, call, changes, machines, registered, storm};
+use super::{ADD, CodeMemory, RET, by_hand, call, changes, machines, registered, storm};
 
 const PUSH: u32 = 0xA9BF_7BFD;
 const POP: u32 = 0xA8C1_7BFD;
@@ -27,7 +27,7 @@ struct Armed {
     slots: Slots,
     /// Address and length of what the trampolines share.
     shared: (u64, u64),
-    code: Option<Room>,
+    code: Option<CodeMemory>,
 }
 
 fn word(at: u64) -> &'static AtomicU64 {
@@ -37,7 +37,7 @@ fn word(at: u64) -> &'static AtomicU64 {
 
 impl Armed {
     fn new(machine: Machine, count: u32) -> Self {
-        let (mut bench, code) = (Bench::new(machine), Room::new());
+        let (mut bench, code) = (Bench::new(machine), CodeMemory::new());
         let unplaced = Slots { code: code.base, table: 0, count };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -92,7 +92,7 @@ impl Drop for Armed {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which no code uses any more.
         unsafe { libc::munmap(self.slots.table as *mut _, self.slots.table_len() as usize) };
-        self.code.take().into_iter().for_each(Room::unmap);
+        self.code.take().into_iter().for_each(CodeMemory::unmap);
     }
 }
 

@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
+use trapline_plan::aarch64::stub::deferred::STAGED_BYTES;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
-use trapline_plan::aarch64::stub::stage::STAGED_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Latency, Machine, Traced, stage, trace};
 use trapline_plan::filter::{
     Facts, Float, Int, Known, Late, MAX_TEMPORARIES, Symbol, Tally, TargetFilter, Tree, parse, registers,

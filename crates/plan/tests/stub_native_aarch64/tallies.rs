@@ -11,7 +11,7 @@ use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Table, Tallied, tally};
 use trapline_plan::filter::{
-    Apart, Binary, Facts, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
+    Binary, Facts, GroupBy, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
 };
 use trapline_record::tally::{PROBES, Rest, Shape, TallyArea};
 use trapline_record::view::View;
@@ -20,7 +20,7 @@ use super::fields::put_with_kernel;
 use super::filters::{Random, of};
 use super::latency::on_cpu;
 use super::threads::{ids, tid};
-use super::{ADD, DATA, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
+use super::{ADD, CodeMemory, DATA, LINES, RET, by_hand, call, changes, machines, registered, run, storm};
 
 const STUB: usize = 1024 + ROW_BYTES as usize;
 /// Bytes of the code for one load.
@@ -36,7 +36,7 @@ pub(super) fn nodes(value: &Tree) -> usize {
 
 /// Tables in memory of their own.
 pub(super) struct Set {
-    pub(super) room: Room,
+    pub(super) room: CodeMemory,
     pub(super) machine: Machine,
     pub(super) filter: TargetFilter,
     pub(super) table: Table,
@@ -61,7 +61,7 @@ impl Set {
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
         let table = Table { area, base: words.as_ptr() as u64 };
         let filter = TargetFilter { tally: Some(tally), ..of(condition, 1) };
-        Self { room: Room::new(), machine, filter, table, id, goroutine: false, words }
+        Self { room: CodeMemory::new(), machine, filter, table, id, goroutine: false, words }
     }
     fn tally(&self) -> &Tally {
         self.filter.tally.as_ref().expect("as set")
@@ -104,7 +104,7 @@ impl Set {
 }
 
 pub(super) fn by(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, apart: Apart::Nothing }
+    Tally { value, sort, apart: GroupBy::Nothing }
 }
 
 pub(super) fn argument(index: u8, bits: u8, signed: bool) -> Tree {
@@ -220,7 +220,7 @@ fn threads_are_told_apart() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
-        let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, apart: Apart::Thread };
+        let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, apart: GroupBy::Thread };
         let set = Set::new(machine, id, tally, None);
         let code = set.build(true, &[ADD, RET]);
         let hit = |value: u64, times: u64| {

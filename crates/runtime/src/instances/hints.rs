@@ -29,7 +29,7 @@ const HINT_LEN: usize = size_of::<u64>();
 
 /// What a hint says about a stack pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Said {
+pub(crate) enum Hinted {
     /// This instance had it.
     Number(u32),
     /// No consumer waits for the call.
@@ -39,12 +39,12 @@ pub(crate) enum Said {
 }
 
 impl Hint {
-    pub(crate) fn says(&self, sp: u64) -> Said {
+    pub(crate) fn says(&self, sp: u64) -> Hinted {
         let word = self.0.load(Relaxed);
         match word & NOBODY {
-            _ if word == 0 || word >> NUMBER_BITS != sp << NUMBER_BITS >> NUMBER_BITS => Said::Nothing,
-            NOBODY => Said::Nobody,
-            number => Said::Number(number as u32 - 1),
+            _ if word == 0 || word >> NUMBER_BITS != sp << NUMBER_BITS >> NUMBER_BITS => Hinted::Nothing,
+            NOBODY => Hinted::Nobody,
+            number => Hinted::Number(number as u32 - 1),
         }
     }
     /// The number of the instance or trampoline that it names, for whatever stack pointer.

@@ -123,7 +123,7 @@ mod place;
 pub use hints::Hint;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub(crate) use hints::{HINT_SHIFT, HINT_SPREAD, NOBODY, NUMBER_BITS};
-pub(crate) use hints::{Hints, LINE_LEN, Said};
+pub(crate) use hints::{Hinted, Hints, LINE_LEN};
 pub use instance::{Instance, Kept, SESSIONS};
 #[cfg(not(loom))]
 pub use of_probe::Instances;
@@ -131,7 +131,7 @@ pub use of_probe::Instances;
 pub(crate) use of_probe::Pool;
 #[cfg(not(loom))]
 pub(crate) use of_probe::{Call, Here};
+pub use place::KeptPlace;
+pub(crate) use place::KeptPlaces;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub(crate) use place::PLACE_SHIFT;
-pub use place::Place;
-pub(crate) use place::Places;

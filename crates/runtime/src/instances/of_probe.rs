@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Orderi
 
 use alloc::boxed::Box;
 
-use super::hints::{Hint, Said};
+use super::hints::{Hint, Hinted};
 use super::instance::{Instance, Kept};
 use super::left;
-use super::place::Places;
+use super::place::KeptPlaces;
 use crate::epoch::Writer;
 use crate::native::thread::thread_pointer;
 use crate::pool::{At, BadRegion, Held, OwnedPool, Raw, Registered, Shape};
@@ -131,7 +131,7 @@ impl Instances {
     #[inline]
     pub(crate) fn begin(
         &self,
-        (places, here): (Places, Here),
+        (places, here): (KeptPlaces, Here),
         (sp, frame): (u64, u64),
         (probe, site): (u64, u64),
         ask: impl FnOnce() -> bool,
@@ -153,19 +153,19 @@ impl Instances {
     }
     /// L1, or B1 to B4.
     #[inline]
-    pub(crate) fn end(&self, (places, here): (Places, Here), sp: u64, probe: u64) -> Option<Kept> {
+    pub(crate) fn end(&self, (places, here): (KeptPlaces, Here), sp: u64, probe: u64) -> Option<Kept> {
         let place = places.of(sp);
         if let Some(site) = place.end(sp, probe) {
             return Some(Kept::of(site));
         }
         let hint = &place.hint;
         let known = match hint.says(sp) {
-            Said::Nobody => {
+            Hinted::Nobody => {
                 hint.clear();
                 return None;
             }
-            Said::Number(number) => self.newest().and_then(|of| of.with_key(number, sp)),
-            Said::Nothing => None,
+            Hinted::Number(number) => self.newest().and_then(|of| of.with_key(number, sp)),
+            Hinted::Nothing => None,
         };
         let call = known.or_else(|| self.pools().find_map(|of| of.find(sp)))?;
         let kept = call.instance.kept();
@@ -206,7 +206,7 @@ impl Pool {
     /// A1: the instance that a call with the same key has left.
     #[inline]
     fn again(&self, hint: &Hint, sp: u64) -> Option<Held> {
-        let Said::Number(number) = hint.says(sp) else { return None };
+        let Hinted::Number(number) = hint.says(sp) else { return None };
         let call = self.with_key(number, sp)?;
         call.instance.claim_if(|key| key == sp).then_some(call.held)
     }
@@ -240,7 +240,7 @@ impl Call<'_> {
         let _home = self.of.pool.put(here.at(thread_pointer()), self.held);
     }
     /// A6.
-    pub(crate) fn cancel(self, (places, here): (Places, Here)) {
+    pub(crate) fn cancel(self, (places, here): (KeptPlaces, Here)) {
         let (hint, sp) = (&places.of(self.sp).hint, self.sp);
         self.end(here, hint);
         hint.nobody(sp);

@@ -12,7 +12,7 @@ use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
 /// A place; all zero is one that is not bound.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
-pub struct Place {
+pub struct KeptPlace {
     pub(crate) hint: Hint,
     /// The stack pointer whose calls may be kept here, for good; 0: not bound yet.
     pub(crate) bound: AtomicU64,
@@ -23,12 +23,13 @@ pub struct Place {
 }
 
 /// Like [`HINT_SHIFT`], for places, which are four times as large.
-pub(crate) const PLACE_SHIFT: u32 = HINT_SHIFT - (size_of::<Place>() / size_of::<Hint>()).trailing_zeros();
+pub(crate) const PLACE_SHIFT: u32 =
+    HINT_SHIFT - (size_of::<KeptPlace>() / size_of::<Hint>()).trailing_zeros();
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Place>() == 32);
+const _: () = assert!(size_of::<KeptPlace>() == 32);
 
-impl Place {
+impl KeptPlace {
     /// K1: binds the place, unless it is bound already.
     pub fn bind(&self, sp: u64) {
         if self.bound.load(Relaxed) == 0 {
@@ -71,21 +72,22 @@ impl Place {
 
 /// All places of a process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places(&'static [Place]);
+pub(crate) struct KeptPlaces(&'static [KeptPlace]);
 
-impl Places {
+impl KeptPlaces {
     /// Places in zeroed memory; `None` unless their number is a power of two.
-    pub(crate) const fn new(places: &'static [Place]) -> Option<Self> {
+    pub(crate) const fn new(places: &'static [KeptPlace]) -> Option<Self> {
         if places.len().is_power_of_two() { Some(Self(places)) } else { None }
     }
     /// Length of all places but one, in bytes.
     pub(crate) const fn mask(&self) -> u64 {
-        ((self.0.len() - 1) * size_of::<Place>()) as u64
+        ((self.0.len() - 1) * size_of::<KeptPlace>()) as u64
     }
     /// The place of a stack pointer.
     #[inline]
-    pub(crate) fn of(&self, sp: u64) -> &'static Place {
-        let at = (sp.wrapping_mul(HINT_SPREAD) >> PLACE_SHIFT & self.mask()) as usize / size_of::<Place>();
+    pub(crate) fn of(&self, sp: u64) -> &'static KeptPlace {
+        let at =
+            (sp.wrapping_mul(HINT_SPREAD) >> PLACE_SHIFT & self.mask()) as usize / size_of::<KeptPlace>();
         // SAFETY: the mask is the length less one, and the length a power of two (`new`).
         unsafe { self.0.get_unchecked(at) }
     }
@@ -93,7 +95,7 @@ impl Places {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Place, Places};
+    use super::{KeptPlace, KeptPlaces};
 
     /// Usual distances between the stacks of threads, and of coroutines.
     const APART: [u64; 7] =
@@ -102,9 +104,9 @@ mod tests {
 
     #[test]
     fn calls_of_a_page_have_places_of_their_own_and_stacks_share_no_line() {
-        let places: std::vec::Vec<Place> = (0..1 << 18).map(|_| Place::default()).collect();
-        let places: &'static [Place] = std::boxed::Box::leak(places.into_boxed_slice());
-        let all = Places::new(places).expect("a power of two");
+        let places: std::vec::Vec<KeptPlace> = (0..1 << 18).map(|_| KeptPlace::default()).collect();
+        let places: &'static [KeptPlace] = std::boxed::Box::leak(places.into_boxed_slice());
+        let all = KeptPlaces::new(places).expect("a power of two");
         let place = |sp| core::ptr::from_ref(all.of(sp)).addr() - places.as_ptr().addr();
         for apart in APART {
             let mut lines = std::collections::HashMap::new();

@@ -7,14 +7,14 @@ use loom::sync::atomic::Ordering::{Acquire, Release};
 use loom::thread;
 
 use super::model;
-use crate::instances::Place;
+use crate::instances::KeptPlace;
 
 const PROBE: u64 = 0x1000;
 
 /// Two threads whose stack words share a place.
-fn two_bind(bind: fn(&Place, u64)) {
+fn two_bind(bind: fn(&KeptPlace, u64)) {
     model(None, move || {
-        let place = Arc::new(Place::default());
+        let place = Arc::new(KeptPlace::default());
         let threads = [0x8000, 0x9000].map(|sp| {
             let place = Arc::clone(&place);
             thread::spawn(move || {
@@ -33,13 +33,13 @@ fn two_bind(bind: fn(&Place, u64)) {
 
 #[test]
 fn a_place_is_one_stack_words() {
-    two_bind(Place::bind);
+    two_bind(KeptPlace::bind);
 }
 
 #[test]
 #[should_panic]
 fn not_if_it_looks_and_then_stores() {
-    two_bind(Place::bind_in_two_steps);
+    two_bind(KeptPlace::bind_in_two_steps);
 }
 
 /// A stack that goes on in another thread takes its call with it. An exit elsewhere takes nothing. Another
@@ -47,7 +47,7 @@ fn not_if_it_looks_and_then_stores() {
 #[test]
 fn a_call_ends_where_its_stack_is() {
     model(None, || {
-        let (place, handed) = (Arc::new(Place::default()), Arc::new(AtomicU64::new(0)));
+        let (place, handed) = (Arc::new(KeptPlace::default()), Arc::new(AtomicU64::new(0)));
         place.bind(0x8000);
         let other = Arc::clone(&place);
         let looks = thread::spawn(move || {

@@ -8,11 +8,11 @@ use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::fmt;
 use core::ptr::NonNull;
 
+use super::magazine::Magazine;
 use super::native::{self, Registered, Shelves};
 use super::protocol::{self, NotClosed, Parts, Returned};
 use super::set;
 use super::shape::{BadShape, HEADER, Shape};
-use super::shelf::Shelf;
 use super::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// The place where a caller runs.
@@ -87,7 +87,7 @@ struct Header {
 #[repr(C, align(128))]
 struct Refs(AtomicU32);
 
-const _: () = assert!(size_of::<Header>() == HEADER && size_of::<Shelf>() == 64);
+const _: () = assert!(size_of::<Header>() == HEADER && size_of::<Magazine>() == 64);
 
 /// A pool in a region. It may be copied; the region must outlive all uses.
 #[derive(Clone, Copy, Debug)]
@@ -284,9 +284,9 @@ impl Parts for Pool {
     fn cpus(&self) -> u32 {
         self.shelves.cpus
     }
-    fn shelf(&self, cpu: u32) -> &Shelf {
+    fn shelf(&self, cpu: u32) -> &Magazine {
         // SAFETY: a CPU's part begins with its magazine, whose words are atomic.
-        unsafe { self.part(cpu).cast::<Shelf>().as_ref() }
+        unsafe { self.part(cpu).cast::<Magazine>().as_ref() }
     }
     #[inline]
     fn set(&self, cpu: u32) -> &[AtomicU64] {

@@ -122,12 +122,12 @@
 
 #[cfg(all(not(loom), target_arch = "aarch64"))]
 pub mod aarch64;
+pub mod magazine;
 #[cfg(not(loom))]
 mod memory;
 pub mod protocol;
 pub mod set;
 pub mod shape;
-pub mod shelf;
 mod sync;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub mod x86_64;

@@ -5,8 +5,8 @@
 
 use core::fmt;
 
+use super::magazine::Magazine;
 use super::set;
-use super::shelf::Shelf;
 use super::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed};
 
 /// The words of a pool, and how sequences are run on them.
@@ -16,7 +16,7 @@ pub trait Parts {
     /// Number of CPUs with a magazine and a bitmap.
     fn cpus(&self) -> u32;
     /// A CPU's magazine.
-    fn shelf(&self, cpu: u32) -> &Shelf;
+    fn shelf(&self, cpu: u32) -> &Magazine;
     /// A CPU's free bitmap.
     fn set(&self, cpu: u32) -> &[AtomicU64];
     /// Number of objects that are not dropped, and 1 until closed.
@@ -111,13 +111,13 @@ pub fn close<P: Parts>(parts: &P, restart: impl FnOnce() -> bool) -> Result<Retu
         return Err(NotClosed::Already);
     }
     let shelves = || (0..parts.cpus()).map(|cpu| parts.shelf(cpu));
-    shelves().for_each(Shelf::shut);
+    shelves().for_each(Magazine::shut);
     if parts.depth() > 0 && !restart() {
         shelves().for_each(|shelf| shelf.reopen(parts.depth()));
         parts.closing().store(0, super::sync::Release);
         return Err(NotClosed::NoRestart);
     }
-    let on_shelves: u32 = shelves().map(Shelf::empty).sum();
+    let on_shelves: u32 = shelves().map(Magazine::empty).sum();
     let in_sets: u32 = (0..parts.cpus()).map(|cpu| set::close(parts.set(cpu))).sum();
     Ok(leave(parts, on_shelves + in_sets + 1))
 }

@@ -96,7 +96,7 @@ pub use slot::Slot;
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 
 use crate::epoch::Inside;
-use crate::registry::{FileNumber, Site};
+use crate::registry::{FileNumber, FileSite};
 use crate::sync::AtomicU64;
 use crate::table::Table;
 use leaf::{Hint, MAX_SLOTS, Word, granule};
@@ -159,15 +159,15 @@ impl Found {
     /// The site, if a probe can be there.
     #[must_use]
     #[inline]
-    pub fn site(&self) -> Option<Site> {
+    pub fn site(&self) -> Option<FileSite> {
         if self.takes_breakpoints { self.place() } else { None }
     }
     /// The site, whether or not a probe can be placed there now: a probe may have been placed before the
     /// mapping changed.
     #[must_use]
     #[inline]
-    pub fn place(&self) -> Option<Site> {
-        Site::new(self.file, self.offset).ok()
+    pub fn place(&self) -> Option<FileSite> {
+        FileSite::new(self.file, self.offset).ok()
     }
 }
 

@@ -114,7 +114,7 @@ mod words;
 use trapline_record::slots::{self, CHAIN, LENT, Slots, at};
 
 use crate::engine::Engine;
-use crate::instances::{Hint, Hints, LINE_LEN, Said};
+use crate::instances::{Hint, Hinted, Hints, LINE_LEN};
 use crate::probe::Probe;
 use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release};
 use words::Words;
@@ -171,7 +171,7 @@ pub(crate) struct Raw {
 
 /// A return trampoline between A3 and A6.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenTrampoline {
     table: &'static Table,
     number: u32,
     real: u64,
@@ -181,7 +181,7 @@ pub(crate) struct Taken {
 
 /// What is known of a call that has returned to its trampoline.
 #[derive(Debug)]
-pub(crate) struct Landed {
+pub(crate) struct ReturnedCall {
     /// Address that the call returns to.
     pub(crate) real: u64,
     /// Probe of the call; `None` if no consumer waits.
@@ -292,7 +292,7 @@ impl Table {
         (word, real): (u64, u64),
         home: u32,
         probe: &Probe,
-    ) -> Option<Taken> {
+    ) -> Option<TakenTrampoline> {
         if self.closed.load(Relaxed) != 0 {
             return None;
         }
@@ -335,7 +335,7 @@ impl Table {
         self.words.word(number, at::SITE).store(0, Relaxed);
         self.words.word(number, at::GO).store(0, Relaxed);
         self.words.word(number, at::WHAT).store(core::ptr::from_ref(probe) as u64, Relaxed);
-        Some(Taken { table: self, number, real, left })
+        Some(TakenTrampoline { table: self, number, real, left })
     }
     /// A2: the trampoline that this (stack word, return address) already has.
     #[inline]
@@ -346,8 +346,8 @@ impl Table {
                 && self.words.word(*number, at::REAL).load(Relaxed) == real
         };
         let said = hints.iter().filter_map(|hint| match hint.says(word) {
-            Said::Number(number) => Some(number),
-            Said::Nobody | Said::Nothing => None,
+            Hinted::Number(number) => Some(number),
+            Hinted::Nobody | Hinted::Nothing => None,
         });
         { said }.find(is_its)
     }
@@ -375,7 +375,7 @@ impl Table {
     ///
     /// # Safety
     /// This thread has returned to that trampoline's code.
-    pub(crate) unsafe fn landed(&self, number: u32) -> Option<Landed> {
+    pub(crate) unsafe fn landed(&self, number: u32) -> Option<ReturnedCall> {
         if number >= self.slots.count {
             return None;
         }
@@ -384,7 +384,7 @@ impl Table {
         let probe = unsafe { if is_lent { self.whose(number) } else { None } };
         let real = self.words.word(number, at::REAL).load(Relaxed);
         let site = self.words.word(number, at::SITE).load(Relaxed);
-        Some(Landed {
+        Some(ReturnedCall {
             real,
             probe,
             key: self.slots.address(number),
@@ -393,7 +393,7 @@ impl Table {
         })
     }
     /// B3, in the thread that has returned, after its instance is ended.
-    pub(crate) fn come_home(&self, landed: &Landed) {
+    pub(crate) fn come_home(&self, landed: &ReturnedCall) {
         if landed.probe.is_some() {
             self.give_back(landed.number);
         }
@@ -410,7 +410,7 @@ impl Table {
             self.words.word(number, at::WHAT).store(0, Relaxed);
             return;
         }
-        let its = self.hints(at, real).iter().find(|hint| hint.says(at) == Said::Number(number));
+        let its = self.hints(at, real).iter().find(|hint| hint.says(at) == Hinted::Number(number));
         its.into_iter().for_each(Hint::clear);
         word.store(0, Relaxed);
         self.words.word(number, at::WHAT).store(0, Relaxed);
@@ -419,7 +419,7 @@ impl Table {
     /// Whether the trampoline may stay bound to its stack word after the return: it can be found, and enough
     /// others stay free.
     fn may_bind(&self, number: u32, hints: &[Hint], word: u64) -> bool {
-        let is_hinted = hints.iter().any(|hint| hint.says(word) == Said::Number(number));
+        let is_hinted = hints.iter().any(|hint| hint.says(word) == Hinted::Number(number));
         let bound = hints.iter().filter(|hint| self.is_bound(hint)).count();
         let most = self.slots.count / 2;
         is_hinted
@@ -435,7 +435,7 @@ impl Table {
     }
 }
 
-impl Taken {
+impl TakenTrampoline {
     /// The key of the call's instance.
     pub(crate) const fn key(&self) -> u64 {
         self.table.slots.address(self.number)

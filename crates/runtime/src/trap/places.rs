@@ -69,9 +69,9 @@ impl Table {
 
 /// The table in use.
 #[derive(Debug)]
-pub(super) struct Places(AtomicPtr<Table>);
+pub(super) struct TrapTable(AtomicPtr<Table>);
 
-impl Places {
+impl TrapTable {
     /// An empty table with room for so many addresses.
     pub(super) fn new(room: usize) -> Self {
         Self(AtomicPtr::new(ptr::from_ref(Table::leaked(room)).cast_mut()))

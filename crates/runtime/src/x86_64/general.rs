@@ -31,7 +31,7 @@ use crate::instances::Instance;
 use crate::probe::{Alone, Consumers, List, Probe};
 
 // rustfmt would reflow these lines of instructions.
-pub mod here;
+pub mod inlined;
 #[rustfmt::skip]
 mod parts;
 pub mod returns;

@@ -9,12 +9,12 @@ use trapline_runtime::consumer::{Consumer, Flags, Hit, Verdict};
 use trapline_runtime::native::Regs;
 use trapline_runtime::probe::Probe;
 use trapline_runtime::x86_64::general::WITH_STATE;
-use trapline_runtime::x86_64::general::here::Piece;
+use trapline_runtime::x86_64::general::inlined::InlinedPath;
 
 use crate::support::{ORIGINAL, SITE, add, calling, engine_of, enter, leave, probe, regs};
 
 /// Plays the gate: code before an inlined fast path, in its room, and behind it.
-fn glued(piece: Piece, before: &[u8], done: &[u8], behind: &[u8]) -> usize {
+fn glued(piece: InlinedPath, before: &[u8], done: &[u8], behind: &[u8]) -> usize {
     let (room, len) = piece.room;
     assert!(done.len() <= len);
     let pad = before.len().next_multiple_of(64) - before.len();
@@ -46,7 +46,7 @@ struct Native {
 impl Native {
     fn new() -> Self {
         // xor eax, eax; ret, and mov eax, 1; ret. The arguments are in the registers that the code expects.
-        let begin = glued(Piece::begin(), &[], &[0x31, 0xc0, 0xc3], &[0xb8, 1, 0, 0, 0, 0xc3]);
+        let begin = glued(InlinedPath::begin(), &[], &[0x31, 0xc0, 0xc3], &[0xb8, 1, 0, 0, 0, 0xc3]);
         let kept = [0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57]; // push rbx, rbp, r12 to r15
         let back = [0x48, 0x89, 0xec, 0x41, 0x5f, 0x41, 0x5e, 0x41, 0x5d, 0x41, 0x5c, 0x5d, 0x5b, 0xc3]; // mov rsp, rbp; pop them; ret
         // mov rbp, rsp; mov r12, rdi; lea rbx, [rsi - 8]; mov rcx, the stack pointer in `Regs`; and rsp, -16
@@ -55,7 +55,7 @@ impl Native {
             0xe4, 0xf0,
         ];
         let done = [[0x31, 0xc0].as_slice(), &back].concat();
-        let end = glued(Piece::end(), &[kept.as_slice(), &ready].concat(), &done, &back);
+        let end = glued(InlinedPath::end(), &[kept.as_slice(), &ready].concat(), &done, &back);
         // SAFETY: the code above.
         unsafe {
             let begin = std::mem::transmute::<usize, Begin>(begin);
@@ -75,24 +75,24 @@ impl Native {
 }
 
 /// Returns that were reported: the address that was hit, the stack pointer.
-type Told = Mutex<Vec<(u64, u64)>>;
+type ReportedReturns = Mutex<Vec<(u64, u64)>>;
 
 unsafe extern "C" fn tell(data: *mut c_void, hit: *mut Hit) -> Verdict {
-    // SAFETY: `data` is a leaked `Told`; `hit` is this hit, and so are its registers.
-    let (told, hit, regs) = unsafe { (&*data.cast::<Told>(), &*hit, &*(*hit).regs) };
+    // SAFETY: `data` is a leaked `ReportedReturns`; `hit` is this hit, and so are its registers.
+    let (told, hit, regs) = unsafe { (&*data.cast::<ReportedReturns>(), &*hit, &*(*hit).regs) };
     told.lock().expect("nobody panics").push((hit.site, regs.sp()));
     Verdict::CONTINUE
 }
 
 /// Makes a probe's calls be kept in place, and adds a consumer that waits for them.
-fn waits(probe: &Probe) -> &'static Told {
-    let told: &'static Told = Box::leak(Box::default());
+fn waits(probe: &Probe) -> &'static ReportedReturns {
+    let told: &'static ReportedReturns = Box::leak(Box::default());
     let (data, flags) = (std::ptr::from_ref(told).cast_mut().cast(), Flags::GENERAL_REGS_ONLY);
     add(probe, Consumer { entry: None, ret: Some(tell), filter: None, data, flags });
     told
 }
 
-fn taken(told: &Told) -> Vec<(u64, u64)> {
+fn taken(told: &ReportedReturns) -> Vec<(u64, u64)> {
     std::mem::take(&mut *told.lock().expect("nobody panics"))
 }
 

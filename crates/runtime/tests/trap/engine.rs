@@ -13,7 +13,7 @@ use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::Writer;
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Range, Regions};
-use trapline_runtime::registry::{Files, Site};
+use trapline_runtime::registry::{FileSite, Files};
 use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
 use trapline_runtime::x86_64::{Called, Placed, Role, Sites, Step};
 
@@ -29,7 +29,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
 }
 
 /// All parts of one engine, and its only writer.
-struct Whole {
+struct EngineParts {
     engine: &'static Engine,
     sites: &'static Sites,
     writer: Writer,
@@ -38,8 +38,8 @@ struct Whole {
     next: u32,
 }
 
-fn whole() -> MutexGuard<'static, Whole> {
-    static WHOLE: OnceLock<Mutex<Whole>> = OnceLock::new();
+fn whole() -> MutexGuard<'static, EngineParts> {
+    static WHOLE: OnceLock<Mutex<EngineParts>> = OnceLock::new();
     arena();
     let whole = WHOLE.get_or_init(|| {
         assert!(register_membarrier());
@@ -51,7 +51,14 @@ fn whole() -> MutexGuard<'static, Whole> {
         assert!(ENGINE.set(sites).is_ok());
         // SAFETY: the only writer, protected by this lock; hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
-        Mutex::new(Whole { engine, sites, writer, map: Map::new(regions), files: Files::default(), next: 0 })
+        Mutex::new(EngineParts {
+            engine,
+            sites,
+            writer,
+            map: Map::new(regions),
+            files: Files::default(),
+            next: 0,
+        })
     });
     whole.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -60,7 +67,7 @@ const fn file(number: u64) -> FileId {
     FileId { dev: 9, inode: number }
 }
 
-impl Whole {
+impl EngineParts {
     /// Reports a page of code as a mapping of a file.
     fn mapped(&mut self, page: u64, number: u64) {
         let access = Access { exec: true, ..Access::default() };
@@ -68,8 +75,8 @@ impl Whole {
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(number), access };
         self.map.map(&mut self.writer, &mut self.files, mapping).expect("a region");
     }
-    fn site(&mut self, number: u64, offset: u64) -> Site {
-        Site::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
+    fn site(&mut self, number: u64, offset: u64) -> FileSite {
+        FileSite::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
     }
     fn probe(&mut self, number: u64, offset: u64, consumer: Consumer) -> &'static Probe {
         let probe: &'static Probe =
@@ -145,7 +152,7 @@ fn hits_are_the_probes() {
     whole.trap(page, (1, 4), probe, Role::Exit);
     assert_eq!(call(page, 3, 5), 3016);
     // The consumers are removed before the traps: hits without consumers.
-    let Whole { ref mut writer, next, .. } = *whole;
+    let EngineParts { ref mut writer, next, .. } = *whole;
     assert!(probe.consumers().remove(writer, ConsumerId(u64::from(next))));
     assert_eq!((call(page, 3, 5), CALLED.load(Ordering::Relaxed)), (8, 1001));
 }
@@ -170,7 +177,7 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
     whole.mapped(page, 3);
     nobodys();
     let range = Range::new(RemoteAddr(page), RemoteAddr(page + PAGE)).expect("a range");
-    let Whole { ref mut map, ref mut writer, .. } = *whole;
+    let EngineParts { ref mut map, ref mut writer, .. } = *whole;
     map.unmap(writer, range).expect("unmapped");
     nobodys();
     whole.mapped(page, 2);
@@ -227,7 +234,7 @@ fn a_region_that_was_learnt_again_has_its_traps() {
         let access = Access { exec: true, write: round % 2 == 1, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(5), access };
-        let Whole { ref mut map, ref mut writer, ref mut files, sites, .. } = *whole;
+        let EngineParts { ref mut map, ref mut writer, ref mut files, sites, .. } = *whole;
         map.map(writer, files, mapping).expect("a region");
         assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 2 * round - 1));
         sites.refresh(map);

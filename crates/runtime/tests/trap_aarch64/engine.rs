@@ -15,7 +15,7 @@ use trapline_runtime::native::thread::{membarrier, register_membarrier};
 use trapline_runtime::native::{Called, Placed, Role, Sites, Step, gate};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Range, Regions};
-use trapline_runtime::registry::{Files, Site};
+use trapline_runtime::registry::{FileSite, Files};
 
 use crate::foreign::{Answer, expecting};
 use crate::site::{ENGINE, Text, arena, call, room, simulated, text, write};
@@ -29,7 +29,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
 }
 
 /// All parts of one engine, and its only writer.
-pub(crate) struct Whole {
+pub(crate) struct EngineParts {
     engine: &'static Engine,
     sites: &'static Sites,
     writer: Writer,
@@ -38,8 +38,8 @@ pub(crate) struct Whole {
     next: u32,
 }
 
-pub(crate) fn whole() -> MutexGuard<'static, Whole> {
-    static WHOLE: OnceLock<Mutex<Whole>> = OnceLock::new();
+pub(crate) fn whole() -> MutexGuard<'static, EngineParts> {
+    static WHOLE: OnceLock<Mutex<EngineParts>> = OnceLock::new();
     arena();
     let whole = WHOLE.get_or_init(|| {
         assert!(register_membarrier());
@@ -52,7 +52,7 @@ pub(crate) fn whole() -> MutexGuard<'static, Whole> {
         // SAFETY: the only writer, protected by this lock; hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
         let (map, files) = (Map::new(regions), Files::default());
-        Mutex::new(Whole { engine, sites, writer, map, files, next: 0 })
+        Mutex::new(EngineParts { engine, sites, writer, map, files, next: 0 })
     });
     whole.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -61,7 +61,7 @@ const fn file(number: u64) -> FileId {
     FileId { dev: 9, inode: number }
 }
 
-impl Whole {
+impl EngineParts {
     /// Reports a page of code as a mapping of a file.
     pub(crate) fn mapped(&mut self, page: u64, number: u64) {
         let access = Access { exec: true, ..Access::default() };
@@ -69,8 +69,8 @@ impl Whole {
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(number), access };
         self.map.map(&mut self.writer, &mut self.files, mapping).expect("a region");
     }
-    fn site(&mut self, number: u64, offset: u64) -> Site {
-        Site::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
+    fn site(&mut self, number: u64, offset: u64) -> FileSite {
+        FileSite::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
     }
     pub(crate) fn probe(&mut self, number: u64, offset: u64, consumers: &[Consumer]) -> &'static Probe {
         let probe: &'static Probe =
@@ -284,7 +284,7 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
     whole.mapped(page, 3);
     nobodys();
     let range = Range::new(RemoteAddr(page), RemoteAddr(page + PAGE)).expect("a range");
-    let Whole { ref mut map, ref mut writer, .. } = *whole;
+    let EngineParts { ref mut map, ref mut writer, .. } = *whole;
     map.unmap(writer, range).expect("unmapped");
     nobodys();
     whole.mapped(page, 2);

@@ -32,7 +32,7 @@ const ROUNDS: u32 = 16;
 
 /// A mapping that was made, or was given other rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct MappingRecord {
     /// First address.
     pub start: RemoteAddr,
     /// First address after it.
@@ -135,7 +135,7 @@ impl MappingRings {
         self.complete
     }
     /// Takes all records. Returns how many the kernel dropped since the last call.
-    pub fn drain(&self, mut each: impl FnMut(Told)) -> u64 {
+    pub fn drain(&self, mut each: impl FnMut(MappingRecord)) -> u64 {
         let mut lost = 0;
         for (_, ring) in &self.rings {
             let drained = ring.drain(|kind, _, body| match kind {
@@ -168,7 +168,7 @@ fn word(body: &[u8], at: usize) -> Option<u64> {
 }
 
 /// The process that made the mapping, and the mapping. The record ends with its time.
-fn parse(body: &[u8]) -> Option<(u32, Told)> {
+fn parse(body: &[u8]) -> Option<(u32, MappingRecord)> {
     /// Bytes before the name, plus those of the time behind it.
     const FIXED: usize = 64 + 8;
     const PROT: usize = 56;
@@ -177,7 +177,7 @@ fn parse(body: &[u8]) -> Option<(u32, Told)> {
     let prot = half(PROT)?.cast_signed();
     let start = RemoteAddr(word(body, 8)?);
     let inode = word(body, 40)?;
-    let told = Told {
+    let told = MappingRecord {
         start,
         end: RemoteAddr(start.0.saturating_add(word(body, 16)?)),
         offset: FileOffset(word(body, 24)?),
@@ -191,7 +191,7 @@ fn parse(body: &[u8]) -> Option<(u32, Told)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileId, FileOffset, MappingRings, Told, parse};
+    use super::{FileId, FileOffset, MappingRecord, MappingRings, parse};
     use crate::bell::Bell;
     use std::time::Duration;
 
@@ -223,7 +223,7 @@ mod tests {
         };
         assert!(rings.is_complete());
         let file = std::fs::File::open("/proc/self/exe").expect("this program");
-        let (bell, mut seen): (_, Vec<Told>) = (Bell::new().expect("a bell"), Vec::new());
+        let (bell, mut seen): (_, Vec<MappingRecord>) = (Bell::new().expect("a bell"), Vec::new());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::scope(|scope| {

@@ -11,7 +11,7 @@ mod program;
 mod sampled;
 mod tasks;
 
-pub use mappings::{MappingRings, Told};
+pub use mappings::{MappingRecord, MappingRings};
 pub use sampled::{
     Access, Armed, Breakpoint, Family, NotArmed, SLOTS, SampleOptions, SampleRings, USER_REGS,
 };

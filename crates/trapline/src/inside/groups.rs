@@ -12,7 +12,7 @@ use trapline_record::{FileId, RemoteAddr};
 use super::Error;
 use super::place::{Group, Load, Part};
 use super::state::State;
-use super::traps::Told;
+use super::traps::EngineTrap;
 
 impl State {
     /// Takes out the groups of sites that no consumer needs.
@@ -33,7 +33,7 @@ impl State {
         let sites: Vec<OwnSite> = groups.iter().flat_map(|&g| self.groups[g].sites.iter().copied()).collect();
         groups.iter().for_each(|&group| self.groups[group].live = false);
         self.own()?.take_out(&sites)?;
-        groups.iter().flat_map(|&group| &self.groups[group].traps).for_each(Told::take_out);
+        groups.iter().flat_map(|&group| &self.groups[group].traps).for_each(EngineTrap::take_out);
         Ok(())
     }
     /// Takes groups out that are planned anew. It leaves a trap at each instruction whose hits a consumer
@@ -53,7 +53,7 @@ impl State {
             };
             self.disturbed.extend(group.parts.iter().map(|part| part.spot));
             for here in &group.calls {
-                let told = Told::new(here, group.load, &spot.file.image, &mut self.known, shadow_stack);
+                let told = EngineTrap::new(here, group.load, &spot.file.image, &mut self.known, shadow_stack);
                 let Some(told) = told else { continue };
                 told.put(&self.known);
                 traps.push(RemoteAddr(told.at));
@@ -157,7 +157,7 @@ impl State {
         if !partly.is_empty() {
             self.own()?.take_out(&partly)?;
         }
-        not_back.iter().flat_map(|&group| &self.groups[group].traps).for_each(Told::take_out);
+        not_back.iter().flat_map(|&group| &self.groups[group].traps).for_each(EngineTrap::take_out);
         Ok(back.into_iter().filter(|back| *back).count() - partly.len())
     }
 }

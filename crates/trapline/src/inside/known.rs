@@ -10,11 +10,11 @@ use std::sync::OnceLock;
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 use trapline_runtime::epoch::{Seal, ThreadPointer, Writer};
 use trapline_runtime::regions::{self, Access, Mapped, PictureError, Range, Regions};
-use trapline_runtime::registry::{Files, Site};
+use trapline_runtime::registry::{FileSite, Files};
 use trapline_tracee::Mapping;
 
-use super::learn::missed;
 use super::memory::{made, slots};
+use super::notice::missed;
 
 static REGIONS: OnceLock<Option<Regions>> = OnceLock::new();
 
@@ -110,14 +110,14 @@ pub(super) struct Changed {
 
 /// The writer's side.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct MappedFiles {
     map: Option<regions::Map>,
     files: Files,
     /// Regions for which the tables had no room.
     pub(super) missed: u64,
 }
 
-impl Known {
+impl MappedFiles {
     /// Whether a file's code is known in a range.
     pub(super) fn overlaps(&self, start: RemoteAddr, end: RemoteAddr) -> bool {
         let mut all = self.map.iter().flat_map(regions::Map::iter);
@@ -148,8 +148,8 @@ impl Known {
         gone.chain(new).map(|one| Changed { start: one.start, end: one.end, file: one.file }).collect()
     }
     /// A (file, offset) in the form that hits use.
-    pub(super) fn site(&mut self, file: FileId, offset: FileOffset) -> Option<Site> {
-        Site::new(self.files.number(file).ok()?, offset).ok()
+    pub(super) fn site(&mut self, file: FileId, offset: FileOffset) -> Option<FileSite> {
+        FileSite::new(self.files.number(file).ok()?, offset).ok()
     }
     /// The map that [`follow`](Self::follow) keeps.
     pub(super) const fn map(&self) -> Option<&regions::Map> {

@@ -70,7 +70,7 @@
 //!   instructions at the original address. Handlers of other signals are called through signal wrappers of
 //!   the engine. So a handler whose signal arrives in a displaced instruction sees the original address as
 //!   well. Handlers that are set later by libc's `sigaction` get wrappers at once, unless the way to notice
-//!   changes is [`Way::Asked`]; those set by raw system calls get them at the next registration or
+//!   changes is [`NoticeMode::Asked`]; those set by raw system calls get them at the next registration or
 //!   [`rescan`]. Asked for its handlers, libc shows the program its own; a raw system call shows the
 //!   engine's. Two cases are not covered. If a handler moves the instruction pointer, and the shown address
 //!   is used again later, that hits once more. A signal in a stub, before its displaced instructions, sees
@@ -107,21 +107,21 @@
 mod aarch64;
 mod check;
 mod consumer;
-mod early;
 mod error;
 mod find;
 mod fork;
 mod grace;
 mod groups;
 mod known;
-mod learn;
 mod loader;
 mod memory;
+mod notice;
 mod own_stack;
 mod place;
 mod semaphores;
 mod settle;
 mod slots;
+mod speculate;
 mod spot;
 mod state;
 mod traps;
@@ -140,7 +140,7 @@ pub use consumer::{Consumer, Functions, Hit, Verdict};
 pub use error::Error;
 pub use find::find;
 pub use known::{Code, CodePlace, code, code_at};
-pub use learn::{Learnt, Way};
+pub use notice::{NoticeMode, Noticed};
 pub use own_stack::is_inside_handler;
 pub use slots::{SLOTS, returns_to};
 pub use trapline_plan::Tactic;
@@ -244,13 +244,13 @@ pub fn rescan() -> Result<usize, Error> {
 ///
 /// # Errors
 /// If another way is in use already.
-pub fn learn_by(way: Way) -> Result<(), Error> {
+pub fn learn_by(way: NoticeMode) -> Result<(), Error> {
     lock().learning.choose(way)
 }
 
 /// What was noticed of mappings, and how.
 #[must_use]
-pub fn learnt() -> Learnt {
+pub fn learnt() -> Noticed {
     lock().learnt()
 }
 

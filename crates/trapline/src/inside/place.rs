@@ -12,7 +12,7 @@ use trapline_patch::own::OwnSite;
 use trapline_record::{FileId, Svma};
 use trapline_runtime::probe::Probe;
 
-use super::traps::{Here, Told};
+use super::traps::{EngineTrap, Here};
 use crate::files::ModuleFile;
 
 /// A mapping of a file.
@@ -63,7 +63,7 @@ pub(super) struct Group {
     pub(super) load: Load,
     pub(super) sites: SmallVec<[OwnSite; 1]>,
     /// Those of them that are traps, in the form that the handler uses.
-    pub(super) traps: Vec<Told>,
+    pub(super) traps: Vec<EngineTrap>,
     /// Instructions before which their stubs call consumers.
     pub(super) calls: SmallVec<[Here; 1]>,
     pub(super) parts: SmallVec<[Part; 1]>,
@@ -79,7 +79,7 @@ impl Group {
 
 /// A site in one mapping that is to be patched.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct SiteRequest {
     pub(super) load: Load,
     pub(super) part: Part,
     pub(super) file: Arc<ModuleFile>,

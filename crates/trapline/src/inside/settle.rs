@@ -12,8 +12,8 @@ use trapline_tracee::Mapping;
 
 use super::arch::place::place;
 use super::known::takes_breakpoints;
-use super::learn::with_signals_held;
-use super::place::{Load, Part, Wanted};
+use super::notice::with_signals_held;
+use super::place::{Load, Part, SiteRequest};
 use super::state::State;
 use super::{Error, signals};
 use crate::modules::mapped;
@@ -113,9 +113,9 @@ impl State {
             (false, _) => Some((need, live)),
         }
     }
-    pub(super) fn wanted(&self, part: Part, load: Load) -> Wanted {
+    pub(super) fn wanted(&self, part: Part, load: Load) -> SiteRequest {
         let spot = &self.spots[part.spot as usize];
-        Wanted {
+        SiteRequest {
             load,
             part,
             file: spot.file.clone(),
@@ -126,7 +126,12 @@ impl State {
     }
     /// Patches, and keeps the resulting groups. If another patch of this engine needs the same bytes, both
     /// are planned again, together.
-    pub(super) fn place(&mut self, wanted: Vec<Wanted>, strict: bool, again: bool) -> Result<usize, Error> {
+    pub(super) fn place(
+        &mut self,
+        wanted: Vec<SiteRequest>,
+        strict: bool,
+        again: bool,
+    ) -> Result<usize, Error> {
         if wanted.is_empty() {
             return Ok(0);
         }
@@ -148,9 +153,9 @@ impl State {
             return Err(self.spots[wanted[*index].part.spot as usize].refused(why));
         }
         if !held.is_empty() {
-            let mut both: Vec<Wanted> = Vec::new();
+            let mut both: Vec<SiteRequest> = Vec::new();
             for (index, _) in held {
-                let Wanted { load, part, .. } = wanted[index];
+                let SiteRequest { load, part, .. } = wanted[index];
                 if self.missing(part.spot, load).is_none() {
                     continue;
                 }
@@ -166,7 +171,7 @@ impl State {
             placed += self.place(both, strict, false)?;
         }
         for (index, why) in instead {
-            let Wanted { load, part: Part { spot, .. }, .. } = wanted[index];
+            let SiteRequest { load, part: Part { spot, .. }, .. } = wanted[index];
             let both = self.with_neighbours(&wanted[index])?;
             debug_assert!(both.iter().all(|one| one.load == load), "neighbours are of one mapping");
             if self.place(both, true, false).is_err() {
@@ -180,7 +185,7 @@ impl State {
         Ok(placed)
     }
     /// A site to be patched, with all that is patched close to it, which is taken out.
-    pub(super) fn with_neighbours(&mut self, wanted: &Wanted) -> Result<Vec<Wanted>, Error> {
+    pub(super) fn with_neighbours(&mut self, wanted: &SiteRequest) -> Result<Vec<SiteRequest>, Error> {
         /// Windows and the instructions that they displace reach less far than this, in bytes.
         const NEAR: u64 = 64;
         let bias = trapline_record::addr::Bias(wanted.load.bias);

@@ -41,7 +41,7 @@ use trapline_runtime::slots::Table;
 
 use super::arch::landing;
 use super::memory::{self, engine};
-use super::place::Wanted;
+use super::place::SiteRequest;
 use super::state::{Key, State};
 use super::{Consumer, Error, Request};
 use crate::Returns;
@@ -69,9 +69,9 @@ pub(super) struct Unwinders {
 }
 
 /// Called when a site is about to be written.
-pub(super) fn accepted(wanted: &Wanted) {
+pub(super) fn accepted(wanted: &SiteRequest) {
     if wanted.part.armed {
-        // SAFETY: the planner has accepted the function (`Role::CallArmed`), and all unwinders were told
+        // SAFETY: the planner has accepted the function (`Action::CallArmed`), and all unwinders were told
         // before the site was requested (UNW-3).
         unsafe { wanted.probe.set_arms(true) };
     }
@@ -134,7 +134,7 @@ impl State {
             let one = &self.spots[spot as usize];
             let mut parts = one.groups.iter().flat_map(|&group| &self.groups[group].parts);
             if one.armed && parts.any(|part| part.spot == spot && part.armed) {
-                // SAFETY: the planner has accepted the function (`Role::CallArmed`), and all unwinders were
+                // SAFETY: the planner has accepted the function (`Action::CallArmed`), and all unwinders were
                 // told (UNW-3).
                 unsafe { one.probe.set_arms(true) };
             }

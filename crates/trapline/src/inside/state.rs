@@ -20,16 +20,16 @@ use trapline_runtime::epoch::Writer;
 use trapline_tracee::{Process, perf};
 
 use super::check::Stamps;
-use super::early::Early;
-use super::known::Known;
-use super::learn::Learning;
+use super::known::MappedFiles;
 use super::memory::{engine, keep_blocks, make_probe, make_room, writer};
+use super::notice::Noticing;
 use super::own_stack;
 use super::place::Group;
 use super::semaphores::{Semaphore, Semaphores};
 use super::slots::Unwinders;
+use super::speculate::SpeculativePlan;
 use super::spot::Spot;
-use super::traps::{Told, sites};
+use super::traps::{EngineTrap, sites};
 use super::{Error, Request, arch, fork, grace};
 use crate::files::{Files, ModuleFile};
 use crate::quick::Quick;
@@ -42,19 +42,19 @@ pub(super) type Key = (u32, ConsumerId);
 pub(super) struct State {
     pub(super) own: Option<Own>,
     pub(super) files: Files,
-    pub(super) early: Option<Early>,
+    pub(super) early: Option<SpeculativePlan>,
     pub(super) spots: Vec<Spot>,
     of_site: Quick<(FileId, FileOffset), u32>,
     pub(super) of_file: HashSet<FileId>,
     pub(super) groups: Vec<Group>,
     last: u64,
     pub(super) writer: Option<Writer>,
-    pub(super) known: Known,
-    pub(super) learning: Learning,
+    pub(super) known: MappedFiles,
+    pub(super) learning: Noticing,
     pub(super) semaphores: Semaphores,
     pub(super) stamps: Stamps,
     /// Traps that are in place while patches change.
-    pub(super) soft: Vec<Told>,
+    pub(super) soft: Vec<EngineTrap>,
     pub(super) unwinders: Unwinders,
     /// Sites whose patches the last change took out.
     pub(super) disturbed: Vec<u32>,
@@ -103,7 +103,7 @@ impl State {
         }
         keep_blocks(requests.len());
         let first = self.spots.len();
-        let room = |early: &mut Early| make_room(requests.len(), first, || early.is_here());
+        let room = |early: &mut SpeculativePlan| make_room(requests.len(), first, || early.is_here());
         let _fence = self.early.as_mut().and_then(room);
         self.spots.reserve(requests.len());
         self.of_site.reserve(requests.len());

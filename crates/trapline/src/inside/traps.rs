@@ -22,7 +22,7 @@ use trapline_runtime::probe::Probe;
 
 use super::Error;
 use super::arch::step;
-use super::known::{Known, regions};
+use super::known::{MappedFiles, regions};
 use super::memory::engine;
 use super::place::Load;
 
@@ -70,18 +70,18 @@ impl Here {
 
 /// A trap of this engine, in the form that the handler uses.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct EngineTrap {
     pub(super) at: u64,
     placed: Placed,
 }
 
-impl Told {
+impl EngineTrap {
     /// Collects what the handler needs to know of a trap.
     pub(super) fn new(
         here: &Here,
         load: Load,
         image: &Image,
-        known: &mut Known,
+        known: &mut MappedFiles,
         shadow: bool,
     ) -> Option<Self> {
         let at = Bias(load.bias).stated(RemoteAddr(here.at));
@@ -93,7 +93,7 @@ impl Told {
         })
     }
     /// Enters it in the table, before the byte is written.
-    pub(super) fn put(&self, known: &Known) {
+    pub(super) fn put(&self, known: &MappedFiles) {
         if let (Some(sites), Some(map)) = (sites(), known.map()) {
             sites.put(self.at, self.placed.clone(), map);
         }

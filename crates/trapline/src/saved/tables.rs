@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::frame::{Get, Kind, Put};
-use crate::decode::{Clock, Known, Probes, Shape};
+use crate::decode::{Clock, ProbeFacts, Probes, Shape};
 use crate::filter::Int;
 use crate::report::{Site, Tactic};
 use crate::values::{Marked, Slot, Values};
@@ -97,7 +97,11 @@ impl Table {
             if numbers > MOST_PROBES {
                 return None;
             }
-            table.probes.set(nth, probe, Known { site, waits: bits & 1 == 1, shape, values, late: None });
+            table.probes.set(
+                nth,
+                probe,
+                ProbeFacts { site, waits: bits & 1 == 1, shape, values, late: None },
+            );
         }
         get.end()?;
         Some(table)

@@ -23,7 +23,7 @@ struct Stretch {
 
 /// All code that was seen.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct SeenCode {
     stretches: BTreeMap<u64, Stretch>,
     files: HashMap<FileId, Arc<StackFile>>,
     /// Mappings at the last look: start, end, offset, file.
@@ -32,7 +32,7 @@ pub(crate) struct Places {
     version: u64,
 }
 
-impl Places {
+impl SeenCode {
     /// Takes what is mapped now. Returns whether that is other code than before.
     pub(crate) fn update(
         &mut self,
@@ -134,21 +134,21 @@ pub(crate) fn open(process: &Process) -> impl Fn(&Mapping) -> Option<std::fs::Fi
 
 #[cfg(test)]
 mod tests {
-    use super::Places;
+    use super::SeenCode;
     use trapline_tracee::Mapping;
 
     fn maps(lines: &[&str]) -> Vec<Mapping> {
         lines.iter().map(|line| Mapping::parse(line).expect("a line")).collect()
     }
 
-    fn seen(places: &Places, address: u64) -> Option<(Option<String>, u64)> {
+    fn seen(places: &SeenCode, address: u64) -> Option<(Option<String>, u64)> {
         let frame = places.frame(address)?;
         Some(frame.place.map_or((None, 0), |(file, offset)| (Some(file.path.clone()), offset)))
     }
 
     #[test]
     fn what_is_unmapped_is_remembered_until_something_else_lies_there() {
-        let mut places = Places::default();
+        let mut places = SeenCode::default();
         let first = maps(&[
             "1000-5000 r-xp 00001000 fd:01 42 /lib/a.so",
             "6000-7000 r--p 00001000 fd:01 42 /lib/a.so",

@@ -8,19 +8,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trapline_patch::{AttachReport, Durations, Options, PatchError, Request};
-use trapline_plan::Role;
+use trapline_plan::Action;
 use trapline_tracee::TargetError;
 use trapline_tracee::kernel::UprobeMulti;
 
 use super::held::is_hold;
-use super::{Key, Returns, Source, Traced, Tracked, Wishes};
+use super::{Key, Returns, SessionRequest, Source, Traced, Tracked};
 use crate::error::Error;
 use crate::files::Files;
 use crate::library;
 use crate::modules::Module;
-use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
 use crate::report::{Ended, Refused, Site, Tactic};
-use crate::sites::Place;
+use crate::requests::{Requests, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
+use crate::sites::ProbedPlace;
 use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
 /// Notice for a program without an unwinder in which return addresses are replaced.
@@ -29,10 +29,10 @@ const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one th
                            then sees no further than a probed call";
 
 /// Key of a place's site.
-pub(super) fn key(modules: &[Module], place: &Place) -> Key {
+pub(super) fn key(modules: &[Module], place: &ProbedPlace) -> Key {
     let returns = matches!(
         place.role,
-        Role::CountExits | Role::Tally { exits: true } | Role::Record { returns: true, .. }
+        Action::CountExits | Action::Tally { exits: true } | Action::Record { returns: true, .. }
     );
     (modules[place.module].file.id, place.offset, returns)
 }
@@ -54,12 +54,12 @@ impl Traced {
     pub(super) fn attach(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        wishes: &SessionRequest,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
     ) -> Result<Vec<(usize, Refused)>, Error> {
         self.threads = library::threads(&self.process, files);
-        let calls = |place: &Place| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
+        let calls = |place: &ProbedPlace| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
         if !self.returns_decide() && places.iter().any(calls) {
             return Ok(places.iter().map(no_goroutine).enumerate().collect());
         }
@@ -75,7 +75,7 @@ impl Traced {
     pub(super) fn refusals_of_sites(
         &mut self,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
         why: Vec<(usize, Refused)>,
     ) -> (Vec<Refused>, HashSet<usize>) {
         let (mut refused, mut gone, mut partly) = (Vec::new(), HashSet::new(), None);
@@ -107,9 +107,9 @@ impl Traced {
     fn attach_by_need(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        wishes: &SessionRequest,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let start = Instant::now();
         let found = Unwinding::of_auto(&self.process, files);
@@ -117,7 +117,7 @@ impl Traced {
         let left_alone = match found {
             Ok(unwinding) => {
                 let options = Options { or_slots: true, ..wishes.options };
-                let wishes = Wishes { options, ..wishes.clone() };
+                let wishes = SessionRequest { options, ..wishes.clone() };
                 match self.attach_as_asked(&unwinding, &wishes, modules, places, None) {
                     Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => why,
                     other => return other,
@@ -131,9 +131,9 @@ impl Traced {
     fn attach_slots(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        wishes: &SessionRequest,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let refuse = |why: &str| places.iter().map(|place| no_unwinder(place, why)).enumerate().collect();
         let unwinding = match unwinding_now(&self.process, files) {
@@ -147,7 +147,7 @@ impl Traced {
             Err(why) => return Ok(refuse(&why)),
         };
         let options = Options { by_slots: true, ..wishes.options };
-        let wishes = Wishes { options, ..wishes.clone() };
+        let wishes = SessionRequest { options, ..wishes.clone() };
         match self.attach_as_asked(&unwinding, &wishes, modules, places, None) {
             Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => Ok(refuse(&why)),
             other => other,
@@ -188,15 +188,15 @@ impl Traced {
     fn attach_as_asked(
         &mut self,
         unwinding: &Unwinding,
-        wishes: &Wishes,
+        wishes: &SessionRequest,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
         left_alone: Option<&str>,
     ) -> Result<Vec<(usize, Refused)>, Error> {
         self.steps = wishes.steps;
         let start = Instant::now();
         let tick = wishes.tick.filter(|_| self.returns_decide());
-        let question = Question::new(modules, places, self.is_guarded(modules), tick);
+        let question = Requests::new(modules, places, self.is_guarded(modules), tick);
         let asked = question.asked();
         let options = Options { faults_may_be_caught: self.held.is_blind(), ..wishes.options };
         let request = Request {
@@ -250,7 +250,7 @@ impl Traced {
             ));
         }
     }
-    pub(super) fn track(&mut self, modules: &[Module], place: &Place, tactic: Tactic, source: Source) {
+    pub(super) fn track(&mut self, modules: &[Module], place: &ProbedPlace, tactic: Tactic, source: Source) {
         let file = &modules[place.module].file;
         let key = key(modules, place);
         if let Some(&known) = self.keys.get(&key) {

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use trapline_patch::Segment;
 use trapline_tracee::{Changed, NameWatcher};
 
-use super::{Aim, Traced, Wishes};
+use super::{HitAction, SessionRequest, Traced};
 use crate::report::By;
 use crate::threads::Names;
 
@@ -118,10 +118,10 @@ impl Called {
 
 impl Traced {
     /// Starts watching thread names. Called before a process is patched, so no change after that is missed.
-    pub(super) fn listen(&mut self, wishes: &Wishes) {
+    pub(super) fn listen(&mut self, wishes: &SessionRequest) {
         let names = wishes.filters.iter().flat_map(|filter| filter.names().iter().cloned());
         let wanted: HashSet<String> = names.collect();
-        let rows = matches!(wishes.aim, Aim::Tally { .. }).then_some(wishes.by);
+        let rows = matches!(wishes.aim, HitAction::Tally { .. }).then_some(wishes.by);
         let matter = !wanted.is_empty() || wishes.by == Some(By::ThreadName) && wishes.aim.is_told();
         if self.called.is_none() && matter {
             let pid = self.process.pid();

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 
 use trapline_image::{Convention, Image, MarkArgument};
-use trapline_plan::{Floats, Role, Unwind};
+use trapline_plan::{Action, Floats, Unwind};
 
-use super::{Aim, Traced, Wishes};
+use super::{HitAction, SessionRequest, Traced};
 use crate::files::Files;
 use crate::modules::{Mapped, Module};
 use crate::report::Refused;
-use crate::sites::{Miss, Place, Places, miss_text};
+use crate::sites::{Miss, ProbedPlace, ProbedPlaces, miss_text};
 use crate::threads::{are_renumbered, own_number};
 use crate::values::{Asked, Marked, Values, convention};
 
@@ -21,7 +21,7 @@ use crate::values::{Asked, Marked, Values, convention};
 type Untold = (&'static str, &'static str);
 
 /// Fills in what the values of a place are.
-fn values(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) -> Result<(), Untold> {
+fn values(image: &Image, wishes: &SessionRequest, nth: usize, place: &mut ProbedPlace) -> Result<(), Untold> {
     match place.arguments.clone() {
         Some(arguments) => of_mark(image, wishes, nth, place, &arguments),
         None => of_function(image, wishes, nth, place),
@@ -30,16 +30,16 @@ fn values(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) -> Resu
 
 fn of_mark(
     image: &Image,
-    wishes: &Wishes,
+    wishes: &SessionRequest,
     nth: usize,
-    place: &mut Place,
+    place: &mut ProbedPlace,
     arguments: &[MarkArgument],
 ) -> Result<(), Untold> {
     let texts = wishes.texts.get(nth).copied().unwrap_or(0) & 0x3f;
     let filter = place.filter.clone();
     let asks = filter.as_ref().map_or(0, |filter| filter.arguments_named()) | texts;
     let (values, at) = match (wishes.aim, place.role) {
-        (Aim::Record { values, .. }, Role::RecordAt(at, Unwind::None)) => (values, Some(at)),
+        (HitAction::Record { values, .. }, Action::RecordAt(at, Unwind::None)) => (values, Some(at)),
         _ => (0, None),
     };
     let at = match at {
@@ -56,13 +56,18 @@ fn of_mark(
     let filter = filter.unwrap_or_default();
     let (marked, operands, reads) = Marked::new(image, arguments, Asked { values, texts }, &filter);
     let filter = filter.at_mark(&marked, operands, reads);
-    place.role = Role::RecordMark(at, filter.field_words());
+    place.role = Action::RecordMark(at, filter.field_words());
     place.values = Values::Marked(Box::new(marked));
     place.filter = Some(Arc::new(filter));
     Ok(())
 }
 
-fn of_function(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) -> Result<(), Untold> {
+fn of_function(
+    image: &Image,
+    wishes: &SessionRequest,
+    nth: usize,
+    place: &mut ProbedPlace,
+) -> Result<(), Untold> {
     const TEXT: &str =
         "Go's strings end by their length, which is the argument behind: say buf(len=n) text, u64 n";
     const STACK: &str = "Go passes what this function takes and returns on the stack, or it cannot be told where; \
@@ -92,11 +97,11 @@ impl Traced {
     pub(crate) fn choose(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        wishes: &SessionRequest,
         fresh: &[Mapped],
-    ) -> (Vec<Module>, Places) {
+    ) -> (Vec<Module>, ProbedPlaces) {
         let mut opened: Vec<Option<usize>> = vec![None; fresh.len()];
-        let (mut modules, mut places) = (Vec::new(), Places::at_most(wishes.most));
+        let (mut modules, mut places) = (Vec::new(), ProbedPlaces::at_most(wishes.most));
         let pid = self.process.pid();
         let is_apart = are_renumbered(pid);
         // Stubs compare thread numbers as the threads themselves see them.
@@ -146,7 +151,7 @@ impl Traced {
                     let renumbered =
                         filter.filter(|_| is_apart).map(|filter| Arc::new(filter.with_threads(&own)));
                     place.filter = renumbered.or_else(|| filter.cloned());
-                    if let Role::Record { texts, floats, fields, .. } = &mut place.role {
+                    if let Action::Record { texts, floats, fields, .. } = &mut place.role {
                         *texts = wishes.texts.get(nth).copied().unwrap_or(0) & 0x3f;
                         *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());
                         *floats = wishes.floats.get(nth).copied().unwrap_or_default();

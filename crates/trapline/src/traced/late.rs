@@ -34,7 +34,7 @@ use std::time::Duration;
 use trapline_tracee::perf::monotonic_ns;
 use trapline_tracee::{Family, FileId, MapWatcher, Mapping};
 
-use super::Wishes;
+use super::SessionRequest;
 use crate::modules::is_short_name;
 use crate::report::Late;
 
@@ -127,7 +127,12 @@ impl Loads {
     }
     /// Forgets loads that the maps no longer show as they were looked at: unmapped, or mapped anew. Of loads
     /// that were reported and are unmapped, those whose file a probe names count as passed.
-    pub(super) fn forget_unmapped(&mut self, maps: &[Mapping], wishes: &Wishes, seen: &mut HashSet<Load>) {
+    pub(super) fn forget_unmapped(
+        &mut self,
+        maps: &[Mapping],
+        wishes: &SessionRequest,
+        seen: &mut HashSet<Load>,
+    ) {
         let there: HashSet<Load> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
         seen.retain(|load| there.contains(load) && !self.told.contains_key(load));
         let read_ns = self.read_ns[1];
@@ -164,11 +169,11 @@ impl Loads {
         self.told.retain(|load, told| told.0 > read_ns && !(seen.contains(load) && told.0 < began));
     }
     /// The session's end: what was reported since the last look is never probed.
-    pub(super) fn end(&mut self, wishes: &Wishes) {
+    pub(super) fn end(&mut self, wishes: &SessionRequest) {
         self.replaced.extend(self.told.drain().map(|(_, (_, path))| path));
         self.note_replaced(wishes);
     }
-    fn note_replaced(&mut self, wishes: &Wishes) {
+    fn note_replaced(&mut self, wishes: &SessionRequest) {
         for path in self.replaced.drain(..).filter(|path| named(wishes, path)) {
             entry(&mut self.late, &path).passed += 1;
         }
@@ -184,7 +189,7 @@ fn entry<'a>(late: &'a mut BTreeMap<String, Late>, path: &str) -> &'a mut Late {
 }
 
 /// Whether a probe names the file. A probe that names no file does not count, since it may mean any.
-fn named(wishes: &Wishes, path: &str) -> bool {
+fn named(wishes: &SessionRequest, path: &str) -> bool {
     let means = |file: &str| if file.contains('/') { path == file } else { is_short_name(path, file) };
     wishes.specs.iter().filter_map(|spec| spec.file.as_deref()).any(means)
 }

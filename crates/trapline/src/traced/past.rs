@@ -47,8 +47,8 @@ use trapline_tracee::FileId;
 
 use super::Traced;
 use crate::files::id_of;
+use crate::histogram::Scale;
 use crate::report::{By, Ended, ProcessReport, Refused, Site, Summary};
-use crate::spread::Scale;
 use crate::stacks::{Frame, StackFile, StackSum};
 use crate::tallies::Tallied;
 use crate::threads::Names;
@@ -125,7 +125,7 @@ impl Shared {
 
 /// How a session reports what it counted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Telling {
+pub(crate) struct ReportOptions {
     pub(crate) scale: Scale,
     pub(crate) timed: bool,
     /// How counters are split.
@@ -214,8 +214,8 @@ impl Traced {
         self.leaving.rounds >= ROUNDS
     }
     /// P4. Of sites without a hit only the number is kept.
-    pub(crate) fn leave(mut self, telling: Telling, shared: &mut Shared) -> (Past, Summary) {
-        let Telling { scale, timed, by, rows_by } = telling;
+    pub(crate) fn leave(mut self, telling: ReportOptions, shared: &mut Shared) -> (Past, Summary) {
+        let ReportOptions { scale, timed, by, rows_by } = telling;
         let delta_since = self.reported;
         let mut report = self.report(scale, timed, by, true);
         let all = (report.counts.len(), report.times.len());

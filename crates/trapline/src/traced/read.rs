@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trapline_patch::{Attached, Options, armed};
-use trapline_plan::Role;
+use trapline_plan::Action;
 use trapline_tracee::Process;
 
 use super::{Source, Traced, Tracked};
+use crate::histogram::Scale;
 use crate::report::{By, Count, ProcessReport, Share, Tactic, Times};
 use crate::split::{parts, shares};
-use crate::spread::Scale;
-use crate::tallies::{Gathered, Left, Part, Tallied};
+use crate::tallies::{FilteredByName, Part, TableContents, Tallied};
 use crate::times::{in_flight, read_times, stamps_resident};
 
 /// Adds armed calls that are in flight.
@@ -32,7 +32,7 @@ fn add_armed(attached: &Attached, process: &Process, sums: &mut [HashMap<u32, u6
 
 impl Traced {
     fn hits(&self, tracked: &Tracked, kernel: &[Vec<u64>]) -> u64 {
-        if let Role::Tally { .. } = tracked.role {
+        if let Action::Tally { .. } = tracked.role {
             return self.gathered_of(tracked, None).sum();
         }
         let one = |source: &Source| match *source {
@@ -53,8 +53,8 @@ impl Traced {
         };
         tracked.sources.iter().map(one).fold(0, u64::wrapping_add)
     }
-    pub(super) fn gathered_of(&self, tracked: &Tracked, by: Option<By>) -> Gathered {
-        let mut gathered = Gathered::default();
+    pub(super) fn gathered_of(&self, tracked: &Tracked, by: Option<By>) -> TableContents {
+        let mut gathered = TableContents::default();
         if let Some(tally) = tracked.filter.as_ref().and_then(|filter| filter.tallied()) {
             for (nth, probe) in tracked.counters() {
                 gathered.add(&self.attached.segments()[nth], probe, by, tally, self.attached.counts_by_cpu());
@@ -63,12 +63,12 @@ impl Traced {
         gathered
     }
     /// Contents of the aggregation tables, by the index of their site.
-    pub(crate) fn gathered(&self, by: Option<By>) -> Vec<(usize, Gathered)> {
-        let tallied = self.sites.iter().enumerate().filter(|(_, t)| matches!(t.role, Role::Tally { .. }));
+    pub(crate) fn gathered(&self, by: Option<By>) -> Vec<(usize, TableContents)> {
+        let tallied = self.sites.iter().enumerate().filter(|(_, t)| matches!(t.role, Action::Tally { .. }));
         tallied.map(|(index, tracked)| (index, self.gathered_of(tracked, by))).collect()
     }
     /// Aggregation of a site, for reports.
-    pub(crate) fn tallied(&self, index: usize, gathered: &Gathered, by: Option<By>) -> Tallied {
+    pub(crate) fn tallied(&self, index: usize, gathered: &TableContents, by: Option<By>) -> Tallied {
         let tracked = &self.sites[index];
         let (parts, left) = self.parts(tracked, gathered, by);
         let filtered = self.filtered(tracked).map_or(0, |filtered| filtered.in_target);
@@ -84,7 +84,12 @@ impl Traced {
         }
     }
     /// Rows of a site's aggregation, and hits that are in none of them.
-    pub(super) fn parts(&self, tracked: &Tracked, gathered: &Gathered, by: Option<By>) -> (Vec<Part>, Left) {
+    pub(super) fn parts(
+        &self,
+        tracked: &Tracked,
+        gathered: &TableContents,
+        by: Option<By>,
+    ) -> (Vec<Part>, FilteredByName) {
         let wanted = tracked.filter.as_ref().map_or(&[][..], |filter| filter.names());
         gathered.parts(by, &tracked.settled, &self.names, wanted)
     }

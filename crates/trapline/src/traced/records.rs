@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trapline_patch::Segment;
-use trapline_plan::Role;
+use trapline_plan::Action;
 use trapline_record::counters::filtered;
 use trapline_record::ring::{Record, RingArea};
 use trapline_record::view::View;
@@ -16,7 +16,7 @@ use trapline_record::view::View;
 use super::saving::Saved;
 use super::{Source, Traced, Tracked};
 use crate::calls::{Call, unpaired_notice};
-use crate::decode::{Clock, Decoder, Known, Probes, Shape, TextKey};
+use crate::decode::{Clock, Decoder, ProbeFacts, Probes, Shape, TextKey};
 use crate::filter::Filter;
 use crate::quick::InTurn;
 use crate::report::Filtered;
@@ -233,9 +233,9 @@ impl Traced {
             let late = late.filter(|filter| filter.is_late()).map(Arc::new);
             are_named |= late.as_ref().is_some_and(|filter| filter.is_named());
             for (segment, probe) in tracked.counters() {
-                let known = Known {
+                let known = ProbeFacts {
                     site: Arc::clone(&tracked.site),
-                    waits: matches!(tracked.role, Role::Record { returns: true, .. }),
+                    waits: matches!(tracked.role, Action::Record { returns: true, .. }),
                     shape: tracked.shape(),
                     values: tracked.values.clone(),
                     late: late.clone(),
@@ -275,7 +275,7 @@ impl Traced {
             }
             out.by_reader += self.records.decoder.left_out.get(nth, probe);
         }
-        if matches!(tracked.role, Role::Tally { .. }) {
+        if matches!(tracked.role, Action::Tally { .. }) {
             let by = self.rows_by();
             let gathered = self.gathered_of(tracked, by);
             let (_, left) = self.parts(tracked, &gathered, by);
@@ -335,18 +335,18 @@ impl Tracked {
         self.filter.as_ref().is_some_and(|filter| filter.tallies_calls())
     }
     pub(super) const fn is_recorded(&self) -> bool {
-        matches!(self.role, Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..))
+        matches!(self.role, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..))
     }
     /// Shape of its records, if they hold anything besides integers.
     fn shape(&self) -> Option<Shape> {
         match self.role {
-            Role::Record { values, texts, floats, fields, .. }
+            Action::Record { values, texts, floats, fields, .. }
                 if texts != 0 || floats.arguments != 0 || fields != 0 =>
             {
                 let fields = self.filter.as_ref().map_or_else(Vec::new, |filter| filter.field_bytes());
                 Some(Shape { values, texts, floats: floats.arguments, fields })
             }
-            Role::RecordMark(_, 1..) => {
+            Action::RecordMark(_, 1..) => {
                 let fields = self.filter.as_ref().map_or_else(Vec::new, |filter| filter.field_bytes());
                 Some(Shape { values: 6, texts: 0, floats: 0, fields })
             }

@@ -41,8 +41,8 @@ pub use exec::NewProgram;
 
 pub use trapline_image::{Encoding, Line};
 pub use trapline_watch::expr::{Expr, ExprError, Facts};
-pub use trapline_watch::spec::{Place, WatchSpec, WatchSpecError};
-pub use trapline_watch::value::{Change, How};
+pub use trapline_watch::spec::{WatchPlace, WatchSpec, WatchSpecError};
+pub use trapline_watch::value::{Change, ValueSource};
 pub use trapline_watch::{
     Access, Armable, Counter, Event, Events, Kind, NoSlots, Progress, Tally, WatchError, Watchpoint,
 };

@@ -15,10 +15,10 @@ use trapline_watch::spec::check_range;
 use trapline_watch::{Access, WatchError};
 
 use super::locate::Locator;
-use super::{Place, WatchSpec, Watched};
+use super::{WatchPlace, WatchSpec, Watched};
 use crate::error::{Error, nearest};
 use crate::modules::{Module, is_short_name, mapped};
-use crate::names::Known;
+use crate::names::ProcessNames;
 
 /// A place that was found.
 struct Found {
@@ -35,7 +35,7 @@ pub(super) fn find(
     specs: &[WatchSpec],
 ) -> Result<(Vec<Watched>, Vec<String>), Error> {
     locator.add(process);
-    let name = Known::of(process)?.shown().to_owned();
+    let name = ProcessNames::of(process)?.shown().to_owned();
     let (mut watched, mut misses) = (Vec::new(), Vec::new());
     for spec in specs {
         match one(process, locator, spec)? {
@@ -60,14 +60,14 @@ fn one(
     spec: &WatchSpec,
 ) -> Result<Result<Vec<Found>, String>, Error> {
     let (name, offset) = match &spec.place {
-        Place::Address(addr) => {
+        WatchPlace::Address(addr) => {
             let addr = RemoteAddr(*addr);
             let mapped = locator.maps().iter().any(|one| one.contains(addr));
             let miss = || format!("{addr} is not mapped in process {}", process.pid());
             let found = Found { addr, size: 0, encoding: Encoding::Unsigned };
             return Ok(if mapped { Ok(vec![found]) } else { Err(miss()) });
         }
-        Place::Name { name, offset } => (name, *offset),
+        WatchPlace::Name { name, offset } => (name, *offset),
     };
     let modules = match chosen(process, locator, spec)? {
         Ok(modules) => modules,
@@ -222,7 +222,7 @@ fn finish(process: &Process, name: &str, spec: &WatchSpec, found: &Found) -> Res
         (Access::Execute, _) => 1,
         (_, Some(len)) => len,
         // A part of a variable whose type is not known: as many bytes as fit.
-        (_, None) if found.size == 0 || matches!(&spec.place, Place::Name { offset: 1.., .. }) => {
+        (_, None) if found.size == 0 || matches!(&spec.place, WatchPlace::Name { offset: 1.., .. }) => {
             let fits = |len: &u64| addr.0.is_multiple_of(*len) && (found.size == 0 || *len <= found.size);
             [8, 4, 2, 1].into_iter().find(fits).unwrap_or(1)
         }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use trapline::inside::{
-    CodePlace, Consumer, Registration, Request, Verdict, Way, code, code_at, learn_by, learnt, register,
-    register_all, rescan,
+    CodePlace, Consumer, NoticeMode, Registration, Request, Verdict, code, code_at, learn_by, learnt,
+    register, register_all, rescan,
 };
 
 use crate::calls::{counting, word};
@@ -102,7 +102,7 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 fn has_records() -> bool {
-    let has = learnt().way == Some(Way::Records);
+    let has = learnt().way == Some(NoticeMode::Records);
     if !has {
         println!("SKIP: the kernel refuses perf events of our own");
     }
@@ -385,7 +385,7 @@ fn where_records_are_refused_calls_tell_and_what_only_a_look_finds_is_counted() 
         refuse(libc::SYS_perf_event_open, libc::EACCES);
         let count = word();
         let probe = register(&path, offset, counting(count)).expect("registered");
-        assert_eq!(learnt().way, Some(Way::Calls));
+        assert_eq!(learnt().way, Some(NoticeMode::Calls));
         // What threads of other tests had just mapped when this process began.
         rescan().expect("a look");
         let before = learnt();
@@ -427,11 +427,11 @@ fn a_process_may_learn_by_being_asked_alone() {
     let path = Victim::file();
     let offset = Victim::load_file(path.clone()).offset("add");
     let status = in_child(|| {
-        learn_by(Way::Asked).expect("nothing is registered here");
+        learn_by(NoticeMode::Asked).expect("nothing is registered here");
         let count = word();
         let probe = register(&path, offset, counting(count)).expect("registered");
-        assert!(learn_by(Way::Records).is_err(), "too late");
-        assert_eq!((learnt().way, learnt().notice), (Some(Way::Asked), false));
+        assert!(learn_by(NoticeMode::Records).is_err(), "too late");
+        assert_eq!((learnt().way, learnt().notice), (Some(NoticeMode::Asked), false));
         let threads = std::fs::read_dir("/proc/self/task").expect("threads").count();
         assert_eq!(threads, 1);
         let victim = Victim::load_file(path.clone());

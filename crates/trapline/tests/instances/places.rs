@@ -13,9 +13,9 @@ use crate::{Called, Coroutine, How, Seen, deeper, probe, same, thrown, throws, w
 
 /// Number of returns so far.
 #[derive(Clone, Copy)]
-struct Told(&'static AtomicU64);
+struct ReturnCount(&'static AtomicU64);
 
-impl Told {
+impl ReturnCount {
     fn new() -> Self {
         Self(word())
     }
@@ -31,7 +31,7 @@ impl Told {
     }
 }
 
-fn waits(victim: &Victim, name: &str, told: Told) -> Registration {
+fn waits(victim: &Victim, name: &str, told: ReturnCount) -> Registration {
     // As many instances as the deepest call here needs before its places are bound.
     probe(victim, name, told.waits().maxactive(64), How::General)
 }
@@ -42,7 +42,7 @@ fn hits(hits: u64) -> Tally {
 
 #[test]
 fn recursion_and_calls_that_are_left() {
-    let (victim, told) = (Victim::load(), Told::new());
+    let (victim, told) = (Victim::load(), ReturnCount::new());
     let twice = waits(&victim, "twice", told);
     (0..1000).for_each(|n| assert_eq!(victim.function("twice")(n % 100, 0), n % 100 * 2));
     assert_eq!((told.told(), twice.counts()), (1000, hits(1000)));
@@ -67,7 +67,7 @@ fn recursion_and_calls_that_are_left() {
 /// Deeper than there are instances in the pool: places keep the calls that were there before.
 #[test]
 fn calls_that_are_kept_in_place_take_no_instance() {
-    let (victim, told) = (Victim::load(), Told::new());
+    let (victim, told) = (Victim::load(), ReturnCount::new());
     let deep = probe(&victim, "deep", told.waits().maxactive(1), How::General);
     let call = || assert_eq!(victim.function("deep")(60, 0), (6 << 60) - 1);
     let mut before = 0;
@@ -87,7 +87,7 @@ fn calls_that_are_kept_in_place_take_no_instance() {
 #[test]
 fn stacks_return_in_any_order_and_in_other_threads() {
     let _alone = crate::COROUTINES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (victim, told) = (Victim::load(), Told::new());
+    let (victim, told) = (Victim::load(), ReturnCount::new());
     let with = waits(&victim, "with", told);
     crate::WITH.store(victim.address("with"), SeqCst);
     for _ in 0..3 {
@@ -119,7 +119,7 @@ fn children() {
         CHILD.store(unsafe { libc::fork() } as u64, SeqCst);
         x
     }
-    let (victim, told) = (Victim::load(), Told::new());
+    let (victim, told) = (Victim::load(), ReturnCount::new());
     let (_probes, with) =
         ([waits(&victim, "with", told), waits(&victim, "twice", told)], crate::with(&victim));
     for n in 0..5 {
@@ -155,7 +155,7 @@ fn consumers_come_and_go_while_calls_are_kept() {
         GATE.wait();
         x
     }
-    let (victim, told, other) = (Victim::load(), Told::new(), Seen::new());
+    let (victim, told, other) = (Victim::load(), ReturnCount::new(), Seen::new());
     let (first, with) = (waits(&victim, "with", told), crate::with(&victim));
     std::thread::scope(|scope| {
         let calls = scope.spawn(move || {
@@ -215,7 +215,7 @@ impl Stack {
 #[test]
 fn a_place_that_keeps_a_call_that_was_left() {
     let (victim, stack) = (Victim::load(), Stack::new());
-    let [first, second] = [Told::new(), Told::new()];
+    let [first, second] = [ReturnCount::new(), ReturnCount::new()];
     let probes = [waits(&victim, "with", first), waits(&victim, "twice", second)];
     let (with, twice, same) = (victim.address("with"), victim.address("twice"), same as *const () as u64);
     let calls = |times| {
@@ -264,7 +264,7 @@ fn more_stack_words_than_places() {
 }
 
 fn every_word() {
-    let (victim, told) = (Victim::load(), Told::new());
+    let (victim, told) = (Victim::load(), ReturnCount::new());
     let twice = waits(&victim, "twice", told);
     let function = victim.address("twice");
     const WORDS: u64 = 400_000;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 
 use trapline_plan::Callee;
 use trapline_plan::x86_64::stub::{
-    CallFunctions, ExtendedState, Gate, Piece, call, call_arming, gate, landing_code, landing_code_len,
+    CallFunctions, ExtendedState, Gate, InlinedPath, call, call_arming, gate, landing_code, landing_code_len,
 };
 use trapline_record::slots::Slots;
 use trapline_record::{FileId, FileOffset, RemoteAddr};
@@ -18,9 +18,9 @@ use trapline_runtime::native::Regs;
 use trapline_runtime::native::thread::{membarrier, register_membarrier, thread_pointer};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Regions};
-use trapline_runtime::registry::{Files, Site};
+use trapline_runtime::registry::{FileSite, Files};
 use trapline_runtime::slots::Table;
-use trapline_runtime::x86_64::general::{self, here};
+use trapline_runtime::x86_64::general::{self, inlined};
 use trapline_runtime::x86_64::{Answer, Called, Placed, Role, Sites, Step, Traps};
 
 use trapline::inside::Gpr;
@@ -45,9 +45,9 @@ fn area() -> u64 {
 /// How often a thread's handlers were called; kept on its own stack.
 #[derive(Default)]
 #[repr(align(64))]
-pub(crate) struct Told(Cell<u64>);
+pub(crate) struct CallCount(Cell<u64>);
 
-impl Told {
+impl CallCount {
     pub(crate) fn address(&self) -> u64 {
         self.0.as_ptr() as u64
     }
@@ -58,7 +58,7 @@ impl Told {
 
 /// Adds one to the word whose address the thread left in r12.
 unsafe extern "C" fn tell_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
-    // SAFETY: this hit, its registers, and a `Told` of the caller's.
+    // SAFETY: this hit, its registers, and a `CallCount` of the caller's.
     unsafe {
         let told = (*(*hit).regs).get(Gpr::R12) as *mut u64;
         *told += 1;
@@ -101,7 +101,7 @@ const SESSION: Way = Way { waits: Waits::Session, ..RETURN };
 const ENTRY: Way = Way { waits: Waits::Entry, ..RETURN };
 
 /// A call, and how many handlers it reaches.
-pub(crate) type Case = (Box<dyn Fn(&Told) + Sync>, u64);
+pub(crate) type Case = (Box<dyn Fn(&CallCount) + Sync>, u64);
 
 pub(crate) struct Cases {
     pub(crate) all: Vec<Case>,
@@ -124,8 +124,8 @@ struct Maker {
     probes: u32,
 }
 
-fn taken_in(piece: here::Piece) -> Piece {
-    Piece { text: piece.text, room: piece.room }
+fn taken_in(piece: inlined::InlinedPath) -> InlinedPath {
+    InlinedPath { text: piece.text, room: piece.room }
 }
 
 /// As `inside` has them, except that XGETBV is not asked what is in use; nothing is saved in the end.
@@ -136,9 +136,9 @@ fn functions() -> CallFunctions {
         begin: general::returns::begin as *const () as u64,
         exit: dispatch::exit as *const () as u64,
         general_exit: general::returns::exit as *const () as u64,
-        begins: Some(taken_in(here::Piece::begin())),
-        arms: Some(taken_in(here::Piece::arm())),
-        ends: Some(taken_in(here::Piece::end())),
+        begins: Some(taken_in(inlined::InlinedPath::begin())),
+        arms: Some(taken_in(inlined::InlinedPath::arm())),
+        ends: Some(taken_in(inlined::InlinedPath::end())),
         state: ExtendedState { mask: 7, len: 832, tells_use: false },
     }
 }
@@ -182,7 +182,7 @@ impl Maker {
         let table: &'static Table = Box::leak(Box::new(table));
         let landed = dispatch::landed as *const () as u64;
         let [entry, general, begin, exit, general_exit] = [landed; 5];
-        let ends = Some(taken_in(here::Piece::land()));
+        let ends = Some(taken_in(inlined::InlinedPath::land()));
         let all = CallFunctions { entry, general, begin, exit, general_exit, ends, ..functions() };
         let all = CallFunctions { begins: None, arms: None, ..all };
         let made = landing_code(&slots, &all, std::ptr::from_ref(table) as u64);
@@ -264,12 +264,12 @@ impl Maker {
         let roles = &roles[..1 + usize::from(way.waits != Waits::Entry)];
         for &(at, role) in roles {
             let called = Box::new([Called { probe, role }]);
-            let site = Site::new(file, FileOffset(offset.0 + at - AT)).expect("small");
+            let site = FileSite::new(file, FileOffset(offset.0 + at - AT)).expect("small");
             sites.put(at, Placed { step: Step::At(at), site, called }, &map);
         }
         let ats: Vec<u64> = roles.iter().map(|role| role.0).collect();
         let told = ats.len() as u64;
-        let run = move |told: &Told| {
+        let run = move |told: &CallCount| {
             let mut regs = Regs::default();
             regs.set(Gpr::R12, told.address());
             // On the thread's own stack, as a stack pointer is.
@@ -286,7 +286,7 @@ impl Maker {
 
 /// Calls from one place, so that all calls have one stack word and one return address.
 #[inline(never)]
-fn calls(function: u64, told: &Told) {
+fn calls(function: u64, told: &CallCount) {
     let value: u64;
     // SAFETY: a function made above, of the C convention; its handlers find the word in r12.
     unsafe {

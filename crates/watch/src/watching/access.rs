@@ -37,7 +37,7 @@ use super::stream::Trap;
 use super::words::{CodeMap, Event, Kind, Target};
 use crate::native::{self, Accessor};
 use crate::site::{self, AHEAD, BACK, Code};
-use crate::value::{Chain, Change, How, Range};
+use crate::value::{Chain, Change, Range, ValueSource};
 
 /// Longest function that is decoded from its start, in bytes.
 const LONGEST_FUNCTION: u64 = 1 << 20;
@@ -138,7 +138,7 @@ impl Accesses {
         let Trap { sample, word, disputed } = trap;
         let at = points[point].at;
         let range = Range { addr: at.addr.0, len: at.len };
-        let nothing = Change { before: None, before_exact: false, after: None, how: How::Unknown };
+        let nothing = Change { before: None, before_exact: false, after: None, how: ValueSource::Unknown };
         if at.access == Access::Execute {
             return (Kind::Execute, sample.ip, nothing);
         }
@@ -214,7 +214,8 @@ impl Accesses {
     /// Reads values for events that have none. These come late: other accesses may have come between.
     pub(super) fn complete(&mut self, targets: &[Target], events: &mut [Event]) {
         let mut read: HashMap<Where, Option<u64>> = HashMap::new();
-        let untold = |event: &&mut Event| event.change.how == How::Unknown && event.kind != Kind::Execute;
+        let untold =
+            |event: &&mut Event| event.change.how == ValueSource::Unknown && event.kind != Kind::Execute;
         for event in events.iter_mut().filter(untold) {
             let key = (event.pid, event.target, event.point);
             let target = &targets[event.target];

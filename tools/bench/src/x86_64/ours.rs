@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use trapline::filter::{Apart, Filter, Int, Known, Sort, Symbol, Tally, Tree, parse};
+use trapline::filter::{Filter, GroupBy, Int, Known, Sort, Symbol, Tally, Tree, parse};
 use trapline::{Returns, Session, Tactic, Unwinding};
 
 use crate::x86_64::functions::DEPTH;
@@ -100,7 +100,7 @@ impl Ours {
     ) -> Result<Self> {
         let names = [("arg0", Known::Argument(0, Int::U64)), ("dur", Known::Took)];
         let names = names.map(|(name, known)| (name.to_owned(), Symbol::Known(known)));
-        let apart = key.map(|key| parse(key, &names)).transpose()?.map_or(Apart::Nothing, Apart::Number);
+        let apart = key.map(|key| parse(key, &names)).transpose()?.map_or(GroupBy::Nothing, GroupBy::Number);
         let tally = Tally { value: parse(value, &names)?, sort: Sort::Log2, apart };
         let calls = !tally.trees().all(Tree::is_known_at_entry);
         let filter = Filter::default();

@@ -8,9 +8,9 @@
 //! Does not: lock (the caller does), know consumers, wait for them, keep a journal (no other tool takes out
 //! this process' traps).
 
+mod arenas;
 mod pages;
 pub mod protocol;
-mod rooms;
 mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +28,8 @@ use crate::error::PatchError;
 pub use crate::own_slots::OwnSlots;
 use crate::segment::MadeSlots;
 use crate::why::{NoTraps, Why};
+use arenas::{Arenas, Displaced};
 use pages::{Pages, Words, mapping};
-use rooms::{Displaced, Rooms};
 
 /// A word to be patched.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -88,7 +88,7 @@ pub struct Added {
 pub struct Own {
     process: Process,
     windows: &'static Windows,
-    rooms: Rooms,
+    rooms: Arenas,
     /// Address of the gate through which jumps lead.
     gate: u64,
     /// Return trampolines, once they were requested.
@@ -108,7 +108,7 @@ impl Own {
         let process = Process::open(std::process::id())?;
         let gate = gate::address(std::arch::is_aarch64_feature_detected!("sve"));
         let (placed, soft) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { process, windows, rooms: Rooms::default(), gate, slots: None, placed, soft })
+        Ok(Self { process, windows, rooms: Arenas::default(), gate, slots: None, placed, soft })
     }
     /// The process.
     #[must_use]

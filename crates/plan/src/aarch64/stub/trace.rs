@@ -26,9 +26,9 @@ use trapline_record::ring::{Kind, RingArea};
 
 use super::asm::{Asm, Fix, SP};
 use super::counted::{count, count_last};
+use super::filtering::{Before, Filtered};
 use super::frame::{A, B};
 use super::latency::Mark;
-use super::pass::{Before, Filtered};
 use super::rseq::{self, Section};
 use super::stack::Walk;
 use super::{Code, Latency, Machine, threads};

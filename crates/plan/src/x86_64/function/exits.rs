@@ -8,8 +8,8 @@ use super::frame::names_return_address;
 use super::{Code, Planner, entry_index, kind_of};
 use crate::plan::PatchRole;
 use crate::refusal::{NoSlot, Refusal};
-use crate::request::{Role, Want};
-use crate::x86_64::site::{Act, Deed, Detour, Owner, Stack, When};
+use crate::request::{Action, ActionRequest};
+use crate::x86_64::site::{Detour, Owner, PlacedAction, SiteAction, Stack, When};
 use crate::x86_64::stub;
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, may_displace};
@@ -40,8 +40,8 @@ impl Planner<'_> {
             Flow::Jump(Some(to)) | Flow::Branch(to) => to == f.start.0 || to == site.0,
             _ => false,
         });
-        self.entry(function, Deed::Enter { latency, looped }, owner(PatchRole::Entry))?;
-        self.each_exit(code, &owner, |_, kind| Deed::Exit { latency, kind })
+        self.entry(function, SiteAction::Enter { latency, looped }, owner(PatchRole::Entry))?;
+        self.each_exit(code, &owner, |_, kind| SiteAction::Exit { latency, kind })
     }
 
     /// Plans an entry that replaces the return address by a return trampoline.
@@ -53,7 +53,7 @@ impl Planner<'_> {
         latency: u32,
     ) -> Result<(), Refusal> {
         self.may_arm(function, code)?;
-        self.entry(function, Deed::Arm { latency }, owner(PatchRole::Entry))
+        self.entry(function, SiteAction::Arm { latency }, owner(PatchRole::Entry))
     }
 
     /// Checks that the word a function is entered with is an address to which a call returns, and that no
@@ -104,11 +104,11 @@ impl Planner<'_> {
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        want: &Want,
+        want: &ActionRequest,
         by_slot: bool,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
-        let (probe, Role::Record { values, returns, texts, floats, fields, stack: unwind }) =
+        let (probe, Action::Record { values, returns, texts, floats, fields, stack: unwind }) =
             (want.probe, want.role)
         else {
             return Err(Refusal::Incomplete { at });
@@ -116,7 +116,7 @@ impl Planner<'_> {
         let stack = Stack { unwind, at_entry: true };
         self.env.recordable(at, probe, texts != 0 || fields != 0)?;
         let marked = returns && self.env.filter(probe).is_some();
-        let deed = |kind| Deed::Record { probe, kind, values, marked, texts, floats, stack };
+        let deed = |kind| SiteAction::Record { probe, kind, values, marked, texts, floats, stack };
         self.entry(function, deed(Kind::Entry), owner(PatchRole::Entry))?;
         if !returns {
             return Ok(());
@@ -124,7 +124,7 @@ impl Planner<'_> {
         if by_slot {
             self.may_arm(function, code)?;
             // This comes behind the entry's record, which may read the stack.
-            let arm = Deed::ArmRecord { probe, values, marked, texts, floats, stack };
+            let arm = SiteAction::ArmRecord { probe, values, marked, texts, floats, stack };
             return self.entry(function, arm, owner(PatchRole::Entry));
         }
         let code = code.ok_or(Refusal::NotInFile { at })?;
@@ -139,20 +139,20 @@ impl Planner<'_> {
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        want: &Want,
+        want: &ActionRequest,
         by_slot: bool,
     ) -> Result<(), Refusal> {
         let probe = want.probe;
         self.env.recordable(self.env.image.function(function).start, probe, false)?;
         if self.env.filter(probe).is_some_and(|filter| filter.late.is_some()) {
-            let entry = Deed::Tally { probe, kind: Kind::Entry };
+            let entry = SiteAction::Tally { probe, kind: Kind::Entry };
             self.entry(function, entry, owner(PatchRole::Entry))?;
         }
         if by_slot {
             self.may_arm(function, code)?;
-            return self.entry(function, Deed::ArmTally { probe }, owner(PatchRole::Entry));
+            return self.entry(function, SiteAction::ArmTally { probe }, owner(PatchRole::Entry));
         }
-        self.at_exits(function, code, owner, |exit| Deed::Tally { probe, kind: kind_of(exit) })
+        self.at_exits(function, code, owner, |exit| SiteAction::Tally { probe, kind: kind_of(exit) })
     }
 
     /// Puts an action at each exit.
@@ -161,7 +161,7 @@ impl Planner<'_> {
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        deed: impl Fn(stub::ExitKind) -> Deed,
+        deed: impl Fn(stub::ExitKind) -> SiteAction,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let code = code.ok_or(Refusal::NotInFile { at })?;
@@ -190,7 +190,7 @@ impl Planner<'_> {
         if let Some(tail) = code.body.exits.iter().find(|exit| exit.kind != ExitKind::Ret) {
             return Err(Refusal::TailCall { at: self.env.place(Svma(tail.insn.addr), tail.insn.len.into()) });
         }
-        self.each_exit(code, &owner, |ip, _| Deed::Call { probe, ip, exit: true })
+        self.each_exit(code, &owner, |ip, _| SiteAction::Call { probe, ip, exit: true })
     }
 
     fn exits_known(&self, code: &Code) -> Result<(), Refusal> {
@@ -207,7 +207,7 @@ impl Planner<'_> {
         &mut self,
         code: &Code,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: impl Fn(Svma, stub::ExitKind) -> Deed,
+        deed: impl Fn(Svma, stub::ExitKind) -> SiteAction,
     ) -> Result<(), Refusal> {
         let bound = 1 + self.env.map.exit_bound(code.function) as usize;
         for exit in &code.body.exits {
@@ -224,7 +224,7 @@ impl Planner<'_> {
         code: &Code,
         exit: &Exit,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: &impl Fn(Svma, stub::ExitKind) -> Deed,
+        deed: &impl Fn(Svma, stub::ExitKind) -> SiteAction,
     ) -> Result<(), Refusal> {
         let at = Svma(exit.insn.addr);
         let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
@@ -239,11 +239,19 @@ impl Planner<'_> {
             ExitKind::FallThrough(_) => When::After,
             _ => When::Before,
         };
-        let dead = stub::Site { red_zone_live: exit.kind != ExitKind::Ret, ..stub::Site::default() };
+        let dead = stub::Liveness { red_zone_live: exit.kind != ExitKind::Ret, ..stub::Liveness::default() };
         self.place(
             stretch,
             i,
-            Act { at, when, deed: deed(at, kind), dead, want: owner(role).want, lowered: 0, detour: None },
+            PlacedAction {
+                at,
+                when,
+                deed: deed(at, kind),
+                dead,
+                want: owner(role).want,
+                lowered: 0,
+                detour: None,
+            },
             owner(role),
             true,
         )
@@ -258,7 +266,7 @@ impl Planner<'_> {
         code: &Code,
         exit: &Exit,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: &impl Fn(Svma, stub::ExitKind) -> Deed,
+        deed: &impl Fn(Svma, stub::ExitKind) -> SiteAction,
         bound: usize,
     ) -> Result<(), ()> {
         let (stretch, i) = code.stretch_of(exit.insn.addr).ok_or(())?;
@@ -275,10 +283,17 @@ impl Planner<'_> {
                 ways.iter().try_for_each(|&(at, when, detour)| {
                     let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
                     let owner = owner(PatchRole::ExitRet);
-                    let dead = stub::Site::default();
+                    let dead = stub::Liveness::default();
                     let deed = deed(Svma(exit.insn.addr), stub::ExitKind::Return);
-                    let act =
-                        Act { at, when, deed, dead, want: owner.want, lowered: 0, detour: Some(detour) };
+                    let act = PlacedAction {
+                        at,
+                        when,
+                        deed,
+                        dead,
+                        want: owner.want,
+                        lowered: 0,
+                        detour: Some(detour),
+                    };
                     p.place(stretch, i, act, owner, true)
                 })?;
                 let many = p.sites.len() - p.first > bound;

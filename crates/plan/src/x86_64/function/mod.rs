@@ -14,13 +14,13 @@ use super::Env;
 use super::kernel::takes_uprobe;
 use super::padding::Claims;
 use super::pun::Puns;
-use super::site::{Act, Deed, Owner, Site, Stack, When};
+use super::site::{Owner, PatchedSite, PlacedAction, SiteAction, Stack, When};
 use super::stub;
 use super::window::{JUMP, Stretch};
 use crate::codemap::body_of;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
-use crate::request::{Floats, Role, Want};
+use crate::request::{Action, ActionRequest, Floats};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trapline_image::{FunctionIndex, Image};
@@ -45,7 +45,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) bias: Bias,
     pub(crate) claims: Claims,
     pub(crate) puns: Puns<'a>,
-    pub(crate) sites: Vec<Site>,
+    pub(crate) sites: Vec<PatchedSite>,
     pub(crate) kernel: Vec<KernelSite>,
     pub(crate) refused: Vec<Refused>,
     /// Replace return addresses where a call may end as another function, or where exits cannot be found or
@@ -78,7 +78,7 @@ impl core::fmt::Debug for Looking {
 /// The state of a function's plan at some moment.
 #[derive(Clone, Debug)]
 struct Mark {
-    sites: Vec<Site>,
+    sites: Vec<PatchedSite>,
     claims: usize,
     puns: Vec<trapline_record::RemoteAddr>,
     kernel: usize,
@@ -104,9 +104,9 @@ impl Code {
 }
 
 /// The code of a function, if a request needs more than its entry.
-fn code_for(env: Env<'_>, function: Option<FunctionIndex>, wants: &[(u32, Want)]) -> Option<Code> {
+fn code_for(env: Env<'_>, function: Option<FunctionIndex>, wants: &[(u32, ActionRequest)]) -> Option<Code> {
     let entry_only =
-        wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry | Role::Hold(_)));
+        wants.iter().all(|(_, w)| matches!(w.role, Action::CountEntry | Action::CallEntry | Action::Hold(_)));
     function.filter(|_| !entry_only).map(|f| code_of(env.image, f))
 }
 
@@ -152,7 +152,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans all requests, which are sorted by function.
-    pub(crate) fn functions(&mut self, order: &[(u32, Want)]) {
+    pub(crate) fn functions(&mut self, order: &[(u32, ActionRequest)]) {
         self.wants_of(order.iter().filter_map(|(_, w)| w.function));
         let of_one = order.chunk_by(|a, b| a.1.function == b.1.function);
         of_one.for_each(|group| self.function(group[0].1.function, group));
@@ -160,9 +160,10 @@ impl<'a> Planner<'a> {
     /// Does the same with the help of other threads, and gives the same plan. Each function's code is
     /// analysed independently of the others, which takes most of the time. Few functions are analysed at a
     /// time, since an analysis is large.
-    pub(crate) fn functions_with_help(&mut self, order: &[(u32, Want)], threads: usize) {
+    pub(crate) fn functions_with_help(&mut self, order: &[(u32, ActionRequest)], threads: usize) {
         self.wants_of(order.iter().filter_map(|(_, w)| w.function));
-        let groups: Vec<&[(u32, Want)]> = order.chunk_by(|a, b| a.1.function == b.1.function).collect();
+        let groups: Vec<&[(u32, ActionRequest)]> =
+            order.chunk_by(|a, b| a.1.function == b.1.function).collect();
         let env = self.env;
         for round in groups.chunks(ROUND) {
             let (next, codes) = (AtomicUsize::new(0), Vec::from_iter(round.iter().map(|_| OnceLock::new())));
@@ -192,18 +193,21 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans all requests for one function or, without a function, for single instructions.
-    pub(crate) fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
+    pub(crate) fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, ActionRequest)]) {
         self.plan(wants, code_for(self.env, function, wants).as_ref());
     }
-    fn plan(&mut self, wants: &[(u32, Want)], code: Option<&Code>) {
+    fn plan(&mut self, wants: &[(u32, ActionRequest)], code: Option<&Code>) {
         self.first = self.sites.len();
-        let order = |role: Role| match role {
-            Role::CountEntry | Role::CallEntry | Role::CallArmed => 0,
-            Role::Latency | Role::LatencySlot | Role::Record { .. } | Role::Tally { exits: false } => 1,
-            Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 2,
-            Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(..) | Role::RecordMark(..) => 3,
+        let order = |role: Action| match role {
+            Action::CountEntry | Action::CallEntry | Action::CallArmed => 0,
+            Action::Latency
+            | Action::LatencySlot
+            | Action::Record { .. }
+            | Action::Tally { exits: false } => 1,
+            Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 2,
+            Action::CountAt(_) | Action::CallAt(_) | Action::RecordAt(..) | Action::RecordMark(..) => 3,
             // If other requests are for the same function, the patch is named after those.
-            Role::Hold(_) => 4,
+            Action::Hold(_) => 4,
         };
         self.behind_or_at_head(|planner| {
             for rank in 0..5 {
@@ -216,63 +220,65 @@ impl<'a> Planner<'a> {
         });
     }
 
-    fn want(&mut self, index: u32, want: &Want, code: Option<&Code>) -> Result<(), Refusal> {
+    fn want(&mut self, index: u32, want: &ActionRequest, code: Option<&Code>) -> Result<(), Refusal> {
         let owner = |role| Owner { want: index, probe: want.probe, role };
-        let count = |kind| Deed::Count { probe: want.probe, kind };
-        let call = |ip| Deed::Call { probe: want.probe, ip, exit: false };
+        let count = |kind| SiteAction::Count { probe: want.probe, kind };
+        let call = |ip| SiteAction::Call { probe: want.probe, ip, exit: false };
         self.decides(want)?;
         self.has_goroutine(want)?;
         match (want.role, want.function) {
-            (Role::CountEntry, Some(f)) => {
+            (Action::CountEntry, Some(f)) => {
                 let done = self.entry(f, count(Kind::Entry), owner(PatchRole::Entry));
                 self.or_kernel(done, owner(PatchRole::Entry), self.env.image.function(f).start)
             }
-            (Role::CountAt(at), f) => {
+            (Action::CountAt(at), f) => {
                 let done = self.instruction(f, at, code, count(Kind::Entry), owner(PatchRole::Entry));
                 self.or_kernel(done, owner(PatchRole::Entry), at)
             }
-            (Role::Hold(hold), Some(f)) => self.entry(f, Deed::Hold(hold), owner(PatchRole::Entry)),
-            (Role::CallEntry, Some(f)) => {
+            (Action::Hold(hold), Some(f)) => self.entry(f, SiteAction::Hold(hold), owner(PatchRole::Entry)),
+            (Action::CallEntry, Some(f)) => {
                 let at = self.env.image.function(f).start;
                 self.entry(f, call(at), owner(PatchRole::Entry))
             }
-            (Role::CallArmed, Some(f)) => {
+            (Action::CallArmed, Some(f)) => {
                 self.may_arm(f, code)?;
                 let at = self.env.image.function(f).start;
                 self.entry(f, call(at), owner(PatchRole::Entry))
             }
-            (Role::RecordAt(at, unwind), f) => {
+            (Action::RecordAt(at, unwind), f) => {
                 self.env.recordable(at, want.probe, false)?;
                 let (probe, kind, stack) = (want.probe, Kind::Entry, Stack { unwind, at_entry: false });
                 let floats = Floats::default();
-                let deed = Deed::Record { probe, kind, values: 0, marked: false, texts: 0, floats, stack };
+                let deed =
+                    SiteAction::Record { probe, kind, values: 0, marked: false, texts: 0, floats, stack };
                 self.instruction(f, at, code, deed, owner(PatchRole::Entry))
             }
-            (Role::RecordMark(at, fields), f) => {
+            (Action::RecordMark(at, fields), f) => {
                 self.env.recordable(at, want.probe, fields != 0)?;
                 let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
                 let stack = Stack::default();
-                let deed = Deed::Record { probe, kind, values: 6, marked: false, texts: 0, floats, stack };
+                let deed =
+                    SiteAction::Record { probe, kind, values: 6, marked: false, texts: 0, floats, stack };
                 self.instruction(f, at, code, deed, owner(PatchRole::Entry))
             }
-            (Role::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
-            (Role::Record { returns: true, .. }, Some(f)) => {
+            (Action::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
+            (Action::Record { returns: true, .. }, Some(f)) => {
                 self.seen_to_end((index, want), code, |p, by_slot| p.record(f, code, owner, want, by_slot))
             }
-            (Role::Record { .. }, Some(f)) => self.whole(|p| p.record(f, code, owner, want, false)),
-            (Role::Tally { exits: false }, Some(f)) => {
+            (Action::Record { .. }, Some(f)) => self.whole(|p| p.record(f, code, owner, want, false)),
+            (Action::Tally { exits: false }, Some(f)) => {
                 self.env.recordable(self.env.image.function(f).start, want.probe, false)?;
-                let deed = Deed::Tally { probe: want.probe, kind: Kind::Entry };
+                let deed = SiteAction::Tally { probe: want.probe, kind: Kind::Entry };
                 self.entry(f, deed, owner(PatchRole::Entry))
             }
-            (Role::Tally { exits: true }, Some(f)) => {
+            (Action::Tally { exits: true }, Some(f)) => {
                 self.seen_to_end((index, want), code, |p, by_slot| p.tally(f, code, owner, want, by_slot))
             }
-            (Role::CallExits, Some(f)) => self.whole(|p| p.call_exits(f, code, owner, want.probe)),
-            (Role::CountExits, Some(f)) => {
+            (Action::CallExits, Some(f)) => self.whole(|p| p.call_exits(f, code, owner, want.probe)),
+            (Action::CountExits, Some(f)) => {
                 self.whole(|p| p.at_exits(f, code, owner, |exit| count(kind_of(exit))))
             }
-            (Role::Latency, Some(f)) => {
+            (Action::Latency, Some(f)) => {
                 let latency =
                     want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
                 self.seen_to_end((index, want), code, |p, by_slot| match by_slot {
@@ -280,7 +286,7 @@ impl<'a> Planner<'a> {
                     false => p.latency(f, code, owner, latency),
                 })
             }
-            (Role::LatencySlot, Some(f)) => {
+            (Action::LatencySlot, Some(f)) => {
                 let latency =
                     want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
                 self.whole(|p| p.armed(f, code, owner, latency))
@@ -290,12 +296,15 @@ impl<'a> Planner<'a> {
     }
 
     /// Checks a request that neither records nor aggregates: see [`Env::decides`].
-    fn decides(&self, want: &Want) -> Result<(), Refusal> {
+    fn decides(&self, want: &ActionRequest) -> Result<(), Refusal> {
         let at = match (want.role, want.function) {
-            (Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..) | Role::Tally { .. }, _) => {
+            (
+                Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..) | Action::Tally { .. },
+                _,
+            ) => {
                 return Ok(());
             }
-            (Role::CountAt(at) | Role::CallAt(at), _) => at,
+            (Action::CountAt(at) | Action::CallAt(at), _) => at,
             (_, Some(f)) => self.env.image.function(f).start,
             (_, None) => Svma(0),
         };
@@ -308,7 +317,7 @@ impl<'a> Planner<'a> {
     /// be found or patched.
     fn seen_to_end(
         &mut self,
-        (index, want): (u32, &Want),
+        (index, want): (u32, &ActionRequest),
         code: Option<&Code>,
         plan: impl Fn(&mut Self, bool) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
@@ -336,9 +345,11 @@ impl<'a> Planner<'a> {
     /// Refuses a request that needs the goroutine where there is none yet. A program that begins has none:
     /// `rt0_go` sets the thread pointer by `settls`, which threads of older versions also call first. All
     /// that `rt0_go` calls later has a goroutine.
-    fn has_goroutine(&self, want: &Want) -> Result<(), Refusal> {
-        let counts =
-            matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Hold(_));
+    fn has_goroutine(&self, want: &ActionRequest) -> Result<(), Refusal> {
+        let counts = matches!(
+            want.role,
+            Action::CountEntry | Action::CountExits | Action::CountAt(_) | Action::Hold(_)
+        );
         let (Some(function), true) = (want.function, self.env.traits.go && !counts) else { return Ok(()) };
         let image = self.env.image;
         let f = image.function(function);
@@ -388,7 +399,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn entry(&mut self, function: FunctionIndex, deed: Deed, owner: Owner) -> Result<(), Refusal> {
+    fn entry(&mut self, function: FunctionIndex, deed: SiteAction, owner: Owner) -> Result<(), Refusal> {
         let f = self.env.image.function(function);
         let bytes = self.env.image.text(f.start, f.len).ok_or(Refusal::NotInFile { at: f.start })?;
         let mut insns = core::mem::take(&mut self.scratch);
@@ -399,21 +410,21 @@ impl<'a> Planner<'a> {
             let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
             let (at, want) = (Svma(insns[1].addr), owner.want);
             let (dead, lowered) = (behind.dead, behind.lowered);
-            let act = Act { at, when: When::Before, deed, dead, want, lowered, detour: None };
+            let act = PlacedAction { at, when: When::Before, deed, dead, want, lowered, detour: None };
             let done = self.place(Stretch { insns: &insns, whole }, 1, act, owner, false);
             self.scratch = insns;
             return done;
         }
         let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
         // If a consumer is called, everything is saved, so what is dead does not matter.
-        let asks = !matches!(deed, Deed::Call { .. });
+        let asks = !matches!(deed, SiteAction::Call { .. });
         // `endbr64` neither reads nor writes, so what is dead at it is dead behind it.
         let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| asks && !faulty(i));
-        let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };
+        let dead = stub::Liveness { flags_dead: found.flags, dead: found.gprs, red_zone_live };
         let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
         let i = entry_index(&self.env, &insns);
         let stretch = Stretch { insns: &insns, whole };
-        let act = Act {
+        let act = PlacedAction {
             at: Svma(insns[i].addr),
             when: When::Before,
             deed,
@@ -432,7 +443,7 @@ impl<'a> Planner<'a> {
         function: Option<FunctionIndex>,
         at: Svma,
         code: Option<&Code>,
-        deed: Deed,
+        deed: SiteAction,
         owner: Owner,
     ) -> Result<(), Refusal> {
         if let Some(f) = function
@@ -445,7 +456,15 @@ impl<'a> Planner<'a> {
             return self.place(
                 stretch,
                 i,
-                Act { at, when: When::Before, deed, dead, want: owner.want, lowered: 0, detour: None },
+                PlacedAction {
+                    at,
+                    when: When::Before,
+                    deed,
+                    dead,
+                    want: owner.want,
+                    lowered: 0,
+                    detour: None,
+                },
                 owner,
                 true,
             );
@@ -457,12 +476,13 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans an instruction outside all known functions.
-    fn loose(&mut self, at: Svma, deed: Deed, owner: Owner) -> Result<(), Refusal> {
+    fn loose(&mut self, at: Svma, deed: SiteAction, owner: Owner) -> Result<(), Refusal> {
         let bytes =
             (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
         let insns: Vec<Insn> = sweep(bytes, at.0).take(LOOK).collect();
         let dead = dead_at(&self.env, &insns, true);
-        let act = Act { at, when: When::Before, deed, dead, want: owner.want, lowered: 0, detour: None };
+        let act =
+            PlacedAction { at, when: When::Before, deed, dead, want: owner.want, lowered: 0, detour: None };
         self.place(Stretch { insns: &insns, whole: false }, 0, act, owner, false)
     }
 }
@@ -498,13 +518,13 @@ fn entry_index(env: &Env<'_>, insns: &[Insn]) -> usize {
 
 /// What the straight line of code that begins here overwrites before reading it. If the process catches
 /// faults, only what is overwritten before anything can fault counts, so that a handler sees true registers.
-fn dead_at(env: &Env<'_>, insns: &[Insn], red_zone_live: bool) -> stub::Site {
+fn dead_at(env: &Env<'_>, insns: &[Insn], red_zone_live: bool) -> stub::Liveness {
     let faulty = |i: &Insn| env.traits.has_fault_handler && faults_on_register(i);
     let sure = insns.iter().position(faulty).unwrap_or(insns.len());
     let insns = &insns[..sure];
     let len: u64 = insns.iter().map(|i| u64::from(i.len)).sum();
     let bytes = insns.first().and_then(|i| env.image.text(Svma(i.addr), len)).unwrap_or(&[]);
-    stub::Site {
+    stub::Liveness {
         flags_dead: flags_dead_after(insns, bytes),
         dead: overwritten_gprs(insns, bytes),
         red_zone_live,

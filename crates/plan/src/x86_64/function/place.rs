@@ -9,7 +9,7 @@ use super::Planner;
 use crate::refusal::Refusal;
 use crate::request::TrapsPolicy;
 use crate::x86_64::padding::{SHORT, island};
-use crate::x86_64::site::{Act, Deed, Owner, Reach, Site};
+use crate::x86_64::site::{Owner, PatchedSite, PlacedAction, Reach, SiteAction};
 use crate::x86_64::window::{JUMP, Stop, Stretch, Window, in_rseq, refusal, walk};
 use smallvec::{SmallVec, smallvec};
 use trapline_image::FunctionIndex;
@@ -27,7 +27,7 @@ impl Planner<'_> {
         &mut self,
         stretch: Stretch<'_>,
         i: usize,
-        act: Act,
+        act: PlacedAction,
         owner: Owner,
         back: bool,
     ) -> Result<(), Refusal> {
@@ -37,7 +37,9 @@ impl Planner<'_> {
             site.add(act);
             return Ok(());
         }
-        let Deed::Call { probe, .. } = act.deed else { return self.by_jump(stretch, i, act, owner, back) };
+        let SiteAction::Call { probe, .. } = act.deed else {
+            return self.by_jump(stretch, i, act, owner, back);
+        };
         let asked = self.env.callee(probe).is_some_and(|callee| callee.by_trap);
         let allowed = asked || self.env.calls.is_some_and(|calls| calls.may_trap);
         let jump = if asked { None } else { Some(self.by_jump(stretch, i, act, owner, back)) };
@@ -50,7 +52,13 @@ impl Planner<'_> {
 
     /// Puts an int3 over the instruction's first byte. Any instruction will do that does the same elsewhere
     /// as here, a call too: its return meets the next instruction, which is unchanged.
-    fn trap(&mut self, stretch: Stretch<'_>, i: usize, act: Act, owner: Owner) -> Result<(), Refusal> {
+    fn trap(
+        &mut self,
+        stretch: Stretch<'_>,
+        i: usize,
+        act: PlacedAction,
+        owner: Owner,
+    ) -> Result<(), Refusal> {
         let insn = &stretch.insns[i];
         let start = Svma(insn.addr);
         let alone = Window { from: i, until: i + 1, start, len: insn.len.into(), pad: 0, stop: Stop::Enough };
@@ -76,7 +84,7 @@ impl Planner<'_> {
         &mut self,
         stretch: Stretch<'_>,
         i: usize,
-        act: Act,
+        act: PlacedAction,
         owner: Owner,
         back: bool,
     ) -> Result<(), Refusal> {
@@ -178,12 +186,12 @@ impl Planner<'_> {
         window: &Window,
         changed: u64,
         reach: Reach,
-        act: Act,
+        act: PlacedAction,
         owner: Owner,
     ) -> Result<(), Refusal> {
         let taken = if matches!(reach, Reach::Pun(..)) { JUMP } else { changed };
         self.claims.claim(window.start + window.len, window.start + taken.max(window.len));
-        self.sites.push(Site {
+        self.sites.push(PatchedSite {
             owner,
             start: window.start,
             insns: SmallVec::from_slice(&stretch.insns[window.from..window.until]),
@@ -196,7 +204,7 @@ impl Planner<'_> {
 
     /// Makes the window right before instruction `i` longer, so that it includes `i`. Its jump stays as it
     /// is.
-    fn extend(&mut self, stretch: Stretch<'_>, i: usize, act: Act) -> bool {
+    fn extend(&mut self, stretch: Stretch<'_>, i: usize, act: PlacedAction) -> bool {
         let before = self.sites[self.first..]
             .iter()
             .rposition(|s| s.start.0 <= act.at.0 && act.at.0 - s.start.0 < 64 && s.reach == Reach::Mirror);

@@ -19,15 +19,15 @@ use trapline_record::ring::{Kind, RingArea};
 use trapline_record::slots::Slots;
 
 use super::asm::Asm;
+use super::deferred::stage;
 use super::filter::ARGUMENT;
-use super::pass::{Filtered, Passed};
-use super::reject::{Rejected, Unmarked};
+use super::filtered_path::{FilteredPath, Unmarked};
+use super::filtering::{FilterExits, Filtered};
 use super::saves::Second;
 use super::stack::Walk;
-use super::stage::stage;
-use super::text::Known;
+use super::text::PageNotes;
 use super::written::Written;
-use super::{Latency, Machine, Pending, Site, ThreadId, Timed};
+use super::{Latency, Liveness, Machine, Pending, ThreadId, Timed};
 use crate::request::{Floats, Read, Stacks, Unwind};
 
 /// Number of arguments that registers hold.
@@ -47,7 +47,7 @@ pub struct Rings {
     /// Where stacks end.
     pub stacks: Stacks,
     /// Where the notes lie about pages that texts may be loaded from; `None` if the kernel copies all texts.
-    pub known: Option<Known>,
+    pub known: Option<PageNotes>,
 }
 
 /// Everything that one probe's records depend on.
@@ -62,7 +62,7 @@ pub struct Traced<'a> {
     /// Address of the counter of dropped records on line 0.
     pub dropped: u64,
     /// What is dead where the stub runs.
-    pub site: Site,
+    pub site: Liveness,
     /// Decides which entries are recorded; `None` for all.
     pub filter: Option<Filtered<'a>>,
     /// Bit `n`: at an entry, argument `n` points to text.
@@ -88,7 +88,7 @@ pub(super) enum Tail<'a> {
     /// The record's code comes before the displaced code.
     Recorded(Written),
     /// The record's code comes behind it, for hits that pass.
-    Rejected(Recorded<'a>, Rejected),
+    FilteredPath(Recorded<'a>, FilteredPath),
     /// The record's code comes behind it, for exits that have a mark.
     Unmarked(Recorded<'a>, Unmarked),
 }
@@ -108,7 +108,7 @@ pub(super) struct Marks {
     machine: Machine,
     latency: Latency,
     probe: u32,
-    site: Site,
+    site: Liveness,
 }
 
 impl Marks {
@@ -128,7 +128,7 @@ pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, va
     let recorded = |asm: &Asm<'_>| Recorded { traced: *traced, kind, values, behind: asm.here() };
     let tail = if traced.rejects_early(kind) {
         let rejected = traced.reject(&mut asm);
-        Tail::Rejected(recorded(&asm), rejected)
+        Tail::FilteredPath(recorded(&asm), rejected)
     } else if let (Kind::Return | Kind::Tail, Some(marks)) = (kind, traced.whose_marks()) {
         let unmarked = traced.unmarked(&mut asm, marks);
         Tail::Unmarked(recorded(&asm), unmarked)
@@ -161,7 +161,7 @@ impl Traced<'_> {
         }
         let passed = match (kind, self.filter) {
             (Kind::Entry, Some(filtered)) => self.pass(asm, filtered, Kind::Entry),
-            _ => Passed::default(),
+            _ => FilterExits::default(),
         };
         self.written(asm, kind, values, passed)
     }
@@ -173,7 +173,7 @@ impl Tail<'_> {
     pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
         match self {
             Self::Recorded(written) => written.finish(asm),
-            Self::Rejected(recorded, rejected) => {
+            Self::FilteredPath(recorded, rejected) => {
                 rejected.begin(asm);
                 Second::enter(asm);
                 let written = recorded.append(asm);
@@ -191,7 +191,7 @@ impl Tail<'_> {
 impl Recorded<'_> {
     fn append(&self, asm: &mut Asm<'_>) -> Written {
         self.traced.enter_rest(asm, self.kind);
-        let written = self.traced.written(asm, self.kind, self.values, Passed::default());
+        let written = self.traced.written(asm, self.kind, self.values, FilterExits::default());
         asm.jmp(self.behind);
         written
     }

@@ -1,6 +1,6 @@
 //! The fast path of a call whose return address is replaced, if the one consumer that waits for its return
-//! uses general registers only. It is code that gates inline: [`Piece::arm`] at an entry where no consumer is
-//! called, [`Piece::land`] at the return trampoline.
+//! uses general registers only. It is code that gates inline: [`InlinedPath::arm`] at an entry where no consumer is
+//! called, [`InlinedPath::land`] at the return trampoline.
 //!
 //! In and out: as each says. The protocol is that of `slots`, where each step takes its shortest way: A2, for
 //! an idle trampoline that is bound to this stack word and return address, as the *quick* hints say. Such a
@@ -13,11 +13,11 @@ use core::mem::offset_of;
 
 use trapline_record::slots::{ENTRY, at};
 
-use super::here::{Piece, piece, room};
+use super::inlined::{InlinedPath, piece, room};
 use super::parts::{general_asm, own_line, sealed};
 use crate::slots::{self, QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, Table};
 
-impl Piece {
+impl InlinedPath {
     /// A1, A2 and A4 to A6, at an entry. Registers as for [`begin`](Self::begin), and `[rsp]` is the address
     /// of the displaced instructions. After the fast path the stack word holds a trampoline's address, at
     /// [`ENTER`](trapline_record::slots::ENTER).

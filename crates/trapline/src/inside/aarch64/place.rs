@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use trapline_image::FunctionIndex;
 use trapline_patch::own::{Own, OwnSite, Ready, Word};
 use trapline_patch::{PatchError, Why};
-use trapline_plan::aarch64::site::Place;
+use trapline_plan::aarch64::site::PatchedWord;
 use trapline_plan::aarch64::{Options, Refusal, exits, landings, may_arm, trapped};
 use trapline_plan::{PatchRole, Tactic};
 use trapline_record::addr::Bias;
@@ -20,11 +20,11 @@ use trapline_runtime::native::{Called, Role};
 
 use super::check::word;
 use crate::files::ModuleFile;
-use crate::inside::known::Known;
-use crate::inside::place::{Group, Sets, Wanted, without_parts};
+use crate::inside::known::MappedFiles;
+use crate::inside::place::{Group, Sets, SiteRequest, without_parts};
 use crate::inside::slots;
 use crate::inside::state::{Key, State};
-use crate::inside::traps::{Here, Told};
+use crate::inside::traps::{EngineTrap, Here};
 use crate::inside::{Error, traps};
 
 /// What all batches have in common.
@@ -42,7 +42,7 @@ struct Site {
 
 impl Site {
     /// What is called there, if a jump will do for all.
-    fn by_jump(&self, wanted: &[Wanted]) -> Option<Vec<Called>> {
+    fn by_jump(&self, wanted: &[SiteRequest]) -> Option<Vec<Called>> {
         let traps = |&(which, exit): &(usize, bool)| {
             let part = wanted[which].part;
             if exit { part.exits_trap } else { part.entry_traps }
@@ -62,9 +62,9 @@ pub(in crate::inside) const fn know_near(_: &ModuleFile, _: &[u64]) {}
 /// that are refused: their index, and why.
 pub(in crate::inside) fn place(
     own: &mut Own,
-    wanted: &[Wanted],
+    wanted: &[SiteRequest],
     _: Setting,
-    (known, all): (&mut Known, &mut Vec<Group>),
+    (known, all): (&mut MappedFiles, &mut Vec<Group>),
 ) -> Result<Vec<(usize, Why)>, PatchError> {
     let mut refused: HashMap<usize, Why> = HashMap::new();
     let sites = sites(wanted, &mut refused);
@@ -76,7 +76,7 @@ pub(in crate::inside) fn place(
     let words = sites.iter().zip(&by_jump);
     let words: Vec<Word<'_>> =
         words.map(|(site, called)| Word { by_jump: called.as_deref(), ..site.word }).collect();
-    let mut told: HashMap<usize, (Here, Option<Told>)> = HashMap::new();
+    let mut told: HashMap<usize, (Here, Option<EngineTrap>)> = HashMap::new();
     let mut tell = |all: &[Ready]| {
         for &Ready { index, copy, tactic, .. } in all {
             let Site { word, called } = &sites[index];
@@ -85,7 +85,8 @@ pub(in crate::inside) fn place(
             let here =
                 Here::new(word.at.0, copy, called.iter().map(|&(which, exit)| (wanted[which].probe, exit)));
             let is_trap = tactic == Tactic::Trap;
-            let new = is_trap.then(|| Told::new(&here, one.load, &one.file.image, known, false)).flatten();
+            let new =
+                is_trap.then(|| EngineTrap::new(&here, one.load, &one.file.image, known, false)).flatten();
             new.iter().for_each(|new| new.put(known));
             told.insert(index, (here, new));
         }
@@ -123,14 +124,14 @@ pub(in crate::inside) fn place(
         return Err(error);
     }
     // Entered in the table, but taken out again.
-    lost.iter().flat_map(|group| &group.traps).for_each(Told::take_out);
+    lost.iter().flat_map(|group| &group.traps).for_each(EngineTrap::take_out);
     let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
     refused.sort_by_key(|one| one.0);
     Ok(refused)
 }
 
 /// Words of all sites, by address, each once; none for a site that is refused.
-fn sites(wanted: &[Wanted], refused: &mut HashMap<usize, Why>) -> Vec<Site> {
+fn sites(wanted: &[SiteRequest], refused: &mut HashMap<usize, Why>) -> Vec<Site> {
     let mut all: BTreeMap<RemoteAddr, Site> = BTreeMap::new();
     for (index, one) in wanted.iter().enumerate() {
         match words_of(one) {
@@ -152,7 +153,7 @@ fn sites(wanted: &[Wanted], refused: &mut HashMap<usize, Why>) -> Vec<Site> {
 }
 
 /// Words that a site needs, each with whether it is a return.
-fn words_of(one: &Wanted) -> Result<SmallVec<[(Word<'static>, bool); 2]>, Refusal> {
+fn words_of(one: &SiteRequest) -> Result<SmallVec<[(Word<'static>, bool); 2]>, Refusal> {
     let bias = Bias(one.load.bias);
     let (start, words) = code(&one.file, one.function, one.at);
     let live = bias.live(start).0;
@@ -169,7 +170,7 @@ fn words_of(one: &Wanted) -> Result<SmallVec<[(Word<'static>, bool); 2]>, Refusa
     }
     let word = |(index, exit): (usize, bool)| {
         let options = Options::default();
-        let step = trapped(&Place { words: &words, start: live, index, options })?;
+        let step = trapped(&PatchedWord { words: &words, start: live, index, options })?;
         let missing = Refusal::NoWord { start: live, index };
         let at = start + 4 * index as u64;
         let offset = one.file.image.offset_of(at).ok_or(missing)?;

@@ -10,7 +10,7 @@ use trapline_plan::{CallFunctions, ExtendedState};
 use trapline_record::slots::Slots;
 use trapline_runtime::dispatch;
 use trapline_runtime::slots::Table;
-use trapline_runtime::x86_64::general::here::Piece;
+use trapline_runtime::x86_64::general::inlined::InlinedPath;
 
 use super::place::taken_in;
 use crate::inside::Error;
@@ -37,7 +37,7 @@ pub(in crate::inside) fn make(
         general_exit: landed,
         begins: None,
         arms: None,
-        ends: Some(taken_in(Piece::land())),
+        ends: Some(taken_in(InlinedPath::land())),
         state: ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use },
     };
     let made = own.slots(SLOTS, |slots| {

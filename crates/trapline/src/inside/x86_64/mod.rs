@@ -7,7 +7,7 @@ pub(super) mod signals;
 pub(super) mod step;
 pub(super) mod thread;
 
-use super::memory::Room;
+use super::memory::Capacity;
 
 pub use trapline_insn::x86_64::{Gpr, Regs};
 
@@ -18,6 +18,6 @@ pub(super) const LIBCS: &[&str] = &["libc", "ld-musl-x86_64"];
 pub(super) const LISTENS_BY_TRAPS: bool = false;
 
 /// How much the engine has room for.
-pub(super) const fn room() -> Room {
-    Room::USUAL
+pub(super) const fn room() -> Capacity {
+    Capacity::USUAL
 }

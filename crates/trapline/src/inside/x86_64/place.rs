@@ -12,18 +12,20 @@ use std::vec;
 use trapline_image::FunctionIndex;
 use trapline_patch::own::{Own, OwnCall, OwnSite};
 use trapline_patch::{Module, Options, PatchError, Request, Why};
-use trapline_plan::{CallFunctions, CallInput, Callee, CodeMap, ExtendedState, Piece, Role, Want};
+use trapline_plan::{
+    Action, ActionRequest, CallFunctions, CallInput, Callee, CodeMap, ExtendedState, InlinedPath,
+};
 use trapline_record::addr::Bias;
 use trapline_record::{FileId, FileOffset};
 use trapline_runtime::dispatch;
 use trapline_runtime::x86_64::general;
 
 use crate::files::ModuleFile;
-use crate::inside::known::Known;
-use crate::inside::place::{Group, Load, Part, Sets, Wanted, without_parts};
+use crate::inside::known::MappedFiles;
+use crate::inside::place::{Group, Load, Part, Sets, SiteRequest, without_parts};
 use crate::inside::slots;
 use crate::inside::state::{Key, State};
-use crate::inside::traps::{Here, Told};
+use crate::inside::traps::{EngineTrap, Here};
 use crate::inside::{Error, loader, traps};
 
 /// Only code near the sites is searched for branches into windows. A thread that comes from elsewhere meets a
@@ -31,18 +33,18 @@ use crate::inside::{Error, loader, traps};
 /// boundary is patched.)
 const GUARDED: bool = true;
 
-impl Wanted {
+impl SiteRequest {
     /// Roles of a site, each with whether it is to use a trap.
-    fn roles(&self) -> impl Iterator<Item = (Role, bool)> {
+    fn roles(&self) -> impl Iterator<Item = (Action, bool)> {
         let start = self.function.map(|f| self.file.image.function(f).start);
         let Part { entry: has_entry, returns, entry_traps, exits_trap, armed, .. } = self.part;
         let entry = match start == Some(self.at) {
-            true if armed => Role::CallArmed,
-            true => Role::CallEntry,
-            false => Role::CallAt(self.at),
+            true if armed => Action::CallArmed,
+            true => Action::CallEntry,
+            false => Action::CallAt(self.at),
         };
         let entry = has_entry.then_some((entry, entry_traps));
-        entry.into_iter().chain(returns.then_some((Role::CallExits, exits_trap)))
+        entry.into_iter().chain(returns.then_some((Action::CallExits, exits_trap)))
     }
 }
 
@@ -57,8 +59,10 @@ pub(in crate::inside) struct Setting {
     pub(in crate::inside) alone: bool,
 }
 
-pub(super) fn taken_in(general::here::Piece { text, room }: general::here::Piece) -> Piece {
-    Piece { text, room }
+pub(super) fn taken_in(
+    general::inlined::InlinedPath { text, room }: general::inlined::InlinedPath,
+) -> InlinedPath {
+    InlinedPath { text, room }
 }
 
 /// Makes a file's map of code near these offsets, in the calling thread, so that a later plan finds it. If
@@ -70,12 +74,12 @@ pub(in crate::inside) fn know_near(file: &ModuleFile, offsets: &[u64]) {
         let at = image.svma_of(FileOffset(offset))?;
         let function = image.function_near(at, last);
         last = function;
-        Some(Want { probe: 0, latency: None, function, role: Role::CallAt(at) })
+        Some(ActionRequest { probe: 0, latency: None, function, role: Action::CallAt(at) })
     };
-    let wants: Vec<Want> = offsets.iter().filter_map(want).collect();
+    let wants: Vec<ActionRequest> = offsets.iter().filter_map(want).collect();
     let map = file.code_map(&wants, GUARDED, true);
-    let entry = |want: &Want| {
-        want.function.filter(|&function| want.role == Role::CallAt(image.function(function).start))
+    let entry = |want: &ActionRequest| {
+        want.function.filter(|&function| want.role == Action::CallAt(image.function(function).start))
     };
     let entries: Option<Vec<FunctionIndex>> = wants.iter().map(entry).collect();
     if let Some(entries) = entries.filter(|entries| entries.len() == offsets.len()) {
@@ -87,9 +91,9 @@ pub(in crate::inside) fn know_near(file: &ModuleFile, offsets: &[u64]) {
 /// that are refused: their index, and why.
 pub(in crate::inside) fn place(
     own: &mut Own,
-    wanted: &[Wanted],
+    wanted: &[SiteRequest],
     setting: Setting,
-    (known, all): (&mut Known, &mut Vec<Group>),
+    (known, all): (&mut MappedFiles, &mut Vec<Group>),
 ) -> Result<Vec<(usize, Why)>, PatchError> {
     let batch = Batch::new(wanted);
     let maps: Vec<Arc<CodeMap>> = batch
@@ -102,7 +106,7 @@ pub(in crate::inside) fn place(
         .iter()
         .zip(&maps)
         .map(|(module, map)| {
-            let Wanted { file, load, .. } = &wanted[module.first];
+            let SiteRequest { file, load, .. } = &wanted[module.first];
             let bias = Bias(load.bias);
             let (name, image, wants) = (file.path.as_str(), &file.image, module.wants.as_slice());
             Module { name, file: file.id, image, bias, map, wants, semaphores: &[] }
@@ -114,9 +118,9 @@ pub(in crate::inside) fn place(
         begin: general::returns::begin as *const () as u64,
         exit: dispatch::exit as *const () as u64,
         general_exit: general::returns::exit as *const () as u64,
-        begins: Some(taken_in(general::here::Piece::begin())),
-        arms: Some(taken_in(general::here::Piece::arm())),
-        ends: Some(taken_in(general::here::Piece::end())),
+        begins: Some(taken_in(general::inlined::InlinedPath::begin())),
+        arms: Some(taken_in(general::inlined::InlinedPath::arm())),
+        ends: Some(taken_in(general::inlined::InlinedPath::end())),
         state: setting.state,
     };
     let calls = CallInput { functions, callees: &batch.callees, may_trap: true };
@@ -146,7 +150,8 @@ pub(in crate::inside) fn place(
                 call.called.iter().map(|&(want, exit)| (wanted[batch.wanted[want as usize]].probe, exit));
             let new = Here::new(call.at.0, call.copy.0, called);
             if call.is_trap
-                && let Some(new) = Told::new(&new, one.load, &one.file.image, known, setting.shadow_stack)
+                && let Some(new) =
+                    EngineTrap::new(&new, one.load, &one.file.image, known, setting.shadow_stack)
             {
                 new.put(known);
                 told.push((call.head.0, new));
@@ -193,7 +198,7 @@ pub(in crate::inside) fn place(
         return Err(error);
     }
     // Entered in the table, but not written, or taken out again.
-    lost.iter().flat_map(|group| &group.traps).for_each(Told::take_out);
+    lost.iter().flat_map(|group| &group.traps).for_each(EngineTrap::take_out);
     told.left().for_each(|told| told.take_out());
     let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
     refused.sort_by_key(|r| r.0);
@@ -228,20 +233,20 @@ impl<T> ByHead<T> {
 struct OfModule {
     /// Index of the first site there.
     first: usize,
-    wants: Vec<Want>,
+    wants: Vec<ActionRequest>,
 }
 
 /// Sites to be patched, in the planner's form.
 struct Batch {
     modules: Vec<OfModule>,
-    /// Callees, by `Want::probe`.
+    /// Callees, by `ActionRequest::probe`.
     callees: Vec<Callee>,
     /// Index of the site to which each callee belongs.
     wanted: Vec<usize>,
 }
 
 impl Batch {
-    fn new(wanted: &[Wanted]) -> Self {
+    fn new(wanted: &[SiteRequest]) -> Self {
         let room = wanted.len();
         let (callees, belongs) = (Vec::with_capacity(room), Vec::with_capacity(room));
         let mut batch = Self { modules: Vec::new(), callees, wanted: belongs };
@@ -259,12 +264,17 @@ impl Batch {
             last = Some((one.load, module));
             for (role, by_trap) in one.roles() {
                 let probe = batch.callees.len() as u32;
-                batch.modules[module].wants.push(Want { probe, latency: None, function: one.function, role });
+                batch.modules[module].wants.push(ActionRequest {
+                    probe,
+                    latency: None,
+                    function: one.function,
+                    role,
+                });
                 batch.callees.push(Callee {
                     argument: one.probe.address(),
                     saves_state: one.part.saves,
                     only_returns: one.part.only_returns,
-                    arms: role == Role::CallArmed,
+                    arms: role == Action::CallArmed,
                     by_trap,
                 });
                 batch.wanted.push(index);
@@ -298,9 +308,14 @@ impl State {
     pub(in crate::inside) fn know_code(&self, keys: &[Key]) {
         let Some(own) = &self.own else { return };
         let spots = keys.iter().map(|key| &self.spots[key.0 as usize]);
-        let mut wants: HashMap<FileId, (&ModuleFile, Vec<Want>)> = HashMap::new();
+        let mut wants: HashMap<FileId, (&ModuleFile, Vec<ActionRequest>)> = HashMap::new();
         for spot in spots.filter(|spot| spot.groups.is_empty()) {
-            let want = Want { probe: 0, latency: None, function: spot.function, role: Role::CallAt(spot.at) };
+            let want = ActionRequest {
+                probe: 0,
+                latency: None,
+                function: spot.function,
+                role: Action::CallAt(spot.at),
+            };
             wants.entry(spot.file.id).or_insert_with(|| (&spot.file, Vec::new())).1.push(want);
         }
         if !wants.is_empty() {

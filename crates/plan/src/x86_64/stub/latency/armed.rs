@@ -11,7 +11,7 @@ use trapline_record::slots::{self, Slots, at as entry_at};
 
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Shift};
 use super::super::slots::{Taking, entry, entry_of, give_back, lay};
-use super::super::{Kind, Machine, Pending, Site};
+use super::super::{Kind, Liveness, Machine, Pending};
 use super::{ExitKind, Latency, Tail, Timed, clock, reload, save, spill};
 use crate::unwind::{SlotCode, X86_64, unwind_info};
 
@@ -74,7 +74,7 @@ fn shared_code(
     let mut bytes = Vec::with_capacity(slot_code_len(&slots) as usize);
     let common = slots.code + slots.code_len();
     lay(&mut bytes, &slots, common, None);
-    let timed = Timed { machine, latency, function: 0, site: Site::default() };
+    let timed = Timed { machine, latency, function: 0, site: Liveness::default() };
     shared(&timed, &mut Asm::new(&mut bytes, common), &slots);
     let end = slots.code + bytes.len() as u64;
     bytes.resize(bytes.len().next_multiple_of(64), 0xCC);

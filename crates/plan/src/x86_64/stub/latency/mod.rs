@@ -28,7 +28,7 @@ use trapline_record::latency::{self as words, at};
 use trapline_record::slots::Slots;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
-use super::{Kind, Machine, Pending, Site};
+use super::{Kind, Liveness, Machine, Pending};
 use armed::Armed;
 pub use armed::{latency_arm, leading_slot_code, return_arm, slot_code, slot_code_len};
 pub(super) use mark::{Asked, Mark};
@@ -126,7 +126,7 @@ pub struct Timed<'a> {
     /// The function's number, below `latency.functions`.
     pub function: u32,
     /// What is dead at the site.
-    pub site: Site,
+    pub site: Liveness,
 }
 
 /// What is left to append behind the displaced code.

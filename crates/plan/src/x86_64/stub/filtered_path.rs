@@ -21,7 +21,7 @@ use crate::filter::Tree;
 
 /// Hits that ran straight through, and the jumps of those that pass.
 #[derive(Clone, Debug)]
-pub(super) struct Rejected {
+pub(super) struct FilteredPath {
     machine: Machine,
     passes: Vec<Fix>,
     marks: Option<(Marks, Mark)>,
@@ -55,7 +55,7 @@ impl Traced<'_> {
             && !(self.filters_by_thread() && id == ThreadId::Call)
     }
     /// Emits an entry for which [`rejects_early`](Self::rejects_early) holds.
-    pub(super) fn reject(&self, asm: &mut Asm<'_>) -> Rejected {
+    pub(super) fn reject(&self, asm: &mut Asm<'_>) -> FilteredPath {
         let first = First { site: self.site, at_entry: true };
         first.enter(asm);
         let passes = self.passes(asm);
@@ -74,7 +74,7 @@ impl Traced<'_> {
         }
         first.leave(asm);
         let word = self.filter.map_or(self.dropped, |filtered| filtered.words);
-        Rejected { machine: *self.machine, passes, marks, counted, word, leave }
+        FilteredPath { machine: *self.machine, passes, marks, counted, word, leave }
     }
     /// Jumps if the hit passes. Spoils rax, r11 and flags.
     fn passes(&self, asm: &mut Asm<'_>) -> Vec<Fix> {
@@ -103,7 +103,7 @@ impl Traced<'_> {
     }
 }
 
-impl Rejected {
+impl FilteredPath {
     /// Binds the jumps of all hits that pass.
     pub(super) fn begin(&self, asm: &mut Asm<'_>) {
         self.passes.iter().for_each(|&fix| asm.bind(fix));

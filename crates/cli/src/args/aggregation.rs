@@ -1,19 +1,19 @@
 //! Decides where `hist` aggregates: in the target, or in the reader, from records.
 //!
-//! In: the expression of each probe, and filters. Out: a [`Gather`] with the filters that belong to it, or
+//! In: the expression of each probe, and filters. Out: a [`Aggregation`] with the filters that belong to it, or
 //! what is wrong. Does not: aggregate.
 
-use trapline::filter::{Apart, Filter, Known, Sort, Tally, Tree, parse_with};
+use trapline::filter::{Filter, GroupBy, Known, Sort, Tally, Tree, parse_with};
 use trapline::{By, Floats, ProbeKind, ProbeSpec};
 
 use super::error::UsageError;
 use super::fields::Fields;
 use super::filters::symbols;
-use super::types::{Parameter, Place, Signature, Type};
+use super::types::{ArgumentPlace, Parameter, Signature, Type};
 
 /// Where values are aggregated.
 #[derive(Debug)]
-pub(crate) enum Gather {
+pub(crate) enum Aggregation {
     /// In the target.
     InTarget {
         /// Whether it happens at exits.
@@ -35,7 +35,7 @@ pub(crate) enum Gather {
     },
 }
 
-impl Gather {
+impl Aggregation {
     /// Whether it waits for the ends of calls.
     pub(crate) const fn waits(&self) -> bool {
         match self {
@@ -95,7 +95,7 @@ pub(super) fn shown(
         let shown = match value {
             Value::Tree(Tree::Known(Known::Argument(index, _))) => signature
                 .and_then(|signature| {
-                    signature.parameters.iter().find(|one| one.place == Place::General(*index))
+                    signature.parameters.iter().find(|one| one.place == ArgumentPlace::General(*index))
                 })
                 .map(|parameter| parameter.shown.clone()),
             Value::Tree(Tree::Known(Known::Returned(_))) => {
@@ -125,7 +125,7 @@ pub(super) fn gather(
     sort: Sort,
     split: Split,
     filters: Vec<Filter>,
-) -> Result<(Vec<Filter>, Gather), UsageError> {
+) -> Result<(Vec<Filter>, Aggregation), UsageError> {
     let Split { by, named, keys } = split;
     let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
     // At each place of a USDT probe the arguments lie elsewhere.
@@ -150,7 +150,7 @@ pub(super) fn gather(
     let floats = (0..values.len()).map(floats).collect();
     let keys = keys.map(|keys| keys.into_iter().map(|key| key.of(Sort::Each)).collect());
     let of = probes.iter().zip(values).map(|((probe, _), value)| (probe.clone(), value.of(sort))).collect();
-    Ok((filters, Gather::Here { of, keys, returns, texts, ended, floats }))
+    Ok((filters, Aggregation::Here { of, keys, returns, texts, ended, floats }))
 }
 
 fn at_entry(tree: &Tree) -> bool {
@@ -159,12 +159,12 @@ fn at_entry(tree: &Tree) -> bool {
 
 /// The group-by key of each probe, as the target can use it. `None` if the target cannot: for texts that it
 /// cannot read, or if the key of one probe is a text and that of another a number.
-fn aparts(keys: Option<&[Value]>, probes: usize, by_thread: bool) -> Option<Vec<Apart>> {
-    let Some(keys) = keys else { return Some(vec![Apart::threads(by_thread); probes]) };
+fn aparts(keys: Option<&[Value]>, probes: usize, by_thread: bool) -> Option<Vec<GroupBy>> {
+    let Some(keys) = keys else { return Some(vec![GroupBy::threads(by_thread); probes]) };
     let texts = keys.iter().filter(|key| key.tree().is_none()).count();
     let one = |key: &Value| match key {
-        Value::Tree(tree) => Some(Apart::Number(tree.clone())),
-        Value::Text(_) => key.text().map(Apart::Text),
+        Value::Tree(tree) => Some(GroupBy::Number(tree.clone())),
+        Value::Text(_) => key.text().map(GroupBy::Text),
     };
     (texts == 0 || texts == keys.len()).then(|| keys.iter().map(one).collect())?
 }
@@ -173,14 +173,14 @@ fn aparts(keys: Option<&[Value]>, probes: usize, by_thread: bool) -> Option<Vec<
 fn in_target(
     values: &[Value],
     sort: Sort,
-    apart: &[Apart],
+    apart: &[GroupBy],
     filters: &[Filter],
-) -> Option<(Vec<Filter>, Gather)> {
+) -> Option<(Vec<Filter>, Aggregation)> {
     let trees = values.iter().filter(|value| value.tree().is_some()).count();
     if trees != 0 && trees != values.len() {
         return None;
     }
-    let one = |(value, apart): (&Value, &Apart)| {
+    let one = |(value, apart): (&Value, &GroupBy)| {
         let (value, sort) = match value {
             Value::Tree(tree) => (tree.clone(), sort),
             Value::Text(_) => (Tree::Number(0, false), Sort::Text(value.text()?)),
@@ -197,8 +197,8 @@ fn in_target(
         };
         tallies.iter().enumerate().map(one).collect::<Option<Vec<Filter>>>()
     };
-    let at_once = fit(false).map(|filters| (filters, Gather::InTarget { exits }));
-    at_once.or_else(|| Some((fit(true)?, Gather::InTarget { exits: true })))
+    let at_once = fit(false).map(|filters| (filters, Aggregation::InTarget { exits }));
+    at_once.or_else(|| Some((fit(true)?, Aggregation::InTarget { exits: true })))
 }
 
 impl Value {
@@ -211,7 +211,7 @@ impl Value {
     /// The argument whose text the value is, if the target can read that text.
     const fn text(&self) -> Option<u8> {
         match self {
-            Self::Text(Parameter { place: Place::General(n), shown: Type::Str, .. }) => Some(*n),
+            Self::Text(Parameter { place: ArgumentPlace::General(n), shown: Type::Str, .. }) => Some(*n),
             _ => None,
         }
     }
@@ -222,7 +222,7 @@ impl Value {
     /// The argument whose text records must contain, as a bit.
     const fn texts(&self) -> u8 {
         match self {
-            Self::Text(Parameter { place: Place::General(n), .. }) => 1 << *n,
+            Self::Text(Parameter { place: ArgumentPlace::General(n), .. }) => 1 << *n,
             _ => 0,
         }
     }
@@ -231,7 +231,7 @@ impl Value {
     }
     fn of(self, sort: Sort) -> Of {
         match self {
-            Self::Tree(value) => Of::Number(Tally { value, sort, apart: Apart::Nothing }),
+            Self::Tree(value) => Of::Number(Tally { value, sort, apart: GroupBy::Nothing }),
             Self::Text(parameter) => Of::Text(parameter),
         }
     }

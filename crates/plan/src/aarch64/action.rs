@@ -8,9 +8,9 @@ use trapline_record::counters::filtered;
 use trapline_record::ring::{Kind, RingArea};
 use trapline_record::{RemoteAddr, control};
 
+use super::stub::deferred::STAGED_BYTES;
 use super::stub::filter::NODE_BYTES;
 use super::stub::rows::ROW_BYTES;
-use super::stub::stage::STAGED_BYTES;
 use super::stub::text::{BYTES, ROOM_BYTES};
 use super::stub::trace::ARGUMENTS;
 use super::stub::{
@@ -22,7 +22,7 @@ use crate::request::{Floats, LatencyInput, Read, Stacks, ThreadId, Unwind};
 
 /// An action at a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Deed {
+pub(super) enum SiteAction {
     /// Add one to the probe's counter.
     Count { probe: u32 },
     /// The same for hits that pass the probe's filter. `nodes`: number of nodes in the filter's trees.
@@ -42,7 +42,7 @@ pub(super) enum Deed {
     Record(Record),
 }
 
-impl Deed {
+impl SiteAction {
     /// Whether the call goes on as another function (a tail call).
     pub(super) fn is_tail(&self) -> bool {
         match self {
@@ -76,7 +76,7 @@ pub(super) struct Record {
     pub(super) goroutine: bool,
 }
 
-impl Deed {
+impl SiteAction {
     /// The order in which several actions at one word run: a function of one word is entered, then left.
     pub(super) const fn rank(self) -> u8 {
         match self {
@@ -238,47 +238,47 @@ impl<'a> Setting<'a> {
     }
     /// The stub at `at`, up to the displaced code. `None` if durations or records are requested and there is
     /// no place for them.
-    pub(super) fn begin(&self, at: RemoteAddr, deed: Deed) -> Option<Begun<'_>> {
+    pub(super) fn begin(&self, at: RemoteAddr, deed: SiteAction) -> Option<Begun<'_>> {
         let timed = |function, goroutine| {
             let latency = self.latency.as_ref()?;
             Some(Timed { machine: &self.machine, latency, function, goroutine })
         };
         Some(match deed {
-            Deed::Count { probe } => match self.threads() {
+            SiteAction::Count { probe } => match self.threads() {
                 Some(threads) => Begun::Threads(stub::count_by_thread(at.0, &self.machine, &threads, probe)),
                 None => {
                     let word = self.data.of(self.layout.counters.word(probe));
                     Begun::Count(stub::count(at.0, &self.machine, word, false))
                 }
             },
-            Deed::Passing { probe, .. } => {
+            SiteAction::Passing { probe, .. } => {
                 let word = self.data.of(self.layout.counters.word(probe));
                 let filtered = self.filtered(probe)?;
                 Begun::Passing(stub::count_passing(at.0, &self.machine, self.id, filtered, word))
             }
-            Deed::Tally { probe, kind, late: true, goroutine, .. } => {
+            SiteAction::Tally { probe, kind, late: true, goroutine, .. } => {
                 let (traced, tallied) = self.gathered(probe, goroutine)?;
                 match kind {
                     Kind::Entry => Begun::Staged(stub::stage(at.0, traced, kind, ARGUMENTS)?),
                     _ => Begun::Gathered(stub::gather(at.0, traced, tallied, kind)?),
                 }
             }
-            Deed::Tally { probe, kind, goroutine, .. } => {
+            SiteAction::Tally { probe, kind, goroutine, .. } => {
                 let seen = (kind != Kind::Tail, goroutine);
                 let filtered = Some(self.filtered(probe)?).filter(|one| !one.filter.passes_all());
                 let tallied = self.tallied(probe)?;
                 Begun::Tallied(stub::tally(at.0, &self.machine, self.id, filtered, tallied, seen))
             }
-            Deed::Enter { latency, looped, goroutine } => {
+            SiteAction::Enter { latency, looped, goroutine } => {
                 Begun::Latency(stub::latency_enter(at.0, timed(latency, goroutine)?, looped))
             }
-            Deed::Arm { latency, signed } => {
+            SiteAction::Arm { latency, signed } => {
                 Begun::Latency(stub::latency_arm(at.0, timed(latency, false)?, signed)?)
             }
-            Deed::Exit { latency, kind, goroutine } => {
+            SiteAction::Exit { latency, kind, goroutine } => {
                 Begun::Latency(stub::latency_exit(at.0, timed(latency, goroutine)?, kind))
             }
-            Deed::Record(record) => {
+            SiteAction::Record(record) => {
                 let (traced, values) = (self.traced(record)?, record.values.into());
                 match stub::stage(at.0, traced, record.kind, values) {
                     Some(staged) => Begun::Staged(staged),
@@ -298,12 +298,12 @@ impl<'a> Setting<'a> {
 pub(super) enum Begun<'a> {
     Count(stub::Pending),
     Threads(stub::threads::Pending),
-    Passing(stub::pass::Pending),
+    Passing(stub::filtering::Pending),
     Tallied(stub::tally::Pending),
     Latency(stub::latency::Pending<'a>),
     Traced(stub::trace::Pending<'a>),
-    Staged(stub::stage::Pending<'a>),
-    Gathered(stub::gather::Pending<'a>),
+    Staged(stub::deferred::Pending<'a>),
+    Gathered(stub::aggregate_at_return::Pending<'a>),
 }
 
 impl Code for Begun<'_> {

@@ -1,7 +1,7 @@
 //! Fast paths that a gate inlines: the common path of a call whose return one consumer waits for
-//! (`runtime::x86_64::general::here` and `slots`).
+//! (`runtime::x86_64::general::inlined` and `slots`).
 //!
-//! In: a [`Piece`], which was compiled elsewhere and is executed here. Out: a path with a copy of it, between
+//! In: a [`InlinedPath`], which was compiled elsewhere and is executed here. Out: a path with a copy of it, between
 //! the code that stores the registers which it may spoil and the code that loads them again. So the common
 //! path costs no call and no return. If the piece needs more, it has done nothing yet, and a function is
 //! called as if there were no piece. Stack and invariants: as in `call`.
@@ -9,13 +9,14 @@
 
 use super::super::asm::{Alu, Asm, Cond, Mem, R8, R9, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::{
-    BACK_UP, DOWN, FRAME, Landing, WITH_STATE, back_up, fill, fill_below, gpr, load_all, special_and_unusual,
+    BACK_UP, DOWN, FRAME, ReturnPath, WITH_STATE, back_up, fill, fill_below, gpr, load_all,
+    special_and_unusual,
 };
 
 /// Code that is inlined, at a multiple of 64. It names no address, so it does the same wherever it lies. Its
 /// common path goes on in its gap, which has room for the gate's own code; its other path goes on at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
+pub struct InlinedPath {
     /// All bytes of the code.
     pub text: &'static [u8],
     /// Offset of the gap, and its length.
@@ -30,7 +31,7 @@ fn place(reg: Reg) -> Mem {
 
 /// The path of `begin` with a piece. If the piece did nothing, all registers are as they were, and it goes on
 /// to `begin`.
-pub(super) fn begin_taken_in(asm: &mut Asm<'_>, piece: &Piece, begin: u64) -> u64 {
+pub(super) fn begin_taken_in(asm: &mut Asm<'_>, piece: &InlinedPath, begin: u64) -> u64 {
     let head = |asm: &mut Asm<'_>| {
         let start = asm.here();
         SPOILT.into_iter().for_each(|reg| asm.store(place(reg), reg));
@@ -52,7 +53,7 @@ pub(super) fn begin_taken_in(asm: &mut Asm<'_>, piece: &Piece, begin: u64) -> u6
 /// The path of [`call_arming`](super::call_arming), which jumps here. rcx is stored in `Regs`, and holds the
 /// address of the displaced instructions. That address is put where a return address would be. A call that is
 /// armed goes on at its return trampoline; another one goes on to `general`, with a way back.
-pub(super) fn arm_taken_in(asm: &mut Asm<'_>, piece: &Piece, general: u64) -> u64 {
+pub(super) fn arm_taken_in(asm: &mut Asm<'_>, piece: &InlinedPath, general: u64) -> u64 {
     let head = |asm: &mut Asm<'_>| {
         let start = asm.here();
         asm.store(Mem::At(RSP, 0), RCX);
@@ -77,7 +78,7 @@ pub(super) fn arm_taken_in(asm: &mut Asm<'_>, piece: &Piece, general: u64) -> u6
 /// [`way`](super::way) for exits, with a piece before the function.
 pub(super) fn end_taken_in(
     asm: &mut Asm<'_>,
-    piece: &Piece,
+    piece: &InlinedPath,
     function: u64,
     (again, moved): (u64, u64),
 ) -> u64 {
@@ -121,7 +122,7 @@ pub(super) fn end_taken_in(
 /// Appends `head`, then a piece with `done` in its gap.
 fn take_in<T>(
     asm: &mut Asm<'_>,
-    piece: &Piece,
+    piece: &InlinedPath,
     head: impl Fn(&mut Asm<'_>) -> T,
     done: impl FnOnce(&mut Asm<'_>),
 ) -> T {
@@ -153,9 +154,9 @@ fn take_in<T>(
 pub(in crate::x86_64::stub) fn landing(
     out: &mut Vec<u8>,
     at: u64,
-    piece: &Piece,
+    piece: &InlinedPath,
     argument: u64,
-    gate: &Landing,
+    gate: &ReturnPath,
 ) -> u64 {
     let mut asm = Asm::new(out, at);
     let asm = &mut asm;

@@ -21,10 +21,10 @@ use trapline_record::ring::{FIRST_TEXT, Kind};
 use super::Pending;
 use super::asm::{Asm, Fix, R11, RSI};
 use super::counted::count;
+use super::deferred::{Deferred, MARK, SAVED_RSI, Whose, Words, asks_for_duration};
 use super::latency::{Claim, Lookup};
 use super::rows::Copied;
 use super::rseq::{self, Section};
-use super::stage::{MARK, SAVED_RSI, Stage, Whose, Words, asks_for_duration};
 use super::tally::{Into, Shared, Table, add, add_anywhere, add_shared, unseen, value};
 use super::trace::{ARGUMENTS, Traced};
 use crate::filter::Tally;
@@ -60,7 +60,7 @@ pub(super) fn gather(
     (tally, table): (&Tally, Table),
     kind: Kind,
 ) -> Option<Pending<'static>> {
-    let stage = Stage::of(traced, ARGUMENTS)?;
+    let stage = Deferred::of(traced, ARGUMENTS)?;
     if kind == Kind::Entry {
         return stage.begin(asm);
     }
@@ -68,7 +68,7 @@ pub(super) fn gather(
     Some(Pending::new(asm, super::Kind::Gathered(tail)))
 }
 
-impl Stage<'_> {
+impl Deferred<'_> {
     fn add(&self, asm: &mut Asm<'_>, (tally, table): (&Tally, Table), kind: Kind) -> Tail {
         let Self { traced, whose, words, .. } = *self;
         let machine = whose.machine;

@@ -2,7 +2,7 @@
 //!
 //! In: the kernel's records of the process' own mappings; libc's calls, probed by the engine itself; the
 //! user's [`rescan`](super::rescan). Out: looks at the maps; counts of what each look found, by what had told
-//! of it ([`Learnt`]). Invariants: LRN-1 a notice from any source only leads to reading the maps; the maps
+//! of it ([`Noticed`]). Invariants: LRN-1 a notice from any source only leads to reading the maps; the maps
 //! are read after it, and they alone are believed. LRN-2 no thread waits without a limit for the one that
 //! looks. LRN-3 what only a look found, what the kernel dropped and what was armed late is counted. Does not:
 //! patch (`state`, `place`), or answer hits.
@@ -56,7 +56,7 @@
 //! - *A holds something that T, or the holder of the lock, needs*: A is in the loader and holds the loader's
 //!   lock. The engine itself never takes the loader's locks, but code that it calls may: a consumer's
 //!   destructor, or an allocator with thread-local storage of a library. Hence [`PATIENCE`]: A goes on, and
-//!   what is armed after that counts as late (`Learnt::impatient`). To make this rare, a look makes no
+//!   what is armed after that counts as late (`Noticed::impatient`). To make this rare, a look makes no
 //!   threads, since a new thread takes the loader's lock for its destructors. What must be known of a file's
 //!   code is found out at its registration, and in a look by T alone. A registration in a library's
 //!   constructor makes no threads either (`loader`); T, if it is made there, begins when the loader is done.
@@ -79,7 +79,7 @@
 //!   are armed. They are also armed before constructors run. The exception is a wait that ended at
 //!   [`PATIENCE`]; `impatient` counts that.
 //! - Other ways to map: the kernel's own probes are armed before `mmap` returns. Here T is woken by then, and
-//!   arms some 100 µs later. The longest time that this took, from record to patch, is [`Learnt::longest`].
+//!   arms some 100 µs later. The longest time that this took, from record to patch, is [`Noticed::longest`].
 //!   Hits before that are not seen.
 //! - Without records, raw calls are seen only by the next look (a miss leads to one), and counted in
 //!   `by_look`.
@@ -100,12 +100,12 @@ use std::time::Duration;
 
 use trapline_plan::Tactic;
 use trapline_record::{FileId, RemoteAddr};
-use trapline_tracee::perf::{MappingRings, Told, monotonic_ns};
+use trapline_tracee::perf::{MappingRecord, MappingRings, monotonic_ns};
 
 use super::arch::LISTENS_BY_TRAPS;
-use super::early::Ahead;
 use super::known::Changed;
 use super::place::Load;
+use super::speculate::SpeculativeTask;
 use super::state::{Key, State};
 use super::{Error, Request};
 use calls::Of;
@@ -114,8 +114,8 @@ pub(super) use thread::{missed, with_signals_blocked, with_signals_held};
 /// How this process notices what it maps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
-pub enum Way {
-    /// By the kernel's records and the loader's notice. If records are refused: as [`Way::Calls`].
+pub enum NoticeMode {
+    /// By the kernel's records and the loader's notice. If records are refused: as [`NoticeMode::Calls`].
     #[default]
     Records,
     /// By the loader's notice and probes on libc's calls.
@@ -128,9 +128,9 @@ pub enum Way {
 /// applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Learnt {
+pub struct Noticed {
     /// Way in use; `None` before the first registration.
-    pub way: Option<Way>,
+    pub way: Option<NoticeMode>,
     /// Whether records come from every thread. Those of threads that began while the process was being
     /// followed may be missing.
     pub complete: bool,
@@ -164,8 +164,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// State of noticing.
 #[derive(Debug, Default)]
-pub(super) struct Learning {
-    wanted: Way,
+pub(super) struct Noticing {
+    wanted: NoticeMode,
     /// Process to which the thread belongs; 0 before there is one.
     pid: u32,
     rings: Option<MappingRings>,
@@ -173,13 +173,13 @@ pub(super) struct Learning {
     hears_data: bool,
     /// Reported ranges that were not looked at yet.
     pending: Vec<Changed>,
-    told: Vec<Told>,
+    told: Vec<MappingRecord>,
     /// Records were dropped since the last look.
     lost: bool,
     /// A look is going on; `asked`: a call asked for it.
     looking: bool,
     asked: bool,
-    tally: Learnt,
+    tally: Noticed,
     /// Mappings at the last look, of files that were registered then.
     loads: HashSet<Load>,
     files: HashSet<FileId>,
@@ -191,9 +191,9 @@ pub(super) struct Learning {
     users: usize,
 }
 
-impl Learning {
+impl Noticing {
     /// Sets the way, before anything is registered.
-    pub(super) fn choose(&mut self, way: Way) -> Result<(), Error> {
+    pub(super) fn choose(&mut self, way: NoticeMode) -> Result<(), Error> {
         let began = self.pid == std::process::id();
         if began && self.wanted != way {
             return Err(Error::LearnsAlready);
@@ -277,7 +277,7 @@ impl Learning {
 impl State {
     /// Registers, and notices mappings from then on.
     pub(super) fn register_and_learn(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
-        match Ahead::of(self, &requests) {
+        match SpeculativeTask::of(self, &requests) {
             Some(ahead) => ahead.beside(self, |state| state.learn_and_register(requests)),
             None => self.learn_and_register(requests),
         }
@@ -318,16 +318,16 @@ impl State {
         self.learning.looked();
         Ok(found)
     }
-    pub(super) fn learnt(&self) -> Learnt {
+    pub(super) fn learnt(&self) -> Noticed {
         let failed = self.learning.tally.failed + self.known.missed;
-        Learnt { impatient: thread::impatient(), misses: thread::misses(), failed, ..self.learning.tally }
+        Noticed { impatient: thread::impatient(), misses: thread::misses(), failed, ..self.learning.tally }
     }
     /// Makes the thread, once for each process. All that it watches is watched before this returns.
     fn start_learning(&mut self) {
         if self.learning.pid != std::process::id() {
             self.begin();
         }
-        if self.learning.tally.way != Some(Way::Asked) && !self.learning.listens {
+        if self.learning.tally.way != Some(NoticeMode::Asked) && !self.learning.listens {
             self.learning.listens = true;
             self.listen();
         }
@@ -339,16 +339,16 @@ impl State {
         }
         (learning.hears_data, learning.listens) = (false, false);
         let mut way = learning.wanted;
-        if way == Way::Records {
+        if way == NoticeMode::Records {
             learning.rings = MappingRings::open(false).ok();
             learning.tally.complete = learning.rings.as_ref().is_some_and(|rings| rings.is_complete());
             if learning.rings.is_none() {
-                way = Way::Calls;
+                way = NoticeMode::Calls;
             }
         }
         learning.pid = std::process::id();
-        let heard = way != Way::Asked && thread::start();
-        learning.tally.way = Some(if heard { way } else { Way::Asked });
+        let heard = way != NoticeMode::Asked && thread::start();
+        learning.tally.way = Some(if heard { way } else { NoticeMode::Asked });
         if !heard {
             learning.rings = None;
             (learning.tally.notice, learning.tally.handlers) = (false, false);

@@ -15,9 +15,9 @@
 use trapline_record::ring::Kind;
 
 use super::asm::{Asm, Fix};
-use super::pass::Rare;
+use super::deferred::{self, Deferred, Looked, PLACE, asks_for_duration};
+use super::filtering::Rare;
 use super::rows::Copied;
-use super::stage::{self, Looked, PLACE, Stage, asks_for_duration};
 use super::tally::{Into, Table, Tallied, one_more, unseen, value};
 use super::trace::{ARGUMENTS, Traced};
 use super::{Code, threads};
@@ -27,7 +27,7 @@ use super::{Code, threads};
 #[must_use]
 pub struct Pending<'a> {
     asm: Asm,
-    stage: Stage<'a>,
+    stage: Deferred<'a>,
     looked: Looked,
     table: Table,
     rejected: Vec<Fix>,
@@ -41,13 +41,13 @@ pub struct Pending<'a> {
 /// The part of an exit's stub that comes before the displaced code, for the address `at`; `None` if the value
 /// is known at the hit itself.
 pub fn gather<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: Kind) -> Option<Pending<'a>> {
-    let stage = Stage::of(traced, ARGUMENTS)?;
+    let stage = Deferred::of(traced, ARGUMENTS)?;
     let (machine, id) = (traced.machine, traced.rings.id);
     let Tallied { tally, table, .. } = what;
     let mut asm = Asm::new(at);
     let condition = stage.condition(kind);
     let seen = kind == Kind::Return || !tally.asks_for_end();
-    stage::enter(&mut asm);
+    deferred::enter(&mut asm);
     if condition.asks_for_thread() || seen && tally.asks_for_thread() {
         threads::ask(id, &mut asm);
     }

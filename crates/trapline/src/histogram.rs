@@ -26,13 +26,13 @@ impl Scale {
 
 /// Equal steps in nanoseconds, into which stubs count directly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Steps {
+pub(crate) struct LinearBuckets {
     pub(crate) min: u64,
     pub(crate) max: u64,
     pub(crate) step: u64,
 }
 
-impl Steps {
+impl LinearBuckets {
     fn count(self) -> u64 {
         (self.max - self.min).div_ceil(self.step)
     }
@@ -52,16 +52,16 @@ impl Steps {
 
 /// A histogram: rows (low, high, calls) in nanoseconds, half open, ascending, none empty.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Spread {
+pub struct Histogram {
     rows: Vec<(f64, f64, u64)>,
 }
 
-impl Eq for Spread {}
+impl Eq for Histogram {}
 
 /// A row to be drawn: half-open range, and calls.
-pub type Row = (u64, u64, u64);
+pub type HistogramRow = (u64, u64, u64);
 
-impl Spread {
+impl Histogram {
     /// Converts bucket counts (`counts[i]` calls in bucket `i` of [`trapline_record::hist`]).
     #[must_use]
     pub fn new(counts: &[u64], scale: Scale) -> Self {
@@ -78,7 +78,7 @@ impl Spread {
         self.rows.shrink_to_fit();
     }
     /// Converts counts by steps: below the first, each step, and above the last, up to `most`.
-    pub(crate) fn by_steps(counts: &[u64], steps: Steps, most: u64) -> Self {
+    pub(crate) fn by_steps(counts: &[u64], steps: LinearBuckets, most: u64) -> Self {
         let last = steps.count() as usize + 1;
         let edge = |n: usize| steps.min + (n as u64) * steps.step;
         let row = |(index, &calls): (usize, &u64)| {
@@ -149,7 +149,7 @@ impl Spread {
     /// Rows by powers of two of `unit_ns`, from the first to the last that has calls, including empty ones
     /// between.
     #[must_use]
-    pub fn log2(&self, unit_ns: u64) -> Vec<Row> {
+    pub fn log2(&self, unit_ns: u64) -> Vec<HistogramRow> {
         let edge = |n: u32| if n == 0 { 0 } else { 1u64 << n.min(63) };
         let rows =
             self.share(unit_ns, |value| if value < 2.0 { 0 } else { value.log2().floor() as u32 }, edge);
@@ -158,7 +158,7 @@ impl Spread {
     /// Rows of equal steps from `min` to `max`, in `unit_ns`. The first and the last number are the calls
     /// below and above.
     #[must_use]
-    pub fn linear(&self, unit_ns: u64, min: u64, max: u64, step: u64) -> (u64, Vec<Row>, u64) {
+    pub fn linear(&self, unit_ns: u64, min: u64, max: u64, step: u64) -> (u64, Vec<HistogramRow>, u64) {
         let (mut below, mut above) = (0, 0);
         let edge = |n: u32| min.saturating_add(u64::from(n) * step);
         let index = |value: f64| ((value - min as f64) / step as f64).floor().max(0.0) as u32;
@@ -176,8 +176,13 @@ impl Spread {
         (below, fill(inside.share(unit_ns, index, edge), |low| low + step), above)
     }
     /// Divides buckets among rows that begin at `edge(n)`, where `index` gives the row of a value.
-    fn share(&self, unit_ns: u64, index: impl Fn(f64) -> u32, edge: impl Fn(u32) -> u64) -> Vec<Row> {
-        let mut out: Vec<Row> = Vec::new();
+    fn share(
+        &self,
+        unit_ns: u64,
+        index: impl Fn(f64) -> u32,
+        edge: impl Fn(u32) -> u64,
+    ) -> Vec<HistogramRow> {
+        let mut out: Vec<HistogramRow> = Vec::new();
         let mut put = |row: u32, calls: u64| {
             let (low, high) = (edge(row), edge(row + 1));
             match out.last_mut() {
@@ -203,8 +208,8 @@ impl Spread {
 }
 
 /// Adds empty rows in gaps.
-fn fill(rows: Vec<Row>, next: impl Fn(u64) -> u64) -> Vec<Row> {
-    let mut out: Vec<Row> = Vec::with_capacity(rows.len());
+fn fill(rows: Vec<HistogramRow>, next: impl Fn(u64) -> u64) -> Vec<HistogramRow> {
+    let mut out: Vec<HistogramRow> = Vec::with_capacity(rows.len());
     for row in rows {
         while let Some(last) = out.last().filter(|last| last.1 < row.0) {
             let low = last.1;
@@ -217,14 +222,14 @@ fn fill(rows: Vec<Row>, next: impl Fn(u64) -> u64) -> Vec<Row> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Scale, Spread, Steps};
+    use super::{Histogram, LinearBuckets, Scale};
     use trapline_plan::Buckets;
     use trapline_record::hist::{BUCKETS, bucket};
 
-    fn of(values: &[u64], scale: f64) -> Spread {
+    fn of(values: &[u64], scale: f64) -> Histogram {
         let mut counts = vec![0; BUCKETS];
         values.iter().for_each(|&v| counts[bucket(v)] += 1);
-        Spread::new(&counts, Scale(scale))
+        Histogram::new(&counts, Scale(scale))
     }
 
     #[test]
@@ -235,7 +240,7 @@ mod tests {
             let got = spread.percentile(share) as f64;
             assert!((got - exact).abs() <= exact / 16.0, "p{share}: {got} for {exact}");
         }
-        assert_eq!(Spread::default().percentile(0.5), 0);
+        assert_eq!(Histogram::default().percentile(0.5), 0);
     }
 
     #[test]
@@ -259,11 +264,11 @@ mod tests {
 
     #[test]
     fn steps_that_the_stubs_count_are_not_shared_out() {
-        let steps = Steps { min: 100, max: 500, step: 100 };
+        let steps = LinearBuckets { min: 100, max: 500, step: 100 };
         let wanted = Buckets::Linear { min: 250, step: 250, count: 4 };
         assert_eq!(steps.buckets(Scale(0.4)), Some(wanted));
-        assert_eq!(Steps { step: 1, ..steps }.buckets(Scale(0.4)), None, "no whole number of ticks");
-        let spread = Spread::by_steps(&[5, 0, 7, 1, 0, 3], steps, 9000);
+        assert_eq!(LinearBuckets { step: 1, ..steps }.buckets(Scale(0.4)), None, "no whole number of ticks");
+        let spread = Histogram::by_steps(&[5, 0, 7, 1, 0, 3], steps, 9000);
         let rows = vec![(200, 300, 7), (300, 400, 1)];
         assert_eq!((spread.calls(), spread.linear(1, 100, 500, 100)), (16, (5, rows, 3)));
     }
@@ -291,8 +296,8 @@ mod tests {
         let (earlier, later) = (of(&[100, 100, 3000], 1.0), of(&[7, 100, 100, 100, 3000, 9000], 1.0));
         assert_eq!(later.since(&earlier), of(&[7, 100, 9000], 1.0));
         assert_eq!(
-            (later.since(&later), later.since(&Spread::default())),
-            (Spread::default(), later.clone())
+            (later.since(&later), later.since(&Histogram::default())),
+            (Histogram::default(), later.clone())
         );
     }
 

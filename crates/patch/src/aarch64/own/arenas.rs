@@ -28,7 +28,7 @@ use crate::why::Why;
 const MOST: u64 = 2 * SLOT;
 
 #[derive(Debug)]
-struct Room {
+struct Arena {
     at: RemoteAddr,
     len: u64,
     used: u64,
@@ -36,8 +36,8 @@ struct Room {
 
 /// All rooms of a process.
 #[derive(Debug, Default)]
-pub(super) struct Rooms {
-    all: Vec<Room>,
+pub(super) struct Arenas {
+    all: Vec<Arena>,
     /// Addresses of copies, by the word's address and value.
     copies: HashMap<(u64, u32), u64>,
     /// Stubs by the same key, each with the probes that it calls, and what the copy may use.
@@ -64,7 +64,7 @@ pub(super) struct Displaced {
     pub(super) comes_back: bool,
 }
 
-impl Rooms {
+impl Arenas {
     /// Returns the copy of a word; the handler knows about it afterwards.
     pub(super) fn copy(
         &mut self,
@@ -134,9 +134,9 @@ impl Rooms {
         std::mem::take(&mut self.fresh)
     }
     /// A room in reach that has as much left as the longest stub takes; makes one if there is none.
-    fn room(&mut self, process: &Process, one: &Displaced) -> Result<Option<&mut Room>, PatchError> {
+    fn room(&mut self, process: &Process, one: &Displaced) -> Result<Option<&mut Arena>, PatchError> {
         let serves =
-            |room: &Room| room.used + MOST <= room.len && (!one.comes_back || reaches(room.at, one.at));
+            |room: &Arena| room.used + MOST <= room.len && (!one.comes_back || reaches(room.at, one.at));
         if let Some(index) = self.all.iter().position(serves) {
             return Ok(Some(&mut self.all[index]));
         }
@@ -146,19 +146,19 @@ impl Rooms {
     }
 }
 
-impl Room {
+impl Arena {
     const fn region(&self) -> Range<u64> {
         self.at.0..self.at.0 + self.len
     }
 }
 
 /// Maps a room near an address.
-fn map_near(process: &Process, near_to: RemoteAddr) -> Result<Option<Room>, PatchError> {
+fn map_near(process: &Process, near_to: RemoteAddr) -> Result<Option<Arena>, PatchError> {
     /// How often another thread may map right there between our look and our call.
     const LOOKS: u32 = 16;
     for _ in 0..LOOKS {
         let space = AddressSpace { occupied: process.occupied()?, heap_end: process.heap_end()? };
-        let place = |len| near(&space, near_to, len).map(|at| Room { at, len, used: 0 });
+        let place = |len| near(&space, near_to, len).map(|at| Arena { at, len, used: 0 });
         let Some(room) = place(LEN).or_else(|| place(OwnCaller::page_size())) else { return Ok(None) };
         match OwnCaller::default().code(room.at, room.len) {
             Ok(()) => return Ok(Some(room)),

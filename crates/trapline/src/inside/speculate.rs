@@ -26,8 +26,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, scope};
 
 use super::check::{Stamp, opened};
-use super::learn::with_signals_blocked;
 use super::memory::{keep_blocks, make_own_room};
+use super::notice::with_signals_blocked;
 use super::state::State;
 use super::{Request, arch, loader};
 use crate::files::{ModuleFile, parsed};
@@ -37,14 +37,14 @@ const MANY: usize = 2000;
 
 /// Task of the thread.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct SpeculativeTask {
     path: PathBuf,
     offsets: Vec<u64>,
 }
 
 /// Its result (E3), which may still be awaited.
 #[derive(Debug)]
-pub(super) struct Early {
+pub(super) struct SpeculativePlan {
     path: PathBuf,
     file: Receiver<Parsed>,
     here: Option<Parsed>,
@@ -57,7 +57,7 @@ pub(super) struct Parsed {
     pub(super) stamp: Stamp,
 }
 
-impl Ahead {
+impl SpeculativeTask {
     /// `None` if there is nothing for a thread to do, or none may be made.
     pub(super) fn of(state: &mut State, requests: &[Request]) -> Option<Self> {
         let path = &requests.first().filter(|_| requests.len() >= MANY)?.file;
@@ -75,7 +75,7 @@ impl Ahead {
         scope(|scope| {
             let thread = Builder::new().name("trapline-early".into());
             let thread = with_signals_blocked(|| thread.spawn_scoped(scope, || self.run(hand))).ok();
-            state.early = thread.is_some().then_some(Early { path, file, here: None });
+            state.early = thread.is_some().then_some(SpeculativePlan { path, file, here: None });
             let done = batch(state);
             state.early = None;
             // B5. A panic in the thread does not affect the batch.
@@ -96,7 +96,7 @@ impl Ahead {
     }
 }
 
-impl Early {
+impl SpeculativePlan {
     pub(super) fn is_of(&self, path: &Path) -> bool {
         self.path == path
     }
@@ -129,7 +129,7 @@ mod tests {
             }
             hand.send(Parsed { file: early.clone(), stamp }).expect("room for one");
             let mut state = State::default();
-            state.early.replace(Early { path: program.clone(), file, here: None });
+            state.early.replace(SpeculativePlan { path: program.clone(), file, here: None });
             let found = state.file(&program).expect("a program");
             assert_eq!(Arc::ptr_eq(&found, &early), is_same);
             assert!(state.early.is_none());
@@ -137,7 +137,7 @@ mod tests {
         // The thread ended without a result.
         let (_, file) = sync_channel(1);
         let mut state = State::default();
-        state.early.replace(Early { path: program.clone(), file, here: None });
+        state.early.replace(SpeculativePlan { path: program.clone(), file, here: None });
         assert!(state.file(&program).is_ok());
     }
 }

@@ -90,7 +90,7 @@ impl State {
             let is_touched = group.sites.iter().any(|site| may_have_changed(site.entry.addr));
             if is_touched && !own.holds(&group.sites) {
                 own.forget(&group.sites);
-                group.traps.iter().for_each(traps::Told::take_out);
+                group.traps.iter().for_each(traps::EngineTrap::take_out);
                 group.live = false;
                 self.learning.is_another(&group.load);
                 gone.push(index);

@@ -12,18 +12,18 @@ use trapline_record::ring::{Kind, RingArea};
 use super::{Emitter, Setting};
 use crate::filter::TargetFilter;
 use crate::request::{Floats, Unwind};
-use crate::x86_64::site::{Act, Deed, Stack};
+use crate::x86_64::site::{PlacedAction, SiteAction, Stack};
 use crate::x86_64::stub::tally::Table;
-use crate::x86_64::stub::{self, Filtered, Latency, Pending, Rings, Site, ThreadId, Timed, Traced};
+use crate::x86_64::stub::{self, Filtered, Latency, Liveness, Pending, Rings, ThreadId, Timed, Traced};
 
 impl Emitter<'_, '_> {
     /// Emits one action.
-    pub(super) fn act(&mut self, act: &Act, base: RemoteAddr) {
+    pub(super) fn act(&mut self, act: &PlacedAction, base: RemoteAddr) {
         let set = self.set;
         let passed = set.env.passed(act.at, &act.deed, set.bias);
         let here = base.0 + self.len();
         passed.before(&mut self.plan.bytes, here);
-        let act = &Act { dead: passed.dead(act.dead), ..*act };
+        let act = &PlacedAction { dead: passed.dead(act.dead), ..*act };
         let here = base.0 + self.len();
         let out = &mut self.plan.bytes;
         let timed = |function| set.timed(function, act.dead);
@@ -31,25 +31,27 @@ impl Emitter<'_, '_> {
             self.returning.push((self.pending.len(), *act));
         }
         self.pending.extend(match act.deed {
-            Deed::Count { probe, kind } => Some(set.count(out, here, act.dead, (probe, kind))),
-            Deed::Enter { latency, looped } => {
+            SiteAction::Count { probe, kind } => Some(set.count(out, here, act.dead, (probe, kind))),
+            SiteAction::Enter { latency, looped } => {
                 timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
             }
-            Deed::Arm { latency } => timed(latency).and_then(|timed| stub::latency_arm(out, here, &timed)),
-            Deed::ArmRecord { .. } | Deed::ArmTally { .. } => {
+            SiteAction::Arm { latency } => {
+                timed(latency).and_then(|timed| stub::latency_arm(out, here, &timed))
+            }
+            SiteAction::ArmRecord { .. } | SiteAction::ArmTally { .. } => {
                 timed(0).and_then(|timed| stub::return_arm(out, here, &timed))
             }
-            Deed::Exit { latency, kind } => {
+            SiteAction::Exit { latency, kind } => {
                 timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
             }
-            Deed::Record { .. } => set.record(out, here, act),
-            Deed::Tally { .. } => set.tally(out, here, act),
-            Deed::Hold(hold) => {
+            SiteAction::Record { .. } => set.record(out, here, act),
+            SiteAction::Tally { .. } => set.tally(out, here, act),
+            SiteAction::Hold(hold) => {
                 let word = |at| set.data.of(at);
                 stub::hold(out, here, hold, (word(at::ASKED), word(at::CLOSED)), act.dead.red_zone_live);
                 None
             }
-            Deed::Call { probe, ip, exit } => {
+            SiteAction::Call { probe, ip, exit } => {
                 if let (Some(gate), Some(callee)) = (set.gate, set.env.callee(probe)) {
                     let way = gate.way(exit, &callee);
                     let lead = if gate.arms(way) { stub::call_arming } else { stub::call };
@@ -66,7 +68,7 @@ impl Emitter<'_, '_> {
 impl Emitter<'_, '_> {
     /// Appends the code that a return trampoline leads on to when a call of this entry returns: the record or
     /// aggregation, then a return. The stub that arms the call ends in a word with the address of this code.
-    pub(super) fn lead(&mut self, armed: &Act, at: RemoteAddr) {
+    pub(super) fn lead(&mut self, armed: &PlacedAction, at: RemoteAddr) {
         const ALIGN: u64 = 16;
         const RET: u8 = 0xC3;
         let Some(deed) = armed.deed.leads_to() else { return };
@@ -74,7 +76,7 @@ impl Emitter<'_, '_> {
         let padding = (at.0 + self.len()).wrapping_neg() & (ALIGN - 1);
         self.plan.bytes.resize(self.plan.bytes.len() + padding as usize, 0xCC);
         let here = at.0 + self.len();
-        let act = Act { deed, dead: Site::default(), lowered: 0, ..*armed };
+        let act = PlacedAction { deed, dead: Liveness::default(), lowered: 0, ..*armed };
         let bytes = &mut self.plan.bytes;
         let pending = set.record(bytes, here, &act).or_else(|| set.tally(bytes, here, &act));
         self.plan.bytes.push(RET);
@@ -85,7 +87,7 @@ impl Emitter<'_, '_> {
 }
 
 impl Setting<'_> {
-    const fn timed(&self, function: u32, site: Site) -> Option<Timed<'_>> {
+    const fn timed(&self, function: u32, site: Liveness) -> Option<Timed<'_>> {
         match &self.latency {
             Some(latency) => Some(Timed { machine: &self.machine, latency, function, site }),
             None => None,
@@ -115,7 +117,7 @@ impl Setting<'_> {
     }
 
     /// A hit without values, texts, fields or a stack: only that it happened, and passed the filter.
-    fn plain<'t>(&'t self, rings: &'t Rings, probe: u32, site: Site) -> Traced<'t> {
+    fn plain<'t>(&'t self, rings: &'t Rings, probe: u32, site: Liveness) -> Traced<'t> {
         Traced {
             machine: &self.machine,
             rings,
@@ -137,7 +139,7 @@ impl Setting<'_> {
         &self,
         out: &mut Vec<u8>,
         here: u64,
-        site: Site,
+        site: Liveness,
         (probe, kind): (u32, Kind),
     ) -> Pending<'static> {
         match &self.threads {
@@ -151,8 +153,8 @@ impl Setting<'_> {
         }
     }
 
-    fn record(&self, out: &mut Vec<u8>, here: u64, act: &Act) -> Option<Pending<'_>> {
-        let Deed::Record { probe, kind, values, marked, texts, floats, stack } = act.deed else {
+    fn record(&self, out: &mut Vec<u8>, here: u64, act: &PlacedAction) -> Option<Pending<'_>> {
+        let SiteAction::Record { probe, kind, values, marked, texts, floats, stack } = act.deed else {
             return None;
         };
         let rings = self.rings.as_ref()?;
@@ -168,8 +170,8 @@ impl Setting<'_> {
         Some(stub::trace(out, here, &traced, kind, values.into()))
     }
 
-    fn tally(&self, out: &mut Vec<u8>, here: u64, act: &Act) -> Option<Pending<'static>> {
-        let Deed::Tally { probe, kind } = act.deed else { return None };
+    fn tally(&self, out: &mut Vec<u8>, here: u64, act: &PlacedAction) -> Option<Pending<'static>> {
+        let SiteAction::Tally { probe, kind } = act.deed else { return None };
         let tally = self.env.tally(probe)?;
         let area = self.layout.tallies;
         let table = Table { area, base: self.data.of(area.table(probe)) };

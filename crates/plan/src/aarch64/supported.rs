@@ -5,21 +5,23 @@
 
 use trapline_record::Svma;
 
-use super::deed::loads;
+use super::action::loads;
 use super::go::not_in_go;
 use super::module::filter;
 use super::stub::SIGNATURE;
 use crate::filter::{TargetFilter, Tree};
 use crate::refusal::Refusal;
-use crate::request::{ModuleInput, Role, RseqTraits, ThreadId, Unwind, Want};
+use crate::request::{Action, ActionRequest, ModuleInput, RseqTraits, ThreadId, Unwind};
 
 /// Checks everything except the request's role.
-pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> {
+pub(super) fn check(input: &ModuleInput<'_>, want: &ActionRequest, at: Svma) -> Result<(), Refusal> {
     let timed = want.role.is_timed();
-    let recorded = matches!(want.role, Role::Record { .. } | Role::RecordAt(..));
+    let recorded = matches!(want.role, Action::Record { .. } | Action::RecordAt(..));
     let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
-    let counts =
-        matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Tally { .. });
+    let counts = matches!(
+        want.role,
+        Action::CountEntry | Action::CountExits | Action::CountAt(_) | Action::Tally { .. }
+    );
     let filter = filter(input, want.probe);
     let by_thread = input.layout.threads.rows > 0;
     let what = match () {
@@ -29,7 +31,7 @@ pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<()
             what
         }
         () if want.role.calls() => "no code calls consumers",
-        () if matches!(want.role, Role::Hold(_)) => "no code holds threads",
+        () if matches!(want.role, Action::Hold(_)) => "no code holds threads",
         // Such a process has one ring for each CPU, which only sections may write.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",
@@ -48,12 +50,12 @@ pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<()
 }
 
 /// What no code here can decide about a filter, and about its aggregation.
-fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
+fn undecided(filter: &TargetFilter, role: Action) -> Option<&'static str> {
     let (tally, late) = (filter.tally.as_ref(), filter.late.as_ref());
     // For calls, the condition is about entries.
-    let calls =
-        late.is_some() && matches!(role, Role::Tally { exits: true } | Role::Record { returns: true, .. });
-    let at_exit = matches!(role, Role::CountExits | Role::Tally { exits: true });
+    let calls = late.is_some()
+        && matches!(role, Action::Tally { exits: true } | Action::Record { returns: true, .. });
+    let at_exit = matches!(role, Action::CountExits | Action::Tally { exits: true });
     let known = |tree: &Tree| match at_exit && !calls {
         true => tree.is_known_at_exit(),
         false => tree.is_known_at_entry(),
@@ -69,16 +71,16 @@ fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
         tally.is_sound() && tally.trees().all(has) && (calls || !at_exit || tally.texts() == 0)
     });
     // Actions for which memory is read.
-    let reads = calls || matches!(role, Role::Record { .. } | Role::Tally { exits: false });
+    let reads = calls || matches!(role, Action::Record { .. } | Action::Tally { exits: false });
     match () {
-        () if filter.by_name && !matches!(role, Role::Record { .. } | Role::RecordAt(..)) => {
+        () if filter.by_name && !matches!(role, Action::Record { .. } | Action::RecordAt(..)) => {
             Some("no code but records looks at what threads are called")
         }
         () if (filter.fields.is_some() || !filter.reads.is_empty()) && !reads => {
             Some("no code reads fields there")
         }
         () if filter.fields.is_some()
-            && matches!(role, Role::Record { stack, .. } if stack != Unwind::None) =>
+            && matches!(role, Action::Record { stack, .. } if stack != Unwind::None) =>
         {
             Some("no code reads fields beside stacks")
         }

@@ -1,7 +1,7 @@
 //! Which hits are recorded or aggregated: the code of a filter.
 //!
 //! In: a condition, a sample. Out: code that jumps if a hit does not pass, before anything is written; those
-//! jumps, and what waits for addresses ([`Passed`]).
+//! jumps, and what waits for addresses ([`FilterExits`]).
 
 use trapline_record::names::PLACES;
 use trapline_record::ring::Kind;
@@ -29,7 +29,7 @@ pub struct Filtered<'a> {
 
 /// Jumps and addresses that a filter's code has left open.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Passed {
+pub(super) struct FilterExits {
     pub(super) rejected: Vec<Fix>,
     /// Jumps of hits that are rejected because of what was read from memory, and by how many bytes the stack
     /// pointer is lower there.
@@ -45,7 +45,7 @@ pub(super) struct Passed {
 impl Traced<'_> {
     /// Jumps if a hit does not pass. Spoils rax, r11 and flags; for samples also r10, and without rseq rdx,
     /// which is read back.
-    pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: Kind) -> Passed {
+    pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: Kind) -> FilterExits {
         let mut unregistered = Vec::new();
         let conditions = self.conditions(kind);
         let condition = filtered.filter.condition.as_ref();
@@ -60,7 +60,7 @@ impl Traced<'_> {
             rejected.push(asm.jcc_later(Cond::NotEqual));
             sample
         });
-        Passed { rejected, unregistered, words: filtered.words, sample, ..Passed::default() }
+        FilterExits { rejected, unregistered, words: filtered.words, sample, ..FilterExits::default() }
     }
     /// Jumps, behind `fetch`, if a hit does not pass because of what was read. Spoils rax, rdx, r11 and
     /// flags.
@@ -165,7 +165,7 @@ impl Conditions<'_> {
     }
 }
 
-impl Passed {
+impl FilterExits {
     /// Binds the jumps of hits that do not pass; false if there are none.
     pub(super) fn bind(&self, asm: &mut Asm<'_>) -> bool {
         let (deep, depth) = &self.deep;

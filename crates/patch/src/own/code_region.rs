@@ -13,7 +13,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use trapline_plan::{
-    CallInput, Callee, DataCounts, DataLayout, Home, ModulePlan, PlanError, bounds, find_home, room_for_calls,
+    CallInput, Callee, CodeRegion, DataCounts, DataLayout, ModulePlan, PlanError, bounds, find_home,
+    room_for_calls,
 };
 use trapline_tracee::FileId;
 
@@ -38,7 +39,7 @@ type Load = (FileId, u64);
 #[derive(Debug)]
 struct Lived {
     load: Load,
-    home: Home,
+    home: CodeRegion,
     /// Index of the home's segment.
     segment: usize,
     /// Addresses of the jumps in its mirrored range.
@@ -47,35 +48,35 @@ struct Lived {
 
 /// All homes.
 #[derive(Debug, Default)]
-pub(super) struct Homes {
+pub(super) struct CodeRegions {
     all: Vec<Lived>,
     apart: HashMap<Load, u32>,
 }
 
 /// Where a batch goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Lodging {
+pub(super) enum RegionChoice {
     /// Into a space of its own.
-    Apart(Option<Load>),
+    OwnSpace(Option<Load>),
     /// Into a new home.
-    New(Load, Home),
+    New(Load, CodeRegion),
     /// Into an existing home, by its index.
     Old(usize),
 }
 
-impl Homes {
+impl CodeRegions {
     /// Notes what was mapped, or added to a home. `segment` is the index of its segment.
-    pub(super) fn settled(&mut self, lodging: Lodging, plans: &[ModulePlan], segment: usize) {
+    pub(super) fn settled(&mut self, lodging: RegionChoice, plans: &[ModulePlan], segment: usize) {
         let index = match lodging {
-            Lodging::Apart(load) => {
+            RegionChoice::OwnSpace(load) => {
                 load.into_iter().for_each(|load| *self.apart.entry(load).or_default() += 1);
                 return;
             }
-            Lodging::New(load, home) => {
+            RegionChoice::New(load, home) => {
                 self.all.push(Lived { load, home, segment, landings: BTreeSet::new() });
                 self.all.len() - 1
             }
-            Lodging::Old(index) => index,
+            RegionChoice::Old(index) => index,
         };
         let lived = &mut self.all[index];
         for plan in plans {
@@ -89,7 +90,7 @@ impl Homes {
 }
 
 /// Addresses of a plan's jumps in the mirrored range.
-fn landings(plan: &ModulePlan, home: &Home) -> impl Iterator<Item = u64> {
+fn landings(plan: &ModulePlan, home: &CodeRegion) -> impl Iterator<Item = u64> {
     let end = home.mirror_end;
     plan.chunks.iter().map(|chunk| chunk.addr).filter(move |addr| *addr < end).map(|addr| addr.0)
 }
@@ -110,9 +111,9 @@ impl Own {
         &self,
         request: &Request<'_>,
         work: &mut Work,
-    ) -> Result<(Prepared, Lodging), PatchError> {
+    ) -> Result<(Prepared, RegionChoice), PatchError> {
         let [module] = request.modules else {
-            return Ok((self.attempt(request, work, None)?, Lodging::Apart(None)));
+            return Ok((self.attempt(request, work, None)?, RegionChoice::OwnSpace(None)));
         };
         let load = (module.file, module.bias.0);
         let counts = bounds(module.image, module.map, &work.survey.traits, module.wants);
@@ -129,16 +130,16 @@ impl Own {
                     return Ok(found);
                 }
                 let prepared = self.by_traps(request, &counts, work)?.ok_or(error)?;
-                Ok((prepared, Lodging::Apart(None)))
+                Ok((prepared, RegionChoice::OwnSpace(None)))
             }
-            other => Ok((other?, Lodging::Apart(Some(load)))),
+            other => Ok((other?, RegionChoice::OwnSpace(Some(load)))),
         }
     }
     fn attempt(
         &self,
         request: &Request<'_>,
         work: &mut Work,
-        home: Option<(Home, DataLayout)>,
+        home: Option<(CodeRegion, DataLayout)>,
     ) -> Result<Prepared, PatchError> {
         // They are of an earlier attempt.
         work.report.refused.clear();
@@ -153,7 +154,7 @@ impl Own {
         module: &Module<'_>,
         counts: &DataCounts,
         work: &mut Work,
-    ) -> Result<Option<(Prepared, Lodging)>, PatchError> {
+    ) -> Result<Option<(Prepared, RegionChoice)>, PatchError> {
         let load = (module.file, module.bias.0);
         for (index, lived) in self.homes.all.iter().enumerate().rev().filter(|(_, lived)| lived.load == load)
         {
@@ -164,7 +165,7 @@ impl Own {
             }
             let prepared = self.attempt(request, work, Some((lived.home, segment.layout)))?;
             if prepared.plans.iter().all(|plan| lived.takes(plan)) {
-                return Ok(Some((prepared, Lodging::Old(index))));
+                return Ok(Some((prepared, RegionChoice::Old(index))));
             }
         }
         let room =
@@ -175,7 +176,7 @@ impl Own {
         let Ok(home) = found else { return Ok(None) };
         let prepared = self.attempt(request, work, Some((home, layout)))?;
         let takes = prepared.plans.iter().all(|plan| plan.pun_regions.is_empty());
-        Ok(takes.then_some((prepared, Lodging::New(load, home))))
+        Ok(takes.then_some((prepared, RegionChoice::New(load, home))))
     }
     /// Plans traps, with their stubs wherever there is room.
     fn by_traps(
@@ -186,7 +187,7 @@ impl Own {
     ) -> Result<Option<Prepared>, PatchError> {
         let Some(calls) = request.calls else { return Ok(None) };
         let layout = layout(request, &work.survey);
-        let home = Home::anywhere(&work.survey.space, layout.near, room_for_calls(counts));
+        let home = CodeRegion::anywhere(&work.survey.space, layout.near, room_for_calls(counts));
         let Some(home) = home else { return Ok(None) };
         let callees: Vec<Callee> =
             calls.callees.iter().map(|callee| Callee { by_trap: true, ..*callee }).collect();

@@ -73,13 +73,13 @@ use trapline_record::ring::{HEAD, Kind, LOCKED, first_float};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R10, R11, RAX, RDX, RSI, RSP, Reg};
 use super::counted::{Counted, count};
-use super::filter::{Conditions, Fields, Left};
+use super::filter::{Conditions, EntryRecord, Fields};
+use super::filtering::FilterExits;
 use super::latency::{Claim, Lookup};
-use super::pass::Passed;
 use super::put::Placed;
 use super::rseq::{self, Section};
 use super::trace::{ARGUMENTS, Traced};
-use super::{Latency, Machine, Pending, Site, Timed};
+use super::{Latency, Liveness, Machine, Pending, Timed};
 use crate::filter::{Known, Late, Tree};
 
 /// Offset of this save, below those of `trace`.
@@ -111,7 +111,7 @@ pub(super) struct Whose {
     pub(super) machine: Machine,
     latency: Latency,
     probe: u32,
-    site: Site,
+    site: Liveness,
 }
 
 impl Whose {
@@ -175,7 +175,7 @@ pub(super) struct Words {
 pub(super) struct EntryTail {
     whose: Whose,
     words: Words,
-    passed: Passed,
+    passed: FilterExits,
     begun: Counted,
     /// Where the count of begun calls goes on.
     behind_begun: u64,
@@ -207,7 +207,7 @@ pub(super) struct ExitTail {
 }
 
 /// The calls of one probe.
-pub(super) struct Stage<'a> {
+pub(super) struct Deferred<'a> {
     pub(super) traced: &'a Traced<'a>,
     late: &'a Late,
     pub(super) whose: Whose,
@@ -224,7 +224,7 @@ pub(super) fn stage(
     kind: Kind,
     values: usize,
 ) -> Option<Pending<'static>> {
-    let stage = Stage::of(traced, values)?;
+    let stage = Deferred::of(traced, values)?;
     if kind == Kind::Entry {
         return stage.begin(asm);
     }
@@ -232,7 +232,7 @@ pub(super) fn stage(
     Some(Pending::new(asm, super::Kind::Staged(tail)))
 }
 
-impl<'a> Stage<'a> {
+impl<'a> Deferred<'a> {
     /// `None` if no return decides about the probe's calls.
     pub(super) fn of(traced: &'a Traced<'a>, values: usize) -> Option<Self> {
         let filter = traced.filter?;
@@ -381,9 +381,9 @@ impl<'a> Stage<'a> {
     pub(super) fn known(&self) -> Conditions<'_> {
         let traced = self.traced;
         let first = first_float(self.values, traced.texts.count_ones() as usize);
-        let left = Left { floats: (first, traced.floats.arguments), took: TOOK };
+        let left = EntryRecord { floats: (first, traced.floats.arguments), took: TOOK };
         let first_field = first + u64::from(traced.floats.arguments.count_ones());
-        let fields = Some(Fields { reads: traced.fields, at: (Left::AT, first_field as i32 * 8) });
+        let fields = Some(Fields { reads: traced.fields, at: (EntryRecord::AT, first_field as i32 * 8) });
         Conditions { left: Some(left), fields, ..traced.conditions(Kind::Return) }
     }
 

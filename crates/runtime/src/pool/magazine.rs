@@ -21,7 +21,7 @@ pub(crate) const BITS: u32 = 16;
 /// A magazine: one cache line, written by one CPU.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub struct Shelf {
+pub struct Magazine {
     pub(crate) word: AtomicU64,
     /// There is room if the word is less; 0: closed.
     pub(crate) limit: AtomicU64,
@@ -39,7 +39,7 @@ const fn count(word: u64) -> u32 {
     (u64::BITS - word.leading_zeros()).div_ceil(BITS)
 }
 
-impl Shelf {
+impl Magazine {
     /// Empties the magazine and opens it for so many objects.
     pub fn open(&self, depth: u32) {
         self.word.store(0, Relaxed);

@@ -2,7 +2,7 @@
 //! examined.
 //!
 //! In: a file, its map, the functions in the order of the batch. Out: their sites. `plan_module` takes them
-//! instead of planning, if its input matches what was assumed ([`Foreseen::fits`]). Invariant FOR-1: the
+//! instead of planning, if its input matches what was assumed ([`SpeculativeSites::fits`]). Invariant FOR-1: the
 //! result is one that planning could have chosen too. A site depends on the file, on its map (which only
 //! gains by covering more), on the batch's requests, and on the traits of the process that `fits` compares.
 //! Punned jumps, traps and refusals depend on more. If one of these is needed, there is no result at all.
@@ -23,40 +23,40 @@ use trapline_image::{FunctionIndex, Image, Machine};
 use trapline_record::addr::Bias;
 
 use crate::codemap::CodeMap;
-use crate::request::{CallInput, ProcessTraits, Role, Want};
+use crate::request::{Action, ActionRequest, CallInput, ProcessTraits};
 use crate::space::AddressSpace;
 use crate::x86_64::Env;
 use crate::x86_64::function::Planner;
 use crate::x86_64::pun::Puns;
-use crate::x86_64::site::{Reach, Site};
+use crate::x86_64::site::{PatchedSite, Reach};
 
 /// State of a map's speculative planning.
 #[derive(Debug, Default)]
-pub(crate) enum Foresight {
+pub(crate) enum Speculation {
     /// It was not requested.
     #[default]
     None,
     /// The result, for the next plan; `None` if the sites could not be planned in advance.
-    Is(Option<Foreseen>),
+    Is(Option<SpeculativeSites>),
     /// A plan was made already.
     Over,
 }
 
 /// A batch: the functions whose entries are requested, in the batch's order, and their sites, by function.
 #[derive(Debug)]
-pub(crate) struct Foreseen {
+pub(crate) struct SpeculativeSites {
     functions: Vec<FunctionIndex>,
-    sites: Vec<Site>,
+    sites: Vec<PatchedSite>,
 }
 
-impl Foreseen {
+impl SpeculativeSites {
     /// The sites, if this batch in this process matches what was assumed.
     pub(crate) fn fits(
         self,
         traits: &ProcessTraits,
         calls: Option<CallInput<'_>>,
-        wants: &[Want],
-    ) -> Option<Vec<Site>> {
+        wants: &[ActionRequest],
+    ) -> Option<Vec<PatchedSite>> {
         let by_jump = calls.is_some_and(|calls| calls.callees.iter().all(|callee| !callee.by_trap));
         let same = self.functions.len() == wants.len()
             && (0..).zip(&self.functions).zip(wants).all(|((probe, &f), want)| entry(probe, f) == *want);
@@ -75,7 +75,7 @@ fn decides(traits: &ProcessTraits) -> impl PartialEq + use<> {
 }
 
 /// Plans the entries of these functions; the probe of each is its index.
-pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex]) -> Option<Foreseen> {
+pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex]) -> Option<SpeculativeSites> {
     if image.machine() != Machine::X86_64 || image.is_go() {
         return None;
     }
@@ -86,8 +86,8 @@ pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex])
     let mut planner = Planner::new(env, Bias(0), Puns::new(&space, Default::default(), u32::MAX));
     planner.sites.reserve(order.len());
     planner.wants_of(order.iter().map(|one| one.0));
-    let mut wants: SmallVec<[(u32, Want); 1]> = SmallVec::new();
-    let depends = |site: &Site| matches!(site.reach, Reach::Pun(..) | Reach::Trap);
+    let mut wants: SmallVec<[(u32, ActionRequest); 1]> = SmallVec::new();
+    let depends = |site: &PatchedSite| matches!(site.reach, Reach::Pun(..) | Reach::Trap);
     let is_sure = |planner: &Planner<'_>| {
         planner.refused.is_empty() && planner.kernel.is_empty() && !planner.sites.last().is_some_and(depends)
     };
@@ -97,10 +97,10 @@ pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex])
         planner.function(Some(its[0].0), &wants);
         is_sure(&planner)
     });
-    is_whole.then(|| Foreseen { functions: functions.to_vec(), sites: planner.sites })
+    is_whole.then(|| SpeculativeSites { functions: functions.to_vec(), sites: planner.sites })
 }
 
 /// The batch's request with that number.
-const fn entry(probe: u32, function: FunctionIndex) -> Want {
-    Want { probe, latency: None, function: Some(function), role: Role::CallEntry }
+const fn entry(probe: u32, function: FunctionIndex) -> ActionRequest {
+    ActionRequest { probe, latency: None, function: Some(function), role: Action::CallEntry }
 }

@@ -2,7 +2,7 @@
 //! crate's.
 //!
 //! In: modules, the places meant there, a session's requests. Out: a [`Request`] that borrows from a
-//! [`Question`]; which tactic each place got, and which places were refused. An attach and a rehearsal ask
+//! [`Requests`]; which tactic each place got, and which places were refused. An attach and a rehearsal ask
 //! the same. Does not: touch the process.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -10,40 +10,50 @@ use std::sync::Arc;
 
 use trapline_patch::{AttachReport, Durations, Request, Semaphore, Threads};
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::{CodeMap, Role, Tactic, Want};
+use trapline_plan::{Action, ActionRequest, CodeMap, Tactic};
 
 use crate::modules::Module;
 use crate::report::Refused;
-use crate::sites::Place;
-use crate::traced::Wishes;
+use crate::sites::ProbedPlace;
+use crate::traced::SessionRequest;
 use crate::why::kind_of;
 
-/// Requests by module; `Want::probe` is the index of the place.
-pub(crate) struct Question<'a> {
+/// Requests by module; `ActionRequest::probe` is the index of the place.
+pub(crate) struct Requests<'a> {
     modules: &'a [Module],
-    wants: Vec<Vec<Want>>,
+    wants: Vec<Vec<ActionRequest>>,
     semaphores: Vec<Vec<Semaphore>>,
     maps: Vec<Option<Arc<CodeMap>>>,
     filters: Vec<Option<TargetFilter>>,
 }
 
-impl<'a> Question<'a> {
+impl<'a> Requests<'a> {
     /// Collects requests for all places. `guarded`: guard traps can be served there. `tick`: as in
-    /// [`Wishes::tick`].
-    pub(crate) fn new(modules: &'a [Module], places: &[Place], guarded: bool, tick: Option<u64>) -> Self {
-        let mut wants: Vec<Vec<Want>> = vec![Vec::new(); modules.len()];
+    /// [`SessionRequest::tick`].
+    pub(crate) fn new(
+        modules: &'a [Module],
+        places: &[ProbedPlace],
+        guarded: bool,
+        tick: Option<u64>,
+    ) -> Self {
+        let mut wants: Vec<Vec<ActionRequest>> = vec![Vec::new(); modules.len()];
         let mut semaphores: Vec<Vec<Semaphore>> = vec![Vec::new(); modules.len()];
         for (probe, place) in (0u32..).zip(places) {
             let latency = place.role.is_timed().then_some(probe);
-            wants[place.module].push(Want { probe, latency, function: place.function, role: place.role });
+            wants[place.module].push(ActionRequest {
+                probe,
+                latency,
+                function: place.function,
+                role: place.role,
+            });
             semaphores[place.module].extend(place.semaphore.map(|at| Semaphore { probe, at }));
         }
-        let map = |(module, wants): (&Module, &Vec<Want>)| {
+        let map = |(module, wants): (&Module, &Vec<ActionRequest>)| {
             (!wants.is_empty()).then(|| module.file.code_map(wants, guarded, false))
         };
         let maps = modules.iter().zip(&wants).map(map).collect();
         let filter =
-            |place: &Place| place.filter.as_ref().and_then(|filter| filter.in_target(place.role, tick));
+            |place: &ProbedPlace| place.filter.as_ref().and_then(|filter| filter.in_target(place.role, tick));
         let filters: Vec<_> = places.iter().map(filter).collect();
         let filters = if filters.iter().any(Option::is_some) { filters } else { Vec::new() };
         Self { modules, wants, semaphores, maps, filters }
@@ -72,7 +82,7 @@ impl<'a> Question<'a> {
         &self,
         asked: &'b [trapline_patch::Module<'b>],
         filters: &'b [Option<TargetFilter>],
-        wishes: &Wishes,
+        wishes: &SessionRequest,
     ) -> Request<'b> {
         let program = self.modules.iter().find(|module| module.is_program && module.file.image.is_go());
         let go_g =
@@ -96,12 +106,14 @@ impl<'a> Question<'a> {
 /// `left_alone`: why return addresses were not replaced instead.
 pub(crate) fn tails_notice(
     report: &AttachReport,
-    places: &[Place],
+    places: &[ProbedPlace],
     left_alone: Option<&str>,
 ) -> Option<String> {
-    let lasts = |place: &Place| match place.role {
-        Role::Latency | Role::Record { returns: true, .. } => true,
-        Role::Tally { exits } => exits && place.filter.as_ref().is_some_and(|filter| filter.tallies_calls()),
+    let lasts = |place: &ProbedPlace| match place.role {
+        Action::Latency | Action::Record { returns: true, .. } => true,
+        Action::Tally { exits } => {
+            exits && place.filter.as_ref().is_some_and(|filter| filter.tallies_calls())
+        }
         _ => false,
     };
     let placed: HashSet<u32> = report.placed.iter().map(|placed| placed.probe).collect();
@@ -123,14 +135,14 @@ pub(crate) fn tails_notice(
 }
 
 /// Refusal of a place that needs a return trampoline, in a process whose unwinders cannot be told of them.
-pub(crate) fn no_unwinder(place: &Place, why: &str) -> Refused {
+pub(crate) fn no_unwinder(place: &ProbedPlace, why: &str) -> Refused {
     let reason =
         format!("its return address cannot be replaced: {why}; its exits may be patched (--ret=exits)");
     Refused { probe: place.probe.clone(), kind: "no-unwinder", reason }
 }
 
 /// Refusal of a place in a Go program where calls of different goroutines cannot be distinguished.
-pub(crate) fn no_goroutine(place: &Place) -> Refused {
+pub(crate) fn no_goroutine(place: &ProbedPlace) -> Refused {
     let reason = "where this Go program's threads keep their goroutine is not known, so that what its calls return cannot be put together with what they were given";
     Refused { probe: place.probe.clone(), kind: "no-goroutine", reason: reason.into() }
 }
@@ -146,7 +158,7 @@ pub(crate) fn tactics(report: &AttachReport) -> HashMap<u32, Tactic> {
 }
 
 /// Places that were refused, by index.
-pub(crate) fn refusals(report: &AttachReport, places: &[Place]) -> Vec<(usize, Refused)> {
+pub(crate) fn refusals(report: &AttachReport, places: &[ProbedPlace]) -> Vec<(usize, Refused)> {
     let one = |r: &trapline_patch::Refused| {
         let place = places.get(r.probe as usize)?;
         let refused =
@@ -157,12 +169,12 @@ pub(crate) fn refusals(report: &AttachReport, places: &[Place]) -> Vec<(usize, R
 }
 
 /// Refusal of a place whose whole batch failed.
-pub(crate) fn batch_failed(place: &Place, why: &crate::Error) -> Refused {
+pub(crate) fn batch_failed(place: &ProbedPlace, why: &crate::Error) -> Refused {
     Refused { probe: place.probe.clone(), kind: "batch-failed", reason: why.to_string() }
 }
 
 /// Refusal of a place that is to be timed, and that only a kernel uprobe would reach.
-pub(crate) fn kernel_cannot_time(place: &Place) -> Refused {
+pub(crate) fn kernel_cannot_time(place: &ProbedPlace) -> Refused {
     let reason = "only a kernel uprobe would reach it, and that would cost more than most calls take";
     Refused { probe: place.probe.clone(), kind: "kernel-cannot-time", reason: reason.into() }
 }

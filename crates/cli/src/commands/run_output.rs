@@ -17,7 +17,7 @@ use crate::report::{json, summary};
 
 /// What a run has besides its session.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct RunOutput {
     /// Signals that end it.
     pub(crate) interrupts: Interrupts,
     /// The output for reports.
@@ -32,13 +32,13 @@ pub(crate) struct Stage {
 pub(crate) fn begin(
     run: &Run,
     start: impl FnOnce(Builder) -> Result<Session, Error>,
-) -> Result<(Stage, Session), Failure> {
-    let mut stage = Stage::open(run)?;
+) -> Result<(RunOutput, Session), Failure> {
+    let mut stage = RunOutput::open(run)?;
     let session = stage.start(run, start)?;
     Ok((stage, session))
 }
 
-impl Stage {
+impl RunOutput {
     /// Opens what a run needs; touches no process.
     pub(crate) fn open(run: &Run) -> Result<Self, Failure> {
         let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };

@@ -2,7 +2,7 @@
 //! called at the entry, and the stack word's place keeps the call (K2, L1 of `instances`). An inlined copy
 //! needs no call, no return, and no word for a return address.
 //!
-//! In and out: as [`Piece`] says for each. The protocol is that of `dispatch` and `instances`, where each
+//! In and out: as [`InlinedPath`] says for each. The protocol is that of `dispatch` and `instances`, where each
 //! step takes its shortest way. In all other cases the code answers that nothing was done. They are a thread
 //! without a line, a hit inside a hit, another list, return trampolines, a place that belongs to another
 //! stack word or keeps another probe's call.
@@ -16,14 +16,14 @@ use super::parts::{general_asm, hint_place, own_line, sealed};
 /// Code to be inlined, at a multiple of 64. Its fast path ends where its room begins, and the gate's own code
 /// goes on there; its other path ends at the end of the code.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct InlinedPath {
     /// All of the code.
     pub text: &'static [u8],
     /// The room: offset in the code, and length, in bytes.
     pub room: (usize, usize),
 }
 
-impl Piece {
+impl InlinedPath {
     pub(super) fn of(function: unsafe extern "C" fn()) -> Self {
         let at = function as *const () as *const u64;
         // SAFETY: `function` is one of those below, which consist of such words and code.

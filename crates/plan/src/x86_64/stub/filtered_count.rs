@@ -11,7 +11,7 @@ use trapline_record::ring::Kind;
 
 use super::asm::{Alu, Asm, Mem};
 use super::counted::{Counted, count};
-use super::pass::{Filtered, Passed};
+use super::filtering::{FilterExits, Filtered};
 use super::rseq;
 use super::trace::Traced;
 use super::{Machine, Pending};
@@ -24,7 +24,7 @@ pub(super) struct Tail {
     counted: Counted,
     /// Address of the counter on line 0.
     word: u64,
-    passed: Passed,
+    passed: FilterExits,
     /// Where all paths meet.
     leave: u64,
 }
@@ -38,7 +38,7 @@ pub fn count_passing(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind
     if traced.filters_by_thread() {
         traced.rings.id.ask(&mut asm);
     }
-    let passed = traced.filter.map_or_else(Passed::default, |filtered| {
+    let passed = traced.filter.map_or_else(FilterExits::default, |filtered| {
         let tail = filtered.filter.at_tail();
         let filter = if kind == Kind::Tail { &tail } else { filtered.filter };
         traced.pass(&mut asm, Filtered { filter, ..filtered }, kind)

@@ -21,7 +21,7 @@
 
 use trapline_record::addr::Bias;
 
-use super::Site;
+use super::Liveness;
 use super::asm::{Asm, Mem, R8, R9, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::filter::ARGUMENT;
 use crate::request::Operand;
@@ -41,7 +41,7 @@ const PUSHED: i32 = 8 * ARGUMENT.len() as i32;
 
 /// Where a hit's arguments are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Passed<'a> {
+pub(crate) enum ArgumentForm<'a> {
     /// Where stubs expect them.
     AsInC,
     /// In Go's registers.
@@ -50,7 +50,7 @@ pub(crate) enum Passed<'a> {
     AsNoted(&'a [Operand], Bias),
 }
 
-impl Passed<'_> {
+impl ArgumentForm<'_> {
     /// Appends the code before the action, to lie at `at`.
     pub(crate) fn before(self, out: &mut Vec<u8>, at: u64) {
         let mut asm = Asm::new(out, at);
@@ -77,7 +77,7 @@ impl Passed<'_> {
         }
     }
     /// What is dead between the two.
-    pub(crate) fn dead(self, site: Site) -> Site {
+    pub(crate) fn dead(self, site: Liveness) -> Liveness {
         let mut dead = site.dead;
         match self {
             Self::AsInC => {}
@@ -89,7 +89,7 @@ impl Passed<'_> {
             }
             Self::AsNoted(..) => ARGUMENT.into_iter().for_each(|reg| dead &= !(1 << reg.0)),
         }
-        Site { dead, ..site }
+        Liveness { dead, ..site }
     }
 }
 
@@ -151,7 +151,7 @@ fn load(asm: &mut Asm<'_>, to: Reg, operand: Operand, bias: Bias) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bias, GO, GO_BYTES, MARK_BYTES, Operand, Passed, Site};
+    use super::{ArgumentForm, Bias, GO, GO_BYTES, Liveness, MARK_BYTES, Operand};
     use crate::x86_64::stub::filter::ARGUMENT;
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
         let arguments = ARGUMENT.map(|reg| held[usize::from(reg.0)]);
         assert_eq!(arguments, [0, 3, 1, 7, 6, 8], "rax, rbx, rcx, rdi, rsi, r8");
         for reg in 0..16_u16 {
-            let moved = Passed::AsInGo.dead(Site { dead: 1 << reg, ..Site::default() }).dead;
+            let moved = ArgumentForm::AsInGo.dead(Liveness { dead: 1 << reg, ..Liveness::default() }).dead;
             let at = held.iter().position(|&of| u16::from(of) == reg).expect("a register");
             assert_eq!(moved, 1 << at);
         }
@@ -170,14 +170,14 @@ mod tests {
 
     #[test]
     fn what_stands_around_a_deed_is_bounded() {
-        let around = |passed: Passed<'_>| {
+        let around = |passed: ArgumentForm<'_>| {
             let mut out = Vec::new();
             passed.before(&mut out, 0x1000);
             passed.after(&mut out, 0x2000);
             out.len() as u64
         };
-        assert_eq!(around(Passed::AsInC), 0);
-        assert_eq!(around(Passed::AsInGo), GO_BYTES);
+        assert_eq!(around(ArgumentForm::AsInC), 0);
+        assert_eq!(around(ArgumentForm::AsInGo), GO_BYTES);
         let bias = Bias::default();
         for operand in [
             Operand::Register(4),
@@ -186,7 +186,7 @@ mod tests {
             Operand::Sum { base: 7, index: 6, scale: 3 },
             Operand::Sum { base: 5, index: 13, scale: 3 },
         ] {
-            let len = around(Passed::AsNoted(&[operand; 6], bias));
+            let len = around(ArgumentForm::AsNoted(&[operand; 6], bias));
             assert!(len <= MARK_BYTES, "{operand:?}: {len}");
         }
     }

@@ -35,10 +35,10 @@ use trapline_record::ring::{HEAD, Kind, first_float};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
 use super::counted::{count, count_last};
-use super::filter::{Conditions, Fields, Left};
+use super::filter::{Conditions, EntryRecord, Fields};
+use super::filtering::{self, Rare};
 use super::frame::{A, AT, B, C, RING, SLOT, TIME};
 use super::latency::{Claim, Lookup};
-use super::pass::{self, Rare};
 use super::put::Key;
 use super::rseq::{self, Section};
 use super::saves;
@@ -75,7 +75,7 @@ pub(super) struct Words {
 
 /// The calls of one probe.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stage<'a> {
+pub(super) struct Deferred<'a> {
     pub(super) traced: Traced<'a>,
     late: &'a Late,
     latency: Latency,
@@ -89,7 +89,7 @@ pub(super) struct Stage<'a> {
 #[must_use]
 pub struct Pending<'a> {
     asm: Asm,
-    stage: Stage<'a>,
+    stage: Deferred<'a>,
     tail: Tail,
 }
 
@@ -126,7 +126,7 @@ pub(super) struct Looked {
 /// The part of a stub that comes before the displaced code, for the address `at`; `None` if no return decides
 /// about the probe's calls.
 pub fn stage<'a>(at: u64, traced: Traced<'a>, kind: Kind, values: usize) -> Option<Pending<'a>> {
-    let stage = Stage::of(traced, values)?;
+    let stage = Deferred::of(traced, values)?;
     let mut asm = Asm::new(at);
     let tail = if kind == Kind::Entry { stage.entry(&mut asm)? } else { stage.exit(&mut asm, kind) };
     Some(Pending { asm, stage, tail })
@@ -138,7 +138,7 @@ pub(super) fn enter(asm: &mut Asm) {
     saves::enter(asm);
 }
 
-impl<'a> Stage<'a> {
+impl<'a> Deferred<'a> {
     /// `None` if no return decides about the probe's calls.
     pub(super) fn of(traced: Traced<'a>, values: usize) -> Option<Self> {
         let filtered = traced.filter?;
@@ -154,7 +154,7 @@ impl<'a> Stage<'a> {
     }
     /// Undoes what [`enter`] did.
     pub(super) fn leave(&self, asm: &mut Asm) {
-        pass::leave(asm, self.traced.machine);
+        filtering::leave(asm, self.traced.machine);
         asm.add_imm(SP, SP, MORE);
     }
     const fn timed(&self) -> Timed<'_> {
@@ -175,7 +175,7 @@ impl<'a> Stage<'a> {
         if by_condition || filtered.filter.by_name {
             threads::ask(traced.rings.id, asm);
         }
-        let rare = pass::pass(asm, traced.machine, traced.rings.id, filtered);
+        let rare = filtering::pass(asm, traced.machine, traced.rings.id, filtered);
         let begun = count(asm, traced.machine, self.words.begun);
         let behind_begun = asm.here();
         let lookup = self.timed().lookup(asm, DEPTH);
@@ -289,7 +289,7 @@ impl<'a> Stage<'a> {
         let floats = (self.first_float(), traced.floats.arguments);
         let fields = Some(Fields { reads: traced.fields, at: 8 * self.first_field() });
         Conditions {
-            left: Some(Left { place: PLACE, took: TOOK, floats }),
+            left: Some(EntryRecord { place: PLACE, took: TOOK, floats }),
             fields,
             ..Conditions::of(traced.rings.id)
         }
