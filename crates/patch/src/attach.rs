@@ -267,8 +267,8 @@ impl Attached {
     fn note_reliance(&mut self, prepared: &Prepared, request: &Request<'_>, survey: &Survey) {
         let holds = |site: &PreparedSite| {
             let module = request.modules.get(site.module as usize);
-            let want = module.and_then(|module| module.wants.get(site.patch.want as usize));
-            want.is_some_and(|want| matches!(want.role, Action::Hold(_)))
+            let request = module.and_then(|module| module.requests.get(site.patch.request as usize));
+            request.is_some_and(|request| matches!(request.action, Action::Hold(_)))
         };
         self.holds.extend(prepared.sites.iter().filter(|site| holds(site)).map(|site| site.patch.addr.0));
         let faults = !survey.traits.has_fault_handler && !request.options.faults_are_fatal;
@@ -344,17 +344,17 @@ fn is_full(prepared: &Result<Prepared, PatchError>, report: &AttachReport) -> bo
 
 /// A request that shares a site gets the result of the request that the site is named after.
 fn settle_shares(request: &Request<'_>, shares: &[(u32, u32, u32)], report: &mut AttachReport) {
-    for &(module, owner, want) in shares {
-        let other = request.modules.get(module as usize).and_then(|m| m.wants.get(want as usize));
+    for &(module, owner, asked) in shares {
+        let other = request.modules.get(module as usize).and_then(|m| m.requests.get(asked as usize));
         let Some(probe) = other.map(|other| other.probe) else { continue };
         if report.placed.iter().any(|placed| placed.probe == probe) {
             continue;
         }
         let mine = |(of, index)| of == module && index == owner;
-        if let Some(placed) = report.placed.iter().find(|p| mine((p.module, p.want))).copied() {
-            report.placed.push(Placed { probe, want, ..placed });
-        } else if let Some(refused) = report.refused.iter().find(|r| mine((r.module, r.want))).cloned() {
-            report.refused.push(Refused { probe, want, ..refused });
+        if let Some(placed) = report.placed.iter().find(|p| mine((p.module, p.request))).copied() {
+            report.placed.push(Placed { probe, request: asked, ..placed });
+        } else if let Some(refused) = report.refused.iter().find(|r| mine((r.module, r.request))).cloned() {
+            report.refused.push(Refused { probe, request: asked, ..refused });
         }
     }
 }
@@ -399,7 +399,9 @@ fn asks_for_thread(request: &Request<'_>) -> bool {
 /// Whether the stubs read the clock.
 fn is_timed(request: &Request<'_>) -> bool {
     let late = request.filters.iter().flatten().any(|filter| filter.late.is_some());
-    request.modules.iter().flat_map(|m| m.wants).any(|w| w.role.is_timed()) || is_recorded(request) || late
+    request.modules.iter().flat_map(|m| m.requests).any(|w| w.action.is_timed())
+        || is_recorded(request)
+        || late
 }
 
 /// Whether stubs make system calls to read what arguments point to.
@@ -412,14 +414,14 @@ fn has_texts(request: &Request<'_>) -> bool {
     let tallied = |filter: &TargetFilter| {
         filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0 || !filter.reads.is_empty())
     };
-    request.modules.iter().flat_map(|m| m.wants).any(|w| texts(w.role))
+    request.modules.iter().flat_map(|m| m.requests).any(|w| texts(w.action))
         || request.filters.iter().flatten().any(tallied)
 }
 
 fn is_recorded(request: &Request<'_>) -> bool {
     let recorded =
         |role| matches!(role, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..));
-    request.modules.iter().flat_map(|m| m.wants).any(|w| recorded(w.role))
+    request.modules.iter().flat_map(|m| m.requests).any(|w| recorded(w.action))
 }
 
 /// The reports of two seizures, added up.

@@ -229,7 +229,7 @@ mod tests {
     fn patch(addr: u64, len: u8, relies: u8) -> Patch {
         Patch {
             probe: 0,
-            want: 0,
+            request: 0,
             role: PatchRole::Entry,
             tactic: Tactic::Pun,
             addr: RemoteAddr(addr),

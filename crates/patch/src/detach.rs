@@ -26,7 +26,7 @@ use crate::request::{DetachReport, NotRestored, Options, Restored, Untouched};
 use crate::semaphore;
 use crate::slots::{disarm, slots_of};
 use crate::space::{Running, SpaceError, Still};
-use crate::staged::any_staged;
+use crate::staged::any_deferred;
 use crate::still::move_out;
 use crate::unwinder::take_back;
 use crate::words::Words;
@@ -193,7 +193,7 @@ fn clean_in(
         stopped.resume()?;
         result
     } else {
-        if any_staged(&entries) {
+        if any_deferred(&entries) {
             quiesce(batch, &guard)?;
             keep_actions(batch, &removals, &remote, &guard)?;
         }

@@ -33,7 +33,7 @@ use crate::segment::MadeSlots;
 use crate::semaphore;
 use crate::soft::Masked;
 use crate::space::Still;
-use crate::staged::is_staged;
+use crate::staged::is_deferred;
 use crate::survey::{Survey, shows_file};
 use crate::write::{Outcome, verify};
 
@@ -55,15 +55,15 @@ impl PreparedSite {
         Entry { addr, len, kind, starts, old, new }
     }
     pub(crate) fn placed(&self) -> Placed {
-        let Patch { probe, want, role, tactic, addr, .. } = self.patch;
-        Placed { module: self.module, probe, want, role, tactic, addr }
+        let Patch { probe, request, role, tactic, addr, .. } = self.patch;
+        Placed { module: self.module, probe, request, role, tactic, addr }
     }
     pub(crate) fn refused(&self, why: Why) -> Refused {
-        Refused { module: self.module, probe: self.patch.probe, want: self.patch.want, why }
+        Refused { module: self.module, probe: self.patch.probe, request: self.patch.request, why }
     }
     /// Whether an int3 may stand at its head, temporarily or for good (PATCH-7).
     pub(crate) fn may_trap(&self) -> bool {
-        self.patch.tactic == Tactic::Trap || is_staged(&self.entry(), proven().words)
+        self.patch.tactic == Tactic::Trap || is_deferred(&self.entry(), proven().words)
     }
     /// Whether a thread may trap while it is written: at its head, or inside.
     pub(crate) fn takes_traps(&self) -> bool {
@@ -156,8 +156,8 @@ pub(crate) fn prepare(
     let shape = stamps_of(request, &layout);
     let stamps = shape.map(|shape| find_room(process.pid(), shape.bytes(), survey)).transpose()?;
     let far = (layout.far() > 0).then(|| find_room(process.pid(), layout.far(), survey)).transpose()?;
-    let any = |is: fn(&Action) -> bool| modules.iter().flat_map(|m| m.wants).any(|w| is(&w.role));
-    let wanted = |role| modules.iter().flat_map(|m| m.wants).any(|w| w.role == role);
+    let any = |is: fn(&Action) -> bool| modules.iter().flat_map(|m| m.requests).any(|w| is(&w.action));
+    let wanted = |role| modules.iter().flat_map(|m| m.requests).any(|w| w.action == role);
     let told =
         any(|role| matches!(role, Action::Record { returns: true, .. } | Action::Tally { exits: true }));
     let Options { or_slots, by_slots, .. } = request.options;
@@ -186,8 +186,8 @@ pub(crate) fn prepare(
     let mut room = SpaceLeft { far: far.map(|region| region.addr).unwrap_or_default(), small: SMALL_REGIONS };
     for (index, module) in modules.iter().enumerate() {
         let mut plan = plan_one(module, survey, &layout, latency, request, &mut room)?;
-        let tails = plan.tails.iter().filter_map(|&want| module.wants.get(want as usize));
-        report.tails.extend(tails.map(|want| want.probe));
+        let tails = plan.tails.iter().filter_map(|&request| module.requests.get(request as usize));
+        report.tails.extend(tails.map(|request| request.probe));
         report.slotted.extend(plan.slotted.iter().map(|one| one.probe));
         take_refusals(index as u32, &mut plan, report);
         plans.push(plan);
@@ -264,7 +264,7 @@ fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     let kept = DataCounts { lines, by_thread, ring, locked, filtered, tally, named, ..DataCounts::default() };
     let mut counts = kept;
     for module in request.modules {
-        let more = bounds(module.image, module.map, &survey.traits, module.wants);
+        let more = bounds(module.image, module.map, &survey.traits, module.requests);
         // Counter and latency indices are distinct over all modules: the highest index counts, not the sum.
         let counters = counts.counters.max(more.counters);
         let latency = counts.latency.max(more.latency);
@@ -284,16 +284,16 @@ fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
 /// Shape of the stamp memory. Durations need stamps; calls about which a filter decides need marks in the
 /// same memory. If their return decides, records lie there.
 fn stamps_of(request: &Request<'_>, layout: &DataLayout) -> Option<Stamps> {
-    let filter = |want: &ActionRequest| request.filters.get(want.probe as usize).and_then(Option::as_ref);
-    let one = |want: &ActionRequest| match want.role {
+    let filter = |one: &ActionRequest| request.filters.get(one.probe as usize).and_then(Option::as_ref);
+    let one = |request: &ActionRequest| match request.action {
         Action::Latency => true,
-        Action::Record { returns: true, .. } => filter(want).is_some(),
-        Action::Tally { .. } => filter(want).is_some_and(|filter| filter.late.is_some()),
+        Action::Record { returns: true, .. } => filter(request).is_some(),
+        Action::Tally { .. } => filter(request).is_some_and(|filter| filter.late.is_some()),
         _ => false,
     };
     let late = request.filters.iter().flatten().any(|filter| filter.late.is_some());
     let left = request.filters.iter().flatten().map(TargetFilter::left_bytes).max().unwrap_or(0);
-    let needed = request.modules.iter().flat_map(|m| m.wants).any(one);
+    let needed = request.modules.iter().flat_map(|m| m.requests).any(one);
     needed.then(|| if late { Stamps::of(layout.rings.slot.max(left)) } else { Stamps::default() })
 }
 
@@ -347,13 +347,13 @@ fn plan_one(
         latency,
         calls: request.calls,
         filters: request.filters,
-        wants: module.wants,
+        requests: module.requests,
     });
     let plan = match plan {
         Ok(plan) => plan,
         // The other modules go without it. In our own process there is another way (`own::code_region`).
         Err(PlanError::NoSpace { text, need, tried }) if request.calls.is_none() => {
-            return Ok(without_room(module.wants, &Refusal::NoSpace { text, need, tried }));
+            return Ok(without_room(module.requests, &Refusal::NoSpace { text, need, tried }));
         }
         Err(source) => return Err(PatchError::Plan { module: module.name.to_owned(), source }),
     };
@@ -380,10 +380,10 @@ struct SpaceLeft {
 const SMALL_REGIONS: u32 = 4096;
 
 /// The plan of a module in which nothing can be placed.
-fn without_room(wants: &[ActionRequest], why: &Refusal) -> ModulePlan {
-    let refused = (0..).zip(wants).map(|(want, one)| trapline_plan::Refused {
+fn without_room(requests: &[ActionRequest], why: &Refusal) -> ModulePlan {
+    let refused = (0..).zip(requests).map(|(request, one)| trapline_plan::Refused {
         probe: one.probe,
-        want,
+        request,
         why: why.clone(),
     });
     ModulePlan { refused: refused.collect(), ..ModulePlan::default() }
@@ -395,12 +395,12 @@ fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) 
         Refused {
             module,
             probe: r.probe,
-            want: r.want,
+            request: r.request,
             // Exits are what was requested.
             why: Why::Plan(
                 plan.slotted
                     .iter()
-                    .find(|one| one.want == r.want && one.why.is_of_exits())
+                    .find(|one| one.request == r.request && one.why.is_of_exits())
                     .map_or(r.why, |one| one.why.clone()),
             ),
         }
@@ -465,13 +465,13 @@ pub(crate) fn refuse(sites: &mut Vec<PreparedSite>, bad: Vec<(usize, Why)>, repo
     if bad.is_empty() {
         return;
     }
-    let mut wants: HashMap<(u32, u32), Refused> = HashMap::new();
+    let mut requests: HashMap<(u32, u32), Refused> = HashMap::new();
     for (index, why) in bad {
         let site = &sites[index];
-        wants.entry((site.module, site.patch.want)).or_insert_with(|| site.refused(why));
+        requests.entry((site.module, site.patch.request)).or_insert_with(|| site.refused(why));
     }
-    sites.retain(|s| !wants.contains_key(&(s.module, s.patch.want)));
-    let mut refused: Vec<Refused> = wants.into_values().collect();
-    refused.sort_unstable_by_key(|r| (r.module, r.want));
+    sites.retain(|s| !requests.contains_key(&(s.module, s.patch.request)));
+    let mut refused: Vec<Refused> = requests.into_values().collect();
+    refused.sort_unstable_by_key(|r| (r.module, r.request));
     report.refused.extend(refused);
 }

@@ -27,7 +27,7 @@ pub struct Module<'a> {
     /// Its branch targets.
     pub map: &'a CodeMap,
     /// The requests. `ActionRequest::probe` and `ActionRequest::latency` are distinct over all modules of a request.
-    pub wants: &'a [ActionRequest],
+    pub requests: &'a [ActionRequest],
     /// USDT semaphores to raise for those requests that get patches.
     pub semaphores: &'a [Semaphore],
 }
@@ -152,7 +152,7 @@ pub struct Placed {
     /// The request's probe.
     pub probe: u32,
     /// Index of the request in its module.
-    pub want: u32,
+    pub request: u32,
     /// What the patch is for.
     pub role: PatchRole,
     /// How the site leads to its stub.
@@ -169,7 +169,7 @@ pub struct Refused {
     /// The request's probe.
     pub probe: u32,
     /// Index of the request in its module.
-    pub want: u32,
+    pub request: u32,
     /// The reason.
     pub why: Why,
 }

@@ -118,9 +118,9 @@ fn a_breakpoint_put_on_a_finished_patch_survives_its_removal() {
     let mut outcomes = Vec::new();
     change(&mut fake, &site, Direction::Remove, &mut outcomes).expect("alive");
     assert_eq!(outcomes, [Outcome::KeptBreakpoint]);
-    let mut want = text();
-    want[LINE as usize - 2] = 0xcc;
-    assert_eq!(fake.bytes, want);
+    let mut request = text();
+    request[LINE as usize - 2] = 0xcc;
+    assert_eq!(fake.bytes, request);
 }
 
 #[test]

@@ -59,12 +59,12 @@ fn there_and_back() {
     let mut fake = Fake::new(BASE, text());
     let all = many();
     assert!(publish(&mut fake, &all).expect("alive").iter().all(|o| *o == Outcome::Done));
-    let mut want = text();
+    let mut request = text();
     for e in &all {
         let at = (e.addr.0 - BASE) as usize;
-        want[at..at + 5].copy_from_slice(&JUMP[..5]);
+        request[at..at + 5].copy_from_slice(&JUMP[..5]);
     }
-    assert_eq!(fake.bytes, want);
+    assert_eq!(fake.bytes, request);
     assert!(remove(&mut fake, &all).iter().all(|o| *o == Outcome::Done));
     assert_eq!(fake.bytes, text());
 }
@@ -180,9 +180,9 @@ fn a_kernel_uprobe_put_on_a_patch_survives_its_removal() {
     publish(&mut fake, &site).expect("alive");
     fake.bytes[8] = 0xcc;
     assert_eq!(remove(&mut fake, &site), [Outcome::KeptBreakpoint]);
-    let mut want = text();
-    want[8] = 0xcc;
-    assert_eq!(fake.bytes, want);
+    let mut request = text();
+    request[8] = 0xcc;
+    assert_eq!(fake.bytes, request);
     // The kernel removes its breakpoint and puts the file's byte back, over a patch that is still there.
     let mut fake = Fake::new(BASE, text());
     publish(&mut fake, &site).expect("alive");

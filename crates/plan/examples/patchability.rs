@@ -28,14 +28,14 @@ fn row(path: &str, image: &Image) {
     let all: Vec<_> = (0..image.functions().len() as u32).map(FunctionIndex).collect();
     let answers = |role: Action| -> Vec<_> {
         let latency = |probe| role.is_timed().then_some(probe);
-        let want = |(probe, &function): (u32, &FunctionIndex)| ActionRequest {
+        let request = |(probe, &function): (u32, &FunctionIndex)| ActionRequest {
             probe,
             latency: latency(probe),
             function: Some(function),
-            role,
+            action: role,
         };
-        let wants: Vec<ActionRequest> = (0..).zip(&all).map(want).collect();
-        preview(image, &map, &traits, &wants, false).into_iter().map(|(answer, _)| answer).collect()
+        let requests: Vec<ActionRequest> = (0..).zip(&all).map(request).collect();
+        preview(image, &map, &traits, &requests, false).into_iter().map(|(answer, _)| answer).collect()
     };
     let (entries, exits) = (answers(Action::CountEntry), answers(Action::Latency));
     let name = path.rsplit('/').next().unwrap_or(path);

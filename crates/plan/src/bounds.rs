@@ -14,14 +14,19 @@ use trapline_record::tally::Shape;
 const GUARDS_PER_PATCH: u32 = 5;
 
 /// Upper bounds for [`DataCounts`]: patches and guards from the map, counters and latency areas from the
-/// highest index in `wants`, lines from `traits`.
+/// highest index in `requests`, lines from `traits`.
 #[must_use]
-pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[ActionRequest]) -> DataCounts {
+pub fn bounds(
+    image: &Image,
+    map: &CodeMap,
+    traits: &ProcessTraits,
+    requests: &[ActionRequest],
+) -> DataCounts {
     let (mut sites, mut timed, mut copies) = (0, 0, 0);
     let (mut counters, mut latency, mut slot, mut most) = (0, 0, 0, 0);
-    for want in wants {
-        let exits = || want.function.map_or(0, |f| map.exit_bound(f));
-        sites += match want.role {
+    for request in requests {
+        let exits = || request.function.map_or(0, |f| map.exit_bound(f));
+        sites += match request.action {
             Action::CountEntry
             | Action::CountAt(_)
             | Action::CallEntry
@@ -39,12 +44,12 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Act
                 1 + exits()
             }
         };
-        timed += usize::from(has_exits(want.role));
-        copies += texts(want.role);
-        let record = record(want.role);
+        timed += usize::from(has_exits(request.action));
+        copies += texts(request.action);
+        let record = record(request.action);
         (slot, most) = (slot.max(record.0), most.max(record.1));
-        counters = counters.max(if want.role.counts() { want.probe + 1 } else { 0 });
-        latency = latency.max(want.latency.map_or(0, |index| index + 1));
+        counters = counters.max(if request.action.counts() { request.probe + 1 } else { 0 });
+        latency = latency.max(request.latency.map_or(0, |index| index + 1));
     }
     let sites = sites + fragments_bound(image, timed);
     DataCounts {

@@ -9,7 +9,7 @@
 
 use crate::aarch64::exits::exit_bounds;
 use crate::request::{Action, ActionRequest};
-use crate::speculate::{Speculation, SpeculativeSites, foresee};
+use crate::speculate::{Speculation, SpeculativeSites, plan_speculatively};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use trapline_image::{FunctionIndex, Image, ImageKind, Machine};
@@ -127,7 +127,7 @@ impl CodeMap {
             foresight: Mutex::default(),
         };
         let chosen = match scope {
-            Scope::For(wants) => map.unswept(image, wants),
+            Scope::For(requests) => map.unswept(image, requests),
             Scope::All => (0..functions as u32).collect(),
         };
         let swept = std::thread::scope(|scope| {
@@ -155,38 +155,38 @@ impl CodeMap {
 
     /// Sweeps whatever else these requests need, with up to `threads` threads. The map is then as if it had
     /// been built for them too.
-    pub fn cover(&mut self, image: &Image, wants: &[ActionRequest], threads: usize) {
-        let chosen = self.unswept(image, wants);
+    pub fn cover(&mut self, image: &Image, requests: &[ActionRequest], threads: usize) {
+        let chosen = self.unswept(image, requests);
         let swept = self.sweep_all(image, &chosen, threads);
         self.note(swept);
     }
 
     /// Whether everything that these requests need was swept.
     #[must_use]
-    pub fn covers(&self, image: &Image, wants: &[ActionRequest]) -> bool {
-        self.unswept(image, wants).is_empty()
+    pub fn covers(&self, image: &Image, requests: &[ActionRequest]) -> bool {
+        self.unswept(image, requests).is_empty()
     }
 
-    /// Plans speculatively for a batch at these entries; `foresee` says how.
+    /// Plans speculatively for a batch at these entries; `plan_speculatively` says how.
     /// [`plan_module`](crate::plan_module) takes the result once. Does nothing if it was done before, or if
     /// the result was taken already.
-    pub fn foresee(&self, image: &Image, functions: &[FunctionIndex]) {
+    pub fn plan_speculatively(&self, image: &Image, functions: &[FunctionIndex]) {
         let mut foresight = self.foresight();
         if matches!(*foresight, Speculation::None) {
-            *foresight = Speculation::Is(foresee(image, self, functions));
+            *foresight = Speculation::Is(plan_speculatively(image, self, functions));
         }
     }
     /// Takes the result of speculative planning; waits if a thread is still computing it. From now on none is
     /// computed.
-    pub(crate) fn take_foreseen(&self) -> Option<SpeculativeSites> {
+    pub(crate) fn take_speculative(&self) -> Option<SpeculativeSites> {
         match std::mem::replace(&mut *self.foresight(), Speculation::Over) {
-            Speculation::Is(foreseen) => foreseen,
+            Speculation::Is(speculative) => speculative,
             Speculation::None | Speculation::Over => None,
         }
     }
     /// Drops the result of speculative planning if it was not taken.
-    pub fn forget_foreseen(&self) {
-        drop(self.take_foreseen());
+    pub fn forget_speculative(&self) {
+        drop(self.take_speculative());
     }
     fn foresight(&self) -> MutexGuard<'_, Speculation> {
         self.foresight.lock().unwrap_or_else(PoisonError::into_inner)
@@ -270,10 +270,10 @@ impl CodeMap {
     }
 
     /// The requested functions, and those with code close to them, unless they were swept already.
-    fn unswept(&self, image: &Image, wants: &[ActionRequest]) -> Vec<u32> {
-        let mut spans = Vec::with_capacity(wants.len());
-        for want in wants {
-            match (want.function, want.role) {
+    fn unswept(&self, image: &Image, requests: &[ActionRequest]) -> Vec<u32> {
+        let mut spans = Vec::with_capacity(requests.len());
+        for request in requests {
+            match (request.function, request.action) {
                 (Some(function), _) => {
                     let f = image.function(function);
                     spans.push((f.start, f.end()));

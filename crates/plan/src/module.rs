@@ -80,16 +80,16 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let planned = plan_sites(env, input, own);
     let Planned { mut sites, mut refused, kernel, pun_regions, slotted } = planned;
     sites.sort_by_key(|s| s.start);
-    drop_overlapping(env, input.wants, &mut sites, &mut refused);
+    drop_overlapping(env, input.requests, &mut sites, &mut refused);
     let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
     (plan.pun_regions, plan.slotted) = (pun_regions, slotted);
     emit(input, env, place, &sites, &mut plan);
     let others = |s: &PatchedSite| {
-        s.acts.iter().map(|a| (s.owner.want, a.want)).filter(|(a, b)| a != b).collect::<Vec<_>>()
+        s.actions.iter().map(|a| (s.owner.request, a.request)).filter(|(a, b)| a != b).collect::<Vec<_>>()
     };
-    plan.shares = sites.iter().filter(|s| s.acts.len() > 1).flat_map(others).collect();
-    let tails = sites.iter().flat_map(|s| &s.acts).filter(|act| act.is_tail());
-    plan.tails = tails.map(|act| act.want).collect();
+    plan.shares = sites.iter().filter(|s| s.actions.len() > 1).flat_map(others).collect();
+    let tails = sites.iter().flat_map(|s| &s.actions).filter(|placed| placed.is_tail());
+    plan.tails = tails.map(|placed| placed.request).collect();
     finish(&mut plan);
     Ok(plan)
 }
@@ -153,11 +153,13 @@ struct Planned {
 type Span = (RemoteAddr, RemoteAddr);
 
 fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
-    let foreseen = input.map.take_foreseen();
-    if let Some(sites) = foreseen.and_then(|foreseen| foreseen.fits(env.traits, env.calls, input.wants)) {
+    let speculative = input.map.take_speculative();
+    if let Some(sites) =
+        speculative.and_then(|speculative| speculative.fits(env.traits, env.calls, input.requests))
+    {
         return Planned { sites, ..Planned::default() };
     }
-    let order = by_function(input.wants);
+    let order = by_function(input.requests);
     let new = || Planner::new(env, input.bias, Puns::new(input.space, own, input.regions));
     if let Some((first, second)) = halves(&order).filter(|_| !input.alone) {
         let at = second[0].1.function.map_or(Svma(0), |f| input.image.function(f).start);
@@ -209,8 +211,9 @@ type Half<'a> = &'a [(u32, ActionRequest)];
 
 /// Two halves that cannot get in each other's way: they hold entries only, so no window leaves its function.
 fn halves(order: &[(u32, ActionRequest)]) -> Option<(Half<'_>, Half<'_>)> {
-    let entry =
-        |w: &ActionRequest| matches!(w.role, Action::CountEntry | Action::CallEntry) && w.function.is_some();
+    let entry = |w: &ActionRequest| {
+        matches!(w.action, Action::CountEntry | Action::CallEntry) && w.function.is_some()
+    };
     if order.len() < PARALLEL || !order.iter().all(|(_, w)| entry(w)) {
         return None;
     }
@@ -223,29 +226,29 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
     let outside = |what, index, have| {
         if index < have { Ok(()) } else { Err(PlanError::OutsideLayout { what, index, have }) }
     };
-    for want in input.wants {
-        if want.role.calls() {
-            let callee = input.calls.and_then(|calls| calls.callees.get(want.probe as usize));
-            callee.ok_or(PlanError::NoCallee { probe: want.probe })?;
-        } else if want.role.counts() {
-            outside("counter", want.probe, input.layout.counters.count)?;
+    for request in input.requests {
+        if request.action.calls() {
+            let callee = input.calls.and_then(|calls| calls.callees.get(request.probe as usize));
+            callee.ok_or(PlanError::NoCallee { probe: request.probe })?;
+        } else if request.action.counts() {
+            outside("counter", request.probe, input.layout.counters.count)?;
         }
-        if let Some(latency) = want.latency {
+        if let Some(latency) = request.latency {
             outside("latency area", latency, input.layout.latency_count)?;
         }
     }
     let decided =
-        input.wants.iter().filter(|w| input.filters.get(w.probe as usize).is_some_and(Option::is_some));
-    for want in decided.clone() {
-        outside("filter's words", filtered::WORDS * want.probe + 3, input.layout.filtered.count)?;
+        input.requests.iter().filter(|w| input.filters.get(w.probe as usize).is_some_and(Option::is_some));
+    for request in decided.clone() {
+        outside("filter's words", filtered::WORDS * request.probe + 3, input.layout.filtered.count)?;
     }
     let staged =
         |w: &ActionRequest| input.filters[w.probe as usize].as_ref().is_some_and(|one| one.late.is_some());
-    let marked = decided.clone().any(|w| match w.role {
+    let marked = decided.clone().any(|w| match w.action {
         Action::Tally { .. } => staged(w),
         role => matches!(role, Action::Record { returns: true, .. }),
     });
-    let wanted = |role| input.wants.iter().any(|w| w.role == role);
+    let wanted = |role| input.requests.iter().any(|w| w.action == role);
     let slots = input.latency.and_then(|latency| latency.slots);
     let timed = wanted(Action::Latency) || marked;
     let by_slots = input.latency.is_some_and(|latency| latency.by_slots);
@@ -256,8 +259,8 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
 }
 
 /// Requests by function, in address order.
-pub(crate) fn by_function(wants: &[ActionRequest]) -> Vec<(u32, ActionRequest)> {
-    let mut order: Vec<(u32, ActionRequest)> = (0..).zip(wants.iter().copied()).collect();
+pub(crate) fn by_function(requests: &[ActionRequest]) -> Vec<(u32, ActionRequest)> {
+    let mut order: Vec<(u32, ActionRequest)> = (0..).zip(requests.iter().copied()).collect();
     order.sort_by_key(|(_, w)| w.function);
     order
 }
@@ -277,19 +280,19 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let filter = longest.map_or(0, |nodes| (FILTER_BYTES + nodes * NODE_BYTES) as u64).next_multiple_of(64);
     let staged = input.filters.iter().flatten().any(|filter| filter.late.is_some());
     let stage = if staged { STAGE_BYTES } else { 0 };
-    let texts = input.wants.iter().map(|want| texts(want.role)).max().unwrap_or(0);
+    let texts = input.requests.iter().map(|request| texts(request.action)).max().unwrap_or(0);
     let tallied = |filter: &TargetFilter| filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
     let texts = texts.max(input.filters.iter().flatten().map(tallied).max().unwrap_or(0));
-    let floats = |want: &ActionRequest| match want.role {
+    let floats = |request: &ActionRequest| match request.action {
         Action::Record { floats, .. } => floats.arguments.count_ones(),
         _ => 0,
     };
-    let floats = u64::from(input.wants.iter().map(floats).max().unwrap_or(0)) * FLOAT_BYTES;
+    let floats = u64::from(input.requests.iter().map(floats).max().unwrap_or(0)) * FLOAT_BYTES;
     let loads =
         |filter: &TargetFilter| filter.reads.iter().map(|read| read.offsets.len() + read.words()).sum();
     let fields: usize = input.filters.iter().flatten().map(loads).max().unwrap_or(0);
-    let unwinds = |want: &ActionRequest| !matches!(unwind(want.role), Unwind::None);
-    let stack = if input.wants.iter().any(unwinds) { STACK_BYTES } else { 0 };
+    let unwinds = |request: &ActionRequest| !matches!(unwind(request.action), Unwind::None);
+    let stack = if input.requests.iter().any(unwinds) { STACK_BYTES } else { 0 };
     // An entry that arms its call has the code for the return's record beside it.
     let armed = input.latency.is_some_and(|latency| latency.leads_on && latency.slots.is_some());
     ARENA_PER_SITE * if armed { 2 } else { 1 }
@@ -304,8 +307,8 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
 
 /// Bytes of code that move a hit's arguments to where stubs expect them.
 fn moving(input: &ModuleInput<'_>) -> u64 {
-    let is_mark = |want: &ActionRequest| matches!(want.role, Action::RecordMark(..));
-    let mark = if input.wants.iter().any(is_mark) { MARK_BYTES } else { 0 };
+    let is_mark = |request: &ActionRequest| matches!(request.action, Action::RecordMark(..));
+    let mark = if input.requests.iter().any(is_mark) { MARK_BYTES } else { 0 };
     mark + if input.image.is_go() { GO_BYTES } else { 0 }
 }
 
@@ -313,19 +316,19 @@ fn moving(input: &ModuleInput<'_>) -> u64 {
 fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     let mut text = (Svma(u64::MAX), Svma(0));
     let mut cover = |start: Svma, end: Svma| text = (text.0.min(start), text.1.max(end));
-    for want in input.wants {
+    for request in input.requests {
         if let Action::CountAt(at)
         | Action::CallAt(at)
         | Action::RecordAt(at, _)
-        | Action::RecordMark(at, _) = want.role
+        | Action::RecordMark(at, _) = request.action
         {
             cover(at, at + 16);
         }
-        let Some(function) = want.function.map(|f| input.image.function(f)) else { continue };
+        let Some(function) = request.function.map(|f| input.image.function(f)) else { continue };
         cover(function.start, function.end());
         function.cold.iter().for_each(|&(start, len)| cover(start, start + len));
     }
-    if input.wants.iter().any(|w| has_exits(w.role)) {
+    if input.requests.iter().any(|w| has_exits(w.action)) {
         input.image.fragments().iter().for_each(|&(start, len)| cover(start, start + len));
     }
     let module = module(input.image, input.bias)?;
@@ -333,7 +336,7 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
         let low = input.bias.stated(module.0);
         text = (low, low + PAGE);
     }
-    let counts = bounds(input.image, input.map, input.traits, input.wants);
+    let counts = bounds(input.image, input.map, input.traits, input.requests);
     let arena =
         stubs(&counts, arena_per_site(input)) + if input.calls.is_some() { GATE + PAGE } else { PAGE };
     Ok(Need { module, text: around(text, input.bias), data: input.layout.near, arena })
@@ -343,18 +346,18 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
 /// refused as a whole.
 fn drop_overlapping(
     env: Env<'_>,
-    wants: &[ActionRequest],
+    requests: &[ActionRequest],
     sites: &mut Vec<PatchedSite>,
     refused: &mut Vec<Refused>,
 ) {
-    let probe = |want: u32| wants.get(want as usize).map_or(0, |w| w.probe);
+    let probe = |request: u32| requests.get(request as usize).map_or(0, |w| w.probe);
     while let Some(pair) = sites.windows(2).find(|pair| pair[0].end() > pair[1].start) {
         let why = Refusal::Overlap { site: env.place(pair[1].start, JUMP), other: pair[0].start };
-        let asked: Vec<u32> = pair[1].acts.iter().map(|a| a.want).collect();
-        for want in asked {
-            sites.retain_mut(|s| s.forget(want, probe));
-            if !refused.iter().any(|r| r.want == want) {
-                refused.push(Refused { probe: probe(want), want, why: why.clone() });
+        let asked: Vec<u32> = pair[1].actions.iter().map(|a| a.request).collect();
+        for request in asked {
+            sites.retain_mut(|s| s.forget(request, probe));
+            if !refused.iter().any(|r| r.request == request) {
+                refused.push(Refused { probe: probe(request), request, why: why.clone() });
             }
         }
     }
@@ -398,11 +401,11 @@ fn emit(
     let middle = if is_one { landings.len() } else { landings.len() / 2 };
     let (first, second) = landings.split_at(middle);
     // A window may serve both an entry and an exit.
-    let deeds =
-        |(_, site): &(RemoteAddr, u32)| sites.get(*site as usize).map_or(0, |site| site.acts.len() as u64);
+    let actions =
+        |(_, site): &(RemoteAddr, u32)| sites.get(*site as usize).map_or(0, |site| site.actions.len() as u64);
     let between = match second.is_empty() {
         true => limit,
-        false => place.arena + first.iter().map(deeds).sum::<u64>() * arena_per_site(input),
+        false => place.arena + first.iter().map(actions).sum::<u64>() * arena_per_site(input),
     };
     let end = second.first().map_or(mirror_end, |l| l.0);
     // `all` has room for everything, since the other half is appended to it. This thread allocates both, as
@@ -435,7 +438,7 @@ fn emit(
         Some(home) => home.code,
         None => Region { addr: place.code.addr, len: spare + SPARE - place.code.addr },
     };
-    withdraw(plan, sites, input.wants, lost);
+    withdraw(plan, sites, input.requests, lost);
 }
 
 /// Code for some of the sites.
@@ -477,9 +480,9 @@ fn lay(
         let site = &sites[site as usize];
         if let Err(why) = emitter.site(site, landing, room) {
             // Every request that has an action there is refused, not only the first one.
-            let mut asked: Vec<u32> = site.acts.iter().map(|a| a.want).collect();
+            let mut asked: Vec<u32> = site.actions.iter().map(|a| a.request).collect();
             asked.dedup();
-            let new = asked.into_iter().map(|want| Refused { probe: 0, want, why: why.clone() });
+            let new = asked.into_iter().map(|request| Refused { probe: 0, request, why: why.clone() });
             lost.extend(new);
         }
     }
@@ -489,26 +492,31 @@ fn lay(
 
 /// Removes all patches of requests for which some part could not be laid out. A request that shares a patch
 /// with one of them loses that patch too, and is refused for the same reason.
-fn withdraw(plan: &mut ModulePlan, sites: &[PatchedSite], wants: &[ActionRequest], mut lost: Vec<Refused>) {
+fn withdraw(
+    plan: &mut ModulePlan,
+    sites: &[PatchedSite],
+    requests: &[ActionRequest],
+    mut lost: Vec<Refused>,
+) {
     if lost.is_empty() {
         return;
     }
     let mut known = 0;
     while known < lost.len() {
-        let Refused { want, why, .. } = lost[known].clone();
+        let Refused { request, why, .. } = lost[known].clone();
         known += 1;
-        for site in sites.iter().filter(|s| s.acts.iter().any(|a| a.want == want)) {
-            for act in &site.acts {
-                if !lost.iter().any(|r| r.want == act.want) {
-                    lost.push(Refused { probe: 0, want: act.want, why: why.clone() });
+        for site in sites.iter().filter(|s| s.actions.iter().any(|a| a.request == request)) {
+            for placed in &site.actions {
+                if !lost.iter().any(|r| r.request == placed.request) {
+                    lost.push(Refused { probe: 0, request: placed.request, why: why.clone() });
                 }
             }
         }
     }
-    plan.patches.retain(|p| !lost.iter().any(|r| r.want == p.want));
+    plan.patches.retain(|p| !lost.iter().any(|r| r.request == p.request));
     for mut refused in lost {
-        refused.probe = wants.get(refused.want as usize).map_or(0, |w| w.probe);
-        if !plan.refused.iter().any(|r| r.want == refused.want) {
+        refused.probe = requests.get(refused.request as usize).map_or(0, |w| w.probe);
+        if !plan.refused.iter().any(|r| r.request == refused.request) {
             plan.refused.push(refused);
         }
     }
@@ -609,7 +617,7 @@ fn finish(plan: &mut ModulePlan) {
     plan.fixups.sort_by_key(|g| g.at);
     plan.calls.sort_by_key(|call| call.at);
     plan.originals.sort_by_key(|o| o.copy);
-    plan.refused.sort_by_key(|r| r.want);
+    plan.refused.sort_by_key(|r| r.request);
     let stats = &mut plan.stats;
     stats.refused = plan.refused.len() as u32;
     stats.sites[Tactic::Kernel as usize] = plan.kernel.len() as u32;
@@ -629,20 +637,20 @@ mod tests {
     use trapline_record::ring::Kind;
 
     fn site(start: u64, asked: &[u32]) -> PatchedSite {
-        let act = |&want: &u32| PlacedAction {
+        let placed = |&request: &u32| PlacedAction {
             at: Svma(start),
             when: When::Before,
-            deed: SiteAction::Count { probe: 10 + want, kind: Kind::Entry },
+            action: SiteAction::Count { probe: 10 + request, kind: Kind::Entry },
             dead: stub::Liveness::default(),
-            want,
+            request,
             lowered: 0,
             detour: None,
         };
         PatchedSite {
-            owner: Owner { want: asked[0], probe: 10 + asked[0], role: PatchRole::Entry },
+            owner: Owner { request: asked[0], probe: 10 + asked[0], role: PatchRole::Entry },
             start: Svma(start),
             insns: SmallVec::new(),
-            acts: asked.iter().map(act).collect(),
+            actions: asked.iter().map(placed).collect(),
             changed: JUMP,
             reach: Reach::Mirror,
         }
@@ -650,12 +658,13 @@ mod tests {
 
     #[test]
     fn who_shares_a_patch_with_one_withdrawn_is_refused_too() {
-        let want = |probe| ActionRequest { probe, latency: None, function: None, role: Action::CountEntry };
-        let wants = [want(10), want(11), want(12)];
+        let request =
+            |probe| ActionRequest { probe, latency: None, function: None, action: Action::CountEntry };
+        let requests = [request(10), request(11), request(12)];
         let sites = [site(0x10, &[0]), site(0x20, &[0, 1]), site(0x30, &[2])];
         let patch = |n: usize| Patch {
             probe: sites[n].owner.probe,
-            want: sites[n].owner.want,
+            request: sites[n].owner.request,
             role: PatchRole::Entry,
             tactic: Tactic::Jump,
             addr: RemoteAddr(sites[n].start.0),
@@ -669,9 +678,9 @@ mod tests {
             faults: false,
         };
         let mut plan = ModulePlan { patches: vec![patch(1), patch(2)], ..ModulePlan::default() };
-        let lost = Refused { probe: 0, want: 0, why: Refusal::NotInFile { at: Svma(0x10) } };
-        withdraw(&mut plan, &sites, &wants, vec![lost]);
-        assert_eq!(plan.refused.iter().map(|r| (r.want, r.probe)).collect::<Vec<_>>(), [(0, 10), (1, 11)]);
-        assert_eq!(plan.patches.iter().map(|p| p.want).collect::<Vec<_>>(), [2]);
+        let lost = Refused { probe: 0, request: 0, why: Refusal::NotInFile { at: Svma(0x10) } };
+        withdraw(&mut plan, &sites, &requests, vec![lost]);
+        assert_eq!(plan.refused.iter().map(|r| (r.request, r.probe)).collect::<Vec<_>>(), [(0, 10), (1, 11)]);
+        assert_eq!(plan.patches.iter().map(|p| p.request).collect::<Vec<_>>(), [2]);
     }
 }

@@ -17,7 +17,7 @@ use trapline_record::addr::Bias;
 use trapline_record::slots::{self, Slots};
 use trapline_record::{RemoteAddr, Svma};
 
-/// The tactic that each of `wants` would get in a process with these traits and an empty address space. No
+/// The tactic that each of `requests` would get in a process with these traits and an empty address space. No
 /// process is needed: this is what `list` and `--dry-run` show. The requests' probes are their indices; none
 /// calls a consumer or records. A request with several sites gets the least preferred tactic of them. With
 /// `or_slots`, return trampolines are used if exits cannot be found or patched, and the result says so.
@@ -26,10 +26,10 @@ pub fn preview(
     image: &Image,
     map: &CodeMap,
     traits: &ProcessTraits,
-    wants: &[ActionRequest],
+    requests: &[ActionRequest],
     or_slots: bool,
 ) -> Vec<(Result<Tactic, Refusal>, bool)> {
-    let layout = DataLayout::new(&bounds(image, map, traits, wants));
+    let layout = DataLayout::new(&bounds(image, map, traits, requests));
     let bias = Bias(if image.kind() == ImageKind::Exec { 0 } else { 0x7f00_0000_0000 });
     let ends = image.loads().iter().map(|s| (bias.live(s.svma), bias.live(s.svma + s.memsz)));
     let mut space = AddressSpace::default();
@@ -60,33 +60,33 @@ pub fn preview(
         latency: Some(stamps),
         calls: None,
         filters: &[],
-        wants,
+        requests,
     };
     match plan_module(&input) {
-        Ok(plan) => tactics(&plan, wants.len()),
+        Ok(plan) => tactics(&plan, requests.len()),
         Err(_) => {
-            let at = |want: &ActionRequest| want.function.map_or(Svma(0), |f| image.function(f).start);
-            wants.iter().map(|want| (Err(Refusal::Incomplete { at: at(want) }), false)).collect()
+            let at = |request: &ActionRequest| request.function.map_or(Svma(0), |f| image.function(f).start);
+            requests.iter().map(|request| (Err(Refusal::Incomplete { at: at(request) }), false)).collect()
         }
     }
 }
 
-fn tactics(plan: &ModulePlan, wants: usize) -> Vec<(Result<Tactic, Refusal>, bool)> {
-    let mut all: Vec<Result<Tactic, Refusal>> = vec![Ok(Tactic::Jump); wants];
-    let sites = plan.patches.iter().map(|p| (p.want, p.tactic));
-    for (want, tactic) in sites.chain(plan.kernel.iter().map(|k| (k.want, Tactic::Kernel))) {
-        if let Some(Ok(worst)) = all.get_mut(want as usize) {
+fn tactics(plan: &ModulePlan, requests: usize) -> Vec<(Result<Tactic, Refusal>, bool)> {
+    let mut all: Vec<Result<Tactic, Refusal>> = vec![Ok(Tactic::Jump); requests];
+    let sites = plan.patches.iter().map(|p| (p.request, p.tactic));
+    for (request, tactic) in sites.chain(plan.kernel.iter().map(|k| (k.request, Tactic::Kernel))) {
+        if let Some(Ok(worst)) = all.get_mut(request as usize) {
             *worst = (*worst).max(tactic);
         }
     }
     for refused in &plan.refused {
-        if let Some(answer) = all.get_mut(refused.want as usize) {
+        if let Some(answer) = all.get_mut(refused.request as usize) {
             *answer = Err(refused.why.clone());
         }
     }
-    let mut slotted = vec![false; wants];
+    let mut slotted = vec![false; requests];
     for one in &plan.slotted {
-        if let Some(is_slotted) = slotted.get_mut(one.want as usize) {
+        if let Some(is_slotted) = slotted.get_mut(one.request as usize) {
             *is_slotted = true;
         }
     }

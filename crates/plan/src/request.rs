@@ -288,7 +288,7 @@ pub struct ActionRequest {
     /// The function. `None` is allowed for [`Action::CountAt`] outside all known functions.
     pub function: Option<FunctionIndex>,
     /// The requested action.
-    pub role: Action,
+    pub action: Action,
 }
 
 /// How durations are measured; the same for all modules of a segment.
@@ -350,5 +350,5 @@ pub struct ModuleInput<'a> {
     /// Filters, indexed by [`ActionRequest::probe`]. A request without one, or behind the end, passes all hits.
     pub filters: &'a [Option<TargetFilter>],
     /// The requests.
-    pub wants: &'a [ActionRequest],
+    pub requests: &'a [ActionRequest],
 }

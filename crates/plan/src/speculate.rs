@@ -55,11 +55,14 @@ impl SpeculativeSites {
         self,
         traits: &ProcessTraits,
         calls: Option<CallInput<'_>>,
-        wants: &[ActionRequest],
+        requests: &[ActionRequest],
     ) -> Option<Vec<PatchedSite>> {
         let by_jump = calls.is_some_and(|calls| calls.callees.iter().all(|callee| !callee.by_trap));
-        let same = self.functions.len() == wants.len()
-            && (0..).zip(&self.functions).zip(wants).all(|((probe, &f), want)| entry(probe, f) == *want);
+        let same = self.functions.len() == requests.len()
+            && (0..)
+                .zip(&self.functions)
+                .zip(requests)
+                .all(|((probe, &f), request)| entry(probe, f) == *request);
         (decides(traits) == decides(&assumed()) && by_jump && same).then_some(self.sites)
     }
 }
@@ -75,7 +78,11 @@ fn decides(traits: &ProcessTraits) -> impl PartialEq + use<> {
 }
 
 /// Plans the entries of these functions; the probe of each is its index.
-pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex]) -> Option<SpeculativeSites> {
+pub(crate) fn plan_speculatively(
+    image: &Image,
+    map: &CodeMap,
+    functions: &[FunctionIndex],
+) -> Option<SpeculativeSites> {
     if image.machine() != Machine::X86_64 || image.is_go() {
         return None;
     }
@@ -85,16 +92,16 @@ pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex])
     let env = Env { image, map, traits: &traits, calls: None, filters: &[], by_thread: false };
     let mut planner = Planner::new(env, Bias(0), Puns::new(&space, Default::default(), u32::MAX));
     planner.sites.reserve(order.len());
-    planner.wants_of(order.iter().map(|one| one.0));
-    let mut wants: SmallVec<[(u32, ActionRequest); 1]> = SmallVec::new();
+    planner.requests_of(order.iter().map(|one| one.0));
+    let mut requests: SmallVec<[(u32, ActionRequest); 1]> = SmallVec::new();
     let depends = |site: &PatchedSite| matches!(site.reach, Reach::Pun(..) | Reach::Trap);
     let is_sure = |planner: &Planner<'_>| {
         planner.refused.is_empty() && planner.kernel.is_empty() && !planner.sites.last().is_some_and(depends)
     };
     let is_whole = order.chunk_by(|a, b| a.0 == b.0).all(|its| {
-        wants.clear();
-        wants.extend(its.iter().map(|&(function, probe)| (probe, entry(probe, function))));
-        planner.function(Some(its[0].0), &wants);
+        requests.clear();
+        requests.extend(its.iter().map(|&(function, probe)| (probe, entry(probe, function))));
+        planner.function(Some(its[0].0), &requests);
         is_sure(&planner)
     });
     is_whole.then(|| SpeculativeSites { functions: functions.to_vec(), sites: planner.sites })
@@ -102,5 +109,5 @@ pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex])
 
 /// The batch's request with that number.
 const fn entry(probe: u32, function: FunctionIndex) -> ActionRequest {
-    ActionRequest { probe, latency: None, function: Some(function), role: Action::CallEntry }
+    ActionRequest { probe, latency: None, function: Some(function), action: Action::CallEntry }
 }

@@ -35,10 +35,10 @@ fn planned(image: &Image, map: &CodeMap, traits: &ProcessTraits, by_trap: bool) 
         ends: None,
         state: ExtendedState { mask: 3, len: 576, tells_use: false },
     };
-    let wants = every(image, Action::CallEntry);
+    let requests = every(image, Action::CallEntry);
     let callee = |n| Callee { argument: n, saves_state: false, only_returns: false, arms: false, by_trap };
-    let callees: Vec<Callee> = (0..wants.len() as u64).map(callee).collect();
-    let (bias, layout) = (bias_of(image), DataLayout::new(&bounds(image, map, traits, &wants)));
+    let callees: Vec<Callee> = (0..requests.len() as u64).map(callee).collect();
+    let (bias, layout) = (bias_of(image), DataLayout::new(&bounds(image, map, traits, &requests)));
     plan_module(&ModuleInput {
         image,
         bias,
@@ -53,7 +53,7 @@ fn planned(image: &Image, map: &CodeMap, traits: &ProcessTraits, by_trap: bool) 
         latency: None,
         calls: Some(CallInput { functions, callees: &callees, may_trap: true }),
         filters: &[],
-        wants: &wants,
+        requests: &requests,
     })
     .expect("room")
 }
@@ -68,10 +68,10 @@ fn what_is_foreseen_is_what_is_planned() {
     let plain = planned(&image, &map(&image), &traits, false);
     assert_eq!(plain.stats.of(Tactic::Jump), 40, "{:?}", plain.refused);
     let known = map(&image);
-    known.foresee(&image, &all(&image));
+    known.plan_speculatively(&image, &all(&image));
     assert_eq!(planned(&image, &known, &traits, false), plain);
     // The speculative plan was used up, so the next plan is made anew.
-    known.foresee(&image, &all(&image)[..3]);
+    known.plan_speculatively(&image, &all(&image)[..3]);
     assert_eq!(planned(&image, &known, &traits, false), plain);
 }
 
@@ -82,7 +82,7 @@ fn another_batch_or_process_than_was_foreseen_is_planned() {
     let strict = ProcessTraits { traps: trapline_plan::TrapsPolicy::MustNotTrap, ..usual };
     for (foreseen, traits, by_trap) in [(40, usual, true), (39, usual, false), (40, strict, false)] {
         let known = map(&image);
-        known.foresee(&image, &all(&image)[..foreseen]);
+        known.plan_speculatively(&image, &all(&image)[..foreseen]);
         let plain = planned(&image, &map(&image), &traits, by_trap);
         assert_eq!(planned(&image, &known, &traits, by_trap), plain, "{foreseen} {traits:?} {by_trap}");
     }
@@ -96,7 +96,7 @@ fn what_depends_on_more_than_the_file_is_not_foreseen() {
     let traits = ProcessTraits::usual(2);
     let plain = planned(&image, &map(&image), &traits, false);
     let known = map(&image);
-    known.foresee(&image, &all(&image));
+    known.plan_speculatively(&image, &all(&image));
     assert_eq!(planned(&image, &known, &traits, false), plain);
     assert_ne!(plain.stats.of(Tactic::Jump), 3);
 }

@@ -38,17 +38,17 @@ fn named(image: &Image, name: &str) -> FunctionIndex {
     FunctionIndex((0..image.functions().len() as u32).find(is).unwrap_or_else(|| panic!("no {name}")))
 }
 
-fn planned(image: &Image, outermost: bool, wants: &[ActionRequest]) -> ModulePlan {
-    decided(image, outermost, &[], wants)
+fn planned(image: &Image, outermost: bool, requests: &[ActionRequest]) -> ModulePlan {
+    decided(image, outermost, &[], requests)
 }
 
 fn decided(
     image: &Image,
     outermost: bool,
     filters: &[Option<TargetFilter>],
-    wants: &[ActionRequest],
+    requests: &[ActionRequest],
 ) -> ModulePlan {
-    let (map, traits) = (CodeMap::build(image, Scope::For(wants), 1), traits());
+    let (map, traits) = (CodeMap::build(image, Scope::For(requests), 1), traits());
     let latency = LatencyInput {
         stamps: RemoteAddr(0x1000_0000_0000),
         shape: Default::default(),
@@ -67,7 +67,8 @@ fn decided(
         AddressSpace { occupied: vec![(RemoteAddr(0), RemoteAddr(end + (64 << 20)))], heap_end: None };
     let tallies = filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
     let tally = tallies.fold(Default::default(), |most, tally| tally.shape().or(most));
-    let counts = DataCounts { filtered: !filters.is_empty(), tally, ..bounds(image, &map, &traits, wants) };
+    let counts =
+        DataCounts { filtered: !filters.is_empty(), tally, ..bounds(image, &map, &traits, requests) };
     plan_module(&ModuleInput {
         image,
         bias: Bias(0),
@@ -82,13 +83,13 @@ fn decided(
         latency: Some(latency),
         calls: None,
         filters,
-        wants,
+        requests,
     })
     .expect("a plan")
 }
 
-fn want(probe: u32, function: FunctionIndex, role: Action) -> ActionRequest {
-    ActionRequest { probe, latency: role.is_timed().then_some(probe), function: Some(function), role }
+fn request(probe: u32, function: FunctionIndex, role: Action) -> ActionRequest {
+    ActionRequest { probe, latency: role.is_timed().then_some(probe), function: Some(function), action: role }
 }
 
 fn recorded(texts: u8, returns: bool, stack: Unwind) -> Action {
@@ -114,7 +115,7 @@ fn a_calls_ends_are_found() {
     for (image, name) in all.into_iter().chain([(&http, "main.countedWork")]) {
         let function = named(image, name);
         let words = words(image, function);
-        let plan = planned(image, false, &[want(0, function, Action::Latency)]);
+        let plan = planned(image, false, &[request(0, function, Action::Latency)]);
         assert!(plan.refused.is_empty(), "{name}: {:?}", refusals(&plan));
         let start = image.function(function).start;
         let index = |at: RemoteAddr| ((at.0 - start.0) / 4) as usize;
@@ -134,7 +135,7 @@ fn stubs_begin_below_what_is_kept_there() {
     let image = or_skip!(image());
     let function = named(&image, "main.deep");
     for role in [Action::CountEntry, Action::Latency, recorded(0, true, Unwind::None)] {
-        let plan = planned(&image, false, &[want(0, function, role)]);
+        let plan = planned(&image, false, &[request(0, function, role)]);
         assert!(plan.refused.is_empty() && !plan.chunks.is_empty(), "{:?}", refusals(&plan));
         for (chunk, patch) in plan.chunks.iter().zip(&plan.patches) {
             let words: Vec<u32> = plan
@@ -178,7 +179,7 @@ fn what_is_not_done_in_go_is_refused_by_name() {
             Some("copy of a goroutine's stack"),
         ),
     ] {
-        let plan = planned(&image, outermost, &[want(0, named(&image, name), role)]);
+        let plan = planned(&image, outermost, &[request(0, named(&image, name), role)]);
         let refused = refusals(&plan);
         assert_eq!(refused.is_empty(), what.is_none(), "{name} {role:?}: {refused:?}");
         assert!(
@@ -213,7 +214,7 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     let text = TargetFilter { tally: Some(text), sample: 1, ..TargetFilter::default() };
     let record = |returns| recorded(0, returns, Unwind::None);
     let refusals = |name: &str, role, filter: &TargetFilter| {
-        refusals(&decided(&image, false, &[Some(filter.clone())], &[want(0, named(&image, name), role)]))
+        refusals(&decided(&image, false, &[Some(filter.clone())], &[request(0, named(&image, name), role)]))
     };
     for (role, filter) in [
         (record(true), &passing),
@@ -253,7 +254,7 @@ fn most_of_a_program_can_be_timed() {
             })
         })
         .zip(0..)
-        .map(|(index, probe)| want(probe, index, Action::Latency))
+        .map(|(index, probe)| request(probe, index, Action::Latency))
         .collect();
     let plan = planned(&image, false, &all);
     let why = refusals(&plan);

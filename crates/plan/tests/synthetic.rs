@@ -155,19 +155,19 @@ fn with_a_shadow_stack_exits_are_patched_and_no_return_address_is_replaced() {
 #[test]
 fn single_instructions() {
     let image = pack(&[&[0x48, 0x83, 0xEC, 0x08, 0x90, 0x48, 0x31, 0xC0, 0x48, 0x83, 0xC4, 0x08, RET]], 8);
-    let want = |off, probe| ActionRequest {
+    let request = |off, probe| ActionRequest {
         probe,
         latency: None,
         function: Some(FunctionIndex(0)),
-        role: Action::CountAt(Svma(TEXT + off)),
+        action: Action::CountAt(Svma(TEXT + off)),
     };
     let map = map(&image);
-    let both = plan(&image, &map, &traits(), &[want(0, 0), want(4, 1), want(12, 2)]);
+    let both = plan(&image, &map, &traits(), &[request(0, 0), request(4, 1), request(12, 2)]);
     assert!(both.refused.is_empty(), "{:?}", both.refused);
     assert_eq!(both.patches.len(), 2, "the nop is in the entry's window");
-    let inside = plan(&image, &map, &traits(), &[want(2, 0)]);
+    let inside = plan(&image, &map, &traits(), &[request(2, 0)]);
     assert_eq!(kind(&inside), "inside-instruction");
-    let outside = plan(&image, &map, &traits(), &[want(0x4000, 0)]);
+    let outside = plan(&image, &map, &traits(), &[request(0x4000, 0)]);
     assert_eq!(kind(&outside), "not-in-file");
 }
 
@@ -178,7 +178,7 @@ fn a_want_is_met_whole_or_not_at_all() {
     let image = pack(&[&timed, &[0x48, 0x31, 0xC0, 0x48, 0x31, 0xC0, RET]], 0);
     let plan = planned(&image, &traits(), Action::Latency);
     assert_eq!(kind(&plan), "exit-unpatchable");
-    assert!(plan.patches.iter().all(|p| p.want == 1), "{:?}", plan.patches);
+    assert!(plan.patches.iter().all(|p| p.request == 1), "{:?}", plan.patches);
 }
 
 /// Targets, as offsets in the module's text, of the jumps in a plan's code that lead to the module.
@@ -220,13 +220,13 @@ fn a_pun_leans_on_what_nobody_else_changes() {
     // ret, alone; the next function's bytes determine where a pun leads: a displacement of 0x10c48348
     let image = pack(&[&[RET], &[0x48, 0x83, 0xC4, 0x10, 0x31, 0xC0, RET]], 0);
     let map = map(&image);
-    let wants = every(&image, Action::CountEntry);
-    let alone = plan(&image, &map, &traits(), &wants[..1]);
+    let requests = every(&image, Action::CountEntry);
+    let alone = plan(&image, &map, &traits(), &requests[..1]);
     let pun = at(&alone, 0).expect("a pun");
     assert_eq!((pun.tactic, pun.len, pun.relies), (Tactic::Pun, 1, 5));
     assert_eq!(pun.needs(), (pun.addr, pun.addr + 5));
-    let both = plan(&image, &map, &traits(), &wants);
-    assert_eq!(both.refused.iter().map(|r| r.want).collect::<Vec<_>>(), [0]);
+    let both = plan(&image, &map, &traits(), &requests);
+    assert_eq!(both.refused.iter().map(|r| r.request).collect::<Vec<_>>(), [0]);
     assert_eq!(at(&both, 1).map(|p| (p.tactic, p.relies)), Some((Tactic::Jump, 5)));
 }
 
@@ -246,19 +246,19 @@ fn instructions_outside_all_functions() {
     // f0: ret; then nine bytes that belong to no function: xor eax, eax (three times), int3 …
     let text = [RET, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0x48, 0x31, 0xC0, 0x48, 0x31, 0xC9, RET, 0xCC];
     let image = library(&text, &[(0, 1)]);
-    let want = |off| ActionRequest {
+    let request = |off| ActionRequest {
         probe: 0,
         latency: None,
         function: None,
-        role: Action::CountAt(Svma(TEXT + off)),
+        action: Action::CountAt(Svma(TEXT + off)),
     };
-    for scope in [Scope::All, Scope::For(&[want(8)])] {
+    for scope in [Scope::All, Scope::For(&[request(8)])] {
         let map = CodeMap::build(&image, scope, 1);
-        let plan = plan(&image, &map, &traits(), &[want(8)]);
+        let plan = plan(&image, &map, &traits(), &[request(8)]);
         assert_eq!(at(&plan, 8).map(|p| p.tactic), Some(Tactic::Jump), "{:?}", plan.refused);
     }
     let map = CodeMap::build(&image, Scope::All, 1);
-    assert_eq!(kind(&plan(&image, &map, &traits(), &[want(0x100)])), "not-in-file");
+    assert_eq!(kind(&plan(&image, &map, &traits(), &[request(0x100)])), "not-in-file");
 }
 
 #[test]
@@ -370,16 +370,16 @@ proptest! {
         let image = pack(&bodies, pad);
         let map = map(&image);
         for role in [Action::CountEntry, Action::CountExits, Action::Latency] {
-            let wants = every(&image, role);
+            let requests = every(&image, role);
             // `plan` checks boundaries, traps, ways and places.
-            let plan = plan(&image, &map, &traits(), &wants);
+            let plan = plan(&image, &map, &traits(), &requests);
             for patch in plan.patches.iter().filter(|p| p.role != PatchRole::Island) {
                 let start = Svma(TEXT + (patch.addr.0 & 0xfff));
                 let target = map.target_in(start + 1, start + u64::from(patch.len));
                 prop_assert!(target.is_none(), "{target:?} inside {start}");
             }
-            let refused: Vec<u32> = plan.refused.iter().map(|r| r.want).collect();
-            prop_assert!(plan.patches.iter().all(|p| !refused.contains(&p.want)));
+            let refused: Vec<u32> = plan.refused.iter().map(|r| r.request).collect();
+            prop_assert!(plan.patches.iter().all(|p| !refused.contains(&p.request)));
         }
     }
 }

@@ -186,8 +186,8 @@ impl Builder {
     /// # Errors
     /// As [`Self::count`].
     pub fn latency(self) -> Result<Session, Error> {
-        let aim = self.timing();
-        Session::start(self, aim)
+        let hit_action = self.timing();
+        Session::start(self, hit_action)
     }
     /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most)
     /// and, if `returns`, with what it returned and when. [`Session::calls`] reports them. Values that
@@ -231,22 +231,22 @@ impl Builder {
     }
     /// # Errors
     /// [`Error::Filter`]: a filter that neither the target nor the reader could decide.
-    pub(crate) fn decides(&self, aim: HitAction) -> Result<(), Error> {
-        let by_thread = self.counts_by_thread(aim);
+    pub(crate) fn decides(&self, hit_action: HitAction) -> Result<(), Error> {
+        let by_thread = self.counts_by_thread(hit_action);
         for (spec, filter) in self.specs.iter().zip(&self.filters) {
-            let role = aim.role(spec.kind == ProbeKind::Return, None);
-            if let Some(why) = filter.undecided(role, by_thread) {
+            let action = hit_action.action(spec.kind == ProbeKind::Return, None);
+            if let Some(why) = filter.undecided(action, by_thread) {
                 return Err(Error::Filter { probe: spec.text.clone(), why });
             }
         }
         Ok(())
     }
-    fn counts_by_thread(&self, aim: HitAction) -> bool {
-        aim == HitAction::Count && matches!(self.by, Some(By::Thread | By::ThreadName))
+    fn counts_by_thread(&self, hit_action: HitAction) -> bool {
+        hit_action == HitAction::Count && matches!(self.by, Some(By::Thread | By::ThreadName))
     }
-    pub(crate) fn wishes(&self, aim: HitAction) -> SessionRequest {
+    pub(crate) fn requested(&self, hit_action: HitAction) -> SessionRequest {
         let kernel_allowed = UprobeMulti::available().is_ok();
-        let by_thread = self.counts_by_thread(aim);
+        let by_thread = self.counts_by_thread(hit_action);
         let options = Options {
             strict: self.strict,
             faults_are_fatal: self.faults_are_fatal,
@@ -254,14 +254,14 @@ impl Builder {
             by_thread,
             ..Options::default()
         };
-        let ring = if matches!(aim, HitAction::Stack { .. }) { STACKS_RING } else { options.ring };
+        let ring = if matches!(hit_action, HitAction::Stack { .. }) { STACKS_RING } else { options.ring };
         let (ring, slots) = (self.ring.unwrap_or(ring), self.maxactive.unwrap_or(options.slots));
         let options = Options { ring, slots, ..options };
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
         let filters = self.filters.iter().cloned().map(Arc::new).collect();
         SessionRequest {
             specs: self.specs.clone(),
-            aim,
+            hit_action,
             returns: self.returns,
             by: self.by,
             options,

@@ -367,9 +367,9 @@ mod tests {
 
     /// What threads wrote, in the order of the clock. A record becomes visible a while after its time, but
     /// before the thread's next record.
-    fn written(deeds: &[ThreadStep], attach: u64) -> Vec<Written> {
+    fn written(steps: &[ThreadStep], attach: u64) -> Vec<Written> {
         let (mut stacks, mut ticks, mut calls, mut all) = ([const { Vec::new() }; 3], 0, 0, Vec::new());
-        for &(thread, enters, lost, late) in deeds {
+        for &(thread, enters, lost, late) in steps {
             let stack: &mut Vec<usize> = &mut stacks[thread as usize];
             ticks += 10;
             let kind = if enters && stack.len() < 4 {
@@ -423,13 +423,13 @@ mod tests {
         /// reported once.
         #[test]
         fn exits_belong_to_the_latest_entry_before_them(
-            deeds in vec((0..3u32, any::<bool>(), prop::bool::weighted(0.1), 0..25u64), 0..120),
+            steps in vec((0..3u32, any::<bool>(), prop::bool::weighted(0.1), 0..25u64), 0..120),
             attach in 0..600u64,
             drops: bool,
         ) {
-            let deeds: Vec<ThreadStep> =
-                deeds.into_iter().map(|(thread, enters, lost, late)| (thread, enters, lost && drops, late)).collect();
-            let all = written(&deeds, attach);
+            let steps: Vec<ThreadStep> =
+                steps.into_iter().map(|(thread, enters, lost, late)| (thread, enters, lost && drops, late)).collect();
+            let all = written(&steps, attach);
             let mut open = HashMap::new();
             let (mut want, mut unpaired) = (Vec::new(), 0);
             for &Written(record, _, _, call) in &all {

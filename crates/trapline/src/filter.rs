@@ -214,9 +214,9 @@ impl Filter {
         Tree::and(self.read.clone(), self.late.clone())
     }
     /// Whether the target decides by fields at the entry, where the role provides for that.
-    fn is_decided_by_fields(&self, role: Action) -> bool {
+    fn is_decided_by_fields(&self, action: Action) -> bool {
         let read =
-            matches!(role, Action::Record { stack: Unwind::None, .. } | Action::Tally { exits: false });
+            matches!(action, Action::Record { stack: Unwind::None, .. } | Action::Tally { exits: false });
         read && self.read.as_ref().is_some_and(|tree| self.fits(tree))
     }
     /// Whether each field that the condition names was read at the width that the condition assumes.
@@ -233,8 +233,8 @@ impl Filter {
     }
     /// Whether the target also decides at the return of calls, where the role provides for that. It does not
     /// where stacks are recorded.
-    pub(crate) fn is_decided_at_return(&self, role: Action) -> bool {
-        let Action::Record { values, returns: true, floats, stack: Unwind::None, .. } = role else {
+    pub(crate) fn is_decided_at_return(&self, action: Action) -> bool {
+        let Action::Record { values, returns: true, floats, stack: Unwind::None, .. } = action else {
             return false;
         };
         let known = |late: Tree| {
@@ -248,9 +248,9 @@ impl Filter {
         self.late.is_some() && self.rest().is_some_and(known)
     }
     /// The target's part, if there is any. `tick` is as in [`Late`], and set where returns may decide.
-    pub(crate) fn in_target(&self, role: Action, tick: Option<u64>) -> Option<TargetFilter> {
+    pub(crate) fn in_target(&self, action: Action, tick: Option<u64>) -> Option<TargetFilter> {
         let told = matches!(
-            role,
+            action,
             Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..) | Action::Tally { .. }
         );
         // For records, the reader decides the rest. For aggregations, all is known in the target
@@ -258,12 +258,12 @@ impl Filter {
         let whole = !told;
         let condition = if whole { self.whole() } else { self.early.clone() };
         let tally = self.tally.clone();
-        let tick = tick.filter(|_| self.of_calls || self.is_decided_at_return(role));
+        let tick = tick.filter(|_| self.of_calls || self.is_decided_at_return(action));
         let rest = self.rest().filter(|_| !whole).or(self.of_calls.then_some(Tree::Number(1, false)));
         let late = rest.zip(tick).map(|(condition, tick)| Late { condition, tick });
-        let fields = self.read.clone().filter(|_| late.is_none() && self.is_decided_by_fields(role));
+        let fields = self.read.clone().filter(|_| late.is_none() && self.is_decided_by_fields(action));
         let (sample, reads) = (self.sample.max(1), self.reads.clone());
-        let on_stack = matches!(role, Action::Record { stack, .. } | Action::RecordAt(_, stack) if stack != Unwind::None);
+        let on_stack = matches!(action, Action::Record { stack, .. } | Action::RecordAt(_, stack) if stack != Unwind::None);
         let by_name = !on_stack && self.is_named();
         let operands = self.operands.clone();
         let filter = TargetFilter { condition, sample, tally, reads, fields, late, by_name, operands };
@@ -277,11 +277,11 @@ impl Filter {
     }
     /// The part that is left to the reader, given the role. `returns_decide` is false in programs where no
     /// return can decide.
-    pub(crate) fn left_to_reader(&self, role: Action, returns_decide: bool) -> Self {
-        let at_return = returns_decide && self.is_decided_at_return(role);
+    pub(crate) fn left_to_reader(&self, action: Action, returns_decide: bool) -> Self {
+        let at_return = returns_decide && self.is_decided_at_return(action);
         let mut left = self.clone();
         left.late.take_if(|_| at_return);
-        left.read.take_if(|_| at_return || self.is_decided_by_fields(role));
+        left.read.take_if(|_| at_return || self.is_decided_by_fields(action));
         left
     }
     /// Whether it depends on thread names.

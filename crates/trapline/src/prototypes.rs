@@ -96,16 +96,17 @@ impl Builder {
         let pids: Vec<u32> = processes.iter().map(Process::pid).collect();
         drop(processes);
         let reads_texts = pids.iter().all(|&pid| may_read(pid));
-        let aim = HitAction::Record { values: 0, returns: false };
+        let hit_action = HitAction::Record { values: 0, returns: false };
         let one = |spec: &ProbeSpec| {
             // A function's prototype is looked up by its entry, whatever part of it is probed.
             let kind = if spec.kind == ProbeKind::Usdt { ProbeKind::Usdt } else { ProbeKind::Entry };
             let noted = ProbeSpec { kind, ..spec.clone() };
-            let wishes = SessionRequest { specs: vec![noted], most: Some(MOST), ..self.wishes(aim) };
+            let requested =
+                SessionRequest { specs: vec![noted], most: Some(MOST), ..self.requested(hit_action) };
             let looked = match &self.target {
-                Target::Launch(words) => in_file(words, &wishes, &mut files, &mut known),
+                Target::Launch(words) => in_file(words, &requested, &mut files, &mut known),
                 _ => {
-                    let noted = |&pid| in_process(pid, &wishes, &mut files, &mut known, reads_texts);
+                    let noted = |&pid| in_process(pid, &requested, &mut files, &mut known, reads_texts);
                     alike(pids.iter().filter_map(noted))
                 }
             };
@@ -134,7 +135,7 @@ fn alike(mut all: impl Iterator<Item = Vec<Noted>>) -> Option<Vec<Noted>> {
 
 fn in_process(
     pid: u32,
-    wishes: &SessionRequest,
+    requested: &SessionRequest,
     files: &mut Files,
     known: &mut NotesByFile,
     reads_texts: bool,
@@ -143,8 +144,8 @@ fn in_process(
     let maps = process.maps().ok()?;
     let fresh = mapped(&process, &maps);
     let mut traced = Traced::new(process, 0).ok()?;
-    let (modules, places) = traced.choose(files, wishes, &fresh);
-    noted(wishes, &modules, &places, reads_texts, known)
+    let (modules, places) = traced.choose(files, requested, &fresh);
+    noted(requested, &modules, &places, reads_texts, known)
 }
 
 /// Whether texts can be read: that takes a system call, which no filter may punish.
@@ -155,17 +156,17 @@ fn may_read(pid: u32) -> bool {
 /// Prototypes for a command that is yet to be started.
 fn in_file(
     words: &[OsString],
-    wishes: &SessionRequest,
+    requested: &SessionRequest,
     files: &mut Files,
     known: &mut NotesByFile,
 ) -> Option<Vec<Noted>> {
     let program = find_program(words.first()?)?;
-    let (modules, places) = file_modules(files, wishes, Some(&program), &mut Vec::new()).ok()?;
-    noted(wishes, &modules, &places, true, known)
+    let (modules, places) = file_modules(files, requested, Some(&program), &mut Vec::new()).ok()?;
+    noted(requested, &modules, &places, true, known)
 }
 
 fn noted(
-    wishes: &SessionRequest,
+    requested: &SessionRequest,
     modules: &[Module],
     places: &ProbedPlaces,
     reads_texts: bool,
@@ -178,7 +179,7 @@ fn noted(
     let mut all: Vec<Noted> = Vec::new();
     for place in found {
         if let Some(arguments) = &place.arguments {
-            all.extend(of_mark(wishes, place, arguments, (found.len() == 1, reads_texts), &all));
+            all.extend(of_mark(requested, place, arguments, (found.len() == 1, reads_texts), &all));
             continue;
         }
         let file = &modules[place.module].file;
@@ -189,7 +190,7 @@ fn noted(
         });
         let prototype = if is_whole(place) { said.prototype(place) } else { None };
         let debug = said.debug.clone();
-        let spec = if found.len() == 1 { wishes.specs[0].clone() } else { place.probe.parse().ok()? };
+        let spec = if found.len() == 1 { requested.specs[0].clone() } else { place.probe.parse().ok()? };
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
             Some(other) if other.prototype != prototype => other.prototype = None,
             Some(_) => {}
@@ -201,13 +202,13 @@ fn noted(
 
 /// Prototype from a USDT probe's note, at the first of its places.
 fn of_mark(
-    wishes: &SessionRequest,
+    requested: &SessionRequest,
     place: &ProbedPlace,
     arguments: &[MarkArgument],
     (is_alone, reads): (bool, bool),
     before: &[Noted],
 ) -> Option<Noted> {
-    let spec: ProbeSpec = if is_alone { wishes.specs[0].clone() } else { place.probe.parse().ok()? };
+    let spec: ProbeSpec = if is_alone { requested.specs[0].clone() } else { place.probe.parse().ok()? };
     let parameter = |(nth, argument): (u8, &MarkArgument)| {
         let of = match *argument {
             MarkArgument { bytes: 8, signed: false, .. } => ValueType::Pointer,

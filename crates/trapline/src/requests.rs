@@ -21,7 +21,7 @@ use crate::why::kind_of;
 /// Requests by module; `ActionRequest::probe` is the index of the place.
 pub(crate) struct Requests<'a> {
     modules: &'a [Module],
-    wants: Vec<Vec<ActionRequest>>,
+    requests: Vec<Vec<ActionRequest>>,
     semaphores: Vec<Vec<Semaphore>>,
     maps: Vec<Option<Arc<CodeMap>>>,
     filters: Vec<Option<TargetFilter>>,
@@ -36,27 +36,28 @@ impl<'a> Requests<'a> {
         guarded: bool,
         tick: Option<u64>,
     ) -> Self {
-        let mut wants: Vec<Vec<ActionRequest>> = vec![Vec::new(); modules.len()];
+        let mut requests: Vec<Vec<ActionRequest>> = vec![Vec::new(); modules.len()];
         let mut semaphores: Vec<Vec<Semaphore>> = vec![Vec::new(); modules.len()];
         for (probe, place) in (0u32..).zip(places) {
-            let latency = place.role.is_timed().then_some(probe);
-            wants[place.module].push(ActionRequest {
+            let latency = place.action.is_timed().then_some(probe);
+            requests[place.module].push(ActionRequest {
                 probe,
                 latency,
                 function: place.function,
-                role: place.role,
+                action: place.action,
             });
             semaphores[place.module].extend(place.semaphore.map(|at| Semaphore { probe, at }));
         }
-        let map = |(module, wants): (&Module, &Vec<ActionRequest>)| {
-            (!wants.is_empty()).then(|| module.file.code_map(wants, guarded, false))
+        let map = |(module, requests): (&Module, &Vec<ActionRequest>)| {
+            (!requests.is_empty()).then(|| module.file.code_map(requests, guarded, false))
         };
-        let maps = modules.iter().zip(&wants).map(map).collect();
-        let filter =
-            |place: &ProbedPlace| place.filter.as_ref().and_then(|filter| filter.in_target(place.role, tick));
+        let maps = modules.iter().zip(&requests).map(map).collect();
+        let filter = |place: &ProbedPlace| {
+            place.filter.as_ref().and_then(|filter| filter.in_target(place.action, tick))
+        };
         let filters: Vec<_> = places.iter().map(filter).collect();
         let filters = if filters.iter().any(Option::is_some) { filters } else { Vec::new() };
-        Self { modules, wants, semaphores, maps, filters }
+        Self { modules, requests, semaphores, maps, filters }
     }
     /// Modules in which something is requested.
     pub(crate) fn asked(&self) -> Vec<trapline_patch::Module<'_>> {
@@ -68,7 +69,7 @@ impl<'a> Requests<'a> {
                 image: &self.modules[index].file.image,
                 bias: self.modules[index].bias,
                 map,
-                wants: &self.wants[index],
+                requests: &self.requests[index],
                 semaphores: &self.semaphores[index],
             })
             .collect()
@@ -82,18 +83,18 @@ impl<'a> Requests<'a> {
         &self,
         asked: &'b [trapline_patch::Module<'b>],
         filters: &'b [Option<TargetFilter>],
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
     ) -> Request<'b> {
         let program = self.modules.iter().find(|module| module.is_program && module.file.image.is_go());
         let go_g =
             program.and_then(|module| module.file.image.go_g_in_tls()).and_then(|at| i32::try_from(at).ok());
-        let durations = Durations { go_g, ..wishes.durations };
+        let durations = Durations { go_g, ..requested.durations };
         Request {
             modules: asked,
             go: program.is_some(),
             threads: Threads::default(),
             durations,
-            options: wishes.options,
+            options: requested.options,
             calls: None,
             filters,
             unwinders: &[],
@@ -109,7 +110,7 @@ pub(crate) fn tails_notice(
     places: &[ProbedPlace],
     left_alone: Option<&str>,
 ) -> Option<String> {
-    let lasts = |place: &ProbedPlace| match place.role {
+    let lasts = |place: &ProbedPlace| match place.action {
         Action::Latency | Action::Record { returns: true, .. } => true,
         Action::Tally { exits } => {
             exits && place.filter.as_ref().is_some_and(|filter| filter.tallies_calls())

@@ -29,7 +29,7 @@ pub(crate) struct ProbedPlace {
     pub(crate) at: Svma,
     pub(crate) offset: FileOffset,
     pub(crate) function: Option<FunctionIndex>,
-    pub(crate) role: Action,
+    pub(crate) action: Action,
     pub(crate) probe: String,
     pub(crate) aliases: Vec<String>,
     pub(crate) label: String,
@@ -71,12 +71,12 @@ impl ProbedPlaces {
         modules: &[Module],
         module: usize,
         spec: &ProbeSpec,
-        aim: HitAction,
+        hit_action: HitAction,
     ) -> Result<(), Miss> {
         let one = &modules[module];
         let file = &one.file;
         if spec.kind == ProbeKind::Usdt {
-            return self.select_markers(one, module, spec, aim);
+            return self.select_markers(one, module, spec, hit_action);
         }
         for selected in file.image.select(&spec.func, one.basename())? {
             if self.most.is_some_and(|most| self.found.len() > most) {
@@ -89,11 +89,13 @@ impl ProbedPlaces {
                 named.push(format!("{:#x}", at.0));
             }
             if function.kind != Kind::Ifunc || process.is_none() {
-                self.put(modules, module, spec.kind, selected.function, selected.offset, named, aim);
+                self.put(modules, module, spec.kind, selected.function, selected.offset, named, hit_action);
                 continue;
             }
             match process.and_then(|process| implementation(process, modules, module, function)) {
-                Some(running) => self.put(modules, module, spec.kind, running, selected.offset, named, aim),
+                Some(running) => {
+                    self.put(modules, module, spec.kind, running, selected.offset, named, hit_action)
+                }
                 None => self.refused.push(Refused {
                     probe: probe_text(spec.kind, &one.called, &named[0]),
                     kind: "ifunc-unresolved",
@@ -131,7 +133,7 @@ impl ProbedPlaces {
         index: FunctionIndex,
         inside: u64,
         mut named: Vec<String>,
-        aim: HitAction,
+        hit_action: HitAction,
     ) {
         let one @ Module { file, is_program, .. } = &modules[module];
         let function = file.image.function(index);
@@ -141,7 +143,7 @@ impl ProbedPlaces {
             }
         }
         let at = function.start + inside;
-        let role = aim.role(kind == ProbeKind::Return, (inside > 0).then_some(at));
+        let action = hit_action.action(kind == ProbeKind::Return, (inside > 0).then_some(at));
         let Some(offset) = file.image.offset_of(at) else { return };
         let suffix = if inside > 0 { format!("+{inside}") } else { String::new() };
         let texts = named.iter().map(|name| probe_text(kind, &one.called, &format!("{name}{suffix}")));
@@ -156,7 +158,7 @@ impl ProbedPlaces {
                 at,
                 offset,
                 function: Some(index),
-                role,
+                action,
                 probe: String::new(),
                 aliases: Vec::new(),
                 label,
@@ -173,7 +175,7 @@ impl ProbedPlaces {
         one: &Module,
         module: usize,
         spec: &ProbeSpec,
-        aim: HitAction,
+        hit_action: HitAction,
     ) -> Result<(), Miss> {
         let image = &one.file.image;
         let matches = |provider: &str, name: &str| {
@@ -191,7 +193,7 @@ impl ProbedPlaces {
                     at: marker.location,
                     offset,
                     function: image.function_at(marker.location),
-                    role: aim.at(marker.location),
+                    action: hit_action.at(marker.location),
                     probe: String::new(),
                     aliases: Vec::new(),
                     label: format!("{}:{name}", one.basename()),
@@ -207,7 +209,7 @@ impl ProbedPlaces {
     }
     /// Adds a place; if it is already there, adds only its names.
     fn add(&mut self, names: Vec<String>, place: ProbedPlace) {
-        let kind = match place.role {
+        let kind = match place.action {
             Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 1,
             _ => 0,
         };
@@ -225,7 +227,7 @@ impl ProbedPlaces {
             }
         }
         if place.semaphore.is_some()
-            && !matches!(place.role, Action::CountAt(_) | Action::RecordAt(..) | Action::RecordMark(..))
+            && !matches!(place.action, Action::CountAt(_) | Action::RecordAt(..) | Action::RecordMark(..))
         {
             place.semaphore = None;
         }

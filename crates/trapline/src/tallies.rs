@@ -171,8 +171,8 @@ const MOST: usize = 1 << 16;
 
 impl Settled {
     /// Credits what the rows of these threads have grown to the threads' former names.
-    pub(crate) fn settle(&mut self, gathered: &TableContents, were: &HashMap<u32, Option<String>>) {
-        for (&row, &hits) in &gathered.hits {
+    pub(crate) fn settle(&mut self, contents: &TableContents, were: &HashMap<u32, Option<String>>) {
+        for (&row, &hits) in &contents.hits {
             let Some(was) = row.thread.and_then(|thread| were.get(&thread)) else { continue };
             let done = self.done.entry(row).or_default();
             let more = hits.wrapping_sub(std::mem::replace(done, hits));
@@ -182,8 +182,8 @@ impl Settled {
         }
     }
     /// Calls `each` with all hits of the rows, by name.
-    fn each(&self, gathered: &TableContents, names: &Names, each: &mut dyn FnMut(RowKey, Option<&str>, u64)) {
-        for (&row, &hits) in &gathered.hits {
+    fn each(&self, contents: &TableContents, names: &Names, each: &mut dyn FnMut(RowKey, Option<&str>, u64)) {
+        for (&row, &hits) in &contents.hits {
             let more = hits.wrapping_sub(self.done.get(&row).copied().unwrap_or(0));
             let comm = row.thread.and_then(|thread| names.get(thread).comm);
             if more > 0 {
@@ -206,10 +206,10 @@ impl crate::traced::Traced {
     /// Aggregations, site by site.
     pub(crate) fn tallies(&mut self, by: Option<By>) -> Vec<Tallied> {
         self.hear_of_names();
-        let gathered: Vec<(usize, TableContents)> = self.gathered(by);
-        let rows = gathered.iter().flat_map(|(_, one)| one.hits.keys());
+        let contents: Vec<(usize, TableContents)> = self.contents(by);
+        let rows = contents.iter().flat_map(|(_, one)| one.hits.keys());
         self.look_at_names(&rows.filter_map(|row| row.thread).collect());
-        gathered.iter().map(|(index, one)| self.tallied(*index, one, by)).collect()
+        contents.iter().map(|(index, one)| self.tallied(*index, one, by)).collect()
     }
 }
 
@@ -226,7 +226,7 @@ mod tests {
     /// Numbers that no thread has.
     const GONE: u32 = 1 << 30;
 
-    fn gathered<const N: usize>(rows: [(u32, u64, u64); N]) -> TableContents {
+    fn contents<const N: usize>(rows: [(u32, u64, u64); N]) -> TableContents {
         let row = |(thread, cell, hits)| (RowKey { cpu: None, thread: Some(thread), key: None, cell }, hits);
         TableContents { hits: rows.map(row).into(), ..TableContents::default() }
     }
@@ -265,7 +265,7 @@ mod tests {
     fn what_was_settled_stays_with_its_name() {
         let (one, other, unknown) = (GONE, GONE + 1, GONE + 2);
         let (mut settled, mut names) = (Settled::default(), names(&[(one, "a"), (other, "b")]));
-        let before = gathered([(one, 5, 10), (other, 5, 3), (unknown, 7, 1)]);
+        let before = contents([(one, 5, 10), (other, 5, 3), (unknown, 7, 1)]);
         let nobodys = ((None, 7), 1);
         let all = |hits: &[_]| {
             [of(hits), BTreeMap::from([nobodys.clone()])].into_iter().flatten().collect::<ByName>()
@@ -275,13 +275,13 @@ mod tests {
             (all(&[("a", 5, 10), ("b", 5, 3)]), FilteredByName::default())
         );
         // Between two looks the two threads swap names.
-        let heard = gathered([(one, 5, 12), (other, 5, 3), (unknown, 7, 1)]);
+        let heard = contents([(one, 5, 12), (other, 5, 3), (unknown, 7, 1)]);
         settled.settle(&heard, &HashMap::from([(one, Some("a".to_owned())), (other, Some("b".to_owned()))]));
         for (thread, name) in [(one, "b"), (other, "a")] {
             assert_eq!(names.told(thread, Changed::Name(name.to_owned())), Some(thread));
         }
         assert_eq!(told(&settled, &heard, &names, &[]).0, all(&[("a", 5, 12), ("b", 5, 3)]));
-        let now = gathered([(one, 5, 13), (one, 6, 1), (other, 5, 103), (unknown, 7, 1)]);
+        let now = contents([(one, 5, 13), (one, 6, 1), (other, 5, 103), (unknown, 7, 1)]);
         assert_eq!(told(&settled, &now, &names, &[]).0, all(&[("a", 5, 112), ("b", 5, 4), ("b", 6, 1)]));
         assert_eq!(
             told(&settled, &now, &names, &["b", "c"]),
@@ -300,9 +300,9 @@ mod tests {
         let names = names(&[(GONE, "last")]);
         for n in 0..MOST as u64 + 5 {
             all += 2;
-            settled.settle(&gathered([(GONE, 1, all)]), &HashMap::from([(GONE, Some(format!("n{n}")))]));
+            settled.settle(&contents([(GONE, 1, all)]), &HashMap::from([(GONE, Some(format!("n{n}")))]));
         }
-        let (hits, left) = told(&settled, &gathered([(GONE, 1, all)]), &names, &[]);
+        let (hits, left) = told(&settled, &contents([(GONE, 1, all)]), &names, &[]);
         assert_eq!(
             (hits[&(None, 1)], hits.values().sum::<u64>(), left),
             (10, all, FilteredByName::default())

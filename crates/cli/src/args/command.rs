@@ -136,7 +136,7 @@ pub(crate) struct Recording {
     /// Where to print, and in which format.
     pub(crate) sink: Sink,
     /// The filters that were typed.
-    pub(crate) wishes: FilterOptions,
+    pub(crate) filter_options: FilterOptions,
     /// The number of lines after which to end.
     pub(crate) max: Option<u64>,
 }

@@ -39,14 +39,14 @@ pub(crate) fn sample(text: &str) -> Result<u32, UsageError> {
 pub(crate) fn filters(
     probes: &[(ProbeSpec, Option<Signature>)],
     returns: bool,
-    wishes: &FilterOptions,
+    filter_options: &FilterOptions,
     fields: &[Fields<'_>],
 ) -> Result<Vec<Filter>, UsageError> {
     let reads = fields.iter().any(|fields| !fields.reads().is_empty());
-    if wishes.is_nothing() && !reads {
+    if filter_options.is_nothing() && !reads {
         return Ok(Vec::new());
     }
-    let FilterOptions { condition, tids, comms, sample } = wishes;
+    let FilterOptions { condition, tids, comms, sample } = filter_options;
     let threads: Vec<String> = tids.iter().map(|tid| format!("tid == {tid}")).collect();
     let one = |((probe, signature), fields): (&(ProbeSpec, Option<Signature>), &Fields<'_>)| {
         let symbols = symbols(probe, signature.as_ref(), returns);
@@ -117,9 +117,10 @@ mod tests {
     fn read(probe: &str, returns: bool, condition: &str) -> Result<(), String> {
         let (text, signature) = split(probe).expect("a signature");
         let probes = [(text.parse().expect("a probe"), signature)];
-        let wishes = FilterOptions { condition: Some(condition.to_owned()), ..FilterOptions::default() };
+        let filter_options =
+            FilterOptions { condition: Some(condition.to_owned()), ..FilterOptions::default() };
         let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
-        filters(&probes, returns, &wishes, &fields).map(drop).map_err(|error| error.to_string())
+        filters(&probes, returns, &filter_options, &fields).map(drop).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -131,13 +131,13 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     let keys = key.map(|key| self::values(&probes, ("--by", key), &fields)).transpose()?;
     let values = values(&probes, ("EXPR", &expression), &fields)?;
     let named = !typed.comms.is_empty();
-    let wishes = FilterOptions {
+    let filter_options = FilterOptions {
         condition: typed.filter,
         tids: typed.tids,
         comms: typed.comms,
         sample: typed.sample.as_deref().map(filters::sample).transpose()?,
     };
-    let filters = filters::filters(&probes, true, &wishes, &fields)?;
+    let filters = filters::filters(&probes, true, &filter_options, &fields)?;
     drop(fields);
     let ends = typed.ends.ready()?;
     let is_duration = |value: &Value| matches!(value, Value::Tree(Tree::Known(Known::Took)));

@@ -73,10 +73,10 @@ fn is_output(args: &Recording, file: &File) -> bool {
 /// The filter of each probe; empty if nothing is filtered.
 fn chosen(args: &Recording, begin: &Begin, probes: &Probes) -> Result<Vec<Arc<Filter>>, UsageError> {
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
-    if args.wishes.is_nothing() {
+    if args.filter_options.is_nothing() {
         return Ok(Vec::new());
     }
-    let filters = filters(probes, begin.returns, &args.wishes, &fields)?;
+    let filters = filters(probes, begin.returns, &args.filter_options, &fields)?;
     let filters: Vec<Arc<Filter>> = filters.into_iter().map(|filter| Arc::new(filter.by_reader())).collect();
     if filters.iter().any(|filter| filter.arguments() > begin.arguments) {
         return Err(UsageError::Conflict(

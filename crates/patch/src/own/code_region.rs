@@ -66,8 +66,8 @@ pub(super) enum RegionChoice {
 
 impl CodeRegions {
     /// Notes what was mapped, or added to a home. `segment` is the index of its segment.
-    pub(super) fn settled(&mut self, lodging: RegionChoice, plans: &[ModulePlan], segment: usize) {
-        let index = match lodging {
+    pub(super) fn settled(&mut self, choice: RegionChoice, plans: &[ModulePlan], segment: usize) {
+        let index = match choice {
             RegionChoice::OwnSpace(load) => {
                 load.into_iter().for_each(|load| *self.apart.entry(load).or_default() += 1);
                 return;
@@ -116,7 +116,7 @@ impl Own {
             return Ok((self.attempt(request, work, None)?, RegionChoice::OwnSpace(None)));
         };
         let load = (module.file, module.bias.0);
-        let counts = bounds(module.image, module.map, &work.survey.traits, module.wants);
+        let counts = bounds(module.image, module.map, &work.survey.traits, module.requests);
         let may_be_at_home = counts.patches / 2 <= LARGE;
         if may_be_at_home
             && self.homes.apart.get(&load).is_some_and(|apart| *apart >= APART)

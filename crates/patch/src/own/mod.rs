@@ -32,7 +32,7 @@ use crate::request::{AttachReport, Request, Why};
 use crate::segment::Segment;
 use crate::soft::{Masked, Soft};
 use crate::space::SpaceError;
-use crate::staged::{INT3, is_staged};
+use crate::staged::{INT3, is_deferred};
 use crate::survey::Survey;
 use crate::write::{Direction, Outcome, change};
 use code_region::{CodeRegions, RegionChoice};
@@ -54,7 +54,7 @@ pub struct OwnSite {
     /// Index of its module in the request.
     pub module: u32,
     /// Index in its module of the first request that it serves.
-    pub want: u32,
+    pub request: u32,
     /// What the patch is for.
     pub role: PatchRole,
     /// How the site leads to its stub.
@@ -70,7 +70,7 @@ pub struct OwnSite {
 impl OwnSite {
     /// Whether an int3 may stand at its head.
     fn may_trap(&self) -> bool {
-        self.tactic == Tactic::Trap || is_staged(&self.entry, proven().words)
+        self.tactic == Tactic::Trap || is_deferred(&self.entry, proven().words)
     }
 }
 
@@ -158,12 +158,12 @@ impl Own {
             Ok(())
         })?;
         work.survey.soft.clone_from(&self.soft);
-        let (mut prepared, lodging) = self.prepare(request, &mut work)?;
+        let (mut prepared, choice) = self.prepare(request, &mut work)?;
         refuse_guarded(&mut prepared, &mut work);
         let mut added = Added::default();
         if !prepared.sites.is_empty() {
             added.shares = std::mem::take(&mut prepared.shares);
-            added.sites = self.install(prepared, lodging, &mut work, (request.options.alone, tell))?;
+            added.sites = self.install(prepared, choice, &mut work, (request.options.alone, tell))?;
         }
         added.report = work.report;
         Ok(added)
@@ -172,13 +172,13 @@ impl Own {
     fn install(
         &mut self,
         mut prepared: Prepared,
-        lodging: RegionChoice,
+        choice: RegionChoice,
         work: &mut Work,
         (alone, tell): (bool, &mut dyn FnMut(Vec<OwnCall>)),
     ) -> Result<Vec<OwnSite>, PatchError> {
         let Work { survey, report, .. } = work;
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
-        let (fresh, guards) = match lodging {
+        let (fresh, guards) = match choice {
             RegionChoice::Old(home) => {
                 self.come_back()?;
                 let (entries, guards) = (prepared.entries(), prepared.guards());
@@ -199,7 +199,7 @@ impl Own {
         self.lead_all(&guards);
         self.hand_over(&mut prepared, &guards);
         tell(calls(&mut prepared));
-        let index = match (fresh, lodging) {
+        let index = match (fresh, choice) {
             (None, RegionChoice::Old(home)) => self.homes.segment(home),
             (segment, _) => {
                 segment.iter().for_each(|segment| segment.set_state(State::Armed));
@@ -207,7 +207,7 @@ impl Own {
                 self.attached.segments.len() - 1
             }
         };
-        self.homes.settled(lodging, &prepared.plans, index);
+        self.homes.settled(choice, &prepared.plans, index);
         let index = index as u32;
 
         let sites = prepared.sites;
@@ -226,7 +226,7 @@ impl Own {
             .filter(|(_, outcome)| is_in_place(**outcome))
             .map(|((site, &entry), _)| OwnSite {
                 module: site.module,
-                want: site.patch.want,
+                request: site.patch.request,
                 role: site.patch.role,
                 tactic: site.patch.tactic,
                 head: site.patch.head,

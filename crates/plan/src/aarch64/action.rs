@@ -193,7 +193,7 @@ impl<'a> Setting<'a> {
         filter.map_or(&[], |filter| &filter.reads)
     }
     /// What calls of a probe keep, and how they are aggregated when they return.
-    fn gathered(&self, probe: u32, goroutine: bool) -> Option<(Traced<'_>, Tallied<'a>)> {
+    fn aggregated(&self, probe: u32, goroutine: bool) -> Option<(Traced<'_>, Tallied<'a>)> {
         let (filtered, tallied) = (self.filtered(probe)?, self.tallied(probe)?);
         let traced = Traced {
             machine: &self.machine,
@@ -201,7 +201,7 @@ impl<'a> Setting<'a> {
             probe,
             dropped: self.data.of(self.layout.counters.word(probe)),
             filter: Some(filtered),
-            marks: Some(self.latency?.for_stage()),
+            marks: Some(self.latency?.for_deferred()),
             texts: tallied.tally.texts(),
             floats: filtered.filter.left_floats(),
             fields: tallied.reads,
@@ -227,7 +227,7 @@ impl<'a> Setting<'a> {
             probe,
             dropped: self.data.of(self.layout.counters.word(probe)),
             filter,
-            marks: if returns && filter.is_some() { Some(self.latency?.for_stage()) } else { None },
+            marks: if returns && filter.is_some() { Some(self.latency?.for_deferred()) } else { None },
             texts,
             floats,
             fields: self.reads(probe),
@@ -238,12 +238,12 @@ impl<'a> Setting<'a> {
     }
     /// The stub at `at`, up to the displaced code. `None` if durations or records are requested and there is
     /// no place for them.
-    pub(super) fn begin(&self, at: RemoteAddr, deed: SiteAction) -> Option<Begun<'_>> {
+    pub(super) fn begin(&self, at: RemoteAddr, action: SiteAction) -> Option<Begun<'_>> {
         let timed = |function, goroutine| {
             let latency = self.latency.as_ref()?;
             Some(Timed { machine: &self.machine, latency, function, goroutine })
         };
-        Some(match deed {
+        Some(match action {
             SiteAction::Count { probe } => match self.threads() {
                 Some(threads) => Begun::Threads(stub::count_by_thread(at.0, &self.machine, &threads, probe)),
                 None => {
@@ -254,10 +254,10 @@ impl<'a> Setting<'a> {
             SiteAction::Passing { probe, .. } => {
                 let word = self.data.of(self.layout.counters.word(probe));
                 let filtered = self.filtered(probe)?;
-                Begun::Passing(stub::count_passing(at.0, &self.machine, self.id, filtered, word))
+                Begun::Passing(stub::count_filtered(at.0, &self.machine, self.id, filtered, word))
             }
             SiteAction::Tally { probe, kind, late: true, goroutine, .. } => {
-                let (traced, tallied) = self.gathered(probe, goroutine)?;
+                let (traced, tallied) = self.aggregated(probe, goroutine)?;
                 match kind {
                     Kind::Entry => Begun::Staged(stub::stage(at.0, traced, kind, ARGUMENTS)?),
                     _ => Begun::Gathered(stub::gather(at.0, traced, tallied, kind)?),

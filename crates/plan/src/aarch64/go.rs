@@ -80,12 +80,12 @@ fn is_runtimes(name: &str) -> bool {
 /// If it is not certain, and the action would use g to find the end of a call, or the end of a stack.
 pub(super) fn is_goroutines(
     image: &Image,
-    want: &ActionRequest,
+    request: &ActionRequest,
     asks: bool,
     (words, at): (&[u32], Svma),
 ) -> Result<bool, Refusal> {
-    let found = has_g(image, want.function, words);
-    match !found && is_go(image, want.function) && (asks || calls_end(want.role)) {
+    let found = has_g(image, request.function, words);
+    match !found && is_go(image, request.function) && (asks || calls_end(request.action)) {
         true => Err(Refusal::NotHere {
             at,
             what: "no code knows where this function of Go's runtime finds its goroutine",

@@ -55,7 +55,7 @@ pub(super) struct PatchedSite {
     pub(super) index: usize,
     pub(super) role: PatchRole,
     /// The actions there, in order, each with the index of its request.
-    pub(super) deeds: Vec<(u32, SiteAction)>,
+    pub(super) actions: Vec<(u32, SiteAction)>,
 }
 
 impl PatchedSite {
@@ -74,13 +74,14 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let mut sites = Sites::new();
     let (mut refused, mut slotted) = (Vec::new(), Vec::new());
     let or_slots = input.latency.is_some_and(|latency| latency.or_slots && latency.slots.is_some());
-    for (index, want) in (0..).zip(input.wants) {
-        let timed = want.role == Action::Latency && or_slots;
-        let instead = || words_of(input, &ActionRequest { role: Action::LatencySlot, ..*want });
-        let one = |why| Refused { probe: want.probe, want: index, why };
-        match words_of(input, want) {
+    for (index, request) in (0..).zip(input.requests) {
+        let timed = request.action == Action::Latency && or_slots;
+        let instead = || words_of(input, &ActionRequest { action: Action::LatencySlot, ..*request });
+        let one = |why| Refused { probe: request.probe, request: index, why };
+        match words_of(input, request) {
             Ok(found) => {
-                let tail = found.iter().find(|(_, deed)| timed && deed.is_tail()).map(|(site, _)| site.at());
+                let tail =
+                    found.iter().find(|(_, action)| timed && action.is_tail()).map(|(site, _)| site.at());
                 let slot = tail.and_then(|at| Some((at, instead().ok()?)));
                 if let Some((at, _)) = slot {
                     let at = CodeBytes::new(at, input.image.text(at, 4).unwrap_or(&[]));
@@ -99,21 +100,21 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
         }
     }
     let mut plan = ModulePlan { refused, slotted, ..ModulePlan::default() };
-    while let Err((want, why)) = lay(input, &sites, &mut plan)? {
+    while let Err((request, why)) = lay(input, &sites, &mut plan)? {
         // The request is refused as a whole, and the others are laid out again.
-        let probe = input.wants.get(want as usize).map_or(0, |want| want.probe);
-        plan.refused.push(Refused { probe, want, why });
+        let probe = input.requests.get(request as usize).map_or(0, |request| request.probe);
+        plan.refused.push(Refused { probe, request, why });
         sites.retain(|_, site| {
-            site.deeds.retain(|one| one.0 != want);
-            !site.deeds.is_empty()
+            site.actions.retain(|one| one.0 != request);
+            !site.actions.is_empty()
         });
     }
-    plan.refused.sort_by_key(|refused| refused.want);
-    let deeds = sites.values().flat_map(|site| &site.deeds);
-    plan.tails = deeds.filter(|(_, deed)| deed.is_tail()).map(|&(want, _)| want).collect();
+    plan.refused.sort_by_key(|refused| refused.request);
+    let actions = sites.values().flat_map(|site| &site.actions);
+    plan.tails = actions.filter(|(_, action)| action.is_tail()).map(|&(request, _)| request).collect();
     for site in sites.values() {
-        let first = site.deeds[0].0;
-        let others = site.deeds[1..].iter().map(|other| other.0).filter(|&other| other != first);
+        let first = site.actions[0].0;
+        let others = site.actions[1..].iter().map(|other| other.0).filter(|&other| other != first);
         plan.shares.extend(others.map(|other| (first, other)));
     }
     for patch in &plan.patches {
@@ -123,38 +124,38 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     Ok(plan)
 }
 
-fn add(sites: &mut Sites, want: u32, found: Vec<(PatchedSite, SiteAction)>) {
-    for (site, deed) in found {
+fn add(sites: &mut Sites, request: u32, found: Vec<(PatchedSite, SiteAction)>) {
+    for (site, action) in found {
         let known = sites.entry(site.at()).or_insert_with(|| site.clone());
         if site.role == PatchRole::Entry {
             known.role = PatchRole::Entry;
         }
-        known.deeds.push((want, deed));
-        known.deeds.sort_by_key(|one| one.1.rank());
+        known.actions.push((request, action));
+        known.actions.sort_by_key(|one| one.1.rank());
     }
 }
 
 /// The words that a request needs, each with its action.
 fn words_of(
     input: &ModuleInput<'_>,
-    want: &ActionRequest,
+    request: &ActionRequest,
 ) -> Result<Vec<(PatchedSite, SiteAction)>, Refusal> {
     let image = input.image;
-    let at = match (want.role, want.function) {
+    let at = match (request.action, request.function) {
         (Action::CountAt(at) | Action::RecordAt(at, _) | Action::RecordMark(at, _), _) => at,
         (_, Some(function)) => image.function(function).start,
         (_, None) => return Err(Refusal::Incomplete { at: Svma(0) }),
     };
-    check(input, want, at)?;
-    let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
+    check(input, request, at)?;
+    let (start, words) = code(image, request.function, at).ok_or(Refusal::NotInFile { at })?;
     let one =
-        |index: usize, role| PatchedSite { words: words.clone(), start, index, role, deeds: Vec::new() };
-    let count = counting(input, want.probe);
-    let waits = filter(input, want.probe).is_some_and(|filter| filter.late.is_some());
-    let asks = waits || copies(want.role, filter(input, want.probe));
-    let goroutine = input.traits.go && is_goroutines(image, want, asks, (&words, at))?;
-    let decided = filter(input, want.probe).filter(|filter| !filter.passes_all()).map(nodes);
-    let found = match want.role {
+        |index: usize, role| PatchedSite { words: words.clone(), start, index, role, actions: Vec::new() };
+    let count = counting(input, request.probe);
+    let waits = filter(input, request.probe).is_some_and(|filter| filter.late.is_some());
+    let asks = waits || copies(request.action, filter(input, request.probe));
+    let goroutine = input.traits.go && is_goroutines(image, request, asks, (&words, at))?;
+    let decided = filter(input, request.probe).filter(|filter| !filter.passes_all()).map(nodes);
+    let found = match request.action {
         Action::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
         Action::CountAt(at) | Action::RecordAt(at, _) if !at.0.is_multiple_of(4) => {
             let site = image.text(Svma(at.0 & !3), 4).map(|bytes| CodeBytes::new(at, bytes));
@@ -166,7 +167,7 @@ fn words_of(
             return Err(Refusal::NotHere { at, what: "no code reads a mark's arguments" });
         }
         Action::RecordAt(at, unwind) => {
-            let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
+            let (probe, kind, floats) = (request.probe, Kind::Entry, Floats::default());
             let (nodes, at_entry, returns) = (decided, false, false);
             let (values, texts, loads) = (0, 0, 0);
             let record = Record {
@@ -191,11 +192,11 @@ fn words_of(
             return Err(Refusal::NotHere { at, what });
         }
         Action::Record { values, returns, texts, floats, fields, stack: unwind } => {
-            let probe = want.probe;
+            let probe = request.probe;
             let loads = filter(input, probe).map_or(0, loads);
             // A condition may read memory that no record holds.
             readable(at, &words, texts != 0 || fields != 0 || loads > 0)?;
-            let deed = |kind| {
+            let action = |kind| {
                 let (nodes, at_entry) = (decided, true);
                 SiteAction::Record(Record {
                     probe,
@@ -211,9 +212,10 @@ fn words_of(
                     goroutine,
                 })
             };
-            let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
+            let entry = (one(entry_index(&words), PatchRole::Entry), action(Kind::Entry));
             let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
-            let exits = found.into_iter().map(|(index, kind, role)| (one(index, role), deed(kind_of(kind))));
+            let exits =
+                found.into_iter().map(|(index, kind, role)| (one(index, role), action(kind_of(kind))));
             [entry].into_iter().chain(exits).collect()
         }
         Action::CountExits => {
@@ -222,7 +224,7 @@ fn words_of(
             found.into_iter().map(|index| (one(index, PatchRole::ExitRet), count)).collect()
         }
         Action::Latency => {
-            let latency = want.latency.ok_or(Refusal::Incomplete { at })?;
+            let latency = request.latency.ok_or(Refusal::Incomplete { at })?;
             let entry = entry_index(&words);
             let enter = SiteAction::Enter { latency, looped: is_looped(&words, entry), goroutine };
             let exits = left(image, at, &words, start)?.into_iter();
@@ -231,10 +233,11 @@ fn words_of(
             [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
         }
         Action::Tally { exits } => {
-            let filter = filter(input, want.probe).ok_or(Refusal::Incomplete { at })?;
+            let filter = filter(input, request.probe).ok_or(Refusal::Incomplete { at })?;
             let (nodes, late, loads) = (nodes(filter), filter.late.is_some(), loads(filter));
             readable(at, &words, loads > 0)?;
-            let tally = |kind| SiteAction::Tally { probe: want.probe, kind, late, nodes, loads, goroutine };
+            let tally =
+                |kind| SiteAction::Tally { probe: request.probe, kind, late, nodes, loads, goroutine };
             let entry =
                 (!exits || late).then(|| (one(entry_index(&words), PatchRole::Entry), tally(Kind::Entry)));
             let found = if exits { left(image, at, &words, start)? } else { Vec::new() };
@@ -242,8 +245,8 @@ fn words_of(
             entry.into_iter().chain(exits).collect()
         }
         Action::LatencySlot => {
-            let latency = want.latency.ok_or(Refusal::Incomplete { at })?;
-            let function = want.function.ok_or(Refusal::Incomplete { at })?;
+            let latency = request.latency.ok_or(Refusal::Incomplete { at })?;
+            let function = request.function.ok_or(Refusal::Incomplete { at })?;
             let entry = entry_index(&words);
             let signed = may_arm_behind(input, function, (&words, start, entry))
                 .map_err(|why| Refusal::Word { why })?;
@@ -251,7 +254,7 @@ fn words_of(
         }
         _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };
-    found.iter().try_for_each(|(site, _)| movable(input, want.function, site)).map(|()| found)
+    found.iter().try_for_each(|(site, _)| movable(input, request.function, site)).map(|()| found)
 }
 
 const fn kind_of(exit: ExitKind) -> Kind {

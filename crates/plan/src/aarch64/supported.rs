@@ -14,31 +14,31 @@ use crate::refusal::Refusal;
 use crate::request::{Action, ActionRequest, ModuleInput, RseqTraits, ThreadId, Unwind};
 
 /// Checks everything except the request's role.
-pub(super) fn check(input: &ModuleInput<'_>, want: &ActionRequest, at: Svma) -> Result<(), Refusal> {
-    let timed = want.role.is_timed();
-    let recorded = matches!(want.role, Action::Record { .. } | Action::RecordAt(..));
+pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) -> Result<(), Refusal> {
+    let timed = request.action.is_timed();
+    let recorded = matches!(request.action, Action::Record { .. } | Action::RecordAt(..));
     let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
     let counts = matches!(
-        want.role,
+        request.action,
         Action::CountEntry | Action::CountExits | Action::CountAt(_) | Action::Tally { .. }
     );
-    let filter = filter(input, want.probe);
+    let filter = filter(input, request.probe);
     let by_thread = input.layout.threads.rows > 0;
     let what = match () {
         () if input.traits.go
-            && let Some(what) = not_in_go(want.role, filter) =>
+            && let Some(what) = not_in_go(request.action, filter) =>
         {
             what
         }
-        () if want.role.calls() => "no code calls consumers",
-        () if matches!(want.role, Action::Hold(_)) => "no code holds threads",
+        () if request.action.calls() => "no code calls consumers",
+        () if matches!(request.action, Action::Hold(_)) => "no code holds threads",
         // Such a process has one ring for each CPU, which only sections may write.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",
         () if filter.is_some() && by_thread => "no code counts by thread what passes a filter",
         () if by_thread && !counts => "no code but counts by thread",
         () if input.traits.shadow_stack => "no code minds a shadow stack",
-        () => match filter.and_then(|filter| undecided(filter, want.role)) {
+        () => match filter.and_then(|filter| undecided(filter, request.action)) {
             Some(what) => what,
             None => {
                 let asked = by_thread || filter.is_some_and(|filter| filter.asks_for_thread());

@@ -33,7 +33,12 @@ pub(crate) fn image(path: &str) -> Image {
 pub(crate) fn every(image: &Image, role: Action) -> Vec<ActionRequest> {
     let latency = |n| role.is_timed().then_some(n);
     (0..image.functions().len() as u32)
-        .map(|n| ActionRequest { probe: n, latency: latency(n), function: Some(FunctionIndex(n)), role })
+        .map(|n| ActionRequest {
+            probe: n,
+            latency: latency(n),
+            function: Some(FunctionIndex(n)),
+            action: role,
+        })
         .collect()
 }
 
@@ -61,11 +66,11 @@ pub(crate) fn plan(
     image: &Image,
     map: &CodeMap,
     traits: &ProcessTraits,
-    wants: &[ActionRequest],
+    requests: &[ActionRequest],
 ) -> ModulePlan {
     let bias = bias_of(image);
     let space = space_of(image, bias);
-    let layout = DataLayout::new(&bounds(image, map, traits, wants));
+    let layout = DataLayout::new(&bounds(image, map, traits, requests));
     let latency = LatencyInput {
         stamps: RemoteAddr(0x1000_0000_0000),
         shape: Default::default(),
@@ -92,7 +97,7 @@ pub(crate) fn plan(
         latency: Some(latency),
         calls: None,
         filters: &[],
-        wants,
+        requests,
     };
     let plan = plan_module(&input).unwrap();
     assert!(plan.patches.len() <= layout.journal_cap as usize, "journal bound");
@@ -260,7 +265,7 @@ fn chunk_with(plan: &ModulePlan, at: RemoteAddr) -> Option<usize> {
 pub(crate) fn worst(plan: &ModulePlan) -> HashMap<u32, Tactic> {
     let mut all = HashMap::new();
     for patch in &plan.patches {
-        let worst = all.entry(patch.want).or_insert(patch.tactic);
+        let worst = all.entry(patch.request).or_insert(patch.tactic);
         *worst = (*worst).max(patch.tactic);
     }
     all

@@ -124,7 +124,7 @@ fn behind(address: u64) -> Option<u64> {
 }
 
 /// Address of a handler's wrapper. `None`: all are used.
-fn stand_in(handler: u64) -> Option<u64> {
+fn wrapper(handler: u64) -> Option<u64> {
     let claimed = |place: &AtomicU64| match place.compare_exchange(0, handler, AcqRel, Acquire) {
         Ok(_) => true,
         Err(found) => found == handler,
@@ -136,8 +136,8 @@ fn stand_in(handler: u64) -> Option<u64> {
 /// An action with a wrapper in place of its handler.
 fn shown(signal: i32, action: &Action) -> Action {
     let is_handler = action.handler > sys::IGNORE && behind(action.handler).is_none();
-    let stand_in = if is_sent(signal) && is_handler { stand_in(action.handler) } else { None };
-    Action { handler: stand_in.unwrap_or(action.handler), ..*action }
+    let wrapper = if is_sent(signal) && is_handler { wrapper(action.handler) } else { None };
+    Action { handler: wrapper.unwrap_or(action.handler), ..*action }
 }
 
 /// Installs wrappers for all handlers that exist.
@@ -187,15 +187,15 @@ pub unsafe fn change(signal: i32, new: Option<&Action>) -> Result<Action, i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{behind, first, shown, stand_in};
+    use super::{behind, first, shown, wrapper};
     use crate::x86_64::sys::Action;
 
     #[test]
     fn a_handler_has_one_stand_in_and_a_stand_in_one_handler() {
-        let (a, b) = (stand_in(0x1234_5678).unwrap(), stand_in(0x2345_6789).unwrap());
+        let (a, b) = (wrapper(0x1234_5678).unwrap(), wrapper(0x2345_6789).unwrap());
         assert_ne!(a, b);
         assert_eq!(
-            (stand_in(0x1234_5678), behind(a), behind(b)),
+            (wrapper(0x1234_5678), behind(a), behind(b)),
             (Some(a), Some(0x1234_5678), Some(0x2345_6789))
         );
         assert_eq!((behind(a + 1), behind(first() - 16), behind(first() + 256 * 16)), (None, None, None));

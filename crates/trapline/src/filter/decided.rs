@@ -55,8 +55,8 @@ pub enum Undecided {
 
 impl Filter {
     /// Why the filter could not be decided for hits of such a probe; `None` if it can be.
-    pub(crate) fn undecided(&self, role: Action, by_thread: bool) -> Option<Undecided> {
-        match role {
+    pub(crate) fn undecided(&self, action: Action, by_thread: bool) -> Option<Undecided> {
+        match action {
             Action::Record { values, returns, stack, .. } => self.unrecorded(values, returns, stack),
             Action::RecordAt(_, stack) => {
                 (stack != Unwind::None && self.is_named()).then_some(Undecided::Names)
@@ -68,7 +68,7 @@ impl Filter {
                 Some(Undecided::ByThread)
             }
             Action::CountEntry | Action::CountExits | Action::CountAt(_) => {
-                self.unknown(role == Action::CountExits)
+                self.unknown(action == Action::CountExits)
             }
             _ => Some(Undecided::Timed),
         }
@@ -154,11 +154,11 @@ mod tests {
     #[test]
     fn fields_of_another_width_are_not_decided_in_the_target() {
         let (floats, stack) = (Floats::default(), Unwind::None);
-        let role = Action::Record { values: 6, returns: false, texts: 0, floats, fields: 2, stack };
+        let action = Action::Record { values: 6, returns: false, texts: 0, floats, fields: 2, stack };
         for (bytes, decides) in [(4, true), (8, false), (2, false)] {
             let filter = filter("field < 3", bytes);
-            assert_eq!(filter.in_target(role, None).is_some_and(|one| one.fields.is_some()), decides);
-            assert_eq!(filter.left_to_reader(role, true).is_late(), !decides, "{bytes}");
+            assert_eq!(filter.in_target(action, None).is_some_and(|one| one.fields.is_some()), decides);
+            assert_eq!(filter.left_to_reader(action, true).is_late(), !decides, "{bytes}");
             let value = Tree::Known(Known::Field(0, Int { bits: 32, signed: true }));
             let by = Tally {
                 value: Tree::Number(1, false),

@@ -51,7 +51,7 @@ pub struct Code {
 
 /// Finds the file whose code an address lies in, and the offset there; a stack is read with it. Takes no
 /// lock, allocates nothing and may be called anywhere, even in a [`Consumer`](super::Consumer). It knows what
-/// was mapped at the last look (see [`learnt`](super::learnt)).
+/// was mapped at the last look (see [`noticed`](super::noticed)).
 ///
 /// `None` means one of three things. No file's code is known there; then the maps are read again soon, and a
 /// later question for the same address finds what is there. Or the mapping kept changing while it was read.

@@ -46,7 +46,7 @@
 //! patched before [`register`] returns. A file that is not mapped yet can be registered all the same, and is
 //! probed when it is mapped. A library is patched when `dlopen` returns, and before its constructors run;
 //! other mappings are patched a moment after they were made. The engine has a thread of its own for that.
-//! [`learn_by`] chooses how it notices mappings. [`learnt`] reports what it noticed, and what was late.
+//! [`notice_by`] chooses how it notices mappings. [`noticed`] reports what it noticed, and what was late.
 //! [`rescan`] looks at once.
 //!
 //! [`code_at`] and [`code`] find which file is mapped at an address, without a lock. If none is known there,
@@ -215,7 +215,7 @@ pub fn register(file: impl AsRef<Path>, offset: u64, consumer: Consumer) -> Resu
 /// # Errors
 /// Nothing is registered then.
 pub fn register_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Registration>, Error> {
-    let keys = state::enter()?.register_and_learn(requests.into_iter().collect())?;
+    let keys = state::enter()?.register_and_notice(requests.into_iter().collect())?;
     Ok(keys.into_iter().map(|key| Registration { key: Some(key) }).collect())
 }
 
@@ -227,7 +227,7 @@ pub fn register_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<R
 pub fn unregister_all(registrations: impl IntoIterator<Item = Registration>) -> Result<(), Error> {
     let mut registrations: Vec<Registration> = registrations.into_iter().collect();
     let mut state = state::enter()?;
-    state.unregister_and_learn(registrations.iter_mut().filter_map(|one| one.key.take()).collect())
+    state.unregister_and_notice(registrations.iter_mut().filter_map(|one| one.key.take()).collect())
 }
 
 /// Probes what was mapped since the last look, and drops what was unmapped. Returns how many sites were
@@ -237,21 +237,21 @@ pub fn unregister_all(registrations: impl IntoIterator<Item = Registration>) -> 
 /// # Errors
 /// If the process as a whole cannot be patched.
 pub fn rescan() -> Result<usize, Error> {
-    state::enter()?.rescan_and_learn()
+    state::enter()?.rescan_and_notice()
 }
 
 /// Chooses how this process notices what it maps. Must come before anything is registered.
 ///
 /// # Errors
 /// If another way is in use already.
-pub fn learn_by(way: NoticeMode) -> Result<(), Error> {
-    lock().learning.choose(way)
+pub fn notice_by(way: NoticeMode) -> Result<(), Error> {
+    lock().noticing.choose(way)
 }
 
 /// What was noticed of mappings, and how.
 #[must_use]
-pub fn learnt() -> Noticed {
-    lock().learnt()
+pub fn noticed() -> Noticed {
+    lock().noticed()
 }
 
 impl Registration {
@@ -287,7 +287,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         if let (Some(key), Ok(mut state)) = (self.key.take(), state::enter()) {
             // The consumer is out of the list, even if the bytes could not be changed back.
-            drop(state.unregister_and_learn(vec![key]));
+            drop(state.unregister_and_notice(vec![key]));
         }
     }
 }

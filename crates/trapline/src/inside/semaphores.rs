@@ -92,7 +92,7 @@ impl State {
             return Ok(());
         }
         self.count_once(maps)?;
-        if self.learning.hear_data(self.semaphores.are_delayed()) {
+        if self.noticing.hear_data(self.semaphores.are_delayed()) {
             let maps = self.maps()?;
             self.count_once(&maps)?;
         }
@@ -107,7 +107,7 @@ impl State {
         self.count_semaphores(&maps)
     }
     fn count_once(&mut self, maps: &[Mapping]) -> Result<(), Error> {
-        let wanted = self.wanted_semaphores();
+        let site_requests = self.wanted_semaphores();
         self.own()?;
         let Some(own) = &self.own else { return Ok(()) };
         let mapped = |&(spot, at): &(u32, RemoteAddr)| {
@@ -118,7 +118,7 @@ impl State {
                 is_data && m.contains(at) && spot.semaphore.is_some_and(|one| one.offset == offset(m))
             })
         };
-        let over = self.semaphores.raised.iter().filter(|one| !wanted.contains_key(one));
+        let over = self.semaphores.raised.iter().filter(|one| !site_requests.contains_key(one));
         for one in over.copied().collect::<Vec<_>>() {
             self.semaphores.raised.remove(&one);
             if mapped(&one) {
@@ -126,7 +126,7 @@ impl State {
             }
         }
         let mut delayed = 0;
-        for (one, groups) in wanted {
+        for (one, groups) in site_requests {
             let is_raised = self.semaphores.raised.contains(&one);
             let is_due = || !is_raised || own.semaphore(one.1).is_ok_and(|word| word == 0);
             let is_there = || groups.iter().any(|&group| own.holds(&self.groups[group].sites));
@@ -144,18 +144,18 @@ impl State {
     }
     /// For each site in each mapping where it is active, the groups that make it so.
     fn wanted_semaphores(&self) -> BTreeMap<(u32, RemoteAddr), Vec<usize>> {
-        let mut wanted: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        let mut site_requests: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for &number in &self.semaphores.spots {
             let spot = &self.spots[number as usize];
             let Some(semaphore) = spot.semaphore.filter(|_| spot.is_wanted()) else { continue };
             for &index in &spot.groups {
                 let group = &self.groups[index];
                 if group.live && group.parts.iter().any(|part| part.spot == number && part.entry) {
-                    wanted.entry((number, semaphore.live(group.load))).or_default().push(index);
+                    site_requests.entry((number, semaphore.live(group.load))).or_default().push(index);
                 }
             }
         }
-        wanted
+        site_requests
     }
     /// Forgets the words of a group whose mapping is gone.
     pub(super) fn forget_semaphores(&mut self, group: usize) {

@@ -28,12 +28,12 @@ impl State {
     }
     fn change(&mut self, spots: Vec<u32>, strict: bool) -> Result<usize, Error> {
         signals::put();
-        self.learning.drain();
+        self.noticing.drain();
         let maps = self.maps()?;
         self.follow(&maps)?;
         let loads = self.loads(&maps)?;
         let mut found = self.revive(&spots, &loads)?;
-        let mut wanted = Vec::with_capacity(spots.len());
+        let mut site_requests = Vec::with_capacity(spots.len());
         let mut queue = spots;
         queue.sort_unstable();
         let asked = queue.len();
@@ -51,7 +51,7 @@ impl State {
                 let Some((part, in_the_way)) = self.missing(spot, *load) else { continue };
                 if self.spots[spot as usize].groups.is_empty() {
                     // Nothing was ever patched there, as in most of a large batch.
-                    wanted.push(self.wanted(part, *load));
+                    site_requests.push(self.site_requests(part, *load));
                     continue;
                 }
                 self.soften(&in_the_way)?;
@@ -69,10 +69,10 @@ impl State {
                 let is_asked = |other: &u32| queue[..asked].binary_search(other).is_ok();
                 let new: Vec<u32> = others.into_iter().filter(|other| !is_asked(other)).collect();
                 queue.extend(new.into_iter().filter(|&other| seen.insert(other)));
-                wanted.push(self.wanted(part, *load));
+                site_requests.push(self.site_requests(part, *load));
             }
         }
-        found += self.place(wanted, strict, true)?;
+        found += self.place(site_requests, strict, true)?;
         self.arm(&queue);
         self.count_semaphores(&maps)?;
         Ok(found)
@@ -91,7 +91,7 @@ impl State {
                 loads.entry(one.id).or_default().push(load);
             }
         }
-        self.learning.saw(&seen, &self.of_file);
+        self.noticing.saw(&seen, &self.of_file);
         Ok(loads)
     }
     /// What a site lacks in a mapping, and the groups that are in the way of it.
@@ -113,7 +113,7 @@ impl State {
             (false, _) => Some((need, live)),
         }
     }
-    pub(super) fn wanted(&self, part: Part, load: Load) -> SiteRequest {
+    pub(super) fn site_requests(&self, part: Part, load: Load) -> SiteRequest {
         let spot = &self.spots[part.spot as usize];
         SiteRequest {
             load,
@@ -128,38 +128,38 @@ impl State {
     /// are planned again, together.
     pub(super) fn place(
         &mut self,
-        wanted: Vec<SiteRequest>,
+        site_requests: Vec<SiteRequest>,
         strict: bool,
         again: bool,
     ) -> Result<usize, Error> {
-        if wanted.is_empty() {
+        if site_requests.is_empty() {
             return Ok(0);
         }
         let setting = self.setting()?;
         let Self { own: Some(own), known, groups, spots, .. } = self else { return Err(Error::NoEngine) };
         let first = groups.len();
-        let refused = with_signals_held(|| place(own, &wanted, setting, (known, &mut *groups)))?;
+        let refused = with_signals_held(|| place(own, &site_requests, setting, (known, &mut *groups)))?;
         let mut placed = 0;
         for (index, group) in groups.iter().enumerate().skip(first) {
             placed += group.sites.len();
             group.parts.iter().for_each(|part| spots[part.spot as usize].groups.push(index));
         }
         let (instead, refused): (Vec<_>, Vec<_>) = refused.into_iter().partition(|(index, _)| {
-            wanted[*index].part.returns && self.arm_instead(wanted[*index].part.spot)
+            site_requests[*index].part.returns && self.arm_instead(site_requests[*index].part.spot)
         });
         let (held, refused): (Vec<_>, Vec<_>) =
             refused.into_iter().partition(|(_, why)| again && matches!(why, Why::Held { .. }));
         if let Some((index, why)) = refused.first().filter(|_| strict) {
-            return Err(self.spots[wanted[*index].part.spot as usize].refused(why));
+            return Err(self.spots[site_requests[*index].part.spot as usize].refused(why));
         }
         if !held.is_empty() {
             let mut both: Vec<SiteRequest> = Vec::new();
             for (index, _) in held {
-                let SiteRequest { load, part, .. } = wanted[index];
+                let SiteRequest { load, part, .. } = site_requests[index];
                 if self.missing(part.spot, load).is_none() {
                     continue;
                 }
-                let near = self.with_neighbours(&wanted[index])?;
+                let near = self.with_neighbours(&site_requests[index])?;
                 let needs: Vec<Part> = near.iter().map(|one| one.part).collect();
                 match self.put_back_instead(&needs, load)? {
                     0 => both.extend(near),
@@ -171,8 +171,8 @@ impl State {
             placed += self.place(both, strict, false)?;
         }
         for (index, why) in instead {
-            let SiteRequest { load, part: Part { spot, .. }, .. } = wanted[index];
-            let both = self.with_neighbours(&wanted[index])?;
+            let SiteRequest { load, part: Part { spot, .. }, .. } = site_requests[index];
+            let both = self.with_neighbours(&site_requests[index])?;
             debug_assert!(both.iter().all(|one| one.load == load), "neighbours are of one mapping");
             if self.place(both, true, false).is_err() {
                 self.disarm(&[spot]);
@@ -185,30 +185,32 @@ impl State {
         Ok(placed)
     }
     /// A site to be patched, with all that is patched close to it, which is taken out.
-    pub(super) fn with_neighbours(&mut self, wanted: &SiteRequest) -> Result<Vec<SiteRequest>, Error> {
+    pub(super) fn with_neighbours(&mut self, site_requests: &SiteRequest) -> Result<Vec<SiteRequest>, Error> {
         /// Windows and the instructions that they displace reach less far than this, in bytes.
         const NEAR: u64 = 64;
-        let bias = trapline_record::addr::Bias(wanted.load.bias);
-        let function = wanted.function.map(|f| wanted.file.image.function(f));
-        let (start, end) = function.map_or((wanted.at, wanted.at), |f| (f.start, f.end()));
+        let bias = trapline_record::addr::Bias(site_requests.load.bias);
+        let function = site_requests.function.map(|f| site_requests.file.image.function(f));
+        let (start, end) = function.map_or((site_requests.at, site_requests.at), |f| (f.start, f.end()));
         let (start, end) = (bias.live(start) - NEAR, bias.live(end) + NEAR);
         let near = |at: RemoteAddr| start <= at && at < end;
         let groups: Vec<usize> = (0..self.groups.len())
             .filter(|&g| {
                 let group = &self.groups[g];
-                group.live && group.load == wanted.load && group.sites.iter().any(|s| near(s.entry.addr))
+                group.live
+                    && group.load == site_requests.load
+                    && group.sites.iter().any(|s| near(s.entry.addr))
             })
             .collect();
         self.soften(&groups)?;
         let mut spots: Vec<u32> =
             groups.iter().flat_map(|&group| self.groups[group].parts.iter().map(|p| p.spot)).collect();
-        spots.push(wanted.part.spot);
+        spots.push(site_requests.part.spot);
         spots.sort_unstable();
         spots.dedup();
         spots.retain(|&spot| self.spots[spot as usize].is_wanted());
         Ok(spots
             .into_iter()
-            .map(|spot| self.wanted(self.spots[spot as usize].need(spot), wanted.load))
+            .map(|spot| self.site_requests(self.spots[spot as usize].need(spot), site_requests.load))
             .collect())
     }
 }

@@ -69,11 +69,11 @@ pub(super) struct Unwinders {
 }
 
 /// Called when a site is about to be written.
-pub(super) fn accepted(wanted: &SiteRequest) {
-    if wanted.part.armed {
+pub(super) fn accepted(site_request: &SiteRequest) {
+    if site_request.part.armed {
         // SAFETY: the planner has accepted the function (`Action::CallArmed`), and all unwinders were told
         // before the site was requested (UNW-3).
-        unsafe { wanted.probe.set_arms(true) };
+        unsafe { site_request.probe.set_arms(true) };
     }
 }
 

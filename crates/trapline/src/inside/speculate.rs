@@ -11,7 +11,7 @@
 //! | E2 parses it | B2 asks for that file (`State::file`), and waits for E3 |
 //! | E3 hands it over | B3 takes it if identity and stamp are what it finds itself; makes sites, adds consumers |
 //! | E4 makes the file's map of the code near the sites | B4 plans: asks for the map, whose lock E4 holds |
-//! | E5 plans speculatively (`trapline_plan`'s `foresee` describes meeting B4) | B5 waits for the thread's end; drops speculative plans that were not used |
+//! | E5 plans speculatively (`trapline_plan`'s `plan_speculatively` describes meeting B4) | B5 waits for the thread's end; drops speculative plans that were not used |
 //!
 //! - *E4 has not begun at B4*: the batch makes the map; E4 finds that all is in it.
 //! - *The file is written to, or replaced, between E1 and B3*: stamp or identity differ. It is parsed anew.
@@ -80,7 +80,7 @@ impl SpeculativeTask {
             state.early = None;
             // B5. A panic in the thread does not affect the batch.
             let file = thread.and_then(|thread| thread.join().ok()).flatten();
-            file.iter().for_each(|file| file.forget_foreseen());
+            file.iter().for_each(|file| file.forget_speculative());
             done
         })
     }

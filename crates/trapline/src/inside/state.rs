@@ -50,7 +50,7 @@ pub(super) struct State {
     last: u64,
     pub(super) writer: Option<Writer>,
     pub(super) known: MappedFiles,
-    pub(super) learning: Noticing,
+    pub(super) noticing: Noticing,
     pub(super) semaphores: Semaphores,
     pub(super) stamps: Stamps,
     /// Traps that are in place while patches change.
@@ -139,7 +139,7 @@ impl State {
             drop(self.settle(disturbed, false));
             return Err(error);
         }
-        self.learning.knows(&settled);
+        self.noticing.knows(&settled);
         Ok(keys)
     }
     /// A failed batch must not leave its choices on sites for the next one.

@@ -31,7 +31,7 @@ const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one th
 /// Key of a place's site.
 pub(super) fn key(modules: &[Module], place: &ProbedPlace) -> Key {
     let returns = matches!(
-        place.role,
+        place.action,
         Action::CountExits | Action::Tally { exits: true } | Action::Record { returns: true, .. }
     );
     (modules[place.module].file.id, place.offset, returns)
@@ -54,7 +54,7 @@ impl Traced {
     pub(super) fn attach(
         &mut self,
         files: &mut Files,
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         modules: &[Module],
         places: &[ProbedPlace],
     ) -> Result<Vec<(usize, Refused)>, Error> {
@@ -63,10 +63,10 @@ impl Traced {
         if !self.returns_decide() && places.iter().any(calls) {
             return Ok(places.iter().map(no_goroutine).enumerate().collect());
         }
-        match wishes.form() {
-            Returns::Stack => self.attach_slots(files, wishes, modules, places),
-            Returns::Auto => self.attach_by_need(files, wishes, modules, places),
-            Returns::Exits => self.attach_as_asked(&Unwinding::default(), wishes, modules, places, None),
+        match requested.form() {
+            Returns::Stack => self.attach_slots(files, requested, modules, places),
+            Returns::Auto => self.attach_by_need(files, requested, modules, places),
+            Returns::Exits => self.attach_as_asked(&Unwinding::default(), requested, modules, places, None),
         }
     }
     /// Turns refusals of places into refusals of sites. A place yields none if its site is probed in another
@@ -107,7 +107,7 @@ impl Traced {
     fn attach_by_need(
         &mut self,
         files: &mut Files,
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         modules: &[Module],
         places: &[ProbedPlace],
     ) -> Result<Vec<(usize, Refused)>, Error> {
@@ -116,22 +116,22 @@ impl Traced {
         self.costs.attach += start.elapsed();
         let left_alone = match found {
             Ok(unwinding) => {
-                let options = Options { or_slots: true, ..wishes.options };
-                let wishes = SessionRequest { options, ..wishes.clone() };
-                match self.attach_as_asked(&unwinding, &wishes, modules, places, None) {
+                let options = Options { or_slots: true, ..requested.options };
+                let requested = SessionRequest { options, ..requested.clone() };
+                match self.attach_as_asked(&unwinding, &requested, modules, places, None) {
                     Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => why,
                     other => return other,
                 }
             }
             Err(why) => why,
         };
-        self.attach_as_asked(&Unwinding::default(), wishes, modules, places, Some(&left_alone))
+        self.attach_as_asked(&Unwinding::default(), requested, modules, places, Some(&left_alone))
     }
     /// Replaces return addresses, if all unwinders can be told of it. Returns the refusals, by index.
     fn attach_slots(
         &mut self,
         files: &mut Files,
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         modules: &[Module],
         places: &[ProbedPlace],
     ) -> Result<Vec<(usize, Refused)>, Error> {
@@ -146,9 +146,9 @@ impl Traced {
             Ok(unwinding) => unwinding,
             Err(why) => return Ok(refuse(&why)),
         };
-        let options = Options { by_slots: true, ..wishes.options };
-        let wishes = SessionRequest { options, ..wishes.clone() };
-        match self.attach_as_asked(&unwinding, &wishes, modules, places, None) {
+        let options = Options { by_slots: true, ..requested.options };
+        let requested = SessionRequest { options, ..requested.clone() };
+        match self.attach_as_asked(&unwinding, &requested, modules, places, None) {
             Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => Ok(refuse(&why)),
             other => other,
         }
@@ -188,25 +188,25 @@ impl Traced {
     fn attach_as_asked(
         &mut self,
         unwinding: &Unwinding,
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         modules: &[Module],
         places: &[ProbedPlace],
         left_alone: Option<&str>,
     ) -> Result<Vec<(usize, Refused)>, Error> {
-        self.steps = wishes.steps;
+        self.steps = requested.steps;
         let start = Instant::now();
-        let tick = wishes.tick.filter(|_| self.returns_decide());
-        let question = Requests::new(modules, places, self.is_guarded(modules), tick);
-        let asked = question.asked();
-        let options = Options { faults_may_be_caught: self.held.is_blind(), ..wishes.options };
+        let tick = requested.tick.filter(|_| self.returns_decide());
+        let requests = Requests::new(modules, places, self.is_guarded(modules), tick);
+        let asked = requests.asked();
+        let options = Options { faults_may_be_caught: self.held.is_blind(), ..requested.options };
         let request = Request {
             options,
             unwinders: &unwinding.unwinders,
             own_code: &unwinding.own_code,
             go: self.is_go,
             threads: self.threads,
-            durations: Durations { go_g: self.go_g, ..wishes.durations },
-            ..question.request(&asked, question.filters(), wishes)
+            durations: Durations { go_g: self.go_g, ..requested.durations },
+            ..requests.request(&asked, requests.filters(), requested)
         };
         let report = self.attached.add(&self.process, &request)?;
         self.costs.attach += start.elapsed();
@@ -214,7 +214,7 @@ impl Traced {
         let segment = self.attached.segments().len().saturating_sub(1);
         for (probe, place) in (0u32..).zip(places).filter(|(_, place)| !is_hold(place)) {
             if let Some(&tactic) = tactics.get(&probe) {
-                let latency = place.role.is_timed().then_some(probe);
+                let latency = place.action.is_timed().then_some(probe);
                 self.track(modules, place, tactic, Source::Counter { segment, index: probe, latency });
             }
         }
@@ -272,7 +272,7 @@ impl Traced {
         self.keys.insert(key, self.sites.len());
         self.sites.push(Tracked {
             site: Arc::new(site),
-            role: place.role,
+            action: place.action,
             filter: place.filter.clone(),
             values: place.values.clone(),
             asked: place.asked.clone(),

@@ -118,11 +118,12 @@ impl Called {
 
 impl Traced {
     /// Starts watching thread names. Called before a process is patched, so no change after that is missed.
-    pub(super) fn listen(&mut self, wishes: &SessionRequest) {
-        let names = wishes.filters.iter().flat_map(|filter| filter.names().iter().cloned());
+    pub(super) fn listen(&mut self, requested: &SessionRequest) {
+        let names = requested.filters.iter().flat_map(|filter| filter.names().iter().cloned());
         let wanted: HashSet<String> = names.collect();
-        let rows = matches!(wishes.aim, HitAction::Tally { .. }).then_some(wishes.by);
-        let matter = !wanted.is_empty() || wishes.by == Some(By::ThreadName) && wishes.aim.is_told();
+        let rows = matches!(requested.hit_action, HitAction::Tally { .. }).then_some(requested.by);
+        let matter =
+            !wanted.is_empty() || requested.by == Some(By::ThreadName) && requested.hit_action.is_told();
         if self.called.is_none() && matter {
             let pid = self.process.pid();
             self.names.follow(pid);
@@ -164,14 +165,14 @@ impl Traced {
     }
     /// N1, for rows: `renamed` holds the former names of these threads.
     fn settle(&mut self, by: Option<By>, renamed: &HashMap<u32, Option<String>>) {
-        for (index, gathered) in self.gathered(by) {
-            self.sites[index].settled.settle(&gathered, renamed);
+        for (index, contents) in self.contents(by) {
+            self.sites[index].settled.settle(&contents, renamed);
         }
     }
     /// Forgets names of threads that are gone and have no row.
     fn forget_names(&mut self, by: Option<By>) {
-        let gathered = self.gathered(by);
-        let owners = gathered.iter().flat_map(|(_, one)| one.hits.keys().filter_map(|row| row.thread));
+        let contents = self.contents(by);
+        let owners = contents.iter().flat_map(|(_, one)| one.hits.keys().filter_map(|row| row.thread));
         self.names.keep(&owners.collect());
         self.names.read(self.process.pid(), &self.children, None);
     }

@@ -21,24 +21,29 @@ use crate::values::{Asked, Marked, Values, convention};
 type Untold = (&'static str, &'static str);
 
 /// Fills in what the values of a place are.
-fn values(image: &Image, wishes: &SessionRequest, nth: usize, place: &mut ProbedPlace) -> Result<(), Untold> {
+fn values(
+    image: &Image,
+    requested: &SessionRequest,
+    nth: usize,
+    place: &mut ProbedPlace,
+) -> Result<(), Untold> {
     match place.arguments.clone() {
-        Some(arguments) => of_mark(image, wishes, nth, place, &arguments),
-        None => of_function(image, wishes, nth, place),
+        Some(arguments) => of_mark(image, requested, nth, place, &arguments),
+        None => of_function(image, requested, nth, place),
     }
 }
 
 fn of_mark(
     image: &Image,
-    wishes: &SessionRequest,
+    requested: &SessionRequest,
     nth: usize,
     place: &mut ProbedPlace,
     arguments: &[MarkArgument],
 ) -> Result<(), Untold> {
-    let texts = wishes.texts.get(nth).copied().unwrap_or(0) & 0x3f;
+    let texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;
     let filter = place.filter.clone();
     let asks = filter.as_ref().map_or(0, |filter| filter.arguments_named()) | texts;
-    let (values, at) = match (wishes.aim, place.role) {
+    let (values, at) = match (requested.hit_action, place.action) {
         (HitAction::Record { values, .. }, Action::RecordAt(at, Unwind::None)) => (values, Some(at)),
         _ => (0, None),
     };
@@ -56,7 +61,7 @@ fn of_mark(
     let filter = filter.unwrap_or_default();
     let (marked, operands, reads) = Marked::new(image, arguments, Asked { values, texts }, &filter);
     let filter = filter.at_mark(&marked, operands, reads);
-    place.role = Action::RecordMark(at, filter.field_words());
+    place.action = Action::RecordMark(at, filter.field_words());
     place.values = Values::Marked(Box::new(marked));
     place.filter = Some(Arc::new(filter));
     Ok(())
@@ -64,7 +69,7 @@ fn of_mark(
 
 fn of_function(
     image: &Image,
-    wishes: &SessionRequest,
+    requested: &SessionRequest,
     nth: usize,
     place: &mut ProbedPlace,
 ) -> Result<(), Untold> {
@@ -75,11 +80,11 @@ fn of_function(
     let filter = place.filter.as_ref();
     // The target aggregates texts only if they end at a zero byte.
     let tally = filter.and_then(|filter| filter.tallied());
-    let ends = wishes.ended.get(nth).is_some_and(|ended| *ended != 0)
+    let ends = requested.ended.get(nth).is_some_and(|ended| *ended != 0)
         || tally.is_some_and(|tally| tally.texts() != 0);
     let asks = ends
-        || wishes.texts.get(nth).is_some_and(|texts| *texts != 0)
-        || wishes.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
+        || requested.texts.get(nth).is_some_and(|texts| *texts != 0)
+        || requested.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
         || filter.is_some_and(|filter| filter.asks_for_values());
     match convention(image, place) {
         Convention::Go if ends => Err(("go-text", TEXT)),
@@ -97,11 +102,11 @@ impl Traced {
     pub(crate) fn choose(
         &mut self,
         files: &mut Files,
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         fresh: &[Mapped],
     ) -> (Vec<Module>, ProbedPlaces) {
         let mut opened: Vec<Option<usize>> = vec![None; fresh.len()];
-        let (mut modules, mut places) = (Vec::new(), ProbedPlaces::at_most(wishes.most));
+        let (mut modules, mut places) = (Vec::new(), ProbedPlaces::at_most(requested.most));
         let pid = self.process.pid();
         let is_apart = are_renumbered(pid);
         // Stubs compare thread numbers as the threads themselves see them.
@@ -112,7 +117,7 @@ impl Traced {
         // Places whose values cannot be read. They stay in the list until all are found, since places are
         // known by index.
         let mut unknown = Vec::new();
-        for (nth, spec) in wishes.specs.iter().enumerate() {
+        for (nth, spec) in requested.specs.iter().enumerate() {
             let anywhere = spec.file.is_none();
             let mut missed: (Vec<String>, Vec<Miss>) = Default::default();
             for (index, one) in fresh.iter().enumerate() {
@@ -145,20 +150,21 @@ impl Traced {
                 };
                 modules[module].called = called;
                 let known = places.found.len();
-                let selected = places.select(Some(&self.process), &modules, module, spec, wishes.aim);
+                let selected =
+                    places.select(Some(&self.process), &modules, module, spec, requested.hit_action);
                 places.found[known..].iter_mut().for_each(|place| {
-                    let filter = wishes.filters.get(nth);
+                    let filter = requested.filters.get(nth);
                     let renumbered =
                         filter.filter(|_| is_apart).map(|filter| Arc::new(filter.with_threads(&own)));
                     place.filter = renumbered.or_else(|| filter.cloned());
-                    if let Action::Record { texts, floats, fields, .. } = &mut place.role {
-                        *texts = wishes.texts.get(nth).copied().unwrap_or(0) & 0x3f;
+                    if let Action::Record { texts, floats, fields, .. } = &mut place.action {
+                        *texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;
                         *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());
-                        *floats = wishes.floats.get(nth).copied().unwrap_or_default();
+                        *floats = requested.floats.get(nth).copied().unwrap_or_default();
                     }
                 });
                 for (index, place) in places.found.iter_mut().enumerate().skip(known) {
-                    if let Err((kind, reason)) = values(&modules[module].file.image, wishes, nth, place) {
+                    if let Err((kind, reason)) = values(&modules[module].file.image, requested, nth, place) {
                         let (probe, reason) = (place.probe.clone(), reason.to_owned());
                         places.refused.push(Refused { probe, kind, reason });
                         unknown.push(index);

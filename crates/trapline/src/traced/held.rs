@@ -58,7 +58,7 @@ impl Held {
 
 /// Whether the place is one where calls are held; its hits are not reported.
 pub(super) const fn is_hold(place: &ProbedPlace) -> bool {
-    matches!(place.role, Action::Hold(_))
+    matches!(place.action, Action::Hold(_))
 }
 
 impl Traced {
@@ -77,14 +77,16 @@ impl Traced {
     pub(super) fn want_holds(
         &mut self,
         files: &mut Files,
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         fresh: &[Mapped],
         modules: &mut Vec<Module>,
         found: &mut Vec<ProbedPlace>,
     ) {
         let program_is_go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
-        let counts = !wishes.aim.is_timed() && !wishes.aim.is_told() && !wishes.aim.is_recorded();
-        let needless = counts && wishes.options.faults_are_fatal;
+        let counts = !requested.hit_action.is_timed()
+            && !requested.hit_action.is_told()
+            && !requested.hit_action.is_recorded();
+        let needless = counts && requested.options.faults_are_fatal;
         if std::mem::replace(&mut self.held.wanted, true) || program_is_go || needless || !HOLDS {
             return;
         }
@@ -119,7 +121,7 @@ impl Traced {
     pub(crate) fn answer(
         &mut self,
         files: &mut Files,
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         look: bool,
         following: &mut Following,
     ) {
@@ -142,7 +144,7 @@ impl Traced {
                         reason(facts)
                     ));
                 }
-                self.probe_anew(files, wishes, facts, &closed.probes, late);
+                self.probe_anew(files, requested, facts, &closed.probes, late);
             }
             Err(error) if error.is_gone() => {}
             Err(error) => self.notices.push(format!("{}: {error}", reason(facts))),
@@ -175,7 +177,7 @@ impl Traced {
     fn probe_anew(
         &mut self,
         files: &mut Files,
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         facts: u64,
         closed: &HashSet<(usize, u32)>,
         late: bool,
@@ -195,7 +197,7 @@ impl Traced {
             self.held.again = Some(keys);
             let (seen, matched) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.matched));
             let misses = self.misses.len();
-            let looked = self.look(files, wishes, &mut || {});
+            let looked = self.look(files, requested, &mut || {});
             self.misses.truncate(misses);
             self.seen.extend(seen);
             self.matched.extend(matched);
@@ -257,7 +259,7 @@ fn holds_in(modules: &[Module], module: usize) -> Vec<ProbedPlace> {
                 at,
                 offset,
                 function: Some(one.function),
-                role: Action::Hold(hold),
+                action: Action::Hold(hold),
                 probe: name.to_owned(),
                 aliases: Vec::new(),
                 label: String::new(),

@@ -34,11 +34,11 @@ impl Traced {
         let mut groups: BTreeMap<(usize, bool), Vec<(usize, &ProbedPlace)>> = BTreeMap::new();
         let indices = sites.iter().map(|(_, site)| site.probe as usize);
         for (index, place) in indices.filter_map(|index| Some((index, places.get(index)?))) {
-            match place.role {
+            match place.action {
                 Action::Latency | Action::LatencySlot => refused.push((index, kernel_cannot_time(place))),
-                role => {
+                action => {
                     groups
-                        .entry((place.module, role == Action::CountExits))
+                        .entry((place.module, action == Action::CountExits))
                         .or_default()
                         .push((index, place));
                 }

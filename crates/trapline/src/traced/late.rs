@@ -130,19 +130,19 @@ impl Loads {
     pub(super) fn forget_unmapped(
         &mut self,
         maps: &[Mapping],
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         seen: &mut HashSet<Load>,
     ) {
         let there: HashSet<Load> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
         seen.retain(|load| there.contains(load) && !self.told.contains_key(load));
         let read_ns = self.read_ns[1];
-        self.note_replaced(wishes);
+        self.note_replaced(requested);
         let late = &mut self.late;
         self.told.retain(|load, (time_ns, path)| {
             if there.contains(load) || *time_ns > read_ns {
                 return true;
             }
-            if named(wishes, path) {
+            if named(requested, path) {
                 entry(late, path).passed += 1;
             }
             false
@@ -169,12 +169,12 @@ impl Loads {
         self.told.retain(|load, told| told.0 > read_ns && !(seen.contains(load) && told.0 < began));
     }
     /// The session's end: what was reported since the last look is never probed.
-    pub(super) fn end(&mut self, wishes: &SessionRequest) {
+    pub(super) fn end(&mut self, requested: &SessionRequest) {
         self.replaced.extend(self.told.drain().map(|(_, (_, path))| path));
-        self.note_replaced(wishes);
+        self.note_replaced(requested);
     }
-    fn note_replaced(&mut self, wishes: &SessionRequest) {
-        for path in self.replaced.drain(..).filter(|path| named(wishes, path)) {
+    fn note_replaced(&mut self, requested: &SessionRequest) {
+        for path in self.replaced.drain(..).filter(|path| named(requested, path)) {
             entry(&mut self.late, &path).passed += 1;
         }
     }
@@ -189,9 +189,9 @@ fn entry<'a>(late: &'a mut BTreeMap<String, Late>, path: &str) -> &'a mut Late {
 }
 
 /// Whether a probe names the file. A probe that names no file does not count, since it may mean any.
-fn named(wishes: &SessionRequest, path: &str) -> bool {
+fn named(requested: &SessionRequest, path: &str) -> bool {
     let means = |file: &str| if file.contains('/') { path == file } else { is_short_name(path, file) };
-    wishes.specs.iter().filter_map(|spec| spec.file.as_deref()).any(means)
+    requested.specs.iter().filter_map(|spec| spec.file.as_deref()).any(means)
 }
 
 impl Late {

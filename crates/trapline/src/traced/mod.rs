@@ -70,7 +70,7 @@ use crate::values::Values;
 pub(crate) struct SessionRequest {
     pub(crate) specs: Vec<ProbeSpec>,
     /// Action at each hit.
-    pub(crate) aim: HitAction,
+    pub(crate) hit_action: HitAction,
     /// How the ends of calls are seen, where returns are recorded or aggregated.
     pub(crate) returns: Returns,
     /// How hits are grouped.
@@ -98,7 +98,7 @@ pub(crate) struct SessionRequest {
 impl SessionRequest {
     /// How the ends of calls are seen, for actions that leave a choice.
     pub(crate) const fn form(&self) -> Returns {
-        match self.aim {
+        match self.hit_action {
             HitAction::Time(form) => form,
             HitAction::Record { returns: true, .. }
             | HitAction::Stack { returns: true, .. }
@@ -156,7 +156,7 @@ impl HitAction {
         }
     }
     /// Action of a function's entry, or of the instruction `inside` it.
-    pub(crate) const fn role(self, returns: bool, inside: Option<Svma>) -> Action {
+    pub(crate) const fn action(self, returns: bool, inside: Option<Svma>) -> Action {
         match (self, returns, inside) {
             (Self::Record { values, .. }, true, _) => recorded(values, true, Unwind::None),
             (Self::Record { values, returns }, false, None) => recorded(values, returns, Unwind::None),
@@ -192,7 +192,7 @@ type Key = (FileId, FileOffset, bool);
 #[derive(Debug)]
 struct Tracked {
     site: Arc<Site>,
-    role: Action,
+    action: Action,
     filter: Option<Arc<Filter>>,
     values: Values,
     /// Of a USDT probe whose arguments are read: the filter as requested, for the reader. `filter` then names
@@ -325,11 +325,11 @@ impl Traced {
     pub(crate) fn look(
         &mut self,
         files: &mut Files,
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         before: &mut dyn FnMut(),
     ) -> Result<bool, Error> {
         let mut began = None;
-        let looked = self.look_from(files, wishes, &mut || {
+        let looked = self.look_from(files, requested, &mut || {
             before();
             began = Some(monotonic_ns());
         });
@@ -339,7 +339,7 @@ impl Traced {
     fn look_from(
         &mut self,
         files: &mut Files,
-        wishes: &SessionRequest,
+        requested: &SessionRequest,
         before: &mut dyn FnMut(),
     ) -> Result<bool, Error> {
         self.loads.reads();
@@ -355,11 +355,11 @@ impl Traced {
             self.end(Ended::Exec);
             return Ok(false);
         }
-        if matches!(wishes.aim, HitAction::Stack { .. }) {
+        if matches!(requested.hit_action, HitAction::Stack { .. }) {
             self.records.sums.get_or_insert_default();
             self.note_code(&maps);
         }
-        self.loads.forget_unmapped(&maps, wishes, &mut self.seen);
+        self.loads.forget_unmapped(&maps, requested, &mut self.seen);
         let first = self.seen.is_empty();
         let fresh: Vec<Mapped> = mapped(&self.process, &maps)
             .into_iter()
@@ -374,7 +374,7 @@ impl Traced {
             }
             return Ok(false);
         }
-        let (mut modules, mut places) = self.choose(files, wishes, &fresh);
+        let (mut modules, mut places) = self.choose(files, requested, &fresh);
         if let (true, Some(by)) = (places.found.is_empty(), translator(&maps)) {
             // Translated code is not mapped as a program, so nothing else would explain why it has no such
             // function.
@@ -382,7 +382,7 @@ impl Traced {
         }
         self.keep_closed(&modules, &mut places);
         if !places.found.is_empty() {
-            self.want_holds(files, wishes, &fresh, &mut modules, &mut places.found);
+            self.want_holds(files, requested, &fresh, &mut modules, &mut places.found);
         }
         if !first {
             self.misses.clear();
@@ -394,8 +394,8 @@ impl Traced {
         let mut refused = places.refused;
         if !places.found.is_empty() {
             before();
-            self.listen(wishes);
-            let done = self.attach(files, wishes, &modules, &places.found);
+            self.listen(requested);
+            let done = self.attach(files, requested, &modules, &places.found);
             let (why, failed) = match done {
                 Ok(why) => (why, None),
                 Err(error) if error.is_gone() => return Err(error),
@@ -425,9 +425,9 @@ impl Traced {
         self.loads.hear(self.process.pid(), &self.seen)
     }
     /// At the session's end: counts what was mapped and never looked at.
-    pub(crate) fn end_looks(&mut self, wishes: &SessionRequest) {
+    pub(crate) fn end_looks(&mut self, requested: &SessionRequest) {
         self.hear_of_mappings();
-        self.loads.end(wishes);
+        self.loads.end(requested);
     }
     /// Number of forked children that inherited the patches; their hits count with the parent's.
     pub(crate) fn forked(&self) -> u64 {
@@ -478,7 +478,7 @@ impl Traced {
                     self.reclaim();
                     self.look_for_others();
                     self.look_at_births();
-                    if self.sites.iter().any(|tracked| matches!(tracked.role, Action::Tally { .. })) {
+                    if self.sites.iter().any(|tracked| matches!(tracked.action, Action::Tally { .. })) {
                         self.records.forget(self.attached.segments());
                     }
                 }

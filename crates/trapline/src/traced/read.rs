@@ -32,8 +32,8 @@ fn add_armed(attached: &Attached, process: &Process, sums: &mut [HashMap<u32, u6
 
 impl Traced {
     fn hits(&self, tracked: &Tracked, kernel: &[Vec<u64>]) -> u64 {
-        if let Action::Tally { .. } = tracked.role {
-            return self.gathered_of(tracked, None).sum();
+        if let Action::Tally { .. } = tracked.action {
+            return self.aggregated_of(tracked, None).sum();
         }
         let one = |source: &Source| match *source {
             Source::Counter { segment, index, .. } => {
@@ -53,32 +53,32 @@ impl Traced {
         };
         tracked.sources.iter().map(one).fold(0, u64::wrapping_add)
     }
-    pub(super) fn gathered_of(&self, tracked: &Tracked, by: Option<By>) -> TableContents {
-        let mut gathered = TableContents::default();
+    pub(super) fn aggregated_of(&self, tracked: &Tracked, by: Option<By>) -> TableContents {
+        let mut contents = TableContents::default();
         if let Some(tally) = tracked.filter.as_ref().and_then(|filter| filter.tallied()) {
             for (nth, probe) in tracked.counters() {
-                gathered.add(&self.attached.segments()[nth], probe, by, tally, self.attached.counts_by_cpu());
+                contents.add(&self.attached.segments()[nth], probe, by, tally, self.attached.counts_by_cpu());
             }
         }
-        gathered
+        contents
     }
     /// Contents of the aggregation tables, by the index of their site.
-    pub(crate) fn gathered(&self, by: Option<By>) -> Vec<(usize, TableContents)> {
-        let tallied = self.sites.iter().enumerate().filter(|(_, t)| matches!(t.role, Action::Tally { .. }));
-        tallied.map(|(index, tracked)| (index, self.gathered_of(tracked, by))).collect()
+    pub(crate) fn contents(&self, by: Option<By>) -> Vec<(usize, TableContents)> {
+        let tallied = self.sites.iter().enumerate().filter(|(_, t)| matches!(t.action, Action::Tally { .. }));
+        tallied.map(|(index, tracked)| (index, self.aggregated_of(tracked, by))).collect()
     }
     /// Aggregation of a site, for reports.
-    pub(crate) fn tallied(&self, index: usize, gathered: &TableContents, by: Option<By>) -> Tallied {
+    pub(crate) fn tallied(&self, index: usize, contents: &TableContents, by: Option<By>) -> Tallied {
         let tracked = &self.sites[index];
-        let (parts, left) = self.parts(tracked, gathered, by);
+        let (parts, left) = self.parts(tracked, contents, by);
         let filtered = self.filtered(tracked).map_or(0, |filtered| filtered.in_target);
         Tallied {
             pid: self.process.pid(),
             site: Arc::clone(&tracked.site),
             parts,
-            texts: gathered.texts.clone(),
-            overflow: gathered.rest.overflow,
-            unseen: gathered.rest.unseen,
+            texts: contents.texts.clone(),
+            overflow: contents.rest.overflow,
+            unseen: contents.rest.unseen,
             filtered: filtered + left.others + left.unnamed,
             unnamed: left.unnamed,
         }
@@ -87,11 +87,11 @@ impl Traced {
     pub(super) fn parts(
         &self,
         tracked: &Tracked,
-        gathered: &TableContents,
+        contents: &TableContents,
         by: Option<By>,
     ) -> (Vec<Part>, FilteredByName) {
         let wanted = tracked.filter.as_ref().map_or(&[][..], |filter| filter.names());
-        gathered.parts(by, &tracked.settled, &self.names, wanted)
+        contents.parts(by, &tracked.settled, &self.names, wanted)
     }
     /// Looks up the names of these threads.
     pub(crate) fn look_at_names(&mut self, threads: &HashSet<u32>) {

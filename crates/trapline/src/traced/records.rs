@@ -224,7 +224,7 @@ impl Traced {
         }
         let (mut probes, mut are_named) = (Probes::default(), false);
         for tracked in &self.sites {
-            let left = |filter: &Arc<Filter>| filter.left_to_reader(tracked.role, self.returns_decide());
+            let left = |filter: &Arc<Filter>| filter.left_to_reader(tracked.action, self.returns_decide());
             let of_calls = |filter: &Arc<Filter>| Filter::clone(filter).by_reader();
             let late = match (&tracked.values, &tracked.asked) {
                 (Values::Marked(_), asked) => asked.as_ref().map(of_calls),
@@ -235,7 +235,7 @@ impl Traced {
             for (segment, probe) in tracked.counters() {
                 let known = ProbeFacts {
                     site: Arc::clone(&tracked.site),
-                    waits: matches!(tracked.role, Action::Record { returns: true, .. }),
+                    waits: matches!(tracked.action, Action::Record { returns: true, .. }),
                     shape: tracked.shape(),
                     values: tracked.values.clone(),
                     late: late.clone(),
@@ -275,12 +275,12 @@ impl Traced {
             }
             out.by_reader += self.records.decoder.left_out.get(nth, probe);
         }
-        if matches!(tracked.role, Action::Tally { .. }) {
+        if matches!(tracked.action, Action::Tally { .. }) {
             let by = self.rows_by();
-            let gathered = self.gathered_of(tracked, by);
-            let (_, left) = self.parts(tracked, &gathered, by);
+            let contents = self.aggregated_of(tracked, by);
+            let (_, left) = self.parts(tracked, &contents, by);
             out.by_reader += left.others + left.unnamed;
-            out.unended = out.unended.saturating_sub(gathered.sum());
+            out.unended = out.unended.saturating_sub(contents.sum());
         }
         Some(out)
     }
@@ -335,11 +335,11 @@ impl Tracked {
         self.filter.as_ref().is_some_and(|filter| filter.tallies_calls())
     }
     pub(super) const fn is_recorded(&self) -> bool {
-        matches!(self.role, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..))
+        matches!(self.action, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..))
     }
     /// Shape of its records, if they hold anything besides integers.
     fn shape(&self) -> Option<Shape> {
-        match self.role {
+        match self.action {
             Action::Record { values, texts, floats, fields, .. }
                 if texts != 0 || floats.arguments != 0 || fields != 0 =>
             {

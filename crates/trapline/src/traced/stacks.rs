@@ -86,7 +86,7 @@ impl Traced {
     }
     fn wanted(&self, places: &SeenCode) -> HashMap<(usize, u32), StackReading> {
         let of = |tracked: &Tracked| {
-            let (unwind, waits) = match tracked.role {
+            let (unwind, waits) = match tracked.action {
                 Action::Record { stack, returns, .. } => (stack, returns),
                 Action::RecordAt(_, unwind) => (unwind, false),
                 _ => return None,
@@ -101,7 +101,7 @@ impl Traced {
     /// Durations of calls of each site, if these are summed.
     pub(super) fn times_of_stacks(&self, scale: Scale) -> Vec<Times> {
         let Some(sums) = &self.records.sums else { return Vec::new() };
-        let waits = |tracked: &&Tracked| matches!(tracked.role, Action::Record { returns: true, .. });
+        let waits = |tracked: &&Tracked| matches!(tracked.action, Action::Record { returns: true, .. });
         self.sites.iter().filter(waits).map(|tracked| self.times_of(tracked, sums, scale)).collect()
     }
     fn times_of(&self, tracked: &Tracked, sums: &Sums, scale: Scale) -> Times {

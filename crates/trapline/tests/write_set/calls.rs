@@ -124,7 +124,7 @@ struct Maker {
     probes: u32,
 }
 
-fn taken_in(piece: inlined::InlinedPath) -> InlinedPath {
+fn inlined(piece: inlined::InlinedPath) -> InlinedPath {
     InlinedPath { text: piece.text, room: piece.room }
 }
 
@@ -136,9 +136,9 @@ fn functions() -> CallFunctions {
         begin: general::returns::begin as *const () as u64,
         exit: dispatch::exit as *const () as u64,
         general_exit: general::returns::exit as *const () as u64,
-        begins: Some(taken_in(inlined::InlinedPath::begin())),
-        arms: Some(taken_in(inlined::InlinedPath::arm())),
-        ends: Some(taken_in(inlined::InlinedPath::end())),
+        begins: Some(inlined(inlined::InlinedPath::begin())),
+        arms: Some(inlined(inlined::InlinedPath::arm())),
+        ends: Some(inlined(inlined::InlinedPath::end())),
         state: ExtendedState { mask: 7, len: 832, tells_use: false },
     }
 }
@@ -182,7 +182,7 @@ impl Maker {
         let table: &'static Table = Box::leak(Box::new(table));
         let landed = dispatch::landed as *const () as u64;
         let [entry, general, begin, exit, general_exit] = [landed; 5];
-        let ends = Some(taken_in(inlined::InlinedPath::land()));
+        let ends = Some(inlined(inlined::InlinedPath::land()));
         let all = CallFunctions { entry, general, begin, exit, general_exit, ends, ..functions() };
         let all = CallFunctions { begins: None, arms: None, ..all };
         let made = landing_code(&slots, &all, std::ptr::from_ref(table) as u64);

@@ -65,7 +65,13 @@ pub struct Pending {
 
 /// A stub that counts hits that pass: the part before the displaced code, for the address `at`. `word` is the
 /// counter on line 0.
-pub fn count_passing(at: u64, machine: &Machine, id: ThreadId, filtered: Filtered<'_>, word: u64) -> Pending {
+pub fn count_filtered(
+    at: u64,
+    machine: &Machine,
+    id: ThreadId,
+    filtered: Filtered<'_>,
+    word: u64,
+) -> Pending {
     let mut asm = Asm::new(at);
     let mut rare = decide(&mut asm, machine, id, filtered);
     if let Some((section, unregistered)) = count(&mut asm, machine, word) {

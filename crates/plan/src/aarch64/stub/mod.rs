@@ -35,7 +35,7 @@ pub use aggregate_at_return::gather;
 pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
 pub use deferred::stage;
-pub use filtering::{Filtered, count_passing};
+pub use filtering::{Filtered, count_filtered};
 pub use landing::{landing, landing_code, landing_code_len};
 pub use latency::{ExitKind, Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, slot_code};
 pub use tally::{Table, Tallied, tally};

@@ -18,20 +18,20 @@ use crate::x86_64::stub::{self, Filtered, Latency, Liveness, Pending, Rings, Thr
 
 impl Emitter<'_, '_> {
     /// Emits one action.
-    pub(super) fn act(&mut self, act: &PlacedAction, base: RemoteAddr) {
+    pub(super) fn placed(&mut self, placed: &PlacedAction, base: RemoteAddr) {
         let set = self.set;
-        let passed = set.env.passed(act.at, &act.deed, set.bias);
+        let passed = set.env.passed(placed.at, &placed.action, set.bias);
         let here = base.0 + self.len();
         passed.before(&mut self.plan.bytes, here);
-        let act = &PlacedAction { dead: passed.dead(act.dead), ..*act };
+        let placed = &PlacedAction { dead: passed.dead(placed.dead), ..*placed };
         let here = base.0 + self.len();
         let out = &mut self.plan.bytes;
-        let timed = |function| set.timed(function, act.dead);
-        if act.deed.leads_to().is_some() {
-            self.returning.push((self.pending.len(), *act));
+        let timed = |function| set.timed(function, placed.dead);
+        if placed.action.leads_to().is_some() {
+            self.returning.push((self.pending.len(), *placed));
         }
-        self.pending.extend(match act.deed {
-            SiteAction::Count { probe, kind } => Some(set.count(out, here, act.dead, (probe, kind))),
+        self.pending.extend(match placed.action {
+            SiteAction::Count { probe, kind } => Some(set.count(out, here, placed.dead, (probe, kind))),
             SiteAction::Enter { latency, looped } => {
                 timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
             }
@@ -44,11 +44,11 @@ impl Emitter<'_, '_> {
             SiteAction::Exit { latency, kind } => {
                 timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
             }
-            SiteAction::Record { .. } => set.record(out, here, act),
-            SiteAction::Tally { .. } => set.tally(out, here, act),
+            SiteAction::Record { .. } => set.record(out, here, placed),
+            SiteAction::Tally { .. } => set.tally(out, here, placed),
             SiteAction::Hold(hold) => {
                 let word = |at| set.data.of(at);
-                stub::hold(out, here, hold, (word(at::ASKED), word(at::CLOSED)), act.dead.red_zone_live);
+                stub::hold(out, here, hold, (word(at::ASKED), word(at::CLOSED)), placed.dead.red_zone_live);
                 None
             }
             SiteAction::Call { probe, ip, exit } => {
@@ -71,14 +71,14 @@ impl Emitter<'_, '_> {
     pub(super) fn lead(&mut self, armed: &PlacedAction, at: RemoteAddr) {
         const ALIGN: u64 = 16;
         const RET: u8 = 0xC3;
-        let Some(deed) = armed.deed.leads_to() else { return };
+        let Some(action) = armed.action.leads_to() else { return };
         let (set, word) = (self.set, self.plan.bytes.len() - 8);
         let padding = (at.0 + self.len()).wrapping_neg() & (ALIGN - 1);
         self.plan.bytes.resize(self.plan.bytes.len() + padding as usize, 0xCC);
         let here = at.0 + self.len();
-        let act = PlacedAction { deed, dead: Liveness::default(), lowered: 0, ..*armed };
+        let placed = PlacedAction { action, dead: Liveness::default(), lowered: 0, ..*armed };
         let bytes = &mut self.plan.bytes;
-        let pending = set.record(bytes, here, &act).or_else(|| set.tally(bytes, here, &act));
+        let pending = set.record(bytes, here, &placed).or_else(|| set.tally(bytes, here, &placed));
         self.plan.bytes.push(RET);
         let fixups = pending.map(|pending| pending.finish(&mut self.plan.bytes, None)).unwrap_or_default();
         self.keep_fixups(fixups);
@@ -147,31 +147,31 @@ impl Setting<'_> {
             Some(threads) => stub::count_by_thread(out, here, threads, probe, &site),
             None if self.env.filter(probe).is_some() => {
                 let rings = self.no_rings(self.layout.rings, self.env.traits.thread_id);
-                stub::count_passing(out, here, &self.plain(&rings, probe, site), kind)
+                stub::count_filtered(out, here, &self.plain(&rings, probe, site), kind)
             }
             None => stub::count(out, here, &self.machine, self.counter(probe), &site),
         }
     }
 
-    fn record(&self, out: &mut Vec<u8>, here: u64, act: &PlacedAction) -> Option<Pending<'_>> {
-        let SiteAction::Record { probe, kind, values, marked, texts, floats, stack } = act.deed else {
+    fn record(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<Pending<'_>> {
+        let SiteAction::Record { probe, kind, values, marked, texts, floats, stack } = placed.action else {
             return None;
         };
         let rings = self.rings.as_ref()?;
         let filter = self.filtered(probe);
         let staged = filter.is_some_and(|filtered| filtered.filter.late.is_some());
         let marks = self.latency.filter(|_| marked);
-        let marks = marks.map(|latency| if staged { latency.for_stage() } else { latency.for_marks() });
+        let marks = marks.map(|latency| if staged { latency.for_deferred() } else { latency.for_marks() });
         let Stack { unwind, at_entry } = stack;
         let fields = self.env.reads(probe);
-        let plain = self.plain(rings, probe, act.dead);
+        let plain = self.plain(rings, probe, placed.dead);
         let slots = self.latency.and_then(|latency| latency.slots);
         let traced = Traced { texts, floats, fields, marks, unwind, at_entry, slots, ..plain };
         Some(stub::trace(out, here, &traced, kind, values.into()))
     }
 
-    fn tally(&self, out: &mut Vec<u8>, here: u64, act: &PlacedAction) -> Option<Pending<'static>> {
-        let SiteAction::Tally { probe, kind } = act.deed else { return None };
+    fn tally(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<Pending<'static>> {
+        let SiteAction::Tally { probe, kind } = placed.action else { return None };
         let tally = self.env.tally(probe)?;
         let area = self.layout.tallies;
         let table = Table { area, base: self.data.of(area.table(probe)) };
@@ -188,8 +188,8 @@ impl Setting<'_> {
             texts: tally.texts(),
             fields: self.env.reads(probe),
             floats: filter.map(TargetFilter::left_floats).unwrap_or_default(),
-            marks: self.latency.filter(|_| staged).map(Latency::for_stage),
-            ..self.plain(&rings, probe, act.dead)
+            marks: self.latency.filter(|_| staged).map(Latency::for_deferred),
+            ..self.plain(&rings, probe, placed.dead)
         };
         Some(stub::tally(out, here, &traced, (tally, table), kind))
     }

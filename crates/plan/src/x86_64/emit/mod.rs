@@ -152,14 +152,14 @@ impl<'a, 'p> Emitter<'a, 'p> {
     fn calls(&mut self, site: &PatchedSite) {
         let head = self.set.bias.live(site.start);
         let is_trap = site.reach == Reach::Trap;
-        let call = |act: &PlacedAction| match act.deed {
-            SiteAction::Call { probe, exit, .. } if act.when == When::Before => Some((probe, exit)),
+        let call = |placed: &PlacedAction| match placed.action {
+            SiteAction::Call { probe, exit, .. } if placed.when == When::Before => Some((probe, exit)),
             _ => None,
         };
-        for acts in site.acts.chunk_by(|a, b| a.at == b.at) {
-            let at = self.set.bias.live(acts[0].at);
+        for actions in site.actions.chunk_by(|a, b| a.at == b.at) {
+            let at = self.set.bias.live(actions[0].at);
             let copy = self.originals.iter().find(|o| o.of == at).map_or(at, |o| o.copy);
-            let called = acts.iter().filter_map(call).collect();
+            let called = actions.iter().filter_map(call).collect();
             self.plan.calls.push(Call { at, head, is_trap, copy, called });
         }
     }
@@ -204,12 +204,12 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.originals.clear();
         let mut falls = true;
         let mut from = 0;
-        let mut acts = site.acts.as_slice();
+        let mut actions = site.actions.as_slice();
         while from < site.insns.len() {
             let first = Svma(site.insns[from].addr);
-            acts = self.acts_before(site, acts, first, at)?;
-            if let Some(rest) = self.acts_taken(site, acts, first, at)? {
-                acts = self.acts_after(site, rest, first, at)?;
+            actions = self.actions_before(site, actions, first, at)?;
+            if let Some(rest) = self.actions_taken(site, actions, first, at)? {
+                actions = self.actions_after(site, rest, first, at)?;
                 from += 1;
                 continue;
             }
@@ -217,10 +217,10 @@ impl<'a, 'p> Emitter<'a, 'p> {
                 let found = site.insns.iter().position(|i| i.addr == a.at.0);
                 found.map(|n| n + usize::from(a.when == When::After))
             };
-            let until = acts.first().and_then(place).unwrap_or(site.insns.len()).max(from + 1);
+            let until = actions.first().and_then(place).unwrap_or(site.insns.len()).max(from + 1);
             let last = site.insns[until - 1];
             falls = self.displaced(site, first, last.end() - first.0, at)?;
-            acts = self.acts_after(site, acts, Svma(last.addr), at)?;
+            actions = self.actions_after(site, actions, Svma(last.addr), at)?;
             from = until;
         }
         if falls {
@@ -244,30 +244,30 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// Emits the actions before instruction `insn`. A guard for it leads to before they run.
-    fn acts_before<'s>(
+    fn actions_before<'s>(
         &mut self,
         site: &PatchedSite,
-        acts: &'s [PlacedAction],
+        actions: &'s [PlacedAction],
         insn: Svma,
         at: RemoteAddr,
     ) -> Result<&'s [PlacedAction], Refusal> {
-        if acts.first().is_some_and(|a| a.at == insn && a.when == When::Before) {
+        if actions.first().is_some_and(|a| a.at == insn && a.when == When::Before) {
             self.guard(insn, at);
         }
-        let rest = self.moment(site, acts, (insn, 0), at)?;
+        let rest = self.moment(site, actions, (insn, 0), at)?;
         self.moment(site, rest, (insn, 1), at)
     }
 
     /// Emits a conditional jump that has an action when it is taken.
-    fn acts_taken<'s>(
+    fn actions_taken<'s>(
         &mut self,
         site: &PatchedSite,
-        acts: &'s [PlacedAction],
+        actions: &'s [PlacedAction],
         insn: Svma,
         at: RemoteAddr,
     ) -> Result<Option<&'s [PlacedAction]>, Refusal> {
         let Some(&PlacedAction { when: When::Taken { condition, target }, detour, .. }) =
-            acts.first().filter(|a| a.at == insn)
+            actions.first().filter(|a| a.at == insn)
         else {
             return Ok(None);
         };
@@ -275,7 +275,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.stands_for(self.set.bias.live(insn), at);
         self.plan.bytes.extend_from_slice(&[0x0F, 0x80 | (condition ^ 1), 0, 0, 0, 0]);
         let hole = self.plan.bytes.len();
-        let rest = self.moment(site, acts, (insn, 2), at)?;
+        let rest = self.moment(site, actions, (insn, 2), at)?;
         if detour.is_none() {
             self.leave(target, at);
         }
@@ -285,14 +285,14 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// Emits the actions that run when instruction `insn` has gone on to the next one.
-    fn acts_after<'s>(
+    fn actions_after<'s>(
         &mut self,
         site: &PatchedSite,
-        acts: &'s [PlacedAction],
+        actions: &'s [PlacedAction],
         insn: Svma,
         at: RemoteAddr,
     ) -> Result<&'s [PlacedAction], Refusal> {
-        let rest = self.moment(site, acts, (insn, 3), at)?;
+        let rest = self.moment(site, actions, (insn, 3), at)?;
         self.moment(site, rest, (insn, 4), at)
     }
 
@@ -300,12 +300,12 @@ impl<'a, 'p> Emitter<'a, 'p> {
     fn moment<'s>(
         &mut self,
         site: &PatchedSite,
-        acts: &'s [PlacedAction],
+        actions: &'s [PlacedAction],
         (insn, moment): (Svma, u8),
         at: RemoteAddr,
     ) -> Result<&'s [PlacedAction], Refusal> {
-        let count = acts.iter().take_while(|a| a.at == insn && a.moment() == moment).count();
-        let (now, rest) = acts.split_at(count);
+        let count = actions.iter().take_while(|a| a.at == insn && a.moment() == moment).count();
+        let (now, rest) = actions.split_at(count);
         let detour = now.first().and_then(|a| a.detour);
         if let Some(detour) = detour.filter(|d| d.from < d.exit) {
             self.displaced(site, detour.from, detour.exit - detour.from, at)?;
@@ -313,10 +313,10 @@ impl<'a, 'p> Emitter<'a, 'p> {
         if !now.is_empty() {
             self.stands_for(RemoteAddr(0), at);
         }
-        for act in now {
-            self.raise_stack(act.lowered.cast_signed());
-            self.act(act, at);
-            self.raise_stack(-act.lowered.cast_signed());
+        for placed in now {
+            self.raise_stack(placed.lowered.cast_signed());
+            self.placed(placed, at);
+            self.raise_stack(-placed.lowered.cast_signed());
         }
         if let Some(detour) = detour {
             self.leave(detour.exit, at);
@@ -484,7 +484,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
         let patch = Patch {
             probe: site.owner.probe,
-            want: site.owner.want,
+            request: site.owner.request,
             role,
             tactic: site.tactic(),
             addr,

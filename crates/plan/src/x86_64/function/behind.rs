@@ -76,8 +76,8 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(deed: &SiteAction, is_filtered: impl Fn(u32) -> bool, go: bool) -> Self {
-        match deed {
+    fn of(action: &SiteAction, is_filtered: impl Fn(u32) -> bool, go: bool) -> Self {
+        match action {
             SiteAction::Count { probe, .. } if !is_filtered(*probe) => {
                 Self { stack: false, gprs: 0, others: false }
             }
@@ -106,10 +106,10 @@ impl Planner<'_> {
         &mut self,
         insns: &mut Vec<Insn>,
         (bytes, start): (&[u8], Svma),
-        deed: &SiteAction,
+        action: &SiteAction,
         red_zone_live: bool,
     ) -> Option<Behind> {
-        let is_called = matches!(deed, SiteAction::Call { .. });
+        let is_called = matches!(action, SiteAction::Call { .. });
         if self.at_head || is_called || bytes.starts_with(&ENDBR64) {
             return None;
         }
@@ -122,7 +122,7 @@ impl Planner<'_> {
             return None;
         }
         let go = env.traits.go || env.is_go_at(start);
-        let asked = Asked::of(deed, |probe| env.filter(probe).is_some(), go);
+        let asked = Asked::of(action, |probe| env.filter(probe).is_some(), go);
         let lowered = if asked.stack { seen(lead, asked, red_zone_live)? } else { 0 };
         self.fits(insns, start + bytes.len() as u64)?;
         let red_zone_live = red_zone_live || (lowered != 0 && lead.pushed);

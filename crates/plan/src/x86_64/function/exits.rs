@@ -104,20 +104,20 @@ impl Planner<'_> {
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        want: &ActionRequest,
+        request: &ActionRequest,
         by_slot: bool,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let (probe, Action::Record { values, returns, texts, floats, fields, stack: unwind }) =
-            (want.probe, want.role)
+            (request.probe, request.action)
         else {
             return Err(Refusal::Incomplete { at });
         };
         let stack = Stack { unwind, at_entry: true };
         self.env.recordable(at, probe, texts != 0 || fields != 0)?;
         let marked = returns && self.env.filter(probe).is_some();
-        let deed = |kind| SiteAction::Record { probe, kind, values, marked, texts, floats, stack };
-        self.entry(function, deed(Kind::Entry), owner(PatchRole::Entry))?;
+        let action = |kind| SiteAction::Record { probe, kind, values, marked, texts, floats, stack };
+        self.entry(function, action(Kind::Entry), owner(PatchRole::Entry))?;
         if !returns {
             return Ok(());
         }
@@ -129,7 +129,7 @@ impl Planner<'_> {
         }
         let code = code.ok_or(Refusal::NotInFile { at })?;
         self.exits_known(code)?;
-        self.each_exit(code, &owner, |_, kind| deed(kind_of(kind)))
+        self.each_exit(code, &owner, |_, kind| action(kind_of(kind)))
     }
 
     /// Plans all exits, and the entry too if exits aggregate what only the entry knew; with `by_slot` a
@@ -139,10 +139,10 @@ impl Planner<'_> {
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        want: &ActionRequest,
+        request: &ActionRequest,
         by_slot: bool,
     ) -> Result<(), Refusal> {
-        let probe = want.probe;
+        let probe = request.probe;
         self.env.recordable(self.env.image.function(function).start, probe, false)?;
         if self.env.filter(probe).is_some_and(|filter| filter.late.is_some()) {
             let entry = SiteAction::Tally { probe, kind: Kind::Entry };
@@ -161,7 +161,7 @@ impl Planner<'_> {
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        deed: impl Fn(stub::ExitKind) -> SiteAction,
+        action: impl Fn(stub::ExitKind) -> SiteAction,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let code = code.ok_or(Refusal::NotInFile { at })?;
@@ -169,7 +169,7 @@ impl Planner<'_> {
         if code.body.exits.is_empty() {
             return Err(Refusal::NoExit { at });
         }
-        self.each_exit(code, &owner, |_, kind| deed(kind))
+        self.each_exit(code, &owner, |_, kind| action(kind))
     }
 
     /// Plans calls of consumers at all exits. They see the returned value, and the address of the instruction
@@ -207,13 +207,13 @@ impl Planner<'_> {
         &mut self,
         code: &Code,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: impl Fn(Svma, stub::ExitKind) -> SiteAction,
+        action: impl Fn(Svma, stub::ExitKind) -> SiteAction,
     ) -> Result<(), Refusal> {
         let bound = 1 + self.env.map.exit_bound(code.function) as usize;
         for exit in &code.body.exits {
             let at = Svma(exit.insn.addr);
-            self.exit(code, exit, owner, &deed)
-                .or_else(|why| self.ways_to(code, exit, owner, &deed, bound).map_err(|()| why))
+            self.exit(code, exit, owner, &action)
+                .or_else(|why| self.ways_to(code, exit, owner, &action, bound).map_err(|()| why))
                 .map_err(|why| Refusal::ExitUnpatchable { at, why: Box::new(why) })?;
         }
         Ok(())
@@ -224,7 +224,7 @@ impl Planner<'_> {
         code: &Code,
         exit: &Exit,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: &impl Fn(Svma, stub::ExitKind) -> SiteAction,
+        action: &impl Fn(Svma, stub::ExitKind) -> SiteAction,
     ) -> Result<(), Refusal> {
         let at = Svma(exit.insn.addr);
         let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
@@ -246,9 +246,9 @@ impl Planner<'_> {
             PlacedAction {
                 at,
                 when,
-                deed: deed(at, kind),
+                action: action(at, kind),
                 dead,
-                want: owner(role).want,
+                request: owner(role).request,
                 lowered: 0,
                 detour: None,
             },
@@ -266,7 +266,7 @@ impl Planner<'_> {
         code: &Code,
         exit: &Exit,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: &impl Fn(Svma, stub::ExitKind) -> SiteAction,
+        action: &impl Fn(Svma, stub::ExitKind) -> SiteAction,
         bound: usize,
     ) -> Result<(), ()> {
         let (stretch, i) = code.stretch_of(exit.insn.addr).ok_or(())?;
@@ -284,17 +284,17 @@ impl Planner<'_> {
                     let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
                     let owner = owner(PatchRole::ExitRet);
                     let dead = stub::Liveness::default();
-                    let deed = deed(Svma(exit.insn.addr), stub::ExitKind::Return);
-                    let act = PlacedAction {
+                    let action = action(Svma(exit.insn.addr), stub::ExitKind::Return);
+                    let placed = PlacedAction {
                         at,
                         when,
-                        deed,
+                        action,
                         dead,
-                        want: owner.want,
+                        request: owner.request,
                         lowered: 0,
                         detour: Some(detour),
                     };
-                    p.place(stretch, i, act, owner, true)
+                    p.place(stretch, i, placed, owner, true)
                 })?;
                 let many = p.sites.len() - p.first > bound;
                 if many {

@@ -27,25 +27,26 @@ impl Planner<'_> {
         &mut self,
         stretch: Stretch<'_>,
         i: usize,
-        act: PlacedAction,
+        placed: PlacedAction,
         owner: Owner,
         back: bool,
     ) -> Result<(), Refusal> {
-        if let Some(site) =
-            self.sites[self.first..].iter_mut().find(|s| s.insns.iter().any(|known| known.addr == act.at.0))
+        if let Some(site) = self.sites[self.first..]
+            .iter_mut()
+            .find(|s| s.insns.iter().any(|known| known.addr == placed.at.0))
         {
-            site.add(act);
+            site.add(placed);
             return Ok(());
         }
-        let SiteAction::Call { probe, .. } = act.deed else {
-            return self.by_jump(stretch, i, act, owner, back);
+        let SiteAction::Call { probe, .. } = placed.action else {
+            return self.by_jump(stretch, i, placed, owner, back);
         };
         let asked = self.env.callee(probe).is_some_and(|callee| callee.by_trap);
         let allowed = asked || self.env.calls.is_some_and(|calls| calls.may_trap);
-        let jump = if asked { None } else { Some(self.by_jump(stretch, i, act, owner, back)) };
+        let jump = if asked { None } else { Some(self.by_jump(stretch, i, placed, owner, back)) };
         match jump {
-            None => self.trap(stretch, i, act, owner),
-            Some(Err(why)) if allowed => self.trap(stretch, i, act, owner).map_err(|_| why),
+            None => self.trap(stretch, i, placed, owner),
+            Some(Err(why)) if allowed => self.trap(stretch, i, placed, owner).map_err(|_| why),
             Some(done) => done,
         }
     }
@@ -56,7 +57,7 @@ impl Planner<'_> {
         &mut self,
         stretch: Stretch<'_>,
         i: usize,
-        act: PlacedAction,
+        placed: PlacedAction,
         owner: Owner,
     ) -> Result<(), Refusal> {
         let insn = &stretch.insns[i];
@@ -77,41 +78,41 @@ impl Planner<'_> {
         if !self.is_clear(&alone, 1) {
             return Err(self.overlap(&alone).unwrap_or(Refusal::NoRoom { site }));
         }
-        self.push(stretch, &alone, 1, Reach::Trap, act, owner)
+        self.push(stretch, &alone, 1, Reach::Trap, placed, owner)
     }
 
     fn by_jump(
         &mut self,
         stretch: Stretch<'_>,
         i: usize,
-        act: PlacedAction,
+        placed: PlacedAction,
         owner: Owner,
         back: bool,
     ) -> Result<(), Refusal> {
         let own = walk(&self.env, stretch, i, i);
         let may_trap = self.env.traits.traps == TrapsPolicy::Guarded;
         if may_trap && own.room() >= JUMP && own.until > i && self.is_clear(&own, JUMP) {
-            return self.push(stretch, &own, JUMP, Reach::Mirror, act, owner);
+            return self.push(stretch, &own, JUMP, Reach::Mirror, placed, owner);
         }
         let windows = self.windows(stretch, i, back);
         if !may_trap && let Some((window, changed, reach)) = self.seamless(stretch, i, &windows) {
-            return self.push(stretch, &window, changed, reach, act, owner);
+            return self.push(stretch, &window, changed, reach, placed, owner);
         }
         let full = windows.iter().find(|w| w.room() >= JUMP && self.is_clear(w, JUMP));
         if let Some(window) = full {
-            return self.push(stretch, window, JUMP, Reach::Mirror, act, owner);
+            return self.push(stretch, window, JUMP, Reach::Mirror, placed, owner);
         }
-        if self.extend(stretch, i, act) {
+        if self.extend(stretch, i, placed) {
             return Ok(());
         }
         for window in &windows {
             if let Some((window, changed, reach)) = self.short(stretch, i, window) {
-                return self.push(stretch, &window, changed, reach, act, owner);
+                return self.push(stretch, &window, changed, reach, placed, owner);
             }
         }
         for window in &windows {
             if let Some((changed, reach)) = self.pun(stretch, window) {
-                return self.push(stretch, window, changed, reach, act, owner);
+                return self.push(stretch, window, changed, reach, placed, owner);
             }
         }
         let plain = own;
@@ -186,7 +187,7 @@ impl Planner<'_> {
         window: &Window,
         changed: u64,
         reach: Reach,
-        act: PlacedAction,
+        placed: PlacedAction,
         owner: Owner,
     ) -> Result<(), Refusal> {
         let taken = if matches!(reach, Reach::Pun(..)) { JUMP } else { changed };
@@ -195,7 +196,7 @@ impl Planner<'_> {
             owner,
             start: window.start,
             insns: SmallVec::from_slice(&stretch.insns[window.from..window.until]),
-            acts: smallvec![act],
+            actions: smallvec![placed],
             changed,
             reach,
         });
@@ -204,10 +205,10 @@ impl Planner<'_> {
 
     /// Makes the window right before instruction `i` longer, so that it includes `i`. Its jump stays as it
     /// is.
-    fn extend(&mut self, stretch: Stretch<'_>, i: usize, act: PlacedAction) -> bool {
-        let before = self.sites[self.first..]
-            .iter()
-            .rposition(|s| s.start.0 <= act.at.0 && act.at.0 - s.start.0 < 64 && s.reach == Reach::Mirror);
+    fn extend(&mut self, stretch: Stretch<'_>, i: usize, placed: PlacedAction) -> bool {
+        let before = self.sites[self.first..].iter().rposition(|s| {
+            s.start.0 <= placed.at.0 && placed.at.0 - s.start.0 < 64 && s.reach == Reach::Mirror
+        });
         let Some(site) = before.map(|n| self.first + n) else { return false };
         let start = self.sites[site].start;
         let Ok(from) = stretch.insns.binary_search_by_key(&start.0, |i| i.addr) else { return false };
@@ -222,7 +223,7 @@ impl Planner<'_> {
             return false;
         }
         grown.insns = SmallVec::from_slice(&stretch.insns[from..window.until]);
-        grown.add(act);
+        grown.add(placed);
         true
     }
 

@@ -48,10 +48,10 @@ impl Saves {
         }
         reg
     }
-    fn each(&self, mut act: impl FnMut(Reg, Mem)) {
+    fn each(&self, mut placed: impl FnMut(Reg, Mem)) {
         for (reg, n) in self.regs.iter().zip(1..) {
             if let Some(reg) = *reg {
-                act(reg, Mem::At(RSP, -8 * n));
+                placed(reg, Mem::At(RSP, -8 * n));
             }
         }
     }

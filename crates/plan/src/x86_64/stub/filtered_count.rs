@@ -31,7 +31,7 @@ pub(super) struct Tail {
 
 /// Appends the part of a stub that comes before the displaced code. The stub starts at `at`. The counter is
 /// the one of `traced`'s dropped records. Of its rings only the way to read a thread's number is used.
-pub fn count_passing(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind) -> Pending<'static> {
+pub fn count_filtered(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind) -> Pending<'static> {
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
     traced.enter(&mut asm, kind);

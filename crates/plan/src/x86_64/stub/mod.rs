@@ -42,7 +42,7 @@ mod written;
 use asm::Asm;
 pub use call::{CallFunctions, Gate, InlinedPath, call, call_arming, gate};
 pub use count::count;
-pub use filtered_count::count_passing;
+pub use filtered_count::count_filtered;
 pub use filtering::Filtered;
 pub use hold::hold;
 pub use landing::{landing_code, landing_code_len};

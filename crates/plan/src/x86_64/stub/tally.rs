@@ -75,8 +75,8 @@ pub fn tally(
 ) -> Pending<'static> {
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
-    if let Some(gathered) = gather(&mut asm, traced, (tally, table), kind) {
-        return gathered;
+    if let Some(aggregated) = gather(&mut asm, traced, (tally, table), kind) {
+        return aggregated;
     }
     let copied = Copied::ON_STACK;
     traced.enter(&mut asm, kind);

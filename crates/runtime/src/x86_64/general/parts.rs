@@ -134,26 +134,26 @@ macro_rules! hint_place {
     };
 }
 
-/// The magazine (shelf) of the CPU where this runs, in a sequence that begins here; jumps to `none` if there
-/// is none. In: `pool`, `area`. Out: `shelf` (`low` is its low half).
-macro_rules! own_shelf {
-    ($pool:literal, $area:literal, $shelf:literal, $low:literal, $its:literal, $start:literal, $none:literal) => {
+/// The magazine of the CPU where this runs, in a sequence that begins here; jumps to `none` if there
+/// is none. In: `pool`, `area`. Out: `magazine` (`low` is its low half).
+macro_rules! own_magazine {
+    ($pool:literal, $area:literal, $magazine:literal, $low:literal, $its:literal, $start:literal, $none:literal) => {
         concat!(
-            "lea ", $shelf, ", [rip + ", $its, "b]; mov [", $area, " + {sequence}], ", $shelf, "; ",
-            $start, ": mov ", $low, ", [", $area, " + {cpu}]; .p2align 5,,13; cmp ", $shelf, ", [", $pool, " + {cpus}]; jae ", $none, "; ",
-            "imul ", $shelf, ", [", $pool, " + {stride}]; add ", $shelf, ", [", $pool, " + {shelves}]"
+            "lea ", $magazine, ", [rip + ", $its, "b]; mov [", $area, " + {sequence}], ", $magazine, "; ",
+            $start, ": mov ", $low, ", [", $area, " + {cpu}]; .p2align 5,,13; cmp ", $magazine, ", [", $pool, " + {cpus}]; jae ", $none, "; ",
+            "imul ", $magazine, ", [", $pool, " + {stride}]; add ", $magazine, ", [", $pool, " + {shelves}]"
         )
     };
 }
 
 /// P1, P2: puts the object with this number + 1 into the own magazine; jumps to `none` if there is no room.
-/// Changes `shelf` and `area`.
+/// Changes `magazine` and `area`.
 macro_rules! put {
-    ($pool:literal, $area:literal, $number:literal, $shelf:literal, $low:literal, $its:literal, $start:literal, $end:literal, $none:literal) => {
+    ($pool:literal, $area:literal, $number:literal, $magazine:literal, $low:literal, $its:literal, $start:literal, $end:literal, $none:literal) => {
         concat!(
-            own_shelf!($pool, $area, $shelf, $low, $its, $start, $none),
-            "; ", "mov ", $area, ", [", $shelf, " + {word}]; .p2align 5,,13; cmp ", $area, ", [", $shelf, " + {limit}]; jae ", $none, "; ",
-            "shl ", $area, ", {bits}; add ", $area, ", ", $number, "; mov [", $shelf, " + {word}], ", $area, "; ",
+            own_magazine!($pool, $area, $magazine, $low, $its, $start, $none),
+            "; ", "mov ", $area, ", [", $magazine, " + {word}]; .p2align 5,,13; cmp ", $area, ", [", $magazine, " + {limit}]; jae ", $none, "; ",
+            "shl ", $area, ", {bits}; add ", $area, ", ", $number, "; mov [", $magazine, " + {word}], ", $area, "; ",
             $end, ":"
         )
     };
@@ -220,6 +220,6 @@ macro_rules! go_on {
 }
 
 pub(super) use {
-    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_shelf, put, sealed,
+    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_magazine, put, sealed,
     sequence,
 };

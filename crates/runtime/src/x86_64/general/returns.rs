@@ -27,8 +27,8 @@
 use trapline_insn::x86_64::Regs;
 
 use super::parts::{
-    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_shelf, put, sealed,
-    sequence,
+    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_magazine, put,
+    sealed, sequence,
 };
 use crate::consumer::Verdict;
 use crate::probe::Probe;
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn begin() {
         "7: mov r11, rdx",
         "shl r11, {hint_bits}",
         // A2: the pool's G1 and G2, for the instance that the hint names.
-        own_shelf!("r9", "rcx", "r8", "r8d", "77", "72", "9f"),
+        own_magazine!("r9", "rcx", "r8", "r8d", "77", "72", "9f"),
         "movzx ecx, word ptr [r8 + {word}]",
         "or rcx, r11",
         ".p2align 5,,13",
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn begin() {
         "2: mov rcx, [rdi + {engine}]",
         "mov rcx, [rcx + {rseq}]",
         "add rcx, fs:0",
-        own_shelf!("r9", "rcx", "r8", "r8d", "87", "82", "9f"),
+        own_magazine!("r9", "rcx", "r8", "r8d", "87", "82", "9f"),
         "movzx ecx, word ptr [r8 + {word}]",
         "test ecx, ecx",
         "jz 9f",
@@ -168,7 +168,7 @@ pub(super) unsafe extern "C" fn session() {
         "je 8f",
         // A2
         "2:",
-        own_shelf!("r9", "rsi", "r11", "r11d", "77", "72", "8f"),
+        own_magazine!("r9", "rsi", "r11", "r11d", "77", "72", "8f"),
         "mov r8, [r11 + {word}]",
         "test r8, r8",
         "jz 8f",

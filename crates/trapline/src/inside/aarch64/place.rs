@@ -42,14 +42,14 @@ struct Site {
 
 impl Site {
     /// What is called there, if a jump will do for all.
-    fn by_jump(&self, wanted: &[SiteRequest]) -> Option<Vec<Called>> {
+    fn by_jump(&self, site_requests: &[SiteRequest]) -> Option<Vec<Called>> {
         let traps = |&(which, exit): &(usize, bool)| {
-            let part = wanted[which].part;
+            let part = site_requests[which].part;
             if exit { part.exits_trap } else { part.entry_traps }
         };
         let one = |&(which, exit): &(usize, bool)| {
             let role = if exit { Role::Exit } else { Role::Entry };
-            Called { probe: wanted[which].probe, role }
+            Called { probe: site_requests[which].probe, role }
         };
         (!self.called.iter().any(traps)).then(|| self.called.iter().map(one).collect())
     }
@@ -58,21 +58,21 @@ impl Site {
 /// Prepares planning near these offsets: nothing here takes long.
 pub(in crate::inside) const fn know_near(_: &ModuleFile, _: &[u64]) {}
 
-/// Patches each of the `wanted` as a whole or not at all. New groups come after all others. Returns those
+/// Patches each of the `site_requests` as a whole or not at all. New groups come after all others. Returns those
 /// that are refused: their index, and why.
 pub(in crate::inside) fn place(
     own: &mut Own,
-    wanted: &[SiteRequest],
+    site_requests: &[SiteRequest],
     _: Setting,
     (known, all): (&mut MappedFiles, &mut Vec<Group>),
 ) -> Result<Vec<(usize, Why)>, PatchError> {
     let mut refused: HashMap<usize, Why> = HashMap::new();
-    let sites = sites(wanted, &mut refused);
-    let mut sets = Sets::new(wanted.len());
+    let sites = sites(site_requests, &mut refused);
+    let mut sets = Sets::new(site_requests.len());
     for site in &sites {
         site.called.iter().skip(1).for_each(|other| sets.join(site.called[0].0, other.0));
     }
-    let by_jump: Vec<Option<Vec<Called>>> = sites.iter().map(|site| site.by_jump(wanted)).collect();
+    let by_jump: Vec<Option<Vec<Called>>> = sites.iter().map(|site| site.by_jump(site_requests)).collect();
     let words = sites.iter().zip(&by_jump);
     let words: Vec<Word<'_>> =
         words.map(|(site, called)| Word { by_jump: called.as_deref(), ..site.word }).collect();
@@ -80,10 +80,13 @@ pub(in crate::inside) fn place(
     let mut tell = |all: &[Ready]| {
         for &Ready { index, copy, tactic, .. } in all {
             let Site { word, called } = &sites[index];
-            called.iter().for_each(|&(which, _)| slots::accepted(&wanted[which]));
-            let one = &wanted[called[0].0];
-            let here =
-                Here::new(word.at.0, copy, called.iter().map(|&(which, exit)| (wanted[which].probe, exit)));
+            called.iter().for_each(|&(which, _)| slots::accepted(&site_requests[which]));
+            let one = &site_requests[called[0].0];
+            let here = Here::new(
+                word.at.0,
+                copy,
+                called.iter().map(|&(which, exit)| (site_requests[which].probe, exit)),
+            );
             let is_trap = tactic == Tactic::Trap;
             let new =
                 is_trap.then(|| EngineTrap::new(&here, one.load, &one.file.image, known, false)).flatten();
@@ -102,7 +105,7 @@ pub(in crate::inside) fn place(
     for (index, site) in added.sites {
         let which = sites[index].called[0].0;
         let group = *group_of.entry(sets.find(which)).or_insert_with(|| {
-            all.push(Group::new(wanted[which].load));
+            all.push(Group::new(site_requests[which].load));
             all.len() - 1
         });
         let (here, new) = told.remove(&index).unzip();
@@ -110,7 +113,7 @@ pub(in crate::inside) fn place(
         all[group].calls.extend(here);
         all[group].sites.push(site);
     }
-    for (index, one) in wanted.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)) {
+    for (index, one) in site_requests.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)) {
         if let Some(&group) = group_of.get(&sets.find(index)) {
             all[group].parts.push(one.part);
         }
@@ -131,9 +134,9 @@ pub(in crate::inside) fn place(
 }
 
 /// Words of all sites, by address, each once; none for a site that is refused.
-fn sites(wanted: &[SiteRequest], refused: &mut HashMap<usize, Why>) -> Vec<Site> {
+fn sites(site_requests: &[SiteRequest], refused: &mut HashMap<usize, Why>) -> Vec<Site> {
     let mut all: BTreeMap<RemoteAddr, Site> = BTreeMap::new();
-    for (index, one) in wanted.iter().enumerate() {
+    for (index, one) in site_requests.iter().enumerate() {
         match words_of(one) {
             Ok(words) => {
                 for (word, exit) in words {

@@ -18,7 +18,7 @@ use super::NO_FILE;
 impl State {
     /// T4 and T5. Returns whether there was anything to be found.
     pub(super) fn learn(&mut self, asked: bool, missed: bool) -> bool {
-        self.learning.drain();
+        self.noticing.drain();
         if self.unwinders.loading {
             // If an unwinder cannot be told yet, return trampolines stay closed.
             drop(self.tell_of_slots());
@@ -26,26 +26,26 @@ impl State {
         // Anonymous code, which compilers at run time make all the time, matters only where a file's code
         // was.
         let known = &self.known;
-        self.learning.pending.retain(|one| one.file != NO_FILE || known.overlaps(one.start, one.end));
-        if self.learning.pending.is_empty() && !self.learning.lost && !asked && !missed {
-            self.learning.told.clear();
+        self.noticing.pending.retain(|one| one.file != NO_FILE || known.overlaps(one.start, one.end));
+        if self.noticing.pending.is_empty() && !self.noticing.lost && !asked && !missed {
+            self.noticing.told.clear();
             return false;
         }
-        (self.learning.looking, self.learning.asked) = (true, asked);
+        (self.noticing.looking, self.noticing.asked) = (true, asked);
         let found = self.look();
-        self.learning.tally.failed += u64::from(found.is_err());
-        (self.learning.looking, self.learning.asked) = (false, false);
-        self.learning.looked();
+        self.noticing.tally.failed += u64::from(found.is_err());
+        (self.noticing.looking, self.noticing.asked) = (false, false);
+        self.noticing.looked();
         found.unwrap_or(true)
     }
     /// Returns whether anything had changed.
     fn look(&mut self) -> Result<bool, Error> {
-        if self.learning.lost {
+        if self.noticing.lost {
             return self.rescan().map(|_| true);
         }
         let maps = self.maps()?;
         self.follow(&maps)?;
-        let changed = std::mem::take(&mut self.learning.pending);
+        let changed = std::mem::take(&mut self.noticing.pending);
         self.let_go(|at| changed.iter().any(|one| one.start <= at && at < one.end))?;
         let files: HashSet<FileId> = changed.iter().map(|one| one.file).collect();
         let is_touched = |spot: &u32| files.contains(&self.spots[*spot as usize].file.id);
@@ -75,7 +75,7 @@ impl State {
         {
             sites.refresh(map);
         }
-        self.learning.pending.extend(changed);
+        self.noticing.pending.extend(changed);
         Ok(())
     }
     /// Drops groups that have a site where the mapping may have changed, if their code is not there any more.
@@ -92,7 +92,7 @@ impl State {
                 own.forget(&group.sites);
                 group.traps.iter().for_each(traps::EngineTrap::take_out);
                 group.live = false;
-                self.learning.is_another(&group.load);
+                self.noticing.is_another(&group.load);
                 gone.push(index);
             }
         }

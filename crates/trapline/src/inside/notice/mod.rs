@@ -165,7 +165,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// State of noticing.
 #[derive(Debug, Default)]
 pub(super) struct Noticing {
-    wanted: NoticeMode,
+    mode: NoticeMode,
     /// Process to which the thread belongs; 0 before there is one.
     pid: u32,
     rings: Option<MappingRings>,
@@ -195,10 +195,10 @@ impl Noticing {
     /// Sets the way, before anything is registered.
     pub(super) fn choose(&mut self, way: NoticeMode) -> Result<(), Error> {
         let began = self.pid == std::process::id();
-        if began && self.wanted != way {
+        if began && self.mode != way {
             return Err(Error::LearnsAlready);
         }
-        self.wanted = way;
+        self.mode = way;
         Ok(())
     }
     /// T4: takes the records, before maps are read.
@@ -276,7 +276,7 @@ impl Noticing {
 
 impl State {
     /// Registers, and notices mappings from then on.
-    pub(super) fn register_and_learn(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
+    pub(super) fn register_and_notice(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
         match SpeculativeTask::of(self, &requests) {
             Some(ahead) => ahead.beside(self, |state| state.learn_and_register(requests)),
             None => self.learn_and_register(requests),
@@ -287,80 +287,80 @@ impl State {
         let result = self.register(requests);
         match &result {
             Ok(keys) => {
-                self.learning.users += keys.len();
+                self.noticing.users += keys.len();
                 with_signals_held(|| self.know_code(keys));
             }
             Err(_) => {
                 self.forget_wishes();
-                if self.learning.users == 0 {
-                    drop(self.unregister_and_learn(Vec::new()));
+                if self.noticing.users == 0 {
+                    drop(self.unregister_and_notice(Vec::new()));
                 }
             }
         }
         result
     }
     /// Unregisters; with the last consumer also those that the engine registered for itself.
-    pub(super) fn unregister_and_learn(&mut self, mut keys: Vec<Key>) -> Result<(), Error> {
-        self.learning.users = self.learning.users.saturating_sub(keys.len());
-        if self.learning.users == 0 {
-            keys.extend(self.learning.own.drain(..).map(|(key, _)| key));
-            (self.learning.tally.notice, self.learning.tally.handlers) = (false, false);
-            self.learning.listens = false;
+    pub(super) fn unregister_and_notice(&mut self, mut keys: Vec<Key>) -> Result<(), Error> {
+        self.noticing.users = self.noticing.users.saturating_sub(keys.len());
+        if self.noticing.users == 0 {
+            keys.extend(self.noticing.own.drain(..).map(|(key, _)| key));
+            (self.noticing.tally.notice, self.noticing.tally.handlers) = (false, false);
+            self.noticing.listens = false;
         }
         self.unregister(keys)
     }
     /// Looks at everything, because the user asked for it.
-    pub(super) fn rescan_and_learn(&mut self) -> Result<usize, Error> {
-        if self.learning.users > 0 {
+    pub(super) fn rescan_and_notice(&mut self) -> Result<usize, Error> {
+        if self.noticing.users > 0 {
             self.start_learning();
         }
         let found = self.rescan()?;
-        self.learning.looked();
+        self.noticing.looked();
         Ok(found)
     }
-    pub(super) fn learnt(&self) -> Noticed {
-        let failed = self.learning.tally.failed + self.known.missed;
-        Noticed { impatient: thread::impatient(), misses: thread::misses(), failed, ..self.learning.tally }
+    pub(super) fn noticed(&self) -> Noticed {
+        let failed = self.noticing.tally.failed + self.known.missed;
+        Noticed { impatient: thread::impatient(), misses: thread::misses(), failed, ..self.noticing.tally }
     }
     /// Makes the thread, once for each process. All that it watches is watched before this returns.
     fn start_learning(&mut self) {
-        if self.learning.pid != std::process::id() {
+        if self.noticing.pid != std::process::id() {
             self.begin();
         }
-        if self.learning.tally.way != Some(NoticeMode::Asked) && !self.learning.listens {
-            self.learning.listens = true;
+        if self.noticing.tally.way != Some(NoticeMode::Asked) && !self.noticing.listens {
+            self.noticing.listens = true;
             self.listen();
         }
     }
     fn begin(&mut self) {
-        let learning = &mut self.learning;
-        if let Some(rings) = learning.rings.take() {
+        let noticing = &mut self.noticing;
+        if let Some(rings) = noticing.rings.take() {
             rings.leave();
         }
-        (learning.hears_data, learning.listens) = (false, false);
-        let mut way = learning.wanted;
+        (noticing.hears_data, noticing.listens) = (false, false);
+        let mut way = noticing.mode;
         if way == NoticeMode::Records {
-            learning.rings = MappingRings::open(false).ok();
-            learning.tally.complete = learning.rings.as_ref().is_some_and(|rings| rings.is_complete());
-            if learning.rings.is_none() {
+            noticing.rings = MappingRings::open(false).ok();
+            noticing.tally.complete = noticing.rings.as_ref().is_some_and(|rings| rings.is_complete());
+            if noticing.rings.is_none() {
                 way = NoticeMode::Calls;
             }
         }
-        learning.pid = std::process::id();
+        noticing.pid = std::process::id();
         let heard = way != NoticeMode::Asked && thread::start();
-        learning.tally.way = Some(if heard { way } else { NoticeMode::Asked });
+        noticing.tally.way = Some(if heard { way } else { NoticeMode::Asked });
         if !heard {
-            learning.rings = None;
-            (learning.tally.notice, learning.tally.handlers) = (false, false);
-            let own = learning.own.drain(..).map(|(key, _)| key).collect();
+            noticing.rings = None;
+            (noticing.tally.notice, noticing.tally.handlers) = (false, false);
+            let own = noticing.own.drain(..).map(|(key, _)| key).collect();
             drop(self.unregister(own));
         }
     }
     /// Registers the engine's own probes on calls. A call on which no jump fits is left out, since a thread
     /// that blocks signals may come there. Where there are no jumps, only the loader's notice is probed.
     fn listen(&mut self) {
-        for call in calls::wanted(self.learning.rings.is_none()) {
-            if self.learning.own.iter().any(|(_, of)| *of == call.function) {
+        for call in calls::wanted(self.noticing.rings.is_none()) {
+            if self.noticing.own.iter().any(|(_, of)| *of == call.function) {
                 continue;
             }
             let Some((file, offset)) = self.find_call(call) else { continue };
@@ -368,9 +368,9 @@ impl State {
             let by_jumps =
                 keys.iter().all(|&key| self.tactics(key).iter().all(|&tactic| tactic < Tactic::Trap));
             if by_jumps || LISTENS_BY_TRAPS {
-                self.learning.tally.notice |= call.tells_of == Of::Libraries;
-                self.learning.tally.handlers |= call.tells_of == Of::Handlers;
-                self.learning.own.extend(keys.into_iter().map(|key| (key, call.function)));
+                self.noticing.tally.notice |= call.tells_of == Of::Libraries;
+                self.noticing.tally.handlers |= call.tells_of == Of::Handlers;
+                self.noticing.own.extend(keys.into_iter().map(|key| (key, call.function)));
             } else {
                 drop(self.unregister(keys));
             }
@@ -384,6 +384,6 @@ impl State {
     }
     /// Descriptors that T1 polls.
     fn descriptors(&self) -> Vec<i32> {
-        self.learning.rings.as_ref().map(MappingRings::descriptors).unwrap_or_default()
+        self.noticing.rings.as_ref().map(MappingRings::descriptors).unwrap_or_default()
     }
 }

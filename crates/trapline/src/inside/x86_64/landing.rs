@@ -12,7 +12,7 @@ use trapline_runtime::dispatch;
 use trapline_runtime::slots::Table;
 use trapline_runtime::x86_64::general::inlined::InlinedPath;
 
-use super::place::taken_in;
+use super::place::inlined;
 use crate::inside::Error;
 use crate::inside::slots::SLOTS;
 
@@ -37,7 +37,7 @@ pub(in crate::inside) fn make(
         general_exit: landed,
         begins: None,
         arms: None,
-        ends: Some(taken_in(InlinedPath::land())),
+        ends: Some(inlined(InlinedPath::land())),
         state: ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use },
     };
     let made = own.slots(SLOTS, |slots| {

@@ -35,7 +35,7 @@ const GUARDED: bool = true;
 
 impl SiteRequest {
     /// Roles of a site, each with whether it is to use a trap.
-    fn roles(&self) -> impl Iterator<Item = (Action, bool)> {
+    fn actions(&self) -> impl Iterator<Item = (Action, bool)> {
         let start = self.function.map(|f| self.file.image.function(f).start);
         let Part { entry: has_entry, returns, entry_traps, exits_trap, armed, .. } = self.part;
         let entry = match start == Some(self.at) {
@@ -59,7 +59,7 @@ pub(in crate::inside) struct Setting {
     pub(in crate::inside) alone: bool,
 }
 
-pub(super) fn taken_in(
+pub(super) fn inlined(
     general::inlined::InlinedPath { text, room }: general::inlined::InlinedPath,
 ) -> InlinedPath {
     InlinedPath { text, room }
@@ -70,46 +70,46 @@ pub(super) fn taken_in(
 pub(in crate::inside) fn know_near(file: &ModuleFile, offsets: &[u64]) {
     let image = &file.image;
     let mut last = None;
-    let want = |&offset: &u64| {
+    let request = |&offset: &u64| {
         let at = image.svma_of(FileOffset(offset))?;
         let function = image.function_near(at, last);
         last = function;
-        Some(ActionRequest { probe: 0, latency: None, function, role: Action::CallAt(at) })
+        Some(ActionRequest { probe: 0, latency: None, function, action: Action::CallAt(at) })
     };
-    let wants: Vec<ActionRequest> = offsets.iter().filter_map(want).collect();
-    let map = file.code_map(&wants, GUARDED, true);
-    let entry = |want: &ActionRequest| {
-        want.function.filter(|&function| want.role == Action::CallAt(image.function(function).start))
+    let requests: Vec<ActionRequest> = offsets.iter().filter_map(request).collect();
+    let map = file.code_map(&requests, GUARDED, true);
+    let entry = |request: &ActionRequest| {
+        request.function.filter(|&function| request.action == Action::CallAt(image.function(function).start))
     };
-    let entries: Option<Vec<FunctionIndex>> = wants.iter().map(entry).collect();
+    let entries: Option<Vec<FunctionIndex>> = requests.iter().map(entry).collect();
     if let Some(entries) = entries.filter(|entries| entries.len() == offsets.len()) {
-        map.foresee(image, &entries);
+        map.plan_speculatively(image, &entries);
     }
 }
 
-/// Patches each of the `wanted` as a whole or not at all. New groups come after all others. Returns those
+/// Patches each of the `site_requests` as a whole or not at all. New groups come after all others. Returns those
 /// that are refused: their index, and why.
 pub(in crate::inside) fn place(
     own: &mut Own,
-    wanted: &[SiteRequest],
+    site_requests: &[SiteRequest],
     setting: Setting,
     (known, all): (&mut MappedFiles, &mut Vec<Group>),
 ) -> Result<Vec<(usize, Why)>, PatchError> {
-    let batch = Batch::new(wanted);
+    let batch = Batch::new(site_requests);
     let maps: Vec<Arc<CodeMap>> = batch
         .modules
         .iter()
-        .map(|m| wanted[m.first].file.code_map(&m.wants, GUARDED, setting.alone))
+        .map(|m| site_requests[m.first].file.code_map(&m.requests, GUARDED, setting.alone))
         .collect();
     let modules: Vec<Module<'_>> = batch
         .modules
         .iter()
         .zip(&maps)
         .map(|(module, map)| {
-            let SiteRequest { file, load, .. } = &wanted[module.first];
+            let SiteRequest { file, load, .. } = &site_requests[module.first];
             let bias = Bias(load.bias);
-            let (name, image, wants) = (file.path.as_str(), &file.image, module.wants.as_slice());
-            Module { name, file: file.id, image, bias, map, wants, semaphores: &[] }
+            let (name, image, requests) = (file.path.as_str(), &file.image, module.requests.as_slice());
+            Module { name, file: file.id, image, bias, map, requests, semaphores: &[] }
         })
         .collect();
     let functions = CallFunctions {
@@ -118,9 +118,9 @@ pub(in crate::inside) fn place(
         begin: general::returns::begin as *const () as u64,
         exit: dispatch::exit as *const () as u64,
         general_exit: general::returns::exit as *const () as u64,
-        begins: Some(taken_in(general::inlined::InlinedPath::begin())),
-        arms: Some(taken_in(general::inlined::InlinedPath::arm())),
-        ends: Some(taken_in(general::inlined::InlinedPath::end())),
+        begins: Some(inlined(general::inlined::InlinedPath::begin())),
+        arms: Some(inlined(general::inlined::InlinedPath::arm())),
+        ends: Some(inlined(general::inlined::InlinedPath::end())),
         state: setting.state,
     };
     let calls = CallInput { functions, callees: &batch.callees, may_trap: true };
@@ -142,12 +142,16 @@ pub(in crate::inside) fn place(
     let mut tell = |calls: Vec<OwnCall>| {
         here.reserve(calls.len());
         for OwnCall { module, call } in calls {
-            let one = &wanted[batch.modules[module as usize].first];
-            for one in call.called.iter().map(|&(want, _)| &wanted[batch.wanted[want as usize]]) {
+            let one = &site_requests[batch.modules[module as usize].first];
+            for one in
+                call.called.iter().map(|&(request, _)| &site_requests[batch.site_requests[request as usize]])
+            {
                 slots::accepted(one);
             }
-            let called =
-                call.called.iter().map(|&(want, exit)| (wanted[batch.wanted[want as usize]].probe, exit));
+            let called = call
+                .called
+                .iter()
+                .map(|&(request, exit)| (site_requests[batch.site_requests[request as usize]].probe, exit));
             let new = Here::new(call.at.0, call.copy.0, called);
             if call.is_trap
                 && let Some(new) =
@@ -164,19 +168,19 @@ pub(in crate::inside) fn place(
 
     let mut refused: HashMap<usize, Why> = HashMap::new();
     for one in added.report.refused {
-        refused.entry(batch.wanted_of(one.module, one.want)).or_insert(one.why);
+        refused.entry(batch.site_request_of(one.module, one.request)).or_insert(one.why);
     }
-    let mut sets = Sets::new(wanted.len());
+    let mut sets = Sets::new(site_requests.len());
     for (module, a, b) in added.shares {
-        sets.join(batch.wanted_of(module, a), batch.wanted_of(module, b));
+        sets.join(batch.site_request_of(module, a), batch.site_request_of(module, b));
     }
     let first = all.len();
-    all.reserve(wanted.len());
-    let mut group_of: Vec<Option<usize>> = vec![None; wanted.len()];
+    all.reserve(site_requests.len());
+    let mut group_of: Vec<Option<usize>> = vec![None; site_requests.len()];
     for site in added.sites {
-        let index = batch.wanted_of(site.module, site.want);
+        let index = batch.site_request_of(site.module, site.request);
         let group = *group_of[sets.find(index)].get_or_insert_with(|| {
-            all.push(Group::new(wanted[index].load));
+            all.push(Group::new(site_requests[index].load));
             all.len() - 1
         });
         let group = &mut all[group];
@@ -184,7 +188,7 @@ pub(in crate::inside) fn place(
         group.calls.extend(here.at(site.entry.addr.0));
         group.sites.push(site);
     }
-    for (index, one) in wanted.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)) {
+    for (index, one) in site_requests.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)) {
         if let Some(group) = group_of[sets.find(index)] {
             all[group].parts.push(one.part);
         }
@@ -233,7 +237,7 @@ impl<T> ByHead<T> {
 struct OfModule {
     /// Index of the first site there.
     first: usize,
-    wants: Vec<ActionRequest>,
+    requests: Vec<ActionRequest>,
 }
 
 /// Sites to be patched, in the planner's form.
@@ -242,33 +246,33 @@ struct Batch {
     /// Callees, by `ActionRequest::probe`.
     callees: Vec<Callee>,
     /// Index of the site to which each callee belongs.
-    wanted: Vec<usize>,
+    site_requests: Vec<usize>,
 }
 
 impl Batch {
-    fn new(wanted: &[SiteRequest]) -> Self {
-        let room = wanted.len();
+    fn new(site_requests: &[SiteRequest]) -> Self {
+        let room = site_requests.len();
         let (callees, belongs) = (Vec::with_capacity(room), Vec::with_capacity(room));
-        let mut batch = Self { modules: Vec::new(), callees, wanted: belongs };
+        let mut batch = Self { modules: Vec::new(), callees, site_requests: belongs };
         let mut of_load: HashMap<Load, usize> = HashMap::new();
         let mut last = None;
-        for (index, one) in wanted.iter().enumerate() {
+        for (index, one) in site_requests.iter().enumerate() {
             // Mostly, one after another is of the same file.
             let module = match last.filter(|(load, _)| *load == one.load) {
                 Some((_, module)) => module,
                 None => *of_load.entry(one.load).or_insert_with(|| {
-                    batch.modules.push(OfModule { first: index, wants: Vec::new() });
+                    batch.modules.push(OfModule { first: index, requests: Vec::new() });
                     batch.modules.len() - 1
                 }),
             };
             last = Some((one.load, module));
-            for (role, by_trap) in one.roles() {
+            for (role, by_trap) in one.actions() {
                 let probe = batch.callees.len() as u32;
-                batch.modules[module].wants.push(ActionRequest {
+                batch.modules[module].requests.push(ActionRequest {
                     probe,
                     latency: None,
                     function: one.function,
-                    role,
+                    action: role,
                 });
                 batch.callees.push(Callee {
                     argument: one.probe.address(),
@@ -277,13 +281,13 @@ impl Batch {
                     arms: role == Action::CallArmed,
                     by_trap,
                 });
-                batch.wanted.push(index);
+                batch.site_requests.push(index);
             }
         }
         batch
     }
-    fn wanted_of(&self, module: u32, want: u32) -> usize {
-        self.wanted[self.modules[module as usize].wants[want as usize].probe as usize]
+    fn site_request_of(&self, module: u32, request: u32) -> usize {
+        self.site_requests[self.modules[module as usize].requests[request as usize].probe as usize]
     }
 }
 
@@ -301,26 +305,26 @@ impl State {
             state,
             shows_originals,
             shadow_stack,
-            alone: in_the_loader || self.learning.is_looking(),
+            alone: in_the_loader || self.noticing.is_looking(),
         })
     }
     /// Finds out now what a look must know of these sites' files, if they are not mapped yet.
     pub(in crate::inside) fn know_code(&self, keys: &[Key]) {
         let Some(own) = &self.own else { return };
         let spots = keys.iter().map(|key| &self.spots[key.0 as usize]);
-        let mut wants: HashMap<FileId, (&ModuleFile, Vec<ActionRequest>)> = HashMap::new();
+        let mut requests: HashMap<FileId, (&ModuleFile, Vec<ActionRequest>)> = HashMap::new();
         for spot in spots.filter(|spot| spot.groups.is_empty()) {
-            let want = ActionRequest {
+            let request = ActionRequest {
                 probe: 0,
                 latency: None,
                 function: spot.function,
-                role: Action::CallAt(spot.at),
+                action: Action::CallAt(spot.at),
             };
-            wants.entry(spot.file.id).or_insert_with(|| (&spot.file, Vec::new())).1.push(want);
+            requests.entry(spot.file.id).or_insert_with(|| (&spot.file, Vec::new())).1.push(request);
         }
-        if !wants.is_empty() {
+        if !requests.is_empty() {
             let alone = loader::is_above(own.process());
-            wants.values().for_each(|(file, wants)| drop(file.code_map(wants, GUARDED, alone)));
+            requests.values().for_each(|(file, requests)| drop(file.code_map(requests, GUARDED, alone)));
         }
     }
 }

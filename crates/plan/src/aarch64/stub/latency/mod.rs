@@ -78,7 +78,7 @@ pub struct Latency {
 impl Latency {
     /// The same memory, with a cell for each call of any depth.
     #[must_use]
-    pub const fn for_stage(self) -> Self {
+    pub const fn for_deferred(self) -> Self {
         Self { outermost: false, ..self }
     }
 }

@@ -33,7 +33,7 @@
 //! For the last two, the last step is `ret 128`, which pops from under the new red zone: one instruction that
 //! loads rip and rsp at once, so that no signal can come in between.
 //!
-//! What is called most may be *inlined* (`taken_in`): the gate holds a copy of its code, which costs no call
+//! What is called most may be *inlined* (`inlined`): the gate holds a copy of its code, which costs no call
 //! and no return.
 //!
 //! If all consumers wait for the return only, most of that is not needed. A third function, which *begins* a
@@ -55,7 +55,7 @@
 
 pub use inlined::InlinedPath;
 pub(super) use inlined::landing;
-use inlined::{arm_taken_in, begin_taken_in, end_taken_in};
+use inlined::{arm_inlined, begin_inlined, end_inlined};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::state::{ExtendedState, call_saved};
@@ -223,11 +223,11 @@ pub fn gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Gate {
     let exit = way(&mut asm, functions.exit, &Kind::Saved(functions.state), moved);
     let general = way(&mut asm, functions.general, &Kind::General { again: entry.called }, moved);
     let general_exit = way(&mut asm, functions.general_exit, &Kind::General { again: exit.called }, moved);
-    let arm = functions.arms.as_ref().map(|piece| arm_taken_in(&mut asm, piece, general.start));
+    let arm = functions.arms.as_ref().map(|piece| arm_inlined(&mut asm, piece, general.start));
     let begin = begin(&mut asm, functions.begin, general.start);
-    let begin = functions.begins.as_ref().map_or(begin, |piece| begin_taken_in(&mut asm, piece, begin));
+    let begin = functions.begins.as_ref().map_or(begin, |piece| begin_inlined(&mut asm, piece, begin));
     let end = functions.ends.as_ref().map_or(general_exit.start, |piece| {
-        end_taken_in(&mut asm, piece, functions.general_exit, (exit.called, moved))
+        end_inlined(&mut asm, piece, functions.general_exit, (exit.called, moved))
     });
     let [general, entry, exit, general_exit] = [general, entry, exit, general_exit].map(|way| way.start);
     Gate { general, entry, begin, arm, exit, general_exit, end }

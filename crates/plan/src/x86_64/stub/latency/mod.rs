@@ -82,12 +82,12 @@ impl Latency {
     /// The same memory, with a cell for each call of any depth, whichever thread runs it.
     #[must_use]
     pub const fn for_marks(self) -> Self {
-        Self { go: None, ..self.for_stage() }
+        Self { go: None, ..self.for_deferred() }
     }
     /// The same, where cells hold what entries keep for their returns. In a Go program a goroutine's cells
     /// are its own, wherever its stack is.
     #[must_use]
-    pub const fn for_stage(self) -> Self {
+    pub const fn for_deferred(self) -> Self {
         Self { outermost: false, ..self }
     }
 }
