@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use trapline_record::control::at;
-use trapline_record::slots::{self, Slots};
+use trapline_record::trampolines::{self, Trampolines};
 use trapline_tests::debugger::{self, backtraces, names};
 use trapline_tests::running::Running;
 use trapline_tests::tracing::Tracing;
@@ -101,11 +101,11 @@ fn the_script_knows_the_layout() {
     );
     let entries = format!(
         "HOMES_LEN, CODE, ENTRY, REAL, CHAIN = {}, {}, {}, {}, {}\n",
-        Slots::LENT_OFF,
-        slots::CODE,
-        slots::ENTRY,
-        slots::at::REAL,
-        slots::CHAIN
+        Trampolines::LENT_OFF,
+        trampolines::CODE,
+        trampolines::ENTRY,
+        trampolines::at::REAL,
+        trampolines::CHAIN
     );
     assert!(script.contains(&control), "{control}");
     assert!(script.contains(&entries), "{entries}");

@@ -213,7 +213,7 @@ fn slots(pid: u32) -> (usize, usize) {
     let block =
         starts.into_iter().find(|block| word(block + at::SLOTS_COUNT) != 0).expect("a segment with slots");
     let mut lent = vec![0; word(block + at::SLOTS_COUNT) as usize];
-    let first = word(block + at::SLOTS_TABLE) + trapline_record::slots::Slots::LENT_OFF;
+    let first = word(block + at::SLOTS_TABLE) + trapline_record::trampolines::Trampolines::LENT_OFF;
     memory.read_exact_at(&mut lent, first).expect("mapped");
     (lent.iter().filter(|byte| **byte != 0).count(), lent.len())
 }

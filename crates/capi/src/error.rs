@@ -173,7 +173,7 @@ impl From<Inside> for Fault {
             Inside::BehindEnd { .. } => Error::BehindEnd,
             Inside::NotCode { .. } => Error::NotCode,
             Inside::NotAnEntry { .. } => Error::NotAnEntry,
-            Inside::Refused { .. } | Inside::NoSlots { .. } => Error::Refused,
+            Inside::Refused { .. } | Inside::NoTrampolines { .. } => Error::Refused,
             Inside::Unreadable { .. } => Error::Unreadable,
             Inside::Changed { .. } => Error::Changed,
             Inside::InsideInstruction { .. } => Error::InsideInstruction,

@@ -24,9 +24,9 @@ use crate::native::number;
 use crate::prepare::{Prepared, PreparedSite, prepare};
 use crate::publish::publish;
 use crate::request::{AttachReport, Memory, Placed, Refused, Request, Why};
-use crate::slots::write_hints;
 use crate::stack;
 use crate::survey::{SIGTRAP, Survey};
+use crate::trampolines::write_hints;
 use crate::unwinder::tell;
 
 /// Puts patches into a process in which this session has none yet.
@@ -297,9 +297,9 @@ impl Attached {
         let clock = Instant::now();
         let filled = segment.fill(&prepared.plans, request.options.alone);
         let ready = filled.and_then(|()| segment.pay(&prepared.paid)).and_then(|()| {
-            let Some((made, code)) = &prepared.slots else { return Ok(()) };
-            segment.write_code(RemoteAddr(made.slots.code), code)?;
-            write_hints(batch.process(), &made.slots)?;
+            let Some((made, code)) = &prepared.trampolines else { return Ok(()) };
+            segment.write_code(RemoteAddr(made.trampolines.code), code)?;
+            write_hints(batch.process(), &made.trampolines)?;
             Ok(tell(batch, &segment, request.unwinders, request.own_code, &|addr| self.resume(addr))?)
         });
         if let Err(error) = ready {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
 use trapline_record::pages;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{
     Batch, BatchOptions, FileId, Process, RemoteCaller, RemoteOptions, TargetError, users_of,
 };
@@ -24,10 +24,10 @@ use crate::native::traps;
 use crate::quiesce::quiesce;
 use crate::request::{DetachReport, NotRestored, Options, Restored, Untouched};
 use crate::semaphore;
-use crate::slots::{disarm, slots_of};
 use crate::space::{Running, SpaceError, Still};
 use crate::staged::any_deferred;
 use crate::still::move_out;
+use crate::trampolines::{disarm, trampolines_of};
 use crate::unwinder::take_back;
 use crate::words::Words;
 use crate::write::{Direction, Outcome, change};
@@ -212,8 +212,9 @@ fn clean_in(
     let clock = Instant::now();
     quiesce(batch, &guard)?;
     restored.quiesce = clock.elapsed();
-    let slots: Vec<Slots> = removals.iter().filter_map(|r| slots_of(&r.found.block)).collect();
-    let done = disarm(batch, &slots, &guard)?;
+    let trampolines: Vec<Trampolines> =
+        removals.iter().filter_map(|r| trampolines_of(&r.found.block)).collect();
+    let done = disarm(batch, &trampolines, &guard)?;
     restored.returns = done.restored;
     // If some call is still to come home through its return trampoline, unwinders keep what they were given
     // (UNW-1).

@@ -53,7 +53,7 @@ impl Found {
     pub fn mapped(&self) -> u64 {
         self.mappings.iter().map(|m| m.end - m.start).sum::<u64>()
             + self.block.get(at::STAMPS_LEN)
-            + crate::slots::slots_of(&self.block).map_or(0, |slots| slots.table_len())
+            + crate::trampolines::trampolines_of(&self.block).map_or(0, |trampolines| trampolines.table_len())
     }
     /// Whether `pc` lies in its code.
     #[must_use]

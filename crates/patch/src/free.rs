@@ -17,7 +17,7 @@
 //! - F4 the descriptor of a restartable sequence, named by a thread's area, where the kernel reads it;
 //! - F5 our handler's address and its restorer's, which the program may have asked for and stored;
 //! - F6 a taken return trampoline: its code leads on to code or data of any segment of its tracer (`plan`'s
-//!   `stub::slots`).
+//!   `stub::trampolines`).
 //!
 //! Data is named by code alone. On arm64 x30 or any word may hold a return address. There each word that
 //! points into the code counts, and all threads are stopped meanwhile.
@@ -52,8 +52,8 @@ use crate::find::{Found, find_segments};
 use crate::native::contexts;
 use crate::native::returns::IN_REGISTERS;
 use crate::request::Options;
-use crate::slots::{lent, slots_of};
 use crate::still::{runs_in, words_in};
+use crate::trampolines::{lent, trampolines_of};
 use crate::words::Block;
 
 /// Number of looks at the threads before giving up: a thread in a stub is out of it in a moment.
@@ -136,8 +136,8 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), Patch
     // The control block goes last: until then the segment can be found.
     let (block, others): (Vec<_>, Vec<_>) =
         segment.mappings.iter().partition(|map| map.start == segment.control);
-    if let Some(slots) = slots_of(&segment.block) {
-        caller.munmap(RemoteAddr(slots.table), slots.table_len())?;
+    if let Some(trampolines) = trampolines_of(&segment.block) {
+        caller.munmap(RemoteAddr(trampolines.table), trampolines.table_len())?;
     }
     let stamps = segment.block.get(at::STAMPS_ADDR);
     let len = segment.block.get(at::STAMPS_LEN);
@@ -155,14 +155,14 @@ fn untold(process: &Process, found: &[Found]) -> Result<Vec<bool>, PatchError> {
     let one = |segment: &Found| {
         let told = Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
         let inherited = segment.owner() != process.pid();
-        Ok(slots_of(&segment.block).is_none() || !(told || inherited))
+        Ok(trampolines_of(&segment.block).is_none() || !(told || inherited))
     };
     found.iter().map(one).collect()
 }
 
 /// Private memory of ours, which holds no context of the program's.
 fn own_memory(found: &[Found]) -> Vec<u64> {
-    let tables = found.iter().filter_map(|f| slots_of(&f.block)).map(|slots| slots.table);
+    let tables = found.iter().filter_map(|f| trampolines_of(&f.block)).map(|trampolines| trampolines.table);
     found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).chain(tables).collect()
 }
 
@@ -227,20 +227,20 @@ fn unused_by_contexts(
         }
     })?;
     unused.iter_mut().zip(leads).for_each(|(unused, leads)| *unused &= all && !leads);
-    Ok(with_slots(found, unused, is_lent, &may_go))
+    Ok(with_trampolines(found, unused, is_lent, &may_go))
 }
 
 /// Whether a return trampoline is taken, or that cannot be known.
 fn is_lent(process: &Process, found: &[Found]) -> bool {
-    let mut all = found.iter().filter_map(|f| slots_of(&f.block));
-    all.any(|slots| !lent(process, &slots).is_ok_and(|lent| lent.is_empty()))
+    let mut all = found.iter().filter_map(|f| trampolines_of(&f.block));
+    all.any(|trampolines| !lent(process, &trampolines).is_ok_and(|lent| lent.is_empty()))
 }
 
 /// F6: a return trampoline leads on to code and data of any segment of its tracer. So all segments stay while
 /// a trampoline is taken, which was checked first. They also stay while the trampolines' own code is in use:
 /// a thread that gave back its trampoline since then is still there, or where it leads.
-fn with_slots(found: &[Found], mut unused: Vec<bool>, is_lent: bool, may_go: &[bool]) -> Vec<bool> {
-    let in_use = found.iter().zip(&unused).any(|(f, unused)| slots_of(&f.block).is_some() && !unused);
+fn with_trampolines(found: &[Found], mut unused: Vec<bool>, is_lent: bool, may_go: &[bool]) -> Vec<bool> {
+    let in_use = found.iter().zip(&unused).any(|(f, unused)| trampolines_of(&f.block).is_some() && !unused);
     unused.iter_mut().zip(may_go).for_each(|(unused, may_go)| *unused &= may_go & !(in_use || is_lent));
     unused
 }
@@ -278,5 +278,5 @@ fn unused_by_words(
     if !all {
         unused.fill(false);
     }
-    Ok(with_slots(found, unused, is_lent, &may_go))
+    Ok(with_trampolines(found, unused, is_lent, &may_go))
 }

@@ -9,19 +9,19 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Instant;
 
-use trapline_plan::SlotCode;
+use trapline_plan::TrampolineCode;
 use trapline_plan::filter::{Tally, TargetFilter};
-use trapline_plan::x86_64::stub::slot_code_len;
+use trapline_plan::x86_64::stub::trampoline_code_len;
 use trapline_plan::{
     Action, ActionRequest, Charged, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch,
     PatchRole, PlanError, Refusal, Region, Tactic, TooLittle, Unwind, bounds, charge,
-    layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module, slots_for,
+    layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module, trampolines_for,
 };
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind};
 use trapline_record::latency::Stamps;
-use trapline_record::slots::Slots;
 use trapline_record::tally::Shape;
+use trapline_record::trampolines::Trampolines;
 use trapline_tracee::Process;
 
 use crate::attached::{Before, conflict};
@@ -29,7 +29,7 @@ use crate::both::{MANY, both};
 use crate::cpu::proven;
 use crate::error::PatchError;
 use crate::request::{AttachReport, Durations, Module, Options, Placed, Refused, Request, Why};
-use crate::segment::MadeSlots;
+use crate::segment::MadeTrampolines;
 use crate::semaphore;
 use crate::soft::Masked;
 use crate::space::Still;
@@ -96,7 +96,7 @@ pub(crate) struct Prepared {
     pub(crate) far: Option<Region>,
     pub(crate) semaphores: Vec<Entry>,
     /// Return trampolines that are to be made, and their code.
-    pub(crate) slots: Option<(MadeSlots, Vec<u8>)>,
+    pub(crate) trampolines: Option<(MadeTrampolines, Vec<u8>)>,
 }
 
 impl Prepared {
@@ -160,26 +160,29 @@ pub(crate) fn prepare(
     let wanted = |role| modules.iter().flat_map(|m| m.requests).any(|w| w.action == role);
     let told =
         any(|role| matches!(role, Action::Record { returns: true, .. } | Action::Tally { exits: true }));
-    let Options { or_slots, by_slots, .. } = request.options;
-    let by_slots = by_slots && told;
-    let slots = match before.slots {
-        _ if !(wanted(Action::LatencySlot) || by_slots || or_slots && (wanted(Action::Latency) || told)) => {
+    let Options { or_trampolines, by_trampolines, .. } = request.options;
+    let by_trampolines = by_trampolines && told;
+    let trampolines = match before.trampolines {
+        _ if !(wanted(Action::LatencyByTrampoline)
+            || by_trampolines
+            || or_trampolines && (wanted(Action::Latency) || told)) =>
+        {
             None
         }
-        None => Some(find_slots(process.pid(), request.options.slots, survey)?),
+        None => Some(find_trampolines(process.pid(), request.options.trampolines, survey)?),
         some => some,
     };
     let Durations { min_ticks, buckets, outermost, go_g } = request.durations;
-    let latency = (stamps.is_some() || slots.is_some()).then(|| LatencyInput {
+    let latency = (stamps.is_some() || trampolines.is_some()).then(|| LatencyInput {
         stamps: stamps.map(|region| region.addr).unwrap_or_default(),
         shape: shape.unwrap_or_default(),
         min_ticks,
         buckets,
         outermost,
         go_g,
-        slots,
-        or_slots,
-        by_slots,
+        trampolines,
+        or_trampolines,
+        by_trampolines,
         leads_on: told,
     });
     let mut plans = Vec::with_capacity(modules.len());
@@ -222,11 +225,12 @@ pub(crate) fn prepare(
     // Code that walks or copies stacks looks up return trampolines, so they have to exist.
     let walks = any(|role| matches!(role, Action::Record { stack, .. } if *stack != Unwind::None));
     let slotted = plans.iter().any(|plan| !plan.slotted.is_empty());
-    let needed = by_slots || wanted(Action::LatencySlot) || walks || slotted;
-    let slots = slots.filter(|_| needed && before.slots.is_none());
-    let slots = slots.and_then(|slots| make_slots(modules.first()?, slots, survey, latency?));
+    let needed = by_trampolines || wanted(Action::LatencyByTrampoline) || walks || slotted;
+    let trampolines = trampolines.filter(|_| needed && before.trampolines.is_none());
+    let trampolines =
+        trampolines.and_then(|trampolines| make_trampolines(modules.first()?, trampolines, survey, latency?));
     report.timings.verify = start.elapsed();
-    Ok(Prepared { plans, sites, shares, layout, paid, may_grow, stamps, far, semaphores, slots })
+    Ok(Prepared { plans, sites, shares, layout, paid, may_grow, stamps, far, semaphores, trampolines })
 }
 
 /// Layout of a segment for this request alone.
@@ -305,24 +309,25 @@ fn find_room(pid: u32, len: u64, survey: &mut Survey) -> Result<Region, PatchErr
 }
 
 /// Finds room for return trampolines: their code, then their entries.
-fn find_slots(pid: u32, count: u32, survey: &mut Survey) -> Result<Slots, PatchError> {
-    let (least, most) = Slots::LIMITS;
-    let unplaced = Slots { code: 0, table: 0, count: count.clamp(least, most).next_power_of_two() };
-    let code = slot_code_len(&unplaced).next_multiple_of(4096);
+fn find_trampolines(pid: u32, count: u32, survey: &mut Survey) -> Result<Trampolines, PatchError> {
+    let (least, most) = Trampolines::LIMITS;
+    let unplaced = Trampolines { code: 0, table: 0, count: count.clamp(least, most).next_power_of_two() };
+    let code = trampoline_code_len(&unplaced).next_multiple_of(4096);
     let len = code + unplaced.table_len();
     let addr = survey.space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
     survey.space.occupy(addr, addr + len);
-    Ok(Slots { code: addr.0, table: addr.0 + code, ..unplaced })
+    Ok(Trampolines { code: addr.0, table: addr.0 + code, ..unplaced })
 }
 
-fn make_slots(
+fn make_trampolines(
     module: &Module<'_>,
-    slots: Slots,
+    trampolines: Trampolines,
     survey: &Survey,
     input: LatencyInput,
-) -> Option<(MadeSlots, Vec<u8>)> {
-    let SlotCode { bytes, shared, unwind } = slots_for(module.image, &survey.traits, slots, &input)?;
-    Some((MadeSlots { slots, shared, unwind }, bytes))
+) -> Option<(MadeTrampolines, Vec<u8>)> {
+    let TrampolineCode { bytes, shared, unwind } =
+        trampolines_for(module.image, &survey.traits, trampolines, &input)?;
+    Some((MadeTrampolines { trampolines, shared, unwind }, bytes))
 }
 
 fn plan_one(

@@ -56,13 +56,13 @@ pub struct Options {
     pub ring: u32,
     /// Number of return trampolines of the process, if some calls use them: at most this many calls are timed
     /// at once.
-    pub slots: u32,
+    pub trampolines: u32,
     /// A function whose returns are timed, recorded or aggregated gets return trampolines if it leaves by a
     /// jump to another function, or if its exits cannot be found or patched. Set only if unwinders can be
     /// informed.
-    pub or_slots: bool,
+    pub or_trampolines: bool,
     /// Functions whose returns are recorded or aggregated always get return trampolines.
-    pub by_slots: bool,
+    pub by_trampolines: bool,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
     /// The process may begin to catch faults, and none of its threads can be held before that. So no
@@ -82,9 +82,9 @@ impl Default for Options {
             kernel_allowed: false,
             by_thread: false,
             ring: 4 << 20,
-            slots: trapline_record::slots::USUAL,
-            or_slots: false,
-            by_slots: false,
+            trampolines: trapline_record::trampolines::USUAL,
+            or_trampolines: false,
+            by_trampolines: false,
             faults_are_fatal: false,
             faults_may_be_caught: false,
             alone: false,

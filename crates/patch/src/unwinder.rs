@@ -18,7 +18,7 @@
 //! (`Attached::tell_unwinders`), a moment later. Until T2 it sees no further than a call whose return address
 //! is replaced, as for any code without unwind information. One at the same address as an earlier one is
 //! taken for that one: libgcc_s is never unloaded. If a detach leaves calls that come home through their
-//! trampolines (`slots`), T4 to T6 are left out: what is registered with unwinders stays mapped and true. A
+//! trampolines (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and true. A
 //! forked child shares the words, and has an unwinder of its own, which was informed before the fork and
 //! keeps the registration.
 //! Does not: find unwinders, which takes files.
@@ -62,7 +62,7 @@ pub(crate) fn tell(
     own: &[Range<u64>],
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<(), TargetError> {
-    let (view, Some(made)) = (segment.view(), segment.slots) else { return Ok(()) };
+    let (view, Some(made)) = (segment.view(), segment.trampolines) else { return Ok(()) };
     for unwinder in unwinders {
         let told = view.get(at::UNWIND_TOLD);
         let is_free = |n: &u64| told & (perhaps(*n) | surely(*n)) == 0;
@@ -89,7 +89,7 @@ impl Attached {
     /// Those of these unwinders that were not informed about the trampolines yet.
     #[must_use]
     pub fn untold(&self, unwinders: &[Unwinder]) -> Vec<Unwinder> {
-        let Some(segment) = self.segments.iter().find(|segment| segment.slots.is_some()) else {
+        let Some(segment) = self.segments.iter().find(|segment| segment.trampolines.is_some()) else {
             return Vec::new();
         };
         let view = segment.view();
@@ -110,7 +110,7 @@ impl Attached {
         unwinders: &[Unwinder],
         own: &[Range<u64>],
     ) -> Result<(), PatchError> {
-        let Some(segment) = self.segments.iter().find(|segment| segment.slots.is_some()) else {
+        let Some(segment) = self.segments.iter().find(|segment| segment.trampolines.is_some()) else {
             return Ok(());
         };
         let guard = |addr| self.resume(addr);

@@ -166,7 +166,7 @@ fn main() {
             buckets: Default::default(),
             outermost: false,
             go: None,
-            slots: None,
+            trampolines: None,
         };
         let timed = Timed { machine: &machine, latency: &latency, function: 0, site };
         let enter = move |out: &mut Vec<u8>, at, _| Some(latency_enter(out, at, &timed, false));
@@ -206,7 +206,7 @@ fn main() {
                 marks: None,
                 unwind: Unwind::None,
                 at_entry: true,
-                slots: None,
+                trampolines: None,
             };
             Some(tally(out, at, &traced, (&tallied, table), Kind::Entry))
         };

@@ -35,7 +35,7 @@ pub fn bounds(
             | Action::Hold(_)
             | Action::RecordAt(..)
             | Action::RecordMark(..)
-            | Action::LatencySlot
+            | Action::LatencyByTrampoline
             | Action::Tally { exits: false }
             | Action::Record { returns: false, .. } => 1,
             Action::CountExits | Action::CallExits => exits(),

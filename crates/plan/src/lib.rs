@@ -35,12 +35,12 @@ pub use bounds::bounds;
 pub use charge::{Charged, MemoryLimits, TooLittle, charge};
 pub use codemap::{CodeMap, Scope};
 pub use layout::{DataAt, DataCounts, DataLayout};
-pub use module::{find_home, plan_module, room_for_calls, slots_for};
+pub use module::{find_home, plan_module, room_for_calls, trampolines_for};
 pub use plan::{
     Call, Chunk, Guard, KernelSite, ModulePlan, Original, Patch, PatchRole, Refused, Region, Stats, Tactic,
 };
 pub use preview::preview;
-pub use refusal::{NoSlot, PlanError, Refusal};
+pub use refusal::{NoTrampoline, PlanError, Refusal};
 pub use request::{
     Action, ActionRequest, Buckets, CallFunctions, CallInput, Callee, ExtendedState, Floats, Hold,
     InlinedPath, LatencyInput, ModuleInput, Operand, ProcessTraits, Read, RseqTraits, Stacks, ThreadId,
@@ -49,4 +49,4 @@ pub use request::{
 pub use space::{AddressSpace, CodeRegion};
 /// The file that a plan is for.
 pub use trapline_image::Image;
-pub use unwind::SlotCode;
+pub use unwind::TrampolineCode;

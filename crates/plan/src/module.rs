@@ -10,7 +10,7 @@ use crate::plan::{Chunk, KernelSite, ModulePlan, Patch, PatchRole, Refused, Regi
 use crate::refusal::{PlanError, Refusal};
 use crate::request::{Action, ActionRequest, LatencyInput, ModuleInput, ProcessTraits, Unwind};
 use crate::space::{AddressSpace, CodeRegion, ModuleSpace, Need, PAGE, choose};
-use crate::unwind::SlotCode;
+use crate::unwind::TrampolineCode;
 use crate::x86_64::Env;
 use crate::x86_64::emit::{Emitter, Setting};
 use crate::x86_64::function::Planner;
@@ -24,7 +24,7 @@ use crate::x86_64::window::JUMP;
 use trapline_image::{Image, Machine as Processor};
 use trapline_record::addr::Bias;
 use trapline_record::counters::filtered;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma, control};
 
 /// Upper bound of the arena bytes for an action, with the displaced instructions around it.
@@ -187,9 +187,9 @@ fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
         }
     }
     let mut planner = new();
-    let slots = input.latency.filter(|latency| latency.slots.is_some());
-    planner.or_slots = slots.is_some_and(|latency| latency.or_slots);
-    planner.by_slots = slots.is_some_and(|latency| latency.by_slots);
+    let trampolines = input.latency.filter(|latency| latency.trampolines.is_some());
+    planner.or_trampolines = trampolines.is_some_and(|latency| latency.or_trampolines);
+    planner.by_trampolines = trampolines.is_some_and(|latency| latency.by_trampolines);
     if input.alone || order.len() < PARALLEL {
         planner.functions(&order);
     } else {
@@ -249,10 +249,12 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
         role => matches!(role, Action::Record { returns: true, .. }),
     });
     let wanted = |role| input.requests.iter().any(|w| w.action == role);
-    let slots = input.latency.and_then(|latency| latency.slots);
+    let trampolines = input.latency.and_then(|latency| latency.trampolines);
     let timed = wanted(Action::Latency) || marked;
-    let by_slots = input.latency.is_some_and(|latency| latency.by_slots);
-    if timed && input.latency.is_none() || (wanted(Action::LatencySlot) || by_slots) && slots.is_none() {
+    let by_trampolines = input.latency.is_some_and(|latency| latency.by_trampolines);
+    if timed && input.latency.is_none()
+        || (wanted(Action::LatencyByTrampoline) || by_trampolines) && trampolines.is_none()
+    {
         return Err(PlanError::NoStamps);
     }
     Ok(())
@@ -294,7 +296,7 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let unwinds = |request: &ActionRequest| !matches!(unwind(request.action), Unwind::None);
     let stack = if input.requests.iter().any(unwinds) { STACK_BYTES } else { 0 };
     // An entry that arms its call has the code for the return's record beside it.
-    let armed = input.latency.is_some_and(|latency| latency.leads_on && latency.slots.is_some());
+    let armed = input.latency.is_some_and(|latency| latency.leads_on && latency.trampolines.is_some());
     ARENA_PER_SITE * if armed { 2 } else { 1 }
         + filter
         + stage
@@ -537,21 +539,21 @@ fn timing(input: LatencyInput, layout: &DataLayout, data: DataAt) -> Latency {
         buckets: input.buckets,
         outermost: input.outermost,
         go: input.go_g,
-        slots: input.slots,
+        trampolines: input.trampolines,
     }
 }
 
 /// The code of return trampolines, for all modules and later batches of a process. `image` is any of the
 /// modules.
 #[must_use]
-pub fn slots_for(
+pub fn trampolines_for(
     image: &Image,
     traits: &ProcessTraits,
-    slots: Slots,
+    trampolines: Trampolines,
     input: &LatencyInput,
-) -> Option<SlotCode> {
+) -> Option<TrampolineCode> {
     if image.machine() == Processor::Aarch64 {
-        return crate::aarch64::lay::slots_for(traits, slots, input);
+        return crate::aarch64::lay::trampolines_for(traits, trampolines, input);
     }
     let machine = Machine { rseq: traits.rseq, rdpid: traits.rdpid, lines: traits.lines };
     let latency = Latency {
@@ -564,11 +566,11 @@ pub fn slots_for(
         buckets: input.buckets,
         outermost: false,
         go: None,
-        slots: Some(slots),
+        trampolines: Some(trampolines),
     };
     match input.leads_on {
-        true => stub::leading_slot_code(&machine, &latency),
-        false => stub::slot_code(&machine, &latency),
+        true => stub::leading_trampoline_code(&machine, &latency),
+        false => stub::trampoline_code(&machine, &latency),
     }
 }
 

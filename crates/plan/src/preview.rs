@@ -14,20 +14,20 @@ use crate::space::AddressSpace;
 use crate::x86_64::stub::Buckets;
 use trapline_image::{Image, ImageKind};
 use trapline_record::addr::Bias;
-use trapline_record::slots::{self, Slots};
+use trapline_record::trampolines::{self, Trampolines};
 use trapline_record::{RemoteAddr, Svma};
 
 /// The tactic that each of `requests` would get in a process with these traits and an empty address space. No
 /// process is needed: this is what `list` and `--dry-run` show. The requests' probes are their indices; none
 /// calls a consumer or records. A request with several sites gets the least preferred tactic of them. With
-/// `or_slots`, return trampolines are used if exits cannot be found or patched, and the result says so.
+/// `or_trampolines`, return trampolines are used if exits cannot be found or patched, and the result says so.
 #[must_use]
 pub fn preview(
     image: &Image,
     map: &CodeMap,
     traits: &ProcessTraits,
     requests: &[ActionRequest],
-    or_slots: bool,
+    or_trampolines: bool,
 ) -> Vec<(Result<Tactic, Refusal>, bool)> {
     let layout = DataLayout::new(&bounds(image, map, traits, requests));
     let bias = Bias(if image.kind() == ImageKind::Exec { 0 } else { 0x7f00_0000_0000 });
@@ -41,10 +41,14 @@ pub fn preview(
         buckets: Buckets::Log,
         outermost: false,
         go_g: None,
-        or_slots,
-        by_slots: false,
+        or_trampolines,
+        by_trampolines: false,
         leads_on: false,
-        slots: Some(Slots { code: 0x1000_1000_0000, table: 0x1000_2000_0000, count: slots::USUAL }),
+        trampolines: Some(Trampolines {
+            code: 0x1000_1000_0000,
+            table: 0x1000_2000_0000,
+            count: trampolines::USUAL,
+        }),
     };
     let input = ModuleInput {
         image,

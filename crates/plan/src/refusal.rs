@@ -172,11 +172,11 @@ pub enum Refusal {
     },
     /// The return address may not be replaced.
     #[error("{at:#x}: its return address cannot be replaced: {why}")]
-    NoSlot {
+    NoTrampoline {
         /// The function.
         at: Svma,
         /// The reason.
-        why: NoSlot,
+        why: NoTrampoline,
     },
     /// A consumer of returns would be called before the returned value is known.
     #[error("the exit {at} calls another function, whose return value is not there yet")]
@@ -242,7 +242,7 @@ pub enum Refusal {
 /// Why a return address may not be replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoSlot {
+pub enum NoTrampoline {
     /// Returns are compared with a copy of their addresses.
     #[error("the process runs with a shadow stack; its exits can be patched instead (--ret=exits)")]
     ShadowStack,
@@ -290,7 +290,7 @@ impl Refusal {
             Self::ExitsUnknown { .. } | Self::ExitsUnreadable { .. } => "exits-unknown",
             Self::ExitUnpatchable { .. } => "exit-unpatchable",
             Self::NoExit { .. } => "no-exit",
-            Self::NoSlot { .. } => "no-slot",
+            Self::NoTrampoline { .. } => "no-slot",
             Self::TailCall { .. } => "tail-call",
             Self::MustNotTrap { .. } => "must-not-trap",
             Self::NoRoom { .. } | Self::NoSpace { .. } => "no-room",

@@ -10,7 +10,7 @@ pub use crate::x86_64::stub::{
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::addr::Bias;
 use trapline_record::latency::Stamps;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma};
 
 /// Whether a guard trap may happen in the process.
@@ -180,7 +180,7 @@ pub enum Action {
     Latency,
     /// Replace the return address by a return trampoline at every entry, and take the time when the call
     /// returns to it. The counter is not used.
-    LatencySlot,
+    LatencyByTrampoline,
     /// Write a record at every entry, with the first arguments, and at every exit. The counter counts dropped
     /// records.
     Record {
@@ -238,7 +238,7 @@ impl Action {
     /// Whether durations are measured.
     #[must_use]
     pub const fn is_timed(self) -> bool {
-        matches!(self, Self::Latency | Self::LatencySlot)
+        matches!(self, Self::Latency | Self::LatencyByTrampoline)
     }
     /// Whether a consumer is called. Such a request has no counter.
     #[must_use]
@@ -283,7 +283,7 @@ pub struct Callee {
 pub struct ActionRequest {
     /// Number of the counter (or callee), to which answers refer. Each request of a segment has its own.
     pub probe: u32,
-    /// For [`Action::Latency`] and [`Action::LatencySlot`]: index of the latency area.
+    /// For [`Action::Latency`] and [`Action::LatencyByTrampoline`]: index of the latency area.
     pub latency: Option<u32>,
     /// The function. `None` is allowed for [`Action::CountAt`] outside all known functions.
     pub function: Option<FunctionIndex>,
@@ -308,14 +308,14 @@ pub struct LatencyInput {
     pub outermost: bool,
     /// Offset of the goroutine pointer from the thread pointer, in a Go program.
     pub go_g: Option<i32>,
-    /// Where [`Action::LatencySlot`] finds return trampolines; required if there is such a request.
-    pub slots: Option<Slots>,
+    /// Where [`Action::LatencyByTrampoline`] finds return trampolines; required if there is such a request.
+    pub trampolines: Option<Trampolines>,
     /// A function gets a return trampoline if its exits cannot be found or patched, or if one of them jumps
     /// to another function. Applies to [`Action::Latency`], and to returns of [`Action::Record`] and
     /// [`Action::Tally`].
-    pub or_slots: bool,
+    pub or_trampolines: bool,
     /// Returns of [`Action::Record`] and [`Action::Tally`] always go through a return trampoline.
-    pub by_slots: bool,
+    pub by_trampolines: bool,
     /// A return trampoline leads on to the action of its function's return, instead of taking the time.
     pub leads_on: bool,
 }

@@ -56,10 +56,10 @@ fn decided(
         buckets: Buckets::Log,
         outermost,
         go_g: None,
-        or_slots: false,
-        by_slots: false,
+        or_trampolines: false,
+        by_trampolines: false,
         leads_on: false,
-        slots: None,
+        trampolines: None,
     };
     let text: Vec<(Svma, u64)> = image.text_ranges().to_vec();
     let end = text.iter().map(|range| range.0.0 + range.1).max().expect("code");

@@ -13,7 +13,7 @@ use trapline_plan::{
     bounds, plan_module,
 };
 use trapline_record::addr::Bias;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma};
 
 const AARCH64: u16 = 183;
@@ -265,10 +265,10 @@ fn latency() -> LatencyInput {
         buckets: Buckets::Log,
         outermost: false,
         go_g: None,
-        or_slots: false,
-        by_slots: false,
+        or_trampolines: false,
+        by_trampolines: false,
         leads_on: false,
-        slots: None,
+        trampolines: None,
     }
 }
 
@@ -587,10 +587,11 @@ fn return_addresses_are_replaced_behind_the_pads_or_kept_by_name() {
         &[STRIP, RET],
         &[SVC, RET],
     ]);
-    let requests: Vec<ActionRequest> =
-        (0..6).map(|n| ActionRequest { latency: Some(n), ..request(n, Action::LatencySlot) }).collect();
-    let slots = Slots { code: 0x2000_0000_0000, table: 0x2000_1000_0000, count: 64 };
-    let input = LatencyInput { slots: Some(slots), ..latency() };
+    let requests: Vec<ActionRequest> = (0..6)
+        .map(|n| ActionRequest { latency: Some(n), ..request(n, Action::LatencyByTrampoline) })
+        .collect();
+    let trampolines = Trampolines { code: 0x2000_0000_0000, table: 0x2000_1000_0000, count: 64 };
+    let input = LatencyInput { trampolines: Some(trampolines), ..latency() };
     let plan = timed(&image, &traits(), &space(), &requests, Some(input));
     let found: Vec<(u64, PatchRole)> = plan.patches.iter().map(|p| (BIAS.stated(p.addr).0, p.role)).collect();
     assert_eq!(found, [0x1000, 0x1010, 0x1020].map(|at| (at, PatchRole::Entry)));

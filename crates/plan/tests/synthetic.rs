@@ -138,11 +138,11 @@ fn with_a_shadow_stack_exits_are_patched_and_no_return_address_is_replaced() {
     // xor eax, eax; test edi, edi; three nops; ret
     let image = pack(&[&[0x31, 0xC0, 0x85, 0xFF, 0x90, 0x90, 0x90, RET]], 16);
     let shadow = ProcessTraits { shadow_stack: true, ..traits() };
-    let slots = planned(&image, &shadow, Action::LatencySlot);
-    assert_eq!((kind(&slots), slots.patches.len()), ("no-slot", 0));
-    let why = slots.refused[0].why.to_string();
+    let trampolines = planned(&image, &shadow, Action::LatencyByTrampoline);
+    assert_eq!((kind(&trampolines), trampolines.patches.len()), ("no-slot", 0));
+    let why = trampolines.refused[0].why.to_string();
     assert!(why.contains("shadow stack") && why.contains("--ret=exits"), "{why}");
-    assert!(planned(&image, &traits(), Action::LatencySlot).refused.is_empty());
+    assert!(planned(&image, &traits(), Action::LatencyByTrampoline).refused.is_empty());
     let roles = |traits: &ProcessTraits| {
         let plan = planned(&image, traits, Action::Latency);
         assert!(plan.refused.is_empty(), "{:?}", plan.refused);

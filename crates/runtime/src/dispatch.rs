@@ -13,7 +13,7 @@
 //! |---|---|
 //! | D1 | find the thread's line; if there is none: missed, done |
 //! | D2 | enter; if a hit of this thread goes on: missed (nested), done |
-//! | D3 | load the list. If a consumer in it has a return handler: take a return trampoline, if the probe arms its calls (`slots`, A1 to A4), and an instance (`instances`, A1 to A4). Count: missed if there was none, a hit otherwise |
+//! | D3 | load the list. If a consumer in it has a return handler: take a return trampoline, if the probe arms its calls (`trampolines`, A1 to A4), and an instance (`instances`, A1 to A4). Count: missed if there was none, a hit otherwise |
 //! | D4 | call each consumer whose filter accepts the hit; note the verdicts. Without an instance, consumers with return handlers are not called |
 //! | D5 | if all verdicts were *remove*, flag the probe for the writer |
 //! | D6 | if no consumer waits for the return, or the instruction pointer moved, give back the instance and the trampoline. Otherwise write the trampoline's address into the stack word |
@@ -28,7 +28,7 @@ use crate::epoch::{Inside, Line, Seal, ThreadPointer};
 use crate::instances::{Call, Kept};
 use crate::native::{Regs, returning};
 use crate::probe::{List, Probe};
-use crate::slots::{Table, TakenTrampoline};
+use crate::trampolines::{TakenTrampoline, TrampolineTable};
 
 /// Where the thread goes on.
 #[repr(u64)]
@@ -79,24 +79,24 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
 /// address.
 ///
 /// # Safety
-/// `slots` is alive. `regs` holds the thread's state in the trampolines' code, and only the caller uses it.
-pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
+/// `trampolines` is alive. `regs` holds the thread's state in the trampolines' code, and only the caller uses it.
+pub unsafe extern "C" fn returned_to_trampoline(trampolines: *const TrampolineTable, regs: *mut Regs) -> u64 {
     // SAFETY: the caller promises both.
-    let (slots, regs) = unsafe { (&*slots, &mut *regs) };
+    let (trampolines, regs) = unsafe { (&*trampolines, &mut *regs) };
     // SAFETY: the trampolines' code has written the number there, into the stack word of a call that is over.
     let number = unsafe { returning::address(regs) } as u32;
     // SAFETY: as above.
-    let Some(landed) = (unsafe { slots.landed(number) }) else { return GoOn::Original as u64 };
+    let Some(returned) = (unsafe { trampolines.returned(number) }) else { return GoOn::Original as u64 };
     // End the instance before its key becomes free.
-    let kept = landed.probe.and_then(|probe| match landed.site {
+    let kept = returned.probe.and_then(|probe| match returned.site {
         Some(site) => Some(Kept::of(site)),
-        None => probe.instances().end(probe.engine().returns(), landed.key, probe.address()),
+        None => probe.instances().end(probe.engine().returns(), returned.key, probe.address()),
     });
-    slots.come_home(&landed);
+    trampolines.come_home(&returned);
     // SAFETY: as above; no frame of ours lies there or above.
-    unsafe { returning::replace(regs, landed.real) };
-    regs.set_ip(landed.real);
-    let (Some(probe), Some(kept)) = (landed.probe, kept) else { return GoOn::Original as u64 };
+    unsafe { returning::replace(regs, returned.real) };
+    regs.set_ip(returned.real);
+    let (Some(probe), Some(kept)) = (returned.probe, kept) else { return GoOn::Original as u64 };
     // A stack may go on in a thread for which there is no line.
     let Some((row, line)) = own_line(probe) else { return GoOn::Original as u64 };
     let seal = Seal::new();
@@ -190,7 +190,7 @@ fn instance(probe: &Probe, row: usize, (ip, sp): (u64, u64), key: u64) -> Option
 fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64), real: u64) -> Option<Waited> {
     let returns = probe.engine().returns();
     // SAFETY: as in `begin`.
-    let slot = unsafe { returns.1.slots?.take((sp, real), returns.1.home(), probe) }?;
+    let slot = unsafe { returns.1.trampolines?.take((sp, real), returns.1.home(), probe) }?;
     if let Some((left, is_alone)) = slot.left
         && (is_alone || left.instances().end(returns, slot.key(), left.address()).is_some())
     {

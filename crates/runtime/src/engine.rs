@@ -143,7 +143,7 @@ pub struct Engine {
     places: KeptPlaces,
     rseq: Option<isize>,
     #[cfg(not(loom))]
-    pub(crate) slots: AtomicPtr<crate::slots::Table>,
+    pub(crate) trampolines: AtomicPtr<crate::trampolines::TrampolineTable>,
 }
 
 /// Addresses of lines and counters, in a layout that assembly code relies on (`general` of the two
@@ -208,7 +208,7 @@ impl Engine {
             places,
             rseq: None,
             #[cfg(not(loom))]
-            slots: AtomicPtr::new(core::ptr::null_mut()),
+            trampolines: AtomicPtr::new(core::ptr::null_mut()),
         })
     }
     /// The same engine, for threads whose rseq area is at this distance from their thread pointer, in bytes.
@@ -239,22 +239,22 @@ impl Engine {
     /// What a call in flight needs to find its instance.
     #[cfg(not(loom))]
     pub(crate) fn returns(&self) -> (KeptPlaces, crate::instances::Here) {
-        (self.places, crate::instances::Here { rseq: self.rseq, slots: self.slots() })
+        (self.places, crate::instances::Here { rseq: self.rseq, trampolines: self.trampolines() })
     }
     /// From now on, calls of probes that arm ([`Probe::set_arms`](crate::probe::Probe::set_arms)) get return
     /// addresses from these return trampolines. May be called once per engine, with trampolines that no other
     /// engine uses.
     #[cfg(not(loom))]
-    pub fn lend(&'static self, slots: &'static crate::slots::Table) {
-        slots.raw.engine.store(core::ptr::from_ref(self).cast_mut(), Relaxed);
-        self.slots.store(core::ptr::from_ref(slots).cast_mut(), Release);
+    pub fn lend(&'static self, trampolines: &'static crate::trampolines::TrampolineTable) {
+        trampolines.raw.engine.store(core::ptr::from_ref(self).cast_mut(), Relaxed);
+        self.trampolines.store(core::ptr::from_ref(trampolines).cast_mut(), Release);
     }
     /// The return trampolines given to [`lend`](Self::lend).
     #[cfg(not(loom))]
     #[must_use]
     #[inline]
-    pub fn slots(&self) -> Option<&'static crate::slots::Table> {
+    pub fn trampolines(&self) -> Option<&'static crate::trampolines::TrampolineTable> {
         // SAFETY: null, or a reference that is valid for good (`lend`).
-        unsafe { self.slots.load(Acquire).as_ref() }
+        unsafe { self.trampolines.load(Acquire).as_ref() }
     }
 }

@@ -255,8 +255,8 @@ impl Builder {
             ..Options::default()
         };
         let ring = if matches!(hit_action, HitAction::Stack { .. }) { STACKS_RING } else { options.ring };
-        let (ring, slots) = (self.ring.unwrap_or(ring), self.maxactive.unwrap_or(options.slots));
-        let options = Options { ring, slots, ..options };
+        let (ring, trampolines) = (self.ring.unwrap_or(ring), self.maxactive.unwrap_or(options.trampolines));
+        let options = Options { ring, trampolines, ..options };
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
         let filters = self.filters.iter().cloned().map(Arc::new).collect();
         SessionRequest {

@@ -114,14 +114,15 @@ fn rehearsed(
     let form = requested.form();
     let options = match form {
         Returns::Stack => match unwinding_now(&traced.process, files) {
-            Ok(_) => Options { by_slots: true, ..requested.options },
+            Ok(_) => Options { by_trampolines: true, ..requested.options },
             Err(why) => {
                 return Ok(found.iter().map(|place| (Err(no_unwinder(place, &why)), None)).collect());
             }
         },
-        Returns::Auto => {
-            Options { or_slots: Unwinding::of_auto(&traced.process, files).is_ok(), ..requested.options }
-        }
+        Returns::Auto => Options {
+            or_trampolines: Unwinding::of_auto(&traced.process, files).is_ok(),
+            ..requested.options
+        },
         Returns::Exits => requested.options,
     };
     let requested = SessionRequest { options, ..requested.clone() };
@@ -150,7 +151,7 @@ fn answers(report: &AttachReport, found: &[ProbedPlace]) -> Vec<Result<Tactic, R
     let one = |(index, place): (u32, &ProbedPlace)| match tactics.get(&index) {
         Some(&tactic) => Ok(tactic),
         None if by_kernel.contains(&(index as usize)) => match place.action {
-            Action::Latency | Action::LatencySlot => Err(kernel_cannot_time(place)),
+            Action::Latency | Action::LatencyByTrampoline => Err(kernel_cannot_time(place)),
             _ => Ok(Tactic::Kernel),
         },
         None => Err(refused.get(&(index as usize)).cloned().unwrap_or_else(|| Refused {
@@ -241,8 +242,8 @@ fn list_places(modules: &[Module], places: ProbedPlaces, requested: &SessionRequ
         };
         let requests: Vec<ActionRequest> = (0..).zip(&here).map(request).collect();
         let map = module.file.code_map(&requests, false, false);
-        let or_slots = requested.hit_action == HitAction::Time(Returns::Auto);
-        let answers = preview(&module.file.image, &map, &traits, &requests, or_slots);
+        let or_trampolines = requested.hit_action == HitAction::Time(Returns::Auto);
+        let answers = preview(&module.file.image, &map, &traits, &requests, or_trampolines);
         for (place, (tactic, slotted)) in here.into_iter().zip(answers) {
             let returns = match requested.hit_action {
                 HitAction::Time(Returns::Stack) => Some(Returns::Stack),

@@ -9,7 +9,7 @@
 mod caller;
 mod code_region;
 pub mod protocol;
-mod slots;
+mod trampolines;
 
 mod space;
 
@@ -25,7 +25,7 @@ use crate::cpu::proven;
 use crate::error::PatchError;
 use crate::find::{check_free, find_segments};
 use crate::map::{map_by, unmap_by};
-pub use crate::own_slots::OwnSlots;
+pub use crate::own_trampolines::OwnTrampolines;
 use crate::prepare::{Prepared, PreparedSite, refuse};
 use crate::publish::{raise, settle, sites_in_journal};
 use crate::request::{AttachReport, Request, Why};
@@ -136,8 +136,9 @@ impl Own {
     pub fn disinherit(&mut self) -> Result<(), PatchError> {
         let old = std::mem::take(&mut self.attached);
         let inherited: Vec<FileId> = old.memfds();
-        let Attached { held, own_slots, .. } = old;
-        self.attached = Attached { held, inherited, own_slots, serves_itself: true, ..Attached::default() };
+        let Attached { held, own_trampolines, .. } = old;
+        self.attached =
+            Attached { held, inherited, own_trampolines, serves_itself: true, ..Attached::default() };
         self.homes = CodeRegions::default();
         self.forked = true;
         self.process = Process::open(std::process::id())?;

@@ -9,7 +9,7 @@ use trapline_record::control::at;
 use trapline_tracee::Process;
 
 use crate::find::Found;
-use crate::slots::slots_of;
+use crate::trampolines::trampolines_of;
 
 /// Selector of user code, in the lowest bits of the word behind the flags.
 const CODE_SEGMENT: u64 = 0x33;
@@ -44,10 +44,11 @@ impl Word {
     pub(crate) fn leads_into(&self, process: &Process, segment: &Found) -> bool {
         let handler = segment.block.get(at::HANDLER);
         let is_handler = handler != 0 && (self.value == handler || self.value == handler - RESTORER);
-        let is_slot = slots_of(&segment.block).is_some_and(|slots| slots.slot_of(self.value).is_some());
+        let is_trampoline = trampolines_of(&segment.block)
+            .is_some_and(|trampolines| trampolines.number_of(self.value).is_some());
         self.is_context()
             || is_handler
-            || is_slot
+            || is_trampoline
             || self.is_in_area() && is_descriptor(process, segment, self.value)
     }
     /// A context as the kernel saves it: behind the word lie flags, then segments.

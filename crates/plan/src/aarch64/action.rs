@@ -167,9 +167,9 @@ impl<'a> Setting<'a> {
             min_ticks: input.min_ticks,
             buckets: input.buckets,
             outermost: input.outermost,
-            slots: input.slots,
+            trampolines: input.trampolines,
         });
-        let slot = latency.map_or(0, |latency| 1 << latency.shape.slot_bits());
+        let slot = latency.map_or(0, |latency| 1 << latency.shape.cell_bits());
         let area = RingArea { slot, most: slot, ..layout.rings };
         let places = Rings { area, base: 0, id, stacks: Stacks::default() };
         Self { machine, layout, data, latency, rings: None, filters, id, places }

@@ -114,7 +114,7 @@ pub(super) fn copies(role: Action, filter: Option<&TargetFilter>) -> bool {
 pub(super) fn not_in_go(role: Action, filter: Option<&TargetFilter>) -> Option<&'static str> {
     let whole = filter.filter(|filter| filter.late.is_some());
     match role {
-        Action::LatencySlot => Some("no code replaces return addresses of goroutines"),
+        Action::LatencyByTrampoline => Some("no code replaces return addresses of goroutines"),
         Action::Record { stack: Unwind::Copy(_), .. } | Action::RecordAt(_, Unwind::Copy(_)) => {
             Some("no code unwinds a copy of a goroutine's stack")
         }

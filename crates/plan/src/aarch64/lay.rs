@@ -7,7 +7,7 @@
 use trapline_insn::aarch64::Options;
 use trapline_record::RemoteAddr;
 use trapline_record::journal::MAX_PATCH;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 
 use super::action::Setting;
 use super::go::{Lowered, begins};
@@ -15,7 +15,7 @@ use super::island::{self, IslandStub};
 use super::module::{PatchedSite, Sites};
 use super::room::{Islands, for_islands, for_text};
 use super::site::{self, PatchedWord as Word};
-use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, slot_code};
+use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, trampoline_code};
 use super::supported::may_fault;
 use crate::AddressSpace;
 use crate::layout::DataAt;
@@ -23,7 +23,7 @@ use crate::plan::{Chunk, ModulePlan, Patch, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
 use crate::request::{LatencyInput, ModuleInput, ProcessTraits};
 use crate::space::PAGE;
-use crate::unwind::SlotCode;
+use crate::unwind::TrampolineCode;
 
 /// Alignment of stubs: each begins a cache line.
 const LINE: u64 = 64;
@@ -167,7 +167,11 @@ fn patch_of(
 }
 
 /// The code of a process' return trampolines.
-pub(crate) fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInput) -> Option<SlotCode> {
+pub(crate) fn trampolines_for(
+    traits: &ProcessTraits,
+    trampolines: Trampolines,
+    input: &LatencyInput,
+) -> Option<TrampolineCode> {
     let latency = Latency {
         area: 0,
         functions: 0,
@@ -177,10 +181,10 @@ pub(crate) fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInp
         min_ticks: input.min_ticks,
         buckets: input.buckets,
         outermost: false,
-        slots: Some(slots),
+        trampolines: Some(trampolines),
     };
     // No action on this processor lets a return trampoline lead on.
-    (!input.leads_on).then(|| slot_code(&machine(traits), &latency)).flatten()
+    (!input.leads_on).then(|| trampoline_code(&machine(traits), &latency)).flatten()
 }
 
 fn machine(traits: &ProcessTraits) -> Machine {

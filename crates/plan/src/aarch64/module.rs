@@ -73,10 +73,11 @@ pub(super) type Sites = BTreeMap<Svma, PatchedSite>;
 pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let mut sites = Sites::new();
     let (mut refused, mut slotted) = (Vec::new(), Vec::new());
-    let or_slots = input.latency.is_some_and(|latency| latency.or_slots && latency.slots.is_some());
+    let or_trampolines =
+        input.latency.is_some_and(|latency| latency.or_trampolines && latency.trampolines.is_some());
     for (index, request) in (0..).zip(input.requests) {
-        let timed = request.action == Action::Latency && or_slots;
-        let instead = || words_of(input, &ActionRequest { action: Action::LatencySlot, ..*request });
+        let timed = request.action == Action::Latency && or_trampolines;
+        let instead = || words_of(input, &ActionRequest { action: Action::LatencyByTrampoline, ..*request });
         let one = |why| Refused { probe: request.probe, request: index, why };
         match words_of(input, request) {
             Ok(found) => {
@@ -186,7 +187,7 @@ fn words_of(
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), SiteAction::Record(record))]
         }
         Action::Record { returns: true, .. } | Action::Tally { exits: true }
-            if input.latency.is_some_and(|latency| latency.by_slots) =>
+            if input.latency.is_some_and(|latency| latency.by_trampolines) =>
         {
             let what = "no code records returns by replaced return addresses (--ret=exits)";
             return Err(Refusal::NotHere { at, what });
@@ -244,7 +245,7 @@ fn words_of(
             let exits = found.into_iter().map(|(index, kind, role)| (one(index, role), tally(kind_of(kind))));
             entry.into_iter().chain(exits).collect()
         }
-        Action::LatencySlot => {
+        Action::LatencyByTrampoline => {
             let latency = request.latency.ok_or(Refusal::Incomplete { at })?;
             let function = request.function.ok_or(Refusal::Incomplete { at })?;
             let entry = entry_index(&words);

@@ -140,7 +140,7 @@ pub enum Refusal {
     #[error(
         "{at:#x} [{word:08x}]: {what}, so the function's return address cannot be replaced; its exits can be patched instead"
     )]
-    NoSlot {
+    NoTrampoline {
         /// The instruction.
         at: u64,
         /// The word.
@@ -177,7 +177,7 @@ impl Refusal {
             Self::LeavesByJump { .. } => "tail-call",
             Self::LeavesAnywhere { .. } => "exits-unknown",
             Self::RunsOn { .. } | Self::NeverReturns { .. } => "no-exit",
-            Self::NoSlot { .. } | Self::NoReturnAddress { .. } => "no-slot",
+            Self::NoTrampoline { .. } | Self::NoReturnAddress { .. } => "no-slot",
             Self::NoRoom { .. } => "no-room",
         }
     }

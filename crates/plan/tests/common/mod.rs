@@ -12,7 +12,7 @@ use trapline_plan::{
     Patch, PatchRole, ProcessTraits, Scope, Tactic, bounds, plan_module,
 };
 use trapline_record::addr::Bias;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma};
 
 /// Files that most machines have; missing ones are left out.
@@ -60,7 +60,7 @@ pub(crate) fn traits_of(image: &Image) -> ProcessTraits {
 }
 
 /// Return trampolines that belong to no process.
-const SLOTS: Slots = Slots { code: 0x1100_0000_0000, table: 0x1200_0000_0000, count: 64 };
+const TRAMPOLINES: Trampolines = Trampolines { code: 0x1100_0000_0000, table: 0x1200_0000_0000, count: 64 };
 
 pub(crate) fn plan(
     image: &Image,
@@ -78,10 +78,10 @@ pub(crate) fn plan(
         buckets: Buckets::Log,
         outermost: false,
         go_g: image.is_go().then_some(-8),
-        or_slots: false,
-        by_slots: false,
+        or_trampolines: false,
+        by_trampolines: false,
         leads_on: false,
-        slots: Some(SLOTS),
+        trampolines: Some(TRAMPOLINES),
     };
     let input = ModuleInput {
         image,

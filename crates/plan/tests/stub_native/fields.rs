@@ -128,7 +128,7 @@ fn decide(machine: &Machine, at: Option<Kind>) {
             marks: if at.is_some() { Some(arena.staged(slot)) } else { marked },
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let code = match at {
             Some(kind) => {

@@ -137,7 +137,7 @@ impl<'a> Set<'a> {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         }
     }
 }

@@ -38,7 +38,7 @@ fn recorded(arena: &mut Arena, machine: &Machine, rings: &Rings) -> u64 {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     };
     built(arena, &traced, Kind::Entry, 1, &BODY)
 }

@@ -53,7 +53,7 @@ fn passed_over(machine: &Machine) {
             marks: marked.then(|| arena.latency()),
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let code = built(&mut arena, &traced, Kind::Entry, 1, &BODY);
         let mut reader = Reader::new(&rings);
@@ -122,7 +122,7 @@ fn nobody_is_nobody(machine: &Machine) {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     };
     let code = built(&mut arena, &traced, Kind::Entry, 1, &BODY);
     (0..30).for_each(|n| assert_eq!(call(code, n), n));

@@ -45,7 +45,7 @@ impl Set {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let mut out = Vec::new();
         let pending = count_filtered(&mut out, arena.next(), &traced, kind);

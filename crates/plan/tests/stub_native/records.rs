@@ -118,7 +118,7 @@ fn records_tell_what_was_there(machine: &Machine) {
                 marks: None,
                 unwind: Unwind::None,
                 at_entry: true,
-                slots: None,
+                trampolines: None,
             };
             let code = built(&mut arena, &traced, kind, values, &back());
             let mut reader = Reader::new(&rings);
@@ -186,7 +186,7 @@ fn every_hit_is_one_or_the_other(machine: &Machine) {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     };
     let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     let over = AtomicBool::new(false);
@@ -242,7 +242,7 @@ fn threads_without_an_area_are_counted_as_dropped() {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     };
     let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]);
     std::thread::scope(|scope| {

@@ -6,8 +6,8 @@ use std::cell::Cell;
 use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced};
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::ring::{HEAD, Kind, LEAST_SLOT, Record, TAIL};
-use trapline_record::slots::{Slots, at};
 use trapline_record::stack::{FIRST, Stack, room_for_copy, room_for_frames};
+use trapline_record::trampolines::{Trampolines, at};
 
 use crate::arena::{Arena, machines, thread_pointer};
 use crate::records::{PROBE, built, rings_for, view, with_rseq};
@@ -40,7 +40,7 @@ struct Bench {
     rings: Rings,
     tails: Vec<u64>,
     random: Random,
-    slots: Option<Slots>,
+    trampolines: Option<Trampolines>,
 }
 
 impl Bench {
@@ -54,7 +54,7 @@ impl Bench {
         let mut rings = Rings { stacks, ..rings_for(&arena, &machine, (256 * most).min(RING), LEAST_SLOT) };
         rings.area.most = most;
         let tails = vec![0; rings.area.rings as usize];
-        Self { machine, arena, rings, tails, random: Random(0x57ac_0001_4321_9876), slots: None }
+        Self { machine, arena, rings, tails, random: Random(0x57ac_0001_4321_9876), trampolines: None }
     }
     fn code(&mut self, unwind: Unwind, site: Liveness, at_entry: bool) -> u64 {
         let traced = Traced {
@@ -70,7 +70,7 @@ impl Bench {
             marks: None,
             unwind,
             at_entry,
-            slots: self.slots,
+            trampolines: self.trampolines,
         };
         built(&mut self.arena, &traced, Kind::Entry, 6, &back())
     }
@@ -160,19 +160,19 @@ fn a_slot_is_told_as_what_it_stands_for() {
     }
     const COUNT: u32 = 64;
     let mut table = vec![0_u64; 2 * 4096];
-    let slots = Slots { code: 0x7123_4560_0000, table: table.as_ptr() as u64, count: COUNT };
+    let trampolines = Trampolines { code: 0x7123_4560_0000, table: table.as_ptr() as u64, count: COUNT };
     let mut stands_for = |slot: u32, real: u64| {
-        table[((slots.entry(slot) - slots.table + at::REAL) / 8) as usize] = real;
+        table[((trampolines.entry(slot) - trampolines.table + at::REAL) / 8) as usize] = real;
     };
     stands_for(3, 77);
-    stands_for(5, slots.address(3));
+    stands_for(5, trampolines.address(3));
     stands_for(COUNT - 1, 78);
     let words = [
-        (slots.address(3), 77),
-        (slots.address(5), 77),
-        (slots.address(COUNT - 1), 78),
-        (slots.code - 1, slots.code - 1),
-        (slots.code + slots.code_len(), slots.code + slots.code_len()),
+        (trampolines.address(3), 77),
+        (trampolines.address(5), 77),
+        (trampolines.address(COUNT - 1), 78),
+        (trampolines.code - 1, trampolines.code - 1),
+        (trampolines.code + trampolines.code_len(), trampolines.code + trampolines.code_len()),
         (4, 4),
     ];
     let mut frames = [0_u64; WORDS];
@@ -185,7 +185,7 @@ fn a_slot_is_told_as_what_it_stands_for() {
     let wanted: Vec<u64> = words.iter().map(|&(_, real)| real).collect();
     let stacks = Stacks { main: (at - (64 << 10), at + WORDS as u64 * 8), ..Stacks::default() };
     for unwind in [Unwind::Frames(FRAMES), Unwind::Copy(65536)] {
-        let mut bench = Bench { slots: Some(slots), ..Bench::new(stacks, unwind) };
+        let mut bench = Bench { trampolines: Some(trampolines), ..Bench::new(stacks, unwind) };
         for site in sites() {
             let code = bench.code(unwind, site, false);
             assert_kept(&format!("{site:?}"), code, &site, &mut bench.random);

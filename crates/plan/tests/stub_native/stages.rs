@@ -62,7 +62,7 @@ pub(crate) fn traced<'a>(
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     }
 }
 

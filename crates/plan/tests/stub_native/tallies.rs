@@ -64,7 +64,7 @@ impl Set {
             marks: self.places,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let mut out = Vec::new();
         let pending = tally(&mut out, arena.next(), &traced, (tallied, self.table), kind);

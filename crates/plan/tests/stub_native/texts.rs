@@ -83,7 +83,7 @@ fn texts_are_there(machine: &Machine) {
                 marks: None,
                 unwind: Unwind::None,
                 at_entry: true,
-                slots: None,
+                trampolines: None,
             };
             let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
             assert_kept(&format!("{texts:b} {site:?}"), code, &site, &mut random);
@@ -187,7 +187,7 @@ fn fields_are_read(machine: &Machine) {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
         assert_kept(&format!("{site:?}"), code, &site, &mut random);
@@ -258,7 +258,7 @@ impl Loading {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 6);
@@ -601,7 +601,7 @@ fn without_room(machine: &Machine) {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     };
     let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
     let bounds = BOUNDS.with(|bounds| [0, 1].map(|n| core::ptr::from_ref(&bounds[n])));

@@ -12,8 +12,8 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use trapline_plan::x86_64::stub::{Latency, Liveness, Machine, Rseq, ThreadId, slot_code_len};
-use trapline_record::slots::USUAL;
+use trapline_plan::x86_64::stub::{Latency, Liveness, Machine, Rseq, ThreadId, trampoline_code_len};
+use trapline_record::trampolines::USUAL;
 
 use crate::arena::{Arena, LINES, call, set, thread_pointer};
 use crate::durations::{SPIN, timed};
@@ -63,7 +63,7 @@ fn build(arena: &mut Arena) -> Vec<u64> {
     let latency = arena.latency();
     let outermost = Latency { outermost: true, ..latency };
     let (slotted, lent) = arena.slotted(&owned, USUAL);
-    println!("code {:#x} {:#x}", lent.code, lent.code + slot_code_len(&lent));
+    println!("code {:#x} {:#x}", lent.code, lent.code + trampoline_code_len(&lent));
     println!("slots {:#x} {:#x}", lent.table, lent.table + lent.table_len());
     let inner = slots::armed(arena, &owned, &slotted, 5, &slots::SAME);
     let outer = slots::armed(arena, &owned, &slotted, 6, &slots::jump_to(inner));

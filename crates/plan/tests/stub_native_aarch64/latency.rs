@@ -40,12 +40,12 @@ impl Stamps {
         unsafe { &*((self.0 + at) as *const AtomicU64) }
     }
     /// Offsets of the stamp cells of all claimed blocks.
-    pub(super) fn slots(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn trampolines(&self) -> impl Iterator<Item = u64> {
         let tags = 0..self.1.tags_len() / 8;
         let blocks = tags.filter(|block| self.word(8 * block).load(Ordering::Relaxed) != 0);
         blocks.flat_map(|block| {
             let first = self.1.tags_len() + (block << self.1.block_bits());
-            (first..first + (1 << self.1.block_bits())).step_by(1 << self.1.slot_bits())
+            (first..first + (1 << self.1.block_bits())).step_by(1 << self.1.cell_bits())
         })
     }
     /// Gives all blocks to other pages, except `but` of each four.
@@ -55,7 +55,7 @@ impl Stamps {
     }
     /// Offsets of the cells that hold stamps.
     fn stamps(&self) -> Vec<u64> {
-        self.slots().filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
+        self.trampolines().filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
     }
 }
 
@@ -88,7 +88,7 @@ impl Bench {
             min_ticks: 0,
             buckets: Buckets::Log,
             outermost: false,
-            slots: None,
+            trampolines: None,
         };
         Self { room, stamps, machine, latency }
     }

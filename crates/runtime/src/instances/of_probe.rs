@@ -15,7 +15,7 @@ use super::place::KeptPlaces;
 use crate::epoch::Writer;
 use crate::native::thread::thread_pointer;
 use crate::pool::{At, BadRegion, Held, OwnedPool, Raw, Registered, Shape};
-use crate::slots::Table;
+use crate::trampolines::TrampolineTable;
 
 /// How to find out where the calling thread runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Here {
     /// Distance from a thread pointer to the thread's rseq area, in bytes; `None` if threads have none.
     pub(crate) rseq: Option<isize>,
     /// Return trampolines whose addresses are keys.
-    pub(crate) slots: Option<&'static Table>,
+    pub(crate) trampolines: Option<&'static TrampolineTable>,
 }
 
 impl Here {
@@ -41,7 +41,7 @@ impl Here {
     }
     /// The stack pointer at the entry of the call with this key; 0 if the call is just beginning or ending.
     fn frame(self, key: u64) -> u64 {
-        self.slots.map_or(key, |slots| slots.frame(key))
+        self.trampolines.map_or(key, |trampolines| trampolines.frame(key))
     }
     /// A CPU that this thread may be on, or a number that few threads share.
     #[inline]

@@ -10,8 +10,8 @@ mod epoch;
 mod instances;
 mod places;
 mod regions;
-mod slots;
 mod table;
+mod trampolines;
 
 use std::boxed::Box;
 use std::vec::Vec;

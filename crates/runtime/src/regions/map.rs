@@ -185,14 +185,14 @@ impl Map {
     fn be_born(&mut self, mapping: Mapping, file: FileNumber) -> Result<(), MapError> {
         let slots = self.regions.slots;
         let full = MapError::Full { slots: slots.len() };
-        let number = self.take_slot().ok_or(full)?;
+        let number = self.take_entry().ok_or(full)?;
         let slot = slots.get(usize::from(number)).ok_or(full)?;
         let hint = Hint::new(number, slot.fill(&mapping, file, self.version + 1));
         self.by_start.insert(mapping.start, Region { mapping, file, hint });
         Ok(())
     }
     /// An entry that was never used, while there is one: dead entries stay for pictures as long as possible.
-    fn take_slot(&mut self) -> Option<u16> {
+    fn take_entry(&mut self) -> Option<u16> {
         let used = self.regions.used.load(Relaxed);
         if (used as usize) < self.regions.slots.len() {
             self.regions.used.store(used + 1, Release);

@@ -15,7 +15,7 @@
 //!
 //! # The words
 //!
-//! A *mapping entry* (`Slot`) describes one region: `seq`, start, end, offset in the file, the file's number
+//! A *mapping entry* (`MappingEntry`) describes one region: `seq`, start, end, offset in the file, the file's number
 //! and flags; birth, death, and the death of the region that was there before; device and inode. Entries lie
 //! in one array for good. So a stale number still leads to an entry, although perhaps to that of another
 //! region. `seq` is a generation and a state: *alive*, *dead* (fields whole), *written* (fields changing).
@@ -84,14 +84,14 @@
 //!   Then `before > V` shows it.
 //! - *a change before P1*: C4's release and P1's acquire make all of it visible.
 
+mod entry;
 pub(crate) mod leaf;
 mod map;
 mod picture;
-mod slot;
 
+pub use entry::MappingEntry;
 pub use map::{Map, MapError, Range};
 pub use picture::{Mapped, PictureError};
-pub use slot::Slot;
 
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 
@@ -174,7 +174,7 @@ impl Found {
 /// All regions of a process, for readers.
 #[derive(Debug)]
 pub struct Regions {
-    slots: &'static [Slot],
+    slots: &'static [MappingEntry],
     leaves: Table,
     /// Number of changes so far.
     version: AtomicU64,
@@ -186,7 +186,7 @@ impl Regions {
     /// Regions in zeroed memory, with an entry for each region that can exist at a time, and some to spare.
     /// At most 65,536 are used.
     #[must_use]
-    pub fn new(slots: &'static [Slot]) -> Self {
+    pub fn new(slots: &'static [MappingEntry]) -> Self {
         let slots = slots.get(..MAX_SLOTS).unwrap_or(slots);
         Self {
             slots,
@@ -214,7 +214,7 @@ impl Regions {
     /// The region of a result, and its generation, as one word for [`Marks::has`]; never 0.
     #[must_use]
     pub(crate) const fn mark(&self, found: &Found) -> u64 {
-        Hint::new(found.slot, found.seq / slot::GENERATION).word()
+        Hint::new(found.slot, found.seq / entry::GENERATION).word()
     }
     /// The view that decides by marks whether regions are alive.
     #[must_use]
@@ -238,7 +238,7 @@ impl Regions {
 
 /// Regions by their marks ([`Regions::mark`]), for hits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Marks(&'static [Slot]);
+pub(crate) struct Marks(&'static [MappingEntry]);
 
 impl Marks {
     /// Whether the region of that mark is alive and has not changed since.

@@ -35,7 +35,7 @@ pub mod inlined;
 #[rustfmt::skip]
 mod parts;
 pub mod returns;
-pub mod slots;
+pub mod trampolines;
 
 /// Answer: nothing was done; call `dispatch::entry` with the extended state saved.
 pub const WITH_STATE: u64 = 3;

@@ -168,7 +168,7 @@ pub enum Error {
     },
     /// Return addresses cannot be replaced in this process.
     #[error("{}, offset {offset:#x}: return addresses cannot be replaced here: {why}", path.display())]
-    NoSlots {
+    NoTrampolines {
         /// The file.
         path: PathBuf,
         /// The offset as given.
@@ -239,9 +239,10 @@ impl Error {
             | Self::BadSemaphore { .. }
             | Self::OtherSemaphore { .. }
             | Self::NotAnEntry { .. } => libc::EINVAL,
-            Self::Breakpoint { .. } | Self::Differs { .. } | Self::Refused { .. } | Self::NoSlots { .. } => {
-                libc::EOPNOTSUPP
-            }
+            Self::Breakpoint { .. }
+            | Self::Differs { .. }
+            | Self::Refused { .. }
+            | Self::NoTrampolines { .. } => libc::EOPNOTSUPP,
             Self::NoExtendedState => libc::ENODEV,
             Self::NoEngine | Self::Instances { why: BadRegion::OutOfMemory(_), .. } => libc::ENOMEM,
             Self::Instances { .. } => libc::EINVAL,

@@ -19,7 +19,7 @@ use trapline_runtime::epoch::{Line, Writer};
 use trapline_runtime::instances::{Hint, KeptPlace};
 use trapline_runtime::native::thread::{membarrier, register_core_sync, register_membarrier};
 use trapline_runtime::probe::Probe;
-use trapline_runtime::regions::Slot;
+use trapline_runtime::regions::MappingEntry;
 
 use super::arch::room;
 
@@ -248,7 +248,7 @@ fn rseq() -> Option<isize> {
 }
 
 /// An entry for each mapping of code.
-pub(super) fn slots() -> Option<&'static [Slot]> {
+pub(super) fn slots() -> Option<&'static [MappingEntry]> {
     zeroed(0, REGIONS, 0)
 }
 
@@ -260,7 +260,7 @@ unsafe trait Zeroed: Sync {}
 // SAFETY: three words, of which 0 means free and outside.
 unsafe impl Zeroed for Line {}
 // SAFETY: words; a sequence of 0 means never used.
-unsafe impl Zeroed for Slot {}
+unsafe impl Zeroed for MappingEntry {}
 // SAFETY: a word, of which 0 means no hint.
 unsafe impl Zeroed for Hint {}
 // SAFETY: four words, of which 0 means unbound and empty.

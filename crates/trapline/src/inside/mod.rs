@@ -120,10 +120,10 @@ mod own_stack;
 mod place;
 mod semaphores;
 mod settle;
-mod slots;
 mod speculate;
 mod spot;
 mod state;
+mod trampolines;
 mod traps;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -142,7 +142,7 @@ pub use find::find;
 pub use known::{Code, CodePlace, code, code_at};
 pub use notice::{NoticeMode, Noticed};
 pub use own_stack::is_inside_handler;
-pub use slots::{SLOTS, returns_to};
+pub use trampolines::{TRAMPOLINES, returns_to};
 pub use trapline_plan::Tactic;
 pub use trapline_record::FileId;
 /// Handlers as the engine calls them: see [`Functions`].

@@ -14,7 +14,7 @@ use crate::calls::{Call, CallEnd, Reading, in_order};
 use crate::decode::{Decoder, ProbeFacts, Probes, Shape};
 use crate::filter::Int;
 use crate::filter::{Filter, Known as Fact, Symbol};
-use crate::values::{Marked, Slot, Values};
+use crate::values::{ArgumentSource, Marked, Values};
 
 /// All calls of a file, and how it ends.
 fn read(file: &[u8]) -> (Vec<Call>, Result<Step, SavedError>) {
@@ -318,12 +318,12 @@ fn values_come_back_as_they_were() {
     const HEAD: usize = 16;
     let int = Int { bits: 32, signed: true };
     let slots = [
-        Slot::Value(int),
-        Slot::Field(1, Int::U64),
-        Slot::Unknown,
-        Slot::Unknown,
-        Slot::Value(int),
-        Slot::Unknown,
+        ArgumentSource::Value(int),
+        ArgumentSource::Field(1, Int::U64),
+        ArgumentSource::Unknown,
+        ArgumentSource::Unknown,
+        ArgumentSource::Value(int),
+        ArgumentSource::Unknown,
     ];
     let marked = Values::Marked(Box::new(Marked { slots, texts: vec![(1, 2), (5, 3)] }));
     for values in [Values::AsRecorded, Values::Unknown, marked] {

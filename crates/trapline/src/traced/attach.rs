@@ -64,7 +64,7 @@ impl Traced {
             return Ok(places.iter().map(no_goroutine).enumerate().collect());
         }
         match requested.form() {
-            Returns::Stack => self.attach_slots(files, requested, modules, places),
+            Returns::Stack => self.attach_trampolines(files, requested, modules, places),
             Returns::Auto => self.attach_by_need(files, requested, modules, places),
             Returns::Exits => self.attach_as_asked(&Unwinding::default(), requested, modules, places, None),
         }
@@ -116,7 +116,7 @@ impl Traced {
         self.costs.attach += start.elapsed();
         let left_alone = match found {
             Ok(unwinding) => {
-                let options = Options { or_slots: true, ..requested.options };
+                let options = Options { or_trampolines: true, ..requested.options };
                 let requested = SessionRequest { options, ..requested.clone() };
                 match self.attach_as_asked(&unwinding, &requested, modules, places, None) {
                     Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => why,
@@ -128,7 +128,7 @@ impl Traced {
         self.attach_as_asked(&Unwinding::default(), requested, modules, places, Some(&left_alone))
     }
     /// Replaces return addresses, if all unwinders can be told of it. Returns the refusals, by index.
-    fn attach_slots(
+    fn attach_trampolines(
         &mut self,
         files: &mut Files,
         requested: &SessionRequest,
@@ -146,7 +146,7 @@ impl Traced {
             Ok(unwinding) => unwinding,
             Err(why) => return Ok(refuse(&why)),
         };
-        let options = Options { by_slots: true, ..requested.options };
+        let options = Options { by_trampolines: true, ..requested.options };
         let requested = SessionRequest { options, ..requested.clone() };
         match self.attach_as_asked(&unwinding, &requested, modules, places, None) {
             Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => Ok(refuse(&why)),
@@ -157,7 +157,7 @@ impl Traced {
     /// done with them and some thread can make the call. `fresh`: there are modules that were not looked at
     /// yet.
     pub(super) fn tell_unwinders(&mut self, files: &mut Files, fresh: bool) {
-        if self.attached.slots().is_none() || !(fresh || self.untold) {
+        if self.attached.trampolines().is_none() || !(fresh || self.untold) {
             return;
         }
         self.untold = false;

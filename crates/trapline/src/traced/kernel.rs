@@ -35,7 +35,9 @@ impl Traced {
         let indices = sites.iter().map(|(_, site)| site.probe as usize);
         for (index, place) in indices.filter_map(|index| Some((index, places.get(index)?))) {
             match place.action {
-                Action::Latency | Action::LatencySlot => refused.push((index, kernel_cannot_time(place))),
+                Action::Latency | Action::LatencyByTrampoline => {
+                    refused.push((index, kernel_cannot_time(place)))
+                }
                 action => {
                     groups
                         .entry((place.module, action == Action::CountExits))

@@ -166,7 +166,7 @@ impl HitAction {
             (Self::Tally { .. }, true, _) => Action::Tally { exits: true },
             (Self::Tally { exits }, false, None) => Action::Tally { exits },
             (_, true, _) => Action::CountExits,
-            (Self::Time(Returns::Stack), ..) => Action::LatencySlot,
+            (Self::Time(Returns::Stack), ..) => Action::LatencyByTrampoline,
             (Self::Time(_), ..) => Action::Latency,
             (_, false, Some(at)) => Action::CountAt(at),
             (_, false, None) => Action::CountEntry,

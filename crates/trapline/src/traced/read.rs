@@ -21,7 +21,8 @@ use crate::times::{in_flight, read_times, stamps_resident};
 
 /// Adds armed calls that are in flight.
 fn add_armed(attached: &Attached, process: &Process, sums: &mut [HashMap<u32, u64>]) {
-    let calls = attached.slots().and_then(|slots| armed(process, &slots).ok()).unwrap_or_default();
+    let calls =
+        attached.trampolines().and_then(|trampolines| armed(process, &trampolines).ok()).unwrap_or_default();
     for call in calls.iter().filter(|call| call.word != 0) {
         let homes = attached.segments().iter().zip(&mut *sums);
         for (function, sum) in homes.filter_map(|(home, sum)| Some((home.function_of(call.what)?, sum))) {

@@ -2,7 +2,7 @@
 //! in all circumstances.
 
 use trapline::{ProcessReport, Returns, Session};
-use trapline_record::slots::{CODE, RETURN};
+use trapline_record::trampolines::{CODE, RETURN};
 
 use crate::command::{patched, said};
 use crate::latency::timed;

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 
 use trapline_plan::Callee;
 use trapline_plan::x86_64::stub::{
-    CallFunctions, ExtendedState, Gate, InlinedPath, call, call_arming, gate, landing_code, landing_code_len,
+    CallFunctions, ExtendedState, Gate, InlinedPath, call, call_arming, gate, own_trampoline_code,
+    own_trampoline_code_len,
 };
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 use trapline_runtime::consumer::{Consumer, ConsumerId, Flags, Handler, Hit, Installed, Verdict};
 use trapline_runtime::dispatch;
@@ -19,7 +20,7 @@ use trapline_runtime::native::thread::{membarrier, register_membarrier, thread_p
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Regions};
 use trapline_runtime::registry::{FileSite, Files};
-use trapline_runtime::slots::Table;
+use trapline_runtime::trampolines::TrampolineTable;
 use trapline_runtime::x86_64::general::{self, inlined};
 use trapline_runtime::x86_64::{Answer, Called, Placed, Role, Sites, Step, Traps};
 
@@ -113,7 +114,7 @@ const PROBES: usize = 32;
 const PLACES: usize = 1 << 18;
 
 /// Enough return trampolines to keep two CPUs apart, each of which begins its search at 64 times its number.
-const SLOTS: u32 = 1 << 10;
+const TRAMPOLINES: u32 = 1 << 10;
 
 /// Engine and memory from which functions are made.
 struct Maker {
@@ -168,25 +169,25 @@ impl Maker {
         maker
     }
     fn lend(&mut self) {
-        let unplaced = Slots { code: 0, table: 0, count: SLOTS };
-        let code = self.code.skip(landing_code_len(&unplaced));
-        let slots = Slots { code, table: self.code.skip(unplaced.table_len()), ..unplaced };
-        tell("slots", slots.table, slots.table_len());
-        for (home, word) in slots.hints() {
+        let unplaced = Trampolines { code: 0, table: 0, count: TRAMPOLINES };
+        let code = self.code.skip(own_trampoline_code_len(&unplaced));
+        let trampolines = Trampolines { code, table: self.code.skip(unplaced.table_len()), ..unplaced };
+        tell("slots", trampolines.table, trampolines.table_len());
+        for (home, word) in trampolines.hints() {
             // SAFETY: inside the table.
             unsafe { (home as *mut u64).write(word) };
         }
         let (hints, quick) = (named("hints", 1 << 18), named("quick", 1 << 17));
         // SAFETY: zeroed except for the hints, mapped for good, and used by nothing else; probes are leaked.
-        let table = unsafe { Table::new(slots, hints, quick) }.expect("sizes fit");
-        let table: &'static Table = Box::leak(Box::new(table));
-        let landed = dispatch::landed as *const () as u64;
-        let [entry, general, begin, exit, general_exit] = [landed; 5];
+        let table = unsafe { TrampolineTable::new(trampolines, hints, quick) }.expect("sizes fit");
+        let table: &'static TrampolineTable = Box::leak(Box::new(table));
+        let returned = dispatch::returned_to_trampoline as *const () as u64;
+        let [entry, general, begin, exit, general_exit] = [returned; 5];
         let ends = Some(inlined(inlined::InlinedPath::land()));
         let all = CallFunctions { entry, general, begin, exit, general_exit, ends, ..functions() };
         let all = CallFunctions { begins: None, arms: None, ..all };
-        let made = landing_code(&slots, &all, std::ptr::from_ref(table) as u64);
-        let mut laid = Code::at(slots.code, made.bytes.len() as u64 + 64);
+        let made = own_trampoline_code(&trampolines, &all, std::ptr::from_ref(table) as u64);
+        let mut laid = Code::at(trampolines.code, made.bytes.len() as u64 + 64);
         laid.put(&made.bytes);
         self.engine.lend(table);
     }
@@ -309,8 +310,8 @@ impl Cases {
         let instance: Case = (Box::new(move |told| calls(outer, told)), 1);
         let [session, saved] = [SESSION, Way { saves: true, ..SESSION }].map(|way| maker.called(way));
         let armed = |way| Way { arms: true, ..way };
-        let slots = [armed(RETURN), armed(SESSION), Way { saves: true, ..armed(SESSION) }];
-        let [slot, slot_session, slot_saved] = slots.map(|way| maker.called(way));
+        let trampolines = [armed(RETURN), armed(SESSION), Way { saves: true, ..armed(SESSION) }];
+        let [slot, slot_session, slot_saved] = trampolines.map(|way| maker.called(way));
         let inner = maker.function(armed(RETURN), None);
         let outer = maker.function(armed(RETURN), Some(inner));
         let tail: Case = (Box::new(move |told| calls(outer, told)), 2);

@@ -11,7 +11,7 @@
 mod arenas;
 mod pages;
 pub mod protocol;
-mod slots;
+mod trampolines;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,8 +25,8 @@ use trapline_tracee::{FileId, Mapping, OwnCaller, Process};
 
 use crate::blocked::no_traps;
 use crate::error::PatchError;
-pub use crate::own_slots::OwnSlots;
-use crate::segment::MadeSlots;
+pub use crate::own_trampolines::OwnTrampolines;
+use crate::segment::MadeTrampolines;
 use crate::why::{NoTraps, Why};
 use arenas::{Arenas, Displaced};
 use pages::{Pages, Words, mapping};
@@ -92,7 +92,7 @@ pub struct Own {
     /// Address of the gate through which jumps lead.
     gate: u64,
     /// Return trampolines, once they were requested.
-    slots: Option<MadeSlots>,
+    trampolines: Option<MadeTrampolines>,
     /// Our patches by address: the file's word, and ours.
     placed: BTreeMap<u64, (u32, u32)>,
     /// Those of them that are planned anew (S1).
@@ -108,7 +108,7 @@ impl Own {
         let process = Process::open(std::process::id())?;
         let gate = gate::address(std::arch::is_aarch64_feature_detected!("sve"));
         let (placed, soft) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { process, windows, rooms: Arenas::default(), gate, slots: None, placed, soft })
+        Ok(Self { process, windows, rooms: Arenas::default(), gate, trampolines: None, placed, soft })
     }
     /// The process.
     #[must_use]

@@ -18,26 +18,28 @@ pub mod deferred;
 pub mod filter;
 pub mod filtering;
 mod frame;
-mod landing;
 pub mod latency;
+mod own_trampolines;
 mod put;
 pub mod rows;
 mod rseq;
 mod saves;
-mod slots;
 mod stack;
 pub mod tally;
 pub(crate) mod text;
 pub mod threads;
 pub mod trace;
+mod trampolines;
 
 pub use aggregate_at_return::gather;
 pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
 pub use deferred::stage;
 pub use filtering::{Filtered, count_filtered};
-pub use landing::{landing, landing_code, landing_code_len};
-pub use latency::{ExitKind, Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, slot_code};
+pub use latency::{
+    ExitKind, Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, trampoline_code,
+};
+pub use own_trampolines::{common_return, own_trampoline_code, own_trampoline_code_len};
 pub use tally::{Table, Tallied, tally};
 pub use threads::{Threads, count_by_thread};
 pub use trace::{Rings, Traced, trace};

@@ -131,7 +131,7 @@ impl Setting<'_> {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         }
     }
 
@@ -165,8 +165,8 @@ impl Setting<'_> {
         let Stack { unwind, at_entry } = stack;
         let fields = self.env.reads(probe);
         let plain = self.plain(rings, probe, placed.dead);
-        let slots = self.latency.and_then(|latency| latency.slots);
-        let traced = Traced { texts, floats, fields, marks, unwind, at_entry, slots, ..plain };
+        let trampolines = self.latency.and_then(|latency| latency.trampolines);
+        let traced = Traced { texts, floats, fields, marks, unwind, at_entry, trampolines, ..plain };
         Some(stub::trace(out, here, &traced, kind, values.into()))
     }
 
@@ -181,7 +181,7 @@ impl Setting<'_> {
         // waits for its return.
         let asked = !staged || filter.is_some_and(TargetFilter::asks_for_thread);
         let id = if asked { self.env.traits.thread_id } else { ThreadId::Unknown };
-        let slot = self.latency.map_or(0, |latency| 1 << latency.shape.slot_bits());
+        let slot = self.latency.map_or(0, |latency| 1 << latency.shape.cell_bits());
         let rings = self.layout.rings;
         let rings = self.no_rings(if staged { RingArea { slot, most: slot, ..rings } } else { rings }, id);
         let traced = Traced {

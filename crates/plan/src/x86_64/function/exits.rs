@@ -7,7 +7,7 @@
 use super::frame::names_return_address;
 use super::{Code, Planner, entry_index, kind_of};
 use crate::plan::PatchRole;
-use crate::refusal::{NoSlot, Refusal};
+use crate::refusal::{NoTrampoline, Refusal};
 use crate::request::{Action, ActionRequest};
 use crate::x86_64::site::{Detour, Owner, PlacedAction, SiteAction, Stack, When};
 use crate::x86_64::stub;
@@ -61,15 +61,15 @@ impl Planner<'_> {
     pub(super) fn may_arm(&self, function: FunctionIndex, code: Option<&Code>) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let code = code.ok_or(Refusal::NotInFile { at })?;
-        let refuse = |why| Err(Refusal::NoSlot { at, why });
+        let refuse = |why| Err(Refusal::NoTrampoline { at, why });
         if self.env.traits.shadow_stack {
-            return refuse(NoSlot::ShadowStack);
+            return refuse(NoTrampoline::ShadowStack);
         }
         if self.env.traits.go {
-            return refuse(NoSlot::Go);
+            return refuse(NoTrampoline::Go);
         }
         if at == self.env.image.entry() {
-            return refuse(NoSlot::ProgramEntry);
+            return refuse(NoTrampoline::ProgramEntry);
         }
         // A tail call is as good as a return, since the other function finds the return address in the same
         // place and returns to it. Code that leaves only by indirect jumps may be the loader's glue, which is
@@ -78,7 +78,7 @@ impl Planner<'_> {
         if !code.body.exits.iter().any(|exit| returns(exit.kind)) {
             return match code.body.exits.is_empty() && code.body.exits_known() {
                 true => Err(Refusal::NoExit { at }),
-                false => refuse(NoSlot::NoReturn),
+                false => refuse(NoTrampoline::NoReturn),
             };
         }
         let back = code.body.insns.iter().find(|i| match i.flow {
@@ -86,13 +86,13 @@ impl Planner<'_> {
             _ => false,
         });
         if let Some(insn) = back {
-            return refuse(NoSlot::Looped(self.env.place(Svma(insn.addr), insn.len.into())));
+            return refuse(NoTrampoline::Looped(self.env.place(Svma(insn.addr), insn.len.into())));
         }
         if self.env.map.is_looped(function) {
-            return refuse(NoSlot::Looped(self.env.place(at, 1)));
+            return refuse(NoTrampoline::Looped(self.env.place(at, 1)));
         }
         if let Some(reads) = names_return_address(self.env.image, at) {
-            return refuse(NoSlot::Named(self.env.place(reads, 4)));
+            return refuse(NoTrampoline::Named(self.env.place(reads, 4)));
         }
         Ok(())
     }

@@ -50,10 +50,10 @@ pub(crate) struct Planner<'a> {
     pub(crate) refused: Vec<Refused>,
     /// Replace return addresses where a call may end as another function, or where exits cannot be found or
     /// patched.
-    pub(crate) or_slots: bool,
+    pub(crate) or_trampolines: bool,
     /// Replace return addresses for all returns that are recorded or aggregated.
-    pub(crate) by_slots: bool,
-    /// The requests for which `or_slots` did that, and why.
+    pub(crate) by_trampolines: bool,
+    /// The requests for which `or_trampolines` did that, and why.
     pub(crate) slotted: Vec<Refused>,
     /// Index in `sites` of the first one that belongs to the current function.
     first: usize,
@@ -145,8 +145,8 @@ impl<'a> Planner<'a> {
             sites: Vec::new(),
             kernel: Vec::new(),
             refused: Vec::new(),
-            or_slots: false,
-            by_slots: false,
+            or_trampolines: false,
+            by_trampolines: false,
             slotted: Vec::new(),
             first: 0,
             at_head: false,
@@ -206,7 +206,7 @@ impl<'a> Planner<'a> {
         let order = |role: Action| match role {
             Action::CountEntry | Action::CallEntry | Action::CallArmed => 0,
             Action::Latency
-            | Action::LatencySlot
+            | Action::LatencyByTrampoline
             | Action::Record { .. }
             | Action::Tally { exits: false } => 1,
             Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 2,
@@ -295,7 +295,7 @@ impl<'a> Planner<'a> {
                     false => p.latency(f, code, owner, latency),
                 })
             }
-            (Action::LatencySlot, Some(f)) => {
+            (Action::LatencyByTrampoline, Some(f)) => {
                 let latency =
                     request.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
                 self.whole(|p| p.armed(f, code, owner, latency))
@@ -321,7 +321,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The end of a call is seen at the function's exits or, with `plan`'s flag, by a return trampoline.
-    /// `by_slots` and `or_slots` say which. With `or_slots`, a function that leaves by a jump to another one
+    /// `by_trampolines` and `or_trampolines` say which. With `or_trampolines`, a function that leaves by a jump to another one
     /// gets a trampoline, as its call ends when that other one returns. So does a function whose exits cannot
     /// be found or patched.
     fn seen_to_end(
@@ -330,9 +330,9 @@ impl<'a> Planner<'a> {
         code: Option<&Code>,
         plan: impl Fn(&mut Self, bool) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        if self.by_slots || !self.or_slots {
-            let by_slots = self.by_slots;
-            return self.whole(|p| plan(p, by_slots));
+        if self.by_trampolines || !self.or_trampolines {
+            let by_trampolines = self.by_trampolines;
+            return self.whole(|p| plan(p, by_trampolines));
         }
         let goes_on = code.and_then(|code| code.body.exits.iter().find(|exit| exit.kind != ExitKind::Ret));
         let goes_on = goes_on.map(|exit| self.env.place(Svma(exit.insn.addr), exit.insn.len.into()));

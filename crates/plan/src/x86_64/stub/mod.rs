@@ -21,20 +21,20 @@ mod filtered_count;
 mod filtered_path;
 mod filtering;
 mod hold;
-pub mod landing;
 pub mod latency;
+pub mod own_trampolines;
 mod put;
 pub mod remote;
 mod rows;
 mod rseq;
 mod saves;
-pub mod slots;
 pub(crate) mod stack;
 mod state;
 pub mod tally;
 mod text;
 pub mod threads;
 pub mod trace;
+pub mod trampolines;
 pub mod trap;
 mod word;
 mod written;
@@ -45,11 +45,11 @@ pub use count::count;
 pub use filtered_count::count_filtered;
 pub use filtering::Filtered;
 pub use hold::hold;
-pub use landing::{landing_code, landing_code_len};
 pub use latency::{
     Buckets, ExitKind, Latency, Timed, latency_arm, latency_enter, latency_exit, latency_exit_branch,
-    leading_slot_code, return_arm, slot_code, slot_code_len,
+    leading_trampoline_code, return_arm, trampoline_code, trampoline_code_len,
 };
+pub use own_trampolines::{own_trampoline_code, own_trampoline_code_len};
 pub use remote::remote_sequence;
 pub use state::ExtendedState;
 pub use tally::tally;

@@ -16,7 +16,7 @@
 //! Registers are saved below the stack pointer, as in `count`.
 
 use trapline_record::ring::{Kind, RingArea};
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 
 use super::asm::Asm;
 use super::deferred::stage;
@@ -79,7 +79,7 @@ pub struct Traced<'a> {
     /// The stub stands at a function's entry.
     pub at_entry: bool,
     /// Return trampolines that may stand in place of return addresses. They must be mapped.
-    pub slots: Option<Slots>,
+    pub trampolines: Option<Trampolines>,
 }
 
 /// What is left to append behind the displaced code.
@@ -140,9 +140,16 @@ pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, va
 
 impl Traced<'_> {
     pub(super) fn walk(&self, kind: Kind) -> Option<Walk> {
-        let Self { unwind, at_entry, slots, .. } = *self;
+        let Self { unwind, at_entry, trampolines, .. } = *self;
         let (stacks, most) = (self.rings.stacks, self.rings.area.most);
-        Walk::wanted(unwind, kind).then(|| Walk { stacks, unwind, step: self.step(), most, at_entry, slots })
+        Walk::wanted(unwind, kind).then(|| Walk {
+            stacks,
+            unwind,
+            step: self.step(),
+            most,
+            at_entry,
+            trampolines,
+        })
     }
     /// Where entries leave marks, if they do.
     pub(super) fn whose_marks(&self) -> Option<Marks> {

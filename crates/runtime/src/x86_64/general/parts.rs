@@ -14,7 +14,7 @@ macro_rules! general_asm {
     ($($all:tt)*) => {
         core::arch::naked_asm!(
             // Mentions every constant, since not every function uses every step.
-            "# {engine} {row} {words} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {places} {place_mask} {rseq} {slots} {owner} {active}",
+            "# {engine} {row} {words} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {places} {place_mask} {rseq} {trampolines} {owner} {active}",
             "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {place_shift} {bound} {keeps} {kept_site} {hint_bits} {nobody} {shelves} {stride} {cpus} {objects} {count} {word}",
             "# {limit} {bits} {sequence} {cpu} {object} {object_shift} {sp} {site} {thread} {calls} {len} {session_id} {entry} {ret} {session} {returns} {data}",
             "# {rip} {rsp} {hit} {hit_regs} {hit_site} {hit_cookie} {own} {kept} {room} {elsewhere} {other_stack} {with_state}",
@@ -36,7 +36,7 @@ macro_rules! general_asm {
             kept_site = const core::mem::offset_of!($crate::instances::KeptPlace, site),
             place_shift = const $crate::instances::PLACE_SHIFT,
             rseq = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, rseq),
-            slots = const core::mem::offset_of!($crate::engine::Engine, slots),
+            trampolines = const core::mem::offset_of!($crate::engine::Engine, trampolines),
             owner = const core::mem::offset_of!($crate::epoch::Line, owner),
             active = const core::mem::offset_of!($crate::epoch::Line, active),
             turns = const 1_u64 << $crate::epoch::TURN_BITS,

@@ -1,11 +1,11 @@
 //! The arm64 side: patches of one word, returns at return instructions.
 
 pub(super) mod check;
-pub(super) mod landing;
 pub(super) mod place;
 pub(super) mod signals;
 pub(super) mod step;
 pub(super) mod thread;
+pub(super) mod trampolines;
 
 use super::memory::Capacity;
 

@@ -22,8 +22,8 @@ use super::check::word;
 use crate::files::ModuleFile;
 use crate::inside::known::MappedFiles;
 use crate::inside::place::{Group, Sets, SiteRequest, without_parts};
-use crate::inside::slots;
 use crate::inside::state::{Key, State};
+use crate::inside::trampolines;
 use crate::inside::traps::{EngineTrap, Here};
 use crate::inside::{Error, traps};
 
@@ -80,7 +80,7 @@ pub(in crate::inside) fn place(
     let mut tell = |all: &[Ready]| {
         for &Ready { index, copy, tactic, .. } in all {
             let Site { word, called } = &sites[index];
-            called.iter().for_each(|&(which, _)| slots::accepted(&site_requests[which]));
+            called.iter().for_each(|&(which, _)| trampolines::accepted(&site_requests[which]));
             let one = &site_requests[called[0].0];
             let here = Here::new(
                 word.at.0,

@@ -21,7 +21,7 @@ impl State {
         self.noticing.drain();
         if self.unwinders.loading {
             // If an unwinder cannot be told yet, return trampolines stay closed.
-            drop(self.tell_of_slots());
+            drop(self.tell_of_trampolines());
         }
         // Anonymous code, which compilers at run time make all the time, matters only where a file's code
         // was.
@@ -68,7 +68,7 @@ impl State {
         let changed: Vec<Changed> = self.known.follow(writer, maps);
         if !changed.is_empty() || self.unwinders.loading {
             // If an unwinder cannot be told, return trampolines are closed.
-            drop(self.tell_of_slots());
+            drop(self.tell_of_trampolines());
         }
         if !changed.is_empty()
             && let (Some(sites), Some(map)) = (traps::sites(), self.known.map())

@@ -1,11 +1,11 @@
 //! The x86-64 side: patches by jumps and traps, replaced return addresses, signal wrappers.
 
 pub(super) mod check;
-pub(super) mod landing;
 pub(super) mod place;
 pub(super) mod signals;
 pub(super) mod step;
 pub(super) mod thread;
+pub(super) mod trampolines;
 
 use super::memory::Capacity;
 

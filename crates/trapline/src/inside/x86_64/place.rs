@@ -23,8 +23,8 @@ use trapline_runtime::x86_64::general;
 use crate::files::ModuleFile;
 use crate::inside::known::MappedFiles;
 use crate::inside::place::{Group, Load, Part, Sets, SiteRequest, without_parts};
-use crate::inside::slots;
 use crate::inside::state::{Key, State};
+use crate::inside::trampolines;
 use crate::inside::traps::{EngineTrap, Here};
 use crate::inside::{Error, loader, traps};
 
@@ -146,7 +146,7 @@ pub(in crate::inside) fn place(
             for one in
                 call.called.iter().map(|&(request, _)| &site_requests[batch.site_requests[request as usize]])
             {
-                slots::accepted(one);
+                trampolines::accepted(one);
             }
             let called = call
                 .called

@@ -1,5 +1,5 @@
 //! Fast paths that a gate inlines: the common path of a call whose return one consumer waits for
-//! (`runtime::x86_64::general::inlined` and `slots`).
+//! (`runtime::x86_64::general::inlined` and `trampolines`).
 //!
 //! In: a [`InlinedPath`], which was compiled elsewhere and is executed here. Out: a path with a copy of it, between
 //! the code that stores the registers which it may spoil and the code that loads them again. So the common
@@ -151,7 +151,7 @@ fn inline<T>(
 /// Appends the code for return trampolines with a piece that ends the call, to lie at `at`, and returns where
 /// it begins. No code calls it: its common path ends in a `ret` at the stack pointer that it found. The
 /// instruction pointer of `Regs` is undefined until the piece, or `exit`, has put the real one there.
-pub(in crate::x86_64::stub) fn landing(
+pub(in crate::x86_64::stub) fn return_path(
     out: &mut Vec<u8>,
     at: u64,
     piece: &InlinedPath,

@@ -54,7 +54,7 @@
 //! site and back, 30 cycles.
 
 pub use inlined::InlinedPath;
-pub(super) use inlined::landing;
+pub(super) use inlined::return_path;
 use inlined::{arm_inlined, begin_inlined, end_inlined};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
@@ -83,7 +83,7 @@ pub struct CallFunctions {
     /// Inlined where calls may also be [armed](crate::Callee::arms); if absent, none is armed. It has the
     /// same in the same registers, and at rsp the value for the trampoline's `GO`. It changes the same
     /// registers. Its common path: the stack word holds a return trampoline, at
-    /// [`ENTER`](trapline_record::slots::ENTER). Its other path: call `general` after all.
+    /// [`ENTER`](trapline_record::trampolines::ENTER). Its other path: call `general` after all.
     pub arms: Option<InlinedPath>,
     /// For exits; called with the extended state saved.
     pub exit: u64,
@@ -173,7 +173,7 @@ pub fn call(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
 }
 
 /// The same through [`CallFunctions::arms`]. A call that was armed does not come back from there; it goes on
-/// at its return trampoline (see `landing`).
+/// at its return trampoline (see `return_path`).
 pub fn call_arming(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
     const JUMP: u64 = 5;
     let mut asm = Asm::new(out, at);
@@ -242,7 +242,7 @@ pub(super) struct ReturnPath {
 }
 
 /// Appends that part of a gate, to lie at `at`.
-pub(super) fn landing_gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> ReturnPath {
+pub(super) fn return_gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> ReturnPath {
     let mut asm = Asm::new(out, at);
     asm.align(16);
     let moved = asm.here();

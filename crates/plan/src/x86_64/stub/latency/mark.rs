@@ -7,7 +7,7 @@
 //! a call that was filtered costs its exit one look.
 
 use super::Timed;
-use super::slot::{Claim, Lookup};
+use super::stamp_cell::{Claim, Lookup};
 use crate::x86_64::stub::asm::{Asm, Cond, Fix, Mem, R11};
 
 /// A mark that was left or taken away, to be finished behind the displaced code.

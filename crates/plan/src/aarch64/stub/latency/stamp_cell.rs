@@ -1,4 +1,4 @@
-//! Finds a call's stamp cell (*slot* in the code): from the stack pointer at its entry to the place of its
+//! Finds a call's stamp cell: from the stack pointer at its entry to the place of its
 //! stamp.
 //!
 //! In: what is timed. If only outermost calls are, the cell belongs to the thread (or the goroutine) and the
@@ -62,10 +62,10 @@ impl Timed<'_> {
         asm.add_shifted(SLOT, SLOT, INDEX, shape.block_bits().into());
         let mut past = shape.tags_len() as u32;
         if self.latency.outermost {
-            past += (self.function & ((1 << SLOT_BITS) - 1)) << shape.slot_bits();
+            past += (self.function & ((1 << SLOT_BITS) - 1)) << shape.cell_bits();
         } else {
             asm.bits(B, B, 3, SLOT_BITS);
-            asm.add_shifted(SLOT, SLOT, B, shape.slot_bits().into());
+            asm.add_shifted(SLOT, SLOT, B, shape.cell_bits().into());
         }
         asm.add_imm(SLOT, SLOT, past.cast_signed());
         Lookup { nobody, elsewhere, found }

@@ -1,27 +1,27 @@
-//! Where the words of return trampolines (slots) lie: in the table's memory, or, in a model, in loom's
+//! Where the words of return trampolines lie: in the table's memory, or, in a model, in loom's
 //! atomics, which are larger.
 //!
 //! In: a trampoline's number, taken modulo their count. Out: its byte, and the words of its entry.
 //! Does not: interpret them.
 
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Release};
 
 #[cfg(not(loom))]
 #[derive(Debug)]
-pub(crate) struct Words(Slots);
+pub(crate) struct Words(Trampolines);
 
 #[cfg(not(loom))]
 impl Words {
     /// # Safety
-    /// As for [`Table::new`](super::Table::new).
-    pub(super) const unsafe fn new(slots: Slots) -> Self {
-        Self(slots)
+    /// As for [`TrampolineTable::new`](super::TrampolineTable::new).
+    pub(super) const unsafe fn new(trampolines: Trampolines) -> Self {
+        Self(trampolines)
     }
     #[inline]
     pub(crate) fn byte(&self, number: u32) -> &AtomicU8 {
-        let at = self.0.table + Slots::LENT_OFF + u64::from(number & (self.0.count - 1));
+        let at = self.0.table + Trampolines::LENT_OFF + u64::from(number & (self.0.count - 1));
         // SAFETY: the address is inside the table, which stays mapped (`new`). The byte is reached only
         // through this atomic.
         unsafe { &*(at as *const AtomicU8) }
@@ -40,7 +40,7 @@ impl Words {
     /// Where a search for a free trampoline begins, for each home (a CPU, or a hash of the stack).
     #[inline]
     pub(super) fn first(&self, home: u32) -> &AtomicU32 {
-        let at = self.0.table + (u64::from(home) & (trapline_record::slots::HOMES - 1)) * 64;
+        let at = self.0.table + (u64::from(home) & (trapline_record::trampolines::HOMES - 1)) * 64;
         // SAFETY: as in `word`.
         unsafe { &*(at as *const AtomicU32) }
     }
@@ -58,8 +58,8 @@ pub(crate) struct Words {
 impl Words {
     /// # Safety
     /// None: the words belong to this value.
-    pub(super) unsafe fn new(slots: Slots) -> Self {
-        let count = slots.count as usize;
+    pub(super) unsafe fn new(trampolines: Trampolines) -> Self {
+        let count = trampolines.count as usize;
         let entry = || core::array::from_fn(|_| AtomicU64::new(0));
         Self {
             bytes: (0..count).map(|_| AtomicU8::new(0)).collect(),

@@ -4,41 +4,41 @@
 //! In: how many, how long their code is, and the function that makes it once its address is known. Out:
 //! trampolines that are mapped, and not taken. They are made once and never unmapped: a stack may name one
 //! for as long as the process lives, and a forked child goes on with its parent's code and a copy of the
-//! entries. Does not: hand out trampolines (`trapline_runtime::slots`), inform unwinders. Which trampolines
+//! entries. Does not: hand out trampolines (`trapline_runtime::trampolines`), inform unwinders. Which trampolines
 //! the process has is stored in `own` of the twin folders.
 //!
 //! On arm64, too, code is complete before it is mapped executable. The caches are cleaned for a page of a
 //! memfd when it is first mapped so (`aarch64::protocol`), and no thread has fetched from there before.
 
-use trapline_plan::SlotCode;
+use trapline_plan::TrampolineCode;
 use trapline_record::RemoteAddr;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{OwnCaller, Process, SharedMap};
 
 use crate::error::PatchError;
 use crate::map::flags;
-use crate::segment::MadeSlots;
-use crate::slots::write_hints;
+use crate::segment::MadeTrampolines;
+use crate::trampolines::write_hints;
 
 /// Distinguishes them from segments, which begin with a control block.
 const NAME: &str = "trapline-slots";
 
 /// Return trampolines of our own process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OwnSlots {
+pub struct OwnTrampolines {
     /// Where they lie.
-    pub slots: Slots,
+    pub trampolines: Trampolines,
     /// Address to be passed to `__register_frame`.
     pub unwind: RemoteAddr,
 }
 
-impl From<MadeSlots> for OwnSlots {
-    fn from(made: MadeSlots) -> Self {
-        Self { slots: made.slots, unwind: RemoteAddr(made.unwind) }
+impl From<MadeTrampolines> for OwnTrampolines {
+    fn from(made: MadeTrampolines) -> Self {
+        Self { trampolines: made.trampolines, unwind: RemoteAddr(made.unwind) }
     }
 }
 
-/// Maps `count` of them, within the limits of [`Slots`]. Their code, of at most `len` bytes, is made by
+/// Maps `count` of them, within the limits of [`Trampolines`]. Their code, of at most `len` bytes, is made by
 /// `code`.
 ///
 /// # Errors
@@ -46,11 +46,11 @@ impl From<MadeSlots> for OwnSlots {
 pub(crate) fn make(
     process: &Process,
     count: u32,
-    len: impl Fn(&Slots) -> u64,
-    code: impl FnOnce(&Slots) -> SlotCode,
-) -> Result<MadeSlots, PatchError> {
-    let (least, most) = Slots::LIMITS;
-    let unplaced = Slots { code: 0, table: 0, count: count.clamp(least, most).next_power_of_two() };
+    len: impl Fn(&Trampolines) -> u64,
+    code: impl FnOnce(&Trampolines) -> TrampolineCode,
+) -> Result<MadeTrampolines, PatchError> {
+    let (least, most) = Trampolines::LIMITS;
+    let unplaced = Trampolines { code: 0, table: 0, count: count.clamp(least, most).next_power_of_two() };
     let code_len = len(&unplaced).next_multiple_of(4096);
     let (len, pid) = (code_len + unplaced.table_len(), process.pid());
     let space = trapline_plan::AddressSpace {
@@ -58,8 +58,8 @@ pub(crate) fn make(
         heap_end: process.heap_end()?,
     };
     let at = space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
-    let slots = Slots { code: at.0, table: at.0 + code_len, ..unplaced };
-    let SlotCode { bytes, shared, unwind } = code(&slots);
+    let trampolines = Trampolines { code: at.0, table: at.0 + code_len, ..unplaced };
+    let TrampolineCode { bytes, shared, unwind } = code(&trampolines);
 
     let mut caller = OwnCaller::default();
     let (fd, ours) = caller.memfd(NAME)?;
@@ -68,16 +68,16 @@ pub(crate) fn make(
         return Err(PatchError::Layout { what: "slots", at: bytes.len() as u64, len: code_len });
     }
     // The protection is final from the start: nothing that runs is ever writable.
-    let (code, table) = (RemoteAddr(slots.code), RemoteAddr(slots.table));
+    let (code, table) = (RemoteAddr(trampolines.code), RemoteAddr(trampolines.table));
     let fixed = flags::FIXED_NOREPLACE;
     caller.mmap(code, code_len, flags::READ | flags::EXEC, flags::SHARED | fixed, fd, 0)?;
     let private = flags::PRIVATE | flags::ANONYMOUS | flags::NORESERVE | fixed;
-    let mapped = caller.mmap(table, slots.table_len(), flags::READ | flags::WRITE, private, -1, 0);
+    let mapped = caller.mmap(table, trampolines.table_len(), flags::READ | flags::WRITE, private, -1, 0);
     if let Err(error) = mapped {
         // Nothing leads there. The error that counts is that of the entries.
         drop(caller.munmap(code, code_len));
         return Err(error.into());
     }
-    write_hints(process, &slots)?;
-    Ok(MadeSlots { slots, shared, unwind })
+    write_hints(process, &trampolines)?;
+    Ok(MadeTrampolines { trampolines, shared, unwind })
 }

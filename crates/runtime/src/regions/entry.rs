@@ -21,7 +21,7 @@ const NEVER: u64 = u64::MAX;
 /// A mapping entry: one region. The fields that a lookup loads lie in one cache line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub struct Slot {
+pub struct MappingEntry {
     seq: AtomicU64,
     start: AtomicU64,
     end: AtomicU64,
@@ -45,7 +45,7 @@ pub(super) struct Fields {
     pub(super) before: u64,
 }
 
-impl Slot {
+impl MappingEntry {
     /// L3 to L5. `None`: the region has pages of the same granule, but not this page.
     #[inline]
     pub(crate) fn look(&self, addr: RemoteAddr, hint: Hint) -> Result<Option<Found>, Retry> {
@@ -137,7 +137,7 @@ impl Slot {
 
 /// Twins that must fail, for the models.
 #[cfg(all(test, loom))]
-impl Slot {
+impl MappingEntry {
     /// `look` without the fence of L4.
     pub(crate) fn look_without_fence(&self, addr: RemoteAddr, hint: Hint) -> Result<Option<Found>, Retry> {
         let (start, end) = (self.start.load(Relaxed), self.end.load(Relaxed));

@@ -2,31 +2,31 @@
 //! uses general registers only. It is code that gates inline: [`InlinedPath::arm`] at an entry where no consumer is
 //! called, [`InlinedPath::land`] at the return trampoline.
 //!
-//! In and out: as each says. The protocol is that of `slots`, where each step takes its shortest way: A2, for
+//! In and out: as each says. The protocol is that of `trampolines`, where each step takes its shortest way: A2, for
 //! an idle trampoline that is bound to this stack word and return address, as the *quick* hints say. Such a
 //! call needs no instance, which would hold only the site. The trampoline's entry holds that (`SITE`), and
 //! the call counts as the thread's hit. It enters its function from within the trampoline ([`GO`](at::GO),
-//! `plan`'s `stub::landing`), which spares the CPU a mispredicted return. In all other cases the code answers
+//! `plan`'s `stub::own_trampolines`), which spares the CPU a mispredicted return. In all other cases the code answers
 //! that nothing was done: a trampoline's first call, a tail call's, a call that was left here, a session.
 
 use core::mem::offset_of;
 
-use trapline_record::slots::{ENTRY, at};
+use trapline_record::trampolines::{ENTRY, at};
 
 use super::inlined::{InlinedPath, piece, room};
 use super::parts::{general_asm, own_line, sealed};
-use crate::slots::{self, QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, Table};
+use crate::trampolines::{self, QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, TrampolineTable};
 
 impl InlinedPath {
     /// A1, A2 and A4 to A6, at an entry. Registers as for [`begin`](Self::begin), and `[rsp]` is the address
     /// of the displaced instructions. After the fast path the stack word holds a trampoline's address, at
-    /// [`ENTER`](trapline_record::slots::ENTER).
+    /// [`ENTER`](trapline_record::trampolines::ENTER).
     #[must_use]
     pub fn arm() -> Self {
         Self::of(arm)
     }
     /// B1 to B6 without the last instruction, for a call that [`arm`](Self::arm) began. Registers as for
-    /// [`end`](Self::end), with the trampolines' [`Table`] in place of the probe. After it the stack word and
+    /// [`end`](Self::end), with the trampolines' [`TrampolineTable`] in place of the probe. After it the stack word and
     /// `Regs` hold the address that the call returns to.
     #[must_use]
     pub fn land() -> Self {
@@ -54,7 +54,7 @@ unsafe extern "C" fn arm() {
         "add r9, [rdi + {words}]",
         // A2: the quick hint. Whatever its value, it leads to an entry. A probe that arms has trampolines
         // (`Probe::set_arms`); when the table is closed, all hints are 0.
-        "mov r8, [r8 + {slots}]",
+        "mov r8, [r8 + {trampolines}]",
         "mov rcx, rdx",
         "shl rcx, {quick_up}",
         "{{disp8}} add rcx, [rdx]",
@@ -93,9 +93,9 @@ unsafe extern "C" fn arm() {
         "9:",
         "64:",
         both = const 1_u64 << 32 | 1,
-        entries = const offset_of!(Table, raw) + offset_of!(slots::Raw, entries),
-        quick = const offset_of!(Table, raw) + offset_of!(slots::Raw, quick),
-        quick_mask = const offset_of!(Table, raw) + offset_of!(slots::Raw, quick_mask),
+        entries = const offset_of!(TrampolineTable, raw) + offset_of!(trampolines::Raw, entries),
+        quick = const offset_of!(TrampolineTable, raw) + offset_of!(trampolines::Raw, quick),
+        quick_mask = const offset_of!(TrampolineTable, raw) + offset_of!(trampolines::Raw, quick_mask),
         quick_up = const QUICK_UP,
         quick_spread = const QUICK_SPREAD,
         quick_shift = const QUICK_SHIFT,
@@ -175,8 +175,8 @@ unsafe extern "C" fn land() {
         "9: mov eax, {with_state}",
         "4:",
         "64:",
-        engine_of_all = const offset_of!(Table, raw) + offset_of!(slots::Raw, engine),
-        entries = const offset_of!(Table, raw) + offset_of!(slots::Raw, entries),
+        engine_of_all = const offset_of!(TrampolineTable, raw) + offset_of!(trampolines::Raw, engine),
+        entries = const offset_of!(TrampolineTable, raw) + offset_of!(trampolines::Raw, entries),
         entry_shift = const ENTRY.trailing_zeros(),
         REAL = const at::REAL,
         SITE = const at::SITE,

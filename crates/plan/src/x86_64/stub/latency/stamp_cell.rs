@@ -1,4 +1,4 @@
-//! Finds a call's stamp cell (*slot* in the code): from (function, stack pointer) to the place of its stamp.
+//! Finds a call's stamp cell: from (function, stack pointer) to the place of its stamp.
 //!
 //! In: what is timed. Out: code that leaves the cell's address in rsi, or says where its second word is; and
 //! the search for behind the displaced code, for the case that the first look does not find it. See
@@ -36,7 +36,7 @@ impl Timed<'_> {
     /// Out: rsi = cell, r8 = S if `special`. Spoils rax, rdx.
     pub(in super::super) fn lookup(&self, asm: &mut Asm<'_>) -> Lookup {
         let lookup = self.find(asm, RSI);
-        self.slot(asm);
+        self.cell(asm);
         lookup
     }
     /// Finds a call's own cell, if only the second word is needed. Returns its operand, valid until `base` or
@@ -110,7 +110,7 @@ impl Timed<'_> {
     }
 
     /// In: rsi = tags, rax = block's number, r8 from `key`. Out: rsi = cell.
-    fn slot(&self, asm: &mut Asm<'_>) {
+    fn cell(&self, asm: &mut Asm<'_>) {
         let shape = self.latency.shape;
         if self.latency.outermost {
             let blocks = shape.tags_len() as i32;
@@ -135,7 +135,7 @@ impl Timed<'_> {
         asm.alu_imm(Alu::And, RDX, 0xff8, false);
         asm.alu(Alu::Add, base, RAX);
         // A cell for every eight bytes of the page.
-        let scale = match shape.slot_bits() - 3 {
+        let scale = match shape.cell_bits() - 3 {
             scale @ 0..=3 => scale,
             scale => {
                 asm.shift(Shift::Left, RDX, scale, false);

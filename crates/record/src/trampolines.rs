@@ -1,4 +1,4 @@
-//! Return trampolines (*slots* in identifiers): their addresses replace the return addresses of calls that
+//! Return trampolines: their addresses replace the return addresses of calls that
 //! are timed by their stack word.
 //!
 //! A *return trampoline* is a few bytes of code that only a return leads to. While a call is *armed*, its
@@ -29,7 +29,7 @@ pub const RETURN: u64 = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
 /// In our own process, offset of a second way through a trampoline: a call of the function, from within the
 /// trampoline, …
 pub const ENTER: u64 = 11;
-/// … and offset of the byte that this call returns to (`plan`'s `stub::landing`).
+/// … and offset of the byte that this call returns to (`plan`'s `stub::own_trampolines`).
 pub const PAIRED: u64 = 17;
 /// Length of an entry in bytes: a cache line, since neighbours are used on different CPUs.
 pub const ENTRY: u64 = 64;
@@ -58,7 +58,7 @@ pub mod at {
     /// Number of trampolines under this one on the same stack word.
     pub const UNDER: u64 = 32;
     /// In our own process: 1 once the trampoline stays with its stack word and return address
-    /// (`runtime::slots`).
+    /// (`runtime::trampolines`).
     pub const BOUND: u64 = 40;
     /// In our own process: where a call from `ENTER` leads to.
     pub const GO: u64 = 48;
@@ -68,7 +68,7 @@ pub mod at {
 
 /// Addresses of a process' return trampolines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Slots {
+pub struct Trampolines {
     /// Address of trampoline 0's code.
     pub code: u64,
     /// Address of the private memory.
@@ -77,7 +77,7 @@ pub struct Slots {
     pub count: u32,
 }
 
-impl Slots {
+impl Trampolines {
     /// Minimum and maximum number in a segment.
     pub const LIMITS: (u32, u32) = (64, 1 << 22);
 
@@ -106,17 +106,17 @@ impl Slots {
     }
     /// Address of a trampoline's entry.
     #[must_use]
-    pub const fn entry(&self, slot: u32) -> u64 {
-        self.table + self.entries_off() + slot as u64 * ENTRY
+    pub const fn entry(&self, trampoline: u32) -> u64 {
+        self.table + self.entries_off() + trampoline as u64 * ENTRY
     }
     /// Address that an armed stack word holds.
     #[must_use]
-    pub const fn address(&self, slot: u32) -> u64 {
-        self.code + slot as u64 * CODE + RETURN
+    pub const fn address(&self, trampoline: u32) -> u64 {
+        self.code + trampoline as u64 * CODE + RETURN
     }
     /// Number of the trampoline in whose code an address is.
     #[must_use]
-    pub const fn slot_of(&self, addr: u64) -> Option<u32> {
+    pub const fn number_of(&self, addr: u64) -> Option<u32> {
         let off = addr.wrapping_sub(self.code);
         if off < self.code_len() { Some((off / CODE) as u32) } else { None }
     }
@@ -124,27 +124,31 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use super::{CODE, ENTRY, Slots};
+    use super::{CODE, ENTRY, Trampolines};
 
-    const SLOTS: Slots = Slots { code: 0x1000, table: 0x10_0000, count: 64 };
+    const TRAMPOLINES: Trampolines = Trampolines { code: 0x1000, table: 0x10_0000, count: 64 };
 
     #[test]
     fn a_slot_is_found_by_any_address_in_it_and_by_no_other() {
-        for slot in 0..64 {
-            assert_eq!(SLOTS.slot_of(SLOTS.address(slot)), Some(slot));
-            assert_eq!(SLOTS.slot_of(SLOTS.address(slot) - 1), Some(slot), "what an unwinder looks up");
+        for trampoline in 0..64 {
+            assert_eq!(TRAMPOLINES.number_of(TRAMPOLINES.address(trampoline)), Some(trampoline));
+            assert_eq!(
+                TRAMPOLINES.number_of(TRAMPOLINES.address(trampoline) - 1),
+                Some(trampoline),
+                "what an unwinder looks up"
+            );
         }
-        assert_eq!(SLOTS.slot_of(SLOTS.code - 1), None);
-        assert_eq!(SLOTS.slot_of(SLOTS.code + 64 * CODE), None);
+        assert_eq!(TRAMPOLINES.number_of(TRAMPOLINES.code - 1), None);
+        assert_eq!(TRAMPOLINES.number_of(TRAMPOLINES.code + 64 * CODE), None);
     }
 
     #[test]
     fn parts_do_not_overlap() {
         for log in 6..=22 {
-            let slots = Slots { count: 1 << log, ..SLOTS };
-            assert!(slots.entries_off() >= Slots::LENT_OFF + u64::from(slots.count));
-            let end = slots.entry(slots.count - 1) + ENTRY - slots.table;
-            assert!(end <= slots.table_len() && slots.table_len().is_multiple_of(4096));
+            let trampolines = Trampolines { count: 1 << log, ..TRAMPOLINES };
+            assert!(trampolines.entries_off() >= Trampolines::LENT_OFF + u64::from(trampolines.count));
+            let end = trampolines.entry(trampolines.count - 1) + ENTRY - trampolines.table;
+            assert!(end <= trampolines.table_len() && trampolines.table_len().is_multiple_of(4096));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Return trampolines (*slots* in the code), seen from outside: which ones are taken, and how they are put
+//! Return trampolines, seen from outside: which ones are taken, and how they are put
 //! out of use.
 //!
-//! In: a process, and where its trampolines lie (`record::slots`; steps A1 to B4 are those of `plan`'s
-//! `stub::slots`). Out: the calls that are armed now; the real return addresses put back into their stack
+//! In: a process, and where its trampolines lie (`record::trampolines`; steps A1 to B4 are those of `plan`'s
+//! `stub::trampolines`). Out: the calls that are armed now; the real return addresses put back into their stack
 //! words; trampolines given back that nothing names any more. Invariants: RET-1 a stack word is written only
 //! while all threads are stopped, and only if it still holds the trampoline; RET-2 a trampoline is given back
 //! only if no register, no word of memory and no thread in the trampolines' own code names it. Does not:
@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
-use trapline_record::slots::{self, CHAIN, ENTRY, LENT, Slots, at as entry};
+use trapline_record::trampolines::{self, CHAIN, ENTRY, LENT, Trampolines, at as entry};
 use trapline_tracee::{Batch, Process, StoppedAll};
 
 use crate::attached::Attached;
@@ -54,7 +54,7 @@ use crate::words::Block;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Armed {
     /// Number of its return trampoline.
-    pub slot: u32,
+    pub trampoline: u32,
     /// Its return address: an address of the program, or a trampoline under this one.
     pub real: u64,
     /// Address of its stack word; 0 while the trampoline is being taken or given back.
@@ -64,21 +64,21 @@ pub struct Armed {
 }
 
 /// The return trampolines that a control block names, if what it names makes sense.
-pub(crate) fn slots_of(block: &Block) -> Option<Slots> {
+pub(crate) fn trampolines_of(block: &Block) -> Option<Trampolines> {
     let count = u32::try_from(block.get(at::SLOTS_COUNT)).ok()?;
-    let (least, most) = Slots::LIMITS;
+    let (least, most) = Trampolines::LIMITS;
     let fits = count.is_power_of_two() && (least..=most).contains(&count);
-    fits.then(|| Slots { code: block.get(at::SLOTS_CODE), table: block.get(at::SLOTS_TABLE), count })
+    fits.then(|| Trampolines { code: block.get(at::SLOTS_CODE), table: block.get(at::SLOTS_TABLE), count })
 }
 
 /// Makes CPUs begin their searches at different places. Must come before the first search.
-pub(crate) fn write_hints(process: &Process, slots: &Slots) -> Result<(), PatchError> {
-    let mut bytes = vec![0; Slots::LENT_OFF as usize];
-    for (addr, word) in slots.hints() {
-        let off = (addr - slots.table) as usize;
+pub(crate) fn write_hints(process: &Process, trampolines: &Trampolines) -> Result<(), PatchError> {
+    let mut bytes = vec![0; Trampolines::LENT_OFF as usize];
+    for (addr, word) in trampolines.hints() {
+        let off = (addr - trampolines.table) as usize;
         bytes[off..off + 8].copy_from_slice(&word.to_le_bytes());
     }
-    Ok(process.write_text(RemoteAddr(slots.table), &bytes)?)
+    Ok(process.write_text(RemoteAddr(trampolines.table), &bytes)?)
 }
 
 /// A trampoline's byte when its stack word holds the real address again: its call has not ended, and no word
@@ -86,31 +86,35 @@ pub(crate) fn write_hints(process: &Process, slots: &Slots) -> Result<(), PatchE
 pub(crate) const PUT_BACK: u8 = 0x7f;
 
 /// Numbers of the taken trampolines.
-pub(crate) fn lent(process: &Process, slots: &Slots) -> Result<Vec<u32>, PatchError> {
-    numbers(process, slots, |byte| byte == LENT)
+pub(crate) fn lent(process: &Process, trampolines: &Trampolines) -> Result<Vec<u32>, PatchError> {
+    numbers(process, trampolines, |byte| byte == LENT)
 }
 
-fn numbers(process: &Process, slots: &Slots, which: fn(u8) -> bool) -> Result<Vec<u32>, PatchError> {
-    let mut bytes = vec![0; slots.count as usize];
-    process.read(RemoteAddr(slots.table + Slots::LENT_OFF), &mut bytes)?;
-    Ok((0u32..).zip(bytes).filter(|&(_, byte)| which(byte)).map(|(slot, _)| slot).collect())
+fn numbers(
+    process: &Process,
+    trampolines: &Trampolines,
+    which: fn(u8) -> bool,
+) -> Result<Vec<u32>, PatchError> {
+    let mut bytes = vec![0; trampolines.count as usize];
+    process.read(RemoteAddr(trampolines.table + Trampolines::LENT_OFF), &mut bytes)?;
+    Ok((0u32..).zip(bytes).filter(|&(_, byte)| which(byte)).map(|(trampoline, _)| trampoline).collect())
 }
 
 /// The calls that are armed in a process, or that were armed when it was detached.
 ///
 /// # Errors
 /// If its memory cannot be read.
-pub fn armed(process: &Process, slots: &Slots) -> Result<Vec<Armed>, PatchError> {
-    let one = |slot| {
+pub fn armed(process: &Process, trampolines: &Trampolines) -> Result<Vec<Armed>, PatchError> {
+    let one = |trampoline| {
         let mut bytes = [0; ENTRY as usize];
-        process.read(RemoteAddr(slots.entry(slot)), &mut bytes)?;
+        process.read(RemoteAddr(trampolines.entry(trampoline)), &mut bytes)?;
         let word = |at: u64| {
             let at = at as usize;
             bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
         };
-        Ok(Armed { slot, real: word(entry::REAL), word: word(entry::WORD), what: word(entry::WHAT) })
+        Ok(Armed { trampoline, real: word(entry::REAL), word: word(entry::WORD), what: word(entry::WHAT) })
     };
-    numbers(process, slots, |byte| byte == LENT || byte == PUT_BACK)?.into_iter().map(one).collect()
+    numbers(process, trampolines, |byte| byte == LENT || byte == PUT_BACK)?.into_iter().map(one).collect()
 }
 
 /// What became of the calls that were armed.
@@ -125,32 +129,32 @@ pub(crate) struct PutBack {
 
 /// The address to which the call of a trampoline really returns, through all trampolines under it; `None` if
 /// it is not known.
-pub(crate) fn real_of(slots: &Slots, armed: &[Armed], slot: u32) -> Option<u64> {
-    let under = |slot| armed.iter().find(|call| call.slot == slot);
-    let mut real = under(slot).filter(|call| call.word != 0)?.real;
+pub(crate) fn real_of(trampolines: &Trampolines, armed: &[Armed], trampoline: u32) -> Option<u64> {
+    let under = |trampoline| armed.iter().find(|call| call.trampoline == trampoline);
+    let mut real = under(trampoline).filter(|call| call.word != 0)?.real;
     for _ in 0..CHAIN {
-        real = slots.slot_of(real).and_then(under).map_or(real, |call| call.real);
+        real = trampolines.number_of(real).and_then(under).map_or(real, |call| call.real);
     }
-    slots.slot_of(real).is_none().then_some(real)
+    trampolines.number_of(real).is_none().then_some(real)
 }
 
 /// Stops all threads and puts return addresses back, if any are replaced.
 pub(crate) fn disarm(
     batch: &mut Batch<'_>,
-    all: &[Slots],
+    all: &[Trampolines],
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<PutBack, PatchError> {
     let process = batch.process();
     // A child that was forked before they were made does not map them.
-    let in_use = |slots: &&Slots| lent(process, slots).is_ok_and(|lent| !lent.is_empty());
-    let all: Vec<&Slots> = all.iter().filter(in_use).collect();
+    let in_use = |trampolines: &&Trampolines| lent(process, trampolines).is_ok_and(|lent| !lent.is_empty());
+    let all: Vec<&Trampolines> = all.iter().filter(in_use).collect();
     let mut sum = PutBack::default();
     if all.is_empty() {
         return Ok(sum);
     }
     let mut stopped = batch.stop_all(guard)?;
-    let done: Result<(), PatchError> = all.iter().try_for_each(|slots| {
-        let done = put_back(process, &mut stopped, slots)?;
+    let done: Result<(), PatchError> = all.iter().try_for_each(|trampolines| {
+        let done = put_back(process, &mut stopped, trampolines)?;
         sum.restored += done.restored;
         sum.left += done.left;
         Ok(())
@@ -176,28 +180,31 @@ impl Attached {
     /// # Errors
     /// If its memory cannot be read.
     pub fn lent(&self, process: &Process) -> Result<Option<(u32, u32)>, PatchError> {
-        let Some(slots) = self.slots else { return Ok(None) };
-        Ok(Some((slots.count, lent(process, &slots)?.len() as u32)))
+        let Some(trampolines) = self.trampolines else { return Ok(None) };
+        Ok(Some((trampolines.count, lent(process, &trampolines)?.len() as u32)))
     }
     /// Gives back the trampolines of calls that were left without a return. Each is counted as unreturned.
     ///
     /// # Errors
     /// If the process is gone or cannot be stopped.
     pub fn reclaim(&mut self, process: &Process) -> Result<Reclaimed, PatchError> {
-        let Some(slots) = self.slots else { return Ok(Reclaimed::default()) };
-        let shared = self.segments.iter().find_map(|s| s.slots).map_or((0, 0), |made| made.shared);
+        let Some(trampolines) = self.trampolines else { return Ok(Reclaimed::default()) };
+        let shared = self.segments.iter().find_map(|s| s.trampolines).map_or((0, 0), |made| made.shared);
         let mut found = Reclaimed::default();
         let left = Batch::run(process, trapline_tracee::BatchOptions { hold_children: false }, |batch| {
             let guard = |addr| self.resume(addr);
             let start = Instant::now();
             let stopped = batch.stop_all(&guard)?;
-            let calls = armed(process, &slots)?;
+            let calls = armed(process, &trampolines)?;
             found.lent = calls.len() as u32;
-            let left = match named(process, &stopped, &slots, (&calls, shared))? {
-                Some(named) => calls.into_iter().filter(|c| c.word != 0 && !named[c.slot as usize]).collect(),
+            let left = match named(process, &stopped, &trampolines, (&calls, shared))? {
+                Some(named) => {
+                    calls.into_iter().filter(|c| c.word != 0 && !named[c.trampoline as usize]).collect()
+                }
                 None => Vec::new(),
             };
-            let given = left.iter().try_for_each(|call: &Armed| give_back(process, &slots, call.slot));
+            let given =
+                left.iter().try_for_each(|call: &Armed| give_back(process, &trampolines, call.trampoline));
             stopped.resume()?;
             found.stopped = start.elapsed();
             given.map(|()| left)
@@ -214,14 +221,14 @@ impl Attached {
 fn named(
     process: &Process,
     stopped: &StoppedAll<'_, '_>,
-    slots: &Slots,
+    trampolines: &Trampolines,
     (calls, shared): (&[Armed], (u64, u64)),
 ) -> Result<Option<Vec<bool>>, PatchError> {
-    let mut named = vec![false; slots.count as usize];
+    let mut named = vec![false; trampolines.count as usize];
     let address = !stopped.signature();
     let mut name = |word: u64| {
-        if let Some(slot) = slots.slot_of(word & address) {
-            named[slot as usize] = true;
+        if let Some(trampoline) = trampolines.number_of(word & address) {
+            named[trampoline as usize] = true;
         }
     };
     let is_shared = |word: u64| (shared.0..shared.1).contains(&word);
@@ -231,19 +238,21 @@ fn named(
         regs.general().into_iter().for_each(&mut name);
         if is_shared(regs.pc()) {
             match number_in(process, &regs) {
-                Ok(slot) => name(slots.code + slot.wrapping_mul(slots::CODE)),
+                Ok(trampoline) => name(trampolines.code + trampoline.wrapping_mul(trampolines::CODE)),
                 Err(_) => known = false,
             }
         }
     }
     let all = words_in(process, &mut |map, _, word| {
-        if map.start.0 != slots.table {
+        if map.start.0 != trampolines.table {
             name(word);
             known &= !is_shared(word);
         }
     })?;
-    on_shared_stacks(process, calls)?.into_iter().for_each(|slot| name(slots.address(slot)));
-    name_under(&mut named, slots, calls);
+    on_shared_stacks(process, calls)?
+        .into_iter()
+        .for_each(|trampoline| name(trampolines.address(trampoline)));
+    name_under(&mut named, trampolines, calls);
     Ok((all && known).then_some(named))
 }
 
@@ -255,15 +264,16 @@ pub(crate) fn on_shared_stacks(process: &Process, calls: &[Armed]) -> Result<Vec
         let stack = maps.iter().find(|map| map.contains(at));
         stack.is_some_and(|map| map.perms.shared || !map.perms.read || !map.perms.write)
     };
-    Ok(calls.iter().filter(is_shared).map(|call| call.slot).collect())
+    Ok(calls.iter().filter(is_shared).map(|call| call.trampoline).collect())
 }
 
 /// A call that was entered by a jump from an armed one returns through that one's trampoline. Only its own
 /// trampoline's entry names that.
-fn name_under(named: &mut [bool], slots: &Slots, calls: &[Armed]) {
+fn name_under(named: &mut [bool], trampolines: &Trampolines, calls: &[Armed]) {
     for _ in 0..CHAIN {
         for call in calls {
-            if let Some(under) = slots.slot_of(call.real).filter(|_| named[call.slot as usize]) {
+            if let Some(under) = trampolines.number_of(call.real).filter(|_| named[call.trampoline as usize])
+            {
                 named[under as usize] = true;
             }
         }
@@ -271,7 +281,8 @@ fn name_under(named: &mut [bool], slots: &Slots, calls: &[Armed]) {
 }
 
 /// Step B3, for a call that will never reach it.
-fn give_back(process: &Process, slots: &Slots, slot: u32) -> Result<(), PatchError> {
-    process.write_text(RemoteAddr(slots.entry(slot) + entry::WORD), &[0; 8])?;
-    Ok(process.write_text(RemoteAddr(slots.table + Slots::LENT_OFF + u64::from(slot)), &[0])?)
+fn give_back(process: &Process, trampolines: &Trampolines, trampoline: u32) -> Result<(), PatchError> {
+    process.write_text(RemoteAddr(trampolines.entry(trampoline) + entry::WORD), &[0; 8])?;
+    Ok(process
+        .write_text(RemoteAddr(trampolines.table + Trampolines::LENT_OFF + u64::from(trampoline)), &[0])?)
 }

@@ -5,13 +5,13 @@
 //! not: tell unwinders.
 #![allow(unsafe_code, reason = "asks the system one question")]
 
-use trapline_patch::own::{Own, OwnSlots};
-use trapline_plan::aarch64::stub::{landing, landing_code};
-use trapline_record::slots::Slots;
+use trapline_patch::own::{Own, OwnTrampolines};
+use trapline_plan::aarch64::stub::{common_return, own_trampoline_code};
+use trapline_record::trampolines::Trampolines;
 use trapline_runtime::aarch64::gate::Jump;
-use trapline_runtime::slots::Table;
+use trapline_runtime::trampolines::TrampolineTable;
 
-use crate::inside::slots::SLOTS;
+use crate::inside::trampolines::TRAMPOLINES;
 
 /// `prctl` option that asks for a guarded control stack, and the first bit of its answer (Linux 6.13,
 /// include/uapi/linux/prctl.h).
@@ -35,13 +35,14 @@ pub(in crate::inside) fn possible() -> Result<(), String> {
 /// Makes return trampolines. `table` is called with their addresses before they are mapped.
 pub(in crate::inside) fn make(
     own: &mut Own,
-    table: impl FnOnce(&Slots) -> Option<&'static Table>,
-) -> Result<OwnSlots, String> {
-    let made = own.slots(SLOTS, |slots, gate| {
+    table: impl FnOnce(&Trampolines) -> Option<&'static TrampolineTable>,
+) -> Result<OwnTrampolines, String> {
+    let made = own.trampolines(TRAMPOLINES, |trampolines, gate| {
         // For good, as is the code that refers to it.
-        let jump = table(slots).map(|table| Box::leak(Box::new(Jump::landing(landing(slots), table))));
+        let jump = table(trampolines)
+            .map(|table| Box::leak(Box::new(Jump::for_trampolines(common_return(trampolines), table))));
         let argument = jump.map_or(0, |jump| std::ptr::from_ref(jump) as u64);
-        landing_code(slots, (gate, argument)).unwrap_or_default()
+        own_trampoline_code(trampolines, (gate, argument)).unwrap_or_default()
     });
     made.map_err(|error| error.to_string())
 }

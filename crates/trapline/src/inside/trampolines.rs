@@ -4,7 +4,7 @@
 //! In: the form that consumers request ([`Returns`]). Out: return trampolines, made when the first consumer
 //! requests them; the unwinders of this process told of them, also those that are mapped later. Invariants:
 //! UNW-3 no call is armed while an unwinder is known that was not told. Does not: take trampolines
-//! (`trapline_runtime::slots`), make their code (`landing` of the twins), decide whether a function may be
+//! (`trapline_runtime::trampolines`), make their code (`trampolines` of the twins), decide whether a function may be
 //! armed (`plan`).
 //!
 //! Unwinders are told by an ordinary call of `__register_frame`, in the thread that registers or looks. That
@@ -35,11 +35,11 @@
 use std::collections::HashSet;
 use std::ffi::c_void;
 
-use trapline_record::{RemoteAddr, slots};
+use trapline_record::{RemoteAddr, trampolines};
 use trapline_runtime::engine::Engine;
-use trapline_runtime::slots::Table;
+use trapline_runtime::trampolines::TrampolineTable;
 
-use super::arch::landing;
+use super::arch::trampolines as arch_trampolines;
 use super::memory::{self, engine};
 use super::place::SiteRequest;
 use super::state::{Key, State};
@@ -48,7 +48,7 @@ use crate::Returns;
 use crate::unwinders::unwinding;
 
 /// Number of calls whose return address can be replaced at a time, in all threads.
-pub const SLOTS: u32 = slots::USUAL;
+pub const TRAMPOLINES: u32 = trampolines::USUAL;
 
 /// Real return address of a call whose stack word holds `address`, if that is a return trampoline
 /// ([`Consumer::returns_by`]). This is for unwinders that find no unwind information by themselves (framehop,
@@ -56,7 +56,7 @@ pub const SLOTS: u32 = slots::USUAL;
 /// stopped. Takes no lock.
 #[must_use]
 pub fn returns_to(address: u64) -> Option<u64> {
-    memory::made()?.slots()?.real(address)
+    memory::made()?.trampolines()?.real(address)
 }
 
 /// Which unwinders were told.
@@ -87,7 +87,7 @@ impl State {
             if !wanted || self.spots[spot as usize].armed {
                 continue;
             }
-            self.lend().map_err(|why| Error::NoSlots {
+            self.lend().map_err(|why| Error::NoTrampolines {
                 path: request.file.clone(),
                 offset: request.offset,
                 why,
@@ -143,23 +143,24 @@ impl State {
     /// Provides return trampolines, once, after all unwinders were told.
     fn lend(&mut self) -> Result<(), String> {
         let engine: &'static Engine = engine().ok_or_else(|| Error::NoEngine.to_string())?;
-        if engine.slots().is_none() {
+        if engine.trampolines().is_none() {
             let table = self.make()?;
             self.tell_all()?;
             engine.lend(table);
         }
-        self.tell_of_slots()
+        self.tell_of_trampolines()
     }
     /// Maps return trampolines, which are not in use yet.
-    fn make(&mut self) -> Result<&'static Table, String> {
-        landing::possible()?;
+    fn make(&mut self) -> Result<&'static TrampolineTable, String> {
+        arch_trampolines::possible()?;
         let (hints, quick) = memory::hints().ok_or_else(|| Error::NoEngine.to_string())?;
         let mut table = None;
         let own = self.own().map_err(|error| error.to_string())?;
         let maps = own.process().maps().map_err(|error| error.to_string())?;
-        let made = landing::make(own, |slots| {
-            // SAFETY: `Own::slots` maps it for good right after this; probes stay for good (INS-3).
-            let made = unsafe { Table::new(*slots, hints, quick) }.map(Box::new).map(Box::leak);
+        let made = arch_trampolines::make(own, |trampolines| {
+            // SAFETY: `Own::trampolines` maps it for good right after this; probes stay for good (INS-3).
+            let made =
+                unsafe { TrampolineTable::new(*trampolines, hints, quick) }.map(Box::new).map(Box::leak);
             table = made.map(|made| &*made);
             table
         })?;
@@ -202,8 +203,8 @@ impl State {
         Ok(())
     }
     /// Called after a look has found other mappings (UNW-3).
-    pub(super) fn tell_of_slots(&mut self) -> Result<(), String> {
-        let Some(table) = engine().and_then(Engine::slots) else { return Ok(()) };
+    pub(super) fn tell_of_trampolines(&mut self) -> Result<(), String> {
+        let Some(table) = engine().and_then(Engine::trampolines) else { return Ok(()) };
         let told = self.tell_all();
         table.close(told.is_err());
         told

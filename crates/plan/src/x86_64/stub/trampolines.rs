@@ -1,7 +1,7 @@
-//! Return trampolines (called *slots* in the code): code whose address replaces a return address, the unwind
+//! Return trampolines: code whose address replaces a return address, the unwind
 //! information for it, and how one is taken.
 //!
-//! In: where trampolines and their entries lie ([`Slots`]). Out: bytes. Invariants: SLOT-1 no two armed stack
+//! In: where trampolines and their entries lie ([`Trampolines`]). Out: bytes. Invariants: SLOT-1 no two armed stack
 //! words hold the same trampoline. SLOT-2 from the moment at which a stack word holds a trampoline until a
 //! thread has arrived at that trampoline's code, its entry names the real return address. SLOT-3 a trampoline
 //! is given back by the thread that arrived at its code, or by a tool that has proven that no word anywhere
@@ -39,46 +39,46 @@
 //! trampolines run short.
 //!
 //! If the entry finds a trampoline in its stack word, the function was reached by a tail call. Its own
-//! trampoline then returns to that one. Such chains are at most [`CHAIN`](trapline_record::slots::CHAIN)
+//! trampoline then returns to that one. Such chains are at most [`CHAIN`](trapline_record::trampolines::CHAIN)
 //! deep, since mutual tail recursion never ends.
 
-use trapline_record::slots::{self, Slots, at};
+use trapline_record::trampolines::{self, Trampolines, at};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::rseq::{self, CPU_ID};
 use super::{Machine, asm};
 
-/// Appends the code of all trampolines, which will lie at `slots.code`. Each pushes its number and jumps to
+/// Appends the code of all trampolines, which will lie at `trampolines.code`. Each pushes its number and jumps to
 /// `common`. That code finds the number in the word where the return address was, with every register and
 /// flag as the return left it, and must do B1 to B4. With `paired`, each trampoline also has a call
-/// ([`ENTER`](slots::ENTER)) through its entry's `GO`; a return from there goes to `paired` in the same way.
-pub fn lay(out: &mut Vec<u8>, slots: &Slots, common: u64, paired: Option<u64>) {
-    let mut asm = Asm::new(out, slots.code);
-    for slot in 0..slots.count {
+/// ([`ENTER`](trampolines::ENTER)) through its entry's `GO`; a return from there goes to `paired` in the same way.
+pub fn lay(out: &mut Vec<u8>, trampolines: &Trampolines, common: u64, paired: Option<u64>) {
+    let mut asm = Asm::new(out, trampolines.code);
+    for trampoline in 0..trampolines.count {
         asm.raw(&[0x90]);
-        asm.push_imm(slot as i32);
+        asm.push_imm(trampoline as i32);
         asm.jmp(common);
         if let Some(paired) = paired {
-            debug_assert_eq!(asm.here() % slots::CODE, slots::ENTER);
-            asm.call_mem(Mem::Rip(slots.entry(slot) + at::GO));
-            debug_assert_eq!(asm.here() % slots::CODE, slots::PAIRED);
-            asm.push_imm(slot as i32);
+            debug_assert_eq!(asm.here() % trampolines::CODE, trampolines::ENTER);
+            asm.call_mem(Mem::Rip(trampolines.entry(trampoline) + at::GO));
+            debug_assert_eq!(asm.here() % trampolines::CODE, trampolines::PAIRED);
+            asm.push_imm(trampoline as i32);
             asm.jmp(paired);
         }
-        asm.align(slots::CODE);
+        asm.align(trampolines::CODE);
     }
 }
 
 /// The byte that says whether a trampoline is taken, relative to the private memory's address in `base`.
-const fn lent(base: Reg, slot: Reg) -> Mem {
-    Mem::Sum(base, slot, 0, Slots::LENT_OFF as i32)
+const fn lent(base: Reg, trampoline: Reg) -> Mem {
+    Mem::Sum(base, trampoline, 0, Trampolines::LENT_OFF as i32)
 }
 
 /// What is left to append behind the common path of [`Taking::begin`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(super) struct Taking {
-    slots: Slots,
+    trampolines: Trampolines,
     taken: Fix,
     full: Fix,
     look: u64,
@@ -87,21 +87,21 @@ pub(super) struct Taking {
 
 impl Taking {
     /// Step A1. Out: rdi = private memory, rcx = trampoline. Spoils rax, rdx, rsi.
-    pub(super) fn begin(asm: &mut Asm<'_>, slots: &Slots, machine: &Machine) -> Self {
-        asm.mov_imm64(RDI, slots.table);
+    pub(super) fn begin(asm: &mut Asm<'_>, trampolines: &Trampolines, machine: &Machine) -> Self {
+        asm.mov_imm64(RDI, trampolines.table);
         match machine.rseq {
             // This is only a hint: a stale or negative number costs a longer search.
             Some(rseq) => {
                 asm.load32(RSI, Mem::Fs(rseq.offset + CPU_ID));
-                asm.alu_imm(Alu::And, RSI, slots::HOMES as i32 - 1, false);
+                asm.alu_imm(Alu::And, RSI, trampolines::HOMES as i32 - 1, false);
             }
-            None => rseq::any_line(asm, RSI, machine.rdpid, slots::HOMES as u32),
+            None => rseq::any_line(asm, RSI, machine.rdpid, trampolines::HOMES as u32),
         }
         asm.shift(Shift::Left, RSI, 6, false);
         asm.alu(Alu::Add, RSI, RDI);
         asm.load32(RCX, Mem::At(RSI, 0));
         let look = asm.here();
-        asm.alu_imm(Alu::And, RCX, slots.count as i32 - 8, false);
+        asm.alu_imm(Alu::And, RCX, trampolines.count as i32 - 8, false);
         asm.load(RDX, lent(RDI, RCX));
         asm.not(RDX);
         asm.bsf(RDX, RDX);
@@ -109,12 +109,12 @@ impl Taking {
         let found = asm.here();
         asm.shift(Shift::Right, RDX, 3, false);
         asm.alu(Alu::Add, RCX, RDX);
-        asm.mov_imm32(RAX, u32::from(slots::LENT));
+        asm.mov_imm32(RAX, u32::from(trampolines::LENT));
         asm.exchange_al(lent(RDI, RCX));
         asm.test_al();
         let taken = asm.jcc_later(Cond::NotEqual);
         asm.store32(Mem::At(RSI, 0), RCX);
-        Self { slots: *slots, taken, full, look, found }
+        Self { trampolines: *trampolines, taken, full, look, found }
     }
     /// Appends the rest, for the case that another thread was faster, or that eight neighbours are taken. If
     /// there is no free trampoline at all, it counts `missed` and goes to `leave`. r8 is saved at `scratch`,
@@ -124,10 +124,10 @@ impl Taking {
         asm.jmp(self.look);
         asm.bind(self.full);
         asm.store(Mem::At(RSP, scratch), R8);
-        asm.mov_imm32(R8, self.slots.count / 8);
+        asm.mov_imm32(R8, self.trampolines.count / 8);
         let again = asm.here();
         asm.alu_imm(Alu::Add, RCX, 8, false);
-        asm.alu_imm(Alu::And, RCX, self.slots.count as i32 - 8, false);
+        asm.alu_imm(Alu::And, RCX, self.trampolines.count as i32 - 8, false);
         asm.load(RDX, lent(RDI, RCX));
         asm.not(RDX);
         asm.bsf(RDX, RDX);
@@ -143,22 +143,31 @@ impl Taking {
     }
 }
 
-/// `to` = address of the entry of the trampoline in `slot`, as a base for [`entry`]; `memory` holds the
+/// `to` = address of the entry of the trampoline in `trampoline`, as a base for [`entry`]; `memory` holds the
 /// private memory's address.
-pub(super) fn entry_of(asm: &mut Asm<'_>, to: Reg, slot: Reg, memory: Reg) {
-    debug_assert!(to != slot && to != memory && to != asm::RSP, "operands are read behind the first write");
-    asm.mov(to, slot);
-    asm.shift(Shift::Left, to, slots::ENTRY.trailing_zeros() as u8, true);
+pub(super) fn entry_of(asm: &mut Asm<'_>, to: Reg, trampoline: Reg, memory: Reg) {
+    debug_assert!(
+        to != trampoline && to != memory && to != asm::RSP,
+        "operands are read behind the first write"
+    );
+    asm.mov(to, trampoline);
+    asm.shift(Shift::Left, to, trampolines::ENTRY.trailing_zeros() as u8, true);
     asm.alu(Alu::Add, to, memory);
 }
 
 /// A word of the entry whose address [`entry_of`] computed.
-pub(super) const fn entry(slots: &Slots, base: Reg, at: u64) -> Mem {
-    Mem::At(base, (slots.entries_off() + at) as i32)
+pub(super) const fn entry(trampolines: &Trampolines, base: Reg, at: u64) -> Mem {
+    Mem::At(base, (trampolines.entries_off() + at) as i32)
 }
 
 /// Step B3: gives a trampoline back.
-pub(super) fn give_back(asm: &mut Asm<'_>, slots: &Slots, entry_base: Reg, slot: Reg, memory: Reg) {
-    asm.store_imm(entry(slots, entry_base, at::WORD), 0);
-    asm.store_byte_imm(lent(memory, slot), 0);
+pub(super) fn give_back(
+    asm: &mut Asm<'_>,
+    trampolines: &Trampolines,
+    entry_base: Reg,
+    trampoline: Reg,
+    memory: Reg,
+) {
+    asm.store_imm(entry(trampolines, entry_base, at::WORD), 0);
+    asm.store_byte_imm(lent(memory, trampoline), 0);
 }

@@ -1,8 +1,8 @@
 //! SLOT-1, SLOT-2, SLOT-4: calls take return trampolines, return, are left, and go on in another thread,
 //! while other threads take trampolines, unwind, close the table and fork.
 //!
-//! `take`, `arm`, `landed` and `come_home` are the crate's own; `quick_arms` and `quick_lands` do the steps
-//! of the code in `x86_64::general::slots`, which no model can run. Memory orders are weaker here than those
+//! `take`, `arm`, `returned` and `come_home` are the crate's own; `quick_arms` and `quick_lands` do the steps
+//! of the code in `x86_64::general::trampolines`, which no model can run. Memory orders are weaker here than those
 //! of a processor that keeps stores in order. A stack word is an atomic whose address is the word's.
 
 use std::boxed::Box;
@@ -11,23 +11,23 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::thread;
-use trapline_record::slots::{ENTRY, LENT, Slots, at};
+use trapline_record::trampolines::{ENTRY, LENT, Trampolines, at};
 use trapline_record::{FileId, FileOffset};
 
 use super::{leaked, model};
 use crate::engine::{Counts, Engine, Memory};
 use crate::probe::Probe;
-use crate::slots::{QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, Table};
+use crate::trampolines::{QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, TrampolineTable};
 
 /// Three trampolines: number 0 is never used.
 const COUNT: u32 = 4;
 const CODE: u64 = 0x10_0000;
 
-fn table() -> &'static Table {
-    let slots = Slots { code: CODE, table: 0x20_0000, count: COUNT };
+fn table() -> &'static TrampolineTable {
+    let trampolines = Trampolines { code: CODE, table: 0x20_0000, count: COUNT };
     // One line of hints, and one quick hint.
     // SAFETY: a model's words are its own; probes are leaked.
-    let table = unsafe { Table::new(slots, leaked(8), leaked(2)) };
+    let table = unsafe { TrampolineTable::new(trampolines, leaked(8), leaked(2)) };
     Box::leak(Box::new(table.expect("sizes fit")))
 }
 
@@ -56,34 +56,34 @@ impl Call {
         self.word.store(self.real, Relaxed);
     }
     /// A1 to A6, as in `dispatch`. False: the call is missed.
-    fn enters(self, table: &'static Table, probe: &Probe) -> bool {
+    fn enters(self, table: &'static TrampolineTable, probe: &Probe) -> bool {
         // SAFETY: it is a word of this thread.
         let taken = unsafe { table.take((self.at(), self.word.load(Relaxed)), 0, probe) };
-        let slot = taken.and_then(|taken| taken.arm(self.word.load(Relaxed)));
-        slot.into_iter().for_each(|slot| self.word.store(slot, Release));
-        slot.is_some()
+        let trampoline = taken.and_then(|taken| taken.arm(self.word.load(Relaxed)));
+        trampoline.into_iter().for_each(|trampoline| self.word.store(trampoline, Release));
+        trampoline.is_some()
     }
     /// The number of the trampoline in the word.
-    fn slot(self, table: &Table) -> u32 {
-        table.slots().slot_of(self.word.load(Relaxed)).expect("it is armed")
+    fn trampoline(self, table: &TrampolineTable) -> u32 {
+        table.trampolines().number_of(self.word.load(Relaxed)).expect("it is armed")
     }
     /// B1 to B6: the address that the call returns to, and whether a consumer waited for it.
-    fn lands(self, table: &Table) -> (u64, bool) {
+    fn lands(self, table: &TrampolineTable) -> (u64, bool) {
         // SAFETY: the word holds this trampoline's address.
-        let landed = unsafe { table.landed(self.slot(table)) }.expect("a slot");
-        table.come_home(&landed);
-        self.word.store(landed.real, Relaxed);
-        (landed.real, landed.probe.is_some())
+        let returned = unsafe { table.returned(self.trampoline(table)) }.expect("a slot");
+        table.come_home(&returned);
+        self.word.store(returned.real, Relaxed);
+        (returned.real, returned.probe.is_some())
     }
-    fn returns(self, table: &Table) {
+    fn returns(self, table: &TrampolineTable) {
         assert_eq!(self.lands(table), (self.real, true), "to where it was called from, and told");
     }
     /// The steps of `arm`'s code. False: nothing was done.
-    fn quick_arms(self, table: &Table, probe: &Probe) -> bool {
+    fn quick_arms(self, table: &TrampolineTable, probe: &Probe) -> bool {
         let (word, real) = (self.at(), self.word.load(Relaxed));
         let sum = (word << QUICK_UP).wrapping_add(real).wrapping_mul(QUICK_SPREAD);
         let quick = table.raw.quick.load(Acquire);
-        // SAFETY: at most the last hint (`Table::new`).
+        // SAFETY: at most the last hint (`TrampolineTable::new`).
         let quick = unsafe { &*quick.add((sum >> QUICK_SHIFT & table.raw.quick_mask) as usize / 4) };
         let number = quick.load(Acquire) / ENTRY as u32;
         let of = |off| table.words.word(number, off);
@@ -103,8 +103,8 @@ impl Call {
         true
     }
     /// The steps of `land`'s code, for a call that `quick_arms` began.
-    fn quick_lands(self, table: &Table) {
-        let number = self.slot(table);
+    fn quick_lands(self, table: &TrampolineTable) {
+        let number = self.trampoline(table);
         let of = |off| table.words.word(number, off);
         assert!(of(at::WHAT).load(Acquire) != 0 && of(at::SITE).load(Acquire) != 0, "it is its own");
         let real = of(at::REAL).load(Acquire);
@@ -113,14 +113,14 @@ impl Call {
         assert_eq!(real, self.real);
     }
     /// A call that returns, so that its trampoline is bound to it.
-    fn binds(self, table: &'static Table, probe: &Probe) {
+    fn binds(self, table: &'static TrampolineTable, probe: &Probe) {
         assert!(self.enters(table, probe));
         self.returns(table);
     }
 }
 
 /// A table in which all trampolines but one are bound to other stack words.
-fn with_one_left(probe: &Probe) -> &'static Table {
+fn with_one_left(probe: &Probe) -> &'static TrampolineTable {
     let table = table();
     [0x1000, 0x2000].into_iter().for_each(|real| Call::from(real).binds(table, probe));
     table
@@ -129,8 +129,8 @@ fn with_one_left(probe: &Probe) -> &'static Table {
 /// Steps of a thread that takes a trampoline and gives it back.
 #[derive(Clone, Copy)]
 struct Steps {
-    enters: fn(Call, &'static Table, &Probe) -> bool,
-    lands: fn(Call, &'static Table),
+    enters: fn(Call, &'static TrampolineTable, &Probe) -> bool,
+    lands: fn(Call, &'static TrampolineTable),
 }
 const OURS: Steps = Steps { enters: Call::enters, lands: |call, table| call.returns(table) };
 
@@ -163,7 +163,7 @@ fn a_slot_is_one_calls() {
 }
 
 /// A3 with a look and a store.
-fn takes_in_two_steps(call: Call, table: &'static Table, probe: &Probe) -> bool {
+fn takes_in_two_steps(call: Call, table: &'static TrampolineTable, probe: &Probe) -> bool {
     let byte = |number| table.words.byte(number);
     let Some(number) = (1..COUNT).find(|&number| byte(number).load(Acquire) == 0) else { return false };
     byte(number).store(LENT, Release);
@@ -171,7 +171,7 @@ fn takes_in_two_steps(call: Call, table: &'static Table, probe: &Probe) -> bool 
     of(at::REAL).store(call.real, Relaxed);
     of(at::WORD).store(call.at(), Release);
     of(at::WHAT).store(probe.address(), Relaxed);
-    call.word.store(table.slots().address(number), Release);
+    call.word.store(table.trampolines().address(number), Release);
     true
 }
 
@@ -182,8 +182,8 @@ fn not_if_it_looks_and_then_stores() {
 }
 
 /// B3 with its last store first.
-fn gives_back_first(call: Call, table: &'static Table) {
-    let number = call.slot(table);
+fn gives_back_first(call: Call, table: &'static TrampolineTable) {
+    let number = call.trampoline(table);
     let of = |off| table.words.word(number, off);
     assert_eq!(of(at::REAL).load(Relaxed), call.real);
     assert_ne!(of(at::WHAT).load(Relaxed), 0, "it is told");
@@ -201,7 +201,10 @@ fn not_if_the_byte_is_given_back_first() {
 
 /// Another thread takes trampolines, and unwinds through a call that is just being armed: the word's content
 /// leads to the call's return address.
-fn unwinds(before: fn(Call, &'static Table, &Probe), enters: fn(Call, &'static Table, &Probe) -> bool) {
+fn unwinds(
+    before: fn(Call, &'static TrampolineTable, &Probe),
+    enters: fn(Call, &'static TrampolineTable, &Probe) -> bool,
+) {
     model(Some(3), move || {
         let (table, probe, call) = (table(), probe(), Call::from(0x1000));
         // The previous call of these trampolines.
@@ -247,7 +250,7 @@ fn not_if_the_word_is_armed_before_its_entry_says_where_to() {
         |call, table, probe| {
             let number = COUNT - 1;
             table.words.byte(number).store(LENT, Release);
-            call.word.store(table.slots().address(number), Release);
+            call.word.store(table.trampolines().address(number), Release);
             table.words.word(number, at::REAL).store(call.real, Release);
             table.words.word(number, at::WHAT).store(probe.address(), Release);
             true
@@ -288,7 +291,7 @@ fn not_if_nobody_orders_the_two_threads() {
 
 /// The table is closed beside calls by the general and the fast path: a thread that knows it arms no call,
 /// and armed calls return.
-fn closing(close: fn(&Table, &AtomicU64)) {
+fn closing(close: fn(&TrampolineTable, &AtomicU64)) {
     model(Some(3), move || {
         let (table, probe) = (table(), probe());
         let call = Call::from(0x1000);
@@ -344,7 +347,7 @@ fn not_if_it_is_said_before_it_is_done() {
 
 /// A call is left, and its stack copied away. The next call at that word with the same return address gets
 /// its trampoline; one with another address does not. Then the copy comes back.
-fn left(again: fn(Call, &'static Table, &Probe) -> bool) {
+fn left(again: fn(Call, &'static TrampolineTable, &Probe) -> bool) {
     model(Some(2), move || {
         let (table, probe, call) = (table(), probe(), Call::from(0x1000));
         assert!(call.enters(table, probe));
@@ -362,7 +365,7 @@ fn left(again: fn(Call, &'static Table, &Probe) -> bool) {
         }
         call.pushes();
         assert!(call.enters(table, probe));
-        assert_eq!(table.slots().slot_of(copied), Some(call.slot(table)), "the same");
+        assert_eq!(table.trampolines().number_of(copied), Some(call.trampoline(table)), "the same");
         call.returns(table);
         call.word.store(copied, Relaxed);
         assert_eq!(call.lands(table).0, 0x1000, "the copy finds the same way");
@@ -383,13 +386,13 @@ fn not_if_the_stack_word_alone_decides() {
         let Some(number) = (1..COUNT).find(is_its) else { return call.enters(table, probe) };
         table.words.word(number, at::REAL).store(call.real, Relaxed);
         table.words.word(number, at::WHAT).store(probe.address(), Relaxed);
-        call.word.store(table.slots().address(number), Release);
+        call.word.store(table.trampolines().address(number), Release);
         true
     });
 }
 
 /// What a child sees: each word as it is at some moment.
-fn forked(table: &Table) -> &'static Table {
+fn forked(table: &TrampolineTable) -> &'static TrampolineTable {
     let child = self::table();
     for number in 1..COUNT {
         child.words.byte(number).store(table.words.byte(number).load(Relaxed), Relaxed);
@@ -403,7 +406,7 @@ fn forked(table: &Table) -> &'static Table {
 
 /// A thread with a call in flight forks while another one is just taking a trampoline. In both processes the
 /// call returns, and both make another call.
-fn forks(fork: fn(&'static Table) -> &'static Table) {
+fn forks(fork: fn(&'static TrampolineTable) -> &'static TrampolineTable) {
     model(Some(2), move || {
         let (table, probe, call) = (table(), probe(), Call::from(0x1000));
         let beside = thread::spawn(move || {
@@ -418,7 +421,7 @@ fn forks(fork: fn(&'static Table) -> &'static Table) {
         call.word.store(held, Relaxed);
         let own = Call::from(0x4000);
         let is_own = own.enters(child, probe);
-        assert!(!is_own || own.slot(child) != call.slot(child), "its call goes on");
+        assert!(!is_own || own.trampoline(child) != call.trampoline(child), "its call goes on");
         call.returns(child);
         if is_own {
             own.returns(child);

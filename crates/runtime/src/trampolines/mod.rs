@@ -1,17 +1,17 @@
-//! Calls whose return address is replaced, in our own process: which return trampoline (*slot* in
-//! identifiers) a call gets, and what happens when the call returns to it.
+//! Calls whose return address is replaced, in our own process: which return trampoline a
+//! call gets, and what happens when the call returns to it.
 //!
 //! In: at an entry, the return address and the stack word that holds it (on arm64 the stack pointer and x30,
 //! see below). Out: a trampoline for the call, or none, and then the call is missed. In: at a return, the
 //! trampoline's number. Out: the real return address, and the probe of the call. Invariants: SLOT-1 to SLOT-3
-//! of `plan`'s `stub::slots`. SLOT-4 a trampoline that was taken without proof that its last call is over
+//! of `plan`'s `stub::trampolines`. SLOT-4 a trampoline that was taken without proof that its last call is over
 //! leads for good to the address that the last call returns to.
 //! Does not: keep which consumers wait for a call (`instances` does, with the trampoline's address as key),
 //! make or map code.
 //!
 //! # The words
 //!
-//! They are those of `record::slots`, reached through `words`; `models::slots` runs the steps below in loom.
+//! They are those of `record::trampolines`, reached through `words`; `models::trampolines` runs the steps below in loom.
 //! In an entry, `WHAT` is the probe (0: no consumer waits), `SITE` is 0 if the call has an instance, and
 //! `BOUND` is explained below. There are two more tables. *Hints* name the trampoline of a (stack word,
 //! return address); a line of eight serves a part of a stack page. *Quick hints*, one for each such pair,
@@ -20,7 +20,7 @@
 //!
 //! # Steps
 //!
-//! | step | entry (`dispatch`, D3 to D6) | | return (`dispatch::landed`) |
+//! | step | entry (`dispatch`, D3 to D6) | | return (`dispatch::returned`) |
 //! |---|---|---|---|
 //! | A1 | real := the stack word. If that is a trampoline, the function was reached by a tail call: `UNDER` := the other's `UNDER` + 1, at most CHAIN | B1 | the trampoline's code has put its number into the stack word |
 //! | A2 | a hint names a trampoline whose `WORD` is this word and whose `REAL` is real: take that one. If its `WHAT` is not 0, its last call was left, and it is *reused*; `BOUND` := 1. Go on at A4 | B2 | read `REAL` and `WHAT`; end the call's instance |
@@ -68,7 +68,7 @@
 //!   BR and BLR it sets BTypeNext, and so PSTATE.BTYPE, to 0). The same is true of the target of B6.
 //! - *a signal handler* returns to the vdso's `rt_sigreturn`, to which Linux gives no unwind information
 //!   since 5.8. Unwinders recognize it by its instructions, at exactly that address, which the byte before it
-//!   (`plan`'s `unwind`) is not. So calls that return into the vdso get no trampoline ([`Table::spare`]), and
+//!   (`plan`'s `unwind`) is not. So calls that return into the vdso get no trampoline ([`TrampolineTable::spare`]), and
 //!   unwinders find the interrupted frame as before.
 //! - *a guarded control stack* compares the address that `ret` takes with the one that the call left.
 //!   Trampolines are not used there.
@@ -111,7 +111,7 @@
 
 mod words;
 
-use trapline_record::slots::{self, CHAIN, LENT, Slots, at};
+use trapline_record::trampolines::{self, CHAIN, LENT, Trampolines, at};
 
 use crate::engine::Engine;
 use crate::instances::{Hint, Hinted, Hints, LINE_LEN};
@@ -137,7 +137,7 @@ const UNBOUND: usize = 2;
 /// The return trampolines of a process, at an address that their code contains.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Table {
+pub struct TrampolineTable {
     pub(crate) raw: Raw,
     /// 1: no more trampolines are handed out, because an unwinder runs that does not know about them.
     pub(crate) closed: AtomicU32,
@@ -145,7 +145,7 @@ pub struct Table {
     bound: AtomicU32,
     /// Return addresses of calls that get no trampoline: first address and length in bytes.
     spared: [AtomicU64; 2],
-    slots: Slots,
+    trampolines: Trampolines,
     pub(crate) words: Words,
     hints: Hints,
     quick: &'static [AtomicU32],
@@ -172,7 +172,7 @@ pub(crate) struct Raw {
 /// A return trampoline between A3 and A6.
 #[derive(Debug)]
 pub(crate) struct TakenTrampoline {
-    table: &'static Table,
+    table: &'static TrampolineTable,
     number: u32,
     real: u64,
     /// Probe of the previous call, which was left without a return, and whether that call had no instance.
@@ -193,17 +193,21 @@ pub(crate) struct ReturnedCall {
     number: u32,
 }
 
-impl Table {
+impl TrampolineTable {
     /// A table of trampolines that are mapped and not in use. `None` if there are too many, or if the hints
     /// are not whole cache lines or not a power of two. The quick hints must be a power of two, too; half of
     /// them are used, and the second half stays 0.
     ///
     /// # Safety
-    /// The private memory is zeroed except for the hints of [`Slots::hints`]. It stays readable and writable
+    /// The private memory is zeroed except for the hints of [`Trampolines::hints`]. It stays readable and writable
     /// for good, and no other code uses it. In an entry whose byte is LENT, `WHAT` is 0 or the address of a
     /// probe that is never freed.
     #[must_use]
-    pub unsafe fn new(slots: Slots, hints: &'static [Hint], quick: &'static [AtomicU32]) -> Option<Self> {
+    pub unsafe fn new(
+        trampolines: Trampolines,
+        hints: &'static [Hint],
+        quick: &'static [AtomicU32],
+    ) -> Option<Self> {
         let hints = Hints::new(hints)?;
         let aligned = cfg!(loom) || hints.first().addr().is_multiple_of(LINE_LEN);
         let lines = aligned && hints.mask() >= (LINE_LEN - size_of::<u64>()) as u64;
@@ -211,14 +215,14 @@ impl Table {
         let quick_mask = (quick.len().checked_sub(1)? * QUICK_LEN) as u64;
         let first = AtomicPtr::new(quick.as_ptr().cast_mut());
         let engine = AtomicPtr::new(core::ptr::null_mut());
-        let raw = Raw { engine, quick: first, quick_mask, entries: slots.entry(0) };
+        let raw = Raw { engine, quick: first, quick_mask, entries: trampolines.entry(0) };
         let (closed, bound) = (AtomicU32::new(0), AtomicU32::new(0));
         let whole = quick.len() == none.len() && quick.len().is_power_of_two();
         // SAFETY: the caller promises it.
-        let words = unsafe { Words::new(slots) };
+        let words = unsafe { Words::new(trampolines) };
         let spared = [AtomicU64::new(0), AtomicU64::new(0)];
-        let made = Self { raw, closed, bound, spared, slots, words, hints, quick, none };
-        (slots.count <= MOST && lines && whole).then_some(made)
+        let made = Self { raw, closed, bound, spared, trampolines, words, hints, quick, none };
+        (trampolines.count <= MOST && lines && whole).then_some(made)
     }
     /// Hands out no more trampolines; those in use stay so. With `false`, hands them out again.
     pub fn close(&self, closed: bool) {
@@ -243,12 +247,12 @@ impl Table {
         let is_lent = |&number: &u32| {
             self.words.byte(number).load(Relaxed) != 0 && self.words.word(number, at::WHAT).load(Relaxed) != 0
         };
-        (0..self.slots.count).filter(is_lent).count() as u32
+        (0..self.trampolines.count).filter(is_lent).count() as u32
     }
     /// Addresses of the trampolines.
     #[must_use]
-    pub const fn slots(&self) -> Slots {
-        self.slots
+    pub const fn trampolines(&self) -> Trampolines {
+        self.trampolines
     }
     /// Real return address of a call whose stack word holds `address`; `None` if `address` is not a
     /// trampoline's. For unwinders that cannot read our unwind tables. Valid for calls that go on: asked by
@@ -256,7 +260,7 @@ impl Table {
     #[must_use]
     pub fn real(&self, address: u64) -> Option<u64> {
         let under = |&address: &u64| {
-            self.slots.slot_of(address).map(|number| self.words.word(number, at::REAL).load(Acquire))
+            self.trampolines.number_of(address).map(|number| self.words.word(number, at::REAL).load(Acquire))
         };
         let first = under(&address)?;
         // Follows at most as many trampolines as a stack word can have; the result is the last address, which
@@ -279,7 +283,7 @@ impl Table {
     }
     /// The stack pointer at the entry of the call whose instance has this key; 0 if the call is over.
     pub(crate) fn frame(&self, key: u64) -> u64 {
-        self.slots.slot_of(key).map_or(key, |number| self.words.word(number, at::WORD).load(Acquire))
+        self.trampolines.number_of(key).map_or(key, |number| self.words.word(number, at::WORD).load(Acquire))
     }
     /// A1 to A4, without the instance. The arguments are the address of the stack word and the return
     /// address.
@@ -299,7 +303,7 @@ impl Table {
         if real.wrapping_sub(self.spared[0].load(Relaxed)) < self.spared[1].load(Relaxed) {
             return None;
         }
-        let under = match self.slots.slot_of(real) {
+        let under = match self.trampolines.number_of(real) {
             Some(lower) => self.words.word(lower, at::UNDER).load(Relaxed) + 1,
             None => 0,
         };
@@ -317,7 +321,7 @@ impl Table {
             }
             None => {
                 let number = self.free(home)?;
-                let enters = self.slots.address(number) - slots::RETURN + slots::ENTER;
+                let enters = self.trampolines.address(number) - trampolines::RETURN + trampolines::ENTER;
                 self.words.word(number, at::INTO).store(enters, Relaxed);
                 self.words.word(number, at::REAL).store(real, Relaxed);
                 self.words.word(number, at::UNDER).store(under, Relaxed);
@@ -341,7 +345,7 @@ impl Table {
     #[inline]
     fn its(&self, hints: &[Hint], word: u64, real: u64) -> Option<u32> {
         let is_its = |number: &u32| {
-            *number < self.slots.count
+            *number < self.trampolines.count
                 && self.words.word(*number, at::WORD).load(Acquire) == word
                 && self.words.word(*number, at::REAL).load(Relaxed) == real
         };
@@ -360,7 +364,7 @@ impl Table {
             let byte = self.words.byte(number);
             number != 0 && byte.load(Relaxed) == 0 && byte.swap(LENT, AcqRel) == 0
         };
-        let all = (0..self.slots.count).map(|n| from.wrapping_add(n) & (self.slots.count - 1));
+        let all = (0..self.trampolines.count).map(|n| from.wrapping_add(n) & (self.trampolines.count - 1));
         let number = { all }.find(is_free)?;
         first.store(number, Relaxed);
         Some(number)
@@ -375,8 +379,8 @@ impl Table {
     ///
     /// # Safety
     /// This thread has returned to that trampoline's code.
-    pub(crate) unsafe fn landed(&self, number: u32) -> Option<ReturnedCall> {
-        if number >= self.slots.count {
+    pub(crate) unsafe fn returned(&self, number: u32) -> Option<ReturnedCall> {
+        if number >= self.trampolines.count {
             return None;
         }
         let is_lent = self.words.byte(number).load(Acquire) != 0;
@@ -387,15 +391,15 @@ impl Table {
         Some(ReturnedCall {
             real,
             probe,
-            key: self.slots.address(number),
+            key: self.trampolines.address(number),
             site: (site != 0).then_some(site),
             number,
         })
     }
     /// B3, in the thread that has returned, after its instance is ended.
-    pub(crate) fn come_home(&self, landed: &ReturnedCall) {
-        if landed.probe.is_some() {
-            self.give_back(landed.number);
+    pub(crate) fn come_home(&self, returned: &ReturnedCall) {
+        if returned.probe.is_some() {
+            self.give_back(returned.number);
         }
     }
     /// B3.
@@ -405,7 +409,7 @@ impl Table {
         if bound.load(Relaxed) != 0 || self.may_bind(number, self.hints(at, real), at) {
             bound.store(1, Relaxed);
             if self.words.word(number, at::UNDER).load(Relaxed) == 0 {
-                self.quick(at, real).store(number * slots::ENTRY as u32, Relaxed);
+                self.quick(at, real).store(number * trampolines::ENTRY as u32, Relaxed);
             }
             self.words.word(number, at::WHAT).store(0, Relaxed);
             return;
@@ -421,7 +425,7 @@ impl Table {
     fn may_bind(&self, number: u32, hints: &[Hint], word: u64) -> bool {
         let is_hinted = hints.iter().any(|hint| hint.says(word) == Hinted::Number(number));
         let bound = hints.iter().filter(|hint| self.is_bound(hint)).count();
-        let most = self.slots.count / 2;
+        let most = self.trampolines.count / 2;
         is_hinted
             && bound + UNBOUND < hints.len()
             && self.bound.load(Relaxed) < most
@@ -430,7 +434,7 @@ impl Table {
     /// Whether a hint names a bound trampoline.
     fn is_bound(&self, hint: &Hint) -> bool {
         hint.named().is_some_and(|number| {
-            number < self.slots.count && self.words.word(number, at::BOUND).load(Relaxed) != 0
+            number < self.trampolines.count && self.words.word(number, at::BOUND).load(Relaxed) != 0
         })
     }
 }
@@ -438,7 +442,7 @@ impl Table {
 impl TakenTrampoline {
     /// The key of the call's instance.
     pub(crate) const fn key(&self) -> u64 {
-        self.table.slots.address(self.number)
+        self.table.trampolines.address(self.number)
     }
     /// A6: what the stack word is to hold. `None` if the word `holds` another address than the real one by
     /// now.
