@@ -27,7 +27,7 @@ use crate::request::{AttachReport, Memory, Placed, Refused, Request, Why};
 use crate::stack;
 use crate::survey::{SIGTRAP, Survey};
 use crate::trampolines::write_hints;
-use crate::unwinder::tell;
+use crate::unwinder::register;
 
 /// Puts patches into a process in which this session has none yet.
 ///
@@ -62,13 +62,13 @@ impl Attached {
             })??;
             work.report.timings.first_stop = clock.elapsed();
         }
-        self.tell(&mut work, request);
+        self.register(&mut work, request);
         let mut first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
         if is_full(&first, &work.report)
             && Batch::run(process, OPTIONS, |batch| self.make_room(batch, &work.remote))??
         {
             work = self.look(process, request, idle)?;
-            self.tell(&mut work, request);
+            self.register(&mut work, request);
             first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
         }
         let prepared = first?;
@@ -103,11 +103,11 @@ impl Attached {
             self.ask(batch, request, &work.remote)?;
             work.report.timings.first_stop = start.elapsed();
         }
-        self.tell(&mut work, request);
+        self.register(&mut work, request);
         let mut first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
         if is_full(&first, &work.report) && self.make_room(batch, &work.remote)? {
             work = self.look_in(batch, request)?;
-            self.tell(&mut work, request);
+            self.register(&mut work, request);
             first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
         }
         let prepared = first?;
@@ -165,7 +165,7 @@ impl Attached {
             _ => ThreadStatus::has(status.caught, SIGTRAP),
         }
     }
-    fn tell(&self, work: &mut Work, request: &Request<'_>) {
+    fn register(&self, work: &mut Work, request: &Request<'_>) {
         work.survey.traits.rseq = self.rseq.flatten();
         work.survey.traits.thread_id = self.thread_id;
         work.survey.traits.stacks.block = self.stack_block;
@@ -300,7 +300,7 @@ impl Attached {
             let Some((made, code)) = &prepared.trampolines else { return Ok(()) };
             segment.write_code(RemoteAddr(made.trampolines.code), code)?;
             write_hints(batch.process(), &made.trampolines)?;
-            Ok(tell(batch, &segment, request.unwinders, request.own_code, &|addr| self.resume(addr))?)
+            Ok(register(batch, &segment, request.unwinders, request.own_code, &|addr| self.resume(addr))?)
         });
         if let Err(error) = ready {
             unmap(self, batch, remote, &segment);

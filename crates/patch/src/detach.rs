@@ -219,8 +219,8 @@ fn clean_in(
     // If some call is still to come home through its return trampoline, unwinders keep what they were given
     // (UNW-1).
     if barred.is_none() {
-        let told = removals.iter().filter(|r| r.found.owner() == process.pid() && done.left == 0);
-        for removal in told {
+        let of_this_process = removals.iter().filter(|r| r.found.owner() == process.pid() && done.left == 0);
+        for removal in of_this_process {
             take_back(batch, &removal.found.block, &removal.words, &guard)?;
         }
         actions(batch, &removals, &remote, &guard, &mut restored)?;

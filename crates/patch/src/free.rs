@@ -151,11 +151,12 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), Patch
 }
 
 /// Which segments no unwinder of this process may still refer to; the others stay (UNW-1).
-fn untold(process: &Process, found: &[Found]) -> Result<Vec<bool>, PatchError> {
+fn unregistered(process: &Process, found: &[Found]) -> Result<Vec<bool>, PatchError> {
     let one = |segment: &Found| {
-        let told = Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
+        let registered =
+            Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
         let inherited = segment.owner() != process.pid();
-        Ok(trampolines_of(&segment.block).is_none() || !(told || inherited))
+        Ok(trampolines_of(&segment.block).is_none() || !(registered || inherited))
     };
     found.iter().map(one).collect()
 }
@@ -185,7 +186,7 @@ fn unused_by_contexts(
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<Vec<bool>, PatchError> {
     let process = batch.process();
-    let (may_go, is_lent) = (untold(process, found)?, is_lent(process, found));
+    let (may_go, is_lent) = (unregistered(process, found)?, is_lent(process, found));
     let mut unused = vec![true; found.len()];
     if process.is_shared() {
         return Ok(vec![false; found.len()]);
@@ -251,7 +252,7 @@ fn unused_by_words(
     stopped: &StoppedAll<'_, '_>,
     found: &[Found],
 ) -> Result<Vec<bool>, PatchError> {
-    let (may_go, is_lent) = (untold(process, found)?, is_lent(process, found));
+    let (may_go, is_lent) = (unregistered(process, found)?, is_lent(process, found));
     let mut unused = vec![true; found.len()];
     let mut point = |word: u64| {
         for (unused, segment) in unused.iter_mut().zip(found) {

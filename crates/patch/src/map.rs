@@ -286,11 +286,11 @@ pub(crate) fn unmap_by(attached: &mut Attached, caller: &mut impl Caller, segmen
         segment.set_state(State::Removed);
     }
     // An unwinder that may have been informed keeps the registration (UNW-1).
-    let told =
+    let unwinding =
         segment.trampolines.filter(|_| segment.view().get(at::UNWIND_TOLD) != 0).map(|made| made.trampolines);
     for r in &segment.regions {
         let used = handler.is_some_and(|pc| r.region.contains(pc) || r.kind == RegionKind::Data);
-        if !used && !told.is_some_and(|trampolines| of_trampolines(&trampolines, r)) {
+        if !used && !unwinding.is_some_and(|trampolines| of_trampolines(&trampolines, r)) {
             drop(caller.munmap(r.region.addr, r.region.len));
         }
     }

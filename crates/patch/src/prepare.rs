@@ -158,14 +158,14 @@ pub(crate) fn prepare(
     let far = (layout.far() > 0).then(|| find_room(process.pid(), layout.far(), survey)).transpose()?;
     let any = |is: fn(&Action) -> bool| modules.iter().flat_map(|m| m.requests).any(|w| is(&w.action));
     let wanted = |role| modules.iter().flat_map(|m| m.requests).any(|w| w.action == role);
-    let told =
+    let unwinding =
         any(|role| matches!(role, Action::Record { returns: true, .. } | Action::Tally { exits: true }));
     let Options { or_trampolines, by_trampolines, .. } = request.options;
-    let by_trampolines = by_trampolines && told;
+    let by_trampolines = by_trampolines && unwinding;
     let trampolines = match before.trampolines {
         _ if !(wanted(Action::LatencyByTrampoline)
             || by_trampolines
-            || or_trampolines && (wanted(Action::Latency) || told)) =>
+            || or_trampolines && (wanted(Action::Latency) || unwinding)) =>
         {
             None
         }
@@ -183,7 +183,7 @@ pub(crate) fn prepare(
         trampolines,
         or_trampolines,
         by_trampolines,
-        leads_on: told,
+        leads_on: unwinding,
     });
     let mut plans = Vec::with_capacity(modules.len());
     let mut room = SpaceLeft { far: far.map(|region| region.addr).unwrap_or_default(), small: SMALL_REGIONS };

@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn translators_are_told_by_name() {
-        for (path, who) in [
+        for (path, name) in [
             ("/usr/libexec/valgrind/memcheck-amd64-linux", Some("valgrind")),
             ("/usr/lib/valgrind/vgpreload_core-amd64-linux.so", Some("valgrind")),
             ("/usr/bin/qemu-x86_64-static", Some("QEMU's user mode")),
@@ -81,7 +81,7 @@ mod tests {
             ("/usr/lib/x86_64-linux-gnu/libc.so.6", None),
             ("[stack]", None),
         ] {
-            assert_eq!(by_path(path), who, "{path}");
+            assert_eq!(by_path(path), name, "{path}");
         }
     }
 

@@ -15,7 +15,7 @@
 //! | T6 | the first bit is cleared | no unwinder refers to it any more |
 //!
 //! An unwinder that is loaded while trampolines are taken is informed by the same steps
-//! (`Attached::tell_unwinders`), a moment later. Until T2 it sees no further than a call whose return address
+//! (`Attached::register_unwinders`), a moment later. Until T2 it sees no further than a call whose return address
 //! is replaced, as for any code without unwind information. One at the same address as an earlier one is
 //! taken for that one: libgcc_s is never unloaded. If a detach leaves calls that come home through their
 //! trampolines (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and true. A
@@ -55,7 +55,7 @@ const fn surely(n: u64) -> u64 {
 }
 
 /// Steps T1 to T3, before any trampoline is taken.
-pub(crate) fn tell(
+pub(crate) fn register(
     batch: &mut Batch<'_>,
     segment: &Segment,
     unwinders: &[Unwinder],
@@ -64,17 +64,17 @@ pub(crate) fn tell(
 ) -> Result<(), TargetError> {
     let (view, Some(made)) = (segment.view(), segment.trampolines) else { return Ok(()) };
     for unwinder in unwinders {
-        let told = view.get(at::UNWIND_TOLD);
-        let is_free = |n: &u64| told & (perhaps(*n) | surely(*n)) == 0;
+        let registered = view.get(at::UNWIND_TOLD);
+        let is_free = |n: &u64| registered & (perhaps(*n) | surely(*n)) == 0;
         // `unwinding` counts those that are mapped; those that went may have used the places.
         let Some(n) = (0..MAX_UNWINDERS).find(is_free) else { return Err(no_place(batch)) };
         view.set(at::UNWIND_TAKE_BACK + n * 8, unwinder.take_back.0);
         view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | perhaps(n));
-        let told = batch.call_function(unwinder.register, made.unwind, own, PATIENCE, guard);
-        if matches!(told, Err(TargetError::NoCaller { .. })) {
+        let registered = batch.call_function(unwinder.register, made.unwind, own, PATIENCE, guard);
+        if matches!(registered, Err(TargetError::NoCaller { .. })) {
             view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) & !perhaps(n));
         }
-        told?;
+        registered?;
         view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | surely(n));
     }
     Ok(())
@@ -88,14 +88,15 @@ fn no_place(batch: &Batch<'_>) -> TargetError {
 impl Attached {
     /// Those of these unwinders that were not informed about the trampolines yet.
     #[must_use]
-    pub fn untold(&self, unwinders: &[Unwinder]) -> Vec<Unwinder> {
+    pub fn unregistered(&self, unwinders: &[Unwinder]) -> Vec<Unwinder> {
         let Some(segment) = self.segments.iter().find(|segment| segment.trampolines.is_some()) else {
             return Vec::new();
         };
         let view = segment.view();
-        let told = view.get(at::UNWIND_TOLD);
+        let registered = view.get(at::UNWIND_TOLD);
         let knows = |n: u64, one: &Unwinder| {
-            told & (perhaps(n) | surely(n)) != 0 && view.get(at::UNWIND_TAKE_BACK + n * 8) == one.take_back.0
+            registered & (perhaps(n) | surely(n)) != 0
+                && view.get(at::UNWIND_TAKE_BACK + n * 8) == one.take_back.0
         };
         unwinders.iter().copied().filter(|one| !(0..MAX_UNWINDERS).any(|n| knows(n, one))).collect()
     }
@@ -104,7 +105,7 @@ impl Attached {
     /// # Errors
     /// [`TargetError::NoCaller`] if no thread is fit for it now, or too many were informed before; others as
     /// of any batch.
-    pub fn tell_unwinders(
+    pub fn register_unwinders(
         &self,
         process: &Process,
         unwinders: &[Unwinder],
@@ -115,7 +116,7 @@ impl Attached {
         };
         let guard = |addr| self.resume(addr);
         Ok(Batch::run(process, BatchOptions { hold_children: false }, |batch| {
-            tell(batch, segment, unwinders, own, &guard)
+            register(batch, segment, unwinders, own, &guard)
         })??)
     }
 }
@@ -127,18 +128,18 @@ pub(crate) fn take_back(
     words: &Words<'_>,
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<(), TargetError> {
-    let mut told = block.get(at::UNWIND_TOLD);
+    let mut registered = block.get(at::UNWIND_TOLD);
     for n in 0..MAX_UNWINDERS {
-        if told & surely(n) == 0 {
+        if registered & surely(n) == 0 {
             continue;
         }
-        told &= !surely(n);
-        words.set(at::UNWIND_TOLD, told)?;
+        registered &= !surely(n);
+        words.set(at::UNWIND_TOLD, registered)?;
         let function = RemoteAddr(block.get(at::UNWIND_TAKE_BACK + n * 8));
         match batch.call_function(function, block.get(at::UNWIND), &[], Duration::ZERO, guard) {
             Ok(()) => {
-                told &= !perhaps(n);
-                words.set(at::UNWIND_TOLD, told)?;
+                registered &= !perhaps(n);
+                words.set(at::UNWIND_TOLD, registered)?;
             }
             Err(error) if error.is_gone() => return Err(error),
             // There is no fit thread, or the function is gone.

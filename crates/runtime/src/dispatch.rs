@@ -132,23 +132,23 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
     if !waited || call.is_some() {
         counts.hit(row, number);
     }
-    let mut said = Verdicts::new(ip, waited && call.is_none());
+    let mut verdicts = Verdicts::new(ip, waited && call.is_none());
     for installed in list.iter() {
         // SAFETY: the consumers of the list are registered or in their grace period, and this thread is
         // inside.
-        unsafe { said.ask(installed, call.as_ref().map(|waited| &waited.call), regs) };
+        unsafe { verdicts.ask(installed, call.as_ref().map(|waited| &waited.call), regs) };
     }
-    if said.agreed && !said.objected {
+    if verdicts.agreed && !verdicts.objected {
         probe.want_removal();
     }
     if let Some(call) = call {
-        if said.waiting && regs.ip() == ip {
-            said.lost += call.go_on(probe, regs, sp == regs.sp());
+        if verdicts.waiting && regs.ip() == ip {
+            verdicts.lost += call.go_on(probe, regs, sp == regs.sp());
         } else {
             call.cancel(probe);
         }
     }
-    (0..said.lost).for_each(|_| counts.unreturned(row, number));
+    (0..verdicts.lost).for_each(|_| counts.unreturned(row, number));
     go_on(ip, sp, regs)
 }
 

@@ -98,14 +98,14 @@ impl Buckets {
         let first = (mixed >> 1 >> self.shift) as usize;
         match self.buckets.get(first).map_or(KeyPlace::Further, |bucket| bucket.ask(key.get())) {
             KeyPlace::Further => self.ask_further(key, first),
-            said => said,
+            key_place => key_place,
         }
     }
     #[cold]
     fn ask_further(&self, key: NonZeroU64, first: usize) -> KeyPlace<'_> {
         let (sooner, later) = self.buckets.split_at(first.min(self.buckets.len()));
         let mut asked = later.iter().chain(sooner).map(|bucket| bucket.ask(key.get()));
-        asked.find(|said| !matches!(said, KeyPlace::Further)).unwrap_or(KeyPlace::Further)
+        asked.find(|key_place| !matches!(key_place, KeyPlace::Further)).unwrap_or(KeyPlace::Further)
     }
     #[inline]
     fn value(&self, key: NonZeroU64) -> Option<NonZeroU64> {

@@ -74,7 +74,7 @@ impl<'p> Batch<'p> {
             }
             let enough = start.elapsed() >= UNINTERRUPTIBLE || signals::asked_to_end(start);
             if late && (why.is_some() || enough) {
-                return Err(why.unwrap_or_else(|| self.nobody()));
+                return Err(why.unwrap_or_else(|| self.no_thread()));
             }
             self.serve(guard)?;
             crate::serve::pause(start.elapsed());
@@ -153,7 +153,7 @@ impl<'p> Batch<'p> {
         !self.tracees.contains_key(&tid)
             || self.process.thread_status(tid).map_or(true, |status| matches!(status.state, 'Z' | 'X'))
     }
-    fn nobody(&self) -> TargetError {
+    fn no_thread(&self) -> TargetError {
         let pid = self.process.pid();
         let threads = self.threads();
         let Some(&first) = threads.first() else { return self.process.gone("it ended") };
@@ -256,6 +256,6 @@ impl<'p> Batch<'p> {
                 Err(error) => why = Some(error),
             }
         }
-        Err(why.unwrap_or_else(|| self.nobody()))
+        Err(why.unwrap_or_else(|| self.no_thread()))
     }
 }

@@ -238,7 +238,7 @@ impl Tracer {
     fn adopt(&mut self, mut parked: Parked) -> io::Result<()> {
         let pid = parked.pid();
         if !parked.seize()? {
-            self.tell(Followed::Strayed { pid });
+            self.emit(Followed::Strayed { pid });
         }
         self.tracees.insert(pid, Tracee { tgid: pid, trap: None });
         ptrace::cont(pid, 0)
@@ -267,7 +267,7 @@ impl Tracer {
         if let Stop::Exit { .. } = stop {
             let tracee = self.tracees.remove(&tid);
             if tracee.is_some_and(|tracee| tracee.tgid == tid) {
-                self.tell(Followed::Exited { pid: tid });
+                self.emit(Followed::Exited { pid: tid });
             }
             return if self.child == Some(tid) { Ok(()) } else { wait::take(tid).map(drop) };
         }
@@ -300,7 +300,7 @@ impl Tracer {
             }
             Err(error) => {
                 // A program that cannot be read (another class, another user) runs on, followed and not probed.
-                self.tell(Followed::Unparked { pid: tid, why: why_unparked(tid, &error) });
+                self.emit(Followed::Unparked { pid: tid, why: why_unparked(tid, &error) });
                 self.tracees.insert(tid, Tracee { tgid: tid, trap: None });
                 ptrace::cont(tid, 0)
             }
@@ -309,7 +309,7 @@ impl Tracer {
     fn at_entry(&mut self, tid: u32, trap: EntryTrap) -> io::Result<()> {
         self.tracees.remove(&tid);
         let parked = trap.park(tid)?;
-        self.tell(Followed::AtEntry(parked));
+        self.emit(Followed::AtEntry(parked));
         Ok(())
     }
     fn at_birth(&mut self, tid: u32) -> io::Result<()> {
@@ -318,11 +318,11 @@ impl Tracer {
         self.tracees.entry(child).or_insert(Tracee { tgid, trap: None });
         if tgid == child {
             let parent = self.tracees.get(&tid).map_or(tid, |tracee| tracee.tgid);
-            self.tell(Followed::Born { parent, child });
+            self.emit(Followed::Born { parent, child });
         }
         ptrace::cont(tid, 0)
     }
-    fn tell(&self, event: Followed) {
+    fn emit(&self, event: Followed) {
         // The other end is closed only while the follower is being dropped.
         drop(self.outbox.send(event));
     }

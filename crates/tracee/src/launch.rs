@@ -105,10 +105,10 @@ mod tests {
         assert!(status.contains("TracerPid:\t0"), "still traced");
         assert_eq!(launched.try_wait().expect("it is ours"), None);
         parked.release().expect("it can be let go");
-        let mut said = String::new();
+        let mut output = String::new();
         let mut out = launched.child.stdout.take().expect("it is piped");
-        std::io::Read::read_to_string(&mut out, &mut said).expect("it is text");
-        assert_eq!(said, "hello\n");
+        std::io::Read::read_to_string(&mut out, &mut output).expect("it is text");
+        assert_eq!(output, "hello\n");
         assert!(launched.child.wait().expect("it is ours").success());
     }
 

@@ -52,16 +52,16 @@ impl NameWatcher {
     /// Calls `each` for what changed since the last call, by thread. Returns false when the kernel dropped
     /// some of it.
     pub fn poll(&mut self, mut each: impl FnMut(u32, Changed)) -> bool {
-        let (mut whole, mut told) = (true, Vec::new());
+        let (mut whole, mut records) = (true, Vec::new());
         for ring in &self.rings {
             let drained = ring.drain(|kind, _, body| match kind {
                 RECORD_LOST => whole = false,
-                kind => told.extend(parse(kind, body)),
+                kind => records.extend(parse(kind, body)),
             });
             whole &= drained.sound;
         }
-        told.sort_by_key(|one| one.0);
-        told.into_iter().for_each(|(_, tid, changed)| each(tid, changed));
+        records.sort_by_key(|one| one.0);
+        records.into_iter().for_each(|(_, tid, changed)| each(tid, changed));
         whole
     }
 }

@@ -407,9 +407,9 @@ mod tests {
     fn threads_that_cannot_make_our_calls_are_refused_by_name() {
         let shadowed = ThreadStatus { shadow_stack: true, ..ThreadStatus::default() };
         let strict = ThreadStatus { seccomp: Seccomp::Strict, ..ThreadStatus::default() };
-        let said = |status: &ThreadStatus| check_thread(1, status).map_err(|why| why.to_string());
-        assert!(said(&ThreadStatus::default()).is_ok());
-        assert!(said(&shadowed).is_err_and(|why| why.contains("shadow stack")));
-        assert!(said(&strict).is_err_and(|why| why.contains("strict mode")));
+        let checked = |status: &ThreadStatus| check_thread(1, status).map_err(|why| why.to_string());
+        assert!(checked(&ThreadStatus::default()).is_ok());
+        assert!(checked(&shadowed).is_err_and(|why| why.contains("shadow stack")));
+        assert!(checked(&strict).is_err_and(|why| why.contains("strict mode")));
     }
 }

@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn our_own_state_is_read() {
         let pid = std::process::id();
-        let said = Stuck::of(pid, pid).to_string();
-        assert!(said.starts_with(&format!("thread {pid} (")), "{said}");
+        let shown = Stuck::of(pid, pid).to_string();
+        assert!(shown.starts_with(&format!("thread {pid} (")), "{shown}");
     }
 }

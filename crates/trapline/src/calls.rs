@@ -275,17 +275,17 @@ mod tests {
     fn a_round_tells_what_happened_before_the_one_before_it() {
         let mut pairing = Pairing::default();
         let mut round: Vec<Found> = Vec::new();
-        let mut told = |round: &mut Vec<Found>, ticks: &[u64], begun: Option<u64>| {
+        let mut ended_in = |round: &mut Vec<Found>, ticks: &[u64], begun: Option<u64>| {
             let (mut ended, entries) =
                 (Vec::new(), ticks.iter().map(|&ticks| record(Kind::Entry, 1, ticks, ticks)));
             round.extend(entries.map(|(segment, record)| Found::new(segment, record)));
             pairing.feed(round, begun, |_, _| false, |paired| ended.push(paired.entry.ticks));
             ended
         };
-        assert_eq!(told(&mut round, &[10, 30, 12, 25], Some(20)), [0; 0]);
-        assert_eq!(told(&mut round, &[21, 40, 22, 11], Some(30)), [10, 11, 12]);
-        assert_eq!(told(&mut round, &[], Some(50)), [21, 22, 25, 30]);
-        assert_eq!(told(&mut round, &[60], None), [40, 60]);
+        assert_eq!(ended_in(&mut round, &[10, 30, 12, 25], Some(20)), [0; 0]);
+        assert_eq!(ended_in(&mut round, &[21, 40, 22, 11], Some(30)), [10, 11, 12]);
+        assert_eq!(ended_in(&mut round, &[], Some(50)), [21, 22, 25, 30]);
+        assert_eq!(ended_in(&mut round, &[60], None), [40, 60]);
         assert!(round.is_empty());
     }
 

@@ -64,7 +64,7 @@ impl Decoder {
     }
     /// Reports the calls that ended in a round; `begun` is the tick at which it began ([`Pairing::feed`]).
     /// Without it, reports all calls, including those that have not ended. `names` looks up thread names.
-    pub(crate) fn tell(
+    pub(crate) fn report(
         &mut self,
         pid: u32,
         clock: Clock,
@@ -73,7 +73,7 @@ impl Decoder {
         each: &mut dyn FnMut(Call),
     ) {
         let Self { pairing, round, probes, texts, left_out, .. } = self;
-        let mut tell = |paired: Paired| {
+        let mut report = |paired: Paired| {
             let (segment, probe) = (paired.segment, paired.entry.probe);
             let Some(known) = probes.get(segment, probe) else { return };
             let beside = known.shape.as_ref().and_then(|_| texts.remove(&text_key(segment, &paired.entry)));
@@ -89,9 +89,9 @@ impl Decoder {
             }
         };
         let waits = |segment, probe| probes.get(segment, probe).is_some_and(|known| known.waits);
-        pairing.feed(round, begun, waits, &mut tell);
+        pairing.feed(round, begun, waits, &mut report);
         if begun.is_none() {
-            pairing.rest().into_iter().for_each(&mut tell);
+            pairing.rest().into_iter().for_each(&mut report);
         }
     }
 }

@@ -249,13 +249,13 @@ impl Filter {
     }
     /// The target's part, if there is any. `tick` is as in [`Late`], and set where returns may decide.
     pub(crate) fn in_target(&self, action: Action, tick: Option<u64>) -> Option<TargetFilter> {
-        let told = matches!(
+        let aggregated = matches!(
             action,
             Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..) | Action::Tally { .. }
         );
         // For records, the reader decides the rest. For aggregations, all is known in the target
         // ([`Self::tally`]). For other roles there is no reader: what the target does not decide is refused.
-        let whole = !told;
+        let whole = !aggregated;
         let condition = if whole { self.whole() } else { self.early.clone() };
         let tally = self.tally.clone();
         let tick = tick.filter(|_| self.of_calls || self.is_decided_at_return(action));

@@ -220,7 +220,7 @@ pub(crate) fn file_modules(
             notices.push(miss_text(spec, std::slice::from_ref(&file.path), &[miss]));
         }
     }
-    places.tell_apart();
+    places.distinguish();
     Ok((modules, places))
 }
 

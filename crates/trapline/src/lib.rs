@@ -73,8 +73,8 @@ pub use inspect::{Listing, clean_up, patched};
 pub use modules::is_short_name;
 pub use prototypes::Noted;
 pub use report::{
-    By, ByTactic, Count, Ended, Filtered, Late, Listed, Overwritten, ProcessReport, Refused, Share, Site,
-    Summary, Tactic, Times, Unprobed, Whose,
+    By, ByTactic, Count, Ended, Filtered, Group, Late, Listed, Overwritten, ProcessReport, Refused, Share,
+    Site, Summary, Tactic, Times, Unprobed,
 };
 pub use session::{Finished, Running, Session};
 pub use stacks::{Frame, Function, StackFile, StackSum, Symbols, Unwinding};

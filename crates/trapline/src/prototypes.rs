@@ -183,13 +183,13 @@ fn noted(
             continue;
         }
         let file = &modules[place.module].file;
-        let said = known.entry(file.id).or_insert_with(|| {
+        let notes = known.entry(file.id).or_insert_with(|| {
             let debug = file.image.debug_info().map(Arc::new);
             let btf = if debug.is_none() { file.image.btf() } else { None };
             FileNotes { debug, btf }
         });
-        let prototype = if is_whole(place) { said.prototype(place) } else { None };
-        let debug = said.debug.clone();
+        let prototype = if is_whole(place) { notes.prototype(place) } else { None };
+        let debug = notes.debug.clone();
         let spec = if found.len() == 1 { requested.specs[0].clone() } else { place.probe.parse().ok()? };
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
             Some(other) if other.prototype != prototype => other.prototype = None,

@@ -67,7 +67,7 @@ pub enum By {
 
 /// Group that a share belongs to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Whose {
+pub enum Group {
     /// Hits on this CPU.
     Cpu(u32),
     /// Hits of one thread. If two threads had the same number one after the other, hits of both.
@@ -92,7 +92,7 @@ pub enum Whose {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Share {
     /// Group of these hits.
-    pub whose: Whose,
+    pub group: Group,
     /// Hits since attach.
     pub hits: u64,
     /// Hits since the last report.

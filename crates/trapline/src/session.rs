@@ -303,8 +303,8 @@ impl Session {
             notices.append(&mut traced.misses);
             notices.append(&mut traced.notices);
         }
-        let mut said = HashSet::new();
-        notices.retain(|notice| said.insert(notice.clone()));
+        let mut seen = HashSet::new();
+        notices.retain(|notice| seen.insert(notice.clone()));
         notices
     }
     /// Looks for new modules, executed programs and processes that ended. Returns false when nothing is left
@@ -343,16 +343,16 @@ impl Session {
         if !self.following.wanted {
             return;
         }
-        let telling = ReportOptions { rows_by: self.by, ..self.telling() };
+        let report_options = ReportOptions { rows_by: self.by, ..self.report_options() };
         for mut traced in self.traced.extract_if(.., Traced::is_past).collect::<Vec<_>>() {
             self.notices.append(&mut traced.misses);
             self.notices.append(&mut traced.notices);
-            let (past, summary) = traced.leave(telling, &mut self.shared);
+            let (past, summary) = traced.leave(report_options, &mut self.shared);
             self.past.push(past);
             self.past_summary.add(&summary);
         }
     }
-    fn telling(&self) -> ReportOptions {
+    fn report_options(&self) -> ReportOptions {
         // Only counters are split here; a table's rows name their thread or key themselves.
         let by = self.by.filter(|_| self.requested.hit_action == HitAction::Count);
         let scale = Scale::new(self.clock.ns_per_tick());
@@ -424,7 +424,7 @@ impl Session {
     }
     /// Counts or durations since attach, one report for each process.
     pub fn report(&mut self) -> Vec<ProcessReport> {
-        let by = self.telling().by;
+        let by = self.report_options().by;
         self.reports(by, true)
     }
     /// The same values, read between two reports: hits are not split, and the interval of the next
@@ -433,7 +433,7 @@ impl Session {
         self.reports(None, false)
     }
     fn reports(&mut self, by: Option<By>, ends: bool) -> Vec<ProcessReport> {
-        let ReportOptions { scale, timed, .. } = self.telling();
+        let ReportOptions { scale, timed, .. } = self.report_options();
         let past = self.past.iter_mut().map(|past| past.report(ends));
         let there = self.traced.iter_mut().map(|traced| traced.report(scale, timed, by, ends));
         let mut reports: Vec<ProcessReport> = past.chain(there).collect();
@@ -558,7 +558,7 @@ impl Session {
         let tallies = self.tallies();
         let past = self.past.iter_mut().flat_map(|past| std::mem::take(&mut past.stacks));
         let stacks = past.chain(self.traced.iter().flat_map(|t| t.stack_sums(ns))).collect();
-        let (by, past) = (self.telling().by, std::mem::take(&mut self.past));
+        let (by, past) = (self.report_options().by, std::mem::take(&mut self.past));
         let mut reports = self.reports(by, true);
         self.past = past;
         // The summary is read from memory that is given back after it.

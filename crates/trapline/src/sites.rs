@@ -110,7 +110,7 @@ impl ProbedPlaces {
     /// Adds addresses to labels that several functions share, so each can be probed by it (`FILE:0xADDRESS`).
     /// Functions share a name if they are constructors of a whole object and of a base, versions of a symbol,
     /// or static functions of several sources.
-    pub(crate) fn tell_apart(&mut self) {
+    pub(crate) fn distinguish(&mut self) {
         let mut of: HashMap<(usize, &str), BTreeSet<u64>> = HashMap::new();
         for place in &self.found {
             of.entry((place.module, &place.label)).or_default().insert(place.at.0);

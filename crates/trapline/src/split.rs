@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use trapline_patch::Segment;
 
-use crate::report::{By, Share, Whose};
+use crate::report::{By, Group, Share};
 use crate::threads::Names;
 
 /// Number of a CPU or thread; `None` for all others.
@@ -50,13 +50,13 @@ pub(crate) fn shares(
         let hits = now[&owner];
         let delta = hits.wrapping_sub(last.get(&owner).copied().unwrap_or(0));
         match (by, owner) {
-            (By::Cpu, cpu) => shares.push(Share { whose: cpu.map_or(Whose::Other, Whose::Cpu), hits, delta }),
+            (By::Cpu, cpu) => shares.push(Share { group: cpu.map_or(Group::Other, Group::Cpu), hits, delta }),
             _ if hits == 0 => {}
-            (_, None) => shares.push(Share { whose: Whose::Other, hits, delta }),
+            (_, None) => shares.push(Share { group: Group::Other, hits, delta }),
             (By::Thread, Some(tid)) => {
                 let thread = names.get(tid);
                 shares.push(Share {
-                    whose: Whose::Thread { tid: thread.tid, comm: thread.comm },
+                    group: Group::Thread { tid: thread.tid, comm: thread.comm },
                     hits,
                     delta,
                 });
@@ -74,7 +74,7 @@ pub(crate) fn shares(
 /// Adds a thread's hits to those of its name.
 fn name_share(shares: &mut Vec<Share>, name: Option<String>, hits: u64, delta: u64) {
     for share in shares.iter_mut() {
-        if let Whose::Name { comm, threads } = &mut share.whose
+        if let Group::Name { comm, threads } = &mut share.group
             && *comm == name
         {
             *threads += 1;
@@ -83,5 +83,5 @@ fn name_share(shares: &mut Vec<Share>, name: Option<String>, hits: u64, delta: u
             return;
         }
     }
-    shares.push(Share { whose: Whose::Name { comm: name, threads: 1 }, hits, delta });
+    shares.push(Share { group: Group::Name { comm: name, threads: 1 }, hits, delta });
 }

@@ -11,7 +11,7 @@ use trapline_patch::Segment;
 use trapline_plan::filter::{GroupBy, THREAD_UNIT, Tally};
 use trapline_record::tally::{Rest, TEXT_BYTES};
 
-use crate::report::{By, Site, Whose};
+use crate::report::{By, Group, Site};
 use crate::threads::Names;
 
 /// Aggregation of one site.
@@ -41,7 +41,7 @@ pub struct Tallied {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// Thread or CPU of the group; `None` if hits are not grouped by that.
-    pub whose: Option<Whose>,
+    pub group: Option<Group>,
     /// Group-by key from the call itself: the number of [`GroupBy::Number`], or for [`GroupBy::Text`] the key of
     /// the text in [`Tallied::texts`].
     pub key: Option<u64>,
@@ -126,16 +126,16 @@ impl TableContents {
         wanted: &[String],
     ) -> (Vec<Part>, FilteredByName) {
         let (mut parts, mut left): (Vec<Part>, FilteredByName) = (Vec::new(), FilteredByName::default());
-        let mut places: HashMap<(Option<Whose>, Option<u64>), usize> = HashMap::new();
+        let mut places: HashMap<(Option<Group>, Option<u64>), usize> = HashMap::new();
         settled.each(self, names, &mut |row, comm, hits| {
             if !wanted.is_empty() && !comm.is_some_and(|comm| wanted.iter().any(|name| name == comm)) {
                 let sum = if comm.is_some() { &mut left.others } else { &mut left.unnamed };
                 *sum = sum.wrapping_add(hits);
                 return;
             }
-            let place = (whose(by, row, comm, names), row.key);
-            let at = *places.entry(place).or_insert_with_key(|(whose, key)| {
-                parts.push(Part { whose: whose.clone(), key: *key, hits: BTreeMap::new() });
+            let place = (group(by, row, comm, names), row.key);
+            let at = *places.entry(place).or_insert_with_key(|(group, key)| {
+                parts.push(Part { group: group.clone(), key: *key, hits: BTreeMap::new() });
                 parts.len() - 1
             });
             let sum = parts[at].hits.entry(row.cell).or_default();
@@ -145,15 +145,15 @@ impl TableContents {
     }
 }
 
-fn whose(by: Option<By>, row: RowKey, comm: Option<&str>, names: &Names) -> Option<Whose> {
+fn group(by: Option<By>, row: RowKey, comm: Option<&str>, names: &Names) -> Option<Group> {
     let comm = comm.map(str::to_owned);
     Some(match (by?, row) {
-        (By::Cpu, RowKey { cpu: Some(cpu), .. }) => Whose::Cpu(cpu),
+        (By::Cpu, RowKey { cpu: Some(cpu), .. }) => Group::Cpu(cpu),
         (By::Thread, RowKey { thread: Some(thread), .. }) => {
-            Whose::Thread { tid: names.get(thread).tid, comm }
+            Group::Thread { tid: names.get(thread).tid, comm }
         }
-        (By::ThreadName, RowKey { thread: Some(_), .. }) => Whose::Name { comm, threads: 0 },
-        _ => Whose::Other,
+        (By::ThreadName, RowKey { thread: Some(_), .. }) => Group::Name { comm, threads: 0 },
+        _ => Group::Other,
     })
 }
 
@@ -220,7 +220,7 @@ mod tests {
     use trapline_tracee::Changed;
 
     use super::{FilteredByName, MOST, RowKey, Settled, TableContents};
-    use crate::report::{By, Whose};
+    use crate::report::{By, Group};
     use crate::threads::Names;
 
     /// Numbers that no thread has.
@@ -234,14 +234,14 @@ mod tests {
     fn names(known: &[(u32, &str)]) -> Names {
         let mut names = Names::default();
         for (thread, name) in known {
-            assert_eq!(names.told(*thread, Changed::Name((*name).to_owned())), Some(*thread));
+            assert_eq!(names.note_change(*thread, Changed::Name((*name).to_owned())), Some(*thread));
         }
         names
     }
 
     type ByName = BTreeMap<(Option<String>, u64), u64>;
 
-    fn told(
+    fn parts_of(
         settled: &Settled,
         now: &TableContents,
         names: &Names,
@@ -251,7 +251,7 @@ mod tests {
         let (parts, left) = now.parts(Some(By::ThreadName), settled, names, &wanted);
         let mut hits = ByName::new();
         for part in parts {
-            let Some(Whose::Name { comm, .. }) = part.whose else { panic!("{:?}", part.whose) };
+            let Some(Group::Name { comm, .. }) = part.group else { panic!("{:?}", part.group) };
             hits.extend(part.hits.into_iter().map(|(cell, hits)| ((comm.clone(), cell), hits)));
         }
         (hits, left)
@@ -266,32 +266,32 @@ mod tests {
         let (one, other, unknown) = (GONE, GONE + 1, GONE + 2);
         let (mut settled, mut names) = (Settled::default(), names(&[(one, "a"), (other, "b")]));
         let before = contents([(one, 5, 10), (other, 5, 3), (unknown, 7, 1)]);
-        let nobodys = ((None, 7), 1);
+        let unnamed_row = ((None, 7), 1);
         let all = |hits: &[_]| {
-            [of(hits), BTreeMap::from([nobodys.clone()])].into_iter().flatten().collect::<ByName>()
+            [of(hits), BTreeMap::from([unnamed_row.clone()])].into_iter().flatten().collect::<ByName>()
         };
         assert_eq!(
-            told(&settled, &before, &names, &[]),
+            parts_of(&settled, &before, &names, &[]),
             (all(&[("a", 5, 10), ("b", 5, 3)]), FilteredByName::default())
         );
         // Between two looks the two threads swap names.
         let heard = contents([(one, 5, 12), (other, 5, 3), (unknown, 7, 1)]);
         settled.settle(&heard, &HashMap::from([(one, Some("a".to_owned())), (other, Some("b".to_owned()))]));
         for (thread, name) in [(one, "b"), (other, "a")] {
-            assert_eq!(names.told(thread, Changed::Name(name.to_owned())), Some(thread));
+            assert_eq!(names.note_change(thread, Changed::Name(name.to_owned())), Some(thread));
         }
-        assert_eq!(told(&settled, &heard, &names, &[]).0, all(&[("a", 5, 12), ("b", 5, 3)]));
+        assert_eq!(parts_of(&settled, &heard, &names, &[]).0, all(&[("a", 5, 12), ("b", 5, 3)]));
         let now = contents([(one, 5, 13), (one, 6, 1), (other, 5, 103), (unknown, 7, 1)]);
-        assert_eq!(told(&settled, &now, &names, &[]).0, all(&[("a", 5, 112), ("b", 5, 4), ("b", 6, 1)]));
+        assert_eq!(parts_of(&settled, &now, &names, &[]).0, all(&[("a", 5, 112), ("b", 5, 4), ("b", 6, 1)]));
         assert_eq!(
-            told(&settled, &now, &names, &["b", "c"]),
+            parts_of(&settled, &now, &names, &["b", "c"]),
             (of(&[("b", 5, 4), ("b", 6, 1)]), FilteredByName { others: 112, unnamed: 1 })
         );
         // By thread, the names stay separate too.
         let (parts, _) = now.parts(Some(By::Thread), &settled, &names, &["a".to_owned()]);
-        let whose = |tid| Some(Whose::Thread { tid, comm: Some("a".to_owned()) });
-        let hits: Vec<_> = parts.into_iter().map(|part| (part.whose, part.hits[&5])).collect();
-        assert_eq!(hits, [(whose(other), 100), (whose(one), 12)]);
+        let group = |tid| Some(Group::Thread { tid, comm: Some("a".to_owned()) });
+        let hits: Vec<_> = parts.into_iter().map(|part| (part.group, part.hits[&5])).collect();
+        assert_eq!(hits, [(group(other), 100), (group(one), 12)]);
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
             all += 2;
             settled.settle(&contents([(GONE, 1, all)]), &HashMap::from([(GONE, Some(format!("n{n}")))]));
         }
-        let (hits, left) = told(&settled, &contents([(GONE, 1, all)]), &names, &[]);
+        let (hits, left) = parts_of(&settled, &contents([(GONE, 1, all)]), &names, &[]);
         assert_eq!(
             (hits[&(None, 1)], hits.values().sum::<u64>(), left),
             (10, all, FilteredByName::default())

@@ -109,9 +109,10 @@ impl fmt::Display for NoSlots {
             write!(f, "; held: {}", held.join(", "))?;
         }
         if *cpus > 0 || tasks.iter().any(|task| task.others > 0) {
-            let who: Vec<String> = holders.iter().map(Holder::to_string).collect();
-            let who = if who.is_empty() { "nobody that can be seen".to_owned() } else { who.join(", ") };
-            write!(f, "; the others may be: {who}")?;
+            let names: Vec<String> = holders.iter().map(Holder::to_string).collect();
+            let names =
+                if names.is_empty() { "nobody that can be seen".to_owned() } else { names.join(", ") };
+            write!(f, "; the others may be: {names}")?;
         }
         if *free > 0 { write!(f, "; watch fewer, or take turns with --rotate") } else { Ok(()) }
     }

@@ -140,7 +140,7 @@ impl Chain {
     /// Processes one access: `effect` comes from the registers, `word` from the BPF program.
     pub fn step(&mut self, range: Range, effect: Option<&Effect>, word: Option<u64>) -> Change {
         let read = word.map(|word| range.of_word(word));
-        let (stored, old) = effect.map_or((None, None), |effect| self.told(range, effect));
+        let (stored, old) = effect.map_or((None, None), |effect| self.from_effect(range, effect));
         let derived = effect.and_then(|effect| self.derived(range, effect));
         let (before, before_exact) = match old.or_else(|| self.sure()) {
             Some(old) => (Some(old), true),
@@ -175,7 +175,7 @@ impl Chain {
         }
     }
     /// The new and the old value, as the registers show them.
-    fn told(&self, range: Range, effect: &Effect) -> (Option<u64>, Option<u64>) {
+    fn from_effect(&self, range: Range, effect: &Effect) -> (Option<u64>, Option<u64>) {
         let Some(at) = range.start(effect) else { return (None, None) };
         let whole = |old: Option<u64>| range.overlay(at, effect.len, old?, None);
         match effect.stored {

@@ -39,9 +39,9 @@ pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
     let mut report = Report::new(&args.probes, args.run.sink.format, args.run.timestamps, args.max);
     let followed = follow(args, &mut report, &mut session, &mut stage);
     let finished = session.detach();
-    let told = followed.and_then(|()| close(args, &mut report, &finished, &mut stage));
-    let told = told.and_then(|()| stage.summary(&finished));
-    stage.end(finished, told)
+    let reported = followed.and_then(|()| close(args, &mut report, &finished, &mut stage));
+    let reported = reported.and_then(|()| stage.summary(&finished));
+    stage.end(finished, reported)
 }
 
 /// A source of calls.

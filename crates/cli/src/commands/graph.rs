@@ -28,9 +28,9 @@ pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     let followed = follow(args, &mut trees, &mut session, &mut stage);
     trees.note_goroutines(session.goroutines());
     let finished = session.detach();
-    let told = followed.and_then(|()| close(args, &mut trees, &finished, &mut stage.output));
-    let told = told.and_then(|()| stage.summary(&finished));
-    stage.end(finished, told)
+    let reported = followed.and_then(|()| close(args, &mut trees, &finished, &mut stage.output));
+    let reported = reported.and_then(|()| stage.summary(&finished));
+    stage.end(finished, reported)
 }
 
 /// Starts the session. The root must be probed, unless processes can still come that have it: there is no

@@ -44,12 +44,12 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     let followed = table.follow(&mut session, &mut stage);
     let finished = session.detach();
     table.here.add(&finished.calls, |call| finished.names.get(&(call.pid, call.tid)).cloned());
-    let told = followed.and_then(|()| {
+    let reported = followed.and_then(|()| {
         let tallied = finished.tallies.clone();
         stage.output.print(&table.render(&finished.reports, tallied, false))?;
         stage.summary(&finished)
     });
-    stage.end(finished, told)
+    stage.end(finished, reported)
 }
 
 /// What is shown, and the aggregation in the reader.

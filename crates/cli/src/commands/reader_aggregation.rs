@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use trapline::filter::{Facts, Sort, fields};
-use trapline::{By, Call, Part, Site, Tallied, Whose};
+use trapline::{By, Call, Group, Part, Site, Tallied};
 
 use crate::args::aggregation::{Aggregation, Of};
 use crate::args::hist::Hist;
@@ -131,16 +131,16 @@ impl<'a> Here<'a> {
                 parts.sort_by_key(|(_, hits)| std::cmp::Reverse(hits.values().sum::<u64>()));
             }
             keys.push(parts.iter().map(|(key, _)| self.key_of(&added.site, key)).collect());
-            let whose = |key: &Key| match key {
+            let group = |key: &Key| match key {
                 Key::All | Key::Value(_) => None,
                 Key::Thread(tid) => {
                     let comm = self.names.get(&(*pid, *tid)).cloned().flatten();
-                    Some(Whose::Thread { tid: *tid, comm })
+                    Some(Group::Thread { tid: *tid, comm })
                 }
-                Key::Name(comm) => Some(Whose::Name { comm: comm.clone(), threads: 0 }),
+                Key::Name(comm) => Some(Group::Name { comm: comm.clone(), threads: 0 }),
             };
             let part = |(key, hits): (&Key, &BTreeMap<u64, u64>)| Part {
-                whose: whose(key),
+                group: group(key),
                 key: None,
                 hits: hits.clone(),
             };

@@ -50,9 +50,9 @@ pub(crate) fn run(args: &Recording) -> Result<Outcome, Failure> {
     let mut output = Output::open(&args.sink, false)?;
     let mut report = Report::new(&probes, args.sink.format, false, args.max);
     let mut reading = Reading { saved, step: Ok(Step::Round { last: false }) };
-    let told = reading.tell(&mut report, &mut output);
-    let told = told.and_then(|()| reading.close(args, &mut report, &mut output));
-    Ok(match told {
+    let reported = reading.report_calls(&mut report, &mut output);
+    let reported = reported.and_then(|()| reading.close(args, &mut report, &mut output));
+    Ok(match reported {
         Ok(true) | Err(OutputError::Gone) => Outcome::Done,
         Ok(false) => Outcome::Failed,
         Err(error) => {
@@ -120,7 +120,7 @@ impl<R: Read> Source for Reading<'_, R> {
 
 impl<R: Read> Reading<'_, R> {
     /// Shows all rounds.
-    fn tell(&mut self, report: &mut Report<'_>, output: &mut Output) -> Result<(), OutputError> {
+    fn report_calls(&mut self, report: &mut Report<'_>, output: &mut Output) -> Result<(), OutputError> {
         while report.left > 0 && matches!(self.step, Ok(Step::Round { .. })) {
             report.round(self, output)?;
         }

@@ -76,10 +76,14 @@ impl RunOutput {
         }
         Ok(())
     }
-    /// Returns the outcome of the run; `told` is the result of its reports. If they were written, it waits
+    /// Returns the outcome of the run; `reported` is the result of its reports. If they were written, it waits
     /// for a launched command and returns that command's status, whatever became of the probes.
-    pub(crate) fn end(self, finished: Finished, told: Result<(), OutputError>) -> Result<Outcome, Failure> {
-        let outcome = match told {
+    pub(crate) fn end(
+        self,
+        finished: Finished,
+        reported: Result<(), OutputError>,
+    ) -> Result<Outcome, Failure> {
+        let outcome = match reported {
             // The notices already name what was not undone or was killed. A launched command's status takes
             // precedence.
             _ if finished.summary.undone + finished.summary.killed > 0 && finished.command.is_none() => {

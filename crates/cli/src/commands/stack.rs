@@ -31,9 +31,9 @@ pub(crate) fn run(args: &Stacks) -> Result<Outcome, Failure> {
         (args.run.sink.format == Format::Html).then(|| Html::new("stack", args.time, trace::typed()));
     let followed = follow(args, &mut session, &mut stage, page.as_mut());
     let finished = session.detach();
-    let told = followed.and_then(|()| close(args, &finished, &mut stage.output, page));
-    let told = told.and_then(|()| stage.summary(&finished));
-    stage.end(finished, told)
+    let reported = followed.and_then(|()| close(args, &finished, &mut stage.output, page));
+    let reported = reported.and_then(|()| stage.summary(&finished));
+    stage.end(finished, reported)
 }
 
 /// Collects stacks until something ends the run.

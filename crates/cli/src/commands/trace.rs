@@ -46,9 +46,9 @@ pub(crate) fn trace(
     }
     let followed = watch(run, &mut session, &mut stage, renderer, &mut outlets);
     let finished = session.detach();
-    let told = followed.and_then(|()| close(run, &finished, &mut stage, renderer));
+    let reported = followed.and_then(|()| close(run, &finished, &mut stage, renderer));
     let sent = outlets.finish(&finished.reports).map_err(OutputError::from);
-    stage.end(finished, told.and(sent))
+    stage.end(finished, reported.and(sent))
 }
 
 /// Prints reports until something ends the run.
@@ -79,7 +79,7 @@ fn watch(
             let missed = now.duration_since(due).as_nanos() / interval.as_nanos().max(1);
             next = Some(due + interval * (u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1)));
         }
-        outlets.tell(|| session.totals());
+        outlets.report_totals(|| session.totals());
         let tick = if run.follow { FOLLOW_TICK } else { TICK };
         let until =
             [end, next].into_iter().flatten().min().map_or(tick, |at| at.saturating_duration_since(now));

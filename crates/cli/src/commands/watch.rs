@@ -29,11 +29,11 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
     let mut output = Output::reserve(&args.sink, matches!(args.target, Target::Launch(_)))?;
     let builder = WatchSession::builder().target(args.target.clone()).places(args.places.iter().cloned());
     let builder = builder.forks(args.forks).stack(args.stack).rotate(args.rotate);
-    let mut told = Duration::ZERO;
+    let mut reported = Duration::ZERO;
     let quiet = args.sink.quiet;
     let begun = builder.start(&mut |progress| {
-        if !quiet && progress.elapsed >= told + PATIENCE {
-            told = progress.elapsed;
+        if !quiet && progress.elapsed >= reported + PATIENCE {
+            reported = progress.elapsed;
             say(&arming(progress));
         }
     });
@@ -108,7 +108,7 @@ impl Report<'_> {
         loop {
             let events = session.poll(ROUND);
             self.show(events, output)?;
-            self.tell_programs(session, output)?;
+            self.report_programs(session, output)?;
             let now = Instant::now();
             if let (Some(due), Some(interval)) = (next, args.interval)
                 && now >= due
@@ -132,7 +132,11 @@ impl Report<'_> {
         }
     }
     /// Prints which programs processes have executed, and what is watched in them.
-    fn tell_programs(&mut self, session: &mut WatchSession, output: &mut Output) -> Result<(), OutputError> {
+    fn report_programs(
+        &mut self,
+        session: &mut WatchSession,
+        output: &mut Output,
+    ) -> Result<(), OutputError> {
         for program in session.take_programs() {
             let new = &session.watched()[program.watched.clone()];
             self.tallied.watched.extend_from_slice(new);

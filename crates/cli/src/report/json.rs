@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 use trapline::{
-    By, Count, HistogramRow, Late, Listed, ProcessReport, Returns, Share, Times, Unprobed, Whose,
+    By, Count, Group, HistogramRow, Late, Listed, ProcessReport, Returns, Share, Times, Unprobed,
 };
 
 /// Schema version of every object here.
@@ -160,10 +160,10 @@ pub(crate) fn count(report: &ProcessReport, by: Option<By>, time: Option<&str>) 
 
 /// One share of the hits: a thread's, or those of a name. Any other share has neither number nor name.
 fn share(share: &Share, by: By) -> ShareRow<'_> {
-    let (tid, threads, comm) = match &share.whose {
-        Whose::Thread { tid, comm } => (Some(*tid), None, comm.as_deref()),
-        Whose::Name { threads, comm } => (None, Some(*threads), comm.as_deref()),
-        Whose::Cpu(_) | Whose::Other => (None, None, None),
+    let (tid, threads, comm) = match &share.group {
+        Group::Thread { tid, comm } => (Some(*tid), None, comm.as_deref()),
+        Group::Name { threads, comm } => (None, Some(*threads), comm.as_deref()),
+        Group::Cpu(_) | Group::Other => (None, None, None),
     };
     let Share { hits, delta, .. } = *share;
     let (tid, threads) = ((by == By::Thread).then_some(tid), (by == By::ThreadName).then_some(threads));
@@ -277,8 +277,8 @@ pub(crate) mod tests {
     use super::{count, lat, list, unprobed};
     use std::sync::Arc;
     use trapline::{
-        By, Count, Histogram, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Tactic, Times,
-        Unprobed, Whose,
+        By, Count, Group, Histogram, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Tactic,
+        Times, Unprobed,
     };
 
     fn site(name: &str, label: &str) -> Arc<Site> {
@@ -333,14 +333,14 @@ pub(crate) mod tests {
 
     /// The same report, with its hits split by `by`.
     pub(crate) fn split(by: By) -> ProcessReport {
-        let cpu = |cpu| Whose::Cpu(cpu);
-        let thread = |tid, comm: Option<&str>| Whose::Thread { tid, comm: comm.map(str::to_owned) };
-        let name = |threads, comm: Option<&str>| Whose::Name { threads, comm: comm.map(str::to_owned) };
+        let cpu = |cpu| Group::Cpu(cpu);
+        let thread = |tid, comm: Option<&str>| Group::Thread { tid, comm: comm.map(str::to_owned) };
+        let name = |threads, comm: Option<&str>| Group::Name { threads, comm: comm.map(str::to_owned) };
         let (work, idle, bar) = match by {
             By::Cpu => (
-                vec![(cpu(0), 20, 0), (cpu(1), 0, 0), (Whose::Other, 0, 0)],
-                vec![(cpu(0), 0, 0), (cpu(1), 0, 0), (Whose::Other, 0, 0)],
-                vec![(cpu(0), 1000, 500), (cpu(1), 0, 0), (Whose::Other, 500, 0)],
+                vec![(cpu(0), 20, 0), (cpu(1), 0, 0), (Group::Other, 0, 0)],
+                vec![(cpu(0), 0, 0), (cpu(1), 0, 0), (Group::Other, 0, 0)],
+                vec![(cpu(0), 1000, 500), (cpu(1), 0, 0), (Group::Other, 500, 0)],
             ),
             By::Thread => (
                 vec![(thread(45, None), 20, 0)],
@@ -348,18 +348,18 @@ pub(crate) mod tests {
                 vec![
                     (thread(43, Some("worker")), 1000, 500),
                     (thread(44, Some("worker")), 400, 0),
-                    (Whose::Other, 100, 0),
+                    (Group::Other, 100, 0),
                 ],
             ),
             By::ThreadName => (
                 vec![(name(1, None), 20, 0)],
                 Vec::new(),
-                vec![(name(2, Some("worker")), 1400, 500), (Whose::Other, 100, 0)],
+                vec![(name(2, Some("worker")), 1400, 500), (Group::Other, 100, 0)],
             ),
         };
         let mut report = sample();
         for (count, shares) in report.counts.iter_mut().zip([work, idle, bar]) {
-            let share = |(whose, hits, delta)| Share { whose, hits, delta };
+            let share = |(group, hits, delta)| Share { group, hits, delta };
             count.shares = shares.into_iter().map(share).collect();
         }
         report

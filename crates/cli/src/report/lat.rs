@@ -67,9 +67,9 @@ fn asides(times: &Times) -> String {
         (times.unreturned, "never returned (longjmp, exception, coroutine)"),
         (times.clamped, "with a clock that ran backwards, counted as 0"),
     ];
-    let said: Vec<String> =
+    let notes: Vec<String> =
         all.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", grouped(*n))).collect();
-    if said.is_empty() { String::new() } else { format!("calls: {}\n", said.join(", ")) }
+    if notes.is_empty() { String::new() } else { format!("calls: {}\n", notes.join(", ")) }
 }
 
 #[cfg(test)]

@@ -248,17 +248,17 @@ pub(crate) fn start(watched: &[Watched], tally: &Tally) -> String {
 /// The message about a process that runs another program.
 pub(crate) fn program(program: &NewProgram, watched: &[Watched]) -> String {
     let NewProgram { pid, comm, unwatched, misses, .. } = program;
-    let mut said = format!("trapline: process {pid} runs {comm} now: ");
+    let mut sentence = format!("trapline: process {pid} runs {comm} now: ");
     if watched.is_empty() {
-        said.push_str("not watched");
+        sentence.push_str("not watched");
     } else {
         let after = duration(unwatched.as_nanos() as u64);
-        said.push_str(&format!("watching {}, from {after} after its start", places(watched)));
+        sentence.push_str(&format!("watching {}, from {after} after its start", places(watched)));
     }
     if !misses.is_empty() {
-        said.push_str(&format!("; {}", misses.join("; ")));
+        sentence.push_str(&format!("; {}", misses.join("; ")));
     }
-    said
+    sentence
 }
 
 /// Writers, most accesses first.

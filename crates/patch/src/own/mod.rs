@@ -144,7 +144,7 @@ impl Own {
         self.process = Process::open(std::process::id())?;
         Ok(())
     }
-    /// Steps O1 to O5. Sites that are not in the result were not written; the report says why. `tell` gets
+    /// Steps O1 to O5. Sites that are not in the result were not written; the report says why. `announce` gets
     /// each trap before its byte is written (PATCH-4).
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl Own {
     pub fn add(
         &mut self,
         request: &Request<'_>,
-        tell: &mut dyn FnMut(Vec<OwnCall>),
+        announce: &mut dyn FnMut(Vec<OwnCall>),
     ) -> Result<Added, PatchError> {
         let mut work = self.attached.look(&self.process, request, &mut || {
             std::thread::sleep(std::time::Duration::from_micros(200));
@@ -164,7 +164,7 @@ impl Own {
         let mut added = Added::default();
         if !prepared.sites.is_empty() {
             added.shares = std::mem::take(&mut prepared.shares);
-            added.sites = self.install(prepared, choice, &mut work, (request.options.alone, tell))?;
+            added.sites = self.install(prepared, choice, &mut work, (request.options.alone, announce))?;
         }
         added.report = work.report;
         Ok(added)
@@ -175,7 +175,7 @@ impl Own {
         mut prepared: Prepared,
         choice: RegionChoice,
         work: &mut Work,
-        (alone, tell): (bool, &mut dyn FnMut(Vec<OwnCall>)),
+        (alone, announce): (bool, &mut dyn FnMut(Vec<OwnCall>)),
     ) -> Result<Vec<OwnSite>, PatchError> {
         let Work { survey, report, .. } = work;
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
@@ -199,7 +199,7 @@ impl Own {
         };
         self.lead_all(&guards);
         self.hand_over(&mut prepared, &guards);
-        tell(calls(&mut prepared));
+        announce(calls(&mut prepared));
         let index = match (fresh, choice) {
             (None, RegionChoice::Old(home)) => self.homes.segment(home),
             (segment, _) => {

@@ -122,7 +122,7 @@ mod place;
 
 pub use hints::Hint;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
-pub(crate) use hints::{HINT_SHIFT, HINT_SPREAD, NOBODY, NUMBER_BITS};
+pub(crate) use hints::{HINT_SHIFT, HINT_SPREAD, NO_CONSUMER, NUMBER_BITS};
 pub(crate) use hints::{Hinted, Hints, LINE_LEN};
 pub use instance::{Instance, Kept, SESSIONS};
 #[cfg(not(loom))]

@@ -142,7 +142,7 @@ impl Instances {
         let _left = place.end(sp, probe);
         let held = of.again(hint, sp).or_else(|| of.pool.get(here.at(thread)));
         let Some(held) = held.or_else(|| of.left((here, frame), thread, ask())) else {
-            hint.nobody(sp);
+            hint.no_consumer(sp);
             return None;
         };
         let instance = of.instance(&held);
@@ -159,8 +159,8 @@ impl Instances {
             return Some(Kept::of(site));
         }
         let hint = &place.hint;
-        let known = match hint.says(sp) {
-            Hinted::Nobody => {
+        let known = match hint.read(sp) {
+            Hinted::NoConsumer => {
                 hint.clear();
                 return None;
             }
@@ -206,7 +206,7 @@ impl Pool {
     /// A1: the instance that a call with the same key has left.
     #[inline]
     fn again(&self, hint: &Hint, sp: u64) -> Option<Held> {
-        let Hinted::Number(number) = hint.says(sp) else { return None };
+        let Hinted::Number(number) = hint.read(sp) else { return None };
         let call = self.with_key(number, sp)?;
         call.instance.claim_if(|key| key == sp).then_some(call.held)
     }
@@ -243,7 +243,7 @@ impl Call<'_> {
     pub(crate) fn cancel(self, (places, here): (KeptPlaces, Here)) {
         let (hint, sp) = (&places.of(self.sp).hint, self.sp);
         self.end(here, hint);
-        hint.nobody(sp);
+        hint.no_consumer(sp);
     }
 }
 

@@ -296,8 +296,8 @@ fn closing(close: fn(&TrampolineTable, &AtomicU64)) {
         let (table, probe) = (table(), probe());
         let call = Call::from(0x1000);
         call.binds(table, probe);
-        let told = Arc::new(AtomicU64::new(0));
-        let knows = Arc::clone(&told);
+        let registered = Arc::new(AtomicU64::new(0));
+        let knows = Arc::clone(&registered);
         let calls = thread::spawn(move || {
             for _ in 0..2 {
                 let is_closed = knows.load(Acquire) == 1;
@@ -311,7 +311,7 @@ fn closing(close: fn(&TrampolineTable, &AtomicU64)) {
                 }
             }
         });
-        close(table, &told);
+        close(table, &registered);
         calls.join().expect("it calls");
         table.close(false);
         assert!(call.quick_arms(table, probe), "open again");
@@ -321,26 +321,26 @@ fn closing(close: fn(&TrampolineTable, &AtomicU64)) {
 
 #[test]
 fn closed_slots_arm_nobody() {
-    closing(|table, told| {
+    closing(|table, registered| {
         table.close(true);
-        told.store(1, Release);
+        registered.store(1, Release);
     });
 }
 
 #[test]
 #[should_panic]
 fn not_if_quick_hints_stay() {
-    closing(|table, told| {
+    closing(|table, registered| {
         table.closed.store(1, Release);
-        told.store(1, Release);
+        registered.store(1, Release);
     });
 }
 
 #[test]
 #[should_panic]
 fn not_if_it_is_said_before_it_is_done() {
-    closing(|table, told| {
-        told.store(1, Release);
+    closing(|table, registered| {
+        registered.store(1, Release);
         table.close(true);
     });
 }

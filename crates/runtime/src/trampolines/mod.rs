@@ -317,7 +317,7 @@ impl TrampolineTable {
                 self.words.word(number, at::UNDER).store(under, Relaxed);
                 let is_alone = self.words.word(number, at::SITE).load(Relaxed) != 0;
                 // SAFETY: 0, or the address of a probe that is never freed (`new`).
-                (number, unsafe { self.whose(number) }.map(|left| (left, is_alone)))
+                (number, unsafe { self.probe_of(number) }.map(|left| (left, is_alone)))
             }
             None => {
                 let number = self.free(home)?;
@@ -349,11 +349,11 @@ impl TrampolineTable {
                 && self.words.word(*number, at::WORD).load(Acquire) == word
                 && self.words.word(*number, at::REAL).load(Relaxed) == real
         };
-        let said = hints.iter().filter_map(|hint| match hint.says(word) {
+        let hinted = hints.iter().filter_map(|hint| match hint.read(word) {
             Hinted::Number(number) => Some(number),
-            Hinted::Nobody | Hinted::Nothing => None,
+            Hinted::NoConsumer | Hinted::Nothing => None,
         });
-        { said }.find(is_its)
+        { hinted }.find(is_its)
     }
     /// A3: takes a trampoline whose byte was 0.
     #[inline]
@@ -371,7 +371,7 @@ impl TrampolineTable {
     }
     /// # Safety
     /// The trampoline is in use, so `WHAT` is 0 or a probe that is never freed (`new`).
-    unsafe fn whose(&self, number: u32) -> Option<&'static Probe> {
+    unsafe fn probe_of(&self, number: u32) -> Option<&'static Probe> {
         // SAFETY: the caller promises it.
         unsafe { (self.words.word(number, at::WHAT).load(Relaxed) as *const Probe).as_ref() }
     }
@@ -385,7 +385,7 @@ impl TrampolineTable {
         }
         let is_lent = self.words.byte(number).load(Acquire) != 0;
         // SAFETY: it is in use.
-        let probe = unsafe { if is_lent { self.whose(number) } else { None } };
+        let probe = unsafe { if is_lent { self.probe_of(number) } else { None } };
         let real = self.words.word(number, at::REAL).load(Relaxed);
         let site = self.words.word(number, at::SITE).load(Relaxed);
         Some(ReturnedCall {
@@ -414,7 +414,7 @@ impl TrampolineTable {
             self.words.word(number, at::WHAT).store(0, Relaxed);
             return;
         }
-        let its = self.hints(at, real).iter().find(|hint| hint.says(at) == Hinted::Number(number));
+        let its = self.hints(at, real).iter().find(|hint| hint.read(at) == Hinted::Number(number));
         its.into_iter().for_each(Hint::clear);
         word.store(0, Relaxed);
         self.words.word(number, at::WHAT).store(0, Relaxed);
@@ -423,7 +423,7 @@ impl TrampolineTable {
     /// Whether the trampoline may stay bound to its stack word after the return: it can be found, and enough
     /// others stay free.
     fn may_bind(&self, number: u32, hints: &[Hint], word: u64) -> bool {
-        let is_hinted = hints.iter().any(|hint| hint.says(word) == Hinted::Number(number));
+        let is_hinted = hints.iter().any(|hint| hint.read(word) == Hinted::Number(number));
         let bound = hints.iter().filter(|hint| self.is_bound(hint)).count();
         let most = self.trampolines.count / 2;
         is_hinted

@@ -273,7 +273,7 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
     let probe = whole.probe(2, 0, &[consumer(&CALLED, false)]);
     whole.trap(page, (2, 0), probe, Role::Entry, simulated(page));
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 1));
-    let nobodys = || {
+    let not_called = || {
         // The brk belongs to the program now: its handler goes on behind it.
         let seen = expecting(Answer::Skip(4), || {
             call(page, 1, 2);
@@ -282,11 +282,11 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
         assert_eq!(probe.counts().hits, 1);
     };
     whole.mapped(page, 3);
-    nobodys();
+    not_called();
     let range = Range::new(RemoteAddr(page), RemoteAddr(page + PAGE)).expect("a range");
     let EngineParts { ref mut map, ref mut writer, .. } = *whole;
     map.unmap(writer, range).expect("unmapped");
-    nobodys();
+    not_called();
     whole.mapped(page, 2);
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 2));
     whole.sites.take_out(page);

@@ -177,7 +177,7 @@ fn parse(body: &[u8]) -> Option<(u32, MappingRecord)> {
     let prot = half(PROT)?.cast_signed();
     let start = RemoteAddr(word(body, 8)?);
     let inode = word(body, 40)?;
-    let told = MappingRecord {
+    let record = MappingRecord {
         start,
         end: RemoteAddr(start.0.saturating_add(word(body, 16)?)),
         offset: FileOffset(word(body, 24)?),
@@ -186,7 +186,7 @@ fn parse(body: &[u8]) -> Option<(u32, MappingRecord)> {
         write: prot & libc::PROT_WRITE != 0,
         time_ns: word(body, body.len().checked_sub(8)?)?,
     };
-    Some((half(0)?, told))
+    Some((half(0)?, record))
 }
 
 #[cfg(test)]
@@ -205,11 +205,14 @@ mod tests {
         body.extend([5u32, 2].map(u32::to_le_bytes).concat());
         body.extend(b"/lib/x\0\0");
         body.extend(99u64.to_le_bytes());
-        let (pid, told) = parse(&body).expect("a record");
-        assert_eq!((pid, told.start.0, told.end.0, told.offset), (7, 0x1000, 0x3000, FileOffset(0x3000)));
-        assert_eq!(told.file, Some(FileId { dev: libc::makedev(8, 1), inode: 42 }));
-        assert!(told.exec && !told.write);
-        assert_eq!(told.time_ns, 99);
+        let (pid, record) = parse(&body).expect("a record");
+        assert_eq!(
+            (pid, record.start.0, record.end.0, record.offset),
+            (7, 0x1000, 0x3000, FileOffset(0x3000))
+        );
+        assert_eq!(record.file, Some(FileId { dev: libc::makedev(8, 1), inode: 42 }));
+        assert!(record.exec && !record.write);
+        assert_eq!(record.time_ns, 99);
         assert_eq!(parse(&body[..71]), None);
     }
 

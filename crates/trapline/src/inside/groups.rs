@@ -53,11 +53,11 @@ impl State {
             };
             self.disturbed.extend(group.parts.iter().map(|part| part.spot));
             for here in &group.calls {
-                let told = EngineTrap::new(here, group.load, &spot.file.image, &mut self.known, shadow_stack);
-                let Some(told) = told else { continue };
-                told.put(&self.known);
-                traps.push(RemoteAddr(told.at));
-                self.soft.push(told);
+                let trap = EngineTrap::new(here, group.load, &spot.file.image, &mut self.known, shadow_stack);
+                let Some(trap) = trap else { continue };
+                trap.put(&self.known);
+                traps.push(RemoteAddr(trap.at));
+                self.soft.push(trap);
             }
         }
         self.own()?.soften(&sites, &traps)?;
@@ -69,9 +69,9 @@ impl State {
             return Ok(());
         }
         let live = self.groups.iter().filter(|group| group.live);
-        let stays: HashSet<u64> = live.flat_map(|group| &group.traps).map(|told| told.at).collect();
+        let stays: HashSet<u64> = live.flat_map(|group| &group.traps).map(|trap| trap.at).collect();
         self.own()?.harden(|at| stays.contains(&at))?;
-        self.soft.drain(..).filter(|told| !stays.contains(&told.at)).for_each(|told| told.take_out());
+        self.soft.drain(..).filter(|trap| !stays.contains(&trap.at)).for_each(|trap| trap.take_out());
         Ok(())
     }
     /// Puts back groups that were taken out and do what is needed now. Returns the number of sites.
@@ -140,7 +140,7 @@ impl State {
             groups.iter().flat_map(|&g| self.groups[g].parts.iter().map(|part| part.spot)).collect();
         self.arm(&spots);
         let traps = groups.iter().flat_map(|&group| &self.groups[group].traps);
-        traps.for_each(|told| told.put(&self.known));
+        traps.for_each(|trap| trap.put(&self.known));
         let back = self.own()?.put_back(&sites)?;
         let (mut at, mut partly, mut not_back) = (0, Vec::new(), Vec::new());
         for group in groups {

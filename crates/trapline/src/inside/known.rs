@@ -3,7 +3,7 @@
 //! In: the maps as the system states them, at each look. Out: which ranges changed since the last look; for
 //! any thread, at any time, which file is mapped at an address ([`code_at`]), and a picture of all code at
 //! one moment ([`code`]). Invariants: RGN-1 to RGN-5, which `trapline_runtime::regions` keeps. Does not:
-//! decide when to look (`learn`), or choose what is probed.
+//! decide when to look (`notice`), or choose what is probed.
 
 use std::sync::OnceLock;
 

@@ -92,7 +92,7 @@ impl State {
             return Ok(());
         }
         self.count_once(maps)?;
-        if self.noticing.hear_data(self.semaphores.are_delayed()) {
+        if self.noticing.read_data(self.semaphores.are_delayed()) {
             let maps = self.maps()?;
             self.count_once(&maps)?;
         }

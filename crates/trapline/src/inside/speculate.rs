@@ -7,7 +7,7 @@
 //!
 //! | thread | batch |
 //! |---|---|
-//! | E1 opens the file: identity and stamp | B1 starts noticing mappings (`learn`): puts the engine's own probes on the loader's notice |
+//! | E1 opens the file: identity and stamp | B1 starts noticing mappings (`notice`): puts the engine's own probes on the loader's notice |
 //! | E2 parses it | B2 asks for that file (`State::file`), and waits for E3 |
 //! | E3 hands it over | B3 takes it if identity and stamp are what it finds itself; makes sites, adds consumers |
 //! | E4 makes the file's map of the code near the sites | B4 plans: asks for the map, whose lock E4 holds |

@@ -63,7 +63,7 @@ pub fn returns_to(address: u64) -> Option<u64> {
 #[derive(Debug, Default)]
 pub(super) struct Unwinders {
     unwind: Option<RemoteAddr>,
-    told: HashSet<RemoteAddr>,
+    registered: HashSet<RemoteAddr>,
     /// One is mapped that cannot be told yet.
     pub(super) loading: bool,
 }
@@ -145,10 +145,10 @@ impl State {
         let engine: &'static Engine = engine().ok_or_else(|| Error::NoEngine.to_string())?;
         if engine.trampolines().is_none() {
             let table = self.make()?;
-            self.tell_all()?;
+            self.register_unwinders()?;
             engine.lend(table);
         }
-        self.tell_of_trampolines()
+        self.register_trampolines()
     }
     /// Maps return trampolines, which are not in use yet.
     fn make(&mut self) -> Result<&'static TrampolineTable, String> {
@@ -171,7 +171,7 @@ impl State {
     }
     /// Tells all unwinders that are mapped now and were not told yet. If one cannot be told, what others were
     /// told stays.
-    fn tell_all(&mut self) -> Result<(), String> {
+    fn register_unwinders(&mut self) -> Result<(), String> {
         let Some(unwind) = self.unwinders.unwind else { return Ok(()) };
         let mut why = String::new();
         let found = self.looking(|process, files| {
@@ -191,7 +191,7 @@ impl State {
             );
         }
         for unwinder in found.unwinders {
-            if self.unwinders.told.insert(unwinder.register) {
+            if self.unwinders.registered.insert(unwinder.register) {
                 // SAFETY: this is the address of that function in a file that is mapped. Its argument is
                 // unwind information, terminated as it expects, and mapped for good.
                 unsafe {
@@ -203,10 +203,10 @@ impl State {
         Ok(())
     }
     /// Called after a look has found other mappings (UNW-3).
-    pub(super) fn tell_of_trampolines(&mut self) -> Result<(), String> {
+    pub(super) fn register_trampolines(&mut self) -> Result<(), String> {
         let Some(table) = engine().and_then(Engine::trampolines) else { return Ok(()) };
-        let told = self.tell_all();
-        table.close(told.is_err());
-        told
+        let registered = self.register_unwinders();
+        table.close(registered.is_err());
+        registered
     }
 }

@@ -178,7 +178,7 @@ fn the_same_records_are_the_same_calls() {
                     file.extend(slots(number, 0, 256, ring));
                     decoder.take(0, 256, &ring.concat());
                 }
-                decoder.tell(100 + number, clock, until, &|_| None, &mut |call| calls.push(call));
+                decoder.report(100 + number, clock, until, &|_| None, &mut |call| calls.push(call));
             }
             if processes > 1 && !last {
                 in_order(&mut calls);

@@ -66,7 +66,7 @@ impl std::fmt::Debug for Copies {
 impl Copies {
     /// Writes return addresses to `to`, innermost first. Returns whether the stack goes on.
     pub(crate) fn unwind(&mut self, places: &SeenCode, copy: Copy<'_>, to: &mut Vec<u64>) -> bool {
-        self.learn(places);
+        self.add_code(places);
         to.clear();
         let (regs, stack) = registers(&copy);
         let mut read = |at: u64| {
@@ -86,7 +86,7 @@ impl Copies {
         }
     }
     /// Gives the unwinder the mapped modules, if they have changed.
-    fn learn(&mut self, places: &SeenCode) {
+    fn add_code(&mut self, places: &SeenCode) {
         if self.version == places.version() {
             return;
         }

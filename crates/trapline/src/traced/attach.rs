@@ -137,7 +137,7 @@ impl Traced {
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let refuse = |why: &str| places.iter().map(|place| no_unwinder(place, why)).enumerate().collect();
         let unwinding = match unwinding_now(&self.process, files) {
-            // An unwinder that is loaded later is told then (`tell_unwinders`): a moment late, which the user
+            // An unwinder that is loaded later is told then (`register_unwinders`): a moment late, which the user
             // accepted by `--ret=stack`.
             Ok(unwinding) if unwinding.unwinders.is_empty() && !unwinding.is_static => {
                 self.notices.push(NOBODY_TOLD.to_owned());
@@ -156,28 +156,28 @@ impl Traced {
     /// Tells unwinders that were loaded since return trampolines were made. That waits until the loader is
     /// done with them and some thread can make the call. `fresh`: there are modules that were not looked at
     /// yet.
-    pub(super) fn tell_unwinders(&mut self, files: &mut Files, fresh: bool) {
-        if self.attached.trampolines().is_none() || !(fresh || self.untold) {
+    pub(super) fn register_unwinders(&mut self, files: &mut Files, fresh: bool) {
+        if self.attached.trampolines().is_none() || !(fresh || self.unregistered) {
             return;
         }
-        self.untold = false;
-        let told = match unwinding(&self.process, files) {
+        self.unregistered = false;
+        let registered = match unwinding(&self.process, files) {
             Ok(Unwinding { loading: Some(_), .. }) => {
-                self.untold = true;
+                self.unregistered = true;
                 return;
             }
-            Ok(found) => match self.attached.untold(&found.unwinders) {
+            Ok(found) => match self.attached.unregistered(&found.unwinders) {
                 new if new.is_empty() => Ok(()),
                 new => self
                     .attached
-                    .tell_unwinders(&self.process, &new, &found.own_code)
+                    .register_unwinders(&self.process, &new, &found.own_code)
                     .map_err(|e| e.to_string()),
             },
             Err(why) => Err(why),
         };
-        if let Err(why) = told {
+        if let Err(why) = registered {
             // It is tried again, since some thread may be able to make the call later.
-            self.untold = true;
+            self.unregistered = true;
             let notice = format!("an unwinder that was loaded sees no further than a probed call: {why}");
             if !self.notices.contains(&notice) {
                 self.notices.push(notice);

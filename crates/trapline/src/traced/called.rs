@@ -61,22 +61,22 @@ impl Called {
     }
     /// N1: takes threads out of the tables whose entries are no longer true. Returns threads whose names may
     /// be new.
-    fn hear(
+    fn read_changes(
         &mut self,
         (pid, children): (u32, &HashSet<u32>),
         names: &mut Names,
         segments: &[Segment],
     ) -> HashSet<u32> {
-        let (mut whole, mut told) = (true, HashSet::new());
+        let (mut whole, mut changed_threads) = (true, HashSet::new());
         if let Some(mut watcher) = self.watcher.take() {
             whole = watcher.poll(|tid, changed| {
                 let lives = changed != Changed::Ended;
-                let Some(seen) = names.told(tid, changed) else { return };
+                let Some(seen) = names.note_change(tid, changed) else { return };
                 self.take_back(seen, segments);
                 if lives {
-                    told.insert(seen)
+                    changed_threads.insert(seen)
                 } else {
-                    told.remove(&seen)
+                    changed_threads.remove(&seen)
                 };
             });
             self.watcher = Some(watcher);
@@ -87,13 +87,13 @@ impl Called {
             let all = self.rows.is_some() && (!whole || self.watcher.is_none());
             let alive = names.read(pid, children, (!all).then_some(&self.over));
             if all {
-                told.extend(&alive);
+                changed_threads.extend(&alive);
             }
             let stale = |tid: &u32| !alive.contains(tid) || self.is_wanted(*tid, names);
             let stale: Vec<u32> = self.over.iter().copied().filter(stale).collect();
             stale.into_iter().for_each(|tid| self.take_back(tid, segments));
         }
-        told
+        changed_threads
     }
     /// N3: adds threads to the tables whose names no filter asks for.
     fn note(&mut self, threads: &HashSet<u32>, names: &Names, segments: &[Segment]) {
@@ -123,7 +123,7 @@ impl Traced {
         let wanted: HashSet<String> = names.collect();
         let rows = matches!(requested.hit_action, HitAction::Tally { .. }).then_some(requested.by);
         let matter =
-            !wanted.is_empty() || requested.by == Some(By::ThreadName) && requested.hit_action.is_told();
+            !wanted.is_empty() || requested.by == Some(By::ThreadName) && requested.hit_action.is_reported();
         if self.called.is_none() && matter {
             let pid = self.process.pid();
             self.names.follow(pid);
@@ -142,7 +142,7 @@ impl Traced {
     pub(crate) fn hear_of_names(&mut self) {
         let Some(called) = &mut self.called else { return };
         let process = (self.process.pid(), &self.children);
-        let told = called.hear(process, &mut self.names, self.attached.segments());
+        let changed_threads = called.read_changes(process, &mut self.names, self.attached.segments());
         let rows = called.rows;
         let renamed = self.names.take_renamed();
         let Some(by) = rows else { return };
@@ -152,7 +152,7 @@ impl Traced {
         if self.names.are_many() {
             self.forget_names(by);
         }
-        self.note_names(&told);
+        self.note_names(&changed_threads);
     }
     /// N3, for threads whose names were looked up.
     pub(super) fn note_names(&mut self, threads: &HashSet<u32>) {

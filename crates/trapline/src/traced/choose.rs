@@ -18,7 +18,7 @@ use crate::threads::{are_renumbered, own_number};
 use crate::values::{Asked, Marked, Values, convention};
 
 /// Why a place's values cannot be read: the kind of reason, and a text for people.
-type Untold = (&'static str, &'static str);
+type Unseen = (&'static str, &'static str);
 
 /// Fills in what the values of a place are.
 fn values(
@@ -26,7 +26,7 @@ fn values(
     requested: &SessionRequest,
     nth: usize,
     place: &mut ProbedPlace,
-) -> Result<(), Untold> {
+) -> Result<(), Unseen> {
     match place.arguments.clone() {
         Some(arguments) => of_mark(image, requested, nth, place, &arguments),
         None => of_function(image, requested, nth, place),
@@ -39,7 +39,7 @@ fn of_mark(
     nth: usize,
     place: &mut ProbedPlace,
     arguments: &[MarkArgument],
-) -> Result<(), Untold> {
+) -> Result<(), Unseen> {
     let texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;
     let filter = place.filter.clone();
     let asks = filter.as_ref().map_or(0, |filter| filter.arguments_named()) | texts;
@@ -72,7 +72,7 @@ fn of_function(
     requested: &SessionRequest,
     nth: usize,
     place: &mut ProbedPlace,
-) -> Result<(), Untold> {
+) -> Result<(), Unseen> {
     const TEXT: &str =
         "Go's strings end by their length, which is the argument behind: say buf(len=n) text, u64 n";
     const STACK: &str = "Go passes what this function takes and returns on the stack, or it cannot be told where; \
@@ -188,7 +188,7 @@ impl Traced {
             }
         }
         unknown.into_iter().rev().for_each(|index| drop(places.found.remove(index)));
-        places.tell_apart();
+        places.distinguish();
         (modules, places)
     }
     fn note_replaced(&mut self, module: &Module) {

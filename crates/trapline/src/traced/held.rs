@@ -84,7 +84,7 @@ impl Traced {
     ) {
         let program_is_go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
         let counts = !requested.hit_action.is_timed()
-            && !requested.hit_action.is_told()
+            && !requested.hit_action.is_reported()
             && !requested.hit_action.is_recorded();
         let needless = counts && requested.options.faults_are_fatal;
         if std::mem::replace(&mut self.held.wanted, true) || program_is_go || needless || !HOLDS {

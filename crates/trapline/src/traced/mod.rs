@@ -141,7 +141,7 @@ impl HitAction {
         matches!(self, Self::Time(_))
     }
     /// Whether hits, or their values, are reported one by one or in rows.
-    pub(crate) const fn is_told(self) -> bool {
+    pub(crate) const fn is_reported(self) -> bool {
         matches!(self, Self::Record { .. } | Self::Tally { .. })
     }
     const fn is_recorded(self) -> bool {
@@ -234,7 +234,7 @@ pub(crate) struct Traced {
     reclaim_after: Instant,
     loads: Loads,
     /// An unwinder was loaded that must still be told of return trampolines.
-    untold: bool,
+    unregistered: bool,
     sites: Vec<Tracked>,
     keys: HashMap<Key, usize>,
     /// Loads of modules that were looked at: file and start address.
@@ -287,7 +287,7 @@ impl Traced {
             steps: None,
             reclaim_after: now,
             loads,
-            untold: false,
+            unregistered: false,
             sites: Vec::new(),
             keys: HashMap::new(),
             seen: HashSet::new(),
@@ -365,7 +365,7 @@ impl Traced {
             .into_iter()
             .filter(|one| !self.seen.contains(&(one.id, one.mapping.start.0)))
             .collect();
-        self.tell_unwinders(files, !fresh.is_empty() && !first);
+        self.register_unwinders(files, !fresh.is_empty() && !first);
         self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
         if fresh.is_empty() {
             if first {
@@ -422,7 +422,7 @@ impl Traced {
     }
     /// Takes the kernel's records of new mappings. Returns whether there is something new to look at.
     pub(crate) fn hear_of_mappings(&mut self) -> bool {
-        self.loads.hear(self.process.pid(), &self.seen)
+        self.loads.read_records(self.process.pid(), &self.seen)
     }
     /// At the session's end: counts what was mapped and never looked at.
     pub(crate) fn end_looks(&mut self, requested: &SessionRequest) {

@@ -214,8 +214,8 @@ impl Traced {
         self.leaving.rounds >= ROUNDS
     }
     /// P4. Of sites without a hit only the number is kept.
-    pub(crate) fn leave(mut self, telling: ReportOptions, shared: &mut Shared) -> (Past, Summary) {
-        let ReportOptions { scale, timed, by, rows_by } = telling;
+    pub(crate) fn leave(mut self, report_options: ReportOptions, shared: &mut Shared) -> (Past, Summary) {
+        let ReportOptions { scale, timed, by, rows_by } = report_options;
         let delta_since = self.reported;
         let mut report = self.report(scale, timed, by, true);
         let all = (report.counts.len(), report.times.len());

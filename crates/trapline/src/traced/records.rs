@@ -206,11 +206,11 @@ impl Traced {
         }
         let names = |tid| self.names.get(tid).comm;
         // Reports name threads by the numbers that the tracer sees.
-        let mut tell = |call: Call| {
+        let mut report = |call: Call| {
             let tid = if is_apart { self.names.get(call.tid).tid } else { call.tid };
             each(Call { tid, ..call });
         };
-        records.decoder.tell(self.process.pid(), clock, until, &names, &mut tell);
+        records.decoder.report(self.process.pid(), clock, until, &names, &mut report);
         self.records = records;
         taken
     }
@@ -295,8 +295,8 @@ impl Traced {
     }
     /// Records that were dropped. Where hits are recorded, counters hold just these.
     pub(super) fn dropped(&self) -> u64 {
-        let told = self.sites.iter().filter(|tracked| tracked.is_recorded() || tracked.tallies_calls());
-        let sources = told.flat_map(|tracked| &tracked.sources);
+        let recorded = self.sites.iter().filter(|tracked| tracked.is_recorded() || tracked.tallies_calls());
+        let sources = recorded.flat_map(|tracked| &tracked.sources);
         let one = |source: &Source| match *source {
             Source::Counter { segment, index, .. } => {
                 let segment = &self.attached.segments()[segment];

@@ -360,11 +360,11 @@ impl WatchSession {
         let events = self.watching.poll(at_most);
         let accesses = events.into_iter().map(|event| self.accessed(event)).collect();
         self.follow_execs();
-        self.tell_stuck();
+        self.report_stuck();
         accesses
     }
     /// Adds a notice if watching has ended because the program could not go on.
-    fn tell_stuck(&mut self) {
+    fn report_stuck(&mut self) {
         let Some((target, ip)) = self.watching.stuck().filter(|_| !self.told_stuck) else { return };
         self.told_stuck = true;
         let at = self.locator.borrow_mut().place(target, ip, false);

@@ -8,7 +8,7 @@ use trapline::inside::{
 };
 
 use crate::calls::{counting, word};
-use crate::maps::hears_loaders;
+use crate::maps::reads_loaders;
 use crate::victim::{Victim, no_loading};
 
 #[test]
@@ -18,7 +18,7 @@ fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
     let count = word();
     let probe = register(&path, offset, counting(count)).expect("registered");
     assert!(probe.sites().is_empty());
-    if !hears_loaders() {
+    if !reads_loaders() {
         return;
     }
     for round in 1..=3 {

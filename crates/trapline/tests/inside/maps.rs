@@ -110,7 +110,7 @@ fn has_records() -> bool {
 }
 
 /// Whether loading can be waited for.
-pub(crate) fn hears_loaders() -> bool {
+pub(crate) fn reads_loaders() -> bool {
     let hears = noticed().notice;
     if !hears {
         println!("SKIP: no jump fits the loader's notice here");
@@ -227,7 +227,7 @@ fn a_library_is_armed_before_its_constructors_run() {
     drop(victim);
     let count = word();
     let _probe = register(&path, offset, counting(count)).expect("registered");
-    if !hears_loaders() {
+    if !reads_loaders() {
         return;
     }
     let impatient = noticed().impatient;
@@ -243,7 +243,7 @@ fn threads_that_load_and_unload_lose_no_call() {
     let impatient = noticed().impatient;
     let probes = register_all(paths.iter().map(|path| Request::new(path, offset, counting(count))))
         .expect("registered");
-    if !hears_loaders() {
+    if !reads_loaders() {
         return;
     }
     std::thread::scope(|scope| {
@@ -334,7 +334,7 @@ fn a_forked_child_learns_by_itself() {
     let count = word();
     let probe = register(&path, offset, counting(count)).expect("registered");
     let has_records = has_records();
-    if !hears_loaders() {
+    if !reads_loaders() {
         return;
     }
     let status = in_child(|| {

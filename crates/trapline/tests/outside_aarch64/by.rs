@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
 
 use trapline::filter::{Filter, GroupBy, Int, Known, Sort, Symbol, Tally, Tree, parse};
-use trapline::{By, Read, Session, Tallied, Whose};
+use trapline::{By, Group, Read, Session, Tallied};
 
 use crate::command::{VARIABLE, patched};
 use crate::records::NO_RSEQ;
@@ -20,8 +20,8 @@ fn counting_by_thread(victim: &Victim, probe: &str) -> Session {
 /// Thread numbers and hits, in order.
 fn by_thread(report: &trapline::ProcessReport, name: &str) -> Vec<(u32, u64)> {
     let count = report.counts.iter().find(|count| count.site.label.contains(name)).expect("it is probed");
-    let of_thread = |share: &trapline::Share| match share.whose {
-        Whose::Thread { tid, .. } => (tid, share.hits),
+    let of_thread = |share: &trapline::Share| match share.group {
+        Group::Thread { tid, .. } => (tid, share.hits),
         _ => panic!("{share:?}"),
     };
     let mut all: Vec<_> = count.shares.iter().map(of_thread).filter(|share| share.1 > 0).collect();
@@ -208,7 +208,7 @@ fn values_are_told_by_thread() {
     let mut found = Vec::new();
     for part in &tallied[0].parts {
         assert_eq!(part.hits, BTreeMap::from([(1, 1), (2, 1), (3, 2), (4, 4)]));
-        let Some(Whose::Thread { tid, .. }) = part.whose else { panic!("{part:?}") };
+        let Some(Group::Thread { tid, .. }) = part.group else { panic!("{part:?}") };
         found.push(tid);
     }
     wanted.sort_unstable();
@@ -224,7 +224,7 @@ fn values_are_told_by_thread() {
     assert_eq!((tallied[0].parts.len(), tallied[0].filtered), (wanted.len(), THREADS));
     for part in &tallied[0].parts {
         assert_eq!(part.hits, (0..8).filter(|&n| n != 5).map(|n| (n, 1)).collect::<BTreeMap<_, _>>());
-        assert!(matches!(part.whose, Some(Whose::Thread { tid, .. }) if wanted.contains(&tid)), "{part:?}");
+        assert!(matches!(part.group, Some(Group::Thread { tid, .. }) if wanted.contains(&tid)), "{part:?}");
     }
     drop(session.detach());
     let returned = Tree::Known(Known::Returned(Int::U64));
@@ -244,9 +244,9 @@ fn what_arguments_lead_to_is_tallied() {
     let read = Read { register: 1, offsets: vec![0], bytes: 8 };
     let number = tally(Tree::Known(Known::Field(0, Int::U64)), Sort::Each);
     let reading = |condition: &str| passing(condition).reads(vec![read.clone()]);
-    let whose = |tally: &Tally| (tally.apart == GroupBy::Thread).then_some(By::Thread);
-    let early = |filter: Filter, tally: &Tally| (filter.tally(tally.clone(), false), false, whose(tally));
-    let late = |filter: Filter, tally: &Tally| (filter.tally_calls(tally.clone()), true, whose(tally));
+    let group = |tally: &Tally| (tally.apart == GroupBy::Thread).then_some(By::Thread);
+    let early = |filter: Filter, tally: &Tally| (filter.tally(tally.clone(), false), false, group(tally));
+    let late = |filter: Filter, tally: &Tally| (filter.tally_calls(tally.clone()), true, group(tally));
     for (filter, exits, by) in [
         early(Filter::default(), &text),
         late(passing("ret > 0"), &text),

@@ -128,12 +128,16 @@ impl Own {
         self.process = Process::open(std::process::id())?;
         Ok(())
     }
-    /// Steps O1 to O6. Addresses are distinct. `tell` gets what will be in place, before anything leads
+    /// Steps O1 to O6. Addresses are distinct. `announce` gets what will be in place, before anything leads
     /// there.
     ///
     /// # Errors
     /// If it fails, nothing was changed, or what was changed was undone.
-    pub fn add(&mut self, words: &[Word<'_>], tell: &mut dyn FnMut(&[Ready])) -> Result<Added, PatchError> {
+    pub fn add(
+        &mut self,
+        words: &[Word<'_>],
+        announce: &mut dyn FnMut(&[Ready]),
+    ) -> Result<Added, PatchError> {
         self.alone()?;
         let maps = self.process.maps()?;
         let (mut look, mut added, mut ready) =
@@ -147,7 +151,7 @@ impl Own {
         if self.rooms.are_fresh() {
             OwnCaller::default().sync_cores()?;
         }
-        tell(&ready);
+        announce(&ready);
         added.sites = ready.iter().map(|one| (one.index, words[one.index].site(one))).collect();
         let all: Vec<OwnSite> = added.sites.iter().map(|site| site.1).collect();
         if let Err(error) = self.write(&maps, &all) {

@@ -143,7 +143,7 @@ pub(super) fn value(
 /// In: `A` = key or cell, `VALUE` = the group-by key, if that is a value of the call. Stores the owner, if
 /// rows have one; for cells of a thread, `A` gets the thread's number. Spoils `B`.
 fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
-    let whose = match tally.apart {
+    let group_key = match tally.apart {
         GroupBy::Number(_) | GroupBy::Text(_) => VALUE,
         GroupBy::Thread => {
             threads::load_below(known.id, asm, B, known.depth);
@@ -160,7 +160,7 @@ fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
         }
     };
     if let Into::Row(rows) = into {
-        rows.keep(asm, whose);
+        rows.keep(asm, group_key);
     }
 }
 

@@ -21,7 +21,7 @@ use trapline_record::ring::{FIRST_TEXT, Kind};
 use super::Pending;
 use super::asm::{Asm, Fix, R11, RSI};
 use super::counted::count;
-use super::deferred::{Deferred, MARK, SAVED_RSI, Whose, Words, asks_for_duration};
+use super::deferred::{Deferred, MARK, OfProbe, SAVED_RSI, Words, asks_for_duration};
 use super::latency::{Claim, Lookup};
 use super::rows::Copied;
 use super::rseq::{self, Section};
@@ -35,7 +35,7 @@ const LEFT: Copied = Copied { at: RSI, answer: FIRST_TEXT as i32 * 8 };
 /// What is left to append behind an exit's displaced code.
 #[derive(Clone, Debug)]
 pub(super) struct Tail {
-    whose: Whose,
+    of_probe: OfProbe,
     words: Words,
     table: Table,
     /// With rseq: the section, and the jump of threads without an area.
@@ -70,10 +70,10 @@ pub(super) fn gather(
 
 impl Deferred<'_> {
     fn add(&self, asm: &mut Asm<'_>, (tally, table): (&Tally, Table), kind: Kind) -> Tail {
-        let Self { traced, whose, words, .. } = *self;
-        let machine = whose.machine;
+        let Self { traced, of_probe, words, .. } = *self;
+        let machine = of_probe.machine;
         traced.enter(asm, kind);
-        let lookup = whose.look(asm);
+        let lookup = of_probe.look(asm);
         let unmarked = self.look(asm);
         let condition = self.condition(kind);
         let seen = kind == Kind::Return || !tally.asks_for_end();
@@ -103,7 +103,20 @@ impl Deferred<'_> {
         }
         traced.leave(asm, kind);
         let shared = into.shared();
-        Tail { whose, words, table, owned, pointer, shared, unread, rejected, lookup, unmarked, done, leave }
+        Tail {
+            of_probe,
+            words,
+            table,
+            owned,
+            pointer,
+            shared,
+            unread,
+            rejected,
+            lookup,
+            unmarked,
+            done,
+            leave,
+        }
     }
 }
 
@@ -111,23 +124,23 @@ impl Tail {
     /// Appends the paths of threads without an area, and of calls that do not pass or have no mark, the
     /// descriptors and the addresses.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
-        let Self { whose, words, table, done, .. } = self;
+        let Self { of_probe, words, table, done, .. } = self;
         if let Some((_, unregistered)) = self.owned {
             asm.bind(unregistered);
-            add_shared(asm, (whose.machine, table), self.shared);
+            add_shared(asm, (of_probe.machine, table), self.shared);
             asm.jmp(done);
         }
-        let unseen = unseen(asm, (whose.machine, table), &self.unread, done);
+        let unseen = unseen(asm, (of_probe.machine, table), &self.unread, done);
         self.rejected.iter().for_each(|&fix| asm.bind(fix));
-        let rejected = count(asm, &whose.machine);
+        let rejected = count(asm, &of_probe.machine);
         asm.jmp(done);
-        whose.unregistered(asm, rejected, words.rejected_late, done);
-        whose.search(asm, self.lookup, Claim::No);
+        of_probe.unregistered(asm, rejected, words.rejected_late, done);
+        of_probe.search(asm, self.lookup, Claim::No);
         self.unmarked.into_iter().for_each(|fix| asm.bind(fix));
         asm.load(RSI, SAVED_RSI);
         asm.jmp(self.leave);
         let own = self.owned.map(|(section, _)| section);
-        whose.descriptors(asm, &[own, unseen.and_then(|(section, _)| section), rejected.section()]);
+        of_probe.descriptors(asm, &[own, unseen.and_then(|(section, _)| section), rejected.section()]);
         asm.align(8);
         asm.bind(self.pointer);
         unseen.into_iter().for_each(|(_, pointer)| asm.bind(pointer));

@@ -35,11 +35,11 @@ struct Saves {
 }
 
 impl Saves {
-    /// Takes the first register of `wish` that is dead. If none is, it takes the first one, and saves it.
-    fn take(&mut self, site: &Liveness, wish: &[Reg]) -> Reg {
-        match wish.iter().find(|reg| site.dead >> reg.0 & 1 == 1) {
+    /// Takes the first register of `preferred` that is dead. If none is, it takes the first one, and saves it.
+    fn take(&mut self, site: &Liveness, preferred: &[Reg]) -> Reg {
+        match preferred.iter().find(|reg| site.dead >> reg.0 & 1 == 1) {
             Some(&reg) => reg,
-            None => self.keep(wish[0]),
+            None => self.keep(preferred[0]),
         }
     }
     fn keep(&mut self, reg: Reg) -> Reg {

@@ -107,14 +107,14 @@ pub(super) enum Tail {
 
 /// The calls whose cell is looked for, with all that this depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whose {
+pub(super) struct OfProbe {
     pub(super) machine: Machine,
     latency: Latency,
     probe: u32,
     site: Liveness,
 }
 
-impl Whose {
+impl OfProbe {
     const fn timed(&self) -> Timed<'_> {
         Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
     }
@@ -173,7 +173,7 @@ pub(super) struct Words {
 
 #[derive(Clone, Debug)]
 pub(super) struct EntryTail {
-    whose: Whose,
+    of_probe: OfProbe,
     words: Words,
     passed: FilterExits,
     begun: Counted,
@@ -189,7 +189,7 @@ pub(super) struct EntryTail {
 
 #[derive(Clone, Debug)]
 pub(super) struct ExitTail {
-    whose: Whose,
+    of_probe: OfProbe,
     words: Words,
     base: u64,
     /// With rseq: the section, and the jump of threads without an area; otherwise the jump of calls that
@@ -210,7 +210,7 @@ pub(super) struct ExitTail {
 pub(super) struct Deferred<'a> {
     pub(super) traced: &'a Traced<'a>,
     late: &'a Late,
-    pub(super) whose: Whose,
+    pub(super) of_probe: OfProbe,
     pub(super) words: Words,
     /// Number of arguments in an entry's record.
     values: usize,
@@ -244,9 +244,9 @@ impl<'a> Deferred<'a> {
             rejected_late: word(filtered::REJECTED_LATE),
             dropped: traced.dropped,
         };
-        let whose = Whose { machine: *traced.machine, latency, probe: traced.probe, site: traced.site };
+        let of_probe = OfProbe { machine: *traced.machine, latency, probe: traced.probe, site: traced.site };
         let values = values.min(ARGUMENTS);
-        Some(Self { traced, late, whose, words, values })
+        Some(Self { traced, late, of_probe, words, values })
     }
     /// Emits the part of an entry's stub that comes before the displaced code.
     pub(super) fn begin(&self, asm: &mut Asm<'_>) -> Option<Pending<'static>> {
@@ -260,9 +260,9 @@ impl<'a> Deferred<'a> {
         traced.enter(asm, kind);
         traced.rings.id.ask(asm);
         let passed = traced.pass(asm, traced.filter?, kind);
-        let begun = count(asm, &self.whose.machine);
+        let begun = count(asm, &self.of_probe.machine);
         let behind_begun = asm.here();
-        let lookup = self.whose.look(asm);
+        let lookup = self.of_probe.look(asm);
         asm.store_imm(MARK, 0);
         asm.store(Mem::At(RSP, PLACE), RSI);
         asm.load(RSI, SAVED_RSI);
@@ -270,17 +270,17 @@ impl<'a> Deferred<'a> {
         let fixups = traced.fetch(asm, kind);
         asm.load(R10, Mem::At(RSP, traced.depth(kind) + PLACE));
         traced.clock(asm);
-        traced.put(asm, kind, self.values, self.whose.placed(R10, kind));
+        traced.put(asm, kind, self.values, self.of_probe.placed(R10, kind));
         traced.drop_texts(asm, kind);
         let leave = asm.here();
-        if let Some(rseq) = self.whose.machine.rseq {
+        if let Some(rseq) = self.of_probe.machine.rseq {
             rseq::clear(asm, rseq);
         }
         traced.leave(asm, kind);
-        let (whose, words) = (self.whose, self.words);
+        let (of_probe, words) = (self.of_probe, self.words);
         let placeless = leave;
         Some(EntryTail {
-            whose,
+            of_probe,
             words,
             passed,
             begun,
@@ -295,11 +295,11 @@ impl<'a> Deferred<'a> {
 
     /// Steps X1 to X4.
     fn exit(&self, asm: &mut Asm<'_>, kind: Kind) -> ExitTail {
-        let Self { traced, whose, words, .. } = *self;
+        let Self { traced, of_probe, words, .. } = *self;
         traced.enter(asm, kind);
-        let lookup = whose.look(asm);
+        let lookup = of_probe.look(asm);
         let unmarked = self.look(asm);
-        let (section, (rejected, (ring, astray, full))) = match whose.machine.rseq {
+        let (section, (rejected, (ring, astray, full))) = match of_probe.machine.rseq {
             Some(rseq) => {
                 let (section, fixes) = rseq::section_with(asm, rseq, R11, |asm| {
                     let rejected = self.decide(asm, kind);
@@ -320,12 +320,25 @@ impl<'a> Deferred<'a> {
         asm.store_imm(MARK, 0);
         asm.load(RSI, SAVED_RSI);
         let leave = asm.here();
-        if let Some(rseq) = whose.machine.rseq {
+        if let Some(rseq) = of_probe.machine.rseq {
             rseq::clear(asm, rseq);
         }
         traced.leave(asm, kind);
         let base = traced.rings.base;
-        ExitTail { whose, words, base, section, astray, ring, full, rejected, lookup, unmarked, done, leave }
+        ExitTail {
+            of_probe,
+            words,
+            base,
+            section,
+            astray,
+            ring,
+            full,
+            rejected,
+            lookup,
+            unmarked,
+            done,
+            leave,
+        }
     }
 
     /// A ring with this many bytes in use, or more, has no room for two records.
@@ -341,7 +354,7 @@ impl<'a> Deferred<'a> {
             asm.jcc_later(Cond::NotEqual)
         });
         let probe = asm.unbroken(|asm| {
-            asm.cmp_mem_imm32(WHO, self.whose.probe);
+            asm.cmp_mem_imm32(WHO, self.of_probe.probe);
             asm.jcc_later(Cond::NotEqual)
         });
         [place, probe]
@@ -404,7 +417,7 @@ impl<'a> Deferred<'a> {
         asm.lea(R10, Mem::At(RAX, slot));
         traced.behind(asm);
         asm.load(RDX, TIME);
-        traced.put(asm, kind, self.values, self.whose.placed(RSI, kind));
+        traced.put(asm, kind, self.values, self.of_probe.placed(RSI, kind));
         asm.mov(R10, RAX);
         traced.behind(asm);
         let words = self.length();
@@ -422,7 +435,7 @@ impl<'a> Deferred<'a> {
             asm.alu_imm(Alu::Sub, RAX, 1, false);
             asm.jcc(Cond::NotEqual, again);
             // The ring is still this CPU's, or still locked by this thread.
-            let locked = if self.whose.machine.rseq.is_some() { 0 } else { LOCKED as i32 };
+            let locked = if self.of_probe.machine.rseq.is_some() { 0 } else { LOCKED as i32 };
             asm.load(RAX, Mem::At(R11, HEAD as i32));
             asm.lea(RAX, Mem::At(RAX, 2 * slot - locked));
         }
@@ -450,22 +463,22 @@ impl Tail {
 
 impl EntryTail {
     fn finish(self, asm: &mut Asm<'_>) {
-        let Self { whose, words, leave, .. } = self;
-        whose.unregistered(asm, self.begun, words.begun, self.behind_begun);
+        let Self { of_probe, words, leave, .. } = self;
+        of_probe.unregistered(asm, self.begun, words.begun, self.behind_begun);
         // E3
-        whose.search(asm, self.lookup, Claim::Yes);
+        of_probe.search(asm, self.lookup, Claim::Yes);
         asm.load(RSI, SAVED_RSI);
-        asm.alu_mem_imm(Alu::Add, whose.last_line(words.dropped), 1, true);
+        asm.alu_mem_imm(Alu::Add, of_probe.last_line(words.dropped), 1, true);
         asm.jmp(self.placeless);
         if let Some(cramped) = self.cramped {
             asm.bind(cramped);
-            asm.alu_mem_imm(Alu::Add, whose.last_line(words.dropped), 1, true);
+            asm.alu_mem_imm(Alu::Add, of_probe.last_line(words.dropped), 1, true);
             asm.jmp(leave);
         }
         let rejected = self.reject(asm);
         let sample = self.passed.sample.and_then(|(section, _)| section);
         let rejects = rejected.and_then(|rejected| rejected.section());
-        whose.descriptors(asm, &[self.begun.section(), sample, rejects]);
+        of_probe.descriptors(asm, &[self.begun.section(), sample, rejects]);
         asm.align(8);
         asm.bind(self.begun.line);
         asm.u64(words.begun);
@@ -473,25 +486,25 @@ impl EntryTail {
     }
     /// Step E1, for a call that does not pass.
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
-        let Self { whose, words, .. } = self;
+        let Self { of_probe, words, .. } = self;
         if !self.passed.bind(asm) {
             return None;
         }
-        let counted = count(asm, &whose.machine);
+        let counted = count(asm, &of_probe.machine);
         let forget = asm.here();
-        let lookup = whose.look(asm);
+        let lookup = of_probe.look(asm);
         asm.store_imm(MARK, 0);
         let none = asm.here();
         asm.load(RSI, SAVED_RSI);
         asm.jmp(self.leave);
-        whose.search(asm, lookup, Claim::No);
+        of_probe.search(asm, lookup, Claim::No);
         asm.jmp(none);
-        whose.unregistered(asm, counted, words.rejected, forget);
+        of_probe.unregistered(asm, counted, words.rejected, forget);
         if !self.passed.unregistered.is_empty() {
             // A thread without an area has no sample of its own, so its call is counted as begun and dropped.
             self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
             for word in [words.begun, words.dropped] {
-                asm.alu_mem_imm(Alu::Add, whose.last_line(word), 1, true);
+                asm.alu_mem_imm(Alu::Add, of_probe.last_line(word), 1, true);
             }
             asm.jmp(forget);
         }
@@ -501,31 +514,31 @@ impl EntryTail {
 
 impl ExitTail {
     fn finish(self, asm: &mut Asm<'_>) {
-        let Self { whose, words, done, .. } = self;
+        let Self { of_probe, words, done, .. } = self;
         // X3
         asm.bind(self.full);
         if self.section.is_none() {
             asm.bind(self.astray);
         }
-        let dropped = count(asm, &whose.machine);
+        let dropped = count(asm, &of_probe.machine);
         asm.jmp(done);
         if self.section.is_some() {
             asm.bind(self.astray);
             // The count by a section would take the same way, since the thread has no area.
-            asm.alu_mem_imm(Alu::Add, whose.last_line(words.dropped), 1, true);
+            asm.alu_mem_imm(Alu::Add, of_probe.last_line(words.dropped), 1, true);
             asm.jmp(done);
         }
-        whose.unregistered(asm, dropped, words.dropped, done);
+        of_probe.unregistered(asm, dropped, words.dropped, done);
         self.rejected.iter().for_each(|&fix| asm.bind(fix));
-        let rejected = count(asm, &whose.machine);
+        let rejected = count(asm, &of_probe.machine);
         asm.jmp(done);
-        whose.unregistered(asm, rejected, words.rejected_late, done);
+        of_probe.unregistered(asm, rejected, words.rejected_late, done);
         // X1 without a mark.
-        whose.search(asm, self.lookup, Claim::No);
+        of_probe.search(asm, self.lookup, Claim::No);
         self.unmarked.into_iter().for_each(|fix| asm.bind(fix));
         asm.load(RSI, SAVED_RSI);
         asm.jmp(self.leave);
-        whose.descriptors(asm, &[self.section, dropped.section(), rejected.section()]);
+        of_probe.descriptors(asm, &[self.section, dropped.section(), rejected.section()]);
         asm.align(8);
         asm.bind(self.ring);
         asm.u64(self.base);

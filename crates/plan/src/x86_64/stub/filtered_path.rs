@@ -59,7 +59,7 @@ impl Traced<'_> {
         let first = First { site: self.site, at_entry: true };
         first.enter(asm);
         let passes = self.passes(asm);
-        let marks = self.whose_marks();
+        let marks = self.entry_marks();
         if marks.is_some() {
             Second::enter(asm);
         }

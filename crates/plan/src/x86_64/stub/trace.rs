@@ -129,7 +129,7 @@ pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, va
     let tail = if traced.rejects_early(kind) {
         let rejected = traced.reject(&mut asm);
         Tail::FilteredPath(recorded(&asm), rejected)
-    } else if let (Kind::Return | Kind::Tail, Some(marks)) = (kind, traced.whose_marks()) {
+    } else if let (Kind::Return | Kind::Tail, Some(marks)) = (kind, traced.entry_marks()) {
         let unmarked = traced.unmarked(&mut asm, marks);
         Tail::Unmarked(recorded(&asm), unmarked)
     } else {
@@ -152,7 +152,7 @@ impl Traced<'_> {
         })
     }
     /// Where entries leave marks, if they do.
-    pub(super) fn whose_marks(&self) -> Option<Marks> {
+    pub(super) fn entry_marks(&self) -> Option<Marks> {
         let Self { machine, probe, site, .. } = *self;
         Some(Marks { machine: *machine, latency: self.marks?, probe, site })
     }

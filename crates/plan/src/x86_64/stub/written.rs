@@ -115,7 +115,7 @@ impl Traced<'_> {
     }
     /// Leaves a mark at an entry. Spoils rax, rdx, r11 and flags.
     fn leave_mark(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<(Marks, Mark)> {
-        let marks = self.whose_marks().filter(|_| kind == Kind::Entry)?;
+        let marks = self.entry_marks().filter(|_| kind == Kind::Entry)?;
         Some((marks, marks.timed().mark(asm, true)))
     }
 }

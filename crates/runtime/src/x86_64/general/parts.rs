@@ -15,7 +15,7 @@ macro_rules! general_asm {
         core::arch::naked_asm!(
             // Mentions every constant, since not every function uses every step.
             "# {engine} {row} {words} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {places} {place_mask} {rseq} {trampolines} {owner} {active}",
-            "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {place_shift} {bound} {keeps} {kept_site} {hint_bits} {nobody} {shelves} {stride} {cpus} {objects} {count} {word}",
+            "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {place_shift} {bound} {keeps} {kept_site} {hint_bits} {no_consumer} {shelves} {stride} {cpus} {objects} {count} {word}",
             "# {limit} {bits} {sequence} {cpu} {object} {object_shift} {sp} {site} {thread} {calls} {len} {session_id} {entry} {ret} {session} {returns} {data}",
             "# {rip} {rsp} {hit} {hit_regs} {hit_site} {hit_cookie} {own} {kept} {room} {elsewhere} {other_stack} {with_state}",
             $($all)*
@@ -46,7 +46,7 @@ macro_rules! general_asm {
             hint_spread = const $crate::instances::HINT_SPREAD,
             hint_shift = const $crate::instances::HINT_SHIFT,
             hint_bits = const $crate::instances::NUMBER_BITS,
-            nobody = const $crate::instances::NOBODY,
+            no_consumer = const $crate::instances::NO_CONSUMER,
             shelves = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, shelves),
             stride = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, stride),
             cpus = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, cpus),

@@ -76,8 +76,8 @@ pub(in crate::inside) fn place(
     let words = sites.iter().zip(&by_jump);
     let words: Vec<Word<'_>> =
         words.map(|(site, called)| Word { by_jump: called.as_deref(), ..site.word }).collect();
-    let mut told: HashMap<usize, (Here, Option<EngineTrap>)> = HashMap::new();
-    let mut tell = |all: &[Ready]| {
+    let mut new_traps: HashMap<usize, (Here, Option<EngineTrap>)> = HashMap::new();
+    let mut announce = |all: &[Ready]| {
         for &Ready { index, copy, tactic, .. } in all {
             let Site { word, called } = &sites[index];
             called.iter().for_each(|&(which, _)| trampolines::accepted(&site_requests[which]));
@@ -91,10 +91,10 @@ pub(in crate::inside) fn place(
             let new =
                 is_trap.then(|| EngineTrap::new(&here, one.load, &one.file.image, known, false)).flatten();
             new.iter().for_each(|new| new.put(known));
-            told.insert(index, (here, new));
+            new_traps.insert(index, (here, new));
         }
     };
-    let added = own.add(&words, &mut tell)?;
+    let added = own.add(&words, &mut announce)?;
     for (index, why) in added.refused {
         for &(which, _) in &sites[index].called {
             refused.entry(which).or_insert_with(|| why.clone());
@@ -108,7 +108,7 @@ pub(in crate::inside) fn place(
             all.push(Group::new(site_requests[which].load));
             all.len() - 1
         });
-        let (here, new) = told.remove(&index).unzip();
+        let (here, new) = new_traps.remove(&index).unzip();
         all[group].traps.extend(new.flatten());
         all[group].calls.extend(here);
         all[group].sites.push(site);

@@ -1,4 +1,4 @@
-//! Calls that map code or set signal handlers, probed by the engine itself. [`learn`](super) argues which
+//! Calls that map code or set signal handlers, probed by the engine itself. [`update`](super) argues which
 //! thread waits for which.
 //!
 //! In: hits of the loader's notice, of `sigaction`, `mmap`, `mprotect` and `mremap`. Out: requests to the
@@ -20,7 +20,7 @@ use crate::inside::{Consumer, Verdict, signals};
 static DATA: AtomicBool = AtomicBool::new(false);
 
 /// Sets whether to ask for a look when data is mapped.
-pub(super) fn hear_data(wanted: bool) {
+pub(super) fn read_data(wanted: bool) {
     DATA.store(wanted, Relaxed);
 }
 

@@ -1,5 +1,5 @@
 //! A look: what changed since the last one, and the sites in it patched. T4 and T5 of the protocol in
-//! [`learn`](super).
+//! [`update`](super).
 //!
 //! In: records, and the maps. Out: groups dropped and placed. Does not: decide when.
 
@@ -17,18 +17,18 @@ use super::NO_FILE;
 
 impl State {
     /// T4 and T5. Returns whether there was anything to be found.
-    pub(super) fn learn(&mut self, asked: bool, missed: bool) -> bool {
+    pub(super) fn update(&mut self, asked: bool, missed: bool) -> bool {
         self.noticing.drain();
         if self.unwinders.loading {
             // If an unwinder cannot be told yet, return trampolines stay closed.
-            drop(self.tell_of_trampolines());
+            drop(self.register_trampolines());
         }
         // Anonymous code, which compilers at run time make all the time, matters only where a file's code
         // was.
         let known = &self.known;
         self.noticing.pending.retain(|one| one.file != NO_FILE || known.overlaps(one.start, one.end));
         if self.noticing.pending.is_empty() && !self.noticing.lost && !asked && !missed {
-            self.noticing.told.clear();
+            self.noticing.records.clear();
             return false;
         }
         (self.noticing.looking, self.noticing.asked) = (true, asked);
@@ -68,7 +68,7 @@ impl State {
         let changed: Vec<Changed> = self.known.follow(writer, maps);
         if !changed.is_empty() || self.unwinders.loading {
             // If an unwinder cannot be told, return trampolines are closed.
-            drop(self.tell_of_trampolines());
+            drop(self.register_trampolines());
         }
         if !changed.is_empty()
             && let (Some(sites), Some(map)) = (traps::sites(), self.known.map())

@@ -170,10 +170,10 @@ pub(super) struct Noticing {
     pid: u32,
     rings: Option<MappingRings>,
     /// The rings have records of data mappings too.
-    hears_data: bool,
+    reads_data: bool,
     /// Reported ranges that were not looked at yet.
     pending: Vec<Changed>,
-    told: Vec<MappingRecord>,
+    records: Vec<MappingRecord>,
     /// Records were dropped since the last look.
     lost: bool,
     /// A look is going on; `asked`: a call asked for it.
@@ -204,7 +204,7 @@ impl Noticing {
     /// T4: takes the records, before maps are read.
     pub(super) fn drain(&mut self) {
         let Some(rings) = self.rings.as_ref().filter(|_| self.pid == std::process::id()) else { return };
-        let (told, pending, files) = (&mut self.told, &mut self.pending, &self.files);
+        let (records, pending, files) = (&mut self.records, &mut self.pending, &self.files);
         let lost = rings.drain(|one| {
             // Data matters where a semaphore may be in it.
             let may_have_semaphore = one.write && one.file.is_some_and(|file| files.contains(&file));
@@ -212,23 +212,23 @@ impl Noticing {
                 return;
             }
             pending.push(Changed { start: one.start, end: one.end, file: one.file.unwrap_or(NO_FILE) });
-            told.push(one);
+            records.push(one);
         });
         self.tally.lost += lost;
         self.lost |= lost > 0;
     }
     /// Switches records of data mappings on or off. Returns true if they are on from now, so that what was
     /// mapped before must be looked for.
-    pub(super) fn hear_data(&mut self, wanted: bool) -> bool {
-        calls::hear_data(wanted);
-        if self.hears_data == wanted || self.rings.is_none() {
+    pub(super) fn read_data(&mut self, wanted: bool) -> bool {
+        calls::read_data(wanted);
+        if self.reads_data == wanted || self.rings.is_none() {
             return false;
         }
         // If no more events can be opened, the next look tries again.
         let Ok(rings) = MappingRings::open(wanted) else { return false };
         // The new rings record already; the last records of the old ones are taken too.
         self.drain();
-        (self.rings, self.hears_data) = (Some(rings), wanted);
+        (self.rings, self.reads_data) = (Some(rings), wanted);
         thread::look_up();
         wanted
     }
@@ -237,8 +237,8 @@ impl Noticing {
         let new =
             found.iter().filter(|(load, _)| !self.loads.contains(load) && self.files.contains(&load.file));
         for (_, at) in new {
-            let was_told = self.told.iter().any(|one| one.exec && one.start <= *at && *at < one.end);
-            let count = match (was_told, self.asked) {
+            let was_recorded = self.records.iter().any(|one| one.exec && one.start <= *at && *at < one.end);
+            let count = match (was_recorded, self.asked) {
                 (true, _) => &mut self.tally.by_record,
                 (false, true) => &mut self.tally.by_call,
                 (false, false) => &mut self.tally.by_look,
@@ -264,7 +264,8 @@ impl Noticing {
     }
     /// Notes that everything reported has been looked at.
     fn looked(&mut self) {
-        let ours = self.told.drain(..).filter(|one| one.file.is_some_and(|file| self.files.contains(&file)));
+        let ours =
+            self.records.drain(..).filter(|one| one.file.is_some_and(|file| self.files.contains(&file)));
         if let Some(first) = ours.map(|one| one.time_ns).min() {
             let took = Duration::from_nanos(monotonic_ns().saturating_sub(first));
             self.tally.longest = self.tally.longest.max(took);
@@ -337,7 +338,7 @@ impl State {
         if let Some(rings) = noticing.rings.take() {
             rings.leave();
         }
-        (noticing.hears_data, noticing.listens) = (false, false);
+        (noticing.reads_data, noticing.listens) = (false, false);
         let mut way = noticing.mode;
         if way == NoticeMode::Records {
             noticing.rings = MappingRings::open(false).ok();
@@ -347,9 +348,9 @@ impl State {
             }
         }
         noticing.pid = std::process::id();
-        let heard = way != NoticeMode::Asked && thread::start();
-        noticing.tally.way = Some(if heard { way } else { NoticeMode::Asked });
-        if !heard {
+        let reads_records = way != NoticeMode::Asked && thread::start();
+        noticing.tally.way = Some(if reads_records { way } else { NoticeMode::Asked });
+        if !reads_records {
             noticing.rings = None;
             (noticing.tally.notice, noticing.tally.handlers) = (false, false);
             let own = noticing.own.drain(..).map(|(key, _)| key).collect();

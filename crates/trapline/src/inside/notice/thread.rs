@@ -1,4 +1,4 @@
-//! The thread that looks, and requests to it. The protocol is in [`learn`](super).
+//! The thread that looks, and requests to it. The protocol is in [`update`](super).
 #![allow(
     unsafe_code,
     reason = "signals are blocked around the making of a thread; what askers share with it is leaked"
@@ -119,7 +119,7 @@ fn run(desk: &'static Desk) {
         desk.bell.wait(&rings, patience);
         desk.bell.clear();
         let (asked, seen) = (desk.asked.load(Acquire), desk.misses.seen());
-        let found = lock().learn(asked > served, desk.misses.asks(seen));
+        let found = lock().update(asked > served, desk.misses.asks(seen));
         desk.misses.looked(seen, found);
         served = asked;
         *desk.done.lock().unwrap_or_else(PoisonError::into_inner) = served;
@@ -161,7 +161,7 @@ pub(super) fn look_up() {
 pub(super) fn ask_and_wait() {
     let Some(desk) = desk() else {
         if let Some(mut state) = super::super::state::try_lock() {
-            state.learn(true, false);
+            state.update(true, false);
         }
         return;
     };

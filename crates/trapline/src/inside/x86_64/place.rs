@@ -138,8 +138,8 @@ pub(in crate::inside) fn place(
         own_code: &[],
     };
     // By head of the patch.
-    let (mut told, mut here) = (Vec::new(), Vec::new());
-    let mut tell = |calls: Vec<OwnCall>| {
+    let (mut new_traps, mut here) = (Vec::new(), Vec::new());
+    let mut announce = |calls: Vec<OwnCall>| {
         here.reserve(calls.len());
         for OwnCall { module, call } in calls {
             let one = &site_requests[batch.modules[module as usize].first];
@@ -158,13 +158,13 @@ pub(in crate::inside) fn place(
                     EngineTrap::new(&new, one.load, &one.file.image, known, setting.shadow_stack)
             {
                 new.put(known);
-                told.push((call.head.0, new));
+                new_traps.push((call.head.0, new));
             }
             here.push((call.head.0, new));
         }
     };
-    let added = own.add(&request, &mut tell)?;
-    let (mut told, mut here) = (ByHead::new(told), ByHead::new(here));
+    let added = own.add(&request, &mut announce)?;
+    let (mut new_traps, mut here) = (ByHead::new(new_traps), ByHead::new(here));
 
     let mut refused: HashMap<usize, Why> = HashMap::new();
     for one in added.report.refused {
@@ -184,7 +184,7 @@ pub(in crate::inside) fn place(
             all.len() - 1
         });
         let group = &mut all[group];
-        group.traps.extend(told.at(site.entry.addr.0));
+        group.traps.extend(new_traps.at(site.entry.addr.0));
         group.calls.extend(here.at(site.entry.addr.0));
         group.sites.push(site);
     }
@@ -203,7 +203,7 @@ pub(in crate::inside) fn place(
     }
     // Entered in the table, but not written, or taken out again.
     lost.iter().flat_map(|group| &group.traps).for_each(EngineTrap::take_out);
-    told.left().for_each(|told| told.take_out());
+    new_traps.left().for_each(|new_traps| new_traps.take_out());
     let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
     refused.sort_by_key(|r| r.0);
     Ok(refused)

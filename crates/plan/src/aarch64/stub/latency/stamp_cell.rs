@@ -26,7 +26,7 @@ pub(in super::super) const STACK_END: u32 = 8;
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Lookup {
     /// The path without a goroutine: the jump, and where it comes back with the tag.
-    nobody: Option<(Fix, u64)>,
+    no_goroutine: Option<(Fix, u64)>,
     elsewhere: Fix,
     found: u64,
 }
@@ -49,7 +49,7 @@ impl Timed<'_> {
         let shape = self.latency.shape;
         asm.constant(SLOT, self.latency.stamps);
         asm.add_imm(B, SP, depth.cast_signed());
-        let nobody = self.key(asm);
+        let no_goroutine = self.key(asm);
         asm.number(A, PHI);
         asm.mul32(INDEX, INDEX, A);
         asm.bits(INDEX, INDEX, 32 - self.index_bits(), self.index_bits());
@@ -68,7 +68,7 @@ impl Timed<'_> {
             asm.add_shifted(SLOT, SLOT, B, shape.cell_bits().into());
         }
         asm.add_imm(SLOT, SLOT, past.cast_signed());
-        Lookup { nobody, elsewhere, found }
+        Lookup { no_goroutine, elsewhere, found }
     }
 
     /// In: `B` = S. Out: `KEY` = tag, `INDEX` = what is hashed; for a goroutine `B` = S less its stack's end.
@@ -76,7 +76,7 @@ impl Timed<'_> {
     fn key(&self, asm: &mut Asm) -> Option<(Fix, u64)> {
         if self.latency.outermost {
             // A goroutine's tag is at hand wherever it runs. A thread that runs none has no cell.
-            let nobody = self.goroutine.then(|| asm.if_zero_later(G));
+            let no_goroutine = self.goroutine.then(|| asm.if_zero_later(G));
             if self.goroutine {
                 asm.mov(KEY, G);
             } else {
@@ -87,14 +87,14 @@ impl Timed<'_> {
             asm.or(KEY, KEY, A);
             let hash = asm.here();
             Self::fold(asm);
-            return nobody.map(|nobody| (nobody, hash));
+            return no_goroutine.map(|no_goroutine| (no_goroutine, hash));
         }
         if !self.goroutine {
             asm.bits(KEY, B, 12, 52);
             asm.mov(INDEX, KEY);
             return None;
         }
-        let nobody = asm.if_zero_later(G);
+        let no_goroutine = asm.if_zero_later(G);
         asm.load_at(A, G, STACK_END);
         asm.sub(B, B, A);
         asm.not(KEY, B);
@@ -102,7 +102,7 @@ impl Timed<'_> {
         asm.add_shifted(KEY, KEY, G, 16);
         let hash = asm.here();
         Self::fold(asm);
-        Some((nobody, hash))
+        Some((no_goroutine, hash))
     }
     /// `INDEX` = the tag's high bits in its low ones.
     fn fold(asm: &mut Asm) {
@@ -116,13 +116,13 @@ impl Timed<'_> {
     pub(in super::super) fn search(&self, asm: &mut Asm, lookup: Lookup, claim: Claim) {
         const LEFT: Reg = 10;
         const FAILED: Reg = 9;
-        let (nowhere, nobody) = match lookup.nobody {
-            Some((nobody, _)) if self.latency.outermost => (Some(nobody), None),
-            nobody => (None, nobody),
+        let (nowhere, no_goroutine) = match lookup.no_goroutine {
+            Some((no_goroutine, _)) if self.latency.outermost => (Some(no_goroutine), None),
+            no_goroutine => (None, no_goroutine),
         };
-        if let Some((nobody, hash)) = nobody {
+        if let Some((no_goroutine, hash)) = no_goroutine {
             // The same as for a thread elsewhere: its stack does not move.
-            asm.bind(nobody);
+            asm.bind(no_goroutine);
             asm.bits(KEY, B, 12, 52);
             asm.b(hash);
         }

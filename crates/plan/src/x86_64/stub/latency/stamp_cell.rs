@@ -14,7 +14,7 @@ use super::{Timed, add_one, reload, save, spill};
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Lookup {
     /// The path without a goroutine: the jump, and where it comes back with tag and S.
-    nobody: Option<(Fix, u64)>,
+    no_goroutine: Option<(Fix, u64)>,
     elsewhere: Fix,
     found: u64,
     /// Register that holds the tags' address until then.
@@ -49,12 +49,12 @@ impl Timed<'_> {
     /// Out: `base` = tags, rax = block's number.
     fn find(&self, asm: &mut Asm<'_>, base: Reg) -> Lookup {
         asm.mov_imm64(base, self.latency.stamps);
-        let nobody = self.key(asm);
+        let no_goroutine = self.key(asm);
         let elsewhere = asm.unbroken(|asm| {
             asm.alu_store(Alu::Cmp, Mem::Sum(base, RAX, 3, 0), RDX, false);
             asm.jcc_later(Cond::NotEqual)
         });
-        Lookup { nobody, elsewhere, found: asm.here(), base }
+        Lookup { no_goroutine, elsewhere, found: asm.here(), base }
     }
 
     /// Out: rdx = tag, rax = number of the first block to look at; r8 = S if `special`. Jumps if there is no
@@ -67,12 +67,12 @@ impl Timed<'_> {
             asm.shift(Shift::Right, RAX, self.index_shift(), false);
             return None;
         }
-        let nobody = self.latency.go.map(|offset| {
+        let no_goroutine = self.latency.go.map(|offset| {
             asm.load(RAX, Mem::Fs(offset));
             asm.test(RAX, RAX, true);
-            let nobody = asm.jcc_later(Cond::Equal);
+            let no_goroutine = asm.jcc_later(Cond::Equal);
             asm.alu_load(Alu::Sub, RDX, Mem::At(RAX, 8)); // g.stack.hi
-            nobody
+            no_goroutine
         });
         asm.mov(R8, RDX);
         if self.latency.outermost {
@@ -94,15 +94,15 @@ impl Timed<'_> {
         asm.alu(Alu::Xor, RAX, RDX);
         asm.imul_imm(RAX, RAX, PHI, false);
         asm.shift(Shift::Right, RAX, self.index_shift(), false);
-        nobody.map(|nobody| (nobody, hash))
+        no_goroutine.map(|no_goroutine| (no_goroutine, hash))
     }
 
     /// The path of a thread of a Go program that runs no goroutine, as C libraries have them. Its stack does
     /// not move, and its page alone is the tag. No goroutine's tag is so small: its g lies above the 2^19
     /// that it would take. If outermost calls are requested, such a thread has no cell.
     fn without_goroutine(&self, asm: &mut Asm<'_>, lookup: Lookup) {
-        if let Some((nobody, hash)) = lookup.nobody.filter(|_| !self.latency.outermost) {
-            asm.bind(nobody);
+        if let Some((no_goroutine, hash)) = lookup.no_goroutine.filter(|_| !self.latency.outermost) {
+            asm.bind(no_goroutine);
             asm.mov(R8, RDX);
             asm.shift(Shift::Right, RDX, 12, true);
             asm.jmp(hash);
@@ -220,8 +220,9 @@ impl Timed<'_> {
         leave: u64,
     ) {
         self.search(asm, lookup, claim);
-        let nobody = lookup.nobody.filter(|_| self.latency.outermost).map(|(nobody, _)| nobody);
-        nobody.into_iter().chain(also).for_each(|fix| asm.bind(fix));
+        let no_goroutine =
+            lookup.no_goroutine.filter(|_| self.latency.outermost).map(|(no_goroutine, _)| no_goroutine);
+        no_goroutine.into_iter().chain(also).for_each(|fix| asm.bind(fix));
         add_one(asm, lost);
         asm.jmp(leave);
     }
