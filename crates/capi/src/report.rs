@@ -180,7 +180,7 @@ impl Report {
                 pid,
                 reserved: 0,
             };
-            self.times.push((row, times.spread.clone()));
+            self.times.push((row, times.histogram.clone()));
         }
         for refused in process.refused.iter() {
             let (probe, kind) = (texts.keep(&refused.probe), texts.keep(refused.kind));

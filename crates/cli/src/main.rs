@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Ready::Lat(args) => commands::lat::run(args),
         Ready::Hist(args) => commands::hist::run(args),
         Ready::Graph(args) => commands::graph::run(args),
-        Ready::Calls(args) => commands::calls::run(args),
+        Ready::Calls(args) => commands::trace::run(args),
         Ready::Recording(args) => commands::recording::run(args),
         Ready::Stack(args) => commands::stack::run(args),
         Ready::Top(args) => commands::top::run(args),

@@ -142,7 +142,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, PatchError> {
     let start = Instant::now();
     let modules = request.modules;
-    let Charged { layout, paid, may_grow } = match survey.home {
+    let Charged { layout, paid, may_grow } = match survey.code_region {
         Some((_, layout)) => Charged { layout, paid: [(0, 0); 3], may_grow: None },
         None => {
             let counts = counts(request, survey);
@@ -344,7 +344,7 @@ fn plan_one(
         map: module.map,
         traits: &survey.traits,
         space: &survey.space,
-        home: survey.home.map(|home| home.0),
+        code_region: survey.code_region.map(|code_region| code_region.0),
         alone: request.options.alone,
         layout,
         far: room.far,
@@ -363,7 +363,7 @@ fn plan_one(
         Err(source) => return Err(PatchError::Plan { module: module.name.to_owned(), source }),
     };
     room.small = room.small.saturating_sub(plan.pun_regions.len() as u32);
-    if !plan.patches.is_empty() && survey.home.is_none() {
+    if !plan.patches.is_empty() && survey.code_region.is_none() {
         let regions = [plan.data, plan.code];
         for region in regions.iter().chain(&plan.pun_regions).filter(|r| r.len > 0) {
             survey.space.occupy(region.addr, region.end());

@@ -40,7 +40,7 @@ pub(crate) struct Survey {
     /// The memory limit that leaves the process least.
     pub(crate) memory: Option<MemoryLeft>,
     /// Where the module's code goes, and the layout of its segment; only in our own process.
-    pub(crate) home: Option<(CodeRegion, DataLayout)>,
+    pub(crate) code_region: Option<(CodeRegion, DataLayout)>,
 }
 
 impl Survey {
@@ -85,7 +85,7 @@ impl Survey {
         let still = options.strict || no_traps.is_some() || !traps::NEEDED;
         let soft = Soft::new();
         let left = MemoryLimits::default();
-        Ok(Self { maps, space, traits, no_traps, still, soft, left, memory: None, home: None })
+        Ok(Self { maps, space, traits, no_traps, still, soft, left, memory: None, code_region: None })
     }
     /// Reads from the control groups how much may still be allocated.
     pub(crate) fn ask_groups(&mut self, pid: u32) {

@@ -189,7 +189,7 @@ fn main() {
         known: None,
     };
     for (name, sort) in sorts {
-        let tallied = Tally { value: value.clone(), sort, apart: GroupBy::Nothing };
+        let tallied = Tally { value: value.clone(), sort, group_by: GroupBy::Nothing };
         let shape = TallyArea { off: 0, tables: 1, lines: LINES, shape: tallied.shape() };
         let table = Table { area: shape, base: memory.data() + (2 << 20) };
         let stub = move |out: &mut Vec<u8>, at, dropped| {

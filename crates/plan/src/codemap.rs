@@ -91,7 +91,7 @@ impl Bits {
 pub struct CodeMap {
     bits: Vec<Bits>,
     /// Pieces, sorted by address, not overlapping.
-    pieces: Vec<FunctionPart>,
+    parts: Vec<FunctionPart>,
     /// For each function: upper bound of patches that its exits need; 0 if it was not swept.
     exits: Vec<u32>,
     /// For each swept function: whether it jumps back to its own entry.
@@ -111,7 +111,7 @@ impl CodeMap {
             // A patch covers one word there, so nothing can lead inside it, and no padding is needed.
             return Self {
                 bits: Vec::new(),
-                pieces: Vec::new(),
+                parts: Vec::new(),
                 exits: exit_bounds(image),
                 looped: vec![false; functions],
                 is_swept: vec![true; functions],
@@ -120,7 +120,7 @@ impl CodeMap {
         }
         let mut map = Self {
             bits: bits_of(image),
-            pieces: pieces_of(image),
+            parts: parts_of(image),
             exits: vec![0; functions],
             looped: vec![false; functions],
             is_swept: vec![false; functions],
@@ -209,10 +209,10 @@ impl CodeMap {
     ///
     /// # Errors
     /// The index of the first piece behind `at`, if no piece holds `at`.
-    pub fn piece_at(&self, at: Svma) -> Result<FunctionPart, usize> {
-        let next = self.pieces.partition_point(|p| p.start <= at);
-        match next.checked_sub(1).map(|i| self.pieces[i]) {
-            Some(piece) if at < piece.end => Ok(piece),
+    pub fn part_at(&self, at: Svma) -> Result<FunctionPart, usize> {
+        let next = self.parts.partition_point(|p| p.start <= at);
+        match next.checked_sub(1).map(|i| self.parts[i]) {
+            Some(part) if at < part.end => Ok(part),
             _ => Err(next),
         }
     }
@@ -221,8 +221,8 @@ impl CodeMap {
     /// up to the next piece. Padding ends before the first branch target.
     #[must_use]
     pub fn padding_after(&self, image: &Image, end: Svma) -> u64 {
-        let next = self.pieces.partition_point(|p| p.start < end);
-        let limit = self.pieces.get(next).map_or(u64::MAX, |p| p.start.0);
+        let next = self.parts.partition_point(|p| p.start < end);
+        let limit = self.parts.get(next).map_or(u64::MAX, |p| p.start.0);
         let limit = self
             .bits
             .iter()
@@ -244,8 +244,8 @@ impl CodeMap {
         reach: u64,
     ) -> impl Iterator<Item = (Svma, u64)> + 'a {
         let first =
-            self.pieces.partition_point(|p| p.end.0 + MAX_PADDING.min(reach) < at.0.saturating_sub(reach));
-        self.pieces[first..]
+            self.parts.partition_point(|p| p.end.0 + MAX_PADDING.min(reach) < at.0.saturating_sub(reach));
+        self.parts[first..]
             .iter()
             .take_while(move |p| p.end.0 <= at.0 + reach)
             .filter(|p| p.facts == Facts::Closed)
@@ -332,10 +332,10 @@ impl CodeMap {
                 *looped = swept.looped;
             }
             for end in swept.closed.into_iter().flatten() {
-                let in_order = last == 0 || self.pieces[last - 1].end < end;
-                last = skip(&self.pieces, if in_order { last } else { 0 }, |p| p.end < end);
-                if let Some(piece) = self.pieces.get_mut(last).filter(|p| p.end == end) {
-                    piece.facts = Facts::Closed;
+                let in_order = last == 0 || self.parts[last - 1].end < end;
+                last = skip(&self.parts, if in_order { last } else { 0 }, |p| p.end < end);
+                if let Some(part) = self.parts.get_mut(last).filter(|p| p.end == end) {
+                    part.facts = Facts::Closed;
                 }
             }
         }
@@ -405,10 +405,10 @@ impl CodeMap {
         for &(start, len) in image.text_ranges() {
             let mut at = start;
             while at < start + len {
-                let (gap_end, resume) = match self.piece_at(at) {
-                    Ok(piece) => (at, piece.end),
+                let (gap_end, resume) = match self.part_at(at) {
+                    Ok(part) => (at, part.end),
                     Err(next) => {
-                        let end = self.pieces.get(next).map_or(start + len, |p| p.start.min(start + len));
+                        let end = self.parts.get(next).map_or(start + len, |p| p.start.min(start + len));
                         (end, end)
                     }
                 };
@@ -495,11 +495,11 @@ fn bits_of(image: &Image) -> Vec<Bits> {
     all
 }
 
-fn pieces_of(image: &Image) -> Vec<FunctionPart> {
+fn parts_of(image: &Image) -> Vec<FunctionPart> {
     let functions = image.functions();
     let bodies = functions.iter().map(|f| (f.start, f.len));
     let cold = functions.iter().flat_map(|f| f.cold.iter().copied());
-    let mut pieces: Vec<FunctionPart> = bodies
+    let mut parts: Vec<FunctionPart> = bodies
         .chain(cold)
         .chain(image.fragments().iter().copied())
         .map(|(start, len)| FunctionPart {
@@ -508,11 +508,11 @@ fn pieces_of(image: &Image) -> Vec<FunctionPart> {
             facts: Facts::Open,
         })
         .collect();
-    pieces.sort_unstable_by_key(|p| (p.start, p.end));
-    pieces.dedup_by_key(|p| p.start);
-    for i in 1..pieces.len() {
-        let next = pieces[i].start;
-        pieces[i - 1].end = pieces[i - 1].end.min(next);
+    parts.sort_unstable_by_key(|p| (p.start, p.end));
+    parts.dedup_by_key(|p| p.start);
+    for i in 1..parts.len() {
+        let next = parts[i].start;
+        parts[i - 1].end = parts[i - 1].end.min(next);
     }
-    pieces
+    parts
 }

@@ -35,7 +35,7 @@ pub use bounds::bounds;
 pub use charge::{Charged, MemoryLimits, TooLittle, charge};
 pub use codemap::{CodeMap, Scope};
 pub use layout::{DataAt, DataCounts, DataLayout};
-pub use module::{find_home, plan_module, room_for_calls, trampolines_for};
+pub use module::{find_code_region, plan_module, room_for_calls, trampolines_for};
 pub use plan::{
     Call, Chunk, Guard, KernelSite, ModulePlan, Original, Patch, PatchRole, Refused, Region, Stats, Tactic,
 };

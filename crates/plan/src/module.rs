@@ -34,7 +34,7 @@ const TEXT_BYTES: u64 = 704;
 /// Upper bound of the code bytes of a filter, without its condition: thread names, sampling, counting, marks.
 const FILTER_BYTES: usize = 896;
 /// Upper bound of the code bytes that keep something for the return, and copy it to a ring.
-const STAGE_BYTES: u64 = 768;
+const DEFERRED_BYTES: u64 = 768;
 /// Approximate number of code bytes for a counted entry.
 const BYTES_PER_SITE: usize = 224;
 /// Upper bound of the threads that analyse functions.
@@ -72,8 +72,8 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
         filters: input.filters,
         by_thread: input.layout.threads.rows > 0,
     };
-    let place = match input.home {
-        Some(home) => home.place(),
+    let place = match input.code_region {
+        Some(code_region) => code_region.place(),
         None => choose(input.space, &need(input)?)?,
     };
     let own = (place.data.addr, place.code.end());
@@ -98,7 +98,7 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
 ///
 /// # Errors
 /// [`PlanError::NoSpace`], [`PlanError::NoText`].
-pub fn find_home(
+pub fn find_code_region(
     image: &Image,
     bias: Bias,
     space: &AddressSpace,
@@ -242,10 +242,10 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
     for request in decided.clone() {
         outside("filter's words", filtered::WORDS * request.probe + 3, input.layout.filtered.count)?;
     }
-    let staged =
+    let deferred =
         |w: &ActionRequest| input.filters[w.probe as usize].as_ref().is_some_and(|one| one.late.is_some());
     let marked = decided.clone().any(|w| match w.action {
-        Action::Tally { .. } => staged(w),
+        Action::Tally { .. } => deferred(w),
         role => matches!(role, Action::Record { returns: true, .. }),
     });
     let wanted = |role| input.requests.iter().any(|w| w.action == role);
@@ -280,8 +280,8 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     };
     let longest = input.filters.iter().flatten().map(nodes).max();
     let filter = longest.map_or(0, |nodes| (FILTER_BYTES + nodes * NODE_BYTES) as u64).next_multiple_of(64);
-    let staged = input.filters.iter().flatten().any(|filter| filter.late.is_some());
-    let stage = if staged { STAGE_BYTES } else { 0 };
+    let deferred = input.filters.iter().flatten().any(|filter| filter.late.is_some());
+    let deferred = if deferred { DEFERRED_BYTES } else { 0 };
     let texts = input.requests.iter().map(|request| texts(request.action)).max().unwrap_or(0);
     let tallied = |filter: &TargetFilter| filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
     let texts = texts.max(input.filters.iter().flatten().map(tallied).max().unwrap_or(0));
@@ -299,7 +299,7 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let armed = input.latency.is_some_and(|latency| latency.leads_on && latency.trampolines.is_some());
     ARENA_PER_SITE * if armed { 2 } else { 1 }
         + filter
-        + stage
+        + deferred
         + u64::from(texts) * TEXT_BYTES
         + floats.next_multiple_of(64)
         + stack
@@ -380,9 +380,9 @@ fn emit(
     let (mirror_end, mut shared) = (place.arena, Vec::new());
     let gate = input.calls.map(|calls| stub::gate(&mut shared, mirror_end.0, &calls.functions));
     // The gate's pages come first, then what belongs to single sites.
-    let used = input.home.map_or(mirror_end, |home| home.free);
+    let used = input.code_region.map_or(mirror_end, |code_region| code_region.free);
     let place = ModuleSpace { arena: used.max(gate.map_or(mirror_end, |_| mirror_end + GATE)), ..place };
-    let (layout, shared_space) = (input.layout, input.home.is_some());
+    let (layout, shared_space) = (input.layout, input.code_region.is_some());
     let set = Setting {
         env,
         bias: input.bias,
@@ -436,8 +436,8 @@ fn emit(
     plan.free = free;
     let spare = RemoteAddr(free.0.next_multiple_of(PAGE));
     plan.spare = Region { addr: spare, len: SPARE };
-    plan.code = match input.home {
-        Some(home) => home.code,
+    plan.code = match input.code_region {
+        Some(code_region) => code_region.code,
         None => Region { addr: place.code.addr, len: spare + SPARE - place.code.addr },
     };
     withdraw(plan, sites, input.requests, lost);

@@ -56,7 +56,7 @@ pub fn preview(
         map,
         traits,
         space: &space,
-        home: None,
+        code_region: None,
         alone: false,
         layout: &layout,
         far: RemoteAddr(0x2000_0000_0000),

@@ -334,7 +334,7 @@ pub struct ModuleInput<'a> {
     /// What is mapped, including the spaces that other modules got already.
     pub space: &'a AddressSpace,
     /// The module's space, if it has one. Otherwise one is chosen for these requests alone.
-    pub home: Option<CodeRegion>,
+    pub code_region: Option<CodeRegion>,
     /// Plan on this thread only; create no helper threads.
     pub alone: bool,
     /// Layout of the segment's data.

@@ -47,7 +47,7 @@ fn into_windows(image: &Image, map: &CodeMap, plan: &ModulePlan, branches: &[(u6
         let below = windows.partition_point(|w| w.0 < to);
         below.checked_sub(1).is_some_and(|i| to - windows[i].0 < windows[i].1)
     };
-    branches.iter().copied().filter(|&(at, to)| inside(to) && map.piece_at(Svma(at)).is_ok()).collect()
+    branches.iter().copied().filter(|&(at, to)| inside(to) && map.part_at(Svma(at)).is_ok()).collect()
 }
 
 #[test]

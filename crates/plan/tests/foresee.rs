@@ -45,7 +45,7 @@ fn planned(image: &Image, map: &CodeMap, traits: &ProcessTraits, by_trap: bool) 
         map,
         traits,
         space: &space_of(image, bias),
-        home: None,
+        code_region: None,
         alone: true,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),

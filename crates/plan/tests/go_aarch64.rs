@@ -75,7 +75,7 @@ fn decided(
         map: &map,
         traits: &traits,
         space: &space,
-        home: None,
+        code_region: None,
         alone: true,
         layout: &DataLayout::new(&counts),
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
@@ -199,10 +199,10 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     let passing = TargetFilter { condition: Some(argument.clone()), sample: 1, ..TargetFilter::default() };
     let late = Some(Late { condition: took.clone(), tick: 1 });
     let staged = TargetFilter { late: late.clone(), ..passing.clone() };
-    let tally = Tally { value: took, sort: Sort::Log2, apart: GroupBy::Nothing };
+    let tally = Tally { value: took, sort: Sort::Log2, group_by: GroupBy::Nothing };
     let gathered = TargetFilter { late, tally: Some(tally.clone()), sample: 1, ..TargetFilter::default() };
     let by_thread =
-        TargetFilter { tally: Some(Tally { apart: GroupBy::Thread, ..tally }), ..gathered.clone() };
+        TargetFilter { tally: Some(Tally { group_by: GroupBy::Thread, ..tally }), ..gathered.clone() };
     let of_thread = TargetFilter {
         late: Some(Late { condition: Tree::Known(Known::Thread), tick: 1 }),
         ..passing.clone()
@@ -210,7 +210,7 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     let of_field = TargetFilter { fields: Some(Tree::Known(Known::Field(0, INT))), ..passing.clone() };
     let reads =
         TargetFilter { reads: vec![Read { register: 0, offsets: vec![0], bytes: 8 }], ..passing.clone() };
-    let text = Tally { value: argument, sort: Sort::Text(0), apart: GroupBy::Nothing };
+    let text = Tally { value: argument, sort: Sort::Text(0), group_by: GroupBy::Nothing };
     let text = TargetFilter { tally: Some(text), sample: 1, ..TargetFilter::default() };
     let record = |returns| recorded(0, returns, Unwind::None);
     let refusals = |name: &str, role, filter: &TargetFilter| {

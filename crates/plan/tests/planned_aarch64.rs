@@ -67,7 +67,7 @@ fn timed(
         map: &map,
         traits,
         space,
-        home: None,
+        code_region: None,
         alone: true,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
@@ -334,7 +334,7 @@ fn decided(
         map: &map,
         traits,
         space: &space(),
-        home: None,
+        code_region: None,
         alone: true,
         layout: &DataLayout::new(&counts),
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
@@ -354,7 +354,7 @@ fn condition(known: Known) -> TargetFilter {
 }
 
 fn tallied(known: Known, sort: Sort) -> TargetFilter {
-    let tally = Some(Tally { value: Tree::Known(known), sort, apart: GroupBy::Nothing });
+    let tally = Some(Tally { value: Tree::Known(known), sort, group_by: GroupBy::Nothing });
     TargetFilter { tally, sample: 1, ..TargetFilter::default() }
 }
 
@@ -403,9 +403,9 @@ fn what_is_read_of_memory_is_tallied() {
     let (field, argument) = (Known::Field(0, INT), Known::Argument(0, INT));
     let whole = Some(Late { condition: Tree::Known(field), tick: 1 });
     let key = GroupBy::Number(Tree::Known(Known::Argument(2, INT)));
-    for apart in [GroupBy::Nothing, GroupBy::Thread, key] {
+    for group_by in [GroupBy::Nothing, GroupBy::Thread, key] {
         for (known, sort) in [(field, Sort::Each), (argument, Sort::Text(1)), (field, Sort::Log2)] {
-            let tally = Some(Tally { value: Tree::Known(known), sort, apart: apart.clone() });
+            let tally = Some(Tally { value: Tree::Known(known), sort, group_by: group_by.clone() });
             let early = TargetFilter { tally, reads: reads.clone(), sample: 1, ..TargetFilter::default() };
             let condition = TargetFilter { fields: Some(Tree::Known(field)), ..early.clone() };
             let late = TargetFilter { late: whole.clone(), ..early.clone() };
@@ -422,7 +422,7 @@ fn what_is_read_of_memory_is_tallied() {
     }
     // Numbers grouped by a text, texts by a text, and a case where no text was copied.
     let by_text = |known, sort| {
-        let tally = Some(Tally { value: Tree::Known(known), sort, apart: GroupBy::Text(1) });
+        let tally = Some(Tally { value: Tree::Known(known), sort, group_by: GroupBy::Text(1) });
         Some(TargetFilter { tally, sample: 1, ..TargetFilter::default() })
     };
     let [late, early] = [true, false].map(|exits| [request(0, Action::Tally { exits })]);

@@ -65,7 +65,7 @@ fn speed_is_printed() {
             map: &map,
             traits: &traits,
             space: &space,
-            home: None,
+            code_region: None,
             alone: false,
             layout: &layout,
             far: trapline_record::RemoteAddr(0x2000_0000_0000),

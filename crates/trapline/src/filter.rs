@@ -152,7 +152,7 @@ impl Filter {
     }
     /// Whether the table's rows allow for the thread names that are requested.
     const fn fits_rows(&self, tally: &Tally) -> bool {
-        let by_thread = matches!(tally.apart, GroupBy::Thread);
+        let by_thread = matches!(tally.group_by, GroupBy::Thread);
         tally.is_sound() && (self.names.is_empty() || cfg!(target_arch = "x86_64") && by_thread)
     }
     /// Whether the target knows the value at an entry where fields are read.

@@ -235,9 +235,9 @@ mod tests {
     #[test]
     fn percentiles_are_within_a_bucket() {
         let values: Vec<u64> = (1..=10_000).collect();
-        let spread = of(&values, 0.4);
+        let histogram = of(&values, 0.4);
         for (share, exact) in [(0.5, 2000.0), (0.9, 3600.0), (0.99, 3960.0), (0.999, 3996.0)] {
-            let got = spread.percentile(share) as f64;
+            let got = histogram.percentile(share) as f64;
             assert!((got - exact).abs() <= exact / 16.0, "p{share}: {got} for {exact}");
         }
         assert_eq!(Histogram::default().percentile(0.5), 0);
@@ -246,11 +246,11 @@ mod tests {
     #[test]
     fn rows_add_up() {
         let values: Vec<u64> = (0..5000).map(|i| i * i % 70_001).collect();
-        let spread = of(&values, 0.3718);
-        let rows = spread.log2(1);
+        let histogram = of(&values, 0.3718);
+        let rows = histogram.log2(1);
         assert_eq!(rows.iter().map(|r| r.2).sum::<u64>(), 5000);
         assert!(rows.windows(2).all(|w| w[0].1 == w[1].0), "{rows:?}");
-        let (below, rows, above) = spread.linear(1, 100, 20_000, 500);
+        let (below, rows, above) = histogram.linear(1, 100, 20_000, 500);
         assert_eq!(below + above + rows.iter().map(|r| r.2).sum::<u64>(), 5000);
         assert!(rows.windows(2).all(|w| w[0].1 == w[1].0), "{rows:?}");
     }
@@ -268,9 +268,9 @@ mod tests {
         let wanted = Buckets::Linear { min: 250, step: 250, count: 4 };
         assert_eq!(steps.buckets(Scale(0.4)), Some(wanted));
         assert_eq!(LinearBuckets { step: 1, ..steps }.buckets(Scale(0.4)), None, "no whole number of ticks");
-        let spread = Histogram::by_steps(&[5, 0, 7, 1, 0, 3], steps, 9000);
+        let histogram = Histogram::by_steps(&[5, 0, 7, 1, 0, 3], steps, 9000);
         let rows = vec![(200, 300, 7), (300, 400, 1)];
-        assert_eq!((spread.calls(), spread.linear(1, 100, 500, 100)), (16, (5, rows, 3)));
+        assert_eq!((histogram.calls(), histogram.linear(1, 100, 500, 100)), (16, (5, rows, 3)));
     }
 
     #[test]
@@ -279,8 +279,8 @@ mod tests {
         let bounds = [0, 64, 100, 128, 1000, 1024, 4096, 9001];
         let mut before = bounds.map(|_| 0);
         for n in 0..=values.len() {
-            let spread = of(&values[..n], 0.3718);
-            let now = bounds.map(|bound| spread.up_to(bound));
+            let histogram = of(&values[..n], 0.3718);
+            let now = bounds.map(|bound| histogram.up_to(bound));
             assert!(
                 now.is_sorted() && now.iter().zip(before).all(|(now, before)| *now >= before),
                 "{n}: {now:?}"

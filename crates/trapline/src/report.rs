@@ -160,7 +160,7 @@ pub struct Times {
     /// Longest call.
     pub max_ns: u64,
     /// Calls by duration, 16 rows to an octave.
-    pub spread: crate::Histogram,
+    pub histogram: crate::Histogram,
 }
 
 impl Times {
@@ -168,7 +168,7 @@ impl Times {
     /// [`Histogram::percentile`](crate::Histogram), limited to the range from the shortest to the longest call.
     #[must_use]
     pub fn percentile(&self, of: f64) -> u64 {
-        self.spread.percentile(of).max(self.min_ns).min(self.max_ns)
+        self.histogram.percentile(of).max(self.min_ns).min(self.max_ns)
     }
     /// Whether nothing was seen.
     pub(crate) const fn are_none(&self) -> bool {
@@ -195,7 +195,7 @@ impl Times {
                 _ => sum.min_ns.min(one.min_ns),
             },
             max_ns: sum.max_ns.max(one.max_ns),
-            spread: sum.spread.plus(&one.spread),
+            histogram: sum.histogram.plus(&one.histogram),
         })
     }
 }

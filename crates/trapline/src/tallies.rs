@@ -98,7 +98,7 @@ impl TableContents {
                     self.texts.entry(row.key).or_insert_with(|| text(word));
                 }
                 let of_thread = |thread: u64, cell| (Some(thread as u32), None, cell);
-                let (thread, key, cell) = match (&tally.apart, row.owner) {
+                let (thread, key, cell) = match (&tally.group_by, row.owner) {
                     (GroupBy::Number(_), Some(key)) => (None, Some(key), row.key),
                     (GroupBy::Text(_), Some(cell)) => (None, Some(row.key), cell),
                     (GroupBy::Thread, Some(thread)) if tally.has_owners() => of_thread(thread, row.key),

@@ -110,7 +110,7 @@ pub(crate) fn read_times<'a>(
         total_ns: scale.nanos(total),
         min_ns: if min_not == 0 { 0 } else { scale.nanos(!min_not) },
         max_ns: scale.nanos(max),
-        spread: match steps {
+        histogram: match steps {
             Some(steps) => Histogram::by_steps(&buckets, steps, scale.nanos(max)),
             None => Histogram::new(&buckets, scale),
         },

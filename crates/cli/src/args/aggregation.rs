@@ -119,7 +119,7 @@ pub(super) struct Split {
     pub(super) keys: Option<Vec<Value>>,
 }
 
-pub(super) fn gather(
+pub(super) fn aggregation(
     probes: &[(ProbeSpec, Option<Signature>)],
     values: Vec<Value>,
     sort: Sort,
@@ -130,8 +130,8 @@ pub(super) fn gather(
     let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
     // At each place of a USDT probe the arguments lie elsewhere.
     let marks = probes.iter().any(|(probe, _)| probe.kind == ProbeKind::Usdt);
-    let apart = aparts(keys.as_deref(), values.len(), by_thread).filter(|_| !marks);
-    if let Some(found) = apart.and_then(|apart| in_target(&values, sort, &apart, &filters)) {
+    let group_by = aparts(keys.as_deref(), values.len(), by_thread).filter(|_| !marks);
+    if let Some(found) = group_by.and_then(|group_by| in_target(&values, sort, &group_by, &filters)) {
         return Ok(found);
     }
     if by == Some(By::Cpu) {
@@ -173,21 +173,21 @@ fn aparts(keys: Option<&[Value]>, probes: usize, by_thread: bool) -> Option<Vec<
 fn in_target(
     values: &[Value],
     sort: Sort,
-    apart: &[GroupBy],
+    group_by: &[GroupBy],
     filters: &[Filter],
 ) -> Option<(Vec<Filter>, Aggregation)> {
     let trees = values.iter().filter(|value| value.tree().is_some()).count();
     if trees != 0 && trees != values.len() {
         return None;
     }
-    let one = |(value, apart): (&Value, &GroupBy)| {
+    let one = |(value, group_by): (&Value, &GroupBy)| {
         let (value, sort) = match value {
             Value::Tree(tree) => (tree.clone(), sort),
             Value::Text(_) => (Tree::Number(0, false), Sort::Text(value.text()?)),
         };
-        Some(Tally { value, sort, apart: apart.clone() })
+        Some(Tally { value, sort, group_by: group_by.clone() })
     };
-    let tallies: Vec<Tally> = values.iter().zip(apart).map(one).collect::<Option<_>>()?;
+    let tallies: Vec<Tally> = values.iter().zip(group_by).map(one).collect::<Option<_>>()?;
     let exits = !tallies.iter().flat_map(Tally::trees).all(at_entry);
     let fit = |of_calls: bool| {
         let before = |n: usize| filters.get(n).cloned().unwrap_or_default();
@@ -231,7 +231,7 @@ impl Value {
     }
     fn of(self, sort: Sort) -> Of {
         match self {
-            Self::Tree(value) => Of::Number(Tally { value, sort, apart: GroupBy::Nothing }),
+            Self::Tree(value) => Of::Number(Tally { value, sort, group_by: GroupBy::Nothing }),
             Self::Text(parameter) => Of::Text(parameter),
         }
     }

@@ -6,7 +6,7 @@ use clap::Args;
 use trapline::filter::{Filter, Known, Sort, Tree};
 use trapline::{By, ProbeKind, ProbeSpec};
 
-use super::aggregation::{Aggregation, Split, Value, gather, shown, values};
+use super::aggregation::{Aggregation, Split, Value, aggregation, shown, values};
 use super::command::{Lat, Run, Shape};
 use super::ends::{Ends, TypedEnds};
 use super::error::UsageError;
@@ -89,7 +89,7 @@ pub(crate) struct Hist {
     pub(crate) shown: Vec<(ProbeSpec, Option<Type>)>,
     /// Which calls, probe by probe.
     pub(crate) filters: Vec<Filter>,
-    pub(crate) gather: Aggregation,
+    pub(crate) aggregation: Aggregation,
     /// How the ends of calls are seen, where they are waited for.
     pub(crate) ends: Ends,
 }
@@ -165,8 +165,8 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     });
     let shown = shown(&probes, &values);
     let top = typed.top.or((sort == Sort::Each).then_some(10));
-    let (filters, gather) = gather(&probes, values, sort, Split { by, named, keys }, filters)?;
-    if typed.ends.any() && !gather.waits() {
+    let (filters, aggregation) = aggregation(&probes, values, sort, Split { by, named, keys }, filters)?;
+    if typed.ends.any() && !aggregation.waits() {
         return Err(UsageError::Conflict(
             "--ret and --maxactive are for ret and dur: this is known when the function is entered",
         ));
@@ -182,7 +182,7 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
         unsigned,
         shown,
         filters,
-        gather,
+        aggregation,
         ends,
     })))
 }
@@ -207,7 +207,7 @@ mod tests {
     fn place(words: &[&str]) -> &'static str {
         match read(words).unwrap_or_else(|error| panic!("{words:?}: {error}")) {
             Either::Lat(_) => "lat",
-            Either::Hist(hist) => match hist.gather {
+            Either::Hist(hist) => match hist.aggregation {
                 Aggregation::InTarget { exits: false } => "entry",
                 Aggregation::InTarget { exits: true } => "exit",
                 Aggregation::Here { returns: false, .. } => "here, entries",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use trapline::{Builder, Error, Finished, Session, Site, Target};
 
 use super::run_output::{self, RunOutput};
-use super::{Failure, Outcome, trace};
+use super::{Failure, Outcome, intervals};
 use crate::args::graph::Graph;
 use crate::output::{Output, OutputError};
 use crate::report::calls::nearness;
@@ -21,7 +21,7 @@ const ROUND: Duration = Duration::from_millis(2);
 pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     let run = &args.run;
     if run.dry_run {
-        return super::list::show(&args.ends.of(trace::builder(run)), true, &run.sink);
+        return super::list::show(&args.ends.of(intervals::builder(run)), true, &run.sink);
     }
     let (mut stage, mut session) = run_output::begin(run, |builder: Builder| start(args, builder))?;
     let mut trees = Trees::new(&args.run.probes, args.depth, args.each && run.sink.format == Format::Text);

@@ -8,7 +8,7 @@ use trapline::{Builder, By, ProcessReport, Session, Tallied, time_of_day};
 
 use super::reader_aggregation::Here;
 use super::run_output::{self, RunOutput};
-use super::{Failure, Outcome, trace};
+use super::{Failure, Outcome, intervals};
 use crate::args::aggregation::Aggregation;
 use crate::args::hist::Hist;
 use crate::output::{OutputError, say};
@@ -22,11 +22,15 @@ const ROUND: Duration = Duration::from_millis(2);
 pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     let run = &args.run;
     if run.dry_run {
-        return super::list::show(&args.ends.of(trace::builder(run)), args.gather.waits(), &run.sink);
+        return super::list::show(
+            &args.ends.of(intervals::builder(run)),
+            args.aggregation.waits(),
+            &run.sink,
+        );
     }
     let start = |builder: Builder| {
         let builder = args.ends.of(builder).by(args.by).filters(args.filters.clone());
-        match &args.gather {
+        match &args.aggregation {
             Aggregation::InTarget { exits } => builder.tally(*exits),
             Aggregation::Here { returns, texts, ended, floats, .. } => {
                 let builder = builder.ended_texts(ended.clone());
@@ -35,7 +39,7 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
         }
     };
     let (mut stage, mut session) = run_output::begin(run, start)?;
-    if let (true, Aggregation::Here { .. }) = (stage.talkative, &args.gather) {
+    if let (true, Aggregation::Here { .. }) = (stage.talkative, &args.aggregation) {
         say(
             "trapline: each call is recorded, and added up here (docs/guide/hist.md says what the target adds up)",
         );
@@ -70,12 +74,12 @@ impl Table<'_> {
         let mut next = run.interval.map(|interval| Instant::now() + interval);
         // Where threads' names matter, new names are looked for as often as records are read.
         let by_name = self.args.by == Some(By::ThreadName) || self.args.named;
-        let tick = match self.args.gather {
-            Aggregation::InTarget { .. } if !run.follow && !by_name => trace::TICK,
+        let tick = match self.args.aggregation {
+            Aggregation::InTarget { .. } if !run.follow && !by_name => intervals::TICK,
             _ => ROUND,
         };
         loop {
-            if let Aggregation::Here { .. } = self.args.gather {
+            if let Aggregation::Here { .. } = self.args.aggregation {
                 let calls = session.calls();
                 self.here.add(&calls, |call| session.thread_name(call));
             }
@@ -102,7 +106,7 @@ impl Table<'_> {
     }
     fn render(&self, reports: &[ProcessReport], tallied: Vec<Tallied>, live: bool) -> String {
         let (args, time) = (self.args, self.args.run.timestamps.then(time_of_day));
-        let sums = match args.gather {
+        let sums = match args.aggregation {
             Aggregation::InTarget { .. } => Sums::of_target(args, tallied),
             Aggregation::Here { .. } => self.here.sums(),
         };

@@ -1,10 +1,10 @@
 //! The verbs: each takes its ready arguments, runs a session, and returns an exit status.
 
-pub(crate) mod calls;
 pub(crate) mod count;
 pub(crate) mod demo;
 pub(crate) mod graph;
 pub(crate) mod hist;
+pub(crate) mod intervals;
 pub(crate) mod lat;
 pub(crate) mod list;
 pub(crate) mod patched;

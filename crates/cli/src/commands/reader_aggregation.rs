@@ -54,7 +54,7 @@ impl<'a> Here<'a> {
     }
     /// Adds one round of calls; `name` returns the present name of a call's thread.
     pub(super) fn add(&mut self, calls: &[Call], mut name: impl FnMut(&Call) -> Option<String>) {
-        let Aggregation::Here { of, keys, .. } = &self.args.gather else { return };
+        let Aggregation::Here { of, keys, .. } = &self.args.aggregation else { return };
         let mut names = HashMap::new();
         let mut last: Option<(&Arc<Site>, Option<usize>)> = None;
         for call in calls {
@@ -122,7 +122,7 @@ impl<'a> Here<'a> {
         }
     }
     pub(super) fn sums(&self) -> Sums {
-        let Aggregation::Here { of, .. } = &self.args.gather else { return Sums::default() };
+        let Aggregation::Here { of, .. } = &self.args.aggregation else { return Sums::default() };
         let (mut tallied, mut keys) = (Vec::new(), Vec::new());
         for ((pid, _), added) in &self.sites {
             let mut parts: Vec<(&Key, &BTreeMap<u64, u64>)> = added.parts.iter().collect();
@@ -162,7 +162,9 @@ impl<'a> Here<'a> {
     /// A group-by key for people and machines, where calls are grouped by one of their values.
     fn key_of(&self, site: &Site, key: &Key) -> What {
         let Key::Value(value) = *key else { return What::Value(0) };
-        let Aggregation::Here { of, keys: Some(keys), .. } = &self.args.gather else { return What::Value(0) };
+        let Aggregation::Here { of, keys: Some(keys), .. } = &self.args.aggregation else {
+            return What::Value(0);
+        };
         let nth = asked_for(of, site).next().map(|(nth, _)| nth);
         match nth.and_then(|nth| keys.get(nth)) {
             Some(Of::Text(_)) => {

@@ -13,7 +13,7 @@ use trapline::filter::Filter;
 use trapline::saved::{Saved, SavedError, Step};
 use trapline::{Call, ProbeSpec, Site};
 
-use super::calls::{Report, Source};
+use super::trace::{Report, Source};
 use super::{Failure, Outcome};
 use crate::args::command::Recording;
 use crate::args::error::UsageError;

@@ -8,7 +8,7 @@
 
 use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
 
-use super::trace::{builder, wait};
+use super::intervals::{builder, wait};
 use super::{Failure, Outcome};
 use crate::args::command::Run;
 use crate::output::{Output, OutputError, say};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use trapline::{Builder, Finished, Session};
 
 use super::run_output::{self, RunOutput};
-use super::{Failure, Outcome, trace};
+use super::{Failure, Outcome, intervals};
 use crate::args::stack::Stacks;
 use crate::output::{Output, OutputError};
 use crate::report::format::Format;
@@ -21,14 +21,14 @@ const ROUND: Duration = Duration::from_millis(2);
 /// Runs `stack`.
 pub(crate) fn run(args: &Stacks) -> Result<Outcome, Failure> {
     if args.run.dry_run {
-        return super::list::show(&args.ends.of(trace::builder(&args.run)), args.time, &args.run.sink);
+        return super::list::show(&args.ends.of(intervals::builder(&args.run)), args.time, &args.run.sink);
     }
     let start = |builder: Builder| {
         args.ends.of(builder).filters(args.filters.clone()).stacks(args.unwinding, args.time)
     };
     let (mut stage, mut session) = run_output::begin(&args.run, start)?;
     let mut page =
-        (args.run.sink.format == Format::Html).then(|| Html::new("stack", args.time, trace::typed()));
+        (args.run.sink.format == Format::Html).then(|| Html::new("stack", args.time, intervals::typed()));
     let followed = follow(args, &mut session, &mut stage, page.as_mut());
     let finished = session.detach();
     let reported = followed.and_then(|()| close(args, &finished, &mut stage.output, page));
@@ -93,7 +93,7 @@ fn close(
             Ok(())
         }
         Format::Folded => output.print(&shown.folded()),
-        Format::Svg => output.bytes(&stacks::flame::draw(&mut shown, &trace::typed())),
+        Format::Svg => output.bytes(&stacks::flame::draw(&mut shown, &intervals::typed())),
         Format::Pprof => output.bytes(&stacks::pprof::encode(&mut shown)),
         _ => output.print(&shown.text(args.top)),
     }

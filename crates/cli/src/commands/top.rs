@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
 
-use super::trace::{FOLLOW_TICK, TICK, builder, trace};
+use super::intervals::{FOLLOW_TICK, TICK, builder, report_at_intervals};
 use super::{Failure, Outcome};
 use crate::args::top::Top;
 use crate::output::{Output, OutputError, say};
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Top) -> Result<Outcome, Failure> {
         Format::Csv => Box::new(Csv::count(None, args.run.timestamps)),
         _ => Box::new(Lines::new(timed, args.sort)),
     };
-    trace(&args.run, |builder| start(builder, timed), &mut *renderer)
+    report_at_intervals(&args.run, |builder| start(builder, timed), &mut *renderer)
 }
 
 fn start(builder: Builder, timed: bool) -> Result<Session, Error> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use trapline::watch::{Accessed, Expr, Progress, WatchEnd, WatchSession};
 use trapline::{Interrupts, Target};
 
-use super::{Failure, Outcome, trace};
+use super::{Failure, Outcome, intervals};
 use crate::args::command::Watch;
 use crate::output::{Output, OutputError, say};
 use crate::report::number::grouped;
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
         }
     };
     Ok(match end.command {
-        Some(command) if outcome == Outcome::Done => trace::wait(command, &interrupts),
+        Some(command) if outcome == Outcome::Done => intervals::wait(command, &interrupts),
         _ => outcome,
     })
 }

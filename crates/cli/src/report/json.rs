@@ -253,7 +253,7 @@ pub(super) fn place(site: &trapline::Site) -> SiteFields<'_> {
 }
 
 fn times_row(times: &Times) -> Option<TimesRow<'_>> {
-    let spread = &times.spread;
+    let histogram = &times.histogram;
     Some(TimesRow {
         place: place(times.site.as_deref()?),
         calls: times.calls,
@@ -268,7 +268,7 @@ fn times_row(times: &Times) -> Option<TimesRow<'_>> {
         p99_ns: times.percentile(0.99),
         p999_ns: times.percentile(0.999),
         max_ns: times.max_ns,
-        log2_ns: spread.log2(1).into_iter().filter(|row| row.2 > 0).collect(),
+        log2_ns: histogram.log2(1).into_iter().filter(|row| row.2 > 0).collect(),
     })
 }
 
@@ -380,7 +380,7 @@ pub(crate) mod tests {
             total_ns: 511,
             min_ns: 100,
             max_ns: 310,
-            spread: Histogram::new(&buckets, Scale::new(1.0)),
+            histogram: Histogram::new(&buckets, Scale::new(1.0)),
         };
         ProcessReport { counts: Vec::new(), times: vec![times], ..sample() }
     }

@@ -51,7 +51,7 @@ pub(crate) struct TopRow {
     pub(crate) whole: Option<Percentiles>,
     /// Rates of the last intervals, the newest one last.
     pub(crate) history: VecDeque<f64>,
-    spread: Histogram,
+    histogram: Histogram,
 }
 
 /// Percentiles in nanoseconds.
@@ -122,9 +122,9 @@ impl TopRow {
         self.mean_rate = per_second(sample.total, sample.seconds);
         self.total = sample.total;
         self.label = sample.label;
-        self.recent = percentiles(&sample.times.spread.since(&self.spread), &sample.times);
-        self.whole = percentiles(&sample.times.spread, &sample.times);
-        self.spread = sample.times.spread;
+        self.recent = percentiles(&sample.times.histogram.since(&self.histogram), &sample.times);
+        self.whole = percentiles(&sample.times.histogram, &sample.times);
+        self.histogram = sample.times.histogram;
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -133,9 +133,9 @@ impl TopRow {
 }
 
 /// Percentiles of a part of these calls. They are kept between the shortest and the longest of all.
-fn percentiles(spread: &Histogram, of: &Times) -> Option<Percentiles> {
-    let percentile = |share| spread.percentile(share).max(of.min_ns).min(of.max_ns);
-    (spread.calls() > 0).then(|| Percentiles { p50: percentile(0.5), p99: percentile(0.99) })
+fn percentiles(histogram: &Histogram, of: &Times) -> Option<Percentiles> {
+    let percentile = |share| histogram.percentile(share).max(of.min_ns).min(of.max_ns);
+    (histogram.calls() > 0).then(|| Percentiles { p50: percentile(0.5), p99: percentile(0.99) })
 }
 
 #[cfg(test)]
@@ -184,7 +184,7 @@ pub(crate) mod tests {
             buckets[trapline::bucket(ns)] += calls;
         }
         (slower.times[0].calls, slower.times[0].max_ns) = (10, 5001);
-        slower.times[0].spread = trapline::Histogram::new(&buckets, trapline::Scale::new(1.0));
+        slower.times[0].histogram = trapline::Histogram::new(&buckets, trapline::Scale::new(1.0));
         model.feed(&[slower]);
         let row = &model.rows()[0];
         assert!(row.recent.is_some_and(|recent| recent.p50 > 4500), "only the new ones: {row:?}");

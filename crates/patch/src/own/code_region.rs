@@ -13,7 +13,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use trapline_plan::{
-    CallInput, Callee, CodeRegion, DataCounts, DataLayout, ModulePlan, PlanError, bounds, find_home,
+    CallInput, Callee, CodeRegion, DataCounts, DataLayout, ModulePlan, PlanError, bounds, find_code_region,
     room_for_calls,
 };
 use trapline_tracee::FileId;
@@ -37,9 +37,9 @@ const GUARDS: u32 = 2 * 6 * 2 * SITES;
 type Load = (FileId, u64);
 
 #[derive(Debug)]
-struct Lived {
+struct UsedRegion {
     load: Load,
-    home: CodeRegion,
+    region: CodeRegion,
     /// Index of the home's segment.
     segment: usize,
     /// Addresses of the jumps in its mirrored range.
@@ -49,7 +49,7 @@ struct Lived {
 /// All homes.
 #[derive(Debug, Default)]
 pub(super) struct CodeRegions {
-    all: Vec<Lived>,
+    all: Vec<UsedRegion>,
     apart: HashMap<Load, u32>,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum RegionChoice {
     /// Into a new home.
     New(Load, CodeRegion),
     /// Into an existing home, by its index.
-    Old(usize),
+    Existing(usize),
 }
 
 impl CodeRegions {
@@ -72,16 +72,16 @@ impl CodeRegions {
                 load.into_iter().for_each(|load| *self.apart.entry(load).or_default() += 1);
                 return;
             }
-            RegionChoice::New(load, home) => {
-                self.all.push(Lived { load, home, segment, landings: BTreeSet::new() });
+            RegionChoice::New(load, region) => {
+                self.all.push(UsedRegion { load, region, segment, landings: BTreeSet::new() });
                 self.all.len() - 1
             }
-            RegionChoice::Old(index) => index,
+            RegionChoice::Existing(index) => index,
         };
-        let lived = &mut self.all[index];
+        let used = &mut self.all[index];
         for plan in plans {
-            lived.landings.extend(landings(plan, &lived.home));
-            lived.home.free = plan.free;
+            used.landings.extend(landings(plan, &used.region));
+            used.region.free = plan.free;
         }
     }
     pub(super) fn segment(&self, index: usize) -> usize {
@@ -90,16 +90,16 @@ impl CodeRegions {
 }
 
 /// Addresses of a plan's jumps in the mirrored range.
-fn landings(plan: &ModulePlan, home: &CodeRegion) -> impl Iterator<Item = u64> {
-    let end = home.mirror_end;
+fn landings(plan: &ModulePlan, region: &CodeRegion) -> impl Iterator<Item = u64> {
+    let end = region.mirror_end;
     plan.chunks.iter().map(|chunk| chunk.addr).filter(move |addr| *addr < end).map(|addr| addr.0)
 }
 
-impl Lived {
+impl UsedRegion {
     /// Whether nothing of the plan lies over what is there (HOME-1).
     fn takes(&self, plan: &ModulePlan) -> bool {
         const JUMP: u64 = 5;
-        let mut all = landings(plan, &self.home);
+        let mut all = landings(plan, &self.region);
         plan.pun_regions.is_empty()
             && all.all(|at| self.landings.range(at.saturating_sub(JUMP - 1)..at + JUMP).next().is_none())
     }
@@ -119,7 +119,7 @@ impl Own {
         let counts = bounds(module.image, module.map, &work.survey.traits, module.requests);
         let may_be_at_home = counts.patches / 2 <= LARGE;
         if may_be_at_home
-            && self.homes.apart.get(&load).is_some_and(|apart| *apart >= APART)
+            && self.code_regions.apart.get(&load).is_some_and(|apart| *apart >= APART)
             && let Some(found) = self.at_home(request, module, &counts, work)?
         {
             return Ok(found);
@@ -139,12 +139,12 @@ impl Own {
         &self,
         request: &Request<'_>,
         work: &mut Work,
-        home: Option<(CodeRegion, DataLayout)>,
+        region: Option<(CodeRegion, DataLayout)>,
     ) -> Result<Prepared, PatchError> {
         // They are of an earlier attempt.
         work.report.refused.clear();
         work.report.kernel.clear();
-        work.survey.home = home;
+        work.survey.code_region = region;
         prepare(&self.process, request, &mut work.survey, self.attached.before(), &mut work.report)
     }
     /// Plans for a home that has room, or for a new one.
@@ -156,27 +156,28 @@ impl Own {
         work: &mut Work,
     ) -> Result<Option<(Prepared, RegionChoice)>, PatchError> {
         let load = (module.file, module.bias.0);
-        for (index, lived) in self.homes.all.iter().enumerate().rev().filter(|(_, lived)| lived.load == load)
+        for (index, used) in
+            self.code_regions.all.iter().enumerate().rev().filter(|(_, used)| used.load == load)
         {
-            let segment = &self.attached.segments[lived.segment];
-            let has_code = lived.home.free + room_for_calls(counts) <= lived.home.code.end();
+            let segment = &self.attached.segments[used.segment];
+            let has_code = used.region.free + room_for_calls(counts) <= used.region.code.end();
             if !has_code || !segment.has_room(counts) {
                 continue;
             }
-            let prepared = self.attempt(request, work, Some((lived.home, segment.layout)))?;
-            if prepared.plans.iter().all(|plan| lived.takes(plan)) {
-                return Ok(Some((prepared, RegionChoice::Old(index))));
+            let prepared = self.attempt(request, work, Some((used.region, segment.layout)))?;
+            if prepared.plans.iter().all(|plan| used.takes(plan)) {
+                return Ok(Some((prepared, RegionChoice::Existing(index))));
             }
         }
         let room =
             DataCounts { patches: 2 * SITES, guards: GUARDS, lines: counts.lines, ..DataCounts::default() };
         let stubs = room_for_calls(&DataCounts { patches: 2 * SITES, ..DataCounts::default() });
         let layout = DataLayout::new(&room);
-        let found = find_home(module.image, module.bias, &work.survey.space, layout.near, stubs);
-        let Ok(home) = found else { return Ok(None) };
-        let prepared = self.attempt(request, work, Some((home, layout)))?;
+        let found = find_code_region(module.image, module.bias, &work.survey.space, layout.near, stubs);
+        let Ok(region) = found else { return Ok(None) };
+        let prepared = self.attempt(request, work, Some((region, layout)))?;
         let takes = prepared.plans.iter().all(|plan| plan.pun_regions.is_empty());
-        Ok(takes.then_some((prepared, RegionChoice::New(load, home))))
+        Ok(takes.then_some((prepared, RegionChoice::New(load, region))))
     }
     /// Plans traps, with their stubs wherever there is room.
     fn by_traps(
@@ -187,12 +188,12 @@ impl Own {
     ) -> Result<Option<Prepared>, PatchError> {
         let Some(calls) = request.calls else { return Ok(None) };
         let layout = layout(request, &work.survey);
-        let home = CodeRegion::anywhere(&work.survey.space, layout.near, room_for_calls(counts));
-        let Some(home) = home else { return Ok(None) };
+        let region = CodeRegion::anywhere(&work.survey.space, layout.near, room_for_calls(counts));
+        let Some(region) = region else { return Ok(None) };
         let callees: Vec<Callee> =
             calls.callees.iter().map(|callee| Callee { by_trap: true, ..*callee }).collect();
         let request = Request { calls: Some(CallInput { callees: &callees, ..calls }), ..*request };
-        self.attempt(&request, work, Some((home, layout))).map(Some)
+        self.attempt(&request, work, Some((region, layout))).map(Some)
     }
 }
 

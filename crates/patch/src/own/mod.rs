@@ -92,7 +92,7 @@ pub struct Own {
     process: Process,
     windows: &'static Windows,
     attached: Attached,
-    homes: CodeRegions,
+    code_regions: CodeRegions,
     /// Number of sites in place.
     live: usize,
     /// This is the copy in a forked child; the fork may have happened between two writes.
@@ -110,8 +110,8 @@ impl Own {
     pub fn open(windows: &'static Windows) -> Result<Self, PatchError> {
         let process = Process::open(std::process::id())?;
         let attached = Attached { serves_itself: true, ..Attached::default() };
-        let (homes, soft, fresh) = (CodeRegions::default(), Soft::new(), Vec::new());
-        Ok(Self { process, windows, attached, homes, live: 0, forked: false, soft, fresh })
+        let (code_regions, soft, fresh) = (CodeRegions::default(), Soft::new(), Vec::new());
+        Ok(Self { process, windows, attached, code_regions, live: 0, forked: false, soft, fresh })
     }
     /// The process.
     #[must_use]
@@ -139,7 +139,7 @@ impl Own {
         let Attached { held, own_trampolines, .. } = old;
         self.attached =
             Attached { held, inherited, own_trampolines, serves_itself: true, ..Attached::default() };
-        self.homes = CodeRegions::default();
+        self.code_regions = CodeRegions::default();
         self.forked = true;
         self.process = Process::open(std::process::id())?;
         Ok(())
@@ -180,10 +180,10 @@ impl Own {
         let Work { survey, report, .. } = work;
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
         let (fresh, guards) = match choice {
-            RegionChoice::Old(home) => {
+            RegionChoice::Existing(region) => {
                 self.come_back()?;
                 let (entries, guards) = (prepared.entries(), prepared.guards());
-                self.attached.segments[self.homes.segment(home)].append(
+                self.attached.segments[self.code_regions.segment(region)].append(
                     &prepared.plans,
                     &entries,
                     &guards,
@@ -201,14 +201,14 @@ impl Own {
         self.hand_over(&mut prepared, &guards);
         announce(calls(&mut prepared));
         let index = match (fresh, choice) {
-            (None, RegionChoice::Old(home)) => self.homes.segment(home),
+            (None, RegionChoice::Existing(region)) => self.code_regions.segment(region),
             (segment, _) => {
                 segment.iter().for_each(|segment| segment.set_state(State::Armed));
                 segment.into_iter().for_each(|segment| self.attached.push(segment));
                 self.attached.segments.len() - 1
             }
         };
-        self.homes.settled(choice, &prepared.plans, index);
+        self.code_regions.settled(choice, &prepared.plans, index);
         let index = index as u32;
 
         let sites = prepared.sites;

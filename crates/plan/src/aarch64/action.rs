@@ -8,7 +8,7 @@ use trapline_record::counters::filtered;
 use trapline_record::ring::{Kind, RingArea};
 use trapline_record::{RemoteAddr, control};
 
-use super::stub::deferred::STAGED_BYTES;
+use super::stub::deferred::DEFERRED_BYTES;
 use super::stub::filter::NODE_BYTES;
 use super::stub::rows::ROW_BYTES;
 use super::stub::text::{BYTES, ROOM_BYTES};
@@ -26,7 +26,7 @@ pub(super) enum SiteAction {
     /// Add one to the probe's counter.
     Count { probe: u32 },
     /// The same for hits that pass the probe's filter. `nodes`: number of nodes in the filter's trees.
-    Passing { probe: u32, nodes: u32 },
+    FilteredCount { probe: u32, nodes: u32 },
     /// Add one to the row of the probe's value, for hits that pass. With `late` it aggregates calls, whose
     /// entries keep what is known there. `loads`: number of its loads from memory; `goroutine`: the call is a
     /// goroutine's.
@@ -80,7 +80,7 @@ impl SiteAction {
     /// The order in which several actions at one word run: a function of one word is entered, then left.
     pub(super) const fn rank(self) -> u8 {
         match self {
-            Self::Count { .. } | Self::Passing { .. } | Self::Tally { late: false, .. } => 0,
+            Self::Count { .. } | Self::FilteredCount { .. } | Self::Tally { late: false, .. } => 0,
             Self::Enter { .. }
             | Self::Arm { .. }
             | Self::Tally { kind: Kind::Entry, .. }
@@ -93,15 +93,15 @@ impl SiteAction {
         match self {
             Self::Count { .. } => 512,
             Self::Tally { late, nodes, loads, goroutine, .. } => {
-                let staged = if late { STAGED_BYTES } else { 0 };
+                let staged = if late { DEFERRED_BYTES } else { 0 };
                 let bytes = 1024 + ROW_BYTES + staged + nodes as u64 * NODE_BYTES;
                 (bytes + copying(loads, goroutine)).next_multiple_of(64)
             }
-            Self::Passing { nodes, .. } => (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64),
+            Self::FilteredCount { nodes, .. } => (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64),
             Self::Enter { .. } | Self::Arm { .. } | Self::Exit { .. } => 2048,
             Self::Record(record) => {
                 let decides = match record.nodes {
-                    Some(nodes) => STAGED_BYTES + nodes as u64 * NODE_BYTES,
+                    Some(nodes) => DEFERRED_BYTES + nodes as u64 * NODE_BYTES,
                     None => 0,
                 };
                 let loads = record.texts.count_ones() + record.loads;
@@ -251,16 +251,16 @@ impl<'a> Setting<'a> {
                     Begun::Count(stub::count(at.0, &self.machine, word, false))
                 }
             },
-            SiteAction::Passing { probe, .. } => {
+            SiteAction::FilteredCount { probe, .. } => {
                 let word = self.data.of(self.layout.counters.word(probe));
                 let filtered = self.filtered(probe)?;
-                Begun::Passing(stub::count_filtered(at.0, &self.machine, self.id, filtered, word))
+                Begun::FilteredCount(stub::count_filtered(at.0, &self.machine, self.id, filtered, word))
             }
             SiteAction::Tally { probe, kind, late: true, goroutine, .. } => {
                 let (traced, tallied) = self.aggregated(probe, goroutine)?;
                 match kind {
-                    Kind::Entry => Begun::Staged(stub::stage(at.0, traced, kind, ARGUMENTS)?),
-                    _ => Begun::Gathered(stub::gather(at.0, traced, tallied, kind)?),
+                    Kind::Entry => Begun::Deferred(stub::defer(at.0, traced, kind, ARGUMENTS)?),
+                    _ => Begun::Aggregated(stub::aggregate_call(at.0, traced, tallied, kind)?),
                 }
             }
             SiteAction::Tally { probe, kind, goroutine, .. } => {
@@ -280,8 +280,8 @@ impl<'a> Setting<'a> {
             }
             SiteAction::Record(record) => {
                 let (traced, values) = (self.traced(record)?, record.values.into());
-                match stub::stage(at.0, traced, record.kind, values) {
-                    Some(staged) => Begun::Staged(staged),
+                match stub::defer(at.0, traced, record.kind, values) {
+                    Some(staged) => Begun::Deferred(staged),
                     None => Begun::Traced(stub::trace(at.0, traced, record.kind, values)),
                 }
             }
@@ -298,12 +298,12 @@ impl<'a> Setting<'a> {
 pub(super) enum Begun<'a> {
     Count(stub::Pending),
     Threads(stub::threads::Pending),
-    Passing(stub::filtering::Pending),
+    FilteredCount(stub::filtering::Pending),
     Tallied(stub::tally::Pending),
     Latency(stub::latency::Pending<'a>),
     Traced(stub::trace::Pending<'a>),
-    Staged(stub::deferred::Pending<'a>),
-    Gathered(stub::aggregate_at_return::Pending<'a>),
+    Deferred(stub::deferred::Pending<'a>),
+    Aggregated(stub::aggregate_at_return::Pending<'a>),
 }
 
 impl Code for Begun<'_> {
@@ -311,24 +311,24 @@ impl Code for Begun<'_> {
         match self {
             Self::Count(pending) => pending.displaced_at(),
             Self::Threads(pending) => pending.displaced_at(),
-            Self::Passing(pending) => pending.displaced_at(),
+            Self::FilteredCount(pending) => pending.displaced_at(),
             Self::Tallied(pending) => pending.displaced_at(),
             Self::Latency(pending) => pending.displaced_at(),
             Self::Traced(pending) => pending.displaced_at(),
-            Self::Staged(pending) => pending.displaced_at(),
-            Self::Gathered(pending) => pending.displaced_at(),
+            Self::Deferred(pending) => pending.displaced_at(),
+            Self::Aggregated(pending) => pending.displaced_at(),
         }
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
         match self {
             Self::Count(pending) => pending.finish(displaced, back),
             Self::Threads(pending) => pending.finish(displaced, back),
-            Self::Passing(pending) => pending.finish(displaced, back),
+            Self::FilteredCount(pending) => pending.finish(displaced, back),
             Self::Tallied(pending) => pending.finish(displaced, back),
             Self::Latency(pending) => pending.finish(displaced, back),
             Self::Traced(pending) => pending.finish(displaced, back),
-            Self::Staged(pending) => pending.finish(displaced, back),
-            Self::Gathered(pending) => pending.finish(displaced, back),
+            Self::Deferred(pending) => pending.finish(displaced, back),
+            Self::Aggregated(pending) => pending.finish(displaced, back),
         }
     }
 }

@@ -10,10 +10,10 @@ use trapline_record::journal::MAX_PATCH;
 use trapline_record::trampolines::Trampolines;
 
 use super::action::Setting;
+use super::code_region::{Islands, for_islands, for_text};
 use super::go::{Lowered, begins};
 use super::island::{self, IslandStub};
 use super::module::{PatchedSite, Sites};
-use super::room::{Islands, for_islands, for_text};
 use super::site::{self, PatchedWord as Word};
 use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, trampoline_code};
 use super::supported::may_fault;

@@ -5,12 +5,12 @@
 
 mod action;
 pub mod armed;
+pub mod code_region;
 pub mod exits;
 mod go;
 mod island;
 pub(crate) mod lay;
 pub mod module;
-pub mod room;
 pub mod site;
 pub mod stub;
 mod supported;

@@ -287,7 +287,7 @@ pub(super) fn filter<'a>(input: &ModuleInput<'a>, probe: u32) -> Option<&'a Targ
 /// The action that counts a probe's hits.
 fn counting(input: &ModuleInput<'_>, probe: u32) -> SiteAction {
     match filter(input, probe).filter(|filter| !filter.passes_all()) {
-        Some(filter) => SiteAction::Passing { probe, nodes: nodes(filter) },
+        Some(filter) => SiteAction::FilteredCount { probe, nodes: nodes(filter) },
         None => SiteAction::Count { probe },
     }
 }

@@ -67,7 +67,7 @@ pub struct Tally {
     /// How its cell (histogram bucket) or row is chosen.
     pub sort: Sort,
     /// The group-by key.
-    pub apart: GroupBy,
+    pub group_by: GroupBy,
 }
 
 /// The group-by key: what hits of one value are grouped by.
@@ -126,7 +126,7 @@ impl Tally {
     /// Shape of its table.
     #[must_use]
     pub const fn shape(&self) -> Shape {
-        match (self.sort, &self.apart) {
+        match (self.sort, &self.group_by) {
             (Sort::Text(_), GroupBy::Number(_)) | (_, GroupBy::Text(_)) => Shape::OwnedTexts(KEY_BITS),
             (_, GroupBy::Number(_)) => Shape::OwnedRows(KEY_BITS),
             (Sort::Text(_), GroupBy::Nothing) => Shape::Texts(ROW_BITS),
@@ -139,13 +139,13 @@ impl Tally {
     }
     /// The trees that are computed for a hit.
     pub fn trees(&self) -> impl Iterator<Item = &Tree> {
-        let key = if let GroupBy::Number(key) = &self.apart { Some(key) } else { None };
+        let key = if let GroupBy::Number(key) = &self.group_by { Some(key) } else { None };
         key.into_iter().chain([&self.value])
     }
     /// Whether it depends on the thread.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
-        self.apart == GroupBy::Thread || self.texts() != 0 || self.trees().any(Tree::asks_for_thread)
+        self.group_by == GroupBy::Thread || self.texts() != 0 || self.trees().any(Tree::asks_for_thread)
     }
     /// Whether it depends on the returned value.
     #[must_use]
@@ -155,7 +155,7 @@ impl Tally {
     /// Arguments that point to text, as bits: at most one ([`Self::is_sound`]).
     #[must_use]
     pub const fn texts(&self) -> u8 {
-        match (self.sort, &self.apart) {
+        match (self.sort, &self.group_by) {
             (Sort::Text(argument), _) | (_, &GroupBy::Text(argument)) => 1 << (argument & 7) & 0x3f,
             _ => 0,
         }
@@ -163,12 +163,12 @@ impl Tally {
     /// Whether code can be generated for it: not for texts grouped by texts.
     #[must_use]
     pub const fn is_sound(&self) -> bool {
-        !matches!((self.sort, &self.apart), (Sort::Text(_), GroupBy::Text(_)))
+        !matches!((self.sort, &self.group_by), (Sort::Text(_), GroupBy::Text(_)))
     }
     /// Whether its rows have owners.
     #[must_use]
     pub const fn has_owners(&self) -> bool {
-        match self.apart {
+        match self.group_by {
             GroupBy::Nothing => false,
             GroupBy::Thread => matches!(self.sort, Sort::Each | Sort::Text(_)),
             GroupBy::Number(_) | GroupBy::Text(_) => true,

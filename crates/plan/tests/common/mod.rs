@@ -89,7 +89,7 @@ pub(crate) fn plan(
         map,
         traits,
         space: &space,
-        home: None,
+        code_region: None,
         alone: false,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),

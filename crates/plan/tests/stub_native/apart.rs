@@ -55,7 +55,7 @@ fn site(round: u64) -> Liveness {
 }
 
 fn by(value: Tree, sort: Sort, key: Tree) -> Tally {
-    Tally { value, sort, apart: GroupBy::Number(key) }
+    Tally { value, sort, group_by: GroupBy::Number(key) }
 }
 
 #[test]
@@ -196,10 +196,14 @@ fn texts_and_numbers_meet_in_rows() {
     let _one = ONE.lock();
     let number = || read("arg1 * 4 + arg1 / 3");
     let tallies = [
-        Tally { value: number(), sort: Sort::Each, apart: GroupBy::Text(0) },
-        Tally { value: number(), sort: Sort::Log2, apart: GroupBy::Text(0) },
-        Tally { value: number(), sort: Sort::Linear { min: 3, step: 5, count: 9 }, apart: GroupBy::Text(0) },
-        Tally { value: Tree::Number(0, false), sort: Sort::Text(0), apart: GroupBy::Number(number()) },
+        Tally { value: number(), sort: Sort::Each, group_by: GroupBy::Text(0) },
+        Tally { value: number(), sort: Sort::Log2, group_by: GroupBy::Text(0) },
+        Tally {
+            value: number(),
+            sort: Sort::Linear { min: 3, step: 5, count: 9 },
+            group_by: GroupBy::Text(0),
+        },
+        Tally { value: Tree::Number(0, false), sort: Sort::Text(0), group_by: GroupBy::Number(number()) },
     ];
     for (machine, tally) in machines().into_iter().flat_map(|one| tallies.clone().map(|tally| (one, tally))) {
         for of_calls in [false, true] {
@@ -228,7 +232,7 @@ fn texts_and_numbers_meet_in_rows() {
                 assert_eq!(state.regs, before, "{tally:?}");
                 let Some(text) = WORDS.get((n % 6) as usize) else { continue };
                 let number = n * 4 + n / 3;
-                let pair = match tally.apart {
+                let pair = match tally.group_by {
                     GroupBy::Text(_) => (tally.key(number), text_key(text)),
                     _ => (number, text_key(text)),
                 };

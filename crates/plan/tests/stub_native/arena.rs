@@ -109,8 +109,8 @@ impl Arena {
         assert!(made.bytes.len() as u64 <= trampoline_code_len(&trampolines));
         // SAFETY: the bytes fit into our own mapping, and nothing runs there yet.
         unsafe { core::ptr::copy_nonoverlapping(made.bytes.as_ptr(), code as *mut u8, made.bytes.len()) };
-        for (home, word) in trampolines.hints() {
-            set(home, word);
+        for (code_region, word) in trampolines.hints() {
+            set(code_region, word);
         }
         self.trampolines = made.unwind;
         (latency, trampolines)

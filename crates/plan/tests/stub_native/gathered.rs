@@ -57,7 +57,7 @@ fn values_fall(machine: &Machine) {
         let by_thread = sort != Sort::Each && round % 5 == 0;
         let go = [None, Some(None), Some(Some(&GOROUTINE))][(round % 3) as usize].map(runs);
         let mut arena = Arena::new();
-        let tally = Tally { apart: GroupBy::threads(by_thread), ..of(value.clone(), sort) };
+        let tally = Tally { group_by: GroupBy::threads(by_thread), ..of(value.clone(), sort) };
         let set = Set::new(&arena, machine, tally.clone(), None).of_calls(&mut arena, late.clone(), go);
         let site = Liveness { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };

@@ -58,7 +58,7 @@ fn word(n: u64) -> u64 {
 }
 
 fn tally(sort: Sort) -> Tally {
-    Tally { value: argument(0, 64, false), sort, apart: GroupBy::Thread }
+    Tally { value: argument(0, 64, false), sort, group_by: GroupBy::Thread }
 }
 
 fn key(sort: Sort, at: u64) -> u64 {
@@ -206,7 +206,7 @@ fn a_sequence_that_begins_again_finds_its_key() {
                 let set = Set::new(
                     &arena,
                     &machine,
-                    Tally { apart: GroupBy::threads(by_thread), ..tally(sort) },
+                    Tally { group_by: GroupBy::threads(by_thread), ..tally(sort) },
                     None,
                 );
                 let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);

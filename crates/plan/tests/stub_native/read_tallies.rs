@@ -39,7 +39,7 @@ fn values_fall(machine: &Machine) {
             [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][(round % 3) as usize];
         let by_thread = sort != Sort::Each && round % 5 == 0;
         let mut arena = Arena::new();
-        let tally = Tally { apart: GroupBy::threads(by_thread), ..of(value.clone(), sort) };
+        let tally = Tally { group_by: GroupBy::threads(by_thread), ..of(value.clone(), sort) };
         let mut set = Set::new(&arena, machine, tally.clone(), None);
         (set.filter.reads, set.filter.fields) = (reads().to_vec(), condition.clone());
         let site = Liveness { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };

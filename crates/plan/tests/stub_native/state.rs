@@ -173,14 +173,14 @@ fn armed(machine: &Machine, count: u32, random: &mut Random) {
 }
 
 fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &mut Random) {
-    let home = arena.put(&back());
+    let code_region = arena.put(&back());
     for site in sites() {
         let timed = Timed { machine, latency, function: 7, site };
         let enter = build(arena, |out, at| Some(latency_enter(out, at, &timed, false)));
         let again = build(arena, |out, at| Some(latency_enter(out, at, &timed, true)));
         let leave = build(arena, |out, at| Some(latency_exit(out, at, &timed, ExitKind::Return)));
         let branch = build(arena, |out, at| {
-            latency_exit_branch(out, at, &timed, 4, home); // je
+            latency_exit_branch(out, at, &timed, 4, code_region); // je
             None
         });
         // Twice each: the second entry finds the first one's stamp, and the second exit finds none.

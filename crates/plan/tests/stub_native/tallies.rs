@@ -107,7 +107,7 @@ impl Set {
 }
 
 pub(crate) fn of(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, apart: GroupBy::Nothing }
+    Tally { value, sort, group_by: GroupBy::Nothing }
 }
 
 pub(crate) fn argument(index: u8, bits: u8, signed: bool) -> Tree {
@@ -252,7 +252,7 @@ fn threads_are_told_apart() {
 
 fn threads_apart(machine: &Machine) {
     let mut arena = Arena::new();
-    let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, apart: GroupBy::Thread };
+    let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, group_by: GroupBy::Thread };
     let set = Set::new(&arena, machine, tally, None);
     let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
     let hit = |value: u64, times: u64| {

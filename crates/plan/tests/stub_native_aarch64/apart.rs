@@ -19,7 +19,7 @@ use super::{ADD, RET, by_hand, call, changes, machines, run};
 
 fn by(value: &Tree, round: u32, key: &Tree) -> Tally {
     let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
-    Tally { value: value.clone(), sort, apart: GroupBy::Number(key.clone()) }
+    Tally { value: value.clone(), sort, group_by: GroupBy::Number(key.clone()) }
 }
 
 #[test]
@@ -133,10 +133,14 @@ static WORDS: [[u8; 64]; 4] = {
 fn texts_and_numbers_meet_in_rows() {
     let number = || read("arg1 * 4 + arg1 / 3");
     let tallies = [
-        Tally { value: number(), sort: Sort::Each, apart: GroupBy::Text(0) },
-        Tally { value: number(), sort: Sort::Log2, apart: GroupBy::Text(0) },
-        Tally { value: number(), sort: Sort::Linear { min: 3, step: 5, count: 9 }, apart: GroupBy::Text(0) },
-        Tally { value: Tree::Number(0, false), sort: Sort::Text(0), apart: GroupBy::Number(number()) },
+        Tally { value: number(), sort: Sort::Each, group_by: GroupBy::Text(0) },
+        Tally { value: number(), sort: Sort::Log2, group_by: GroupBy::Text(0) },
+        Tally {
+            value: number(),
+            sort: Sort::Linear { min: 3, step: 5, count: 9 },
+            group_by: GroupBy::Text(0),
+        },
+        Tally { value: Tree::Number(0, false), sort: Sort::Text(0), group_by: GroupBy::Number(number()) },
     ];
     for (machine, tally) in
         machines(by_hand).into_iter().flat_map(|one| tallies.clone().map(|tally| (one, tally)))
@@ -157,7 +161,7 @@ fn texts_and_numbers_meet_in_rows() {
         let mut request = Found::new();
         for n in (0..60_u64).filter(|n| n % 6 < 4) {
             let number = n * 4 + n / 3;
-            let owner = if matches!(tally.apart, GroupBy::Text(_)) { tally.key(number) } else { number };
+            let owner = if matches!(tally.group_by, GroupBy::Text(_)) { tally.key(number) } else { number };
             *request.entry((Some(owner), text_key(&WORDS[(n % 6) as usize]))).or_default() += 1;
         }
         let request = (request, Rest { overflow: 0, unseen: 20 });

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use trapline_plan::aarch64::stub::deferred::STAGED_BYTES;
+use trapline_plan::aarch64::stub::deferred::DEFERRED_BYTES;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Machine, Table, Tallied, gather};
+use trapline_plan::aarch64::stub::{Code as _, Machine, Table, Tallied, aggregate_call};
 use trapline_plan::filter::{
     Facts, GroupBy, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
 };
@@ -69,11 +69,11 @@ impl Set {
     fn exit_words(&self, kind: Kind) -> Vec<u32> {
         let at = self.calls.bench.room.next();
         let what = Tallied { tally: self.tally(), table: self.table, reads: &self.calls.reads };
-        let pending = gather(at, self.calls.traced(), what, kind).expect("a late part");
+        let pending = aggregate_call(at, self.calls.traced(), what, kind).expect("a late part");
         let words = pending.finish(&[RET], None).expect("in reach");
         let late = self.calls.filter.late.as_ref().expect("as set");
         let nodes = self.tally().trees().map(nodes).sum::<usize>() + late.condition.decided_nodes();
-        let most = 1024 + ROW_BYTES + STAGED_BYTES + nodes as u64 * NODE_BYTES;
+        let most = 1024 + ROW_BYTES + DEFERRED_BYTES + nodes as u64 * NODE_BYTES;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }
@@ -98,7 +98,7 @@ impl Set {
 }
 
 fn by(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, apart: GroupBy::Nothing }
+    Tally { value, sort, group_by: GroupBy::Nothing }
 }
 
 /// Whether a tree uses no duration, which is not known beforehand.
@@ -123,7 +123,7 @@ fn values_fall_where_the_language_says() {
         let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
         let by_thread = sort != Sort::Each && round % 5 == 0;
         let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
-        let tally = Tally { apart: GroupBy::threads(by_thread), ..by(value.clone(), sort) };
+        let tally = Tally { group_by: GroupBy::threads(by_thread), ..by(value.clone(), sort) };
         let set = Set::new(machine, id, tally.clone(), (None, late.clone()));
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&[], kind);

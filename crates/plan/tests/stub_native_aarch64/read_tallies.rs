@@ -21,14 +21,14 @@ use super::{ADD, RET, by_hand, call, changes, machines, registered, run, storm};
 fn tally(value: &Tree, round: u32) -> Tally {
     let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
     Tally {
-        apart: GroupBy::threads(sort != Sort::Each && round.is_multiple_of(5)),
+        group_by: GroupBy::threads(sort != Sort::Each && round.is_multiple_of(5)),
         ..by(value.clone(), sort)
     }
 }
 
 /// The key of a value, with the thread's if hits are grouped by thread.
 fn key(tally: &Tally, value: u64) -> u64 {
-    let thread = if tally.apart == GroupBy::Thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
+    let thread = if tally.group_by == GroupBy::Thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
     tally.key(value) | thread
 }
 

@@ -60,7 +60,7 @@ pub(super) fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Re
 }
 
 fn text(argument: u8, by_thread: bool) -> Tally {
-    Tally { apart: GroupBy::threads(by_thread), ..by(Tree::Number(0, false), Sort::Text(argument)) }
+    Tally { group_by: GroupBy::threads(by_thread), ..by(Tree::Number(0, false), Sort::Text(argument)) }
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn each_thread_has_rows_of_its_own() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
-        let each = Tally { apart: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) };
+        let each = Tally { group_by: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) };
         for tally in [each, text(1, true)] {
             let texts = tally.texts() != 0;
             let key = |n: u64| if texts { text_key(&WORDS[n as usize % 8]) } else { word(n) };
@@ -184,7 +184,10 @@ fn a_full_table_counts_on() {
     for machine in machines(by_hand) {
         on_cpu(4);
         for (shape, tally) in [
-            (Shape::OwnedRows(4), Tally { apart: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) }),
+            (
+                Shape::OwnedRows(4),
+                Tally { group_by: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) },
+            ),
             (Shape::OwnedTexts(4), text(1, true)),
             (Shape::Texts(4), text(1, false)),
         ] {
@@ -240,7 +243,7 @@ fn another_threads_row_is_passed_over() {
     for machine in machines(by_hand) {
         on_cpu(2);
         for tally in
-            [Tally { apart: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) }, text(1, true)]
+            [Tally { group_by: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) }, text(1, true)]
         {
             let set = Set::new(machine, ThreadId::Call, tally, None);
             let code = set.build(true, &[ADD, RET]);
@@ -269,7 +272,7 @@ fn another_threads_row_is_passed_over() {
 fn what_is_broken_off_is_added_once() {
     let machine = Machine { rseq: by_hand(), lse: false, lines: LINES };
     on_cpu(3);
-    let tally = Tally { apart: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) };
+    let tally = Tally { group_by: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) };
     let set = Set::new(machine, ThreadId::Call, tally, None);
     let words = set.words(set.room.next(), true, &[ADD, RET]);
     // stlr x13, [x17]
@@ -315,7 +318,7 @@ fn nothing_is_lost_under_a_storm() {
     let four = || Box::new(Tree::Number(4, false));
     let remainder =
         Tree::Binary(trapline_plan::filter::Binary::Remainder, Box::new(argument(0, 64, false)), four());
-    let mut tallies = vec![Tally { apart: GroupBy::Thread, ..by(remainder, Sort::Each) }];
+    let mut tallies = vec![Tally { group_by: GroupBy::Thread, ..by(remainder, Sort::Each) }];
     if has_readv() {
         tallies.extend([text(2, false), text(2, true)]);
     } else {
@@ -338,7 +341,7 @@ fn nothing_is_lost_under_a_storm() {
             let keys: std::collections::BTreeSet<u64> = rows.keys().map(|row| row.1).collect();
             assert_eq!(keys, (0..4).map(wanted).collect(), "{rows:?}");
             let threads: std::collections::BTreeSet<_> = rows.keys().map(|row| row.0).collect();
-            assert_eq!(threads.len(), if tally.apart == GroupBy::Thread { 4 } else { 1 }, "{rows:?}");
+            assert_eq!(threads.len(), if tally.group_by == GroupBy::Thread { 4 } else { 1 }, "{rows:?}");
         }
     }
 }

@@ -5,9 +5,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
-use trapline_plan::aarch64::stub::deferred::STAGED_BYTES;
+use trapline_plan::aarch64::stub::deferred::DEFERRED_BYTES;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Filtered, Latency, Machine, Traced, stage, trace};
+use trapline_plan::aarch64::stub::{Code as _, Filtered, Latency, Machine, Traced, defer, trace};
 use trapline_plan::filter::{
     Facts, Float, Int, Known, Late, MAX_TEMPORARIES, Symbol, Tally, TargetFilter, Tree, parse, registers,
 };
@@ -121,7 +121,7 @@ impl Calls {
         back: Option<u64>,
     ) -> Vec<u32> {
         let at = self.bench.room.next();
-        let words = match stage(at, self.traced(), kind, values) {
+        let words = match defer(at, self.traced(), kind, values) {
             Some(pending) => {
                 let rest = rest(pending.displaced_at());
                 pending.finish(&rest, back)
@@ -138,7 +138,7 @@ impl Calls {
         let trees = trees.chain(self.filter.fields.iter().map(Tree::decided_nodes));
         let texts = self.filter.tally.as_ref().map_or(0, |tally| u64::from(tally.texts().count_ones()));
         let loads = texts + self.reads.iter().map(|read| read.offsets.len() as u64).sum::<u64>();
-        let most = RECORD + STAGED_BYTES + loads * 256 + trees.sum::<usize>() as u64 * NODE_BYTES;
+        let most = RECORD + DEFERRED_BYTES + loads * 256 + trees.sum::<usize>() as u64 * NODE_BYTES;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }

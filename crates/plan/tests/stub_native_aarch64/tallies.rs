@@ -104,7 +104,7 @@ impl Set {
 }
 
 pub(super) fn by(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, apart: GroupBy::Nothing }
+    Tally { value, sort, group_by: GroupBy::Nothing }
 }
 
 pub(super) fn argument(index: u8, bits: u8, signed: bool) -> Tree {
@@ -220,7 +220,7 @@ fn threads_are_told_apart() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
-        let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, apart: GroupBy::Thread };
+        let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, group_by: GroupBy::Thread };
         let set = Set::new(machine, id, tally, None);
         let code = set.build(true, &[ADD, RET]);
         let hit = |value: u64, times: u64| {

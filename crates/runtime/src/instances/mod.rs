@@ -114,24 +114,24 @@
 mod ask;
 mod hints;
 mod instance;
+mod kept_place;
 #[cfg(not(loom))]
 mod left;
 #[cfg(not(loom))]
 mod of_probe;
-mod place;
 
 pub use hints::Hint;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub(crate) use hints::{HINT_SHIFT, HINT_SPREAD, NO_CONSUMER, NUMBER_BITS};
 pub(crate) use hints::{Hinted, Hints, LINE_LEN};
 pub use instance::{Instance, Kept, SESSIONS};
+pub use kept_place::KeptPlace;
+pub(crate) use kept_place::KeptPlaces;
+#[cfg(all(not(loom), target_arch = "x86_64"))]
+pub(crate) use kept_place::PLACE_SHIFT;
 #[cfg(not(loom))]
 pub use of_probe::Instances;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub(crate) use of_probe::Pool;
 #[cfg(not(loom))]
 pub(crate) use of_probe::{Call, Here};
-pub use place::KeptPlace;
-pub(crate) use place::KeptPlaces;
-#[cfg(all(not(loom), target_arch = "x86_64"))]
-pub(crate) use place::PLACE_SHIFT;

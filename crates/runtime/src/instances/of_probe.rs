@@ -10,8 +10,8 @@ use alloc::boxed::Box;
 
 use super::hints::{Hint, Hinted};
 use super::instance::{Instance, Kept};
+use super::kept_place::KeptPlaces;
 use super::left;
-use super::place::KeptPlaces;
 use crate::epoch::Writer;
 use crate::native::thread::thread_pointer;
 use crate::pool::{At, BadRegion, Held, OwnedPool, Raw, Registered, Shape};

@@ -8,7 +8,7 @@
 mod consumers;
 mod epoch;
 mod instances;
-mod places;
+mod kept_places;
 mod regions;
 mod table;
 mod trampolines;

@@ -12,10 +12,10 @@ pub(crate) mod copies;
 mod fault;
 mod handler;
 pub mod install;
-mod places;
 pub mod signals;
 #[cfg(not(loom))]
 mod sites;
+mod trap_table;
 pub mod windows;
 
 pub use copies::{Arena, Copies, Copy};

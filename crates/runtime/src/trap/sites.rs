@@ -39,7 +39,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use trapline_record::RemoteAddr;
 
-use super::places::TrapTable;
+use super::trap_table::TrapTable;
 use super::windows::Windows;
 use super::{Answer, Step, Traps};
 use crate::dispatch::{self, GoOn};

@@ -32,7 +32,7 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use super::places::TrapTable;
+use super::trap_table::TrapTable;
 
 /// Maximum number of a batch's guards that go into the table one by one.
 const FEW: usize = 64;

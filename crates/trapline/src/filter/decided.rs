@@ -163,9 +163,9 @@ mod tests {
             let by = Tally {
                 value: Tree::Number(1, false),
                 sort: Sort::Log2,
-                apart: GroupBy::Number(value.clone()),
+                group_by: GroupBy::Number(value.clone()),
             };
-            for tally in [Tally { value, sort: Sort::Log2, apart: GroupBy::Nothing }, by] {
+            for tally in [Tally { value, sort: Sort::Log2, group_by: GroupBy::Nothing }, by] {
                 let tallied = Filter { read: None, ..filter.clone() }.tally(tally.clone(), false);
                 assert_eq!(tallied.is_some(), decides, "{bytes}");
                 let of_calls = Filter { read: None, ..filter.clone() }.tally_calls(tally);
@@ -178,11 +178,11 @@ mod tests {
     #[test]
     fn a_key_that_is_not_known_there_is_not_tallied() {
         let (took, first) = (Known::Took, Known::Argument(0, Int::U64));
-        let text = |sort| Tally { value: Tree::Number(0, false), sort, apart: GroupBy::Text(1) };
+        let text = |sort| Tally { value: Tree::Number(0, false), sort, group_by: GroupBy::Text(1) };
         let by = |value, key| Tally {
             value: Tree::Known(value),
             sort: Sort::Log2,
-            apart: GroupBy::Number(Tree::Known(key)),
+            group_by: GroupBy::Number(Tree::Known(key)),
         };
         for (tally, at_entry, at_exit, of_calls) in [
             (by(first, first), true, false, true),

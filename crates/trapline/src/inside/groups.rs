@@ -10,7 +10,7 @@ use trapline_plan::Tactic;
 use trapline_record::{FileId, RemoteAddr};
 
 use super::Error;
-use super::place::{Group, Load, Part};
+use super::site_request::{Group, Load, Part};
 use super::state::State;
 use super::traps::EngineTrap;
 

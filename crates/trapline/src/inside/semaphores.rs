@@ -27,7 +27,7 @@ use trapline_record::addr::Bias;
 use trapline_record::{FileOffset, RemoteAddr, Svma};
 use trapline_tracee::Mapping;
 
-use super::place::{Group, Load};
+use super::site_request::{Group, Load};
 use super::state::State;
 use super::{Error, Request};
 use crate::files::ModuleFile;

@@ -10,10 +10,10 @@ use trapline_patch::Why;
 use trapline_record::{FileId, RemoteAddr};
 use trapline_tracee::Mapping;
 
-use super::arch::place::place;
-use super::known::takes_breakpoints;
+use super::arch::patch_sites::place;
+use super::mapped_files::takes_breakpoints;
 use super::notice::with_signals_held;
-use super::place::{Load, Part, SiteRequest};
+use super::site_request::{Load, Part, SiteRequest};
 use super::state::State;
 use super::{Error, signals};
 use crate::modules::mapped;

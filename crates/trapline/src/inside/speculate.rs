@@ -90,7 +90,7 @@ impl SpeculativeTask {
         let (file, id, stamp) = opened(&self.path).ok()?;
         let file = parsed(&file, id, &self.path).ok()?;
         if hand.send(Parsed { file: file.clone(), stamp }).is_ok() {
-            arch::place::know_near(&file, &self.offsets);
+            arch::patch_sites::know_near(&file, &self.offsets);
         }
         Some(file)
     }

@@ -12,8 +12,8 @@ use trapline_record::{FileOffset, Svma};
 use trapline_runtime::consumer::ConsumerId;
 use trapline_runtime::probe::Probe;
 
-use super::place::Part;
 use super::semaphores::Semaphore;
+use super::site_request::Part;
 use super::{Consumer, Error, Request};
 use crate::files::ModuleFile;
 use crate::why::kind_of;

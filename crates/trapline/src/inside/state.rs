@@ -20,12 +20,12 @@ use trapline_runtime::epoch::Writer;
 use trapline_tracee::{Process, perf};
 
 use super::check::Stamps;
-use super::known::MappedFiles;
+use super::mapped_files::MappedFiles;
 use super::memory::{engine, keep_blocks, make_probe, make_room, writer};
 use super::notice::Noticing;
 use super::own_stack;
-use super::place::Group;
 use super::semaphores::{Semaphore, Semaphores};
+use super::site_request::Group;
 use super::speculate::SpeculativePlan;
 use super::spot::Spot;
 use super::trampolines::Unwinders;

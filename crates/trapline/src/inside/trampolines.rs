@@ -41,7 +41,7 @@ use trapline_runtime::trampolines::TrampolineTable;
 
 use super::arch::trampolines as arch_trampolines;
 use super::memory::{self, engine};
-use super::place::SiteRequest;
+use super::site_request::SiteRequest;
 use super::state::{Key, State};
 use super::{Consumer, Error, Request};
 use crate::Returns;

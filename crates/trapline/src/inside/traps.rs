@@ -22,9 +22,9 @@ use trapline_runtime::probe::Probe;
 
 use super::Error;
 use super::arch::step;
-use super::known::{MappedFiles, regions};
+use super::mapped_files::{MappedFiles, regions};
 use super::memory::engine;
-use super::place::Load;
+use super::site_request::Load;
 
 /// Traps of this process.
 pub(super) fn sites() -> Option<&'static Sites> {

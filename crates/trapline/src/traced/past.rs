@@ -224,7 +224,7 @@ impl Traced {
             .retain(|count| count.hits > 0 || count.filtered.is_some_and(|one| one != Default::default()));
         report.times.retain(|times| !times.are_none());
         report.counts.shrink_to_fit();
-        report.times.iter_mut().for_each(|times| times.spread.shrink());
+        report.times.iter_mut().for_each(|times| times.histogram.shrink());
         report.times.shrink_to_fit();
         report.quiet = (all.0 - report.counts.len()).max(all.1 - report.times.len()) as u64;
         shared.share(&mut report);

@@ -13,9 +13,9 @@ use trapline_plan::Action;
 use trapline_tracee::Process;
 
 use super::{Source, Traced, Tracked};
+use crate::group_by::{parts, shares};
 use crate::histogram::Scale;
 use crate::report::{By, Count, ProcessReport, Share, Tactic, Times};
-use crate::split::{parts, shares};
 use crate::tallies::{FilteredByName, Part, TableContents, Tallied};
 use crate::times::{in_flight, read_times, stamps_resident};
 
@@ -131,7 +131,7 @@ impl Traced {
             _ => vec![Vec::new(); self.sites.len()],
         };
         let hits: Vec<u64> = match timed {
-            true => times.iter().map(|times| times.spread.calls()).collect(),
+            true => times.iter().map(|times| times.histogram.calls()).collect(),
             false => self
                 .sites
                 .iter()

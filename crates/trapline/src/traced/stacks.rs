@@ -126,7 +126,7 @@ impl Traced {
             total_ns: scale.nanos(all.total),
             min_ns: if calls == 0 { 0 } else { scale.nanos(all.min) },
             max_ns: scale.nanos(all.max),
-            spread: Histogram::new(&buckets, scale),
+            histogram: Histogram::new(&buckets, scale),
             ..Times::default()
         }
     }

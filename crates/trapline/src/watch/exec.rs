@@ -9,7 +9,7 @@ use std::time::Duration;
 use trapline_tracee::Process;
 use trapline_watch::Exec;
 
-use super::{WatchSession, Watched, place, target_of};
+use super::{WatchSession, Watched, target_of, watched_places};
 use crate::error::Error;
 use crate::traced::cpu_time;
 
@@ -83,7 +83,7 @@ impl WatchSession {
     }
     fn arm_again(&mut self, process: Process) -> Result<Vec<String>, Error> {
         let pid = process.pid();
-        let (found, misses) = place::find(&process, &mut self.locator.borrow_mut(), &self.specs)?;
+        let (found, misses) = watched_places::find(&process, &mut self.locator.borrow_mut(), &self.specs)?;
         if found.is_empty() {
             return Err(Error::NoPlace { misses });
         }

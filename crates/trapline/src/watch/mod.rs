@@ -35,7 +35,7 @@
 
 mod exec;
 mod locate;
-mod place;
+mod watched_places;
 
 pub use exec::NewProgram;
 
@@ -232,7 +232,7 @@ impl WatchBuilder {
         let mut several = Several::new(processes.len());
         for process in processes {
             let pid = process.pid();
-            let looked = several.one(pid, place::find(&process, &mut locator, &self.specs))?;
+            let looked = several.one(pid, watched_places::find(&process, &mut locator, &self.specs))?;
             let Some((found, missed)) = looked else {
                 notices.push(gone_notice(pid));
                 continue;

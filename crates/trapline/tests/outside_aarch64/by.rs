@@ -84,7 +84,7 @@ fn argument() -> Tree {
 }
 
 fn tally(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, apart: GroupBy::Nothing }
+    Tally { value, sort, group_by: GroupBy::Nothing }
 }
 
 fn names() -> Vec<(String, Symbol)> {
@@ -106,7 +106,7 @@ pub(crate) fn passing(condition: &str) -> Filter {
 }
 
 fn tallying(victim: &Victim, probe: &str, condition: Option<&str>, tally: Tally, exits: bool) -> Session {
-    let by = (tally.apart == GroupBy::Thread).then_some(By::Thread);
+    let by = (tally.group_by == GroupBy::Thread).then_some(By::Thread);
     let filter = condition.map_or_else(Filter::default, passing).tally(tally, exits).expect("in the target");
     let builder = Session::builder().pid(victim.pid()).by(by).filters(vec![filter]);
     builder.probe(probe).and_then(|builder| builder.tally(exits)).expect("a session")
@@ -200,7 +200,7 @@ fn what_is_known_at_returns_is_tallied() {
 #[test]
 fn values_are_told_by_thread() {
     let Some(mut victim) = Victim::start() else { return };
-    let by_thread = Tally { value: argument(), sort: Sort::Log2, apart: GroupBy::Thread };
+    let by_thread = Tally { value: argument(), sort: Sort::Log2, group_by: GroupBy::Thread };
     let mut session = tallying(&victim, "store_plain", None, by_thread, false);
     assert_eq!(victim.call("store_plain", 8), 8 * THREADS);
     let mut wanted: Vec<u32> = victim.called().iter().map(|one| one.0).collect();
@@ -216,7 +216,7 @@ fn values_are_told_by_thread() {
     assert_eq!(found, wanted);
     drop(session.detach());
     // Each value has a row for each of its threads.
-    let each = Tally { value: argument(), sort: Sort::Each, apart: GroupBy::Thread };
+    let each = Tally { value: argument(), sort: Sort::Each, group_by: GroupBy::Thread };
     let mut session = tallying(&victim, "store_plain", Some("arg0 != 5"), each, false);
     assert_eq!(victim.call("store_plain", 8), 8 * THREADS);
     let wanted: Vec<u32> = victim.called().iter().map(|one| one.0).collect();
@@ -239,18 +239,18 @@ fn values_are_told_by_thread() {
 #[test]
 fn what_arguments_lead_to_is_tallied() {
     const ROUNDS: u64 = 3;
-    let text = Tally { value: Tree::Number(0, false), sort: Sort::Text(1), apart: GroupBy::Nothing };
+    let text = Tally { value: Tree::Number(0, false), sort: Sort::Text(1), group_by: GroupBy::Nothing };
     let right = u64::from_le_bytes(*b"right 40");
     let read = Read { register: 1, offsets: vec![0], bytes: 8 };
     let number = tally(Tree::Known(Known::Field(0, Int::U64)), Sort::Each);
     let reading = |condition: &str| passing(condition).reads(vec![read.clone()]);
-    let group = |tally: &Tally| (tally.apart == GroupBy::Thread).then_some(By::Thread);
+    let group = |tally: &Tally| (tally.group_by == GroupBy::Thread).then_some(By::Thread);
     let early = |filter: Filter, tally: &Tally| (filter.tally(tally.clone(), false), false, group(tally));
     let late = |filter: Filter, tally: &Tally| (filter.tally_calls(tally.clone()), true, group(tally));
     for (filter, exits, by) in [
         early(Filter::default(), &text),
         late(passing("ret > 0"), &text),
-        late(passing("ret > 0"), &Tally { apart: GroupBy::Thread, ..text.clone() }),
+        late(passing("ret > 0"), &Tally { group_by: GroupBy::Thread, ..text.clone() }),
         early(Filter::default().reads(vec![read.clone()]), &number),
         early(reading(&format!("field == {right}")), &number),
         late(reading("ret > 0 && field"), &number),

@@ -217,7 +217,7 @@ fn calls_are_decided_about_and_added_up_at_their_returns() {
             assert_eq!(ended, wanted, "{name}, {condition}: {:?}", finished.reports[0].counts[0].filtered);
         }
         let value = tree("ret - arg0 * 2");
-        let tally = Tally { value, sort: Sort::Each, apart: GroupBy::Nothing };
+        let tally = Tally { value, sort: Sort::Each, group_by: GroupBy::Nothing };
         let filter = passing("dur < 100000000000 && arg0 != 7").tally_calls(tally).expect("in the target");
         let builder = Session::builder().pid(grows.child.id()).filters(vec![filter]);
         let mut session = builder.probe(name).and_then(|builder| builder.tally(true)).expect("a session");
@@ -269,7 +269,7 @@ fn what_arguments_lead_to_is_read() {
     let returned = |n: u64| n + u64::from(b'r');
     assert!(odd.is_subset(&(0..TIMES).filter(|n| n % 2 == 1).map(returned).collect()), "{odd:?}");
     assert!(odd.len() as u64 + finished.summary.missed >= TIMES / 2, "{}", odd.len());
-    let tally = Tally { value: tree("field"), sort: Sort::Each, apart: GroupBy::Nothing };
+    let tally = Tally { value: tree("field"), sort: Sort::Each, group_by: GroupBy::Nothing };
     let filter = Filter::default().reads(vec![read(8)]).tally(tally, false).expect("in the target");
     let mut session = builder(filter).tally(false).expect("a session");
     grows.run(TIMES);

@@ -42,9 +42,9 @@ fn the_kernels_uretprobes_count_the_same() {
     let missing = together.err();
     // Only now are the kernel's own words gone.
     assert!(victim.text() == before, "put back");
-    let apart = missing.map_or_else(|| probes(&AFTERWARDS), Err);
+    let group_by = missing.map_or_else(|| probes(&AFTERWARDS), Err);
     assert_eq!(victim.call(&all, TIMES), TIMES * THREADS * FUNCTIONS.len() as u64, "wrong values");
-    match &apart {
+    match &group_by {
         Ok(probes) => counted.extend(probes.iter().map(|(name, probe)| (*name, probe.returns()))),
         Err(why) => println!("SKIP the kernel's uretprobes: {why}"),
     }

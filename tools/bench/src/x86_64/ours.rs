@@ -100,8 +100,9 @@ impl Ours {
     ) -> Result<Self> {
         let names = [("arg0", Known::Argument(0, Int::U64)), ("dur", Known::Took)];
         let names = names.map(|(name, known)| (name.to_owned(), Symbol::Known(known)));
-        let apart = key.map(|key| parse(key, &names)).transpose()?.map_or(GroupBy::Nothing, GroupBy::Number);
-        let tally = Tally { value: parse(value, &names)?, sort: Sort::Log2, apart };
+        let group_by =
+            key.map(|key| parse(key, &names)).transpose()?.map_or(GroupBy::Nothing, GroupBy::Number);
+        let tally = Tally { value: parse(value, &names)?, sort: Sort::Log2, group_by };
         let calls = !tally.trees().all(Tree::is_known_at_entry);
         let filter = Filter::default();
         let filter = if calls { filter.tally_calls(tally) } else { filter.tally(tally, false) };

@@ -1,10 +1,10 @@
-//! Copies of displaced words and stubs of jumps, and the code regions (*rooms*) that they lie in.
+//! Copies of displaced words and stubs of jumps, and the code regions (arenas) that they lie in.
 //!
 //! In: a word and its address. Out: the address of its copy or stub, within reach; what the handler must know
 //! about it. Invariants: COPY-1; a copy or stub is written once, and stays. Does not: make anything lead
 //! there.
 //!
-//! A room has [`LEN`] bytes. If there is no such gap in reach (a long text, reservations beside it), it is a
+//! An arena has [`LEN`] bytes. If there is no such gap in reach (a long text, reservations beside it), it is a
 //! page. Islands, as they are used from outside, would save nothing: a stub here is no longer than one, as
 //! the code that it calls lies elsewhere.
 
@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 
 use trapline_plan::AddressSpace;
-use trapline_plan::aarch64::room::{LEN, near, reaches};
+use trapline_plan::aarch64::code_region::{LEN, near, reaches};
 use trapline_plan::aarch64::stub::{Called as Stub, call};
 use trapline_plan::aarch64::{Options, Refusal};
 use trapline_record::RemoteAddr;
@@ -34,7 +34,7 @@ struct Arena {
     used: u64,
 }
 
-/// All rooms of a process.
+/// All arenas of a process.
 #[derive(Debug, Default)]
 pub(super) struct Arenas {
     all: Vec<Arena>,
@@ -75,10 +75,10 @@ impl Arenas {
         if let Some(&known) = self.copies.get(&(at.0, word)) {
             return Ok(Ok(known));
         }
-        let Some(room) = self.room(process, one)? else {
+        let Some(arena) = self.arena(process, one)? else {
             return Ok(Err(Why::Word(Refusal::NoRoom { at: at.0 })));
         };
-        let to = room.at + room.used;
+        let to = arena.at + arena.used;
         let made = match copy(&word.to_le_bytes(), at.0, to.0, options) {
             Ok(made) => made,
             Err(CopyError::Relocate(why)) => {
@@ -87,8 +87,8 @@ impl Arenas {
             Err(_) => return Ok(Err(Why::Word(Refusal::NoRoom { at: at.0 }))),
         };
         process.write_text(to, &made.bytes)?;
-        room.used += SLOT;
-        let (region, originals) = (room.region(), made.originals(to.0, at.0).to_vec());
+        arena.used += SLOT;
+        let (region, originals) = (arena.region(), made.originals(to.0, at.0).to_vec());
         windows.add(Brought { region, originals, guards: Vec::new() });
         self.copies.insert((at.0, word), to.0);
         Ok(Ok(to.0))
@@ -107,10 +107,10 @@ impl Arenas {
             return Ok(Some(entrance));
         }
         // Every thread comes by a branch from the word.
-        let Some(room) = self.room(process, &Displaced { at, word, options, comes_back: true })? else {
+        let Some(arena) = self.arena(process, &Displaced { at, word, options, comes_back: true })? else {
             return Ok(None);
         };
-        let to = room.at.0 + room.used;
+        let to = arena.at.0 + arena.used;
         let jump = Box::new(Jump::new(at.0, called));
         let argument = std::ptr::from_ref(&*jump).addr() as u64;
         let Ok(Stub { words, displaced }) = call(to, (word, at.0), options, (gate, argument)) else {
@@ -118,12 +118,12 @@ impl Arenas {
         };
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         process.write_text(RemoteAddr(to), &bytes)?;
-        room.used += (bytes.len() as u64).next_multiple_of(SLOT);
+        arena.used += (bytes.len() as u64).next_multiple_of(SLOT);
         // At its first word nothing is done yet. From there to its displaced word it stands for no place of
         // the program's.
         let (begins, ends) = displaced;
         let originals = vec![(to, at.0), (to + 4, 0), (begins, at.0), (ends, at.0 + 4), (ends + 4, 0)];
-        windows.add(Brought { region: room.region(), originals, guards: Vec::new() });
+        windows.add(Brought { region: arena.region(), originals, guards: Vec::new() });
         let entrance = Entrance { at: to, displaced: begins };
         self.stubs.entry((at.0, word)).or_default().push((Box::leak(jump), options, entrance));
         self.fresh = true;
@@ -133,15 +133,15 @@ impl Arenas {
     pub(super) fn are_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
     }
-    /// A room in reach that has as much left as the longest stub takes; makes one if there is none.
-    fn room(&mut self, process: &Process, one: &Displaced) -> Result<Option<&mut Arena>, PatchError> {
+    /// An arena in reach that has as much left as the longest stub takes; makes one if there is none.
+    fn arena(&mut self, process: &Process, one: &Displaced) -> Result<Option<&mut Arena>, PatchError> {
         let serves =
-            |room: &Arena| room.used + MOST <= room.len && (!one.comes_back || reaches(room.at, one.at));
+            |arena: &Arena| arena.used + MOST <= arena.len && (!one.comes_back || reaches(arena.at, one.at));
         if let Some(index) = self.all.iter().position(serves) {
             return Ok(Some(&mut self.all[index]));
         }
-        let Some(room) = map_near(process, one.at)? else { return Ok(None) };
-        self.all.push(room);
+        let Some(arena) = map_near(process, one.at)? else { return Ok(None) };
+        self.all.push(arena);
         Ok(self.all.last_mut())
     }
 }
@@ -152,16 +152,16 @@ impl Arena {
     }
 }
 
-/// Maps a room near an address.
+/// Maps an arena near an address.
 fn map_near(process: &Process, near_to: RemoteAddr) -> Result<Option<Arena>, PatchError> {
     /// How often another thread may map right there between our look and our call.
     const LOOKS: u32 = 16;
     for _ in 0..LOOKS {
         let space = AddressSpace { occupied: process.occupied()?, heap_end: process.heap_end()? };
         let place = |len| near(&space, near_to, len).map(|at| Arena { at, len, used: 0 });
-        let Some(room) = place(LEN).or_else(|| place(OwnCaller::page_size())) else { return Ok(None) };
-        match OwnCaller::default().code(room.at, room.len) {
-            Ok(()) => return Ok(Some(room)),
+        let Some(arena) = place(LEN).or_else(|| place(OwnCaller::page_size())) else { return Ok(None) };
+        match OwnCaller::default().code(arena.at, arena.len) {
+            Ok(()) => return Ok(Some(arena)),
             Err(TargetError::System { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {}
             Err(other) => return Err(other.into()),
         }

@@ -88,7 +88,7 @@ pub struct Added {
 pub struct Own {
     process: Process,
     windows: &'static Windows,
-    rooms: Arenas,
+    arenas: Arenas,
     /// Address of the gate through which jumps lead.
     gate: u64,
     /// Return trampolines, once they were requested.
@@ -108,7 +108,7 @@ impl Own {
         let process = Process::open(std::process::id())?;
         let gate = gate::address(std::arch::is_aarch64_feature_detected!("sve"));
         let (placed, soft) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { process, windows, rooms: Arenas::default(), gate, trampolines: None, placed, soft })
+        Ok(Self { process, windows, arenas: Arenas::default(), gate, trampolines: None, placed, soft })
     }
     /// The process.
     #[must_use]
@@ -148,7 +148,7 @@ impl Own {
                 Err(why) => added.refused.push((index, why)),
             }
         }
-        if self.rooms.are_fresh() {
+        if self.arenas.are_fresh() {
             OwnCaller::default().sync_cores()?;
         }
         announce(&ready);
@@ -187,7 +187,7 @@ impl Own {
         };
         let options = Options { guarded, ..word.options };
         let one = Displaced { at: word.at, word: word.old, options, comes_back: true };
-        let stub = self.rooms.stub((&self.process, self.windows), &one, (self.gate, called))?;
+        let stub = self.arenas.stub((&self.process, self.windows), &one, (self.gate, called))?;
         Ok(stub.and_then(|stub| {
             let new = branch(word.at.0, stub.at)?;
             Some(Ready { index, tactic: Tactic::Jump, copy: stub.displaced, new })
@@ -324,7 +324,7 @@ impl Own {
     fn displace(&mut self, word: &Word<'_>) -> Result<Result<u64, Why>, PatchError> {
         let Step::Copy { comes_back } = word.step else { return Ok(Ok(0)) };
         let one = Displaced { at: word.at, word: word.old, options: word.options, comes_back };
-        self.rooms.copy((&self.process, self.windows), &one)
+        self.arenas.copy((&self.process, self.windows), &one)
     }
     /// The word at an address.
     fn word(&self, at: RemoteAddr) -> Option<u32> {

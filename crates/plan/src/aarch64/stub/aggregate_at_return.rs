@@ -2,7 +2,7 @@
 //! returned: arguments, value, duration; the same as x86-64's twin.
 //!
 //! In: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Out: the code of
-//! the exits; the entry's code is that of `stage` (E1 to E4). At the exit, X1 and X4 are those of `stage`,
+//! the exits; the entry's code is that of `defer` (E1 to E4). At the exit, X1 and X4 are those of `defer`,
 //! and between them:
 //!
 //! | step | what | a signal or a move to another CPU there |
@@ -27,7 +27,7 @@ use super::{Code, threads};
 #[must_use]
 pub struct Pending<'a> {
     asm: Asm,
-    stage: Deferred<'a>,
+    defer: Deferred<'a>,
     looked: Looked,
     table: Table,
     rejected: Vec<Fix>,
@@ -40,32 +40,32 @@ pub struct Pending<'a> {
 
 /// The part of an exit's stub that comes before the displaced code, for the address `at`; `None` if the value
 /// is known at the hit itself.
-pub fn gather<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: Kind) -> Option<Pending<'a>> {
-    let stage = Deferred::of(traced, ARGUMENTS)?;
+pub fn aggregate_call<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: Kind) -> Option<Pending<'a>> {
+    let defer = Deferred::of(traced, ARGUMENTS)?;
     let (machine, id) = (traced.machine, traced.rings.id);
     let Tallied { tally, table, .. } = what;
     let mut asm = Asm::new(at);
-    let condition = stage.condition(kind);
+    let condition = defer.condition(kind);
     let seen = kind == Kind::Return || !tally.asks_for_end();
     deferred::enter(&mut asm);
     if condition.asks_for_thread() || seen && tally.asks_for_thread() {
         threads::ask(id, &mut asm);
     }
-    let looked = stage.look(&mut asm);
+    let looked = defer.look(&mut asm);
     if [&condition].into_iter().chain(tally.trees()).any(asks_for_duration) {
-        stage.time(&mut asm, true);
+        defer.time(&mut asm, true);
     }
-    let rejected = stage.known().branch(&mut asm, &condition, false);
+    let rejected = defer.known().branch(&mut asm, &condition, false);
     let copied = Copied::Left(PLACE);
     let into = Into::of(table, tally, (copied, 0), seen);
-    let unread = if seen { value(&mut asm, what, (stage.known(), copied), into) } else { Vec::new() };
+    let unread = if seen { value(&mut asm, what, (defer.known(), copied), into) } else { Vec::new() };
     let mut rare = Rare::default();
     one_more(&mut asm, machine, table, into, &mut rare);
     let done = asm.here();
-    stage.unmark(&mut asm);
+    defer.unmark(&mut asm);
     let leave = asm.here();
-    stage.leave(&mut asm);
-    Some(Pending { asm, stage, looked, table, rejected, unread, rare, done, leave })
+    defer.leave(&mut asm);
+    Some(Pending { asm, defer, looked, table, rejected, unread, rare, done, leave })
 }
 
 impl Code for Pending<'_> {
@@ -73,16 +73,16 @@ impl Code for Pending<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, stage, looked, table, rejected, unread, mut rare, done, leave } = self;
+        let Self { mut asm, defer, looked, table, rejected, unread, mut rare, done, leave } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
-        unseen(&mut asm, stage.traced.machine, table, unread, done, &mut rare);
+        unseen(&mut asm, defer.traced.machine, table, unread, done, &mut rare);
         rejected.into_iter().for_each(|fix| asm.bind(fix));
-        stage.counted(&mut asm, stage.words.rejected_late, done, &mut rare.sections);
-        stage.unmarked(&mut asm, looked, leave);
-        rare.finish(&mut asm, stage.traced.machine, done);
+        defer.counted(&mut asm, defer.words.rejected_late, done, &mut rare.sections);
+        defer.unmarked(&mut asm, looked, leave);
+        rare.finish(&mut asm, defer.traced.machine, done);
         asm.pool();
         asm.words()
     }

@@ -62,7 +62,7 @@ const MARK: u32 = 16;
 /// Number of words that are copied one by one; more are copied in a loop.
 const UNROLLED: u32 = 8;
 /// Upper bound of the code bytes, without trees and texts.
-pub const STAGED_BYTES: u64 = 1536;
+pub const DEFERRED_BYTES: u64 = 1536;
 
 /// Addresses, on line 0, of the words that count a probe's calls.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ pub(super) struct Deferred<'a> {
 #[must_use]
 pub struct Pending<'a> {
     asm: Asm,
-    stage: Deferred<'a>,
+    defer: Deferred<'a>,
     tail: Tail,
 }
 
@@ -125,11 +125,11 @@ pub(super) struct Looked {
 
 /// The part of a stub that comes before the displaced code, for the address `at`; `None` if no return decides
 /// about the probe's calls.
-pub fn stage<'a>(at: u64, traced: Traced<'a>, kind: Kind, values: usize) -> Option<Pending<'a>> {
-    let stage = Deferred::of(traced, values)?;
+pub fn defer<'a>(at: u64, traced: Traced<'a>, kind: Kind, values: usize) -> Option<Pending<'a>> {
+    let defer = Deferred::of(traced, values)?;
     let mut asm = Asm::new(at);
-    let tail = if kind == Kind::Entry { stage.entry(&mut asm)? } else { stage.exit(&mut asm, kind) };
-    Some(Pending { asm, stage, tail })
+    let tail = if kind == Kind::Entry { defer.entry(&mut asm)? } else { defer.exit(&mut asm, kind) };
+    Some(Pending { asm, defer, tail })
 }
 
 /// Makes room, and saves what is spoilt.
@@ -432,12 +432,12 @@ impl Code for Pending<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, stage, tail } = self;
+        let Self { mut asm, defer, tail } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
-        stage.finish(&mut asm, tail);
+        defer.finish(&mut asm, tail);
         asm.pool();
         asm.words()
     }

@@ -31,10 +31,10 @@ pub mod threads;
 pub mod trace;
 mod trampolines;
 
-pub use aggregate_at_return::gather;
+pub use aggregate_at_return::aggregate_call;
 pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
-pub use deferred::stage;
+pub use deferred::defer;
 pub use filtering::{Filtered, count_filtered};
 pub use latency::{
     ExitKind, Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, trampoline_code,

@@ -120,11 +120,11 @@ pub(super) fn value(
 ) -> Vec<Fix> {
     let tally = what.tally;
     let mut unread = Vec::new();
-    if let GroupBy::Number(key) = &tally.apart {
+    if let GroupBy::Number(key) = &tally.group_by {
         unread = known.read(asm, key);
         asm.mov(VALUE, A);
     }
-    let by_text = matches!(tally.apart, GroupBy::Text(_));
+    let by_text = matches!(tally.group_by, GroupBy::Text(_));
     if !matches!(tally.sort, Sort::Text(_)) {
         unread.extend(known.read(asm, &tally.value));
         cell_of(asm, tally);
@@ -143,7 +143,7 @@ pub(super) fn value(
 /// In: `A` = key or cell, `VALUE` = the group-by key, if that is a value of the call. Stores the owner, if
 /// rows have one; for cells of a thread, `A` gets the thread's number. Spoils `B`.
 fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
-    let group_key = match tally.apart {
+    let group_key = match tally.group_by {
         GroupBy::Number(_) | GroupBy::Text(_) => VALUE,
         GroupBy::Thread => {
             threads::load_below(known.id, asm, B, known.depth);

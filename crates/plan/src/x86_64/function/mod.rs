@@ -8,7 +8,7 @@
 mod behind;
 mod exits;
 mod frame;
-mod place;
+mod window_choice;
 
 use super::Env;
 use super::kernel::takes_uprobe;

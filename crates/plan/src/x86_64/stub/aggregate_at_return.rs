@@ -2,8 +2,8 @@
 //! returned: arguments, value, duration.
 //!
 //! In: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Out: the code of
-//! the entry, and of the exits. The entry's code is that of `stage` (E1 to E4). At the exit, X1 and X4 are
-//! those of `stage`, and between them:
+//! the entry, and of the exits. The entry's code is that of `defer` (E1 to E4). At the exit, X1 and X4 are
+//! those of `defer`, and between them:
 //!
 //! G2 The clock is read if anything depends on the duration. The late condition decides. A call that does
 //!    not pass is counted, and goes on at X4.
@@ -14,7 +14,7 @@
 //! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended, each by one
 //! commit. Everything that G2 and G3 read belongs to the call: its stamp cell and its registers, which stay
 //! as they are. So a thread that is moved or interrupted there repeats only G3's section.
-//! The thread counted is the entry's. Other interleavings are those of `stage`.
+//! The thread counted is the entry's. Other interleavings are those of `defer`.
 
 use trapline_record::ring::{FIRST_TEXT, Kind};
 
@@ -54,18 +54,18 @@ pub(super) struct Tail {
 
 /// Appends the part of a stub that comes before the displaced code; `None` if the value is known at the hit
 /// itself.
-pub(super) fn gather(
+pub(super) fn aggregate_call(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
     (tally, table): (&Tally, Table),
     kind: Kind,
 ) -> Option<Pending<'static>> {
-    let stage = Deferred::of(traced, ARGUMENTS)?;
+    let defer = Deferred::of(traced, ARGUMENTS)?;
     if kind == Kind::Entry {
-        return stage.begin(asm);
+        return defer.begin(asm);
     }
-    let tail = stage.add(asm, (tally, table), kind);
-    Some(Pending::new(asm, super::Kind::Gathered(tail)))
+    let tail = defer.add(asm, (tally, table), kind);
+    Some(Pending::new(asm, super::Kind::Aggregated(tail)))
 }
 
 impl Deferred<'_> {

@@ -218,18 +218,18 @@ pub(super) struct Deferred<'a> {
 
 /// Appends the part of a stub that comes before the displaced code; `None` if no return decides about the
 /// probe's calls.
-pub(super) fn stage(
+pub(super) fn defer(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
     kind: Kind,
     values: usize,
 ) -> Option<Pending<'static>> {
-    let stage = Deferred::of(traced, values)?;
+    let defer = Deferred::of(traced, values)?;
     if kind == Kind::Entry {
-        return stage.begin(asm);
+        return defer.begin(asm);
     }
-    let tail = Tail::Exit(stage.exit(asm, kind));
-    Some(Pending::new(asm, super::Kind::Staged(tail)))
+    let tail = Tail::Exit(defer.exit(asm, kind));
+    Some(Pending::new(asm, super::Kind::Deferred(tail)))
 }
 
 impl<'a> Deferred<'a> {
@@ -251,7 +251,7 @@ impl<'a> Deferred<'a> {
     /// Emits the part of an entry's stub that comes before the displaced code.
     pub(super) fn begin(&self, asm: &mut Asm<'_>) -> Option<Pending<'static>> {
         let tail = Tail::Entry(self.entry(asm)?);
-        Some(Pending::new(asm, super::Kind::Staged(tail)))
+        Some(Pending::new(asm, super::Kind::Deferred(tail)))
     }
 
     /// Steps E1 to E4.

@@ -50,7 +50,7 @@ pub fn count_filtered(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kin
     }
     traced.leave(&mut asm, kind);
     let tail = Tail { machine, counted, word: traced.dropped, passed, leave };
-    Pending::new(&asm, super::Kind::Passing(tail))
+    Pending::new(&asm, super::Kind::FilteredCount(tail))
 }
 
 impl TargetFilter {

@@ -114,11 +114,11 @@ pub struct Pending<'a> {
 )]
 enum Kind<'a> {
     Count(count::Tail),
-    Passing(filtered_count::Tail),
+    FilteredCount(filtered_count::Tail),
     Threads(threads::Tail),
     Traced(trace::Tail<'a>),
-    Staged(deferred::Tail),
-    Gathered(aggregate_at_return::Tail),
+    Deferred(deferred::Tail),
+    Aggregated(aggregate_at_return::Tail),
     Tallied(tally::Tail),
     Latency(Machine, Latency, u32, Liveness, latency::Tail),
 }
@@ -141,17 +141,17 @@ impl<'a> Pending<'a> {
             asm.unbroken(|asm| asm.jmp(resume));
         }
         let known = match &self.kind {
-            Kind::Staged(tail) => tail.fixups().to_vec(),
+            Kind::Deferred(tail) => tail.fixups().to_vec(),
             Kind::Tallied(tail) => tail.fixups().to_vec(),
             _ => Vec::new(),
         };
         match self.kind {
             Kind::Count(tail) => tail.finish(&mut asm),
-            Kind::Passing(tail) => tail.finish(&mut asm),
+            Kind::FilteredCount(tail) => tail.finish(&mut asm),
             Kind::Threads(tail) => tail.finish(&mut asm),
             Kind::Traced(tail) => return tail.finish(&mut asm),
-            Kind::Staged(tail) => tail.finish(&mut asm),
-            Kind::Gathered(tail) => tail.finish(&mut asm),
+            Kind::Deferred(tail) => tail.finish(&mut asm),
+            Kind::Aggregated(tail) => tail.finish(&mut asm),
             Kind::Tallied(tail) => tail.finish(&mut asm),
             Kind::Latency(machine, latency, function, site, tail) => {
                 Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);

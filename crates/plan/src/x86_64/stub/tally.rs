@@ -16,7 +16,7 @@
 use trapline_record::ring::Kind;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
-use super::aggregate_at_return::gather;
+use super::aggregate_at_return::aggregate_call;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
 use super::counted::{Counted, count};
 use super::filter::Conditions;
@@ -75,7 +75,7 @@ pub fn tally(
 ) -> Pending<'static> {
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
-    if let Some(aggregated) = gather(&mut asm, traced, (tally, table), kind) {
+    if let Some(aggregated) = aggregate_call(&mut asm, traced, (tally, table), kind) {
         return aggregated;
     }
     let copied = Copied::ON_STACK;
@@ -188,7 +188,7 @@ pub(super) fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, Table)
     pointer
 }
 
-/// Where the group-by key waits while the rest is computed. What `stage` keeps there is no longer needed
+/// Where the group-by key waits while the rest is computed. What `defer` keeps there is no longer needed
 /// then.
 const OWNED: Mem = Mem::At(RSP, -120);
 
@@ -201,11 +201,11 @@ pub(super) fn value(
     into: Into,
 ) -> Vec<Fix> {
     let mut unread = Vec::new();
-    if let GroupBy::Number(key) = &tally.apart {
+    if let GroupBy::Number(key) = &tally.group_by {
         unread = known.read(asm, key);
         asm.store(OWNED, RAX);
     }
-    let by_text = matches!(tally.apart, GroupBy::Text(_));
+    let by_text = matches!(tally.group_by, GroupBy::Text(_));
     if !matches!(tally.sort, Sort::Text(_)) {
         unread.extend(known.read(asm, &tally.value));
         cell_of(asm, tally);
@@ -226,7 +226,7 @@ pub(super) fn value(
 /// In: rax = key or cell. Out: rdx = the group-by key, if rows have one; for cells of a thread, rax = the
 /// thread's number. Spoils r10.
 fn owner(asm: &mut Asm<'_>, tally: &Tally, known: Conditions<'_>, into: Into) {
-    match tally.apart {
+    match tally.group_by {
         GroupBy::Number(_) | GroupBy::Text(_) => asm.load(RDX, OWNED),
         GroupBy::Thread => {
             known.thread(asm, RDX);

@@ -19,7 +19,7 @@ use trapline_record::ring::{Kind, RingArea};
 use trapline_record::trampolines::Trampolines;
 
 use super::asm::Asm;
-use super::deferred::stage;
+use super::deferred::defer;
 use super::filter::ARGUMENT;
 use super::filtered_path::{FilteredPath, Unmarked};
 use super::filtering::{FilterExits, Filtered};
@@ -122,7 +122,7 @@ impl Marks {
 /// stub starts at `at`.
 pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, values: usize) -> Pending<'a> {
     let mut asm = Asm::new(out, at);
-    if let Some(staged) = stage(&mut asm, traced, kind, values) {
+    if let Some(staged) = defer(&mut asm, traced, kind, values) {
         return staged;
     }
     let recorded = |asm: &Asm<'_>| Recorded { traced: *traced, kind, values, behind: asm.here() };

@@ -1,7 +1,7 @@
 //! The arm64 side: patches of one word, returns at return instructions.
 
 pub(super) mod check;
-pub(super) mod place;
+pub(super) mod patch_sites;
 pub(super) mod signals;
 pub(super) mod step;
 pub(super) mod thread;

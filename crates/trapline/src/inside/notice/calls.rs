@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::thread;
 use crate::inside::arch::{LIBCS, LISTENS_BY_TRAPS, LOADERS};
-use crate::inside::known::known_at;
+use crate::inside::mapped_files::known_at;
 use crate::inside::{Consumer, Verdict, signals};
 
 /// Mappings of data matter too.

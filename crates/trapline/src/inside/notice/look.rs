@@ -9,7 +9,7 @@ use trapline_record::{FileId, RemoteAddr};
 use trapline_tracee::Mapping;
 
 use super::super::Error;
-use super::super::known::Changed;
+use super::super::mapped_files::Changed;
 use super::super::memory;
 use super::super::state::State;
 use super::super::traps;

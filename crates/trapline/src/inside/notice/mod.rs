@@ -103,8 +103,8 @@ use trapline_record::{FileId, RemoteAddr};
 use trapline_tracee::perf::{MappingRecord, MappingRings, monotonic_ns};
 
 use super::arch::LISTENS_BY_TRAPS;
-use super::known::Changed;
-use super::place::Load;
+use super::mapped_files::Changed;
+use super::site_request::Load;
 use super::speculate::SpeculativeTask;
 use super::state::{Key, State};
 use super::{Error, Request};

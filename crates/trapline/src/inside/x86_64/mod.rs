@@ -1,7 +1,7 @@
 //! The x86-64 side: patches by jumps and traps, replaced return addresses, signal wrappers.
 
 pub(super) mod check;
-pub(super) mod place;
+pub(super) mod patch_sites;
 pub(super) mod signals;
 pub(super) mod step;
 pub(super) mod thread;

@@ -12,7 +12,7 @@ use trapline_runtime::dispatch;
 use trapline_runtime::trampolines::TrampolineTable;
 use trapline_runtime::x86_64::general::inlined::InlinedPath;
 
-use super::place::inlined;
+use super::patch_sites::inlined;
 use crate::inside::Error;
 use crate::inside::trampolines::TRAMPOLINES;
 

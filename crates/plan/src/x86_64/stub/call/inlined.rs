@@ -31,7 +31,7 @@ fn place(reg: Reg) -> Mem {
 
 /// The path of `begin` with a piece. If the piece did nothing, all registers are as they were, and it goes on
 /// to `begin`.
-pub(super) fn begin_inlined(asm: &mut Asm<'_>, piece: &InlinedPath, begin: u64) -> u64 {
+pub(super) fn begin_inlined(asm: &mut Asm<'_>, inlined: &InlinedPath, begin: u64) -> u64 {
     let head = |asm: &mut Asm<'_>| {
         let start = asm.here();
         SPOILT.into_iter().for_each(|reg| asm.store(place(reg), reg));
@@ -39,7 +39,7 @@ pub(super) fn begin_inlined(asm: &mut Asm<'_>, piece: &InlinedPath, begin: u64) 
         asm.lea(RDX, Mem::At(RSP, FRAME + DOWN));
         start
     };
-    let start = inline(asm, piece, head, |asm| {
+    let start = inline(asm, inlined, head, |asm| {
         asm.flags_from_rax();
         [RDI, RSI].into_iter().chain(SPOILT).for_each(|reg| asm.load(reg, place(reg)));
         asm.unbroken(Asm::ret);
@@ -53,7 +53,7 @@ pub(super) fn begin_inlined(asm: &mut Asm<'_>, piece: &InlinedPath, begin: u64) 
 /// The path of [`call_arming`](super::call_arming), which jumps here. rcx is stored in `Regs`, and holds the
 /// address of the displaced instructions. That address is put where a return address would be. A call that is
 /// armed goes on at its return trampoline; another one goes on to `general`, with a way back.
-pub(super) fn arm_inlined(asm: &mut Asm<'_>, piece: &InlinedPath, general: u64) -> u64 {
+pub(super) fn arm_inlined(asm: &mut Asm<'_>, inlined: &InlinedPath, general: u64) -> u64 {
     let head = |asm: &mut Asm<'_>| {
         let start = asm.here();
         asm.store(Mem::At(RSP, 0), RCX);
@@ -62,7 +62,7 @@ pub(super) fn arm_inlined(asm: &mut Asm<'_>, piece: &InlinedPath, general: u64) 
         asm.lea(RDX, Mem::At(RSP, FRAME + DOWN));
         start
     };
-    let start = inline(asm, piece, head, |asm| {
+    let start = inline(asm, inlined, head, |asm| {
         asm.flags_from_rax();
         [RDI, RSI].into_iter().chain(SPOILT).for_each(|reg| asm.load(reg, place(reg)));
         asm.lea(RSP, Mem::At(RSP, FRAME + DOWN + 8));
@@ -78,7 +78,7 @@ pub(super) fn arm_inlined(asm: &mut Asm<'_>, piece: &InlinedPath, general: u64) 
 /// [`way`](super::way) for exits, with a piece before the function.
 pub(super) fn end_inlined(
     asm: &mut Asm<'_>,
-    piece: &InlinedPath,
+    inlined: &InlinedPath,
     function: u64,
     (again, moved): (u64, u64),
 ) -> u64 {
@@ -93,7 +93,7 @@ pub(super) fn end_inlined(
         (start, called, special)
     };
     let mut back = None;
-    let (start, called, special) = inline(asm, piece, head, |asm| {
+    let (start, called, special) = inline(asm, inlined, head, |asm| {
         let done = asm.here();
         asm.mov(RSP, RBX);
         back = Some((done, load_all(asm, |asm| asm.unbroken(Asm::ret))));
@@ -122,7 +122,7 @@ pub(super) fn end_inlined(
 /// Appends `head`, then a piece with `done` in its gap.
 fn inline<T>(
     asm: &mut Asm<'_>,
-    piece: &InlinedPath,
+    inlined: &InlinedPath,
     head: impl Fn(&mut Asm<'_>) -> T,
     done: impl FnOnce(&mut Asm<'_>),
 ) -> T {
@@ -139,12 +139,12 @@ fn inline<T>(
     asm.skip(pad);
     let headed = head(asm);
     asm.fill_to(ALIGN);
-    let (room, len) = piece.room;
-    asm.raw(&piece.text[..room]);
+    let (room, len) = inlined.room;
+    asm.raw(&inlined.text[..room]);
     let end = asm.here() + len as u64;
     done(asm);
     asm.skip(end.checked_sub(asm.here()).expect("the room is large enough"));
-    asm.raw(&piece.text[room + len..]);
+    asm.raw(&inlined.text[room + len..]);
     headed
 }
 
@@ -154,7 +154,7 @@ fn inline<T>(
 pub(in crate::x86_64::stub) fn return_path(
     out: &mut Vec<u8>,
     at: u64,
-    piece: &InlinedPath,
+    inlined: &InlinedPath,
     argument: u64,
     gate: &ReturnPath,
 ) -> u64 {
@@ -173,7 +173,7 @@ pub(in crate::x86_64::stub) fn return_path(
         (start, called, special)
     };
     let mut loaded = None;
-    let (start, called, special) = inline(asm, piece, head, |asm| {
+    let (start, called, special) = inline(asm, inlined, head, |asm| {
         asm.mov(RSP, RBX);
         loaded = Some(load_all(asm, |asm| {
             asm.lea(RSP, Mem::At(RSP, FRAME + DOWN));

@@ -223,11 +223,11 @@ pub fn gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Gate {
     let exit = way(&mut asm, functions.exit, &Kind::Saved(functions.state), moved);
     let general = way(&mut asm, functions.general, &Kind::General { again: entry.called }, moved);
     let general_exit = way(&mut asm, functions.general_exit, &Kind::General { again: exit.called }, moved);
-    let arm = functions.arms.as_ref().map(|piece| arm_inlined(&mut asm, piece, general.start));
+    let arm = functions.arms.as_ref().map(|inlined| arm_inlined(&mut asm, inlined, general.start));
     let begin = begin(&mut asm, functions.begin, general.start);
-    let begin = functions.begins.as_ref().map_or(begin, |piece| begin_inlined(&mut asm, piece, begin));
-    let end = functions.ends.as_ref().map_or(general_exit.start, |piece| {
-        end_inlined(&mut asm, piece, functions.general_exit, (exit.called, moved))
+    let begin = functions.begins.as_ref().map_or(begin, |inlined| begin_inlined(&mut asm, inlined, begin));
+    let end = functions.ends.as_ref().map_or(general_exit.start, |inlined| {
+        end_inlined(&mut asm, inlined, functions.general_exit, (exit.called, moved))
     });
     let [general, entry, exit, general_exit] = [general, entry, exit, general_exit].map(|way| way.start);
     Gate { general, entry, begin, arm, exit, general_exit, end }

@@ -273,7 +273,7 @@ impl Planner<'_> {
     /// changes is checked against [`Patch::relies`](crate::Patch::relies).
     fn tail_stays(&self, window: &Window) -> bool {
         let last = window.start + (JUMP - 1);
-        let mine = self.env.map.piece_at(window.start).is_ok_and(|p| last < p.end);
+        let mine = self.env.map.part_at(window.start).is_ok_and(|p| last < p.end);
         mine || {
             let functions = self.env.image.functions();
             let below = functions.partition_point(|f| f.start <= last) as u32;

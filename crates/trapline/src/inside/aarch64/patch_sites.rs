@@ -20,8 +20,8 @@ use trapline_runtime::native::{Called, Role};
 
 use super::check::word;
 use crate::files::ModuleFile;
-use crate::inside::known::MappedFiles;
-use crate::inside::place::{Group, Sets, SiteRequest, without_parts};
+use crate::inside::mapped_files::MappedFiles;
+use crate::inside::site_request::{Group, Sets, SiteRequest, without_parts};
 use crate::inside::state::{Key, State};
 use crate::inside::trampolines;
 use crate::inside::traps::{EngineTrap, Here};

@@ -21,8 +21,8 @@ use trapline_runtime::dispatch;
 use trapline_runtime::x86_64::general;
 
 use crate::files::ModuleFile;
-use crate::inside::known::MappedFiles;
-use crate::inside::place::{Group, Load, Part, Sets, SiteRequest, without_parts};
+use crate::inside::mapped_files::MappedFiles;
+use crate::inside::site_request::{Group, Load, Part, Sets, SiteRequest, without_parts};
 use crate::inside::state::{Key, State};
 use crate::inside::trampolines;
 use crate::inside::traps::{EngineTrap, Here};
