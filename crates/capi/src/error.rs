@@ -206,7 +206,7 @@ impl From<trapline::Error> for Fault {
             Outside::Spec(_) => Error::BadProbe,
             Outside::NoTarget { .. } => Error::NoTarget,
             Outside::NoFile { .. } => Error::NoFile,
-            Outside::NobodyMaps { .. } => Error::NobodyMaps,
+            Outside::NotMapped { .. } => Error::NobodyMaps,
             Outside::NoMatch { .. } => Error::NoMatch,
             Outside::AllRefused { .. } => Error::AllRefused,
             _ => Error::Other,

@@ -91,8 +91,8 @@ pub(crate) fn build(elf: &Elf, pool: &Pool, symbols: Vec<Symbol>, fdes: &[Fde]) 
         while let Some((_, end)) = named.next_if(|&(start, _)| start <= fde.start) {
             covered = covered.max(end);
         }
-        let is_piece = parts.binary_search_by_key(&fde.start, |s| s.start).is_ok();
-        if fde.start < covered || is_piece {
+        let is_part = parts.binary_search_by_key(&fde.start, |s| s.start).is_ok();
+        if fde.start < covered || is_part {
             continue;
         }
         if fde.fragment {

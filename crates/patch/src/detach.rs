@@ -17,7 +17,7 @@ use trapline_tracee::{
 
 use crate::attached::{Attached, resume};
 use crate::error::PatchError;
-use crate::find::{Found, check_free, find_segments, segment_status};
+use crate::find::{FoundSegment, check_free, find_segments, segment_status};
 use crate::free::free;
 use crate::map::SERVED;
 use crate::native::traps;
@@ -25,7 +25,7 @@ use crate::quiesce::quiesce;
 use crate::request::{DetachReport, NotRestored, Options, Restored, Untouched};
 use crate::semaphore;
 use crate::space::{Running, SpaceError, Still};
-use crate::staged::any_deferred;
+use crate::staged::any_staged;
 use crate::still::move_out;
 use crate::trampolines::{disarm, trampolines_of};
 use crate::unwinder::take_back;
@@ -43,7 +43,7 @@ const MOST_TABLES: u64 = 8192;
 struct Removal<'a> {
     /// Its words, as mapped by this process.
     words: Words<'a>,
-    found: Found,
+    found: FoundSegment,
     entries: Vec<Entry>,
 }
 
@@ -193,7 +193,7 @@ fn clean_in(
         stopped.resume()?;
         result
     } else {
-        if any_deferred(&entries) {
+        if any_staged(&entries) {
             quiesce(batch, &guard)?;
             keep_actions(batch, &removals, &remote, &guard)?;
         }
@@ -229,7 +229,7 @@ fn clean_in(
         removal.words.set(at::STATE, State::Removed as u64)?;
     }
     if barred.is_none() && (options.free || options.strict) {
-        let found: Vec<Found> = removals.into_iter().map(|r| r.found).collect();
+        let found: Vec<FoundSegment> = removals.into_iter().map(|r| r.found).collect();
         let freed = free(batch, &found, &guard, &remote)?;
         (restored.unmapped, restored.stays_mapped) = (freed.unmapped, freed.stays);
     } else {

@@ -16,7 +16,7 @@ use crate::words::Block;
 
 /// A segment that a process maps.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundSegment {
     /// Address of a mapping of its control block.
     pub control: RemoteAddr,
     /// Its memfd.
@@ -26,7 +26,7 @@ pub struct Found {
     pub(crate) block: Block,
 }
 
-impl Found {
+impl FoundSegment {
     /// What its tracer was doing; `None` if the word makes no sense.
     #[must_use]
     pub fn state(&self) -> Option<State> {
@@ -66,7 +66,7 @@ impl Found {
 ///
 /// # Errors
 /// If the process is gone or its memory cannot be read.
-pub fn find_segments(process: &Process) -> Result<Vec<Found>, PatchError> {
+pub fn find_segments(process: &Process) -> Result<Vec<FoundSegment>, PatchError> {
     let mut by_file: BTreeMap<FileId, Vec<Mapping>> = BTreeMap::new();
     for mapping in process.maps()? {
         if let (Some(file), true) = (mapping.file, is_ours(&mapping)) {
@@ -78,7 +78,7 @@ pub fn find_segments(process: &Process) -> Result<Vec<Found>, PatchError> {
         let blocks = mappings.iter().filter(|m| m.offset == FileOffset(0) && m.perms.write);
         let Some(control) = blocks.map(|m| m.start).next() else { continue };
         if let Some(block) = Block::read(process, control)? {
-            found.push(Found { control, memfd, mappings, block });
+            found.push(FoundSegment { control, memfd, mappings, block });
         }
     }
     // Inode numbers of memfds grow with time.
@@ -88,7 +88,7 @@ pub fn find_segments(process: &Process) -> Result<Vec<Found>, PatchError> {
 
 /// Segments that are no longer used, and may be unmapped if that is proven (`free`). `own` are this
 /// session's.
-pub(crate) fn left_behind(process: &Process, own: &[FileId]) -> Result<Vec<Found>, PatchError> {
+pub(crate) fn left_behind(process: &Process, own: &[FileId]) -> Result<Vec<FoundSegment>, PatchError> {
     let mut found = find_segments(process)?;
     found.retain(|f| f.block.is_ours() && f.state() == Some(State::Removed) && !own.contains(&f.memfd));
     Ok(found)
@@ -106,7 +106,7 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 /// Refuses segments that another tracer uses, and other versions. `own` are segments of this session.
 pub(crate) fn check_free(
     pid: u32,
-    found: &[Found],
+    found: &[FoundSegment],
     own: &[FileId],
     dead_allowed: bool,
 ) -> Result<(), PatchError> {
@@ -161,7 +161,7 @@ pub fn status(process: &Process) -> Result<Vec<SegmentStatus>, PatchError> {
     find_segments(process)?.iter().map(|found| segment_status(process, found)).collect()
 }
 
-pub(crate) fn segment_status(process: &Process, found: &Found) -> Result<SegmentStatus, PatchError> {
+pub(crate) fn segment_status(process: &Process, found: &FoundSegment) -> Result<SegmentStatus, PatchError> {
     let ours = found.block.is_ours();
     let entries = if ours { found.block.journal(process, found.control)? } else { Vec::new() };
     let is_code = |e: &&Entry| e.kind != Kind::Semaphore;

@@ -48,7 +48,7 @@ use trapline_tracee::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions,
 
 use crate::attached::Attached;
 use crate::error::PatchError;
-use crate::find::{Found, find_segments};
+use crate::find::{FoundSegment, find_segments};
 use crate::native::contexts;
 use crate::native::returns::IN_REGISTERS;
 use crate::request::Options;
@@ -76,12 +76,12 @@ impl Attached {
     /// # Errors
     /// If the process is gone, or another tracer holds it. What is mapped stays.
     pub fn free(&self, process: &Process, options: &Options) -> Result<Freed, PatchError> {
-        let found: Vec<Found> = find_segments(process)?
+        let found: Vec<FoundSegment> = find_segments(process)?
             .into_iter()
             .filter(|f| f.block.is_ours() && f.state() == Some(State::Removed))
             .collect();
         if found.is_empty() || IN_REGISTERS {
-            return Ok(Freed { unmapped: 0, stays: found.iter().map(Found::mapped).sum() });
+            return Ok(Freed { unmapped: 0, stays: found.iter().map(FoundSegment::mapped).sum() });
         }
         let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
         Batch::run(process, BatchOptions { hold_children: false }, |batch| {
@@ -93,12 +93,12 @@ impl Attached {
 /// Unmaps what is proven to be unused.
 pub(crate) fn free(
     batch: &mut Batch<'_>,
-    found: &[Found],
+    found: &[FoundSegment],
     guard: &dyn Fn(u64) -> Option<u64>,
     remote: &RemoteOptions,
 ) -> Result<Freed, PatchError> {
     let process = batch.process();
-    let all: u64 = found.iter().map(Found::mapped).sum();
+    let all: u64 = found.iter().map(FoundSegment::mapped).sum();
     let unmapped = if IN_REGISTERS {
         let mut stopped = batch.stop_all(guard)?;
         let unused = unused_by_words(process, &stopped, found)?;
@@ -113,7 +113,7 @@ pub(crate) fn free(
 }
 
 fn unmap_all<'b, 'p>(
-    found: &[Found],
+    found: &[FoundSegment],
     unused: &[bool],
     caller: impl FnOnce() -> Result<RemoteCaller<'b, 'p>, TargetError>,
 ) -> Result<u64, PatchError>
@@ -132,7 +132,7 @@ where
     Ok(unmapped)
 }
 
-fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), PatchError> {
+fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &FoundSegment) -> Result<(), PatchError> {
     // The control block goes last: until then the segment can be found.
     let (block, others): (Vec<_>, Vec<_>) =
         segment.mappings.iter().partition(|map| map.start == segment.control);
@@ -151,8 +151,8 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), Patch
 }
 
 /// Which segments no unwinder of this process may still refer to; the others stay (UNW-1).
-fn unregistered(process: &Process, found: &[Found]) -> Result<Vec<bool>, PatchError> {
-    let one = |segment: &Found| {
+fn unregistered(process: &Process, found: &[FoundSegment]) -> Result<Vec<bool>, PatchError> {
+    let one = |segment: &FoundSegment| {
         let registered =
             Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
         let inherited = segment.owner() != process.pid();
@@ -162,7 +162,7 @@ fn unregistered(process: &Process, found: &[Found]) -> Result<Vec<bool>, PatchEr
 }
 
 /// Private memory of ours, which holds no context of the program's.
-fn own_memory(found: &[Found]) -> Vec<u64> {
+fn own_memory(found: &[FoundSegment]) -> Vec<u64> {
     let tables = found.iter().filter_map(|f| trampolines_of(&f.block)).map(|trampolines| trampolines.table);
     found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).chain(tables).collect()
 }
@@ -174,7 +174,7 @@ fn is_dead(stacks: &[u64], map: (u64, u64), at: u64) -> bool {
 }
 
 /// First address of all code, and last one.
-fn bounds(found: &[Found]) -> (u64, u64) {
+fn bounds(found: &[FoundSegment]) -> (u64, u64) {
     let code = found.iter().flat_map(|f| &f.mappings).filter(|m| m.perms.exec);
     (code.clone().map(|m| m.start.0).min().unwrap_or(0), code.map(|m| m.end.0).max().unwrap_or(0))
 }
@@ -182,7 +182,7 @@ fn bounds(found: &[Found]) -> (u64, u64) {
 /// Steps P1 to P3: for each segment, whether no thread is in its code or can come back to it.
 fn unused_by_contexts(
     batch: &mut Batch<'_>,
-    found: &[Found],
+    found: &[FoundSegment],
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<Vec<bool>, PatchError> {
     let process = batch.process();
@@ -232,7 +232,7 @@ fn unused_by_contexts(
 }
 
 /// Whether a return trampoline is taken, or that cannot be known.
-fn is_lent(process: &Process, found: &[Found]) -> bool {
+fn is_lent(process: &Process, found: &[FoundSegment]) -> bool {
     let mut all = found.iter().filter_map(|f| trampolines_of(&f.block));
     all.any(|trampolines| !lent(process, &trampolines).is_ok_and(|lent| lent.is_empty()))
 }
@@ -240,7 +240,12 @@ fn is_lent(process: &Process, found: &[Found]) -> bool {
 /// F6: a return trampoline leads on to code and data of any segment of its tracer. So all segments stay while
 /// a trampoline is taken, which was checked first. They also stay while the trampolines' own code is in use:
 /// a thread that gave back its trampoline since then is still there, or where it leads.
-fn with_trampolines(found: &[Found], mut unused: Vec<bool>, is_lent: bool, may_go: &[bool]) -> Vec<bool> {
+fn with_trampolines(
+    found: &[FoundSegment],
+    mut unused: Vec<bool>,
+    is_lent: bool,
+    may_go: &[bool],
+) -> Vec<bool> {
     let in_use = found.iter().zip(&unused).any(|(f, unused)| trampolines_of(&f.block).is_some() && !unused);
     unused.iter_mut().zip(may_go).for_each(|(unused, may_go)| *unused &= may_go & !(in_use || is_lent));
     unused
@@ -250,7 +255,7 @@ fn with_trampolines(found: &[Found], mut unused: Vec<bool>, is_lent: bool, may_g
 fn unused_by_words(
     process: &Process,
     stopped: &StoppedAll<'_, '_>,
-    found: &[Found],
+    found: &[FoundSegment],
 ) -> Result<Vec<bool>, PatchError> {
     let (may_go, is_lent) = (unregistered(process, found)?, is_lent(process, found));
     let mut unused = vec![true; found.len()];

@@ -75,7 +75,7 @@ pub use attach::attach;
 pub use attached::Attached;
 pub use detach::recover;
 pub use error::PatchError;
-pub use find::{Found, SegmentStatus, find_segments, status};
+pub use find::{FoundSegment, SegmentStatus, find_segments, status};
 pub use foreign::Changed;
 pub use free::Freed;
 pub use hold::Closed;

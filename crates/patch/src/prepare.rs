@@ -33,7 +33,7 @@ use crate::segment::MadeTrampolines;
 use crate::semaphore;
 use crate::soft::Masked;
 use crate::space::Still;
-use crate::staged::is_deferred;
+use crate::staged::is_staged;
 use crate::survey::{Survey, shows_file};
 use crate::write::{Outcome, verify};
 
@@ -63,7 +63,7 @@ impl PreparedSite {
     }
     /// Whether an int3 may stand at its head, temporarily or for good (PATCH-7).
     pub(crate) fn may_trap(&self) -> bool {
-        self.patch.tactic == Tactic::Trap || is_deferred(&self.entry(), proven().words)
+        self.patch.tactic == Tactic::Trap || is_staged(&self.entry(), proven().words)
     }
     /// Whether a thread may trap while it is written: at its head, or inside.
     pub(crate) fn takes_traps(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::quiesce::quiesce;
 use crate::request::{AttachReport, Why};
 use crate::semaphore;
 use crate::space::{Running, SpaceError, Still};
-use crate::staged::any_deferred;
+use crate::staged::any_staged;
 use crate::still::{move_blocked_out, move_out, saved_contexts};
 use crate::survey::{SIGTRAP, Survey};
 use crate::write::{Direction, Outcome, change};
@@ -55,7 +55,7 @@ pub(crate) fn publish(
     } else {
         let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
         // An earlier batch may have released threads behind their traps' stops (PATCH-13).
-        if attached.segments.len() > 1 && any_deferred(&entries) {
+        if attached.segments.len() > 1 && any_staged(&entries) {
             quiesce(batch, &guard)?;
         }
         let mut space = Running { batch, guard: &guard, remote };

@@ -20,15 +20,15 @@ const WORD: u64 = MAX_PATCH as u64;
 
 /// Whether a window changes in steps, because no single write of it would be seen whole. `words`: a write of
 /// eight bytes inside a line would be.
-pub(crate) fn is_deferred(entry: &Entry, words: bool) -> bool {
+pub(crate) fn is_staged(entry: &Entry, words: bool) -> bool {
     let last = entry.addr.0 + u64::from(entry.len) - 1;
     entry.len > 1 && (!words || entry.addr.0 / LINE != last / LINE)
 }
 
 /// Whether some of these change in steps while threads run.
-pub(crate) fn any_deferred(entries: &[Entry]) -> bool {
+pub(crate) fn any_staged(entries: &[Entry]) -> bool {
     let words = crate::cpu::proven().words;
-    entries.iter().any(|entry| entry.kind != Kind::Semaphore && is_deferred(entry, words))
+    entries.iter().any(|entry| entry.kind != Kind::Semaphore && is_staged(entry, words))
 }
 
 /// What a window holds after a step. Between two syncs only two kinds of bytes change: traps, each a single

@@ -9,7 +9,7 @@ use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 
 use crate::run::{change_run, in_word, same_run};
 use crate::space::{CodeSpace, LINE, SpaceError};
-use crate::staged::{INT3, change_staged, is_deferred};
+use crate::staged::{INT3, change_staged, is_staged};
 
 /// Number of writes between two looks for stops: about 20 µs.
 const SERVE_EVERY: u32 = 16;
@@ -117,7 +117,7 @@ impl<'e> Change<'e> {
     }
     /// Whether another tool put an int3 at the head: a writer that came to its end leaves none of ours there.
     fn is_foreign_trap(&self, space: &impl CodeSpace, present: &[u8], way: Direction) -> bool {
-        let staged = is_deferred(self.entry, space.proves_words());
+        let staged = is_staged(self.entry, space.proves_words());
         let finished = way == Direction::Remove || (way == Direction::Recover && !staged);
         finished && present[0] == INT3 && self.before[0] != INT3
     }
@@ -209,7 +209,7 @@ fn change_phase(
 ) -> Result<(), SpaceError> {
     let words = space.takes_words();
     let (staged, group): (Vec<usize>, Vec<usize>) =
-        group.iter().partition(|&&index| is_deferred(&entries[index], words));
+        group.iter().partition(|&&index| is_staged(&entries[index], words));
     let by_page = |&index: &usize| space.takes_runs() && in_word(&entries[index]);
     let (runs, mut group): (Vec<usize>, Vec<usize>) = group.iter().partition(|index| by_page(index));
     for (nth, run) in runs.chunk_by(|&a, &b| same_run(&entries[a], &entries[b])).enumerate() {

@@ -99,7 +99,7 @@ pub struct CodeMap {
     /// For each function: whether it was swept.
     is_swept: Vec<bool>,
     /// Result of speculative planning for a batch.
-    foresight: Mutex<Speculation>,
+    speculation: Mutex<Speculation>,
 }
 
 impl CodeMap {
@@ -115,7 +115,7 @@ impl CodeMap {
                 exits: exit_bounds(image),
                 looped: vec![false; functions],
                 is_swept: vec![true; functions],
-                foresight: Mutex::default(),
+                speculation: Mutex::default(),
             };
         }
         let mut map = Self {
@@ -124,7 +124,7 @@ impl CodeMap {
             exits: vec![0; functions],
             looped: vec![false; functions],
             is_swept: vec![false; functions],
-            foresight: Mutex::default(),
+            speculation: Mutex::default(),
         };
         let chosen = match scope {
             Scope::For(requests) => map.unswept(image, requests),
@@ -171,15 +171,15 @@ impl CodeMap {
     /// [`plan_module`](crate::plan_module) takes the result once. Does nothing if it was done before, or if
     /// the result was taken already.
     pub fn plan_speculatively(&self, image: &Image, functions: &[FunctionIndex]) {
-        let mut foresight = self.foresight();
-        if matches!(*foresight, Speculation::None) {
-            *foresight = Speculation::Is(plan_speculatively(image, self, functions));
+        let mut speculation = self.speculation();
+        if matches!(*speculation, Speculation::None) {
+            *speculation = Speculation::Is(plan_speculatively(image, self, functions));
         }
     }
     /// Takes the result of speculative planning; waits if a thread is still computing it. From now on none is
     /// computed.
     pub(crate) fn take_speculative(&self) -> Option<SpeculativeSites> {
-        match std::mem::replace(&mut *self.foresight(), Speculation::Over) {
+        match std::mem::replace(&mut *self.speculation(), Speculation::Over) {
             Speculation::Is(speculative) => speculative,
             Speculation::None | Speculation::Over => None,
         }
@@ -188,8 +188,8 @@ impl CodeMap {
     pub fn forget_speculative(&self) {
         drop(self.take_speculative());
     }
-    fn foresight(&self) -> MutexGuard<'_, Speculation> {
-        self.foresight.lock().unwrap_or_else(PoisonError::into_inner)
+    fn speculation(&self) -> MutexGuard<'_, Speculation> {
+        self.speculation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether something may branch to `at`.

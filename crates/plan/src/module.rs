@@ -397,11 +397,11 @@ fn emit(
         rings,
         gate,
     };
-    let landings = landings(sites, input.bias, place.k, place.arena);
+    let stub_starts = stub_starts(sites, input.bias, place.k, place.arena);
     let limit = RemoteAddr(place.code.end().0 - SPARE);
-    let is_one = input.alone || landings.len() < PARALLEL;
-    let middle = if is_one { landings.len() } else { landings.len() / 2 };
-    let (first, second) = landings.split_at(middle);
+    let is_one = input.alone || stub_starts.len() < PARALLEL;
+    let middle = if is_one { stub_starts.len() } else { stub_starts.len() / 2 };
+    let (first, second) = stub_starts.split_at(middle);
     // A window may serve both an entry and an exit.
     let actions =
         |(_, site): &(RemoteAddr, u32)| sites.get(*site as usize).map_or(0, |site| site.actions.len() as u64);
@@ -413,7 +413,7 @@ fn emit(
     // `all` has room for everything, since the other half is appended to it. This thread allocates both, as
     // above.
     let calls = input.calls.is_some();
-    let (all, its) = (room_for(landings.len(), calls), room_for(second.len(), calls));
+    let (all, its) = (room_for(stub_starts.len(), calls), room_for(second.len(), calls));
     let (a, b) = std::thread::scope(|scope| {
         let other = (!second.is_empty())
             .then(|| scope.spawn(|| lay(set, sites, second, mirror_end, (between, limit), its)));
@@ -465,22 +465,22 @@ fn room_for(sites: usize, calls: bool) -> ModulePlan {
     part
 }
 
-/// Lays the sites whose stubs begin at `landings` into `part`. The next site behind them begins at `end`.
+/// Lays the sites whose stubs begin at `stub_starts` into `part`. The next site behind them begins at `end`.
 fn lay(
     set: Setting<'_>,
     sites: &[PatchedSite],
-    landings: &[(RemoteAddr, u32)],
+    stub_starts: &[(RemoteAddr, u32)],
     end: RemoteAddr,
     arena: Span,
     mut part: ModulePlan,
 ) -> Laid {
     let mut emitter = Emitter::new(&set, &mut part, arena);
     let mut lost = Vec::new();
-    for (n, &(landing, site)) in landings.iter().enumerate() {
-        let next = landings.get(n + 1).map_or(end, |l| l.0).min(set.mirror_end);
-        let room = if set.shared_space { JUMP } else { next.0.saturating_sub(landing.0) };
+    for (n, &(stub_start, site)) in stub_starts.iter().enumerate() {
+        let next = stub_starts.get(n + 1).map_or(end, |l| l.0).min(set.mirror_end);
+        let room = if set.shared_space { JUMP } else { next.0.saturating_sub(stub_start.0) };
         let site = &sites[site as usize];
-        if let Err(why) = emitter.site(site, landing, room) {
+        if let Err(why) = emitter.site(site, stub_start, room) {
             // Every request that has an action there is refused, not only the first one.
             let mut asked: Vec<u32> = site.actions.iter().map(|a| a.request).collect();
             asked.dedup();
@@ -594,7 +594,7 @@ fn rings(traits: &ProcessTraits, layout: &DataLayout, data: DataAt) -> Option<Ri
 }
 
 /// Where each site's stub begins, in address order.
-fn landings(sites: &[PatchedSite], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
+fn stub_starts(sites: &[PatchedSite], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
     let mirror = |at: Svma| (bias.live(at) + JUMP).offset(i64::from(k));
     let mut all: Vec<(RemoteAddr, u32)> = sites
         .iter()

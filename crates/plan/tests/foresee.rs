@@ -33,7 +33,7 @@ fn planned(image: &Image, map: &CodeMap, traits: &ProcessTraits, by_trap: bool) 
         begins: None,
         arms: None,
         ends: None,
-        state: ExtendedState { mask: 3, len: 576, tells_use: false },
+        state: ExtendedState { mask: 3, len: 576, shows_use: false },
     };
     let requests = every(image, Action::CallEntry);
     let callee = |n| Callee { argument: n, saves_state: false, only_returns: false, arms: false, by_trap };

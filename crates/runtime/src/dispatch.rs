@@ -25,7 +25,7 @@
 
 use crate::consumer::{Handler, Hit, Installed, Verdict};
 use crate::epoch::{Inside, Line, Seal, ThreadPointer};
-use crate::instances::{Call, Kept};
+use crate::instances::{Call, KeptCall};
 use crate::native::{Regs, returning};
 use crate::probe::{List, Probe};
 use crate::trampolines::{TakenTrampoline, TrampolineTable};
@@ -89,10 +89,10 @@ pub unsafe extern "C" fn returned_to_trampoline(trampolines: *const TrampolineTa
     let Some(returned) = (unsafe { trampolines.returned(number) }) else { return GoOn::Original as u64 };
     // End the instance before its key becomes free.
     let kept = returned.probe.and_then(|probe| match returned.site {
-        Some(site) => Some(Kept::of(site)),
+        Some(site) => Some(KeptCall::of(site)),
         None => probe.instances().end(probe.engine().returns(), returned.key, probe.address()),
     });
-    trampolines.come_home(&returned);
+    trampolines.put_back(&returned);
     // SAFETY: as above; no frame of ours lies there or above.
     unsafe { returning::replace(regs, returned.real) };
     regs.set_ip(returned.real);
@@ -244,7 +244,7 @@ pub unsafe fn exited(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut 
 /// # Safety
 /// As [`entry`].
 #[inline]
-unsafe fn returns(inside: &Inside<'_>, row: usize, probe: &Probe, kept: &Kept, regs: &mut Regs) -> GoOn {
+unsafe fn returns(inside: &Inside<'_>, row: usize, probe: &Probe, kept: &KeptCall, regs: &mut Regs) -> GoOn {
     let (ip, sp) = (regs.ip(), regs.sp());
     if inside.is_nested() {
         // The entry was not nested. So a handler was left since then, and cannot yet be distinguished from
@@ -330,7 +330,7 @@ impl Verdicts {
 ///
 /// # Safety
 /// As [`call`].
-unsafe fn returned(installed: &Installed, kept: &Kept, regs: &mut Regs) {
+unsafe fn returned(installed: &Installed, kept: &KeptCall, regs: &mut Regs) {
     let Some(handler) = installed.consumer.ret else { return };
     let cookie = if installed.consumer.is_session() { kept.cookie(installed.id) } else { Some(0) };
     if let Some(cookie) = cookie {

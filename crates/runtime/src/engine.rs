@@ -238,8 +238,8 @@ impl Engine {
     }
     /// What a call in flight needs to find its instance.
     #[cfg(not(loom))]
-    pub(crate) fn returns(&self) -> (KeptPlaces, crate::instances::Here) {
-        (self.places, crate::instances::Here { rseq: self.rseq, trampolines: self.trampolines() })
+    pub(crate) fn returns(&self) -> (KeptPlaces, crate::instances::ThreadPlace) {
+        (self.places, crate::instances::ThreadPlace { rseq: self.rseq, trampolines: self.trampolines() })
     }
     /// From now on, calls of probes that arm ([`Probe::set_arms`](crate::probe::Probe::set_arms)) get return
     /// addresses from these return trampolines. May be called once per engine, with trampolines that no other

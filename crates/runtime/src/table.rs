@@ -52,7 +52,7 @@ struct Bucket {
 
 /// Where a bucket has a key.
 enum KeyPlace<'a> {
-    Here(&'a AtomicU64),
+    ThreadPlace(&'a AtomicU64),
     /// The key is not there; these are the places where it would be.
     Free(&'a AtomicU64, &'a AtomicU64),
     /// Other keys have all places.
@@ -64,7 +64,7 @@ impl Bucket {
     fn ask(&self, key: u64) -> KeyPlace<'_> {
         for (place, value) in self.keys.iter().zip(&self.values) {
             match place.load(Acquire) {
-                found if found == key => return KeyPlace::Here(value),
+                found if found == key => return KeyPlace::ThreadPlace(value),
                 0 => return KeyPlace::Free(place, value),
                 _ => {}
             }
@@ -110,13 +110,13 @@ impl Buckets {
     #[inline]
     fn value(&self, key: NonZeroU64) -> Option<NonZeroU64> {
         match self.ask(key) {
-            KeyPlace::Here(value) => NonZeroU64::new(value.load(Acquire)),
+            KeyPlace::ThreadPlace(value) => NonZeroU64::new(value.load(Acquire)),
             KeyPlace::Free(..) | KeyPlace::Further => None,
         }
     }
     fn set(&self, key: NonZeroU64, value: u64) {
         match self.ask(key) {
-            KeyPlace::Here(place) => place.store(value, Release),
+            KeyPlace::ThreadPlace(place) => place.store(value, Release),
             KeyPlace::Free(place_of_key, place) => {
                 place.store(value, Release);
                 place_of_key.store(key.get(), Release);

@@ -229,9 +229,9 @@ mod tests {
         for more in 1..=3 {
             assert!(!map.settle().expect("an answer"), "the other may still write");
             assert!(other.write(72, &[more; 8]) && map.write(80, &[more; 8]));
-            let (mut seen, mut heard) = ([0; 8], [0; 8]);
-            assert!(map.read(72, &mut seen) && other.read(80, &mut heard));
-            assert_eq!((seen, heard), ([more; 8], [more; 8]), "both are shared as before");
+            let (mut seen, mut read_back) = ([0; 8], [0; 8]);
+            assert!(map.read(72, &mut seen) && other.read(80, &mut read_back));
+            assert_eq!((seen, read_back), ([more; 8], [more; 8]), "both are shared as before");
         }
         drop(other);
         assert!(map.settle().expect("an answer") && map.settle().expect("the same again"));

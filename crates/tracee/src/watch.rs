@@ -28,7 +28,7 @@ const RECORD_FORK: u32 = 7;
 const RECORD_MMAP2: u32 = 10;
 /// Flag of a COMM record: the name came with an exec.
 const MISC_EXEC: u16 = 1 << 13;
-const TELL: u64 = perf::MMAP | perf::MMAP2 | perf::TASK | perf::COMM | perf::COMM_EXEC;
+const RECORDED: u64 = perf::MMAP | perf::MMAP2 | perf::TASK | perf::COMM | perf::COMM_EXEC;
 
 /// An executable mapping that was made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,7 +95,7 @@ impl MapWatcher {
     /// # Errors
     /// When the kernel does not permit it; then poll the maps instead.
     pub fn new(pid: u32) -> Result<Self, TargetError> {
-        let (rings, _redirected) = open(pid, TELL, AT_ONCE)
+        let (rings, _redirected) = open(pid, RECORDED, AT_ONCE)
             .map_err(|e| TargetError::system(pid, "watch its mappings by perf_event_open", e))?;
         Ok(Self { rings, _redirected, lost: 0, family: Vec::new() })
     }

@@ -143,13 +143,13 @@ impl Text {
 
 /// A record, and where it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     /// Index of its segment in the process.
     pub(crate) segment: usize,
     pub(crate) record: Record,
 }
 
-impl Found {
+impl FoundRecord {
     pub(crate) const fn new(segment: usize, record: Record) -> Self {
         Self { segment, record }
     }
@@ -197,7 +197,7 @@ impl Pairing {
     /// in `round`. `waits` tells whether exits of a probe are recorded.
     pub(crate) fn feed(
         &mut self,
-        round: &mut Vec<Found>,
+        round: &mut Vec<FoundRecord>,
         begun: Option<u64>,
         waits: impl Fn(usize, u32) -> bool,
         mut each: impl FnMut(Paired),
@@ -208,7 +208,7 @@ impl Pairing {
         }
         let until = std::mem::replace(&mut self.begun, begun.unwrap_or(u64::MAX));
         let end = begun.map_or(round.len(), |_| round.partition_point(|found| found.record.ticks <= until));
-        for Found { segment, record } in round.drain(..end) {
+        for FoundRecord { segment, record } in round.drain(..end) {
             let thread = if self.exits_name_no_thread { 0 } else { record.tid };
             let key = (thread, record.sp, segment, record.probe);
             match record.kind {
@@ -254,7 +254,7 @@ const fn unfinished(segment: usize, entry: Record) -> Paired {
 mod tests {
     use std::collections::HashMap;
 
-    use super::{CallEnd, Found, Paired, Pairing};
+    use super::{CallEnd, FoundRecord, Paired, Pairing};
     use proptest::collection::vec;
     use proptest::prelude::*;
     use trapline_record::ring::{Kind, MAX_VALUES, Record};
@@ -265,7 +265,8 @@ mod tests {
 
     fn ended(pairing: &mut Pairing, round: Vec<(usize, Record)>) -> Vec<(u64, Option<u64>, CallEnd)> {
         let mut calls = Vec::new();
-        let mut round = round.into_iter().map(|(segment, record)| Found::new(segment, record)).collect();
+        let mut round =
+            round.into_iter().map(|(segment, record)| FoundRecord::new(segment, record)).collect();
         let each = |c: Paired| calls.push((c.entry.ticks, c.exit.map(|exit| exit.ticks), c.how));
         pairing.feed(&mut round, None, |_, probe| probe == 3, each);
         calls
@@ -274,11 +275,11 @@ mod tests {
     #[test]
     fn a_round_tells_what_happened_before_the_one_before_it() {
         let mut pairing = Pairing::default();
-        let mut round: Vec<Found> = Vec::new();
-        let mut ended_in = |round: &mut Vec<Found>, ticks: &[u64], begun: Option<u64>| {
+        let mut round: Vec<FoundRecord> = Vec::new();
+        let mut ended_in = |round: &mut Vec<FoundRecord>, ticks: &[u64], begun: Option<u64>| {
             let (mut ended, entries) =
                 (Vec::new(), ticks.iter().map(|&ticks| record(Kind::Entry, 1, ticks, ticks)));
-            round.extend(entries.map(|(segment, record)| Found::new(segment, record)));
+            round.extend(entries.map(|(segment, record)| FoundRecord::new(segment, record)));
             pairing.feed(round, begun, |_, _| false, |paired| ended.push(paired.entry.ticks));
             ended
         };
@@ -354,7 +355,7 @@ mod tests {
         assert_eq!(pairing.rest().iter().map(|c| c.entry.ticks).collect::<Vec<_>>(), [12]);
         let (segment, record) = record(Kind::Entry, 1, 0x90, 13);
         let each = |other: Paired| assert_eq!(other.how, CallEnd::Entered);
-        pairing.feed(&mut vec![Found::new(segment, record)], None, |_, _| false, each);
+        pairing.feed(&mut vec![FoundRecord::new(segment, record)], None, |_, _| false, each);
     }
 
     /// One step of a thread: the thread, whether it calls or returns from its innermost call, whether the
@@ -407,7 +408,7 @@ mod tests {
                     (0..all.len()).filter(|&n| all[n].2 == ring && all[n].1 <= now && !taken[n]).collect();
                 visible.sort_by_key(|&n| all[n].1);
                 visible.iter().for_each(|&n| taken[n] = true);
-                round.extend(visible.into_iter().map(|n| Found::new(0, all[n].0)));
+                round.extend(visible.into_iter().map(|n| FoundRecord::new(0, all[n].0)));
             }
             pairing.feed(&mut round, Some(begun), |_, _| true, |paired| calls.push(paired));
         }

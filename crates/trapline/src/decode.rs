@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Kind, Record, TEXT_WORDS, first_float};
 
-use crate::calls::{Call, Found, Paired, Pairing, Text};
+use crate::calls::{Call, FoundRecord, Paired, Pairing, Text};
 use crate::filter::Filter;
 use crate::quick::InTurn;
 use crate::report::Site;
@@ -25,7 +25,7 @@ pub(crate) struct Decoder {
     /// What is known of each probe.
     pub(crate) probes: Probes,
     /// Records that were taken and not reported yet.
-    pub(crate) round: Vec<Found>,
+    pub(crate) round: Vec<FoundRecord>,
     /// Entries read, by probe.
     pub(crate) read: Counts,
     /// Entries read whose calls a filter rejected, by probe.
@@ -54,7 +54,7 @@ impl Decoder {
                 }
                 self.read.add(segment, record.probe, 1);
             }
-            self.round.push(Found::new(segment, record));
+            self.round.push(FoundRecord::new(segment, record));
         }
         self.round.len() - before
     }

@@ -78,7 +78,7 @@ pub use report::{
 };
 pub use session::{Finished, Running, Session};
 pub use stacks::{Frame, Function, StackFile, StackSum, Symbols, Unwinding};
-pub use tallies::{Part, Tallied};
+pub use tallies::{GroupHits, Tallied};
 pub use target::Target;
 pub use trapline_image::{
     DeclaredParameter, Field, Misplaced, NoField, ParameterPlace, Pattern, ProbeKind, ProbeSpec, Prototype,

@@ -216,8 +216,8 @@ fn of_mark(
         };
         // A value in memory is read by a system call.
         let is_near = matches!(argument.place, MarkPlace::Register(_) | MarkPlace::Constant(_));
-        let is_told = nth < 6 && (is_near || reads);
-        let place = if is_told { ParameterPlace::General(nth) } else { ParameterPlace::Elsewhere };
+        let is_known = nth < 6 && (is_near || reads);
+        let place = if is_known { ParameterPlace::General(nth) } else { ParameterPlace::Elsewhere };
         DeclaredParameter { name: String::new(), of, place }
     };
     let parameters = (0..).zip(arguments).map(parameter).collect();

@@ -317,10 +317,10 @@ impl Session {
         let look = self.looked.elapsed() >= LOOK_EVERY;
         for index in 0..self.traced.len() {
             self.answer(index, look);
-            match look || self.traced[index].hear_of_mappings() {
+            match look || self.traced[index].read_mappings() {
                 true if self.traced[index].alive() => self.look(index),
                 true => {}
-                false => self.traced[index].hear_of_names(),
+                false => self.traced[index].read_names(),
             }
             any |= self.traced[index].ended.is_none();
         }

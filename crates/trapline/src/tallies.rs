@@ -22,7 +22,7 @@ pub struct Tallied {
     /// The site.
     pub site: Arc<Site>,
     /// Hits by group, as requested; one part if no grouping was requested.
-    pub parts: Vec<Part>,
+    pub parts: Vec<GroupHits>,
     /// Texts, where values or group-by keys are texts: by the value, or by the part's key. Bytes that are not
     /// UTF-8 appear as replacement characters.
     pub texts: BTreeMap<u64, String>,
@@ -39,7 +39,7 @@ pub struct Tallied {
 
 /// Hits of one group.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct GroupHits {
     /// Thread or CPU of the group; `None` if hits are not grouped by that.
     pub group: Option<Group>,
     /// Group-by key from the call itself: the number of [`GroupBy::Number`], or for [`GroupBy::Text`] the key of
@@ -124,8 +124,8 @@ impl TableContents {
         settled: &Settled,
         names: &Names,
         wanted: &[String],
-    ) -> (Vec<Part>, FilteredByName) {
-        let (mut parts, mut left): (Vec<Part>, FilteredByName) = (Vec::new(), FilteredByName::default());
+    ) -> (Vec<GroupHits>, FilteredByName) {
+        let (mut parts, mut left): (Vec<GroupHits>, FilteredByName) = (Vec::new(), FilteredByName::default());
         let mut places: HashMap<(Option<Group>, Option<u64>), usize> = HashMap::new();
         settled.each(self, names, &mut |row, comm, hits| {
             if !wanted.is_empty() && !comm.is_some_and(|comm| wanted.iter().any(|name| name == comm)) {
@@ -135,7 +135,7 @@ impl TableContents {
             }
             let place = (group(by, row, comm, names), row.key);
             let at = *places.entry(place).or_insert_with_key(|(group, key)| {
-                parts.push(Part { group: group.clone(), key: *key, hits: BTreeMap::new() });
+                parts.push(GroupHits { group: group.clone(), key: *key, hits: BTreeMap::new() });
                 parts.len() - 1
             });
             let sum = parts[at].hits.entry(row.cell).or_default();
@@ -205,7 +205,7 @@ fn text(word: &dyn Fn(u64) -> u64) -> String {
 impl crate::traced::Traced {
     /// Aggregations, site by site.
     pub(crate) fn tallies(&mut self, by: Option<By>) -> Vec<Tallied> {
-        self.hear_of_names();
+        self.read_names();
         let contents: Vec<(usize, TableContents)> = self.contents(by);
         let rows = contents.iter().flat_map(|(_, one)| one.hits.keys());
         self.look_at_names(&rows.filter_map(|row| row.thread).collect());
@@ -275,12 +275,13 @@ mod tests {
             (all(&[("a", 5, 10), ("b", 5, 3)]), FilteredByName::default())
         );
         // Between two looks the two threads swap names.
-        let heard = contents([(one, 5, 12), (other, 5, 3), (unknown, 7, 1)]);
-        settled.settle(&heard, &HashMap::from([(one, Some("a".to_owned())), (other, Some("b".to_owned()))]));
+        let counted = contents([(one, 5, 12), (other, 5, 3), (unknown, 7, 1)]);
+        settled
+            .settle(&counted, &HashMap::from([(one, Some("a".to_owned())), (other, Some("b".to_owned()))]));
         for (thread, name) in [(one, "b"), (other, "a")] {
             assert_eq!(names.note_change(thread, Changed::Name(name.to_owned())), Some(thread));
         }
-        assert_eq!(parts_of(&settled, &heard, &names, &[]).0, all(&[("a", 5, 12), ("b", 5, 3)]));
+        assert_eq!(parts_of(&settled, &counted, &names, &[]).0, all(&[("a", 5, 12), ("b", 5, 3)]));
         let now = contents([(one, 5, 13), (one, 6, 1), (other, 5, 103), (unknown, 7, 1)]);
         assert_eq!(parts_of(&settled, &now, &names, &[]).0, all(&[("a", 5, 112), ("b", 5, 4), ("b", 6, 1)]));
         assert_eq!(

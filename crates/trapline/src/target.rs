@@ -135,7 +135,7 @@ fn mapping_processes(specs: &[ProbeSpec]) -> Result<Vec<Process>, Error> {
         .filter_map(|pid| Process::open(pid).ok())
         .filter(maps_one)
         .collect();
-    if found.is_empty() { Err(Error::NobodyMaps { file: names.join(", ") }) } else { Ok(found) }
+    if found.is_empty() { Err(Error::NotMapped { file: names.join(", ") }) } else { Ok(found) }
 }
 
 fn all_pids() -> impl Iterator<Item = u32> {

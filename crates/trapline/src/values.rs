@@ -55,7 +55,7 @@ pub(crate) enum ArgumentSource {
 
 /// Which arguments of a place are needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct NeededArguments {
     /// How many of the first ones.
     pub(crate) values: u8,
     /// Bit `n`: what argument `n` points to is needed.
@@ -68,7 +68,7 @@ impl Marked {
     pub(crate) fn new(
         image: &Image,
         arguments: &[MarkArgument],
-        asked: Asked,
+        asked: NeededArguments,
         filter: &Filter,
     ) -> (Self, Vec<Operand>, Vec<Read>) {
         let mut marked = Self { slots: [ArgumentSource::Unknown; MOST], texts: Vec::new() };

@@ -20,7 +20,7 @@ pub(crate) enum Aggregation {
         exits: bool,
     },
     /// In the reader, from records. `of` is the value taken of each call, for each probe.
-    Here {
+    InReader {
         of: Vec<(ProbeSpec, Of)>,
         /// The group-by key of each probe; `None` if no value of the calls is one.
         keys: Option<Vec<Of>>,
@@ -40,7 +40,7 @@ impl Aggregation {
     pub(crate) const fn waits(&self) -> bool {
         match self {
             Self::InTarget { exits } => *exits,
-            Self::Here { returns, .. } => *returns,
+            Self::InReader { returns, .. } => *returns,
         }
     }
 }
@@ -130,7 +130,7 @@ pub(super) fn aggregation(
     let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
     // At each place of a USDT probe the arguments lie elsewhere.
     let marks = probes.iter().any(|(probe, _)| probe.kind == ProbeKind::Usdt);
-    let group_by = aparts(keys.as_deref(), values.len(), by_thread).filter(|_| !marks);
+    let group_by = group_bys(keys.as_deref(), values.len(), by_thread).filter(|_| !marks);
     if let Some(found) = group_by.and_then(|group_by| in_target(&values, sort, &group_by, &filters)) {
         return Ok(found);
     }
@@ -150,7 +150,7 @@ pub(super) fn aggregation(
     let floats = (0..values.len()).map(floats).collect();
     let keys = keys.map(|keys| keys.into_iter().map(|key| key.of(Sort::Each)).collect());
     let of = probes.iter().zip(values).map(|((probe, _), value)| (probe.clone(), value.of(sort))).collect();
-    Ok((filters, Aggregation::Here { of, keys, returns, texts, ended, floats }))
+    Ok((filters, Aggregation::InReader { of, keys, returns, texts, ended, floats }))
 }
 
 fn at_entry(tree: &Tree) -> bool {
@@ -159,7 +159,7 @@ fn at_entry(tree: &Tree) -> bool {
 
 /// The group-by key of each probe, as the target can use it. `None` if the target cannot: for texts that it
 /// cannot read, or if the key of one probe is a text and that of another a number.
-fn aparts(keys: Option<&[Value]>, probes: usize, by_thread: bool) -> Option<Vec<GroupBy>> {
+fn group_bys(keys: Option<&[Value]>, probes: usize, by_thread: bool) -> Option<Vec<GroupBy>> {
     let Some(keys) = keys else { return Some(vec![GroupBy::threads(by_thread); probes]) };
     let texts = keys.iter().filter(|key| key.tree().is_none()).count();
     let one = |key: &Value| match key {

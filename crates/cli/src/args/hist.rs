@@ -210,8 +210,8 @@ mod tests {
             Either::Hist(hist) => match hist.aggregation {
                 Aggregation::InTarget { exits: false } => "entry",
                 Aggregation::InTarget { exits: true } => "exit",
-                Aggregation::Here { returns: false, .. } => "here, entries",
-                Aggregation::Here { .. } => "here",
+                Aggregation::InReader { returns: false, .. } => "here, entries",
+                Aggregation::InReader { .. } => "here",
             },
         }
     }

@@ -23,14 +23,14 @@ pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     if run.dry_run {
         return super::list::show(&args.ends.of(intervals::builder(run)), true, &run.sink);
     }
-    let (mut stage, mut session) = run_output::begin(run, |builder: Builder| start(args, builder))?;
+    let (mut run_output, mut session) = run_output::begin(run, |builder: Builder| start(args, builder))?;
     let mut trees = Trees::new(&args.run.probes, args.depth, args.each && run.sink.format == Format::Text);
-    let followed = follow(args, &mut trees, &mut session, &mut stage);
+    let followed = follow(args, &mut trees, &mut session, &mut run_output);
     trees.note_goroutines(session.goroutines());
     let finished = session.detach();
-    let reported = followed.and_then(|()| close(args, &mut trees, &finished, &mut stage.output));
-    let reported = reported.and_then(|()| stage.summary(&finished));
-    stage.end(finished, reported)
+    let reported = followed.and_then(|()| close(args, &mut trees, &finished, &mut run_output.output));
+    let reported = reported.and_then(|()| run_output.summary(&finished));
+    run_output.end(finished, reported)
 }
 
 /// Starts the session. The root must be probed, unless processes can still come that have it: there is no

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, By, ProcessReport, Session, Tallied, time_of_day};
 
-use super::reader_aggregation::Here;
+use super::reader_aggregation::ReaderAggregation;
 use super::run_output::{self, RunOutput};
 use super::{Failure, Outcome, intervals};
 use crate::args::aggregation::Aggregation;
@@ -32,34 +32,34 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
         let builder = args.ends.of(builder).by(args.by).filters(args.filters.clone());
         match &args.aggregation {
             Aggregation::InTarget { exits } => builder.tally(*exits),
-            Aggregation::Here { returns, texts, ended, floats, .. } => {
+            Aggregation::InReader { returns, texts, ended, floats, .. } => {
                 let builder = builder.ended_texts(ended.clone());
                 builder.texts(texts.clone()).floats(floats.clone()).record(6, *returns)
             }
         }
     };
-    let (mut stage, mut session) = run_output::begin(run, start)?;
-    if let (true, Aggregation::Here { .. }) = (stage.talkative, &args.aggregation) {
+    let (mut run_output, mut session) = run_output::begin(run, start)?;
+    if let (true, Aggregation::InReader { .. }) = (run_output.talkative, &args.aggregation) {
         say(
             "trapline: each call is recorded, and added up here (docs/guide/hist.md says what the target adds up)",
         );
     }
-    let mut table = Table { args, here: Here::new(args) };
-    let followed = table.follow(&mut session, &mut stage);
+    let mut table = Table { args, here: ReaderAggregation::new(args) };
+    let followed = table.follow(&mut session, &mut run_output);
     let finished = session.detach();
     table.here.add(&finished.calls, |call| finished.names.get(&(call.pid, call.tid)).cloned());
     let reported = followed.and_then(|()| {
         let tallied = finished.tallies.clone();
-        stage.output.print(&table.render(&finished.reports, tallied, false))?;
-        stage.summary(&finished)
+        run_output.output.print(&table.render(&finished.reports, tallied, false))?;
+        run_output.summary(&finished)
     });
-    stage.end(finished, reported)
+    run_output.end(finished, reported)
 }
 
 /// What is shown, and the aggregation in the reader.
 struct Table<'a> {
     args: &'a Hist,
-    here: Here<'a>,
+    here: ReaderAggregation<'a>,
 }
 
 impl Table<'_> {
@@ -79,7 +79,7 @@ impl Table<'_> {
             _ => ROUND,
         };
         loop {
-            if let Aggregation::Here { .. } = self.args.aggregation {
+            if let Aggregation::InReader { .. } = self.args.aggregation {
                 let calls = session.calls();
                 self.here.add(&calls, |call| session.thread_name(call));
             }
@@ -108,7 +108,7 @@ impl Table<'_> {
         let (args, time) = (self.args, self.args.run.timestamps.then(time_of_day));
         let sums = match args.aggregation {
             Aggregation::InTarget { .. } => Sums::of_target(args, tallied),
-            Aggregation::Here { .. } => self.here.sums(),
+            Aggregation::InReader { .. } => self.here.sums(),
         };
         let one = |report: &ProcessReport| match args.run.sink.format {
             Format::Json => hist::object(args, &sums, report, time.as_deref()),

@@ -38,17 +38,17 @@ pub(crate) fn report_at_intervals(
     start: impl FnOnce(Builder) -> Result<Session, Error>,
     renderer: &mut dyn Renderer,
 ) -> Result<Outcome, Failure> {
-    let mut stage = RunOutput::open(run)?;
+    let mut run_output = RunOutput::open(run)?;
     let mut outlets = Outlets::open(run)?;
-    let mut session = stage.start(run, start)?;
-    if stage.talkative {
+    let mut session = run_output.start(run, start)?;
+    if run_output.talkative {
         outlets.notices().for_each(|notice| say(&format!("trapline: {notice}")));
     }
-    let followed = watch(run, &mut session, &mut stage, renderer, &mut outlets);
+    let followed = watch(run, &mut session, &mut run_output, renderer, &mut outlets);
     let finished = session.detach();
-    let reported = followed.and_then(|()| close(run, &finished, &mut stage, renderer));
+    let reported = followed.and_then(|()| close(run, &finished, &mut run_output, renderer));
     let sent = outlets.finish(&finished.reports).map_err(OutputError::from);
-    stage.end(finished, reported.and(sent))
+    run_output.end(finished, reported.and(sent))
 }
 
 /// Prints reports until something ends the run.
@@ -102,16 +102,16 @@ fn head(run: &Run, time: Option<&str>) -> String {
 fn close(
     run: &Run,
     finished: &Finished,
-    stage: &mut RunOutput,
+    run_output: &mut RunOutput,
     renderer: &mut dyn Renderer,
 ) -> Result<(), OutputError> {
     let time = run.timestamps.then(time_of_day);
     for report in &finished.reports {
-        stage.output.print(&head(run, time.as_deref()))?;
-        stage.output.print(&renderer.report(report, false, time.as_deref()))?;
+        run_output.output.print(&head(run, time.as_deref()))?;
+        run_output.output.print(&renderer.report(report, false, time.as_deref()))?;
     }
-    stage.output.print(&renderer.end(&finished.summary))?;
-    stage.summary(finished)
+    run_output.output.print(&renderer.end(&finished.summary))?;
+    run_output.summary(finished)
 }
 
 /// Waits for the launched command, which is no longer traced. A second Ctrl-C stops waiting.

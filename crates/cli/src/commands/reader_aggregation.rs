@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use trapline::filter::{Facts, Sort, fields};
-use trapline::{By, Call, Group, Part, Site, Tallied};
+use trapline::{By, Call, Group, GroupHits, Site, Tallied};
 
 use crate::args::aggregation::{Aggregation, Of};
 use crate::args::hist::Hist;
@@ -20,7 +20,7 @@ use crate::report::text;
 const MOST: usize = 65_536;
 
 /// The aggregation in the reader, from records.
-pub(super) struct Here<'a> {
+pub(super) struct ReaderAggregation<'a> {
     args: &'a Hist,
     sites: BTreeMap<(u32, String), Added>,
     texts: Vec<String>,
@@ -47,14 +47,14 @@ enum Key {
     Value(u64),
 }
 
-impl<'a> Here<'a> {
+impl<'a> ReaderAggregation<'a> {
     pub(super) fn new(args: &'a Hist) -> Self {
         let (sites, names) = (BTreeMap::new(), HashMap::new());
         Self { args, sites, texts: Vec::new(), numbers: HashMap::new(), names }
     }
     /// Adds one round of calls; `name` returns the present name of a call's thread.
     pub(super) fn add(&mut self, calls: &[Call], mut name: impl FnMut(&Call) -> Option<String>) {
-        let Aggregation::Here { of, keys, .. } = &self.args.aggregation else { return };
+        let Aggregation::InReader { of, keys, .. } = &self.args.aggregation else { return };
         let mut names = HashMap::new();
         let mut last: Option<(&Arc<Site>, Option<usize>)> = None;
         for call in calls {
@@ -122,7 +122,9 @@ impl<'a> Here<'a> {
         }
     }
     pub(super) fn sums(&self) -> Sums {
-        let Aggregation::Here { of, .. } = &self.args.aggregation else { return Sums::default() };
+        let Aggregation::InReader { of, .. } = &self.args.aggregation else {
+            return Sums::default();
+        };
         let (mut tallied, mut keys) = (Vec::new(), Vec::new());
         for ((pid, _), added) in &self.sites {
             let mut parts: Vec<(&Key, &BTreeMap<u64, u64>)> = added.parts.iter().collect();
@@ -139,7 +141,7 @@ impl<'a> Here<'a> {
                 }
                 Key::Name(comm) => Some(Group::Name { comm: comm.clone(), threads: 0 }),
             };
-            let part = |(key, hits): (&Key, &BTreeMap<u64, u64>)| Part {
+            let part = |(key, hits): (&Key, &BTreeMap<u64, u64>)| GroupHits {
                 group: group(key),
                 key: None,
                 hits: hits.clone(),
@@ -162,7 +164,7 @@ impl<'a> Here<'a> {
     /// A group-by key for people and machines, where calls are grouped by one of their values.
     fn key_of(&self, site: &Site, key: &Key) -> What {
         let Key::Value(value) = *key else { return What::Value(0) };
-        let Aggregation::Here { of, keys: Some(keys), .. } = &self.args.aggregation else {
+        let Aggregation::InReader { of, keys: Some(keys), .. } = &self.args.aggregation else {
             return What::Value(0);
         };
         let nth = asked_for(of, site).next().map(|(nth, _)| nth);

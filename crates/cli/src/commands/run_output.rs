@@ -33,9 +33,9 @@ pub(crate) fn begin(
     run: &Run,
     start: impl FnOnce(Builder) -> Result<Session, Error>,
 ) -> Result<(RunOutput, Session), Failure> {
-    let mut stage = RunOutput::open(run)?;
-    let session = stage.start(run, start)?;
-    Ok((stage, session))
+    let mut run_output = RunOutput::open(run)?;
+    let session = run_output.start(run, start)?;
+    Ok((run_output, session))
 }
 
 impl RunOutput {

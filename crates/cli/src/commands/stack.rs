@@ -26,14 +26,14 @@ pub(crate) fn run(args: &Stacks) -> Result<Outcome, Failure> {
     let start = |builder: Builder| {
         args.ends.of(builder).filters(args.filters.clone()).stacks(args.unwinding, args.time)
     };
-    let (mut stage, mut session) = run_output::begin(&args.run, start)?;
+    let (mut run_output, mut session) = run_output::begin(&args.run, start)?;
     let mut page =
         (args.run.sink.format == Format::Html).then(|| Html::new("stack", args.time, intervals::typed()));
-    let followed = follow(args, &mut session, &mut stage, page.as_mut());
+    let followed = follow(args, &mut session, &mut run_output, page.as_mut());
     let finished = session.detach();
-    let reported = followed.and_then(|()| close(args, &finished, &mut stage.output, page));
-    let reported = reported.and_then(|()| stage.summary(&finished));
-    stage.end(finished, reported)
+    let reported = followed.and_then(|()| close(args, &finished, &mut run_output.output, page));
+    let reported = reported.and_then(|()| run_output.summary(&finished));
+    run_output.end(finished, reported)
 }
 
 /// Collects stacks until something ends the run.

@@ -35,13 +35,13 @@ pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
         let builder = if saves { builder.ring(SAVED_RING) } else { builder };
         args.ends.of(builder).record(args.arguments(), args.returns)
     };
-    let (mut stage, mut session) = run_output::begin(&args.run, start)?;
+    let (mut run_output, mut session) = run_output::begin(&args.run, start)?;
     let mut report = Report::new(&args.probes, args.run.sink.format, args.run.timestamps, args.max);
-    let followed = follow(args, &mut report, &mut session, &mut stage);
+    let followed = follow(args, &mut report, &mut session, &mut run_output);
     let finished = session.detach();
-    let reported = followed.and_then(|()| close(args, &mut report, &finished, &mut stage));
-    let reported = reported.and_then(|()| stage.summary(&finished));
-    stage.end(finished, reported)
+    let reported = followed.and_then(|()| close(args, &mut report, &finished, &mut run_output));
+    let reported = reported.and_then(|()| run_output.summary(&finished));
+    run_output.end(finished, reported)
 }
 
 /// A source of calls.
@@ -140,9 +140,9 @@ fn close(
     args: &Calls,
     report: &mut Report<'_>,
     finished: &Finished,
-    stage: &mut RunOutput,
+    run_output: &mut RunOutput,
 ) -> Result<(), OutputError> {
-    let output = &mut stage.output;
+    let output = &mut run_output.output;
     if let Picture::Records = report.shown {
         output.bytes(&finished.saved)?;
         let note = kept::End {

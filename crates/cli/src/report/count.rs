@@ -69,12 +69,12 @@ fn rows(count: &Count, live: bool, seconds: f64, by: Option<By>) -> Vec<Vec<Stri
     if by.is_some() && !split.is_empty() {
         return split;
     }
-    let nobody = match by {
+    let no_group = match by {
         None => 0,
         Some(By::Cpu) => 1,
         Some(By::Thread | By::ThreadName) => 2,
     };
-    vec![row(if live { count.delta } else { count.hits }, vec!["-".to_owned(); nobody])]
+    vec![row(if live { count.delta } else { count.hits }, vec!["-".to_owned(); no_group])]
 }
 
 /// The cells between rate and function: the CPU, thread or name that the hits belong to.

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 use trapline::filter::Sort;
-use trapline::{Group, Part, ProcessReport, Site, Tallied};
+use trapline::{Group, GroupHits, ProcessReport, Site, Tallied};
 
 use super::calls::asked_for;
 use super::histogram::bars;
@@ -33,7 +33,7 @@ impl Sums {
         for one in &mut tallied {
             one.parts.sort_by_key(|part| std::cmp::Reverse(part.hits.values().sum::<u64>()));
         }
-        let what = |one: &Tallied, part: &Part| match part.key.unwrap_or(0) {
+        let what = |one: &Tallied, part: &GroupHits| match part.key.unwrap_or(0) {
             key if by.texts => What::Text(one.texts.get(&key).cloned().unwrap_or_default()),
             key => What::of(key, by.shown(&one.site), by.unsigned),
         };
@@ -222,7 +222,13 @@ pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Opt
     })
 }
 
-fn part_row<'a>(args: &Hist, sums: &Sums, site: &Site, part: &'a Part, key: Option<&'a What>) -> PartRow<'a> {
+fn part_row<'a>(
+    args: &Hist,
+    sums: &Sums,
+    site: &Site,
+    part: &'a GroupHits,
+    key: Option<&'a What>,
+) -> PartRow<'a> {
     let (cpu, tid, comm) = match &part.group {
         Some(Group::Cpu(cpu)) => (Some(*cpu), None, None),
         Some(Group::Thread { tid, comm }) => (None, Some(*tid), Some(comm.as_deref())),
@@ -257,7 +263,7 @@ fn shown<'a>(args: &'a Hist, site: &Site) -> Option<&'a Type> {
 
 /// A part's rows. Histogram buckets come in their order, with the empty ones between them. Values and texts
 /// come by hits, as many as were requested.
-fn rows(args: &Hist, sums: &Sums, site: &Site, part: &Part) -> Vec<Row> {
+fn rows(args: &Hist, sums: &Sums, site: &Site, part: &GroupHits) -> Vec<Row> {
     if args.sort != Sort::Each {
         let (Some((&first, _)), Some((&last, _))) = (part.hits.first_key_value(), part.hits.last_key_value())
         else {

@@ -29,7 +29,7 @@ const SITES: u32 = 4096;
 /// A batch that may have more sites than this gets a space of its own.
 const LARGE: u32 = 1024;
 /// Number of batches of a module that get spaces of their own before it gets a home.
-const APART: u32 = 8;
+const MOST_OWN_SPACES: u32 = 8;
 /// Number of guards in a home, enough for both tables.
 const GUARDS: u32 = 2 * 6 * 2 * SITES;
 
@@ -43,14 +43,14 @@ struct UsedRegion {
     /// Index of the home's segment.
     segment: usize,
     /// Addresses of the jumps in its mirrored range.
-    landings: BTreeSet<u64>,
+    stub_starts: BTreeSet<u64>,
 }
 
 /// All homes.
 #[derive(Debug, Default)]
 pub(super) struct CodeRegions {
     all: Vec<UsedRegion>,
-    apart: HashMap<Load, u32>,
+    own_space: HashMap<Load, u32>,
 }
 
 /// Where a batch goes.
@@ -69,18 +69,18 @@ impl CodeRegions {
     pub(super) fn settled(&mut self, choice: RegionChoice, plans: &[ModulePlan], segment: usize) {
         let index = match choice {
             RegionChoice::OwnSpace(load) => {
-                load.into_iter().for_each(|load| *self.apart.entry(load).or_default() += 1);
+                load.into_iter().for_each(|load| *self.own_space.entry(load).or_default() += 1);
                 return;
             }
             RegionChoice::New(load, region) => {
-                self.all.push(UsedRegion { load, region, segment, landings: BTreeSet::new() });
+                self.all.push(UsedRegion { load, region, segment, stub_starts: BTreeSet::new() });
                 self.all.len() - 1
             }
             RegionChoice::Existing(index) => index,
         };
         let used = &mut self.all[index];
         for plan in plans {
-            used.landings.extend(landings(plan, &used.region));
+            used.stub_starts.extend(stub_starts(plan, &used.region));
             used.region.free = plan.free;
         }
     }
@@ -90,7 +90,7 @@ impl CodeRegions {
 }
 
 /// Addresses of a plan's jumps in the mirrored range.
-fn landings(plan: &ModulePlan, region: &CodeRegion) -> impl Iterator<Item = u64> {
+fn stub_starts(plan: &ModulePlan, region: &CodeRegion) -> impl Iterator<Item = u64> {
     let end = region.mirror_end;
     plan.chunks.iter().map(|chunk| chunk.addr).filter(move |addr| *addr < end).map(|addr| addr.0)
 }
@@ -99,9 +99,9 @@ impl UsedRegion {
     /// Whether nothing of the plan lies over what is there (HOME-1).
     fn takes(&self, plan: &ModulePlan) -> bool {
         const JUMP: u64 = 5;
-        let mut all = landings(plan, &self.region);
+        let mut all = stub_starts(plan, &self.region);
         plan.pun_regions.is_empty()
-            && all.all(|at| self.landings.range(at.saturating_sub(JUMP - 1)..at + JUMP).next().is_none())
+            && all.all(|at| self.stub_starts.range(at.saturating_sub(JUMP - 1)..at + JUMP).next().is_none())
     }
 }
 
@@ -119,7 +119,7 @@ impl Own {
         let counts = bounds(module.image, module.map, &work.survey.traits, module.requests);
         let may_be_at_home = counts.patches / 2 <= LARGE;
         if may_be_at_home
-            && self.code_regions.apart.get(&load).is_some_and(|apart| *apart >= APART)
+            && self.code_regions.own_space.get(&load).is_some_and(|own_space| *own_space >= MOST_OWN_SPACES)
             && let Some(found) = self.at_home(request, module, &counts, work)?
         {
             return Ok(found);

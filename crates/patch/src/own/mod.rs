@@ -32,7 +32,7 @@ use crate::request::{AttachReport, Request, Why};
 use crate::segment::Segment;
 use crate::soft::{Masked, Soft};
 use crate::space::SpaceError;
-use crate::staged::{INT3, is_deferred};
+use crate::staged::{INT3, is_staged};
 use crate::survey::Survey;
 use crate::write::{Direction, Outcome, change};
 use code_region::{CodeRegions, RegionChoice};
@@ -70,7 +70,7 @@ pub struct OwnSite {
 impl OwnSite {
     /// Whether an int3 may stand at its head.
     fn may_trap(&self) -> bool {
-        self.tactic == Tactic::Trap || is_deferred(&self.entry, proven().words)
+        self.tactic == Tactic::Trap || is_staged(&self.entry, proven().words)
     }
 }
 

@@ -83,7 +83,7 @@ extern "C" fn tl_body(number: u64, regs: &mut Regs) -> u64 {
 pub(crate) fn state() -> ExtendedState {
     // x87, SSE, AVX, AVX-512: all that the harness loads. Their area is smaller than a page.
     let mask = if is_x86_feature_detected!("avx512f") { 0xE7 } else { 7 };
-    ExtendedState { mask, len: 2696, tells_use: is_x86_feature_detected!("avx512bw") }
+    ExtendedState { mask, len: 2696, shows_use: is_x86_feature_detected!("avx512bw") }
 }
 
 fn site(arena: &mut Arena, number: u64, saves: bool) -> u64 {

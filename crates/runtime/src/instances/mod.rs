@@ -124,7 +124,7 @@ pub use hints::Hint;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub(crate) use hints::{HINT_SHIFT, HINT_SPREAD, NO_CONSUMER, NUMBER_BITS};
 pub(crate) use hints::{Hinted, Hints, LINE_LEN};
-pub use instance::{Instance, Kept, SESSIONS};
+pub use instance::{Instance, KeptCall, SESSIONS};
 pub use kept_place::KeptPlace;
 pub(crate) use kept_place::KeptPlaces;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
@@ -134,4 +134,4 @@ pub use of_probe::Instances;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub(crate) use of_probe::Pool;
 #[cfg(not(loom))]
-pub(crate) use of_probe::{Call, Here};
+pub(crate) use of_probe::{Call, ThreadPlace};

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Orderi
 use alloc::boxed::Box;
 
 use super::hints::{Hint, Hinted};
-use super::instance::{Instance, Kept};
+use super::instance::{Instance, KeptCall};
 use super::kept_place::KeptPlaces;
 use super::left;
 use crate::epoch::Writer;
@@ -19,14 +19,14 @@ use crate::trampolines::TrampolineTable;
 
 /// How to find out where the calling thread runs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Here {
+pub(crate) struct ThreadPlace {
     /// Distance from a thread pointer to the thread's rseq area, in bytes; `None` if threads have none.
     pub(crate) rseq: Option<isize>,
     /// Return trampolines whose addresses are keys.
     pub(crate) trampolines: Option<&'static TrampolineTable>,
 }
 
-impl Here {
+impl ThreadPlace {
     #[inline]
     fn at(self, thread: u64) -> At {
         match self
@@ -131,7 +131,7 @@ impl Instances {
     #[inline]
     pub(crate) fn begin(
         &self,
-        (places, here): (KeptPlaces, Here),
+        (places, here): (KeptPlaces, ThreadPlace),
         (sp, frame): (u64, u64),
         (probe, site): (u64, u64),
         ask: impl FnOnce() -> bool,
@@ -153,10 +153,15 @@ impl Instances {
     }
     /// L1, or B1 to B4.
     #[inline]
-    pub(crate) fn end(&self, (places, here): (KeptPlaces, Here), sp: u64, probe: u64) -> Option<Kept> {
+    pub(crate) fn end(
+        &self,
+        (places, here): (KeptPlaces, ThreadPlace),
+        sp: u64,
+        probe: u64,
+    ) -> Option<KeptCall> {
         let place = places.of(sp);
         if let Some(site) = place.end(sp, probe) {
-            return Some(Kept::of(site));
+            return Some(KeptCall::of(site));
         }
         let hint = &place.hint;
         let known = match hint.read(sp) {
@@ -212,7 +217,7 @@ impl Pool {
     }
     /// A3.
     #[cold]
-    fn left(&self, (threads, here): (Here, u64), thread: u64, ask: bool) -> Option<Held> {
+    fn left(&self, (threads, here): (ThreadPlace, u64), thread: u64, ask: bool) -> Option<Held> {
         let is_over = |instance: &Instance, key: u64| match threads.frame(key) {
             0 => false,
             sp if sp == here && sp == key => true,
@@ -233,14 +238,14 @@ impl Pool {
 impl Call<'_> {
     /// B3 and B4.
     #[inline]
-    fn end(self, here: Here, hint: &Hint) {
+    fn end(self, here: ThreadPlace, hint: &Hint) {
         self.instance.end();
         hint.clear();
         // Pools are never closed.
         let _home = self.of.pool.put(here.at(thread_pointer()), self.held);
     }
     /// A6.
-    pub(crate) fn cancel(self, (places, here): (KeptPlaces, Here)) {
+    pub(crate) fn cancel(self, (places, here): (KeptPlaces, ThreadPlace)) {
         let (hint, sp) = (&places.of(self.sp).hint, self.sp);
         self.end(here, hint);
         hint.no_consumer(sp);

@@ -1,7 +1,7 @@
 //! SLOT-1, SLOT-2, SLOT-4: calls take return trampolines, return, are left, and go on in another thread,
 //! while other threads take trampolines, unwind, close the table and fork.
 //!
-//! `take`, `arm`, `returned` and `come_home` are the crate's own; `quick_arms` and `quick_lands` do the steps
+//! `take`, `arm`, `returned` and `put_back` are the crate's own; `quick_arms` and `quick_lands` do the steps
 //! of the code in `x86_64::general::trampolines`, which no model can run. Memory orders are weaker here than those
 //! of a processor that keeps stores in order. A stack word is an atomic whose address is the word's.
 
@@ -71,7 +71,7 @@ impl Call {
     fn lands(self, table: &TrampolineTable) -> (u64, bool) {
         // SAFETY: the word holds this trampoline's address.
         let returned = unsafe { table.returned(self.trampoline(table)) }.expect("a slot");
-        table.come_home(&returned);
+        table.put_back(&returned);
         self.word.store(returned.real, Relaxed);
         (returned.real, returned.probe.is_some())
     }

@@ -3,7 +3,7 @@
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 
 use super::leaf::Hint;
-use super::{Found, Mapped, Mapping, Retry};
+use super::{FoundRegion, Mapped, Mapping, Retry};
 use crate::registry::FileNumber;
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release, fence};
 
@@ -48,7 +48,7 @@ pub(super) struct Fields {
 impl MappingEntry {
     /// L3 to L5. `None`: the region has pages of the same granule, but not this page.
     #[inline]
-    pub(crate) fn look(&self, addr: RemoteAddr, hint: Hint) -> Result<Option<Found>, Retry> {
+    pub(crate) fn look(&self, addr: RemoteAddr, hint: Hint) -> Result<Option<FoundRegion>, Retry> {
         let (start, end) = (self.start.load(Relaxed), self.end.load(Relaxed));
         let (offset, file) = (self.offset.load(Relaxed), self.file.load(Relaxed));
         // Acquire: if the loads above saw any store of a writer that fills the entry, the load below sees
@@ -61,7 +61,7 @@ impl MappingEntry {
         if !(start..end).contains(&addr.0) {
             return Ok(None);
         }
-        Ok(Some(Found {
+        Ok(Some(FoundRegion {
             file: FileNumber::new(file as u32).ok_or(Retry)?,
             offset: FileOffset(offset) + (addr.0 - start),
             takes_breakpoints: file & TAKES_BREAKPOINTS != 0,
@@ -139,7 +139,11 @@ impl MappingEntry {
 #[cfg(all(test, loom))]
 impl MappingEntry {
     /// `look` without the fence of L4.
-    pub(crate) fn look_without_fence(&self, addr: RemoteAddr, hint: Hint) -> Result<Option<Found>, Retry> {
+    pub(crate) fn look_without_fence(
+        &self,
+        addr: RemoteAddr,
+        hint: Hint,
+    ) -> Result<Option<FoundRegion>, Retry> {
         let (start, end) = (self.start.load(Relaxed), self.end.load(Relaxed));
         let (offset, file) = (self.offset.load(Relaxed), self.file.load(Relaxed));
         let seq = self.seq.load(Relaxed);
@@ -148,7 +152,7 @@ impl MappingEntry {
         }
         let file = FileNumber::new(file as u32).ok_or(Retry)?;
         let offset = FileOffset(offset) + (addr.0 - start);
-        Ok(Some(Found { file, offset, takes_breakpoints: true, slot: 0, seq }))
+        Ok(Some(FoundRegion { file, offset, takes_breakpoints: true, slot: 0, seq }))
     }
     /// `fill` without the fence after F1.
     pub(crate) fn fill_without_fence(&self, mapping: &Mapping, file: FileNumber, _: u64) -> u64 {

@@ -9,7 +9,7 @@ use core::fmt;
 use trapline_record::RemoteAddr;
 
 use super::leaf::{GRANULE, Hint, Leaf, PAGE, Word, granule, granules, pages};
-use super::{Found, Mapping, Regions};
+use super::{FoundRegion, Mapping, Regions};
 use crate::epoch::Writer;
 use crate::registry::{BadSite, FileNumber, Files};
 use crate::sync::{Relaxed, Release};
@@ -127,7 +127,7 @@ impl Map {
     }
     /// The file and offset mapped at an address, from the writer's own map.
     #[must_use]
-    pub fn find(&self, addr: RemoteAddr) -> Option<Found> {
+    pub fn find(&self, addr: RemoteAddr) -> Option<FoundRegion> {
         let region = self.region(addr)?;
         let slot = self.regions.slots.get(usize::from(region.hint.slot()))?;
         slot.look(addr, region.hint).ok()?

@@ -143,7 +143,7 @@ pub struct Retry;
 
 /// What is mapped at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct FoundRegion {
     /// Number of the file.
     pub file: FileNumber,
     /// Offset in the file.
@@ -155,7 +155,7 @@ pub struct Found {
     seq: u64,
 }
 
-impl Found {
+impl FoundRegion {
     /// The site, if a probe can be there.
     #[must_use]
     #[inline]
@@ -200,7 +200,7 @@ impl Regions {
     /// # Errors
     /// The region there was changing.
     #[inline]
-    pub fn find(&self, inside: &Inside<'_>, addr: RemoteAddr) -> Result<Option<Found>, Retry> {
+    pub fn find(&self, inside: &Inside<'_>, addr: RemoteAddr) -> Result<Option<FoundRegion>, Retry> {
         let Some(word) = self.leaves.get(inside, granule(addr)) else { return Ok(None) };
         let Some(hint) = Word::new(word).hint(addr) else { return Ok(None) };
         let slot = self.slots.get(usize::from(hint.slot())).ok_or(Retry)?;
@@ -208,12 +208,12 @@ impl Regions {
     }
     /// Whether the result is still valid: the region has not changed since.
     #[must_use]
-    pub fn is_still(&self, found: &Found) -> bool {
+    pub fn is_still(&self, found: &FoundRegion) -> bool {
         self.slots.get(usize::from(found.slot)).is_some_and(|slot| slot.is_still(found.seq))
     }
     /// The region of a result, and its generation, as one word for [`Marks::has`]; never 0.
     #[must_use]
-    pub(crate) const fn mark(&self, found: &Found) -> u64 {
+    pub(crate) const fn mark(&self, found: &FoundRegion) -> u64 {
         Hint::new(found.slot, found.seq / entry::GENERATION).word()
     }
     /// The view that decides by marks whether regions are alive.

@@ -397,7 +397,7 @@ impl TrampolineTable {
         })
     }
     /// B3, in the thread that has returned, after its instance is ended.
-    pub(crate) fn come_home(&self, returned: &ReturnedCall) {
+    pub(crate) fn put_back(&self, returned: &ReturnedCall) {
         if returned.probe.is_some() {
             self.give_back(returned.number);
         }

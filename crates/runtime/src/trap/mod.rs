@@ -54,7 +54,7 @@ pub enum Answer<'a> {
     /// The mapping there was changing. The thread goes back to the trap.
     Again,
     /// Not a trap of ours, as far as is known.
-    Nobody,
+    NotOurs,
 }
 
 /// Looks up our traps. Handlers call it, so it neither locks nor allocates nor panics.

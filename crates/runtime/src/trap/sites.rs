@@ -257,7 +257,7 @@ pub(crate) unsafe fn call(all: &[Called], regs: &mut Regs) -> GoOn {
 
 impl Traps for Sites {
     unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer<'_> {
-        let Some(entry) = self.find(addr) else { return Answer::Nobody };
+        let Some(entry) = self.find(addr) else { return Answer::NotOurs };
         let placed = &entry.placed;
         let Some((row, line)) = self.engine.lines().of(ThreadPointer::own()) else {
             unplaced(&placed.called);
@@ -267,7 +267,7 @@ impl Traps for Sites {
         let inside = line.enter_from(&seal, regs.sp());
         match self.is_here(&inside, addr, entry) {
             Ok(true) => {}
-            Ok(false) => return Answer::Nobody,
+            Ok(false) => return Answer::NotOurs,
             Err(Retry) => return Answer::Again,
         }
         // SAFETY: probes of the table are never freed; only the caller uses `regs`.

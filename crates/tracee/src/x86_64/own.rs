@@ -61,7 +61,7 @@ pub struct ExtendedState {
     pub len: u32,
     /// Whether XGETBV shows which components are in use (SDM 1, 13.2), and opmasks, if there are any, have 64
     /// bits (AVX512BW).
-    pub tells_use: bool,
+    pub shows_use: bool,
 }
 
 impl ExtendedState {
@@ -85,8 +85,8 @@ impl ExtendedState {
             (if leaf.ecx & ALIGNED != 0 { end.next_multiple_of(64) } else { end }) + leaf.eax
         });
         let whole = mask & OPMASKS == 0 || std::arch::is_x86_feature_detected!("avx512bw");
-        let tells_use = own::xsave_leaf(1).eax & XGETBV_1 != 0 && whole;
-        Some(Self { mask: mask as u32, len, tells_use })
+        let shows_use = own::xsave_leaf(1).eax & XGETBV_1 != 0 && whole;
+        Some(Self { mask: mask as u32, len, shows_use })
     }
 }
 

@@ -192,7 +192,7 @@ pub enum Error {
     #[error(
         "this process learns of its mappings already: the way is to be chosen before the first registration"
     )]
-    LearnsAlready,
+    NoticesAlready,
     /// A handler called this, and would wait for itself.
     #[error("a handler may not register or unregister")]
     InsideHandler,
@@ -247,7 +247,7 @@ impl Error {
             Self::NoEngine | Self::Instances { why: BadRegion::OutOfMemory(_), .. } => libc::ENOMEM,
             Self::Instances { .. } => libc::EINVAL,
             Self::InsideHandler => libc::EDEADLK,
-            Self::LearnsAlready => libc::EALREADY,
+            Self::NoticesAlready => libc::EALREADY,
             Self::TrapsTaken | Self::Patch(PatchError::InUse { .. } | PatchError::LeftBehind { .. }) => {
                 libc::EBUSY
             }

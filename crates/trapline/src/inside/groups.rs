@@ -10,7 +10,7 @@ use trapline_plan::Tactic;
 use trapline_record::{FileId, RemoteAddr};
 
 use super::Error;
-use super::site_request::{Group, Load, Part};
+use super::site_request::{Group, Load, StubAction};
 use super::state::State;
 use super::traps::EngineTrap;
 
@@ -91,7 +91,7 @@ impl State {
             };
             let fits = |load: &&Load| {
                 let need = one.need(spot);
-                let serves = |p: &Part| p.returns == need.returns && p.serves_entry(&need);
+                let serves = |p: &StubAction| p.returns == need.returns && p.serves_entry(&need);
                 // The last one first: other groups may have taken the places of earlier ones.
                 let group = one.groups.iter().rev().copied();
                 group
@@ -110,15 +110,15 @@ impl State {
     /// Puts back an earlier group that does all that is needed now, in place of those that were just taken
     /// out. The same needs come again as consumers come and go, so each is planned only once. (A punned jump
     /// ends in bytes that others may have changed since.) Returns the number of sites.
-    pub(super) fn put_back_instead(&mut self, needs: &[Part], load: Load) -> Result<usize, Error> {
-        let serves = |have: &Part, need: &Part| {
+    pub(super) fn put_back_instead(&mut self, needs: &[StubAction], load: Load) -> Result<usize, Error> {
+        let serves = |have: &StubAction, need: &StubAction| {
             let same = (have.spot, have.entry, have.returns) == (need.spot, need.entry, need.returns);
             same && (have.armed || !need.armed)
                 && (have.entry_traps || !need.entry_traps)
                 && (have.exits_trap || !need.exits_trap)
         };
         let fits = |group: &Group| {
-            let is_for = |have: &Part| {
+            let is_for = |have: &StubAction| {
                 needs.iter().any(|need| need.spot == have.spot) || !self.spots[have.spot as usize].is_wanted()
             };
             !group.live

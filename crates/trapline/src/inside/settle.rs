@@ -13,7 +13,7 @@ use trapline_tracee::Mapping;
 use super::arch::patch_sites::place;
 use super::mapped_files::takes_breakpoints;
 use super::notice::with_signals_held;
-use super::site_request::{Load, Part, SiteRequest};
+use super::site_request::{Load, SiteRequest, StubAction};
 use super::state::State;
 use super::{Error, signals};
 use crate::modules::mapped;
@@ -60,7 +60,7 @@ impl State {
                     others.filter(|&other| self.spots[other as usize].is_wanted()).collect();
                 let needs = others.iter().filter(|&&other| other != spot);
                 let needs = needs.map(|&other| self.spots[other as usize].need(other));
-                let needs: SmallVec<[Part; 1]> = std::iter::once(part).chain(needs).collect();
+                let needs: SmallVec<[StubAction; 1]> = std::iter::once(part).chain(needs).collect();
                 let again = self.put_back_instead(&needs, *load)?;
                 if again > 0 {
                     found += again;
@@ -95,7 +95,7 @@ impl State {
         Ok(loads)
     }
     /// What a site lacks in a mapping, and the groups that are in the way of it.
-    pub(super) fn missing(&self, spot: u32, load: Load) -> Option<(Part, Vec<usize>)> {
+    pub(super) fn missing(&self, spot: u32, load: Load) -> Option<(StubAction, Vec<usize>)> {
         let one = &self.spots[spot as usize];
         if !one.is_wanted() {
             return None;
@@ -103,17 +103,18 @@ impl State {
         let need = one.need(spot);
         let is_here = |&group: &usize| self.groups[group].live && self.groups[group].load == load;
         let live: Vec<usize> = one.groups.iter().copied().filter(is_here).collect();
-        let has = |serves: fn(&Part, &Part) -> bool| {
+        let has = |serves: fn(&StubAction, &StubAction) -> bool| {
             live.iter().flat_map(|&group| &self.groups[group].parts).any(|part| serves(part, &need))
         };
-        let (entry, returns) = (has(Part::serves_entry), !need.returns || has(Part::serves_returns));
+        let (entry, returns) =
+            (has(StubAction::serves_entry), !need.returns || has(StubAction::serves_returns));
         match (entry, returns) {
             (true, true) => None,
-            (true, false) => Some((Part { entry: false, ..need }, Vec::new())),
+            (true, false) => Some((StubAction { entry: false, ..need }, Vec::new())),
             (false, _) => Some((need, live)),
         }
     }
-    pub(super) fn site_requests(&self, part: Part, load: Load) -> SiteRequest {
+    pub(super) fn site_requests(&self, part: StubAction, load: Load) -> SiteRequest {
         let spot = &self.spots[part.spot as usize];
         SiteRequest {
             load,
@@ -160,7 +161,7 @@ impl State {
                     continue;
                 }
                 let near = self.with_neighbours(&site_requests[index])?;
-                let needs: Vec<Part> = near.iter().map(|one| one.part).collect();
+                let needs: Vec<StubAction> = near.iter().map(|one| one.part).collect();
                 match self.put_back_instead(&needs, load)? {
                     0 => both.extend(near),
                     again => placed += again,
@@ -171,7 +172,7 @@ impl State {
             placed += self.place(both, strict, false)?;
         }
         for (index, why) in instead {
-            let SiteRequest { load, part: Part { spot, .. }, .. } = site_requests[index];
+            let SiteRequest { load, part: StubAction { spot, .. }, .. } = site_requests[index];
             let both = self.with_neighbours(&site_requests[index])?;
             debug_assert!(both.iter().all(|one| one.load == load), "neighbours are of one mapping");
             if self.place(both, true, false).is_err() {

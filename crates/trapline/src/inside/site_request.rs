@@ -12,7 +12,7 @@ use trapline_patch::own::OwnSite;
 use trapline_record::{FileId, Svma};
 use trapline_runtime::probe::Probe;
 
-use super::traps::{EngineTrap, Here};
+use super::traps::{CalledSite, EngineTrap};
 use crate::files::ModuleFile;
 
 /// A mapping of a file.
@@ -24,7 +24,7 @@ pub(super) struct Load {
 
 /// What the stubs of a site do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Part {
+pub(super) struct StubAction {
     pub(super) spot: u32,
     /// Call consumers at the site itself.
     pub(super) entry: bool,
@@ -43,7 +43,7 @@ pub(super) struct Part {
     pub(super) exits_trap: bool,
 }
 
-impl Part {
+impl StubAction {
     /// Whether it does what is needed at the site itself.
     pub(super) const fn serves_entry(&self, need: &Self) -> bool {
         self.spot == need.spot
@@ -65,8 +65,8 @@ pub(super) struct Group {
     /// Those of them that are traps, in the form that the handler uses.
     pub(super) traps: Vec<EngineTrap>,
     /// Instructions before which their stubs call consumers.
-    pub(super) calls: SmallVec<[Here; 1]>,
-    pub(super) parts: SmallVec<[Part; 1]>,
+    pub(super) calls: SmallVec<[CalledSite; 1]>,
+    pub(super) parts: SmallVec<[StubAction; 1]>,
     pub(super) live: bool,
 }
 
@@ -81,7 +81,7 @@ impl Group {
 #[derive(Clone, Debug)]
 pub(super) struct SiteRequest {
     pub(super) load: Load,
-    pub(super) part: Part,
+    pub(super) part: StubAction,
     pub(super) file: Arc<ModuleFile>,
     pub(super) at: Svma,
     pub(super) function: Option<FunctionIndex>,

@@ -1,6 +1,6 @@
 //! A site with its consumers, and what its stubs must do for them.
 //!
-//! In: consumers. Out: what is needed at the site ([`Part`]). Does not: register, or patch.
+//! In: consumers. Out: what is needed at the site ([`StubAction`]). Does not: register, or patch.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use trapline_runtime::consumer::ConsumerId;
 use trapline_runtime::probe::Probe;
 
 use super::semaphores::Semaphore;
-use super::site_request::Part;
+use super::site_request::StubAction;
 use super::{Consumer, Error, Request};
 use crate::files::ModuleFile;
 use crate::why::kind_of;
@@ -42,9 +42,9 @@ impl Spot {
     pub(super) fn is_wanted(&self) -> bool {
         !self.consumers.is_empty() && !self.removed
     }
-    pub(super) fn need(&self, spot: u32) -> Part {
+    pub(super) fn need(&self, spot: u32) -> StubAction {
         let any = |which: fn(&Consumer) -> bool| self.consumers.iter().any(|(_, consumer)| which(consumer));
-        Part {
+        StubAction {
             spot,
             entry: true,
             returns: any(Consumer::has_return) && !self.armed,

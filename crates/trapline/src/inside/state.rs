@@ -143,7 +143,7 @@ impl State {
         Ok(keys)
     }
     /// A failed batch must not leave its choices on sites for the next one.
-    pub(super) fn forget_wishes(&mut self) {
+    pub(super) fn forget_requests(&mut self) {
         let idle = self.spots.iter_mut().filter(|spot| spot.consumers.is_empty() && spot.groups.is_empty());
         idle.for_each(|spot| spot.by_trap = false);
     }

@@ -53,13 +53,13 @@ pub(super) fn shows_originals() -> bool {
 
 /// An instruction before which consumers are called.
 #[derive(Clone, Debug)]
-pub(super) struct Here {
+pub(super) struct CalledSite {
     at: u64,
     copy: u64,
     called: SmallVec<[Called; 1]>,
 }
 
-impl Here {
+impl CalledSite {
     /// `called`: the probes, each with whether this is a return.
     pub(super) fn new(at: u64, copy: u64, called: impl Iterator<Item = (&'static Probe, bool)>) -> Self {
         let role = |exit| if exit { Role::Exit } else { Role::Entry };
@@ -78,7 +78,7 @@ pub(super) struct EngineTrap {
 impl EngineTrap {
     /// Collects what the handler needs to know of a trap.
     pub(super) fn new(
-        here: &Here,
+        here: &CalledSite,
         load: Load,
         image: &Image,
         known: &mut MappedFiles,

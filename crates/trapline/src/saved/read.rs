@@ -96,7 +96,7 @@ pub struct Saved<'a, R> {
     processes: Vec<Process>,
     /// There were slots since the last round.
     pending: bool,
-    told_last: bool,
+    reported_last: bool,
 }
 
 impl<'a, R: Read> Saved<'a, R> {
@@ -115,7 +115,7 @@ impl<'a, R: Read> Saved<'a, R> {
             clock: (0, 1.0),
             processes: Vec::new(),
             pending: false,
-            told_last: false,
+            reported_last: false,
         };
         let mut head = Vec::new();
         saved.fill(HEAD as u64, &mut head)?;
@@ -162,7 +162,7 @@ impl<'a, R: Read> Saved<'a, R> {
     pub fn each_call(&mut self, each: &mut dyn FnMut(&Call)) -> Result<Step, SavedError> {
         loop {
             let Some(kind) = self.next()? else {
-                if self.told_last || !self.pending && self.processes.is_empty() {
+                if self.reported_last || !self.pending && self.processes.is_empty() {
                     return Ok(Step::Cut(self.at.1));
                 }
                 // The round that was going on, with calls that had not ended then.
@@ -170,7 +170,7 @@ impl<'a, R: Read> Saved<'a, R> {
                 self.report(Round { clock: self.clock, processes, until: None }, each);
                 return Ok(Step::Round { last: true });
             };
-            if self.told_last && kind != Kind::End {
+            if self.reported_last && kind != Kind::End {
                 return Err(self.damaged("stands behind the last round"));
             }
             match kind {
@@ -231,7 +231,7 @@ impl<'a, R: Read> Saved<'a, R> {
         each.filter_map(|process| unpaired_notice(process.pid, process.decoder.pairing.unpaired)).collect()
     }
     fn report(&mut self, round: Round, each: &mut dyn FnMut(&Call)) {
-        (self.pending, self.told_last) = (false, round.until.is_none());
+        (self.pending, self.reported_last) = (false, round.until.is_none());
         let mut calls = Vec::new();
         for process in &mut self.processes {
             let Process { pid, decoder, names, .. } = process;

@@ -24,7 +24,7 @@ use crate::sites::ProbedPlace;
 use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
 /// Notice for a program without an unwinder in which return addresses are replaced.
-const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
+const NOT_REGISTERED: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
                            pthread_cancel or backtrace) is told of replaced return addresses a moment later, and until \
                            then sees no further than a probed call";
 
@@ -140,7 +140,7 @@ impl Traced {
             // An unwinder that is loaded later is told then (`register_unwinders`): a moment late, which the user
             // accepted by `--ret=stack`.
             Ok(unwinding) if unwinding.unwinders.is_empty() && !unwinding.is_static => {
-                self.notices.push(NOBODY_TOLD.to_owned());
+                self.notices.push(NOT_REGISTERED.to_owned());
                 unwinding
             }
             Ok(unwinding) => unwinding,

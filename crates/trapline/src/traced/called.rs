@@ -38,7 +38,7 @@ use crate::threads::Names;
 
 /// How often names are read again: where the kernel reports changes, and where it does not.
 const CHECK: Duration = Duration::from_secs(1);
-const CHECK_UNTOLD: Duration = Duration::from_millis(50);
+const CHECK_UNREPORTED: Duration = Duration::from_millis(50);
 
 /// What is known of the threads of one process.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Called {
             });
             self.watcher = Some(watcher);
         }
-        let every = if self.watcher.is_some() { CHECK } else { CHECK_UNTOLD };
+        let every = if self.watcher.is_some() { CHECK } else { CHECK_UNREPORTED };
         if !whole || self.checked.elapsed() >= every {
             self.checked = Instant::now();
             let all = self.rows.is_some() && (!whole || self.watcher.is_none());
@@ -132,14 +132,14 @@ impl Traced {
     }
     /// After an attach: enters all threads of the process into the tables of all segments.
     pub(super) fn note_all_names(&mut self) {
-        self.hear_of_names();
+        self.read_names();
         let Some(called) = &mut self.called else { return };
         called.over.clear();
         let alive = self.names.read(self.process.pid(), &self.children, None);
         called.note(&alive, &self.names, self.attached.segments());
     }
     /// N1; and N3 where rows belong to threads.
-    pub(crate) fn hear_of_names(&mut self) {
+    pub(crate) fn read_names(&mut self) {
         let Some(called) = &mut self.called else { return };
         let process = (self.process.pid(), &self.children);
         let changed_threads = called.read_changes(process, &mut self.names, self.attached.segments());

@@ -15,7 +15,7 @@ use crate::modules::{Mapped, Module};
 use crate::report::Refused;
 use crate::sites::{Miss, ProbedPlace, ProbedPlaces, miss_text};
 use crate::threads::{are_renumbered, own_number};
-use crate::values::{Asked, Marked, Values, convention};
+use crate::values::{Marked, NeededArguments, Values, convention};
 
 /// Why a place's values cannot be read: the kind of reason, and a text for people.
 type Unseen = (&'static str, &'static str);
@@ -59,7 +59,7 @@ fn of_mark(
     }
     place.asked = filter.clone();
     let filter = filter.unwrap_or_default();
-    let (marked, operands, reads) = Marked::new(image, arguments, Asked { values, texts }, &filter);
+    let (marked, operands, reads) = Marked::new(image, arguments, NeededArguments { values, texts }, &filter);
     let filter = filter.at_mark(&marked, operands, reads);
     place.action = Action::RecordMark(at, filter.field_words());
     place.values = Values::Marked(Box::new(marked));
@@ -108,7 +108,7 @@ impl Traced {
         let mut opened: Vec<Option<usize>> = vec![None; fresh.len()];
         let (mut modules, mut places) = (Vec::new(), ProbedPlaces::at_most(requested.most));
         let pid = self.process.pid();
-        let is_apart = are_renumbered(pid);
+        let is_renumbered = are_renumbered(pid);
         // Stubs compare thread numbers as the threads themselves see them.
         let own = |tid: u64| {
             let own = u32::try_from(tid).ok().and_then(|tid| own_number(pid, tid));
@@ -155,7 +155,7 @@ impl Traced {
                 places.found[known..].iter_mut().for_each(|place| {
                     let filter = requested.filters.get(nth);
                     let renumbered =
-                        filter.filter(|_| is_apart).map(|filter| Arc::new(filter.with_threads(&own)));
+                        filter.filter(|_| is_renumbered).map(|filter| Arc::new(filter.with_threads(&own)));
                     place.filter = renumbered.or_else(|| filter.cloned());
                     if let Action::Record { texts, floats, fields, .. } = &mut place.action {
                         *texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;

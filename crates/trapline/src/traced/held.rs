@@ -74,7 +74,7 @@ impl Traced {
         }
     }
     /// Adds the functions of the C library at which calls are held, once.
-    pub(super) fn want_holds(
+    pub(super) fn request_holds(
         &mut self,
         files: &mut Files,
         requested: &SessionRequest,

@@ -90,10 +90,10 @@ impl Loads {
                 self.replaced.extend(before.map(|(_, path)| path));
             }
         }
-        self.hear_of_family(pid);
+        self.read_family(pid);
         !self.reported.is_empty()
     }
-    fn hear_of_family(&mut self, own: u32) {
+    fn read_family(&mut self, own: u32) {
         let family = self.watcher.as_mut().map(MapWatcher::take_family).unwrap_or_default();
         self.executed |= family.iter().any(|one| matches!(one, Family::Exec { pid, .. } if *pid == own));
         let Some(patched) = self.patched else { return };

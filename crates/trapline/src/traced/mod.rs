@@ -344,7 +344,7 @@ impl Traced {
     ) -> Result<bool, Error> {
         self.loads.reads();
         let maps = self.process.maps()?;
-        self.hear_of_mappings();
+        self.read_mappings();
         if self.loads.executed() {
             // The follower probes the new program at its entry point.
             self.end(Ended::Exec);
@@ -382,7 +382,7 @@ impl Traced {
         }
         self.keep_closed(&modules, &mut places);
         if !places.found.is_empty() {
-            self.want_holds(files, requested, &fresh, &mut modules, &mut places.found);
+            self.request_holds(files, requested, &fresh, &mut modules, &mut places.found);
         }
         if !first {
             self.misses.clear();
@@ -421,12 +421,12 @@ impl Traced {
         Ok(true)
     }
     /// Takes the kernel's records of new mappings. Returns whether there is something new to look at.
-    pub(crate) fn hear_of_mappings(&mut self) -> bool {
+    pub(crate) fn read_mappings(&mut self) -> bool {
         self.loads.read_records(self.process.pid(), &self.seen)
     }
     /// At the session's end: counts what was mapped and never looked at.
     pub(crate) fn end_looks(&mut self, requested: &SessionRequest) {
-        self.hear_of_mappings();
+        self.read_mappings();
         self.loads.end(requested);
     }
     /// Number of forked children that inherited the patches; their hits count with the parent's.
@@ -474,7 +474,7 @@ impl Traced {
                 Some(_) if self.process.alive() => {
                     self.children.extend(children(self.process.pid()));
                     self.name_threads(false);
-                    self.hear_of_names();
+                    self.read_names();
                     self.reclaim();
                     self.look_for_others();
                     self.look_at_births();

@@ -16,7 +16,7 @@ use super::{Source, Traced, Tracked};
 use crate::group_by::{parts, shares};
 use crate::histogram::Scale;
 use crate::report::{By, Count, ProcessReport, Share, Tactic, Times};
-use crate::tallies::{FilteredByName, Part, TableContents, Tallied};
+use crate::tallies::{FilteredByName, GroupHits, TableContents, Tallied};
 use crate::times::{in_flight, read_times, stamps_resident};
 
 /// Adds armed calls that are in flight.
@@ -24,8 +24,8 @@ fn add_armed(attached: &Attached, process: &Process, sums: &mut [HashMap<u32, u6
     let calls =
         attached.trampolines().and_then(|trampolines| armed(process, &trampolines).ok()).unwrap_or_default();
     for call in calls.iter().filter(|call| call.word != 0) {
-        let homes = attached.segments().iter().zip(&mut *sums);
-        for (function, sum) in homes.filter_map(|(home, sum)| Some((home.function_of(call.what)?, sum))) {
+        let segments = attached.segments().iter().zip(&mut *sums);
+        for (function, sum) in segments.filter_map(|(home, sum)| Some((home.function_of(call.what)?, sum))) {
             *sum.entry(function).or_default() += 1;
         }
     }
@@ -90,7 +90,7 @@ impl Traced {
         tracked: &Tracked,
         contents: &TableContents,
         by: Option<By>,
-    ) -> (Vec<Part>, FilteredByName) {
+    ) -> (Vec<GroupHits>, FilteredByName) {
         let wanted = tracked.filter.as_ref().map_or(&[][..], |filter| filter.names());
         contents.parts(by, &tracked.settled, &self.names, wanted)
     }

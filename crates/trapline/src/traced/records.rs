@@ -194,11 +194,11 @@ impl Traced {
             return 0;
         }
         self.know_probes();
-        self.hear_of_names();
+        self.read_names();
         let mut records = std::mem::take(&mut self.records);
         let taken = records.take(self.attached.segments());
-        let is_apart = are_renumbered(self.process.pid());
-        if records.are_named || is_apart {
+        let is_renumbered = are_renumbered(self.process.pid());
+        if records.are_named || is_renumbered {
             // An exit is on a thread whose entry was read before, or is in the same round.
             let threads = records.decoder.threads();
             self.names.look(self.process.pid(), &self.children, &threads, false);
@@ -207,7 +207,7 @@ impl Traced {
         let names = |tid| self.names.get(tid).comm;
         // Reports name threads by the numbers that the tracer sees.
         let mut report = |call: Call| {
-            let tid = if is_apart { self.names.get(call.tid).tid } else { call.tid };
+            let tid = if is_renumbered { self.names.get(call.tid).tid } else { call.tid };
             each(Call { tid, ..call });
         };
         records.decoder.report(self.process.pid(), clock, until, &names, &mut report);

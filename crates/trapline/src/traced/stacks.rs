@@ -16,7 +16,7 @@ use trapline_tracee::{Mapping, Process, TickClock};
 
 use super::records::Records;
 use super::{Source, Traced, Tracked};
-use crate::calls::{CallEnd, Found, Paired};
+use crate::calls::{CallEnd, FoundRecord, Paired};
 use crate::decode::text_key;
 use crate::histogram::{Histogram, Scale};
 use crate::report::{Site, Times};
@@ -77,7 +77,7 @@ impl Traced {
                 }
             }
             if wanted.waits {
-                round.push(Found::new(nth, *record));
+                round.push(FoundRecord::new(nth, *record));
             }
         });
         early.into_iter().for_each(|(key, stack)| self.records.stacks.insert(key, stack));
@@ -180,7 +180,7 @@ impl Traced {
 impl Records {
     /// Pairs entries and exits, and adds the calls that ended. `begun` is as in
     /// [`Pairing::feed`](crate::calls::Pairing::feed).
-    fn end_calls(&mut self, sums: &mut Sums, mut round: Vec<Found>, begun: Option<u64>) {
+    fn end_calls(&mut self, sums: &mut Sums, mut round: Vec<FoundRecord>, begun: Option<u64>) {
         // All records of the round belong to probes whose exits are recorded.
         let mut ended = Vec::new();
         self.decoder.pairing.feed(&mut round, begun, |_, _| true, |paired| ended.push(paired));

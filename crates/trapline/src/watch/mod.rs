@@ -132,7 +132,7 @@ pub struct WatchSession {
     unsettled: Vec<Exec>,
     programs: Vec<NewProgram>,
     /// The notice that the program could not go on was given.
-    told_stuck: bool,
+    reported_stuck: bool,
 }
 
 /// What a watch session returns at its end.
@@ -273,7 +273,7 @@ impl WatchBuilder {
             forks: self.options.forks,
             unsettled: Vec::new(),
             programs: Vec::new(),
-            told_stuck: false,
+            reported_stuck: false,
         })
     }
 }
@@ -365,8 +365,8 @@ impl WatchSession {
     }
     /// Adds a notice if watching has ended because the program could not go on.
     fn report_stuck(&mut self) {
-        let Some((target, ip)) = self.watching.stuck().filter(|_| !self.told_stuck) else { return };
-        self.told_stuck = true;
+        let Some((target, ip)) = self.watching.stuck().filter(|_| !self.reported_stuck) else { return };
+        self.reported_stuck = true;
         let at = self.locator.borrow_mut().place(target, ip, false);
         self.notices.push(format!(
             "watching has ended: {} stores by an exclusive pair (ldxr, stxr), which a breakpoint lets fail each time, so the program could \

@@ -140,7 +140,7 @@ fn functions() -> CallFunctions {
         begins: Some(inlined(inlined::InlinedPath::begin())),
         arms: Some(inlined(inlined::InlinedPath::arm())),
         ends: Some(inlined(inlined::InlinedPath::end())),
-        state: ExtendedState { mask: 7, len: 832, tells_use: false },
+        state: ExtendedState { mask: 7, len: 832, shows_use: false },
     }
 }
 
@@ -183,7 +183,7 @@ impl Maker {
         let table: &'static TrampolineTable = Box::leak(Box::new(table));
         let returned = dispatch::returned_to_trampoline as *const () as u64;
         let [entry, general, begin, exit, general_exit] = [returned; 5];
-        let ends = Some(inlined(inlined::InlinedPath::land()));
+        let ends = Some(inlined(inlined::InlinedPath::on_return()));
         let all = CallFunctions { entry, general, begin, exit, general_exit, ends, ..functions() };
         let all = CallFunctions { begins: None, arms: None, ..all };
         let made = own_trampoline_code(&trampolines, &all, std::ptr::from_ref(table) as u64);

@@ -214,9 +214,9 @@ impl Accesses {
     /// Reads values for events that have none. These come late: other accesses may have come between.
     pub(super) fn complete(&mut self, targets: &[Target], events: &mut [Event]) {
         let mut read: HashMap<Where, Option<u64>> = HashMap::new();
-        let untold =
+        let unreported =
             |event: &&mut Event| event.change.how == ValueSource::Unknown && event.kind != Kind::Execute;
-        for event in events.iter_mut().filter(untold) {
+        for event in events.iter_mut().filter(unreported) {
             let key = (event.pid, event.target, event.point);
             let target = &targets[event.target];
             let value = *read.entry(key).or_insert_with(|| {

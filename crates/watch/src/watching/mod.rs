@@ -105,7 +105,7 @@ impl Watching {
             watching.enable(target, group, watching.began_ns)?;
         }
         watching.tally.arming = begun.elapsed();
-        watching.learn_first(0..last);
+        watching.read_first(0..last);
         Ok(watching)
     }
     /// Watches a process that has executed another program, with its new points; returns the index of the new
@@ -128,7 +128,7 @@ impl Watching {
         }
         let index = self.targets.len();
         self.enable(target, group, monotonic_ns())?;
-        self.learn_first(index..index + 1);
+        self.read_first(index..index + 1);
         Ok(index)
     }
     /// Starts a target's events.
@@ -159,7 +159,7 @@ impl Watching {
         Ok(())
     }
     /// Reads the present values, in a way that shows whether the first access finds them (see [`access`]).
-    fn learn_first(&mut self, targets: std::ops::Range<usize>) {
+    fn read_first(&mut self, targets: std::ops::Range<usize>) {
         if !self.options.values {
             return;
         }

@@ -108,19 +108,24 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.arena.0
     }
 
-    /// Lays out one site's stub, then its patches. A thread enters at `landing`; `room` is the number of
+    /// Lays out one site's stub, then its patches. A thread enters at `stub_start`; `room` is the number of
     /// bytes from there to the next site's place.
     ///
     /// # Errors
     /// The refusal, if an instruction cannot be moved after all. Nothing is planned then.
-    pub(crate) fn site(&mut self, site: &PatchedSite, landing: RemoteAddr, room: u64) -> Result<(), Refusal> {
+    pub(crate) fn site(
+        &mut self,
+        site: &PatchedSite,
+        stub_start: RemoteAddr,
+        room: u64,
+    ) -> Result<(), Refusal> {
         let direct = room >= LEAST_STUB && !matches!(site.reach, Reach::Pun(..) | Reach::Trap);
         if direct {
-            self.build(site, landing)?;
+            self.build(site, stub_start)?;
         }
         let head = if direct && self.len() <= room {
-            self.chunk(landing);
-            landing
+            self.chunk(stub_start);
+            stub_start
         } else {
             let head = RemoteAddr(self.arena.0.0.next_multiple_of(ALIGN));
             self.build(site, head)?;
@@ -130,8 +135,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
             self.arena.0 = head + self.len();
             self.chunk(head);
             if site.reach != Reach::Trap {
-                self.plan.bytes.extend_from_slice(&jump(landing, head));
-                self.chunk(landing);
+                self.plan.bytes.extend_from_slice(&jump(stub_start, head));
+                self.chunk(stub_start);
             }
             head
         };

@@ -92,7 +92,7 @@ const PLACE: i32 = -120;
 const TIME: Mem = Mem::At(RSP, -120);
 const TOOK: i32 = -128;
 /// The two words of a cell that make its mark: the record's probe, and the stack pointer.
-const WHO: Mem = Mem::At(RSI, 0);
+const RECORD_IDS: Mem = Mem::At(RSI, 0);
 const BEGAN: Mem = Mem::At(RSI, 8);
 pub(super) const MARK: Mem = Mem::At(RSI, 16);
 /// Number of words that are copied one by one; more are copied in a loop.
@@ -354,7 +354,7 @@ impl<'a> Deferred<'a> {
             asm.jcc_later(Cond::NotEqual)
         });
         let probe = asm.unbroken(|asm| {
-            asm.cmp_mem_imm32(WHO, self.of_probe.probe);
+            asm.cmp_mem_imm32(RECORD_IDS, self.of_probe.probe);
             asm.jcc_later(Cond::NotEqual)
         });
         [place, probe]

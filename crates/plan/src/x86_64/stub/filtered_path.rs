@@ -12,7 +12,7 @@ use trapline_record::ring::Kind;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem};
 use super::counted::{Counted, count};
-use super::latency::{Asked, Claim, Mark};
+use super::latency::{Claim, Mark, MarkLookup};
 use super::rseq;
 use super::saves::{First, Second};
 use super::trace::{Marks, Traced};
@@ -36,7 +36,7 @@ pub(super) struct FilteredPath {
 #[derive(Clone, Debug)]
 pub(super) struct Unmarked {
     marks: Marks,
-    asked: Asked,
+    asked: MarkLookup,
     leave: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The fast path of a call whose return address is replaced, if the one consumer that waits for its return
 //! uses general registers only. It is code that gates inline: [`InlinedPath::arm`] at an entry where no consumer is
-//! called, [`InlinedPath::land`] at the return trampoline.
+//! called, [`InlinedPath::on_return`] at the return trampoline.
 //!
 //! In and out: as each says. The protocol is that of `trampolines`, where each step takes its shortest way: A2, for
 //! an idle trampoline that is bound to this stack word and return address, as the *quick* hints say. Such a
@@ -29,8 +29,8 @@ impl InlinedPath {
     /// [`end`](Self::end), with the trampolines' [`TrampolineTable`] in place of the probe. After it the stack word and
     /// `Regs` hold the address that the call returns to.
     #[must_use]
-    pub fn land() -> Self {
-        Self::of(land)
+    pub fn on_return() -> Self {
+        Self::of(on_return)
     }
 }
 
@@ -109,7 +109,7 @@ unsafe extern "C" fn arm() {
 }
 
 #[unsafe(naked)]
-unsafe extern "C" fn land() {
+unsafe extern "C" fn on_return() {
     general_asm!(
         piece!(),
         "mov r15, rcx",

@@ -24,7 +24,7 @@ use crate::inside::mapped_files::MappedFiles;
 use crate::inside::site_request::{Group, Sets, SiteRequest, without_parts};
 use crate::inside::state::{Key, State};
 use crate::inside::trampolines;
-use crate::inside::traps::{EngineTrap, Here};
+use crate::inside::traps::{CalledSite, EngineTrap};
 use crate::inside::{Error, traps};
 
 /// What all batches have in common.
@@ -76,13 +76,13 @@ pub(in crate::inside) fn place(
     let words = sites.iter().zip(&by_jump);
     let words: Vec<Word<'_>> =
         words.map(|(site, called)| Word { by_jump: called.as_deref(), ..site.word }).collect();
-    let mut new_traps: HashMap<usize, (Here, Option<EngineTrap>)> = HashMap::new();
+    let mut new_traps: HashMap<usize, (CalledSite, Option<EngineTrap>)> = HashMap::new();
     let mut announce = |all: &[Ready]| {
         for &Ready { index, copy, tactic, .. } in all {
             let Site { word, called } = &sites[index];
             called.iter().for_each(|&(which, _)| trampolines::accepted(&site_requests[which]));
             let one = &site_requests[called[0].0];
-            let here = Here::new(
+            let here = CalledSite::new(
                 word.at.0,
                 copy,
                 called.iter().map(|&(which, exit)| (site_requests[which].probe, exit)),

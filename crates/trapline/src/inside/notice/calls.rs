@@ -32,7 +32,7 @@ pub(super) struct Call {
     instead: fn() -> u64,
     /// Whether the function does what its replacement does.
     is_known: fn() -> bool,
-    pub(super) tells_of: Of,
+    pub(super) reports: Of,
 }
 
 /// What a call tells of.
@@ -53,43 +53,43 @@ static CALLS: [Call; 5] = [
         files: LOADERS,
         instead: || loaded as *const () as u64,
         is_known: || true,
-        tells_of: Of::Libraries,
+        reports: Of::Libraries,
     },
     Call {
         function: "sigaction",
         files: GLIBC,
         instead: signals::instead,
         is_known: signals::is_known,
-        tells_of: Of::Handlers,
+        reports: Of::Handlers,
     },
     Call {
         function: "mmap",
         files: LIBCS,
         instead: || mmap as *const () as u64,
         is_known: || true,
-        tells_of: Of::Mappings,
+        reports: Of::Mappings,
     },
     Call {
         function: "mprotect",
         files: LIBCS,
         instead: || mprotect as *const () as u64,
         is_known: || true,
-        tells_of: Of::Mappings,
+        reports: Of::Mappings,
     },
     Call {
         function: "mremap",
         files: LIBCS,
         instead: || mremap as *const () as u64,
         is_known: || true,
-        tells_of: Of::Mappings,
+        reports: Of::Mappings,
     },
 ];
 
 /// The calls to be probed; `all`: there are no records.
 pub(super) fn wanted(all: bool) -> impl Iterator<Item = &'static Call> {
     let calls = if all { &CALLS[..] } else { &CALLS[..2] };
-    let is_heard = |call: &&Call| !LISTENS_BY_TRAPS || call.tells_of == Of::Libraries;
-    calls.iter().filter(is_heard).filter(|call| (call.is_known)())
+    let is_read = |call: &&Call| !LISTENS_BY_TRAPS || call.reports == Of::Libraries;
+    calls.iter().filter(is_read).filter(|call| (call.is_known)())
 }
 
 impl Call {

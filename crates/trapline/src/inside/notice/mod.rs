@@ -196,7 +196,7 @@ impl Noticing {
     pub(super) fn choose(&mut self, way: NoticeMode) -> Result<(), Error> {
         let began = self.pid == std::process::id();
         if began && self.mode != way {
-            return Err(Error::LearnsAlready);
+            return Err(Error::NoticesAlready);
         }
         self.mode = way;
         Ok(())
@@ -279,12 +279,12 @@ impl State {
     /// Registers, and notices mappings from then on.
     pub(super) fn register_and_notice(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
         match SpeculativeTask::of(self, &requests) {
-            Some(ahead) => ahead.beside(self, |state| state.learn_and_register(requests)),
-            None => self.learn_and_register(requests),
+            Some(ahead) => ahead.beside(self, |state| state.notice_and_register(requests)),
+            None => self.notice_and_register(requests),
         }
     }
-    fn learn_and_register(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
-        self.start_learning();
+    fn notice_and_register(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
+        self.start_noticing();
         let result = self.register(requests);
         match &result {
             Ok(keys) => {
@@ -292,7 +292,7 @@ impl State {
                 with_signals_held(|| self.know_code(keys));
             }
             Err(_) => {
-                self.forget_wishes();
+                self.forget_requests();
                 if self.noticing.users == 0 {
                     drop(self.unregister_and_notice(Vec::new()));
                 }
@@ -313,7 +313,7 @@ impl State {
     /// Looks at everything, because the user asked for it.
     pub(super) fn rescan_and_notice(&mut self) -> Result<usize, Error> {
         if self.noticing.users > 0 {
-            self.start_learning();
+            self.start_noticing();
         }
         let found = self.rescan()?;
         self.noticing.looked();
@@ -324,7 +324,7 @@ impl State {
         Noticed { impatient: thread::impatient(), misses: thread::misses(), failed, ..self.noticing.tally }
     }
     /// Makes the thread, once for each process. All that it watches is watched before this returns.
-    fn start_learning(&mut self) {
+    fn start_noticing(&mut self) {
         if self.noticing.pid != std::process::id() {
             self.begin();
         }
@@ -369,8 +369,8 @@ impl State {
             let by_jumps =
                 keys.iter().all(|&key| self.tactics(key).iter().all(|&tactic| tactic < Tactic::Trap));
             if by_jumps || LISTENS_BY_TRAPS {
-                self.noticing.tally.notice |= call.tells_of == Of::Libraries;
-                self.noticing.tally.handlers |= call.tells_of == Of::Handlers;
+                self.noticing.tally.notice |= call.reports == Of::Libraries;
+                self.noticing.tally.handlers |= call.reports == Of::Handlers;
                 self.noticing.own.extend(keys.into_iter().map(|key| (key, call.function)));
             } else {
                 drop(self.unregister(keys));

@@ -22,10 +22,10 @@ use trapline_runtime::x86_64::general;
 
 use crate::files::ModuleFile;
 use crate::inside::mapped_files::MappedFiles;
-use crate::inside::site_request::{Group, Load, Part, Sets, SiteRequest, without_parts};
+use crate::inside::site_request::{Group, Load, Sets, SiteRequest, StubAction, without_parts};
 use crate::inside::state::{Key, State};
 use crate::inside::trampolines;
-use crate::inside::traps::{EngineTrap, Here};
+use crate::inside::traps::{CalledSite, EngineTrap};
 use crate::inside::{Error, loader, traps};
 
 /// Only code near the sites is searched for branches into windows. A thread that comes from elsewhere meets a
@@ -37,7 +37,7 @@ impl SiteRequest {
     /// Roles of a site, each with whether it is to use a trap.
     fn actions(&self) -> impl Iterator<Item = (Action, bool)> {
         let start = self.function.map(|f| self.file.image.function(f).start);
-        let Part { entry: has_entry, returns, entry_traps, exits_trap, armed, .. } = self.part;
+        let StubAction { entry: has_entry, returns, entry_traps, exits_trap, armed, .. } = self.part;
         let entry = match start == Some(self.at) {
             true if armed => Action::CallArmed,
             true => Action::CallEntry,
@@ -152,7 +152,7 @@ pub(in crate::inside) fn place(
                 .called
                 .iter()
                 .map(|&(request, exit)| (site_requests[batch.site_requests[request as usize]].probe, exit));
-            let new = Here::new(call.at.0, call.copy.0, called);
+            let new = CalledSite::new(call.at.0, call.copy.0, called);
             if call.is_trap
                 && let Some(new) =
                     EngineTrap::new(&new, one.load, &one.file.image, known, setting.shadow_stack)
@@ -295,7 +295,7 @@ impl State {
     /// Settings for all batches from now on; the handlers are installed.
     pub(in crate::inside) fn setting(&mut self) -> Result<Setting, Error> {
         let state = trapline_tracee::ExtendedState::here().ok_or(Error::NoExtendedState)?;
-        let state = ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use };
+        let state = ExtendedState { mask: state.mask, len: state.len, shows_use: state.shows_use };
         traps::serve()?;
         let process = self.own()?.process();
         let status = process.status().map_err(trapline_patch::PatchError::from)?;

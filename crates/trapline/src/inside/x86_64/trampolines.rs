@@ -37,8 +37,8 @@ pub(in crate::inside) fn make(
         general_exit: returned,
         begins: None,
         arms: None,
-        ends: Some(inlined(InlinedPath::land())),
-        state: ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use },
+        ends: Some(inlined(InlinedPath::on_return())),
+        state: ExtendedState { mask: state.mask, len: state.len, shows_use: state.shows_use },
     };
     let made = own.trampolines(TRAMPOLINES, |trampolines| {
         let argument = table(trampolines).map_or(0, |table| std::ptr::from_ref(table) as u64);

@@ -31,7 +31,7 @@ use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg
 use super::{Kind, Liveness, Machine, Pending};
 use armed::Armed;
 pub use armed::{latency_arm, leading_trampoline_code, return_arm, trampoline_code, trampoline_code_len};
-pub(super) use mark::{Asked, Mark};
+pub(super) use mark::{Mark, MarkLookup};
 use record::Rare;
 pub(super) use stamp_cell::{Claim, Lookup};
 
