@@ -89,7 +89,7 @@ impl Running {
 
     /// The next line if it was printed already.
     #[must_use]
-    pub fn said(&self) -> Option<String> {
+    pub fn output_text(&self) -> Option<String> {
         self.lines.try_recv().ok()
     }
 
@@ -99,7 +99,7 @@ impl Running {
     /// See [`Running::line`].
     pub fn run(&mut self, times: u64) -> Printed {
         self.begin(times);
-        self.told()
+        self.reported()
     }
 
     /// Sends `run times` without waiting.
@@ -115,7 +115,7 @@ impl Running {
     /// # Panics
     /// See [`Running::line`].
     #[must_use]
-    pub fn told(&self) -> Printed {
+    pub fn reported(&self) -> Printed {
         let line = self.line();
         line.split_whitespace()
             .filter_map(|pair| pair.split_once('='))

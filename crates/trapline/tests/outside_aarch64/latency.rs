@@ -2,7 +2,7 @@
 
 use trapline::Finished;
 
-use crate::command::said;
+use crate::command::output_text;
 use crate::kernel::Uprobe;
 use crate::load::come_and_go;
 use crate::victim::{FUNCTIONS, THREADS, TURNS, Victim, calls_of, times_of};
@@ -119,7 +119,7 @@ pub(crate) fn timed(done: &Finished, name: &str) -> u64 {
 fn trapline_lat_times_a_process() {
     // Its entry and its return.
     let kernels = || Uprobe::of_returns("victim_nop", 4);
-    let Some((text, kernels)) = said(&["lat"], ("victim_nop", 2), kernels) else { return };
+    let Some((text, kernels)) = output_text(&["lat"], ("victim_nop", 2), kernels) else { return };
     assert!(text.contains("\"calls\":100"), "{text}");
     match kernels {
         Ok(probe) => assert_eq!(probe.returns(), 100),

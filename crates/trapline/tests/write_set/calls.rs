@@ -61,8 +61,8 @@ impl CallCount {
 unsafe extern "C" fn tell_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
     // SAFETY: this hit, its registers, and a `CallCount` of the caller's.
     unsafe {
-        let told = (*(*hit).regs).get(Gpr::R12) as *mut u64;
-        *told += 1;
+        let calls_so_far = (*(*hit).regs).get(Gpr::R12) as *mut u64;
+        *calls_so_far += 1;
     }
     Verdict::CONTINUE
 }
@@ -245,8 +245,8 @@ impl Maker {
     /// Makes a call of a function of that way.
     fn called(&mut self, way: Way) -> Case {
         let function = self.function(way, None);
-        let told = if way.provided { 1 + u64::from(way.waits == Waits::Session) } else { 0 };
-        (Box::new(move |told| calls(function, told)), told)
+        let calls_so_far = if way.provided { 1 + u64::from(way.waits == Waits::Session) } else { 0 };
+        (Box::new(move |calls_so_far| calls(function, calls_so_far)), calls_so_far)
     }
     /// Makes traps at two addresses, an entry and a return.
     fn trapped(&mut self, way: Way) -> Case {
@@ -269,29 +269,29 @@ impl Maker {
             sites.put(at, Placed { step: Step::At(at), site, called }, &map);
         }
         let ats: Vec<u64> = roles.iter().map(|role| role.0).collect();
-        let told = ats.len() as u64;
-        let run = move |told: &CallCount| {
+        let calls_so_far = ats.len() as u64;
+        let run = move |calls_so_far: &CallCount| {
             let mut regs = Regs::default();
-            regs.set(Gpr::R12, told.address());
+            regs.set(Gpr::R12, calls_so_far.address());
             // On the thread's own stack, as a stack pointer is.
-            regs.set_sp(told.address() & !0xFFF | 0x7F8);
+            regs.set_sp(calls_so_far.address() & !0xFFF | 0x7F8);
             for &at in &ats {
                 regs.set_ip(at);
                 // SAFETY: the registers belong to no thread.
                 assert!(matches!(unsafe { sites.hit(at, &mut regs) }, Answer::Hit(_)));
             }
         };
-        (Box::new(run), told)
+        (Box::new(run), calls_so_far)
     }
 }
 
 /// Calls from one place, so that all calls have one stack word and one return address.
 #[inline(never)]
-fn calls(function: u64, told: &CallCount) {
+fn calls(function: u64, calls_so_far: &CallCount) {
     let value: u64;
     // SAFETY: a function made above, of the C convention; its handlers find the word in r12.
     unsafe {
-        std::arch::asm!("call {}", in(reg) function, in("rdi") 41, in("r12") told.address(),
+        std::arch::asm!("call {}", in(reg) function, in("rdi") 41, in("r12") calls_so_far.address(),
             lateout("rax") value, clobber_abi("C"));
     }
     assert_eq!(value, 42);
@@ -307,14 +307,14 @@ impl Cases {
         // The place keeps the outer function's call, from here on for good.
         let inner = maker.function(RETURN, None);
         let outer = maker.function(RETURN, Some(inner));
-        let instance: Case = (Box::new(move |told| calls(outer, told)), 1);
+        let instance: Case = (Box::new(move |calls_so_far| calls(outer, calls_so_far)), 1);
         let [session, saved] = [SESSION, Way { saves: true, ..SESSION }].map(|way| maker.called(way));
         let armed = |way| Way { arms: true, ..way };
         let trampolines = [armed(RETURN), armed(SESSION), Way { saves: true, ..armed(SESSION) }];
         let [slot, slot_session, slot_saved] = trampolines.map(|way| maker.called(way));
         let inner = maker.function(armed(RETURN), None);
         let outer = maker.function(armed(RETURN), Some(inner));
-        let tail: Case = (Box::new(move |told| calls(outer, told)), 2);
+        let tail: Case = (Box::new(move |calls_so_far| calls(outer, calls_so_far)), 2);
         let missed = maker.called(Way { provided: false, saves: true, ..SESSION });
         let [entry, entry_saved] = [ENTRY, Way { saves: true, ..ENTRY }].map(|way| maker.called(way));
         let [trap, trap_session] = [ENTRY, SESSION].map(|way| maker.trapped(way));

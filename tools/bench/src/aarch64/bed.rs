@@ -219,8 +219,8 @@ impl Bed {
         let access = Access { exec: true, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(page), access };
-        let told = self.map.map(&mut self.writer, &mut self.files, mapping);
-        told.map(drop).map_err(|error| anyhow!("{error:?}"))
+        let reported = self.map.map(&mut self.writer, &mut self.files, mapping);
+        reported.map(drop).map_err(|error| anyhow!("{error:?}"))
     }
     fn probe(&mut self, returns: bool, general: bool) -> Result<&'static Probe> {
         let id = self.probes;

@@ -113,14 +113,14 @@ impl Ours {
         })
     }
     /// Reported calls whose text has `long` bytes, and all reported calls.
-    pub(crate) fn told(&mut self, long: usize) -> (u64, u64) {
-        let (mut told, mut all) = (0, 0);
+    pub(crate) fn reported(&mut self, long: usize) -> (u64, u64) {
+        let (mut reported, mut all) = (0, 0);
         for call in self.session.calls() {
             let len = call.texts.first().map(|text| text.bytes.iter().take_while(|&&b| b != 0).count());
-            told += u64::from(len == Some(long));
+            reported += u64::from(len == Some(long));
             all += 1;
         }
-        (told, all)
+        (reported, all)
     }
     /// Hits that were aggregated, and the number of rows that have any.
     pub(crate) fn tallied(&mut self) -> (u64, usize) {
