@@ -4,8 +4,8 @@
 //! In: how many, how long their code is, and the function that makes it once its address is known. Out:
 //! trampolines that are mapped, and not taken. They are made once and never unmapped: a stack may name one
 //! for as long as the process lives, and a forked child goes on with its parent's code and a copy of the
-//! entries. Does not: hand out trampolines (`trapline_runtime::trampolines`), inform unwinders. Which trampolines
-//! the process has is stored in `own` of the twin folders.
+//! entries. Does not: hand out trampolines (`trapline_runtime::trampolines`), inform unwinders. Which
+//! trampolines the process has is stored in `own` of the twin folders.
 //!
 //! On arm64, too, code is complete before it is mapped executable. The caches are cleaned for a page of a
 //! memfd when it is first mapped so (`aarch64::protocol`), and no thread has fetched from there before.

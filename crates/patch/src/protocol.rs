@@ -190,8 +190,8 @@
 //!
 //! A signal that is sent while a thread is in a stub or a copy is delivered there. The target's handlers stay
 //! the target's (SAFE-4), so no code of ours runs in front of them to show the original address. (In our own
-//! process there is such code: the signal wrappers of `runtime`'s `signal_wrappers`.) Nothing here depends on it,
-//! as code stays mapped (PATCH-10). What it means for the target:
+//! process there is such code: the signal wrappers of `runtime`'s `signal_wrappers`.) Nothing here depends on
+//! it, as code stays mapped (PATCH-10). What it means for the target:
 //!
 //! - *A handler that does not look at the interrupted address*: nothing.
 //! - *One that decides by the address of a fault*: if SIGSEGV or SIGBUS is caught, what may fault is not

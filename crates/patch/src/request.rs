@@ -26,7 +26,8 @@ pub struct Module<'a> {
     pub bias: Bias,
     /// Its branch targets.
     pub map: &'a CodeMap,
-    /// The requests. `ActionRequest::probe` and `ActionRequest::latency` are distinct over all modules of a request.
+    /// The requests. `ActionRequest::probe` and `ActionRequest::latency` are distinct over all modules of a
+    /// request.
     pub requests: &'a [ActionRequest],
     /// USDT semaphores to raise for those requests that get patches.
     pub semaphores: &'a [Semaphore],

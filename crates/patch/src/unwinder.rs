@@ -15,12 +15,12 @@
 //! | T6 | the first bit is cleared | no unwinder refers to it any more |
 //!
 //! An unwinder that is loaded while trampolines are taken is informed by the same steps
-//! (`Attached::register_unwinders`), a moment later. Until T2 it sees no further than a call whose return address
-//! is replaced, as for any code without unwind information. One at the same address as an earlier one is
-//! taken for that one: libgcc_s is never unloaded. If a detach leaves calls that come home through their
-//! trampolines (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and true. A
-//! forked child shares the words, and has an unwinder of its own, which was informed before the fork and
-//! keeps the registration.
+//! (`Attached::register_unwinders`), a moment later. Until T2 it sees no further than a call whose return
+//! address is replaced, as for any code without unwind information. One at the same address as an earlier one
+//! is taken for that one: libgcc_s is never unloaded. If a detach leaves calls that come home through their
+//! trampolines (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and
+//! true. A forked child shares the words, and has an unwinder of its own, which was informed before the fork
+//! and keeps the registration.
 //! Does not: find unwinders, which takes files.
 
 use std::ops::Range;

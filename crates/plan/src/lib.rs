@@ -3,8 +3,8 @@
 //!
 //! In: an [`Image`], a [`CodeMap`] of it, what the process allows ([`ProcessTraits`]), what its address space
 //! looks like ([`AddressSpace`]), where the shared data's parts lie ([`DataLayout`]), and the requests
-//! ([`ActionRequest`]). Out: a [`ModulePlan`] with every byte to be written, and a [`Refusal`] for each request that
-//! got no patch.
+//! ([`ActionRequest`]). Out: a [`ModulePlan`] with every byte to be written, and a [`Refusal`] for each
+//! request that got no patch.
 //!
 //! Invariants: PLAN-1 a window begins and ends at instruction boundaries, no known branch leads inside it,
 //! and nothing that returns stands before its last instruction; PLAN-2 every instruction boundary inside a

@@ -343,11 +343,13 @@ pub struct ModuleInput<'a> {
     pub far: RemoteAddr,
     /// How many separate small code regions the module may take.
     pub regions: u32,
-    /// Required if a request [`is_timed`](Action::is_timed), or is a filtered [`Action::Record`] with returns.
+    /// Required if a request [`is_timed`](Action::is_timed), or is a filtered [`Action::Record`] with
+    /// returns.
     pub latency: Option<LatencyInput>,
     /// Required if a request calls a consumer.
     pub calls: Option<CallInput<'a>>,
-    /// Filters, indexed by [`ActionRequest::probe`]. A request without one, or behind the end, passes all hits.
+    /// Filters, indexed by [`ActionRequest::probe`]. A request without one, or behind the end, passes all
+    /// hits.
     pub filters: &'a [Option<TargetFilter>],
     /// The requests.
     pub requests: &'a [ActionRequest],

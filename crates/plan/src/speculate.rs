@@ -2,8 +2,8 @@
 //! examined.
 //!
 //! In: a file, its map, the functions in the order of the batch. Out: their sites. `plan_module` takes them
-//! instead of planning, if its input matches what was assumed ([`SpeculativeSites::fits`]). Invariant FOR-1: the
-//! result is one that planning could have chosen too. A site depends on the file, on its map (which only
+//! instead of planning, if its input matches what was assumed ([`SpeculativeSites::fits`]). Invariant FOR-1:
+//! the result is one that planning could have chosen too. A site depends on the file, on its map (which only
 //! gains by covering more), on the batch's requests, and on the traits of the process that `fits` compares.
 //! Punned jumps, traps and refusals depend on more. If one of these is needed, there is no result at all.
 //! Does not: lay out code; look at a process.

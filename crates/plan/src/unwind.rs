@@ -1,7 +1,7 @@
 //! The unwind information of return trampolines, on either processor.
 //!
-//! In: where trampolines and their entries lie ([`Trampolines`]), and the DWARF numbers of registers. Out: bytes in
-//! the format of `__register_frame`. Does not: register them.
+//! In: where trampolines and their entries lie ([`Trampolines`]), and the DWARF numbers of registers. Out:
+//! bytes in the format of `__register_frame`. Does not: register them.
 
 use trapline_record::trampolines::{self, Trampolines, at};
 

@@ -51,8 +51,8 @@ pub const STAMPS_LEN: u64 = STAMP_TAGS_LEN + STAMP_BLOCKS * STAMP_BLOCK;
 pub const MAX_BLOCKS_LEN: u64 = 1 << 30;
 
 /// Size of stamp cells. A stamp's cell has 16 bytes. If a call's entry leaves its record in a cell until the
-/// call returns (`plan::x86_64::stub::deferred`), the cell is as long as a record. Their place is found by the
-/// same rule: a block of 512 cells for each stack page.
+/// call returns (`plan::x86_64::stub::deferred`), the cell is as long as a record. Their place is found by
+/// the same rule: a block of 512 cells for each stack page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamps {
     /// Length of a cell in bytes, as a power of two: from 4 to 12.

@@ -79,7 +79,8 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
 /// address.
 ///
 /// # Safety
-/// `trampolines` is alive. `regs` holds the thread's state in the trampolines' code, and only the caller uses it.
+/// `trampolines` is alive. `regs` holds the thread's state in the trampolines' code, and only the caller uses
+/// it.
 pub unsafe extern "C" fn returned_to_trampoline(trampolines: *const TrampolineTable, regs: *mut Regs) -> u64 {
     // SAFETY: the caller promises both.
     let (trampolines, regs) = unsafe { (&*trampolines, &mut *regs) };

@@ -165,7 +165,8 @@ pub struct Times {
 
 impl Times {
     /// Duration that a share `of` (0 to 1) of the calls did not exceed, in nanoseconds. This is
-    /// [`Histogram::percentile`](crate::Histogram), limited to the range from the shortest to the longest call.
+    /// [`Histogram::percentile`](crate::Histogram), limited to the range from the shortest to the longest
+    /// call.
     #[must_use]
     pub fn percentile(&self, of: f64) -> u64 {
         self.histogram.percentile(of).max(self.min_ns).min(self.max_ns)

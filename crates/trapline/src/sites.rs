@@ -1,8 +1,9 @@
 //! Probe specifications to places in the modules of one process.
 //!
-//! In: specifications, modules. Out: [`ProbedPlace`]s, one for each (module, address, kind), with all names that
-//! led there as aliases; and a line for each specification that found nothing. The place of an IFUNC is the
-//! implementation that runs. It is read from the pointers that the loader filled. Does not: plan or patch.
+//! In: specifications, modules. Out: [`ProbedPlace`]s, one for each (module, address, kind), with all names
+//! that led there as aliases; and a line for each specification that found nothing. The place of an IFUNC is
+//! the implementation that runs. It is read from the pointers that the loader filled. Does not: plan or
+//! patch.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -42,8 +42,8 @@ pub struct Tallied {
 pub struct GroupHits {
     /// Thread or CPU of the group; `None` if hits are not grouped by that.
     pub group: Option<Group>,
-    /// Group-by key from the call itself: the number of [`GroupBy::Number`], or for [`GroupBy::Text`] the key of
-    /// the text in [`Tallied::texts`].
+    /// Group-by key from the call itself: the number of [`GroupBy::Number`], or for [`GroupBy::Text`] the key
+    /// of the text in [`Tallied::texts`].
     pub key: Option<u64>,
     /// Hits by bucket, or by value where each value has a row.
     pub hits: BTreeMap<u64, u64>,

@@ -1,7 +1,7 @@
 //! Decides where `hist` aggregates: in the target, or in the reader, from records.
 //!
-//! In: the expression of each probe, and filters. Out: a [`Aggregation`] with the filters that belong to it, or
-//! what is wrong. Does not: aggregate.
+//! In: the expression of each probe, and filters. Out: an [`Aggregation`] with the filters that belong to it,
+//! or what is wrong. Does not: aggregate.
 
 use trapline::filter::{Filter, GroupBy, Known, Sort, Tally, Tree, parse_with};
 use trapline::{By, Floats, ProbeKind, ProbeSpec};

@@ -76,8 +76,8 @@ impl RunOutput {
         }
         Ok(())
     }
-    /// Returns the outcome of the run; `reported` is the result of its reports. If they were written, it waits
-    /// for a launched command and returns that command's status, whatever became of the probes.
+    /// Returns the outcome of the run; `reported` is the result of its reports. If they were written, it
+    /// waits for a launched command and returns that command's status, whatever became of the probes.
     pub(crate) fn end(
         self,
         finished: Finished,

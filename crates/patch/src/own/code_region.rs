@@ -1,4 +1,4 @@
-//! Code regions (*homes*) into which one batch after another of a module is laid. There are some hundred
+//! Code regions into which one batch after another of a module is laid. There are some hundred
 //! displacements, but any number of single registrations.
 //!
 //! In: a request. Out: the same, prepared, and where it goes. Invariants: HOME-1 what was laid into a region

@@ -144,8 +144,8 @@ impl Own {
         self.process = Process::open(std::process::id())?;
         Ok(())
     }
-    /// Steps O1 to O5. Sites that are not in the result were not written; the report says why. `announce` gets
-    /// each trap before its byte is written (PATCH-4).
+    /// Steps O1 to O5. Sites that are not in the result were not written; the report says why. `announce`
+    /// gets each trap before its byte is written (PATCH-4).
     ///
     /// # Errors
     /// If it fails, nothing was changed, or what was changed was undone.

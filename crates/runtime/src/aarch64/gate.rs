@@ -1,11 +1,11 @@
 //! The gate: code that the stubs of all jumps lead through.
 //!
-//! In: from a stub (`plan`'s `stub::call`), or from the code of the return trampolines (`stub::own_trampolines`). sp
-//! is at a [`FRAME`] that holds x0, x1 and x30 of the site, x0 = its [`Jump`], x30 = the way back. Out:
-//! consumers called. All registers but x30 are as they left them, and the thread is back in the stub, which
-//! loads x30, frees the frame and runs the displaced word; or the thread is elsewhere. Invariants: SAFE-2
-//! registers, flags, vectors and their control words are bit-identical afterwards, except for what consumers
-//! changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
+//! In: from a stub (`plan`'s `stub::call`), or from the code of the return trampolines
+//! (`stub::own_trampolines`). sp is at a [`FRAME`] that holds x0, x1 and x30 of the site, x0 = its [`Jump`],
+//! x30 = the way back. Out: consumers called. All registers but x30 are as they left them, and the thread is
+//! back in the stub, which loads x30, frees the frame and runs the displaced word; or the thread is
+//! elsewhere. Invariants: SAFE-2 registers, flags, vectors and their control words are bit-identical
+//! afterwards, except for what consumers changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
 //! Does not: choose which consumers are called ([`jumped`] uses `dispatch`), know where stubs lie.
 //!
 //! | step | what |

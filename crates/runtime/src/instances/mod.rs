@@ -31,10 +31,10 @@
 //!
 //! If only one consumer waits, and none is called at the entry, all that an instance would hold is the
 //! address that was hit. Such a call needs no instance: its stack word's place holds that address, as a
-//! trampoline's entry does (`trampolines`). The place is taken and left by plain stores, on whatever CPU, with or
-//! without rseq. No pool is involved, so there is nothing to lose when a pool is empty, a thread ends or a
-//! process forks. `maxactive` does not limit these calls. Places do: there is one for each stack word, unless
-//! other words that came first share it.
+//! trampoline's entry does (`trampolines`). The place is taken and left by plain stores, on whatever CPU,
+//! with or without rseq. No pool is involved, so there is nothing to lose when a pool is empty, a thread ends
+//! or a process forks. `maxactive` does not limit these calls. Places do: there is one for each stack word,
+//! unless other words that came first share it.
 //!
 //! | step | entry (`general` of the processors) | | exit |
 //! |---|---|---|---|

@@ -2,8 +2,8 @@
 //! while other threads take trampolines, unwind, close the table and fork.
 //!
 //! `take`, `arm`, `returned` and `put_back` are the crate's own; `quick_arms` and `quick_lands` do the steps
-//! of the code in `x86_64::general::trampolines`, which no model can run. Memory orders are weaker here than those
-//! of a processor that keeps stores in order. A stack word is an atomic whose address is the word's.
+//! of the code in `x86_64::general::trampolines`, which no model can run. Memory orders are weaker here than
+//! those of a processor that keeps stores in order. A stack word is an atomic whose address is the word's.
 
 use std::boxed::Box;
 
@@ -102,7 +102,7 @@ impl Call {
         self.word.store(of(at::INTO).load(Acquire), Release);
         true
     }
-    /// The steps of `land`'s code, for a call that `quick_arms` began.
+    /// The steps of `on_return`'s code, for a call that `quick_arms` began.
     fn quick_lands(self, table: &TrampolineTable) {
         let number = self.trampoline(table);
         let of = |off| table.words.word(number, off);

@@ -15,10 +15,11 @@
 //!
 //! # The words
 //!
-//! A *mapping entry* (`MappingEntry`) describes one region: `seq`, start, end, offset in the file, the file's number
-//! and flags; birth, death, and the death of the region that was there before; device and inode. Entries lie
-//! in one array for good. So a stale number still leads to an entry, although perhaps to that of another
-//! region. `seq` is a generation and a state: *alive*, *dead* (fields whole), *written* (fields changing).
+//! A *mapping entry* (`MappingEntry`) describes one region: `seq`, start, end, offset in the file, the file's
+//! number and flags; birth, death, and the death of the region that was there before; device and inode.
+//! Entries lie in one array for good. So a stale number still leads to an entry, although perhaps to that of
+//! another region. `seq` is a generation and a state: *alive*, *dead* (fields whole), *written* (fields
+//! changing).
 //!
 //! Addresses lead to entries through *hints*: a table (`table`) by granules of 64 KiB. Its words name an
 //! entry and the entry's generation, or a leaf with such a hint for each page. A hint is no more than that:

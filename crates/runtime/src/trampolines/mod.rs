@@ -4,19 +4,19 @@
 //! In: at an entry, the return address and the stack word that holds it (on arm64 the stack pointer and x30,
 //! see below). Out: a trampoline for the call, or none, and then the call is missed. In: at a return, the
 //! trampoline's number. Out: the real return address, and the probe of the call. Invariants: SLOT-1 to SLOT-3
-//! of `plan`'s `stub::trampolines`. SLOT-4 a trampoline that was taken without proof that its last call is over
-//! leads for good to the address that the last call returns to.
+//! of `plan`'s `stub::trampolines`. SLOT-4 a trampoline that was taken without proof that its last call is
+//! over leads for good to the address that the last call returns to.
 //! Does not: keep which consumers wait for a call (`instances` does, with the trampoline's address as key),
 //! make or map code.
 //!
 //! # The words
 //!
-//! They are those of `record::trampolines`, reached through `words`; `models::trampolines` runs the steps below in loom.
-//! In an entry, `WHAT` is the probe (0: no consumer waits), `SITE` is 0 if the call has an instance, and
-//! `BOUND` is explained below. There are two more tables. *Hints* name the trampoline of a (stack word,
-//! return address); a line of eight serves a part of a stack page. *Quick hints*, one for each such pair,
-//! name bound trampolines that have no other armed call under them on the same stack word. A hint is a guess;
-//! the entry decides.
+//! They are those of `record::trampolines`, reached through `words`; `models::trampolines` runs the steps
+//! below in loom. In an entry, `WHAT` is the probe (0: no consumer waits), `SITE` is 0 if the call has an
+//! instance, and `BOUND` is explained below. There are two more tables. *Hints* name the trampoline of a
+//! (stack word, return address); a line of eight serves a part of a stack page. *Quick hints*, one for each
+//! such pair, name bound trampolines that have no other armed call under them on the same stack word. A hint
+//! is a guess; the entry decides.
 //!
 //! # Steps
 //!
@@ -68,8 +68,8 @@
 //!   BR and BLR it sets BTypeNext, and so PSTATE.BTYPE, to 0). The same is true of the target of B6.
 //! - *a signal handler* returns to the vdso's `rt_sigreturn`, to which Linux gives no unwind information
 //!   since 5.8. Unwinders recognize it by its instructions, at exactly that address, which the byte before it
-//!   (`plan`'s `unwind`) is not. So calls that return into the vdso get no trampoline ([`TrampolineTable::spare`]), and
-//!   unwinders find the interrupted frame as before.
+//!   (`plan`'s `unwind`) is not. So calls that return into the vdso get no trampoline
+//!   ([`TrampolineTable::spare`]), and unwinders find the interrupted frame as before.
 //! - *a guarded control stack* compares the address that `ret` takes with the one that the call left.
 //!   Trampolines are not used there.
 //!
@@ -199,9 +199,9 @@ impl TrampolineTable {
     /// them are used, and the second half stays 0.
     ///
     /// # Safety
-    /// The private memory is zeroed except for the hints of [`Trampolines::hints`]. It stays readable and writable
-    /// for good, and no other code uses it. In an entry whose byte is LENT, `WHAT` is 0 or the address of a
-    /// probe that is never freed.
+    /// The private memory is zeroed except for the hints of [`Trampolines::hints`]. It stays readable and
+    /// writable for good, and no other code uses it. In an entry whose byte is LENT, `WHAT` is 0 or the
+    /// address of a probe that is never freed.
     #[must_use]
     pub unsafe fn new(
         trampolines: Trampolines,

@@ -2,7 +2,7 @@
 //! for signals that are sent, which may arrive while a thread is in displaced code.
 //!
 //! In: the program's dispositions, as it sets them and as they are. Out: the same, with a *signal wrapper*
-//! (stand-in) in place of each handler's address: code of ours that calls the handler. Invariants: TRAP-1;
+//! in place of each handler's address: code of ours that calls the handler. Invariants: TRAP-1;
 //! TRAP-2; STD-1 a wrapper belongs to one handler for good. So nothing else has to be kept: flags, mask and
 //! restorer stay in the kernel, and are the program's own.
 //! Does not: touch the signals that [`install`](fn@super::install) handles, or SIGKILL and SIGSTOP, or the

@@ -4,8 +4,8 @@
 //! In: the form that consumers request ([`Returns`]). Out: return trampolines, made when the first consumer
 //! requests them; the unwinders of this process told of them, also those that are mapped later. Invariants:
 //! UNW-3 no call is armed while an unwinder is known that was not told. Does not: take trampolines
-//! (`trapline_runtime::trampolines`), make their code (`trampolines` of the twins), decide whether a function may be
-//! armed (`plan`).
+//! (`trapline_runtime::trampolines`), make their code (`trampolines` of the twins), decide whether a function
+//! may be armed (`plan`).
 //!
 //! Unwinders are told by an ordinary call of `__register_frame`, in the thread that registers or looks. That
 //! function may allocate, and takes locks of its own. No thread holds these and waits for the engine, since

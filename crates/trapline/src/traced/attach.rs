@@ -137,8 +137,8 @@ impl Traced {
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let refuse = |why: &str| places.iter().map(|place| no_unwinder(place, why)).enumerate().collect();
         let unwinding = match unwinding_now(&self.process, files) {
-            // An unwinder that is loaded later is told then (`register_unwinders`): a moment late, which the user
-            // accepted by `--ret=stack`.
+            // An unwinder that is loaded later is told then (`register_unwinders`): a moment late, which the
+            // user accepted by `--ret=stack`.
             Ok(unwinding) if unwinding.unwinders.is_empty() && !unwinding.is_static => {
                 self.notices.push(NOT_REGISTERED.to_owned());
                 unwinding

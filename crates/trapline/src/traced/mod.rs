@@ -1,13 +1,13 @@
 //! One process under trace: which modules were looked at, what is patched there, what was counted.
 //!
-//! In: an opened process and the session's requests ([`SessionRequest`]). Out: [`ProcessReport`]s; at the end, the
-//! process as it was. One look goes through these steps: this file finds what is newly mapped; `choose` finds
-//! the places that the probes mean there; `attach` patches them, and takes the patches out again at the end.
-//! `kernel` probes the places that no jump reaches. `foreign` finds patches that other tools changed. `read`
-//! sums what was counted, `records` reads records, and `saving` saves them unread. `past` drops what a
-//! process that has ended no longer needs. Invariants: TRC-1 a (file, offset) is one site, however often its
-//! file was mapped. TRC-2 what was counted stays counted after dlclose, exec and exit. Does not: choose
-//! processes.
+//! In: an opened process and the session's requests ([`SessionRequest`]). Out: [`ProcessReport`]s; at the
+//! end, the process as it was. One look goes through these steps: this file finds what is newly mapped;
+//! `choose` finds the places that the probes mean there; `attach` patches them, and takes the patches out
+//! again at the end. `kernel` probes the places that no jump reaches. `foreign` finds patches that other
+//! tools changed. `read` sums what was counted, `records` reads records, and `saving` saves them unread.
+//! `past` drops what a process that has ended no longer needs. Invariants: TRC-1 a (file, offset) is one
+//! site, however often its file was mapped. TRC-2 what was counted stays counted after dlclose, exec and
+//! exit. Does not: choose processes.
 //!
 //! [`ProcessReport`]: crate::ProcessReport
 

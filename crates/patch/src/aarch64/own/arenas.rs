@@ -4,8 +4,8 @@
 //! about it. Invariants: COPY-1; a copy or stub is written once, and stays. Does not: make anything lead
 //! there.
 //!
-//! An arena has [`LEN`] bytes. If there is no such gap in reach (a long text, reservations beside it), it is a
-//! page. Islands, as they are used from outside, would save nothing: a stub here is no longer than one, as
+//! An arena has [`LEN`] bytes. If there is no such gap in reach (a long text, reservations beside it), it is
+//! a page. Islands, as they are used from outside, would save nothing: a stub here is no longer than one, as
 //! the code that it calls lies elsewhere.
 
 use std::collections::HashMap;

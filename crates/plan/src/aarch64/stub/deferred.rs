@@ -25,8 +25,8 @@
 //! hits = rejected early + begun. Without rseq X2 reads the counter and decides before it locks a ring. What
 //! else may come in between is described in the twin. Cells are the thread's own memory, so none of it
 //! depends on the order in which others see stores. A goroutine's cell is its own, wherever its stack is, and
-//! in whichever thread it returns (`latency::stamp_cell`). It goes to another thread by what the runtime does to
-//! hand it over, which orders stores. A function that begins anew on a larger stack is begun twice, in one
+//! in whichever thread it returns (`latency::stamp_cell`). It goes to another thread by what the runtime does
+//! to hand it over, which orders stores. A function that begins anew on a larger stack is begun twice, in one
 //! cell. A thread without an area has neither sample nor ring: its call is dropped, at the entry or at the
 //! return.
 

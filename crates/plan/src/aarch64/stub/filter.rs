@@ -3,8 +3,8 @@
 //! In: a tree whose values are known where the code runs: at an entry, or at a return. Out: code, and the
 //! jumps that are taken if the condition does not hold. It reads argument registers, and x0 at a return, as
 //! the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. It spoils `A`, `B`, `C` and
-//! flags; intermediate values lie in the frame (`saves`). What an entry kept for its return (`EntryRecord`) and
-//! fields (`Fields`) are read from memory. FLT-1: it decides as [`Tree::holds`] does.
+//! flags; intermediate values lie in the frame (`saves`). What an entry kept for its return (`EntryRecord`)
+//! and fields (`Fields`) are read from memory. FLT-1: it decides as [`Tree::holds`] does.
 
 use trapline_record::ring::FIRST_VALUE;
 

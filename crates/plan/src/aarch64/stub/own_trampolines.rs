@@ -3,9 +3,9 @@
 //!
 //! In: where trampolines lie ([`Trampolines`]), the gate's address (`trapline_runtime::aarch64::gate`), the
 //! argument for it. Out: the trampolines' code, and the unwind information. Invariants: SLOT-1 to SLOT-3 of
-//! the twin's `stub::trampolines`; SAFE-2 when the caller goes on, all registers but x30 are as the function left
-//! them, and x30 holds the address where it goes on, as behind any `ret x30`; CALL-1 as in `stub::call`. Does
-//! not: take trampolines or give them back (`trapline_runtime::trampolines`).
+//! the twin's `stub::trampolines`; SAFE-2 when the caller goes on, all registers but x30 are as the function
+//! left them, and x30 holds the address where it goes on, as behind any `ret x30`; CALL-1 as in `stub::call`.
+//! Does not: take trampolines or give them back (`trapline_runtime::trampolines`).
 //!
 //! | step | what | what code sees that looks then |
 //! |---|---|---|
@@ -34,8 +34,8 @@ pub const fn own_trampoline_code_len(trampolines: &Trampolines) -> u64 {
     trampolines.code_len() + 4096
 }
 
-/// The code of a process' return trampolines, to lie at `trampolines.code`. The code that they share begins right
-/// behind them, at [`common_return`]. `None` if there are more than a branch reaches.
+/// The code of a process' return trampolines, to lie at `trampolines.code`. The code that they share begins
+/// right behind them, at [`common_return`]. `None` if there are more than a branch reaches.
 #[must_use]
 pub fn own_trampoline_code(
     trampolines: &Trampolines,

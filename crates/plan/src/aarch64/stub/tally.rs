@@ -6,8 +6,8 @@
 //! A value may depend on fields, which are copied onto the stack at entries, as for a record (`text`). A hit
 //! is unseen if one of its fields cannot be read. The value of a text is a hash, computed over a copy on the
 //! stack. A text of which not even one byte can be read is unseen. So is the hit of a goroutine whose stack
-//! has no room for the copies. The group-by key (`GroupBy`) is computed beside the value, and is unseen for the
-//! same reasons. Value and key are looked up together, as one row.
+//! has no room for the copies. The group-by key (`GroupBy`) is computed beside the value, and is unseen for
+//! the same reasons. Value and key are looked up together, as one row.
 //! The value is computed before the restartable sequence, so that what may be repeated is short: find this
 //! CPU's table, find the row (`rows`), add one. In a process without rseq all lines are written by atomic
 //! additions, and rows are claimed by an exclusive pair.

@@ -1,10 +1,10 @@
 //! Return trampolines side by side: code whose address replaces a return address, and
 //! which leads to code that all share.
 //!
-//! In: where trampolines and entries lie ([`Trampolines`]), the function that appends the shared code. Out: bytes,
-//! with the unwind information. Invariants: SLOT-1 to SLOT-3 of the twin, as far as code keeps them. Does
-//! not: know the shared code: `latency::armed` lists one call's steps from outside, `common_return` those of our
-//! own process.
+//! In: where trampolines and entries lie ([`Trampolines`]), the function that appends the shared code. Out:
+//! bytes, with the unwind information. Invariants: SLOT-1 to SLOT-3 of the twin, as far as code keeps them.
+//! Does not: know the shared code: `latency::armed` lists one call's steps from outside, `own_trampolines`
+//! those of our own process.
 //!
 //! A `ret` leads to a trampoline's second word, so that an unwinder that looks a byte back finds the same
 //! trampoline. There x30 := its number, and a branch leads to the shared code. A caller expects nothing of
@@ -23,8 +23,8 @@ use crate::unwind::{AARCH64, TrampolineCode, unwind_info};
 pub(super) const LINK: Reg = 30;
 /// `ret`
 pub(super) const RET: u32 = 0xD65F_03C0;
-/// Offset in bytes to which a return to a trampoline leads. ([`trampolines::RETURN`] is that of the processor for
-/// which this is built.)
+/// Offset in bytes to which a return to a trampoline leads. ([`trampolines::RETURN`] is that of the processor
+/// for which this is built.)
 pub(super) const RETURN: u64 = 4;
 #[cfg(target_arch = "aarch64")]
 const _: () = assert!(RETURN == trampolines::RETURN);

@@ -321,9 +321,9 @@ impl<'a> Planner<'a> {
     }
 
     /// The end of a call is seen at the function's exits or, with `plan`'s flag, by a return trampoline.
-    /// `by_trampolines` and `or_trampolines` say which. With `or_trampolines`, a function that leaves by a jump to another one
-    /// gets a trampoline, as its call ends when that other one returns. So does a function whose exits cannot
-    /// be found or patched.
+    /// `by_trampolines` and `or_trampolines` say which. With `or_trampolines`, a function that leaves by a
+    /// jump to another one gets a trampoline, as its call ends when that other one returns. So does a
+    /// function whose exits cannot be found or patched.
     fn seen_to_end(
         &mut self,
         (index, request): (u32, &ActionRequest),

@@ -35,7 +35,8 @@ struct Saves {
 }
 
 impl Saves {
-    /// Takes the first register of `preferred` that is dead. If none is, it takes the first one, and saves it.
+    /// Takes the first register of `preferred` that is dead. If none is, it takes the first one, and saves
+    /// it.
     fn take(&mut self, site: &Liveness, preferred: &[Reg]) -> Reg {
         match preferred.iter().find(|reg| site.dead >> reg.0 & 1 == 1) {
             Some(&reg) => reg,

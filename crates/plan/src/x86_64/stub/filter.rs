@@ -1,9 +1,9 @@
 //! A condition as code: it falls through if the condition holds, and jumps if not.
 //!
 //! In: a tree whose values are known where the code runs: at an entry, or at a return with what the entry
-//! kept (`EntryRecord`). Out: code, and the jumps that are taken if the condition does not hold. It reads argument
-//! registers as the program left them. It spoils rax, r11, flags, and rdx where it divides (rdx is read
-//! back); intermediate values lie below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
+//! kept (`EntryRecord`). Out: code, and the jumps that are taken if the condition does not hold. It reads
+//! argument registers as the program left them. It spoils rax, r11, flags, and rdx where it divides (rdx is
+//! read back); intermediate values lie below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
 
 use trapline_record::ring::FIRST_VALUE;
 

@@ -1,8 +1,8 @@
 //! Return trampolines of our own process: a call that returns to one calls a consumer,
 //! as an exit does.
 //!
-//! In: where the trampolines lie ([`Trampolines`]), and what is called there. Out: the trampolines' code with a
-//! gate behind it, and the unwind information. The code is an exit's stub, with the trampoline in place of
+//! In: where the trampolines lie ([`Trampolines`]), and what is called there. Out: the trampolines' code with
+//! a gate behind it, and the unwind information. The code is an exit's stub, with the trampoline in place of
 //! the `ret`. The called function finds in `Regs` the stack pointer of the entry, and the trampoline's number
 //! where that points to. It leaves the real return address there (B4). Does not: take trampolines or give
 //! them back (`trapline_runtime::trampolines`).
@@ -15,8 +15,8 @@
 //!
 //! If the stub itself puts in the trampoline (`call`'s way of `arms`), it lets the CPU do this. It raises the
 //! stack pointer above the stack word, as if the call were over, and goes to the trampoline at
-//! [`ENTER`](trapline_record::trampolines::ENTER). There a *call* puts the return address back, now one in the
-//! trampoline, and leads through the entry's `GO` to the function. Then the CPU predicts the function's
+//! [`ENTER`](trapline_record::trampolines::ENTER). There a *call* puts the return address back, now one in
+//! the trampoline, and leads through the entry's `GO` to the function. Then the CPU predicts the function's
 //! `ret`, and also the `ret` that ends the code here, whose entry is the caller's.
 //!
 //! | step | stack pointer | stack word | what code sees that looks then |
@@ -42,8 +42,8 @@ use crate::unwind::{TrampolineCode, X86_64, unwind_info};
 /// Bytes of the code that trampolines lead to if their call was not entered from there.
 const COMMON: u64 = 64;
 
-/// Upper bound of the bytes that [`own_trampoline_code`] makes: its gate saves the extended state component by
-/// component.
+/// Upper bound of the bytes that [`own_trampoline_code`] makes: its gate saves the extended state component
+/// by component.
 #[must_use]
 pub const fn own_trampoline_code_len(trampolines: &Trampolines) -> u64 {
     trampolines.code_len() + 3 * 4096

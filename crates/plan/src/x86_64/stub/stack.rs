@@ -43,14 +43,14 @@
 //! A copy: the words from S up to E, as many as there is room for.
 //!
 //! Return trampolines: a call whose return address is replaced has a trampoline's address on the stack
-//! (`trampolines`). STK-2: the address that it stands for is recorded. A word that lies in the trampolines' code is
-//! looked up in that trampoline's entry (REAL). This is repeated while the result lies there too, which is so
-//! for a function that was entered by a tail call. The frames above S are calls that have not ended, so their
-//! trampolines are taken, and SLOT-2 says that their entries are right. A word that is no return address (in
-//! a copy, or if rbp is no frame pointer) may name a trampoline that was given back. Then some address is
-//! recorded that this trampoline stood for. Entries are mapped as long as stubs are (the plan ensures that),
-//! so nothing faults. The repetition ends: REAL was written when the trampoline that it names was taken, so
-//! that one's own REAL was written before.
+//! (`trampolines`). STK-2: the address that it stands for is recorded. A word that lies in the trampolines'
+//! code is looked up in that trampoline's entry (REAL). This is repeated while the result lies there too,
+//! which is so for a function that was entered by a tail call. The frames above S are calls that have not
+//! ended, so their trampolines are taken, and SLOT-2 says that their entries are right. A word that is no
+//! return address (in a copy, or if rbp is no frame pointer) may name a trampoline that was given back. Then
+//! some address is recorded that this trampoline stood for. Entries are mapped as long as stubs are (the plan
+//! ensures that), so nothing faults. The repetition ends: REAL was written when the trampoline that it names
+//! was taken, so that one's own REAL was written before.
 //!
 //! Interleavings. S and rcx are computed once. A thread that is moved or interrupted in the sequence walks
 //! again from the start, into another slot. A signal handler runs below S - 128 and changes nothing above S

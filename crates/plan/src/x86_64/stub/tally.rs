@@ -7,8 +7,8 @@
 //! A value may depend on fields, which are copied onto the stack at entries, as for a record. A hit is unseen
 //! if one of its fields cannot be read.
 //! The value of a text is a hash, computed over a copy on the stack (`text`). A text of which not even one
-//! byte can be read is unseen. The group-by key (`GroupBy`) is computed beside the value, and is unseen for the
-//! same reasons. Value and key are looked up together, as one row (`rows`).
+//! byte can be read is unseen. The group-by key (`GroupBy`) is computed beside the value, and is unseen for
+//! the same reasons. Value and key are looked up together, as one row (`rows`).
 //! The value is computed before the restartable sequence, so that what may be repeated is short: find this
 //! CPU's table, find the row, add one. In a process without rseq all lines are written by `lock add`, and
 //! rows are claimed by a compare-and-swap. Registers are saved below the stack pointer, as in `trace`.

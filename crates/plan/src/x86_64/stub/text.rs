@@ -1,10 +1,10 @@
 //! Memory that arguments point to, copied before a record is written: texts, and fields of structures.
 //!
-//! In: what to read, and where the notes lie about pages that may be loaded from ([`PageNotes`]). Out: code that
-//! copies each text or field onto the stack, and from there into the record; the instructions in it that may
-//! fault. General registers only. Fields are always copied by the kernel, so each load costs a system call. A
-//! field behind other pointers takes a load for each pointer. If one of them cannot be loaded as a whole, the
-//! result is EFAULT.
+//! In: what to read, and where the notes lie about pages that may be loaded from ([`PageNotes`]). Out: code
+//! that copies each text or field onto the stack, and from there into the record; the instructions in it that
+//! may fault. General registers only. Fields are always copied by the kernel, so each load costs a system
+//! call. A field behind other pointers takes a load for each pointer. If one of them cannot be loaded as a
+//! whole, the result is EFAULT.
 //! Invariants: TXT-1 whatever a pointer is, the program does not notice the read. TXT-2 the record holds what
 //! could be read at the hit, and how much that was.
 //!

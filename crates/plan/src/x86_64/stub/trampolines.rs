@@ -1,11 +1,11 @@
 //! Return trampolines: code whose address replaces a return address, the unwind
 //! information for it, and how one is taken.
 //!
-//! In: where trampolines and their entries lie ([`Trampolines`]). Out: bytes. Invariants: SLOT-1 no two armed stack
-//! words hold the same trampoline. SLOT-2 from the moment at which a stack word holds a trampoline until a
-//! thread has arrived at that trampoline's code, its entry names the real return address. SLOT-3 a trampoline
-//! is given back by the thread that arrived at its code, or by a tool that has proven that no word anywhere
-//! names it. Does not: know what is done at a return (see `latency::armed`).
+//! In: where trampolines and their entries lie ([`Trampolines`]). Out: bytes. Invariants: SLOT-1 no two armed
+//! stack words hold the same trampoline. SLOT-2 from the moment at which a stack word holds a trampoline
+//! until a thread has arrived at that trampoline's code, its entry names the real return address. SLOT-3 a
+//! trampoline is given back by the thread that arrived at its code, or by a tool that has proven that no word
+//! anywhere names it. Does not: know what is done at a return (see `latency::armed`).
 //!
 //! # One call
 //!
@@ -39,8 +39,8 @@
 //! trampolines run short.
 //!
 //! If the entry finds a trampoline in its stack word, the function was reached by a tail call. Its own
-//! trampoline then returns to that one. Such chains are at most [`CHAIN`](trapline_record::trampolines::CHAIN)
-//! deep, since mutual tail recursion never ends.
+//! trampoline then returns to that one. Such chains are at most
+//! [`CHAIN`](trapline_record::trampolines::CHAIN) deep, since mutual tail recursion never ends.
 
 use trapline_record::trampolines::{self, Trampolines, at};
 
@@ -48,10 +48,11 @@ use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg
 use super::rseq::{self, CPU_ID};
 use super::{Machine, asm};
 
-/// Appends the code of all trampolines, which will lie at `trampolines.code`. Each pushes its number and jumps to
-/// `common`. That code finds the number in the word where the return address was, with every register and
-/// flag as the return left it, and must do B1 to B4. With `paired`, each trampoline also has a call
-/// ([`ENTER`](trampolines::ENTER)) through its entry's `GO`; a return from there goes to `paired` in the same way.
+/// Appends the code of all trampolines, which will lie at `trampolines.code`. Each pushes its number and
+/// jumps to `common`. That code finds the number in the word where the return address was, with every
+/// register and flag as the return left it, and must do B1 to B4. With `paired`, each trampoline also has a
+/// call ([`ENTER`](trampolines::ENTER)) through its entry's `GO`; a return from there goes to `paired` in the
+/// same way.
 pub fn lay(out: &mut Vec<u8>, trampolines: &Trampolines, common: u64, paired: Option<u64>) {
     let mut asm = Asm::new(out, trampolines.code);
     for trampoline in 0..trampolines.count {

@@ -2,10 +2,10 @@
 //! called at the entry, and the stack word's place keeps the call (K2, L1 of `instances`). An inlined copy
 //! needs no call, no return, and no word for a return address.
 //!
-//! In and out: as [`InlinedPath`] says for each. The protocol is that of `dispatch` and `instances`, where each
-//! step takes its shortest way. In all other cases the code answers that nothing was done. They are a thread
-//! without a line, a hit inside a hit, another list, return trampolines, a place that belongs to another
-//! stack word or keeps another probe's call.
+//! In and out: as [`InlinedPath`] says for each. The protocol is that of `dispatch` and `instances`, where
+//! each step takes its shortest way. In all other cases the code answers that nothing was done. They are a
+//! thread without a line, a hit inside a hit, another list, return trampolines, a place that belongs to
+//! another stack word or keeps another probe's call.
 //! Does not: contain an address of its own, since it runs elsewhere.
 //!
 //! In memory a function here is: offset of the code from the function's address, length of the code, offset

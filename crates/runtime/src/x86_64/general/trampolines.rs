@@ -1,13 +1,14 @@
 //! The fast path of a call whose return address is replaced, if the one consumer that waits for its return
-//! uses general registers only. It is code that gates inline: [`InlinedPath::arm`] at an entry where no consumer is
-//! called, [`InlinedPath::on_return`] at the return trampoline.
+//! uses general registers only. It is code that gates inline: [`InlinedPath::arm`] at an entry where no
+//! consumer is called, [`InlinedPath::on_return`] at the return trampoline.
 //!
-//! In and out: as each says. The protocol is that of `trampolines`, where each step takes its shortest way: A2, for
-//! an idle trampoline that is bound to this stack word and return address, as the *quick* hints say. Such a
-//! call needs no instance, which would hold only the site. The trampoline's entry holds that (`SITE`), and
-//! the call counts as the thread's hit. It enters its function from within the trampoline ([`GO`](at::GO),
-//! `plan`'s `stub::own_trampolines`), which spares the CPU a mispredicted return. In all other cases the code answers
-//! that nothing was done: a trampoline's first call, a tail call's, a call that was left here, a session.
+//! In and out: as each says. The protocol is that of `trampolines`, where each step takes its shortest way:
+//! A2, for an idle trampoline that is bound to this stack word and return address, as the *quick* hints say.
+//! Such a call needs no instance, which would hold only the site. The trampoline's entry holds that (`SITE`),
+//! and the call counts as the thread's hit. It enters its function from within the trampoline
+//! ([`GO`](at::GO), `plan`'s `stub::own_trampolines`), which spares the CPU a mispredicted return. In all
+//! other cases the code answers that nothing was done: a trampoline's first call, a tail call's, a call that
+//! was left here, a session.
 
 use core::mem::offset_of;
 
@@ -26,8 +27,8 @@ impl InlinedPath {
         Self::of(arm)
     }
     /// B1 to B6 without the last instruction, for a call that [`arm`](Self::arm) began. Registers as for
-    /// [`end`](Self::end), with the trampolines' [`TrampolineTable`] in place of the probe. After it the stack word and
-    /// `Regs` hold the address that the call returns to.
+    /// [`end`](Self::end), with the trampolines' [`TrampolineTable`] in place of the probe. After it the
+    /// stack word and `Regs` hold the address that the call returns to.
     #[must_use]
     pub fn on_return() -> Self {
         Self::of(on_return)

@@ -58,8 +58,8 @@ impl Site {
 /// Prepares planning near these offsets: nothing here takes long.
 pub(in crate::inside) const fn know_near(_: &ModuleFile, _: &[u64]) {}
 
-/// Patches each of the `site_requests` as a whole or not at all. New groups come after all others. Returns those
-/// that are refused: their index, and why.
+/// Patches each of the `site_requests` as a whole or not at all. New groups come after all others. Returns
+/// those that are refused: their index, and why.
 pub(in crate::inside) fn place(
     own: &mut Own,
     site_requests: &[SiteRequest],

@@ -1,4 +1,4 @@
-//! Calls that map code or set signal handlers, probed by the engine itself. [`update`](super) argues which
+//! Calls that map code or set signal handlers, probed by the engine itself. [`notice`](super) argues which
 //! thread waits for which.
 //!
 //! In: hits of the loader's notice, of `sigaction`, `mmap`, `mprotect` and `mremap`. Out: requests to the

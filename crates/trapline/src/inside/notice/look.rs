@@ -1,5 +1,5 @@
 //! A look: what changed since the last one, and the sites in it patched. T4 and T5 of the protocol in
-//! [`update`](super).
+//! [`notice`](super).
 //!
 //! In: records, and the maps. Out: groups dropped and placed. Does not: decide when.
 

@@ -1,4 +1,4 @@
-//! The thread that looks, and requests to it. The protocol is in [`update`](super).
+//! The thread that looks, and requests to it. The protocol is in [`notice`](super).
 #![allow(
     unsafe_code,
     reason = "signals are blocked around the making of a thread; what askers share with it is leaked"

@@ -87,8 +87,8 @@ pub(in crate::inside) fn know_near(file: &ModuleFile, offsets: &[u64]) {
     }
 }
 
-/// Patches each of the `site_requests` as a whole or not at all. New groups come after all others. Returns those
-/// that are refused: their index, and why.
+/// Patches each of the `site_requests` as a whole or not at all. New groups come after all others. Returns
+/// those that are refused: their index, and why.
 pub(in crate::inside) fn place(
     own: &mut Own,
     site_requests: &[SiteRequest],

@@ -1,8 +1,8 @@
 //! Handlers of signals that are sent: called through signal wrappers, so they never see a copy's address.
 //!
 //! In: the present signal actions, at each batch; libc's `sigaction`, probed, for later ones. Out: wrappers
-//! in place of the handlers (`trapline_runtime::x86_64::signal_wrappers`). Libc shows the program its own handlers.
-//! Does not: notice raw system calls until the next batch.
+//! in place of the handlers (`trapline_runtime::x86_64::signal_wrappers`). Libc shows the program its own
+//! handlers. Does not: notice raw system calls until the next batch.
 //!
 //! The function is replaced only if libc is glibc, whose own does just what is done here
 //! (sysdeps/unix/sysv/linux/libc_sigaction.c). Other C libraries keep records of their own. `signal` and all

@@ -1,10 +1,10 @@
 //! The other form of a timed call: the entry puts a return trampoline into x30, and the
 //! trampoline's code is the one exit.
 //!
-//! In: what is timed, with [`Trampolines`]; whether x30 was signed before the entry's word. Out: the entry's stub,
-//! and for a process the trampolines with the code that they share. Invariants: SLOT-1 to SLOT-3 of the
-//! twin's `stub::trampolines`; SAFE-2: when the caller goes on, all registers but x30 are as the function left
-//! them, and x30 holds the address where it goes on, as behind any `ret`. Does not: inform unwinders.
+//! In: what is timed, with [`Trampolines`]; whether x30 was signed before the entry's word. Out: the entry's
+//! stub, and for a process the trampolines with the code that they share. Invariants: SLOT-1 to SLOT-3 of the
+//! twin's `stub::trampolines`; SAFE-2: when the caller goes on, all registers but x30 are as the function
+//! left them, and x30 holds the address where it goes on, as behind any `ret`. Does not: inform unwinders.
 //!
 //! | step | what | which code may look in between |
 //! |---|---|---|
@@ -20,9 +20,9 @@
 //! | B4 | x30 := the return address; the duration is recorded as at any exit (`record`); `ret` | |
 //!
 //! If a call was entered with a trampoline in x30 already (a tail call), its own trampoline returns to that
-//! one. Such chains are at most [`CHAIN`](trapline_record::trampolines::CHAIN) deep. x30 is plain then, or signed
-//! by this function's pad. A signature that was made before the jump here would not be authenticated by any
-//! code.
+//! one. Such chains are at most [`CHAIN`](trapline_record::trampolines::CHAIN) deep. x30 is plain then, or
+//! signed by this function's pad. A signature that was made before the jump here would not be authenticated
+//! by any code.
 //!
 //! A signal may come between any two steps. Its handler's calls take other trampolines, and x30 is in its
 //! frame, where a search of memory finds it. A call that is left by `longjmp` or an exception, and one whose

@@ -1,10 +1,10 @@
 //! Fast paths that a gate inlines: the common path of a call whose return one consumer waits for
 //! (`runtime::x86_64::general::inlined` and `trampolines`).
 //!
-//! In: a [`InlinedPath`], which was compiled elsewhere and is executed here. Out: a path with a copy of it, between
-//! the code that stores the registers which it may spoil and the code that loads them again. So the common
-//! path costs no call and no return. If the piece needs more, it has done nothing yet, and a function is
-//! called as if there were no piece. Stack and invariants: as in `call`.
+//! In: an [`InlinedPath`], which was compiled elsewhere and is executed here. Out: a path with a copy of it,
+//! between the code that stores the registers which it may spoil and the code that loads them again. So the
+//! common path costs no call and no return. If the piece needs more, it has done nothing yet, and a function
+//! is called as if there were no piece. Stack and invariants: as in `call`.
 //! Does not: know what a piece does.
 
 use super::super::asm::{Alu, Asm, Cond, Mem, R8, R9, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};

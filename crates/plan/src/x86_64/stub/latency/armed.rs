@@ -1,10 +1,10 @@
 //! The other form of a timed call: the entry puts a return trampoline into its stack word, and the
 //! trampoline's code is the one exit.
 //!
-//! In: what is timed, with [`Trampolines`]. Out: the entry's stub, and for each segment the trampolines with the
-//! code that they share. Steps A1 to B4 are those of `trampolines`; between B2 and B4 the duration is recorded as
-//! at any exit (see `record`). The trampolines of one process serve all its segments. Does not: inform
-//! unwinders.
+//! In: what is timed, with [`Trampolines`]. Out: the entry's stub, and for each segment the trampolines with
+//! the code that they share. Steps A1 to B4 are those of `trampolines`; between B2 and B4 the duration is
+//! recorded as at any exit (see `record`). The trampolines of one process serve all its segments. Does not:
+//! inform unwinders.
 
 use trapline_record::latency::{self as words, at};
 use trapline_record::trampolines::{self, Trampolines, at as entry_at};
