@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let ready = match are_there(&verb, &has_thread).and_then(|()| ready(verb, &look)) {
         Ok(ready) => ready,
         Err(error) => {
-            output::say(&format!("trapline: {error}"));
+            output::print_line(&format!("trapline: {error}"));
             return ExitCode::from(2);
         }
     };

@@ -154,6 +154,6 @@ fn write(to: &mut impl Write, text: &[u8]) -> io::Result<()> {
 
 /// Prints a line for the user on standard error. An error is ignored, since it could not be reported
 /// anywhere.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     drop(writeln!(io::stderr().lock(), "{}", visible::lines(line)));
 }

@@ -13,7 +13,7 @@ use crate::speculate::{Speculation, SpeculativeSites, plan_speculatively};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use trapline_image::{FunctionIndex, Image, ImageKind, Machine};
-use trapline_insn::x86_64::{Body, Flow, Found, Part, analyse, padding_len, scan, sweep};
+use trapline_insn::x86_64::{Body, Flow, FunctionRange, ScanItem, analyse, padding_len, scan, sweep};
 use trapline_record::Svma;
 
 /// Distance in bytes around a requested function within which padding may be used for it.
@@ -352,17 +352,17 @@ impl CodeMap {
         for (n, &(start, len)) in parts.iter().chain(&function.cold).enumerate() {
             let Some(bytes) = image.text(start, len) else { continue };
             let scanned = scan(bytes, start.0, |found| match found {
-                Found::Jump(to) => {
+                ScanItem::Jump(to) => {
                     self.mark(to);
                     swept.looped |= entry(to);
                     let leaves = u32::from(to.wrapping_sub(start.0) >= len);
                     swept.exits += leaves;
                     inner += 1 - leaves;
                 }
-                Found::Call(at) | Found::Name(at) => self.mark(at),
-                Found::Return => returns += 1,
-                Found::ThroughSlot => swept.exits += 1,
-                Found::Indirect => {
+                ScanItem::Call(at) | ScanItem::Name(at) => self.mark(at),
+                ScanItem::Return => returns += 1,
+                ScanItem::ThroughSlot => swept.exits += 1,
+                ScanItem::Indirect => {
                     indirect = true;
                     swept.exits += 1;
                 }
@@ -388,9 +388,9 @@ impl CodeMap {
             let Some(bytes) = image.text(start, len) else { continue };
             let mut indirect = false;
             scan(bytes, start.0, |found| match found {
-                Found::Jump(at) | Found::Call(at) | Found::Name(at) => self.mark(at),
-                Found::Indirect => indirect = true,
-                Found::Return | Found::ThroughSlot => {}
+                ScanItem::Jump(at) | ScanItem::Call(at) | ScanItem::Name(at) => self.mark(at),
+                ScanItem::Indirect => indirect = true,
+                ScanItem::Return | ScanItem::ThroughSlot => {}
             });
             if indirect {
                 let body = body_of(image, start, len, &[]);
@@ -465,7 +465,7 @@ pub(crate) fn body_of(image: &Image, start: Svma, len: u64, cold: &[(Svma, u64)]
     let mut parts = Vec::with_capacity(1 + cold.len());
     for &(start, len) in [(start, len)].iter().chain(cold) {
         if let Some(bytes) = image.text(start, len) {
-            parts.push(Part { addr: start.0, bytes });
+            parts.push(FunctionRange { addr: start.0, bytes });
         }
     }
     analyse(&parts, &|at, size| read_word(image, at, size))

@@ -140,7 +140,7 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
         unsafe { verdicts.ask(installed, call.as_ref().map(|waited| &waited.call), regs) };
     }
     if verdicts.agreed && !verdicts.objected {
-        probe.want_removal();
+        probe.request_removal();
     }
     if let Some(call) = call {
         if verdicts.waiting && regs.ip() == ip {
@@ -317,8 +317,8 @@ impl Verdicts {
         let Some(verdict) = (unsafe { call(installed, handler, &mut hit) }) else { return };
         self.agreed |= verdict == Verdict::REMOVE;
         self.objected |= verdict != Verdict::REMOVE;
-        let wants_return = verdict != Verdict::REMOVE && verdict != Verdict::IGNORE_RETURN;
-        if installed.consumer.ret.is_some() && wants_return {
+        let waits_for_return = verdict != Verdict::REMOVE && verdict != Verdict::IGNORE_RETURN;
+        if installed.consumer.ret.is_some() && waits_for_return {
             self.waiting = true;
             let has_room = kept.is_some_and(|call| call.instance.push(installed.id, hit.cookie));
             self.lost += u32::from(!has_room);

@@ -11,7 +11,7 @@ use super::run_output::{self, RunOutput};
 use super::{Failure, Outcome, intervals};
 use crate::args::aggregation::Aggregation;
 use crate::args::hist::Hist;
-use crate::output::{OutputError, say};
+use crate::output::{OutputError, print_line};
 use crate::report::format::Format;
 use crate::report::hist::{self, Sums};
 
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     };
     let (mut run_output, mut session) = run_output::begin(run, start)?;
     if let (true, Aggregation::InReader { .. }) = (run_output.talkative, &args.aggregation) {
-        say(
+        print_line(
             "trapline: each call is recorded, and added up here (docs/guide/hist.md says what the target adds up)",
         );
     }

@@ -10,7 +10,7 @@ use trapline::{Builder, Error, Finished, Interrupts, Running, Session, time_of_d
 use super::run_output::RunOutput;
 use super::{Failure, Outcome};
 use crate::args::command::Run;
-use crate::output::{OutputError, say};
+use crate::output::{OutputError, print_line};
 use crate::report::Renderer;
 use crate::report::format::Format;
 use crate::serve::outlets::Outlets;
@@ -42,7 +42,7 @@ pub(crate) fn report_at_intervals(
     let mut outlets = Outlets::open(run)?;
     let mut session = run_output.start(run, start)?;
     if run_output.talkative {
-        outlets.notices().for_each(|notice| say(&format!("trapline: {notice}")));
+        outlets.notices().for_each(|notice| print_line(&format!("trapline: {notice}")));
     }
     let followed = watch(run, &mut session, &mut run_output, renderer, &mut outlets);
     let finished = session.detach();

@@ -21,7 +21,7 @@ use std::process::{ExitCode, ExitStatus};
 use trapline::watch::WatchError;
 
 use crate::args::error::UsageError;
-use crate::output::{OutputError, say};
+use crate::output::{OutputError, print_line};
 use crate::serve::outlets::OutletError;
 
 /// How a run ended, apart from errors.
@@ -93,7 +93,7 @@ impl Failure {
         if let Self::Output(OutputError::Gone) = self {
             return ExitCode::SUCCESS;
         }
-        say(&format!("trapline: {self}"));
+        print_line(&format!("trapline: {self}"));
         ExitCode::from(match self {
             Self::Usage(_) | Self::Words(_) => 2,
             Self::Nothing(_) => 3,

@@ -21,7 +21,7 @@ use crate::args::fields::Fields;
 use crate::args::filters::filters;
 use crate::args::kept::{Begin, End};
 use crate::args::types::Signature;
-use crate::output::{Output, OutputError, say};
+use crate::output::{Output, OutputError, print_line};
 use crate::report::calls::asked_for;
 use crate::report::format::Format;
 use crate::report::number::grouped;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Recording) -> Result<Outcome, Failure> {
         Ok(true) | Err(OutputError::Gone) => Outcome::Done,
         Ok(false) => Outcome::Failed,
         Err(error) => {
-            say(&format!("trapline: {error}"));
+            print_line(&format!("trapline: {error}"));
             Outcome::Failed
         }
     })
@@ -139,7 +139,7 @@ impl<R: Read> Reading<'_, R> {
             Ok(Step::End(note)) => match End::read(note) {
                 Ok(end) => self.end(args, &end, output),
                 Err(error) => {
-                    say(&format!("trapline: cannot read the end of {name}: {error}"));
+                    print_line(&format!("trapline: cannot read the end of {name}: {error}"));
                     Ok(false)
                 }
             },
@@ -147,7 +147,7 @@ impl<R: Read> Reading<'_, R> {
             Ok(Step::Round { .. }) => Ok(true),
             Ok(Step::Cut(at)) => {
                 let (read, lost) = self.saved.counted();
-                say(&format!(
+                print_line(&format!(
                     "trapline: {name} ends at byte {at} without its end mark, as when its tracer is killed; told is what is there: {} hits recorded, {} missed as far as is known",
                     grouped(read),
                     grouped(lost)
@@ -155,7 +155,7 @@ impl<R: Read> Reading<'_, R> {
                 Ok(false)
             }
             Err(error) => {
-                say(&format!("trapline: cannot read {name} further: {error}"));
+                print_line(&format!("trapline: cannot read {name} further: {error}"));
                 Ok(false)
             }
         }
@@ -178,7 +178,7 @@ impl<R: Read> Reading<'_, R> {
         self.saved.notices().iter().for_each(|notice| text.push_str(&format!("note: {notice}\n")));
         match output {
             Output::File(..) if args.sink.format == Format::Text => output.print(&text)?,
-            _ => say(text.trim_end()),
+            _ => print_line(text.trim_end()),
         }
         Ok(true)
     }

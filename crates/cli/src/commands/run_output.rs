@@ -11,7 +11,7 @@ use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
 use super::intervals::{builder, wait};
 use super::{Failure, Outcome};
 use crate::args::command::Run;
-use crate::output::{Output, OutputError, say};
+use crate::output::{Output, OutputError, print_line};
 use crate::report::format::Format;
 use crate::report::{json, summary};
 
@@ -57,7 +57,7 @@ impl RunOutput {
         let mut session = start(builder(run)).inspect_err(|_| self.output.release())?;
         self.output.begin()?;
         if self.talkative {
-            session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
+            session.take_notices().iter().for_each(|notice| print_line(&format!("trapline: {notice}")));
         }
         Ok(session)
     }
@@ -72,7 +72,7 @@ impl RunOutput {
         let text = summary::text(&finished.summary);
         match &mut self.output {
             Output::File(..) if self.format == Format::Text => self.output.print(&text)?,
-            _ => say(text.trim_end()),
+            _ => print_line(text.trim_end()),
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl RunOutput {
             }
             Ok(()) | Err(OutputError::Gone) => Outcome::Done,
             Err(error) => {
-                say(&format!("trapline: {error}"));
+                print_line(&format!("trapline: {error}"));
                 Outcome::Failed
             }
         };
@@ -104,7 +104,7 @@ impl RunOutput {
             (Some(nothing), Outcome::Command(_)) => {
                 // A stream of JSON must contain nothing else.
                 if !(self.format == Format::Json && self.output.is_stderr()) {
-                    say(&format!("trapline: {nothing}"));
+                    print_line(&format!("trapline: {nothing}"));
                 }
                 Ok(outcome)
             }

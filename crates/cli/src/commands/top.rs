@@ -10,7 +10,7 @@ use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
 use super::intervals::{FOLLOW_TICK, TICK, builder, report_at_intervals};
 use super::{Failure, Outcome};
 use crate::args::top::Top;
-use crate::output::{Output, OutputError, say};
+use crate::output::{Output, OutputError, print_line};
 use crate::report::csv::Csv;
 use crate::report::format::Format;
 use crate::report::{Renderer, json, summary};
@@ -142,14 +142,17 @@ impl Table<'_> {
 
 /// Prints the whole run as lines, where the prompt will be.
 fn close(args: &Top, model: Model, notices: &[String], finished: &Finished) -> Result<(), OutputError> {
-    notices.iter().filter(|_| !args.run.sink.quiet).for_each(|notice| say(&format!("trapline: {notice}")));
+    notices
+        .iter()
+        .filter(|_| !args.run.sink.quiet)
+        .for_each(|notice| print_line(&format!("trapline: {notice}")));
     let mut lines = Lines::after(model, args.timed, args.sort);
     let mut output = Output::Stdout;
     for report in &finished.reports {
         output.print(&lines.report(report, false, None))?;
     }
     if !args.run.sink.quiet {
-        say(summary::text(&finished.summary).trim_end());
+        print_line(summary::text(&finished.summary).trim_end());
     }
     Ok(())
 }

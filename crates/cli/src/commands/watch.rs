@@ -10,7 +10,7 @@ use trapline::{Interrupts, Target};
 
 use super::{Failure, Outcome, intervals};
 use crate::args::command::Watch;
-use crate::output::{Output, OutputError, say};
+use crate::output::{Output, OutputError, print_line};
 use crate::report::number::grouped;
 use crate::report::watch::{self, Tallied};
 use crate::report::watch_json;
@@ -34,14 +34,14 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
     let begun = builder.start(&mut |progress| {
         if !quiet && progress.elapsed >= reported + PATIENCE {
             reported = progress.elapsed;
-            say(&arming(progress));
+            print_line(&arming(progress));
         }
     });
     let mut session = begun.inspect_err(|_| output.release())?;
     output.begin()?;
     let talkative = !(quiet || args.sink.json && output.is_stderr());
     if talkative {
-        session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
+        session.take_notices().iter().for_each(|notice| print_line(&format!("trapline: {notice}")));
     }
     let mut report = Report {
         args,
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
     };
     let broken = report.follow(&mut session, &interrupts, &mut output).err();
     if talkative {
-        session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
+        session.take_notices().iter().for_each(|notice| print_line(&format!("trapline: {notice}")));
     }
     let mut end = session.finish();
     let rest = std::mem::take(&mut end.rest);
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
     let outcome = match closed {
         Ok(()) | Err(OutputError::Gone) => Outcome::Done,
         Err(error) => {
-            say(&format!("trapline: {error}"));
+            print_line(&format!("trapline: {error}"));
             Outcome::Failed
         }
     };
@@ -100,7 +100,7 @@ impl Report<'_> {
         self.start_ns = Some(session.start_ns());
         output.print(&if args.sink.json { watch_json::start(session.watched()) } else { String::new() })?;
         if !(args.sink.json || args.sink.quiet) {
-            say(&watch::start(session.watched(), &session.tally()));
+            print_line(&watch::start(session.watched(), &session.tally()));
         }
         let end = args.duration.map(|duration| self.begun + duration);
         let mut next = args.interval.map(|interval| self.begun + interval);
@@ -143,7 +143,7 @@ impl Report<'_> {
             if self.args.sink.json {
                 output.print(&watch_json::program(&program, new))?;
             } else if !self.args.sink.quiet {
-                say(&watch::program(&program, new));
+                print_line(&watch::program(&program, new));
             }
         }
         Ok(())
@@ -196,7 +196,7 @@ impl Report<'_> {
             let text = watch::summary(&self.tallied, end);
             match output {
                 Output::File(..) => output.print(&text)?,
-                _ => say(text.trim_end()),
+                _ => print_line(text.trim_end()),
             }
         }
         Ok(())

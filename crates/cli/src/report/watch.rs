@@ -291,7 +291,7 @@ pub(crate) fn table(tallied: &Tallied) -> String {
 pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
     let tally = &end.tally;
     let mut out = String::from("\n");
-    let mut say = |line: String| {
+    let mut add = |line: String| {
         out.push_str(&line);
         out.push('\n');
     };
@@ -309,12 +309,12 @@ pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
     if tally.malformed > 0 {
         seen.push_str(&format!("; {} that made no sense", plural(tally.malformed, "record", "records")));
     }
-    say(seen);
+    add(seen);
     for (place, covered) in tallied.watched.iter().zip(tally.covered_ns.iter().flatten()) {
         let share = *covered as f64 / (tally.watched.as_nanos() as f64).max(1.0);
-        say(format!("{}: watched {} of the time, in turns", place.label, percent(share.min(1.0))));
+        add(format!("{}: watched {} of the time, in turns", place.label, percent(share.min(1.0))));
     }
-    say(format!(
+    add(format!(
         "{} armed in {}, {} born since; disarmed in {}",
         plural(tally.threads as u64, "thread", "threads"),
         duration(tally.arming.as_nanos() as u64),
@@ -322,14 +322,14 @@ pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
         duration(tally.disarming.as_nanos() as u64)
     ));
     if tally.late + tally.unwatched > 0 {
-        say(format!(
+        add(format!(
             "of those born, {} armed late, at most {} after birth; {} ended before",
             grouped(tally.late),
             duration(tally.latest.as_nanos() as u64),
             grouped(tally.unwatched)
         ));
     }
-    say(cost(end));
+    add(cost(end));
     out
 }
 

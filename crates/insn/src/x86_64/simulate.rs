@@ -16,7 +16,8 @@ mod op;
 
 pub use decode::verdict;
 pub use op::{
-    Action, Address, Alu, Base, Condition, Destination, LoopTest, Op, Part, Size, Target, Value, Verdict,
+    Action, Address, Alu, Base, Condition, Destination, LoopTest, Op, RegisterPart, Size, Target, Value,
+    Verdict,
 };
 
 use super::gpr::Gpr;
@@ -147,12 +148,12 @@ impl<M: Memory> Machine<'_, M> {
         if of.narrow { sum & Size::Long.mask() } else { sum }
     }
 
-    fn get(&self, part: Part) -> u64 {
+    fn get(&self, part: RegisterPart) -> u64 {
         let whole = self.regs.get(part.of);
         (if part.high { whole >> 8 } else { whole }) & part.size.mask()
     }
 
-    const fn set(&mut self, part: Part, value: u64) {
+    const fn set(&mut self, part: RegisterPart, value: u64) {
         let old = self.regs.get(part.of);
         let new = match part.size {
             Size::Byte if part.high => old & !0xFF00 | (value & 0xFF) << 8,

@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn values_are_as_wide_as_their_types() {
-        for (bits, signed, request) in [
+        for (bits, signed, expected) in [
             (8, true, -1_i64 as u64),
             (8, false, 0xff),
             (16, true, -1_i64 as u64),
@@ -369,7 +369,7 @@ mod tests {
             (32, true, 0x1234_ffff),
             (64, false, 0xabcd_0000_1234_ffff),
         ] {
-            assert_eq!(Int { bits, signed }.value(0xabcd_0000_1234_ffff), request, "{bits} {signed}");
+            assert_eq!(Int { bits, signed }.value(0xabcd_0000_1234_ffff), expected, "{bits} {signed}");
         }
     }
 }

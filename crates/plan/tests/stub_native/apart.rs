@@ -78,7 +78,7 @@ fn entries_are_told_apart_as_the_language_says() {
             let mut set = Set::new(&arena, &machine, tally.clone(), None);
             set.filter.reads = reads().to_vec();
             let code = set.build(&mut arena, site(round.into()), Kind::Entry, &back());
-            let (mut request, before) = (Rows::new(), unseen);
+            let (mut expected, before) = (Rows::new(), unseen);
             for _ in 0..20 {
                 let (mut state, facts) = hit(&mut random, &mut memory, tid);
                 let kept = (state.regs, state.zmm);
@@ -88,14 +88,14 @@ fn entries_are_told_apart_as_the_language_says() {
                 assert_eq!((state.regs, state.zmm), kept, "{tally:?}");
                 match key.evaluate(&facts).zip(value.evaluate(&facts)) {
                     Some((key, value)) => {
-                        *request.entry((key, tally.key(value))).or_default() += 1;
+                        *expected.entry((key, tally.key(value))).or_default() += 1;
                         seen += 1;
                     }
                     None => unseen += 1,
                 }
             }
             let rest = Rest { overflow: 0, unseen: unseen - before };
-            assert_eq!(rows(&set), (request, rest), "{tally:?}");
+            assert_eq!(rows(&set), (expected, rest), "{tally:?}");
             assert_eq!(arena.counted(FILTERED), 0);
             if round < 40 {
                 assert_kept(&format!("{tally:?}"), code, &site(round.into()), &mut random);
@@ -131,7 +131,7 @@ fn calls_fall(machine: &Machine) {
         let set = Set::new(&arena, machine, tally.clone(), None).of_calls(&mut arena, TRUE, None);
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&mut arena, site(round.into()), kind, [&[], &back()]);
-        let (mut request, before) = (Rows::new(), unseen);
+        let (mut expected, before) = (Rows::new(), unseen);
         for _ in 0..20 {
             let mut state = random.state();
             for reg in [7, 6, 2, 1, 8, 9, 0] {
@@ -159,12 +159,12 @@ fn calls_fall(machine: &Machine) {
                 _ => with_returned(tree, state.regs[0], state.zmm[0][0]),
             };
             let of = |tree: &Tree| known(tree).evaluate(&facts).expect("all is known");
-            *request.entry((of(&key), tally.key(of(&value)))).or_default() += 1;
+            *expected.entry((of(&key), tally.key(of(&value)))).or_default() += 1;
             seen += 1;
         }
         assert_eq!(
             rows(&set),
-            (request, Rest { overflow: 0, unseen: unseen - before }),
+            (expected, Rest { overflow: 0, unseen: unseen - before }),
             "{tally:?} {kind:?}"
         );
         assert_eq!((counted(&arena, BEGUN), arena.counted(0)), (20, 0));
@@ -222,7 +222,7 @@ fn texts_and_numbers_meet_in_rows() {
                     (set, code)
                 }
             };
-            let mut request = Rows::new();
+            let mut expected = Rows::new();
             for n in 0..60_u64 {
                 let mut state = random.state();
                 (state.regs[7], state.regs[6]) = (place(n % 6), n);
@@ -236,9 +236,9 @@ fn texts_and_numbers_meet_in_rows() {
                     GroupBy::Text(_) => (tally.key(number), text_key(text)),
                     _ => (number, text_key(text)),
                 };
-                *request.entry(pair).or_default() += 1;
+                *expected.entry(pair).or_default() += 1;
             }
-            assert_eq!(rows(&set), (request, Rest { overflow: 0, unseen: 20 }), "{tally:?} {machine:?}");
+            assert_eq!(rows(&set), (expected, Rest { overflow: 0, unseen: 20 }), "{tally:?} {machine:?}");
             arena.unmap();
         }
     }

@@ -308,11 +308,11 @@ fn exits_are_those(machine: &Machine, condition: &str, passes: fn(u64) -> bool) 
         let before = arena.counted(FILTERED);
         assert_eq!(call(code, depth), depth);
         let records = seen(&mut reader);
-        let request: Vec<u64> = (0..=depth).filter(|n| passes(*n)).collect();
+        let expected: Vec<u64> = (0..=depth).filter(|n| passes(*n)).collect();
         let of = |kind| records.iter().filter(move |r| r.kind == kind).map(|r| r.values[0]);
-        assert_eq!(of(Kind::Return).collect::<Vec<_>>(), request, "from the deepest on");
-        assert_eq!(of(Kind::Entry).collect::<Vec<_>>(), request.iter().copied().rev().collect::<Vec<_>>());
-        assert_eq!(arena.counted(FILTERED) - before + request.len() as u64, depth + 1);
+        assert_eq!(of(Kind::Return).collect::<Vec<_>>(), expected, "from the deepest on");
+        assert_eq!(of(Kind::Entry).collect::<Vec<_>>(), expected.iter().copied().rev().collect::<Vec<_>>());
+        assert_eq!(arena.counted(FILTERED) - before + expected.len() as u64, depth + 1);
     }
     // An entry that is left by a jump, then a filtered call at the same place on the stack. The exit does not
     // belong to the first entry.

@@ -62,7 +62,7 @@ fn values_fall(machine: &Machine) {
         let site = Liveness { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&mut arena, site, kind, [&[], &back()]);
-        let (mut request, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
+        let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
         for _ in 0..20 {
             let mut state = random.state();
             for reg in [7, 6, 2, 1, 8, 9, 0] {
@@ -94,12 +94,12 @@ fn values_fall(machine: &Machine) {
             } else {
                 let key = tally.key(known(&value).evaluate(&facts).expect("all is known"));
                 let thread = if by_thread { u64::from(tid) * THREAD_UNIT } else { 0 };
-                *request.entry(key | thread).or_default() += 1;
+                *expected.entry(key | thread).or_default() += 1;
                 seen += 1;
             }
         }
         let (cells, rest) = set.read();
-        assert_eq!(cells, request, "{value:?} {sort:?} {late:?}");
+        assert_eq!(cells, expected, "{value:?} {sort:?} {late:?}");
         assert_eq!((rest.overflow, rest.unseen), (0, unseen - before.0), "{value:?}");
         assert_eq!(counted(&arena, REJECTED_LATE), rejected - before.1, "{late:?}");
         assert_eq!((counted(&arena, BEGUN), arena.counted(0)), (20, 0));
@@ -185,7 +185,7 @@ fn fields_are_those_of_the_entry() {
             ("arg0".to_owned(), Symbol::Known(Known::Argument(0, Int::U64))),
             ("ret".to_owned(), Symbol::Known(Known::Returned(int(64)))),
         ];
-        for (value, late, kind, request) in [
+        for (value, late, kind, expected) in [
             ("field + ret", "arg0 > 0", Kind::Return, [Some(Ok(12)), Some(Err(()))]),
             ("ret", "second == 9", Kind::Return, [Some(Ok(5)), None]),
             ("field * 2", "second == 9 || ret == 5", Kind::Return, [Some(Ok(14)), Some(Err(()))]),
@@ -205,19 +205,19 @@ fn fields_are_those_of_the_entry() {
             let leaves = set.whole(&mut arena, Liveness::default(), kind, [&body[7..], &[0xC3]]);
             let mut there = [7_u64, 9];
             let at = there.as_mut_ptr() as u64;
-            for (code, pointer, request) in [(changes, at, request[0]), (leaves, 8, request[1])] {
+            for (code, pointer, expected) in [(changes, at, expected[0]), (leaves, 8, expected[1])] {
                 let before = (set.read(), counted(&arena, REJECTED_LATE));
                 assert_eq!(call(code, pointer), 5);
                 let (rows, rest) = set.read();
                 let new = |key: &u64| rows[key] - before.0.0.get(key).copied().unwrap_or(0);
                 let new: Vec<u64> = rows.keys().copied().filter(|key| new(key) > 0).collect();
                 let told = (new, rest.unseen - before.0.1.unseen, counted(&arena, REJECTED_LATE) - before.1);
-                let request = match request {
+                let expected = match expected {
                     Some(Ok(value)) => (vec![value], 0, 0),
                     Some(Err(())) => (Vec::new(), 1, 0),
                     None => (Vec::new(), 0, 1),
                 };
-                assert_eq!(told, request, "{:?} {kind:?} {machine:?}", set.filter);
+                assert_eq!(told, expected, "{:?} {kind:?} {machine:?}", set.filter);
             }
             assert_eq!((counted(&arena, BEGUN), arena.counted(0), there[0]), (2, 0, 1));
             arena.unmap();

@@ -171,9 +171,9 @@ fn a_handler_at_any_instruction_is_in_a_row_too() {
         let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
         let end = arena.next();
         let steps = step_by_step(code, end, first, more);
-        let mut request = BTreeMap::new();
-        (0..=steps).for_each(|n| *request.entry(first + n * more).or_default() += 1);
-        assert_eq!(set.read(), (request, Rest::default()), "{first} {more}");
+        let mut expected = BTreeMap::new();
+        (0..=steps).for_each(|n| *expected.entry(first + n * more).or_default() += 1);
+        assert_eq!(set.read(), (expected, Rest::default()), "{first} {more}");
         assert!(steps > 20, "{steps}");
     }
 }

@@ -86,15 +86,15 @@ fn each_thread_has_rows_of_its_own() {
                 (0..times).for_each(|n| assert_eq!(call(code, word(n)), word(n)));
                 tid()
             };
-            let mut request = BTreeMap::new();
+            let mut expected = BTreeMap::new();
             let mut add = |thread: u32, times: u64| {
-                (0..times).for_each(|n| *request.entry((thread, key(sort, word(n)))).or_default() += 1);
+                (0..times).for_each(|n| *expected.entry((thread, key(sort, word(n)))).or_default() += 1);
             };
             add(hit(30), 30);
             for times in [1, 12, 700] {
                 add(std::thread::scope(|scope| scope.spawn(|| hit(times)).join().expect("ends")), times);
             }
-            assert_eq!(rows(&set), (request, Rest::default()), "{sort:?} {machine:?}");
+            assert_eq!(rows(&set), (expected, Rest::default()), "{sort:?} {machine:?}");
             arena.unmap();
         }
     }
@@ -116,8 +116,8 @@ fn nothing_is_lost_under_a_storm() {
             let told = told.into_inner().expect("whole");
             for &thread in &told {
                 for n in 0..7 {
-                    let request = CALLS / 7 + u64::from(n < CALLS % 7);
-                    assert_eq!(rows_now.get(&(thread, key(sort, word(n)))), Some(&request), "{sort:?}");
+                    let expected = CALLS / 7 + u64::from(n < CALLS % 7);
+                    assert_eq!(rows_now.get(&(thread, key(sort, word(n)))), Some(&expected), "{sort:?}");
                 }
             }
             // The handler passes a number, which is no text.
@@ -213,13 +213,13 @@ fn a_sequence_that_begins_again_finds_its_key() {
                 for n in [3, 4, 4] {
                     trapped(&arena, code, || assert_eq!(call(code, word(n)), word(n)));
                 }
-                let request = [(key(sort, word(3)), 1), (key(sort, word(4)), 2)];
+                let expected = [(key(sort, word(3)), 1), (key(sort, word(4)), 2)];
                 match by_thread {
                     true => {
-                        let request = request.map(|(key, hits)| ((tid(), key), hits)).into();
-                        assert_eq!(rows(&set), (request, Rest::default()), "{sort:?}");
+                        let expected = expected.map(|(key, hits)| ((tid(), key), hits)).into();
+                        assert_eq!(rows(&set), (expected, Rest::default()), "{sort:?}");
                     }
-                    false => assert_eq!(set.read(), (request.into(), Rest::default()), "{sort:?}"),
+                    false => assert_eq!(set.read(), (expected.into(), Rest::default()), "{sort:?}"),
                 }
                 if sort != Sort::Each && !by_thread {
                     assert_eq!(texts(&set).0.len(), 2);

@@ -140,14 +140,14 @@ fn returns_decide(machine: &Machine) {
             let mut out = vec![0x48, 0x89, 0xF8, 0xE9];
             out.extend((code.wrapping_sub(arena.next() + 8) as u32).to_le_bytes());
             let function = arena.put(&out);
-            let mut request = 0;
+            let mut expected = 0;
             for value in [0, 1 << 31, 0x1_0000_0000, u64::MAX, 7] {
                 assert_eq!(call(function, value), value);
                 let returned = (kind == Kind::Return).then_some(value);
                 let facts = Facts { returned, tid: 1, ..Facts::default() };
-                request += u64::from(condition.holds(&facts) == Some(true));
+                expected += u64::from(condition.holds(&facts) == Some(true));
             }
-            assert_eq!(counted(&arena), (request, 5 - request), "{text} {kind:?}");
+            assert_eq!(counted(&arena), (expected, 5 - expected), "{text} {kind:?}");
             let code = set.build(&mut arena, Liveness::default(), kind, &back());
             assert_kept(&format!("{text} {kind:?}"), code, &Liveness::default(), &mut random);
             arena.unmap();
@@ -171,8 +171,8 @@ fn each_hit_is_counted_or_rejected() {
         assert_eq!(passed + rejected, THREADS * CALLS + handled, "{machine:?} {sample}");
         // Handlers call with 1, which does not pass.
         let all = THREADS * (CALLS * 2).div_ceil(3);
-        let request = all / u64::from(sample);
-        assert!(passed.abs_diff(request) <= u64::from(LINES) * u64::from(sample - 1), "{passed} of {all}");
+        let expected = all / u64::from(sample);
+        assert!(passed.abs_diff(expected) <= u64::from(LINES) * u64::from(sample - 1), "{passed} of {all}");
         if machine.rseq.is_some() {
             let line = |word: u64| get(arena.word(word) + u64::from(LINES - 1) * 64);
             // The storm's timer belongs to the process, so it may also interrupt a thread of another test

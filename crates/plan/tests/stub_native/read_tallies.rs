@@ -44,7 +44,7 @@ fn values_fall(machine: &Machine) {
         (set.filter.reads, set.filter.fields) = (reads().to_vec(), condition.clone());
         let site = Liveness { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
         let code = set.build(&mut arena, site, Kind::Entry, &back());
-        let (mut request, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
+        let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
         for _ in 0..20 {
             let (mut state, facts) = hit(&mut random, &mut memory, tid);
             let kept = (state.regs, state.zmm);
@@ -56,14 +56,14 @@ fn values_fall(machine: &Machine) {
                 rejected += 1;
             } else if let Some(value) = value.evaluate(&facts) {
                 let thread = if by_thread { u64::from(tid) * THREAD_UNIT } else { 0 };
-                *request.entry(tally.key(value) | thread).or_default() += 1;
+                *expected.entry(tally.key(value) | thread).or_default() += 1;
                 seen += 1;
             } else {
                 unseen += 1;
             }
         }
         let rest = Rest { overflow: 0, unseen: unseen - before.0 };
-        assert_eq!(set.read(), (request, rest), "{value:?} {sort:?} {condition:?}");
+        assert_eq!(set.read(), (expected, rest), "{value:?} {sort:?} {condition:?}");
         assert_eq!(arena.counted(FILTERED), rejected - before.1, "{condition:?}");
         if round < 40 {
             assert_kept(&format!("{value:?} {site:?}"), code, &site, &mut random);

@@ -135,7 +135,7 @@ fn records_tell_what_was_there(machine: &Machine) {
             reader.take(|record| seen.push(*record));
             let [record] = seen[..] else { panic!("{seen:?}") };
             let vector = |n: usize| before.zmm[n][0];
-            let request: Vec<u64> = match kind {
+            let expected: Vec<u64> = match kind {
                 Kind::Entry => {
                     let integers = [7, 6, 2, 1, 8, 9][..values].iter().map(|&reg: &usize| before.regs[reg]);
                     let vectors = (0..8).filter(|n| floats.arguments >> n & 1 == 1).map(vector);
@@ -147,8 +147,8 @@ fn records_tell_what_was_there(machine: &Machine) {
                 Kind::Tail => vec![],
             };
             assert_eq!(
-                (record.kind, record.probe, &record.values[..request.len()]),
-                (kind, PROBE, &request[..])
+                (record.kind, record.probe, &record.values[..expected.len()]),
+                (kind, PROBE, &expected[..])
             );
             // SAFETY: gettid has no precondition.
             let tid = unsafe { libc::gettid() } as u32;

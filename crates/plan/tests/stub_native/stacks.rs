@@ -135,13 +135,13 @@ fn a_walk_follows_frames_and_nothing_else() {
                 (u64::MAX, vec![], u64::MAX),
                 (u64::MAX - 15, vec![], u64::MAX - 15),
             ];
-            for (rbp, request, last) in cases {
+            for (rbp, expected, last) in cases {
                 let (record, words) = bench.hit(code, rbp);
                 let stack = Stack::new(&record, 1024);
-                assert_eq!(words[usize::from(at_entry)..], request, "{rbp:#x} {at_entry}");
+                assert_eq!(words[usize::from(at_entry)..], expected, "{rbp:#x} {at_entry}");
                 assert_eq!((stack.frame, stack.bounded), (last, true), "{rbp:#x}");
                 assert!(stack.end.abs_diff(end) < 2 && record.sp < at, "{stack:?}");
-                assert_eq!(stack.is_cut(FRAMES), request.len() == room, "{rbp:#x}");
+                assert_eq!(stack.is_cut(FRAMES), expected.len() == room, "{rbp:#x}");
                 // The program keeps nothing below the stack pointer.
                 let (_, words) = bench.hit(code, record.sp - 8);
                 assert_eq!(words.len(), usize::from(at_entry));

@@ -185,7 +185,7 @@ fn returns_decide(machine: &Machine) {
             assert_eq!(first.values[..6], facts.arguments);
             let all = (0..8).filter(|n| arguments >> n & 1 == 1).map(|n| facts.floats[n]);
             let behind = first.values[6..].iter().copied();
-            all.zip(behind).for_each(|(request, is)| assert_eq!(is, request));
+            all.zip(behind).for_each(|(expected, is)| assert_eq!(is, expected));
             if kind == Kind::Return {
                 assert_eq!(last.values[0], integer);
             }
@@ -265,12 +265,12 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
         for depth in [0_u64, 1, 7, 20, 600] {
             assert_eq!(call(code, depth), depth);
             let records = seen(&mut reader);
-            let request: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
+            let expected: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
             let of = |kind| records.iter().filter(move |r| r.kind == kind).map(|r| r.values[0]);
-            assert_eq!(of(Kind::Return).collect::<Vec<_>>(), request, "from the deepest on");
+            assert_eq!(of(Kind::Return).collect::<Vec<_>>(), expected, "from the deepest on");
             assert_eq!(
                 of(Kind::Entry).collect::<Vec<_>>(),
-                request.iter().copied().rev().collect::<Vec<_>>()
+                expected.iter().copied().rev().collect::<Vec<_>>()
             );
             all += depth + 1;
             let five = counted(&arena, REJECTED);

@@ -161,7 +161,7 @@ fn values_fall(machine: &Machine) {
             let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
             let code = set.build(&mut arena, site, Kind::Entry, &back());
             let tally = set.filter.tally.as_ref().expect("as set");
-            let mut request: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
             for _ in 0..200 {
                 let mut state = random.state();
                 for reg in [7, 6, 2, 1, 8, 9] {
@@ -170,14 +170,14 @@ fn values_fall(machine: &Machine) {
                 let arguments = [7, 6, 2, 1, 8, 9].map(|reg: usize| state.regs[reg]);
                 let facts = trapline_plan::filter::Facts { arguments, ..Default::default() };
                 let value = tally.value.evaluate(&facts).expect("known");
-                *request.entry(tally.key(value)).or_default() += 1;
+                *expected.entry(tally.key(value)).or_default() += 1;
                 let before = state.regs;
                 // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user
                 // at a time.
                 unsafe { tl_run(code, &mut state) };
                 assert_eq!(state.regs, before, "{tally:?}");
             }
-            assert_eq!(set.read(), (request, Rest::default()), "{tally:?}");
+            assert_eq!(set.read(), (expected, Rest::default()), "{tally:?}");
             assert_kept(&format!("{tally:?} {site:?}"), code, &site, &mut random);
             arena.unmap();
         }
@@ -210,11 +210,11 @@ fn what_is_returned(machine: &Machine) {
     for value in [0, 5, 5, u64::from(u32::MAX), 0x1234_0000_0007, 7] {
         assert_eq!(call(function, value), value);
     }
-    let request = BTreeMap::from([(0, 1), (u64::MAX, 1), (7, 2)]);
-    assert_eq!((set.read(), arena.counted(FILTERED)), ((request.clone(), Rest::default()), 2));
+    let expected = BTreeMap::from([(0, 1), (u64::MAX, 1), (7, 2)]);
+    assert_eq!((set.read(), arena.counted(FILTERED)), ((expected.clone(), Rest::default()), 2));
     let tail = set.build(&mut arena, Liveness::default(), Kind::Tail, &[0x48, 0x89, 0xF8, 0xC3]);
     assert_eq!((call(tail, 1), call(tail, 5)), (1, 5));
-    assert_eq!(set.read(), (request, Rest { overflow: 0, unseen: 2 }));
+    assert_eq!(set.read(), (expected, Rest { overflow: 0, unseen: 2 }));
     for kind in [Kind::Return, Kind::Tail] {
         let code = set.build(&mut arena, Liveness::default(), kind, &back());
         assert_kept(&format!("{kind:?}"), code, &Liveness::default(), &mut random);
@@ -237,11 +237,11 @@ fn a_full_table(machine: &Machine) {
     let values: Vec<u64> = (0..500).map(|_| random.next() % 90).collect();
     values.iter().for_each(|&value| assert_eq!(call(code, value), value));
     let (rows, rest) = set.read();
-    let request = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
+    let expected = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
     assert_eq!(rows.values().sum::<u64>() + rest.overflow, 500);
     assert!(rest.overflow > 0 && rows.len() >= PROBES as usize, "{rows:?} {rest:?}");
     // On one CPU, a value with a row has it from its first hit on; with more CPUs, each has its own table.
-    assert!(rows.iter().all(|(&value, &hits)| hits <= request(value)), "{rows:?}");
+    assert!(rows.iter().all(|(&value, &hits)| hits <= expected(value)), "{rows:?}");
 }
 
 #[test]
@@ -263,8 +263,8 @@ fn threads_apart(machine: &Machine) {
     let (mine, other) =
         (hit(4, 3), std::thread::scope(|scope| scope.spawn(|| hit(0, 5)).join().expect("ends")));
     let key = |tid: u64, cell: u64| tid << 16 | cell;
-    let request = BTreeMap::from([(key(mine, 4), 3), (key(other, 1), 5)]);
-    assert_eq!(set.read(), (request, Rest::default()));
+    let expected = BTreeMap::from([(key(mine, 4), 3), (key(other, 1), 5)]);
+    assert_eq!(set.read(), (expected, Rest::default()));
 }
 
 /// Threads that migrate and are interrupted lose no hit, in buckets and in rows. Threads without an area
@@ -290,12 +290,12 @@ fn nothing_is_lost(machine: &Machine) {
         });
         let (cells, rest) = set.read();
         let tally = set.filter.tally.as_ref().expect("as set");
-        let mut request: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
         for n in 0..CALLS {
-            *request.entry(tally.key(n % 37)).or_default() += THREADS;
+            *expected.entry(tally.key(n % 37)).or_default() += THREADS;
         }
-        *request.entry(tally.key(1)).or_default() += handled;
-        assert_eq!((cells, rest), (request, Rest::default()), "{sort:?}, {handled} in handlers");
+        *expected.entry(tally.key(1)).or_default() += handled;
+        assert_eq!((cells, rest), (expected, Rest::default()), "{sort:?}, {handled} in handlers");
         if machine.rseq.is_none() {
             continue;
         }
@@ -309,7 +309,7 @@ fn nothing_is_lost(machine: &Machine) {
         let (cells, rest) = set.read();
         let key = tally.key(4);
         let more = cells[&key] - before.0[&key];
-        let request = if sort == Sort::Each { (0, 10) } else { (10, 0) };
-        assert_eq!((more, rest.overflow), request, "{sort:?}");
+        let expected = if sort == Sort::Each { (0, 10) } else { (10, 0) };
+        assert_eq!((more, rest.overflow), expected, "{sort:?}");
     }
 }

@@ -58,7 +58,7 @@ fn each_text_has_a_row() {
         (0..4096).for_each(|n| unsafe { *((page + n) as *mut u8) = b'e' });
         let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &back());
         let long = [b'l'; 100];
-        let mut request: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        let mut expected: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         let mut all = 0;
         let many: Vec<Vec<u8>> = (0..300).map(|n| format!("/tmp/file {n}\0behind it").into_bytes()).collect();
         let some: [&[u8]; 6] = [b"\0", b"a\0b", b"a\0c", &long[..64], &long, b"\xff\xfe\0"];
@@ -74,7 +74,7 @@ fn each_text_has_a_row() {
             // time.
             unsafe { tl_run(code, &mut state) };
             assert_eq!(state.regs, before, "{round}");
-            *request.entry(padded(&room)).or_default() += 1;
+            *expected.entry(padded(&room)).or_default() += 1;
             all += 1;
         }
         for (at, text) in [(page + 4093, &b"eee"[..]), (page + 4095, b"e"), (page + 4096, b"")] {
@@ -83,12 +83,12 @@ fn each_text_has_a_row() {
             // SAFETY: as above.
             unsafe { tl_run(code, &mut state) };
             if !text.is_empty() {
-                *request.entry(padded(text)).or_default() += 1;
+                *expected.entry(padded(text)).or_default() += 1;
                 all += 1;
             }
         }
         let (rows, rest) = texts(&set);
-        assert_eq!(rows, request);
+        assert_eq!(rows, expected);
         assert_eq!((rows.values().sum::<u64>(), rest.overflow, rest.unseen), (all, 0, before.unseen + 1));
         arena.unmap();
     }

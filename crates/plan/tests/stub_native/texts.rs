@@ -118,10 +118,10 @@ fn texts_are_there(machine: &Machine) {
                     let bytes: Vec<u8> = text[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
                     let read = usize::try_from(answer).unwrap_or(0);
                     // SAFETY: the kernel has just reported that this many bytes can be read there.
-                    let request = unsafe {
+                    let expected = unsafe {
                         core::slice::from_raw_parts(if read == 0 { here } else { at } as *const u8, read)
                     };
-                    assert_eq!(&bytes[..read], request);
+                    assert_eq!(&bytes[..read], expected);
                 }
             }
         }
@@ -647,8 +647,8 @@ fn without_room(machine: &Machine) {
     }
     G.set(0);
     let depth = refused.len() as u64 * 8;
-    let request: Vec<u64> = (1..=depth / 8).map(|n| sp - depth + n * 8).collect();
-    assert_eq!(refused, request, "one that begins above is not the one it is on");
+    let expected: Vec<u64> = (1..=depth / 8).map(|n| sp - depth + n * 8).collect();
+    assert_eq!(refused, expected, "one that begins above is not the one it is on");
     assert!(depth > 6 * 72 && depth < 790, "{depth}");
     assert_eq!(touched, 0, "at least room, nothing below is touched");
 }

@@ -40,21 +40,21 @@ fn entries_are_told_apart_as_the_language_says() {
         set.filter.reads = reads().to_vec();
         let code = set.build(true, &[RET]);
         on_cpu(round % 8);
-        let (mut request, before) = (Found::new(), unseen);
+        let (mut expected, before) = (Found::new(), unseen);
         let what = format!("{machine:?} {id:?} {tally:?}");
         for _ in 0..10 {
             let (state, facts) = hit(&mut random, &mut memory);
             assert_eq!(run(code, state, [0; 8]), state, "{what}");
             match key.evaluate(&facts).zip(value.evaluate(&facts)) {
                 Some((key, value)) => {
-                    *request.entry((Some(key), tally.key(value))).or_default() += 1;
+                    *expected.entry((Some(key), tally.key(value))).or_default() += 1;
                     seen += 1;
                 }
                 None => unseen += 1,
             }
         }
         let rest = Rest { overflow: 0, unseen: unseen - before };
-        assert_eq!(rows(set.table, &set.words, false), (request, rest), "{what}");
+        assert_eq!(rows(set.table, &set.words, false), (expected, rest), "{what}");
         for flags in 0..16 {
             let (before, after) = changes(code, flags);
             assert_eq!(after, before, "{what}");
@@ -86,7 +86,7 @@ fn calls_are_told_apart_as_the_language_says() {
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&[], kind);
         on_cpu(round % 8);
-        let (mut request, before) = (Found::new(), unseen);
+        let (mut expected, before) = (Found::new(), unseen);
         let what = format!("{machine:?} {id:?} {kind:?} {tally:?}");
         for _ in 0..10 {
             let (state, facts) = hit(&mut random, &mut memory);
@@ -98,14 +98,14 @@ fn calls_are_told_apart_as_the_language_says() {
             };
             match of(&key).zip(of(&value)) {
                 Some((key, value)) => {
-                    *request.entry((Some(key), tally.key(value))).or_default() += 1;
+                    *expected.entry((Some(key), tally.key(value))).or_default() += 1;
                     seen += 1;
                 }
                 None => unseen += 1,
             }
         }
         let rest = Rest { overflow: 0, unseen: unseen - before };
-        assert_eq!(rows(set.table, &set.words, false), (request, rest), "{what}");
+        assert_eq!(rows(set.table, &set.words, false), (expected, rest), "{what}");
         assert_eq!(set.calls.sums(), [10, 0, 0, 0], "{what}");
         for flags in 0..16 {
             let (before, after) = changes(code, flags);
@@ -158,15 +158,15 @@ fn texts_and_numbers_meet_in_rows() {
         hits(set.build(true, &[ADD, RET]));
         let calls = gathered::Set::reading(machine, id, tally.clone(), (None, TRUE), Vec::new());
         hits(calls.whole(&[ADD], Kind::Return));
-        let mut request = Found::new();
+        let mut expected = Found::new();
         for n in (0..60_u64).filter(|n| n % 6 < 4) {
             let number = n * 4 + n / 3;
             let owner = if matches!(tally.group_by, GroupBy::Text(_)) { tally.key(number) } else { number };
-            *request.entry((Some(owner), text_key(&WORDS[(n % 6) as usize]))).or_default() += 1;
+            *expected.entry((Some(owner), text_key(&WORDS[(n % 6) as usize]))).or_default() += 1;
         }
-        let request = (request, Rest { overflow: 0, unseen: 20 });
-        assert_eq!(rows(set.table, &set.words, true), request, "{tally:?} {machine:?}");
-        assert_eq!(rows(calls.table, &calls.words, true), request, "{tally:?} {machine:?}");
+        let expected = (expected, Rest { overflow: 0, unseen: 20 });
+        assert_eq!(rows(set.table, &set.words, true), expected, "{tally:?} {machine:?}");
+        assert_eq!(rows(calls.table, &calls.words, true), expected, "{tally:?} {machine:?}");
         set.room.unmap();
     }
 }

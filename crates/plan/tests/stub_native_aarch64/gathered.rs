@@ -128,7 +128,7 @@ fn values_fall_where_the_language_says() {
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&[], kind);
         on_cpu(round % 8);
-        let (mut request, mut unseen, mut rejected) = (BTreeMap::<u64, u64>::new(), 0, 0);
+        let (mut expected, mut unseen, mut rejected) = (BTreeMap::<u64, u64>::new(), 0, 0);
         for _ in 0..10 {
             let (mut state, floats) = (random.state(), core::array::from_fn(|_| float(&mut random)));
             state[..6].fill_with(|| number(&mut random));
@@ -146,13 +146,13 @@ fn values_fall_where_the_language_says() {
             } else {
                 let key = tally.key(known(&value).evaluate(&facts).expect("all is known"));
                 let thread = if by_thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
-                *request.entry(key | thread).or_default() += 1;
+                *expected.entry(key | thread).or_default() += 1;
                 all += 1;
             }
         }
         let (cells, rest) = set.read();
         let what = format!("{machine:?} {id:?} {kind:?} {value:?} {sort:?} {late:?}");
-        assert_eq!(cells, request, "{what}");
+        assert_eq!(cells, expected, "{what}");
         assert_eq!((rest.overflow, rest.unseen), (0, unseen), "{what}");
         assert_eq!(set.calls.sums(), [10, 0, rejected, 0], "{what}");
         for flags in 0..16 {
@@ -171,7 +171,7 @@ fn durations_are_tallied() {
     let mut random = Random(0x0dd0_ba12_1234_9876);
     for machine in machines(by_hand) {
         on_cpu(2);
-        let mut request = BTreeMap::<u64, u64>::new();
+        let mut expected = BTreeMap::<u64, u64>::new();
         let set = Set::new(machine, ThreadId::Unknown, by(read("dur"), Sort::Log2), (None, TRUE));
         let (enter, exit) = (set.calls.alone(6, &[RET]), set.exit(Kind::Return));
         for _ in 0..50 {
@@ -191,10 +191,10 @@ fn durations_are_tallied() {
                     stamps.word(slot + 8).fetch_sub(ticks, Ordering::Relaxed);
                 }
             }
-            *request.entry(set.tally().key(took)).or_default() += 1;
+            *expected.entry(set.tally().key(took)).or_default() += 1;
         }
-        assert_eq!(set.read().0, request, "{machine:?}");
-        assert!(!request.is_empty());
+        assert_eq!(set.read().0, expected, "{machine:?}");
+        assert!(!expected.is_empty());
     }
 }
 

@@ -64,7 +64,7 @@ fn values_fall_where_the_language_says() {
         (set.filter.reads, set.filter.fields) = (reads(), condition.clone());
         let code = set.build(true, &[RET]);
         on_cpu(round % 8);
-        let (mut request, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
+        let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
         let what = format!("{machine:?} {id:?} {value:?} {tally:?} {condition:?}");
         for _ in 0..10 {
             let (state, facts) = hit(&mut random, &mut memory);
@@ -73,13 +73,13 @@ fn values_fall_where_the_language_says() {
             if early.iter().chain(&condition).any(fails) {
                 rejected += 1;
             } else if let Some(value) = value.evaluate(&facts) {
-                *request.entry(key(&tally, value)).or_default() += 1;
+                *expected.entry(key(&tally, value)).or_default() += 1;
                 seen += 1;
             } else {
                 unseen += 1;
             }
         }
-        assert_eq!(set.read(), (request, Rest { overflow: 0, unseen: unseen - before.0 }), "{what}");
+        assert_eq!(set.read(), (expected, Rest { overflow: 0, unseen: unseen - before.0 }), "{what}");
         assert_eq!(set.rejected(), rejected - before.1, "{what}");
         for flags in 0..16 {
             let (before, after) = changes(code, flags);
@@ -112,7 +112,7 @@ fn values_fall_there_when_calls_return() {
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&[], kind);
         on_cpu(round % 8);
-        let (mut request, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
+        let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
         let what = format!("{machine:?} {id:?} {kind:?} {value:?} {tally:?} {late:?}");
         for _ in 0..10 {
             let (state, facts) = hit(&mut random, &mut memory);
@@ -125,13 +125,13 @@ fn values_fall_there_when_calls_return() {
             if known(&late).holds(&facts) != Some(true) {
                 rejected += 1;
             } else if let Some(value) = value {
-                *request.entry(key(&tally, value)).or_default() += 1;
+                *expected.entry(key(&tally, value)).or_default() += 1;
                 seen += 1;
             } else {
                 unseen += 1;
             }
         }
-        assert_eq!(set.read(), (request, Rest { overflow: 0, unseen: unseen - before.0 }), "{what}");
+        assert_eq!(set.read(), (expected, Rest { overflow: 0, unseen: unseen - before.0 }), "{what}");
         assert_eq!(set.calls.sums(), [10, 0, rejected - before.1, 0], "{what}");
         for flags in 0..16 {
             let (before, after) = changes(code, flags);

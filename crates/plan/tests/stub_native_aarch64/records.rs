@@ -155,13 +155,13 @@ fn records_tell_what_was_there_and_state_is_kept() {
                     let what = format!("{machine:?} {id:?} {kind:?} {values}");
                     assert_eq!(after, before, "{what}");
                     let [record] = bench.take()[..] else { panic!("one: {what}") };
-                    let request = match kind {
+                    let expected = match kind {
                         Kind::Entry => &before[..values],
                         Kind::Return => &before[..1],
                         Kind::Tail => &[],
                     };
                     assert_eq!((record.kind, record.probe), (kind, PROBE), "{what}");
-                    assert_eq!(&record.values[..request.len()], request, "{what}");
+                    assert_eq!(&record.values[..expected.len()], expected, "{what}");
                     assert!((start..=ticks()).contains(&record.ticks), "{what}");
                     // A local variable of this thread lies a little above.
                     let here = (&raw const record) as u64;
@@ -223,13 +223,13 @@ fn a_filter_decides_what_is_recorded() {
             let what = (written.len() as u64, dropped, filtered);
             // A sample begins with the first hit that passes.
             let passing = 30_u64.div_ceil(sample.into());
-            let request = match (machine.rseq, sample) {
+            let expected = match (machine.rseq, sample) {
                 // Without an area there is neither a ring nor a sample.
                 (Some(_), 1) if cpu == u32::MAX => (0, 30, 60),
                 (Some(_), _) if cpu == u32::MAX => (0, 0, 90),
                 _ => (passing, 0, 90 - passing),
             };
-            assert_eq!(what, request, "{machine:?} {cpu} {sample}");
+            assert_eq!(what, expected, "{machine:?} {cpu} {sample}");
             let stays = bench.passing(&filter, &[RET]);
             for flags in 0..16_u64 {
                 let (before, after) = changes(stays, flags);
@@ -266,12 +266,12 @@ fn floats_are_what_vectors_hold() {
                 .filter(|n| floats.arguments >> n & 1 == 1)
                 .map(|n| (f64::from(n) + 0.5).to_bits())
                 .collect();
-            let request = match kind {
+            let expected = match kind {
                 Kind::Entry => [&[40, 41], &all[..]].concat(),
                 _ if floats.returned => vec![0.5_f64.to_bits()],
                 _ => vec![40],
             };
-            assert_eq!(record.values[..request.len()], request, "{kind:?} {floats:?} {machine:?}");
+            assert_eq!(record.values[..expected.len()], expected, "{kind:?} {floats:?} {machine:?}");
         }
     }
 }
@@ -331,13 +331,13 @@ fn texts_are_what_could_be_read() {
                             assert_eq!(record.values[..6], six);
                             for (nth, n) in (0..6).filter(|n| texts >> n & 1 == 1).enumerate() {
                                 let word = |past: u64| word((nth * TEXT_WORDS) as u64 + past);
-                                let (address, request) = at(n);
-                                let request = if missing { -i64::from(libc::ENOSYS) } else { request };
-                                assert_eq!(word(0).cast_signed(), request, "{address:#x}");
+                                let (address, expected) = at(n);
+                                let expected = if missing { -i64::from(libc::ENOSYS) } else { expected };
+                                assert_eq!(word(0).cast_signed(), expected, "{address:#x}");
                                 let copied =
                                     (1..=(TEXT_BYTES / 8) as u64).flat_map(|n| word(n).to_le_bytes());
                                 let from = (address - page) as usize;
-                                let long = usize::try_from(request).unwrap_or(0);
+                                let long = usize::try_from(expected).unwrap_or(0);
                                 assert!(
                                     copied.take(long).eq(bytes[from.min(4096)..].iter().copied().take(long))
                                 );

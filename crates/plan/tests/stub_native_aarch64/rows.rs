@@ -77,7 +77,7 @@ fn each_text_has_a_row() {
             assert_eq!(after, before, "{machine:?}");
         }
         assert_eq!(rows(set.table, &set.words, true), (Found::new(), Rest { overflow: 0, unseen: 16 }));
-        let mut request = Found::new();
+        let mut expected = Found::new();
         let long = [b'l'; 100];
         let many: Vec<Vec<u8>> = (0..30).map(|n| format!("/tmp/file {n}\0behind it").into_bytes()).collect();
         let some: [&[u8]; 6] = [b"\0", b"a\0b", b"a\0c", &long[..64], &long, b"\xff\xfe\0"];
@@ -88,7 +88,7 @@ fn each_text_has_a_row() {
             let mut state = random.state();
             state[1] = room.as_ptr() as u64;
             assert_eq!(run(code, state, [0; 8]), state, "{machine:?} {id:?}");
-            *request.entry((None, text_key(&room[..64]))).or_default() += 1;
+            *expected.entry((None, text_key(&room[..64]))).or_default() += 1;
         }
         // At the end of mapped memory: what can be read counts.
         for len in [3, 1, 0] {
@@ -99,11 +99,11 @@ fn each_text_has_a_row() {
             state[1] = at;
             assert_eq!(run(code, state, [0; 8]), state);
             if len > 0 {
-                *request.entry((None, text_key(&b"eee"[..len as usize]))).or_default() += 1;
+                *expected.entry((None, text_key(&b"eee"[..len as usize]))).or_default() += 1;
             }
         }
         let found = rows(set.table, &set.words, true);
-        assert_eq!(found, (request, Rest { overflow: 0, unseen: 17 }), "{machine:?} {id:?}");
+        assert_eq!(found, (expected, Rest { overflow: 0, unseen: 17 }), "{machine:?} {id:?}");
         set.room.unmap();
     }
 }
@@ -134,7 +134,7 @@ fn each_thread_has_rows_of_its_own() {
         for tally in [each, text(1, true)] {
             let texts = tally.texts() != 0;
             let key = |n: u64| if texts { text_key(&WORDS[n as usize % 8]) } else { word(n) };
-            let mut request = [Found::new(), Found::new()];
+            let mut expected = [Found::new(), Found::new()];
             let mut nth = 0;
             let found = both(machine, id, &tally, |_, code| {
                 let hit = |times: u64| {
@@ -146,12 +146,12 @@ fn each_thread_has_rows_of_its_own() {
                     std::thread::scope(|scope| scope.spawn(|| hit(times)).join().expect("ends"))
                 });
                 for (thread, times) in [hit(30)].into_iter().chain(others) {
-                    (0..times).for_each(|n| *request[nth].entry((Some(thread), key(n))).or_default() += 1);
+                    (0..times).for_each(|n| *expected[nth].entry((Some(thread), key(n))).or_default() += 1);
                 }
                 nth += 1;
             });
-            for (found, request) in found.into_iter().zip(request) {
-                assert_eq!(found, (request, Rest::default()), "{machine:?} {id:?} {tally:?}");
+            for (found, expected) in found.into_iter().zip(expected) {
+                assert_eq!(found, (expected, Rest::default()), "{machine:?} {id:?} {tally:?}");
             }
         }
     }
@@ -168,10 +168,10 @@ fn a_table_for_two_is_used_by_either() {
             let code = set.build(true, &[ADD, RET]);
             (0..40).for_each(|n| assert_eq!(call(code, n % 10, 2), n % 10 + 2));
             let owner = shape.rows().is_some_and(|rows| rows.owned).then_some(0);
-            let request: Found = (0..10).map(|n| ((owner, n), 4)).collect();
+            let expected: Found = (0..10).map(|n| ((owner, n), 4)).collect();
             assert_eq!(
                 rows(set.table, &set.words, false),
-                (request, Rest::default()),
+                (expected, Rest::default()),
                 "{machine:?} {shape:?}"
             );
         }
@@ -231,8 +231,8 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
             }
             (0..2).for_each(|n| assert_eq!(call(code, n, word(3)), word(3) + n));
             let owner = by_thread.then(|| tid().into());
-            let request = (Found::from([((owner, key), 2)]), Rest::default());
-            assert_eq!(rows(set.table, &set.words, true), request, "{machine:?} {by_thread}");
+            let expected = (Found::from([((owner, key), 2)]), Rest::default());
+            assert_eq!(rows(set.table, &set.words, true), expected, "{machine:?} {by_thread}");
         }
     }
 }
@@ -260,9 +260,9 @@ fn another_threads_row_is_passed_over() {
             (0..2).for_each(|n| assert_eq!(call(code, n, word(3)), word(3) + n));
             let (found, _) = rows(set.table, &set.words, false);
             let others = 5 * u64::from(machine.lines);
-            let request =
+            let expected =
                 Found::from([((Some(tid().into()), key), 2), ((Some(u64::from(tid()) + 1), key), others)]);
-            assert_eq!(found, request, "{machine:?}");
+            assert_eq!(found, expected, "{machine:?}");
         }
     }
 }
@@ -279,8 +279,8 @@ fn what_is_broken_off_is_added_once() {
     let (code, counter) = broken_off_at(&set.room, words, 0xC89F_FE2D, 3);
     assert_eq!(call(code, 40, 2), 42);
     assert_eq!(counter.load(Ordering::Relaxed), 0, "it was broken off");
-    let request = (Found::from([((Some(tid().into()), 2), 1)]), Rest::default());
-    assert_eq!(rows(set.table, &set.words, false), request);
+    let expected = (Found::from([((Some(tid().into()), 2), 1)]), Rest::default());
+    assert_eq!(rows(set.table, &set.words, false), expected);
 }
 
 /// A row that another thread is claiming is passed over: the next row is used.

@@ -263,7 +263,7 @@ fn returns_decide_as_the_language_says() {
             assert_eq!(first.values[..6], facts.arguments, "{what}");
             let left = calls.floats.arguments;
             let all = (0..8).filter(|n| left >> n & 1 == 1).map(|n| facts.floats[n]);
-            all.zip(&first.values[6..]).for_each(|(request, is)| assert_eq!(*is, request, "{what}"));
+            all.zip(&first.values[6..]).for_each(|(expected, is)| assert_eq!(*is, expected, "{what}"));
             if kind == Kind::Return {
                 assert_eq!(last.values[0], arguments[0], "{what}");
             }
@@ -314,13 +314,13 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
         for depth in [0_u64, 1, 7, 20, 300] {
             assert_eq!(call(code, depth, 0), depth);
             let records = calls.bench.take();
-            let request: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
+            let expected: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
             // From the deepest call on, each with its entry beside it.
-            assert_eq!(values(&records, Kind::Return), request, "{machine:?}");
-            assert_eq!(values(&records, Kind::Entry), request, "{machine:?}");
+            assert_eq!(values(&records, Kind::Return), expected, "{machine:?}");
+            assert_eq!(values(&records, Kind::Entry), expected, "{machine:?}");
             assert!(records.chunks(2).all(|pair| pair[0].sp == pair[1].sp && pair[0].kind != pair[1].kind));
             all += depth + 1;
-            written += request.len() as u64;
+            written += expected.len() as u64;
             let [begun, early, late, dropped] = calls.sums();
             assert_eq!((begun + early, begun, dropped), (all, written + late, 0), "{machine:?} {depth}");
         }
@@ -469,8 +469,8 @@ fn samples_are_of_what_entries_let_pass() {
         let mut calls = Calls::new(machine, (1 << 13, 64), kept(), filter);
         let code = calls.whole(1, &[], Kind::Return);
         (0..70).for_each(|n| assert_eq!(call(code, n, 0), n));
-        let request: Vec<u64> = (10..70).step_by(3).filter(|n| n % 2 == 1).collect();
-        assert_eq!(values(&calls.bench.take(), Kind::Return), request, "{machine:?}");
+        let expected: Vec<u64> = (10..70).step_by(3).filter(|n| n % 2 == 1).collect();
+        assert_eq!(values(&calls.bench.take(), Kind::Return), expected, "{machine:?}");
         assert_eq!(calls.sums(), [20, 50, 10, 0], "{machine:?}");
     }
 }
@@ -524,9 +524,9 @@ fn exits_are_recorded_of_entries_that_passed() {
         let code = recursive(&calls, Kind::Return);
         assert_eq!(call(code, 20, 0), 20);
         let records = calls.bench.take();
-        let request: Vec<u64> = (0..=20).filter(|n| n % 3 == 1).collect();
-        assert_eq!(values(&records, Kind::Return), request, "{machine:?}");
-        assert_eq!(values(&records, Kind::Entry), request.iter().copied().rev().collect::<Vec<_>>());
+        let expected: Vec<u64> = (0..=20).filter(|n| n % 3 == 1).collect();
+        assert_eq!(values(&records, Kind::Return), expected, "{machine:?}");
+        assert_eq!(values(&records, Kind::Entry), expected.iter().copied().rev().collect::<Vec<_>>());
         assert_eq!(calls.sums(), [0, 21 - 7, 0, 0]);
         let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Tail, 1));
         for (code, n, records) in [

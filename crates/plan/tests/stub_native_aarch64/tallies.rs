@@ -149,7 +149,7 @@ fn values_fall_where_the_language_says() {
         ] {
             let set = Set::new(machine, ThreadId::Call, by(value, sort), None);
             let code = set.build(true, &[RET]);
-            let mut request: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
             for turn in 0..200 {
                 // Rows of threads without an area belong to no thread.
                 on_cpu(if turn % 7 == 6 && sort != Sort::Each { u32::MAX } else { turn % 8 });
@@ -157,10 +157,10 @@ fn values_fall_where_the_language_says() {
                 state[..6].fill_with(|| number(&mut random));
                 let arguments = core::array::from_fn(|n| state[n]);
                 let value = set.tally().value.evaluate(&Facts { arguments, ..Facts::default() });
-                *request.entry(set.tally().key(value.expect("known"))).or_default() += 1;
+                *expected.entry(set.tally().key(value.expect("known"))).or_default() += 1;
                 assert_eq!(run(code, state, [0; 8]), state, "{:?}", set.tally());
             }
-            assert_eq!(set.read(), (request, Rest::default()), "{machine:?} {:?}", set.tally());
+            assert_eq!(set.read(), (expected, Rest::default()), "{machine:?} {:?}", set.tally());
             set.room.unmap();
         }
     }
@@ -178,10 +178,10 @@ fn what_is_returned_is_tallied_and_what_goes_on_is_told_apart() {
         for value in [0, 5, 5, u64::from(u32::MAX), 0x1234_0000_0007, 7] {
             assert_eq!(call(code, value, 0), value);
         }
-        let request = BTreeMap::from([(0, 1), (u64::MAX, 1), (7, 2)]);
-        assert_eq!((set.read(), set.rejected()), ((request.clone(), Rest::default()), 2), "{machine:?}");
+        let expected = BTreeMap::from([(0, 1), (u64::MAX, 1), (7, 2)]);
+        assert_eq!((set.read(), set.rejected()), ((expected.clone(), Rest::default()), 2), "{machine:?}");
         assert_eq!((call(tail, 1, 0), call(tail, 5, 0)), (1, 5));
-        assert_eq!(set.read(), (request, Rest { overflow: 0, unseen: 2 }));
+        assert_eq!(set.read(), (expected, Rest { overflow: 0, unseen: 2 }));
         for cpu in [1, u32::MAX] {
             on_cpu(cpu);
             for (code, flags) in [code, tail].into_iter().flat_map(|code| (0..16).map(move |n| (code, n))) {
@@ -204,11 +204,11 @@ fn a_table_that_is_full_counts_on() {
         let values: Vec<u64> = (0..500).map(|_| random.next() % 90).collect();
         values.iter().for_each(|&value| assert_eq!(call(code, value, 1), value + 1));
         let (rows, rest) = set.read();
-        let request = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
+        let expected = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
         assert_eq!(rows.values().sum::<u64>() + rest.overflow, 500);
         assert!(rest.overflow > 0 && rows.len() >= PROBES as usize, "{rows:?} {rest:?}");
         // A value with a row has it from its first hit on.
-        assert!(rows.iter().all(|(&value, &hits)| hits == request(value)), "{rows:?}");
+        assert!(rows.iter().all(|(&value, &hits)| hits == expected(value)), "{rows:?}");
         // A row that stays claimed for ever is passed over, and registers are preserved.
         let (before, after) = changes(set.build(true, &[RET]), 9);
         assert_eq!(after, before);
@@ -231,8 +231,8 @@ fn threads_are_told_apart() {
         let mine = hit(4, 3);
         let other = std::thread::scope(|scope| scope.spawn(|| hit(0, 5)).join().expect("ends"));
         let key = |tid: u64, cell: u64| tid << 16 | cell;
-        let request = BTreeMap::from([(key(mine, 4), 3), (key(other, 1), 5)]);
-        assert_eq!(set.read(), (request, Rest::default()), "{machine:?} {id:?}");
+        let expected = BTreeMap::from([(key(mine, 4), 3), (key(other, 1), 5)]);
+        assert_eq!(set.read(), (expected, Rest::default()), "{machine:?} {id:?}");
     }
 }
 
@@ -261,13 +261,13 @@ fn nothing_is_lost_under_a_storm() {
 fn threads_without_an_area_count_on_the_last_line() {
     let lse = std::arch::is_aarch64_feature_detected!("lse");
     let machine = Machine { rseq: by_hand(), lse, lines: LINES };
-    for (sort, request) in [(Sort::Log2, (10, 0)), (Sort::Each, (0, 10))] {
+    for (sort, expected) in [(Sort::Log2, (10, 0)), (Sort::Each, (0, 10))] {
         let set = Set::new(machine, ThreadId::Call, by(argument(0, 64, false), sort), None);
         let code = set.build(true, &[ADD, RET]);
         on_cpu(u32::MAX);
         (0..10).for_each(|_| assert_eq!(call(code, 4, 2), 6));
         let (cells, rest) = set.read();
-        assert_eq!((cells.values().sum::<u64>(), rest.overflow), request, "{sort:?}");
+        assert_eq!((cells.values().sum::<u64>(), rest.overflow), expected, "{sort:?}");
         let stride = set.table.area.stride() / 8;
         let last = &set.words[(stride * u64::from(LINES - 1)) as usize..];
         assert_eq!(last.iter().map(|word| word.load(Ordering::Relaxed)).sum::<u64>(), 10);

@@ -21,45 +21,46 @@ use crate::modules::mapped;
 impl State {
     /// Patches what these sites need wherever their files are mapped. If `strict`, a refusal of one is an
     /// error.
-    pub(super) fn settle(&mut self, spots: Vec<u32>, strict: bool) -> Result<usize, Error> {
+    pub(super) fn settle(&mut self, probed_sites: Vec<u32>, strict: bool) -> Result<usize, Error> {
         self.disturbed.clear();
-        let settled = self.change(spots, strict);
+        let settled = self.change(probed_sites, strict);
         self.harden().and(settled)
     }
-    fn change(&mut self, spots: Vec<u32>, strict: bool) -> Result<usize, Error> {
+    fn change(&mut self, probed_sites: Vec<u32>, strict: bool) -> Result<usize, Error> {
         signals::put();
         self.noticing.drain();
         let maps = self.maps()?;
         self.follow(&maps)?;
         let loads = self.loads(&maps)?;
-        let mut found = self.revive(&spots, &loads)?;
-        let mut site_requests = Vec::with_capacity(spots.len());
-        let mut queue = spots;
+        let mut found = self.revive(&probed_sites, &loads)?;
+        let mut site_requests = Vec::with_capacity(probed_sites.len());
+        let mut queue = probed_sites;
         queue.sort_unstable();
         let asked = queue.len();
         // Sites besides those requested.
         let mut seen: HashSet<u32> = HashSet::new();
         let mut here: (Option<FileId>, &[Load]) = (None, &[]);
         let mut next = 0;
-        while let Some(&spot) = queue.get(next) {
+        while let Some(&probed_site) = queue.get(next) {
             next += 1;
-            let file = self.spots[spot as usize].file.id;
+            let file = self.probed_sites[probed_site as usize].file.id;
             if here.0 != Some(file) {
                 here = (Some(file), loads.get(&file).map_or(&[], Vec::as_slice));
             }
             for load in here.1 {
-                let Some((part, in_the_way)) = self.missing(spot, *load) else { continue };
-                if self.spots[spot as usize].groups.is_empty() {
+                let Some((part, in_the_way)) = self.missing(probed_site, *load) else { continue };
+                if self.probed_sites[probed_site as usize].groups.is_empty() {
                     // Nothing was ever patched there, as in most of a large batch.
                     site_requests.push(self.site_requests(part, *load));
                     continue;
                 }
                 self.soften(&in_the_way)?;
-                let others = in_the_way.iter().flat_map(|&group| &self.groups[group].parts).map(|p| p.spot);
+                let others =
+                    in_the_way.iter().flat_map(|&group| &self.groups[group].parts).map(|p| p.probed_site);
                 let others: Vec<u32> =
-                    others.filter(|&other| self.spots[other as usize].is_wanted()).collect();
-                let needs = others.iter().filter(|&&other| other != spot);
-                let needs = needs.map(|&other| self.spots[other as usize].need(other));
+                    others.filter(|&other| self.probed_sites[other as usize].is_wanted()).collect();
+                let needs = others.iter().filter(|&&other| other != probed_site);
+                let needs = needs.map(|&other| self.probed_sites[other as usize].need(other));
                 let needs: SmallVec<[StubAction; 1]> = std::iter::once(part).chain(needs).collect();
                 let again = self.put_back_instead(&needs, *load)?;
                 if again > 0 {
@@ -95,12 +96,12 @@ impl State {
         Ok(loads)
     }
     /// What a site lacks in a mapping, and the groups that are in the way of it.
-    pub(super) fn missing(&self, spot: u32, load: Load) -> Option<(StubAction, Vec<usize>)> {
-        let one = &self.spots[spot as usize];
+    pub(super) fn missing(&self, probed_site: u32, load: Load) -> Option<(StubAction, Vec<usize>)> {
+        let one = &self.probed_sites[probed_site as usize];
         if !one.is_wanted() {
             return None;
         }
-        let need = one.need(spot);
+        let need = one.need(probed_site);
         let is_here = |&group: &usize| self.groups[group].live && self.groups[group].load == load;
         let live: Vec<usize> = one.groups.iter().copied().filter(is_here).collect();
         let has = |serves: fn(&StubAction, &StubAction) -> bool| {
@@ -115,14 +116,14 @@ impl State {
         }
     }
     pub(super) fn site_requests(&self, part: StubAction, load: Load) -> SiteRequest {
-        let spot = &self.spots[part.spot as usize];
+        let probed_site = &self.probed_sites[part.probed_site as usize];
         SiteRequest {
             load,
             part,
-            file: spot.file.clone(),
-            at: spot.at,
-            function: spot.function,
-            probe: spot.probe,
+            file: probed_site.file.clone(),
+            at: probed_site.at,
+            function: probed_site.function,
+            probe: probed_site.probe,
         }
     }
     /// Patches, and keeps the resulting groups. If another patch of this engine needs the same bytes, both
@@ -137,27 +138,29 @@ impl State {
             return Ok(0);
         }
         let setting = self.setting()?;
-        let Self { own: Some(own), known, groups, spots, .. } = self else { return Err(Error::NoEngine) };
+        let Self { own: Some(own), known, groups, probed_sites, .. } = self else {
+            return Err(Error::NoEngine);
+        };
         let first = groups.len();
         let refused = with_signals_held(|| place(own, &site_requests, setting, (known, &mut *groups)))?;
         let mut placed = 0;
         for (index, group) in groups.iter().enumerate().skip(first) {
             placed += group.sites.len();
-            group.parts.iter().for_each(|part| spots[part.spot as usize].groups.push(index));
+            group.parts.iter().for_each(|part| probed_sites[part.probed_site as usize].groups.push(index));
         }
         let (instead, refused): (Vec<_>, Vec<_>) = refused.into_iter().partition(|(index, _)| {
-            site_requests[*index].part.returns && self.arm_instead(site_requests[*index].part.spot)
+            site_requests[*index].part.returns && self.arm_instead(site_requests[*index].part.probed_site)
         });
         let (held, refused): (Vec<_>, Vec<_>) =
             refused.into_iter().partition(|(_, why)| again && matches!(why, Why::Held { .. }));
         if let Some((index, why)) = refused.first().filter(|_| strict) {
-            return Err(self.spots[site_requests[*index].part.spot as usize].refused(why));
+            return Err(self.probed_sites[site_requests[*index].part.probed_site as usize].refused(why));
         }
         if !held.is_empty() {
             let mut both: Vec<SiteRequest> = Vec::new();
             for (index, _) in held {
                 let SiteRequest { load, part, .. } = site_requests[index];
-                if self.missing(part.spot, load).is_none() {
+                if self.missing(part.probed_site, load).is_none() {
                     continue;
                 }
                 let near = self.with_neighbours(&site_requests[index])?;
@@ -168,18 +171,18 @@ impl State {
                 }
             }
             let mut seen = HashSet::new();
-            both.retain(|one| seen.insert((one.load, one.part.spot)));
+            both.retain(|one| seen.insert((one.load, one.part.probed_site)));
             placed += self.place(both, strict, false)?;
         }
         for (index, why) in instead {
-            let SiteRequest { load, part: StubAction { spot, .. }, .. } = site_requests[index];
+            let SiteRequest { load, part: StubAction { probed_site, .. }, .. } = site_requests[index];
             let both = self.with_neighbours(&site_requests[index])?;
             debug_assert!(both.iter().all(|one| one.load == load), "neighbours are of one mapping");
             if self.place(both, true, false).is_err() {
-                self.disarm(&[spot]);
+                self.disarm(&[probed_site]);
                 // The error is about exits, since these were tried first.
                 if strict {
-                    return Err(self.spots[spot as usize].refused(&why));
+                    return Err(self.probed_sites[probed_site as usize].refused(&why));
                 }
             }
         }
@@ -203,15 +206,20 @@ impl State {
             })
             .collect();
         self.soften(&groups)?;
-        let mut spots: Vec<u32> =
-            groups.iter().flat_map(|&group| self.groups[group].parts.iter().map(|p| p.spot)).collect();
-        spots.push(site_requests.part.spot);
-        spots.sort_unstable();
-        spots.dedup();
-        spots.retain(|&spot| self.spots[spot as usize].is_wanted());
-        Ok(spots
+        let mut probed_sites: Vec<u32> =
+            groups.iter().flat_map(|&group| self.groups[group].parts.iter().map(|p| p.probed_site)).collect();
+        probed_sites.push(site_requests.part.probed_site);
+        probed_sites.sort_unstable();
+        probed_sites.dedup();
+        probed_sites.retain(|&probed_site| self.probed_sites[probed_site as usize].is_wanted());
+        Ok(probed_sites
             .into_iter()
-            .map(|spot| self.site_requests(self.spots[spot as usize].need(spot), site_requests.load))
+            .map(|probed_site| {
+                self.site_requests(
+                    self.probed_sites[probed_site as usize].need(probed_site),
+                    site_requests.load,
+                )
+            })
             .collect())
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Load {
 /// What the stubs of a site do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StubAction {
-    pub(super) spot: u32,
+    pub(super) probed_site: u32,
     /// Call consumers at the site itself.
     pub(super) entry: bool,
     /// Call consumers at its function's returns.
@@ -46,14 +46,14 @@ pub(super) struct StubAction {
 impl StubAction {
     /// Whether it does what is needed at the site itself.
     pub(super) const fn serves_entry(&self, need: &Self) -> bool {
-        self.spot == need.spot
+        self.probed_site == need.probed_site
             && self.entry
             && (self.entry_traps || !need.entry_traps)
             && (self.armed || !need.armed)
     }
     /// Whether it does what is needed at returns.
     pub(super) const fn serves_returns(&self, need: &Self) -> bool {
-        self.spot == need.spot && self.returns && (self.exits_trap || !need.exits_trap)
+        self.probed_site == need.probed_site && self.returns && (self.exits_trap || !need.exits_trap)
     }
 }
 

@@ -80,11 +80,11 @@ pub(super) fn accepted(site_request: &SiteRequest) {
 impl State {
     /// Prepares return trampolines for sites whose consumers request them. Returns the sites that use them
     /// from now on.
-    pub(super) fn armed_by(&mut self, spots: &[u32], requests: &[Request]) -> Result<Vec<u32>, Error> {
+    pub(super) fn armed_by(&mut self, probed_sites: &[u32], requests: &[Request]) -> Result<Vec<u32>, Error> {
         let mut armed = Vec::new();
-        for (&spot, request) in spots.iter().zip(requests) {
+        for (&probed_site, request) in probed_sites.iter().zip(requests) {
             let wanted = request.consumer.form() == Some(Returns::Stack);
-            if !wanted || self.spots[spot as usize].armed {
+            if !wanted || self.probed_sites[probed_site as usize].armed {
                 continue;
             }
             self.lend().map_err(|why| Error::NoTrampolines {
@@ -92,48 +92,50 @@ impl State {
                 offset: request.offset,
                 why,
             })?;
-            armed.push(spot);
+            armed.push(probed_site);
         }
-        armed.iter().for_each(|&spot| self.spots[spot as usize].armed = true);
+        armed.iter().for_each(|&probed_site| self.probed_sites[probed_site as usize].armed = true);
         Ok(armed)
     }
     /// How returns are seen at a site.
-    pub(super) fn form(&self, (spot, _): Key) -> Option<Returns> {
-        let one = &self.spots[spot as usize];
+    pub(super) fn form(&self, (probed_site, _): Key) -> Option<Returns> {
+        let one = &self.probed_sites[probed_site as usize];
         let waits = one.consumers.iter().any(|(_, consumer)| consumer.has_return());
         waits.then_some(if one.armed { Returns::Stack } else { Returns::Exits })
     }
     /// Uses return trampolines at a site whose exits cannot be patched, if one of its consumers leaves the
     /// choice to the engine.
-    pub(super) fn arm_instead(&mut self, spot: u32) -> bool {
-        let one = &self.spots[spot as usize];
+    pub(super) fn arm_instead(&mut self, probed_site: u32) -> bool {
+        let one = &self.probed_sites[probed_site as usize];
         let auto = |consumer: &Consumer| consumer.form() == Some(Returns::Auto);
         let wanted = !one.armed && one.consumers.iter().any(|(_, consumer)| auto(consumer));
         let armed = wanted && self.lend().is_ok();
-        self.spots[spot as usize].armed |= armed;
+        self.probed_sites[probed_site as usize].armed |= armed;
         armed
     }
     /// Sets sites back to exits.
-    pub(super) fn disarm(&mut self, spots: &[u32]) {
-        for &spot in spots {
-            let one = &mut self.spots[spot as usize];
+    pub(super) fn disarm(&mut self, probed_sites: &[u32]) {
+        for &probed_site in probed_sites {
+            let one = &mut self.probed_sites[probed_site as usize];
             one.armed = false;
             // SAFETY: the probe arms no more calls, which needs no promise.
             unsafe { one.probe.set_arms(false) };
         }
     }
     /// Disarms sites at which no consumer waits for returns.
-    pub(super) fn disarm_idle(&mut self, spots: impl Iterator<Item = u32>) {
-        let waits = |spot: u32| self.spots[spot as usize].consumers.iter().any(|(_, one)| one.has_return());
-        let idle: Vec<u32> = spots.filter(|&spot| !waits(spot)).collect();
+    pub(super) fn disarm_idle(&mut self, probed_sites: impl Iterator<Item = u32>) {
+        let waits = |probed_site: u32| {
+            self.probed_sites[probed_site as usize].consumers.iter().any(|(_, one)| one.has_return())
+        };
+        let idle: Vec<u32> = probed_sites.filter(|&probed_site| !waits(probed_site)).collect();
         self.disarm(&idle);
     }
     /// Lets sites arm calls whose patch was planned for that.
-    pub(super) fn arm(&self, spots: &[u32]) {
-        for &spot in spots {
-            let one = &self.spots[spot as usize];
+    pub(super) fn arm(&self, probed_sites: &[u32]) {
+        for &probed_site in probed_sites {
+            let one = &self.probed_sites[probed_site as usize];
             let mut parts = one.groups.iter().flat_map(|&group| &self.groups[group].parts);
-            if one.armed && parts.any(|part| part.spot == spot && part.armed) {
+            if one.armed && parts.any(|part| part.probed_site == probed_site && part.armed) {
                 // SAFETY: the planner has accepted the function (`Action::CallArmed`), and all unwinders were
                 // told (UNW-3).
                 unsafe { one.probe.set_arms(true) };

@@ -118,7 +118,7 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> R
         {
             let mut samples = sample(functions, (block, probe), threads, effort)?;
             for _ in 1..ATTEMPTS {
-                if samples.values().skip(1).all(|one| histogram(one) < STEADY) {
+                if samples.values().skip(1).all(|one| spread(one) < STEADY) {
                     break;
                 }
                 samples = sample(functions, (block, probe), threads, effort)?;
@@ -165,7 +165,7 @@ fn sample(
 }
 
 /// Distance of the quartiles, as a share of the median.
-fn histogram(samples: &[f64]) -> f64 {
+fn spread(samples: &[f64]) -> f64 {
     let (low, median, high) = quartiles(samples);
     (high - low) / median
 }

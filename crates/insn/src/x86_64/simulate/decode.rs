@@ -5,7 +5,8 @@
 //! Does not: run anything.
 
 use super::op::{
-    Action, Address, Alu, Base, Condition, Destination, LoopTest, Op, Part, Size, Target, Value, Verdict,
+    Action, Address, Alu, Base, Condition, Destination, LoopTest, Op, RegisterPart, Size, Target, Value,
+    Verdict,
 };
 use crate::x86_64::decode::{Class, Flow, decode_one, decoder, has_data_size};
 use crate::x86_64::gpr::Gpr;
@@ -134,9 +135,9 @@ fn place(raw: &Instruction, operand: u32) -> Option<Destination> {
 }
 
 /// `None` if it is not a general register.
-fn part(register: Register) -> Option<Part> {
+fn part(register: Register) -> Option<RegisterPart> {
     let high = matches!(register, Register::AH | Register::CH | Register::DH | Register::BH);
-    Some(Part { of: Gpr::of(register)?, size: Size::of_bytes(register.size())?, high })
+    Some(RegisterPart { of: Gpr::of(register)?, size: Size::of_bytes(register.size())?, high })
 }
 
 /// `None` for an operand with a segment base.

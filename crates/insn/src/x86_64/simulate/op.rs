@@ -50,7 +50,7 @@ impl Size {
 
 /// A register, or part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct RegisterPart {
     /// The whole register.
     pub of: Gpr,
     /// How much of it, from bit 0 on.
@@ -89,7 +89,7 @@ pub struct Address {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Destination {
     /// A register.
-    Register(Part),
+    Register(RegisterPart),
     /// Memory.
     Memory {
         /// Its address.
@@ -104,7 +104,7 @@ impl Destination {
     #[must_use]
     pub const fn size(self) -> Size {
         match self {
-            Self::Register(Part { size, .. }) | Self::Memory { size, .. } => size,
+            Self::Register(RegisterPart { size, .. }) | Self::Memory { size, .. } => size,
         }
     }
 }
@@ -201,7 +201,7 @@ pub enum Action {
     /// `lea`
     Lea {
         /// Destination.
-        to: Part,
+        to: RegisterPart,
         /// The address.
         from: Address,
     },

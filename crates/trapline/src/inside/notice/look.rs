@@ -48,13 +48,14 @@ impl State {
         let changed = std::mem::take(&mut self.noticing.pending);
         self.let_go(|at| changed.iter().any(|one| one.start <= at && at < one.end))?;
         let files: HashSet<FileId> = changed.iter().map(|one| one.file).collect();
-        let is_touched = |spot: &u32| files.contains(&self.spots[*spot as usize].file.id);
-        let spots: Vec<u32> = (0..self.spots.len() as u32).filter(is_touched).collect();
-        if spots.is_empty() {
+        let is_touched =
+            |probed_site: &u32| files.contains(&self.probed_sites[*probed_site as usize].file.id);
+        let probed_sites: Vec<u32> = (0..self.probed_sites.len() as u32).filter(is_touched).collect();
+        if probed_sites.is_empty() {
             // The loader may have mapped data since its code was looked at.
             self.count_semaphores(&maps)?;
         } else {
-            self.settle(spots, false)?;
+            self.settle(probed_sites, false)?;
         }
         Ok(!changed.is_empty())
     }

@@ -311,16 +311,20 @@ impl State {
     /// Finds out now what a look must know of these sites' files, if they are not mapped yet.
     pub(in crate::inside) fn know_code(&self, keys: &[Key]) {
         let Some(own) = &self.own else { return };
-        let spots = keys.iter().map(|key| &self.spots[key.0 as usize]);
+        let probed_sites = keys.iter().map(|key| &self.probed_sites[key.0 as usize]);
         let mut requests: HashMap<FileId, (&ModuleFile, Vec<ActionRequest>)> = HashMap::new();
-        for spot in spots.filter(|spot| spot.groups.is_empty()) {
+        for probed_site in probed_sites.filter(|probed_site| probed_site.groups.is_empty()) {
             let request = ActionRequest {
                 probe: 0,
                 latency: None,
-                function: spot.function,
-                action: Action::CallAt(spot.at),
+                function: probed_site.function,
+                action: Action::CallAt(probed_site.at),
             };
-            requests.entry(spot.file.id).or_insert_with(|| (&spot.file, Vec::new())).1.push(request);
+            requests
+                .entry(probed_site.file.id)
+                .or_insert_with(|| (&probed_site.file, Vec::new()))
+                .1
+                .push(request);
         }
         if !requests.is_empty() {
             let alone = loader::is_above(own.process());

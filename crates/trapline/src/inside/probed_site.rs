@@ -20,7 +20,7 @@ use crate::why::kind_of;
 
 /// A site, with the consumers that are called there.
 #[derive(Debug)]
-pub(super) struct Spot {
+pub(super) struct ProbedSite {
     pub(super) path: Arc<Path>,
     pub(super) file: Arc<ModuleFile>,
     pub(super) offset: FileOffset,
@@ -38,14 +38,14 @@ pub(super) struct Spot {
     pub(super) armed: bool,
 }
 
-impl Spot {
+impl ProbedSite {
     pub(super) fn is_wanted(&self) -> bool {
         !self.consumers.is_empty() && !self.removed
     }
-    pub(super) fn need(&self, spot: u32) -> StubAction {
+    pub(super) fn need(&self, probed_site: u32) -> StubAction {
         let any = |which: fn(&Consumer) -> bool| self.consumers.iter().any(|(_, consumer)| which(consumer));
         StubAction {
-            spot,
+            probed_site,
             entry: true,
             returns: any(Consumer::has_return) && !self.armed,
             armed: self.armed,
