@@ -18,7 +18,7 @@ import struct
 import gdb
 from gdb.unwinder import Unwinder, register_unwinder
 
-# crates/record/src/control.rs and slots.rs; a test compares them.
+# crates/record/src/control.rs and trampolines.rs; a test compares them.
 MAGIC = b"TRAPLINE"
 SLOTS_CODE, SLOTS_TABLE, SLOTS_COUNT = 296, 304, 312
 HOMES_LEN, CODE, ENTRY, REAL, CHAIN = 4096, 32, 64, 0, 16

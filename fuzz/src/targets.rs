@@ -14,7 +14,7 @@ use trapline_record::ring::RingArea;
 use trapline_record::stack::{FIRST, Stack};
 use trapline_record::tally::{Shape, TallyArea};
 use trapline_record::view::View;
-use trapline_target::filter::{Answer, Call, Insn, worst};
+use trapline_tracee::filter::{Answer, Call, Insn, worst};
 use trapline_watch::expr::{Expr, Facts};
 use trapline_watch::record::{Layout, parse, task};
 use trapline_watch::site::{Code, accessors};

@@ -27,9 +27,9 @@ pub(crate) fn apart<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static)
         });
         jobs
     });
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     keeper.send(Box::new(move || tell.send(job()).expect("it waits"))).expect("it ends with us");
-    told.recv().expect("the job did not panic")
+    reported.recv().expect("the job did not panic")
 }
 
 /// A descriptor in that thread's table.

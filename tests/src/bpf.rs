@@ -2,7 +2,7 @@
 //! (an event's probe is at the entry too), sessions, registers that a handler changes, and refusals.
 //!
 //! In: a file, an offset in it, a process. Out: a [`Program`], attached until it is dropped, and how often it
-//! ran. The programs are assembled by hand. This is written here rather than taken from `trapline-target`, so
+//! ran. The programs are assembled by hand. This is written here rather than taken from `trapline-tracee`, so
 //! that oracle and tested code share nothing. Numbers are those of linux/bpf.h and bpf_common.h.
 
 use std::ffi::CString;
@@ -169,8 +169,8 @@ fn link(
 /// The verifier's objection to a program: the last of its lines that is not statistics.
 fn objection(words: &[u8]) -> String {
     let text = String::from_utf8_lossy(words);
-    let said = text.trim_end_matches('\0').lines().rfind(|line| !line.starts_with("processed "));
-    said.map_or_else(String::new, |line| format!(": {line}"))
+    let output_text = text.trim_end_matches('\0').lines().rfind(|line| !line.starts_with("processed "));
+    output_text.map_or_else(String::new, |line| format!(": {line}"))
 }
 
 const fn two(first: u32, second: u32) -> u64 {

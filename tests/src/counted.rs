@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::running::{Running, Told};
+use crate::running::{Printed, Running};
 use crate::text;
 use crate::tracing::{Report, Tracing};
 
@@ -14,14 +14,15 @@ const NOT_FUNCTIONS: [&str; 7] = ["check", "wrong", "checked", "wide", "failed",
 #[derive(Debug)]
 pub struct Seen {
     /// What the victim printed about the traced run.
-    pub told: Told,
+    pub reported: Printed,
     /// What the tracer reported.
     pub report: Report,
 }
 
 /// The functions in a victim's answer, and how often it called each.
-pub fn functions(told: &Told) -> impl Iterator<Item = (&str, u64)> {
-    told.iter()
+pub fn functions(reported: &Printed) -> impl Iterator<Item = (&str, u64)> {
+    reported
+        .iter()
         .filter(|(name, _)| !NOT_FUNCTIONS.contains(&name.as_str()))
         .map(|(name, n)| (name.as_str(), *n))
 }
@@ -40,24 +41,24 @@ pub fn counted(path: &Path, args: &[&str], probes: &[&str], times: u64) -> Seen 
     let words: Vec<&str> = ["-p", &pid].into_iter().chain(probes.iter().copied()).collect();
     let tracing = Tracing::start("count", &words)
         .unwrap_or_else(|report| panic!("the tracer ended: {}\n{}", report.status, report.errors));
-    let told = victim.run(times);
+    let reported = victim.run(times);
     let report = tracing.stop();
-    assert_eq!(told, bare, "the victim behaves differently under tracing");
+    assert_eq!(reported, bare, "the victim behaves differently under tracing");
     assert_eq!(report.status.code(), Some(0), "{}", report.errors);
     text::assert_clean(victim.pid(), &before);
     assert_eq!(victim.run(times), bare, "the victim behaves differently after tracing");
     assert!(victim.finish().success());
-    assert_hits(&report, &told);
-    Seen { told, report }
+    assert_hits(&report, &reported);
+    Seen { reported, report }
 }
 
 /// Asserts that every function's hits are the number that the victim printed.
 ///
 /// # Panics
 /// If a number differs, or the tracer missed something.
-pub fn assert_hits(report: &Report, told: &Told) {
+pub fn assert_hits(report: &Report, reported: &Printed) {
     let refused = report.refused();
-    for (name, calls) in functions(told) {
+    for (name, calls) in functions(reported) {
         if let Some((_, why)) = refused.iter().find(|(probe, _)| probe.ends_with(&format!(":{name}"))) {
             println!("refused: {name}: {why}");
             continue;

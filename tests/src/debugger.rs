@@ -18,8 +18,8 @@ pub struct Frame {
 /// gdb is not installed, or has no Python.
 pub fn ready() -> Result<(), String> {
     let output = Command::new("gdb").args(["-nx", "-batch", "-ex", "python print(6 * 7)"]).output();
-    let said = output.map_err(|error| format!("no gdb: {error}"))?.stdout;
-    if said.starts_with(b"42") { Ok(()) } else { Err("this gdb has no Python".into()) }
+    let output_text = output.map_err(|error| format!("no gdb: {error}"))?.stdout;
+    if output_text.starts_with(b"42") { Ok(()) } else { Err("this gdb has no Python".into()) }
 }
 
 /// Backtraces of all threads, innermost frame first, with or without our script for return trampolines.
@@ -36,10 +36,11 @@ pub fn backtraces(pid: u32, with_script: bool) -> Result<Vec<Vec<Frame>>, String
     }
     let output = gdb.args(["-ex", "thread apply all bt -frame-arguments none"]).output();
     let output = output.map_err(|error| format!("no gdb: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("#0"), "{said}\n{errors}");
-    let threads = said.split("\nThread ").map(|thread| thread.lines().filter_map(frame).collect::<Vec<_>>());
+    assert!(output_text.contains("#0"), "{output_text}\n{errors}");
+    let threads =
+        output_text.split("\nThread ").map(|thread| thread.lines().filter_map(frame).collect::<Vec<_>>());
     Ok(threads.filter(|frames| !frames.is_empty()).collect())
 }
 

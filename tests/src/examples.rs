@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::running::{Running, Told};
+use crate::running::{Printed, Running};
 use crate::victims;
 
 /// `self_trace`: its own calls of malloc, at least the thousand that it makes on purpose.
@@ -12,12 +12,12 @@ use crate::victims;
 /// If it prints anything else.
 pub fn self_trace(mut command: Command) {
     let output = command.output().expect("runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let words: Vec<&str> = said.split_whitespace().collect();
-    let number = |at: usize| words[at].parse::<u64>().unwrap_or_else(|_| panic!("{said}"));
-    assert_eq!([words[1], words[3], words[5], words[6]], ["calls,", "bytes,", "at", "most"], "{said}");
-    assert!(number(0) >= 999 && number(2) >= 999 * 500 && number(4) >= 999, "{said}");
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output_text}{}", String::from_utf8_lossy(&output.stderr));
+    let words: Vec<&str> = output_text.split_whitespace().collect();
+    let number = |at: usize| words[at].parse::<u64>().unwrap_or_else(|_| panic!("{output_text}"));
+    assert_eq!([words[1], words[3], words[5], words[6]], ["calls,", "bytes,", "at", "most"], "{output_text}");
+    assert!(number(0) >= 999 && number(2) >= 999 * 500 && number(4) >= 999, "{output_text}");
 }
 
 const FUNCTIONS: [&str; 3] = ["leaf", "framed", "looper"];
@@ -25,20 +25,20 @@ const ROUNDS: u64 = 1000;
 
 /// Runs a program that traces a victim's functions until Enter. Returns what it printed then, without its
 /// first line, and how often the victim called the functions.
-fn traced(mut command: Command, first: &str) -> Result<(Vec<String>, Told), String> {
+fn traced(mut command: Command, first: &str) -> Result<(Vec<String>, Printed), String> {
     let mut victim = Running::start(&victims::plain("counter")?, &[]);
     let mut tracer = Running::spawn({
         command.arg(victim.pid().to_string()).args(FUNCTIONS);
         command
     });
     assert_eq!(tracer.line(), first);
-    let told = victim.run(ROUNDS);
+    let reported = victim.run(ROUNDS);
     tracer.send("");
     let lines = FUNCTIONS.map(|_| tracer.line()).to_vec();
     assert!(tracer.finish().success());
-    assert_eq!(victim.run(ROUNDS), told, "it runs on");
+    assert_eq!(victim.run(ROUNDS), reported, "it runs on");
     assert!(victim.finish().success());
-    Ok((lines, told))
+    Ok((lines, reported))
 }
 
 /// `count`: the exact number of each function's calls.
@@ -49,8 +49,8 @@ fn traced(mut command: Command, first: &str) -> Result<(Vec<String>, Told), Stri
 /// # Panics
 /// If it prints anything else.
 pub fn count(command: Command) -> Result<(), String> {
-    let (mut lines, told) = traced(command, "counting")?;
-    let mut expected = FUNCTIONS.map(|name| format!("{:>10} {name}", told[name])).to_vec();
+    let (mut lines, reported) = traced(command, "counting")?;
+    let mut expected = FUNCTIONS.map(|name| format!("{:>10} {name}", reported[name])).to_vec();
     lines.sort();
     expected.sort();
     assert_eq!(lines, expected);
@@ -65,13 +65,13 @@ pub fn count(command: Command) -> Result<(), String> {
 /// # Panics
 /// If it prints anything else.
 pub fn latency(command: Command) -> Result<(), String> {
-    let (lines, told) = traced(command, "timing")?;
+    let (lines, reported) = traced(command, "timing")?;
     for line in &lines {
         // CALLS NAME: MIN to MAX ns, p50 MEDIAN
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap_or_else(|_| panic!("{line}"));
         let name = words[1].trim_end_matches(':');
-        assert_eq!(number(0), told[name], "{line}");
+        assert_eq!(number(0), reported[name], "{line}");
         // The median is the middle of its bucket.
         assert!(number(2) <= number(7) * 33 / 32 + 1 && number(7) <= number(4) * 33 / 32 + 1, "{line}");
     }

@@ -65,7 +65,7 @@ pub struct Seen {
     /// The function's entry in the report.
     pub probe: Value,
     /// What the victim printed about the traced run.
-    pub told: BTreeMap<String, u64>,
+    pub reported: BTreeMap<String, u64>,
     /// Hits that were missed in its process.
     pub missed: u64,
     /// What was printed on standard error.
@@ -82,13 +82,13 @@ pub fn seen(victim: &mut Running, func: &str, words: &[&str]) -> Seen {
     let before = text::signals(victim.pid());
     let words: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
     let tracing = Tracing::start("hist", &words).expect("attaches");
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
     text::assert_clean(victim.pid(), &before);
     Seen {
         probe: last(&report, func).clone(),
-        told: told.into_iter().collect(),
+        reported: reported.into_iter().collect(),
         missed: report.objects.last().and_then(|object| object["missed"].as_u64()).expect("missed"),
         errors: report.errors,
     }

@@ -1,7 +1,7 @@
 //! The kernel's own uprobes as the oracle of counts: one counting perf event for each function, in a second,
 //! identical run. (In the same run, a kernel probe on a patched site would lie inside our window.)
 //!
-//! This is written here rather than taken from `trapline-target`, so that oracle and tested code share
+//! This is written here rather than taken from `trapline-tracee`, so that oracle and tested code share
 //! nothing.
 
 use std::fs::File;
@@ -281,12 +281,12 @@ mod tests {
         for name in ["counter", "shapes", "jumps", "segv", "registers"] {
             let path = or_skip!(victims::plain(name));
             let mut victim = Running::start(&path, &[]);
-            let told = victim.run(60);
-            let funcs: Vec<&str> = functions(&told).map(|(name, _)| name).collect();
+            let reported = victim.run(60);
+            let funcs: Vec<&str> = functions(&reported).map(|(name, _)| name).collect();
             let kernel = or_skip!(super::attach(&path, &funcs, victim.pid()));
             assert_eq!(kernel.counts(), vec![0; funcs.len()]);
-            let told = victim.run(60);
-            for ((func, expected), count) in functions(&told).zip(kernel.counts()) {
+            let reported = victim.run(60);
+            for ((func, expected), count) in functions(&reported).zip(kernel.counts()) {
                 assert_eq!(count, expected, "{name}: {func}");
             }
         }

@@ -21,8 +21,8 @@ pub fn find(paths: &[&str]) -> Result<PathBuf, String> {
 /// What `cp` prints.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let output = Command::new("cp").arg("--").args([from, to]).output()?;
-    let said = || io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned());
-    if output.status.success() { Ok(()) } else { Err(said()) }
+    let output_text = || io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned());
+    if output.status.success() { Ok(()) } else { Err(output_text()) }
 }
 
 /// A redis-server of our own: a copy of the package's binary, under the name that makes it a server. With the

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a victim printed about one run.
-pub type Told = BTreeMap<String, u64>;
+pub type Printed = BTreeMap<String, u64>;
 
 /// A child process that is killed when dropped.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Running {
 
     /// The next line if it was printed already.
     #[must_use]
-    pub fn said(&self) -> Option<String> {
+    pub fn output_text(&self) -> Option<String> {
         self.lines.try_recv().ok()
     }
 
@@ -97,9 +97,9 @@ impl Running {
     ///
     /// # Panics
     /// See [`Running::line`].
-    pub fn run(&mut self, times: u64) -> Told {
+    pub fn run(&mut self, times: u64) -> Printed {
         self.begin(times);
-        self.told()
+        self.reported()
     }
 
     /// Sends `run times` without waiting.
@@ -115,7 +115,7 @@ impl Running {
     /// # Panics
     /// See [`Running::line`].
     #[must_use]
-    pub fn told(&self) -> Told {
+    pub fn reported(&self) -> Printed {
         let line = self.line();
         line.split_whitespace()
             .filter_map(|pair| pair.split_once('='))

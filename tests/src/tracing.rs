@@ -67,7 +67,7 @@ impl Tracing {
             if matches!(tracing.child.try_wait(), Ok(Some(_))) {
                 return Err(tracing.end());
             }
-            assert!(begun.elapsed() < PATIENCE, "the tracer does not attach: {}", tracing.said());
+            assert!(begun.elapsed() < PATIENCE, "the tracer does not attach: {}", tracing.output_text());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -108,8 +108,8 @@ impl Tracing {
     pub fn wait_for(&mut self, text: &str) {
         let begun = Instant::now();
         while !std::fs::read_to_string(&self.json).is_ok_and(|all| all.contains(text)) {
-            assert!(matches!(self.child.try_wait(), Ok(None)), "the tracer ended: {}", self.said());
-            assert!(begun.elapsed() < PATIENCE, "no {text} from the tracer: {}", self.said());
+            assert!(matches!(self.child.try_wait(), Ok(None)), "the tracer ended: {}", self.output_text());
+            assert!(begun.elapsed() < PATIENCE, "no {text} from the tracer: {}", self.output_text());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -135,7 +135,7 @@ impl Tracing {
 
     /// What it printed on standard error so far.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn output_text(&self) -> String {
         std::fs::read_to_string(&self.errors).unwrap_or_default()
     }
 
@@ -169,10 +169,10 @@ impl Tracing {
             if let Ok(Some(status)) = self.child.try_wait() {
                 break status;
             }
-            assert!(begun.elapsed() < PATIENCE, "the tracer does not end: {}", self.said());
+            assert!(begun.elapsed() < PATIENCE, "the tracer does not end: {}", self.output_text());
             std::thread::sleep(Duration::from_millis(2));
         };
-        Report { status, errors: self.said(), objects: self.objects() }
+        Report { status, errors: self.output_text(), objects: self.objects() }
     }
 }
 

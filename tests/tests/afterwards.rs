@@ -30,8 +30,8 @@ fn code_is_put_back_when_no_calls_may_be_made_any_more() {
         assert!(report.errors.contains("its code is as it was"), "{how}: {}", report.errors);
         work(&mut victim, "run");
         let status = once(&["status", "-p", &pid]);
-        let said = String::from_utf8_lossy(&status.stdout);
-        assert!(said.contains("; 0 of 4 sites in place"), "{how}: {said}");
+        let output_text = String::from_utf8_lossy(&status.stdout);
+        assert!(output_text.contains("; 0 of 4 sites in place"), "{how}: {output_text}");
     }
 }
 
@@ -44,7 +44,7 @@ fn a_program_with_traps_of_its_own_keeps_them() {
         let mut victim = Running::start(&path, &["8"]);
         let pid = victim.pid().to_string();
         let mut attached = 0;
-        while victim.alive() && victim.said().is_none() {
+        while victim.alive() && victim.output_text().is_none() {
             let output = once(&[verb, "-d", "0.1", "-p", &pid, "own_traps:f*"]);
             attached += u32::from(output.status.success());
         }
@@ -67,9 +67,9 @@ fn a_program_that_runs_as_a_translation_is_refused() {
     let pid = victim.pid().to_string();
     for verb in ["count", "lat", "trace", "stack"] {
         let output = once(&[verb, "-d", "0.2", "-p", &pid, "work"]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        let refused = output.status.code() == Some(1) && said.contains("runs under valgrind");
-        assert!(refused, "{verb}: {said}");
+        let output_text = String::from_utf8_lossy(&output.stderr);
+        let refused = output.status.code() == Some(1) && output_text.contains("runs under valgrind");
+        assert!(refused, "{verb}: {output_text}");
     }
     work(&mut victim, "run");
 }
@@ -90,8 +90,11 @@ fn a_program_that_qemu_runs_is_refused_by_name() {
     let pid = victim.pid().to_string();
     for probe in ["work", "afterwards:work", "libc:malloc"] {
         let output = once(&["count", "-d", "0.2", "-p", &pid, probe]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains("runs under QEMU"), "{probe}: {said}");
+        let output_text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && output_text.contains("runs under QEMU"),
+            "{probe}: {output_text}"
+        );
     }
     work(&mut victim, "run");
 }

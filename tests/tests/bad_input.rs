@@ -8,13 +8,13 @@ use trapline_tests::tracing::{Tracing, binary, once};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, programs, text};
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Checks the status, and that the message contains one word of each group.
 fn refused(output: &Output, status: i32, words: &[&[&str]]) {
-    let text = said(output);
+    let text = output_text(output);
     assert_eq!(output.status.code(), Some(status), "{text}");
     let lower = text.to_lowercase();
     for group in words {
@@ -66,8 +66,8 @@ fn no_permission_says_what_is_in_the_way() {
         command.args(["count", "-p", &victim.pid().to_string(), "leaf"]).stdin(Stdio::null()).output();
     std::fs::remove_file(&copy).ok();
     let Ok(output) = output else { trapline_tests::skip!("no setpriv") };
-    if said(&output).contains("setpriv: ") {
-        trapline_tests::skip!("cannot become another user: {}", said(&output));
+    if output_text(&output).contains("setpriv: ") {
+        trapline_tests::skip!("cannot become another user: {}", output_text(&output));
     }
     refused(&output, 1, &[&["cannot trace"], &["uid", "user", "yama", "capab", "dumpable"]]);
 }
@@ -121,10 +121,10 @@ fn a_file_that_was_replaced_on_disk() {
     programs::copy(&other, &copy).expect("replaced");
     let pid = victim.pid().to_string();
     let output = once(&["count", "-q", "-d", "0.1", "-p", &pid, "leaf"]);
-    println!("{}: {}", output.status, said(&output));
+    println!("{}: {}", output.status, output_text(&output));
     // Either the mapped file is still reachable and right, or it is refused. It is never patched by the new
     // file's offsets.
-    assert!(matches!(output.status.code(), Some(0 | 1 | 3)), "{}", said(&output));
+    assert!(matches!(output.status.code(), Some(0 | 1 | 3)), "{}", output_text(&output));
     assert!(victim.run(100)["leaf"] > 0);
     let now = text::differences(victim.pid());
     std::fs::remove_file(&copy).ok();
@@ -144,10 +144,10 @@ fn a_target_that_shrinks_the_shared_memory() {
     let open = std::fs::File::options().write(true).open(format!("/proc/{pid}/map_files/{range}"));
     let file = or_skip!(open.map_err(|error| format!("map_files takes CAP_SYS_ADMIN: {error}")));
     let shrunk = file.set_len(0);
-    let told = victim.run(100);
+    let reported = victim.run(100);
     let report = tracing.stop();
     assert_eq!(report.status.code(), Some(0), "the tracer survives: {}", report.errors);
-    assert_eq!(report.hits("leaf"), told["leaf"]);
+    assert_eq!(report.hits("leaf"), reported["leaf"]);
     assert_eq!(shrunk.expect_err("the size is sealed").kind(), std::io::ErrorKind::PermissionDenied);
     assert_eq!(text::differences(pid), [""; 0]);
 }

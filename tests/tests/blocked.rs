@@ -127,7 +127,7 @@ fn detach_does_not_wait_for_a_blocked_call() {
         let pid = victim.pid().to_string();
         let tracing = Tracing::start("count", &["-p", &pid, "busy", "block"]).expect("attaches");
         let report = tracing.stop();
-        let blocked = victim.said().is_none();
+        let blocked = victim.output_text().is_none();
         assert_eq!(report.status.code(), Some(0), "{}", report.errors);
         assert!(!blocked || victim.line().starts_with("result=1 "));
         blocked

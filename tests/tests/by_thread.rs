@@ -26,10 +26,10 @@ fn traced(victim: &mut Running, by: &str) -> Report {
     victim.run(1);
     let before = text::signals(victim.pid());
     let tracing = Tracing::start("count", &["--by", by, "-p", &pid, "shared", "through"]).expect("attaches");
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     for func in ["shared", "through"] {
-        assert_eq!(report.hits(func), told[func], "{func}: {}", report.errors);
+        assert_eq!(report.hits(func), reported[func], "{func}: {}", report.errors);
     }
     text::assert_clean(victim.pid(), &before);
     report

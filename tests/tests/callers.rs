@@ -19,10 +19,10 @@ type Callers = BTreeMap<(Vec<String>, Vec<u64>), u64>;
 const DEEPEST: usize = 122;
 
 /// The stacks that Go's runtime reports.
-fn told(line: &str, with_inlined: bool) -> Callers {
-    let told: Value = serde_json::from_str(line).expect("JSON");
+fn reported(line: &str, with_inlined: bool) -> Callers {
+    let reported: Value = serde_json::from_str(line).expect("JSON");
     let mut callers = Callers::new();
-    for stack in told.as_array().expect("stacks") {
+    for stack in reported.as_array().expect("stacks") {
         let name = |name: &Value| name.as_str().expect("a name").to_owned();
         let names: Vec<String> = stack["names"].as_array().expect("names").iter().map(name).collect();
         let pcs = stack["pcs"].as_array().expect("addresses").iter().map(|pc| pc.as_u64().expect("one"));
@@ -62,9 +62,9 @@ fn go_knows_the_same(path: &Path, with_inlined: bool) {
     let report = tracing.stop();
     assert!(report.status.success() && report.number("missed") == 0, "{}", report.errors);
     victim.send("stacks");
-    let (told, seen) = (told(&victim.line(), with_inlined), seen(&report));
+    let (reported, seen) = (reported(&victim.line(), with_inlined), seen(&report));
     let sum = |callers: &Callers| callers.values().sum::<u64>();
-    assert_eq!((sum(&told), sum(&seen), report.hits("main.probed")), (hits, hits, hits));
+    assert_eq!((sum(&reported), sum(&seen), report.hits("main.probed")), (hits, hits, hits));
     // Go reports a fault by the address behind it, so fault frames are left out. All other places are
     // compared.
     let fault = |names: &[String]| names.iter().any(|name| name == "runtime.sigpanic");
@@ -82,16 +82,16 @@ fn go_knows_the_same(path: &Path, with_inlined: bool) {
         }
         all
     };
-    let (told, seen) = (comparable(told), comparable(seen));
-    assert!(told.keys().any(|(names, _)| fault(names)), "a fault is among them");
-    assert!(told.keys().any(|(_, places)| places.len() == DEEPEST), "so is one that is too deep");
-    assert!(told.len() > 15, "{} stacks", told.len());
+    let (reported, seen) = (comparable(reported), comparable(seen));
+    assert!(reported.keys().any(|(names, _)| fault(names)), "a fault is among them");
+    assert!(reported.keys().any(|(_, places)| places.len() == DEEPEST), "so is one that is too deep");
+    assert!(reported.len() > 15, "{} stacks", reported.len());
     let others = |of: &Callers, than: &Callers| -> Callers {
         of.iter().filter(|(key, hits)| than.get(*key) != Some(hits)).map(|(k, v)| (k.clone(), *v)).collect()
     };
     assert_eq!(
-        others(&seen, &told),
-        others(&told, &seen),
+        others(&seen, &reported),
+        others(&reported, &seen),
         "ours that are not Go's, and Go's that are not ours"
     );
     let ends = |stack: &Value| stack["cut"] == true || names(stack).last() == Some(&"runtime.goexit");
@@ -139,12 +139,12 @@ fn callers_that_are_gone_have_names() {
     let files = Gone(vec![library.clone(), map]);
     let pid = victim.pid().to_string();
     let mut tracing = Tracing::start("stack", &["-p", &pid, "probed"]).expect("attaches");
-    let told = victim.run(TIMES);
-    assert_eq!((told["done"], told["probed"]), (1, 3 * TIMES));
+    let reported = victim.run(TIMES);
+    assert_eq!((reported["done"], reported["probed"]), (1, 3 * TIMES));
     // By now these hits have been read, and the mappings have been looked at.
     tracing.wait_for(&format!("\"hits\":{},", 3 * TIMES));
-    let told = victim.run(TIMES);
-    assert_eq!((told["done"], told["probed"]), (1, TIMES));
+    let reported = victim.run(TIMES);
+    assert_eq!((reported["done"], reported["probed"]), (1, TIMES));
     std::fs::remove_file(&library).expect("ours");
     let report = tracing.stop();
     assert!(report.status.success() && report.number("missed") == 0, "{}", report.errors);

@@ -39,12 +39,12 @@ fn each_call_has_its_arguments_and_its_value() {
     ];
     let words: Vec<&str> = ["-p", &pid].into_iter().chain(probes).collect();
     let tracing = Tracing::start("trace", &words).expect("attaches");
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
     for func in ["leaf", "factorial", "many_args", "tail_caller"] {
-        assert_eq!(calls(&report, func).len() as u64, told[func], "{func}: {}", report.errors);
-        assert_eq!(report.hits(func), told[func], "{func}");
+        assert_eq!(calls(&report, func).len() as u64, reported[func], "{func}: {}", report.errors);
+        assert_eq!(report.hits(func), reported[func], "{func}");
     }
     for call in calls(&report, "leaf") {
         assert_eq!(call["ret"].as_u64(), Some(argument(call, 0) * 3 + 1), "{call}");
@@ -158,9 +158,9 @@ fn what_is_no_signature_is_said() {
         ("leaf(int) -> str", "`str` is no type"),
     ] {
         let output = once(&["trace", "-p", "1", probe]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(words), "{probe}: {said}");
+        let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{output_text}");
+        assert!(output_text.contains(words), "{probe}: {output_text}");
     }
 }
 

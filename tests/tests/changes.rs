@@ -32,15 +32,15 @@ fn expected(how: &str) -> (u64, i64) {
 
 fn assert_told(case: (&str, &str, &str), report: &Report) {
     let (how, verb, _) = case;
-    let said = |words: &str| report.errors.contains(words);
+    let output_text = |words: &str| report.errors.contains(words);
     match (how, verb) {
         ("segv", "count") => assert!(
-            said("probed in another way") || said("not probed any more"),
+            output_text("probed in another way") || output_text("not probed any more"),
             "{case:?}: {}",
             report.errors
         ),
-        ("filter", "count") => assert!(!said("any more"), "{case:?}: {}", report.errors),
-        _ => assert!(said("not probed any more"), "{case:?}: {}", report.errors),
+        ("filter", "count") => assert!(!output_text("any more"), "{case:?}: {}", report.errors),
+        _ => assert!(output_text("not probed any more"), "{case:?}: {}", report.errors),
     }
 }
 
@@ -56,9 +56,9 @@ fn a_program_that_changes_while_it_is_probed_lives_on() {
         victim.run(TIMES);
         victim.send(how);
         assert_eq!(victim.line(), "done", "{case:?}: the target lives on");
-        let told = victim.run(TIMES);
+        let reported = victim.run(TIMES);
         let (caught, _) = expected(how);
-        assert_eq!((told["work"], told["caught"]), (TIMES, caught), "{case:?}");
+        assert_eq!((reported["work"], reported["caught"]), (TIMES, caught), "{case:?}");
         let report = tracing.stop();
         assert_eq!(report.status.code(), Some(0), "{case:?}: {}", report.errors);
         assert_told(case, &report);
@@ -82,15 +82,15 @@ fn a_launched_program_that_changes_lives_on() {
         let mut command = Command::new(binary());
         command.args([verb, probe, "--"]).arg(&path).args([how, &TIMES.to_string()]);
         let output = command.output().expect("runs");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let output_text = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
         let (caught, check) = expected(how);
         assert!(output.status.success(), "{case:?}: {}: {errors}", output.status);
         assert!(
-            said.contains(&format!("work={TIMES} get={TIMES} caught={caught} ")),
-            "{case:?}: {said} {errors}"
+            output_text.contains(&format!("work={TIMES} get={TIMES} caught={caught} ")),
+            "{case:?}: {output_text} {errors}"
         );
-        assert!(said.contains(&format!("check={check} ")), "{case:?}: {said} {errors}");
+        assert!(output_text.contains(&format!("check={check} ")), "{case:?}: {output_text} {errors}");
     }
 }
 
@@ -123,9 +123,9 @@ fn a_static_program_without_symbols_that_handles_faults_lives_on() {
         let mut command = Command::new(binary());
         command.args([verb, &address, "--"]).arg(&bare).args(["segv", "8"]);
         let output = command.output().expect("runs");
-        let (said, errors) =
+        let (output_text, errors) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(said.contains("work=8 get=8 caught=2 "), "{verb}: {said} {errors}");
+        assert!(output_text.contains("work=8 get=8 caught=2 "), "{verb}: {output_text} {errors}");
         let refused = errors.contains("nothing could be probed");
         assert!(output.status.success() || refused, "{verb}: {}: {errors}", output.status);
     }
@@ -157,7 +157,7 @@ fn a_handler_that_came_by_a_raw_call_is_found() {
     let pid = victim.pid().to_string();
     // One site of the probe, and three where calls are held. The first is taken out.
     while !String::from_utf8_lossy(&once(&["status", "-p", &pid]).stdout).contains("; 3 of ") {
-        assert!(begun.elapsed() < Duration::from_secs(20), "not found: {}", tracing.said());
+        assert!(begun.elapsed() < Duration::from_secs(20), "not found: {}", tracing.output_text());
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(victim.run(TIMES)["caught"], TIMES / 4);

@@ -71,16 +71,16 @@ fn stripped_functions_go_by_their_place() {
 fn the_same_figures_as_the_kernels_uprobes() {
     let path = or_skip!(victims::plain("counter"));
     let seen = counted(&path, &[], &[&format!("{}:*", path.display())], ROUNDS);
-    let funcs: Vec<&str> = functions(&seen.told).map(|(name, _)| name).collect();
+    let funcs: Vec<&str> = functions(&seen.reported).map(|(name, _)| name).collect();
     // Few rounds: a hit of a site that the kernel single-steps takes ten microseconds.
     let rounds = 500;
     let small = counted(&path, &[], &funcs, rounds);
     let mut victim = Running::start(&path, &[]);
     let kernel = or_skip!(oracle::attach(&path, &funcs, victim.pid()));
-    let told = victim.run(rounds);
+    let reported = victim.run(rounds);
     let counts = kernel.counts();
     drop(kernel);
-    assert_eq!(told, small.told);
+    assert_eq!(reported, small.reported);
     for (func, count) in funcs.iter().zip(counts) {
         println!("{func}: kernel {count}, trapline {}", small.report.hits(func));
         assert_eq!(small.report.hits(func), count, "{func} against the kernel");
@@ -94,17 +94,18 @@ fn two_tracers_runs_in_a_row_start_from_zero() {
     let pid = victim.pid().to_string();
     for rounds in [100, 7, 0, 1000] {
         let tracing = Tracing::start("count", &["-p", &pid, "leaf", "framed"]).expect("attaches");
-        let told = victim.run(rounds);
-        assert_hits_of(&tracing.stop(), &told, &["leaf", "framed"]);
+        let reported = victim.run(rounds);
+        assert_hits_of(&tracing.stop(), &reported, &["leaf", "framed"]);
     }
 }
 
 fn assert_hits_of(
     report: &trapline_tests::tracing::Report,
-    told: &trapline_tests::running::Told,
+    reported: &trapline_tests::running::Printed,
     funcs: &[&str],
 ) {
-    let only = told.iter().filter(|(name, _)| funcs.contains(&name.as_str())).map(|(n, v)| (n.clone(), *v));
+    let only =
+        reported.iter().filter(|(name, _)| funcs.contains(&name.as_str())).map(|(n, v)| (n.clone(), *v));
     assert_hits(report, &only.collect());
 }
 
@@ -115,10 +116,10 @@ fn returns_and_offsets_and_whole_libraries() {
     let pid = victim.pid().to_string();
     let tracing =
         Tracing::start("count", &["-p", &pid, "uretprobe:framed", "uprobe:libc:*"]).expect("attaches");
-    let told = victim.run(ROUNDS);
+    let reported = victim.run(ROUNDS);
     let report = tracing.stop();
     assert_eq!(report.status.code(), Some(0), "{}", report.errors);
-    assert_eq!(report.hits("framed"), told["framed"]);
+    assert_eq!(report.hits("framed"), reported["framed"]);
     assert!(report.probes().count() > 1500, "libc has over two thousand functions");
 }
 

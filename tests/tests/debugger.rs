@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use trapline_record::control::at;
-use trapline_record::slots::{self, Slots};
+use trapline_record::trampolines::{self, Trampolines};
 use trapline_tests::debugger::{self, backtraces, names};
 use trapline_tests::running::Running;
 use trapline_tests::tracing::Tracing;
@@ -18,7 +18,7 @@ fn gdb_walks_through_slots() {
     assert_eq!(running.line(), "blocking", "two calls deep");
     let bare = or_skip!(backtraces(running.pid(), true));
     running.send("go");
-    let told = running.told();
+    let reported = running.reported();
 
     let pid = running.pid().to_string();
     let words = ["-p", &pid, "-F", "--ret=stack", "outer", "inner", "blocked"];
@@ -27,7 +27,7 @@ fn gdb_walks_through_slots() {
     assert_eq!(running.line(), "blocking", "two calls deep");
     let armed = or_skip!(backtraces(running.pid(), true));
     running.send("go");
-    assert_eq!(running.told(), told);
+    assert_eq!(running.reported(), reported);
     assert_eq!(tracing.stop().field("outer", "calls"), 1);
 
     let bare = names(&bare[0]);
@@ -79,14 +79,14 @@ fn the_script_knows_both_processors() {
     [&script, &made_up].into_iter().for_each(|file| _ = gdb.arg("-x").arg(file));
     let output = gdb.output().expect("gdb");
     std::fs::remove_file(&made_up).expect("ours");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     // The script goes through one trampoline to another, and from there to the program. All registers but the
     // program counter stay.
     let found = |name: &str, registers: u32| format!("FOUND {name} 0x555500001234 4096 {registers} True\n");
     let expected =
         [found("i386:x86-64", 17), found("aarch64", 33).repeat(2), "NONE None\n".repeat(2)].concat();
-    assert_eq!(said, expected, "{errors}");
+    assert_eq!(output_text, expected, "{errors}");
 }
 
 /// The script's constants are those of the crate that declares them.
@@ -101,11 +101,11 @@ fn the_script_knows_the_layout() {
     );
     let entries = format!(
         "HOMES_LEN, CODE, ENTRY, REAL, CHAIN = {}, {}, {}, {}, {}\n",
-        Slots::LENT_OFF,
-        slots::CODE,
-        slots::ENTRY,
-        slots::at::REAL,
-        slots::CHAIN
+        Trampolines::LENT_OFF,
+        trampolines::CODE,
+        trampolines::ENTRY,
+        trampolines::at::REAL,
+        trampolines::CHAIN
     );
     assert!(script.contains(&control), "{control}");
     assert!(script.contains(&entries), "{entries}");

@@ -8,20 +8,20 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::{debugger, or_skip, victims};
 
 const TIMES: u64 = 5;
 
-fn traced(victim: &mut Running, words: &[&str]) -> (Report, Told) {
+fn traced(victim: &mut Running, words: &[&str]) -> (Report, Printed) {
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
     let tracing = Tracing::start("trace", &all).unwrap_or_else(|report| panic!("{}", report.errors));
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
-    (report, told)
+    (report, reported)
 }
 
 fn calls<'a>(report: &'a Report, func: &str) -> Vec<&'a Value> {
@@ -47,14 +47,14 @@ fn by_gdb(path: &Path, func: &str) -> Result<Vec<Vec<(String, String)>>, String>
     gdb.args(["-nx", "-batch", "-x"]).arg(&commands).arg(path).stdin(Stdio::null());
     let output = gdb.output().map_err(|error| format!("no gdb: {error}"))?;
     [input, commands].iter().for_each(|file| std::fs::remove_file(file).unwrap_or_default());
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let hits = said.split("HIT\n").skip(1);
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let hits = output_text.split("HIT\n").skip(1);
     let pairs = |hit: &str| {
         let lines = hit.lines().map_while(|line| line.split_once(" = "));
         lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>()
     };
     let hits: Vec<_> = hits.map(pairs).collect();
-    assert!(!hits.is_empty(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!hits.is_empty(), "{output_text}\n{}", String::from_utf8_lossy(&output.stderr));
     Ok(hits)
 }
 
@@ -90,9 +90,14 @@ fn names_types_and_values_are_those_that_gdb_prints() {
     let mut victim = Running::start(&path, &[]);
     for func in ["handle", "scale", "sums", "next_mode"] {
         let theirs = or_skip!(by_gdb(&path, func));
-        let (report, told) = traced(&mut victim, &[func]);
+        let (report, reported) = traced(&mut victim, &[func]);
         let ours = calls(&report, func);
-        assert_eq!((ours.len() as u64, theirs.len()), (told[func], ours.len()), "{func}: {}", report.errors);
+        assert_eq!(
+            (ours.len() as u64, theirs.len()),
+            (reported[func], ours.len()),
+            "{func}: {}",
+            report.errors
+        );
         for (ours, theirs) in ours.iter().zip(&theirs) {
             let args = ours["args"].as_array().expect("arguments");
             let names =
@@ -130,12 +135,12 @@ fn the_kernel_finds_the_same_in_that_register() {
 fn every_type_is_shown_as_it_is() {
     let path = or_skip!(victims::plain("values"));
     let mut victim = Running::start(&path, &[]);
-    let (report, told) = traced(&mut victim, &["handle", "sums", "made", "next_mode", "single"]);
+    let (report, reported) = traced(&mut victim, &["handle", "sums", "made", "next_mode", "single"]);
     let values = |call: &Value| -> Vec<Value> {
         call["args"].as_array().expect("arguments").iter().map(|one| one["value"].clone()).collect()
     };
     let handled = calls(&report, "handle");
-    assert_eq!(handled.len() as u64, told["handle"]);
+    assert_eq!(handled.len() as u64, reported["handle"]);
     assert_eq!(
         values(handled[0])[1..],
         [json!(0), json!(1), json!(0.5), json!(-128), json!(65535), json!("because")]
@@ -157,7 +162,7 @@ fn every_type_is_shown_as_it_is() {
     let wanted =
         [("MODE_OFF", json!("MODE_FAST")), ("MODE_FAST", json!("MODE_SAFE")), ("MODE_SAFE", json!(null))];
     assert_eq!(modes.iter().take(3).map(named).collect::<Vec<_>>(), wanted.map(|(a, r)| (json!(a), r)));
-    assert_eq!(calls(&report, "single").len() as u64, told["single"]);
+    assert_eq!(calls(&report, "single").len() as u64, reported["single"]);
 }
 
 #[test]
@@ -188,11 +193,11 @@ fn conditions_and_distributions_know_the_names() {
 fn each_function_has_its_own() {
     let path = or_skip!(victims::plain("values"));
     let mut victim = Running::start(&path, &[]);
-    let (report, told) = traced(&mut victim, &["values:s*"]);
+    let (report, reported) = traced(&mut victim, &["values:s*"]);
     let mut names = BTreeMap::new();
     for func in ["scale", "single", "sums"] {
         let all = calls(&report, func);
-        assert_eq!(all.len() as u64, told[func], "{func}");
+        assert_eq!(all.len() as u64, reported[func], "{func}");
         let args = all[0]["args"].as_array().expect("arguments").iter();
         names.insert(func, args.map(|one| one["name"].clone()).collect::<Vec<_>>());
     }
@@ -232,7 +237,7 @@ fn without_addresses(call: &Value) -> Value {
 /// information.
 #[test]
 fn types_without_debug_information_tell_the_same() {
-    let told = |path: &Path, func: &str| {
+    let reported = |path: &Path, func: &str| {
         let mut victim = Running::start(path, &[]);
         let (report, _) = traced(&mut victim, &[func]);
         calls(&report, func).into_iter().map(without_addresses).collect::<Vec<_>>()
@@ -240,9 +245,9 @@ fn types_without_debug_information_tell_the_same() {
     let plain = or_skip!(victims::plain("values"));
     let btf = or_skip!(victims::c("values", victims::Variant::Btf));
     for func in ["scale", "single", "eight", "handle", "sums", "next_mode", "made"] {
-        let wanted = told(&plain, func);
+        let wanted = reported(&plain, func);
         assert!(!wanted.is_empty() && wanted[0][0] != json!([]), "{func}");
-        assert_eq!(told(&btf, func), wanted, "{func}");
+        assert_eq!(reported(&btf, func), wanted, "{func}");
     }
     let victim = Running::start(&btf, &[]);
     let pid = victim.pid().to_string();

@@ -2,7 +2,7 @@
 //! USDT probes.
 
 use serde_json::Value;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing, once};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
@@ -10,15 +10,15 @@ use trapline_tests::{or_skip, text};
 const TIMES: u64 = 60;
 
 /// Runs the victim under a verb.
-fn told(victim: &mut Running, verb: &str, words: &[&str]) -> (Report, Told) {
+fn reported(victim: &mut Running, verb: &str, words: &[&str]) -> (Report, Printed) {
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
     let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{words:?}: {}", report.errors));
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     assert!(report.status.success() && report.refused().is_empty(), "{words:?}: {}", report.errors);
-    assert_eq!(told["wrong"], 0);
-    (report, told)
+    assert_eq!(reported["wrong"], 0);
+    (report, reported)
 }
 
 /// Arguments of each call in the report, and what it returned.
@@ -32,7 +32,7 @@ fn calls(report: &Report) -> Vec<(Vec<Value>, Value)> {
 }
 
 /// What a run that ends by itself prints.
-fn said(words: &[&str]) -> String {
+fn output_text(words: &[&str]) -> String {
     let output = once(words);
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
@@ -43,7 +43,7 @@ fn c_in_a_go_program_is_passed_as_c_does() {
     let mut victim = Running::start(&or_skip!(victims::go_with_libc("cgo")), &[]);
     let before = text::signals(victim.pid());
     for probe in ["added(int a, int b) -> int", "main.summed(i64 a, i64 b) -> i64"] {
-        let (report, _) = told(&mut victim, "trace", &[probe]);
+        let (report, _) = reported(&mut victim, "trace", &[probe]);
         let calls = calls(&report);
         assert_eq!(calls.len() as u64 + report.number("missed"), TIMES, "{}", report.errors);
         for (arguments, returned) in calls {
@@ -51,10 +51,10 @@ fn c_in_a_go_program_is_passed_as_c_does() {
             assert_eq!((arguments[1].as_i64(), returned.as_i64()), (Some(-2 * n), Some(-n)), "{probe}");
         }
         let name = probe.split_once('(').expect("a signature").0;
-        let (report, _) = told(&mut victim, "trace", &["--if", "a % 3 == 1 && b < -2", probe]);
+        let (report, _) = reported(&mut victim, "trace", &["--if", "a % 3 == 1 && b < -2", probe]);
         assert_eq!(report.hits(name), TIMES / 3 - 1, "{}", report.errors);
-        let (report, told) = told(&mut victim, "hist", &["b", probe]);
-        assert_eq!(report.hits(name), told[name], "{}", report.errors);
+        let (report, reported) = reported(&mut victim, "hist", &["b", probe]);
+        assert_eq!(report.hits(name), reported[name], "{}", report.errors);
     }
     text::assert_clean(victim.pid(), &before);
 }
@@ -76,8 +76,8 @@ fn what_cannot_be_told_of_go_is_refused() {
         (&["hist", "-d", "0.2", "text", "main.said(i64, i64, i64, str text)"], "buf(len=n)"),
     ] {
         let words: Vec<&str> = words.iter().copied().chain(["-p", &pid]).collect();
-        let said = said(&words);
-        assert!(said.contains(says), "{words:?}: {said}");
+        let output_text = output_text(&words);
+        assert!(output_text.contains(says), "{words:?}: {output_text}");
     }
     let tracing = Tracing::start("trace", &["-p", &pid, "runtime.memmove(ptr to)"]).expect("attaches");
     victim.run(10);
@@ -105,7 +105,7 @@ const MEMORY: &str =
 fn arguments_of_marks_are_where_their_notes_say() {
     let mut victim = or_skip!(marked());
     let before = text::signals(victim.pid());
-    let (report, _) = told(&mut victim, "trace", &[REGISTERS]);
+    let (report, _) = reported(&mut victim, "trace", &[REGISTERS]);
     let all = calls(&report);
     assert_eq!(all.len() as u64 + report.number("missed"), TIMES, "{}", report.errors);
     for (arguments, _) in all {
@@ -117,7 +117,7 @@ fn arguments_of_marks_are_where_their_notes_say() {
         );
         assert_eq!(number(5).zip(number(4)).map(|(bp, sp)| bp - sp), Some(48), "{arguments:?}");
     }
-    let (report, _) = told(&mut victim, "trace", &[MEMORY]);
+    let (report, _) = reported(&mut victim, "trace", &[MEMORY]);
     let all = calls(&report);
     assert_eq!(all.len() as u64 + report.number("missed"), TIMES, "{}", report.errors);
     for (nth, (arguments, _)) in (0_u64..).zip(all) {
@@ -144,23 +144,24 @@ fn conditions_and_sums_know_marks() {
         ("n == 7", "usdt:marked:marked:twice(u64 n, int x)", 2),
         ("n < 7 && x == 5", "usdt:marked:marked:twice(u64 n, int x)", 7),
     ] {
-        let (report, _) = told(&mut victim, "trace", &["--if", condition, probe]);
+        let (report, _) = reported(&mut victim, "trace", &["--if", condition, probe]);
         assert_eq!(calls(&report).len() as u64, passes, "{condition}: {}", report.errors);
     }
     let (report, _) =
-        told(&mut victim, "hist", &["n % 4", "usdt:marked:marked:twice(u64 n, int x)", "--top=9"]);
+        reported(&mut victim, "hist", &["n % 4", "usdt:marked:marked:twice(u64 n, int x)", "--top=9"]);
     let sums = report.objects.iter().rfind(|one| one["type"] == "hist").expect("a histogram");
     assert!(sums.to_string().contains("[[0,30],[1,30],[2,30],[3,30]]"), "{sums}");
     let pid = victim.pid().to_string();
-    let said = said(&["stack", "-d", "0.2", "-p", &pid, "--if", "arg0 == 1", "usdt:marked:marked:twice"]);
-    assert!(said.contains("only trace and hist read a mark's arguments"), "{said}");
+    let output_text =
+        output_text(&["stack", "-d", "0.2", "-p", &pid, "--if", "arg0 == 1", "usdt:marked:marked:twice"]);
+    assert!(output_text.contains("only trace and hist read a mark's arguments"), "{output_text}");
 }
 
 /// Arguments are shown without a signature, as wide as the ELF note says.
 #[test]
 fn marks_show_their_arguments_unasked() {
     let mut victim = or_skip!(marked());
-    let (report, _) = told(&mut victim, "trace", &["usdt:marked:marked:*"]);
+    let (report, _) = reported(&mut victim, "trace", &["usdt:marked:marked:*"]);
     let of = |name: &str| {
         let is_of = |call: &&Value| call["probe"].as_str().is_some_and(|probe| probe.ends_with(name));
         let call = report.objects.iter().filter(|one| one["type"] == "call").find(is_of).expect("a call");
@@ -181,12 +182,13 @@ fn recordings_know_marks() {
     let file = std::env::temp_dir().join(format!("trapline-marks-{pid}.trapline"));
     let name = file.to_str().expect("UTF-8");
     let words = ["trace", "-o", name, "-p", &pid, "-d", "1", MEMORY].map(str::to_owned);
-    let recording = std::thread::spawn(move || said(&words.iter().map(String::as_str).collect::<Vec<_>>()));
+    let recording =
+        std::thread::spawn(move || output_text(&words.iter().map(String::as_str).collect::<Vec<_>>()));
     while !recording.is_finished() {
         assert_eq!(victim.run(TIMES)["wrong"], 0);
     }
     let wrote = recording.join().expect("it ends");
-    let read = said(&["trace", "--from", name, "--if", "n == 7 && low == 7"]);
+    let read = output_text(&["trace", "--from", name, "--if", "n == 7 && low == 7"]);
     std::fs::remove_file(&file).ok();
     let lines: Vec<&str> = read.lines().filter(|line| line.contains("memory(")).collect();
     assert!(!lines.is_empty(), "{wrote}{read}");

@@ -12,7 +12,7 @@ const CHILDREN: u64 = 30;
 fn forked_children_count_into_the_same_table() {
     let path = or_skip!(victims::plain("family"));
     let seen = counted(&path, &["fork"], &["child_work", "parent_work"], CHILDREN);
-    assert_eq!(seen.told["failed"], 0);
+    assert_eq!(seen.reported["failed"], 0);
     assert_eq!(seen.report.hits("child_work"), CHILDREN * 10);
     println!("{}", seen.report.errors);
 }
@@ -24,9 +24,9 @@ fn a_child_that_execs_is_clean() {
         let mut victim = Running::start(&path, &[how]);
         let pid = victim.pid().to_string();
         let tracing = Tracing::start("count", &["-p", &pid, "child_work", "parent_work"]).expect("attaches");
-        let told = victim.run(CHILDREN);
+        let reported = victim.run(CHILDREN);
         let report = tracing.stop();
-        assert_eq!(told["failed"], 0, "{how}");
+        assert_eq!(reported["failed"], 0, "{how}");
         assert_eq!(report.hits("parent_work"), CHILDREN, "{how}");
         assert_eq!(report.hits("child_work"), 0, "{how}: an exec'd child is not followed without -f");
         assert_eq!(text::differences(victim.pid()), [""; 0]);
@@ -40,9 +40,9 @@ fn following_exec() {
     let pid = victim.pid().to_string();
     let probe = format!("{}:*_work", path.display());
     let tracing = Tracing::start("count", &["-f", "-p", &pid, &probe]).expect("attaches");
-    let told = victim.run(CHILDREN);
+    let reported = victim.run(CHILDREN);
     let report = tracing.stop();
-    assert_eq!(told["failed"], 0);
+    assert_eq!(reported["failed"], 0);
     assert_eq!(report.hits("parent_work"), CHILDREN, "{}", report.errors);
     assert_eq!(report.hits("child_work"), CHILDREN * 10, "{}", report.errors);
 }
@@ -86,10 +86,10 @@ fn what_only_the_kernel_probes_is_told_not_to_count_children() {
         if kernel.is_empty() {
             return println!("SKIP: no place takes a probe of the kernel's here");
         }
-        let told =
+        let reported =
             "in process PID alone: hits of its 3 forked children there are not seen".replace("PID", &pid);
         kernel.iter().for_each(|name| assert_eq!(report.hits(name), 0, "{name}: {}", report.errors));
-        assert!(report.errors.contains(&told), "{}", report.errors);
+        assert!(report.errors.contains(&reported), "{}", report.errors);
         assert!(victim.finish().success());
     }
 }
@@ -116,9 +116,9 @@ fn a_library_that_comes_and_goes() {
     let pid = victim.pid().to_string();
     let probe = format!("{}:plugin_work", plugin.display());
     let tracing = Tracing::start("count", &["-p", &pid, &probe, "parent_work"]).expect("attaches");
-    let told = victim.run(3);
+    let reported = victim.run(3);
     let report = tracing.stop();
-    assert_eq!(told["failed"], 0, "{}", report.errors);
+    assert_eq!(reported["failed"], 0, "{}", report.errors);
     assert_eq!(report.hits("parent_work"), 3);
     assert!(report.errors.contains("sites: 2 matched, 2 probed"), "{}", report.errors);
     // The library makes ten calls at once after dlopen, and ten more when its entry is patched. These ten
@@ -127,8 +127,8 @@ fn a_library_that_comes_and_goes() {
     assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);
     let late = late(&report);
     // On a busy machine a load may be over before its records are read. It is reported all the same.
-    let told = |name: &str| late[name].as_u64().unwrap_or_else(|| panic!("no {name}: {late}"));
-    assert!(told("loads") + told("passed") == 3 && told("loads") > 0, "{late}");
+    let reported = |name: &str| late[name].as_u64().unwrap_or_else(|| panic!("no {name}: {late}"));
+    assert!(reported("loads") + reported("passed") == 3 && reported("loads") > 0, "{late}");
     assert!(late["longest_ns"].as_u64() > Some(0), "{late}");
     assert!(report.errors.contains("calls in these times were not seen"), "{}", report.errors);
     assert_eq!(text::differences(victim.pid()), [""; 0]);
@@ -157,8 +157,9 @@ fn no_load_of_a_library_goes_untold() {
         let report = tracing.stop();
         assert_eq!(report.hits("parent_work"), loads, "{}", report.errors);
         let late = late(&report);
-        let told = late["loads"].as_u64().zip(late["passed"].as_u64()).map(|(loads, passed)| loads + passed);
-        assert_eq!(told, Some(loads), "{late}; {}", report.errors);
+        let reported =
+            late["loads"].as_u64().zip(late["passed"].as_u64()).map(|(loads, passed)| loads + passed);
+        assert_eq!(reported, Some(loads), "{late}; {}", report.errors);
         assert_eq!(text::differences(victim.pid()), [""; 0]);
         assert!(victim.finish().success());
     }
@@ -189,10 +190,10 @@ fn the_target_exits_while_traced() {
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
     let mut tracing = Tracing::start("count", &["-p", &pid, "leaf"]).expect("attaches");
-    let told = victim.run(1000);
+    let reported = victim.run(1000);
     victim.finish();
     let report = tracing.end();
-    assert_eq!(report.hits("leaf"), told["leaf"], "results are still printed; {}", report.errors);
+    assert_eq!(report.hits("leaf"), reported["leaf"], "results are still printed; {}", report.errors);
     assert_eq!(report.status.code(), Some(0), "{}", report.errors);
 }
 

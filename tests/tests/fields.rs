@@ -135,13 +135,13 @@ fn fields_are_added_up_in_the_target() {
             (0..8).for_each(|_| always = format!("({always} || mode) + 1"));
             let theirs = run(&mut victim, Some(&always));
             assert!(theirs.errors.contains("added up here"), "{words:?}: {}", theirs.errors);
-            let told = |report: &Report| {
+            let reported = |report: &Report| {
                 let last =
                     report.objects.iter().rfind(|object| object["type"] == "hist").expect("a histogram");
                 let probe = &last["probes"][0];
                 (probe["parts"].clone(), probe["unseen"].clone(), probe["overflow"].clone())
             };
-            assert_eq!(told(&ours), told(&theirs), "{words:?}");
+            assert_eq!(reported(&ours), reported(&theirs), "{words:?}");
         }
     }
 }
@@ -172,9 +172,9 @@ fn fields_decide(path: &Path) {
                 continue;
             }
             let report = traced(&mut victim, options);
-            let (told, field) = (TIMES * per_run, |name: &str| report.field("handle", name));
-            assert_eq!(values(&report).len() as u64, told, "{condition}: {}", report.errors);
-            assert_eq!((field("hits"), field("filtered")), (told, 3 * TIMES - told), "{condition}");
+            let (reported, field) = (TIMES * per_run, |name: &str| report.field("handle", name));
+            assert_eq!(values(&report).len() as u64, reported, "{condition}: {}", report.errors);
+            assert_eq!((field("hits"), field("filtered")), (reported, 3 * TIMES - reported), "{condition}");
             assert_eq!((field("left_out"), report.number("missed")), (0, 0), "{condition}");
         }
     }
@@ -185,7 +185,7 @@ fn what_is_no_field_is_said_under_its_name() {
     let path = or_skip!(victims::plain("values"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
-    for (words, said) in [
+    for (words, output_text) in [
         (&["handle(req->lne)"][..], "`req` has no field `lne`…\n    req->lne\n         ^^^"),
         (&["handle(reg->len)"], "there is no argument `reg`"),
         (&["handle(mode->x)"], "`mode` is no structure and points to none\n    mode->x\n          ^"),
@@ -205,7 +205,7 @@ fn what_is_no_field_is_said_under_its_name() {
     ] {
         let output = once(&[&["trace", "-p", &pid], words].concat());
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        let all = said.split('…').all(|part| error.contains(part));
+        let all = output_text.split('…').all(|part| error.contains(part));
         assert!(output.status.code() == Some(2) && all, "{words:?}: {error}");
     }
 }

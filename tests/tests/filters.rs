@@ -19,14 +19,14 @@ struct Filtered {
     filtered: u64,
     left_out: u64,
     unended: u64,
-    told: u64,
+    reported: u64,
 }
 
 fn traced(victim: &mut Running, func: &str, probe: &str, options: &[&str]) -> Filtered {
     let pid = victim.pid().to_string();
     let words: Vec<&str> = ["-p", &pid, probe].into_iter().chain(options.iter().copied()).collect();
     let tracing = Tracing::start("trace", &words).expect("attaches");
-    let told = victim.run(TIMES)[func];
+    let reported = victim.run(TIMES)[func];
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
     assert_eq!(report.number("missed"), 0, "{}", report.errors);
@@ -35,7 +35,7 @@ fn traced(victim: &mut Running, func: &str, probe: &str, options: &[&str]) -> Fi
     let field = |name: &str| last(&report, func)[name].as_u64().unwrap_or(0);
     let (hits, filtered, left_out) = (field("hits"), field("filtered"), field("left_out"));
     let unended = last(&report, func)["unended"].as_u64().unwrap_or(0);
-    Filtered { lines, hits, filtered, left_out, unended, told }
+    Filtered { lines, hits, filtered, left_out, unended, reported }
 }
 
 /// The entry of a function in the last `count` object.
@@ -64,12 +64,12 @@ fn what_passes_is_told_and_the_rest_is_counted() {
             let options: &[&str] =
                 if whole { &["--if", condition] } else { &["--entry-only", "--if", condition] };
             let seen = traced(&mut victim, "many_args", MANY, options);
-            let want: Vec<u64> = (0..seen.told).filter(|&a| passes(a)).collect();
+            let want: Vec<u64> = (0..seen.reported).filter(|&a| passes(a)).collect();
             let got: Vec<u64> = seen.lines.iter().map(|call| argument(call, 0)).collect();
             assert_eq!(got, want, "{condition}");
             assert_eq!(
                 (seen.hits, seen.filtered, seen.left_out),
-                (want.len() as u64, seen.told - seen.hits, 0)
+                (want.len() as u64, seen.reported - seen.hits, 0)
             );
             assert!(!whole || seen.lines.iter().all(|call| call["how"] == "returned"), "{condition}");
         }
@@ -87,10 +87,10 @@ fn what_only_the_return_tells_is_decided_there() {
     assert!(!seen.lines.is_empty());
     assert!(seen.lines.iter().all(|call| argument(call, 0) == 4 && call["ret"] == 24));
     assert_eq!(seen.lines.len() as u64, TIMES, "factorial(4) is called in each round");
-    assert_eq!(seen.hits + seen.filtered, seen.told);
+    assert_eq!(seen.hits + seen.filtered, seen.reported);
     assert_eq!((seen.hits, seen.left_out), (TIMES, 0), "nothing else was recorded");
     let seen = traced(&mut victim, "factorial", probe, &["--if", "dur > 3600s"]);
-    assert_eq!((seen.lines.len(), seen.hits, seen.filtered, seen.left_out), (0, 0, seen.told, 0));
+    assert_eq!((seen.lines.len(), seen.hits, seen.filtered, seen.left_out), (0, 0, seen.reported, 0));
     text::assert_clean(victim.pid(), &before);
 }
 
@@ -115,7 +115,7 @@ fn returns_decide_as_a_reader_of_all_calls_would() {
         let want: Vec<(u64, u64)> = every.iter().copied().filter(|&(a, ret)| passes(a, ret)).collect();
         assert_eq!(seen.lines.iter().map(facts).collect::<Vec<_>>(), want, "{condition}");
         assert_eq!((seen.hits, seen.left_out, seen.unended), (want.len() as u64, 0, 0), "{condition}");
-        assert_eq!(seen.hits + seen.filtered, seen.told, "{condition}");
+        assert_eq!(seen.hits + seen.filtered, seen.reported, "{condition}");
         assert!(want.len() < every.len() && seen.lines.iter().all(|call| call["how"] == "returned"));
         assert!(!in_part || seen.filtered > TIMES / 2, "{condition}");
     }
@@ -139,9 +139,9 @@ fn returns_of_goroutines_decide_in_the_target() {
             let seen = traced(&mut victim, "main.moved", probe, &["--if", condition]);
             let mut got: Vec<u64> = seen.lines.iter().map(|call| argument(call, 3)).collect();
             got.sort_unstable();
-            assert_eq!(got, (0..seen.told).filter(|&n| passes(n)).collect::<Vec<_>>(), "{condition}");
+            assert_eq!(got, (0..seen.reported).filter(|&n| passes(n)).collect::<Vec<_>>(), "{condition}");
             assert_eq!((seen.hits, seen.left_out, seen.unended), (got.len() as u64, 0, 0), "{condition}");
-            assert_eq!(seen.hits + seen.filtered, seen.told, "{condition}");
+            assert_eq!(seen.hits + seen.filtered, seen.reported, "{condition}");
             let right = |call: &Value| call["how"] == "returned" && call["ret"] == argument(call, 3) + 7;
             assert!(seen.lines.iter().all(right), "{condition}");
         }
@@ -167,7 +167,7 @@ fn texts_are_those_of_the_entry() {
         let want: Vec<Value> =
             kept(&all).into_iter().filter(|args| passes(args[1]["value"].as_u64().expect("n"))).collect();
         assert_eq!(kept(&seen), want, "{condition}");
-        assert_eq!((seen.hits + seen.filtered, seen.left_out, seen.unended), (seen.told, 0, 0));
+        assert_eq!((seen.hits + seen.filtered, seen.left_out, seen.unended), (seen.reported, 0, 0));
     }
 }
 
@@ -184,7 +184,7 @@ fn calls_that_never_return_are_counted_as_such() {
         ("signalled", "signalled(u64 n) -> u64", false),
     ] {
         let seen = traced(&mut victim, func, probe, &["--if", "dur > 3600s || arg0 == 3 && ret != 0"]);
-        assert_eq!(seen.hits + seen.filtered + seen.unended, seen.told, "{func}");
+        assert_eq!(seen.hits + seen.filtered + seen.unended, seen.reported, "{func}");
         assert_eq!(seen.hits, seen.lines.len() as u64);
         assert_eq!((seen.unended > 0, seen.left_out), (unended, 0), "{func}");
         assert!(seen.lines.iter().all(|call| argument(call, 0) == 3), "{func}");
@@ -204,7 +204,7 @@ fn threads_are_chosen_by_number_and_by_name() {
         (["--comm", "kounter"], false),
     ] {
         let seen = traced(&mut victim, "leaf", "leaf(u64 x) -> u64", &options);
-        let want = if passes { (seen.told, 0, 0) } else { (0, seen.told, 0) };
+        let want = if passes { (seen.reported, 0, 0) } else { (0, seen.reported, 0) };
         assert_eq!((seen.hits, seen.filtered, seen.left_out), want, "{options:?}");
         assert_eq!(seen.lines.len() as u64, seen.hits);
     }
@@ -229,17 +229,17 @@ fn threads_are_passed_over_by_their_names() {
     }
     let pid = victim.pid().to_string();
     let mut tracing = Tracing::start("trace", &["-p", &pid, probe, "--comm", "w1"]).expect("attaches");
-    let mut told = victim.run(50)["named"];
+    let mut reported = victim.run(50)["named"];
     // Calls that are still unread after the renaming belong to the new name.
     tracing.wait_for(&(FIRST + 1).to_string());
     victim.run(0);
     // Now another thread has the name. Once the tracer has read that, its calls are reported.
     let patience = Instant::now() + Duration::from_secs(120);
     while !tracing.has(&FIRST.to_string()) {
-        assert!(Instant::now() < patience, "{}", tracing.said());
-        told += victim.run(5)["named"];
+        assert!(Instant::now() < patience, "{}", tracing.output_text());
+        reported += victim.run(5)["named"];
     }
-    told += victim.run(500)["named"];
+    reported += victim.run(500)["named"];
     let report = tracing.stop();
     let count = |worker: u64| {
         let calls = report.objects.iter().filter(|object| object["type"] == "call");
@@ -248,9 +248,9 @@ fn threads_are_passed_over_by_their_names() {
     let field = |name: &str| last(&report, "named")[name].as_u64().unwrap_or(0);
     let lines = count(0) + count(1);
     assert!(count(0) >= 500 && count(1) > 0 && count(2) + count(3) == 0, "{} {}", count(0), count(1));
-    assert_eq!((report.number("missed"), field("hits") + field("filtered")), (0, told));
+    assert_eq!((report.number("missed"), field("hits") + field("filtered")), (0, reported));
     assert_eq!(field("hits") - field("left_out"), lines);
-    assert!(field("filtered") >= 2 * (told - 8) / 4, "two were passed over all the time");
+    assert!(field("filtered") >= 2 * (reported - 8) / 4, "two were passed over all the time");
     text::assert_clean(victim.pid(), &before);
 }
 
@@ -259,17 +259,22 @@ fn a_sample_is_one_in_so_many() {
     let path = or_skip!(victims::plain("counter"));
     let mut victim = Running::start(&path, &[]);
     let seen = traced(&mut victim, "leaf", "leaf(u64 x) -> u64", &["--sample", "1/10"]);
-    assert_eq!(seen.hits + seen.filtered, seen.told);
+    assert_eq!(seen.hits + seen.filtered, seen.reported);
     // On each CPU that the thread ran on, the first call is taken.
     let cpus = std::thread::available_parallelism().map_or(1024, |n| n.get() as u64);
-    assert!((seen.told / 10..=seen.told / 10 + cpus).contains(&seen.hits), "{} of {}", seen.hits, seen.told);
+    assert!(
+        (seen.reported / 10..=seen.reported / 10 + cpus).contains(&seen.hits),
+        "{} of {}",
+        seen.hits,
+        seen.reported
+    );
     assert!(seen.lines.iter().all(|call| call["how"] == "returned"));
 }
 
 #[test]
 fn what_is_no_condition_is_said() {
     let open = "libc:openat(int fd, ptr path, int flags) -> int";
-    for (words, said) in [
+    for (words, output_text) in [
         (["--if", "flags & O_CREATE"], "did you mean `O_CREAT`?\n    flags & O_CREATE\n            ^^^^^^^^"),
         (["--if", "fd >"], "a value is missing here"),
         (["--sample", "3"], "write 1/100"),
@@ -277,6 +282,6 @@ fn what_is_no_condition_is_said() {
         let output = once(&["trace", "-p", "1", words[0], words[1], open]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains(said), "{words:?}: {error}");
+        assert!(error.contains(output_text), "{words:?}: {error}");
     }
 }

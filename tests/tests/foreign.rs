@@ -28,8 +28,8 @@ const BUILT: [Variant; 2] = [Variant::Plain, Variant::NonPie];
 
 fn calls(running: &mut Running, name: &str) {
     running.send(&format!("{name} {TIMES}"));
-    let told = running.told();
-    assert_eq!((told["did"], told["wrong"]), (TIMES, 0), "{name}");
+    let reported = running.reported();
+    assert_eq!((reported["did"], reported["wrong"]), (TIMES, 0), "{name}");
 }
 
 fn bytes(running: &mut Running, name: &str) -> String {
@@ -100,10 +100,10 @@ fn a_program_is_held_at_its_start_beside_a_uprobe_there() {
     let kernel = or_skip!(Fetched::new(&path, "_start", std::process::id(), "%di:u64"));
     let work = format!("{}:child_work", path.display());
     let output = once(&["count", &work, "--", &path.to_string_lossy(), "once"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("10 hits in 1 function"), "{said}");
-    assert_eq!(kernel.hits(), 1, "{said}");
+    let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{output_text}");
+    assert!(output_text.contains("10 hits in 1 function"), "{output_text}");
+    assert_eq!(kernel.hits(), 1, "{output_text}");
 }
 
 /// The uprobe may come before our patch, or stay after it.
@@ -236,8 +236,8 @@ fn a_debuggers_breakpoint_on_the_first_byte_is_hit() {
             calls(&mut running, name);
             rounds += 1;
         }
-        let said = gdb.join().expect("gdb ends");
-        assert!(said.contains("Breakpoint 1, "), "{name}: {said}");
+        let output_text = gdb.join().expect("gdb ends");
+        assert!(output_text.contains("Breakpoint 1, "), "{name}: {output_text}");
         calls(&mut running, name);
         let report = tracing.stop();
         assert_eq!(hits(&report, name), rounds * TIMES, "{name}: {}", report.errors);

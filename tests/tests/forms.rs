@@ -18,8 +18,8 @@ fn a_launched_commands_status_is_the_exit_status() {
         let mut command = Command::new(binary());
         let output =
             command.args(["count", "-q", "libc:malloc", "--", "sh", "-c", script]).output().expect("runs");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(status), "{script}: {said}");
+        let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{script}: {output_text}");
     }
     let missing = once(&["count", "libc:malloc", "--", "/no/such/program"]);
     assert!(!missing.status.success());
@@ -98,11 +98,11 @@ fn splitting_by_cpu_and_by_thread() {
     let mut victim = Running::start(&path, &["4"]);
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("count", &["--by", "cpu", "-p", &pid, "shared"]).expect("attaches");
-    let told = victim.run(1000);
+    let reported = victim.run(1000);
     let report = tracing.stop();
-    assert_eq!(report.hits("shared"), told["shared"]);
+    assert_eq!(report.hits("shared"), reported["shared"]);
     let cpus = report.probe("shared").and_then(|probe| probe["cpus"].as_array()).expect("cpus");
-    assert_eq!(cpus.iter().filter_map(Value::as_u64).sum::<u64>(), told["shared"], "CPUs add up");
+    assert_eq!(cpus.iter().filter_map(Value::as_u64).sum::<u64>(), reported["shared"], "CPUs add up");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_regular_run_prints_a_table_and_a_summary() {
         assert!(summary.contains(word), "no `{word}` in {summary}");
     }
     println!("{summary}");
-    let _told = victim.told();
+    let _told = victim.reported();
 }
 
 #[test]
@@ -132,10 +132,10 @@ fn every_process_of_a_name_and_every_process_that_maps_a_file() {
     let name = copy.file_name().and_then(|n| n.to_str()).expect("a name").to_owned();
     for words in [vec!["-n", &name, "leaf"], vec![&format!("{}:leaf", copy.display())[..]]] {
         let tracing = Tracing::start("count", &words).expect("attaches");
-        let told: u64 = victims.iter_mut().map(|victim| victim.run(50)["leaf"]).sum();
+        let reported: u64 = victims.iter_mut().map(|victim| victim.run(50)["leaf"]).sum();
         let report = tracing.stop();
         assert_eq!(report.totals().len(), 2, "{words:?}: {}", report.errors);
-        assert_eq!(report.hits("leaf"), told, "{words:?}");
+        assert_eq!(report.hits("leaf"), reported, "{words:?}");
     }
     std::fs::remove_file(&copy).ok();
 }

@@ -47,16 +47,16 @@ fn arguments_fall_where_the_victim_says() {
     ];
     for (words, name) in cases {
         let seen = seen(&mut victim, "many_args", words);
-        let want = sorted((0..seen.told["many_args"]).map(|a| (a, name)));
+        let want = sorted((0..seen.reported["many_args"]).map(|a| (a, name)));
         assert_eq!(rows(&seen.probe), want, "{words:?}");
         let [hits, overflow, unseen] = ["hits", "overflow", "unseen"].map(|field| number(&seen.probe, field));
-        assert_eq!((hits, overflow, unseen), (seen.told["many_args"], 0, 0), "{words:?}");
+        assert_eq!((hits, overflow, unseen), (seen.reported["many_args"], 0, 0), "{words:?}");
     }
     let condition = ["--if", "a % 3 == 1 && b == 2", "a", MANY];
     let seen = seen(&mut victim, "many_args", &condition);
-    let passed = (0..seen.told["many_args"]).filter(|a| a % 3 == 1);
+    let passed = (0..seen.reported["many_args"]).filter(|a| a % 3 == 1);
     assert_eq!(rows(&seen.probe), sorted(passed.map(|a| (a, &log2 as Name<'_>))));
-    assert_eq!(number(&seen.probe, "hits") + number(&seen.probe, "filtered"), seen.told["many_args"]);
+    assert_eq!(number(&seen.probe, "hits") + number(&seen.probe, "filtered"), seen.reported["many_args"]);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn what_is_returned_is_sorted_too() {
         ("120", TIMES),
     ];
     assert_eq!(rows(&seen.probe), want.map(|(value, hits)| (value.to_owned(), hits)).into());
-    assert_eq!(number(&seen.probe, "hits"), seen.told["factorial"]);
+    assert_eq!(number(&seen.probe, "hits"), seen.reported["factorial"]);
     assert_eq!(number(&seen.probe, "overflow") + number(&seen.probe, "unseen"), 0);
 }
 
@@ -84,7 +84,7 @@ fn entry_and_return_together_are_added_up_when_calls_return() {
     let mut victim = Running::start(&path, &[]);
     let probe = "leaf(u64 x) -> u64";
     let entered = seen(&mut victim, "leaf", &["--if", "x % 2 == 0", "x", probe]);
-    let (all, even) = (entered.told["leaf"], number(&entered.probe, "hits"));
+    let (all, even) = (entered.reported["leaf"], number(&entered.probe, "hits"));
     assert!(0 < even && even < all);
     let ever = "--linear=0:3600000000000:3600000000000";
     let cases: [(&[&str], &str, u64); 5] = [
@@ -97,8 +97,12 @@ fn entry_and_return_together_are_added_up_when_calls_return() {
     for (words, row, hits) in cases {
         let seen = seen(&mut victim, "leaf", words);
         assert_eq!(rows(&seen.probe), BTreeMap::from([(row.to_owned(), hits)]), "{words:?}");
-        let [told, filtered] = ["hits", "filtered"].map(|field| number(&seen.probe, field));
-        assert_eq!((told, told + filtered, seen.missed), (hits, seen.told["leaf"], 0), "{words:?}");
+        let [reported, filtered] = ["hits", "filtered"].map(|field| number(&seen.probe, field));
+        assert_eq!(
+            (reported, reported + filtered, seen.missed),
+            (hits, seen.reported["leaf"], 0),
+            "{words:?}"
+        );
         assert_eq!(number(&seen.probe, "overflow") + number(&seen.probe, "unseen"), 0);
     }
 }
@@ -113,7 +117,7 @@ fn calls_that_never_return_are_not_added_up() {
     {
         let seen = seen(&mut victim, func, &["n + 0 * dur", probe]);
         let [hits, filtered] = ["hits", "filtered"].map(|field| number(&seen.probe, field));
-        assert_eq!((hits + filtered, seen.missed), (seen.told[func], 0), "{func}");
+        assert_eq!((hits + filtered, seen.missed), (seen.reported[func], 0), "{func}");
         assert_eq!((filtered > 0, hits > 0), (unended, !unended), "{func}");
     }
 }
@@ -132,10 +136,13 @@ fn calls_of_goroutines_are_added_up() {
             "main.moved(i64 a, i64 b, i64 c, i64 n) -> i64",
         ];
         let seen = seen(&mut victim, "main.moved", &words);
-        let told = seen.told["main.moved"];
-        assert_eq!(rows(&seen.probe), BTreeMap::from([("8".to_owned(), told / 2)]));
-        assert_eq!((number(&seen.probe, "hits") + number(&seen.probe, "filtered"), seen.missed), (told, 0));
-        assert_eq!(seen.told["wrong"], 0);
+        let reported = seen.reported["main.moved"];
+        assert_eq!(rows(&seen.probe), BTreeMap::from([("8".to_owned(), reported / 2)]));
+        assert_eq!(
+            (number(&seen.probe, "hits") + number(&seen.probe, "filtered"), seen.missed),
+            (reported, 0)
+        );
+        assert_eq!(seen.reported["wrong"], 0);
     }
 }
 
@@ -152,18 +159,18 @@ fn the_most_frequent_are_added_up_by_thread() {
         assert!(!seen.errors.contains("added up here"), "{}", seen.errors);
         let parts = seen.probe["parts"].as_array().expect("parts");
         let hits: Vec<u64> = parts.iter().map(|part| number(part, "hits")).collect();
-        let each = seen.told["shared"] / THREADS;
+        let each = seen.reported["shared"] / THREADS;
         let want = if by == "tid" { vec![each; THREADS as usize] } else { vec![each * THREADS] };
         assert_eq!(hits, want, "{parts:?}");
         assert!(parts.iter().all(|part| part["comm"] == "threads"), "{parts:?}");
-        assert_eq!(rows(&seen.probe), BTreeMap::from([("7".to_owned(), seen.told["shared"])]));
+        assert_eq!(rows(&seen.probe), BTreeMap::from([("7".to_owned(), seen.reported["shared"])]));
         let tids: std::collections::BTreeSet<_> = parts.iter().map(|part| part["tid"].as_u64()).collect();
         assert_eq!(tids.len(), hits.len(), "{parts:?}");
     }
     let path = or_skip!(victims::plain("counter"));
     let mut victim = Running::start(&path, &[]);
     let seen = seen(&mut victim, "leaf", &["--top=5", "--by", "tid", "ret - 3 * x", "leaf(u64 x) -> u64"]);
-    assert_eq!(rows(&seen.probe), BTreeMap::from([("1".to_owned(), seen.told["leaf"])]));
+    assert_eq!(rows(&seen.probe), BTreeMap::from([("1".to_owned(), seen.reported["leaf"])]));
     assert_eq!(number(&seen.probe["parts"][0], "tid"), u64::from(victim.pid()));
 }
 
@@ -182,7 +189,7 @@ fn threads_are_told_apart() {
         let seen = seen(&mut victim, "shared", &["--by", by, value, "shared"]);
         let parts = seen.probe["parts"].as_array().expect("parts");
         let hits: Vec<u64> = parts.iter().map(|part| number(part, "hits")).collect();
-        let each = seen.told["shared"] / THREADS;
+        let each = seen.reported["shared"] / THREADS;
         let want = if by == "tid" { vec![each; THREADS as usize] } else { vec![each * THREADS] };
         assert_eq!(hits, want, "{parts:?}");
         assert!(parts.iter().all(|part| part["comm"] == "threads"), "{parts:?}");
@@ -240,7 +247,7 @@ fn values_are_told_apart_by_what_calls_say() {
     {
         let words = ["--by", key, "--top=10000", "a", probe, "--comm", "counter"];
         let seen = seen(&mut victim, "many_args", if here { &words } else { &words[..5] });
-        let all = seen.told["many_args"];
+        let all = seen.reported["many_args"];
         let mut found = parts(&seen);
         found.sort_by(|one, other| one.0.cmp(&other.0));
         assert_eq!(found.len(), 3, "{key}");
@@ -289,7 +296,7 @@ fn what_the_reader_adds_up_last_has_names() {
         let mut tracing = Tracing::start("hist", &words).expect("attaches");
         // All calls from here on wait in the rings until the run ends.
         tracing.signal(libc::SIGSTOP);
-        let told = victim.run(TIMES);
+        let reported = victim.run(TIMES);
         tracing.signal(libc::SIGINT);
         tracing.signal(libc::SIGCONT);
         let report = tracing.stop();
@@ -298,7 +305,7 @@ fn what_the_reader_adds_up_last_has_names() {
         let parts = probe["parts"].as_array().expect("parts");
         let names: Vec<&Value> = parts.iter().map(|part| &part["comm"]).collect();
         assert_eq!(names, ["strings"], "{parts:?}");
-        assert_eq!(number(probe, "hits"), told["say"]);
+        assert_eq!(number(probe, "hits"), reported["say"]);
     }
 }
 
@@ -327,8 +334,8 @@ fn what_cannot_be_asked_is_said_in_one_line() {
         (&["hist", "-p", "1", "--by=cpu", "data", "leaf(buf(len=n) data, u64 n)"], "--by cpu is for what"),
     ] {
         let output = once(words);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(says), "{words:?}: {said}");
+        let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{output_text}");
+        assert!(output_text.contains(says), "{words:?}: {output_text}");
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use trapline_tests::histograms::{Seen, TIMES, last, number, seen};
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::Tracing;
 use trapline_tests::{or_skip, programs, victims};
 
@@ -50,9 +50,9 @@ fn parts(probe: &Value) -> Parts {
 }
 
 /// What the program printed about calls of this name, in the form of parts.
-fn told(told: &BTreeMap<String, u64>, name: &str) -> Parts {
+fn reported(reported: &BTreeMap<String, u64>, name: &str) -> Parts {
     let mut parts = Parts::new();
-    for (what, hits) in told {
+    for (what, hits) in reported {
         if let [of, key, row] = what.split('|').collect::<Vec<_>>()[..]
             && of == name
         {
@@ -72,7 +72,7 @@ fn assert_whole(seen: &Seen, func: &str, words: &[&str]) {
         ["hits", "overflow", "unseen", "filtered"].map(|field| number(&seen.probe, field));
     let rows: u64 = parts(&seen.probe).values().flat_map(BTreeMap::values).sum();
     assert_eq!(rows + overflow + unseen, hits, "{words:?}");
-    assert_eq!((hits + filtered, seen.missed), (seen.told[func], 0), "{words:?}");
+    assert_eq!((hits + filtered, seen.missed), (seen.reported[func], 0), "{words:?}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn the_target_and_the_program_say_the_same() {
         let seen = seen(&mut victim, func, words);
         assert!(in_target(&seen), "{words:?} {}", seen.errors);
         assert_whole(&seen, func, words);
-        assert_eq!(parts(&seen.probe), told(&seen.told, of), "{words:?}");
+        assert_eq!(parts(&seen.probe), reported(&seen.reported, of), "{words:?}");
         let hits: Vec<u64> =
             seen.probe["parts"].as_array().expect("parts").iter().map(|part| number(part, "hits")).collect();
         assert!(hits.is_sorted_by(|one, next| one >= next), "{hits:?}");
@@ -143,7 +143,7 @@ fn strace_counts_the_same() {
         .expect("strace runs");
     let first = BufReader::new(tracer.stderr.take().expect("piped")).lines().next();
     let first = first.and_then(Result::ok).unwrap_or_default();
-    let all: Told = if first.contains("attached") { victim.run(TIMES) } else { Told::new() };
+    let all: Printed = if first.contains("attached") { victim.run(TIMES) } else { Printed::new() };
     // SAFETY: a signal to our own child, which was not waited for, so the PID is its own.
     unsafe { libc::kill(tracer.id().cast_signed(), libc::SIGINT) };
     tracer.wait().expect("it ends");
@@ -230,7 +230,7 @@ fn calls_of_goroutines_are_told_apart() {
         let seen = seen(&mut victim, "main.moved", &words);
         assert!(in_target(&seen), "{}", seen.errors);
         assert_whole(&seen, "main.moved", &words);
-        let half = BTreeMap::from([("8".to_owned(), seen.told["main.moved"] / 2)]);
+        let half = BTreeMap::from([("8".to_owned(), seen.reported["main.moved"] / 2)]);
         let want = Parts::from([("0".to_owned(), half.clone()), ("1".to_owned(), half)]);
         assert_eq!(parts(&seen.probe), want);
     }

@@ -38,7 +38,7 @@ fn rows_are_of_the_names_that_threads_had() {
         let value = if probe.contains("->") { "ret - 2 * worker" } else { "worker" };
         let words = ["-p", &pid, "--by=comm", "--top=30", value, probe];
         let tracing = Tracing::start("hist", &words).expect("attaches");
-        let mut told = victim.run(TIMES)["named"];
+        let mut reported = victim.run(TIMES)["named"];
         victim.run(0);
         let name = |worker: u64| Some(format!("w{}", worker % 4));
         let patience = Instant::now() + Duration::from_secs(120);
@@ -49,10 +49,10 @@ fn rows_are_of_the_names_that_threads_had() {
             (0..4).all(|worker| hits.contains_key(&(name(worker + 1), worker)))
         };
         while !heard(&tracing) {
-            assert!(Instant::now() < patience, "{}", tracing.said());
-            told += victim.run(5)["named"];
+            assert!(Instant::now() < patience, "{}", tracing.output_text());
+            reported += victim.run(5)["named"];
         }
-        told += victim.run(500)["named"];
+        reported += victim.run(500)["named"];
         let report = tracing.stop();
         assert!(!report.errors.contains("added up here"), "{}", report.errors);
         let probe = last(&report, "named");
@@ -61,9 +61,9 @@ fn rows_are_of_the_names_that_threads_had() {
         for worker in 0..4 {
             let [old, new] = [worker, worker + 1].map(|one| hits[&(name(one), worker)]);
             assert!(old >= TIMES && new >= 500, "{hits:?}");
-            assert_eq!(old + new, told / 4, "{hits:?}");
+            assert_eq!(old + new, reported / 4, "{hits:?}");
         }
-        assert_eq!((number(probe, "hits"), number(probe, "unnamed")), (told, 0));
+        assert_eq!((number(probe, "hits"), number(probe, "unnamed")), (reported, 0));
     }
 }
 
@@ -89,9 +89,9 @@ fn threads_are_chosen_by_name() {
         assert!(!seen.errors.contains("added up here"), "{}", seen.errors);
         let row = if words.contains(&"--linear=0:100:10") { "0..10".to_owned() } else { value.to_string() };
         assert_eq!(rows(&seen.probe), BTreeMap::from([(row, TIMES)]), "{words:?}");
-        let told =
+        let reported =
             ["hits", "filtered", "overflow", "unseen", "unnamed"].map(|field| number(&seen.probe, field));
-        assert_eq!((told, seen.missed), ([TIMES, 3 * TIMES, 0, 0, 0], 0), "{words:?}");
+        assert_eq!((reported, seen.missed), ([TIMES, 3 * TIMES, 0, 0, 0], 0), "{words:?}");
         let others = format!("filtered: {} in the target, 0 of the recorded", 3 * TIMES);
         assert!(seen.errors.contains(&others), "{}", seen.errors);
         let part = &seen.probe["parts"][0];
@@ -108,14 +108,14 @@ fn a_name_that_another_thread_takes_is_followed() {
     let mut victim = Running::start(&path, &[]);
     let words = ["-p", &victim.pid().to_string(), "--comm=w1", "--top", "worker", "named(u64 worker)"];
     let tracing = Tracing::start("hist", &words).expect("attaches");
-    let mut told = victim.run(TIMES)["named"];
+    let mut reported = victim.run(TIMES)["named"];
     victim.run(0);
     let patience = Instant::now() + Duration::from_secs(120);
     while !tracing.has(&FIRST.to_string()) {
-        assert!(Instant::now() < patience, "{}", tracing.said());
-        told += victim.run(5)["named"];
+        assert!(Instant::now() < patience, "{}", tracing.output_text());
+        reported += victim.run(5)["named"];
     }
-    told += victim.run(500)["named"];
+    reported += victim.run(500)["named"];
     let report = tracing.stop();
     let probe = last(&report, "named");
     let workers: BTreeMap<u64, u64> = rows(probe)
@@ -123,8 +123,11 @@ fn a_name_that_another_thread_takes_is_followed() {
         .map(|(row, hits)| (row.parse::<u64>().expect("a number") - FIRST, hits))
         .collect();
     assert_eq!(workers.keys().collect::<Vec<_>>(), [&0, &1], "{workers:?}");
-    assert!(workers[&0] >= 500 && (TIMES..told / 4 - 500).contains(&workers[&1]), "{workers:?} of {told}");
-    assert_eq!(number(probe, "hits") + number(probe, "filtered"), told);
+    assert!(
+        workers[&0] >= 500 && (TIMES..reported / 4 - 500).contains(&workers[&1]),
+        "{workers:?} of {reported}"
+    );
+    assert_eq!(number(probe, "hits") + number(probe, "filtered"), reported);
 }
 
 /// Threads that end before the tracer can look have the names that the kernel reported.
@@ -138,16 +141,16 @@ fn threads_that_came_and_went_have_names() {
         let words: Vec<&str> = words.chain(["named(u64 worker)"]).collect();
         let mut tracing = Tracing::start("hist", &words).expect("attaches");
         tracing.signal(libc::SIGSTOP);
-        let told = victim.run(100);
+        let reported = victim.run(100);
         tracing.signal(libc::SIGINT);
         tracing.signal(libc::SIGCONT);
         let report = tracing.stop();
         let probe = last(&report, "named");
-        let (hits, all) = (by_name(probe), told["named"] + 200);
+        let (hits, all) = (by_name(probe), reported["named"] + 200);
         let brief = BTreeMap::from([((Some("brief".to_owned()), 9), 100)]);
-        let nobodys = number(probe, "unnamed") + hits.get(&(None, 9)).copied().unwrap_or(0);
+        let unnamed = number(probe, "unnamed") + hits.get(&(None, 9)).copied().unwrap_or(0);
         // SAFETY: geteuid has no precondition.
-        if nobodys > 0 && unsafe { libc::geteuid() } != 0 {
+        if unnamed > 0 && unsafe { libc::geteuid() } != 0 {
             or_skip!(Err::<(), _>("here the kernel tells nothing of threads".to_owned()));
         }
         match named {
@@ -159,6 +162,6 @@ fn threads_that_came_and_went_have_names() {
             }
         }
         assert_eq!(number(probe, "hits") + number(probe, "filtered"), all);
-        assert_eq!(nobodys, 0, "{probe}");
+        assert_eq!(unnamed, 0, "{probe}");
     }
 }

@@ -71,7 +71,7 @@ fn many_functions_of_several_libraries_are_timed_and_traced() {
     let path = or_skip!(program());
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
-    let told = victim.run(1);
+    let reported = victim.run(1);
     let probes: Vec<String> = (1..=LIBRARIES).map(|number| format!("libmany{number}:l{number}_f*")).collect();
     for verb in ["count", "lat", "trace"] {
         let mut words = vec!["-p", &pid];
@@ -79,9 +79,9 @@ fn many_functions_of_several_libraries_are_timed_and_traced() {
         let tracing =
             Tracing::start(verb, &words).unwrap_or_else(|report| panic!("{verb}: {}", report.errors));
         assert_eq!(victim.run(100).get("calls"), Some(&100));
-        let said = tracing.stop().errors;
-        assert!(said.contains("sites: 30,000 matched, 30,000 probed"), "{verb}: {said}");
-        assert!(said.contains("hits: 1,000 recorded, 0 missed"), "{verb}: {said}");
+        let output_text = tracing.stop().errors;
+        assert!(output_text.contains("sites: 30,000 matched, 30,000 probed"), "{verb}: {output_text}");
+        assert!(output_text.contains("hits: 1,000 recorded, 0 missed"), "{verb}: {output_text}");
     }
-    assert_eq!(victim.run(1).get("calls"), told.get("calls"));
+    assert_eq!(victim.run(1).get("calls"), reported.get("calls"));
 }

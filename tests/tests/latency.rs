@@ -104,9 +104,9 @@ fn calls_that_run_at_attach_and_at_detach_are_told_apart() {
     let mut victim = Running::start(&path, &["2", "endless"]);
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("lat", &["-p", &pid, "calls", "shared"]).expect("attaches");
-    let told = victim.run(100_000);
+    let reported = victim.run(100_000);
     let report = tracing.stop();
-    assert_eq!(told["wrong"], 0);
+    assert_eq!(reported["wrong"], 0);
     assert!(report.field("shared", "calls") > 0, "{}", report.errors);
     // Exits are patched before entries. Calls that end in between find no stamp, and are counted as such.
     println!("{} exits without an entry", report.field("shared", "unpaired"));
@@ -119,10 +119,10 @@ fn recursion_and_the_outermost_call() {
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("lat", &["-p", &pid, "--outermost", "factorial"]).expect("attaches");
-    let told = victim.run(900);
+    let reported = victim.run(900);
     let report = tracing.stop();
     // Each round calls factorial(5) once; every ninth round calls factorial(3) once more.
-    assert_eq!(told["factorial"], 900 * 5 + 100 * 3);
+    assert_eq!(reported["factorial"], 900 * 5 + 100 * 3);
     assert_eq!(report.field("factorial", "calls"), 900 + 100, "{}", report.errors);
 }
 
@@ -155,8 +155,8 @@ fn neighbours_without_padding_are_both_timed() {
     let pid = victim.pid().to_string();
     let words: Vec<&str> = ["-p", &pid, "-F"].into_iter().chain(FUNCS).collect();
     let tracing = Tracing::start("lat", &words).expect("attaches");
-    let told = victim.run(ROUNDS);
+    let reported = victim.run(ROUNDS);
     let report = tracing.stop();
     assert_eq!(report.refused(), [], "{}", report.errors);
-    FUNCS.iter().for_each(|func| assert_eq!(report.field(func, "calls"), told[*func], "{func}"));
+    FUNCS.iter().for_each(|func| assert_eq!(report.field(func, "calls"), reported[*func], "{func}"));
 }

@@ -33,10 +33,10 @@ fn a_marker_that_only_the_kernel_reaches() {
     let before = text::signals(victim.pid());
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("count", &["-p", &pid, "usdt:markers:markers:kernel"]).expect("attaches");
-    let told = victim.run(ROUNDS);
+    let reported = victim.run(ROUNDS);
     let report = tracing.stop();
-    assert_eq!((told["kernel_raised"], told["jumped_raised"]), (ROUNDS, 0));
-    assert_eq!(report.hits("kernel"), told["kernel"], "{}", report.errors);
+    assert_eq!((reported["kernel_raised"], reported["jumped_raised"]), (ROUNDS, 0));
+    assert_eq!(report.hits("kernel"), reported["kernel"], "{}", report.errors);
     assert!(!is_raised(&mut victim, "kernel"), "not lowered: {}", report.errors);
     text::assert_clean(victim.pid(), &before);
 }
@@ -54,9 +54,9 @@ fn a_marker_in_a_file_that_was_replaced() {
     let probe = format!("usdt:{}:markers:kernel", copy.display());
     let output = once(&["count", "-d", "0.1", "-p", &pid, &probe]);
     std::fs::remove_file(&copy).ok();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(matches!(output.status.code(), Some(1 | 3)), "counted in another file: {said}");
-    println!("{said}");
+    let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(matches!(output.status.code(), Some(1 | 3)), "counted in another file: {output_text}");
+    println!("{output_text}");
 }
 
 /// SAFE-3 for semaphores, both of USDT probes that jumps reach, and of those that only the kernel's probes
@@ -90,15 +90,15 @@ fn a_site_that_the_kernel_refuses_takes_no_other_with_it() {
     let before = text::signals(victim.pid());
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("count", &["-p", &pid, "usdt:markers:markers:*"]).expect("attaches");
-    let told = victim.run(ROUNDS);
+    let reported = victim.run(ROUNDS);
     let report = tracing.stop();
     for name in ["jumped", "kernel"] {
-        assert_eq!(report.hits(name), told[name], "{name}: {}", report.errors);
+        assert_eq!(report.hits(name), reported[name], "{name}: {}", report.errors);
     }
     let refused = report.refused();
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert!(refused[0].0.ends_with(":nobody") && refused[0].1.contains("os error"), "{refused:?}");
-    assert_eq!(told["nobody_raised"], 0, "raised for a probe that is not there");
+    assert_eq!(reported["nobody_raised"], 0, "raised for a probe that is not there");
     text::assert_clean(victim.pid(), &before);
 }
 

@@ -90,8 +90,8 @@ fn what_is_not_the_variable_is_not_watched() {
         ),
     ] {
         let out = once(&["watch", "-p", &pid, "-d", "10ms", name]);
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(!out.status.success() && said.contains(why), "{name}: {said}");
+        let output_text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && output_text.contains(why), "{name}: {output_text}");
     }
 }
 
@@ -138,12 +138,12 @@ fn functions_of_one_name_in_two_files_have_their_own_prototypes() {
         for call in calls {
             let args = call["args"].as_array().expect("arguments").iter();
             let args: Vec<(&Value, &Value)> = args.map(|one| (&one["name"], &one["value"])).collect();
-            let told = json!([args, call["ret"]]);
+            let reported = json!([args, call["ret"]]);
             let wanted = match call["probe"].as_str().is_some_and(|probe| probe.contains("put_text")) {
                 true => json!([[["text", "alice"], ["n", 7]], 8]),
                 false => json!([[["x", 2.5], ["times", 2]], 5.0]),
             };
-            assert_eq!(told, wanted, "{probes:?}: {call}");
+            assert_eq!(reported, wanted, "{probes:?}: {call}");
         }
         // `graph` prints nothing before its end.
         let pid = victim.pid().to_string();
@@ -172,8 +172,8 @@ fn a_tree_is_of_calls() {
     let start =
         listed["offset"].as_u64().expect("where it lies in the file, and in memory of a small program");
     let out = once(&["graph", "-p", &pid, "-d", "50ms", &format!("{:#x}", start + 4)]);
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(!out.status.success() && said.contains("4 bytes inside handle"), "{said}");
+    let output_text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && output_text.contains("4 bytes inside handle"), "{output_text}");
     for root in [&format!("{start:#x}"), "handle(int)", "handle(char*)", "handle(int us)"] {
         let report = Tracing::spawn("graph", &["-p", &pid, "-d", "0.3", root, "slow"]).end();
         let graph = &of_type(&report, "graph")[0];

@@ -1,13 +1,13 @@
 //! Processes with an unusual thread: it has ended, it belongs to the kernel, it cannot be stopped, or its
 //! name is no text.
 
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::{or_skip, skip, text, victims};
 
 /// Attaches, lets the program do `meanwhile` and some work, detaches. Returns the report, and what the work
 /// printed.
-fn attached(verb: &str, victim: &mut Running, meanwhile: &str, times: u64) -> (Report, Told) {
+fn attached(verb: &str, victim: &mut Running, meanwhile: &str, times: u64) -> (Report, Printed) {
     let pid = victim.pid().to_string();
     let tracing = Tracing::start(verb, &["-p", &pid, "work"]).unwrap_or_else(|report| {
         panic!("{verb} does not attach: {} {}", report.status, report.errors);
@@ -18,8 +18,8 @@ fn attached(verb: &str, victim: &mut Running, meanwhile: &str, times: u64) -> (R
             std::thread::yield_now();
         }
     }
-    let told = victim.run(times);
-    (tracing.stop(), told)
+    let reported = victim.run(times);
+    (tracing.stop(), reported)
 }
 
 fn is_zombie(pid: u32) -> bool {
@@ -38,9 +38,9 @@ fn is_clean(pid: u32) -> bool {
 fn sound(verb: &str, kind: &str, meanwhile: &str) {
     let path = or_skip!(victims::plain("odd"));
     let mut victim = Running::start(&path, &[kind]);
-    let (report, told) = attached(verb, &mut victim, meanwhile, 1000);
+    let (report, reported) = attached(verb, &mut victim, meanwhile, 1000);
     assert!(report.status.success(), "{verb} {kind}: {}", report.errors);
-    assert_eq!(told["sum"], 1_499_500, "{verb} {kind}");
+    assert_eq!(reported["sum"], 1_499_500, "{verb} {kind}");
     if verb == "count" {
         assert_eq!((report.hits("work"), report.number("missed")), (1000, 0), "{kind}: {}", report.errors);
     }
@@ -140,15 +140,15 @@ fn a_frozen_process_is_told_and_not_waited_for() {
     freezer.freeze(victim.pid());
     let pid = victim.pid().to_string();
     let begun = std::time::Instant::now();
-    let said = match Tracing::start("count", &["-p", &pid, "work"]) {
+    let output_text = match Tracing::start("count", &["-p", &pid, "work"]) {
         Ok(_) => panic!("a frozen process makes no calls"),
         Err(report) => report.errors,
     };
     assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
-    assert!(said.contains("frozen") && said.contains("thaw"), "{said}");
+    assert!(output_text.contains("frozen") && output_text.contains("thaw"), "{output_text}");
     freezer.thaw();
-    let (report, told) = attached("count", &mut victim, "", 1000);
-    assert_eq!((report.hits("work"), told["sum"]), (1000, 1_499_500), "{}", report.errors);
+    let (report, reported) = attached("count", &mut victim, "", 1000);
+    assert_eq!((report.hits("work"), reported["sum"]), (1000, 1_499_500), "{}", report.errors);
     assert!(is_clean(victim.pid()), "{}", report.errors);
 }
 
@@ -184,8 +184,8 @@ fn a_followed_process_can_be_looked_at() {
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("count", &["-f", "-p", &pid, "work"]).expect("attaches");
     let looked = trapline_tests::tracing::once(&["status", "-p", &pid]);
-    let said = String::from_utf8_lossy(&looked.stdout).into_owned();
-    assert!(said.contains("armed"), "{said}{}", String::from_utf8_lossy(&looked.stderr));
+    let output_text = String::from_utf8_lossy(&looked.stdout).into_owned();
+    assert!(output_text.contains("armed"), "{output_text}{}", String::from_utf8_lossy(&looked.stderr));
     victim.run(10);
     assert_eq!(tracing.stop().hits("work"), 10);
 }

@@ -22,15 +22,15 @@ fn printed(words: &[&str], fault: &str) -> (bool, String) {
     let child = child.as_mut().expect("trapline starts");
     let mut out = child.stdout.take().expect("piped");
     let status = child.wait().expect("it ends");
-    let (sender, said) = channel();
+    let (sender, output_text) = channel();
     // The pipe ends when the last program that holds it has ended.
     std::thread::spawn(move || {
         let mut text = String::new();
         drop(out.read_to_string(&mut text));
         drop(sender.send(text));
     });
-    let said = said.recv_timeout(PATIENCE);
-    (!status.success(), said.unwrap_or_else(|_| panic!("{fault}: the program waits for ever")))
+    let output_text = output_text.recv_timeout(PATIENCE);
+    (!status.success(), output_text.unwrap_or_else(|_| panic!("{fault}: the program waits for ever")))
 }
 
 /// Kills the tracer at one point after the other. Returns how often the program went on, and how often it
@@ -41,8 +41,8 @@ fn at_every_point(words: &[&str]) -> (u64, u64) {
     loop {
         let side = if number % 2 == 0 { "before" } else { "after" };
         let fault = format!("{side}:{number}");
-        let (killed, said) = printed(words, &fault);
-        match said.as_str() {
+        let (killed, output_text) = printed(words, &fault);
+        match output_text.as_str() {
             "" => ended += 1,
             text => {
                 assert!(text.starts_with(RIGHT), "{fault}: {text}");

@@ -27,14 +27,14 @@ fn filter(text: &str) -> Filter {
 /// Hits that passed, hits that did not, and the victim's own count.
 fn counted(victim: &mut Running, probe: &str, filter: Filter) -> (u64, u64, u64) {
     let session = builder(victim, probe, filter).count().expect("attaches");
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let finished = session.detach();
     let counts: Vec<_> = finished.reports.iter().flat_map(|process| &process.counts).collect();
     let [count] = counts[..] else { panic!("one site: {counts:?}") };
     let filtered = count.filtered.expect("there is a filter");
     assert_eq!((filtered.by_reader, filtered.unended), (0, 0), "{probe}");
     let func = probe.rsplit(':').next().expect("a name");
-    (count.hits, filtered.in_target, told[func])
+    (count.hits, filtered.in_target, reported[func])
 }
 
 fn builder(victim: &Running, probe: &str, filter: Filter) -> Builder {
@@ -61,9 +61,9 @@ fn entries_are_counted_by_what_is_known_there() {
             (own.as_str(), &|_| true),
             ("tid == 1 || a < 5", &|a| a < 5),
         ] {
-            let (hits, filtered, told) = counted(&mut victim, "many_args", filter(condition));
+            let (hits, filtered, reported) = counted(&mut victim, "many_args", filter(condition));
             let want = (0..TIMES).filter(|&a| passes(a)).count() as u64;
-            assert_eq!((hits, filtered, told), (want, TIMES - want, TIMES), "{variant:?} {condition}");
+            assert_eq!((hits, filtered, reported), (want, TIMES - want, TIMES), "{variant:?} {condition}");
         }
         text::assert_clean(victim.pid(), &before);
     }
@@ -82,14 +82,14 @@ fn returns_are_counted_by_what_is_returned() {
             ("uretprobe:factorial", "ret == 24", TIMES),
             ("uretprobe:factorial", "tid == 1", 0),
         ] {
-            let (hits, filtered, told) = counted(&mut victim, probe, filter(condition));
-            assert_eq!((hits, filtered), (want, told - want), "{variant:?} {probe} {condition}");
+            let (hits, filtered, reported) = counted(&mut victim, probe, filter(condition));
+            assert_eq!((hits, filtered), (want, reported - want), "{variant:?} {probe} {condition}");
         }
         // The function goes on as another one, and the return value of that is not known yet. A condition
         // that needs it is not fulfilled.
         for (condition, want) in [("ret > 0", 0), ("ret <= 0", 0), ("ret > 0 || tid > 0", TIMES)] {
-            let (hits, filtered, told) = counted(&mut victim, "uretprobe:tail_caller", filter(condition));
-            assert_eq!((hits, filtered, told), (want, TIMES - want, TIMES), "{variant:?} {condition}");
+            let (hits, filtered, reported) = counted(&mut victim, "uretprobe:tail_caller", filter(condition));
+            assert_eq!((hits, filtered, reported), (want, TIMES - want, TIMES), "{variant:?} {condition}");
         }
         text::assert_clean(victim.pid(), &before);
     }
@@ -99,8 +99,8 @@ fn returns_are_counted_by_what_is_returned() {
 fn samples_are_counted() {
     let path = or_skip!(victims::plain("counter"));
     let mut victim = Running::start(&path, &[]);
-    let (hits, filtered, told) = counted(&mut victim, "many_args", filter("a % 2 == 0").sample(10));
-    assert_eq!(hits + filtered, told);
+    let (hits, filtered, reported) = counted(&mut victim, "many_args", filter("a % 2 == 0").sample(10));
+    assert_eq!(hits + filtered, reported);
     // At most one more for each CPU that it ran on.
     assert!((TIMES / 20..TIMES / 20 + 64).contains(&hits), "{hits}");
 }
@@ -152,14 +152,14 @@ fn records_have_what_their_filter_needs() {
     for arguments in [0, 1, 6] {
         let builder = builder(&victim, "leaf", filter("ret - 3 * a == 1 && a % 2 == 1"));
         let session = builder.record(arguments, true).expect("attaches");
-        let told = victim.run(TIMES);
+        let reported = victim.run(TIMES);
         let finished = session.detach();
         let odd = finished.calls.iter().filter(|call| call.arguments[0] % 2 == 1).count();
         let filtered = finished.reports[0].counts[0].filtered.expect("there is a filter");
         assert!(odd > 0, "{arguments}");
         assert_eq!(finished.calls.len(), odd, "{arguments}");
         let all = odd as u64 + filtered.in_target + filtered.by_reader + filtered.unended;
-        assert_eq!((all, finished.summary.missed), (told["leaf"], 0), "{arguments}");
+        assert_eq!((all, finished.summary.missed), (reported["leaf"], 0), "{arguments}");
     }
     let why = |result: Result<Session, Error>| match result {
         Err(Error::Filter { why, .. }) => Some(why),

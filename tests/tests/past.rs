@@ -17,10 +17,10 @@ fn held(verb: &str) -> [(u64, u64); 2] {
     let run = |programs: u64| format!("for i in $(seq {programs}); do /bin/true; done; {look}");
     let script = format!("{}; {}", run(FIRST), run(MORE));
     let output = once(&[verb, "-f", "-q", "-o", "/dev/null", "libc:*", "--", "sh", "-c", &script]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
-    let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let [kib, files, kib_later, files_later] = numbers[..] else { panic!("{verb}: {said}") };
+    let numbers: Vec<u64> = output_text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [kib, files, kib_later, files_later] = numbers[..] else { panic!("{verb}: {output_text}") };
     [(kib << 10, files), (kib_later << 10, files_later)]
 }
 

@@ -70,9 +70,10 @@ fn benchmark(port: u16) -> String {
         [u64::from(port), setting("TRAPLINE_REDIS_REQUESTS", 50_000)].map(|n| n.to_string());
     let args = ["-q", "-P", "16", "-n", &requests, "-t", "set,get,lpush,hset,zadd", "-p", &port];
     let output = Command::new("redis-benchmark").args(args).output().expect("redis-benchmark runs");
-    let said = String::from_utf8_lossy(&output.stdout).replace('\r', "\n");
-    assert!(output.status.success() && !said.contains("Error"), "{said}");
-    said.lines()
+    let output_text = String::from_utf8_lossy(&output.stdout).replace('\r', "\n");
+    assert!(output.status.success() && !output_text.contains("Error"), "{output_text}");
+    output_text
+        .lines()
         .filter(|line| line.contains("requests per second"))
         .map(|line| format!("  {line}\n"))
         .collect()
@@ -146,8 +147,8 @@ fn traced_redis(server: &Running, port: u16, probes: &[String]) -> (Report, u64)
         .args(["-q", "-P", "16", "-n", "8000", "-t", "set,get,lpush,hset,zadd", "-p", &port.to_string()])
         .output()
         .expect("redis-benchmark runs");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && !said.contains("Error"), "{said}");
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && !output_text.contains("Error"), "{output_text}");
     let last = commands(port);
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
@@ -163,11 +164,11 @@ fn redis_traced_under_its_benchmark() {
     let (server, port) = redis(&path);
     let (before, file) = (text::signals(server.pid()), path.display());
     let (report, run) = traced_redis(&server, port, &[format!("{file}:call(ptr c, int flags)")]);
-    let told = report.hits("call");
+    let reported = report.hits("call");
     // Neither question was counted when it was answered. The first one was counted by the time of the second.
-    assert_eq!(told + report.number("missed"), run + 1, "{}", report.errors);
-    assert_eq!(calls(&report, "call").count() as u64, told);
-    assert!(told > 1000 && run > 40_000, "{told} of {run}");
+    assert_eq!(reported + report.number("missed"), run + 1, "{}", report.errors);
+    assert_eq!(calls(&report, "call").count() as u64, reported);
+    assert!(reported > 1000 && run > 40_000, "{reported} of {run}");
     let more = [
         format!("{file}:setCommand(ptr c) -> void"),
         format!("{file}:createStringObject(buf(len=len) text, size_t len) -> ptr"),
@@ -249,18 +250,18 @@ fn a_go_http_server_counted_and_timed() {
     let pid = victim.pid().to_string();
     assert_eq!(victim.run(2000)["wrong"], 0);
     let tracing = Tracing::start("count", &["-p", &pid, &format!("{}:*", path.display())]).expect("attaches");
-    let told = victim.run(2000);
+    let reported = victim.run(2000);
     let report = tracing.stop();
-    assert_eq!(told["wrong"], 0, "{}", report.errors);
+    assert_eq!(reported["wrong"], 0, "{}", report.errors);
     // Go packs its functions tightly and owns SIGTRAP, so more of them are refused than elsewhere.
     share("Go net/http", &report, 90.0);
-    for (func, calls) in functions(&told) {
+    for (func, calls) in functions(&reported) {
         assert!(began(calls).contains(&report.hits(func)), "{func}: {} of {calls}", report.hits(func));
     }
     let tracing = Tracing::start("lat", &["-p", &pid, "main.handle", "main.growing"]).expect("attaches");
-    let told = victim.run(2000);
+    let reported = victim.run(2000);
     let report = tracing.stop();
-    assert_eq!(told["wrong"], 0, "{}", report.errors);
+    assert_eq!(reported["wrong"], 0, "{}", report.errors);
     assert_eq!(report.field("main.handle", "calls"), 2000, "{}", report.errors);
     assert_eq!(text::differences(victim.pid()), [""; 0]);
     assert_eq!(victim.run(2000)["wrong"], 0);
@@ -274,10 +275,10 @@ fn a_go_http_server_traced() {
     let pid = victim.pid().to_string();
     let words = ["-p", &pid, "main.handle", "main.growing", "net/http.readRequest"];
     let tracing = Tracing::start("trace", &words).expect("attaches");
-    let told = victim.run(2000);
+    let reported = victim.run(2000);
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
-    assert_eq!(told["wrong"], 0, "{}", report.errors);
+    assert_eq!(reported["wrong"], 0, "{}", report.errors);
     let (missed, handled) = (report.number("missed"), calls(&report, "main.handle").count() as u64);
     let hits = report.hits("main.handle");
     assert!(began(2000).contains(&hits), "{hits}: {}", report.errors);

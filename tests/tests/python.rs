@@ -117,8 +117,8 @@ fn its_own_test_suite_with_calls_recorded() {
     println!("{texts} texts, {lists} lists, {reads} reads\n{errors}");
     assert!(shown.status.success() && texts > 1000 && lists > 100_000 && reads > 100);
     let raised = of(" PyErr_SetString(kind=0x");
-    let told = texts + lists + reads + raised;
+    let reported = texts + lists + reads + raised;
     let recorded = errors.split_once("hits: ").and_then(|(_, rest)| rest.split_once(" recorded"));
     let recorded = recorded.map(|(number, _)| number.replace(',', "").parse().expect("a number"));
-    assert!(raised > 0 && recorded == Some(told), "{told} told; {errors}");
+    assert!(raised > 0 && recorded == Some(reported), "{reported} told; {errors}");
 }

@@ -148,11 +148,11 @@ fn calls_that_end_by_a_jump_are_told_where_they_are_timed_until_it() {
         ("stack", &["--time", "slow"]),
         ("hist", &["dur", "--if", "us > 0", "slow(int us)"]),
     ] {
-        let said = |form: &str| {
+        let output_text = |form: &str| {
             let words = [&["-d", "0.1", "-p", &pid, form], words].concat();
             Tracing::spawn(verb, &words).end().errors
         };
-        let (exits, auto) = (said("--ret=exits"), said("--ret=auto"));
+        let (exits, auto) = (output_text("--ret=exits"), output_text("--ret=auto"));
         assert!(
             exits.contains("naps:slow that end by a jump") && exits.contains("--ret=stack"),
             "{verb}: {exits}"
@@ -172,12 +172,12 @@ fn neighbours_without_padding_are_both_traced() {
     for form in [&["--ret=stack"][..], &["--ret=auto"], &[]] {
         let words: Vec<&str> = [&["-p", &pid], form, &FUNCS].concat();
         let tracing = Tracing::start("trace", &words).expect("attaches");
-        let told = victim.run(ROUNDS);
+        let reported = victim.run(ROUNDS);
         let report = tracing.stop();
         assert_eq!(report.refused(), [], "{form:?}: {}", report.errors);
         for func in FUNCS {
             let calls = ended(&report, func);
-            assert_eq!(calls.len() as u64, told[func], "{form:?} {func}: {}", report.errors);
+            assert_eq!(calls.len() as u64, reported[func], "{form:?} {func}: {}", report.errors);
             assert!(calls.iter().all(|call| call["how"] != "entered"), "{form:?} {func}");
         }
         assert_eq!(text::signals(victim.pid()), before, "{form:?}");
@@ -211,8 +211,8 @@ fn a_jump_to_what_looks_for_its_caller_leaves_the_address_alone() {
     let path = or_skip!(victims::plain("finds"));
     for (ret, says) in [("auto", "hits: 1,000 recorded"), ("stack", "reads the return address")] {
         let output = once(&["lat", &format!("--ret={ret}"), "find_next", "--", &path.to_string_lossy()]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "0 wrong\n", "{ret}: {said}");
-        assert!(said.contains(says), "{ret}: {said}");
+        let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "0 wrong\n", "{ret}: {output_text}");
+        assert!(output_text.contains(says), "{ret}: {output_text}");
     }
 }

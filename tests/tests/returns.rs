@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing, binary, once};
 use trapline_tests::{or_skip, text, victims};
 
@@ -55,10 +55,16 @@ fn refused(report: &Report) -> Vec<String> {
     report.refused().into_iter().filter_map(|(probe, _)| Some(probe.rsplit(':').next()?.to_owned())).collect()
 }
 
-fn assert_calls(report: &Report, told: &Told, funcs: &[&str]) {
+fn assert_calls(report: &Report, reported: &Printed, funcs: &[&str]) {
     for func in funcs {
         let calls = report.field(func, "calls");
-        assert_eq!(calls, told[*func], "calls of {func}; refused: {:?}; {}", report.refused(), report.errors);
+        assert_eq!(
+            calls,
+            reported[*func],
+            "calls of {func}; refused: {:?}; {}",
+            report.refused(),
+            report.errors
+        );
         assert_eq!(report.field(func, "unpaired"), 0, "{func}");
     }
 }
@@ -115,7 +121,7 @@ fn a_call_that_blocks_goes_home_after_a_detach() {
         // No stack leads into executable memory of ours any more.
         assert_eq!(armed_words(running.pid()), 0, "killed: {kill}");
         running.send("go");
-        assert_eq!(running.told(), bare);
+        assert_eq!(running.reported(), bare);
         assert_eq!(running.run(1), bare);
         running.send("quit");
         assert!(running.finish().success());
@@ -150,7 +156,7 @@ fn calls_that_block_on_many_stacks_go_home_after_a_detach() {
             assert_eq!(in_flight, [4, 4, 1, 1, 1], "{}", report.errors);
         }
         running.send("go");
-        assert_eq!(running.told(), bare, "killed: {kill}");
+        assert_eq!(running.reported(), bare, "killed: {kill}");
         assert_eq!(running.run(1), bare);
         running.send("quit");
         assert!(running.finish().success());
@@ -184,7 +190,7 @@ fn slots_of_calls_that_block_are_not_given_back() {
     }
     leave(&mut running, 60);
     running.send("go");
-    assert_eq!(running.told(), bare);
+    assert_eq!(running.reported(), bare);
     let report = tracing.stop();
     assert!(report.refused().is_empty(), "{:?}", report.refused());
     let calls = FUNCS.map(|func| report.field(func, "calls"));
@@ -213,7 +219,7 @@ fn slots(pid: u32) -> (usize, usize) {
     let block =
         starts.into_iter().find(|block| word(block + at::SLOTS_COUNT) != 0).expect("a segment with slots");
     let mut lent = vec![0; word(block + at::SLOTS_COUNT) as usize];
-    let first = word(block + at::SLOTS_TABLE) + trapline_record::slots::Slots::LENT_OFF;
+    let first = word(block + at::SLOTS_TABLE) + trapline_record::trampolines::Trampolines::LENT_OFF;
     memory.read_exact_at(&mut lent, first).expect("mapped");
     (lent.iter().filter(|byte| **byte != 0).count(), lent.len())
 }
@@ -345,9 +351,9 @@ fn exits_are_patched_where_they_can_be() {
     assert_calls(&tracing.stop(), &bare, &all);
     let list = |ret: &str, func: &str| -> Value {
         let pid = running.pid().to_string();
-        let said = once(&["list", "--lat", &format!("--ret={ret}"), "--json", "-p", &pid, func]);
-        serde_json::from_slice(&said.stdout)
-            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&said.stderr)))
+        let output_text = once(&["list", "--lat", &format!("--ret={ret}"), "--json", "-p", &pid, func]);
+        serde_json::from_slice(&output_text.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output_text.stderr)))
     };
     assert_eq!(list("auto", "leaf")["returns"], "exits");
     assert_eq!(list("exits", "leaf")["returns"], "exits");
@@ -432,9 +438,13 @@ fn static_programs_are_told() {
         let report = tracing.stop();
         assert_eq!(report.field(funcs[0], "calls"), bare[funcs[0]], "{what}: {}", report.errors);
         for left in &funcs[1..] {
-            let told = ["calls", "in_flight", "unreturned"].map(|field| report.field(left, field));
-            assert!(told[1] + told[2] > 0, "{what}: {told:?}");
-            assert_eq!(told.iter().sum::<u64>() + report.number("missed"), bare[*left], "{what}: {told:?}");
+            let reported = ["calls", "in_flight", "unreturned"].map(|field| report.field(left, field));
+            assert!(reported[1] + reported[2] > 0, "{what}: {reported:?}");
+            assert_eq!(
+                reported.iter().sum::<u64>() + report.number("missed"),
+                bare[*left],
+                "{what}: {reported:?}"
+            );
         }
         assert!(running.alive(), "{what}");
     }
@@ -457,8 +467,8 @@ fn an_unwinder_that_is_loaded_later_is_told() {
         (calls, short) = (calls + 1, short + 1);
     }
     for _ in 0..100 {
-        let told = running.run(1);
-        assert_eq!((told["frames"], told["check"]), (whole, bare["check"]));
+        let reported = running.run(1);
+        assert_eq!((reported["frames"], reported["check"]), (whole, bare["check"]));
         calls += 1;
     }
     let report = tracing.stop();
@@ -486,9 +496,9 @@ fn go_is_refused_and_its_stacks_may_grow_while_exits_are_patched() {
 fn usage() {
     let wrong = |args: &[&str], says: &str| {
         let out = once(args);
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert_eq!(out.status.code(), Some(2), "{said}");
-        assert!(said.contains(says), "{said}");
+        let output_text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{output_text}");
+        assert!(output_text.contains(says), "{output_text}");
     };
     assert!(binary().exists());
     wrong(&["lat", "-p", "1", "--ret=both", "malloc"], "auto, exits, stack");

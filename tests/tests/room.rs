@@ -12,7 +12,7 @@ fn who_comes_after_many_finds_room() {
     let path = or_skip!(victims::plain("crowded"));
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
-    let told = victim.run(100);
+    let reported = victim.run(100);
     for nth in 0..TIMES {
         // The first two verbs look at the room before they place anything; the third only looks.
         let verb = ["lat", "count", "list"][nth % 3];
@@ -23,13 +23,13 @@ fn who_comes_after_many_finds_room() {
         };
         let words = [&[verb, "-p", &pid], options, &["crowded"]].concat();
         let output = tracing::once(&words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{verb}, the {nth}th: {}: {said}", output.status);
+        let output_text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{verb}, the {nth}th: {}: {output_text}", output.status);
         if verb == "list" {
-            assert!(said.contains("1 place: 1 jump"), "the {nth}th: {said}");
+            assert!(output_text.contains("1 place: 1 jump"), "the {nth}th: {output_text}");
         }
     }
-    assert_eq!(victim.run(100), told);
+    assert_eq!(victim.run(100), reported);
 }
 
 /// Return addresses are not replaced after all, since no thread of the program can tell its unwinder. What was mapped for them is
@@ -94,15 +94,15 @@ fn many_sessions_leave_nothing_behind() {
         let path = or_skip!(victims::c("counter", variant));
         let mut victim = Running::start(&path, &[]);
         let pid = victim.pid();
-        let told = victim.run(100);
+        let reported = victim.run(100);
         let mut session = |nth: u64| {
             victim.begin(200_000);
             let verb = ["count", "lat", "trace"][nth as usize % 3];
             let words = [verb, "-q", "-d", "0.02", "-p", &pid.to_string(), "counter:*", "libc:*"];
             let output = tracing::once(&words);
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{verb}, the {nth}th: {}: {said}", output.status);
-            drop(victim.told());
+            let output_text = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{verb}, the {nth}th: {}: {output_text}", output.status);
+            drop(victim.reported());
         };
         // The last session's memory may stay if a thread was in it at the end; the next session frees it. So
         // the same three sessions are compared.
@@ -112,6 +112,6 @@ fn many_sessions_leave_nothing_behind() {
         let after = size(pid);
         assert!(after.0 < before.0 + 2048, "{variant:?}: kB of address space: {before:?}, {after:?}");
         assert!(after.1 < before.1 + 2048, "{variant:?}: kB of memory: {before:?}, {after:?}");
-        assert_eq!(victim.run(100), told);
+        assert_eq!(victim.run(100), reported);
     }
 }

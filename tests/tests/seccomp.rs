@@ -30,10 +30,10 @@ fn may_suspend() -> bool {
 
 /// Asserts that an attach was refused with these words, and left nothing behind.
 fn assert_refused(victim: &mut Running, before: &[String], output: &Output, words: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output_text}");
     for word in words {
-        assert!(said.contains(word), "no {word} in: {said}");
+        assert!(output_text.contains(word), "no {word} in: {output_text}");
     }
     exercise(victim);
     text::assert_clean(victim.pid(), before);
@@ -106,13 +106,13 @@ fn what_another_thread_may_not_do_is_refused() {
         ("strict", &["lat", "work"], "may not read the time-stamp counter (seccomp strict mode)"),
         ("strict", &["trace", texts], "filters its system calls (seccomp)"),
     ];
-    for (how, words, said) in refused {
+    for (how, words, output_text) in refused {
         let mut victim = Running::start(&path, &[how]);
         let before = text::signals(victim.pid());
         let pid = victim.pid().to_string();
         let output = once(&[&words[..1], &["-d", "0.2", "-p", &pid], &words[1..]].concat());
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && errors.contains(said), "{how} {words:?}: {errors}");
+        assert!(output.status.code() == Some(1) && errors.contains(output_text), "{how} {words:?}: {errors}");
         assert_eq!(victim.run(10)["work"], 20, "{how} {words:?}: the target lives on");
         text::assert_clean(victim.pid(), &before);
     }

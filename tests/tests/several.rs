@@ -27,8 +27,8 @@ fn one_that_has_ended_does_not_hinder_the_others() {
         assert_eq!(report.status.code(), Some(0), "{verb}: {}", report.errors);
         let field = if verb == "lat" { "calls" } else { "hits" };
         assert_eq!(report.field("leaf", field), calls, "{verb}: {}", report.errors);
-        let told = format!("process {gone} is not traced, since it has ended; the others are");
-        assert!(report.errors.contains(&told), "{verb}: {}", report.errors);
+        let reported = format!("process {gone} is not traced, since it has ended; the others are");
+        assert!(report.errors.contains(&reported), "{verb}: {}", report.errors);
     }
     let alone = once(&["count", "-d", "0.1", "-p", &gone, "leaf"]);
     assert_eq!(alone.status.code(), Some(1), "an only one must be there");

@@ -9,8 +9,8 @@ use trapline_tests::{or_skip, victims};
 fn machine_state_is_bit_identical_at_entries() {
     let path = or_skip!(victims::plain("registers"));
     let seen = counted(&path, &[], &["state_*"], 20_000);
-    println!("{} states compared, vector level {}", seen.told["checked"], seen.told["wide"]);
-    assert_eq!(seen.told["wrong"], 0);
+    println!("{} states compared, vector level {}", seen.reported["checked"], seen.reported["wide"]);
+    assert_eq!(seen.reported["wrong"], 0);
 }
 
 #[test]
@@ -21,9 +21,9 @@ fn machine_state_is_bit_identical_at_exits() {
     for verb in ["lat", "count"] {
         let probe = if verb == "lat" { "state_*" } else { "uretprobe:state_*" };
         let tracing = Tracing::start(verb, &["-p", &pid, probe]).expect("attaches");
-        let told = victim.run(20_000);
+        let reported = victim.run(20_000);
         let report = tracing.stop();
-        assert_eq!(told["wrong"], 0, "{verb}: {}", report.errors);
+        assert_eq!(reported["wrong"], 0, "{verb}: {}", report.errors);
         let field = if verb == "lat" { "calls" } else { "hits" };
         assert_eq!(report.field("state_push", field), 20_000, "{verb}: {}", report.errors);
     }
@@ -37,9 +37,9 @@ fn machine_state_is_bit_identical_inside() {
     let pid = victim.pid().to_string();
     let tracing =
         Tracing::start("count", &["-p", &pid, "state_redzone+10", "state_flags+3"]).expect("attaches");
-    let told = victim.run(20_000);
+    let reported = victim.run(20_000);
     let report = tracing.stop();
-    assert_eq!(told["wrong"], 0, "{}", report.errors);
+    assert_eq!(reported["wrong"], 0, "{}", report.errors);
     println!("{} hits, refused {:?}", report.total_hits(), report.refused());
     assert_eq!(report.total_hits() / 20_000 + report.refused().len() as u64, 2);
 }
@@ -112,7 +112,7 @@ fn longjmp_coroutines_and_alternate_stacks_under_lat() {
 fn a_program_that_catches_its_own_faults() {
     let path = or_skip!(victims::plain("segv"));
     let seen = counted(&path, &[], &["checked_load", "guarded_load", "in_handler"], 20_000);
-    assert!(seen.told["in_handler"] > 0);
+    assert!(seen.reported["in_handler"] > 0);
 }
 
 #[test]
@@ -125,11 +125,11 @@ fn what_may_fault_is_moved_on_request_only() {
         let report = Tracing::start("count", &words).expect("attaches").stop();
         (report.probe("guarded_load").expect("probed")["tactic"].clone(), report.errors)
     };
-    let (plain, said) = tactic(&[]);
-    assert_eq!(plain, "kernel", "{said}");
-    assert!(said.contains("--faults-are-fatal"), "the way out is named: {said}");
+    let (plain, output_text) = tactic(&[]);
+    assert_eq!(plain, "kernel", "{output_text}");
+    assert!(output_text.contains("--faults-are-fatal"), "the way out is named: {output_text}");
     // The program does not run while this is in place, because its handler does look addresses up.
-    let (moved, said) = tactic(&["--faults-are-fatal"]);
-    assert_eq!(moved, "short", "{said}");
+    let (moved, output_text) = tactic(&["--faults-are-fatal"]);
+    assert_eq!(moved, "short", "{output_text}");
     assert!(victim.run(1_000)["in_handler"] > 0, "as it was, after a detach");
 }

@@ -42,12 +42,12 @@ fn traced(victim: &mut Running, options: &[&str]) -> (Report, BTreeMap<String, u
     let pid = victim.pid().to_string();
     let words: Vec<&str> = ["-p", &pid, "probed"].into_iter().chain(options.iter().copied()).collect();
     let tracing = Tracing::start("stack", &words).expect("attaches");
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     assert!(report.status.success() && report.number("missed") == 0, "{}", report.errors);
     let hits: u64 = stacks(&report).filter_map(|stack| stack["hits"].as_u64()).sum();
-    assert_eq!((hits, report.hits("probed")), (told["probed"], told["probed"]), "{}", report.errors);
-    (report, told)
+    assert_eq!((hits, report.hits("probed")), (reported["probed"], reported["probed"]), "{}", report.errors);
+    (report, reported)
 }
 
 #[test]
@@ -57,8 +57,8 @@ fn the_kernel_walks_the_same_stacks() {
     let before = text::signals(victim.pid());
     let offset = oracle::offsets(&path, &["probed"])[0];
     let want = or_skip!(kernels(&path, &mut victim, offset));
-    let (report, told) = traced(&mut victim, &[]);
-    assert_eq!(want.values().sum::<u64>(), told["probed"], "the kernel saw each hit");
+    let (report, reported) = traced(&mut victim, &[]);
+    assert_eq!(want.values().sum::<u64>(), reported["probed"], "the kernel saw each hit");
     // The longest that both can hold: the kernel's has 127 addresses, ours 122 callers.
     let cut = |all: BTreeMap<Vec<u64>, u64>| -> BTreeMap<Vec<u64>, u64> {
         let mut cut = BTreeMap::new();
@@ -122,10 +122,10 @@ fn unwind_tables_find_the_same_stacks() {
     assert!(deepest.len() > 200 && deepest.ends_with(&["work", "tl_base"]), "{deepest:?}");
     let path = or_skip!(victims::c("stacks", Variant::O3));
     let mut victim = Running::start(&path, &[]);
-    let (copied, told) = traced(&mut victim, &["--unwind", "dwarf"]);
+    let (copied, reported) = traced(&mut victim, &["--unwind", "dwarf"]);
     let main = stacks(&copied).filter(|stack| names(stack).ends_with(&["work", "tl_base"]));
     let hits: u64 = main.filter_map(|stack| stack["hits"].as_u64()).sum();
-    assert_eq!(hits, told["probed"], "each came from there");
+    assert_eq!(hits, reported["probed"], "each came from there");
 }
 
 /// Stacks on the heap, alternate signal stacks, and all kinds of invalid frame pointers: counts are exact,
@@ -135,8 +135,8 @@ fn a_walk_never_leaves_the_stack() {
     let path = or_skip!(framed());
     let mut victim = Running::start(&path, &["wild"]);
     let check = victim.run(TIMES)["check"];
-    let (report, told) = traced(&mut victim, &[]);
-    assert_eq!(told["check"], check);
+    let (report, reported) = traced(&mut victim, &[]);
+    assert_eq!(reported["check"], check);
     // The return address at the top of every stack is known, even if nothing else is.
     let known = ["tl_garbage", "hit"];
     assert!(stacks(&report).all(|stack| names(stack).get(1).is_some_and(|name| known.contains(name))));
@@ -147,8 +147,8 @@ fn a_walk_never_leaves_the_stack() {
         stacks(&report).map(names).collect::<Vec<_>>()
     );
     assert_eq!(victim.run(TIMES)["check"], check);
-    let (report, told) = traced(&mut victim, &["--unwind", "dwarf", "--stack-bytes", "4096"]);
-    assert_eq!(told["check"], check);
+    let (report, reported) = traced(&mut victim, &["--unwind", "dwarf", "--stack-bytes", "4096"]);
+    assert_eq!(reported["check"], check);
     assert!(stacks(&report).all(|stack| names(stack).get(1).is_some_and(|name| known.contains(name))));
 }
 
@@ -159,7 +159,7 @@ fn time_is_summed_by_stack() {
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("stack", &["--time", "-p", &pid, "right", "probed"]).expect("attaches");
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     assert!(report.status.success() && report.number("missed") == 0, "{}", report.errors);
     let sum = |func: &str, field: &str| -> u64 {
@@ -167,7 +167,7 @@ fn time_is_summed_by_stack() {
             .filter(|stack| stack["probe"].as_str().is_some_and(|probe| probe.ends_with(func)));
         of.filter_map(|stack| stack[field].as_u64()).sum()
     };
-    assert_eq!((sum(":probed", "hits"), report.hits("probed")), (told["probed"], told["probed"]));
+    assert_eq!((sum(":probed", "hits"), report.hits("probed")), (reported["probed"], reported["probed"]));
     assert_eq!(sum(":right", "hits"), report.hits("right"));
     // Each `right` takes longer than the two calls of `probed` in it; the stacks below them have some time of
     // their own.
@@ -198,17 +198,17 @@ fn stacks_of_calls_that_pass_are_summed() {
         let mut words = vec!["-p", &pid, "many_args(u64 a, int b)"];
         words.extend(options);
         let tracing = Tracing::start("stack", &words).expect("attaches");
-        let told = victim.run(TIMES);
+        let reported = victim.run(TIMES);
         let report = tracing.stop();
         assert!(report.status.success() && report.number("missed") == 0, "{}", report.errors);
         let hits: u64 = stacks(&report).filter_map(|stack| stack["hits"].as_u64()).sum();
-        let want = if passes { (0..told["many_args"]).filter(|a| a % 3 == 1).count() } else { 0 };
+        let want = if passes { (0..reported["many_args"]).filter(|a| a % 3 == 1).count() } else { 0 };
         assert_eq!(hits, want as u64, "{options:?}: {}", report.errors);
     }
     for unknown in ["c", "a && ret", "dur > 1ms"] {
         let output = once(&["stack", "--time", "-p", &pid, "--if", unknown, "many_args(u64 a)"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && said.contains("is unknown"), "{said}");
+        let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && output_text.contains("is unknown"), "{output_text}");
     }
 }
 

@@ -210,7 +210,7 @@ fn texts_stand_beside_the_other_arguments() {
 
 #[test]
 fn what_cannot_be_text_is_said() {
-    for (probe, said) in [
+    for (probe, output_text) in [
         ("f(int n) -> str", "`str` is no type"),
         ("f(buf(len=m) p, int n)", "`m` is no argument"),
         ("f(buf(len=arg6) p)", "`arg6` is no argument"),
@@ -218,6 +218,6 @@ fn what_cannot_be_text_is_said() {
     ] {
         let output = once(&["trace", "-p", "1", probe]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && error.contains(said), "{probe}: {error}");
+        assert!(output.status.code() == Some(2) && error.contains(output_text), "{probe}: {error}");
     }
 }

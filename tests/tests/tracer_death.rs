@@ -28,12 +28,12 @@ fn right_and_cleaned(victim: &mut Running, signals: &[String], when: &str) {
     assert_eq!(second["wrong"], 0, "{when}");
     assert!(second["rounds"] >= first["rounds"], "{when}");
     let output = tracing::once(&["detach", "-q", "-p", &victim.pid().to_string()]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{when}: detach: {}: {said}", output.status);
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{when}: detach: {}: {output_text}", output.status);
     assert_eq!(
         text::differences(victim.pid()),
         [""; 0],
-        "{when}: text differs from disk after detach; {said}"
+        "{when}: text differs from disk after detach; {output_text}"
     );
     text::assert_signals(victim.pid(), signals);
     assert_eq!(victim.run(1000)["wrong"], 0, "{when}: after detach");
@@ -92,9 +92,9 @@ fn every_point_of_slots(side: &str) {
         assert!(victim.alive(), "{fault}: the target died");
         assert_eq!(victim.run(60), bare, "{fault}");
         let output = tracing::once(&["detach", "-q", "-p", &pid]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{fault}: detach: {}: {said}", output.status);
-        assert_eq!(text::differences(victim.pid()), [""; 0], "{fault}: {said}");
+        let output_text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{fault}: detach: {}: {output_text}", output.status);
+        assert_eq!(text::differences(victim.pid()), [""; 0], "{fault}: {output_text}");
         text::assert_signals(victim.pid(), &signals);
         assert_eq!(victim.run(60), bare, "{fault}: after detach");
     }
@@ -155,8 +155,8 @@ fn status_names_a_dead_tracer() {
     drop(tracing.end());
     assert_ne!(text::differences(victim.pid()), [""; 0], "the dead tracer's patches are in place");
     let output = tracing::once(&["status", "-p", &pid]);
-    let said =
+    let output_text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains(&tracer.to_string()), "status names the tracer {tracer}: {said}");
+    assert!(output_text.contains(&tracer.to_string()), "status names the tracer {tracer}: {output_text}");
     right_and_cleaned(&mut victim, &signals, "after status");
 }

@@ -29,10 +29,10 @@ fn cycles() {
         let verb = if done % 4 == 3 { "lat" } else { "count" };
         cycle(victim.pid(), &["shared", "through", "handled", "newborn", "calls"], verb);
         if done % 20 == 19 {
-            let told = victim.run(2000);
-            assert_eq!(told["wrong"], 0, "after {done} cycles");
-            assert!(told["rounds"] > rounds, "the threads have stopped after {done} cycles");
-            rounds = told["rounds"];
+            let reported = victim.run(2000);
+            assert_eq!(reported["wrong"], 0, "after {done} cycles");
+            assert!(reported["rounds"] > rounds, "the threads have stopped after {done} cycles");
+            rounds = reported["rounds"];
         }
     }
     assert!(victim.alive());
@@ -55,10 +55,10 @@ fn a_signal_that_comes_with_a_trap_may_meet_another_trap() {
         let pid = victim.pid();
         let before = text::signals(pid);
         let tracing = Tracing::start("count", &["-p", &pid.to_string(), "handled"]).expect("attaches");
-        let (first, told) = (victim.run(1000), victim.run(500_000));
-        assert!(told["alarms"] > first["alarms"] + 100, "{told:?}");
-        assert!(told["rounds"] > first["rounds"], "{told:?}");
-        assert_eq!((told["wrong"], told["traps"]), (0, 0), "{args:?}");
+        let (first, reported) = (victim.run(1000), victim.run(500_000));
+        assert!(reported["alarms"] > first["alarms"] + 100, "{reported:?}");
+        assert!(reported["rounds"] > first["rounds"], "{reported:?}");
+        assert_eq!((reported["wrong"], reported["traps"]), (0, 0), "{args:?}");
         let report = tracing.stop();
         assert!(report.status.success(), "{}", report.errors);
         assert!(!report.errors.contains("guard traps: 0"), "each call is one: {}", report.errors);
@@ -84,9 +84,9 @@ fn a_trap_in_a_handler_that_blocks_all_leaves_the_programs_action() {
             assert!(report.status.success(), "{}", report.errors);
             text::assert_clean(pid, &before);
         }
-        let told = victim.run(1000);
-        assert!(told["alarms"] > 0, "{told:?}");
-        assert_eq!((told["wrong"], told["traps"]), (0, 0), "{args:?}");
+        let reported = victim.run(1000);
+        assert!(reported["alarms"] > 0, "{reported:?}");
+        assert_eq!((reported["wrong"], reported["traps"]), (0, 0), "{args:?}");
     }
 }
 
@@ -105,9 +105,13 @@ fn two_tracers_at_once() {
                 while !over.load(Ordering::Relaxed) {
                     let pid = pid.to_string();
                     let output = tracing::once(&["count", "-q", "-d", "0.02", "-p", &pid, func]);
-                    let said = String::from_utf8_lossy(&output.stderr);
-                    assert!(output.status.code().is_some_and(|code| code <= 3), "{}: {said}", output.status);
-                    assert!(!said.contains("panicked"), "{said}");
+                    let output_text = String::from_utf8_lossy(&output.stderr);
+                    assert!(
+                        output.status.code().is_some_and(|code| code <= 3),
+                        "{}: {output_text}",
+                        output.status
+                    );
+                    assert!(!output_text.contains("panicked"), "{output_text}");
                 }
             });
         }

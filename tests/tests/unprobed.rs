@@ -16,7 +16,7 @@ fn family() -> Result<(PathBuf, String), String> {
     Ok((path, probe))
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -31,12 +31,16 @@ fn a_followed_program_whose_probes_fail_is_told() {
             let mut args = vec![verb, "-f"];
             args.extend(["family:child_work"].iter().filter(|_| verb == "graph"));
             let output = once(&[&args[..], &[&probe, "--", "sh", "-c", &script]].concat());
-            let said = said(&output);
-            assert_eq!(output.status.code(), Some(5), "{verb}: the command's own status; {said}");
-            let line = said.lines().find(|line| line.starts_with("not probed: family (")).unwrap_or("");
-            assert!(line.contains("Cannot allocate memory"), "{verb}: {said}");
-            assert!(!said.contains("no program that was run has"), "{verb}: it was run, and has it; {said}");
-            assert_eq!(said.contains("nothing could be probed: "), !probed, "{verb}: {said}");
+            let output_text = output_text(&output);
+            assert_eq!(output.status.code(), Some(5), "{verb}: the command's own status; {output_text}");
+            let line =
+                output_text.lines().find(|line| line.starts_with("not probed: family (")).unwrap_or("");
+            assert!(line.contains("Cannot allocate memory"), "{verb}: {output_text}");
+            assert!(
+                !output_text.contains("no program that was run has"),
+                "{verb}: it was run, and has it; {output_text}"
+            );
+            assert_eq!(output_text.contains("nothing could be probed: "), !probed, "{verb}: {output_text}");
         }
     }
 }
@@ -46,18 +50,18 @@ fn json_tells_each_process_that_is_not_probed() {
     let (path, probe) = or_skip!(family());
     let script = format!("{LIMIT}; {0} once; {0} once; exit 6", path.display());
     let output = once(&["lat", "-f", "--json", &probe, "--", "sh", "-c", &script]);
-    let said = said(&output);
-    assert_eq!(output.status.code(), Some(6), "{said}");
+    let output_text = output_text(&output);
+    assert_eq!(output.status.code(), Some(6), "{output_text}");
     let objects: Vec<serde_json::Value> =
-        said.lines().map(|line| serde_json::from_str(line).expect("nothing but JSON")).collect();
+        output_text.lines().map(|line| serde_json::from_str(line).expect("nothing but JSON")).collect();
     let unprobed: Vec<_> = objects.iter().filter(|object| object["type"] == "unprobed").collect();
-    assert_eq!(unprobed.len(), 2, "{said}");
+    assert_eq!(unprobed.len(), 2, "{output_text}");
     for one in unprobed {
-        assert_eq!(one["name"], "family", "{said}");
+        assert_eq!(one["name"], "family", "{output_text}");
         let sites = objects.iter().find(|object| object["type"] == "lat" && object["pid"] == one["pid"]);
         let refused = sites.expect("it is reported")["refused"].as_array().expect("a list").clone();
-        assert_eq!(refused.len(), 2, "{said}");
-        assert!(refused.iter().all(|site| site["reason"] == one["reason"]), "{said}");
+        assert_eq!(refused.len(), 2, "{output_text}");
+        assert!(refused.iter().all(|site| site["reason"] == one["reason"]), "{output_text}");
     }
 }
 
@@ -67,23 +71,23 @@ fn a_launched_program_runs_unprobed_where_its_probes_fail() {
     let (path, probe) = or_skip!(family());
     let script = format!("{LIMIT}; exec {} once", path.display());
     let output = once(&["lat", "-f", &probe, "--", "sh", "-c", &script]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(said(&output).contains("nothing could be probed"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
+    assert!(output_text(&output).contains("nothing could be probed"), "{}", output_text(&output));
 }
 
 #[test]
 fn a_launched_command_keeps_its_status_where_nothing_is_found() {
     let script = "echo it ran; exit 7";
     let output = once(&["count", "-f", "libnothere:f*", "--", "sh", "-c", script]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"it ran\n"[..]), "{text}");
     assert!(text.contains("trapline: nothing to probe: no program that was run has libnothere:f*"), "{text}");
     // The status of a command that a signal ended is kept, too.
     let output = once(&["count", "-f", "libnothere:f*", "--", "sh", "-c", "kill -TERM $$"]);
-    assert_eq!(output.status.code(), Some(128 + 15), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(128 + 15), "{}", output_text(&output));
     // Without -f, an unknown library is taken for a mistake, and the command is not run.
     let output = once(&["count", "libnothere:f*", "--", "sh", "-c", script]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b""[..]), "{text}");
     assert!(text.contains("the command was not run; -f waits for"), "{text}");
 }
@@ -103,15 +107,15 @@ fn a_limit_of_file_sizes_ends_neither_process() {
             let mut command = Command::new("sh");
             command.args(["-c", &format!("{limited} \"$@\""), "sh"]).arg(binary());
             let output = command.args([verb, "-f", &probe, "--", "sh", "-c", &inner]).output().expect("runs");
-            let said = said(&output);
-            assert_eq!(output.status.code(), Some(7), "{verb}: the command's own status; {said}");
+            let output_text = output_text(&output);
+            assert_eq!(output.status.code(), Some(7), "{verb}: the command's own status; {output_text}");
             let printed = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(printed.lines().any(|line| line == "1"), "{verb}: its limit stays; {printed}");
-            assert_eq!(said.contains("not probed: family ("), !probed, "{verb}: {said}");
+            assert_eq!(output_text.contains("not probed: family ("), !probed, "{verb}: {output_text}");
             assert_eq!(
-                said.contains("limit of file sizes (ulimit -f) is 512 bytes"),
+                output_text.contains("limit of file sizes (ulimit -f) is 512 bytes"),
                 !probed,
-                "{verb}: {said}"
+                "{verb}: {output_text}"
             );
         }
     }
@@ -121,7 +125,7 @@ fn a_limit_of_file_sizes_ends_neither_process() {
 #[test]
 fn a_command_that_ends_before_its_first_instruction_keeps_its_status() {
     let output = once(&["count", "-f", "main", "--", "/bin/sh", "/dev/null"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
     let lib = std::env::temp_dir().join(format!("trapline-no-library-{}", std::process::id()));
     let (source, program) = (lib.with_extension("c"), lib.with_extension("out"));
     std::fs::write(&source, "int gone(void) { return 1; } int main(void) { return gone(); }").expect("ours");
@@ -138,7 +142,7 @@ fn a_command_that_ends_before_its_first_instruction_keeps_its_status() {
     let output = built.then(|| once(&["count", "main", "--", program.to_str().expect("a path")]));
     [&source, &program].iter().for_each(|file| drop(std::fs::remove_file(file)));
     let Some(output) = output else { return println!("SKIP: no gcc") };
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(127), "as the loader says it; {text}");
     assert!(text.contains("ended before its first instruction"), "{text}");
 }
@@ -153,9 +157,13 @@ fn a_program_that_another_tracer_holds_runs_and_is_told() {
         command.args(["-f", "-o", "/dev/null"]).arg(binary()).args([verb, &probe, "--", "sh", "-c"]);
         let output = command.arg(format!("{} once; echo it ran; exit 4", path.display())).output();
         let output = output.expect("strace starts");
-        let said = said(&output);
-        assert_eq!((output.status.code(), &output.stdout[..]), (Some(4), &b"it ran\n"[..]), "{verb}: {said}");
-        assert!(said.contains("traces trapline and all that it starts"), "{verb}: {said}");
+        let output_text = output_text(&output);
+        assert_eq!(
+            (output.status.code(), &output.stdout[..]),
+            (Some(4), &b"it ran\n"[..]),
+            "{verb}: {output_text}"
+        );
+        assert!(output_text.contains("traces trapline and all that it starts"), "{verb}: {output_text}");
     }
 }
 
@@ -166,10 +174,14 @@ fn a_program_that_traces_others_is_not_followed() {
     or_skip!(strace());
     let script = format!("strace -o /dev/null {0} once && {0} once; exit 3", path.display());
     let output = once(&["count", "-f", &probe, "--", "sh", "-c", &script]);
-    let said = said(&output);
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("is not followed, nor are its children: it calls ptrace"), "{said}");
-    assert_eq!(said.matches("10 hits in").count(), 1, "the one that strace runs is left alone: {said}");
+    let output_text = output_text(&output);
+    assert_eq!(output.status.code(), Some(3), "{output_text}");
+    assert!(output_text.contains("is not followed, nor are its children: it calls ptrace"), "{output_text}");
+    assert_eq!(
+        output_text.matches("10 hits in").count(),
+        1,
+        "the one that strace runs is left alone: {output_text}"
+    );
 }
 
 fn strace() -> Result<(), String> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::stacks::{all, names};
 use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::victims::{self, Variant};
@@ -15,14 +15,14 @@ use trapline_tests::{or_skip, text};
 const THREADS: u64 = 4;
 
 /// One run under trace: the report, and what the victim printed.
-fn traced(victim: &mut Running, verb: &str, words: &[&str], times: u64) -> (Report, Told) {
+fn traced(victim: &mut Running, verb: &str, words: &[&str], times: u64) -> (Report, Printed) {
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
     let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{}", report.errors));
-    let told = victim.run(times);
+    let reported = victim.run(times);
     let report = tracing.stop();
     assert!(report.status.success() && report.refused().is_empty(), "{}", report.errors);
-    (report, told)
+    (report, reported)
 }
 
 /// The calls of a function: thread, arguments, value.
@@ -45,8 +45,8 @@ fn go_without_the_c_library_under_load() {
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
     let before = text::signals(victim.pid());
     let probe = "main.mixed(i64 a, i64 b, i64 c, i64 d, i64 e, i64 f) -> i64";
-    let (report, told) = traced(&mut victim, "trace", &[probe], TIMES);
-    let hits = told["main.mixed"];
+    let (report, reported) = traced(&mut victim, "trace", &[probe], TIMES);
+    let hits = reported["main.mixed"];
     let mut seen = BTreeMap::new();
     for (_, arguments, returned) in calls(&report, "main.mixed") {
         let n = arguments[2];
@@ -55,7 +55,7 @@ fn go_without_the_c_library_under_load() {
         assert!(returned.is_none_or(|value| value == want), "{n}: {returned:?}");
         *seen.entry(n).or_insert(0_u64) += u64::from(returned.is_some());
     }
-    assert_eq!(told["wrong"], 0);
+    assert_eq!(reported["wrong"], 0);
     let lines = calls(&report, "main.mixed").count() as u64;
     assert_eq!(seen.len() as u64, lines, "each call once");
     assert_eq!(report.hits("main.mixed"), lines);
@@ -63,9 +63,9 @@ fn go_without_the_c_library_under_load() {
     let missed = report.number("missed");
     assert!(lines <= hits && hits - lines <= missed, "{lines} lines, {missed} missed: {}", report.errors);
     assert!(seen.values().sum::<u64>() > hits / 2, "{lines} of {hits} had room: {}", report.errors);
-    let (report, told) = traced(&mut victim, "trace", &["--entry-only", probe], 10 * TIMES);
+    let (report, reported) = traced(&mut victim, "trace", &["--entry-only", probe], 10 * TIMES);
     let lines = calls(&report, "main.mixed").count() as u64;
-    assert_eq!(lines + report.number("missed"), told["main.mixed"], "{}", report.errors);
+    assert_eq!(lines + report.number("missed"), reported["main.mixed"], "{}", report.errors);
     text::assert_clean(victim.pid(), &before);
     assert_eq!(victim.run(10)["wrong"], 0);
 }
@@ -83,7 +83,7 @@ fn go_names_its_threads() {
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
     victim.run(10);
     let probe = "main.mixed(i64 a, i64 b, i64 c, i64 d, i64 e, i64 f) -> i64";
-    let (report, told) = traced(&mut victim, "trace", &[probe], TIMES);
+    let (report, reported) = traced(&mut victim, "trace", &[probe], TIMES);
     let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
     calls(&report, "main.mixed").for_each(|(tid, ..)| *seen.entry(tid).or_default() += 1);
     // Go keeps threads that it has no work for.
@@ -91,19 +91,19 @@ fn go_names_its_threads() {
     assert!(!seen.is_empty() && seen.keys().all(|tid| all.contains(tid)), "{seen:?}, {all:?}");
     let ended = calls(&report, "main.mixed").filter(|(.., returned)| returned.is_some()).count() as u64;
     let missed = report.number("missed");
-    assert!(ended + missed >= told["main.mixed"], "{ended} ended, {missed} missed: {}", report.errors);
+    assert!(ended + missed >= reported["main.mixed"], "{ended} ended, {missed} missed: {}", report.errors);
     let (&tid, _) = seen.iter().max_by_key(|(_, hits)| **hits).expect("some thread");
     for words in [vec!["--tid".to_owned(), tid.to_string()], vec!["--if".into(), format!("tid != {tid}")]] {
         let words = [&words[0], &words[1], "--entry-only", probe].map(str::to_owned);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let (report, told) = traced(&mut victim, "trace", &words, TIMES);
+        let (report, reported) = traced(&mut victim, "trace", &words, TIMES);
         let is_wanted = |(one, ..): (u64, Vec<i64>, Option<i64>)| (one == tid) == (words[0] == "--tid");
         assert!(calls(&report, "main.mixed").all(is_wanted), "{words:?}");
         let lines = report.hits("main.mixed") + report.number("missed");
-        assert_eq!(lines + report.field("main.mixed", "filtered"), told["main.mixed"], "{words:?}");
+        assert_eq!(lines + report.field("main.mixed", "filtered"), reported["main.mixed"], "{words:?}");
     }
-    let (report, told) = traced(&mut victim, "hist", &["--by", "tid", "c", probe], TIMES);
-    assert_eq!(report.hits("main.mixed"), told["main.mixed"], "{}", report.errors);
+    let (report, reported) = traced(&mut victim, "hist", &["--by", "tid", "c", probe], TIMES);
+    assert_eq!(report.hits("main.mixed"), reported["main.mixed"], "{}", report.errors);
 }
 
 /// Texts are copied onto goroutines' stacks, at all depths of these.
@@ -113,7 +113,7 @@ fn go_is_heard() {
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
     let before = text::signals(victim.pid());
     let probe = "main.said(i64 a, i64 b, i64 depth, buf(len=n) text, u64 n) -> i64";
-    let (report, told) = traced(&mut victim, "trace", &["--entry-only", probe], 10);
+    let (report, reported) = traced(&mut victim, "trace", &["--entry-only", probe], 10);
     let mut seen = 0;
     for call in report.objects.iter().filter(|object| object["type"] == "call") {
         let argument = |n: usize| &call["args"][n]["value"];
@@ -121,8 +121,13 @@ fn go_is_heard() {
         assert_eq!((argument(3).as_str(), argument(4).as_u64()), (Some(&SPOKEN[..len]), Some(len as u64)));
         seen += 1;
     }
-    assert_eq!((seen + report.number("missed"), told["wrong"]), (told["main.said"], 0), "{}", report.errors);
-    assert!(seen > told["main.said"] / 2, "{seen}");
+    assert_eq!(
+        (seen + report.number("missed"), reported["wrong"]),
+        (reported["main.said"], 0),
+        "{}",
+        report.errors
+    );
+    assert!(seen > reported["main.said"] / 2, "{seen}");
     text::assert_clean(victim.pid(), &before);
     assert_eq!(victim.run(10)["wrong"], 0);
 }
@@ -133,7 +138,7 @@ fn musl_names_its_threads() {
     const TIMES: u64 = 500;
     let path = or_skip!(victims::c("threads", Variant::Musl));
     let mut victim = Running::start(&path, &[&THREADS.to_string()]);
-    let (report, told) = traced(&mut victim, "trace", &["shared(u64 x) -> u64"], TIMES);
+    let (report, reported) = traced(&mut victim, "trace", &["shared(u64 x) -> u64"], TIMES);
     let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
     calls(&report, "shared").for_each(|(tid, ..)| *seen.entry(tid).or_default() += 1);
     let mut all = threads(victim.pid());
@@ -143,7 +148,7 @@ fn musl_names_its_threads() {
     let (report, _) = traced(&mut victim, "trace", &["--tid", &tid, "shared(u64 x)"], TIMES);
     assert!(calls(&report, "shared").all(|(one, ..)| one.to_string() == tid));
     let lines = report.hits("shared") + report.number("missed");
-    assert_eq!(lines + report.field("shared", "filtered"), told["shared"]);
+    assert_eq!(lines + report.field("shared", "filtered"), reported["shared"]);
 }
 
 /// Threads and a timer's handler, while the tracer is stopped and the rings fill up. Written and missed still
@@ -184,17 +189,17 @@ fn told_not_to(path: &Path) -> Running {
 fn threads_are_told_where_the_c_library_keeps_their_numbers() {
     const TIMES: u64 = 500;
     let mut victim = told_not_to(&or_skip!(victims::plain("threads")));
-    let (report, told) = traced(&mut victim, "trace", &["shared(u64 x) -> u64"], TIMES);
+    let (report, reported) = traced(&mut victim, "trace", &["shared(u64 x) -> u64"], TIMES);
     let mut threads: BTreeMap<u64, u64> = BTreeMap::new();
     calls(&report, "shared").for_each(|(tid, ..)| *threads.entry(tid).or_default() += 1);
     assert_eq!(threads.len() as u64, THREADS, "{threads:?}");
-    assert_eq!(threads.values().sum::<u64>() + report.number("missed"), told["shared"]);
-    let (report, told) = traced(&mut victim, "trace", &["--if", "x % 3 == 1", "shared(u64 x)"], TIMES);
+    assert_eq!(threads.values().sum::<u64>() + report.number("missed"), reported["shared"]);
+    let (report, reported) = traced(&mut victim, "trace", &["--if", "x % 3 == 1", "shared(u64 x)"], TIMES);
     assert!(calls(&report, "shared").all(|(_, arguments, _)| arguments[0] % 3 == 1));
-    assert_eq!(report.hits("shared") + report.field("shared", "filtered"), told["shared"]);
-    let (report, told) = traced(&mut victim, "trace", &["--sample", "1/10", "shared(u64 x)"], TIMES);
-    assert_eq!(report.hits("shared") + report.field("shared", "filtered"), told["shared"]);
-    assert!(report.hits("shared") >= told["shared"] / 10, "{}", report.hits("shared"));
+    assert_eq!(report.hits("shared") + report.field("shared", "filtered"), reported["shared"]);
+    let (report, reported) = traced(&mut victim, "trace", &["--sample", "1/10", "shared(u64 x)"], TIMES);
+    assert_eq!(report.hits("shared") + report.field("shared", "filtered"), reported["shared"]);
+    assert!(report.hits("shared") >= reported["shared"] / 10, "{}", report.hits("shared"));
 }
 
 #[test]
@@ -204,8 +209,8 @@ fn values_are_added_up() {
     for words in
         [&["x", "shared(u64 x)"][..], &["x % 7", "--top=10", "shared(u64 x)"], &["ret", "shared() -> u64"]]
     {
-        let (report, told) = traced(&mut victim, "hist", words, TIMES);
-        assert_eq!(report.hits("shared"), told["shared"], "{words:?}: {}", report.errors);
+        let (report, reported) = traced(&mut victim, "hist", words, TIMES);
+        assert_eq!(report.hits("shared"), reported["shared"], "{words:?}: {}", report.errors);
     }
 }
 
@@ -215,8 +220,8 @@ fn values_are_added_up() {
 fn callers_are_known_in_musl_too() {
     let path = or_skip!(victims::c("threads", Variant::Musl));
     let mut victim = Running::start(&path, &[&THREADS.to_string()]);
-    let (report, told) = traced(&mut victim, "stack", &["shared"], 1000);
-    assert_eq!(report.hits("shared") + report.number("missed"), told["shared"], "{}", report.errors);
+    let (report, reported) = traced(&mut victim, "stack", &["shared"], 1000);
+    assert_eq!(report.hits("shared") + report.number("missed"), reported["shared"], "{}", report.errors);
     let callers: BTreeSet<&str> = all(&report).filter_map(|stack| names(stack).get(1).copied()).collect();
     assert!(callers.contains("calls"), "{callers:?}");
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing, once};
 use trapline_tests::{or_skip, victims};
 
@@ -14,14 +14,14 @@ const EDGES: usize = 12;
 /// A comparison with a number.
 type Holds = fn(f64) -> bool;
 
-fn traced(victim: &mut Running, words: &[&str]) -> (Report, Told) {
+fn traced(victim: &mut Running, words: &[&str]) -> (Report, Printed) {
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
     let tracing = Tracing::start("trace", &all).expect("attaches");
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
-    (report, told)
+    (report, reported)
 }
 
 fn calls(report: &Report) -> Vec<&Value> {
@@ -54,9 +54,13 @@ fn floats_are_those_that_the_kernel_finds_in_memory() {
     };
     let doubles = or_skip!(fetched("+0(%di):x64"));
     let singles = or_skip!(fetched("+0(%dx):x32"));
-    let (report, told) = traced(&mut victim, &["scale(double x, ptr xp, float s, int n, ptr sp) -> double"]);
+    let (report, reported) =
+        traced(&mut victim, &["scale(double x, ptr xp, float s, int n, ptr sp) -> double"]);
     let calls = calls(&report);
-    assert_eq!((calls.len() as u64, doubles.len(), singles.len()), (told["scale"], calls.len(), calls.len()));
+    assert_eq!(
+        (calls.len() as u64, doubles.len(), singles.len()),
+        (reported["scale"], calls.len(), calls.len())
+    );
     for ((call, double), single) in calls.iter().zip(doubles).zip(singles) {
         let value = |n: usize| real(&call["args"][n]["value"]);
         let wanted = f64::from_bits(double);
@@ -75,9 +79,9 @@ fn floats_are_those_that_the_kernel_finds_in_memory() {
 fn floats_are_shown_as_they_are() {
     let path = or_skip!(victims::plain("values"));
     let mut victim = Running::start(&path, &[]);
-    let (report, told) = traced(&mut victim, &["single(float s, double) -> float"]);
+    let (report, reported) = traced(&mut victim, &["single(float s, double) -> float"]);
     let seen = calls(&report);
-    assert_eq!(seen.len() as u64, told["single"]);
+    assert_eq!(seen.len() as u64, reported["single"]);
     let shown = |call: &Value| json!([call["args"][0]["value"], call["args"][1]["value"], call["ret"]]);
     let first: Vec<Value> = seen.iter().take(EDGES).map(|call| shown(call)).collect();
     let (single, double) = (f64::from(f32::MAX), f64::MAX);
@@ -134,13 +138,13 @@ fn conditions_on_floats_say_what_comparisons_say() {
         ("s < 0.1", |x| f64::from(x as f32) < 0.1),
     ];
     for (condition, holds) in cases {
-        let (report, told) =
+        let (report, reported) =
             traced(&mut victim, &["--if", condition, "scale(double x, ptr, float s) -> double"]);
         let wanted = TIMES * ALL.iter().filter(|x| holds(**x)).count() as u64;
         let seen = calls(&report);
         assert_eq!(seen.len() as u64, wanted, "{condition}");
         assert!(seen.iter().all(|call| call["ret"] != Value::Null), "{condition}");
-        let kept_back = told["scale"] - wanted;
+        let kept_back = reported["scale"] - wanted;
         let counted = (report.field("scale", "filtered"), report.field("scale", "left_out"));
         assert_eq!(counted, (kept_back, 0), "{condition}");
     }
@@ -155,7 +159,7 @@ fn conditions_on_floats_say_what_comparisons_say() {
 #[test]
 fn what_floats_cannot_be_is_said() {
     let nine = format!("f({})", ["double"; 9].join(","));
-    for (words, said) in [
+    for (words, output_text) in [
         (
             &["trace", "-p", "1", "--if", "x + 1 > 2", "f(double x)"][..],
             "may be compared, and no more\n    x + 1 > 2\n    ^",
@@ -168,6 +172,6 @@ fn what_floats_cannot_be_is_said() {
     ] {
         let output = once(words);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && error.contains(said), "{words:?}: {error}");
+        assert!(output.status.code() == Some(2) && error.contains(output_text), "{words:?}: {error}");
     }
 }

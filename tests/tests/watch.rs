@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use trapline_tests::or_skip;
-use trapline_tests::running::{Running, Told};
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing, once};
 use trapline_tests::victims::{self, Variant};
 
@@ -13,12 +13,12 @@ const TIMES: u64 = 400;
 fn available() -> Result<(), String> {
     let victim = Running::start(&victims::plain("writers")?, &[]);
     let out = once(&["watch", "-p", &victim.pid().to_string(), "-d", "1ms", "own_count"]);
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    if said.contains("no debug registers") { Err(said) } else { Ok(()) }
+    let output_text = String::from_utf8_lossy(&out.stderr).into_owned();
+    if output_text.contains("no debug registers") { Err(output_text) } else { Ok(()) }
 }
 
 /// One run of the victim under watch.
-fn watched(path: &std::path::Path, how: &str, args: &[&str]) -> (Told, Report, u32) {
+fn watched(path: &std::path::Path, how: &str, args: &[&str]) -> (Printed, Report, u32) {
     let mut victim = Running::start(path, &[how]);
     let pid = victim.pid().to_string();
     let words: Vec<&str> = ["-p", &pid].into_iter().chain(args.iter().copied()).collect();
@@ -26,12 +26,12 @@ fn watched(path: &std::path::Path, how: &str, args: &[&str]) -> (Told, Report, u
         .unwrap_or_else(|report| panic!("the tracer ended: {}\n{}", report.status, report.errors));
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     assert!(status.contains("TracerPid:\t0\n"), "somebody traces it");
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     assert_eq!(report.status.code(), Some(0), "{}", report.errors);
     let pid = victim.pid();
     assert!(victim.finish().success());
-    (told, report, pid)
+    (reported, report, pid)
 }
 
 fn accesses<'a>(report: &'a Report, place: &str) -> Vec<&'a Value> {
@@ -59,7 +59,7 @@ fn every_write_is_told_with_thread_function_and_value() {
     for variant in [Variant::Plain, Variant::NonPie, Variant::O0, Variant::Static] {
         let path = or_skip!(victims::c("writers", variant));
         let places = ["shared_count", "own_count", FIELD, "server.small"];
-        let (told, report, pid) = watched(&path, "threads", &places);
+        let (reported, report, pid) = watched(&path, "threads", &places);
         let times = TIMES as i64;
         let summary = last(&report);
         assert_eq!(
@@ -82,7 +82,7 @@ fn every_write_is_told_with_thread_function_and_value() {
         let small: Vec<i64> = (0..times).map(|i| -(i % 100)).collect();
         assert_eq!(exact(&accesses(&report, "server.small")), small, "{variant:?}");
         let shared = accesses(&report, "shared_count");
-        assert_eq!(shared.len() as u64, told["shared"], "{variant:?}: as many as the program counted");
+        assert_eq!(shared.len() as u64, reported["shared"], "{variant:?}: as many as the program counted");
         let mut tids: Vec<u64> = shared.iter().filter_map(|one| one["tid"].as_u64()).collect();
         tids.sort_unstable();
         let each: Vec<usize> = tids.chunk_by(|a, b| a == b).map(<[u64]>::len).collect();
@@ -109,10 +109,10 @@ fn before_is_what_was_there() {
 fn forked_children_are_watched_when_asked_for() {
     or_skip!(available());
     let path = or_skip!(victims::plain("writers"));
-    let (told, report, pid) = watched(&path, "fork", &["-f", "child_count"]);
+    let (reported, report, pid) = watched(&path, "fork", &["-f", "child_count"]);
     let all = accesses(&report, "child_count");
     let (child, parent): (Vec<&Value>, Vec<&Value>) =
-        all.into_iter().partition(|one| one["pid"] == told["child"]);
+        all.into_iter().partition(|one| one["pid"] == reported["child"]);
     assert!(parent.iter().all(|one| one["pid"] == pid));
     assert_eq!(exact(&child), (1..=TIMES as i64).collect::<Vec<_>>());
     assert_eq!(exact(&parent), (0..TIMES as i64).map(|i| i + 1_000_000).collect::<Vec<_>>());
@@ -139,13 +139,13 @@ fn a_process_that_runs_itself_anew_is_watched_on() {
     victim.begin(7);
     assert_eq!(victim.line(), "ready", "it runs anew");
     tracing.wait_for("watch_exec");
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     let exec = program(&report);
     assert_eq!((&exec["pid"], &exec["misses"]), (&victim.pid().into(), &Value::Array(Vec::new())), "{exec}");
     let values: Vec<i64> = (0..7).chain(0..TIMES as i64).collect();
     assert_eq!(exact(&accesses(&report, "own_count")), values, "before it, and after");
-    assert_eq!(accesses(&report, "shared_count").len() as u64, told["shared"], "its threads too");
+    assert_eq!(accesses(&report, "shared_count").len() as u64, reported["shared"], "its threads too");
     let addr = |place: &Value| place["addr"].as_u64();
     let places = |of: &Value| of["places"].as_array().map(|all| all.iter().map(addr).collect::<Vec<_>>());
     let (first, second) = (places(&report.objects[0]), places(exec));
@@ -167,22 +167,26 @@ fn a_child_s_new_program_is_watched_or_it_is_said_that_it_is_not() {
     let in_child = victim.run(TIMES);
     assert_eq!(in_child["plain"], TIMES);
     victim.send("quit");
-    let told = victim.told();
+    let reported = victim.reported();
     let report = tracing.stop();
-    assert_eq!(program(&report)["pid"], told["child"]);
+    assert_eq!(program(&report)["pid"], reported["child"]);
     let all = accesses(&report, "own_count");
     assert_eq!(exact(&all), (0..TIMES as i64).collect::<Vec<_>>(), "{}", report.errors);
-    assert!(all.iter().all(|one| one["pid"] == told["child"]));
+    assert!(all.iter().all(|one| one["pid"] == reported["child"]));
 
     let mut victim = Running::start(&path, &["other"]);
     let pid = victim.pid().to_string();
     let mut tracing = Tracing::start("watch", &["-f", "-p", &pid, "own_count"])
         .unwrap_or_else(|report| panic!("{}", report.errors));
-    let told = victim.run(1);
+    let reported = victim.run(1);
     tracing.wait_for("watch_exec");
     let report = tracing.stop();
     let exec = program(&report);
-    assert_eq!((&exec["pid"], &exec["places"]), (&told["child"].into(), &Value::Array(Vec::new())), "{exec}");
+    assert_eq!(
+        (&exec["pid"], &exec["places"]),
+        (&reported["child"].into(), &Value::Array(Vec::new())),
+        "{exec}"
+    );
     assert!(!exec["misses"][0].is_null(), "{exec}");
 }
 
@@ -227,9 +231,9 @@ fn what_the_kernel_refuses_is_one_clear_line_and_nothing_stays_armed() {
         (libc::ENOSPC, "no free debug register"),
     ] {
         let out = with_fault(&errno.to_string(), &victim);
-        let said = String::from_utf8_lossy(&out.stderr);
-        assert_eq!(out.status.code(), Some(1), "{errno}: {said}");
-        assert!(said.contains(says) && said.lines().count() == 1, "{errno}: {said}");
+        let output_text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{errno}: {output_text}");
+        assert!(output_text.contains(says) && output_text.lines().count() == 1, "{errno}: {output_text}");
     }
     // Four watchpoints fit, so none was left armed; and the victim runs on.
     let pid = victim.pid().to_string();
@@ -248,7 +252,7 @@ fn where_the_kernel_cannot_inherit_each_thread_is_armed_by_itself() {
     let fault = [("TRAPLINE_PERF_FAULT", "22:35")];
     let mut tracing = Tracing::spawn_with("watch", &["-p", &pid, "own_count", "shared_count"], &fault);
     tracing.wait_for("watch_start");
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let report = tracing.stop();
     let summary = last(&report);
     assert_eq!(
@@ -260,7 +264,7 @@ fn where_the_kernel_cannot_inherit_each_thread_is_armed_by_itself() {
     // All writes of threads that were alive at the start, and a part of the writes of later threads.
     assert_eq!(exact(&accesses(&report, "own_count")), (0..TIMES as i64).collect::<Vec<_>>());
     let shared = accesses(&report, "shared_count").len() as u64;
-    assert!((2 * TIMES..=told["shared"]).contains(&shared), "{shared} of {told:?}");
+    assert!((2 * TIMES..=reported["shared"]).contains(&shared), "{shared} of {reported:?}");
 }
 
 /// A command as a user without capabilities, with a copy of the program that any user may run.
@@ -290,9 +294,13 @@ fn a_user_without_capabilities_watches_their_own_and_nobody_else_s() {
     let pid = roots.pid().to_string();
     let out = or_skip!(as_nobody(&binary, &["watch", "-d", "1ms", "-p", &pid, "sum"])).output();
     let out = out.expect("setpriv runs it");
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.code() == Some(1) && said.lines().count() == 1, "{:?} {said}", out.status);
-    assert!(said.contains(&pid) && said.contains("CAP_SYS_PTRACE"), "{said}");
+    let output_text = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        out.status.code() == Some(1) && output_text.lines().count() == 1,
+        "{:?} {output_text}",
+        out.status
+    );
+    assert!(output_text.contains(&pid) && output_text.contains("CAP_SYS_PTRACE"), "{output_text}");
 
     let mut victim = Running::spawn(or_skip!(as_nobody(&path, &["rotate"])));
     assert_eq!(victim.line(), "ready");
@@ -302,13 +310,16 @@ fn a_user_without_capabilities_watches_their_own_and_nobody_else_s() {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     if paranoid.trim().parse::<i32>().is_ok_and(|level| level > 2) {
         let out = or_skip!(as_nobody(&binary, &words)).output().expect("setpriv runs it");
-        let said = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.code() == Some(1) && said.contains("perf_event_paranoid is"), "{said}");
+        let output_text = String::from_utf8_lossy(&out.stderr);
+        assert!(
+            out.status.code() == Some(1) && output_text.contains("perf_event_paranoid is"),
+            "{output_text}"
+        );
         return;
     }
     let tracing = Running::spawn(or_skip!(as_nobody(&binary, &words)));
     assert!(tracing.line().contains("watch_start"));
-    let told = victim.run(TIMES);
+    let reported = victim.run(TIMES);
     let mut lines = Vec::new();
     while !lines.last().is_some_and(|line: &Value| line["type"] == "watch_summary") {
         lines.push(serde_json::from_str(&tracing.line()).expect("JSON"));
@@ -316,7 +327,7 @@ fn a_user_without_capabilities_watches_their_own_and_nobody_else_s() {
     let writes: Vec<&Value> = lines.iter().filter(|one| one["type"] == "watch").collect();
     // Without a program at the trap: the value at the start was known, and the rest is derived from it.
     let wanted: Vec<i64> = (1001..=1000 + TIMES as i64).collect();
-    assert_eq!((exact(&writes), told["sum"]), (wanted, 1000 + TIMES));
+    assert_eq!((exact(&writes), reported["sum"]), (wanted, 1000 + TIMES));
     assert!(writes.iter().all(|one| one["how"] == "derived" && one["before_exact"] == true));
 }
 
@@ -327,15 +338,16 @@ fn a_launched_command_is_watched_from_before_main() {
     let file = path.display().to_string();
     // Its input is at its end: it begins, serves no request, and ends.
     let out = once(&["watch", "--json", "server.self", "--", &file]);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(0), "{said}");
-    let objects: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let output_text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(0), "{output_text}");
+    let objects: Vec<Value> =
+        output_text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let writes: Vec<&Value> = objects.iter().filter(|one| one["type"] == "watch").collect();
-    assert_eq!(writes.len(), 1, "{said}");
-    assert!(writes[0]["function"].as_str().is_some_and(|name| name.starts_with("main+")), "{said}");
+    assert_eq!(writes.len(), 1, "{output_text}");
+    assert!(writes[0]["function"].as_str().is_some_and(|name| name.starts_with("main+")), "{output_text}");
     let start = &objects[0]["places"][0];
     let server = start["addr"].as_u64().expect("an address") & !0xfff;
-    assert_eq!(writes[0]["after"].as_u64().map(|to| to & !0xfff), Some(server), "{said}");
+    assert_eq!(writes[0]["after"].as_u64().map(|to| to & !0xfff), Some(server), "{output_text}");
 }
 
 #[test]
@@ -374,17 +386,20 @@ fn too_many_places_arm_nothing_or_take_turns() {
     let words: Vec<&str> =
         ["watch", "-p", &pid].into_iter().chain(turns.iter().map(String::as_str)).collect();
     let out = once(&words);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(1), "{said}");
+    let output_text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{output_text}");
     for word in ["6 wanted", "4 in each CPU", "4 free for thread", "--rotate"] {
-        assert!(said.contains(word), "no `{word}` in {said}");
+        assert!(output_text.contains(word), "no `{word}` in {output_text}");
     }
     // The message names the process that holds debug registers, and we do not take them from it.
     let holder = Tracing::start("watch", &["-p", &pid, &turns[0], &turns[1]])
         .unwrap_or_else(|r| panic!("{}", r.errors));
     let out = once(&["watch", "-p", &pid, &turns[2], &turns[3], &turns[4]]);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(said.contains("2 free") && said.contains(&format!("trapline ({})", holder.pid())), "{said}");
+    let output_text = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        output_text.contains("2 free") && output_text.contains(&format!("trapline ({})", holder.pid())),
+        "{output_text}"
+    );
     let _report = holder.stop();
     let words: Vec<&str> =
         ["-p", &pid, "--rotate=20ms"].into_iter().chain(turns.iter().map(String::as_str)).collect();
@@ -441,10 +456,10 @@ fn bad_places_are_one_clear_line() {
         (&other, "shared_count", 3, "no variable shared_count"),
     ] {
         let out = once(&["watch", "-p", pid, place]);
-        let said = String::from_utf8_lossy(&out.stderr);
-        assert_eq!(out.status.code(), Some(status), "{place}: {said}");
-        assert!(said.contains(says), "{place}: no `{says}` in {said}");
-        assert_eq!(said.lines().count(), 1, "{place}: {said}");
+        let output_text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(status), "{place}: {output_text}");
+        assert!(output_text.contains(says), "{place}: no `{says}` in {output_text}");
+        assert_eq!(output_text.lines().count(), 1, "{place}: {output_text}");
     }
 }
 
@@ -467,9 +482,9 @@ fn a_real_program_s_own_counter_agrees() {
     let mut replies = BufReader::new(connection.try_clone().expect("a descriptor"));
     let mut ask = |text: &str, lines: usize| {
         (&connection).write_all(text.as_bytes()).expect("redis reads");
-        let mut said = String::new();
-        (0..lines).for_each(|_| assert!(replies.read_line(&mut said).is_ok(), "redis answers"));
-        said
+        let mut output_text = String::new();
+        (0..lines).for_each(|_| assert!(replies.read_line(&mut output_text).is_ok(), "redis answers"));
+        output_text
     };
     const PLACE: &str = "server.stat_numcommands";
     let pid = redis.pid().to_string();
@@ -478,8 +493,8 @@ fn a_real_program_s_own_counter_agrees() {
     const ROUNDS: u64 = 500;
     const BATCH: usize = 20;
     for _ in 0..ROUNDS {
-        let said = ask(&"PING\r\n".repeat(BATCH), BATCH);
-        assert_eq!(said.matches("+PONG").count(), BATCH);
+        let output_text = ask(&"PING\r\n".repeat(BATCH), BATCH);
+        assert_eq!(output_text.matches("+PONG").count(), BATCH);
     }
     let report = tracing.stop();
     let all = accesses(&report, PLACE);
@@ -490,9 +505,9 @@ fn a_real_program_s_own_counter_agrees() {
             && one["function"].as_str().is_some_and(|f| f.starts_with("call+")))
     );
     // The server's own counter, from the lines of its answer up to that one.
-    let mut said = ask("INFO stats\r\n", 4);
-    while !said.contains("total_commands_processed") {
-        said = ask("", 1);
+    let mut output_text = ask("INFO stats\r\n", 4);
+    while !output_text.contains("total_commands_processed") {
+        output_text = ask("", 1);
     }
-    assert!(said.contains(&format!("total_commands_processed:{}", values.len())), "{said}");
+    assert!(output_text.contains(&format!("total_commands_processed:{}", values.len())), "{output_text}");
 }

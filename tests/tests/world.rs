@@ -36,8 +36,8 @@ fn exact(kind: &str, env: &[(&str, &str)]) {
             .unwrap_or_else(|report| panic!("{kind}: {verb}: {}", report.errors));
         // Threads that live for a millisecond.
         for _ in 0..ROUNDS {
-            let told = victim.run(TIMES);
-            assert_eq!((told["work"], told["sum"]), (2 * TIMES, SUM), "{kind}: {verb}");
+            let reported = victim.run(TIMES);
+            assert_eq!((reported["work"], reported["sum"]), (2 * TIMES, SUM), "{kind}: {verb}");
         }
         let report = tracing.stop();
         assert!(report.status.success(), "{kind}: {}", report.errors);
@@ -82,12 +82,12 @@ fn position_independent_go() {
     {
         let words: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
         let tracing = Tracing::start(verb, &words).unwrap_or_else(|report| panic!("{}", report.errors));
-        let told = victim.run(500);
+        let reported = victim.run(500);
         let report = tracing.stop();
-        assert_eq!(told["wrong"], 0);
+        assert_eq!(reported["wrong"], 0);
         let field = if verb == "lat" { "calls" } else { "hits" };
         let seen = report.field("main.mixed", field) + report.number("missed");
-        assert_eq!(seen, told["main.mixed"], "{verb}: {}", report.errors);
+        assert_eq!(seen, reported["main.mixed"], "{verb}: {}", report.errors);
     }
     text::assert_clean(victim.pid(), &before);
 }
@@ -121,14 +121,15 @@ fn go_under_every_verb_from_its_start() {
     ] {
         let mut command = Command::new(binary());
         let output = with_input(command.args(words).arg("--").arg(&path), input);
-        let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&bare.stdout));
+        let (output_text, reported) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&bare.stdout));
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{words:?}: {errors}");
-        for line in told.lines() {
+        for line in reported.lines() {
             assert!(
-                said.contains(line),
+                output_text.contains(line),
                 "{words:?}: no {line} in {}: {errors}",
-                &said[..said.len().min(500)]
+                &output_text[..output_text.len().min(500)]
             );
         }
     }
@@ -144,8 +145,9 @@ fn a_runtime_that_walks_frames_is_refused_by_name() {
     let mut command = Command::new(binary());
     command.args(["lat", "--ret=stack", &probe, "--"]).arg(&node).args(words);
     let output = with_input(&mut command, "");
-    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("sum 100000"), "{:?}: {said}{errors}", output.status);
+    let (output_text, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output_text.contains("sum 100000"), "{:?}: {output_text}{errors}", output.status);
     assert!(errors.contains("V8"), "{errors}");
 }
 
@@ -161,10 +163,10 @@ fn what_two_dead_tracers_left_is_told_once() {
         tracing.signal(libc::SIGKILL);
         drop(tracing.end());
         let output = once(&["detach", "-p", &pid]);
-        let said =
+        let output_text =
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && !said.contains("not ours"), "{said}");
-        assert!(said.lines().count() <= 2, "{said}");
+        assert!(output.status.success() && !output_text.contains("not ours"), "{output_text}");
+        assert!(output_text.lines().count() <= 2, "{output_text}");
         text::assert_clean(victim.pid(), &before);
     }
     victim.run(10);
@@ -315,19 +317,19 @@ fn threads_in_another_namespace_have_our_numbers() {
         let tracing = Tracing::start("trace", &words).unwrap_or_else(|report| panic!("{}", report.errors));
         victim.run(10);
         let report = tracing.stop();
-        let told: Vec<u64> = report
+        let reported: Vec<u64> = report
             .objects
             .iter()
             .filter_map(|one| one["args"].is_array().then(|| one["tid"].as_u64())?)
             .collect();
-        assert_eq!(told.len(), calls, "{words:?}: {}", report.errors);
+        assert_eq!(reported.len(), calls, "{words:?}: {}", report.errors);
         let is_ours = |tid: &&u64| tid.to_string() == pid;
-        let ours = told.iter().filter(is_ours).count();
+        let ours = reported.iter().filter(is_ours).count();
         let want = match words.iter().any(|word| word.contains("!=")) {
             true => 0,
             false => calls.min(10),
         };
-        assert_eq!(ours, want, "{words:?}: {told:?}");
+        assert_eq!(ours, want, "{words:?}: {reported:?}");
     }
     let tracing = Tracing::start("count", &["-p", &pid, "--by", "tid", "work"]).expect("attaches");
     victim.run(10);
@@ -345,7 +347,7 @@ fn children_of_vfork_have_their_own_numbers() {
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("trace", &["-p", &pid, "work(int pid)"]).expect("attaches");
-    let told = victim.run(5);
+    let reported = victim.run(5);
     let report = tracing.stop();
     let calls: Vec<(u64, u64)> = report
         .objects
@@ -353,7 +355,7 @@ fn children_of_vfork_have_their_own_numbers() {
         .filter(|one| one["type"] == "call")
         .filter_map(|one| Some((one["args"][0]["value"].as_u64()?, one["tid"].as_u64()?)))
         .collect();
-    assert_eq!(calls.len() as u64, told["work"], "{}", report.errors);
+    assert_eq!(calls.len() as u64, reported["work"], "{}", report.errors);
     assert!(calls.iter().all(|(says, tid)| says == tid), "{calls:?}");
     assert!(calls.iter().any(|&(_, tid)| tid != u64::from(victim.pid())));
 }

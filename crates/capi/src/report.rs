@@ -6,7 +6,7 @@
 use std::ffi::{CString, c_char};
 use std::ptr::null;
 
-use trapline::{ProcessReport, Spread};
+use trapline::{Histogram, ProcessReport};
 
 use crate::error::{Error, Fault, guard};
 use crate::growing::{self, Growing};
@@ -16,7 +16,7 @@ use crate::inside::leave;
 #[derive(Debug, Default)]
 pub struct Report {
     counts: Vec<Count>,
-    times: Vec<(Times, Spread)>,
+    times: Vec<(Times, Histogram)>,
     refusals: Vec<Refusal>,
     notices: Vec<CString>,
     /// Texts to which the rows point.
@@ -180,7 +180,7 @@ impl Report {
                 pid,
                 reserved: 0,
             };
-            self.times.push((row, times.spread.clone()));
+            self.times.push((row, times.histogram.clone()));
         }
         for refused in process.refused.iter() {
             let (probe, kind) = (texts.keep(&refused.probe), texts.keep(refused.kind));

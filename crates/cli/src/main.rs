@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let ready = match are_there(&verb, &has_thread).and_then(|()| ready(verb, &look)) {
         Ok(ready) => ready,
         Err(error) => {
-            output::say(&format!("trapline: {error}"));
+            output::print_line(&format!("trapline: {error}"));
             return ExitCode::from(2);
         }
     };
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Ready::Lat(args) => commands::lat::run(args),
         Ready::Hist(args) => commands::hist::run(args),
         Ready::Graph(args) => commands::graph::run(args),
-        Ready::Calls(args) => commands::calls::run(args),
+        Ready::Calls(args) => commands::trace::run(args),
         Ready::Recording(args) => commands::recording::run(args),
         Ready::Stack(args) => commands::stack::run(args),
         Ready::Top(args) => commands::top::run(args),

@@ -48,12 +48,12 @@ pub(crate) enum Output {
     /// Standard error, because the launched command uses standard output.
     Stderr,
     /// `-o FILE`.
-    File(Place),
+    File(ReportFile),
 }
 
 /// A file for reports.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ReportFile {
     path: PathBuf,
     file: File,
     /// Whether we created it.
@@ -74,7 +74,7 @@ impl Output {
         match &sink.output {
             Some(path) => {
                 let failed = |source| OutputError::Open { file: path.display().to_string(), source };
-                Place::open(path).map(Self::File).map_err(failed)
+                ReportFile::open(path).map(Self::File).map_err(failed)
             }
             None if shared => Ok(Self::Stderr),
             None => Ok(Self::Stdout),
@@ -88,7 +88,7 @@ impl Output {
     /// Gives up an output in which nothing was begun. A file that was created for it is removed, and any
     /// other file is left unchanged.
     pub(crate) fn release(&self) {
-        if let Self::File(Place { path, is_new: true, .. }) = self {
+        if let Self::File(ReportFile { path, is_new: true, .. }) = self {
             // Another process may have removed it already.
             drop(fs::remove_file(path));
         }
@@ -124,7 +124,7 @@ impl Output {
     }
 }
 
-impl Place {
+impl ReportFile {
     fn open(path: &Path) -> io::Result<Self> {
         let place = |file, is_new| Self { path: path.to_owned(), file, is_new };
         match File::create_new(path) {
@@ -154,6 +154,6 @@ fn write(to: &mut impl Write, text: &[u8]) -> io::Result<()> {
 
 /// Prints a line for the user on standard error. An error is ignored, since it could not be reported
 /// anywhere.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     drop(writeln!(io::stderr().lock(), "{}", visible::lines(line)));
 }

@@ -9,13 +9,13 @@ use common::{Victim, copy_of_program, program, run, text, trapline};
 /// Runs trapline, and checks exit status and message.
 fn refused(args: &[&str], status: i32, says: &[&str]) {
     let output = run(args);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
+    let output_text = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {output_text}");
     for word in says {
-        assert!(said.contains(word), "{args:?}: no `{word}` in: {said}");
+        assert!(output_text.contains(word), "{args:?}: no `{word}` in: {output_text}");
     }
-    let lines = said.lines().filter(|line| line.starts_with("trapline: ")).count();
-    assert!(lines == 1 || status == 2, "{args:?}: not one line: {said}");
+    let lines = output_text.lines().filter(|line| line.starts_with("trapline: ")).count();
+    assert!(lines == 1 || status == 2, "{args:?}: not one line: {output_text}");
 }
 
 #[test]
@@ -95,12 +95,12 @@ fn a_file_replaced_on_disk_is_reported() {
     std::fs::remove_file(&copy).unwrap();
     std::fs::write(&copy, "something else").unwrap();
     let output = run(&["count", "-d", "0.1", "-p", &child.id().to_string(), "plain"]);
-    let said = text(&output.stderr);
+    let output_text = text(&output.stderr);
     drop(child.stdin.take());
     child.wait().unwrap();
     std::fs::remove_file(&copy).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("was replaced on disk"), "{said}");
+    assert_eq!(output.status.code(), Some(0), "{output_text}");
+    assert!(output_text.contains("was replaced on disk"), "{output_text}");
 }
 
 /// A mistyped word does not destroy an earlier report, and leaves no empty file.

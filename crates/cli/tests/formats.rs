@@ -49,8 +49,8 @@ fn a_format_that_a_command_does_not_write_is_refused_before_anything_is_touched(
         [&["list", "-o", file.name(), "plain"][..], &["count", "--json", "-o", file.name(), "-p", "1", "f"]]
     {
         let output = run(args);
-        let said = text(&output.stderr);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-        assert!(!file.0.exists(), "{said}");
+        let output_text = text(&output.stderr);
+        assert_eq!((output.status.code(), output_text.lines().count()), (Some(2), 1), "{output_text}");
+        assert!(!file.0.exists(), "{output_text}");
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// A tracer that serves.
 struct Serving {
     child: Child,
-    said: BufReader<ChildStderr>,
+    output_text: BufReader<ChildStderr>,
     url: String,
 }
 
@@ -23,20 +23,20 @@ impl Serving {
         let mut command = trapline();
         command.args(args).args(["--serve", "0"]).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
-        let mut said = BufReader::new(child.stderr.take().expect("piped"));
+        let mut output_text = BufReader::new(child.stderr.take().expect("piped"));
         let mut line = String::new();
-        said.read_line(&mut line).expect("text");
+        output_text.read_line(&mut line).expect("text");
         let url =
             line.trim().strip_prefix("trapline: metrics at ").unwrap_or_else(|| panic!("{line}")).to_owned();
-        Self { child, said, url }
+        Self { child, output_text, url }
     }
     fn end(mut self) -> String {
         let sent = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
-        let mut said = String::new();
-        self.said.read_to_string(&mut said).expect("text");
-        assert_eq!(self.child.wait().expect("ours").code(), Some(0), "{said}");
-        said
+        let mut output_text = String::new();
+        self.output_text.read_to_string(&mut output_text).expect("text");
+        assert_eq!(self.child.wait().expect("ours").code(), Some(0), "{output_text}");
+        output_text
     }
 }
 
@@ -124,8 +124,11 @@ fn counts_grow_while_they_are_scraped_and_end_exact() {
     assert_eq!(last["trapline_hits_total nested"], calls as f64 / 2.0, "{last}");
     assert_eq!(last["trapline_missed_hits_total"], 0.0, "{last}");
     assert_eq!(last["trapline_process_traced"], 1.0, "{last}");
-    let said = serving.end();
-    assert!(said.contains(&format!("hits: {} recorded", common_grouped(calls / 2 * 5))), "{said}");
+    let output_text = serving.end();
+    assert!(
+        output_text.contains(&format!("hits: {} recorded", common_grouped(calls / 2 * 5))),
+        "{output_text}"
+    );
     assert_eq!(victim.text(), before, "text was not restored");
     let reports = std::fs::read_to_string(&json).expect("written");
     std::fs::remove_file(&json).expect("ours");
@@ -202,11 +205,11 @@ fn a_port_that_is_taken_stops_it_before_anything_is_touched() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("bound").port().to_string();
     let output = run(&["lat", "-p", &victim.pid(), "--serve", &port, "plain"]);
-    let said = text(&output.stderr);
-    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    let output_text = text(&output.stderr);
+    assert_eq!((output.status.code(), output_text.lines().count()), (Some(1), 1), "{output_text}");
     assert!(
-        said.contains(&format!("cannot serve metrics at 127.0.0.1:{port}: Address already in use")),
-        "{said}"
+        output_text.contains(&format!("cannot serve metrics at 127.0.0.1:{port}: Address already in use")),
+        "{output_text}"
     );
     assert_eq!(victim.text(), before);
     let status = run(&["status", "-p", &victim.pid()]);

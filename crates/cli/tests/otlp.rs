@@ -115,8 +115,8 @@ fn a_collector_gets_what_was_counted() {
     let tracer =
         Tracer::start(&["count", "-p", &pid, "--otlp", &collector.url, "plain", "nested", "uretprobe:plain"]);
     let [plain, nested, _] = victim.rounds(ROUNDS);
-    let (status, _, said) = tracer.end("-INT");
-    assert_eq!(status, Some(0), "{said}");
+    let (status, _, output_text) = tracer.end("-INT");
+    assert_eq!(status, Some(0), "{output_text}");
     let bodies = collector.bodies();
     assert!(bodies.len() >= 2 && bodies[0].is_empty(), "first it is asked whether it is there");
     let Some(all) = points(&bodies[1..], "count") else { return };
@@ -142,8 +142,8 @@ fn a_collector_gets_durations_as_a_histogram() {
     let (collector, pid) = (Collector::start(usize::MAX), victim.pid());
     let tracer = Tracer::start(&["lat", "-p", &pid, "--otlp", &collector.url, "plain", "main"]);
     let [plain, ..] = victim.rounds(ROUNDS);
-    let (status, last, said) = tracer.end("-INT");
-    assert_eq!(status, Some(0), "{said}");
+    let (status, last, output_text) = tracer.end("-INT");
+    assert_eq!(status, Some(0), "{output_text}");
     let bodies = collector.bodies();
     let Some(all) = points(&bodies[bodies.len() - 1..], "lat") else { return };
     let durations = point(&all[0], "trapline.call_duration", "plain").expect("timed");
@@ -174,9 +174,9 @@ fn without_a_collector_nothing_begins() {
         ("https://localhost".to_owned(), 2, "only http is spoken"),
     ] {
         let output = run(&["count", "-p", &pid, "--otlp", &url, "plain"]);
-        let said = text(&output.stderr);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(code), 1), "{said}");
-        assert!(said.contains(words), "{said}");
+        let output_text = text(&output.stderr);
+        assert_eq!((output.status.code(), output_text.lines().count()), (Some(code), 1), "{output_text}");
+        assert!(output_text.contains(words), "{output_text}");
     }
     assert_eq!(victim.text(), before);
 }
@@ -192,9 +192,13 @@ fn a_collector_that_goes_away_is_told_of_once() {
         calls += victim.rounds(10)[0];
         assert!(begun.elapsed() < Duration::from_secs(60), "nothing is sent any more");
     }
-    let (status, last, said) = tracer.end("-INT");
-    assert_eq!(status, Some(1), "the last ones were lost: {said}");
+    let (status, last, output_text) = tracer.end("-INT");
+    assert_eq!(status, Some(1), "the last ones were lost: {output_text}");
     assert_eq!(common::field(&last, ":plain", "hits"), calls, "counting went on");
-    let told = |words: &str| said.lines().filter(|line| line.contains(words)).count();
-    assert_eq!((told("metrics did not get to"), told("the last metrics did not get to")), (2, 1), "{said}");
+    let reported = |words: &str| output_text.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(
+        (reported("metrics did not get to"), reported("the last metrics did not get to")),
+        (2, 1),
+        "{output_text}"
+    );
 }

@@ -32,11 +32,11 @@ fn stacks_of(more: &[&str], file: &Scratch) -> u64 {
     let mut command = trapline();
     command.args([&before, more, &["plain", "recursive", "--", &victim]].concat());
     let output = command.stdin(std::fs::File::open(&input.0).expect("ours")).output().expect("trapline runs");
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains(" recorded, 0 missed"), "{said}");
-    let told = text(&output.stdout);
-    assert_eq!(told, format!("ready\n{} {ROUNDS} 0\n", 2 * ROUNDS));
+    let output_text = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{output_text}");
+    assert!(output_text.contains(" recorded, 0 missed"), "{output_text}");
+    let reported = text(&output.stdout);
+    assert_eq!(reported, format!("ready\n{} {ROUNDS} 0\n", 2 * ROUNDS));
     2 * ROUNDS
 }
 

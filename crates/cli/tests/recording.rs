@@ -40,10 +40,10 @@ impl Tracer {
     }
     /// Its exit status and messages, once it has ended.
     fn end(mut self) -> (Option<i32>, String) {
-        let mut said = String::new();
+        let mut output_text = String::new();
         let mut from = self.0.stderr.take().expect("piped");
-        std::io::Read::read_to_string(&mut from, &mut said).expect("text");
-        (self.0.wait().expect("it ends").code(), said)
+        std::io::Read::read_to_string(&mut from, &mut output_text).expect("text");
+        (self.0.wait().expect("it ends").code(), output_text)
     }
 }
 
@@ -92,15 +92,15 @@ fn alike(line: &str) -> String {
 }
 
 fn calls(shown: &str) -> Vec<String> {
-    let told = |line: &&str| line.contains("plain") || line.contains("main");
-    shown.lines().filter(told).map(alike).collect()
+    let reported = |line: &&str| line.contains("plain") || line.contains("main");
+    shown.lines().filter(reported).map(alike).collect()
 }
 
 #[test]
 fn a_recording_shows_what_the_live_command_shows() {
     let recording = Scratch::new("calls.trapline");
-    let said = text(&traced(&recording, &PROBES).stderr);
-    assert!(said.contains("hits: 3,001 recorded, 0 missed"), "{said}");
+    let output_text = text(&traced(&recording, &PROBES).stderr);
+    assert!(output_text.contains("hits: 3,001 recorded, 0 missed"), "{output_text}");
     for suffix in ["txt", "csv", "json"] {
         let (live, read) = (Scratch::new(&format!("live.{suffix}")), Scratch::new(&format!("read.{suffix}")));
         traced(&live, &PROBES);
@@ -147,8 +147,12 @@ fn what_is_read_can_be_chosen() {
     };
     assert_eq!(lines(&["--max", "7", "-q"]).0, 7);
     // The returned value is three times the argument plus one.
-    let (some, said) = lines(&["--if", "x >= 2990 && ret != 8971"]);
-    assert_eq!((some, said.contains("note: 2,991 calls are left out here")), (9, true), "{said}");
+    let (some, output_text) = lines(&["--if", "x >= 2990 && ret != 8971"]);
+    assert_eq!(
+        (some, output_text.contains("note: 2,991 calls are left out here")),
+        (9, true),
+        "{output_text}"
+    );
     for (condition, says) in [("y > 1", "`y` is unknown"), ("arg5 > 1", "argument that was not recorded")] {
         let output = from(&recording, &["--if", condition]);
         assert_eq!(output.status.code(), Some(2));
@@ -171,8 +175,8 @@ fn lost_and_written_are_all_hits() {
     // Some more, which find space again or do not.
     let [more, ..] = victim.rounds(1000);
     tracer.signal("-INT");
-    let (status, said) = tracer.end();
-    assert_eq!(status, Some(0), "{said}");
+    let (status, output_text) = tracer.end();
+    assert_eq!(status, Some(0), "{output_text}");
     let read = Scratch::new("lost.json");
     let output = from(&recording, &["-o", read.name()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -181,7 +185,7 @@ fn lost_and_written_are_all_hits() {
     let written = objects.iter().filter(|object| object["type"] == "call").count() as u64;
     let count = objects.iter().find(|object| object["type"] == "count").expect("a report");
     let lost = count["missed"].as_u64().expect("a number");
-    assert_eq!(written + lost, few + many + more, "{said}");
+    assert_eq!(written + lost, few + many + more, "{output_text}");
     assert_eq!(field(count, ":plain", "hits"), written);
     assert!(lost > 0 && written > 200_000, "{written} written, {lost} lost");
 }
@@ -208,10 +212,17 @@ fn what_a_killed_tracer_wrote_is_told() {
     cut.extend_from_slice(b"\x03\0\0\0\0\0\0\0\0\x10");
     std::fs::write(&recording.0, &cut).expect("ours");
     let (rows, output) = rows();
-    let said = text(&output.stderr);
-    assert_eq!((rows, output.status.code(), said.lines().count()), (plain + 1, Some(1), 1), "{said}");
+    let output_text = text(&output.stderr);
+    assert_eq!(
+        (rows, output.status.code(), output_text.lines().count()),
+        (plain + 1, Some(1), 1),
+        "{output_text}"
+    );
     let ends = format!("ends at byte {} without its end mark", cut.len());
-    assert!(said.contains(&ends) && said.contains("2,000 hits recorded, 0 missed"), "{said}");
+    assert!(
+        output_text.contains(&ends) && output_text.contains("2,000 hits recorded, 0 missed"),
+        "{output_text}"
+    );
     assert_eq!(run(&["detach", "-p", &pid]).status.code(), Some(0));
     assert_eq!(victim.rounds(10)[0], 20);
 }
@@ -220,9 +231,13 @@ fn what_a_killed_tracer_wrote_is_told() {
 fn what_cannot_be_read_or_written_is_said_in_one_line() {
     let refused = |args: &[&str], status: i32, says: &str| {
         let output = run(args);
-        let said = text(&output.stderr);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(status), 1), "{args:?}: {said}");
-        assert!(said.contains(says), "{args:?}: {said}");
+        let output_text = text(&output.stderr);
+        assert_eq!(
+            (output.status.code(), output_text.lines().count()),
+            (Some(status), 1),
+            "{args:?}: {output_text}"
+        );
+        assert!(output_text.contains(says), "{args:?}: {output_text}");
     };
     let recording = Scratch::new("bad.trapline");
     let name = recording.name();

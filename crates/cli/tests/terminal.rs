@@ -268,10 +268,11 @@ fn a_launched_command_keeps_its_terminal() {
 fn lines_where_there_is_no_terminal() {
     let victim = program().display().to_string();
     let output = common::run(&["top", "--lat", "plain", "--", &victim, "5000"]);
-    let said = text(&output.stderr);
+    let output_text = text(&output.stderr);
     assert!(
-        said.contains("CALLS/S  CALLS ") && said.contains("  plain\n1 function, 0 without a call"),
-        "{said}"
+        output_text.contains("CALLS/S  CALLS ")
+            && output_text.contains("  plain\n1 function, 0 without a call"),
+        "{output_text}"
     );
     let output = common::run(&["top", "--sort", "p99", "-p", "1", "plain"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));

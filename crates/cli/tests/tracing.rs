@@ -16,14 +16,14 @@ fn counts_agree_with_the_victims_own() {
     assert_ne!(victim.text(), before, "nothing was patched");
     let [plain, nested, _] = victim.rounds(ROUNDS);
     assert_eq!((plain, nested), (2 * ROUNDS, ROUNDS));
-    let (status, last, said) = tracer.end("-INT");
-    assert_eq!(status, Some(0), "{said}");
+    let (status, last, output_text) = tracer.end("-INT");
+    assert_eq!(status, Some(0), "{output_text}");
     let hits: Vec<u64> =
         last["probes"].as_array().unwrap().iter().map(|p| p["hits"].as_u64().unwrap()).collect();
     assert_eq!(hits, [plain, nested, plain, ROUNDS / 10 * 5], "{last}");
     assert!(last["refused"].as_array().unwrap().is_empty(), "{last}");
     assert_eq!(victim.text(), before, "text was not restored");
-    assert!(said.contains("4 matched, 4 probed"), "{said}");
+    assert!(output_text.contains("4 matched, 4 probed"), "{output_text}");
     assert_eq!(victim.rounds(10)[0], 20);
 }
 
@@ -32,8 +32,8 @@ fn durations_pair_up() {
     let mut victim = Victim::start();
     let tracer = Tracer::start(&["lat", "-p", &victim.pid(), "plain", "nested", "main"]);
     let [plain, nested, _] = victim.rounds(ROUNDS);
-    let (status, last, said) = tracer.end("-TERM");
-    assert_eq!(status, Some(0), "{said}");
+    let (status, last, output_text) = tracer.end("-TERM");
+    assert_eq!(status, Some(0), "{output_text}");
     assert_eq!(
         (field(&last, ":plain", "calls"), field(&last, ":nested", "calls")),
         (plain, nested),
@@ -53,8 +53,8 @@ fn recursion_can_be_timed_by_its_outermost_call() {
     let mut victim = Victim::start();
     let tracer = Tracer::start(&["lat", "--outermost", "-p", &victim.pid(), "recursive"]);
     victim.rounds(1000);
-    let (_, last, said) = tracer.end("-INT");
-    assert_eq!(field(&last, ":recursive", "calls"), 100, "{said}");
+    let (_, last, output_text) = tracer.end("-INT");
+    assert_eq!(field(&last, ":recursive", "calls"), 100, "{output_text}");
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn a_marker_is_counted_and_its_semaphore_raised_and_lowered() {
     let probe = format!("usdt:{}:sample:tick", program().display());
     let tracer = Tracer::start(&["count", "-p", &victim.pid(), &probe]);
     assert_eq!(victim.rounds(50)[2], 50, "the semaphore is not raised");
-    let (status, last, said) = tracer.end("-HUP");
-    assert_eq!(status, Some(0), "{said}");
+    let (status, last, output_text) = tracer.end("-HUP");
+    assert_eq!(status, Some(0), "{output_text}");
     assert_eq!(field(&last, ":sample:tick", "hits"), 50, "{last}");
     assert_eq!(victim.rounds(50)[2], 0, "the semaphore was not lowered");
 }
@@ -85,10 +85,10 @@ fn a_launched_command_is_probed_from_its_start_and_its_status_is_ours() {
     let program = program().display().to_string();
     for (how, status) in [("0", 0), ("7", 7), ("kill", 128 + 15)] {
         let output = run(&["count", "--json", "plain", "_start", "--", &program, "5000", how]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(status), "{said}");
+        let output_text = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{output_text}");
         assert!(output.stdout.is_empty(), "standard output is the command's own");
-        let last = said.lines().last().expect("an object");
+        let last = output_text.lines().last().expect("an object");
         let last: serde_json::Value = serde_json::from_str(last).expect("only JSON on a shared stream");
         assert_eq!((field(&last, ":plain", "hits"), field(&last, ":_start", "hits")), (5000, 1));
     }
@@ -100,12 +100,13 @@ fn programs_that_a_command_executes_are_followed() {
     let script = format!("{program} 100; {program} 200; exec {program} 300 4");
     let probe = format!("{program}:plain");
     let output = run(&["count", "-f", "--json", "-i", "10s", &probe, "--", "sh", "-c", &script]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(4), "{said}");
-    let objects = said.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    let output_text = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{output_text}");
+    let objects =
+        output_text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
     let mut hits: Vec<u64> = objects.map(|object| field(&object, ":plain", "hits")).collect();
     hits.sort_unstable();
-    assert_eq!(hits, [100, 200, 300], "{said}");
+    assert_eq!(hits, [100, 200, 300], "{output_text}");
 }
 
 #[test]
@@ -118,11 +119,14 @@ fn all_processes_of_a_name_are_traced() {
     let tracer = Tracer::start(&["count", "-n", link.file_name().unwrap().to_str().unwrap(), "plain"]);
     assert_eq!(other.text(), before, "a process of another name was patched");
     let hits: u64 = victims.iter_mut().zip([100, 200]).map(|(victim, rounds)| victim.rounds(rounds)[0]).sum();
-    let (status, last, said) = tracer.end("-INT");
-    assert_eq!(status, Some(0), "{said}");
+    let (status, last, output_text) = tracer.end("-INT");
+    assert_eq!(status, Some(0), "{output_text}");
     assert!(field(&last, ":plain", "hits") < hits, "an object for each process");
-    assert!(said.contains("2 matched, 2 probed") && said.contains("; 2 processes"), "{said}");
-    assert!(said.contains(&format!("hits: {hits} recorded")), "{said}");
+    assert!(
+        output_text.contains("2 matched, 2 probed") && output_text.contains("; 2 processes"),
+        "{output_text}"
+    );
+    assert!(output_text.contains(&format!("hits: {hits} recorded")), "{output_text}");
     std::fs::remove_file(&link).unwrap();
 }
 
@@ -142,11 +146,11 @@ fn a_program_in_another_mount_namespace_is_found_by_its_path_there() {
         let (pid, file) = (victim.pid(), spot.display().to_string());
         let tracer = Tracer::start(&["count", "-p", &pid, &format!("{file}:plain")]);
         let [plain, ..] = victim.rounds(50);
-        let (status, last, said) = tracer.end("-INT");
-        assert_eq!((status, field(&last, ":plain", "hits")), (Some(0), plain), "{said}");
+        let (status, last, output_text) = tracer.end("-INT");
+        assert_eq!((status, field(&last, ":plain", "hits")), (Some(0), plain), "{output_text}");
         let probe = last["probes"][0]["probe"].as_str().unwrap();
         assert_eq!(probe, format!("uprobe:{file}:plain"), "the path as the process sees it");
-        assert!(!said.contains("replaced on disk"), "{said}");
+        assert!(!output_text.contains("replaced on disk"), "{output_text}");
     } else {
         eprintln!("SKIP: a mount namespace of its own takes root and unshare");
     }
@@ -157,9 +161,12 @@ fn a_program_in_another_mount_namespace_is_found_by_its_path_there() {
 #[test]
 fn following_a_command_in_which_nothing_is_ever_probed_gives_its_status() {
     let output = run(&["count", "-f", "no_such_function_anywhere", "--", "sh", "-c", "true; exit 5"]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(5), "{said}");
-    assert!(said.contains("trapline: nothing to probe: ") && said.contains("no_such_function"), "{said}");
+    let output_text = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{output_text}");
+    assert!(
+        output_text.contains("trapline: nothing to probe: ") && output_text.contains("no_such_function"),
+        "{output_text}"
+    );
 }
 
 #[test]
@@ -167,9 +174,9 @@ fn no_memory_stays_behind() {
     let mut victim = Victim::start();
     let tracer = Tracer::start(&["lat", "-p", &victim.pid(), "plain", "main"]);
     victim.rounds(100);
-    let (_, last, said) = tracer.end("-INT");
+    let (_, last, output_text) = tracer.end("-INT");
     assert_eq!(field(&last, ":plain", "calls"), 200);
-    assert!(said.contains("; nothing stays mapped"), "{said}");
+    assert!(output_text.contains("; nothing stays mapped"), "{output_text}");
 }
 
 #[test]
@@ -178,8 +185,8 @@ fn what_was_counted_is_printed_when_the_target_ends() {
     let tracer = Tracer::start(&["count", "-p", &victim.pid(), "plain"]);
     let [plain, ..] = victim.rounds(777);
     victim.finish();
-    let (status, last, said) = tracer.wait();
-    assert_eq!(status, Some(0), "{said}");
+    let (status, last, output_text) = tracer.wait();
+    assert_eq!(status, Some(0), "{output_text}");
     assert_eq!(field(&last, ":plain", "hits"), plain);
 }
 
@@ -285,8 +292,8 @@ fn a_second_tracer_is_told_of_the_first() {
     let status = text(&run(&["status", "-p", &victim.pid()]).stdout);
     // Its own site, and on x86-64 those at which threads are held that are about to change what it relies on.
     let sites = if cfg!(target_arch = "x86_64") { "4 of 4 sites" } else { "1 of 1 site" };
-    let told = status.contains("armed by trapline") && status.contains(&format!("{sites} in place"));
-    assert!(told, "{status}");
+    let reported = status.contains("armed by trapline") && status.contains(&format!("{sites} in place"));
+    assert!(reported, "{status}");
     assert_eq!(run(&["detach", "-p", &victim.pid()]).status.code(), Some(1), "its tracer lives");
     tracer.end("-INT");
 }
@@ -311,8 +318,8 @@ fn a_program_is_known_by_the_link_that_it_was_started_through() {
     let mut one = |args: &[&str], file: &str| {
         let tracer = Tracer::start(&[&["count"], args].concat());
         let [plain, ..] = victim.rounds(100);
-        let (status, last, said) = tracer.end("-INT");
-        assert_eq!((status, field(&last, ":plain", "hits")), (Some(0), plain), "{said}");
+        let (status, last, output_text) = tracer.end("-INT");
+        assert_eq!((status, field(&last, ":plain", "hits")), (Some(0), plain), "{output_text}");
         let probe = last["probes"][0]["probe"].as_str().unwrap();
         assert_eq!(probe, format!("uprobe:{file}:plain"), "named as the user names it");
         assert_eq!(last["probes"][0]["file"].as_str(), program().to_str(), "the file itself");
@@ -331,15 +338,15 @@ fn a_program_is_known_by_the_link_that_it_was_started_through() {
 fn graph(words: &[&str]) -> (String, String) {
     let program = program().display().to_string();
     let output = run(&[&["graph"], words, &["--", &program, "500"]].concat());
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    (text(&output.stdout) + &said, said)
+    let output_text = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{output_text}");
+    (text(&output.stdout) + &output_text, output_text)
 }
 
 #[test]
 fn a_call_tree_has_what_was_called_below() {
-    let (_, said) = graph(&["--json", "main", "plain", "nested"]);
-    let object = said.lines().rev().find(|line| line.contains("\"type\":\"graph\"")).expect("a tree");
+    let (_, output_text) = graph(&["--json", "main", "plain", "nested"]);
+    let object = output_text.lines().rev().find(|line| line.contains("\"type\":\"graph\"")).expect("a tree");
     let object: serde_json::Value = serde_json::from_str(object).expect("JSON");
     let tree = &object["trees"][0];
     assert_eq!((&tree["function"], &tree["calls"]), (&"main".into(), &1.into()), "{object}");

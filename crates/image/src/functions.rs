@@ -76,7 +76,7 @@ pub(crate) fn build(elf: &Elf, pool: &Pool, symbols: Vec<Symbol>, fdes: &[Fde]) 
     let made = linker_made(elf);
     let in_made = |at: u64| made.iter().any(|&(start, len)| at >= start && at - start < len);
     let mut out = Functions::default();
-    let (mut bodies, mut pieces) = sort_out(pool, symbols, fdes, &mut out.labels);
+    let (mut bodies, mut parts) = sort_out(pool, symbols, fdes, &mut out.labels);
     bodies.retain(|s| s.kind != SymbolKind::Label || !in_made(s.start));
     // The list is sorted except for a few runs, which this sort takes advantage of.
     bodies.sort_by_key(|s| (s.start, s.source, s.local, Reverse(s.size)));
@@ -86,13 +86,13 @@ pub(crate) fn build(elf: &Elf, pool: &Pool, symbols: Vec<Symbol>, fdes: &[Fde]) 
     let mut covered = 0;
     let mut named = out.list.iter().map(|f| (f.start.0, f.end().0)).peekable();
     let mut nameless = Vec::new();
-    pieces.sort_unstable_by_key(|s| s.start);
+    parts.sort_unstable_by_key(|s| s.start);
     for fde in fdes.iter().filter(|fde| !in_made(fde.start)) {
         while let Some((_, end)) = named.next_if(|&(start, _)| start <= fde.start) {
             covered = covered.max(end);
         }
-        let is_piece = pieces.binary_search_by_key(&fde.start, |s| s.start).is_ok();
-        if fde.start < covered || is_piece {
+        let is_part = parts.binary_search_by_key(&fde.start, |s| s.start).is_ok();
+        if fde.start < covered || is_part {
             continue;
         }
         if fde.fragment {
@@ -104,7 +104,7 @@ pub(crate) fn build(elf: &Elf, pool: &Pool, symbols: Vec<Symbol>, fdes: &[Fde]) 
     out.list.append(&mut nameless);
     out.list.sort_by_key(|f| f.start);
     clip(&mut out.list, &ranges);
-    attach(pool, &bodies, &pieces, fdes, &mut out);
+    attach(pool, &bodies, &parts, fdes, &mut out);
     out.labels.sort_unstable();
     out.labels.dedup();
     out
@@ -123,7 +123,7 @@ fn sort_out(
     labels: &mut Vec<u64>,
 ) -> (Vec<Symbol>, Vec<Symbol>) {
     let mut bodies = Vec::with_capacity(symbols.len());
-    let mut pieces = Vec::new();
+    let mut parts = Vec::new();
     for symbol in symbols {
         let unwind = || fde_from(fdes, symbol.start);
         if symbol.kind == SymbolKind::Label {
@@ -136,12 +136,12 @@ fn sort_out(
             // LLVM numbers functions that it split off and calls; GCC numbered pieces that it jumps to. Only
             // the latter begin with their owner's frame.
             Some((_, numbered)) if !numbered || unwind().is_some_and(|fde| fde.fragment) => {
-                pieces.push(symbol)
+                parts.push(symbol)
             }
             _ => bodies.push(symbol),
         }
     }
-    (bodies, pieces)
+    (bodies, parts)
 }
 
 /// One function from all symbols that share a start; the best source comes first.
@@ -194,9 +194,9 @@ fn clip(list: &mut Vec<Function>, ranges: &[(Svma, u64)]) {
 
 /// Attaches each cold piece to the function after which it is named. Among several functions of that name, it
 /// is the one of the same source file.
-fn attach(pool: &Pool, bodies: &[Symbol], pieces: &[Symbol], fdes: &[Fde], out: &mut Functions) {
+fn attach(pool: &Pool, bodies: &[Symbol], parts: &[Symbol], fdes: &[Fde], out: &mut Functions) {
     let parent = |s: &Symbol| cold_of(pool.get(s.name).raw).map_or("", |(parent, _)| parent);
-    let mut owners: HashMap<&str, Vec<&Symbol>> = pieces.iter().map(|s| (parent(s), Vec::new())).collect();
+    let mut owners: HashMap<&str, Vec<&Symbol>> = parts.iter().map(|s| (parent(s), Vec::new())).collect();
     if !owners.is_empty() {
         for body in bodies {
             if let Some(list) = owners.get_mut(pool.get(body.name).raw) {
@@ -204,12 +204,12 @@ fn attach(pool: &Pool, bodies: &[Symbol], pieces: &[Symbol], fdes: &[Fde], out: 
             }
         }
     }
-    for same in pieces.chunk_by(|a, b| a.start == b.start) {
-        let piece = &same[0];
-        let unwound = fde_from(fdes, piece.start).map(|fde| fde.len);
-        let Some(len) = Some(piece.size).filter(|&size| size != 0).or(unwound) else { continue };
-        let range = (Svma(piece.start), len);
-        let owner = owners.get(parent(piece)).and_then(|list| pick(list, piece));
+    for same in parts.chunk_by(|a, b| a.start == b.start) {
+        let part = &same[0];
+        let unwound = fde_from(fdes, part.start).map(|fde| fde.len);
+        let Some(len) = Some(part.size).filter(|&size| size != 0).or(unwound) else { continue };
+        let range = (Svma(part.start), len);
+        let owner = owners.get(parent(part)).and_then(|list| pick(list, part));
         match owner.and_then(|start| out.list.binary_search_by_key(&Svma(start), |f| f.start).ok()) {
             Some(index) => {
                 out.list[index].cold.push(range);
@@ -222,8 +222,8 @@ fn attach(pool: &Pool, bodies: &[Symbol], pieces: &[Symbol], fdes: &[Fde], out: 
     out.fragments.sort_unstable();
 }
 
-fn pick(namesakes: &[&Symbol], piece: &Symbol) -> Option<u64> {
-    let same_unit = |s: &&&Symbol| s.local && s.unit == piece.unit && s.source == piece.source;
+fn pick(namesakes: &[&Symbol], part: &Symbol) -> Option<u64> {
+    let same_unit = |s: &&&Symbol| s.local && s.unit == part.unit && s.source == part.source;
     let near = namesakes.iter().find(same_unit).map(|s| s.start);
     let mut starts = namesakes.iter().map(|s| s.start);
     let first = starts.next()?;

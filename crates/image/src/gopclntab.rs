@@ -165,7 +165,7 @@ fn read(elf: &Elf) -> Option<Vec<GoFunction>> {
         let passes = if in_registers { Passes::Registers } else { Passes::Unknown };
         found.push(GoFunction { start, len, name, resume, passes });
     }
-    tell_wrappers(elf.bytes.get(), &mut found);
+    find_wrappers(elf.bytes.get(), &mut found);
     // The linker's entries for C code in between have no name.
     found.retain(|f| text(elf.bytes.get(), f.name).is_some_and(|name| !name.is_empty()));
     Some(found)
@@ -173,7 +173,7 @@ fn read(elf: &Elf) -> Option<Vec<GoFunction>> {
 
 /// In this table Go's linker gives a function and its wrapper the same name. Only the symbol table
 /// distinguishes them, by `.abi0`.
-fn tell_wrappers(bytes: &[u8], found: &mut [GoFunction]) {
+fn find_wrappers(bytes: &[u8], found: &mut [GoFunction]) {
     let mut names: Vec<&str> = found.iter().filter_map(|one| text(bytes, one.name)).collect();
     names.sort_unstable();
     let is_shared = |name: &str| names.get(names.partition_point(|&other| other < name) + 1) == Some(&name);

@@ -2,12 +2,13 @@
 
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 use std::collections::HashSet;
-use trapline_insn::x86_64::{Body, ExitKind, Part, analyse};
+use trapline_insn::x86_64::{Body, ExitKind, FunctionRange, analyse};
 
 const AT: u64 = 0x1000;
 
 fn body(parts: &[(u64, &[u8])], table: &[(u64, u64)]) -> Body {
-    let parts: Vec<Part<'_>> = parts.iter().map(|&(addr, bytes)| Part { addr, bytes }).collect();
+    let parts: Vec<FunctionRange<'_>> =
+        parts.iter().map(|&(addr, bytes)| FunctionRange { addr, bytes }).collect();
     analyse(&parts, &|addr, _| table.iter().find(|(at, _)| *at == addr).map(|(_, word)| *word))
 }
 
@@ -161,7 +162,7 @@ fn exits_of_most_functions_of_real_libraries_are_known() {
         {
             let Some(at) = symbol.address().checked_sub(start) else { continue };
             let Some(bytes) = code.get(at as usize..(at + symbol.size()) as usize) else { continue };
-            let body = analyse(&[Part { addr: symbol.address(), bytes }], &read);
+            let body = analyse(&[FunctionRange { addr: symbol.address(), bytes }], &read);
             let direct: HashSet<u64> = body.insns.iter().filter_map(|insn| insn.flow.target()).collect();
             tables += usize::from(body.targets.iter().any(|target| !direct.contains(target)));
             all += 1;

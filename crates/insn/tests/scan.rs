@@ -1,7 +1,7 @@
 //! The scan by tables against the sweep by the decoder, on the text of real files (SCAN-1).
 
 use object::{Object, ObjectSection};
-use trapline_insn::x86_64::{Flow, Found, Insn, scan, sweep};
+use trapline_insn::x86_64::{Flow, Insn, ScanItem, scan, sweep};
 
 const FILES: [&str; 6] = [
     "/usr/lib/x86_64-linux-gnu/libc.so.6",
@@ -13,15 +13,15 @@ const FILES: [&str; 6] = [
 ];
 
 /// What a scan should find for one instruction; it does not distinguish the two kinds of indirect jumps.
-fn expected(insn: &Insn, out: &mut Vec<Found>) {
+fn expected(insn: &Insn, out: &mut Vec<ScanItem>) {
     match insn.flow {
-        Flow::Jump(Some(to)) | Flow::Branch(to) => out.push(Found::Jump(to)),
-        Flow::Call(Some(to)) => out.push(Found::Call(to)),
-        Flow::Jump(None) => out.push(Found::Indirect),
-        Flow::Ret => out.push(Found::Return),
+        Flow::Jump(Some(to)) | Flow::Branch(to) => out.push(ScanItem::Jump(to)),
+        Flow::Call(Some(to)) => out.push(ScanItem::Call(to)),
+        Flow::Jump(None) => out.push(ScanItem::Indirect),
+        Flow::Ret => out.push(ScanItem::Return),
         _ => {}
     }
-    out.extend(insn.ip_rel().map(Found::Name));
+    out.extend(insn.ip_rel().map(ScanItem::Name));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn compare(path: &str, addr: u64, bytes: &[u8]) -> usize {
         }
         let mut got = Vec::new();
         let result = scan(&bytes[begin..end], addr + begin as u64, |found| {
-            got.push(if found == Found::ThroughSlot { Found::Indirect } else { found });
+            got.push(if found == ScanItem::ThroughSlot { ScanItem::Indirect } else { found });
         });
         if !invalid {
             assert_eq!(got, want, "{path}: {:#x}", addr + begin as u64);
@@ -87,7 +87,7 @@ fn every_opcode_steps_like_the_decoder() {
         let mut got = Vec::new();
         let whole = &bytes[..usize::from(insn.len)];
         let result = scan(whole, 0x1000, |found| {
-            got.push(if found == Found::ThroughSlot { Found::Indirect } else { found });
+            got.push(if found == ScanItem::ThroughSlot { ScanItem::Indirect } else { found });
         });
         assert_eq!((got, result.leaves), (want, !insn.flow.falls_through()), "{whole:02x?} {insn:?}");
     }

@@ -7,10 +7,10 @@
 use std::time::{Duration, Instant};
 
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::{PlanError, Role, RseqTraits, ThreadId};
+use trapline_plan::{Action, PlanError, RseqTraits, ThreadId};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at, fact};
-use trapline_target::{
+use trapline_tracee::{
     Batch, BatchOptions, BatchReport, Process, RemoteCaller, RemoteOptions, Seccomp, ThreadStatus,
 };
 
@@ -21,13 +21,13 @@ use crate::free::free;
 use crate::library_threads::LibraryThreads;
 use crate::map::{SERVED, map, unmap};
 use crate::native::number;
-use crate::prepare::{Prepared, Site, prepare};
+use crate::prepare::{Prepared, PreparedSite, prepare};
 use crate::publish::publish;
 use crate::request::{AttachReport, Memory, Placed, Refused, Request, Why};
-use crate::slots::write_hints;
 use crate::stack;
 use crate::survey::{SIGTRAP, Survey};
-use crate::unwinder::tell;
+use crate::trampolines::write_hints;
+use crate::unwinder::register;
 
 /// Puts patches into a process in which this session has none yet.
 ///
@@ -62,13 +62,13 @@ impl Attached {
             })??;
             work.report.timings.first_stop = clock.elapsed();
         }
-        self.tell(&mut work, request);
+        self.register(&mut work, request);
         let mut first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
         if is_full(&first, &work.report)
             && Batch::run(process, OPTIONS, |batch| self.make_room(batch, &work.remote))??
         {
             work = self.look(process, request, idle)?;
-            self.tell(&mut work, request);
+            self.register(&mut work, request);
             first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
         }
         let prepared = first?;
@@ -103,11 +103,11 @@ impl Attached {
             self.ask(batch, request, &work.remote)?;
             work.report.timings.first_stop = start.elapsed();
         }
-        self.tell(&mut work, request);
+        self.register(&mut work, request);
         let mut first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
         if is_full(&first, &work.report) && self.make_room(batch, &work.remote)? {
             work = self.look_in(batch, request)?;
-            self.tell(&mut work, request);
+            self.register(&mut work, request);
             first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
         }
         let prepared = first?;
@@ -165,7 +165,7 @@ impl Attached {
             _ => ThreadStatus::has(status.caught, SIGTRAP),
         }
     }
-    fn tell(&self, work: &mut Work, request: &Request<'_>) {
+    fn register(&self, work: &mut Work, request: &Request<'_>) {
         work.survey.traits.rseq = self.rseq.flatten();
         work.survey.traits.thread_id = self.thread_id;
         work.survey.traits.stacks.block = self.stack_block;
@@ -265,10 +265,10 @@ impl Attached {
     }
     /// Step H0 of `hold`.
     fn note_reliance(&mut self, prepared: &Prepared, request: &Request<'_>, survey: &Survey) {
-        let holds = |site: &Site| {
+        let holds = |site: &PreparedSite| {
             let module = request.modules.get(site.module as usize);
-            let want = module.and_then(|module| module.wants.get(site.patch.want as usize));
-            want.is_some_and(|want| matches!(want.role, Role::Hold(_)))
+            let request = module.and_then(|module| module.requests.get(site.patch.request as usize));
+            request.is_some_and(|request| matches!(request.action, Action::Hold(_)))
         };
         self.holds.extend(prepared.sites.iter().filter(|site| holds(site)).map(|site| site.patch.addr.0));
         let faults = !survey.traits.has_fault_handler && !request.options.faults_are_fatal;
@@ -297,10 +297,10 @@ impl Attached {
         let clock = Instant::now();
         let filled = segment.fill(&prepared.plans, request.options.alone);
         let ready = filled.and_then(|()| segment.pay(&prepared.paid)).and_then(|()| {
-            let Some((made, code)) = &prepared.slots else { return Ok(()) };
-            segment.write_code(RemoteAddr(made.slots.code), code)?;
-            write_hints(batch.process(), &made.slots)?;
-            Ok(tell(batch, &segment, request.unwinders, request.own_code, &|addr| self.resume(addr))?)
+            let Some((made, code)) = &prepared.trampolines else { return Ok(()) };
+            segment.write_code(RemoteAddr(made.trampolines.code), code)?;
+            write_hints(batch.process(), &made.trampolines)?;
+            Ok(register(batch, &segment, request.unwinders, request.own_code, &|addr| self.resume(addr))?)
         });
         if let Err(error) = ready {
             unmap(self, batch, remote, &segment);
@@ -344,17 +344,17 @@ fn is_full(prepared: &Result<Prepared, PatchError>, report: &AttachReport) -> bo
 
 /// A request that shares a site gets the result of the request that the site is named after.
 fn settle_shares(request: &Request<'_>, shares: &[(u32, u32, u32)], report: &mut AttachReport) {
-    for &(module, owner, want) in shares {
-        let other = request.modules.get(module as usize).and_then(|m| m.wants.get(want as usize));
+    for &(module, owner, asked) in shares {
+        let other = request.modules.get(module as usize).and_then(|m| m.requests.get(asked as usize));
         let Some(probe) = other.map(|other| other.probe) else { continue };
         if report.placed.iter().any(|placed| placed.probe == probe) {
             continue;
         }
         let mine = |(of, index)| of == module && index == owner;
-        if let Some(placed) = report.placed.iter().find(|p| mine((p.module, p.want))).copied() {
-            report.placed.push(Placed { probe, want, ..placed });
-        } else if let Some(refused) = report.refused.iter().find(|r| mine((r.module, r.want))).cloned() {
-            report.refused.push(Refused { probe, want, ..refused });
+        if let Some(placed) = report.placed.iter().find(|p| mine((p.module, p.request))).copied() {
+            report.placed.push(Placed { probe, request: asked, ..placed });
+        } else if let Some(refused) = report.refused.iter().find(|r| mine((r.module, r.request))).cloned() {
+            report.refused.push(Refused { probe, request: asked, ..refused });
         }
     }
 }
@@ -399,26 +399,29 @@ fn asks_for_thread(request: &Request<'_>) -> bool {
 /// Whether the stubs read the clock.
 fn is_timed(request: &Request<'_>) -> bool {
     let late = request.filters.iter().flatten().any(|filter| filter.late.is_some());
-    request.modules.iter().flat_map(|m| m.wants).any(|w| w.role.is_timed()) || is_recorded(request) || late
+    request.modules.iter().flat_map(|m| m.requests).any(|w| w.action.is_timed())
+        || is_recorded(request)
+        || late
 }
 
 /// Whether stubs make system calls to read what arguments point to.
 fn has_texts(request: &Request<'_>) -> bool {
     let texts = |role| match role {
-        Role::Record { texts, fields, .. } => texts != 0 || fields != 0,
-        Role::RecordMark(_, fields) => fields != 0,
+        Action::Record { texts, fields, .. } => texts != 0 || fields != 0,
+        Action::RecordMark(_, fields) => fields != 0,
         _ => false,
     };
     let tallied = |filter: &TargetFilter| {
         filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0 || !filter.reads.is_empty())
     };
-    request.modules.iter().flat_map(|m| m.wants).any(|w| texts(w.role))
+    request.modules.iter().flat_map(|m| m.requests).any(|w| texts(w.action))
         || request.filters.iter().flatten().any(tallied)
 }
 
 fn is_recorded(request: &Request<'_>) -> bool {
-    let recorded = |role| matches!(role, Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..));
-    request.modules.iter().flat_map(|m| m.wants).any(|w| recorded(w.role))
+    let recorded =
+        |role| matches!(role, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..));
+    request.modules.iter().flat_map(|m| m.requests).any(|w| recorded(w.action))
 }
 
 /// The reports of two seizures, added up.

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use trapline_plan::{Patch, RseqTraits, ThreadId};
 use trapline_record::RemoteAddr;
-use trapline_record::slots::Slots;
-use trapline_target::{FileId, Handler, Process, TargetError};
+use trapline_record::trampolines::Trampolines;
+use trapline_tracee::{FileId, Handler, Process, TargetError};
 
 use crate::library_threads::LibraryThreads;
 use crate::map::SERVED;
-use crate::segment::{MadeSlots, Segment};
+use crate::segment::{MadeTrampolines, Segment};
 
 /// Time between two looks at the threads; births and ends of threads take less.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
@@ -47,7 +47,7 @@ impl Installed {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Before<'a> {
     pub(crate) held: &'a [Patch],
-    pub(crate) slots: Option<Slots>,
+    pub(crate) trampolines: Option<Trampolines>,
 }
 
 /// Patches in place in one process.
@@ -70,9 +70,9 @@ pub struct Attached {
     /// Both actions for faults are ours, and the program had none; checked before each batch.
     pub(crate) only_our_faults: bool,
     /// Return trampolines of the process, once a segment brought them.
-    pub(crate) slots: Option<Slots>,
+    pub(crate) trampolines: Option<Trampolines>,
     /// Return trampolines that our own process has outside its segments.
-    pub(crate) own_slots: Option<MadeSlots>,
+    pub(crate) own_trampolines: Option<MadeTrampolines>,
     /// The last publication did not complete.
     pub(crate) is_unfinished: bool,
     /// Published patches, by address. Some may be gone with their library.
@@ -154,12 +154,12 @@ impl Attached {
     }
     /// What a plan has to respect.
     pub(crate) fn before(&self) -> Before<'_> {
-        Before { held: &self.held, slots: self.slots }
+        Before { held: &self.held, trampolines: self.trampolines }
     }
     /// The return trampolines of the process, if some calls use them.
     #[must_use]
-    pub const fn slots(&self) -> Option<Slots> {
-        self.slots
+    pub const fn trampolines(&self) -> Option<Trampolines> {
+        self.trampolines
     }
     /// Notes patches that are published now, in place of those that were there before.
     pub(crate) fn hold(&mut self, patches: impl Iterator<Item = Patch>) {
@@ -200,7 +200,7 @@ impl Attached {
         self.segments.iter().map(Segment::memfd).chain(self.inherited.iter().copied()).collect()
     }
     pub(crate) fn push(&mut self, segment: Segment) {
-        self.slots = self.slots.or(segment.slots.map(|made| made.slots));
+        self.trampolines = self.trampolines.or(segment.trampolines.map(|made| made.trampolines));
         self.guards.extend_from_slice(&segment.guards);
         self.guards.sort_by_key(|&guard| guard);
         self.segments.push(segment);
@@ -229,7 +229,7 @@ mod tests {
     fn patch(addr: u64, len: u8, relies: u8) -> Patch {
         Patch {
             probe: 0,
-            want: 0,
+            request: 0,
             role: PatchRole::Entry,
             tactic: Tactic::Pun,
             addr: RemoteAddr(addr),

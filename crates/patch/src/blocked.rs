@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::error::PatchError;
 use crate::native::threads::{is_slow, runs_nothing};

@@ -6,7 +6,7 @@
 use std::os::fd::OwnedFd;
 
 use trapline_record::RemoteAddr;
-use trapline_target::{Handler, RemoteCaller, TargetError};
+use trapline_tracee::{Handler, RemoteCaller, TargetError};
 
 /// Calls that change a process' memory map and signal actions.
 pub(crate) trait Caller {

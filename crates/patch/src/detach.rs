@@ -10,27 +10,27 @@ use std::time::{Duration, Instant};
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
 use trapline_record::pages;
-use trapline_record::slots::Slots;
-use trapline_target::{
+use trapline_record::trampolines::Trampolines;
+use trapline_tracee::{
     Batch, BatchOptions, FileId, Process, RemoteCaller, RemoteOptions, TargetError, users_of,
 };
 
 use crate::attached::{Attached, resume};
 use crate::error::PatchError;
-use crate::find::{Found, check_free, find_segments, segment_status};
+use crate::find::{FoundSegment, check_free, find_segments, segment_status};
 use crate::free::free;
 use crate::map::SERVED;
 use crate::native::traps;
 use crate::quiesce::quiesce;
-use crate::request::{DetachReport, Left, Options, Restored, Untouched};
+use crate::request::{DetachReport, NotRestored, Options, Restored, Untouched};
 use crate::semaphore;
-use crate::slots::{disarm, slots_of};
 use crate::space::{Running, SpaceError, Still};
 use crate::staged::any_staged;
 use crate::still::move_out;
+use crate::trampolines::{disarm, trampolines_of};
 use crate::unwinder::take_back;
 use crate::words::Words;
-use crate::write::{Outcome, Way, change};
+use crate::write::{Direction, Outcome, change};
 
 /// How long a detach waits for another tracer to release the process.
 const HELD_BY_ANOTHER: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ const MOST_TABLES: u64 = 8192;
 struct Removal<'a> {
     /// Its words, as mapped by this process.
     words: Words<'a>,
-    found: Found,
+    found: FoundSegment,
     entries: Vec<Entry>,
 }
 
@@ -57,7 +57,7 @@ impl Removal<'_> {
     /// is gone they show the parent's.
     fn is_owned_by(&self, process: &Process) -> bool {
         let owner = self.found.owner();
-        owner == process.pid() || !trapline_target::runs(owner)
+        owner == process.pid() || !trapline_tracee::runs(owner)
     }
 }
 
@@ -70,7 +70,7 @@ impl Attached {
         if own.is_empty() {
             return report;
         }
-        let way = if self.is_unfinished { Way::Recover } else { Way::Remove };
+        let way = if self.is_unfinished { Direction::Recover } else { Direction::Remove };
         match clean(process, &own, options, way) {
             Ok(restored) => report.restored.push(restored),
             Err(error) if error.is_gone() => report.gone = true,
@@ -103,7 +103,7 @@ pub fn recover(process: &Process, options: &Options) -> Result<DetachReport, Pat
     if files.is_empty() {
         return Ok(report);
     }
-    report.restored.push(clean(process, &files, options, Way::Recover)?);
+    report.restored.push(clean(process, &files, options, Direction::Recover)?);
     children(process.pid(), &files, options, &mut report);
     Ok(report)
 }
@@ -124,7 +124,7 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
             seen.push(user);
             match Process::open(user)
                 .map_err(PatchError::from)
-                .and_then(|p| clean(&p, files, options, Way::Recover))
+                .and_then(|p| clean(&p, files, options, Direction::Recover))
             {
                 Ok(restored) => report.restored.push(restored),
                 Err(error) if error.is_gone() => {}
@@ -135,7 +135,12 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
 }
 
 /// Steps R1 to R6 for one process.
-fn clean(process: &Process, files: &[FileId], options: &Options, way: Way) -> Result<Restored, PatchError> {
+fn clean(
+    process: &Process,
+    files: &[FileId],
+    options: &Options,
+    way: Direction,
+) -> Result<Restored, PatchError> {
     let start = Instant::now();
     let mut restored = loop {
         let run = |batch: &mut Batch<'_>| clean_in(batch, files, options, way);
@@ -158,7 +163,7 @@ fn clean_in(
     batch: &mut Batch<'_>,
     files: &[FileId],
     options: &Options,
-    way: Way,
+    way: Direction,
 ) -> Result<Restored, PatchError> {
     let process = batch.process();
     let removals = removals(process, files)?;
@@ -207,14 +212,15 @@ fn clean_in(
     let clock = Instant::now();
     quiesce(batch, &guard)?;
     restored.quiesce = clock.elapsed();
-    let slots: Vec<Slots> = removals.iter().filter_map(|r| slots_of(&r.found.block)).collect();
-    let done = disarm(batch, &slots, &guard)?;
+    let trampolines: Vec<Trampolines> =
+        removals.iter().filter_map(|r| trampolines_of(&r.found.block)).collect();
+    let done = disarm(batch, &trampolines, &guard)?;
     restored.returns = done.restored;
     // If some call is still to come home through its return trampoline, unwinders keep what they were given
     // (UNW-1).
     if barred.is_none() {
-        let told = removals.iter().filter(|r| r.found.owner() == process.pid() && done.left == 0);
-        for removal in told {
+        let of_this_process = removals.iter().filter(|r| r.found.owner() == process.pid() && done.left == 0);
+        for removal in of_this_process {
             take_back(batch, &removal.found.block, &removal.words, &guard)?;
         }
         actions(batch, &removals, &remote, &guard, &mut restored)?;
@@ -223,7 +229,7 @@ fn clean_in(
         removal.words.set(at::STATE, State::Removed as u64)?;
     }
     if barred.is_none() && (options.free || options.strict) {
-        let found: Vec<Found> = removals.into_iter().map(|r| r.found).collect();
+        let found: Vec<FoundSegment> = removals.into_iter().map(|r| r.found).collect();
         let freed = free(batch, &found, &guard, &remote)?;
         (restored.unmapped, restored.stays_mapped) = (freed.unmapped, freed.stays);
     } else {
@@ -307,7 +313,7 @@ fn lower(process: &Process, removals: &[Removal<'_>]) -> u32 {
 
 fn tally(entries: &[Entry], outcomes: &[Outcome], restored: &mut Restored) {
     for (entry, outcome) in entries.iter().zip(outcomes).filter(|(e, _)| e.kind != Kind::Semaphore) {
-        let left = |found| Left { addr: entry.addr, found, len: entry.len };
+        let left = |found| NotRestored { addr: entry.addr, found, len: entry.len };
         match outcome {
             Outcome::Done => restored.sites += 1,
             Outcome::Already => restored.already += 1,

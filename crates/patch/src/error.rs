@@ -1,7 +1,7 @@
 //! What makes a whole batch fail. What makes one probe fail is a [`Refused`](crate::Refused).
 
 use trapline_plan::PlanError;
-use trapline_target::TargetError;
+use trapline_tracee::TargetError;
 
 /// Why nothing was attached, or could be cleaned up.
 #[derive(Debug, thiserror::Error)]

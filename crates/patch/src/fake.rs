@@ -2,7 +2,7 @@
 //! lose pages at any of them.
 
 use trapline_record::RemoteAddr;
-use trapline_target::TargetError;
+use trapline_tracee::TargetError;
 
 use crate::space::{CodeSpace, LINE, SpaceError};
 

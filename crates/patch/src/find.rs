@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use trapline_record::control::{MEMFD_NAME, State, VERSION, at};
 use trapline_record::journal::{Entry, Kind};
 use trapline_record::{FileOffset, RemoteAddr};
-use trapline_target::{FileId, Mapping, Process};
+use trapline_tracee::{FileId, Mapping, Process};
 
 use crate::error::PatchError;
 use crate::words::Block;
 
 /// A segment that a process maps.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundSegment {
     /// Address of a mapping of its control block.
     pub control: RemoteAddr,
     /// Its memfd.
@@ -26,7 +26,7 @@ pub struct Found {
     pub(crate) block: Block,
 }
 
-impl Found {
+impl FoundSegment {
     /// What its tracer was doing; `None` if the word makes no sense.
     #[must_use]
     pub fn state(&self) -> Option<State> {
@@ -41,7 +41,7 @@ impl Found {
     #[must_use]
     pub fn tracer_alive(&self) -> bool {
         let (pid, start) = self.tracer();
-        start_time(pid) == Some(start) && trapline_target::runs(pid)
+        start_time(pid) == Some(start) && trapline_tracee::runs(pid)
     }
     /// The process for which it was made; a forked child maps it too.
     #[must_use]
@@ -53,7 +53,7 @@ impl Found {
     pub fn mapped(&self) -> u64 {
         self.mappings.iter().map(|m| m.end - m.start).sum::<u64>()
             + self.block.get(at::STAMPS_LEN)
-            + crate::slots::slots_of(&self.block).map_or(0, |slots| slots.table_len())
+            + crate::trampolines::trampolines_of(&self.block).map_or(0, |trampolines| trampolines.table_len())
     }
     /// Whether `pc` lies in its code.
     #[must_use]
@@ -66,7 +66,7 @@ impl Found {
 ///
 /// # Errors
 /// If the process is gone or its memory cannot be read.
-pub fn find_segments(process: &Process) -> Result<Vec<Found>, PatchError> {
+pub fn find_segments(process: &Process) -> Result<Vec<FoundSegment>, PatchError> {
     let mut by_file: BTreeMap<FileId, Vec<Mapping>> = BTreeMap::new();
     for mapping in process.maps()? {
         if let (Some(file), true) = (mapping.file, is_ours(&mapping)) {
@@ -78,7 +78,7 @@ pub fn find_segments(process: &Process) -> Result<Vec<Found>, PatchError> {
         let blocks = mappings.iter().filter(|m| m.offset == FileOffset(0) && m.perms.write);
         let Some(control) = blocks.map(|m| m.start).next() else { continue };
         if let Some(block) = Block::read(process, control)? {
-            found.push(Found { control, memfd, mappings, block });
+            found.push(FoundSegment { control, memfd, mappings, block });
         }
     }
     // Inode numbers of memfds grow with time.
@@ -88,7 +88,7 @@ pub fn find_segments(process: &Process) -> Result<Vec<Found>, PatchError> {
 
 /// Segments that are no longer used, and may be unmapped if that is proven (`free`). `own` are this
 /// session's.
-pub(crate) fn left_behind(process: &Process, own: &[FileId]) -> Result<Vec<Found>, PatchError> {
+pub(crate) fn left_behind(process: &Process, own: &[FileId]) -> Result<Vec<FoundSegment>, PatchError> {
     let mut found = find_segments(process)?;
     found.retain(|f| f.block.is_ours() && f.state() == Some(State::Removed) && !own.contains(&f.memfd));
     Ok(found)
@@ -100,13 +100,13 @@ fn is_ours(mapping: &Mapping) -> bool {
 
 /// When a process began; `None` if there is no such process.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    trapline_target::start_time(pid).ok()
+    trapline_tracee::start_time(pid).ok()
 }
 
 /// Refuses segments that another tracer uses, and other versions. `own` are segments of this session.
 pub(crate) fn check_free(
     pid: u32,
-    found: &[Found],
+    found: &[FoundSegment],
     own: &[FileId],
     dead_allowed: bool,
 ) -> Result<(), PatchError> {
@@ -119,7 +119,7 @@ pub(crate) fn check_free(
         }
         let tracer = segment.tracer().0;
         if segment.tracer_alive() {
-            return Err(PatchError::InUse { pid, tracer, comm: trapline_target::comm(tracer) });
+            return Err(PatchError::InUse { pid, tracer, comm: trapline_tracee::comm(tracer) });
         }
         if !dead_allowed {
             return Err(PatchError::LeftBehind { pid, tracer });
@@ -161,7 +161,7 @@ pub fn status(process: &Process) -> Result<Vec<SegmentStatus>, PatchError> {
     find_segments(process)?.iter().map(|found| segment_status(process, found)).collect()
 }
 
-pub(crate) fn segment_status(process: &Process, found: &Found) -> Result<SegmentStatus, PatchError> {
+pub(crate) fn segment_status(process: &Process, found: &FoundSegment) -> Result<SegmentStatus, PatchError> {
     let ours = found.block.is_ours();
     let entries = if ours { found.block.journal(process, found.control)? } else { Vec::new() };
     let is_code = |e: &&Entry| e.kind != Kind::Semaphore;
@@ -180,7 +180,7 @@ pub(crate) fn segment_status(process: &Process, found: &Found) -> Result<Segment
         state: found.state().filter(|_| ours),
         version: found.block.version(),
         tracer: found.tracer().0,
-        tracer_comm: found.tracer_alive().then(|| trapline_target::comm(found.tracer().0)),
+        tracer_comm: found.tracer_alive().then(|| trapline_tracee::comm(found.tracer().0)),
         owner: found.owner(),
         sites: entries.iter().filter(is_code).count() as u32,
         in_place: entries.iter().filter(is_code).filter(holds).count() as u32,

@@ -40,7 +40,7 @@
 
 use trapline_plan::Patch;
 use trapline_record::RemoteAddr;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::attached::Attached;
 use crate::staged::INT3;
@@ -168,7 +168,7 @@ mod tests {
     fn patch(len: u8) -> Patch {
         Patch {
             probe: 0,
-            want: 0,
+            request: 0,
             role: PatchRole::Entry,
             tactic: Tactic::Jump,
             addr: RemoteAddr(0x1000),

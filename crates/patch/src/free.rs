@@ -17,7 +17,7 @@
 //! - F4 the descriptor of a restartable sequence, named by a thread's area, where the kernel reads it;
 //! - F5 our handler's address and its restorer's, which the program may have asked for and stored;
 //! - F6 a taken return trampoline: its code leads on to code or data of any segment of its tracer (`plan`'s
-//!   `stub::slots`).
+//!   `stub::trampolines`).
 //!
 //! Data is named by code alone. On arm64 x30 or any word may hold a return address. There each word that
 //! points into the code counts, and all threads are stopped meanwhile.
@@ -44,16 +44,16 @@
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
 use trapline_record::latency::Stamps;
-use trapline_target::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions, StoppedAll, TargetError};
+use trapline_tracee::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions, StoppedAll, TargetError};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
-use crate::find::{Found, find_segments};
+use crate::find::{FoundSegment, find_segments};
 use crate::native::contexts;
 use crate::native::returns::IN_REGISTERS;
 use crate::request::Options;
-use crate::slots::{lent, slots_of};
 use crate::still::{runs_in, words_in};
+use crate::trampolines::{lent, trampolines_of};
 use crate::words::Block;
 
 /// Number of looks at the threads before giving up: a thread in a stub is out of it in a moment.
@@ -76,12 +76,12 @@ impl Attached {
     /// # Errors
     /// If the process is gone, or another tracer holds it. What is mapped stays.
     pub fn free(&self, process: &Process, options: &Options) -> Result<Freed, PatchError> {
-        let found: Vec<Found> = find_segments(process)?
+        let found: Vec<FoundSegment> = find_segments(process)?
             .into_iter()
             .filter(|f| f.block.is_ours() && f.state() == Some(State::Removed))
             .collect();
         if found.is_empty() || IN_REGISTERS {
-            return Ok(Freed { unmapped: 0, stays: found.iter().map(Found::mapped).sum() });
+            return Ok(Freed { unmapped: 0, stays: found.iter().map(FoundSegment::mapped).sum() });
         }
         let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
         Batch::run(process, BatchOptions { hold_children: false }, |batch| {
@@ -93,12 +93,12 @@ impl Attached {
 /// Unmaps what is proven to be unused.
 pub(crate) fn free(
     batch: &mut Batch<'_>,
-    found: &[Found],
+    found: &[FoundSegment],
     guard: &dyn Fn(u64) -> Option<u64>,
     remote: &RemoteOptions,
 ) -> Result<Freed, PatchError> {
     let process = batch.process();
-    let all: u64 = found.iter().map(Found::mapped).sum();
+    let all: u64 = found.iter().map(FoundSegment::mapped).sum();
     let unmapped = if IN_REGISTERS {
         let mut stopped = batch.stop_all(guard)?;
         let unused = unused_by_words(process, &stopped, found)?;
@@ -114,7 +114,7 @@ pub(crate) fn free(
 
 fn unmap_all<'b, 'p>(
     process: &Process,
-    found: &[Found],
+    found: &[FoundSegment],
     unused: &[bool],
     caller: impl FnOnce() -> Result<RemoteCaller<'b, 'p>, TargetError>,
 ) -> Result<u64, PatchError>
@@ -133,16 +133,20 @@ where
     Ok(unmapped)
 }
 
-fn unmap(process: &Process, caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), PatchError> {
+fn unmap(
+    process: &Process,
+    caller: &mut RemoteCaller<'_, '_>,
+    segment: &FoundSegment,
+) -> Result<(), PatchError> {
     // The control block goes last: until then the segment can be found.
     let (block, others): (Vec<_>, Vec<_>) =
         segment.mappings.iter().partition(|map| map.start == segment.control);
     // Private memory is known by the block's words alone. They go first: if this ends in between, the memory
     // stays mapped, and is never unmapped twice.
     let disown = |word| process.write_text(segment.control + word, &[0; 8]);
-    if let Some(slots) = slots_of(&segment.block) {
+    if let Some(trampolines) = trampolines_of(&segment.block) {
         disown(at::SLOTS_COUNT)?;
-        caller.munmap(RemoteAddr(slots.table), slots.table_len())?;
+        caller.munmap(RemoteAddr(trampolines.table), trampolines.table_len())?;
     }
     let stamps = segment.block.get(at::STAMPS_ADDR);
     let len = segment.block.get(at::STAMPS_LEN);
@@ -157,18 +161,19 @@ fn unmap(process: &Process, caller: &mut RemoteCaller<'_, '_>, segment: &Found) 
 }
 
 /// Which segments no unwinder of this process may still refer to; the others stay (UNW-1).
-fn untold(process: &Process, found: &[Found]) -> Result<Vec<bool>, PatchError> {
-    let one = |segment: &Found| {
-        let told = Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
+fn unregistered(process: &Process, found: &[FoundSegment]) -> Result<Vec<bool>, PatchError> {
+    let one = |segment: &FoundSegment| {
+        let registered =
+            Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
         let inherited = segment.owner() != process.pid();
-        Ok(slots_of(&segment.block).is_none() || !(told || inherited))
+        Ok(trampolines_of(&segment.block).is_none() || !(registered || inherited))
     };
     found.iter().map(one).collect()
 }
 
 /// Private memory of ours, which holds no context of the program's.
-fn own_memory(found: &[Found]) -> Vec<u64> {
-    let tables = found.iter().filter_map(|f| slots_of(&f.block)).map(|slots| slots.table);
+fn own_memory(found: &[FoundSegment]) -> Vec<u64> {
+    let tables = found.iter().filter_map(|f| trampolines_of(&f.block)).map(|trampolines| trampolines.table);
     found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).chain(tables).collect()
 }
 
@@ -179,7 +184,7 @@ fn is_dead(stacks: &[u64], map: (u64, u64), at: u64) -> bool {
 }
 
 /// First address of all code, and last one.
-fn bounds(found: &[Found]) -> (u64, u64) {
+fn bounds(found: &[FoundSegment]) -> (u64, u64) {
     let code = found.iter().flat_map(|f| &f.mappings).filter(|m| m.perms.exec);
     (code.clone().map(|m| m.start.0).min().unwrap_or(0), code.map(|m| m.end.0).max().unwrap_or(0))
 }
@@ -187,11 +192,11 @@ fn bounds(found: &[Found]) -> (u64, u64) {
 /// Steps P1 to P3: for each segment, whether no thread is in its code or can come back to it.
 fn unused_by_contexts(
     batch: &mut Batch<'_>,
-    found: &[Found],
+    found: &[FoundSegment],
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<Vec<bool>, PatchError> {
     let process = batch.process();
-    let (may_go, is_lent) = (untold(process, found)?, is_lent(process, found));
+    let (may_go, is_lent) = (unregistered(process, found)?, is_lent(process, found));
     let mut unused = vec![true; found.len()];
     if process.is_shared() {
         return Ok(vec![false; found.len()]);
@@ -233,20 +238,25 @@ fn unused_by_contexts(
         }
     })?;
     unused.iter_mut().zip(leads).for_each(|(unused, leads)| *unused &= all && !leads);
-    Ok(with_slots(found, unused, is_lent, &may_go))
+    Ok(with_trampolines(found, unused, is_lent, &may_go))
 }
 
 /// Whether a return trampoline is taken, or that cannot be known.
-fn is_lent(process: &Process, found: &[Found]) -> bool {
-    let mut all = found.iter().filter_map(|f| slots_of(&f.block));
-    all.any(|slots| !lent(process, &slots).is_ok_and(|lent| lent.is_empty()))
+fn is_lent(process: &Process, found: &[FoundSegment]) -> bool {
+    let mut all = found.iter().filter_map(|f| trampolines_of(&f.block));
+    all.any(|trampolines| !lent(process, &trampolines).is_ok_and(|lent| lent.is_empty()))
 }
 
 /// F6: a return trampoline leads on to code and data of any segment of its tracer. So all segments stay while
 /// a trampoline is taken, which was checked first. They also stay while the trampolines' own code is in use:
 /// a thread that gave back its trampoline since then is still there, or where it leads.
-fn with_slots(found: &[Found], mut unused: Vec<bool>, is_lent: bool, may_go: &[bool]) -> Vec<bool> {
-    let in_use = found.iter().zip(&unused).any(|(f, unused)| slots_of(&f.block).is_some() && !unused);
+fn with_trampolines(
+    found: &[FoundSegment],
+    mut unused: Vec<bool>,
+    is_lent: bool,
+    may_go: &[bool],
+) -> Vec<bool> {
+    let in_use = found.iter().zip(&unused).any(|(f, unused)| trampolines_of(&f.block).is_some() && !unused);
     unused.iter_mut().zip(may_go).for_each(|(unused, may_go)| *unused &= may_go & !(in_use || is_lent));
     unused
 }
@@ -255,9 +265,9 @@ fn with_slots(found: &[Found], mut unused: Vec<bool>, is_lent: bool, may_go: &[b
 fn unused_by_words(
     process: &Process,
     stopped: &StoppedAll<'_, '_>,
-    found: &[Found],
+    found: &[FoundSegment],
 ) -> Result<Vec<bool>, PatchError> {
-    let (may_go, is_lent) = (untold(process, found)?, is_lent(process, found));
+    let (may_go, is_lent) = (unregistered(process, found)?, is_lent(process, found));
     let mut unused = vec![true; found.len()];
     let mut point = |word: u64| {
         for (unused, segment) in unused.iter_mut().zip(found) {
@@ -284,5 +294,5 @@ fn unused_by_words(
     if !all {
         unused.fill(false);
     }
-    Ok(with_slots(found, unused, is_lent, &may_go))
+    Ok(with_trampolines(found, unused, is_lent, &may_go))
 }

@@ -55,16 +55,16 @@ use std::collections::HashSet;
 use trapline_plan::ThreadId;
 use trapline_record::control::{at, fact};
 use trapline_record::journal::{Entry, Kind};
-use trapline_record::slots::Slots;
-use trapline_target::{Batch, BatchOptions, Process, users_of};
+use trapline_record::trampolines::Trampolines;
+use trapline_tracee::{Batch, BatchOptions, Process, users_of};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
-use crate::slots::disarm;
 use crate::space::SpaceError;
 use crate::space::Still;
 use crate::still::move_out;
-use crate::write::{Outcome, Way, change};
+use crate::trampolines::disarm;
+use crate::write::{Direction, Outcome, change};
 
 /// Patches that were taken out because a fact changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -114,8 +114,8 @@ impl Attached {
             return Ok(closed);
         }
         let outcomes = take_out(process, &entries, &self.guards)?;
-        if let (true, Some(slots)) = (facts & fact::CLOCK != 0, self.slots) {
-            closed.left += self.give_back(process, slots)?;
+        if let (true, Some(trampolines)) = (facts & fact::CLOCK != 0, self.trampolines) {
+            closed.left += self.give_back(process, trampolines)?;
         }
         let is_left = |outcome: &&Outcome| {
             !matches!(outcome, Outcome::Done | Outcome::Already | Outcome::KeptBreakpoint)
@@ -158,9 +158,10 @@ impl Attached {
     }
     /// Puts back the return addresses of calls that run, since the code to which they would return reads the
     /// clock. Returns how many could not be put back.
-    fn give_back(&self, process: &Process, slots: Slots) -> Result<usize, PatchError> {
+    fn give_back(&self, process: &Process, trampolines: Trampolines) -> Result<usize, PatchError> {
         let guard = |addr| self.resume(addr);
-        let done = Batch::run(process, BatchOptions::default(), |batch| disarm(batch, &[slots], &guard))??;
+        let done =
+            Batch::run(process, BatchOptions::default(), |batch| disarm(batch, &[trampolines], &guard))??;
         Ok(done.left as usize)
     }
     /// Whether stubs read a thread's number by a system call.
@@ -195,7 +196,7 @@ fn take_out(process: &Process, entries: &[Entry], guards: &[(u64, u64)]) -> Resu
         let mut stopped = batch.stop_all(&guard)?;
         move_out(process, &mut stopped, &guard)?;
         let mut outcomes = Vec::new();
-        let result = change(&mut Still { process }, entries, Way::Recover, &mut outcomes);
+        let result = change(&mut Still { process }, entries, Direction::Recover, &mut outcomes);
         stopped.resume()?;
         result.map_err(SpaceError::into_error)?;
         Ok(outcomes)

@@ -37,7 +37,7 @@ mod map;
 #[cfg(target_arch = "x86_64")]
 pub mod own;
 mod own_semaphores;
-mod own_slots;
+mod own_trampolines;
 mod prepare;
 pub mod protocol;
 mod publish;
@@ -47,7 +47,6 @@ mod request;
 mod run;
 mod segment;
 mod semaphore;
-mod slots;
 mod soft;
 mod space;
 mod stack;
@@ -55,6 +54,7 @@ mod staged;
 mod still;
 mod survey;
 mod toggle;
+mod trampolines;
 mod translated;
 mod unwinder;
 mod why;
@@ -75,19 +75,19 @@ pub use attach::attach;
 pub use attached::Attached;
 pub use detach::recover;
 pub use error::PatchError;
-pub use find::{Found, SegmentStatus, find_segments, status};
+pub use find::{FoundSegment, SegmentStatus, find_segments, status};
 pub use foreign::Changed;
 pub use free::Freed;
 pub use hold::Closed;
 pub use rehearse::rehearse;
 pub use request::{
-    AttachReport, DetachReport, Durations, Left, Memory, Module, Options, Placed, Refused, Request, Restored,
-    Semaphore, Threads, Timings, Untouched,
+    AttachReport, DetachReport, Durations, Memory, Module, NotRestored, Options, Placed, Refused, Request,
+    Restored, Semaphore, Threads, Timings, Untouched,
 };
 pub use segment::Segment;
-pub use slots::{Armed, Reclaimed, armed};
 #[doc(hidden)]
 pub use toggle::toggle;
+pub use trampolines::{Armed, Reclaimed, armed};
 pub use translated::translator;
 pub use unwinder::Unwinder;
 pub use why::{NoTraps, Why};

@@ -31,7 +31,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
-use trapline_target::{Process, TargetError};
+use trapline_tracee::{Process, TargetError};
 
 use crate::native::{number, threads};
 

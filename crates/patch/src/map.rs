@@ -10,8 +10,8 @@ use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
 use trapline_plan::{DataLayout, Region};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{MEMFD_NAME, RegionKind, State, at};
-use trapline_record::slots::Slots;
-use trapline_target::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
+use trapline_record::trampolines::Trampolines;
+use trapline_tracee::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
 
 use crate::attached::{Attached, Installed};
 use crate::blocked::bit;
@@ -19,7 +19,7 @@ use crate::caller::Caller;
 use crate::error::PatchError;
 use crate::native::traps;
 use crate::prepare::Prepared;
-use crate::segment::{Contents, MadeSlots, Region3, Segment};
+use crate::segment::{Contents, MadeTrampolines, Region3, Segment};
 use crate::survey::{SIGBUS, SIGILL, SIGSEGV, SIGTRAP, Survey};
 
 /// libc's constants, so that this crate does not need libc.
@@ -73,13 +73,13 @@ fn regions(prepared: &Prepared) -> (Vec<Region3>, u64) {
             end += region.len;
         }
     }
-    if let Some((MadeSlots { slots, .. }, code)) = &prepared.slots {
+    if let Some((MadeTrampolines { trampolines, .. }, code)) = &prepared.trampolines {
         let len = (code.len() as u64).next_multiple_of(4096);
-        let region = Region { addr: RemoteAddr(slots.code), len };
+        let region = Region { addr: RemoteAddr(trampolines.code), len };
         regions.push(Region3 { region, off: end, kind: RegionKind::Code });
         end += len;
-        let region = Region { addr: RemoteAddr(slots.table), len: slots.table_len() };
-        regions.push(Region3 { region, off: 0, kind: RegionKind::Slots });
+        let region = Region { addr: RemoteAddr(trampolines.table), len: trampolines.table_len() };
+        regions.push(Region3 { region, off: 0, kind: RegionKind::Trampolines });
     }
     (regions, end)
 }
@@ -113,8 +113,8 @@ pub(crate) fn map_by(
     let first = &prepared.plans[0];
     let control = first.data.addr;
     let (entries, guards) = (prepared.entries(), prepared.guards());
-    let slots = prepared.slots.as_ref().map(|(made, _)| *made).or(attached.own_slots);
-    let contents = Contents { pid, control, regions, entries, guards, slots };
+    let trampolines = prepared.trampolines.as_ref().map(|(made, _)| *made).or(attached.own_trampolines);
+    let contents = Contents { pid, control, regions, entries, guards, trampolines };
     let mut code = Vec::new();
     let handler = trap_handler(&mut code, first.spare.addr.0, control.0);
     let illegal = prepared.plans.iter().any(|p| p.k.to_le_bytes() != [0xcc; 4]);
@@ -173,7 +173,7 @@ fn map_region(caller: &mut impl Caller, fd: i32, r: &Region3) -> Result<(), Targ
     let (prot, how, fd) = match r.kind {
         RegionKind::Data => (flags::READ | flags::WRITE, flags::SHARED, fd),
         RegionKind::Code => (flags::READ | flags::EXEC, flags::SHARED, fd),
-        RegionKind::Stamps | RegionKind::Slots => {
+        RegionKind::Stamps | RegionKind::Trampolines => {
             (flags::READ | flags::WRITE, flags::PRIVATE | flags::ANONYMOUS | flags::NORESERVE, -1)
         }
     };
@@ -274,8 +274,8 @@ pub(crate) fn unmap(
     drop(caller.finish());
 }
 
-fn of_slots(slots: &Slots, r: &Region3) -> bool {
-    [slots.code, slots.table].contains(&r.region.addr.0)
+fn of_trampolines(trampolines: &Trampolines, r: &Region3) -> bool {
+    [trampolines.code, trampolines.table].contains(&r.region.addr.0)
 }
 
 /// The same by any caller.
@@ -286,10 +286,11 @@ pub(crate) fn unmap_by(attached: &mut Attached, caller: &mut impl Caller, segmen
         segment.set_state(State::Removed);
     }
     // An unwinder that may have been informed keeps the registration (UNW-1).
-    let told = segment.slots.filter(|_| segment.view().get(at::UNWIND_TOLD) != 0).map(|made| made.slots);
+    let unwinding =
+        segment.trampolines.filter(|_| segment.view().get(at::UNWIND_TOLD) != 0).map(|made| made.trampolines);
     for r in &segment.regions {
         let used = handler.is_some_and(|pc| r.region.contains(pc) || r.kind == RegionKind::Data);
-        if !used && !told.is_some_and(|slots| of_slots(&slots, r)) {
+        if !used && !unwinding.is_some_and(|trampolines| of_trampolines(&trampolines, r)) {
             // The control block may stay, and later tracers unmap what it names: other memory may be there then.
             segment.disown(r.kind);
             drop(caller.munmap(r.region.addr, r.region.len));

@@ -5,7 +5,7 @@
 //! subtract. Two that do so in the same instant are not handled here, nor by the kernel.
 
 use trapline_record::RemoteAddr;
-use trapline_target::TargetError;
+use trapline_tracee::TargetError;
 
 use crate::own::Own;
 

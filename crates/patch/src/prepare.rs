@@ -9,27 +9,27 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Instant;
 
-use trapline_plan::SlotCode;
+use trapline_plan::TrampolineCode;
 use trapline_plan::filter::{Tally, TargetFilter};
-use trapline_plan::x86_64::stub::slot_code_len;
+use trapline_plan::x86_64::stub::trampoline_code_len;
 use trapline_plan::{
-    Charged, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, PlanError,
-    Refusal, Region, Role, Tactic, TooLittle, Unwind, Want, bounds, charge,
-    layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module, slots_for,
+    Action, ActionRequest, Charged, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch,
+    PatchRole, PlanError, Refusal, Region, Tactic, TooLittle, Unwind, bounds, charge,
+    layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module, trampolines_for,
 };
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind};
 use trapline_record::latency::Stamps;
-use trapline_record::slots::Slots;
 use trapline_record::tally::Shape;
-use trapline_target::Process;
+use trapline_record::trampolines::Trampolines;
+use trapline_tracee::Process;
 
 use crate::attached::{Before, conflict};
 use crate::both::{MANY, both};
 use crate::cpu::proven;
 use crate::error::PatchError;
 use crate::request::{AttachReport, Durations, Module, Options, Placed, Refused, Request, Why};
-use crate::segment::MadeSlots;
+use crate::segment::MadeTrampolines;
 use crate::semaphore;
 use crate::soft::Masked;
 use crate::space::Still;
@@ -39,12 +39,12 @@ use crate::write::{Outcome, verify};
 
 /// A site to be written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site {
+pub(crate) struct PreparedSite {
     pub(crate) module: u32,
     pub(crate) patch: Patch,
 }
 
-impl Site {
+impl PreparedSite {
     pub(crate) fn entry(&self) -> Entry {
         let kind = match self.patch.role {
             PatchRole::Island => Kind::Island,
@@ -55,11 +55,11 @@ impl Site {
         Entry { addr, len, kind, starts, old, new }
     }
     pub(crate) fn placed(&self) -> Placed {
-        let Patch { probe, want, role, tactic, addr, .. } = self.patch;
-        Placed { module: self.module, probe, want, role, tactic, addr }
+        let Patch { probe, request, role, tactic, addr, .. } = self.patch;
+        Placed { module: self.module, probe, request, role, tactic, addr }
     }
     pub(crate) fn refused(&self, why: Why) -> Refused {
-        Refused { module: self.module, probe: self.patch.probe, want: self.patch.want, why }
+        Refused { module: self.module, probe: self.patch.probe, request: self.patch.request, why }
     }
     /// Whether an int3 may stand at its head, temporarily or for good (PATCH-7).
     pub(crate) fn may_trap(&self) -> bool {
@@ -83,7 +83,7 @@ pub(crate) struct Prepared {
     /// Plans of which some patch is left.
     pub(crate) plans: Vec<ModulePlan>,
     /// Their patches, sorted by address.
-    pub(crate) sites: Vec<Site>,
+    pub(crate) sites: Vec<PreparedSite>,
     /// Triples (module, request, other request): two requests that share a site.
     pub(crate) shares: Vec<(u32, u32, u32)>,
     pub(crate) layout: DataLayout,
@@ -96,7 +96,7 @@ pub(crate) struct Prepared {
     pub(crate) far: Option<Region>,
     pub(crate) semaphores: Vec<Entry>,
     /// Return trampolines that are to be made, and their code.
-    pub(crate) slots: Option<(MadeSlots, Vec<u8>)>,
+    pub(crate) trampolines: Option<(MadeTrampolines, Vec<u8>)>,
 }
 
 impl Prepared {
@@ -128,7 +128,7 @@ impl Prepared {
         all
     }
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        self.sites.iter().map(Site::entry).chain(self.semaphores.iter().copied()).collect()
+        self.sites.iter().map(PreparedSite::entry).chain(self.semaphores.iter().copied()).collect()
     }
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, PatchError> {
     let start = Instant::now();
     let modules = request.modules;
-    let Charged { layout, paid, may_grow } = match survey.home {
+    let Charged { layout, paid, may_grow } = match survey.code_region {
         Some((_, layout)) => Charged { layout, paid: [(0, 0); 3], may_grow: None },
         None => {
             let counts = counts(request, survey);
@@ -156,35 +156,41 @@ pub(crate) fn prepare(
     let shape = stamps_of(request, &layout);
     let stamps = shape.map(|shape| find_room(process.pid(), shape.bytes(), survey)).transpose()?;
     let far = (layout.far() > 0).then(|| find_room(process.pid(), layout.far(), survey)).transpose()?;
-    let any = |is: fn(&Role) -> bool| modules.iter().flat_map(|m| m.wants).any(|w| is(&w.role));
-    let wanted = |role| modules.iter().flat_map(|m| m.wants).any(|w| w.role == role);
-    let told = any(|role| matches!(role, Role::Record { returns: true, .. } | Role::Tally { exits: true }));
-    let Options { or_slots, by_slots, .. } = request.options;
-    let by_slots = by_slots && told;
-    let slots = match before.slots {
-        _ if !(wanted(Role::LatencySlot) || by_slots || or_slots && (wanted(Role::Latency) || told)) => None,
-        None => Some(find_slots(process.pid(), request.options.slots, survey)?),
+    let any = |is: fn(&Action) -> bool| modules.iter().flat_map(|m| m.requests).any(|w| is(&w.action));
+    let wanted = |role| modules.iter().flat_map(|m| m.requests).any(|w| w.action == role);
+    let unwinding =
+        any(|role| matches!(role, Action::Record { returns: true, .. } | Action::Tally { exits: true }));
+    let Options { or_trampolines, by_trampolines, .. } = request.options;
+    let by_trampolines = by_trampolines && unwinding;
+    let trampolines = match before.trampolines {
+        _ if !(wanted(Action::LatencyByTrampoline)
+            || by_trampolines
+            || or_trampolines && (wanted(Action::Latency) || unwinding)) =>
+        {
+            None
+        }
+        None => Some(find_trampolines(process.pid(), request.options.trampolines, survey)?),
         some => some,
     };
     let Durations { min_ticks, buckets, outermost, go_g } = request.durations;
-    let latency = (stamps.is_some() || slots.is_some()).then(|| LatencyInput {
+    let latency = (stamps.is_some() || trampolines.is_some()).then(|| LatencyInput {
         stamps: stamps.map(|region| region.addr).unwrap_or_default(),
         shape: shape.unwrap_or_default(),
         min_ticks,
         buckets,
         outermost,
         go_g,
-        slots,
-        or_slots,
-        by_slots,
-        leads_on: told,
+        trampolines,
+        or_trampolines,
+        by_trampolines,
+        leads_on: unwinding,
     });
     let mut plans = Vec::with_capacity(modules.len());
-    let mut room = Room { far: far.map(|region| region.addr).unwrap_or_default(), small: SMALL_REGIONS };
+    let mut room = SpaceLeft { far: far.map(|region| region.addr).unwrap_or_default(), small: SMALL_REGIONS };
     for (index, module) in modules.iter().enumerate() {
         let mut plan = plan_one(module, survey, &layout, latency, request, &mut room)?;
-        let tails = plan.tails.iter().filter_map(|&want| module.wants.get(want as usize));
-        report.tails.extend(tails.map(|want| want.probe));
+        let tails = plan.tails.iter().filter_map(|&request| module.requests.get(request as usize));
+        report.tails.extend(tails.map(|request| request.probe));
         report.slotted.extend(plan.slotted.iter().map(|one| one.probe));
         take_refusals(index as u32, &mut plan, report);
         plans.push(plan);
@@ -192,9 +198,9 @@ pub(crate) fn prepare(
     report.timings.plan = start.elapsed();
 
     let start = Instant::now();
-    let mut sites: Vec<Site> = Vec::with_capacity(plans.iter().map(|p| p.patches.len()).sum());
+    let mut sites: Vec<PreparedSite> = Vec::with_capacity(plans.iter().map(|p| p.patches.len()).sum());
     for (index, plan) in plans.iter().enumerate() {
-        sites.extend(plan.patches.iter().map(|&patch| Site { module: index as u32, patch }));
+        sites.extend(plan.patches.iter().map(|&patch| PreparedSite { module: index as u32, patch }));
     }
     sites.sort_unstable_by_key(|s| s.patch.addr);
     let unfit = |some: Range<usize>| unfit(process, modules, survey, before.held, &plans, (&sites, some));
@@ -217,13 +223,14 @@ pub(crate) fn prepare(
     let is_placed = |probe| sites.iter().any(|s| s.patch.probe == probe);
     let semaphores = semaphore::entries(process, modules, is_placed)?;
     // Code that walks or copies stacks looks up return trampolines, so they have to exist.
-    let walks = any(|role| matches!(role, Role::Record { stack, .. } if *stack != Unwind::None));
+    let walks = any(|role| matches!(role, Action::Record { stack, .. } if *stack != Unwind::None));
     let slotted = plans.iter().any(|plan| !plan.slotted.is_empty());
-    let needed = by_slots || wanted(Role::LatencySlot) || walks || slotted;
-    let slots = slots.filter(|_| needed && before.slots.is_none());
-    let slots = slots.and_then(|slots| make_slots(modules.first()?, slots, survey, latency?));
+    let needed = by_trampolines || wanted(Action::LatencyByTrampoline) || walks || slotted;
+    let trampolines = trampolines.filter(|_| needed && before.trampolines.is_none());
+    let trampolines =
+        trampolines.and_then(|trampolines| make_trampolines(modules.first()?, trampolines, survey, latency?));
     report.timings.verify = start.elapsed();
-    Ok(Prepared { plans, sites, shares, layout, paid, may_grow, stamps, far, semaphores, slots })
+    Ok(Prepared { plans, sites, shares, layout, paid, may_grow, stamps, far, semaphores, trampolines })
 }
 
 /// Layout of a segment for this request alone.
@@ -261,7 +268,7 @@ fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     let kept = DataCounts { lines, by_thread, ring, locked, filtered, tally, named, ..DataCounts::default() };
     let mut counts = kept;
     for module in request.modules {
-        let more = bounds(module.image, module.map, &survey.traits, module.wants);
+        let more = bounds(module.image, module.map, &survey.traits, module.requests);
         // Counter and latency indices are distinct over all modules: the highest index counts, not the sum.
         let counters = counts.counters.max(more.counters);
         let latency = counts.latency.max(more.latency);
@@ -281,16 +288,16 @@ fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
 /// Shape of the stamp memory. Durations need stamps; calls about which a filter decides need marks in the
 /// same memory. If their return decides, records lie there.
 fn stamps_of(request: &Request<'_>, layout: &DataLayout) -> Option<Stamps> {
-    let filter = |want: &Want| request.filters.get(want.probe as usize).and_then(Option::as_ref);
-    let one = |want: &Want| match want.role {
-        Role::Latency => true,
-        Role::Record { returns: true, .. } => filter(want).is_some(),
-        Role::Tally { .. } => filter(want).is_some_and(|filter| filter.late.is_some()),
+    let filter = |one: &ActionRequest| request.filters.get(one.probe as usize).and_then(Option::as_ref);
+    let one = |request: &ActionRequest| match request.action {
+        Action::Latency => true,
+        Action::Record { returns: true, .. } => filter(request).is_some(),
+        Action::Tally { .. } => filter(request).is_some_and(|filter| filter.late.is_some()),
         _ => false,
     };
     let late = request.filters.iter().flatten().any(|filter| filter.late.is_some());
     let left = request.filters.iter().flatten().map(TargetFilter::left_bytes).max().unwrap_or(0);
-    let needed = request.modules.iter().flat_map(|m| m.wants).any(one);
+    let needed = request.modules.iter().flat_map(|m| m.requests).any(one);
     needed.then(|| if late { Stamps::of(layout.rings.slot.max(left)) } else { Stamps::default() })
 }
 
@@ -302,24 +309,25 @@ fn find_room(pid: u32, len: u64, survey: &mut Survey) -> Result<Region, PatchErr
 }
 
 /// Finds room for return trampolines: their code, then their entries.
-fn find_slots(pid: u32, count: u32, survey: &mut Survey) -> Result<Slots, PatchError> {
-    let (least, most) = Slots::LIMITS;
-    let unplaced = Slots { code: 0, table: 0, count: count.clamp(least, most).next_power_of_two() };
-    let code = slot_code_len(&unplaced).next_multiple_of(4096);
+fn find_trampolines(pid: u32, count: u32, survey: &mut Survey) -> Result<Trampolines, PatchError> {
+    let (least, most) = Trampolines::LIMITS;
+    let unplaced = Trampolines { code: 0, table: 0, count: count.clamp(least, most).next_power_of_two() };
+    let code = trampoline_code_len(&unplaced).next_multiple_of(4096);
     let len = code + unplaced.table_len();
     let addr = survey.space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
     survey.space.occupy(addr, addr + len);
-    Ok(Slots { code: addr.0, table: addr.0 + code, ..unplaced })
+    Ok(Trampolines { code: addr.0, table: addr.0 + code, ..unplaced })
 }
 
-fn make_slots(
+fn make_trampolines(
     module: &Module<'_>,
-    slots: Slots,
+    trampolines: Trampolines,
     survey: &Survey,
     input: LatencyInput,
-) -> Option<(MadeSlots, Vec<u8>)> {
-    let SlotCode { bytes, shared, unwind } = slots_for(module.image, &survey.traits, slots, &input)?;
-    Some((MadeSlots { slots, shared, unwind }, bytes))
+) -> Option<(MadeTrampolines, Vec<u8>)> {
+    let TrampolineCode { bytes, shared, unwind } =
+        trampolines_for(module.image, &survey.traits, trampolines, &input)?;
+    Some((MadeTrampolines { trampolines, shared, unwind }, bytes))
 }
 
 fn plan_one(
@@ -328,7 +336,7 @@ fn plan_one(
     layout: &DataLayout,
     latency: Option<LatencyInput>,
     request: &Request<'_>,
-    room: &mut Room,
+    room: &mut SpaceLeft,
 ) -> Result<ModulePlan, PatchError> {
     let plan = plan_module(&ModuleInput {
         image: module.image,
@@ -336,7 +344,7 @@ fn plan_one(
         map: module.map,
         traits: &survey.traits,
         space: &survey.space,
-        home: survey.home.map(|home| home.0),
+        code_region: survey.code_region.map(|code_region| code_region.0),
         alone: request.options.alone,
         layout,
         far: room.far,
@@ -344,18 +352,18 @@ fn plan_one(
         latency,
         calls: request.calls,
         filters: request.filters,
-        wants: module.wants,
+        requests: module.requests,
     });
     let plan = match plan {
         Ok(plan) => plan,
-        // The other modules go without it. In our own process there is another way (`own::home`).
+        // The other modules go without it. In our own process there is another way (`own::code_region`).
         Err(PlanError::NoSpace { text, need, tried }) if request.calls.is_none() => {
-            return Ok(without_room(module.wants, &Refusal::NoSpace { text, need, tried }));
+            return Ok(without_room(module.requests, &Refusal::NoSpace { text, need, tried }));
         }
         Err(source) => return Err(PatchError::Plan { module: module.name.to_owned(), source }),
     };
     room.small = room.small.saturating_sub(plan.pun_regions.len() as u32);
-    if !plan.patches.is_empty() && survey.home.is_none() {
+    if !plan.patches.is_empty() && survey.code_region.is_none() {
         let regions = [plan.data, plan.code];
         for region in regions.iter().chain(&plan.pun_regions).filter(|r| r.len > 0) {
             survey.space.occupy(region.addr, region.end());
@@ -365,7 +373,7 @@ fn plan_one(
 }
 
 /// What is left for the modules that are planned next.
-struct Room {
+struct SpaceLeft {
     /// Where the far part of the data lies.
     far: RemoteAddr,
     /// Number of small regions that all modules may still take: a process may have only a limited number of
@@ -377,10 +385,10 @@ struct Room {
 const SMALL_REGIONS: u32 = 4096;
 
 /// The plan of a module in which nothing can be placed.
-fn without_room(wants: &[Want], why: &Refusal) -> ModulePlan {
-    let refused = (0..).zip(wants).map(|(want, one)| trapline_plan::Refused {
+fn without_room(requests: &[ActionRequest], why: &Refusal) -> ModulePlan {
+    let refused = (0..).zip(requests).map(|(request, one)| trapline_plan::Refused {
         probe: one.probe,
-        want,
+        request,
         why: why.clone(),
     });
     ModulePlan { refused: refused.collect(), ..ModulePlan::default() }
@@ -392,12 +400,12 @@ fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) 
         Refused {
             module,
             probe: r.probe,
-            want: r.want,
+            request: r.request,
             // Exits are what was requested.
             why: Why::Plan(
                 plan.slotted
                     .iter()
-                    .find(|one| one.want == r.want && one.why.is_of_exits())
+                    .find(|one| one.request == r.request && one.why.is_of_exits())
                     .map_or(r.why, |one| one.why.clone()),
             ),
         }
@@ -419,11 +427,11 @@ fn unfit(
     survey: &Survey,
     held: &[Patch],
     plans: &[ModulePlan],
-    (sites, some): (&[Site], Range<usize>),
+    (sites, some): (&[PreparedSite], Range<usize>),
 ) -> Vec<(usize, Why)> {
     let is_changing = |old: &Patch| survey.soft.contains_key(&old.addr.0);
     let mut bad = Vec::new();
-    let entries: Vec<Entry> = sites[some.clone()].iter().map(Site::entry).collect();
+    let entries: Vec<Entry> = sites[some.clone()].iter().map(PreparedSite::entry).collect();
     let mut space = Masked { space: Still { process }, soft: &survey.soft };
     let present = verify(&mut space, &entries);
     // As many as the list of regions has room for. Puns respect that when they are planned, islands do not.
@@ -458,17 +466,17 @@ fn unfit(
 }
 
 /// Removes all sites of a request if one of them is unfit, and reports each request once.
-pub(crate) fn refuse(sites: &mut Vec<Site>, bad: Vec<(usize, Why)>, report: &mut AttachReport) {
+pub(crate) fn refuse(sites: &mut Vec<PreparedSite>, bad: Vec<(usize, Why)>, report: &mut AttachReport) {
     if bad.is_empty() {
         return;
     }
-    let mut wants: HashMap<(u32, u32), Refused> = HashMap::new();
+    let mut requests: HashMap<(u32, u32), Refused> = HashMap::new();
     for (index, why) in bad {
         let site = &sites[index];
-        wants.entry((site.module, site.patch.want)).or_insert_with(|| site.refused(why));
+        requests.entry((site.module, site.patch.request)).or_insert_with(|| site.refused(why));
     }
-    sites.retain(|s| !wants.contains_key(&(s.module, s.patch.want)));
-    let mut refused: Vec<Refused> = wants.into_values().collect();
-    refused.sort_unstable_by_key(|r| (r.module, r.want));
+    sites.retain(|s| !requests.contains_key(&(s.module, s.patch.request)));
+    let mut refused: Vec<Refused> = requests.into_values().collect();
+    refused.sort_unstable_by_key(|r| (r.module, r.request));
     report.refused.extend(refused);
 }

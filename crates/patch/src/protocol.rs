@@ -154,7 +154,7 @@
 //! | R3 | entries, then exits, then islands (PATCH-3 backwards): sites that still hold *new* get *old* in one write; others are left alone and reported | restored sites hold *old* and are skipped |
 //! | R3a | the word that says that faults of our loads are served is cleared, then the tables of pages that they load from (`plan`'s `stub::text`) | texts are copied by the kernel from then on, as without a handler |
 //! | R4 | quiesce: no thread is between a load's look and the load; and none is between a guard's trap and its stop | handler and guards are still there |
-//! | R4a | if return addresses were replaced: all threads stop, and real addresses go back into the stack words that still hold ours (`slots`); the registration with unwinders is undone (`unwinder`) | each word holds the one or the other, and both work: trampolines stay |
+//! | R4a | if return addresses were replaced: all threads stop, and real addresses go back into the stack words that still hold ours (`trampolines`); the registration with unwinders is undone (`unwinder`) | each word holds the one or the other, and both work: trampolines stay |
 //! | R5 | one thread stops: dispositions are put back, if they are still ours | the same; a second try sees that they are not ours |
 //! | R6 | state Removed; children that map the same memory follow, each a batch of its own | a child's own text shows what is left |
 //! | R7 | once everything is read: what is proven to be unused is unmapped, of this session and of earlier ones (`free`: P1 to P4) | mapped and Removed: the next tracer frees it |
@@ -190,8 +190,8 @@
 //!
 //! A signal that is sent while a thread is in a stub or a copy is delivered there. The target's handlers stay
 //! the target's (SAFE-4), so no code of ours runs in front of them to show the original address. (In our own
-//! process there is such code: the signal wrappers of `runtime`'s `stand_ins`.) Nothing here depends on it,
-//! as code stays mapped (PATCH-10). What it means for the target:
+//! process there is such code: the signal wrappers of `runtime`'s `signal_wrappers`.) Nothing here depends on
+//! it, as code stays mapped (PATCH-10). What it means for the target:
 //!
 //! - *A handler that does not look at the interrupted address*: nothing.
 //! - *One that decides by the address of a fault*: if SIGSEGV or SIGBUS is caught, what may fault is not

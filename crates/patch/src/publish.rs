@@ -5,11 +5,11 @@
 //! Does not: know how one site is written (see `write`).
 
 use trapline_record::journal::Entry;
-use trapline_target::{Batch, Event, Process, RemoteOptions};
+use trapline_tracee::{Batch, Event, Process, RemoteOptions};
 
 use crate::attached::{Attached, resume};
 use crate::error::PatchError;
-use crate::prepare::{Prepared, Site, refuse};
+use crate::prepare::{Prepared, PreparedSite, refuse};
 use crate::quiesce::quiesce;
 use crate::request::{AttachReport, Why};
 use crate::semaphore;
@@ -17,7 +17,7 @@ use crate::space::{Running, SpaceError, Still};
 use crate::staged::any_staged;
 use crate::still::{move_blocked_out, move_out, saved_contexts};
 use crate::survey::{SIGTRAP, Survey};
-use crate::write::{Outcome, Way, change};
+use crate::write::{Direction, Outcome, change};
 
 /// Writes all sites of the newest segment, raises its semaphores, and brings held children up to date.
 pub(crate) fn publish(
@@ -48,24 +48,24 @@ pub(crate) fn publish(
             let bad = bad.collect();
             refuse(&mut sites, bad, report);
         }
-        let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
-        let result = change(&mut Still { process }, &entries, Way::Publish, &mut outcomes);
+        let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
+        let result = change(&mut Still { process }, &entries, Direction::Publish, &mut outcomes);
         stopped.resume()?;
         result.map_err(SpaceError::into_error)?;
     } else {
-        let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
+        let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
         // An earlier batch may have released threads behind their traps' stops (PATCH-13).
         if attached.segments.len() > 1 && any_staged(&entries) {
             quiesce(batch, &guard)?;
         }
         let mut space = Running { batch, guard: &guard, remote };
-        change(&mut space, &entries, Way::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
+        change(&mut space, &entries, Direction::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
         move_blocked_out(batch, &guard)?;
     }
     attached.is_unfinished = false;
     attached.hold(sites.iter().map(|s| s.patch));
     report.semaphores = raise(attached, batch.process(), &prepared.semaphores, sites_in_journal(attached));
-    let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
+    let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
     report.children += children(attached, batch, &entries)?;
     settle(&sites, &outcomes, report);
     Ok(())
@@ -73,7 +73,7 @@ pub(crate) fn publish(
 
 /// Sites whose window contains an address of `caught`.
 fn within<'a>(
-    sites: &'a [Site],
+    sites: &'a [PreparedSite],
     caught: &'a [u64],
 ) -> impl Iterator<Item = (usize, trapline_record::RemoteAddr)> + 'a {
     caught.iter().filter_map(|&at| {
@@ -85,7 +85,7 @@ fn within<'a>(
 }
 
 /// Puts into the report what was written, and what was found changed at the moment of writing.
-pub(crate) fn settle(sites: &[Site], outcomes: &[Outcome], report: &mut AttachReport) {
+pub(crate) fn settle(sites: &[PreparedSite], outcomes: &[Outcome], report: &mut AttachReport) {
     for (site, outcome) in sites.iter().zip(outcomes) {
         let (addr, len) = (site.patch.addr, usize::from(site.patch.len));
         match outcome {
@@ -133,7 +133,7 @@ pub(crate) fn children(
         if let Some(process) = Process::open(child).ok().filter(|p| is_furnished(attached, p)) {
             let mut outcomes = Vec::new();
             // If a child died, the batch has not failed.
-            if change(&mut Still { process: &process }, entries, Way::Complete, &mut outcomes).is_ok() {
+            if change(&mut Still { process: &process }, entries, Direction::Complete, &mut outcomes).is_ok() {
                 patched += 1;
             }
         }

@@ -7,7 +7,7 @@
 //! - it is blocked: the way from a trap to its stop never blocks;
 //! - it has run for long enough: a trap that it had taken before would be a signal by now;
 //! - it was stopped by an order, and no trap waits behind that stop. An ordered stop comes before queued
-//!   signals (`trapline_target`, TGT-12), so a trap may have been taken and not been seen yet: such threads
+//!   signals (`trapline_tracee`, TGT-12), so a trap may have been taken and not been seen yet: such threads
 //!   are sent on and waited for.
 //!
 //! A signal that waits (in the thread's own pending set), or an unanswered stop, refutes each of them.
@@ -23,7 +23,7 @@
 
 use std::time::Duration;
 
-use trapline_target::{Batch, InCall, Process, TargetError, ThreadStatus};
+use trapline_tracee::{Batch, InCall, Process, TargetError, ThreadStatus};
 
 use crate::error::PatchError;
 use crate::survey::{SIGILL, SIGTRAP};
@@ -105,7 +105,7 @@ mod tests {
     use std::time::Duration;
 
     use trapline_record::RemoteAddr;
-    use trapline_target::{Batch, BatchOptions, Process};
+    use trapline_tracee::{Batch, BatchOptions, Process};
 
     use super::{is_unanswered, quiesce_within};
 

@@ -10,12 +10,12 @@
 use std::time::{Duration, Instant};
 
 use trapline_plan::ProcessTraits;
-use trapline_target::{Process, ThreadStatus};
+use trapline_tracee::{Process, ThreadStatus};
 
 use crate::attached::Before;
 use crate::error::PatchError;
 use crate::find::left_behind;
-use crate::prepare::{Site, prepare};
+use crate::prepare::{PreparedSite, prepare};
 use crate::request::{AttachReport, Request};
 use crate::survey::{SIGTRAP, Survey};
 
@@ -37,7 +37,7 @@ pub fn rehearse(process: &Process, request: &Request<'_>) -> Result<AttachReport
     let is_left = |start| left.iter().any(|mapping| mapping.start == start);
     survey.space.occupied.retain(|&(start, _)| !is_left(start));
     let prepared = prepare(process, request, &mut survey, Before::default(), &mut report)?;
-    report.placed = prepared.sites.iter().map(Site::placed).collect();
+    report.placed = prepared.sites.iter().map(PreparedSite::placed).collect();
     report.timings.total = start.elapsed();
     Ok(report)
 }

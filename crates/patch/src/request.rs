@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::{Buckets, CallInput, CodeMap, Image, KernelSite, PatchRole, Tactic, Want};
+use trapline_plan::{ActionRequest, Buckets, CallInput, CodeMap, Image, KernelSite, PatchRole, Tactic};
 use trapline_record::addr::Bias;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
-use trapline_target::{BatchReport, FileId};
+use trapline_tracee::{BatchReport, FileId};
 
 use crate::unwinder::Unwinder;
 pub(crate) use crate::why::{NoTraps, Why};
@@ -26,8 +26,9 @@ pub struct Module<'a> {
     pub bias: Bias,
     /// Its branch targets.
     pub map: &'a CodeMap,
-    /// The requests. `Want::probe` and `Want::latency` are distinct over all modules of a request.
-    pub wants: &'a [Want],
+    /// The requests. `ActionRequest::probe` and `ActionRequest::latency` are distinct over all modules of a
+    /// request.
+    pub requests: &'a [ActionRequest],
     /// USDT semaphores to raise for those requests that get patches.
     pub semaphores: &'a [Semaphore],
 }
@@ -56,13 +57,13 @@ pub struct Options {
     pub ring: u32,
     /// Number of return trampolines of the process, if some calls use them: at most this many calls are timed
     /// at once.
-    pub slots: u32,
+    pub trampolines: u32,
     /// A function whose returns are timed, recorded or aggregated gets return trampolines if it leaves by a
     /// jump to another function, or if its exits cannot be found or patched. Set only if unwinders can be
     /// informed.
-    pub or_slots: bool,
+    pub or_trampolines: bool,
     /// Functions whose returns are recorded or aggregated always get return trampolines.
-    pub by_slots: bool,
+    pub by_trampolines: bool,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
     /// The process may begin to catch faults, and none of its threads can be held before that. So no
@@ -82,9 +83,9 @@ impl Default for Options {
             kernel_allowed: false,
             by_thread: false,
             ring: 4 << 20,
-            slots: trapline_record::slots::USUAL,
-            or_slots: false,
-            by_slots: false,
+            trampolines: trapline_record::trampolines::USUAL,
+            or_trampolines: false,
+            by_trampolines: false,
             faults_are_fatal: false,
             faults_may_be_caught: false,
             alone: false,
@@ -136,7 +137,7 @@ pub struct Request<'a> {
     pub options: Options,
     /// What is called at a hit, if consumers are requested; only in our own process.
     pub calls: Option<CallInput<'a>>,
-    /// Filters, indexed by [`Want::probe`]: which hits are recorded. Empty if all are.
+    /// Filters, indexed by [`ActionRequest::probe`]: which hits are recorded. Empty if all are.
     pub filters: &'a [Option<TargetFilter>],
     /// The unwinders in the process, if calls get return trampolines; empty if there are none.
     pub unwinders: &'a [Unwinder],
@@ -152,7 +153,7 @@ pub struct Placed {
     /// The request's probe.
     pub probe: u32,
     /// Index of the request in its module.
-    pub want: u32,
+    pub request: u32,
     /// What the patch is for.
     pub role: PatchRole,
     /// How the site leads to its stub.
@@ -169,7 +170,7 @@ pub struct Refused {
     /// The request's probe.
     pub probe: u32,
     /// Index of the request in its module.
-    pub want: u32,
+    pub request: u32,
     /// The reason.
     pub why: Why,
 }
@@ -245,7 +246,7 @@ pub struct Memory {
 
 /// A site that was not restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Left {
+pub struct NotRestored {
     /// Address of the site.
     pub addr: RemoteAddr,
     /// What it holds; `None` if it cannot be reached.
@@ -254,7 +255,7 @@ pub struct Left {
     pub len: u8,
 }
 
-impl fmt::Display for Left {
+impl fmt::Display for NotRestored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.found {
             None => write!(f, "{}: no longer mapped", self.addr),
@@ -278,7 +279,7 @@ pub struct Restored {
     /// Number of sites with another tool's breakpoint at the head, which was kept.
     pub breakpoints: u32,
     /// Sites left alone.
-    pub left: Vec<Left>,
+    pub left: Vec<NotRestored>,
     /// Number of signal actions put back.
     pub actions: u32,
     /// Number of signal actions that are no longer ours and were left alone.

@@ -14,7 +14,7 @@ use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, MAX_PATCH};
 
 use crate::space::{CodeSpace, SpaceError};
-use crate::write::{Change, Outcome, Way};
+use crate::write::{Change, Direction, Outcome};
 
 /// Number of bytes that are stored at once.
 const WORD: u64 = MAX_PATCH as u64;
@@ -39,7 +39,7 @@ pub(crate) fn change_run(
     space: &mut impl CodeSpace,
     entries: &[Entry],
     run: &[usize],
-    way: Way,
+    way: Direction,
     outcomes: &mut [Outcome],
 ) -> Result<(), SpaceError> {
     let start = entries[run[0]].addr.0 / WORD * WORD;

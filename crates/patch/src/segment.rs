@@ -11,12 +11,12 @@ use trapline_record::control::{MAGIC, REGION_LEN, RegionKind, State, VERSION, at
 use trapline_record::counters::CounterArea;
 use trapline_record::journal::{Entry, Journal};
 use trapline_record::ring::RingArea;
-use trapline_record::slots::Slots;
 use trapline_record::tally::TallyArea;
 use trapline_record::threads::ThreadArea;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::view::View;
 use trapline_record::{RemoteAddr, journal, latency};
-use trapline_target::{FileId, SharedMap};
+use trapline_tracee::{FileId, SharedMap};
 
 use crate::both::{MANY, both};
 use crate::error::PatchError;
@@ -46,15 +46,15 @@ pub struct Segment {
     /// From this index on, the guard table that is not in use is out of date ([`append`](Self::append)).
     pub(crate) stale: usize,
     /// Return trampolines that it brought.
-    pub(crate) slots: Option<MadeSlots>,
+    pub(crate) trampolines: Option<MadeTrampolines>,
     /// Number of bytes that were allocated before the first site was written, so they are charged to us.
     pub(crate) paid: u64,
 }
 
 /// Return trampolines, and what belongs to them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct MadeSlots {
-    pub(crate) slots: Slots,
+pub(crate) struct MadeTrampolines {
+    pub(crate) trampolines: Trampolines,
     /// The code that they share: first address, and first address behind it.
     pub(crate) shared: (u64, u64),
     /// Address of their unwind information.
@@ -206,17 +206,17 @@ pub(crate) struct Contents {
     pub(crate) regions: Vec<Region3>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) guards: Vec<(u64, u64)>,
-    pub(crate) slots: Option<MadeSlots>,
+    pub(crate) trampolines: Option<MadeTrampolines>,
 }
 
 impl Segment {
     /// Writes the control block, in state Building, with empty tables. That is enough for the trap handler to
     /// run and for a later tracer to find everything.
     pub(crate) fn begin(map: SharedMap, layout: DataLayout, contents: Contents) -> Result<Self, PatchError> {
-        let Contents { pid, control, regions, entries, guards, slots } = contents;
-        let segment = Self { map, layout, control, regions, entries, guards, stale: 0, slots, paid: 0 };
+        let Contents { pid, control, regions, entries, guards, trampolines } = contents;
+        let segment = Self { map, layout, control, regions, entries, guards, stale: 0, trampolines, paid: 0 };
         segment.write_control(pid);
-        segment.write_slots();
+        segment.write_trampolines();
         segment.write_regions()?;
         segment.view().set(at::MAGIC, MAGIC);
         Ok(segment)
@@ -321,12 +321,12 @@ impl Segment {
             view.set(at, word);
         }
     }
-    fn write_slots(&self) {
-        let Some(MadeSlots { slots, shared, unwind }) = self.slots else { return };
+    fn write_trampolines(&self) {
+        let Some(MadeTrampolines { trampolines, shared, unwind }) = self.trampolines else { return };
         for (at, word) in [
-            (at::SLOTS_CODE, slots.code),
-            (at::SLOTS_TABLE, slots.table),
-            (at::SLOTS_COUNT, slots.count.into()),
+            (at::SLOTS_CODE, trampolines.code),
+            (at::SLOTS_TABLE, trampolines.table),
+            (at::SLOTS_COUNT, trampolines.count.into()),
             (at::SLOTS_SHARED, shared.0),
             (at::SLOTS_SHARED_END, shared.1),
             (at::UNWIND, unwind),

@@ -7,7 +7,7 @@
 
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{ENTRY_LEN, Entry, Kind, MAX_PATCH};
-use trapline_target::{Process, TargetError};
+use trapline_tracee::{Process, TargetError};
 
 use crate::error::PatchError;
 use crate::request::Module;

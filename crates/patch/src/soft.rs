@@ -65,7 +65,7 @@ mod tests {
 
     use super::{INT3, Masked, Soft};
     use crate::fake::Fake;
-    use crate::write::{Outcome, Way, change};
+    use crate::write::{Direction, Outcome, change};
 
     const BASE: u64 = 0x1000;
 
@@ -80,7 +80,7 @@ mod tests {
         let soft = Soft::from([(BASE + 9, 10)]);
         let mut outcomes = Vec::new();
         let mut masked = Masked { space, soft: &soft };
-        change(&mut masked, &[entry], Way::Publish, &mut outcomes).expect("alive");
+        change(&mut masked, &[entry], Direction::Publish, &mut outcomes).expect("alive");
         (outcomes, masked.space.bytes)
     }
 

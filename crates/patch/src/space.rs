@@ -5,7 +5,7 @@
 //! Does not: know what a patch is.
 
 use trapline_record::RemoteAddr;
-use trapline_target::{Batch, Process, RemoteOptions, TargetError};
+use trapline_tracee::{Batch, Process, RemoteOptions, TargetError};
 
 /// Bytes of a cache line: the unit within which one write is seen whole.
 pub(crate) const LINE: u64 = 64;

@@ -8,7 +8,7 @@
 //! libraries. Does not: rely on an offset because of a version.
 
 use trapline_record::RemoteAddr;
-use trapline_target::{Process, RemoteCaller};
+use trapline_tracee::{Process, RemoteCaller};
 
 use crate::error::PatchError;
 use crate::native::threads::CONTROL_BLOCK;

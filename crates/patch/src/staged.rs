@@ -10,7 +10,7 @@ use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 
 use crate::run::same_run;
 use crate::space::{CodeSpace, LINE, SpaceError};
-use crate::write::{Change, Outcome, Way, place};
+use crate::write::{Change, Direction, Outcome, place};
 
 /// The instruction that traps.
 pub(crate) const INT3: u8 = 0xcc;
@@ -33,7 +33,7 @@ pub(crate) fn any_staged(entries: &[Entry]) -> bool {
 
 /// What a window holds after a step. Between two syncs only two kinds of bytes change: traps, each a single
 /// byte, and bytes that no thread reaches.
-fn after(entry: &Entry, way: Way, step: u8) -> [u8; MAX_PATCH] {
+fn after(entry: &Entry, way: Direction, step: u8) -> [u8; MAX_PATCH] {
     let (mut bytes, is_closed) = match (way.installs(), step) {
         (true, 0) => (entry.old, true),
         (true, 1) | (false, 0) => (entry.new, true),
@@ -52,7 +52,7 @@ pub(crate) fn change_staged(
     space: &mut impl CodeSpace,
     entries: &[Entry],
     group: &[usize],
-    way: Way,
+    way: Direction,
     outcomes: &mut [Outcome],
 ) -> Result<(), SpaceError> {
     let mut open = group.to_vec();
@@ -89,7 +89,7 @@ fn take_step(
     space: &mut impl CodeSpace,
     entries: &[Entry],
     run: &[usize],
-    way: Way,
+    way: Direction,
     step: u8,
     outcomes: &mut [Outcome],
 ) -> Result<(), SpaceError> {

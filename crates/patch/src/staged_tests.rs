@@ -5,7 +5,7 @@ use trapline_record::journal::{Entry, Kind};
 
 use crate::fake::{Did, Fake};
 use crate::space::LINE;
-use crate::write::{Outcome, Way, change};
+use crate::write::{Direction, Outcome, change};
 
 const BASE: u64 = 0x1000;
 /// A jump whose displacement traps wherever an instruction may start.
@@ -28,7 +28,7 @@ fn entry(at: u64, cut: usize) -> Entry {
     Entry { addr: RemoteAddr(at), len: 5, kind: Kind::Entry, starts: 1 << cut & 0b11110, old, new: JUMP }
 }
 
-fn done(fake: &mut Fake, entries: &[Entry], way: Way) {
+fn done(fake: &mut Fake, entries: &[Entry], way: Direction) {
     let mut outcomes = Vec::new();
     change(fake, entries, way, &mut outcomes).expect("alive");
     assert!(outcomes.iter().all(|o| *o == Outcome::Done), "{outcomes:?}");
@@ -38,12 +38,12 @@ fn done(fake: &mut Fake, entries: &[Entry], way: Way) {
 fn each_step_is_one_write_to_a_page_and_a_sync() {
     let all = [2 * LINE - 2, 3 * LINE - 3, 4096 + 9].map(|at| entry(BASE + at, 1));
     let mut fake = fake(false);
-    done(&mut fake, &all, Way::Publish);
+    done(&mut fake, &all, Direction::Publish);
     let steps: Vec<Did> = fake.log.iter().copied().filter(|d| *d != Did::Serve).collect();
     let step = [Did::Write(BASE + 2 * LINE - 8), Did::Write(BASE + 4096 + 8), Did::Sync];
     assert_eq!(steps, [&step[..], &step, &step[..2]].concat());
     fake.log.clear();
-    done(&mut fake, &all, Way::Remove);
+    done(&mut fake, &all, Direction::Remove);
     let steps: Vec<Did> = fake.log.iter().copied().filter(|d| *d != Did::Serve).collect();
     assert_eq!(steps, [step, step, step].concat());
 }
@@ -52,7 +52,7 @@ fn each_step_is_one_write_to_a_page_and_a_sync() {
 fn one_line_is_written_at_once_where_words_are_seen_whole() {
     let all = [entry(BASE + 3, 1), entry(BASE + LINE - 3, 1)];
     let mut fake = fake(true);
-    done(&mut fake, &all, Way::Publish);
+    done(&mut fake, &all, Direction::Publish);
     let [first, ..] = fake.log[..] else { panic!("nothing was done") };
     assert_eq!((first, fake.parts.len()), (Did::Write(BASE + 3), 3));
 }
@@ -67,8 +67,8 @@ fn no_part_of_a_write_shows_a_torn_instruction() {
     {
         let site = entry(at, cut);
         let mut fake = fake(false);
-        done(&mut fake, &[site], Way::Publish);
-        done(&mut fake, &[site], Way::Remove);
+        done(&mut fake, &[site], Direction::Publish);
+        done(&mut fake, &[site], Direction::Remove);
         assert_eq!(fake.bytes, text());
         let from = (at - BASE) as usize;
         for (before, after) in &fake.parts {
@@ -98,13 +98,13 @@ fn what_was_begun_is_ended_or_undone() {
     let site = [entry(BASE + 8, 2)];
     for steps in 0..6 {
         let mut begun = Fake { dies_at: Some(steps), ..fake(false) };
-        drop(change(&mut begun, &site, Way::Publish, &mut Vec::new()));
+        drop(change(&mut begun, &site, Direction::Publish, &mut Vec::new()));
         begun.dies_at = None;
         let mut child = begun.clone();
         let mut outcomes = Vec::new();
-        change(&mut child, &site, Way::Complete, &mut outcomes).expect("alive");
+        change(&mut child, &site, Direction::Complete, &mut outcomes).expect("alive");
         assert_eq!(child.bytes[8..13], JUMP[..5], "{steps} steps: {outcomes:?}");
-        change(&mut begun, &site, Way::Recover, &mut outcomes).expect("alive");
+        change(&mut begun, &site, Direction::Recover, &mut outcomes).expect("alive");
         assert_eq!(begun.bytes, text(), "{steps} steps: {outcomes:?}");
     }
 }
@@ -113,14 +113,14 @@ fn what_was_begun_is_ended_or_undone() {
 fn a_breakpoint_put_on_a_finished_patch_survives_its_removal() {
     let site = [entry(BASE + LINE - 2, 1)];
     let mut fake = fake(false);
-    done(&mut fake, &site, Way::Publish);
+    done(&mut fake, &site, Direction::Publish);
     fake.bytes[LINE as usize - 2] = 0xcc;
     let mut outcomes = Vec::new();
-    change(&mut fake, &site, Way::Remove, &mut outcomes).expect("alive");
+    change(&mut fake, &site, Direction::Remove, &mut outcomes).expect("alive");
     assert_eq!(outcomes, [Outcome::KeptBreakpoint]);
-    let mut want = text();
-    want[LINE as usize - 2] = 0xcc;
-    assert_eq!(fake.bytes, want);
+    let mut request = text();
+    request[LINE as usize - 2] = 0xcc;
+    assert_eq!(fake.bytes, request);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_hole_costs_only_the_windows_that_lie_in_it() {
     let all = [BASE + LINE, BASE + 2 * LINE + 3, BASE + 3 * LINE].map(|at| entry(at, 1));
     let mut fake = Fake { hole: Some((BASE + 2 * LINE, BASE + 3 * LINE)), ..fake(false) };
     let mut outcomes = Vec::new();
-    change(&mut fake, &all, Way::Publish, &mut outcomes).expect("alive");
+    change(&mut fake, &all, Direction::Publish, &mut outcomes).expect("alive");
     assert_eq!(outcomes, [Outcome::Done, Outcome::Unreachable, Outcome::Done]);
     assert_eq!(fake.bytes[3 * LINE as usize..3 * LINE as usize + 5], JUMP[..5]);
 }

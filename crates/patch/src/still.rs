@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use trapline_record::RemoteAddr;
-use trapline_target::{Batch, Mapping, Process, StoppedAll, TargetError};
+use trapline_tracee::{Batch, Mapping, Process, StoppedAll, TargetError};
 
 use crate::blocked::{SIGILL, SIGTRAP, bit};
 use crate::error::PatchError;

@@ -5,9 +5,11 @@
 //! file's bytes (PATCH-11).
 //! Does not: stop a thread.
 
-use trapline_plan::{AddressSpace, DataLayout, Home, Left, ProcessTraits, Stacks, ThreadId, TrapsPolicy};
+use trapline_plan::{
+    AddressSpace, CodeRegion, DataLayout, MemoryLimits, ProcessTraits, Stacks, ThreadId, TrapsPolicy,
+};
 use trapline_record::RemoteAddr;
-use trapline_target::{Mapping, MemoryGroup, MemoryLeft, Process, machine_has};
+use trapline_tracee::{Mapping, MemoryGroup, MemoryLeft, Process, machine_has};
 
 pub(crate) use crate::blocked::{SIGILL, SIGTRAP};
 use crate::blocked::{bit, no_traps};
@@ -34,11 +36,11 @@ pub(crate) struct Survey {
     /// Our traps that stand while patches change; only in our own process.
     pub(crate) soft: Soft,
     /// Memory that the process and we may still allocate; without limit in our own process.
-    pub(crate) left: Left,
+    pub(crate) left: MemoryLimits,
     /// The memory limit that leaves the process least.
     pub(crate) memory: Option<MemoryLeft>,
     /// Where the module's code goes, and the layout of its segment; only in our own process.
-    pub(crate) home: Option<(Home, DataLayout)>,
+    pub(crate) code_region: Option<(CodeRegion, DataLayout)>,
 }
 
 impl Survey {
@@ -82,8 +84,8 @@ impl Survey {
         };
         let still = options.strict || no_traps.is_some() || !traps::NEEDED;
         let soft = Soft::new();
-        let left = Left::default();
-        Ok(Self { maps, space, traits, no_traps, still, soft, left, memory: None, home: None })
+        let left = MemoryLimits::default();
+        Ok(Self { maps, space, traits, no_traps, still, soft, left, memory: None, code_region: None })
     }
     /// Reads from the control groups how much may still be allocated.
     pub(crate) fn ask_groups(&mut self, pid: u32) {
@@ -94,7 +96,7 @@ impl Survey {
             let ours = MemoryGroup::of(std::process::id()).left().map_or(u64::MAX, |of| of.left);
             ours.min(machine_has())
         };
-        self.left = Left {
+        self.left = MemoryLimits {
             limited,
             target: self.memory.as_ref().map(|of| of.left),
             ours: if limited { ours() } else { u64::MAX },

@@ -7,12 +7,12 @@
 //! works at any moment).
 
 use trapline_record::journal::Entry;
-use trapline_target::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
+use trapline_tracee::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
 use crate::space::{Running, SpaceError};
-use crate::write::{Outcome, Way, change};
+use crate::write::{Direction, Outcome, change};
 
 /// Takes out all sites of the newest segment and puts them back, `times` times, in one seizure.
 ///
@@ -27,7 +27,7 @@ pub fn toggle(attached: &Attached, process: &Process, times: u64) -> Result<(u64
         let (guard, remote) = (|addr| attached.resume(addr), RemoteOptions::default());
         let (mut outcomes, mut undone) = (Vec::new(), 0);
         for _ in 0..times {
-            for way in [Way::Remove, Way::Publish] {
+            for way in [Direction::Remove, Direction::Publish] {
                 let mut space = Running { batch, guard: &guard, remote: &remote };
                 change(&mut space, entries, way, &mut outcomes).map_err(SpaceError::into_error)?;
                 undone += outcomes.iter().filter(|outcome| **outcome != Outcome::Done).count() as u64;

@@ -5,7 +5,7 @@
 //! it does not know, and would raise a guard's trap where no handler serves it.
 //! Does not: examine what is translated.
 
-use trapline_target::Mapping;
+use trapline_tracee::Mapping;
 
 /// Instruction sets for which QEMU's user mode is built; its program is named after one.
 const QEMU: [&str; 20] = [
@@ -62,11 +62,11 @@ fn by_path(path: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::{by_path, translator};
-    use trapline_target::Mapping;
+    use trapline_tracee::Mapping;
 
     #[test]
     fn translators_are_told_by_name() {
-        for (path, who) in [
+        for (path, name) in [
             ("/usr/libexec/valgrind/memcheck-amd64-linux", Some("valgrind")),
             ("/usr/lib/valgrind/vgpreload_core-amd64-linux.so", Some("valgrind")),
             ("/usr/bin/qemu-x86_64-static", Some("QEMU's user mode")),
@@ -81,7 +81,7 @@ mod tests {
             ("/usr/lib/x86_64-linux-gnu/libc.so.6", None),
             ("[stack]", None),
         ] {
-            assert_eq!(by_path(path), who, "{path}");
+            assert_eq!(by_path(path), name, "{path}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Informs unwinders of the process about its return trampolines, and takes that back.
 //!
 //! In: where `__register_frame` and its opposite lie. Out: each was called once, in a thread that holds none
-//! of the locks that they take (`trapline_target`'s `function`). Invariants: UNW-1 what may have been
+//! of the locks that they take (`trapline_tracee`'s `function`). Invariants: UNW-1 what may have been
 //! registered with an unwinder stays mapped; UNW-2 a registration is never taken back twice, to which libgcc
 //! responds with `abort`.
 //!
@@ -15,12 +15,12 @@
 //! | T6 | the first bit is cleared | no unwinder refers to it any more |
 //!
 //! An unwinder that is loaded while trampolines are taken is informed by the same steps
-//! (`Attached::tell_unwinders`), a moment later. Until T2 it sees no further than a call whose return address
-//! is replaced, as for any code without unwind information. One at the same address as an earlier one is
-//! taken for that one: libgcc_s is never unloaded. If a detach leaves calls that come home through their
-//! trampolines (`slots`), T4 to T6 are left out: what is registered with unwinders stays mapped and true. A
-//! forked child shares the words, and has an unwinder of its own, which was informed before the fork and
-//! keeps the registration.
+//! (`Attached::register_unwinders`), a moment later. Until T2 it sees no further than a call whose return
+//! address is replaced, as for any code without unwind information. One at the same address as an earlier one
+//! is taken for that one: libgcc_s is never unloaded. If a detach leaves calls that come home through their
+//! trampolines (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and
+//! true. A forked child shares the words, and has an unwinder of its own, which was informed before the fork
+//! and keeps the registration.
 //! Does not: find unwinders, which takes files.
 
 use std::ops::Range;
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::{MAX_UNWINDERS, at};
-use trapline_target::{Batch, BatchOptions, Process, TargetError};
+use trapline_tracee::{Batch, BatchOptions, Process, TargetError};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
@@ -55,26 +55,26 @@ const fn surely(n: u64) -> u64 {
 }
 
 /// Steps T1 to T3, before any trampoline is taken.
-pub(crate) fn tell(
+pub(crate) fn register(
     batch: &mut Batch<'_>,
     segment: &Segment,
     unwinders: &[Unwinder],
     own: &[Range<u64>],
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<(), TargetError> {
-    let (view, Some(made)) = (segment.view(), segment.slots) else { return Ok(()) };
+    let (view, Some(made)) = (segment.view(), segment.trampolines) else { return Ok(()) };
     for unwinder in unwinders {
-        let told = view.get(at::UNWIND_TOLD);
-        let is_free = |n: &u64| told & (perhaps(*n) | surely(*n)) == 0;
+        let registered = view.get(at::UNWIND_TOLD);
+        let is_free = |n: &u64| registered & (perhaps(*n) | surely(*n)) == 0;
         // `unwinding` counts those that are mapped; those that went may have used the places.
         let Some(n) = (0..MAX_UNWINDERS).find(is_free) else { return Err(no_place(batch)) };
         view.set(at::UNWIND_TAKE_BACK + n * 8, unwinder.take_back.0);
         view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | perhaps(n));
-        let told = batch.call_function(unwinder.register, made.unwind, own, PATIENCE, guard);
-        if matches!(told, Err(TargetError::NoCaller { .. })) {
+        let registered = batch.call_function(unwinder.register, made.unwind, own, PATIENCE, guard);
+        if matches!(registered, Err(TargetError::NoCaller { .. })) {
             view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) & !perhaps(n));
         }
-        told?;
+        registered?;
         view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | surely(n));
     }
     Ok(())
@@ -88,14 +88,15 @@ fn no_place(batch: &Batch<'_>) -> TargetError {
 impl Attached {
     /// Those of these unwinders that were not informed about the trampolines yet.
     #[must_use]
-    pub fn untold(&self, unwinders: &[Unwinder]) -> Vec<Unwinder> {
-        let Some(segment) = self.segments.iter().find(|segment| segment.slots.is_some()) else {
+    pub fn unregistered(&self, unwinders: &[Unwinder]) -> Vec<Unwinder> {
+        let Some(segment) = self.segments.iter().find(|segment| segment.trampolines.is_some()) else {
             return Vec::new();
         };
         let view = segment.view();
-        let told = view.get(at::UNWIND_TOLD);
+        let registered = view.get(at::UNWIND_TOLD);
         let knows = |n: u64, one: &Unwinder| {
-            told & (perhaps(n) | surely(n)) != 0 && view.get(at::UNWIND_TAKE_BACK + n * 8) == one.take_back.0
+            registered & (perhaps(n) | surely(n)) != 0
+                && view.get(at::UNWIND_TAKE_BACK + n * 8) == one.take_back.0
         };
         unwinders.iter().copied().filter(|one| !(0..MAX_UNWINDERS).any(|n| knows(n, one))).collect()
     }
@@ -104,18 +105,18 @@ impl Attached {
     /// # Errors
     /// [`TargetError::NoCaller`] if no thread is fit for it now, or too many were informed before; others as
     /// of any batch.
-    pub fn tell_unwinders(
+    pub fn register_unwinders(
         &self,
         process: &Process,
         unwinders: &[Unwinder],
         own: &[Range<u64>],
     ) -> Result<(), PatchError> {
-        let Some(segment) = self.segments.iter().find(|segment| segment.slots.is_some()) else {
+        let Some(segment) = self.segments.iter().find(|segment| segment.trampolines.is_some()) else {
             return Ok(());
         };
         let guard = |addr| self.resume(addr);
         Ok(Batch::run(process, BatchOptions { hold_children: false }, |batch| {
-            tell(batch, segment, unwinders, own, &guard)
+            register(batch, segment, unwinders, own, &guard)
         })??)
     }
 }
@@ -127,18 +128,18 @@ pub(crate) fn take_back(
     words: &Words<'_>,
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<(), TargetError> {
-    let mut told = block.get(at::UNWIND_TOLD);
+    let mut registered = block.get(at::UNWIND_TOLD);
     for n in 0..MAX_UNWINDERS {
-        if told & surely(n) == 0 {
+        if registered & surely(n) == 0 {
             continue;
         }
-        told &= !surely(n);
-        words.set(at::UNWIND_TOLD, told)?;
+        registered &= !surely(n);
+        words.set(at::UNWIND_TOLD, registered)?;
         let function = RemoteAddr(block.get(at::UNWIND_TAKE_BACK + n * 8));
         match batch.call_function(function, block.get(at::UNWIND), &[], Duration::ZERO, guard) {
             Ok(()) => {
-                told &= !perhaps(n);
-                words.set(at::UNWIND_TOLD, told)?;
+                registered &= !perhaps(n);
+                words.set(at::UNWIND_TOLD, registered)?;
             }
             Err(error) if error.is_gone() => return Err(error),
             // There is no fit thread, or the function is gone.

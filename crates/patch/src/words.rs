@@ -8,7 +8,7 @@ use trapline_record::RemoteAddr;
 use trapline_record::control::{CONTROL_LEN, MAGIC, State, VERSION, at};
 use trapline_record::journal::{ENTRY_LEN, Entry, Journal};
 use trapline_record::view::View;
-use trapline_target::{Handler, Process, TargetError};
+use trapline_tracee::{Handler, Process, TargetError};
 
 /// Upper bound of the journal entries that a reader accepts: a block with more is broken.
 const MAX_ENTRIES: u64 = 4 << 20;

@@ -20,7 +20,7 @@ const RUN: u64 = 16 * 1024;
 
 /// In which direction sites change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From old to new.
     Publish,
     /// From old to new, where a write may have been begun by the process from which this one was forked.
@@ -32,7 +32,7 @@ pub(crate) enum Way {
     Recover,
 }
 
-impl Way {
+impl Direction {
     /// Whether it leads to *new*.
     pub(crate) const fn installs(self) -> bool {
         matches!(self, Self::Publish | Self::Complete)
@@ -79,7 +79,7 @@ pub(crate) struct Change<'e> {
 }
 
 impl<'e> Change<'e> {
-    pub(crate) fn new(entry: &'e Entry, way: Way) -> Self {
+    pub(crate) fn new(entry: &'e Entry, way: Direction) -> Self {
         let len = usize::from(entry.len).min(MAX_PATCH);
         let (old, new) = (&entry.old[..len], &entry.new[..len]);
         let (before, after) = if way.installs() { (old, new) } else { (new, old) };
@@ -92,7 +92,7 @@ impl<'e> Change<'e> {
     pub(crate) fn after(&self) -> &'e [u8] {
         self.after
     }
-    fn classify(&self, present: &[u8], way: Way) -> Present {
+    fn classify(&self, present: &[u8], way: Direction) -> Present {
         if present == self.after {
             return Present::After;
         }
@@ -102,7 +102,11 @@ impl<'e> Change<'e> {
         let (old, new) = (&self.entry.old, &self.entry.new);
         let traps = |i: usize| (self.entry.starts | 1) & 1 << i != 0 && present[i] == INT3;
         let ours = |i: usize| [old[i], new[i]].contains(&present[i]) || traps(i);
-        if way != Way::Publish && (0..present.len()).all(ours) { Present::Between } else { Present::Foreign }
+        if way != Direction::Publish && (0..present.len()).all(ours) {
+            Present::Between
+        } else {
+            Present::Foreign
+        }
     }
     /// What the window holds, with traps of ours replaced by the bytes that they stand for.
     fn seen<'w>(&self, space: &impl CodeSpace, present: &[u8], window: &'w mut [u8; MAX_PATCH]) -> &'w [u8] {
@@ -112,9 +116,9 @@ impl<'e> Change<'e> {
         window
     }
     /// Whether another tool put an int3 at the head: a writer that came to its end leaves none of ours there.
-    fn is_foreign_trap(&self, space: &impl CodeSpace, present: &[u8], way: Way) -> bool {
+    fn is_foreign_trap(&self, space: &impl CodeSpace, present: &[u8], way: Direction) -> bool {
         let staged = is_staged(self.entry, space.proves_words());
-        let finished = way == Way::Remove || (way == Way::Recover && !staged);
+        let finished = way == Direction::Remove || (way == Direction::Recover && !staged);
         finished && present[0] == INT3 && self.before[0] != INT3
     }
     /// The result for a window that holds `present`, and from which of its bytes on it is to be written, if
@@ -123,7 +127,7 @@ impl<'e> Change<'e> {
         &self,
         space: &impl CodeSpace,
         present: &[u8],
-        way: Way,
+        way: Direction,
     ) -> (Outcome, Option<usize>) {
         let mut window = [0; MAX_PATCH];
         let present = self.seen(space, present, &mut window);
@@ -161,7 +165,7 @@ pub(crate) const fn phase(kind: Kind) -> u8 {
 pub(crate) fn change(
     space: &mut impl CodeSpace,
     entries: &[Entry],
-    way: Way,
+    way: Direction,
     outcomes: &mut Vec<Outcome>,
 ) -> Result<(), SpaceError> {
     outcomes.clear();
@@ -181,12 +185,12 @@ pub(crate) fn verify(space: &mut impl CodeSpace, entries: &[Entry]) -> Vec<Outco
     let mut text = Text::default();
     (0..entries.len())
         .map(|index| {
-            let change = Change::new(&entries[index], Way::Publish);
+            let change = Change::new(&entries[index], Direction::Publish);
             if text.prepare(space, entries[index..].iter()).is_err() {
                 return Outcome::Unreachable;
             }
             let present = text.window(change.addr(), change.after.len());
-            match change.decide(space, present, Way::Publish).0 {
+            match change.decide(space, present, Direction::Publish).0 {
                 Outcome::Already => Outcome::Differs { found: entries[index].new },
                 other => other,
             }
@@ -200,7 +204,7 @@ fn change_phase(
     space: &mut impl CodeSpace,
     entries: &[Entry],
     group: &[usize],
-    way: Way,
+    way: Direction,
     outcomes: &mut [Outcome],
 ) -> Result<(), SpaceError> {
     let words = space.takes_words();
@@ -248,7 +252,7 @@ fn one(
     space: &mut impl CodeSpace,
     text: &mut Text,
     change: &Change<'_>,
-    way: Way,
+    way: Direction,
 ) -> Result<Outcome, SpaceError> {
     let (outcome, part) = change.decide(space, text.window(change.addr(), change.after.len()), way);
     if let Some(part) = part {

@@ -3,7 +3,7 @@
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind};
 
-use super::{Outcome, Way, change};
+use super::{Direction, Outcome, change};
 use crate::fake::{Did, Fake};
 use crate::space::{LINE, SpaceError};
 
@@ -38,19 +38,19 @@ fn many() -> Vec<Entry> {
 
 fn publish(fake: &mut Fake, entries: &[Entry]) -> Result<Vec<Outcome>, SpaceError> {
     let mut outcomes = Vec::new();
-    change(fake, entries, Way::Publish, &mut outcomes).map(|()| outcomes)
+    change(fake, entries, Direction::Publish, &mut outcomes).map(|()| outcomes)
 }
 
 fn remove(fake: &mut Fake, entries: &[Entry]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    change(fake, entries, Way::Remove, &mut outcomes).expect("alive");
+    change(fake, entries, Direction::Remove, &mut outcomes).expect("alive");
     outcomes
 }
 
 /// Acts as a later tracer, on a CPU about which nothing was proven.
 fn recover(fake: &mut Fake, entries: &[Entry]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    change(fake, entries, Way::Recover, &mut outcomes).expect("alive");
+    change(fake, entries, Direction::Recover, &mut outcomes).expect("alive");
     outcomes
 }
 
@@ -59,12 +59,12 @@ fn there_and_back() {
     let mut fake = Fake::new(BASE, text());
     let all = many();
     assert!(publish(&mut fake, &all).expect("alive").iter().all(|o| *o == Outcome::Done));
-    let mut want = text();
+    let mut request = text();
     for e in &all {
         let at = (e.addr.0 - BASE) as usize;
-        want[at..at + 5].copy_from_slice(&JUMP[..5]);
+        request[at..at + 5].copy_from_slice(&JUMP[..5]);
     }
-    assert_eq!(fake.bytes, want);
+    assert_eq!(fake.bytes, request);
     assert!(remove(&mut fake, &all).iter().all(|o| *o == Outcome::Done));
     assert_eq!(fake.bytes, text());
 }
@@ -152,7 +152,7 @@ fn deaths(words: bool, runs: bool, expected: usize) {
         let mut fake = new(armed.clone());
         fake.dies_at = Some(dies_at);
         let mut outcomes = Vec::new();
-        drop(change(&mut fake, &all, Way::Remove, &mut outcomes));
+        drop(change(&mut fake, &all, Direction::Remove, &mut outcomes));
         fake.dies_at = None;
         recover(&mut fake, &all);
         assert_eq!(fake.bytes, text(), "death {dies_at} of a removal");
@@ -180,9 +180,9 @@ fn a_kernel_uprobe_put_on_a_patch_survives_its_removal() {
     publish(&mut fake, &site).expect("alive");
     fake.bytes[8] = 0xcc;
     assert_eq!(remove(&mut fake, &site), [Outcome::KeptBreakpoint]);
-    let mut want = text();
-    want[8] = 0xcc;
-    assert_eq!(fake.bytes, want);
+    let mut request = text();
+    request[8] = 0xcc;
+    assert_eq!(fake.bytes, request);
     // The kernel removes its breakpoint and puts the file's byte back, over a patch that is still there.
     let mut fake = Fake::new(BASE, text());
     publish(&mut fake, &site).expect("alive");

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Victim, compile, request};
 use trapline_patch::{Attached, Options, attach};
-use trapline_plan::Role;
+use trapline_plan::Action;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
 
@@ -26,9 +26,9 @@ fn counts_are_the_victims_own() {
     let before = victim.caught();
     victim.ask("run 1000");
     let (start, _) = victim.sums();
-    let wants = victim.wants(&ALL, Role::CountEntry);
+    let requests = victim.requests(&ALL, Action::CountEntry);
     let (mut attached, report) =
-        attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+        attach(&victim.process, &request(&[victim.module(&requests)])).expect("attached");
     assert_eq!(report.refused, []);
     assert_eq!(report.placed.len(), ALL.len());
     assert!(!report.stopped_all);
@@ -52,7 +52,7 @@ fn counts_are_the_victims_own() {
 #[test]
 fn returns_and_durations() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
-    let exits = victim.wants(&ALL, Role::CountExits);
+    let exits = victim.requests(&ALL, Action::CountExits);
     let (mut attached, report) =
         attach(&victim.process, &request(&[victim.module(&exits)])).expect("attached");
     assert_eq!(report.refused, []);
@@ -60,7 +60,7 @@ fn returns_and_durations() {
     assert_eq!(counts(&attached, 0, 9), [80_000; 9]);
     detach(&victim, &mut attached);
 
-    let timed = victim.wants(&ALL, Role::Latency);
+    let timed = victim.requests(&ALL, Action::Latency);
     let (mut attached, report) =
         attach(&victim.process, &request(&[victim.module(&timed)])).expect("attached");
     assert_eq!(report.refused, []);
@@ -80,8 +80,8 @@ fn returns_and_durations() {
 #[test]
 fn a_second_batch_counts_beside_the_first() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
-    let first = victim.wants(&ALL[..4], Role::CountEntry);
-    let second = victim.wants(&ALL[4..], Role::CountEntry);
+    let first = victim.requests(&ALL[..4], Action::CountEntry);
+    let second = victim.requests(&ALL[4..], Action::CountEntry);
     let (mut attached, _) = attach(&victim.process, &request(&[victim.module(&first)])).expect("attached");
     let report = attached.add(&victim.process, &request(&[victim.module(&second)])).expect("attached");
     assert_eq!(report.refused, []);
@@ -95,15 +95,15 @@ fn a_second_batch_counts_beside_the_first() {
 #[test]
 fn bytes_that_differ_from_the_file_are_refused() {
     let victim = Victim::start(&compile("basic", &[]), &[]);
-    let wants = victim.wants(&ALL, Role::CountEntry);
+    let requests = victim.requests(&ALL, Action::CountEntry);
     // Its window begins behind its first instruction, a push of one byte.
-    let f7 = wants[7].function.expect("found");
+    let f7 = requests[7].function.expect("found");
     let at = victim.bias.live(victim.file.image.function(f7).start + 1);
     let mut byte = [0];
     victim.process.read(at, &mut byte).expect("readable");
     victim.process.write_text(at, &[0xcc]).expect("writable");
     let (mut attached, report) =
-        attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+        attach(&victim.process, &request(&[victim.module(&requests)])).expect("attached");
     assert_eq!(report.refused.len(), 1);
     let text = report.refused[0].why.to_string();
     assert!(text.contains("bytes differ from the file") && text.contains("breakpoint"), "{text}");
@@ -119,9 +119,9 @@ fn bytes_that_differ_from_the_file_are_refused() {
 fn a_program_with_its_own_trap_handler_keeps_it() {
     let mut victim = Victim::start(&compile("basic", &[]), &["own-trap"]);
     let before = victim.caught();
-    let wants = victim.wants(&ALL, Role::CountEntry);
+    let requests = victim.requests(&ALL, Action::CountEntry);
     let (mut attached, report) =
-        attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+        attach(&victim.process, &request(&[victim.module(&requests)])).expect("attached");
     assert!(report.stopped_all, "its own traps leave no room for ours while code changes");
     assert_eq!(victim.ask("trap"), "trapped");
     assert!(victim.ask("sums").contains("traps 2"));
@@ -138,10 +138,10 @@ fn a_program_with_its_own_trap_handler_keeps_it() {
 fn where_a_thread_blocks_the_trap_all_are_stopped() {
     let mut victim = Victim::start(&compile("basic", &[]), &["blocked"]);
     let before = victim.caught();
-    let wants = victim.wants(&ALL, Role::CountEntry);
+    let requests = victim.requests(&ALL, Action::CountEntry);
     for _ in 0..50 {
         let (mut attached, report) =
-            attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+            attach(&victim.process, &request(&[victim.module(&requests)])).expect("attached");
         assert!(report.stopped_all && report.no_traps.is_some());
         assert_eq!(victim.caught(), before, "no handler where it could not run");
         victim.ask("run 100");
@@ -168,8 +168,8 @@ fn where_a_thread_blocks_the_trap_all_are_stopped() {
 #[test]
 fn strict_stops_all_and_counts_the_same() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
-    let wants = victim.wants(&ALL, Role::CountEntry);
-    let modules = [victim.module(&wants)];
+    let requests = victim.requests(&ALL, Action::CountEntry);
+    let modules = [victim.module(&requests)];
     let mut strict = request(&modules);
     strict.options.strict = true;
     let (mut attached, report) = attach(&victim.process, &strict).expect("attached");
@@ -186,12 +186,12 @@ fn strict_stops_all_and_counts_the_same() {
 #[test]
 fn children_count_into_the_same_table_and_are_cleaned_up_too() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
-    let wants = victim.wants(&ALL, Role::CountEntry);
-    let (mut attached, _) = attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+    let requests = victim.requests(&ALL, Action::CountEntry);
+    let (mut attached, _) = attach(&victim.process, &request(&[victim.module(&requests)])).expect("attached");
     assert_eq!(victim.ask("forks"), "forked");
     assert_eq!(counts(&attached, 0, 9), [400_000; 9]);
     let child: u32 = victim.ask("fork").parse().expect("a pid");
-    let process = trapline_target::Process::open(child).expect("alive");
+    let process = trapline_tracee::Process::open(child).expect("alive");
     while counts(&attached, 0, 9)[8] < 401_000 {
         std::thread::yield_now();
     }
@@ -210,8 +210,8 @@ fn children_count_into_the_same_table_and_are_cleaned_up_too() {
 #[test]
 fn a_target_that_ends_leaves_its_counts() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
-    let wants = victim.wants(&ALL, Role::CountEntry);
-    let (mut attached, _) = attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+    let requests = victim.requests(&ALL, Action::CountEntry);
+    let (mut attached, _) = attach(&victim.process, &request(&[victim.module(&requests)])).expect("attached");
     victim.ask("run 1000");
     victim.child.kill().expect("ours");
     victim.child.wait().expect("ours");

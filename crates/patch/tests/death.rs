@@ -6,10 +6,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{FileOnDisk, Victim, compile, place, request, want};
+use common::{FileOnDisk, Victim, action_request, compile, place, request};
 use trapline_patch::{Options, PatchError, attach, recover, status};
-use trapline_plan::Role;
-use trapline_target::Process;
+use trapline_plan::Action;
+use trapline_tracee::Process;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
 
@@ -21,12 +21,15 @@ fn doomed_tracer() {
     let process = Process::open(pid.parse().expect("a pid")).expect("traceable");
     let file = FileOnDisk::new(&compile("basic", &[]));
     let (bias, id) = place(&process, &file);
-    let wants: Vec<_> =
-        ALL.iter().enumerate().map(|(n, name)| want(&file, n as u32, name, Role::CountEntry)).collect();
+    let requests: Vec<_> = ALL
+        .iter()
+        .enumerate()
+        .map(|(n, name)| action_request(&file, n as u32, name, Action::CountEntry))
+        .collect();
     println!("doomed");
     loop {
         let (mut attached, _) =
-            attach(&process, &request(&[common::module(&file, bias, id, &wants)])).expect("attached");
+            attach(&process, &request(&[common::module(&file, bias, id, &requests)])).expect("attached");
         attached.detach(&process, &Options::default());
     }
 }
@@ -133,14 +136,14 @@ fn tracer_killed_at_each_request() {
 #[test]
 fn a_living_tracer_is_not_disturbed() {
     let victim = Victim::start(&compile("basic", &[]), &[]);
-    let wants = victim.wants(&ALL, Role::CountEntry);
-    let (mut attached, _) = attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+    let requests = victim.requests(&ALL, Action::CountEntry);
+    let (mut attached, _) = attach(&victim.process, &request(&[victim.module(&requests)])).expect("attached");
     let found = status(&victim.process).expect("readable");
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].sites, found[0].in_place), (9, 9));
     assert_eq!(found[0].tracer, std::process::id());
     assert!(matches!(recover(&victim.process, &Options::default()), Err(PatchError::InUse { .. })));
-    let again = attach(&victim.process, &request(&[victim.module(&wants)]));
+    let again = attach(&victim.process, &request(&[victim.module(&requests)]));
     assert!(matches!(again, Err(PatchError::InUse { .. })));
     let freed = attached.detach(&victim.process, &Options { free: true, ..Options::default() });
     assert_eq!(freed.restored[0].stays_mapped, 0, "{freed:#?}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Victim, compile_source, request};
 use trapline_patch::{Options, attach};
-use trapline_plan::{Role, Want};
+use trapline_plan::{Action, ActionRequest};
 
 const FUNCTIONS: usize = 10_000;
 
@@ -51,20 +51,20 @@ fn ten_thousand_functions() {
         .enumerate()
         .flat_map(|(i, f)| victim.file.image.names(f).map(move |n| (n.raw, i as u32)))
         .collect();
-    let wants: Vec<Want> = names
+    let requests: Vec<ActionRequest> = names
         .iter()
         .enumerate()
-        .map(|(probe, name)| Want {
+        .map(|(probe, name)| ActionRequest {
             probe: probe as u32,
             latency: None,
             function: Some(trapline_image::FunctionIndex(index[name.as_str()])),
-            role: Role::CountEntry,
+            action: Action::CountEntry,
         })
         .collect();
     let mut best = [Duration::MAX; 2];
     for round in 0..5 {
         let (mut attached, report) =
-            attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+            attach(&victim.process, &request(&[victim.module(&requests)])).expect("attached");
         assert_eq!(report.refused.len() + report.placed.len(), FUNCTIONS);
         assert!(report.placed.len() * 1000 >= FUNCTIONS * 995, "{:?}", &report.refused[..3]);
         let attach = report.timings;

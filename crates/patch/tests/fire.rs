@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{Victim, compile, request};
 use trapline_patch::{Options, attach, toggle};
-use trapline_plan::Role;
+use trapline_plan::Action;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
 
@@ -25,8 +25,8 @@ fn attached_and_detached_under_fire() {
     for round in 0..rounds(40) {
         // Different functions each time, so that stubs differ.
         let names: Vec<&str> = ALL.iter().copied().skip(round as usize % 3).collect();
-        let wants = victim.wants(&names, Role::CountEntry);
-        let modules = [victim.module(&wants)];
+        let requests = victim.requests(&names, Action::CountEntry);
+        let modules = [victim.module(&requests)];
         let (mut attached, report) = attach(&victim.process, &request(&modules))
             .unwrap_or_else(|e| panic!("round {round}: {e}{}", victim.fate()));
         assert_eq!(report.refused, [], "round {round}");
@@ -57,8 +57,8 @@ fn one_attach_toggled_under_fire() {
     let before = victim.caught();
     assert_eq!(victim.ask("hot"), "hot");
     // f7 has boundaries inside its window.
-    let wants = victim.wants(&["f0", "f3", "f7"], Role::CountEntry);
-    let modules = [victim.module(&wants)];
+    let requests = victim.requests(&["f0", "f3", "f7"], Action::CountEntry);
+    let modules = [victim.module(&requests)];
     let (mut attached, report) = attach(&victim.process, &request(&modules)).expect("attached");
     assert_eq!(report.refused, []);
     let (mut guards, mut signals) = (0, 0);

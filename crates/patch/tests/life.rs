@@ -4,16 +4,16 @@ mod common;
 
 use common::{Victim, compile, request};
 use trapline_patch::{Options, Semaphore, attach, status};
-use trapline_plan::Role;
+use trapline_plan::Action;
 use trapline_record::Svma;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
 
 #[test]
 fn children_born_during_batches_are_whole() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
-    let wants = victim.wants(&ALL, Role::CountEntry);
+    let requests = victim.requests(&ALL, Action::CountEntry);
     let (mut children, mut rounds) = (0, 0);
     // It is chance whether a birth falls into a batch, so this goes on until one did.
     while rounds < 4 || (children == 0 && rounds < 400) {
@@ -21,7 +21,7 @@ fn children_born_during_batches_are_whole() {
         victim.tell("forks");
         for _ in 0..10 {
             let (mut attached, report) =
-                attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+                attach(&victim.process, &request(&[victim.module(&requests)])).expect("attached");
             children += report.children;
             assert_eq!(report.refused, []);
             attached.detach(&victim.process, &Options::default());
@@ -38,9 +38,9 @@ fn children_born_during_batches_are_whole() {
 fn another_program_ends_a_batch_cleanly() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
     for round in 0..20 {
-        let wants = victim.wants(&ALL, Role::CountEntry);
+        let requests = victim.requests(&ALL, Action::CountEntry);
         victim.tell("exec");
-        match attach(&victim.process, &request(&[victim.module(&wants)])) {
+        match attach(&victim.process, &request(&[victim.module(&requests)])) {
             Ok((mut attached, _)) => {
                 attached.detach(&victim.process, &Options::default());
             }
@@ -66,13 +66,13 @@ fn semaphores_are_raised_and_lowered() {
     let line = text.lines().find(|l| l.ends_with(" semaphore")).expect("a symbol");
     let at = Svma(u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("hex"));
     let mut victim = Victim::start(&program, &[]);
-    let wants = victim.wants(&ALL, Role::CountEntry);
-    let [first, .., last] = &wants[..] else { panic!("several wants") };
+    let requests = victim.requests(&ALL, Action::CountEntry);
+    let [first, .., last] = &requests[..] else { panic!("several wants") };
     let marker = |probe| Semaphore { probe, at };
     // Two USDT probes with one semaphore raise it once; one that gets no patch does not raise it.
     let other = Semaphore { probe: u32::MAX, at: at + 2 };
     let semaphores = [marker(first.probe), marker(last.probe), other];
-    let mut module = victim.module(&wants);
+    let mut module = victim.module(&requests);
     module.semaphores = &semaphores;
     let (mut attached, report) = attach(&victim.process, &request(&[module])).expect("attached");
     assert_eq!(report.semaphores, 1);

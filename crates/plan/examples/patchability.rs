@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 use trapline_image::{Bytes, FunctionIndex, Image, NoDebugFiles};
-use trapline_plan::{CodeMap, ProcessTraits, Refusal, Role, Scope, Tactic, Want, preview};
+use trapline_plan::{Action, ActionRequest, CodeMap, ProcessTraits, Refusal, Scope, Tactic, preview};
 
 fn main() {
     println!(
@@ -26,18 +26,18 @@ fn row(path: &str, image: &Image) {
     let took = start.elapsed();
     let traits = ProcessTraits { go: image.is_go(), ..ProcessTraits::usual(2) };
     let all: Vec<_> = (0..image.functions().len() as u32).map(FunctionIndex).collect();
-    let answers = |role: Role| -> Vec<_> {
+    let answers = |role: Action| -> Vec<_> {
         let latency = |probe| role.is_timed().then_some(probe);
-        let want = |(probe, &function): (u32, &FunctionIndex)| Want {
+        let request = |(probe, &function): (u32, &FunctionIndex)| ActionRequest {
             probe,
             latency: latency(probe),
             function: Some(function),
-            role,
+            action: role,
         };
-        let wants: Vec<Want> = (0..).zip(&all).map(want).collect();
-        preview(image, &map, &traits, &wants, false).into_iter().map(|(answer, _)| answer).collect()
+        let requests: Vec<ActionRequest> = (0..).zip(&all).map(request).collect();
+        preview(image, &map, &traits, &requests, false).into_iter().map(|(answer, _)| answer).collect()
     };
-    let (entries, exits) = (answers(Role::CountEntry), answers(Role::Latency));
+    let (entries, exits) = (answers(Action::CountEntry), answers(Action::Latency));
     let name = path.rsplit('/').next().unwrap_or(path);
     println!(
         "{name:<24} {:>9} {:>8.1} | {} | {}  {} / {}",

@@ -8,11 +8,11 @@
 use std::arch::asm;
 use std::time::Instant;
 
-use trapline_plan::filter::{Apart, Int, Known, Sort, Tally, Tree};
+use trapline_plan::filter::{GroupBy, Int, Known, Sort, Tally, Tree};
 use trapline_plan::x86_64::stub::tally::Table;
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Machine, Pending, Rings, Rseq, Site, ThreadId, Timed, Traced, count, latency_enter,
-    latency_exit, tally,
+    ExitKind, Latency, Liveness, Machine, Pending, Rings, Rseq, ThreadId, Timed, Traced, count,
+    latency_enter, latency_exit, tally,
 };
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::latency::STAMPS_LEN;
@@ -139,22 +139,22 @@ fn main() {
         None
     };
     memory.row("jump, private counter", Some(&private), None);
-    let dead = Site { flags_dead: true, ..Site::default() };
-    let spare = Site { dead: 1 << 11, ..dead };
+    let dead = Liveness { flags_dead: true, ..Liveness::default() };
+    let spare = Liveness { dead: 1 << 11, ..dead };
     for (name, machine, site) in [
         ("count, flags dead, r11 dead", with, spare),
         ("count, flags dead", with, dead),
-        ("count, flags live", with, Site::default()),
+        ("count, flags live", with, Liveness::default()),
         ("count without rseq, flags dead", without, dead),
-        ("count without rseq, flags live", without, Site::default()),
+        ("count without rseq, flags live", without, Liveness::default()),
     ] {
         let stub = move |out: &mut Vec<u8>, at, word| Some(count(out, at, &machine, word, &site));
         memory.row(name, Some(&stub), None);
     }
     for (name, machine, site) in [
         ("latency, flags dead", with, dead),
-        ("latency, flags live", with, Site::default()),
-        ("latency without rseq", without, Site::default()),
+        ("latency, flags live", with, Liveness::default()),
+        ("latency without rseq", without, Liveness::default()),
     ] {
         let latency = Latency {
             area,
@@ -166,7 +166,7 @@ fn main() {
             buckets: Default::default(),
             outermost: false,
             go: None,
-            slots: None,
+            trampolines: None,
         };
         let timed = Timed { machine: &machine, latency: &latency, function: 0, site };
         let enter = move |out: &mut Vec<u8>, at, _| Some(latency_enter(out, at, &timed, false));
@@ -189,7 +189,7 @@ fn main() {
         known: None,
     };
     for (name, sort) in sorts {
-        let tallied = Tally { value: value.clone(), sort, apart: Apart::Nothing };
+        let tallied = Tally { value: value.clone(), sort, group_by: GroupBy::Nothing };
         let shape = TallyArea { off: 0, tables: 1, lines: LINES, shape: tallied.shape() };
         let table = Table { area: shape, base: memory.data() + (2 << 20) };
         let stub = move |out: &mut Vec<u8>, at, dropped| {
@@ -206,7 +206,7 @@ fn main() {
                 marks: None,
                 unwind: Unwind::None,
                 at_entry: true,
-                slots: None,
+                trampolines: None,
             };
             Some(tally(out, at, &traced, (&tallied, table), Kind::Entry))
         };

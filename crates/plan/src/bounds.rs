@@ -4,7 +4,7 @@
 
 use crate::codemap::CodeMap;
 use crate::layout::{DataCounts, MODULE_REGIONS};
-use crate::request::{ProcessTraits, Role, Unwind, Want};
+use crate::request::{Action, ActionRequest, ProcessTraits, Unwind};
 use trapline_image::Image;
 use trapline_record::ring::{LEAST_SLOT, RingArea};
 use trapline_record::stack::{room_for_copy, room_for_frames};
@@ -14,35 +14,42 @@ use trapline_record::tally::Shape;
 const GUARDS_PER_PATCH: u32 = 5;
 
 /// Upper bounds for [`DataCounts`]: patches and guards from the map, counters and latency areas from the
-/// highest index in `wants`, lines from `traits`.
+/// highest index in `requests`, lines from `traits`.
 #[must_use]
-pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> DataCounts {
+pub fn bounds(
+    image: &Image,
+    map: &CodeMap,
+    traits: &ProcessTraits,
+    requests: &[ActionRequest],
+) -> DataCounts {
     let (mut sites, mut timed, mut copies) = (0, 0, 0);
     let (mut counters, mut latency, mut slot, mut most) = (0, 0, 0, 0);
-    for want in wants {
-        let exits = || want.function.map_or(0, |f| map.exit_bound(f));
-        sites += match want.role {
-            Role::CountEntry
-            | Role::CountAt(_)
-            | Role::CallEntry
-            | Role::CallArmed
-            | Role::CallAt(_)
-            | Role::Hold(_)
-            | Role::RecordAt(..)
-            | Role::RecordMark(..)
-            | Role::LatencySlot
-            | Role::Tally { exits: false }
-            | Role::Record { returns: false, .. } => 1,
-            Role::CountExits | Role::CallExits => exits(),
+    for request in requests {
+        let exits = || request.function.map_or(0, |f| map.exit_bound(f));
+        sites += match request.action {
+            Action::CountEntry
+            | Action::CountAt(_)
+            | Action::CallEntry
+            | Action::CallArmed
+            | Action::CallAt(_)
+            | Action::Hold(_)
+            | Action::RecordAt(..)
+            | Action::RecordMark(..)
+            | Action::LatencyByTrampoline
+            | Action::Tally { exits: false }
+            | Action::Record { returns: false, .. } => 1,
+            Action::CountExits | Action::CallExits => exits(),
             // The entry counts too, where returns aggregate what only the entry knew.
-            Role::Latency | Role::Tally { exits: true } | Role::Record { returns: true, .. } => 1 + exits(),
+            Action::Latency | Action::Tally { exits: true } | Action::Record { returns: true, .. } => {
+                1 + exits()
+            }
         };
-        timed += usize::from(has_exits(want.role));
-        copies += texts(want.role);
-        let record = record(want.role);
+        timed += usize::from(has_exits(request.action));
+        copies += texts(request.action);
+        let record = record(request.action);
         (slot, most) = (slot.max(record.0), most.max(record.1));
-        counters = counters.max(if want.role.counts() { want.probe + 1 } else { 0 });
-        latency = latency.max(want.latency.map_or(0, |index| index + 1));
+        counters = counters.max(if request.action.counts() { request.probe + 1 } else { 0 });
+        latency = latency.max(request.latency.map_or(0, |index| index + 1));
     }
     let sites = sites + fragments_bound(image, timed);
     DataCounts {
@@ -66,40 +73,41 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
 
 /// Bytes of a ring slot, and upper bound of a record's bytes. Records with stacks take as many slots as they
 /// need.
-const fn record(role: Role) -> (u32, u32) {
+const fn record(role: Action) -> (u32, u32) {
     let slot = match role {
-        Role::Record { stack: Unwind::Frames(frames), .. } | Role::RecordAt(_, Unwind::Frames(frames)) => {
+        Action::Record { stack: Unwind::Frames(frames), .. }
+        | Action::RecordAt(_, Unwind::Frames(frames)) => {
             return (LEAST_SLOT, room_for_frames(frames));
         }
-        Role::Record { stack: Unwind::Copy(bytes), .. } | Role::RecordAt(_, Unwind::Copy(bytes)) => {
+        Action::Record { stack: Unwind::Copy(bytes), .. } | Action::RecordAt(_, Unwind::Copy(bytes)) => {
             return (LEAST_SLOT, room_for_copy(bytes));
         }
-        Role::Record { values, texts, floats, fields, .. } => {
+        Action::Record { values, texts, floats, fields, .. } => {
             let (texts, floats) = (texts.count_ones() as usize, floats.arguments.count_ones() as usize);
             let all = RingArea::slot_with_floats(values as usize, texts, floats + fields as usize);
             // An exit's record has one value.
             if all > RingArea::slot_for(1) { all } else { RingArea::slot_for(1) }
         }
-        Role::RecordAt(..) => RingArea::slot_for(0),
-        Role::RecordMark(_, fields) => RingArea::slot_with_floats(6, 0, fields as usize),
+        Action::RecordAt(..) => RingArea::slot_for(0),
+        Action::RecordMark(_, fields) => RingArea::slot_with_floats(6, 0, fields as usize),
         _ => 0,
     };
     (slot, slot)
 }
 
 /// Number of texts in an entry's record. Copying each of them may fault at one place.
-pub(crate) const fn texts(role: Role) -> u32 {
-    if let Role::Record { texts, .. } = role { texts.count_ones() } else { 0 }
+pub(crate) const fn texts(role: Action) -> u32 {
+    if let Action::Record { texts, .. } = role { texts.count_ones() } else { 0 }
 }
 
-pub(crate) const fn has_exits(role: Role) -> bool {
+pub(crate) const fn has_exits(role: Action) -> bool {
     matches!(
         role,
-        Role::CountExits
-            | Role::Latency
-            | Role::CallExits
-            | Role::Tally { exits: true }
-            | Role::Record { returns: true, .. }
+        Action::CountExits
+            | Action::Latency
+            | Action::CallExits
+            | Action::Tally { exits: true }
+            | Action::Record { returns: true, .. }
     )
 }
 

@@ -38,7 +38,7 @@ const LEAST_RING: u32 = 64 << 10;
 
 /// What control groups have left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Left {
+pub struct MemoryLimits {
     /// The target may be ended by the kernel at a limit.
     pub limited: bool,
     /// Bytes that the target may still allocate, if known.
@@ -82,7 +82,7 @@ pub struct Charged {
 ///
 /// # Errors
 /// If there is no room.
-pub fn charge(counts: &DataCounts, left: &Left) -> Result<Charged, TooLittle> {
+pub fn charge(counts: &DataCounts, left: &MemoryLimits) -> Result<Charged, TooLittle> {
     let layout = DataLayout::new(counts);
     if !left.limited {
         return Ok(Charged { layout, paid: [(0, 0); 3], may_grow: None });
@@ -129,7 +129,7 @@ fn smaller(counts: &DataCounts, most: u64) -> Option<DataLayout> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Left, MOST, SHARE, TooLittle, charge};
+    use super::{MOST, MemoryLimits, SHARE, TooLittle, charge};
     use crate::layout::DataCounts;
 
     const MIB: u64 = 1 << 20;
@@ -144,8 +144,8 @@ mod tests {
             ..DataCounts::default()
         }
     }
-    fn left(target: Option<u64>, ours: u64) -> Left {
-        Left { limited: true, target, ours }
+    fn left(target: Option<u64>, ours: u64) -> MemoryLimits {
+        MemoryLimits { limited: true, target, ours }
     }
     fn paid(charged: &super::Charged) -> u64 {
         charged.paid.iter().map(|(from, to)| to - from).sum()
@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn nothing_changes_where_there_is_no_limit() {
-        let charged = charge(&recording(2), &Left { ours: 1, ..Left::default() }).expect("room");
+        let charged =
+            charge(&recording(2), &MemoryLimits { ours: 1, ..MemoryLimits::default() }).expect("room");
         assert_eq!((paid(&charged), charged.layout.rings.bytes), (0, 16 << 20));
         assert_eq!(charged.may_grow, None);
     }

@@ -8,12 +8,12 @@
 //! Does not: decide about windows.
 
 use crate::aarch64::exits::exit_bounds;
-use crate::foresee::{Foreseen, Foresight, foresee};
-use crate::request::{Role, Want};
+use crate::request::{Action, ActionRequest};
+use crate::speculate::{Speculation, SpeculativeSites, plan_speculatively};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use trapline_image::{FunctionIndex, Image, ImageKind, Machine};
-use trapline_insn::x86_64::{Body, Flow, Found, Part, analyse, padding_len, scan, sweep};
+use trapline_insn::x86_64::{Body, Flow, FunctionRange, ScanItem, analyse, padding_len, scan, sweep};
 use trapline_record::Svma;
 
 /// Distance in bytes around a requested function within which padding may be used for it.
@@ -36,12 +36,12 @@ pub enum Scope<'a> {
     All,
     /// The requested functions and their neighbours. A branch from elsewhere into a window is not seen then;
     /// a thread that takes it is served by the guards. Not for a process in which no trap can be served.
-    For(&'a [Want]),
+    For(&'a [ActionRequest]),
 }
 
 /// A contiguous stretch of code that belongs to one function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
+pub struct FunctionPart {
     /// First byte.
     pub start: Svma,
     /// First byte after it.
@@ -91,7 +91,7 @@ impl Bits {
 pub struct CodeMap {
     bits: Vec<Bits>,
     /// Pieces, sorted by address, not overlapping.
-    pieces: Vec<Piece>,
+    parts: Vec<FunctionPart>,
     /// For each function: upper bound of patches that its exits need; 0 if it was not swept.
     exits: Vec<u32>,
     /// For each swept function: whether it jumps back to its own entry.
@@ -99,7 +99,7 @@ pub struct CodeMap {
     /// For each function: whether it was swept.
     is_swept: Vec<bool>,
     /// Result of speculative planning for a batch.
-    foresight: Mutex<Foresight>,
+    speculation: Mutex<Speculation>,
 }
 
 impl CodeMap {
@@ -111,23 +111,23 @@ impl CodeMap {
             // A patch covers one word there, so nothing can lead inside it, and no padding is needed.
             return Self {
                 bits: Vec::new(),
-                pieces: Vec::new(),
+                parts: Vec::new(),
                 exits: exit_bounds(image),
                 looped: vec![false; functions],
                 is_swept: vec![true; functions],
-                foresight: Mutex::default(),
+                speculation: Mutex::default(),
             };
         }
         let mut map = Self {
             bits: bits_of(image),
-            pieces: pieces_of(image),
+            parts: parts_of(image),
             exits: vec![0; functions],
             looped: vec![false; functions],
             is_swept: vec![false; functions],
-            foresight: Mutex::default(),
+            speculation: Mutex::default(),
         };
         let chosen = match scope {
-            Scope::For(wants) => map.unswept(image, wants),
+            Scope::For(requests) => map.unswept(image, requests),
             Scope::All => (0..functions as u32).collect(),
         };
         let swept = std::thread::scope(|scope| {
@@ -155,41 +155,41 @@ impl CodeMap {
 
     /// Sweeps whatever else these requests need, with up to `threads` threads. The map is then as if it had
     /// been built for them too.
-    pub fn cover(&mut self, image: &Image, wants: &[Want], threads: usize) {
-        let chosen = self.unswept(image, wants);
+    pub fn cover(&mut self, image: &Image, requests: &[ActionRequest], threads: usize) {
+        let chosen = self.unswept(image, requests);
         let swept = self.sweep_all(image, &chosen, threads);
         self.note(swept);
     }
 
     /// Whether everything that these requests need was swept.
     #[must_use]
-    pub fn covers(&self, image: &Image, wants: &[Want]) -> bool {
-        self.unswept(image, wants).is_empty()
+    pub fn covers(&self, image: &Image, requests: &[ActionRequest]) -> bool {
+        self.unswept(image, requests).is_empty()
     }
 
-    /// Plans speculatively for a batch at these entries; `foresee` says how.
+    /// Plans speculatively for a batch at these entries; `plan_speculatively` says how.
     /// [`plan_module`](crate::plan_module) takes the result once. Does nothing if it was done before, or if
     /// the result was taken already.
-    pub fn foresee(&self, image: &Image, functions: &[FunctionIndex]) {
-        let mut foresight = self.foresight();
-        if matches!(*foresight, Foresight::None) {
-            *foresight = Foresight::Is(foresee(image, self, functions));
+    pub fn plan_speculatively(&self, image: &Image, functions: &[FunctionIndex]) {
+        let mut speculation = self.speculation();
+        if matches!(*speculation, Speculation::None) {
+            *speculation = Speculation::Is(plan_speculatively(image, self, functions));
         }
     }
     /// Takes the result of speculative planning; waits if a thread is still computing it. From now on none is
     /// computed.
-    pub(crate) fn take_foreseen(&self) -> Option<Foreseen> {
-        match std::mem::replace(&mut *self.foresight(), Foresight::Over) {
-            Foresight::Is(foreseen) => foreseen,
-            Foresight::None | Foresight::Over => None,
+    pub(crate) fn take_speculative(&self) -> Option<SpeculativeSites> {
+        match std::mem::replace(&mut *self.speculation(), Speculation::Over) {
+            Speculation::Is(speculative) => speculative,
+            Speculation::None | Speculation::Over => None,
         }
     }
     /// Drops the result of speculative planning if it was not taken.
-    pub fn forget_foreseen(&self) {
-        drop(self.take_foreseen());
+    pub fn forget_speculative(&self) {
+        drop(self.take_speculative());
     }
-    fn foresight(&self) -> MutexGuard<'_, Foresight> {
-        self.foresight.lock().unwrap_or_else(PoisonError::into_inner)
+    fn speculation(&self) -> MutexGuard<'_, Speculation> {
+        self.speculation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether something may branch to `at`.
@@ -209,10 +209,10 @@ impl CodeMap {
     ///
     /// # Errors
     /// The index of the first piece behind `at`, if no piece holds `at`.
-    pub fn piece_at(&self, at: Svma) -> Result<Piece, usize> {
-        let next = self.pieces.partition_point(|p| p.start <= at);
-        match next.checked_sub(1).map(|i| self.pieces[i]) {
-            Some(piece) if at < piece.end => Ok(piece),
+    pub fn part_at(&self, at: Svma) -> Result<FunctionPart, usize> {
+        let next = self.parts.partition_point(|p| p.start <= at);
+        match next.checked_sub(1).map(|i| self.parts[i]) {
+            Some(part) if at < part.end => Ok(part),
             _ => Err(next),
         }
     }
@@ -221,8 +221,8 @@ impl CodeMap {
     /// up to the next piece. Padding ends before the first branch target.
     #[must_use]
     pub fn padding_after(&self, image: &Image, end: Svma) -> u64 {
-        let next = self.pieces.partition_point(|p| p.start < end);
-        let limit = self.pieces.get(next).map_or(u64::MAX, |p| p.start.0);
+        let next = self.parts.partition_point(|p| p.start < end);
+        let limit = self.parts.get(next).map_or(u64::MAX, |p| p.start.0);
         let limit = self
             .bits
             .iter()
@@ -244,8 +244,8 @@ impl CodeMap {
         reach: u64,
     ) -> impl Iterator<Item = (Svma, u64)> + 'a {
         let first =
-            self.pieces.partition_point(|p| p.end.0 + MAX_PADDING.min(reach) < at.0.saturating_sub(reach));
-        self.pieces[first..]
+            self.parts.partition_point(|p| p.end.0 + MAX_PADDING.min(reach) < at.0.saturating_sub(reach));
+        self.parts[first..]
             .iter()
             .take_while(move |p| p.end.0 <= at.0 + reach)
             .filter(|p| p.facts == Facts::Closed)
@@ -270,16 +270,16 @@ impl CodeMap {
     }
 
     /// The requested functions, and those with code close to them, unless they were swept already.
-    fn unswept(&self, image: &Image, wants: &[Want]) -> Vec<u32> {
-        let mut spans = Vec::with_capacity(wants.len());
-        for want in wants {
-            match (want.function, want.role) {
+    fn unswept(&self, image: &Image, requests: &[ActionRequest]) -> Vec<u32> {
+        let mut spans = Vec::with_capacity(requests.len());
+        for request in requests {
+            match (request.function, request.action) {
                 (Some(function), _) => {
                     let f = image.function(function);
                     spans.push((f.start, f.end()));
                     spans.extend(f.cold.iter().map(|&(start, len)| (start, start + len)));
                 }
-                (None, Role::CountAt(at) | Role::CallAt(at)) => spans.push((at, at + 16)),
+                (None, Action::CountAt(at) | Action::CallAt(at)) => spans.push((at, at + 16)),
                 (None, _) => {}
             }
         }
@@ -332,10 +332,10 @@ impl CodeMap {
                 *looped = swept.looped;
             }
             for end in swept.closed.into_iter().flatten() {
-                let in_order = last == 0 || self.pieces[last - 1].end < end;
-                last = skip(&self.pieces, if in_order { last } else { 0 }, |p| p.end < end);
-                if let Some(piece) = self.pieces.get_mut(last).filter(|p| p.end == end) {
-                    piece.facts = Facts::Closed;
+                let in_order = last == 0 || self.parts[last - 1].end < end;
+                last = skip(&self.parts, if in_order { last } else { 0 }, |p| p.end < end);
+                if let Some(part) = self.parts.get_mut(last).filter(|p| p.end == end) {
+                    part.facts = Facts::Closed;
                 }
             }
         }
@@ -352,17 +352,17 @@ impl CodeMap {
         for (n, &(start, len)) in parts.iter().chain(&function.cold).enumerate() {
             let Some(bytes) = image.text(start, len) else { continue };
             let scanned = scan(bytes, start.0, |found| match found {
-                Found::Jump(to) => {
+                ScanItem::Jump(to) => {
                     self.mark(to);
                     swept.looped |= entry(to);
                     let leaves = u32::from(to.wrapping_sub(start.0) >= len);
                     swept.exits += leaves;
                     inner += 1 - leaves;
                 }
-                Found::Call(at) | Found::Name(at) => self.mark(at),
-                Found::Return => returns += 1,
-                Found::ThroughSlot => swept.exits += 1,
-                Found::Indirect => {
+                ScanItem::Call(at) | ScanItem::Name(at) => self.mark(at),
+                ScanItem::Return => returns += 1,
+                ScanItem::ThroughSlot => swept.exits += 1,
+                ScanItem::Indirect => {
                     indirect = true;
                     swept.exits += 1;
                 }
@@ -388,9 +388,9 @@ impl CodeMap {
             let Some(bytes) = image.text(start, len) else { continue };
             let mut indirect = false;
             scan(bytes, start.0, |found| match found {
-                Found::Jump(at) | Found::Call(at) | Found::Name(at) => self.mark(at),
-                Found::Indirect => indirect = true,
-                Found::Return | Found::ThroughSlot => {}
+                ScanItem::Jump(at) | ScanItem::Call(at) | ScanItem::Name(at) => self.mark(at),
+                ScanItem::Indirect => indirect = true,
+                ScanItem::Return | ScanItem::ThroughSlot => {}
             });
             if indirect {
                 let body = body_of(image, start, len, &[]);
@@ -405,10 +405,10 @@ impl CodeMap {
         for &(start, len) in image.text_ranges() {
             let mut at = start;
             while at < start + len {
-                let (gap_end, resume) = match self.piece_at(at) {
-                    Ok(piece) => (at, piece.end),
+                let (gap_end, resume) = match self.part_at(at) {
+                    Ok(part) => (at, part.end),
                     Err(next) => {
-                        let end = self.pieces.get(next).map_or(start + len, |p| p.start.min(start + len));
+                        let end = self.parts.get(next).map_or(start + len, |p| p.start.min(start + len));
                         (end, end)
                     }
                 };
@@ -465,7 +465,7 @@ pub(crate) fn body_of(image: &Image, start: Svma, len: u64, cold: &[(Svma, u64)]
     let mut parts = Vec::with_capacity(1 + cold.len());
     for &(start, len) in [(start, len)].iter().chain(cold) {
         if let Some(bytes) = image.text(start, len) {
-            parts.push(Part { addr: start.0, bytes });
+            parts.push(FunctionRange { addr: start.0, bytes });
         }
     }
     analyse(&parts, &|at, size| read_word(image, at, size))
@@ -495,20 +495,24 @@ fn bits_of(image: &Image) -> Vec<Bits> {
     all
 }
 
-fn pieces_of(image: &Image) -> Vec<Piece> {
+fn parts_of(image: &Image) -> Vec<FunctionPart> {
     let functions = image.functions();
     let bodies = functions.iter().map(|f| (f.start, f.len));
     let cold = functions.iter().flat_map(|f| f.cold.iter().copied());
-    let mut pieces: Vec<Piece> = bodies
+    let mut parts: Vec<FunctionPart> = bodies
         .chain(cold)
         .chain(image.fragments().iter().copied())
-        .map(|(start, len)| Piece { start, end: Svma(start.0.saturating_add(len)), facts: Facts::Open })
+        .map(|(start, len)| FunctionPart {
+            start,
+            end: Svma(start.0.saturating_add(len)),
+            facts: Facts::Open,
+        })
         .collect();
-    pieces.sort_unstable_by_key(|p| (p.start, p.end));
-    pieces.dedup_by_key(|p| p.start);
-    for i in 1..pieces.len() {
-        let next = pieces[i].start;
-        pieces[i - 1].end = pieces[i - 1].end.min(next);
+    parts.sort_unstable_by_key(|p| (p.start, p.end));
+    parts.dedup_by_key(|p| p.start);
+    for i in 1..parts.len() {
+        let next = parts[i].start;
+        parts[i - 1].end = parts[i - 1].end.min(next);
     }
-    pieces
+    parts
 }

@@ -3,8 +3,8 @@
 //!
 //! In: an [`Image`], a [`CodeMap`] of it, what the process allows ([`ProcessTraits`]), what its address space
 //! looks like ([`AddressSpace`]), where the shared data's parts lie ([`DataLayout`]), and the requests
-//! ([`Want`]). Out: a [`ModulePlan`] with every byte to be written, and a [`Refusal`] for each request that
-//! got no patch.
+//! ([`ActionRequest`]). Out: a [`ModulePlan`] with every byte to be written, and a [`Refusal`] for each
+//! request that got no patch.
 //!
 //! Invariants: PLAN-1 a window begins and ends at instruction boundaries, no known branch leads inside it,
 //! and nothing that returns stands before its last instruction; PLAN-2 every instruction boundary inside a
@@ -20,7 +20,6 @@ pub mod bounds;
 pub mod charge;
 pub mod codemap;
 pub mod filter;
-mod foresee;
 pub mod layout;
 pub mod module;
 pub mod plan;
@@ -28,24 +27,26 @@ pub mod preview;
 pub mod refusal;
 pub mod request;
 pub mod space;
+mod speculate;
 mod unwind;
 pub mod x86_64;
 
 pub use bounds::bounds;
-pub use charge::{Charged, Left, TooLittle, charge};
+pub use charge::{Charged, MemoryLimits, TooLittle, charge};
 pub use codemap::{CodeMap, Scope};
 pub use layout::{DataAt, DataCounts, DataLayout};
-pub use module::{find_home, plan_module, room_for_calls, slots_for};
+pub use module::{find_code_region, plan_module, room_for_calls, trampolines_for};
 pub use plan::{
     Call, Chunk, Guard, KernelSite, ModulePlan, Original, Patch, PatchRole, Refused, Region, Stats, Tactic,
 };
 pub use preview::preview;
-pub use refusal::{NoSlot, PlanError, Refusal};
+pub use refusal::{NoTrampoline, PlanError, Refusal};
 pub use request::{
-    Buckets, CallFunctions, CallInput, Callee, ExtendedState, Floats, Hold, LatencyInput, ModuleInput,
-    Operand, Piece, ProcessTraits, Read, Role, RseqTraits, Stacks, ThreadId, TrapsPolicy, Unwind, Want,
+    Action, ActionRequest, Buckets, CallFunctions, CallInput, Callee, ExtendedState, Floats, Hold,
+    InlinedPath, LatencyInput, ModuleInput, Operand, ProcessTraits, Read, RseqTraits, Stacks, ThreadId,
+    TrapsPolicy, Unwind,
 };
-pub use space::{AddressSpace, Home};
+pub use space::{AddressSpace, CodeRegion};
 /// The file that a plan is for.
 pub use trapline_image::Image;
-pub use unwind::SlotCode;
+pub use unwind::TrampolineCode;

@@ -8,23 +8,23 @@ use crate::filter::{Tally, TargetFilter, Tree};
 use crate::layout::{DataAt, DataCounts, DataLayout};
 use crate::plan::{Chunk, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
-use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Unwind, Want};
-use crate::space::{AddressSpace, Home, Need, PAGE, Place, choose};
-use crate::unwind::SlotCode;
+use crate::request::{Action, ActionRequest, LatencyInput, ModuleInput, ProcessTraits, Unwind};
+use crate::space::{AddressSpace, CodeRegion, ModuleSpace, Need, PAGE, choose};
+use crate::unwind::TrampolineCode;
 use crate::x86_64::Env;
 use crate::x86_64::emit::{Emitter, Setting};
 use crate::x86_64::function::Planner;
 use crate::x86_64::pun::Puns;
-use crate::x86_64::site::{Reach, Site};
+use crate::x86_64::site::{PatchedSite, Reach};
+use crate::x86_64::stub::arguments::{GO_BYTES, MARK_BYTES};
 use crate::x86_64::stub::filter::NODE_BYTES;
-use crate::x86_64::stub::passed::{GO_BYTES, MARK_BYTES};
 use crate::x86_64::stub::stack::BYTES as STACK_BYTES;
-use crate::x86_64::stub::{self, Known, Latency, Machine, Rings, ThreadId, Threads};
+use crate::x86_64::stub::{self, Latency, Machine, PageNotes, Rings, ThreadId, Threads};
 use crate::x86_64::window::JUMP;
 use trapline_image::{Image, Machine as Processor};
 use trapline_record::addr::Bias;
 use trapline_record::counters::filtered;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma, control};
 
 /// Upper bound of the arena bytes for an action, with the displaced instructions around it.
@@ -34,7 +34,7 @@ const TEXT_BYTES: u64 = 704;
 /// Upper bound of the code bytes of a filter, without its condition: thread names, sampling, counting, marks.
 const FILTER_BYTES: usize = 896;
 /// Upper bound of the code bytes that keep something for the return, and copy it to a ring.
-const STAGE_BYTES: u64 = 768;
+const DEFERRED_BYTES: u64 = 768;
 /// Approximate number of code bytes for a counted entry.
 const BYTES_PER_SITE: usize = 224;
 /// Upper bound of the threads that analyse functions.
@@ -48,9 +48,9 @@ const SPARE: u64 = PAGE;
 const GATE: u64 = 2 * PAGE;
 
 /// Which part of the stack a record holds.
-const fn unwind(role: Role) -> Unwind {
+const fn unwind(role: Action) -> Unwind {
     match role {
-        Role::Record { stack, .. } | Role::RecordAt(_, stack) => stack,
+        Action::Record { stack, .. } | Action::RecordAt(_, stack) => stack,
         _ => Unwind::None,
     }
 }
@@ -72,23 +72,24 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
         filters: input.filters,
         by_thread: input.layout.threads.rows > 0,
     };
-    let place = match input.home {
-        Some(home) => home.place(),
+    let place = match input.code_region {
+        Some(code_region) => code_region.place(),
         None => choose(input.space, &need(input)?)?,
     };
     let own = (place.data.addr, place.code.end());
     let planned = plan_sites(env, input, own);
     let Planned { mut sites, mut refused, kernel, pun_regions, slotted } = planned;
     sites.sort_by_key(|s| s.start);
-    drop_overlapping(env, input.wants, &mut sites, &mut refused);
+    drop_overlapping(env, input.requests, &mut sites, &mut refused);
     let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
     (plan.pun_regions, plan.slotted) = (pun_regions, slotted);
     emit(input, env, place, &sites, &mut plan);
-    let others =
-        |s: &Site| s.acts.iter().map(|a| (s.owner.want, a.want)).filter(|(a, b)| a != b).collect::<Vec<_>>();
-    plan.shares = sites.iter().filter(|s| s.acts.len() > 1).flat_map(others).collect();
-    let tails = sites.iter().flat_map(|s| &s.acts).filter(|act| act.is_tail());
-    plan.tails = tails.map(|act| act.want).collect();
+    let others = |s: &PatchedSite| {
+        s.actions.iter().map(|a| (s.owner.request, a.request)).filter(|(a, b)| a != b).collect::<Vec<_>>()
+    };
+    plan.shares = sites.iter().filter(|s| s.actions.len() > 1).flat_map(others).collect();
+    let tails = sites.iter().flat_map(|s| &s.actions).filter(|placed| placed.is_tail());
+    plan.tails = tails.map(|placed| placed.request).collect();
     finish(&mut plan);
     Ok(plan)
 }
@@ -97,20 +98,20 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
 ///
 /// # Errors
 /// [`PlanError::NoSpace`], [`PlanError::NoText`].
-pub fn find_home(
+pub fn find_code_region(
     image: &Image,
     bias: Bias,
     space: &AddressSpace,
     data: u64,
     stubs: u64,
-) -> Result<Home, PlanError> {
+) -> Result<CodeRegion, PlanError> {
     let text = image.text_ranges().iter().fold(None, |all: Option<(Svma, Svma)>, &(start, len)| {
         let (low, high) = all.unwrap_or((start, start));
         Some((low.min(start), high.max(start + len)))
     });
     let text = text.ok_or(PlanError::NoText)?;
     let need = Need { module: module(image, bias)?, text: around(text, bias), data, arena: stubs };
-    choose(space, &need).map(Home::of)
+    choose(space, &need).map(CodeRegion::of)
 }
 
 /// Upper bound of the stub bytes that these requests, which call consumers, need in a space that has none
@@ -142,7 +143,7 @@ fn around(text: (Svma, Svma), bias: Bias) -> Span {
 /// Sum of what planning the functions gave.
 #[derive(Default)]
 struct Planned {
-    sites: Vec<Site>,
+    sites: Vec<PatchedSite>,
     refused: Vec<Refused>,
     kernel: Vec<KernelSite>,
     pun_regions: Vec<Region>,
@@ -152,11 +153,13 @@ struct Planned {
 type Span = (RemoteAddr, RemoteAddr);
 
 fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
-    let foreseen = input.map.take_foreseen();
-    if let Some(sites) = foreseen.and_then(|foreseen| foreseen.fits(env.traits, env.calls, input.wants)) {
+    let speculative = input.map.take_speculative();
+    if let Some(sites) =
+        speculative.and_then(|speculative| speculative.fits(env.traits, env.calls, input.requests))
+    {
         return Planned { sites, ..Planned::default() };
     }
-    let order = by_function(input.wants);
+    let order = by_function(input.requests);
     let new = || Planner::new(env, input.bias, Puns::new(input.space, own, input.regions));
     if let Some((first, second)) = halves(&order).filter(|_| !input.alone) {
         let at = second[0].1.function.map_or(Svma(0), |f| input.image.function(f).start);
@@ -184,9 +187,9 @@ fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
         }
     }
     let mut planner = new();
-    let slots = input.latency.filter(|latency| latency.slots.is_some());
-    planner.or_slots = slots.is_some_and(|latency| latency.or_slots);
-    planner.by_slots = slots.is_some_and(|latency| latency.by_slots);
+    let trampolines = input.latency.filter(|latency| latency.trampolines.is_some());
+    planner.or_trampolines = trampolines.is_some_and(|latency| latency.or_trampolines);
+    planner.by_trampolines = trampolines.is_some_and(|latency| latency.by_trampolines);
     if input.alone || order.len() < PARALLEL {
         planner.functions(&order);
     } else {
@@ -204,11 +207,13 @@ impl From<Planner<'_>> for Planned {
     }
 }
 
-type Half<'a> = &'a [(u32, Want)];
+type Half<'a> = &'a [(u32, ActionRequest)];
 
 /// Two halves that cannot get in each other's way: they hold entries only, so no window leaves its function.
-fn halves(order: &[(u32, Want)]) -> Option<(Half<'_>, Half<'_>)> {
-    let entry = |w: &Want| matches!(w.role, Role::CountEntry | Role::CallEntry) && w.function.is_some();
+fn halves(order: &[(u32, ActionRequest)]) -> Option<(Half<'_>, Half<'_>)> {
+    let entry = |w: &ActionRequest| {
+        matches!(w.action, Action::CountEntry | Action::CallEntry) && w.function.is_some()
+    };
     if order.len() < PARALLEL || !order.iter().all(|(_, w)| entry(w)) {
         return None;
     }
@@ -221,40 +226,43 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
     let outside = |what, index, have| {
         if index < have { Ok(()) } else { Err(PlanError::OutsideLayout { what, index, have }) }
     };
-    for want in input.wants {
-        if want.role.calls() {
-            let callee = input.calls.and_then(|calls| calls.callees.get(want.probe as usize));
-            callee.ok_or(PlanError::NoCallee { probe: want.probe })?;
-        } else if want.role.counts() {
-            outside("counter", want.probe, input.layout.counters.count)?;
+    for request in input.requests {
+        if request.action.calls() {
+            let callee = input.calls.and_then(|calls| calls.callees.get(request.probe as usize));
+            callee.ok_or(PlanError::NoCallee { probe: request.probe })?;
+        } else if request.action.counts() {
+            outside("counter", request.probe, input.layout.counters.count)?;
         }
-        if let Some(latency) = want.latency {
+        if let Some(latency) = request.latency {
             outside("latency area", latency, input.layout.latency_count)?;
         }
     }
     let decided =
-        input.wants.iter().filter(|w| input.filters.get(w.probe as usize).is_some_and(Option::is_some));
-    for want in decided.clone() {
-        outside("filter's words", filtered::WORDS * want.probe + 3, input.layout.filtered.count)?;
+        input.requests.iter().filter(|w| input.filters.get(w.probe as usize).is_some_and(Option::is_some));
+    for request in decided.clone() {
+        outside("filter's words", filtered::WORDS * request.probe + 3, input.layout.filtered.count)?;
     }
-    let staged = |w: &Want| input.filters[w.probe as usize].as_ref().is_some_and(|one| one.late.is_some());
-    let marked = decided.clone().any(|w| match w.role {
-        Role::Tally { .. } => staged(w),
-        role => matches!(role, Role::Record { returns: true, .. }),
+    let deferred =
+        |w: &ActionRequest| input.filters[w.probe as usize].as_ref().is_some_and(|one| one.late.is_some());
+    let marked = decided.clone().any(|w| match w.action {
+        Action::Tally { .. } => deferred(w),
+        role => matches!(role, Action::Record { returns: true, .. }),
     });
-    let wanted = |role| input.wants.iter().any(|w| w.role == role);
-    let slots = input.latency.and_then(|latency| latency.slots);
-    let timed = wanted(Role::Latency) || marked;
-    let by_slots = input.latency.is_some_and(|latency| latency.by_slots);
-    if timed && input.latency.is_none() || (wanted(Role::LatencySlot) || by_slots) && slots.is_none() {
+    let wanted = |role| input.requests.iter().any(|w| w.action == role);
+    let trampolines = input.latency.and_then(|latency| latency.trampolines);
+    let timed = wanted(Action::Latency) || marked;
+    let by_trampolines = input.latency.is_some_and(|latency| latency.by_trampolines);
+    if timed && input.latency.is_none()
+        || (wanted(Action::LatencyByTrampoline) || by_trampolines) && trampolines.is_none()
+    {
         return Err(PlanError::NoStamps);
     }
     Ok(())
 }
 
 /// Requests by function, in address order.
-pub(crate) fn by_function(wants: &[Want]) -> Vec<(u32, Want)> {
-    let mut order: Vec<(u32, Want)> = (0..).zip(wants.iter().copied()).collect();
+pub(crate) fn by_function(requests: &[ActionRequest]) -> Vec<(u32, ActionRequest)> {
+    let mut order: Vec<(u32, ActionRequest)> = (0..).zip(requests.iter().copied()).collect();
     order.sort_by_key(|(_, w)| w.function);
     order
 }
@@ -272,26 +280,26 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     };
     let longest = input.filters.iter().flatten().map(nodes).max();
     let filter = longest.map_or(0, |nodes| (FILTER_BYTES + nodes * NODE_BYTES) as u64).next_multiple_of(64);
-    let staged = input.filters.iter().flatten().any(|filter| filter.late.is_some());
-    let stage = if staged { STAGE_BYTES } else { 0 };
-    let texts = input.wants.iter().map(|want| texts(want.role)).max().unwrap_or(0);
+    let deferred = input.filters.iter().flatten().any(|filter| filter.late.is_some());
+    let deferred = if deferred { DEFERRED_BYTES } else { 0 };
+    let texts = input.requests.iter().map(|request| texts(request.action)).max().unwrap_or(0);
     let tallied = |filter: &TargetFilter| filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
     let texts = texts.max(input.filters.iter().flatten().map(tallied).max().unwrap_or(0));
-    let floats = |want: &Want| match want.role {
-        Role::Record { floats, .. } => floats.arguments.count_ones(),
+    let floats = |request: &ActionRequest| match request.action {
+        Action::Record { floats, .. } => floats.arguments.count_ones(),
         _ => 0,
     };
-    let floats = u64::from(input.wants.iter().map(floats).max().unwrap_or(0)) * FLOAT_BYTES;
+    let floats = u64::from(input.requests.iter().map(floats).max().unwrap_or(0)) * FLOAT_BYTES;
     let loads =
         |filter: &TargetFilter| filter.reads.iter().map(|read| read.offsets.len() + read.words()).sum();
     let fields: usize = input.filters.iter().flatten().map(loads).max().unwrap_or(0);
-    let unwinds = |want: &Want| !matches!(unwind(want.role), Unwind::None);
-    let stack = if input.wants.iter().any(unwinds) { STACK_BYTES } else { 0 };
+    let unwinds = |request: &ActionRequest| !matches!(unwind(request.action), Unwind::None);
+    let stack = if input.requests.iter().any(unwinds) { STACK_BYTES } else { 0 };
     // An entry that arms its call has the code for the return's record beside it.
-    let armed = input.latency.is_some_and(|latency| latency.leads_on && latency.slots.is_some());
+    let armed = input.latency.is_some_and(|latency| latency.leads_on && latency.trampolines.is_some());
     ARENA_PER_SITE * if armed { 2 } else { 1 }
         + filter
-        + stage
+        + deferred
         + u64::from(texts) * TEXT_BYTES
         + floats.next_multiple_of(64)
         + stack
@@ -301,8 +309,8 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
 
 /// Bytes of code that move a hit's arguments to where stubs expect them.
 fn moving(input: &ModuleInput<'_>) -> u64 {
-    let is_mark = |want: &Want| matches!(want.role, Role::RecordMark(..));
-    let mark = if input.wants.iter().any(is_mark) { MARK_BYTES } else { 0 };
+    let is_mark = |request: &ActionRequest| matches!(request.action, Action::RecordMark(..));
+    let mark = if input.requests.iter().any(is_mark) { MARK_BYTES } else { 0 };
     mark + if input.image.is_go() { GO_BYTES } else { 0 }
 }
 
@@ -310,17 +318,19 @@ fn moving(input: &ModuleInput<'_>) -> u64 {
 fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     let mut text = (Svma(u64::MAX), Svma(0));
     let mut cover = |start: Svma, end: Svma| text = (text.0.min(start), text.1.max(end));
-    for want in input.wants {
-        if let Role::CountAt(at) | Role::CallAt(at) | Role::RecordAt(at, _) | Role::RecordMark(at, _) =
-            want.role
+    for request in input.requests {
+        if let Action::CountAt(at)
+        | Action::CallAt(at)
+        | Action::RecordAt(at, _)
+        | Action::RecordMark(at, _) = request.action
         {
             cover(at, at + 16);
         }
-        let Some(function) = want.function.map(|f| input.image.function(f)) else { continue };
+        let Some(function) = request.function.map(|f| input.image.function(f)) else { continue };
         cover(function.start, function.end());
         function.cold.iter().for_each(|&(start, len)| cover(start, start + len));
     }
-    if input.wants.iter().any(|w| has_exits(w.role)) {
+    if input.requests.iter().any(|w| has_exits(w.action)) {
         input.image.fragments().iter().for_each(|&(start, len)| cover(start, start + len));
     }
     let module = module(input.image, input.bias)?;
@@ -328,7 +338,7 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
         let low = input.bias.stated(module.0);
         text = (low, low + PAGE);
     }
-    let counts = bounds(input.image, input.map, input.traits, input.wants);
+    let counts = bounds(input.image, input.map, input.traits, input.requests);
     let arena =
         stubs(&counts, arena_per_site(input)) + if input.calls.is_some() { GATE + PAGE } else { PAGE };
     Ok(Need { module, text: around(text, input.bias), data: input.layout.near, arena })
@@ -336,21 +346,32 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
 
 /// Two functions may share code (cold parts, fragments). The later window gives way, and its requests are
 /// refused as a whole.
-fn drop_overlapping(env: Env<'_>, wants: &[Want], sites: &mut Vec<Site>, refused: &mut Vec<Refused>) {
-    let probe = |want: u32| wants.get(want as usize).map_or(0, |w| w.probe);
+fn drop_overlapping(
+    env: Env<'_>,
+    requests: &[ActionRequest],
+    sites: &mut Vec<PatchedSite>,
+    refused: &mut Vec<Refused>,
+) {
+    let probe = |request: u32| requests.get(request as usize).map_or(0, |w| w.probe);
     while let Some(pair) = sites.windows(2).find(|pair| pair[0].end() > pair[1].start) {
         let why = Refusal::Overlap { site: env.place(pair[1].start, JUMP), other: pair[0].start };
-        let asked: Vec<u32> = pair[1].acts.iter().map(|a| a.want).collect();
-        for want in asked {
-            sites.retain_mut(|s| s.forget(want, probe));
-            if !refused.iter().any(|r| r.want == want) {
-                refused.push(Refused { probe: probe(want), want, why: why.clone() });
+        let asked: Vec<u32> = pair[1].actions.iter().map(|a| a.request).collect();
+        for request in asked {
+            sites.retain_mut(|s| s.forget(request, probe));
+            if !refused.iter().any(|r| r.request == request) {
+                refused.push(Refused { probe: probe(request), request, why: why.clone() });
             }
         }
     }
 }
 
-fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], plan: &mut ModulePlan) {
+fn emit(
+    input: &ModuleInput<'_>,
+    env: Env<'_>,
+    place: ModuleSpace,
+    sites: &[PatchedSite],
+    plan: &mut ModulePlan,
+) {
     let machine = Machine { rseq: input.traits.rseq, rdpid: input.traits.rdpid, lines: input.traits.lines };
     let data = input.layout.mapped(place.data.addr, input.far);
     let latency = input.latency.map(|latency| timing(latency, input.layout, data));
@@ -359,9 +380,9 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let (mirror_end, mut shared) = (place.arena, Vec::new());
     let gate = input.calls.map(|calls| stub::gate(&mut shared, mirror_end.0, &calls.functions));
     // The gate's pages come first, then what belongs to single sites.
-    let used = input.home.map_or(mirror_end, |home| home.free);
-    let place = Place { arena: used.max(gate.map_or(mirror_end, |_| mirror_end + GATE)), ..place };
-    let (layout, shared_space) = (input.layout, input.home.is_some());
+    let used = input.code_region.map_or(mirror_end, |code_region| code_region.free);
+    let place = ModuleSpace { arena: used.max(gate.map_or(mirror_end, |_| mirror_end + GATE)), ..place };
+    let (layout, shared_space) = (input.layout, input.code_region.is_some());
     let set = Setting {
         env,
         bias: input.bias,
@@ -376,23 +397,23 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
         rings,
         gate,
     };
-    let landings = landings(sites, input.bias, place.k, place.arena);
+    let stub_starts = stub_starts(sites, input.bias, place.k, place.arena);
     let limit = RemoteAddr(place.code.end().0 - SPARE);
-    let is_one = input.alone || landings.len() < PARALLEL;
-    let middle = if is_one { landings.len() } else { landings.len() / 2 };
-    let (first, second) = landings.split_at(middle);
+    let is_one = input.alone || stub_starts.len() < PARALLEL;
+    let middle = if is_one { stub_starts.len() } else { stub_starts.len() / 2 };
+    let (first, second) = stub_starts.split_at(middle);
     // A window may serve both an entry and an exit.
-    let deeds =
-        |(_, site): &(RemoteAddr, u32)| sites.get(*site as usize).map_or(0, |site| site.acts.len() as u64);
+    let actions =
+        |(_, site): &(RemoteAddr, u32)| sites.get(*site as usize).map_or(0, |site| site.actions.len() as u64);
     let between = match second.is_empty() {
         true => limit,
-        false => place.arena + first.iter().map(deeds).sum::<u64>() * arena_per_site(input),
+        false => place.arena + first.iter().map(actions).sum::<u64>() * arena_per_site(input),
     };
     let end = second.first().map_or(mirror_end, |l| l.0);
     // `all` has room for everything, since the other half is appended to it. This thread allocates both, as
     // above.
     let calls = input.calls.is_some();
-    let (all, its) = (room_for(landings.len(), calls), room_for(second.len(), calls));
+    let (all, its) = (room_for(stub_starts.len(), calls), room_for(second.len(), calls));
     let (a, b) = std::thread::scope(|scope| {
         let other = (!second.is_empty())
             .then(|| scope.spawn(|| lay(set, sites, second, mirror_end, (between, limit), its)));
@@ -415,11 +436,11 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     plan.free = free;
     let spare = RemoteAddr(free.0.next_multiple_of(PAGE));
     plan.spare = Region { addr: spare, len: SPARE };
-    plan.code = match input.home {
-        Some(home) => home.code,
+    plan.code = match input.code_region {
+        Some(code_region) => code_region.code,
         None => Region { addr: place.code.addr, len: spare + SPARE - place.code.addr },
     };
-    withdraw(plan, sites, input.wants, lost);
+    withdraw(plan, sites, input.requests, lost);
 }
 
 /// Code for some of the sites.
@@ -444,26 +465,26 @@ fn room_for(sites: usize, calls: bool) -> ModulePlan {
     part
 }
 
-/// Lays the sites whose stubs begin at `landings` into `part`. The next site behind them begins at `end`.
+/// Lays the sites whose stubs begin at `stub_starts` into `part`. The next site behind them begins at `end`.
 fn lay(
     set: Setting<'_>,
-    sites: &[Site],
-    landings: &[(RemoteAddr, u32)],
+    sites: &[PatchedSite],
+    stub_starts: &[(RemoteAddr, u32)],
     end: RemoteAddr,
     arena: Span,
     mut part: ModulePlan,
 ) -> Laid {
     let mut emitter = Emitter::new(&set, &mut part, arena);
     let mut lost = Vec::new();
-    for (n, &(landing, site)) in landings.iter().enumerate() {
-        let next = landings.get(n + 1).map_or(end, |l| l.0).min(set.mirror_end);
-        let room = if set.shared_space { JUMP } else { next.0.saturating_sub(landing.0) };
+    for (n, &(stub_start, site)) in stub_starts.iter().enumerate() {
+        let next = stub_starts.get(n + 1).map_or(end, |l| l.0).min(set.mirror_end);
+        let room = if set.shared_space { JUMP } else { next.0.saturating_sub(stub_start.0) };
         let site = &sites[site as usize];
-        if let Err(why) = emitter.site(site, landing, room) {
+        if let Err(why) = emitter.site(site, stub_start, room) {
             // Every request that has an action there is refused, not only the first one.
-            let mut asked: Vec<u32> = site.acts.iter().map(|a| a.want).collect();
+            let mut asked: Vec<u32> = site.actions.iter().map(|a| a.request).collect();
             asked.dedup();
-            let new = asked.into_iter().map(|want| Refused { probe: 0, want, why: why.clone() });
+            let new = asked.into_iter().map(|request| Refused { probe: 0, request, why: why.clone() });
             lost.extend(new);
         }
     }
@@ -473,26 +494,31 @@ fn lay(
 
 /// Removes all patches of requests for which some part could not be laid out. A request that shares a patch
 /// with one of them loses that patch too, and is refused for the same reason.
-fn withdraw(plan: &mut ModulePlan, sites: &[Site], wants: &[Want], mut lost: Vec<Refused>) {
+fn withdraw(
+    plan: &mut ModulePlan,
+    sites: &[PatchedSite],
+    requests: &[ActionRequest],
+    mut lost: Vec<Refused>,
+) {
     if lost.is_empty() {
         return;
     }
     let mut known = 0;
     while known < lost.len() {
-        let Refused { want, why, .. } = lost[known].clone();
+        let Refused { request, why, .. } = lost[known].clone();
         known += 1;
-        for site in sites.iter().filter(|s| s.acts.iter().any(|a| a.want == want)) {
-            for act in &site.acts {
-                if !lost.iter().any(|r| r.want == act.want) {
-                    lost.push(Refused { probe: 0, want: act.want, why: why.clone() });
+        for site in sites.iter().filter(|s| s.actions.iter().any(|a| a.request == request)) {
+            for placed in &site.actions {
+                if !lost.iter().any(|r| r.request == placed.request) {
+                    lost.push(Refused { probe: 0, request: placed.request, why: why.clone() });
                 }
             }
         }
     }
-    plan.patches.retain(|p| !lost.iter().any(|r| r.want == p.want));
+    plan.patches.retain(|p| !lost.iter().any(|r| r.request == p.request));
     for mut refused in lost {
-        refused.probe = wants.get(refused.want as usize).map_or(0, |w| w.probe);
-        if !plan.refused.iter().any(|r| r.want == refused.want) {
+        refused.probe = requests.get(refused.request as usize).map_or(0, |w| w.probe);
+        if !plan.refused.iter().any(|r| r.request == refused.request) {
             plan.refused.push(refused);
         }
     }
@@ -513,21 +539,21 @@ fn timing(input: LatencyInput, layout: &DataLayout, data: DataAt) -> Latency {
         buckets: input.buckets,
         outermost: input.outermost,
         go: input.go_g,
-        slots: input.slots,
+        trampolines: input.trampolines,
     }
 }
 
 /// The code of return trampolines, for all modules and later batches of a process. `image` is any of the
 /// modules.
 #[must_use]
-pub fn slots_for(
+pub fn trampolines_for(
     image: &Image,
     traits: &ProcessTraits,
-    slots: Slots,
+    trampolines: Trampolines,
     input: &LatencyInput,
-) -> Option<SlotCode> {
+) -> Option<TrampolineCode> {
     if image.machine() == Processor::Aarch64 {
-        return crate::aarch64::lay::slots_for(traits, slots, input);
+        return crate::aarch64::lay::trampolines_for(traits, trampolines, input);
     }
     let machine = Machine { rseq: traits.rseq, rdpid: traits.rdpid, lines: traits.lines };
     let latency = Latency {
@@ -540,11 +566,11 @@ pub fn slots_for(
         buckets: input.buckets,
         outermost: false,
         go: None,
-        slots: Some(slots),
+        trampolines: Some(trampolines),
     };
     match input.leads_on {
-        true => stub::leading_slot_code(&machine, &latency),
-        false => stub::slot_code(&machine, &latency),
+        true => stub::leading_trampoline_code(&machine, &latency),
+        false => stub::trampoline_code(&machine, &latency),
     }
 }
 
@@ -554,9 +580,11 @@ fn by_thread(id: ThreadId, layout: &DataLayout, data: DataAt) -> Option<Threads>
 }
 
 /// Where stubs find the notes about pages that texts may be loaded from.
-pub(crate) fn known(layout: &DataLayout, data: DataAt) -> Option<Known> {
-    (!layout.pages.is_empty())
-        .then_some(Known { tables: data.of(layout.pages.off), handler: data.of(control::at::FAULT_HANDLER) })
+pub(crate) fn known(layout: &DataLayout, data: DataAt) -> Option<PageNotes> {
+    (!layout.pages.is_empty()).then_some(PageNotes {
+        tables: data.of(layout.pages.off),
+        handler: data.of(control::at::FAULT_HANDLER),
+    })
 }
 
 fn rings(traits: &ProcessTraits, layout: &DataLayout, data: DataAt) -> Option<Rings> {
@@ -566,7 +594,7 @@ fn rings(traits: &ProcessTraits, layout: &DataLayout, data: DataAt) -> Option<Ri
 }
 
 /// Where each site's stub begins, in address order.
-fn landings(sites: &[Site], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
+fn stub_starts(sites: &[PatchedSite], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
     let mirror = |at: Svma| (bias.live(at) + JUMP).offset(i64::from(k));
     let mut all: Vec<(RemoteAddr, u32)> = sites
         .iter()
@@ -591,7 +619,7 @@ fn finish(plan: &mut ModulePlan) {
     plan.fixups.sort_by_key(|g| g.at);
     plan.calls.sort_by_key(|call| call.at);
     plan.originals.sort_by_key(|o| o.copy);
-    plan.refused.sort_by_key(|r| r.want);
+    plan.refused.sort_by_key(|r| r.request);
     let stats = &mut plan.stats;
     stats.refused = plan.refused.len() as u32;
     stats.sites[Tactic::Kernel as usize] = plan.kernel.len() as u32;
@@ -605,26 +633,26 @@ fn finish(plan: &mut ModulePlan) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::x86_64::site::{Act, Deed, Owner, When};
+    use crate::x86_64::site::{Owner, PlacedAction, SiteAction, When};
     use crate::x86_64::stub;
     use smallvec::SmallVec;
     use trapline_record::ring::Kind;
 
-    fn site(start: u64, asked: &[u32]) -> Site {
-        let act = |&want: &u32| Act {
+    fn site(start: u64, asked: &[u32]) -> PatchedSite {
+        let placed = |&request: &u32| PlacedAction {
             at: Svma(start),
             when: When::Before,
-            deed: Deed::Count { probe: 10 + want, kind: Kind::Entry },
-            dead: stub::Site::default(),
-            want,
+            action: SiteAction::Count { probe: 10 + request, kind: Kind::Entry },
+            dead: stub::Liveness::default(),
+            request,
             lowered: 0,
             detour: None,
         };
-        Site {
-            owner: Owner { want: asked[0], probe: 10 + asked[0], role: PatchRole::Entry },
+        PatchedSite {
+            owner: Owner { request: asked[0], probe: 10 + asked[0], role: PatchRole::Entry },
             start: Svma(start),
             insns: SmallVec::new(),
-            acts: asked.iter().map(act).collect(),
+            actions: asked.iter().map(placed).collect(),
             changed: JUMP,
             reach: Reach::Mirror,
         }
@@ -632,12 +660,13 @@ mod tests {
 
     #[test]
     fn who_shares_a_patch_with_one_withdrawn_is_refused_too() {
-        let want = |probe| Want { probe, latency: None, function: None, role: Role::CountEntry };
-        let wants = [want(10), want(11), want(12)];
+        let request =
+            |probe| ActionRequest { probe, latency: None, function: None, action: Action::CountEntry };
+        let requests = [request(10), request(11), request(12)];
         let sites = [site(0x10, &[0]), site(0x20, &[0, 1]), site(0x30, &[2])];
         let patch = |n: usize| Patch {
             probe: sites[n].owner.probe,
-            want: sites[n].owner.want,
+            request: sites[n].owner.request,
             role: PatchRole::Entry,
             tactic: Tactic::Jump,
             addr: RemoteAddr(sites[n].start.0),
@@ -651,9 +680,9 @@ mod tests {
             faults: false,
         };
         let mut plan = ModulePlan { patches: vec![patch(1), patch(2)], ..ModulePlan::default() };
-        let lost = Refused { probe: 0, want: 0, why: Refusal::NotInFile { at: Svma(0x10) } };
-        withdraw(&mut plan, &sites, &wants, vec![lost]);
-        assert_eq!(plan.refused.iter().map(|r| (r.want, r.probe)).collect::<Vec<_>>(), [(0, 10), (1, 11)]);
-        assert_eq!(plan.patches.iter().map(|p| p.want).collect::<Vec<_>>(), [2]);
+        let lost = Refused { probe: 0, request: 0, why: Refusal::NotInFile { at: Svma(0x10) } };
+        withdraw(&mut plan, &sites, &requests, vec![lost]);
+        assert_eq!(plan.refused.iter().map(|r| (r.request, r.probe)).collect::<Vec<_>>(), [(0, 10), (1, 11)]);
+        assert_eq!(plan.patches.iter().map(|p| p.request).collect::<Vec<_>>(), [2]);
     }
 }

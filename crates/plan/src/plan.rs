@@ -80,7 +80,7 @@ pub struct Patch {
     /// Probe of the first request that this patch serves.
     pub probe: u32,
     /// Index of that request.
-    pub want: u32,
+    pub request: u32,
     /// What the patch is for.
     pub role: PatchRole,
     /// How the site leads to its stub. An island has the tactic of its site.
@@ -148,7 +148,7 @@ pub struct KernelSite {
     /// The request's probe.
     pub probe: u32,
     /// Index of the request.
-    pub want: u32,
+    pub request: u32,
     /// Offset of the instruction in the file.
     pub offset: FileOffset,
 }
@@ -186,7 +186,7 @@ pub struct Refused {
     /// The request's probe.
     pub probe: u32,
     /// Index of the request.
-    pub want: u32,
+    pub request: u32,
     /// The rule that refused it, with address and bytes.
     pub why: Refusal,
 }

@@ -9,27 +9,27 @@ use crate::layout::DataLayout;
 use crate::module::plan_module;
 use crate::plan::{ModulePlan, Tactic};
 use crate::refusal::Refusal;
-use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Want};
+use crate::request::{ActionRequest, LatencyInput, ModuleInput, ProcessTraits};
 use crate::space::AddressSpace;
 use crate::x86_64::stub::Buckets;
 use trapline_image::{Image, ImageKind};
 use trapline_record::addr::Bias;
-use trapline_record::slots::{self, Slots};
+use trapline_record::trampolines::{self, Trampolines};
 use trapline_record::{RemoteAddr, Svma};
 
-/// The tactic that each of `wants` would get in a process with these traits and an empty address space. No
+/// The tactic that each of `requests` would get in a process with these traits and an empty address space. No
 /// process is needed: this is what `list` and `--dry-run` show. The requests' probes are their indices; none
 /// calls a consumer or records. A request with several sites gets the least preferred tactic of them. With
-/// `or_slots`, return trampolines are used if exits cannot be found or patched, and the result says so.
+/// `or_trampolines`, return trampolines are used if exits cannot be found or patched, and the result says so.
 #[must_use]
 pub fn preview(
     image: &Image,
     map: &CodeMap,
     traits: &ProcessTraits,
-    wants: &[Want],
-    or_slots: bool,
+    requests: &[ActionRequest],
+    or_trampolines: bool,
 ) -> Vec<(Result<Tactic, Refusal>, bool)> {
-    let layout = DataLayout::new(&bounds(image, map, traits, wants));
+    let layout = DataLayout::new(&bounds(image, map, traits, requests));
     let bias = Bias(if image.kind() == ImageKind::Exec { 0 } else { 0x7f00_0000_0000 });
     let ends = image.loads().iter().map(|s| (bias.live(s.svma), bias.live(s.svma + s.memsz)));
     let mut space = AddressSpace::default();
@@ -41,10 +41,14 @@ pub fn preview(
         buckets: Buckets::Log,
         outermost: false,
         go_g: None,
-        or_slots,
-        by_slots: false,
+        or_trampolines,
+        by_trampolines: false,
         leads_on: false,
-        slots: Some(Slots { code: 0x1000_1000_0000, table: 0x1000_2000_0000, count: slots::USUAL }),
+        trampolines: Some(Trampolines {
+            code: 0x1000_1000_0000,
+            table: 0x1000_2000_0000,
+            count: trampolines::USUAL,
+        }),
     };
     let input = ModuleInput {
         image,
@@ -52,7 +56,7 @@ pub fn preview(
         map,
         traits,
         space: &space,
-        home: None,
+        code_region: None,
         alone: false,
         layout: &layout,
         far: RemoteAddr(0x2000_0000_0000),
@@ -60,33 +64,33 @@ pub fn preview(
         latency: Some(stamps),
         calls: None,
         filters: &[],
-        wants,
+        requests,
     };
     match plan_module(&input) {
-        Ok(plan) => tactics(&plan, wants.len()),
+        Ok(plan) => tactics(&plan, requests.len()),
         Err(_) => {
-            let at = |want: &Want| want.function.map_or(Svma(0), |f| image.function(f).start);
-            wants.iter().map(|want| (Err(Refusal::Incomplete { at: at(want) }), false)).collect()
+            let at = |request: &ActionRequest| request.function.map_or(Svma(0), |f| image.function(f).start);
+            requests.iter().map(|request| (Err(Refusal::Incomplete { at: at(request) }), false)).collect()
         }
     }
 }
 
-fn tactics(plan: &ModulePlan, wants: usize) -> Vec<(Result<Tactic, Refusal>, bool)> {
-    let mut all: Vec<Result<Tactic, Refusal>> = vec![Ok(Tactic::Jump); wants];
-    let sites = plan.patches.iter().map(|p| (p.want, p.tactic));
-    for (want, tactic) in sites.chain(plan.kernel.iter().map(|k| (k.want, Tactic::Kernel))) {
-        if let Some(Ok(worst)) = all.get_mut(want as usize) {
+fn tactics(plan: &ModulePlan, requests: usize) -> Vec<(Result<Tactic, Refusal>, bool)> {
+    let mut all: Vec<Result<Tactic, Refusal>> = vec![Ok(Tactic::Jump); requests];
+    let sites = plan.patches.iter().map(|p| (p.request, p.tactic));
+    for (request, tactic) in sites.chain(plan.kernel.iter().map(|k| (k.request, Tactic::Kernel))) {
+        if let Some(Ok(worst)) = all.get_mut(request as usize) {
             *worst = (*worst).max(tactic);
         }
     }
     for refused in &plan.refused {
-        if let Some(answer) = all.get_mut(refused.want as usize) {
+        if let Some(answer) = all.get_mut(refused.request as usize) {
             *answer = Err(refused.why.clone());
         }
     }
-    let mut slotted = vec![false; wants];
+    let mut slotted = vec![false; requests];
     for one in &plan.slotted {
-        if let Some(is_slotted) = slotted.get_mut(one.want as usize) {
+        if let Some(is_slotted) = slotted.get_mut(one.request as usize) {
             *is_slotted = true;
         }
     }

@@ -7,14 +7,14 @@ use trapline_record::Svma;
 
 /// An address and the bytes there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct CodeBytes {
     /// Stated address in the file.
     pub at: Svma,
     bytes: [u8; 8],
     len: u8,
 }
 
-impl Place {
+impl CodeBytes {
     /// The place at `at`, with the first 8 of `bytes` at most.
     #[must_use]
     pub fn new(at: Svma, bytes: &[u8]) -> Self {
@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CodeBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x} [", self.at)?;
         for (i, byte) in self.bytes().iter().enumerate() {
@@ -40,7 +40,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for CodeBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -54,7 +54,7 @@ pub enum Refusal {
     #[error("{site}: a branch leads to {target:#x}, inside the 5 bytes of a jump")]
     BranchIn {
         /// The window.
-        site: Place,
+        site: CodeBytes,
         /// The target inside it.
         target: Svma,
     },
@@ -62,7 +62,7 @@ pub enum Refusal {
     #[error("{site}: {room} bytes of code and padding, a jump needs 5")]
     TooShort {
         /// The window.
-        site: Place,
+        site: CodeBytes,
         /// Bytes that may be overwritten.
         room: u8,
     },
@@ -70,17 +70,17 @@ pub enum Refusal {
     #[error("{site}: {insn} returns into the 5 bytes of a jump")]
     ReturnsIn {
         /// The window.
-        site: Place,
+        site: CodeBytes,
         /// The call.
-        insn: Place,
+        insn: CodeBytes,
     },
     /// An instruction does something else at another address.
     #[error("{site}: instruction {insn} cannot be moved: {why}")]
     Immovable {
         /// The window.
-        site: Place,
+        site: CodeBytes,
         /// The instruction.
-        insn: Place,
+        insn: CodeBytes,
         /// The reason.
         why: Immovable,
     },
@@ -88,9 +88,9 @@ pub enum Refusal {
     #[error("{site}: {insn} may fault on a register operand, and the program catches SIGSEGV or SIGBUS")]
     MayFault {
         /// The window.
-        site: Place,
+        site: CodeBytes,
         /// The instruction.
-        insn: Place,
+        insn: CodeBytes,
     },
     /// A filter or a text needs the thread's number, which is not available.
     #[error(
@@ -104,13 +104,13 @@ pub enum Refusal {
     #[error("{site}: not a known instruction")]
     NotCode {
         /// The place.
-        site: Place,
+        site: CodeBytes,
     },
     /// The address is inside an instruction.
     #[error("{site}: not the start of an instruction; the one before begins at {starts:#x}")]
     InsideInstruction {
         /// The requested place.
-        site: Place,
+        site: CodeBytes,
         /// Start of the instruction that holds it.
         starts: Svma,
     },
@@ -124,7 +124,7 @@ pub enum Refusal {
     #[error("{site}: inside the restartable sequence at {section:#x}, which a jump would abort for ever")]
     InRseq {
         /// The window.
-        site: Place,
+        site: CodeBytes,
         /// Start of the section.
         section: Svma,
     },
@@ -140,7 +140,7 @@ pub enum Refusal {
     #[error("{site}: the window of the probe at {other:#x} reaches into it")]
     Overlap {
         /// The window.
-        site: Place,
+        site: CodeBytes,
         /// The other probe's address.
         other: Svma,
     },
@@ -148,13 +148,13 @@ pub enum Refusal {
     #[error("exits unknown: the indirect jump {at} may leave the function")]
     ExitsUnknown {
         /// The jump.
-        at: Place,
+        at: CodeBytes,
     },
     /// The function runs into bytes that are no instruction.
     #[error("exits unknown: {at} is not a known instruction")]
     ExitsUnreadable {
         /// The bytes.
-        at: Place,
+        at: CodeBytes,
     },
     /// One exit cannot be patched, so durations would be wrong.
     #[error("the exit at {at:#x} cannot be patched: {why}")]
@@ -172,29 +172,29 @@ pub enum Refusal {
     },
     /// The return address may not be replaced.
     #[error("{at:#x}: its return address cannot be replaced: {why}")]
-    NoSlot {
+    NoTrampoline {
         /// The function.
         at: Svma,
         /// The reason.
-        why: NoSlot,
+        why: NoTrampoline,
     },
     /// A consumer of returns would be called before the returned value is known.
     #[error("the exit {at} calls another function, whose return value is not there yet")]
     TailCall {
         /// The jump.
-        at: Place,
+        at: CodeBytes,
     },
     /// Only a trap would do, and traps cannot be served.
     #[error("{site}: only a trap would reach it, and SIGTRAP is blocked or belongs to the program's runtime")]
     MustNotTrap {
         /// The instruction.
-        site: Place,
+        site: CodeBytes,
     },
     /// A punned jump's target is occupied, and nothing else fits.
     #[error("{site}: every place that a jump could lead to is occupied")]
     NoRoom {
         /// The window.
-        site: Place,
+        site: CodeBytes,
     },
     /// No displacement leads the module's whole text to free memory.
     #[error(
@@ -242,7 +242,7 @@ pub enum Refusal {
 /// Why a return address may not be replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoSlot {
+pub enum NoTrampoline {
     /// Returns are compared with a copy of their addresses.
     #[error("the process runs with a shadow stack; its exits can be patched instead (--ret=exits)")]
     ShadowStack,
@@ -259,10 +259,10 @@ pub enum NoSlot {
     NoReturn,
     /// The entry is reached in another way than by a call.
     #[error("{0} leads back to its first instruction")]
-    Looped(Place),
+    Looped(CodeBytes),
     /// The function reads its return address, as `setjmp` does.
     #[error("{0} reads the return address, or takes its address")]
-    Named(Place),
+    Named(CodeBytes),
 }
 
 impl Refusal {
@@ -290,7 +290,7 @@ impl Refusal {
             Self::ExitsUnknown { .. } | Self::ExitsUnreadable { .. } => "exits-unknown",
             Self::ExitUnpatchable { .. } => "exit-unpatchable",
             Self::NoExit { .. } => "no-exit",
-            Self::NoSlot { .. } => "no-slot",
+            Self::NoTrampoline { .. } => "no-slot",
             Self::TailCall { .. } => "tail-call",
             Self::MustNotTrap { .. } => "must-not-trap",
             Self::NoRoom { .. } | Self::NoSpace { .. } => "no-room",

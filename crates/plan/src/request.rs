@@ -3,12 +3,14 @@
 use crate::codemap::CodeMap;
 use crate::filter::TargetFilter;
 use crate::layout::DataLayout;
-use crate::space::{AddressSpace, Home};
-pub use crate::x86_64::stub::{Buckets, CallFunctions, ExtendedState, Piece, Rseq as RseqTraits, ThreadId};
+use crate::space::{AddressSpace, CodeRegion};
+pub use crate::x86_64::stub::{
+    Buckets, CallFunctions, ExtendedState, InlinedPath, Rseq as RseqTraits, ThreadId,
+};
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::addr::Bias;
 use trapline_record::latency::Stamps;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma};
 
 /// Whether a guard trap may happen in the process.
@@ -142,7 +144,7 @@ impl Read {
     }
 }
 
-/// What takes the place of an argument register at a USDT probe ([`Role::RecordMark`]). Registers are
+/// What takes the place of an argument register at a USDT probe ([`Action::RecordMark`]). Registers are
 /// hardware numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operand {
@@ -167,7 +169,7 @@ pub enum Operand {
 
 /// Which action is requested at a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
+pub enum Action {
     /// Add one to the counter at every entry.
     CountEntry,
     /// Add one to the counter at every exit (`uretprobe`), tail calls included.
@@ -178,7 +180,7 @@ pub enum Role {
     Latency,
     /// Replace the return address by a return trampoline at every entry, and take the time when the call
     /// returns to it. The counter is not used.
-    LatencySlot,
+    LatencyByTrampoline,
     /// Write a record at every entry, with the first arguments, and at every exit. The counter counts dropped
     /// records.
     Record {
@@ -232,11 +234,11 @@ pub enum Hold {
     Syscall,
 }
 
-impl Role {
+impl Action {
     /// Whether durations are measured.
     #[must_use]
     pub const fn is_timed(self) -> bool {
-        matches!(self, Self::Latency | Self::LatencySlot)
+        matches!(self, Self::Latency | Self::LatencyByTrampoline)
     }
     /// Whether a consumer is called. Such a request has no counter.
     #[must_use]
@@ -255,7 +257,7 @@ impl Role {
 pub struct CallInput<'a> {
     /// The functions that all stubs call.
     pub functions: CallFunctions,
-    /// Indexed by [`Want::probe`]: the argument of the call, and what is saved around it.
+    /// Indexed by [`ActionRequest::probe`]: the argument of the call, and what is saved around it.
     pub callees: &'a [Callee],
     /// A site that no jump reaches gets an int3, from which the guard table leads to the stub.
     pub may_trap: bool,
@@ -270,7 +272,7 @@ pub struct Callee {
     pub saves_state: bool,
     /// No consumer is called at the entry: all wait for the return only.
     pub only_returns: bool,
-    /// The function's return address may be replaced ([`Role::CallArmed`]).
+    /// The function's return address may be replaced ([`Action::CallArmed`]).
     pub arms: bool,
     /// Use an int3 even if a jump would fit.
     pub by_trap: bool,
@@ -278,15 +280,15 @@ pub struct Callee {
 
 /// One request: an action at one function or instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Want {
+pub struct ActionRequest {
     /// Number of the counter (or callee), to which answers refer. Each request of a segment has its own.
     pub probe: u32,
-    /// For [`Role::Latency`] and [`Role::LatencySlot`]: index of the latency area.
+    /// For [`Action::Latency`] and [`Action::LatencyByTrampoline`]: index of the latency area.
     pub latency: Option<u32>,
-    /// The function. `None` is allowed for [`Role::CountAt`] outside all known functions.
+    /// The function. `None` is allowed for [`Action::CountAt`] outside all known functions.
     pub function: Option<FunctionIndex>,
     /// The requested action.
-    pub role: Role,
+    pub action: Action,
 }
 
 /// How durations are measured; the same for all modules of a segment.
@@ -306,14 +308,14 @@ pub struct LatencyInput {
     pub outermost: bool,
     /// Offset of the goroutine pointer from the thread pointer, in a Go program.
     pub go_g: Option<i32>,
-    /// Where [`Role::LatencySlot`] finds return trampolines; required if there is such a request.
-    pub slots: Option<Slots>,
+    /// Where [`Action::LatencyByTrampoline`] finds return trampolines; required if there is such a request.
+    pub trampolines: Option<Trampolines>,
     /// A function gets a return trampoline if its exits cannot be found or patched, or if one of them jumps
-    /// to another function. Applies to [`Role::Latency`], and to returns of [`Role::Record`] and
-    /// [`Role::Tally`].
-    pub or_slots: bool,
-    /// Returns of [`Role::Record`] and [`Role::Tally`] always go through a return trampoline.
-    pub by_slots: bool,
+    /// to another function. Applies to [`Action::Latency`], and to returns of [`Action::Record`] and
+    /// [`Action::Tally`].
+    pub or_trampolines: bool,
+    /// Returns of [`Action::Record`] and [`Action::Tally`] always go through a return trampoline.
+    pub by_trampolines: bool,
     /// A return trampoline leads on to the action of its function's return, instead of taking the time.
     pub leads_on: bool,
 }
@@ -332,7 +334,7 @@ pub struct ModuleInput<'a> {
     /// What is mapped, including the spaces that other modules got already.
     pub space: &'a AddressSpace,
     /// The module's space, if it has one. Otherwise one is chosen for these requests alone.
-    pub home: Option<Home>,
+    pub code_region: Option<CodeRegion>,
     /// Plan on this thread only; create no helper threads.
     pub alone: bool,
     /// Layout of the segment's data.
@@ -341,12 +343,14 @@ pub struct ModuleInput<'a> {
     pub far: RemoteAddr,
     /// How many separate small code regions the module may take.
     pub regions: u32,
-    /// Required if a request [`is_timed`](Role::is_timed), or is a filtered [`Role::Record`] with returns.
+    /// Required if a request [`is_timed`](Action::is_timed), or is a filtered [`Action::Record`] with
+    /// returns.
     pub latency: Option<LatencyInput>,
     /// Required if a request calls a consumer.
     pub calls: Option<CallInput<'a>>,
-    /// Filters, indexed by [`Want::probe`]. A request without one, or behind the end, passes all hits.
+    /// Filters, indexed by [`ActionRequest::probe`]. A request without one, or behind the end, passes all
+    /// hits.
     pub filters: &'a [Option<TargetFilter>],
     /// The requests.
-    pub wants: &'a [Want],
+    pub requests: &'a [ActionRequest],
 }

@@ -108,7 +108,7 @@ pub(crate) struct Need {
 
 /// A module's space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ModuleSpace {
     pub(crate) k: i32,
     pub(crate) data: Region,
     pub(crate) code: Region,
@@ -120,7 +120,7 @@ pub(crate) struct Place {
 /// lie behind the mirrored range. The mirrored range itself holds one jump for each site, since it is not
 /// known yet which sites come next to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Home {
+pub struct CodeRegion {
     /// The module's displacement K.
     pub k: i32,
     /// Where the data part is mapped.
@@ -133,13 +133,13 @@ pub struct Home {
     pub free: RemoteAddr,
 }
 
-impl Home {
-    pub(crate) fn of(place: Place) -> Self {
-        let Place { k, data, code, arena } = place;
+impl CodeRegion {
+    pub(crate) fn of(place: ModuleSpace) -> Self {
+        let ModuleSpace { k, data, code, arena } = place;
         Self { k, data, code, mirror_end: arena, free: arena }
     }
-    pub(crate) const fn place(&self) -> Place {
-        Place { k: self.k, data: self.data, code: self.code, arena: self.mirror_end }
+    pub(crate) const fn place(&self) -> ModuleSpace {
+        ModuleSpace { k: self.k, data: self.data, code: self.code, arena: self.mirror_end }
     }
     /// A space anywhere, for `data` and `stubs` bytes. No jump leads there, but traps do.
     #[must_use]
@@ -160,7 +160,7 @@ fn displacements() -> impl Iterator<Item = i32> {
 ///
 /// # Errors
 /// [`PlanError::NoSpace`] when no displacement leads to free memory.
-pub(crate) fn choose(space: &AddressSpace, need: &Need) -> Result<Place, PlanError> {
+pub(crate) fn choose(space: &AddressSpace, need: &Need) -> Result<ModuleSpace, PlanError> {
     let mut tried = 0;
     for k in displacements() {
         tried += 1;
@@ -172,7 +172,7 @@ pub(crate) fn choose(space: &AddressSpace, need: &Need) -> Result<Place, PlanErr
     Err(PlanError::NoSpace { text: need.text.0, need: len, tried })
 }
 
-fn place_at(space: &AddressSpace, need: &Need, k: i32) -> Option<Place> {
+fn place_at(space: &AddressSpace, need: &Need, k: i32) -> Option<ModuleSpace> {
     let shift = i64::from(k) + 5;
     let low = need.text.0.0.checked_add_signed(shift)? & !(PAGE - 1);
     let arena = need.text.1.0.checked_add_signed(shift)?.next_multiple_of(PAGE) + PAGE;
@@ -182,7 +182,7 @@ fn place_at(space: &AddressSpace, need: &Need, k: i32) -> Option<Place> {
         return None;
     }
     let (first, last) = (data.min(need.module.0.0), end.max(need.module.1.0));
-    (last - first <= REACH).then(|| Place {
+    (last - first <= REACH).then(|| ModuleSpace {
         k,
         data: Region { addr: RemoteAddr(data), len: need.data },
         code: Region { addr: RemoteAddr(low), len: end - low },

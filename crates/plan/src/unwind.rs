@@ -1,9 +1,9 @@
 //! The unwind information of return trampolines, on either processor.
 //!
-//! In: where trampolines and their entries lie ([`Slots`]), and the DWARF numbers of registers. Out: bytes in
-//! the format of `__register_frame`. Does not: register them.
+//! In: where trampolines and their entries lie ([`Trampolines`]), and the DWARF numbers of registers. Out:
+//! bytes in the format of `__register_frame`. Does not: register them.
 
-use trapline_record::slots::{self, Slots, at};
+use trapline_record::trampolines::{self, Trampolines, at};
 
 /// DWARF's register numbers, and what a return address may carry.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +22,8 @@ pub(crate) const AARCH64: Registers = Registers { sp: 31, link: 30, signed: true
 
 /// Code of a process' return trampolines.
 #[derive(Clone, Debug, Default)]
-pub struct SlotCode {
-    /// The bytes, to lie at [`Slots::code`]; readable and executable.
+pub struct TrampolineCode {
+    /// The bytes, to lie at [`Trampolines::code`]; readable and executable.
     pub bytes: Vec<u8>,
     /// First address of the code that the trampolines share, and first address behind it. On x86-64 the
     /// trampoline's number is at the stack pointer there.
@@ -39,10 +39,10 @@ pub struct SlotCode {
 /// says, through as many trampolines as there are. "S" in the augmentation makes an unwinder look up the
 /// caller at exactly the given address, so one byte is subtracted. It also distinguishes the two frames,
 /// which have the same CFA (libgcc, unwind-dw2.c, `uw_identify_context`).
-pub(crate) fn unwind_info(out: &mut Vec<u8>, slots: &Slots, registers: Registers) {
+pub(crate) fn unwind_info(out: &mut Vec<u8>, trampolines: &Trampolines, registers: Registers) {
     const DEF_CFA: u8 = 0x0C;
     const VAL_EXPRESSION: u8 = 0x16;
-    let expression = return_address(slots, registers);
+    let expression = return_address(trampolines, registers);
     let Registers { sp, link, .. } = registers;
     let cie = out.len();
     out.extend_from_slice(&[0; 8]); // length; 0: a CIE
@@ -55,8 +55,8 @@ pub(crate) fn unwind_info(out: &mut Vec<u8>, slots: &Slots, registers: Registers
     out.extend_from_slice(&[0; 4]);
     let back = (out.len() - cie) as u32;
     out.extend_from_slice(&back.to_le_bytes());
-    out.extend_from_slice(&slots.code.to_le_bytes());
-    out.extend_from_slice(&slots.code_len().to_le_bytes());
+    out.extend_from_slice(&trampolines.code.to_le_bytes());
+    out.extend_from_slice(&trampolines.code_len().to_le_bytes());
     out.push(0);
     close(out, fde);
     out.extend_from_slice(&[0; 4]);
@@ -75,7 +75,7 @@ fn close(out: &mut Vec<u8>, start: usize) {
 /// If a function stored the register signed, the register is handed on as it was stored, while the address
 /// that the unwinder uses was authenticated. So of the distance into the trampolines only those bits are kept
 /// that it can have. The addresses in entries were never signed.
-fn return_address(slots: &Slots, registers: Registers) -> Vec<u8> {
+fn return_address(trampolines: &Trampolines, registers: Registers) -> Vec<u8> {
     const DEREF: u8 = 0x06;
     const CONST1U: u8 = 0x08;
     const CONST8U: u8 = 0x0E;
@@ -92,20 +92,20 @@ fn return_address(slots: &Slots, registers: Registers) -> Vec<u8> {
     let word = |op: u8, value: u64| [&[op][..], &value.to_le_bytes()].concat();
     let mut code = vec![BREG + registers.link, 0];
     let again = code.len();
-    code.extend(word(CONST8U, slots.code));
+    code.extend(word(CONST8U, trampolines.code));
     code.push(MINUS);
     if registers.signed {
-        code.extend(word(CONST8U, slots.code_len() - 1));
+        code.extend(word(CONST8U, trampolines.code_len() - 1));
         code.push(AND);
     }
-    code.extend([LIT + slots::CODE.trailing_zeros() as u8, SHR]);
-    code.extend([LIT + slots::ENTRY.trailing_zeros() as u8, SHL]);
-    code.extend(word(CONST8U, slots.entry(0) + at::REAL));
+    code.extend([LIT + trampolines::CODE.trailing_zeros() as u8, SHR]);
+    code.extend([LIT + trampolines::ENTRY.trailing_zeros() as u8, SHL]);
+    code.extend(word(CONST8U, trampolines.entry(0) + at::REAL));
     code.extend([PLUS, DEREF]);
     // Once more, if the result lies in a trampoline.
     code.push(DUP);
-    code.extend(word(CONST8U, slots.code));
-    code.extend([MINUS, CONST1U, slots.code_len().trailing_zeros() as u8, SHR, LIT, EQ]);
+    code.extend(word(CONST8U, trampolines.code));
+    code.extend([MINUS, CONST1U, trampolines.code_len().trailing_zeros() as u8, SHR, LIT, EQ]);
     let back = again as i16 - (code.len() as i16 + 3);
     code.push(BRA);
     code.extend(back.to_le_bytes());

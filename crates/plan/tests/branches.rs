@@ -7,7 +7,7 @@ use common::{bias_of, every, image, plan, traits_of};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use trapline_image::{FunctionIndex, Image};
-use trapline_plan::{CodeMap, ModulePlan, PatchRole, Role, Scope, TrapsPolicy};
+use trapline_plan::{Action, CodeMap, ModulePlan, PatchRole, Scope, TrapsPolicy};
 use trapline_record::Svma;
 
 /// Branches and calls that objdump finds: their addresses and targets.
@@ -47,7 +47,7 @@ fn into_windows(image: &Image, map: &CodeMap, plan: &ModulePlan, branches: &[(u6
         let below = windows.partition_point(|w| w.0 < to);
         below.checked_sub(1).is_some_and(|i| to - windows[i].0 < windows[i].1)
     };
-    branches.iter().copied().filter(|&(at, to)| inside(to) && map.piece_at(Svma(at)).is_ok()).collect()
+    branches.iter().copied().filter(|&(at, to)| inside(to) && map.part_at(Svma(at)).is_ok()).collect()
 }
 
 #[test]
@@ -64,17 +64,17 @@ fn no_branch_leads_into_a_window() {
         assert!(branches.len() > 10_000, "{} branches", branches.len());
         let image = image(path);
         let map = CodeMap::build(&image, Scope::All, 2);
-        for role in [Role::CountEntry, Role::Latency] {
+        for role in [Action::CountEntry, Action::Latency] {
             let plan = plan(&image, &map, &traits_of(&image), &every(&image, role));
             let into = into_windows(&image, &map, &plan, &branches);
             assert!(into.is_empty(), "{path} {role:?}: {:x?}", &into[..into.len().min(8)]);
         }
         // Branches that a map of a few functions does not see are left to the guards. There are hardly any.
         let mut guarded = 0;
-        let mut wants = every(&image, Role::Latency);
-        for few in wants.chunks_mut(200) {
-            for (n, want) in (0..).zip(few.iter_mut()) {
-                (want.probe, want.latency) = (n, Some(n));
+        let mut requests = every(&image, Action::Latency);
+        for few in requests.chunks_mut(200) {
+            for (n, request) in (0..).zip(few.iter_mut()) {
+                (request.probe, request.latency) = (n, Some(n));
             }
             let map = CodeMap::build(&image, Scope::For(few), 2);
             let plan = plan(&image, &map, &traits_of(&image), few);
@@ -99,13 +99,13 @@ fn a_narrow_map_leads_to_the_same_plan_as_a_whole_one() {
         let count = image.functions().len() as u32;
         let mut differ = 0;
         for n in (0..count).step_by(1 + count as usize / 150) {
-            let mut want = every(&image, Role::Latency)[n as usize];
-            (want.probe, want.latency, want.function) = (0, Some(0), Some(FunctionIndex(n)));
-            let narrow = CodeMap::build(&image, Scope::For(&[want]), 1);
+            let mut request = every(&image, Action::Latency)[n as usize];
+            (request.probe, request.latency, request.function) = (0, Some(0), Some(FunctionIndex(n)));
+            let narrow = CodeMap::build(&image, Scope::For(&[request]), 1);
             let traits = traits_of(&image);
             differ += u32::from(
-                plan(&image, &narrow, &traits, &[want]).patches
-                    != plan(&image, &whole, &traits, &[want]).patches,
+                plan(&image, &narrow, &traits, &[request]).patches
+                    != plan(&image, &whole, &traits, &[request]).patches,
             );
         }
         assert_eq!(differ, 0, "{path}: of {count}");
@@ -121,15 +121,15 @@ fn a_map_that_grew_is_as_one_made_at_once() {
     let image = image(path);
     // Some code is analysed in pieces, and some functions between them not at all; in order, and out of
     // order.
-    let wants: Vec<_> = every(&image, Role::CallExits).into_iter().step_by(7).collect();
-    let once = CodeMap::build(&image, Scope::For(&wants), 2);
-    let mut grown = CodeMap::build(&image, Scope::For(&wants[..1]), 1);
-    assert!(!grown.covers(&image, &wants));
-    for few in wants.chunks(100).rev() {
+    let requests: Vec<_> = every(&image, Action::CallExits).into_iter().step_by(7).collect();
+    let once = CodeMap::build(&image, Scope::For(&requests), 2);
+    let mut grown = CodeMap::build(&image, Scope::For(&requests[..1]), 1);
+    assert!(!grown.covers(&image, &requests));
+    for few in requests.chunks(100).rev() {
         grown.cover(&image, few, 2);
         assert!(grown.covers(&image, few));
     }
-    assert!(grown.covers(&image, &wants) && once.covers(&image, &wants));
+    assert!(grown.covers(&image, &requests) && once.covers(&image, &requests));
     let mut targets = 0;
     for (n, function) in image.functions().iter().enumerate() {
         let index = FunctionIndex(n as u32);
@@ -153,7 +153,7 @@ fn restartable_sequences_are_left_alone() {
     }
     let image = image(path);
     let map = CodeMap::build(&image, Scope::All, 2);
-    let plan = plan(&image, &map, &traits_of(&image), &every(&image, Role::Latency));
+    let plan = plan(&image, &map, &traits_of(&image), &every(&image, Action::Latency));
     for section in image.rseq_sections() {
         let (from, to) =
             (bias_of(&image).live(section.start), bias_of(&image).live(section.start + section.len));
@@ -169,10 +169,10 @@ fn where_nobody_may_trap_fewer_windows_have_seams() {
     }
     let image = image(path);
     let map = CodeMap::build(&image, Scope::All, 2);
-    let wants = every(&image, Role::CountEntry);
-    let usual = plan(&image, &map, &traits_of(&image), &wants);
+    let requests = every(&image, Action::CountEntry);
+    let usual = plan(&image, &map, &traits_of(&image), &requests);
     let strict = trapline_plan::ProcessTraits { traps: TrapsPolicy::MustNotTrap, ..traits_of(&image) };
-    let strict = plan(&image, &map, &strict, &wants);
+    let strict = plan(&image, &map, &strict, &requests);
     println!("windows with a seam: {} usually, {} without traps", usual.stats.guarded, strict.stats.guarded);
     // Islands are used up by windows that would not have needed one.
     assert!(strict.stats.refused <= usual.stats.refused + 3);

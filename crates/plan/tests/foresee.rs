@@ -6,8 +6,8 @@ use common::elf::library;
 use common::{bias_of, every, map, space_of};
 use trapline_image::{FunctionIndex, Image};
 use trapline_plan::{
-    CallFunctions, CallInput, Callee, CodeMap, DataLayout, ExtendedState, ModuleInput, ModulePlan,
-    ProcessTraits, Role, Tactic, bounds, plan_module,
+    Action, CallFunctions, CallInput, Callee, CodeMap, DataLayout, ExtendedState, ModuleInput, ModulePlan,
+    ProcessTraits, Tactic, bounds, plan_module,
 };
 
 /// Functions as long as a jump, with different bytes, each followed by padding.
@@ -33,19 +33,19 @@ fn planned(image: &Image, map: &CodeMap, traits: &ProcessTraits, by_trap: bool) 
         begins: None,
         arms: None,
         ends: None,
-        state: ExtendedState { mask: 3, len: 576, tells_use: false },
+        state: ExtendedState { mask: 3, len: 576, shows_use: false },
     };
-    let wants = every(image, Role::CallEntry);
+    let requests = every(image, Action::CallEntry);
     let callee = |n| Callee { argument: n, saves_state: false, only_returns: false, arms: false, by_trap };
-    let callees: Vec<Callee> = (0..wants.len() as u64).map(callee).collect();
-    let (bias, layout) = (bias_of(image), DataLayout::new(&bounds(image, map, traits, &wants)));
+    let callees: Vec<Callee> = (0..requests.len() as u64).map(callee).collect();
+    let (bias, layout) = (bias_of(image), DataLayout::new(&bounds(image, map, traits, &requests)));
     plan_module(&ModuleInput {
         image,
         bias,
         map,
         traits,
         space: &space_of(image, bias),
-        home: None,
+        code_region: None,
         alone: true,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
@@ -53,7 +53,7 @@ fn planned(image: &Image, map: &CodeMap, traits: &ProcessTraits, by_trap: bool) 
         latency: None,
         calls: Some(CallInput { functions, callees: &callees, may_trap: true }),
         filters: &[],
-        wants: &wants,
+        requests: &requests,
     })
     .expect("room")
 }
@@ -68,10 +68,10 @@ fn what_is_foreseen_is_what_is_planned() {
     let plain = planned(&image, &map(&image), &traits, false);
     assert_eq!(plain.stats.of(Tactic::Jump), 40, "{:?}", plain.refused);
     let known = map(&image);
-    known.foresee(&image, &all(&image));
+    known.plan_speculatively(&image, &all(&image));
     assert_eq!(planned(&image, &known, &traits, false), plain);
     // The speculative plan was used up, so the next plan is made anew.
-    known.foresee(&image, &all(&image)[..3]);
+    known.plan_speculatively(&image, &all(&image)[..3]);
     assert_eq!(planned(&image, &known, &traits, false), plain);
 }
 
@@ -82,7 +82,7 @@ fn another_batch_or_process_than_was_foreseen_is_planned() {
     let strict = ProcessTraits { traps: trapline_plan::TrapsPolicy::MustNotTrap, ..usual };
     for (foreseen, traits, by_trap) in [(40, usual, true), (39, usual, false), (40, strict, false)] {
         let known = map(&image);
-        known.foresee(&image, &all(&image)[..foreseen]);
+        known.plan_speculatively(&image, &all(&image)[..foreseen]);
         let plain = planned(&image, &map(&image), &traits, by_trap);
         assert_eq!(planned(&image, &known, &traits, by_trap), plain, "{foreseen} {traits:?} {by_trap}");
     }
@@ -96,7 +96,7 @@ fn what_depends_on_more_than_the_file_is_not_foreseen() {
     let traits = ProcessTraits::usual(2);
     let plain = planned(&image, &map(&image), &traits, false);
     let known = map(&image);
-    known.foresee(&image, &all(&image));
+    known.plan_speculatively(&image, &all(&image));
     assert_eq!(planned(&image, &known, &traits, false), plain);
     assert_ne!(plain.stats.of(Tactic::Jump), 3);
 }

@@ -1,10 +1,10 @@
 //! Plans over a cross-built Go program for arm64: at which words a call ends, and what is refused.
 
 use trapline_image::{FunctionIndex, Image, NoDebugFiles};
-use trapline_plan::filter::{Apart, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
+use trapline_plan::filter::{GroupBy, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
 use trapline_plan::{
-    AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, Floats, LatencyInput, ModuleInput, ModulePlan,
-    PatchRole, ProcessTraits, Read, Role, Scope, Unwind, Want, bounds, plan_module,
+    Action, ActionRequest, AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, Floats, LatencyInput,
+    ModuleInput, ModulePlan, PatchRole, ProcessTraits, Read, Scope, Unwind, bounds, plan_module,
 };
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -38,12 +38,17 @@ fn named(image: &Image, name: &str) -> FunctionIndex {
     FunctionIndex((0..image.functions().len() as u32).find(is).unwrap_or_else(|| panic!("no {name}")))
 }
 
-fn planned(image: &Image, outermost: bool, wants: &[Want]) -> ModulePlan {
-    decided(image, outermost, &[], wants)
+fn planned(image: &Image, outermost: bool, requests: &[ActionRequest]) -> ModulePlan {
+    decided(image, outermost, &[], requests)
 }
 
-fn decided(image: &Image, outermost: bool, filters: &[Option<TargetFilter>], wants: &[Want]) -> ModulePlan {
-    let (map, traits) = (CodeMap::build(image, Scope::For(wants), 1), traits());
+fn decided(
+    image: &Image,
+    outermost: bool,
+    filters: &[Option<TargetFilter>],
+    requests: &[ActionRequest],
+) -> ModulePlan {
+    let (map, traits) = (CodeMap::build(image, Scope::For(requests), 1), traits());
     let latency = LatencyInput {
         stamps: RemoteAddr(0x1000_0000_0000),
         shape: Default::default(),
@@ -51,10 +56,10 @@ fn decided(image: &Image, outermost: bool, filters: &[Option<TargetFilter>], wan
         buckets: Buckets::Log,
         outermost,
         go_g: None,
-        or_slots: false,
-        by_slots: false,
+        or_trampolines: false,
+        by_trampolines: false,
         leads_on: false,
-        slots: None,
+        trampolines: None,
     };
     let text: Vec<(Svma, u64)> = image.text_ranges().to_vec();
     let end = text.iter().map(|range| range.0.0 + range.1).max().expect("code");
@@ -62,14 +67,15 @@ fn decided(image: &Image, outermost: bool, filters: &[Option<TargetFilter>], wan
         AddressSpace { occupied: vec![(RemoteAddr(0), RemoteAddr(end + (64 << 20)))], heap_end: None };
     let tallies = filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
     let tally = tallies.fold(Default::default(), |most, tally| tally.shape().or(most));
-    let counts = DataCounts { filtered: !filters.is_empty(), tally, ..bounds(image, &map, &traits, wants) };
+    let counts =
+        DataCounts { filtered: !filters.is_empty(), tally, ..bounds(image, &map, &traits, requests) };
     plan_module(&ModuleInput {
         image,
         bias: Bias(0),
         map: &map,
         traits: &traits,
         space: &space,
-        home: None,
+        code_region: None,
         alone: true,
         layout: &DataLayout::new(&counts),
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
@@ -77,17 +83,17 @@ fn decided(image: &Image, outermost: bool, filters: &[Option<TargetFilter>], wan
         latency: Some(latency),
         calls: None,
         filters,
-        wants,
+        requests,
     })
     .expect("a plan")
 }
 
-fn want(probe: u32, function: FunctionIndex, role: Role) -> Want {
-    Want { probe, latency: role.is_timed().then_some(probe), function: Some(function), role }
+fn request(probe: u32, function: FunctionIndex, role: Action) -> ActionRequest {
+    ActionRequest { probe, latency: role.is_timed().then_some(probe), function: Some(function), action: role }
 }
 
-fn recorded(texts: u8, returns: bool, stack: Unwind) -> Role {
-    Role::Record { values: 1, returns, texts, floats: Floats::default(), fields: 0, stack }
+fn recorded(texts: u8, returns: bool, stack: Unwind) -> Action {
+    Action::Record { values: 1, returns, texts, floats: Floats::default(), fields: 0, stack }
 }
 
 fn words(image: &Image, function: FunctionIndex) -> Vec<u32> {
@@ -109,7 +115,7 @@ fn a_calls_ends_are_found() {
     for (image, name) in all.into_iter().chain([(&http, "main.countedWork")]) {
         let function = named(image, name);
         let words = words(image, function);
-        let plan = planned(image, false, &[want(0, function, Role::Latency)]);
+        let plan = planned(image, false, &[request(0, function, Action::Latency)]);
         assert!(plan.refused.is_empty(), "{name}: {:?}", refusals(&plan));
         let start = image.function(function).start;
         let index = |at: RemoteAddr| ((at.0 - start.0) / 4) as usize;
@@ -128,8 +134,8 @@ fn a_calls_ends_are_found() {
 fn stubs_begin_below_what_is_kept_there() {
     let image = or_skip!(image());
     let function = named(&image, "main.deep");
-    for role in [Role::CountEntry, Role::Latency, recorded(0, true, Unwind::None)] {
-        let plan = planned(&image, false, &[want(0, function, role)]);
+    for role in [Action::CountEntry, Action::Latency, recorded(0, true, Unwind::None)] {
+        let plan = planned(&image, false, &[request(0, function, role)]);
         assert!(plan.refused.is_empty() && !plan.chunks.is_empty(), "{:?}", refusals(&plan));
         for (chunk, patch) in plan.chunks.iter().zip(&plan.patches) {
             let words: Vec<u32> = plan
@@ -153,27 +159,27 @@ fn what_is_not_done_in_go_is_refused_by_name() {
     let image = or_skip!(image());
     let deep = named(&image, "main.deep");
     for (name, role, outermost, what) in [
-        ("runtime.sigtrampgo", Role::Latency, false, Some("finds its goroutine")),
+        ("runtime.sigtrampgo", Action::Latency, false, Some("finds its goroutine")),
         ("runtime.sigtrampgo", recorded(0, true, Unwind::None), false, Some("finds its goroutine")),
         ("runtime.sigtrampgo", recorded(0, false, Unwind::None), false, None),
-        ("runtime.sigtrampgo", Role::CountEntry, false, None),
+        ("runtime.sigtrampgo", Action::CountEntry, false, None),
         // It checks through x28 itself.
-        ("runtime.newproc1", Role::Latency, false, None),
-        ("main.deep", Role::Latency, true, None),
-        ("runtime.sigtrampgo", Role::Latency, true, Some("finds its goroutine")),
+        ("runtime.newproc1", Action::Latency, false, None),
+        ("main.deep", Action::Latency, true, None),
+        ("runtime.sigtrampgo", Action::Latency, true, Some("finds its goroutine")),
         ("main.deep", recorded(1, false, Unwind::None), false, None),
         ("runtime.sigtrampgo", recorded(1, false, Unwind::None), false, Some("finds its goroutine")),
         ("main.deep", recorded(0, false, Unwind::Frames(9)), false, None),
-        ("main.deep", Role::RecordAt(image.function(deep).start, Unwind::Frames(9)), false, None),
+        ("main.deep", Action::RecordAt(image.function(deep).start, Unwind::Frames(9)), false, None),
         ("main.deep", recorded(0, false, Unwind::Copy(4096)), false, Some("copy of a goroutine's stack")),
         (
             "main.deep",
-            Role::RecordAt(image.function(deep).start, Unwind::Copy(4096)),
+            Action::RecordAt(image.function(deep).start, Unwind::Copy(4096)),
             false,
             Some("copy of a goroutine's stack"),
         ),
     ] {
-        let plan = planned(&image, outermost, &[want(0, named(&image, name), role)]);
+        let plan = planned(&image, outermost, &[request(0, named(&image, name), role)]);
         let refused = refusals(&plan);
         assert_eq!(refused.is_empty(), what.is_none(), "{name} {role:?}: {refused:?}");
         assert!(
@@ -193,9 +199,10 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     let passing = TargetFilter { condition: Some(argument.clone()), sample: 1, ..TargetFilter::default() };
     let late = Some(Late { condition: took.clone(), tick: 1 });
     let staged = TargetFilter { late: late.clone(), ..passing.clone() };
-    let tally = Tally { value: took, sort: Sort::Log2, apart: Apart::Nothing };
+    let tally = Tally { value: took, sort: Sort::Log2, group_by: GroupBy::Nothing };
     let gathered = TargetFilter { late, tally: Some(tally.clone()), sample: 1, ..TargetFilter::default() };
-    let by_thread = TargetFilter { tally: Some(Tally { apart: Apart::Thread, ..tally }), ..gathered.clone() };
+    let by_thread =
+        TargetFilter { tally: Some(Tally { group_by: GroupBy::Thread, ..tally }), ..gathered.clone() };
     let of_thread = TargetFilter {
         late: Some(Late { condition: Tree::Known(Known::Thread), tick: 1 }),
         ..passing.clone()
@@ -203,19 +210,19 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     let of_field = TargetFilter { fields: Some(Tree::Known(Known::Field(0, INT))), ..passing.clone() };
     let reads =
         TargetFilter { reads: vec![Read { register: 0, offsets: vec![0], bytes: 8 }], ..passing.clone() };
-    let text = Tally { value: argument, sort: Sort::Text(0), apart: Apart::Nothing };
+    let text = Tally { value: argument, sort: Sort::Text(0), group_by: GroupBy::Nothing };
     let text = TargetFilter { tally: Some(text), sample: 1, ..TargetFilter::default() };
     let record = |returns| recorded(0, returns, Unwind::None);
     let refusals = |name: &str, role, filter: &TargetFilter| {
-        refusals(&decided(&image, false, &[Some(filter.clone())], &[want(0, named(&image, name), role)]))
+        refusals(&decided(&image, false, &[Some(filter.clone())], &[request(0, named(&image, name), role)]))
     };
     for (role, filter) in [
         (record(true), &passing),
         (record(true), &staged),
-        (Role::Tally { exits: true }, &gathered),
+        (Action::Tally { exits: true }, &gathered),
         (record(false), &of_field),
         (record(false), &reads),
-        (Role::Tally { exits: false }, &text),
+        (Action::Tally { exits: false }, &text),
     ] {
         assert_eq!(refusals("main.deep", role, filter), Vec::<String>::new(), "{role:?}");
         let refused = refusals("runtime.sigtrampgo", role, filter);
@@ -224,8 +231,8 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     for (role, filter, what) in [
         (record(false), &staged, "what entries left"),
         (record(true), &of_thread, "in which thread"),
-        (Role::Tally { exits: true }, &by_thread, "in which thread"),
-        (Role::Latency, &passing, "what it times"),
+        (Action::Tally { exits: true }, &by_thread, "in which thread"),
+        (Action::Latency, &passing, "what it times"),
     ] {
         let refused = refusals("main.deep", role, filter);
         assert!(refused.len() == 1 && refused[0].contains(what), "{role:?}: {refused:?}");
@@ -237,7 +244,7 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
 #[test]
 fn most_of_a_program_can_be_timed() {
     let image = or_skip!(image());
-    let all: Vec<Want> = (0..image.functions().len() as u32)
+    let all: Vec<ActionRequest> = (0..image.functions().len() as u32)
         .map(FunctionIndex)
         .filter(|&index| {
             image.names(image.function(index)).any(|name| {
@@ -247,7 +254,7 @@ fn most_of_a_program_can_be_timed() {
             })
         })
         .zip(0..)
-        .map(|(index, probe)| want(probe, index, Role::Latency))
+        .map(|(index, probe)| request(probe, index, Action::Latency))
         .collect();
     let plan = planned(&image, false, &all);
     let why = refusals(&plan);

@@ -6,14 +6,14 @@ mod common;
 use common::elf::library_for;
 use trapline_image::{FunctionIndex, Image};
 use trapline_insn::aarch64::encode;
-use trapline_plan::filter::{Apart, Float, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
+use trapline_plan::filter::{Float, GroupBy, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
 use trapline_plan::{
-    AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, Floats, LatencyInput, ModuleInput, ModulePlan,
-    PatchRole, ProcessTraits, Read, Role, RseqTraits, Scope, Tactic, ThreadId, Unwind, Want, bounds,
-    plan_module,
+    Action, ActionRequest, AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, Floats, LatencyInput,
+    ModuleInput, ModulePlan, PatchRole, ProcessTraits, Read, RseqTraits, Scope, Tactic, ThreadId, Unwind,
+    bounds, plan_module,
 };
 use trapline_record::addr::Bias;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma};
 
 const AARCH64: u16 = 183;
@@ -43,26 +43,31 @@ fn traits() -> ProcessTraits {
     ProcessTraits { rseq, lse: true, ..ProcessTraits::usual(2) }
 }
 
-fn planned(image: &Image, traits: &ProcessTraits, space: &AddressSpace, wants: &[Want]) -> ModulePlan {
-    timed(image, traits, space, wants, None)
+fn planned(
+    image: &Image,
+    traits: &ProcessTraits,
+    space: &AddressSpace,
+    requests: &[ActionRequest],
+) -> ModulePlan {
+    timed(image, traits, space, requests, None)
 }
 
 fn timed(
     image: &Image,
     traits: &ProcessTraits,
     space: &AddressSpace,
-    wants: &[Want],
+    requests: &[ActionRequest],
     latency: Option<LatencyInput>,
 ) -> ModulePlan {
-    let map = CodeMap::build(image, Scope::For(wants), 1);
-    let layout = DataLayout::new(&bounds(image, &map, traits, wants));
+    let map = CodeMap::build(image, Scope::For(requests), 1);
+    let layout = DataLayout::new(&bounds(image, &map, traits, requests));
     let input = ModuleInput {
         image,
         bias: BIAS,
         map: &map,
         traits,
         space,
-        home: None,
+        code_region: None,
         alone: true,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
@@ -70,7 +75,7 @@ fn timed(
         latency,
         calls: None,
         filters: &[],
-        wants,
+        requests,
     };
     let plan = plan_module(&input).expect("a plan");
     assert!(plan.patches.len() <= layout.journal_cap as usize, "journal bound");
@@ -83,8 +88,8 @@ fn space() -> AddressSpace {
     AddressSpace { occupied: vec![(at(0), at(0x1_0000))], heap_end: None }
 }
 
-fn want(probe: u32, role: Role) -> Want {
-    Want { probe, latency: None, function: Some(FunctionIndex(probe)), role }
+fn request(probe: u32, role: Action) -> ActionRequest {
+    ActionRequest { probe, latency: None, function: Some(FunctionIndex(probe)), action: role }
 }
 
 fn word(bytes: &[u8]) -> u32 {
@@ -98,7 +103,7 @@ fn kinds(plan: &ModulePlan) -> Vec<&'static str> {
 #[test]
 fn one_word_leads_to_a_stub_in_reach_and_back() {
     let image = library(&[&[PUSH, NOP, RET]]);
-    let plan = planned(&image, &traits(), &space(), &[want(0, Role::CountEntry)]);
+    let plan = planned(&image, &traits(), &space(), &[request(0, Action::CountEntry)]);
     let patch = &plan.patches[0];
     assert_eq!((patch.len, patch.crosses_line, patch.needs_guard()), (4, false, false));
     assert_eq!((patch.tactic, word(&patch.old)), (Tactic::Jump, PUSH));
@@ -114,8 +119,8 @@ fn one_word_leads_to_a_stub_in_reach_and_back() {
 #[test]
 fn landing_pads_stay() {
     let image = library(&[&[BTI_C, NOP, RET], &[PACIASP, PUSH, RET], &[BTI_C]]);
-    let wants: Vec<Want> = (0..3).map(|n| want(n, Role::CountEntry)).collect();
-    let plan = planned(&image, &traits(), &space(), &wants);
+    let requests: Vec<ActionRequest> = (0..3).map(|n| request(n, Action::CountEntry)).collect();
+    let plan = planned(&image, &traits(), &space(), &requests);
     let stated: Vec<u64> = plan.patches.iter().map(|p| BIAS.stated(p.addr).0).collect();
     assert_eq!(stated, [0x1004, 0x1010]);
     assert_eq!(kinds(&plan), ["no-instruction"]);
@@ -124,10 +129,10 @@ fn landing_pads_stay() {
 #[test]
 fn each_return_is_an_exit_and_a_word_may_be_two_things() {
     let image = library(&[&[CBZ, RET, RET], &[RET]]);
-    let wants = [want(0, Role::CountExits), want(1, Role::CountEntry), {
-        Want { function: Some(FunctionIndex(1)), ..want(2, Role::CountExits) }
+    let requests = [request(0, Action::CountExits), request(1, Action::CountEntry), {
+        ActionRequest { function: Some(FunctionIndex(1)), ..request(2, Action::CountExits) }
     }];
-    let plan = planned(&image, &traits(), &space(), &wants);
+    let plan = planned(&image, &traits(), &space(), &requests);
     let roles: Vec<PatchRole> = plan.patches.iter().map(|p| p.role).collect();
     assert_eq!(roles, [PatchRole::ExitRet, PatchRole::ExitRet, PatchRole::Entry]);
     assert_eq!((plan.shares.as_slice(), plan.chunks.len()), (&[(1, 2)][..], 4));
@@ -145,20 +150,20 @@ fn what_cannot_be_done_is_refused_by_name_and_the_rest_is_done() {
     const SCALABLE: u32 = 0x0420_0000;
     let image = library(&[&[SVC, RET], &[NOP, RET], &[LOAD, RET], &[SCALABLE, RET]]);
     let (floats, stack) = (Floats::default(), Unwind::None);
-    let reads_a_field = Role::Record { values: 1, returns: false, texts: 0, floats, fields: 1, stack };
-    let wants = [
-        want(0, Role::CountEntry),
-        want(1, Role::CountEntry),
-        Want { function: Some(FunctionIndex(3)), ..want(2, reads_a_field) },
-        Want { function: Some(FunctionIndex(1)), ..want(3, Role::CountAt(Svma(0x100a))) },
-        Want { function: None, ..want(4, Role::CountAt(Svma(0x9000))) },
-        Want { function: Some(FunctionIndex(2)), ..want(5, Role::CountEntry) },
+    let reads_a_field = Action::Record { values: 1, returns: false, texts: 0, floats, fields: 1, stack };
+    let requests = [
+        request(0, Action::CountEntry),
+        request(1, Action::CountEntry),
+        ActionRequest { function: Some(FunctionIndex(3)), ..request(2, reads_a_field) },
+        ActionRequest { function: Some(FunctionIndex(1)), ..request(3, Action::CountAt(Svma(0x100a))) },
+        ActionRequest { function: None, ..request(4, Action::CountAt(Svma(0x9000))) },
+        ActionRequest { function: Some(FunctionIndex(2)), ..request(5, Action::CountEntry) },
     ];
     let caught = ProcessTraits { has_fault_handler: true, ..traits() };
-    let plan = planned(&image, &caught, &space(), &wants);
+    let plan = planned(&image, &caught, &space(), &requests);
     assert_eq!(plan.patches.len(), 1);
     assert_eq!(kinds(&plan), ["immovable", "not-on-arm64", "inside-instruction", "not-in-file", "may-fault"]);
-    assert_eq!(planned(&image, &traits(), &space(), &wants).patches.len(), 2, "nobody catches faults");
+    assert_eq!(planned(&image, &traits(), &space(), &requests).patches.len(), 2, "nobody catches faults");
 }
 
 #[test]
@@ -166,14 +171,14 @@ fn a_room_is_in_reach_or_there_is_none() {
     let image = library(&[&[NOP, RET], &[NOP, RET]]);
     let at = |at: u64| RemoteAddr(BIAS.0 + at);
     let high = at(100 << 20);
-    let wants = [want(0, Role::CountEntry), want(1, Role::CountEntry)];
+    let requests = [request(0, Action::CountEntry), request(1, Action::CountEntry)];
     // Memory is free above 100 MiB only; then nowhere.
     let mut near = AddressSpace { occupied: vec![(RemoteAddr(0x10_0000), high)], heap_end: None };
-    let plan = planned(&image, &traits(), &near, &wants);
+    let plan = planned(&image, &traits(), &near, &requests);
     assert!(plan.code.addr > high && encode::b(plan.patches[0].addr.0, plan.code.addr.0).is_some());
     assert!(plan.pun_regions.is_empty() && plan.stats.of(Tactic::Jump) == 2);
     near.occupied[0].1 = at(200 << 20);
-    let plan = planned(&image, &traits(), &near, &wants);
+    let plan = planned(&image, &traits(), &near, &requests);
     assert_eq!((plan.patches.len(), kinds(&plan)), (0, vec!["no-room", "no-room"]));
     let said = plan.refused[1].why.to_string();
     assert!(said.contains("within 128 MiB of it there is no room"), "{said}");
@@ -195,12 +200,12 @@ fn chunk_at(plan: &ModulePlan, at: RemoteAddr) -> Vec<(u64, u32)> {
 #[test]
 fn what_no_branch_reaches_goes_over_an_island_of_its_own() {
     let image = library(&[&[CBZ, RET, PUSH, RET], &[RET]]);
-    let exits = Want { function: Some(FunctionIndex(1)), ..want(2, Role::CountExits) };
-    let wants = [time(0), want(1, Role::CountEntry), exits];
+    let exits = ActionRequest { function: Some(FunctionIndex(1)), ..request(2, Action::CountExits) };
+    let requests = [time(0), request(1, Action::CountEntry), exits];
     let space = crowded(100 << 20);
     // In Go a stub begins lower, below what the island pushed.
     for go in [false, true] {
-        let plan = timed(&image, &ProcessTraits { go, ..traits() }, &space, &wants, Some(latency()));
+        let plan = timed(&image, &ProcessTraits { go, ..traits() }, &space, &requests, Some(latency()));
         assert_eq!((kinds(&plan), plan.stats.of(Tactic::Short)), (vec![], 4));
         let [islands] = plan.pun_regions[..] else { panic!("{:?}", plan.pun_regions) };
         assert_eq!((islands.addr, islands.len), (RemoteAddr(BIAS.0 + (100 << 20) + 4096), 4096));
@@ -260,15 +265,15 @@ fn latency() -> LatencyInput {
         buckets: Buckets::Log,
         outermost: false,
         go_g: None,
-        or_slots: false,
-        by_slots: false,
+        or_trampolines: false,
+        by_trampolines: false,
         leads_on: false,
-        slots: None,
+        trampolines: None,
     }
 }
 
-fn time(number: u32) -> Want {
-    Want { latency: Some(number), ..want(number, Role::Latency) }
+fn time(number: u32) -> ActionRequest {
+    ActionRequest { latency: Some(number), ..request(number, Action::Latency) }
 }
 
 #[test]
@@ -280,8 +285,8 @@ fn each_way_out_of_a_timed_function_has_a_stub() {
     // A function that jumps to the second one; the second, which jumps to the first one's second word; a
     // single return; and a function with a last word that jumps to no function.
     let image = library(&[&[BTI_C, CBZ, b(2), RET], &[NOP, b(-4)], &[RET], &[NOP, b(0x1000)]]);
-    let wants = [time(0), time(1), time(2), time(3)];
-    let plan = timed(&image, &traits(), &space(), &wants, Some(latency()));
+    let requests = [time(0), time(1), time(2), time(3)];
+    let plan = timed(&image, &traits(), &space(), &requests, Some(latency()));
     let found: Vec<(u64, PatchRole)> = plan.patches.iter().map(|p| (BIAS.stated(p.addr).0, p.role)).collect();
     let expected = [
         (0x1004, PatchRole::Entry),
@@ -291,7 +296,7 @@ fn each_way_out_of_a_timed_function_has_a_stub() {
         (0x1018, PatchRole::Entry),
     ];
     assert_eq!(found, expected);
-    assert_eq!(plan.patches[3].want, 2);
+    assert_eq!(plan.patches[3].request, 2);
     assert!(plan.chunks.len() == 5 && plan.shares.is_empty());
     // Into the middle of a function, and to where no code is.
     assert_eq!(kinds(&plan), ["tail-call", "tail-call"]);
@@ -302,8 +307,8 @@ fn what_cannot_be_timed_is_refused_by_name() {
     /// `br x1`
     const JUMP: u32 = 0xD61F_0020;
     let image = library(&[&[NOP, JUMP], &[NOP, RET], &[NOP, 0]]);
-    let kinds_of = |wants: &[Want], traits: &ProcessTraits, input: LatencyInput| {
-        let plan = timed(&image, traits, &space(), wants, Some(input));
+    let kinds_of = |requests: &[ActionRequest], traits: &ProcessTraits, input: LatencyInput| {
+        let plan = timed(&image, traits, &space(), requests, Some(input));
         assert!(plan.patches.is_empty());
         kinds(&plan)
     };
@@ -316,20 +321,20 @@ fn decided(
     traits: &ProcessTraits,
     by_thread: bool,
     filters: &[Option<TargetFilter>],
-    wants: &[Want],
+    requests: &[ActionRequest],
 ) -> ModulePlan {
-    let map = CodeMap::build(image, Scope::For(wants), 1);
+    let map = CodeMap::build(image, Scope::For(requests), 1);
     let tallies = filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
     let tally = tallies.fold(Default::default(), |most, tally| tally.shape().or(most));
     let filtered = !filters.is_empty();
-    let counts = DataCounts { by_thread, filtered, tally, ..bounds(image, &map, traits, wants) };
+    let counts = DataCounts { by_thread, filtered, tally, ..bounds(image, &map, traits, requests) };
     let input = ModuleInput {
         image,
         bias: BIAS,
         map: &map,
         traits,
         space: &space(),
-        home: None,
+        code_region: None,
         alone: true,
         layout: &DataLayout::new(&counts),
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
@@ -337,7 +342,7 @@ fn decided(
         latency: Some(latency()),
         calls: None,
         filters,
-        wants,
+        requests,
     };
     plan_module(&input).expect("a plan")
 }
@@ -349,12 +354,16 @@ fn condition(known: Known) -> TargetFilter {
 }
 
 fn tallied(known: Known, sort: Sort) -> TargetFilter {
-    let tally = Some(Tally { value: Tree::Known(known), sort, apart: Apart::Nothing });
+    let tally = Some(Tally { value: Tree::Known(known), sort, group_by: GroupBy::Nothing });
     TargetFilter { tally, sample: 1, ..TargetFilter::default() }
 }
 
-fn planned_roles(image: &Image, filters: &[Option<TargetFilter>], wants: &[Want]) -> Vec<PatchRole> {
-    let plan = decided(image, &traits(), false, filters, wants);
+fn planned_roles(
+    image: &Image,
+    filters: &[Option<TargetFilter>],
+    requests: &[ActionRequest],
+) -> Vec<PatchRole> {
+    let plan = decided(image, &traits(), false, filters, requests);
     assert!(plan.refused.is_empty(), "{:?}", plan.refused);
     plan.patches.iter().map(|patch| patch.role).collect()
 }
@@ -364,16 +373,16 @@ fn what_is_tallied_is_patched_where_it_is_known() {
     /// `b` to the second function.
     const JUMP: u32 = 0x1400_0001;
     let image = library(&[&[BTI_C, CBZ, RET, JUMP], &[NOP, NOP, RET]]);
-    let wants = [want(0, Role::Tally { exits: true }), want(1, Role::Tally { exits: false })];
+    let requests = [request(0, Action::Tally { exits: true }), request(1, Action::Tally { exits: false })];
     let filters =
         [Known::Returned(INT), Known::Argument(0, INT)].map(|known| Some(tallied(known, Sort::Log2)));
-    assert_eq!(planned_roles(&image, &filters, &wants).len(), 3);
+    assert_eq!(planned_roles(&image, &filters, &requests).len(), 3);
     // Whole calls, with what their entries leave.
     let late = Some(Late { condition: Tree::Number(1, false), tick: 1 });
     let took = TargetFilter { late, ..tallied(Known::Took, Sort::Log2) };
-    let found = planned_roles(&image, &[Some(took)], &wants[..1]);
+    let found = planned_roles(&image, &[Some(took)], &requests[..1]);
     assert_eq!(found, [PatchRole::Entry, PatchRole::ExitRet, PatchRole::ExitTail]);
-    let plan = decided(&image, &traits(), false, &filters, &wants);
+    let plan = decided(&image, &traits(), false, &filters, &requests);
     let found: Vec<(Svma, PatchRole)> = plan.patches.iter().map(|p| (BIAS.stated(p.addr), p.role)).collect();
     let at = |role, at| (Svma(at), role);
     assert_eq!(
@@ -393,18 +402,18 @@ fn what_is_read_of_memory_is_tallied() {
     let reads = vec![Read { register: 0, offsets: vec![0, 8], bytes: 4 }];
     let (field, argument) = (Known::Field(0, INT), Known::Argument(0, INT));
     let whole = Some(Late { condition: Tree::Known(field), tick: 1 });
-    let key = Apart::Number(Tree::Known(Known::Argument(2, INT)));
-    for apart in [Apart::Nothing, Apart::Thread, key] {
+    let key = GroupBy::Number(Tree::Known(Known::Argument(2, INT)));
+    for group_by in [GroupBy::Nothing, GroupBy::Thread, key] {
         for (known, sort) in [(field, Sort::Each), (argument, Sort::Text(1)), (field, Sort::Log2)] {
-            let tally = Some(Tally { value: Tree::Known(known), sort, apart: apart.clone() });
+            let tally = Some(Tally { value: Tree::Known(known), sort, group_by: group_by.clone() });
             let early = TargetFilter { tally, reads: reads.clone(), sample: 1, ..TargetFilter::default() };
             let condition = TargetFilter { fields: Some(Tree::Known(field)), ..early.clone() };
             let late = TargetFilter { late: whole.clone(), ..early.clone() };
             for (filter, exits, patches) in [(early, false, 1), (condition, false, 1), (late, true, 2)] {
                 let filters = vec![Some(filter); 2];
-                let wants = [want(0, Role::Tally { exits })];
-                assert_eq!(planned_roles(&image, &filters, &wants).len(), patches, "{filters:?}");
-                let scalable = [want(1, Role::Tally { exits })];
+                let requests = [request(0, Action::Tally { exits })];
+                assert_eq!(planned_roles(&image, &filters, &requests).len(), patches, "{filters:?}");
+                let scalable = [request(1, Action::Tally { exits })];
                 let plan = decided(&image, &traits(), false, &filters, &scalable);
                 let why: Vec<String> = plan.refused.iter().map(|refused| refused.why.to_string()).collect();
                 assert!(why.len() == 1 && why[0].contains("SVE"), "{why:?}");
@@ -413,21 +422,21 @@ fn what_is_read_of_memory_is_tallied() {
     }
     // Numbers grouped by a text, texts by a text, and a case where no text was copied.
     let by_text = |known, sort| {
-        let tally = Some(Tally { value: Tree::Known(known), sort, apart: Apart::Text(1) });
+        let tally = Some(Tally { value: Tree::Known(known), sort, group_by: GroupBy::Text(1) });
         Some(TargetFilter { tally, sample: 1, ..TargetFilter::default() })
     };
-    let [late, early] = [true, false].map(|exits| [want(0, Role::Tally { exits })]);
+    let [late, early] = [true, false].map(|exits| [request(0, Action::Tally { exits })]);
     assert_eq!(planned_roles(&image, &[by_text(argument, Sort::Log2)], &early).len(), 1);
-    for (filter, wants) in
+    for (filter, requests) in
         [(by_text(argument, Sort::Text(0)), early), (by_text(Known::Returned(INT), Sort::Each), late)]
     {
-        let plan = decided(&image, &traits(), false, &[filter], &wants);
+        let plan = decided(&image, &traits(), false, &[filter], &requests);
         let why: Vec<String> = plan.refused.iter().map(|refused| refused.why.to_string()).collect();
         assert!(why.len() == 1 && why[0].contains("not known there"), "{why:?}");
     }
     // Reads no memory: registers alone.
     let plain = vec![Some(tallied(argument, Sort::Each)); 2];
-    assert_eq!(planned_roles(&image, &plain, &[want(1, Role::Tally { exits: false })]).len(), 1);
+    assert_eq!(planned_roles(&image, &plain, &[request(1, Action::Tally { exits: false })]).len(), 1);
 }
 
 /// A filter, a value, or a count by thread that no stub can decide or compute is refused by name.
@@ -435,21 +444,26 @@ fn what_is_read_of_memory_is_tallied() {
 fn what_no_code_decides_is_refused_by_name() {
     let image = library(&[&[NOP, RET]]);
     let of = |role, filter: Option<TargetFilter>, by_thread, traits: &ProcessTraits| {
-        let want = Want { latency: (role == Role::Latency).then_some(0), ..want(0, role) };
-        let plan =
-            decided(&image, traits, by_thread, &filter.map_or_else(Vec::new, |one| vec![Some(one)]), &[want]);
+        let request = ActionRequest { latency: (role == Action::Latency).then_some(0), ..request(0, role) };
+        let plan = decided(
+            &image,
+            traits,
+            by_thread,
+            &filter.map_or_else(Vec::new, |one| vec![Some(one)]),
+            &[request],
+        );
         assert_eq!(plan.patches.is_empty(), !plan.refused.is_empty());
         plan.refused.first().map(|refused| refused.why.to_string())
     };
-    let (entry, exit) = (Role::CountEntry, Role::Tally { exits: true });
+    let (entry, exit) = (Action::CountEntry, Action::Tally { exits: true });
     let late = Late { condition: Tree::Known(Known::Took), tick: 1 };
     let (of_field, took) = (Tree::Known(Known::Field(0, INT)), Tree::Known(Known::Took));
     let field = Read { register: 0, offsets: vec![0], bytes: 4 };
     let argument = Known::Argument(0, INT);
     let (floats, stack) = (Floats::default(), Unwind::None);
-    let recorded = |returns| Role::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
+    let recorded = |returns| Action::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
     let copied =
-        Role::Record { values: 0, returns: false, texts: 0, floats, fields: 0, stack: Unwind::Copy(256) };
+        Action::Record { values: 0, returns: false, texts: 0, floats, fields: 0, stack: Unwind::Copy(256) };
     for (role, filter, what) in [
         (entry, condition(Known::Took), "not known there"),
         (entry, condition(Known::Field(0, INT)), "not known there"),
@@ -466,9 +480,9 @@ fn what_no_code_decides_is_refused_by_name() {
         (entry, TargetFilter { reads: vec![field.clone()], ..condition(argument) }, "fields"),
         (entry, TargetFilter { by_name: true, ..condition(argument) }, "are called"),
         (exit, TargetFilter { by_name: true, ..tallied(Known::Returned(INT), Sort::Each) }, "are called"),
-        (Role::Latency, condition(argument), "what it times"),
+        (Action::Latency, condition(argument), "what it times"),
         (recorded(true), condition(Known::Returned(INT)), "not known there"),
-        (Role::Tally { exits: false }, tallied(Known::Field(0, INT), Sort::Each), "not known there"),
+        (Action::Tally { exits: false }, tallied(Known::Field(0, INT), Sort::Each), "not known there"),
         (copied, TargetFilter { fields: Some(of_field.clone()), ..condition(argument) }, "beside stacks"),
         (recorded(true), TargetFilter { fields: Some(took), ..condition(argument) }, "not known there"),
         (recorded(false), condition(Known::Returned(INT)), "not known there"),
@@ -546,14 +560,14 @@ fn what_a_condition_reads_is_read_where_nothing_is_lost() {
         (TargetFilter { reads, fields, ..condition(Known::Argument(0, INT)) }, condition(Known::Thread));
     let asks = TargetFilter { condition: of_thread.condition, ..of_field.clone() };
     for returns in [false, true] {
-        let role = Role::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
+        let role = Action::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
         for (sve, filter) in [(false, &of_field), (true, &of_field), (true, &asks)] {
             let traits = ProcessTraits { sve, thread_id: ThreadId::Call, ..traits() };
             let filters = vec![Some(filter.clone()); 2];
-            let plan = decided(&image, &traits, false, &filters, &[want(0, role), want(1, role)]);
+            let plan = decided(&image, &traits, false, &filters, &[request(0, role), request(1, role)]);
             let why: Vec<String> = plan.refused.iter().map(|refused| refused.why.to_string()).collect();
             assert!(why.len() == 1 && why[0].contains("where vectors of SVE"), "{sve} {why:?}");
-            assert!(plan.refused[0].want == 1 && !plan.patches.is_empty());
+            assert!(plan.refused[0].request == 1 && !plan.patches.is_empty());
         }
     }
 }
@@ -574,10 +588,12 @@ fn return_addresses_are_replaced_behind_the_pads_or_kept_by_name() {
         &[STRIP, RET],
         &[SVC, RET],
     ]);
-    let wants: Vec<Want> = (0..6).map(|n| Want { latency: Some(n), ..want(n, Role::LatencySlot) }).collect();
-    let slots = Slots { code: 0x2000_0000_0000, table: 0x2000_1000_0000, count: 64 };
-    let input = LatencyInput { slots: Some(slots), ..latency() };
-    let plan = timed(&image, &traits(), &space(), &wants, Some(input));
+    let requests: Vec<ActionRequest> = (0..6)
+        .map(|n| ActionRequest { latency: Some(n), ..request(n, Action::LatencyByTrampoline) })
+        .collect();
+    let trampolines = Trampolines { code: 0x2000_0000_0000, table: 0x2000_1000_0000, count: 64 };
+    let input = LatencyInput { trampolines: Some(trampolines), ..latency() };
+    let plan = timed(&image, &traits(), &space(), &requests, Some(input));
     let found: Vec<(u64, PatchRole)> = plan.patches.iter().map(|p| (BIAS.stated(p.addr).0, p.role)).collect();
     assert_eq!(found, [0x1000, 0x1010, 0x1020].map(|at| (at, PatchRole::Entry)));
     assert_eq!(kinds(&plan), ["no-slot"; 3]);
@@ -589,7 +605,7 @@ fn return_addresses_are_replaced_behind_the_pads_or_kept_by_name() {
     assert_eq!((signed[0], signed[copy - 1]), (AUTIASP, PACIASP));
     assert!([0, 2].into_iter().flat_map(words).all(|word| ![AUTIASP, PACIASP].contains(&word)));
     let traits = ProcessTraits { go: true, ..traits() };
-    let plan = timed(&image, &traits, &space(), &wants[..1], Some(input));
+    let plan = timed(&image, &traits, &space(), &requests[..1], Some(input));
     assert_eq!(kinds(&plan), ["not-on-arm64"]);
 }
 

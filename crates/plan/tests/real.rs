@@ -5,29 +5,29 @@ mod common;
 
 use common::{bias_of, every, files, map, plan, traits_of};
 use std::time::Instant;
-use trapline_plan::{Role, Tactic};
+use trapline_plan::{Action, Tactic};
 
 #[test]
 fn entries_take_a_jump() {
     for (path, image) in files() {
         let map = map(&image);
-        let wants = every(&image, Role::CountEntry);
-        let plan = plan(&image, &map, &traits_of(&image), &wants);
+        let requests = every(&image, Action::CountEntry);
+        let plan = plan(&image, &map, &traits_of(&image), &requests);
         let jumps = plan.stats.of(Tactic::Jump) + plan.stats.of(Tactic::Short) + plan.stats.of(Tactic::Pun);
-        let share = 100.0 * f64::from(jumps) / wants.len() as f64;
-        println!("{path}: {share:.2} % of {} entries; {:?}", wants.len(), plan.stats);
+        let share = 100.0 * f64::from(jumps) / requests.len() as f64;
+        println!("{path}: {share:.2} % of {} entries; {:?}", requests.len(), plan.stats);
         // Functions where a uprobe on the first byte does not touch the jump: most of them, as measured on
         // the files here.
-        let behind = wants.iter().filter_map(|want| want.function).filter(|&f| {
+        let behind = requests.iter().filter_map(|request| request.function).filter(|&f| {
             let start = bias_of(&image).live(image.function(f).start).0;
             !plan.patches.iter().any(|p| p.addr.0 == start)
         });
-        let behind = 100.0 * (behind.count() - plan.refused.len()) as f64 / wants.len() as f64;
+        let behind = 100.0 * (behind.count() - plan.refused.len()) as f64 / requests.len() as f64;
         println!("{path}: {behind:.2} % of entries' windows leave the first byte alone");
         // Debian's python has 60 to 71 functions of 3 bytes side by side, without padding or names.
         let floor = if path.contains("python") { 98.5 } else { 99.5 };
         assert!(share >= floor, "{path}: {share:.2} %, {:?}", plan.refused.first());
-        assert_eq!(jumps as usize + plan.refused.len(), wants.len());
+        assert_eq!(jumps as usize + plan.refused.len(), requests.len());
     }
 }
 
@@ -35,12 +35,12 @@ fn entries_take_a_jump() {
 fn exits_are_patchable() {
     for (path, image) in files() {
         let map = map(&image);
-        for role in [Role::Latency, Role::CountExits] {
-            let wants = every(&image, role);
-            let plan = plan(&image, &map, &traits_of(&image), &wants);
+        for role in [Action::Latency, Action::CountExits] {
+            let requests = every(&image, role);
+            let plan = plan(&image, &map, &traits_of(&image), &requests);
             let refused = plan.refused.iter().filter(|r| r.why.kind() != "no-exit").count();
-            let share = 100.0 - 100.0 * refused as f64 / wants.len() as f64;
-            println!("{path} {role:?}: {share:.2} % of {}; {:?}", wants.len(), plan.stats);
+            let share = 100.0 - 100.0 * refused as f64 / requests.len() as f64;
+            println!("{path} {role:?}: {share:.2} % of {}; {:?}", requests.len(), plan.stats);
             assert!(share >= 96.0, "{path} {role:?}: {share:.2} %");
         }
     }
@@ -52,12 +52,12 @@ fn speed_is_printed() {
     let start = Instant::now();
     let map = map(&image);
     println!("{path}: map of {} functions {:?}", image.functions().len(), start.elapsed());
-    let mut wants = every(&image, Role::CountEntry);
-    wants.truncate(10_000);
+    let mut requests = every(&image, Action::CountEntry);
+    requests.truncate(10_000);
     let mut best = std::time::Duration::MAX;
     let (bias, traits) = (common::bias_of(&image), traits_of(&image));
     let space = common::space_of(&image, bias);
-    let layout = trapline_plan::DataLayout::new(&trapline_plan::bounds(&image, &map, &traits, &wants));
+    let layout = trapline_plan::DataLayout::new(&trapline_plan::bounds(&image, &map, &traits, &requests));
     for _ in 0..100 {
         let input = trapline_plan::ModuleInput {
             image: &image,
@@ -65,7 +65,7 @@ fn speed_is_printed() {
             map: &map,
             traits: &traits,
             space: &space,
-            home: None,
+            code_region: None,
             alone: false,
             layout: &layout,
             far: trapline_record::RemoteAddr(0x2000_0000_0000),
@@ -73,12 +73,12 @@ fn speed_is_printed() {
             latency: None,
             calls: None,
             filters: &[],
-            wants: &wants,
+            requests: &requests,
         };
         let start = Instant::now();
         let plan = trapline_plan::plan_module(&input).unwrap();
         best = best.min(start.elapsed());
-        assert_eq!(plan.stats.sites.iter().sum::<u32>() + plan.stats.refused, wants.len() as u32);
+        assert_eq!(plan.stats.sites.iter().sum::<u32>() + plan.stats.refused, requests.len() as u32);
     }
-    println!("{} functions planned in {best:?} at best", wants.len());
+    println!("{} functions planned in {best:?} at best", requests.len());
 }

@@ -7,7 +7,7 @@ use common::{every, map, plan};
 use proptest::prelude::*;
 use trapline_image::{FunctionIndex, Image};
 use trapline_plan::{
-    CodeMap, ModulePlan, PatchRole, ProcessTraits, Refusal, Role, Scope, Tactic, TrapsPolicy, Want,
+    Action, ActionRequest, CodeMap, ModulePlan, PatchRole, ProcessTraits, Refusal, Scope, Tactic, TrapsPolicy,
 };
 use trapline_record::Svma;
 
@@ -28,7 +28,7 @@ fn pack(bodies: &[&[u8]], pad: usize) -> Image {
     library(&text, &functions)
 }
 
-fn planned(image: &Image, traits: &ProcessTraits, role: Role) -> ModulePlan {
+fn planned(image: &Image, traits: &ProcessTraits, role: Action) -> ModulePlan {
     plan(image, &map(image), traits, &every(image, role))
 }
 
@@ -43,7 +43,7 @@ fn kind(plan: &ModulePlan) -> &'static str {
 #[test]
 fn entry_and_exit_share_a_window() {
     let image = pack(&[&[0x31, 0xC0, RET]], 13);
-    let plan = planned(&image, &traits(), Role::Latency);
+    let plan = planned(&image, &traits(), Action::Latency);
     assert_eq!(plan.patches.len(), 1, "{:?}", plan.refused);
     assert_eq!(plan.patches[0].role, PatchRole::Entry);
     // The first instruction stays in place; the second one is the whole window.
@@ -57,7 +57,7 @@ fn small_functions_all_find_room() {
     // Laid out as one part, and as two parts by two threads.
     for count in [300, 3000] {
         let image = pack(&vec![body; count], 8);
-        let plan = planned(&image, &traits(), Role::Latency);
+        let plan = planned(&image, &traits(), Action::Latency);
         assert_eq!((plan.refused.len(), plan.patches.len()), (0, count), "{:?}", plan.refused.first());
     }
 }
@@ -65,11 +65,11 @@ fn small_functions_all_find_room() {
 #[test]
 fn endbr64_stays_unless_branched_behind() {
     let plain = [0xF3, 0x0F, 0x1E, 0xFA, 0x48, 0x83, 0xEC, 0x08, 0x48, 0x83, 0xC4, 0x08, RET];
-    let plan = planned(&pack(&[&plain], 16), &traits(), Role::CountEntry);
+    let plan = planned(&pack(&[&plain], 16), &traits(), Action::CountEntry);
     assert!(at(&plan, 4).is_some());
     // dec edi; jne +4
     let looped = [0xF3, 0x0F, 0x1E, 0xFA, 0xFF, 0xCF, 0x75, 0xFC, 0x90, 0x90, 0x90, RET];
-    let plan = planned(&pack(&[&looped], 16), &traits(), Role::CountEntry);
+    let plan = planned(&pack(&[&looped], 16), &traits(), Action::CountEntry);
     let patch = at(&plan, 0).expect("endbr64 itself is displaced");
     assert_eq!((patch.tactic, patch.len), (Tactic::Short, 2));
     assert!(at(&plan, 4).is_none());
@@ -79,18 +79,18 @@ fn endbr64_stays_unless_branched_behind() {
 fn a_branch_into_the_window_takes_a_short_jump() {
     // push rbx; again: dec edi; jne again; pop rbx; ret
     let body = [0x53, 0xFF, 0xCF, 0x75, 0xFC, 0x5B, RET];
-    let alone = planned(&pack(&[&body], 0), &traits(), Role::CountEntry);
+    let alone = planned(&pack(&[&body], 0), &traits(), Action::CountEntry);
     assert!(alone.refused.is_empty() || kind(&alone) == "branch-in");
     // mov eax, edi; again: dec eax; jne again; ret
     let body = [0x89, 0xF8, 0xFF, 0xC8, 0x75, 0xFC, RET];
-    let plan = planned(&pack(&[&body], 16), &traits(), Role::CountEntry);
+    let plan = planned(&pack(&[&body], 16), &traits(), Action::CountEntry);
     assert_eq!(at(&plan, 0).unwrap().tactic, Tactic::Short);
     assert_eq!(plan.patches.iter().filter(|p| p.role == PatchRole::Island).count(), 1);
 }
 
 #[test]
 fn nothing_is_written_where_nothing_fits() {
-    let plan = planned(&pack(&[&[RET], &[RET], &[0x31, 0xC0, RET]], 0), &traits(), Role::CountEntry);
+    let plan = planned(&pack(&[&[RET], &[RET], &[0x31, 0xC0, RET]], 0), &traits(), Action::CountEntry);
     assert!(plan.refused.iter().all(|r| matches!(r.why, Refusal::TooShort { .. })), "{:?}", plan.refused);
     assert_eq!(plan.refused.len() + plan.patches.len(), 3);
     assert!(plan.refused[0].why.to_string().contains("0x1000 [c3"), "{}", plan.refused[0].why);
@@ -99,7 +99,7 @@ fn nothing_is_written_where_nothing_fits() {
 #[test]
 fn kernel_where_allowed() {
     let traits = ProcessTraits { kernel_allowed: true, ..traits() };
-    let plan = planned(&pack(&[&[RET], &[RET]], 0), &traits, Role::CountEntry);
+    let plan = planned(&pack(&[&[RET], &[RET]], 0), &traits, Action::CountEntry);
     assert_eq!(plan.kernel.len(), 2);
     assert_eq!(plan.kernel[1].offset.0, TEXT + 1);
 }
@@ -108,26 +108,26 @@ fn kernel_where_allowed() {
 fn faults_stay_where_they_are_looked_up() {
     // mov rax, [rdi]; mov eax, [rax]; ret
     let image = pack(&[&[0x48, 0x8B, 0x07, 0x8B, 0x00, RET]], 10);
-    assert!(planned(&image, &traits(), Role::CountEntry).refused.is_empty());
+    assert!(planned(&image, &traits(), Action::CountEntry).refused.is_empty());
     let caught = ProcessTraits { has_fault_handler: true, ..traits() };
-    assert_eq!(kind(&planned(&image, &caught, Role::CountEntry)), "may-fault");
+    assert_eq!(kind(&planned(&image, &caught, Action::CountEntry)), "may-fault");
     // cmp rsp, [r14+16]; jbe +1; nop; ret: Go's prologue
     let go = pack(&[&[0x49, 0x3B, 0x66, 0x10, 0x76, 0x01, 0x90, RET]], 8);
     let traits = ProcessTraits { go: true, ..caught };
-    assert!(planned(&go, &traits, Role::CountEntry).refused.is_empty());
-    assert_eq!(kind(&planned(&go, &caught, Role::CountEntry)), "may-fault");
+    assert!(planned(&go, &traits, Action::CountEntry).refused.is_empty());
+    assert_eq!(kind(&planned(&go, &caught, Action::CountEntry)), "may-fault");
 }
 
 #[test]
 fn calls_only_last_and_never_with_a_shadow_stack() {
     // push rbx; call f0; pop rbx; ret
     let image = pack(&[&[0x53, 0xE8, 0xFA, 0xFF, 0xFF, 0xFF, 0x5B, RET]], 8);
-    assert_eq!(at(&planned(&image, &traits(), Role::CountEntry), 1).unwrap().tactic, Tactic::Jump);
+    assert_eq!(at(&planned(&image, &traits(), Action::CountEntry), 1).unwrap().tactic, Tactic::Jump);
     let shadow = ProcessTraits { shadow_stack: true, ..traits() };
-    assert_eq!(kind(&planned(&image, &shadow, Role::CountEntry)), "immovable");
+    assert_eq!(kind(&planned(&image, &shadow, Action::CountEntry)), "immovable");
     // call rax; pop rbx; ret
     let image = pack(&[&[0xFF, 0xD0, 0x5B, 0x5B, 0x5B, RET]], 0);
-    let plan = planned(&image, &traits(), Role::CountEntry);
+    let plan = planned(&image, &traits(), Action::CountEntry);
     assert!(kind(&plan) == "returns-in" || plan.patches[0].tactic == Tactic::Pun);
 }
 
@@ -138,13 +138,13 @@ fn with_a_shadow_stack_exits_are_patched_and_no_return_address_is_replaced() {
     // xor eax, eax; test edi, edi; three nops; ret
     let image = pack(&[&[0x31, 0xC0, 0x85, 0xFF, 0x90, 0x90, 0x90, RET]], 16);
     let shadow = ProcessTraits { shadow_stack: true, ..traits() };
-    let slots = planned(&image, &shadow, Role::LatencySlot);
-    assert_eq!((kind(&slots), slots.patches.len()), ("no-slot", 0));
-    let why = slots.refused[0].why.to_string();
+    let trampolines = planned(&image, &shadow, Action::LatencyByTrampoline);
+    assert_eq!((kind(&trampolines), trampolines.patches.len()), ("no-slot", 0));
+    let why = trampolines.refused[0].why.to_string();
     assert!(why.contains("shadow stack") && why.contains("--ret=exits"), "{why}");
-    assert!(planned(&image, &traits(), Role::LatencySlot).refused.is_empty());
+    assert!(planned(&image, &traits(), Action::LatencyByTrampoline).refused.is_empty());
     let roles = |traits: &ProcessTraits| {
-        let plan = planned(&image, traits, Role::Latency);
+        let plan = planned(&image, traits, Action::Latency);
         assert!(plan.refused.is_empty(), "{:?}", plan.refused);
         plan.patches.iter().map(|patch| (patch.addr, patch.role)).collect::<Vec<_>>()
     };
@@ -155,19 +155,19 @@ fn with_a_shadow_stack_exits_are_patched_and_no_return_address_is_replaced() {
 #[test]
 fn single_instructions() {
     let image = pack(&[&[0x48, 0x83, 0xEC, 0x08, 0x90, 0x48, 0x31, 0xC0, 0x48, 0x83, 0xC4, 0x08, RET]], 8);
-    let want = |off, probe| Want {
+    let request = |off, probe| ActionRequest {
         probe,
         latency: None,
         function: Some(FunctionIndex(0)),
-        role: Role::CountAt(Svma(TEXT + off)),
+        action: Action::CountAt(Svma(TEXT + off)),
     };
     let map = map(&image);
-    let both = plan(&image, &map, &traits(), &[want(0, 0), want(4, 1), want(12, 2)]);
+    let both = plan(&image, &map, &traits(), &[request(0, 0), request(4, 1), request(12, 2)]);
     assert!(both.refused.is_empty(), "{:?}", both.refused);
     assert_eq!(both.patches.len(), 2, "the nop is in the entry's window");
-    let inside = plan(&image, &map, &traits(), &[want(2, 0)]);
+    let inside = plan(&image, &map, &traits(), &[request(2, 0)]);
     assert_eq!(kind(&inside), "inside-instruction");
-    let outside = plan(&image, &map, &traits(), &[want(0x4000, 0)]);
+    let outside = plan(&image, &map, &traits(), &[request(0x4000, 0)]);
     assert_eq!(kind(&outside), "not-in-file");
 }
 
@@ -176,9 +176,9 @@ fn a_want_is_met_whole_or_not_at_all() {
     // xor rax, rax; xor rcx, rcx; call rax; ret (alone behind a call, with another function behind)
     let timed = [0x48, 0x31, 0xC0, 0x48, 0x31, 0xC9, 0xFF, 0xD0, RET];
     let image = pack(&[&timed, &[0x48, 0x31, 0xC0, 0x48, 0x31, 0xC0, RET]], 0);
-    let plan = planned(&image, &traits(), Role::Latency);
+    let plan = planned(&image, &traits(), Action::Latency);
     assert_eq!(kind(&plan), "exit-unpatchable");
-    assert!(plan.patches.iter().all(|p| p.want == 1), "{:?}", plan.patches);
+    assert!(plan.patches.iter().all(|p| p.request == 1), "{:?}", plan.patches);
 }
 
 /// Targets, as offsets in the module's text, of the jumps in a plan's code that lead to the module.
@@ -196,7 +196,7 @@ fn a_return_that_is_jumped_to_is_taken_where_the_jumps_are() {
     // test edi, edi; je out; two movs of 5 bytes; ret   out: ret (alone, with another function behind)
     let timed = [0x85, 0xFF, 0x74, 0x0B, 0xB8, 1, 0, 0, 0, 0xB9, 1, 0, 0, 0, RET, RET];
     let image = pack(&[&timed, &[0x48, 0x31, 0xC0, 0x48, 0x31, 0xC0, RET]], 0);
-    let plan = planned(&image, &traits(), Role::CountExits);
+    let plan = planned(&image, &traits(), Action::CountExits);
     assert!(plan.refused.is_empty(), "{:?}", plan.refused);
     assert!(at(&plan, 15).is_none(), "{:?}", plan.patches);
     assert!(returns_to(&plan).contains(&15), "the return runs in its own place");
@@ -208,7 +208,7 @@ fn the_tail_before_a_return_is_copied_for_each_way_into_it() {
     let body =
         [0x53, 0x48, 0x81, 0xEC, 8, 0, 0, 0, 0x85, 0xFF, 0x74, 0x05, 0xBB, 1, 0, 0, 0, 0x59, 0x5B, RET];
     let image = pack(&[&body, &[0x48, 0x31, 0xC0, 0x48, 0x31, 0xC0, RET]], 0);
-    let plan = planned(&image, &traits(), Role::Latency);
+    let plan = planned(&image, &traits(), Action::Latency);
     assert!(plan.refused.is_empty(), "{:?}", plan.refused);
     assert!((17..20).all(|n| at(&plan, n).is_none()), "{:?}", plan.patches);
     let back = returns_to(&plan);
@@ -220,13 +220,13 @@ fn a_pun_leans_on_what_nobody_else_changes() {
     // ret, alone; the next function's bytes determine where a pun leads: a displacement of 0x10c48348
     let image = pack(&[&[RET], &[0x48, 0x83, 0xC4, 0x10, 0x31, 0xC0, RET]], 0);
     let map = map(&image);
-    let wants = every(&image, Role::CountEntry);
-    let alone = plan(&image, &map, &traits(), &wants[..1]);
+    let requests = every(&image, Action::CountEntry);
+    let alone = plan(&image, &map, &traits(), &requests[..1]);
     let pun = at(&alone, 0).expect("a pun");
     assert_eq!((pun.tactic, pun.len, pun.relies), (Tactic::Pun, 1, 5));
     assert_eq!(pun.needs(), (pun.addr, pun.addr + 5));
-    let both = plan(&image, &map, &traits(), &wants);
-    assert_eq!(both.refused.iter().map(|r| r.want).collect::<Vec<_>>(), [0]);
+    let both = plan(&image, &map, &traits(), &requests);
+    assert_eq!(both.refused.iter().map(|r| r.request).collect::<Vec<_>>(), [0]);
     assert_eq!(at(&both, 1).map(|p| (p.tactic, p.relies)), Some((Tactic::Jump, 5)));
 }
 
@@ -234,10 +234,10 @@ fn a_pun_leans_on_what_nobody_else_changes() {
 fn where_nobody_may_trap_no_window_has_a_seam() {
     // xor eax, eax; xor ecx, ecx; xor edx, edx; ret
     let image = pack(&[&[0x31, 0xC0, 0x31, 0xC9, 0x31, 0xD2, RET]], 16);
-    let plan = planned(&image, &traits(), Role::CountEntry);
+    let plan = planned(&image, &traits(), Action::CountEntry);
     assert!(plan.patches.iter().any(|p| p.needs_guard()));
     let strict = ProcessTraits { traps: TrapsPolicy::MustNotTrap, ..traits() };
-    let plan = planned(&image, &strict, Role::CountEntry);
+    let plan = planned(&image, &strict, Action::CountEntry);
     assert_eq!(at(&plan, 0).map(|p| (p.tactic, p.needs_guard())), Some((Tactic::Short, false)));
 }
 
@@ -246,14 +246,19 @@ fn instructions_outside_all_functions() {
     // f0: ret; then nine bytes that belong to no function: xor eax, eax (three times), int3 …
     let text = [RET, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0x48, 0x31, 0xC0, 0x48, 0x31, 0xC9, RET, 0xCC];
     let image = library(&text, &[(0, 1)]);
-    let want = |off| Want { probe: 0, latency: None, function: None, role: Role::CountAt(Svma(TEXT + off)) };
-    for scope in [Scope::All, Scope::For(&[want(8)])] {
+    let request = |off| ActionRequest {
+        probe: 0,
+        latency: None,
+        function: None,
+        action: Action::CountAt(Svma(TEXT + off)),
+    };
+    for scope in [Scope::All, Scope::For(&[request(8)])] {
         let map = CodeMap::build(&image, scope, 1);
-        let plan = plan(&image, &map, &traits(), &[want(8)]);
+        let plan = plan(&image, &map, &traits(), &[request(8)]);
         assert_eq!(at(&plan, 8).map(|p| p.tactic), Some(Tactic::Jump), "{:?}", plan.refused);
     }
     let map = CodeMap::build(&image, Scope::All, 1);
-    assert_eq!(kind(&plan(&image, &map, &traits(), &[want(0x100)])), "not-in-file");
+    assert_eq!(kind(&plan(&image, &map, &traits(), &[request(0x100)])), "not-in-file");
 }
 
 #[test]
@@ -261,14 +266,14 @@ fn loops_to_the_entry_are_timed_as_such() {
     // again: test edi, edi; je out; dec edi; jmp again (5 bytes); out: ret
     let body = [0x85, 0xFF, 0x74, 0x07, 0xFF, 0xCF, 0xE9, 0xF5, 0xFF, 0xFF, 0xFF, RET];
     let image = pack(&[&body], 16);
-    let plan = planned(&image, &traits(), Role::Latency);
+    let plan = planned(&image, &traits(), Action::Latency);
     assert!(plan.refused.is_empty(), "{:?}", plan.refused);
     // The copy of the displaced code does not contain the loop: each turn runs through the patch.
     let patch = at(&plan, 2).expect("an entry, behind the first instruction");
     let straight = planned(
         &pack(&[&[0x85, 0xFF, 0x74, 0x07, 0xFF, 0xCF, 0x0F, 0x1F, 0x44, 0, 0, RET]], 16),
         &traits(),
-        Role::Latency,
+        Action::Latency,
     );
     let len = |p: &ModulePlan| p.chunks.iter().map(|c| c.len).sum::<u32>();
     assert_eq!(patch.role, PatchRole::Entry);
@@ -294,27 +299,27 @@ fn the_first_byte_is_left_to_others() {
         &[0x40, 0x0F, 0xB6, 0xC7], // movzx eax, dil
     ];
     for first in free {
-        for role in [Role::CountEntry, Role::Latency] {
+        for role in [Action::CountEntry, Action::Latency] {
             assert_eq!(start(first, &traits(), role), Some(first.len() as u64), "{first:x?} {role:?}");
         }
     }
     // mov rdi, rsi overwrites an argument, which does not matter for counting.
-    assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::CountEntry), Some(3));
-    assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::Latency), Some(3));
+    assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Action::CountEntry), Some(3));
+    assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Action::Latency), Some(3));
     let floats = trapline_plan::Floats::default();
     let stack = trapline_plan::Unwind::None;
-    let record = Role::Record { values: 2, returns: false, texts: 0, floats, fields: 0, stack };
+    let record = Action::Record { values: 2, returns: false, texts: 0, floats, fields: 0, stack };
     assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), record), Some(0));
     assert_eq!(start(&[0x55], &traits(), record), Some(1));
     // pop rdi: the stack pointer behind it is not taken for known.
-    assert_eq!(start(&[0x5F], &traits(), Role::CountEntry), Some(0));
+    assert_eq!(start(&[0x5F], &traits(), Action::CountEntry), Some(0));
     // mov eax, [rdi], where faults are handled.
     let caught = ProcessTraits { has_fault_handler: true, ..traits() };
-    assert_eq!(start(&[0x8B, 0x07], &traits(), Role::CountEntry), Some(2));
-    assert_eq!(start(&[0x8B, 0x07], &caught, Role::CountEntry), None, "nor is it displaced");
+    assert_eq!(start(&[0x8B, 0x07], &traits(), Action::CountEntry), Some(2));
+    assert_eq!(start(&[0x8B, 0x07], &caught, Action::CountEntry), None, "nor is it displaced");
     // xor eax, eax; again: add eax, 1 … jne again
     let looped = [0x31, 0xC0, 0x48, 0x83, 0xC0, 1, 0x0F, 0x1F, 0x44, 0, 0, 0x75, 0xF5, RET];
-    let plan = planned(&pack(&[&looped], 16), &traits(), Role::CountEntry);
+    let plan = planned(&pack(&[&looped], 16), &traits(), Action::CountEntry);
     assert!(at(&plan, 2).is_none() && plan.patches.len() == 2, "by a short jump at 0: {:?}", plan.patches);
 }
 
@@ -324,12 +329,13 @@ fn the_first_byte_is_left_to_others() {
 fn a_prefix_before_our_int3_leads_to_the_stub() {
     // pop r15 at the head; xchg rdi, rsi
     let image = pack(&[&[0x41, 0x5F, 0x48, 0x87, 0xFE, 0x90, 0x90, RET]], 16);
-    let plan = planned(&image, &traits(), Role::CountEntry);
+    let plan = planned(&image, &traits(), Action::CountEntry);
     let patch = at(&plan, 0).expect("at the first instruction");
     let guard = plan.guards.iter().find(|g| g.at == patch.addr + 1).expect("a guard behind the prefix");
     assert_eq!(guard.resume, patch.head);
     // pop rdi: its only byte is followed by the next instruction.
-    let plan = planned(&pack(&[&[0x5F, 0x48, 0x87, 0xFE, 0x90, 0x90, RET]], 16), &traits(), Role::CountEntry);
+    let plan =
+        planned(&pack(&[&[0x5F, 0x48, 0x87, 0xFE, 0x90, 0x90, RET]], 16), &traits(), Action::CountEntry);
     let patch = at(&plan, 0).expect("at the first instruction");
     assert!(plan.guards.iter().any(|g| g.at == patch.addr + 1 && g.resume != patch.head));
 }
@@ -363,17 +369,17 @@ proptest! {
         let bodies: Vec<&[u8]> = bodies.iter().map(Vec::as_slice).collect();
         let image = pack(&bodies, pad);
         let map = map(&image);
-        for role in [Role::CountEntry, Role::CountExits, Role::Latency] {
-            let wants = every(&image, role);
+        for role in [Action::CountEntry, Action::CountExits, Action::Latency] {
+            let requests = every(&image, role);
             // `plan` checks boundaries, traps, ways and places.
-            let plan = plan(&image, &map, &traits(), &wants);
+            let plan = plan(&image, &map, &traits(), &requests);
             for patch in plan.patches.iter().filter(|p| p.role != PatchRole::Island) {
                 let start = Svma(TEXT + (patch.addr.0 & 0xfff));
                 let target = map.target_in(start + 1, start + u64::from(patch.len));
                 prop_assert!(target.is_none(), "{target:?} inside {start}");
             }
-            let refused: Vec<u32> = plan.refused.iter().map(|r| r.want).collect();
-            prop_assert!(plan.patches.iter().all(|p| !refused.contains(&p.want)));
+            let refused: Vec<u32> = plan.refused.iter().map(|r| r.request).collect();
+            prop_assert!(plan.patches.iter().all(|p| !refused.contains(&p.request)));
         }
     }
 }

@@ -68,8 +68,8 @@ pub mod at {
     pub const THREADS_OFF: u64 = REGIONS_OFF + 8;
     pub const THREADS_ROWS: u64 = THREADS_OFF + 8;
     pub const THREADS_COUNTERS: u64 = THREADS_OFF + 16;
-    /// Return trampolines of the process (see [`crate::slots`]), in the segment that contains them: address
-    /// of the code, of the private memory, number; 0 in other segments.
+    /// Return trampolines of the process (see [`crate::trampolines`]), in the segment that contains them:
+    /// address of the code, of the private memory, number; 0 in other segments.
     pub const SLOTS_CODE: u64 = THREADS_OFF + 24;
     pub const SLOTS_TABLE: u64 = THREADS_OFF + 32;
     pub const SLOTS_COUNT: u64 = THREADS_OFF + 40;
@@ -158,5 +158,5 @@ pub enum RegionKind {
     /// RW, private anonymous: entry stamps.
     Stamps = 3,
     /// RW, private anonymous: entries of return trampolines.
-    Slots = 4,
+    Trampolines = 4,
 }

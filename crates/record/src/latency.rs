@@ -51,12 +51,12 @@ pub const STAMPS_LEN: u64 = STAMP_TAGS_LEN + STAMP_BLOCKS * STAMP_BLOCK;
 pub const MAX_BLOCKS_LEN: u64 = 1 << 30;
 
 /// Size of stamp cells. A stamp's cell has 16 bytes. If a call's entry leaves its record in a cell until the
-/// call returns (`plan::x86_64::stub::stage`), the cell is as long as a record. Their place is found by the
-/// same rule: a block of 512 cells for each stack page.
+/// call returns (`plan::x86_64::stub::deferred`), the cell is as long as a record. Their place is found by
+/// the same rule: a block of 512 cells for each stack page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamps {
     /// Length of a cell in bytes, as a power of two: from 4 to 12.
-    slot_bits: u8,
+    cell_bits: u8,
 }
 
 impl Default for Stamps {
@@ -75,7 +75,7 @@ impl Stamps {
             None => 0,
         };
         Self {
-            slot_bits: if bits < 4 {
+            cell_bits: if bits < 4 {
                 4
             } else if bits > 12 {
                 12
@@ -86,13 +86,13 @@ impl Stamps {
     }
     /// Length of a cell in bytes, as a power of two.
     #[must_use]
-    pub const fn slot_bits(self) -> u8 {
-        self.slot_bits
+    pub const fn cell_bits(self) -> u8 {
+        self.cell_bits
     }
     /// Length of a block in bytes, as a power of two: 512 cells.
     #[must_use]
     pub const fn block_bits(self) -> u8 {
-        9 + self.slot_bits
+        9 + self.cell_bits
     }
     /// Number of blocks, as a power of two.
     #[must_use]
@@ -116,7 +116,7 @@ impl Stamps {
     pub const fn is_len(len: u64) -> bool {
         let mut bits = 4;
         while bits <= 12 {
-            if (Self { slot_bits: bits }).bytes() == len {
+            if (Self { cell_bits: bits }).bytes() == len {
                 return true;
             }
             bits += 1;
@@ -144,7 +144,7 @@ mod tests {
             (9999, 12, 512),
         ] {
             let stamps = Stamps::of(bytes);
-            assert_eq!((stamps.slot_bits(), 1_u64 << stamps.count_bits()), (slot, blocks), "{bytes}");
+            assert_eq!((stamps.cell_bits(), 1_u64 << stamps.count_bits()), (slot, blocks), "{bytes}");
             assert!(stamps.bytes() <= MAX_BLOCKS_LEN + STAMP_TAGS_LEN && Stamps::is_len(stamps.bytes()));
         }
         assert!(!Stamps::is_len(0) && !Stamps::is_len(4096));

@@ -17,11 +17,11 @@ pub mod latency;
 pub mod names;
 pub mod pages;
 pub mod ring;
-pub mod slots;
 pub mod stack;
 pub mod sync;
 pub mod tally;
 pub mod threads;
+pub mod trampolines;
 pub mod view;
 
 pub use addr::{FileId, FileOffset, RemoteAddr, Svma};

@@ -151,15 +151,15 @@ pub struct Record {
 impl Record {
     /// The record in the words of a slot with room for so many values; `None` if its kind is unknown.
     pub fn read(room: usize, word: impl Fn(u64) -> u64) -> Option<Self> {
-        let [who, ticks, place] = [0, 1, 2].map(&word);
+        let [ids, ticks, place] = [0, 1, 2].map(&word);
         let mut values = [0; MAX_VALUES];
         for (value, n) in values.iter_mut().take(room).zip(FIRST_VALUE..) {
             *value = word(n);
         }
         Some(Self {
             kind: Kind::from_word(place)?,
-            probe: who as u32,
-            tid: (who >> 32) as u32,
+            probe: ids as u32,
+            tid: (ids >> 32) as u32,
             ticks,
             sp: place & !KIND_MASK,
             values,

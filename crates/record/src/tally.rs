@@ -135,7 +135,7 @@ pub struct Rest {
 
 /// A row with hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Row {
+pub struct TableRow {
     /// A cell's number, or a row's key.
     pub key: u64,
     /// Number of hits.
@@ -201,7 +201,7 @@ impl TallyArea {
         view: View<'_>,
         probe: u32,
         line: u32,
-        mut each: impl FnMut(Row, &dyn Fn(u64) -> u64),
+        mut each: impl FnMut(TableRow, &dyn Fn(u64) -> u64),
     ) -> Rest {
         if self.is_empty() || probe >= self.tables || line >= self.lines {
             return Rest::default();
@@ -219,7 +219,7 @@ impl TallyArea {
                             if rows.texts && n < TEXT_BYTES as u64 / 8 { view.get(text + n * 8) } else { 0 }
                         };
                         let owner = rows.owned.then(|| view.get(row + OWNER));
-                        each(Row { key: view.get(row), hits, owner }, &word);
+                        each(TableRow { key: view.get(row), hits, owner }, &word);
                     }
                 }
             }
@@ -227,7 +227,7 @@ impl TallyArea {
                 for cell in 0..self.shape.words() - CELLS / 8 {
                     let hits = view.get(table + CELLS + cell * 8);
                     if hits != 0 {
-                        each(Row { key: cell, hits, owner: None }, &|_| 0);
+                        each(TableRow { key: cell, hits, owner: None }, &|_| 0);
                     }
                 }
             }
@@ -240,7 +240,7 @@ impl TallyArea {
 mod tests {
     extern crate std;
     use super::{
-        CELLS, FNV, LOG2_CELLS, OVERFLOW, OWNER, PROBES, Rest, Row, Shape, TAKING, TallyArea, UNSEEN,
+        CELLS, FNV, LOG2_CELLS, OVERFLOW, OWNER, PROBES, Rest, Shape, TAKING, TableRow, TallyArea, UNSEEN,
         first_owned_row, first_row, log2_cell, text_key,
     };
     use crate::sync::AtomicU64;
@@ -303,7 +303,7 @@ mod tests {
         }
         let mut seen = Vec::new();
         area.read_rows(view, 0, 1, |row, word| seen.push((row, word(1))));
-        assert_eq!(seen, [(Row { key: 7, hits: 9, owner: Some(5 << 32 | 77) }, 6)]);
+        assert_eq!(seen, [(TableRow { key: 7, hits: 9, owner: Some(5 << 32 | 77) }, 6)]);
         assert_eq!(first_owned_row(5, 0, 10), first_row(5, 10));
         let apart =
             (0..64).map(|owner| first_owned_row(5, owner, 10)).collect::<std::collections::HashSet<_>>();

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | D1 | find the thread's line; if there is none: missed, done |
 //! | D2 | enter; if a hit of this thread goes on: missed (nested), done |
-//! | D3 | load the list. If a consumer in it has a return handler: take a return trampoline, if the probe arms its calls (`slots`, A1 to A4), and an instance (`instances`, A1 to A4). Count: missed if there was none, a hit otherwise |
+//! | D3 | load the list. If a consumer in it has a return handler: take a return trampoline, if the probe arms its calls (`trampolines`, A1 to A4), and an instance (`instances`, A1 to A4). Count: missed if there was none, a hit otherwise |
 //! | D4 | call each consumer whose filter accepts the hit; note the verdicts. Without an instance, consumers with return handlers are not called |
 //! | D5 | if all verdicts were *remove*, flag the probe for the writer |
 //! | D6 | if no consumer waits for the return, or the instruction pointer moved, give back the instance and the trampoline. Otherwise write the trampoline's address into the stack word |
@@ -25,10 +25,10 @@
 
 use crate::consumer::{Handler, Hit, Installed, Verdict};
 use crate::epoch::{Inside, Line, Seal, ThreadPointer};
-use crate::instances::{Call, Kept};
+use crate::instances::{Call, KeptCall};
 use crate::native::{Regs, returning};
 use crate::probe::{List, Probe};
-use crate::slots::{Table, Taken};
+use crate::trampolines::{TakenTrampoline, TrampolineTable};
 
 /// Where the thread goes on.
 #[repr(u64)]
@@ -79,24 +79,25 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
 /// address.
 ///
 /// # Safety
-/// `slots` is alive. `regs` holds the thread's state in the trampolines' code, and only the caller uses it.
-pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
+/// `trampolines` is alive. `regs` holds the thread's state in the trampolines' code, and only the caller uses
+/// it.
+pub unsafe extern "C" fn returned_to_trampoline(trampolines: *const TrampolineTable, regs: *mut Regs) -> u64 {
     // SAFETY: the caller promises both.
-    let (slots, regs) = unsafe { (&*slots, &mut *regs) };
+    let (trampolines, regs) = unsafe { (&*trampolines, &mut *regs) };
     // SAFETY: the trampolines' code has written the number there, into the stack word of a call that is over.
     let number = unsafe { returning::address(regs) } as u32;
     // SAFETY: as above.
-    let Some(landed) = (unsafe { slots.landed(number) }) else { return GoOn::Original as u64 };
+    let Some(returned) = (unsafe { trampolines.returned(number) }) else { return GoOn::Original as u64 };
     // End the instance before its key becomes free.
-    let kept = landed.probe.and_then(|probe| match landed.site {
-        Some(site) => Some(Kept::of(site)),
-        None => probe.instances().end(probe.engine().returns(), landed.key, probe.address()),
+    let kept = returned.probe.and_then(|probe| match returned.site {
+        Some(site) => Some(KeptCall::of(site)),
+        None => probe.instances().end(probe.engine().returns(), returned.key, probe.address()),
     });
-    slots.come_home(&landed);
+    trampolines.put_back(&returned);
     // SAFETY: as above; no frame of ours lies there or above.
-    unsafe { returning::replace(regs, landed.real) };
-    regs.set_ip(landed.real);
-    let (Some(probe), Some(kept)) = (landed.probe, kept) else { return GoOn::Original as u64 };
+    unsafe { returning::replace(regs, returned.real) };
+    regs.set_ip(returned.real);
+    let (Some(probe), Some(kept)) = (returned.probe, kept) else { return GoOn::Original as u64 };
     // A stack may go on in a thread for which there is no line.
     let Some((row, line)) = own_line(probe) else { return GoOn::Original as u64 };
     let seal = Seal::new();
@@ -132,30 +133,30 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
     if !waited || call.is_some() {
         counts.hit(row, number);
     }
-    let mut said = Said::new(ip, waited && call.is_none());
+    let mut verdicts = Verdicts::new(ip, waited && call.is_none());
     for installed in list.iter() {
         // SAFETY: the consumers of the list are registered or in their grace period, and this thread is
         // inside.
-        unsafe { said.ask(installed, call.as_ref().map(|waited| &waited.call), regs) };
+        unsafe { verdicts.ask(installed, call.as_ref().map(|waited| &waited.call), regs) };
     }
-    if said.agreed && !said.objected {
-        probe.want_removal();
+    if verdicts.agreed && !verdicts.objected {
+        probe.request_removal();
     }
     if let Some(call) = call {
-        if said.waiting && regs.ip() == ip {
-            said.lost += call.go_on(probe, regs, sp == regs.sp());
+        if verdicts.waiting && regs.ip() == ip {
+            verdicts.lost += call.go_on(probe, regs, sp == regs.sp());
         } else {
             call.cancel(probe);
         }
     }
-    (0..said.lost).for_each(|_| counts.unreturned(row, number));
+    (0..verdicts.lost).for_each(|_| counts.unreturned(row, number));
     go_on(ip, sp, regs)
 }
 
 /// A call whose return is waited for.
 struct Waited {
     call: Call<'static>,
-    slot: Option<Taken>,
+    slot: Option<TakenTrampoline>,
 }
 
 /// D3: takes an instance, or counts the hit as missed.
@@ -190,7 +191,7 @@ fn instance(probe: &Probe, row: usize, (ip, sp): (u64, u64), key: u64) -> Option
 fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64), real: u64) -> Option<Waited> {
     let returns = probe.engine().returns();
     // SAFETY: as in `begin`.
-    let slot = unsafe { returns.1.slots?.take((sp, real), returns.1.home(), probe) }?;
+    let slot = unsafe { returns.1.trampolines?.take((sp, real), returns.1.home(), probe) }?;
     if let Some((left, is_alone)) = slot.left
         && (is_alone || left.instances().end(returns, slot.key(), left.address()).is_some())
     {
@@ -223,7 +224,7 @@ impl Waited {
     /// D6, if no consumer waits.
     fn cancel(self, probe: &Probe) {
         self.call.cancel(probe.engine().returns());
-        self.slot.into_iter().for_each(Taken::cancel);
+        self.slot.into_iter().for_each(TakenTrampoline::cancel);
     }
 }
 
@@ -244,7 +245,7 @@ pub unsafe fn exited(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut 
 /// # Safety
 /// As [`entry`].
 #[inline]
-unsafe fn returns(inside: &Inside<'_>, row: usize, probe: &Probe, kept: &Kept, regs: &mut Regs) -> GoOn {
+unsafe fn returns(inside: &Inside<'_>, row: usize, probe: &Probe, kept: &KeptCall, regs: &mut Regs) -> GoOn {
     let (ip, sp) = (regs.ip(), regs.sp());
     if inside.is_nested() {
         // The entry was not nested. So a handler was left since then, and cannot yet be distinguished from
@@ -279,7 +280,7 @@ unsafe fn call(installed: &Installed, handler: Handler, hit: &mut Hit) -> Option
 }
 
 /// Verdicts of the consumers of one hit.
-struct Said {
+struct Verdicts {
     site: u64,
     /// No instance: consumers with return handlers are not called.
     missed: bool,
@@ -292,7 +293,7 @@ struct Said {
     lost: u32,
 }
 
-impl Said {
+impl Verdicts {
     const fn new(site: u64, missed: bool) -> Self {
         Self { site, missed, waiting: false, agreed: false, objected: false, lost: 0 }
     }
@@ -316,8 +317,8 @@ impl Said {
         let Some(verdict) = (unsafe { call(installed, handler, &mut hit) }) else { return };
         self.agreed |= verdict == Verdict::REMOVE;
         self.objected |= verdict != Verdict::REMOVE;
-        let wants_return = verdict != Verdict::REMOVE && verdict != Verdict::IGNORE_RETURN;
-        if installed.consumer.ret.is_some() && wants_return {
+        let waits_for_return = verdict != Verdict::REMOVE && verdict != Verdict::IGNORE_RETURN;
+        if installed.consumer.ret.is_some() && waits_for_return {
             self.waiting = true;
             let has_room = kept.is_some_and(|call| call.instance.push(installed.id, hit.cookie));
             self.lost += u32::from(!has_room);
@@ -330,7 +331,7 @@ impl Said {
 ///
 /// # Safety
 /// As [`call`].
-unsafe fn returned(installed: &Installed, kept: &Kept, regs: &mut Regs) {
+unsafe fn returned(installed: &Installed, kept: &KeptCall, regs: &mut Regs) {
     let Some(handler) = installed.consumer.ret else { return };
     let cookie = if installed.consumer.is_session() { kept.cookie(installed.id) } else { Some(0) };
     if let Some(cookie) = cookie {

@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 use crate::epoch::{Line, Lines};
-use crate::instances::{Place, Places};
+use crate::instances::{KeptPlace, KeptPlaces};
 use crate::native::thread::add_own;
 
 /// How often a probe was hit.
@@ -140,10 +140,10 @@ pub struct Engine {
     pub(crate) raw: Raw,
     lines: Lines,
     counts: Counts,
-    places: Places,
+    places: KeptPlaces,
     rseq: Option<isize>,
     #[cfg(not(loom))]
-    pub(crate) slots: AtomicPtr<crate::slots::Table>,
+    pub(crate) trampolines: AtomicPtr<crate::trampolines::TrampolineTable>,
 }
 
 /// Addresses of lines and counters, in a layout that assembly code relies on (`general` of the two
@@ -157,7 +157,7 @@ pub(crate) struct Raw {
     pub(crate) words: *const AtomicU64,
     /// Length of a row divided by the length of a line.
     pub(crate) row: u64,
-    pub(crate) places: *const Place,
+    pub(crate) places: *const KeptPlace,
     /// Length of all places but one, in bytes.
     pub(crate) place_mask: u64,
     /// Distance from a thread pointer to the thread's rseq area, in bytes; 0 if threads have none.
@@ -180,7 +180,7 @@ pub struct Memory {
     pub words: &'static [AtomicU64],
     /// Where calls are kept that need no instance, with hints about which call has which instance. Their
     /// number is a power of two; with fewer, calls are slower.
-    pub places: &'static [Place],
+    pub places: &'static [KeptPlace],
 }
 
 impl Engine {
@@ -192,7 +192,7 @@ impl Engine {
         if rows == 0 || memory.words.len() < Counts::words(rows, probes) {
             return None;
         }
-        let Some(places) = Places::new(memory.places) else { return None };
+        let Some(places) = KeptPlaces::new(memory.places) else { return None };
         Some(Self {
             raw: Raw {
                 lines: memory.lines.as_ptr(),
@@ -208,7 +208,7 @@ impl Engine {
             places,
             rseq: None,
             #[cfg(not(loom))]
-            slots: AtomicPtr::new(core::ptr::null_mut()),
+            trampolines: AtomicPtr::new(core::ptr::null_mut()),
         })
     }
     /// The same engine, for threads whose rseq area is at this distance from their thread pointer, in bytes.
@@ -238,23 +238,23 @@ impl Engine {
     }
     /// What a call in flight needs to find its instance.
     #[cfg(not(loom))]
-    pub(crate) fn returns(&self) -> (Places, crate::instances::Here) {
-        (self.places, crate::instances::Here { rseq: self.rseq, slots: self.slots() })
+    pub(crate) fn returns(&self) -> (KeptPlaces, crate::instances::ThreadPlace) {
+        (self.places, crate::instances::ThreadPlace { rseq: self.rseq, trampolines: self.trampolines() })
     }
     /// From now on, calls of probes that arm ([`Probe::set_arms`](crate::probe::Probe::set_arms)) get return
     /// addresses from these return trampolines. May be called once per engine, with trampolines that no other
     /// engine uses.
     #[cfg(not(loom))]
-    pub fn lend(&'static self, slots: &'static crate::slots::Table) {
-        slots.raw.engine.store(core::ptr::from_ref(self).cast_mut(), Relaxed);
-        self.slots.store(core::ptr::from_ref(slots).cast_mut(), Release);
+    pub fn lend(&'static self, trampolines: &'static crate::trampolines::TrampolineTable) {
+        trampolines.raw.engine.store(core::ptr::from_ref(self).cast_mut(), Relaxed);
+        self.trampolines.store(core::ptr::from_ref(trampolines).cast_mut(), Release);
     }
     /// The return trampolines given to [`lend`](Self::lend).
     #[cfg(not(loom))]
     #[must_use]
     #[inline]
-    pub fn slots(&self) -> Option<&'static crate::slots::Table> {
+    pub fn trampolines(&self) -> Option<&'static crate::trampolines::TrampolineTable> {
         // SAFETY: null, or a reference that is valid for good (`lend`).
-        unsafe { self.slots.load(Acquire).as_ref() }
+        unsafe { self.trampolines.load(Acquire).as_ref() }
     }
 }

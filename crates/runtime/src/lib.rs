@@ -32,9 +32,9 @@ pub mod pool;
 pub mod probe;
 pub mod regions;
 pub mod registry;
-pub mod slots;
 mod sync;
 mod table;
+pub mod trampolines;
 pub mod trap;
 
 #[cfg(target_arch = "aarch64")]

@@ -299,7 +299,7 @@ impl Probe {
         self.removal.load(Relaxed) != 0 && self.removal.swap(0, Relaxed) != 0
     }
     /// Stores only the first time: later hits find the flag set.
-    pub(crate) fn want_removal(&self) {
+    pub(crate) fn request_removal(&self) {
         if self.removal.load(Relaxed) == 0 {
             self.removal.store(1, Relaxed);
         }

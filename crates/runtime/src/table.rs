@@ -51,8 +51,8 @@ struct Bucket {
 }
 
 /// Where a bucket has a key.
-enum Said<'a> {
-    Here(&'a AtomicU64),
+enum KeyPlace<'a> {
+    ThreadPlace(&'a AtomicU64),
     /// The key is not there; these are the places where it would be.
     Free(&'a AtomicU64, &'a AtomicU64),
     /// Other keys have all places.
@@ -61,15 +61,15 @@ enum Said<'a> {
 
 impl Bucket {
     #[inline]
-    fn ask(&self, key: u64) -> Said<'_> {
+    fn ask(&self, key: u64) -> KeyPlace<'_> {
         for (place, value) in self.keys.iter().zip(&self.values) {
             match place.load(Acquire) {
-                found if found == key => return Said::Here(value),
-                0 => return Said::Free(place, value),
+                found if found == key => return KeyPlace::ThreadPlace(value),
+                0 => return KeyPlace::Free(place, value),
                 _ => {}
             }
         }
-        Said::Further
+        KeyPlace::Further
     }
 }
 
@@ -92,37 +92,37 @@ impl Buckets {
     }
     /// The place of a key, or where it would be. Some places are free, so the search ends.
     #[inline]
-    fn ask(&self, key: NonZeroU64) -> Said<'_> {
+    fn ask(&self, key: NonZeroU64) -> KeyPlace<'_> {
         // The product's top bits depend on all of the key (Knuth, TAOCP 3, 6.4); keys differ in both halves.
         let mixed = (key.get() ^ key.get() >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let first = (mixed >> 1 >> self.shift) as usize;
-        match self.buckets.get(first).map_or(Said::Further, |bucket| bucket.ask(key.get())) {
-            Said::Further => self.ask_further(key, first),
-            said => said,
+        match self.buckets.get(first).map_or(KeyPlace::Further, |bucket| bucket.ask(key.get())) {
+            KeyPlace::Further => self.ask_further(key, first),
+            key_place => key_place,
         }
     }
     #[cold]
-    fn ask_further(&self, key: NonZeroU64, first: usize) -> Said<'_> {
+    fn ask_further(&self, key: NonZeroU64, first: usize) -> KeyPlace<'_> {
         let (sooner, later) = self.buckets.split_at(first.min(self.buckets.len()));
         let mut asked = later.iter().chain(sooner).map(|bucket| bucket.ask(key.get()));
-        asked.find(|said| !matches!(said, Said::Further)).unwrap_or(Said::Further)
+        asked.find(|key_place| !matches!(key_place, KeyPlace::Further)).unwrap_or(KeyPlace::Further)
     }
     #[inline]
     fn value(&self, key: NonZeroU64) -> Option<NonZeroU64> {
         match self.ask(key) {
-            Said::Here(value) => NonZeroU64::new(value.load(Acquire)),
-            Said::Free(..) | Said::Further => None,
+            KeyPlace::ThreadPlace(value) => NonZeroU64::new(value.load(Acquire)),
+            KeyPlace::Free(..) | KeyPlace::Further => None,
         }
     }
     fn set(&self, key: NonZeroU64, value: u64) {
         match self.ask(key) {
-            Said::Here(place) => place.store(value, Release),
-            Said::Free(place_of_key, place) => {
+            KeyPlace::ThreadPlace(place) => place.store(value, Release),
+            KeyPlace::Free(place_of_key, place) => {
                 place.store(value, Release);
                 place_of_key.store(key.get(), Release);
                 self.used.store(self.used.load(Relaxed) + 1, Relaxed);
             }
-            Said::Further => {}
+            KeyPlace::Further => {}
         }
     }
     fn is_full(&self) -> bool {

@@ -14,13 +14,13 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Arc, Mutex};
+use trapline_runtime::pool::magazine::Magazine;
 use trapline_runtime::pool::protocol::{Parts, close, get, put};
-use trapline_runtime::pool::shelf::Shelf;
 use trapline_runtime::pool::{Returned, set};
 
 struct Cpu {
     alone: Mutex<()>,
-    shelf: Shelf,
+    magazine: Magazine,
     set: Vec<AtomicU64>,
 }
 
@@ -55,7 +55,7 @@ impl Model {
     fn new(cpus: u32, objects: u32, depth: u32) -> Arc<Self> {
         let cpu = |_| Cpu {
             alone: Mutex::new(()),
-            shelf: Shelf::default(),
+            magazine: Magazine::default(),
             set: (0..set::words(objects)).map(|_| AtomicU64::new(0)).collect(),
         };
         let model = Self {
@@ -66,7 +66,7 @@ impl Model {
             memory: UnsafeCell::new(()),
             objects: (0..objects).map(|_| UnsafeCell::new(0)).collect(),
         };
-        model.cpus.iter().for_each(|cpu| cpu.shelf.open(depth));
+        model.cpus.iter().for_each(|cpu| cpu.magazine.open(depth));
         (0..objects).for_each(|object| assert!(set::put(&model.cpus[0].set, object)));
         Arc::new(model)
     }
@@ -110,9 +110,9 @@ impl Parts for Model {
     fn cpus(&self) -> u32 {
         self.cpus.len() as u32
     }
-    fn shelf(&self, cpu: u32) -> &Shelf {
+    fn magazine(&self, cpu: u32) -> &Magazine {
         self.touch();
-        &self.cpus[cpu as usize].shelf
+        &self.cpus[cpu as usize].magazine
     }
     fn set(&self, cpu: u32) -> &[AtomicU64] {
         self.touch();
@@ -129,17 +129,17 @@ impl Parts for Model {
     fn depth(&self) -> u32 {
         self.depth
     }
-    fn take_from_shelf(&self, at: On) -> Result<u32, u32> {
+    fn take_from_magazine(&self, at: On) -> Result<u32, u32> {
         let cpu = &self.cpus[at.cpu as usize];
         let _alone = cpu.alone.lock().expect("nobody panics");
         self.touch();
-        if at.abort { Err(at.cpu) } else { cpu.shelf.take().ok_or(at.cpu) }
+        if at.abort { Err(at.cpu) } else { cpu.magazine.take().ok_or(at.cpu) }
     }
-    fn put_on_shelf(&self, at: On, object: u32) -> Result<(), u32> {
+    fn put_into_magazine(&self, at: On, object: u32) -> Result<(), u32> {
         let cpu = &self.cpus[at.cpu as usize];
         let _alone = cpu.alone.lock().expect("nobody panics");
         self.touch();
-        if !at.abort && cpu.shelf.put(object) { Ok(()) } else { Err(at.cpu) }
+        if !at.abort && cpu.magazine.put(object) { Ok(()) } else { Err(at.cpu) }
     }
 }
 

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for process in session.detach().reports {
         for times in process.times {
             let label = times.site.as_ref().map_or("", |site| &site.label);
-            let p50 = times.spread.percentile(0.5);
+            let p50 = times.histogram.percentile(0.5);
             println!("{:>10} {label}: {} to {} ns, p50 {p50}", times.calls, times.min_ns, times.max_ns);
         }
     }

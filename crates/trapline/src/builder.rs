@@ -8,16 +8,16 @@ use std::time::Duration;
 use trapline_image::{ProbeKind, ProbeSpec};
 use trapline_patch::{Durations, Options};
 use trapline_plan::Floats;
-use trapline_target::kernel::UprobeMulti;
+use trapline_tracee::kernel::UprobeMulti;
 
 use crate::error::Error;
 use crate::filter::Filter;
+use crate::histogram::LinearBuckets;
 use crate::report::By;
 use crate::session::Session;
-use crate::spread::Steps;
 use crate::stacks::Unwinding;
 use crate::target::Target;
-use crate::traced::{Aim, Returns, Wishes};
+use crate::traced::{HitAction, Returns, SessionRequest};
 
 /// Ring size for stacks, in bytes: room for tens of thousands of stacks, or thousands of copies.
 const STACKS_RING: u32 = 32 << 20;
@@ -40,7 +40,7 @@ pub struct Builder {
     floats: Vec<Floats>,
     ended: Vec<u8>,
     pub(crate) min: Duration,
-    pub(crate) steps: Option<Steps>,
+    pub(crate) steps: Option<LinearBuckets>,
 }
 
 impl Builder {
@@ -132,7 +132,7 @@ impl Builder {
     /// steps.
     #[must_use]
     pub const fn steps(mut self, min: u64, max: u64, step: u64) -> Self {
-        self.steps = Some(Steps { min, max, step });
+        self.steps = Some(LinearBuckets { min, max, step });
         self
     }
     /// Sets the bytes of each CPU's ring of records, rounded up to a power of two between 4 KiB and 1 GiB; by
@@ -179,15 +179,15 @@ impl Builder {
     /// # Errors
     /// If no process can be traced, or nothing can be probed; nothing is left behind then.
     pub fn count(self) -> Result<Session, Error> {
-        Session::start(self, Aim::Count)
+        Session::start(self, HitAction::Count)
     }
     /// Starts timing.
     ///
     /// # Errors
     /// As [`Self::count`].
     pub fn latency(self) -> Result<Session, Error> {
-        let aim = self.timing();
-        Session::start(self, aim)
+        let hit_action = self.timing();
+        Session::start(self, hit_action)
     }
     /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most)
     /// and, if `returns`, with what it returned and when. [`Session::calls`] reports them. Values that
@@ -203,7 +203,7 @@ impl Builder {
             self.floats.resize(floats.len(), Floats::default());
         }
         self.floats.iter_mut().zip(floats).for_each(|(asked, needed)| *asked = asked.and(needed));
-        Session::start(self, Aim::Record { values: arguments.max(needed).min(6), returns })
+        Session::start(self, HitAction::Record { values: arguments.max(needed).min(6), returns })
     }
     /// Starts aggregating: [`filters`](Self::filters) say what, see [`Filter::tally`]. [`Session::tallies`]
     /// reports the result.
@@ -211,7 +211,7 @@ impl Builder {
     /// # Errors
     /// As [`Self::count`].
     pub fn tally(self, exits: bool) -> Result<Session, Error> {
-        Session::start(self, Aim::Tally { exits })
+        Session::start(self, HitAction::Tally { exits })
     }
     /// Starts recording the stack of each hit. With `time`, the durations of the calls are summed as well,
     /// from entry to return, and reports have each function's durations beside its hits. [`Session::calls`]
@@ -220,33 +220,33 @@ impl Builder {
     /// # Errors
     /// As [`Self::count`].
     pub fn stacks(self, unwinding: Unwinding, time: bool) -> Result<Session, Error> {
-        Session::start(self, Aim::Stack { unwind: unwinding.unwind(), returns: time })
+        Session::start(self, HitAction::Stack { unwind: unwinding.unwind(), returns: time })
     }
     /// Action for timed calls.
-    pub(crate) const fn timing(&self) -> Aim {
+    pub(crate) const fn timing(&self) -> HitAction {
         match (self.returns, self.outermost) {
-            (Returns::Auto, true) => Aim::Time(Returns::Exits),
-            (returns, _) => Aim::Time(returns),
+            (Returns::Auto, true) => HitAction::Time(Returns::Exits),
+            (returns, _) => HitAction::Time(returns),
         }
     }
     /// # Errors
     /// [`Error::Filter`]: a filter that neither the target nor the reader could decide.
-    pub(crate) fn decides(&self, aim: Aim) -> Result<(), Error> {
-        let by_thread = self.counts_by_thread(aim);
+    pub(crate) fn decides(&self, hit_action: HitAction) -> Result<(), Error> {
+        let by_thread = self.counts_by_thread(hit_action);
         for (spec, filter) in self.specs.iter().zip(&self.filters) {
-            let role = aim.role(spec.kind == ProbeKind::Return, None);
-            if let Some(why) = filter.undecided(role, by_thread) {
+            let action = hit_action.action(spec.kind == ProbeKind::Return, None);
+            if let Some(why) = filter.undecided(action, by_thread) {
                 return Err(Error::Filter { probe: spec.text.clone(), why });
             }
         }
         Ok(())
     }
-    fn counts_by_thread(&self, aim: Aim) -> bool {
-        aim == Aim::Count && matches!(self.by, Some(By::Thread | By::ThreadName))
+    fn counts_by_thread(&self, hit_action: HitAction) -> bool {
+        hit_action == HitAction::Count && matches!(self.by, Some(By::Thread | By::ThreadName))
     }
-    pub(crate) fn wishes(&self, aim: Aim) -> Wishes {
+    pub(crate) fn requested(&self, hit_action: HitAction) -> SessionRequest {
         let kernel_allowed = UprobeMulti::available().is_ok();
-        let by_thread = self.counts_by_thread(aim);
+        let by_thread = self.counts_by_thread(hit_action);
         let options = Options {
             strict: self.strict,
             faults_are_fatal: self.faults_are_fatal,
@@ -254,14 +254,14 @@ impl Builder {
             by_thread,
             ..Options::default()
         };
-        let ring = if matches!(aim, Aim::Stack { .. }) { STACKS_RING } else { options.ring };
-        let (ring, slots) = (self.ring.unwrap_or(ring), self.maxactive.unwrap_or(options.slots));
-        let options = Options { ring, slots, ..options };
+        let ring = if matches!(hit_action, HitAction::Stack { .. }) { STACKS_RING } else { options.ring };
+        let (ring, trampolines) = (self.ring.unwrap_or(ring), self.maxactive.unwrap_or(options.trampolines));
+        let options = Options { ring, trampolines, ..options };
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
         let filters = self.filters.iter().cloned().map(Arc::new).collect();
-        Wishes {
+        SessionRequest {
             specs: self.specs.clone(),
-            aim,
+            hit_action,
             returns: self.returns,
             by: self.by,
             options,

@@ -33,7 +33,7 @@ use crate::report::Site;
 
 /// How a call ended, as far as was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
+pub enum CallEnd {
     /// Only the entry was recorded.
     Entered,
     /// It returned.
@@ -74,7 +74,7 @@ pub struct Call {
     /// Duration; for a call that ended by a jump to another function, until that jump.
     pub took: Option<Duration>,
     /// How it ended.
-    pub how: How,
+    pub how: CallEnd,
 }
 
 impl Call {
@@ -82,7 +82,7 @@ impl Call {
     /// since that function is part of it.
     #[must_use]
     pub fn whole_ns(&self) -> Option<u64> {
-        let took = self.took.filter(|_| self.how != How::TailCall)?;
+        let took = self.took.filter(|_| self.how != CallEnd::TailCall)?;
         Some(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX))
     }
 }
@@ -143,13 +143,13 @@ impl Text {
 
 /// A record, and where it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     /// Index of its segment in the process.
     pub(crate) segment: usize,
     pub(crate) record: Record,
 }
 
-impl Found {
+impl FoundRecord {
     pub(crate) const fn new(segment: usize, record: Record) -> Self {
         Self { segment, record }
     }
@@ -164,7 +164,7 @@ pub(crate) struct Paired {
     pub(crate) segment: usize,
     pub(crate) entry: Record,
     pub(crate) exit: Option<Record>,
-    pub(crate) how: How,
+    pub(crate) how: CallEnd,
 }
 
 /// Calls of several processes, in the order in which they ended.
@@ -197,7 +197,7 @@ impl Pairing {
     /// in `round`. `waits` tells whether exits of a probe are recorded.
     pub(crate) fn feed(
         &mut self,
-        round: &mut Vec<Found>,
+        round: &mut Vec<FoundRecord>,
         begun: Option<u64>,
         waits: impl Fn(usize, u32) -> bool,
         mut each: impl FnMut(Paired),
@@ -208,7 +208,7 @@ impl Pairing {
         }
         let until = std::mem::replace(&mut self.begun, begun.unwrap_or(u64::MAX));
         let end = begun.map_or(round.len(), |_| round.partition_point(|found| found.record.ticks <= until));
-        for Found { segment, record } in round.drain(..end) {
+        for FoundRecord { segment, record } in round.drain(..end) {
             let thread = if self.exits_name_no_thread { 0 } else { record.tid };
             let key = (thread, record.sp, segment, record.probe);
             match record.kind {
@@ -217,11 +217,11 @@ impl Pairing {
                         each(unfinished(segment, entry));
                     }
                 }
-                Kind::Entry => each(Paired { segment, entry: record, exit: None, how: How::Entered }),
+                Kind::Entry => each(Paired { segment, entry: record, exit: None, how: CallEnd::Entered }),
                 kind => match self.open.get(&key).copied().filter(|entry| entry.ticks <= record.ticks) {
                     Some(entry) => {
                         self.open.remove(&key);
-                        let how = if kind == Kind::Return { How::Returned } else { How::TailCall };
+                        let how = if kind == Kind::Return { CallEnd::Returned } else { CallEnd::TailCall };
                         each(Paired { segment, entry, exit: Some(record), how });
                     }
                     None => self.unpaired += 1,
@@ -247,14 +247,14 @@ impl Pairing {
 }
 
 const fn unfinished(segment: usize, entry: Record) -> Paired {
-    Paired { segment, entry, exit: None, how: How::Unfinished }
+    Paired { segment, entry, exit: None, how: CallEnd::Unfinished }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
-    use super::{Found, How, Paired, Pairing};
+    use super::{CallEnd, FoundRecord, Paired, Pairing};
     use proptest::collection::vec;
     use proptest::prelude::*;
     use trapline_record::ring::{Kind, MAX_VALUES, Record};
@@ -263,9 +263,10 @@ mod tests {
         (0, Record { kind, probe: 3, tid, ticks, sp, values: [ticks; MAX_VALUES] })
     }
 
-    fn ended(pairing: &mut Pairing, round: Vec<(usize, Record)>) -> Vec<(u64, Option<u64>, How)> {
+    fn ended(pairing: &mut Pairing, round: Vec<(usize, Record)>) -> Vec<(u64, Option<u64>, CallEnd)> {
         let mut calls = Vec::new();
-        let mut round = round.into_iter().map(|(segment, record)| Found::new(segment, record)).collect();
+        let mut round =
+            round.into_iter().map(|(segment, record)| FoundRecord::new(segment, record)).collect();
         let each = |c: Paired| calls.push((c.entry.ticks, c.exit.map(|exit| exit.ticks), c.how));
         pairing.feed(&mut round, None, |_, probe| probe == 3, each);
         calls
@@ -274,18 +275,18 @@ mod tests {
     #[test]
     fn a_round_tells_what_happened_before_the_one_before_it() {
         let mut pairing = Pairing::default();
-        let mut round: Vec<Found> = Vec::new();
-        let mut told = |round: &mut Vec<Found>, ticks: &[u64], begun: Option<u64>| {
+        let mut round: Vec<FoundRecord> = Vec::new();
+        let mut ended_in = |round: &mut Vec<FoundRecord>, ticks: &[u64], begun: Option<u64>| {
             let (mut ended, entries) =
                 (Vec::new(), ticks.iter().map(|&ticks| record(Kind::Entry, 1, ticks, ticks)));
-            round.extend(entries.map(|(segment, record)| Found::new(segment, record)));
+            round.extend(entries.map(|(segment, record)| FoundRecord::new(segment, record)));
             pairing.feed(round, begun, |_, _| false, |paired| ended.push(paired.entry.ticks));
             ended
         };
-        assert_eq!(told(&mut round, &[10, 30, 12, 25], Some(20)), [0; 0]);
-        assert_eq!(told(&mut round, &[21, 40, 22, 11], Some(30)), [10, 11, 12]);
-        assert_eq!(told(&mut round, &[], Some(50)), [21, 22, 25, 30]);
-        assert_eq!(told(&mut round, &[60], None), [40, 60]);
+        assert_eq!(ended_in(&mut round, &[10, 30, 12, 25], Some(20)), [0; 0]);
+        assert_eq!(ended_in(&mut round, &[21, 40, 22, 11], Some(30)), [10, 11, 12]);
+        assert_eq!(ended_in(&mut round, &[], Some(50)), [21, 22, 25, 30]);
+        assert_eq!(ended_in(&mut round, &[60], None), [40, 60]);
         assert!(round.is_empty());
     }
 
@@ -302,8 +303,11 @@ mod tests {
             record(Return, 1, 0x80, 15),
             record(Tail, 2, 0x90, 30),
         ];
-        let want =
-            [(12, Some(15), How::Returned), (10, Some(20), How::Returned), (11, Some(30), How::TailCall)];
+        let want = [
+            (12, Some(15), CallEnd::Returned),
+            (10, Some(20), CallEnd::Returned),
+            (11, Some(30), CallEnd::TailCall),
+        ];
         assert_eq!(ended(&mut pairing, round), want);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 0));
     }
@@ -319,7 +323,7 @@ mod tests {
         ];
         assert_eq!(
             ended(&mut pairing, round),
-            [(11, Some(12), How::Returned), (10, Some(13), How::Returned)]
+            [(11, Some(12), CallEnd::Returned), (10, Some(13), CallEnd::Returned)]
         );
     }
 
@@ -331,14 +335,14 @@ mod tests {
             |begin: u64| [record(Kind::Entry, 1, 0x90, begin), record(Kind::Return, 1, 0x90, begin + 5)];
         let mut round = vec![record(Kind::Return, 1, 0x90, 9)];
         round.extend([10, 20, 30].map(calls).concat());
-        let want = [10, 20, 30].map(|begin| (begin, Some(begin + 5), How::Returned));
+        let want = [10, 20, 30].map(|begin| (begin, Some(begin + 5), CallEnd::Returned));
         assert_eq!(ended(&mut pairing, round), want);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 1));
         // Records that come too late for their place.
         assert_eq!(ended(&mut pairing, vec![record(Kind::Entry, 1, 0x90, 50)]), []);
         let late = vec![record(Kind::Entry, 1, 0x90, 40), record(Kind::Return, 1, 0x90, 45)];
-        assert_eq!(ended(&mut pairing, late), [(40, None, How::Unfinished)]);
-        let (exit, want) = (record(Kind::Return, 1, 0x90, 50), (50, Some(50), How::Returned));
+        assert_eq!(ended(&mut pairing, late), [(40, None, CallEnd::Unfinished)]);
+        let (exit, want) = (record(Kind::Return, 1, 0x90, 50), (50, Some(50), CallEnd::Returned));
         assert_eq!(ended(&mut pairing, vec![exit]), [want]);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 2));
     }
@@ -347,16 +351,16 @@ mod tests {
     fn an_entry_in_the_place_of_another_ends_it_unseen() {
         let mut pairing = Pairing::default();
         let entries = vec![record(Kind::Entry, 1, 0x90, 10), record(Kind::Entry, 1, 0x90, 12)];
-        assert_eq!(ended(&mut pairing, entries), [(10, None, How::Unfinished)]);
+        assert_eq!(ended(&mut pairing, entries), [(10, None, CallEnd::Unfinished)]);
         assert_eq!(pairing.rest().iter().map(|c| c.entry.ticks).collect::<Vec<_>>(), [12]);
         let (segment, record) = record(Kind::Entry, 1, 0x90, 13);
-        let each = |other: Paired| assert_eq!(other.how, How::Entered);
-        pairing.feed(&mut vec![Found::new(segment, record)], None, |_, _| false, each);
+        let each = |other: Paired| assert_eq!(other.how, CallEnd::Entered);
+        pairing.feed(&mut vec![FoundRecord::new(segment, record)], None, |_, _| false, each);
     }
 
     /// One step of a thread: the thread, whether it calls or returns from its innermost call, whether the
     /// record is lost, and how late it becomes visible.
-    type Deed = (u32, bool, bool, u64);
+    type ThreadStep = (u32, bool, bool, u64);
 
     /// A record, the time when the reader can see it, its ring, and its call.
     #[derive(Clone, Copy, Debug)]
@@ -364,9 +368,9 @@ mod tests {
 
     /// What threads wrote, in the order of the clock. A record becomes visible a while after its time, but
     /// before the thread's next record.
-    fn written(deeds: &[Deed], attach: u64) -> Vec<Written> {
+    fn written(steps: &[ThreadStep], attach: u64) -> Vec<Written> {
         let (mut stacks, mut ticks, mut calls, mut all) = ([const { Vec::new() }; 3], 0, 0, Vec::new());
-        for &(thread, enters, lost, late) in deeds {
+        for &(thread, enters, lost, late) in steps {
             let stack: &mut Vec<usize> = &mut stacks[thread as usize];
             ticks += 10;
             let kind = if enters && stack.len() < 4 {
@@ -404,7 +408,7 @@ mod tests {
                     (0..all.len()).filter(|&n| all[n].2 == ring && all[n].1 <= now && !taken[n]).collect();
                 visible.sort_by_key(|&n| all[n].1);
                 visible.iter().for_each(|&n| taken[n] = true);
-                round.extend(visible.into_iter().map(|n| Found::new(0, all[n].0)));
+                round.extend(visible.into_iter().map(|n| FoundRecord::new(0, all[n].0)));
             }
             pairing.feed(&mut round, Some(begun), |_, _| true, |paired| calls.push(paired));
         }
@@ -420,13 +424,13 @@ mod tests {
         /// reported once.
         #[test]
         fn exits_belong_to_the_latest_entry_before_them(
-            deeds in vec((0..3u32, any::<bool>(), prop::bool::weighted(0.1), 0..25u64), 0..120),
+            steps in vec((0..3u32, any::<bool>(), prop::bool::weighted(0.1), 0..25u64), 0..120),
             attach in 0..600u64,
             drops: bool,
         ) {
-            let deeds: Vec<Deed> =
-                deeds.into_iter().map(|(thread, enters, lost, late)| (thread, enters, lost && drops, late)).collect();
-            let all = written(&deeds, attach);
+            let steps: Vec<ThreadStep> =
+                steps.into_iter().map(|(thread, enters, lost, late)| (thread, enters, lost && drops, late)).collect();
+            let all = written(&steps, attach);
             let mut open = HashMap::new();
             let (mut want, mut unpaired) = (Vec::new(), 0);
             for &Written(record, _, _, call) in &all {

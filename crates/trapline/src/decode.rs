@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Kind, Record, TEXT_WORDS, first_float};
 
-use crate::calls::{Call, Found, Paired, Pairing, Text};
+use crate::calls::{Call, FoundRecord, Paired, Pairing, Text};
 use crate::filter::Filter;
 use crate::quick::InTurn;
 use crate::report::Site;
@@ -25,7 +25,7 @@ pub(crate) struct Decoder {
     /// What is known of each probe.
     pub(crate) probes: Probes,
     /// Records that were taken and not reported yet.
-    pub(crate) round: Vec<Found>,
+    pub(crate) round: Vec<FoundRecord>,
     /// Entries read, by probe.
     pub(crate) read: Counts,
     /// Entries read whose calls a filter rejected, by probe.
@@ -54,7 +54,7 @@ impl Decoder {
                 }
                 self.read.add(segment, record.probe, 1);
             }
-            self.round.push(Found::new(segment, record));
+            self.round.push(FoundRecord::new(segment, record));
         }
         self.round.len() - before
     }
@@ -64,7 +64,7 @@ impl Decoder {
     }
     /// Reports the calls that ended in a round; `begun` is the tick at which it began ([`Pairing::feed`]).
     /// Without it, reports all calls, including those that have not ended. `names` looks up thread names.
-    pub(crate) fn tell(
+    pub(crate) fn report(
         &mut self,
         pid: u32,
         clock: Clock,
@@ -73,7 +73,7 @@ impl Decoder {
         each: &mut dyn FnMut(Call),
     ) {
         let Self { pairing, round, probes, texts, left_out, .. } = self;
-        let mut tell = |paired: Paired| {
+        let mut report = |paired: Paired| {
             let (segment, probe) = (paired.segment, paired.entry.probe);
             let Some(known) = probes.get(segment, probe) else { return };
             let beside = known.shape.as_ref().and_then(|_| texts.remove(&text_key(segment, &paired.entry)));
@@ -89,9 +89,9 @@ impl Decoder {
             }
         };
         let waits = |segment, probe| probes.get(segment, probe).is_some_and(|known| known.waits);
-        pairing.feed(round, begun, waits, &mut tell);
+        pairing.feed(round, begun, waits, &mut report);
         if begun.is_none() {
-            pairing.rest().into_iter().for_each(&mut tell);
+            pairing.rest().into_iter().for_each(&mut report);
         }
     }
 }
@@ -119,7 +119,7 @@ pub(crate) const fn text_key(segment: usize, record: &Record) -> TextKey {
 
 /// What is known of a probe; needed for each of its records.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct ProbeFacts {
     pub(crate) site: Arc<Site>,
     /// Its exits are recorded, so entries wait for them.
     pub(crate) waits: bool,
@@ -129,7 +129,7 @@ pub(crate) struct Known {
     pub(crate) late: Option<Arc<Filter>>,
 }
 
-impl Known {
+impl ProbeFacts {
     fn call(
         &self,
         pid: u32,
@@ -163,24 +163,24 @@ impl Known {
 
 /// Probes by segment and number.
 #[derive(Debug, Default)]
-pub(crate) struct Probes(Vec<Vec<Option<Known>>>);
+pub(crate) struct Probes(Vec<Vec<Option<ProbeFacts>>>);
 
 impl Probes {
     /// Adds one.
-    pub(crate) fn set(&mut self, segment: usize, probe: u32, known: Known) {
+    pub(crate) fn set(&mut self, segment: usize, probe: u32, known: ProbeFacts) {
         *place(&mut self.0, segment, probe) = Some(known);
     }
     /// Changes all of them.
-    pub(crate) fn each_mut(&mut self, each: impl FnMut(&mut Known)) {
+    pub(crate) fn each_mut(&mut self, each: impl FnMut(&mut ProbeFacts)) {
         self.0.iter_mut().flatten().flatten().for_each(each);
     }
     /// All of them.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u32, &Known)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u32, &ProbeFacts)> {
         self.0.iter().enumerate().flat_map(|(segment, of)| {
             (0..).zip(of).filter_map(move |(probe, known)| Some((segment, probe, known.as_ref()?)))
         })
     }
-    pub(crate) fn get(&self, segment: usize, probe: u32) -> Option<&Known> {
+    pub(crate) fn get(&self, segment: usize, probe: u32) -> Option<&ProbeFacts> {
         self.0.get(segment)?.get(probe as usize)?.as_ref()
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use trapline_image::SpecError;
 use trapline_patch::PatchError;
-use trapline_target::TargetError;
+use trapline_tracee::TargetError;
 
 use crate::filter::Undecided;
 
@@ -50,7 +50,7 @@ pub enum Error {
     },
     /// No process maps the file.
     #[error("no process that you may trace maps {file}; start one, or give it with -p, -n or -c")]
-    NobodyMaps {
+    NotMapped {
         /// The file.
         file: String,
     },

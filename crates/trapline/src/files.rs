@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trapline_image::{Bytes, DebugFile, DebugFiles, Image};
-use trapline_plan::{CodeMap, Scope, Want};
-use trapline_target::{FileId, Mapping, Process};
+use trapline_plan::{ActionRequest, CodeMap, Scope};
+use trapline_tracee::{FileId, Mapping, Process};
 
 /// Largest text, in bytes, that may be swept as a whole, once per file.
 const WHOLE_TEXT: u64 = 64 << 20;
@@ -34,7 +34,7 @@ pub(crate) struct ModuleFile {
 impl ModuleFile {
     /// Branch targets in the file. Where guards serve a branch that was not seen, these are only the ones
     /// near the requests, present and earlier; else all. `alone`: the calling thread makes the map alone.
-    pub(crate) fn code_map(&self, wants: &[Want], guarded: bool, alone: bool) -> Arc<CodeMap> {
+    pub(crate) fn code_map(&self, requests: &[ActionRequest], guarded: bool, alone: bool) -> Arc<CodeMap> {
         let threads = if alone { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
         let text: u64 = self.image.text_ranges().iter().map(|range| range.1).sum();
         if !guarded && text <= WHOLE_TEXT {
@@ -44,20 +44,20 @@ impl ModuleFile {
                 .clone();
         }
         let mut near = self.near.lock().unwrap_or_else(PoisonError::into_inner);
-        let build = || Arc::new(CodeMap::build(&self.image, Scope::For(wants), threads));
+        let build = || Arc::new(CodeMap::build(&self.image, Scope::For(requests), threads));
         let mut known = near.take();
-        let own = known.as_mut().and_then(Arc::get_mut).map(|own| own.cover(&self.image, wants, threads));
+        let own = known.as_mut().and_then(Arc::get_mut).map(|own| own.cover(&self.image, requests, threads));
         // Another thread is using the map to plan just now, since the same is requested of many processes.
         // Then a new one is made.
-        let covered = own.is_some() || known.as_ref().is_some_and(|map| map.covers(&self.image, wants));
+        let covered = own.is_some() || known.as_ref().is_some_and(|map| map.covers(&self.image, requests));
         let map = known.filter(|_| covered).unwrap_or_else(build);
         *near = Some(map.clone());
         map
     }
     /// Drops what was planned speculatively for a batch and never used.
-    pub(crate) fn forget_foreseen(&self) {
+    pub(crate) fn forget_speculative(&self) {
         let near = self.near.lock().unwrap_or_else(PoisonError::into_inner);
-        near.iter().for_each(|map| map.forget_foreseen());
+        near.iter().for_each(|map| map.forget_speculative());
     }
 }
 
@@ -147,11 +147,11 @@ struct DebugDirs<'a> {
 }
 
 impl DebugFiles for DebugDirs<'_> {
-    fn find(&mut self, want: &DebugFile) -> Option<Bytes> {
+    fn find(&mut self, request: &DebugFile) -> Option<Bytes> {
         let inside = |path: &Path| self.root.join(path.strip_prefix("/").unwrap_or(path));
         let store = Path::new("/usr/lib/debug");
-        let by_id = want.build_id_path().map(|path| store.join(".build-id").join(path));
-        let by_name = want.link.iter().flat_map(|(name, _)| {
+        let by_id = request.build_id_path().map(|path| store.join(".build-id").join(path));
+        let by_name = request.link.iter().flat_map(|(name, _)| {
             let stored = store.join(self.beside.strip_prefix("/").unwrap_or(self.beside)).join(name);
             [self.beside.join(name), self.beside.join(".debug").join(name), stored]
         });

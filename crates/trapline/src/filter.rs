@@ -12,12 +12,12 @@ mod decided;
 pub use constants::constants;
 pub use decided::Undecided;
 pub use trapline_plan::filter::{
-    Apart, Facts, FilterError, Float, Int, Known, MAX_FIELDS, Misread, Sort, Symbol, Tally, TargetFilter,
+    Facts, FilterError, Float, GroupBy, Int, Known, MAX_FIELDS, Misread, Sort, Symbol, Tally, TargetFilter,
     Tree, parse, parse_with,
 };
 
 use trapline_plan::filter::Late;
-use trapline_plan::{Floats, Operand, Read, Role, Unwind, filter};
+use trapline_plan::{Action, Floats, Operand, Read, Unwind, filter};
 
 use crate::calls::{Call, Text};
 use crate::values::Marked;
@@ -132,7 +132,7 @@ impl Filter {
     }
     /// Aggregates hits that pass by this value, at entries or at exits. `None` if the target cannot do that
     /// because it does not know there the value, or what decides which hits pass. Threads can be chosen by
-    /// name if rows belong to threads ([`Apart::Thread`]); not on arm64, where only the reader knows names.
+    /// name if rows belong to threads ([`GroupBy::Thread`]); not on arm64, where only the reader knows names.
     #[must_use]
     pub fn tally(self, tally: Tally, exits: bool) -> Option<Self> {
         if !self.fits_rows(&tally) {
@@ -152,7 +152,7 @@ impl Filter {
     }
     /// Whether the table's rows allow for the thread names that are requested.
     const fn fits_rows(&self, tally: &Tally) -> bool {
-        let by_thread = matches!(tally.apart, Apart::Thread);
+        let by_thread = matches!(tally.group_by, GroupBy::Thread);
         tally.is_sound() && (self.names.is_empty() || cfg!(target_arch = "x86_64") && by_thread)
     }
     /// Whether the target knows the value at an entry where fields are read.
@@ -214,8 +214,9 @@ impl Filter {
         Tree::and(self.read.clone(), self.late.clone())
     }
     /// Whether the target decides by fields at the entry, where the role provides for that.
-    fn is_decided_by_fields(&self, role: Role) -> bool {
-        let read = matches!(role, Role::Record { stack: Unwind::None, .. } | Role::Tally { exits: false });
+    fn is_decided_by_fields(&self, action: Action) -> bool {
+        let read =
+            matches!(action, Action::Record { stack: Unwind::None, .. } | Action::Tally { exits: false });
         read && self.read.as_ref().is_some_and(|tree| self.fits(tree))
     }
     /// Whether each field that the condition names was read at the width that the condition assumes.
@@ -232,8 +233,8 @@ impl Filter {
     }
     /// Whether the target also decides at the return of calls, where the role provides for that. It does not
     /// where stacks are recorded.
-    pub(crate) fn is_decided_at_return(&self, role: Role) -> bool {
-        let Role::Record { values, returns: true, floats, stack: Unwind::None, .. } = role else {
+    pub(crate) fn is_decided_at_return(&self, action: Action) -> bool {
+        let Action::Record { values, returns: true, floats, stack: Unwind::None, .. } = action else {
             return false;
         };
         let known = |late: Tree| {
@@ -247,23 +248,22 @@ impl Filter {
         self.late.is_some() && self.rest().is_some_and(known)
     }
     /// The target's part, if there is any. `tick` is as in [`Late`], and set where returns may decide.
-    pub(crate) fn in_target(&self, role: Role, tick: Option<u64>) -> Option<TargetFilter> {
-        let told = matches!(
-            role,
-            Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..) | Role::Tally { .. }
+    pub(crate) fn in_target(&self, action: Action, tick: Option<u64>) -> Option<TargetFilter> {
+        let aggregated = matches!(
+            action,
+            Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..) | Action::Tally { .. }
         );
         // For records, the reader decides the rest. For aggregations, all is known in the target
         // ([`Self::tally`]). For other roles there is no reader: what the target does not decide is refused.
-        let whole = !told;
+        let whole = !aggregated;
         let condition = if whole { self.whole() } else { self.early.clone() };
         let tally = self.tally.clone();
-        let tick = tick.filter(|_| self.of_calls || self.is_decided_at_return(role));
+        let tick = tick.filter(|_| self.of_calls || self.is_decided_at_return(action));
         let rest = self.rest().filter(|_| !whole).or(self.of_calls.then_some(Tree::Number(1, false)));
         let late = rest.zip(tick).map(|(condition, tick)| Late { condition, tick });
-        let fields = self.read.clone().filter(|_| late.is_none() && self.is_decided_by_fields(role));
+        let fields = self.read.clone().filter(|_| late.is_none() && self.is_decided_by_fields(action));
         let (sample, reads) = (self.sample.max(1), self.reads.clone());
-        let on_stack =
-            matches!(role, Role::Record { stack, .. } | Role::RecordAt(_, stack) if stack != Unwind::None);
+        let on_stack = matches!(action, Action::Record { stack, .. } | Action::RecordAt(_, stack) if stack != Unwind::None);
         let by_name = !on_stack && self.is_named();
         let operands = self.operands.clone();
         let filter = TargetFilter { condition, sample, tally, reads, fields, late, by_name, operands };
@@ -277,11 +277,11 @@ impl Filter {
     }
     /// The part that is left to the reader, given the role. `returns_decide` is false in programs where no
     /// return can decide.
-    pub(crate) fn left_to_reader(&self, role: Role, returns_decide: bool) -> Self {
-        let at_return = returns_decide && self.is_decided_at_return(role);
+    pub(crate) fn left_to_reader(&self, action: Action, returns_decide: bool) -> Self {
+        let at_return = returns_decide && self.is_decided_at_return(action);
         let mut left = self.clone();
         left.late.take_if(|_| at_return);
-        left.read.take_if(|_| at_return || self.is_decided_by_fields(role));
+        left.read.take_if(|_| at_return || self.is_decided_by_fields(action));
         left
     }
     /// Whether it depends on thread names.

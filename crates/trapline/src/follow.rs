@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use trapline_target::{Followed, Follower, Parked};
+use trapline_tracee::{Followed, Follower, Parked};
 
 use crate::report::Unprobed;
 

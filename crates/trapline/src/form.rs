@@ -15,5 +15,5 @@ pub enum Returns {
 
 impl Returns {
     /// Most calls whose return address can be replaced at a time.
-    pub const MOST_ACTIVE: u32 = trapline_record::slots::Slots::LIMITS.1;
+    pub const MOST_ACTIVE: u32 = trapline_record::trampolines::Trampolines::LIMITS.1;
 }

@@ -6,19 +6,19 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use trapline_patch::{AttachReport, DetachReport, Options, SegmentStatus, recover, rehearse, status};
-use trapline_plan::{ProcessTraits, Role, Want, preview};
+use trapline_plan::{Action, ActionRequest, ProcessTraits, preview};
 use trapline_record::addr::Bias;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::builder::Builder;
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::{Module, is_short_name, mapped};
-use crate::question::{Question, kernel_cannot_time, no_unwinder, refusals, tactics};
 use crate::report::{Listed, Refused, Tactic};
-use crate::sites::{Place, Places, miss_text};
+use crate::requests::{Requests, kernel_cannot_time, no_unwinder, refusals, tactics};
+use crate::sites::{ProbedPlace, ProbedPlaces, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
-use crate::traced::{Aim, Returns, Traced, Wishes};
+use crate::traced::{HitAction, Returns, SessionRequest, Traced};
 use crate::unwinders::{Unwinding, unwinding_now};
 
 /// Result of a listing.
@@ -39,7 +39,10 @@ impl Builder {
     pub fn list(&self, timed: bool) -> Result<Listing, Error> {
         // Where probes go does not depend on filters.
         let filters = Vec::new();
-        let wishes = Wishes { filters, ..self.wishes(if timed { self.timing() } else { Aim::Count }) };
+        let requested = SessionRequest {
+            filters,
+            ..self.requested(if timed { self.timing() } else { HitAction::Count })
+        };
         let mut files = Files::default();
         let mut listing = Listing::default();
         match &self.target {
@@ -49,7 +52,7 @@ impl Builder {
                 let mut listed = processes.len();
                 for process in processes {
                     let pid = process.pid();
-                    let done = list_process(process, &mut files, &wishes, &mut listing);
+                    let done = list_process(process, &mut files, &requested, &mut listing);
                     if several.one(pid, done)?.is_none() {
                         listing.notices.push(gone_notice(pid));
                         listed -= 1;
@@ -61,9 +64,9 @@ impl Builder {
                 let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
                 let missing = || no_file(&program.to_string_lossy(), "launched command");
                 let program = find_program(program).ok_or_else(missing)?;
-                list_files(&mut files, &wishes, Some(&program), &mut listing)?;
+                list_files(&mut files, &requested, Some(&program), &mut listing)?;
             }
-            Target::Any => list_files(&mut files, &wishes, None, &mut listing)?,
+            Target::Any => list_files(&mut files, &requested, None, &mut listing)?,
         }
         if listing.listed.is_empty() {
             return Err(Error::NoMatch { misses: listing.notices });
@@ -75,17 +78,17 @@ impl Builder {
 fn list_process(
     process: Process,
     files: &mut Files,
-    wishes: &Wishes,
+    requested: &SessionRequest,
     listing: &mut Listing,
 ) -> Result<(), Error> {
     let pid = process.pid();
     let maps = process.maps()?;
     let fresh = mapped(&process, &maps);
     let mut traced = Traced::new(process, 0)?;
-    let (modules, places) = traced.choose(files, wishes, &fresh);
-    let Places { found, refused, .. } = places;
+    let (modules, places) = traced.choose(files, requested, &fresh);
+    let ProbedPlaces { found, refused, .. } = places;
     if !found.is_empty() {
-        let answers = rehearsed(&traced, files, &modules, &found, wishes)?;
+        let answers = rehearsed(&traced, files, &modules, &found, requested)?;
         for (place, (tactic, returns)) in found.iter().zip(answers) {
             listing.listed.push(Listed { returns, ..listed(&modules, place, tactic, Some(pid)) });
         }
@@ -105,30 +108,31 @@ fn rehearsed(
     traced: &Traced,
     files: &mut Files,
     modules: &[Module],
-    found: &[Place],
-    wishes: &Wishes,
+    found: &[ProbedPlace],
+    requested: &SessionRequest,
 ) -> Result<Vec<Answer>, Error> {
-    let form = wishes.form();
+    let form = requested.form();
     let options = match form {
         Returns::Stack => match unwinding_now(&traced.process, files) {
-            Ok(_) => Options { by_slots: true, ..wishes.options },
+            Ok(_) => Options { by_trampolines: true, ..requested.options },
             Err(why) => {
                 return Ok(found.iter().map(|place| (Err(no_unwinder(place, &why)), None)).collect());
             }
         },
-        Returns::Auto => {
-            Options { or_slots: Unwinding::of_auto(&traced.process, files).is_ok(), ..wishes.options }
-        }
-        Returns::Exits => wishes.options,
+        Returns::Auto => Options {
+            or_trampolines: Unwinding::of_auto(&traced.process, files).is_ok(),
+            ..requested.options
+        },
+        Returns::Exits => requested.options,
     };
-    let wishes = Wishes { options, ..wishes.clone() };
-    let question = Question::new(modules, found, traced.is_guarded(modules), wishes.tick);
-    let asked = question.asked();
-    let report = rehearse(&traced.process, &question.request(&asked, question.filters(), &wishes))?;
+    let requested = SessionRequest { options, ..requested.clone() };
+    let requests = Requests::new(modules, found, traced.is_guarded(modules), requested.tick);
+    let asked = requests.asked();
+    let report = rehearse(&traced.process, &requests.request(&asked, requests.filters(), &requested))?;
     let slotted: HashSet<u32> = report.slotted.iter().copied().collect();
     let one = |(index, tactic): (u32, Result<Tactic, Refused>)| {
         let returns = match form {
-            _ if !wishes.aim.is_timed() => None,
+            _ if !requested.hit_action.is_timed() => None,
             Returns::Auto if slotted.contains(&index) => Some(Returns::Stack),
             Returns::Auto => Some(Returns::Exits),
             form => Some(form),
@@ -139,15 +143,15 @@ fn rehearsed(
 }
 
 /// Answers that an attach would give for each place.
-fn answers(report: &AttachReport, found: &[Place]) -> Vec<Result<Tactic, Refused>> {
+fn answers(report: &AttachReport, found: &[ProbedPlace]) -> Vec<Result<Tactic, Refused>> {
     let kernel = report.kernel.iter().map(|(_, site)| site.probe as usize);
     let by_kernel: HashSet<usize> = kernel.collect();
     let refused: HashMap<usize, Refused> = refusals(report, found).into_iter().collect();
     let tactics = tactics(report);
-    let one = |(index, place): (u32, &Place)| match tactics.get(&index) {
+    let one = |(index, place): (u32, &ProbedPlace)| match tactics.get(&index) {
         Some(&tactic) => Ok(tactic),
-        None if by_kernel.contains(&(index as usize)) => match place.role {
-            Role::Latency | Role::LatencySlot => Err(kernel_cannot_time(place)),
+        None if by_kernel.contains(&(index as usize)) => match place.action {
+            Action::Latency | Action::LatencyByTrampoline => Err(kernel_cannot_time(place)),
             _ => Ok(Tactic::Kernel),
         },
         None => Err(refused.get(&(index as usize)).cloned().unwrap_or_else(|| Refused {
@@ -159,7 +163,12 @@ fn answers(report: &AttachReport, found: &[Place]) -> Vec<Result<Tactic, Refused
     (0u32..).zip(found).map(one).collect()
 }
 
-fn listed(modules: &[Module], place: &Place, tactic: Result<Tactic, Refused>, pid: Option<u32>) -> Listed {
+fn listed(
+    modules: &[Module],
+    place: &ProbedPlace,
+    tactic: Result<Tactic, Refused>,
+    pid: Option<u32>,
+) -> Listed {
     let file = &modules[place.module].file;
     Listed {
         pid,
@@ -176,24 +185,24 @@ fn listed(modules: &[Module], place: &Place, tactic: Result<Tactic, Refused>, pi
 
 fn list_files(
     files: &mut Files,
-    wishes: &Wishes,
+    requested: &SessionRequest,
     program: Option<&Path>,
     listing: &mut Listing,
 ) -> Result<(), Error> {
-    let (modules, places) = file_modules(files, wishes, program, &mut listing.notices)?;
-    list_places(&modules, places, wishes, listing);
+    let (modules, places) = file_modules(files, requested, program, &mut listing.notices)?;
+    list_places(&modules, places, requested, listing);
     Ok(())
 }
 
 /// Places that probes mean in files, without a process.
 pub(crate) fn file_modules(
     files: &mut Files,
-    wishes: &Wishes,
+    requested: &SessionRequest,
     program: Option<&Path>,
     notices: &mut Vec<String>,
-) -> Result<(Vec<Module>, Places), Error> {
-    let (mut modules, mut places) = (Vec::<Module>::new(), Places::at_most(wishes.most));
-    for spec in &wishes.specs {
+) -> Result<(Vec<Module>, ProbedPlaces), Error> {
+    let (mut modules, mut places) = (Vec::<Module>::new(), ProbedPlaces::at_most(requested.most));
+    for spec in &requested.specs {
         let path = match (&spec.file, program) {
             (Some(file), _) => find_file(file).ok_or_else(|| no_file(file, &spec.text))?,
             (None, Some(program)) => program.to_owned(),
@@ -207,39 +216,39 @@ pub(crate) fn file_modules(
             modules.push(Module { file: file.clone(), called, bias: Bias(0), is_program: true });
             modules.len() - 1
         });
-        if let Err(miss) = places.select(None, &modules, module, spec, wishes.aim) {
+        if let Err(miss) = places.select(None, &modules, module, spec, requested.hit_action) {
             notices.push(miss_text(spec, std::slice::from_ref(&file.path), &[miss]));
         }
     }
-    places.tell_apart();
+    places.distinguish();
     Ok((modules, places))
 }
 
 /// Lists places without a process: what they would get in a usual one.
-fn list_places(modules: &[Module], places: Places, wishes: &Wishes, listing: &mut Listing) {
+fn list_places(modules: &[Module], places: ProbedPlaces, requested: &SessionRequest, listing: &mut Listing) {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let traits =
-        ProcessTraits { kernel_allowed: wishes.options.kernel_allowed, ..ProcessTraits::usual(cpus) };
-    let Places { found, refused, .. } = places;
+        ProcessTraits { kernel_allowed: requested.options.kernel_allowed, ..ProcessTraits::usual(cpus) };
+    let ProbedPlaces { found, refused, .. } = places;
     for (index, module) in modules.iter().enumerate() {
         let traits = ProcessTraits { go: module.file.image.is_go(), ..traits };
-        let here: Vec<&Place> = found.iter().filter(|place| place.module == index).collect();
+        let here: Vec<&ProbedPlace> = found.iter().filter(|place| place.module == index).collect();
         if here.is_empty() {
             continue;
         }
-        let want = |(probe, place): (u32, &&Place)| {
-            let latency = place.role.is_timed().then_some(probe);
-            Want { probe, latency, function: place.function, role: place.role }
+        let request = |(probe, place): (u32, &&ProbedPlace)| {
+            let latency = place.action.is_timed().then_some(probe);
+            ActionRequest { probe, latency, function: place.function, action: place.action }
         };
-        let wants: Vec<Want> = (0..).zip(&here).map(want).collect();
-        let map = module.file.code_map(&wants, false, false);
-        let or_slots = wishes.aim == Aim::Time(Returns::Auto);
-        let answers = preview(&module.file.image, &map, &traits, &wants, or_slots);
+        let requests: Vec<ActionRequest> = (0..).zip(&here).map(request).collect();
+        let map = module.file.code_map(&requests, false, false);
+        let or_trampolines = requested.hit_action == HitAction::Time(Returns::Auto);
+        let answers = preview(&module.file.image, &map, &traits, &requests, or_trampolines);
         for (place, (tactic, slotted)) in here.into_iter().zip(answers) {
-            let returns = match wishes.aim {
-                Aim::Time(Returns::Stack) => Some(Returns::Stack),
-                Aim::Time(_) if slotted => Some(Returns::Stack),
-                Aim::Time(_) => Some(Returns::Exits),
+            let returns = match requested.hit_action {
+                HitAction::Time(Returns::Stack) => Some(Returns::Stack),
+                HitAction::Time(_) if slotted => Some(Returns::Stack),
+                HitAction::Time(_) => Some(Returns::Exits),
                 _ => None,
             };
             let refuse = |why: trapline_plan::Refusal| Refused {

@@ -37,20 +37,20 @@ mod files;
 pub mod filter;
 mod follow;
 mod form;
+mod group_by;
+mod histogram;
 pub mod inside;
 mod inspect;
 mod library;
 mod modules;
 mod names;
 mod prototypes;
-mod question;
 mod quick;
 mod report;
+mod requests;
 pub mod saved;
 mod session;
 mod sites;
-mod split;
-mod spread;
 mod stacks;
 mod tallies;
 mod target;
@@ -65,20 +65,20 @@ pub mod watch;
 mod why;
 
 pub use builder::Builder;
-pub use calls::{Call, How, Reading, Text};
+pub use calls::{Call, CallEnd, Reading, Text};
 pub use error::Error;
 pub use form::Returns;
+pub use histogram::{Histogram, HistogramRow, Scale};
 pub use inspect::{Listing, clean_up, patched};
 pub use modules::is_short_name;
 pub use prototypes::Noted;
 pub use report::{
-    By, ByTactic, Count, Ended, Filtered, Late, Listed, Overwritten, ProcessReport, Refused, Share, Site,
-    Summary, Tactic, Times, Unprobed, Whose,
+    By, ByTactic, Count, Ended, Filtered, Group, Late, Listed, Overwritten, ProcessReport, Refused, Share,
+    Site, Summary, Tactic, Times, Unprobed,
 };
 pub use session::{Finished, Running, Session};
-pub use spread::{Row, Scale, Spread};
 pub use stacks::{Frame, Function, StackFile, StackSum, Symbols, Unwinding};
-pub use tallies::{Part, Tallied};
+pub use tallies::{GroupHits, Tallied};
 pub use target::Target;
 pub use trapline_image::{
     DeclaredParameter, Field, Misplaced, NoField, ParameterPlace, Pattern, ProbeKind, ProbeSpec, Prototype,
@@ -90,4 +90,4 @@ pub use trapline_plan::{Floats, Read};
 pub use trapline_record::control::State;
 pub use trapline_record::hist::{BUCKETS, bucket};
 pub use trapline_record::ring::TEXT_BYTES;
-pub use trapline_target::{Interrupt, Interrupts, TargetError, kernel, time_of_day};
+pub use trapline_tracee::{Interrupt, Interrupts, TargetError, kernel, time_of_day};

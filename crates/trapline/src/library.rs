@@ -7,7 +7,7 @@
 //! static program calls.
 
 use trapline_patch::Threads;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::files::Files;
 use crate::modules::{Module, mapped};

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use trapline_image::Image;
 use trapline_record::addr::Bias;
-use trapline_target::{FileId, Mapping, Process};
+use trapline_tracee::{FileId, Mapping, Process};
 
 use crate::files::{Files, ModuleFile};
-use crate::names::{Known, beside, leads_to};
+use crate::names::{ProcessNames, beside, leads_to};
 
 /// One executable mapping of a file.
 #[derive(Clone, Debug)]
@@ -97,13 +97,13 @@ impl Mapped {
             return Some(path.clone());
         }
         let link = || beside(process, path, self.id, wanted);
-        let called = || self.is_program && Known::of(process).is_ok_and(|names| names.mean(wanted));
+        let called = || self.is_program && ProcessNames::of(process).is_ok_and(|names| names.mean(wanted));
         link().or_else(|| called().then(|| self.usual_path(process)))
     }
     /// The path that reports use when the user has named no file.
     pub(crate) fn usual_path(&self, process: &Process) -> String {
         let path = &self.mapping.path;
-        let link = || Known::of(process).ok()?.path(process, path, self.id);
+        let link = || ProcessNames::of(process).ok()?.path(process, path, self.id);
         self.is_program.then(link).flatten().unwrap_or_else(|| path.clone())
     }
     /// Whether the path leads to this very file, in the process' namespace or in the tracer's.

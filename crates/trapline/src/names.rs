@@ -7,27 +7,27 @@
 
 use std::path::Path;
 
-use trapline_target::{FileId, Process, TargetError};
+use trapline_tracee::{FileId, Process, TargetError};
 
 /// Longest comm in bytes; the kernel cuts a longer name to it.
 const COMM_LEN: usize = 15;
 
 /// The names of one process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Known {
+pub(crate) struct ProcessNames {
     comm: String,
     /// The first argument: as the program was started, or as the process has set it since.
     argv0: String,
     exe: String,
 }
 
-impl Known {
+impl ProcessNames {
     /// Reads the names of a process.
     pub(crate) fn of(process: &Process) -> Result<Self, TargetError> {
         let line = std::fs::read(process.folder().join("cmdline")).unwrap_or_default();
         let first = line.split(|&byte| byte == 0).next().unwrap_or_default();
         let argv0 = String::from_utf8_lossy(first).into_owned();
-        Ok(Self { comm: trapline_target::comm(process.pid()), argv0, exe: process.exe_name()? })
+        Ok(Self { comm: trapline_tracee::comm(process.pid()), argv0, exe: process.exe_name()? })
     }
     /// Last part of the first argument. Programs that write a title there keep their name as its first word:
     /// `nginx: worker process`.
@@ -70,10 +70,10 @@ pub(crate) fn leads_to(path: &Path, id: FileId) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Known;
+    use super::ProcessNames;
 
-    fn names(comm: &str, argv0: &str, exe: &str) -> Known {
-        Known { comm: comm.into(), argv0: argv0.into(), exe: exe.into() }
+    fn names(comm: &str, argv0: &str, exe: &str) -> ProcessNames {
+        ProcessNames { comm: comm.into(), argv0: argv0.into(), exe: exe.into() }
     }
 
     #[test]

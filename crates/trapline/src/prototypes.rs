@@ -13,15 +13,15 @@ use trapline_image::{
     ProbeKind, ProbeSpec, Prototype, ValueType,
 };
 use trapline_record::Svma;
-use trapline_target::{FileId, Process};
+use trapline_tracee::{FileId, Process};
 
 use crate::builder::Builder;
 use crate::files::Files;
 use crate::inspect::{file_modules, find_program};
 use crate::modules::{Module, mapped};
-use crate::sites::{Place, Places};
+use crate::sites::{ProbedPlace, ProbedPlaces};
 use crate::target::{Target, resolve};
-use crate::traced::{Aim, Traced, Wishes};
+use crate::traced::{HitAction, SessionRequest, Traced};
 
 /// Number of processes beyond which none is looked at.
 const MANY: usize = 64;
@@ -71,13 +71,13 @@ impl Noted {
 
 /// What a file notes of its functions: debug information, or types without addresses if that is missing.
 #[derive(Default)]
-struct Said {
+struct FileNotes {
     debug: Option<Arc<DebugInfo>>,
     btf: Option<Btf>,
 }
 
 /// Notes of each file, read once.
-type Known = HashMap<FileId, Said>;
+type NotesByFile = HashMap<FileId, FileNotes>;
 
 impl Builder {
     /// For each probe, the functions and USDT probes that it means. Empty if nothing that it means can be
@@ -85,7 +85,7 @@ impl Builder {
     /// file different meanings.
     #[must_use]
     pub fn prototypes(&self) -> Vec<Vec<Noted>> {
-        let (mut files, mut known) = (Files::default(), Known::new());
+        let (mut files, mut known) = (Files::default(), NotesByFile::new());
         let mut processes = match &self.target {
             Target::Launch(_) => Vec::new(),
             target => resolve(target, &self.specs, &mut Vec::new()).unwrap_or_default(),
@@ -96,16 +96,17 @@ impl Builder {
         let pids: Vec<u32> = processes.iter().map(Process::pid).collect();
         drop(processes);
         let reads_texts = pids.iter().all(|&pid| may_read(pid));
-        let aim = Aim::Record { values: 0, returns: false };
+        let hit_action = HitAction::Record { values: 0, returns: false };
         let one = |spec: &ProbeSpec| {
             // A function's prototype is looked up by its entry, whatever part of it is probed.
             let kind = if spec.kind == ProbeKind::Usdt { ProbeKind::Usdt } else { ProbeKind::Entry };
             let noted = ProbeSpec { kind, ..spec.clone() };
-            let wishes = Wishes { specs: vec![noted], most: Some(MOST), ..self.wishes(aim) };
+            let requested =
+                SessionRequest { specs: vec![noted], most: Some(MOST), ..self.requested(hit_action) };
             let looked = match &self.target {
-                Target::Launch(words) => in_file(words, &wishes, &mut files, &mut known),
+                Target::Launch(words) => in_file(words, &requested, &mut files, &mut known),
                 _ => {
-                    let noted = |&pid| in_process(pid, &wishes, &mut files, &mut known, reads_texts);
+                    let noted = |&pid| in_process(pid, &requested, &mut files, &mut known, reads_texts);
                     alike(pids.iter().filter_map(noted))
                 }
             };
@@ -134,17 +135,17 @@ fn alike(mut all: impl Iterator<Item = Vec<Noted>>) -> Option<Vec<Noted>> {
 
 fn in_process(
     pid: u32,
-    wishes: &Wishes,
+    requested: &SessionRequest,
     files: &mut Files,
-    known: &mut Known,
+    known: &mut NotesByFile,
     reads_texts: bool,
 ) -> Option<Vec<Noted>> {
     let process = Process::open(pid).ok()?;
     let maps = process.maps().ok()?;
     let fresh = mapped(&process, &maps);
     let mut traced = Traced::new(process, 0).ok()?;
-    let (modules, places) = traced.choose(files, wishes, &fresh);
-    noted(wishes, &modules, &places, reads_texts, known)
+    let (modules, places) = traced.choose(files, requested, &fresh);
+    noted(requested, &modules, &places, reads_texts, known)
 }
 
 /// Whether texts can be read: that takes a system call, which no filter may punish.
@@ -153,18 +154,23 @@ fn may_read(pid: u32) -> bool {
 }
 
 /// Prototypes for a command that is yet to be started.
-fn in_file(words: &[OsString], wishes: &Wishes, files: &mut Files, known: &mut Known) -> Option<Vec<Noted>> {
+fn in_file(
+    words: &[OsString],
+    requested: &SessionRequest,
+    files: &mut Files,
+    known: &mut NotesByFile,
+) -> Option<Vec<Noted>> {
     let program = find_program(words.first()?)?;
-    let (modules, places) = file_modules(files, wishes, Some(&program), &mut Vec::new()).ok()?;
-    noted(wishes, &modules, &places, true, known)
+    let (modules, places) = file_modules(files, requested, Some(&program), &mut Vec::new()).ok()?;
+    noted(requested, &modules, &places, true, known)
 }
 
 fn noted(
-    wishes: &Wishes,
+    requested: &SessionRequest,
     modules: &[Module],
-    places: &Places,
+    places: &ProbedPlaces,
     reads_texts: bool,
-    known: &mut Known,
+    known: &mut NotesByFile,
 ) -> Option<Vec<Noted>> {
     let found = &places.found;
     if found.is_empty() || found.len() > MOST {
@@ -173,18 +179,18 @@ fn noted(
     let mut all: Vec<Noted> = Vec::new();
     for place in found {
         if let Some(arguments) = &place.arguments {
-            all.extend(of_mark(wishes, place, arguments, (found.len() == 1, reads_texts), &all));
+            all.extend(of_mark(requested, place, arguments, (found.len() == 1, reads_texts), &all));
             continue;
         }
         let file = &modules[place.module].file;
-        let said = known.entry(file.id).or_insert_with(|| {
+        let notes = known.entry(file.id).or_insert_with(|| {
             let debug = file.image.debug_info().map(Arc::new);
             let btf = if debug.is_none() { file.image.btf() } else { None };
-            Said { debug, btf }
+            FileNotes { debug, btf }
         });
-        let prototype = if is_whole(place) { said.prototype(place) } else { None };
-        let debug = said.debug.clone();
-        let spec = if found.len() == 1 { wishes.specs[0].clone() } else { place.probe.parse().ok()? };
+        let prototype = if is_whole(place) { notes.prototype(place) } else { None };
+        let debug = notes.debug.clone();
+        let spec = if found.len() == 1 { requested.specs[0].clone() } else { place.probe.parse().ok()? };
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
             Some(other) if other.prototype != prototype => other.prototype = None,
             Some(_) => {}
@@ -196,13 +202,13 @@ fn noted(
 
 /// Prototype from a USDT probe's note, at the first of its places.
 fn of_mark(
-    wishes: &Wishes,
-    place: &Place,
+    requested: &SessionRequest,
+    place: &ProbedPlace,
     arguments: &[MarkArgument],
     (is_alone, reads): (bool, bool),
     before: &[Noted],
 ) -> Option<Noted> {
-    let spec: ProbeSpec = if is_alone { wishes.specs[0].clone() } else { place.probe.parse().ok()? };
+    let spec: ProbeSpec = if is_alone { requested.specs[0].clone() } else { place.probe.parse().ok()? };
     let parameter = |(nth, argument): (u8, &MarkArgument)| {
         let of = match *argument {
             MarkArgument { bytes: 8, signed: false, .. } => ValueType::Pointer,
@@ -210,8 +216,8 @@ fn of_mark(
         };
         // A value in memory is read by a system call.
         let is_near = matches!(argument.place, MarkPlace::Register(_) | MarkPlace::Constant(_));
-        let is_told = nth < 6 && (is_near || reads);
-        let place = if is_told { ParameterPlace::General(nth) } else { ParameterPlace::Elsewhere };
+        let is_known = nth < 6 && (is_near || reads);
+        let place = if is_known { ParameterPlace::General(nth) } else { ParameterPlace::Elsewhere };
         DeclaredParameter { name: String::new(), of, place }
     };
     let parameters = (0..).zip(arguments).map(parameter).collect();
@@ -220,8 +226,8 @@ fn of_mark(
     is_new.then_some(Noted { spec, prototype, reads_texts: false, at: place.at, debug: None })
 }
 
-impl Said {
-    fn prototype(&self, place: &Place) -> Option<Prototype> {
+impl FileNotes {
+    fn prototype(&self, place: &ProbedPlace) -> Option<Prototype> {
         let by_name = |btf: &Btf| {
             let names = place.aliases.iter().chain([&place.probe]);
             names.filter_map(|name| btf.prototype(name.rsplit(':').next()?)).next()
@@ -233,7 +239,7 @@ impl Said {
 
 /// Whether the function is whole. Copies that the compiler made for some callers do not take what was noted
 /// for the source.
-fn is_whole(place: &Place) -> bool {
+fn is_whole(place: &ProbedPlace) -> bool {
     let names = || place.aliases.iter().chain([&place.probe]);
     let copied = [".isra.", ".constprop.", ".part.", ".cold"];
     place.function.is_some() && !names().any(|name| copied.iter().any(|mark| name.contains(mark)))

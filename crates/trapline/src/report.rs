@@ -67,7 +67,7 @@ pub enum By {
 
 /// Group that a share belongs to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Whose {
+pub enum Group {
     /// Hits on this CPU.
     Cpu(u32),
     /// Hits of one thread. If two threads had the same number one after the other, hits of both.
@@ -92,7 +92,7 @@ pub enum Whose {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Share {
     /// Group of these hits.
-    pub whose: Whose,
+    pub group: Group,
     /// Hits since attach.
     pub hits: u64,
     /// Hits since the last report.
@@ -160,15 +160,16 @@ pub struct Times {
     /// Longest call.
     pub max_ns: u64,
     /// Calls by duration, 16 rows to an octave.
-    pub spread: crate::Spread,
+    pub histogram: crate::Histogram,
 }
 
 impl Times {
     /// Duration that a share `of` (0 to 1) of the calls did not exceed, in nanoseconds. This is
-    /// [`Spread::percentile`](crate::Spread), limited to the range from the shortest to the longest call.
+    /// [`Histogram::percentile`](crate::Histogram), limited to the range from the shortest to the longest
+    /// call.
     #[must_use]
     pub fn percentile(&self, of: f64) -> u64 {
-        self.spread.percentile(of).max(self.min_ns).min(self.max_ns)
+        self.histogram.percentile(of).max(self.min_ns).min(self.max_ns)
     }
     /// Whether nothing was seen.
     pub(crate) const fn are_none(&self) -> bool {
@@ -195,7 +196,7 @@ impl Times {
                 _ => sum.min_ns.min(one.min_ns),
             },
             max_ns: sum.max_ns.max(one.max_ns),
-            spread: sum.spread.plus(&one.spread),
+            histogram: sum.histogram.plus(&one.histogram),
         })
     }
 }

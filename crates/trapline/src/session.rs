@@ -11,7 +11,7 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use trapline_plan::filter::Late;
-use trapline_target::{Interrupt, Interrupts, Launched, Process, TickClock, why_not_held};
+use trapline_tracee::{Interrupt, Interrupts, Launched, Process, TickClock, why_not_held};
 
 use crate::builder::Builder;
 use crate::calls::{Call, in_order};
@@ -19,13 +19,13 @@ use crate::decode::Clock;
 use crate::error::Error;
 use crate::files::Files;
 use crate::follow::Following;
+use crate::histogram::Scale;
 use crate::report::{By, Ended, ProcessReport, Refused, Summary, Unprobed};
 use crate::saved::{self, tables::Round};
-use crate::spread::Scale;
 use crate::stacks::StackSum;
 use crate::tallies::Tallied;
 use crate::target::{Several, Target, gone_notice, resolve};
-use crate::traced::{Aim, Past, Shared, Telling, Traced, Wishes};
+use crate::traced::{HitAction, Past, ReportOptions, SessionRequest, Shared, Traced};
 use crate::tracers::why_not_followed;
 use crate::unprobed::{nothing_had, with_follow};
 
@@ -37,7 +37,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A running session.
 #[derive(Debug)]
 pub struct Session {
-    wishes: Wishes,
+    requested: SessionRequest,
     by: Option<By>,
     files: Files,
     traced: Vec<Traced>,
@@ -111,11 +111,11 @@ impl Session {
     pub fn builder() -> Builder {
         Builder::default()
     }
-    pub(crate) fn start(builder: Builder, aim: Aim) -> Result<Self, Error> {
-        builder.decides(aim)?;
-        let timed = aim.is_timed();
+    pub(crate) fn start(builder: Builder, hit_action: HitAction) -> Result<Self, Error> {
+        builder.decides(hit_action)?;
+        let timed = hit_action.is_timed();
         let mut session = Self {
-            wishes: builder.wishes(aim),
+            requested: builder.requested(hit_action),
             by: builder.by,
             files: Files::default(),
             traced: Vec::new(),
@@ -135,24 +135,24 @@ impl Session {
         };
         if timed && !builder.min.is_zero() {
             let ticks = builder.min.as_nanos() as f64 / session.clock.ns_per_tick();
-            session.wishes.durations.min_ticks = ticks.round() as u64;
+            session.requested.durations.min_ticks = ticks.round() as u64;
         }
-        if session.wishes.filters.iter().any(|filter| filter.is_late()) {
-            session.wishes.tick = Some(Late::tick_of(session.clock.ns_per_tick()));
+        if session.requested.filters.iter().any(|filter| filter.is_late()) {
+            session.requested.tick = Some(Late::tick_of(session.clock.ns_per_tick()));
         }
         let scale =
             Scale::new(if timed && builder.steps.is_some() { session.clock.ns_per_tick() } else { 1.0 });
         if let Some(steps) = builder.steps.filter(|_| timed)
             && let Some(buckets) = steps.buckets(scale)
         {
-            session.wishes.durations.buckets = buckets;
-            session.wishes.steps = Some(steps);
+            session.requested.durations.buckets = buckets;
+            session.requested.steps = Some(steps);
         }
         if let Target::Launch(words) = &builder.target {
             session.launch(words)?;
         } else {
             let named = matches!(&builder.target, Target::Running { pids, .. } if !pids.is_empty());
-            let processes = resolve(&builder.target, &session.wishes.specs, &mut session.notices)?;
+            let processes = resolve(&builder.target, &session.requested.specs, &mut session.notices)?;
             let mut several = Several::new(processes.len());
             for process in processes {
                 let pid = process.pid();
@@ -236,7 +236,7 @@ impl Session {
         let nth = self.next;
         self.next += 1;
         let looked = Traced::new(process, nth).map(|mut traced| {
-            let looked = traced.look(&mut self.files, &self.wishes, &mut || {});
+            let looked = traced.look(&mut self.files, &self.requested, &mut || {});
             (traced, looked)
         });
         match looked {
@@ -259,7 +259,7 @@ impl Session {
         }
         let Ok(process) = Process::open(pid) else { return true };
         let Some(why) = why_not_followed(&process, &mut self.files) else { return true };
-        let name = trapline_target::comm(pid);
+        let name = trapline_tracee::comm(pid);
         self.notices.push(format!("{name} ({pid}) is not followed, nor are its children: {why}"));
         false
     }
@@ -290,7 +290,7 @@ impl Session {
         misses.extend(self.notices.iter().cloned());
         if misses.is_empty() {
             // Programs in which no probe matched are forgotten, and so are their misses.
-            let texts: Vec<&str> = self.wishes.specs.iter().map(|spec| spec.text.as_str()).collect();
+            let texts: Vec<&str> = self.requested.specs.iter().map(|spec| spec.text.as_str()).collect();
             misses.push(nothing_had(&texts, &self.unprobed));
         }
         Err(Error::NoMatch { misses })
@@ -303,8 +303,8 @@ impl Session {
             notices.append(&mut traced.misses);
             notices.append(&mut traced.notices);
         }
-        let mut said = HashSet::new();
-        notices.retain(|notice| said.insert(notice.clone()));
+        let mut seen = HashSet::new();
+        notices.retain(|notice| seen.insert(notice.clone()));
         notices
     }
     /// Looks for new modules, executed programs and processes that ended. Returns false when nothing is left
@@ -317,10 +317,10 @@ impl Session {
         let look = self.looked.elapsed() >= LOOK_EVERY;
         for index in 0..self.traced.len() {
             self.answer(index, look);
-            match look || self.traced[index].hear_of_mappings() {
+            match look || self.traced[index].read_mappings() {
                 true if self.traced[index].alive() => self.look(index),
                 true => {}
-                false => self.traced[index].hear_of_names(),
+                false => self.traced[index].read_names(),
             }
             any |= self.traced[index].ended.is_none();
         }
@@ -343,20 +343,20 @@ impl Session {
         if !self.following.wanted {
             return;
         }
-        let telling = Telling { rows_by: self.by, ..self.telling() };
+        let report_options = ReportOptions { rows_by: self.by, ..self.report_options() };
         for mut traced in self.traced.extract_if(.., Traced::is_past).collect::<Vec<_>>() {
             self.notices.append(&mut traced.misses);
             self.notices.append(&mut traced.notices);
-            let (past, summary) = traced.leave(telling, &mut self.shared);
+            let (past, summary) = traced.leave(report_options, &mut self.shared);
             self.past.push(past);
             self.past_summary.add(&summary);
         }
     }
-    fn telling(&self) -> Telling {
+    fn report_options(&self) -> ReportOptions {
         // Only counters are split here; a table's rows name their thread or key themselves.
-        let by = self.by.filter(|_| self.wishes.aim == Aim::Count);
+        let by = self.by.filter(|_| self.requested.hit_action == HitAction::Count);
         let scale = Scale::new(self.clock.ns_per_tick());
-        Telling { scale, timed: self.wishes.aim.is_timed(), by, rows_by: None }
+        ReportOptions { scale, timed: self.requested.hit_action.is_timed(), by, rows_by: None }
     }
     /// Waits for a signal that ends the run, for at most `at_most`, and no longer than until a process maps
     /// something: then [`poll`](Self::poll) has work.
@@ -369,18 +369,18 @@ impl Session {
     }
     /// Lets threads go on whose held calls are about to change what patches rely on.
     fn answer(&mut self, index: usize, look: bool) {
-        self.traced[index].answer(&mut self.files, &self.wishes, look, &mut self.following);
+        self.traced[index].answer(&mut self.files, &self.requested, look, &mut self.following);
     }
     fn look(&mut self, index: usize) {
         let traced = &mut self.traced[index];
-        if let Some(one) = traced.stay_in_bounds(&self.wishes.options) {
+        if let Some(one) = traced.stay_in_bounds(&self.requested.options) {
             self.notices.push(one.line());
             self.unprobed.push(one);
             return;
         }
         let traced = &mut self.traced[index];
         let following = &mut self.following;
-        match traced.look(&mut self.files, &self.wishes, &mut || following.pause()) {
+        match traced.look(&mut self.files, &self.requested, &mut || following.pause()) {
             Ok(_) => {}
             Err(error) if error.is_gone() => traced.end(Ended::Exited),
             Err(error) => traced.notices.push(error.to_string()),
@@ -424,7 +424,7 @@ impl Session {
     }
     /// Counts or durations since attach, one report for each process.
     pub fn report(&mut self) -> Vec<ProcessReport> {
-        let by = self.telling().by;
+        let by = self.report_options().by;
         self.reports(by, true)
     }
     /// The same values, read between two reports: hits are not split, and the interval of the next
@@ -433,7 +433,7 @@ impl Session {
         self.reports(None, false)
     }
     fn reports(&mut self, by: Option<By>, ends: bool) -> Vec<ProcessReport> {
-        let Telling { scale, timed, .. } = self.telling();
+        let ReportOptions { scale, timed, .. } = self.report_options();
         let past = self.past.iter_mut().map(|past| past.report(ends));
         let there = self.traced.iter_mut().map(|traced| traced.report(scale, timed, by, ends));
         let mut reports: Vec<ProcessReport> = past.chain(there).collect();
@@ -538,8 +538,8 @@ impl Session {
         self.following.stop();
         for traced in &mut self.traced {
             traced.alive();
-            traced.end_looks(&self.wishes);
-            traced.detach(&self.wishes.options);
+            traced.end_looks(&self.requested);
+            traced.detach(&self.requested.options);
         }
         let nothing = self.check().err();
         let (start, ns) = (self.clock.started(), self.clock.ns_per_tick());
@@ -558,12 +558,12 @@ impl Session {
         let tallies = self.tallies();
         let past = self.past.iter_mut().flat_map(|past| std::mem::take(&mut past.stacks));
         let stacks = past.chain(self.traced.iter().flat_map(|t| t.stack_sums(ns))).collect();
-        let (by, past) = (self.telling().by, std::mem::take(&mut self.past));
+        let (by, past) = (self.report_options().by, std::mem::take(&mut self.past));
         let mut reports = self.reports(by, true);
         self.past = past;
         // The summary is read from memory that is given back after it.
         let mut summary = self.summary();
-        let options = self.wishes.options;
+        let options = self.requested.options;
         summary.left_resident = self.traced.iter_mut().map(|traced| traced.forget(&options)).sum();
         let there = self.traced.iter().filter(|traced| traced.ended.is_none());
         summary.left_mapped = there.map(|traced| traced.costs.left_mapped).sum();
@@ -588,7 +588,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.following.stop();
-        self.traced.iter_mut().for_each(|traced| traced.detach(&self.wishes.options));
+        self.traced.iter_mut().for_each(|traced| traced.detach(&self.requested.options));
     }
 }
 

@@ -1,8 +1,9 @@
 //! Probe specifications to places in the modules of one process.
 //!
-//! In: specifications, modules. Out: [`Place`]s, one for each (module, address, kind), with all names that
-//! led there as aliases; and a line for each specification that found nothing. The place of an IFUNC is the
-//! implementation that runs. It is read from the pointers that the loader filled. Does not: plan or patch.
+//! In: specifications, modules. Out: [`ProbedPlace`]s, one for each (module, address, kind), with all names
+//! that led there as aliases; and a line for each specification that found nothing. The place of an IFUNC is
+//! the implementation that runs. It is read from the pointers that the loader filled. Does not: plan or
+//! patch.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,26 +11,26 @@ use std::sync::Arc;
 use trapline_image::{
     Function, FunctionIndex, Image, Kind, MarkArgument, NoMatch, Pattern, ProbeKind, ProbeSpec,
 };
-use trapline_plan::Role;
+use trapline_plan::Action;
 use trapline_record::{FileOffset, Svma};
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::error::nearest;
 use crate::filter::Filter;
 use crate::modules::Module;
 use crate::report::Refused;
-use crate::traced::Aim;
+use crate::traced::HitAction;
 use crate::values::Values;
 
 /// A place that a probe means.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ProbedPlace {
     /// Index into the modules given.
     pub(crate) module: usize,
     pub(crate) at: Svma,
     pub(crate) offset: FileOffset,
     pub(crate) function: Option<FunctionIndex>,
-    pub(crate) role: Role,
+    pub(crate) action: Action,
     pub(crate) probe: String,
     pub(crate) aliases: Vec<String>,
     pub(crate) label: String,
@@ -48,8 +49,8 @@ pub(crate) struct Place {
 
 /// What specifications found.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
-    pub(crate) found: Vec<Place>,
+pub(crate) struct ProbedPlaces {
+    pub(crate) found: Vec<ProbedPlace>,
     pub(crate) refused: Vec<Refused>,
     index: HashMap<(usize, u64, u8), usize>,
     /// Limit on a glob: it is followed no further than to one place beyond this number.
@@ -59,7 +60,7 @@ pub(crate) struct Places {
 /// Why a specification found nothing in one module.
 pub(crate) type Miss = NoMatch;
 
-impl Places {
+impl ProbedPlaces {
     /// No places yet. A glob that means more than `most` places is followed to one more than that.
     pub(crate) fn at_most(most: Option<usize>) -> Self {
         Self { most, ..Self::default() }
@@ -71,12 +72,12 @@ impl Places {
         modules: &[Module],
         module: usize,
         spec: &ProbeSpec,
-        aim: Aim,
+        hit_action: HitAction,
     ) -> Result<(), Miss> {
         let one = &modules[module];
         let file = &one.file;
         if spec.kind == ProbeKind::Usdt {
-            return self.select_markers(one, module, spec, aim);
+            return self.select_markers(one, module, spec, hit_action);
         }
         for selected in file.image.select(&spec.func, one.basename())? {
             if self.most.is_some_and(|most| self.found.len() > most) {
@@ -89,11 +90,13 @@ impl Places {
                 named.push(format!("{:#x}", at.0));
             }
             if function.kind != Kind::Ifunc || process.is_none() {
-                self.put(modules, module, spec.kind, selected.function, selected.offset, named, aim);
+                self.put(modules, module, spec.kind, selected.function, selected.offset, named, hit_action);
                 continue;
             }
             match process.and_then(|process| implementation(process, modules, module, function)) {
-                Some(running) => self.put(modules, module, spec.kind, running, selected.offset, named, aim),
+                Some(running) => {
+                    self.put(modules, module, spec.kind, running, selected.offset, named, hit_action)
+                }
                 None => self.refused.push(Refused {
                     probe: probe_text(spec.kind, &one.called, &named[0]),
                     kind: "ifunc-unresolved",
@@ -108,7 +111,7 @@ impl Places {
     /// Adds addresses to labels that several functions share, so each can be probed by it (`FILE:0xADDRESS`).
     /// Functions share a name if they are constructors of a whole object and of a base, versions of a symbol,
     /// or static functions of several sources.
-    pub(crate) fn tell_apart(&mut self) {
+    pub(crate) fn distinguish(&mut self) {
         let mut of: HashMap<(usize, &str), BTreeSet<u64>> = HashMap::new();
         for place in &self.found {
             of.entry((place.module, &place.label)).or_default().insert(place.at.0);
@@ -131,7 +134,7 @@ impl Places {
         index: FunctionIndex,
         inside: u64,
         mut named: Vec<String>,
-        aim: Aim,
+        hit_action: HitAction,
     ) {
         let one @ Module { file, is_program, .. } = &modules[module];
         let function = file.image.function(index);
@@ -141,7 +144,7 @@ impl Places {
             }
         }
         let at = function.start + inside;
-        let role = aim.role(kind == ProbeKind::Return, (inside > 0).then_some(at));
+        let action = hit_action.action(kind == ProbeKind::Return, (inside > 0).then_some(at));
         let Some(offset) = file.image.offset_of(at) else { return };
         let suffix = if inside > 0 { format!("+{inside}") } else { String::new() };
         let texts = named.iter().map(|name| probe_text(kind, &one.called, &format!("{name}{suffix}")));
@@ -151,12 +154,12 @@ impl Places {
         }
         self.add(
             texts.collect(),
-            Place {
+            ProbedPlace {
                 module,
                 at,
                 offset,
                 function: Some(index),
-                role,
+                action,
                 probe: String::new(),
                 aliases: Vec::new(),
                 label,
@@ -173,7 +176,7 @@ impl Places {
         one: &Module,
         module: usize,
         spec: &ProbeSpec,
-        aim: Aim,
+        hit_action: HitAction,
     ) -> Result<(), Miss> {
         let image = &one.file.image;
         let matches = |provider: &str, name: &str| {
@@ -186,12 +189,12 @@ impl Places {
             let name = format!("{}:{}", marker.provider, marker.name);
             self.add(
                 vec![format!("usdt:{}:{name}", one.called)],
-                Place {
+                ProbedPlace {
                     module,
                     at: marker.location,
                     offset,
                     function: image.function_at(marker.location),
-                    role: aim.at(marker.location),
+                    action: hit_action.at(marker.location),
                     probe: String::new(),
                     aliases: Vec::new(),
                     label: format!("{}:{name}", one.basename()),
@@ -206,9 +209,9 @@ impl Places {
         if any { Ok(()) } else { Err(marker_miss(image, spec)) }
     }
     /// Adds a place; if it is already there, adds only its names.
-    fn add(&mut self, names: Vec<String>, place: Place) {
-        let kind = match place.role {
-            Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 1,
+    fn add(&mut self, names: Vec<String>, place: ProbedPlace) {
+        let kind = match place.action {
+            Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 1,
             _ => 0,
         };
         let next = self.found.len();
@@ -225,7 +228,7 @@ impl Places {
             }
         }
         if place.semaphore.is_some()
-            && !matches!(place.role, Role::CountAt(_) | Role::RecordAt(..) | Role::RecordMark(..))
+            && !matches!(place.action, Action::CountAt(_) | Action::RecordAt(..) | Action::RecordMark(..))
         {
             place.semaphore = None;
         }

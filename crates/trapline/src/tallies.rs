@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use trapline_patch::Segment;
-use trapline_plan::filter::{Apart, THREAD_UNIT, Tally};
+use trapline_plan::filter::{GroupBy, THREAD_UNIT, Tally};
 use trapline_record::tally::{Rest, TEXT_BYTES};
 
-use crate::report::{By, Site, Whose};
+use crate::report::{By, Group, Site};
 use crate::threads::Names;
 
 /// Aggregation of one site.
@@ -22,7 +22,7 @@ pub struct Tallied {
     /// The site.
     pub site: Arc<Site>,
     /// Hits by group, as requested; one part if no grouping was requested.
-    pub parts: Vec<Part>,
+    pub parts: Vec<GroupHits>,
     /// Texts, where values or group-by keys are texts: by the value, or by the part's key. Bytes that are not
     /// UTF-8 appear as replacement characters.
     pub texts: BTreeMap<u64, String>,
@@ -39,11 +39,11 @@ pub struct Tallied {
 
 /// Hits of one group.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct GroupHits {
     /// Thread or CPU of the group; `None` if hits are not grouped by that.
-    pub whose: Option<Whose>,
-    /// Group-by key from the call itself: the number of [`Apart::Number`], or for [`Apart::Text`] the key of
-    /// the text in [`Tallied::texts`].
+    pub group: Option<Group>,
+    /// Group-by key from the call itself: the number of [`GroupBy::Number`], or for [`GroupBy::Text`] the key
+    /// of the text in [`Tallied::texts`].
     pub key: Option<u64>,
     /// Hits by bucket, or by value where each value has a row.
     pub hits: BTreeMap<u64, u64>,
@@ -51,7 +51,7 @@ pub struct Part {
 
 /// Hits that are in no part because of their threads' names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct FilteredByName {
     /// The name is not a requested one.
     pub(crate) others: u64,
     /// The name is not known.
@@ -69,7 +69,7 @@ impl Tallied {
 
 /// What one row of a table stands for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Row {
+pub(crate) struct RowKey {
     /// CPU, if hits are grouped by CPU.
     cpu: Option<u32>,
     /// Thread, if rows belong to threads.
@@ -81,13 +81,13 @@ pub(crate) struct Row {
 
 /// Contents of tables.
 #[derive(Debug, Default)]
-pub(crate) struct Gathered {
-    pub(crate) hits: BTreeMap<Row, u64>,
+pub(crate) struct TableContents {
+    pub(crate) hits: BTreeMap<RowKey, u64>,
     pub(crate) texts: BTreeMap<u64, String>,
     pub(crate) rest: Rest,
 }
 
-impl Gathered {
+impl TableContents {
     /// Adds a probe's rows from one segment. `owned`: each line belongs to one CPU.
     pub(crate) fn add(&mut self, segment: &Segment, probe: u32, by: Option<By>, tally: &Tally, owned: bool) {
         let area = segment.tallies();
@@ -98,14 +98,14 @@ impl Gathered {
                     self.texts.entry(row.key).or_insert_with(|| text(word));
                 }
                 let of_thread = |thread: u64, cell| (Some(thread as u32), None, cell);
-                let (thread, key, cell) = match (&tally.apart, row.owner) {
-                    (Apart::Number(_), Some(key)) => (None, Some(key), row.key),
-                    (Apart::Text(_), Some(cell)) => (None, Some(row.key), cell),
-                    (Apart::Thread, Some(thread)) if tally.has_owners() => of_thread(thread, row.key),
-                    (Apart::Thread, _) => of_thread(row.key / THREAD_UNIT, row.key % THREAD_UNIT),
+                let (thread, key, cell) = match (&tally.group_by, row.owner) {
+                    (GroupBy::Number(_), Some(key)) => (None, Some(key), row.key),
+                    (GroupBy::Text(_), Some(cell)) => (None, Some(row.key), cell),
+                    (GroupBy::Thread, Some(thread)) if tally.has_owners() => of_thread(thread, row.key),
+                    (GroupBy::Thread, _) => of_thread(row.key / THREAD_UNIT, row.key % THREAD_UNIT),
                     _ => (None, None, row.key),
                 };
-                let sum = self.hits.entry(Row { cpu, thread, key, cell }).or_default();
+                let sum = self.hits.entry(RowKey { cpu, thread, key, cell }).or_default();
                 *sum = sum.wrapping_add(row.hits);
             });
             self.rest.overflow = self.rest.overflow.wrapping_add(rest.overflow);
@@ -124,18 +124,18 @@ impl Gathered {
         settled: &Settled,
         names: &Names,
         wanted: &[String],
-    ) -> (Vec<Part>, Left) {
-        let (mut parts, mut left): (Vec<Part>, Left) = (Vec::new(), Left::default());
-        let mut places: HashMap<(Option<Whose>, Option<u64>), usize> = HashMap::new();
+    ) -> (Vec<GroupHits>, FilteredByName) {
+        let (mut parts, mut left): (Vec<GroupHits>, FilteredByName) = (Vec::new(), FilteredByName::default());
+        let mut places: HashMap<(Option<Group>, Option<u64>), usize> = HashMap::new();
         settled.each(self, names, &mut |row, comm, hits| {
             if !wanted.is_empty() && !comm.is_some_and(|comm| wanted.iter().any(|name| name == comm)) {
                 let sum = if comm.is_some() { &mut left.others } else { &mut left.unnamed };
                 *sum = sum.wrapping_add(hits);
                 return;
             }
-            let place = (whose(by, row, comm, names), row.key);
-            let at = *places.entry(place).or_insert_with_key(|(whose, key)| {
-                parts.push(Part { whose: whose.clone(), key: *key, hits: BTreeMap::new() });
+            let place = (group(by, row, comm, names), row.key);
+            let at = *places.entry(place).or_insert_with_key(|(group, key)| {
+                parts.push(GroupHits { group: group.clone(), key: *key, hits: BTreeMap::new() });
                 parts.len() - 1
             });
             let sum = parts[at].hits.entry(row.cell).or_default();
@@ -145,13 +145,15 @@ impl Gathered {
     }
 }
 
-fn whose(by: Option<By>, row: Row, comm: Option<&str>, names: &Names) -> Option<Whose> {
+fn group(by: Option<By>, row: RowKey, comm: Option<&str>, names: &Names) -> Option<Group> {
     let comm = comm.map(str::to_owned);
     Some(match (by?, row) {
-        (By::Cpu, Row { cpu: Some(cpu), .. }) => Whose::Cpu(cpu),
-        (By::Thread, Row { thread: Some(thread), .. }) => Whose::Thread { tid: names.get(thread).tid, comm },
-        (By::ThreadName, Row { thread: Some(_), .. }) => Whose::Name { comm, threads: 0 },
-        _ => Whose::Other,
+        (By::Cpu, RowKey { cpu: Some(cpu), .. }) => Group::Cpu(cpu),
+        (By::Thread, RowKey { thread: Some(thread), .. }) => {
+            Group::Thread { tid: names.get(thread).tid, comm }
+        }
+        (By::ThreadName, RowKey { thread: Some(_), .. }) => Group::Name { comm, threads: 0 },
+        _ => Group::Other,
     })
 }
 
@@ -159,9 +161,9 @@ fn whose(by: Option<By>, row: Row, comm: Option<&str>, names: &Names) -> Option<
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     /// Hits of each row that are already credited to a name.
-    done: BTreeMap<Row, u64>,
+    done: BTreeMap<RowKey, u64>,
     /// The same hits, by row and name.
-    named: BTreeMap<(Row, Option<String>), u64>,
+    named: BTreeMap<(RowKey, Option<String>), u64>,
 }
 
 /// Most (row, name) pairs that are kept; hits beyond count under no name.
@@ -169,8 +171,8 @@ const MOST: usize = 1 << 16;
 
 impl Settled {
     /// Credits what the rows of these threads have grown to the threads' former names.
-    pub(crate) fn settle(&mut self, gathered: &Gathered, were: &HashMap<u32, Option<String>>) {
-        for (&row, &hits) in &gathered.hits {
+    pub(crate) fn settle(&mut self, contents: &TableContents, were: &HashMap<u32, Option<String>>) {
+        for (&row, &hits) in &contents.hits {
             let Some(was) = row.thread.and_then(|thread| were.get(&thread)) else { continue };
             let done = self.done.entry(row).or_default();
             let more = hits.wrapping_sub(std::mem::replace(done, hits));
@@ -180,8 +182,8 @@ impl Settled {
         }
     }
     /// Calls `each` with all hits of the rows, by name.
-    fn each(&self, gathered: &Gathered, names: &Names, each: &mut dyn FnMut(Row, Option<&str>, u64)) {
-        for (&row, &hits) in &gathered.hits {
+    fn each(&self, contents: &TableContents, names: &Names, each: &mut dyn FnMut(RowKey, Option<&str>, u64)) {
+        for (&row, &hits) in &contents.hits {
             let more = hits.wrapping_sub(self.done.get(&row).copied().unwrap_or(0));
             let comm = row.thread.and_then(|thread| names.get(thread).comm);
             if more > 0 {
@@ -203,11 +205,11 @@ fn text(word: &dyn Fn(u64) -> u64) -> String {
 impl crate::traced::Traced {
     /// Aggregations, site by site.
     pub(crate) fn tallies(&mut self, by: Option<By>) -> Vec<Tallied> {
-        self.hear_of_names();
-        let gathered: Vec<(usize, Gathered)> = self.gathered(by);
-        let rows = gathered.iter().flat_map(|(_, one)| one.hits.keys());
+        self.read_names();
+        let contents: Vec<(usize, TableContents)> = self.contents(by);
+        let rows = contents.iter().flat_map(|(_, one)| one.hits.keys());
         self.look_at_names(&rows.filter_map(|row| row.thread).collect());
-        gathered.iter().map(|(index, one)| self.tallied(*index, one, by)).collect()
+        contents.iter().map(|(index, one)| self.tallied(*index, one, by)).collect()
     }
 }
 
@@ -215,36 +217,41 @@ impl crate::traced::Traced {
 mod tests {
     use std::collections::{BTreeMap, HashMap};
 
-    use trapline_target::Changed;
+    use trapline_tracee::Changed;
 
-    use super::{Gathered, Left, MOST, Row, Settled};
-    use crate::report::{By, Whose};
+    use super::{FilteredByName, MOST, RowKey, Settled, TableContents};
+    use crate::report::{By, Group};
     use crate::threads::Names;
 
     /// Numbers that no thread has.
     const GONE: u32 = 1 << 30;
 
-    fn gathered<const N: usize>(rows: [(u32, u64, u64); N]) -> Gathered {
-        let row = |(thread, cell, hits)| (Row { cpu: None, thread: Some(thread), key: None, cell }, hits);
-        Gathered { hits: rows.map(row).into(), ..Gathered::default() }
+    fn contents<const N: usize>(rows: [(u32, u64, u64); N]) -> TableContents {
+        let row = |(thread, cell, hits)| (RowKey { cpu: None, thread: Some(thread), key: None, cell }, hits);
+        TableContents { hits: rows.map(row).into(), ..TableContents::default() }
     }
 
     fn names(known: &[(u32, &str)]) -> Names {
         let mut names = Names::default();
         for (thread, name) in known {
-            assert_eq!(names.told(*thread, Changed::Name((*name).to_owned())), Some(*thread));
+            assert_eq!(names.note_change(*thread, Changed::Name((*name).to_owned())), Some(*thread));
         }
         names
     }
 
     type ByName = BTreeMap<(Option<String>, u64), u64>;
 
-    fn told(settled: &Settled, now: &Gathered, names: &Names, wanted: &[&str]) -> (ByName, Left) {
+    fn parts_of(
+        settled: &Settled,
+        now: &TableContents,
+        names: &Names,
+        wanted: &[&str],
+    ) -> (ByName, FilteredByName) {
         let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
         let (parts, left) = now.parts(Some(By::ThreadName), settled, names, &wanted);
         let mut hits = ByName::new();
         for part in parts {
-            let Some(Whose::Name { comm, .. }) = part.whose else { panic!("{:?}", part.whose) };
+            let Some(Group::Name { comm, .. }) = part.group else { panic!("{:?}", part.group) };
             hits.extend(part.hits.into_iter().map(|(cell, hits)| ((comm.clone(), cell), hits)));
         }
         (hits, left)
@@ -258,33 +265,34 @@ mod tests {
     fn what_was_settled_stays_with_its_name() {
         let (one, other, unknown) = (GONE, GONE + 1, GONE + 2);
         let (mut settled, mut names) = (Settled::default(), names(&[(one, "a"), (other, "b")]));
-        let before = gathered([(one, 5, 10), (other, 5, 3), (unknown, 7, 1)]);
-        let nobodys = ((None, 7), 1);
+        let before = contents([(one, 5, 10), (other, 5, 3), (unknown, 7, 1)]);
+        let unnamed_row = ((None, 7), 1);
         let all = |hits: &[_]| {
-            [of(hits), BTreeMap::from([nobodys.clone()])].into_iter().flatten().collect::<ByName>()
+            [of(hits), BTreeMap::from([unnamed_row.clone()])].into_iter().flatten().collect::<ByName>()
         };
         assert_eq!(
-            told(&settled, &before, &names, &[]),
-            (all(&[("a", 5, 10), ("b", 5, 3)]), Left::default())
+            parts_of(&settled, &before, &names, &[]),
+            (all(&[("a", 5, 10), ("b", 5, 3)]), FilteredByName::default())
         );
         // Between two looks the two threads swap names.
-        let heard = gathered([(one, 5, 12), (other, 5, 3), (unknown, 7, 1)]);
-        settled.settle(&heard, &HashMap::from([(one, Some("a".to_owned())), (other, Some("b".to_owned()))]));
+        let counted = contents([(one, 5, 12), (other, 5, 3), (unknown, 7, 1)]);
+        settled
+            .settle(&counted, &HashMap::from([(one, Some("a".to_owned())), (other, Some("b".to_owned()))]));
         for (thread, name) in [(one, "b"), (other, "a")] {
-            assert_eq!(names.told(thread, Changed::Name(name.to_owned())), Some(thread));
+            assert_eq!(names.note_change(thread, Changed::Name(name.to_owned())), Some(thread));
         }
-        assert_eq!(told(&settled, &heard, &names, &[]).0, all(&[("a", 5, 12), ("b", 5, 3)]));
-        let now = gathered([(one, 5, 13), (one, 6, 1), (other, 5, 103), (unknown, 7, 1)]);
-        assert_eq!(told(&settled, &now, &names, &[]).0, all(&[("a", 5, 112), ("b", 5, 4), ("b", 6, 1)]));
+        assert_eq!(parts_of(&settled, &counted, &names, &[]).0, all(&[("a", 5, 12), ("b", 5, 3)]));
+        let now = contents([(one, 5, 13), (one, 6, 1), (other, 5, 103), (unknown, 7, 1)]);
+        assert_eq!(parts_of(&settled, &now, &names, &[]).0, all(&[("a", 5, 112), ("b", 5, 4), ("b", 6, 1)]));
         assert_eq!(
-            told(&settled, &now, &names, &["b", "c"]),
-            (of(&[("b", 5, 4), ("b", 6, 1)]), Left { others: 112, unnamed: 1 })
+            parts_of(&settled, &now, &names, &["b", "c"]),
+            (of(&[("b", 5, 4), ("b", 6, 1)]), FilteredByName { others: 112, unnamed: 1 })
         );
         // By thread, the names stay separate too.
         let (parts, _) = now.parts(Some(By::Thread), &settled, &names, &["a".to_owned()]);
-        let whose = |tid| Some(Whose::Thread { tid, comm: Some("a".to_owned()) });
-        let hits: Vec<_> = parts.into_iter().map(|part| (part.whose, part.hits[&5])).collect();
-        assert_eq!(hits, [(whose(other), 100), (whose(one), 12)]);
+        let group = |tid| Some(Group::Thread { tid, comm: Some("a".to_owned()) });
+        let hits: Vec<_> = parts.into_iter().map(|part| (part.group, part.hits[&5])).collect();
+        assert_eq!(hits, [(group(other), 100), (group(one), 12)]);
     }
 
     #[test]
@@ -293,10 +301,13 @@ mod tests {
         let names = names(&[(GONE, "last")]);
         for n in 0..MOST as u64 + 5 {
             all += 2;
-            settled.settle(&gathered([(GONE, 1, all)]), &HashMap::from([(GONE, Some(format!("n{n}")))]));
+            settled.settle(&contents([(GONE, 1, all)]), &HashMap::from([(GONE, Some(format!("n{n}")))]));
         }
-        let (hits, left) = told(&settled, &gathered([(GONE, 1, all)]), &names, &[]);
-        assert_eq!((hits[&(None, 1)], hits.values().sum::<u64>(), left), (10, all, Left::default()));
+        let (hits, left) = parts_of(&settled, &contents([(GONE, 1, all)]), &names, &[]);
+        assert_eq!(
+            (hits[&(None, 1)], hits.values().sum::<u64>(), left),
+            (10, all, FilteredByName::default())
+        );
         assert_eq!(hits.len(), MOST + 1);
     }
 }

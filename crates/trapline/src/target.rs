@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 
 use trapline_image::ProbeSpec;
-use trapline_target::{Process, by_name};
+use trapline_tracee::{Process, by_name};
 
 use crate::error::Error;
 use crate::modules::mapped;
@@ -135,7 +135,7 @@ fn mapping_processes(specs: &[ProbeSpec]) -> Result<Vec<Process>, Error> {
         .filter_map(|pid| Process::open(pid).ok())
         .filter(maps_one)
         .collect();
-    if found.is_empty() { Err(Error::NobodyMaps { file: names.join(", ") }) } else { Ok(found) }
+    if found.is_empty() { Err(Error::NotMapped { file: names.join(", ") }) } else { Ok(found) }
 }
 
 fn all_pids() -> impl Iterator<Item = u32> {
@@ -146,7 +146,7 @@ fn all_pids() -> impl Iterator<Item = u32> {
 /// Names of running processes that are similar to `name`.
 fn near_names(name: &str) -> Vec<String> {
     let lower = name.to_lowercase();
-    let comm = |pid: u32| Some(trapline_target::comm(pid));
+    let comm = |pid: u32| Some(trapline_tracee::comm(pid));
     let alike = |comm: &String| {
         let other = comm.to_lowercase();
         other != "?" && (other.contains(&lower) || lower.contains(&other) || other.get(..3) == lower.get(..3))

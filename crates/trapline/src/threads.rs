@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use trapline_target::{Changed, ThreadStatus};
+use trapline_tracee::{Changed, ThreadStatus};
 
 /// Number of threads beyond which those not needed are forgotten.
 const MANY: usize = 1 << 16;
@@ -104,7 +104,7 @@ impl Names {
     }
     /// Takes a kernel record about a thread, which has the tracer's number. The name comes from /proc, or
     /// from the record if the thread is gone. Returns the number that the thread sees itself, if known.
-    pub(crate) fn told(&mut self, tid: u32, changed: Changed) -> Option<u32> {
+    pub(crate) fn note_change(&mut self, tid: u32, changed: Changed) -> Option<u32> {
         let path = PathBuf::from(format!("/proc/{tid}"));
         let name = match changed {
             Changed::Ended => return self.seen(tid),
@@ -184,7 +184,7 @@ fn inner_number(task: &Path) -> Option<u32> {
 mod tests {
     use std::collections::HashMap;
 
-    use trapline_target::Changed;
+    use trapline_tracee::Changed;
 
     use super::{Names, Thread};
 
@@ -201,9 +201,9 @@ mod tests {
         let mut names = Names::default();
         names.follow(std::process::id());
         let [first, second, third] = [GONE, GONE + 1, GONE + 2];
-        let mut tell = |told: &[(u32, Changed)]| {
-            for (tid, changed) in told {
-                assert!(names.told(*tid, changed.clone()).is_some());
+        let mut note_all = |note_change: &[(u32, Changed)]| {
+            for (tid, changed) in note_change {
+                assert!(names.note_change(*tid, changed.clone()).is_some());
             }
             let called = [first, second, third].map(|tid| names.get(tid).comm);
             (called.map(Option::unwrap_or_default), names.take_renamed())
@@ -211,13 +211,13 @@ mod tests {
         let was = |thread, name: &str| HashMap::from([(thread, Some(name.to_owned()))]);
         let begun = |by| Changed::Begun { by };
         // A thread that begins and takes a name in the same round has had no other name.
-        let (called, renamed) = tell(&[(first, name("a")), (second, begun(first)), (second, name("b"))]);
+        let (called, renamed) = note_all(&[(first, name("a")), (second, begun(first)), (second, name("b"))]);
         assert_eq!((called, renamed), (["a", "b", ""].map(str::to_owned), HashMap::new()));
-        let (called, renamed) = tell(&[(third, begun(second)), (second, name("c")), (second, name("d"))]);
+        let (called, renamed) = note_all(&[(third, begun(second)), (second, name("c")), (second, name("d"))]);
         assert_eq!((called, renamed), (["a", "d", "b"].map(str::to_owned), was(second, "b")));
-        assert_eq!(tell(&[(second, name("d"))]).1, HashMap::new());
+        assert_eq!(note_all(&[(second, name("d"))]).1, HashMap::new());
         // The thread's number is reused.
-        let (called, renamed) = tell(&[(second, Changed::Ended), (second, begun(first))]);
+        let (called, renamed) = note_all(&[(second, Changed::Ended), (second, begun(first))]);
         assert_eq!((called, renamed), (["a", "a", "b"].map(str::to_owned), was(second, "d")));
     }
 

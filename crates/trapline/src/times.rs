@@ -9,10 +9,10 @@ use trapline_patch::Segment;
 use trapline_record::hist::BUCKETS;
 use trapline_record::latency::{STAMP_BLOCK, STAMP_TAGS_LEN, STAMPS_LEN, STRIDE, Stamps, at};
 use trapline_record::{RemoteAddr, control};
-use trapline_target::Process;
+use trapline_tracee::Process;
 
+use crate::histogram::{Histogram, LinearBuckets, Scale};
 use crate::report::{Site, Times};
-use crate::spread::{Scale, Spread, Steps};
 
 /// Calls of each function (by latency area) that have a stamp and no exit yet, in one process; `None` if its
 /// memory is gone. Forked children have stamps of their own, which are not read here.
@@ -67,7 +67,7 @@ pub(crate) fn read_times<'a>(
     site: Arc<Site>,
     in_flight: u64,
     scale: Scale,
-    steps: Option<Steps>,
+    steps: Option<LinearBuckets>,
 ) -> Times {
     let mut sums = [0u64; 6];
     let (mut min_not, mut max) = (0u64, 0u64);
@@ -110,9 +110,9 @@ pub(crate) fn read_times<'a>(
         total_ns: scale.nanos(total),
         min_ns: if min_not == 0 { 0 } else { scale.nanos(!min_not) },
         max_ns: scale.nanos(max),
-        spread: match steps {
-            Some(steps) => Spread::by_steps(&buckets, steps, scale.nanos(max)),
-            None => Spread::new(&buckets, scale),
+        histogram: match steps {
+            Some(steps) => Histogram::by_steps(&buckets, steps, scale.nanos(max)),
+            None => Histogram::new(&buckets, scale),
         },
     }
 }

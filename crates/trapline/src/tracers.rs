@@ -5,7 +5,7 @@
 //! that makes the system call without libc's function, except LeakSanitizer.
 
 use trapline_image::Image;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::files::Files;
 use crate::modules::{mapped, name_of};

@@ -59,8 +59,8 @@ mod tests {
     fn what_could_not_be_looked_at_is_not_said_to_lack_it() {
         assert_eq!(nothing_had(&["a:f", "b:g"], &[]), "no program that was run has a:f, b:g");
         let one = Unprobed { pid: 7, name: "x".to_owned(), reason: "it runs a 32-bit program".to_owned() };
-        let said = nothing_had(&["a:f"], &[one.clone(), one]);
-        assert!(said.starts_with("no program that could be looked at has a:f, and 2 could not"), "{said}");
-        assert!(said.ends_with("x (7) is not probed: it runs a 32-bit program"), "{said}");
+        let text = nothing_had(&["a:f"], &[one.clone(), one]);
+        assert!(text.starts_with("no program that could be looked at has a:f, and 2 could not"), "{text}");
+        assert!(text.ends_with("x (7) is not probed: it runs a 32-bit program"), "{text}");
     }
 }

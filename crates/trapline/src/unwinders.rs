@@ -11,7 +11,7 @@ use trapline_patch::Unwinder;
 use trapline_record::RemoteAddr;
 use trapline_record::addr::Bias;
 use trapline_record::control::MAX_UNWINDERS;
-use trapline_target::{Mapping, Process};
+use trapline_tracee::{Mapping, Process};
 
 use crate::files::Files;
 use crate::modules::{Module, mapped};
@@ -33,7 +33,7 @@ pub(crate) struct Unwinding {
     pub(crate) loading: Option<String>,
 }
 
-/// Why return addresses are left alone where [`Unwinding::is_told`] returns false.
+/// Why return addresses are left alone where [`Unwinding::can_register`] returns false.
 const MAY_LOAD: &str =
     "it may load an unwinder later, which would not be told of them in time (--ret=stack takes that risk)";
 
@@ -44,7 +44,7 @@ impl Unwinding {
     /// Why they may not be replaced.
     pub(crate) fn of_auto(process: &Process, files: &mut Files) -> Result<Self, String> {
         let found = unwinding_now(process, files)?;
-        match found.is_told() {
+        match found.can_register() {
             true => Ok(found),
             false if found.go => Err("Go moves its stacks and must know every return address".to_owned()),
             false => Err(MAY_LOAD.to_owned()),
@@ -52,7 +52,7 @@ impl Unwinding {
     }
     /// Whether all unwinders can be told of replaced return addresses. Either there are some that can be
     /// called, or there is none now and none comes later.
-    const fn is_told(&self) -> bool {
+    const fn can_register(&self) -> bool {
         !self.go && (!self.unwinders.is_empty() || self.is_static || !self.may_load)
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
             if !is_program && !is_relocated(&maps, &file.image, bias) {
                 out.loading = Some(file.path.clone());
             }
-            out.unwinders.push(told_by(&defined, bias).ok_or_else(|| {
+            out.unwinders.push(registered_by(&defined, bias).ok_or_else(|| {
                 format!(
                     "{} has an unwinder of its own that takes no frame information at run time",
                     file.path
@@ -193,7 +193,7 @@ fn is_relocated(maps: &[Mapping], image: &Image, bias: Bias) -> bool {
     !is_writable(data.svma) && is_writable(data.svma + data.memsz.saturating_sub(1))
 }
 
-fn told_by(defined: &Defined<'_>, bias: Bias) -> Option<Unwinder> {
+fn registered_by(defined: &Defined<'_>, bias: Bias) -> Option<Unwinder> {
     let live = |name| defined.at(name).map(|at| bias.live(at));
     let unwinder: (RemoteAddr, RemoteAddr) = (live("__register_frame")?, live("__deregister_frame")?);
     (!defined.has(&[LLVM])).then_some(Unwinder { register: unwinder.0, take_back: unwinder.1 })

@@ -18,7 +18,7 @@ use trapline_record::ring::TEXT_BYTES;
 
 use crate::calls::{Call, Text};
 use crate::filter::{Filter, Int, Known, MAX_FIELDS};
-use crate::sites::Place;
+use crate::sites::ProbedPlace;
 
 /// Number of arguments for which records have room.
 const MOST: usize = 6;
@@ -38,14 +38,14 @@ pub(crate) enum Values {
 /// Arguments of a USDT probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Marked {
-    pub(crate) slots: [Slot; MOST],
+    pub(crate) slots: [ArgumentSource; MOST],
     /// Texts: index of the argument, and index of its field.
     pub(crate) texts: Vec<(u8, u8)>,
 }
 
 /// One argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Slot {
+pub(crate) enum ArgumentSource {
     /// The value in the record, of this width and sign.
     Value(Int),
     /// The field of this index, of this width and sign.
@@ -55,7 +55,7 @@ pub(crate) enum Slot {
 
 /// Which arguments of a place are needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct NeededArguments {
     /// How many of the first ones.
     pub(crate) values: u8,
     /// Bit `n`: what argument `n` points to is needed.
@@ -68,10 +68,10 @@ impl Marked {
     pub(crate) fn new(
         image: &Image,
         arguments: &[MarkArgument],
-        asked: Asked,
+        asked: NeededArguments,
         filter: &Filter,
     ) -> (Self, Vec<Operand>, Vec<Read>) {
-        let mut marked = Self { slots: [Slot::Unknown; MOST], texts: Vec::new() };
+        let mut marked = Self { slots: [ArgumentSource::Unknown; MOST], texts: Vec::new() };
         let (mut operands, mut reads) = (vec![Operand::Unknown; MOST], Vec::new());
         let decides = filter.arguments_named();
         for (nth, argument) in arguments.iter().enumerate().take(MOST) {
@@ -90,10 +90,10 @@ impl Marked {
             };
             let text = asked.texts & bit != 0;
             marked.slots[nth] = match offset {
-                None => Slot::Value(int),
+                None => ArgumentSource::Value(int),
                 Some(offset) => {
                     let field = read(vec![offset], argument.bytes);
-                    field.map_or(Slot::Unknown, |field| Slot::Field(field, int))
+                    field.map_or(ArgumentSource::Unknown, |field| ArgumentSource::Field(field, int))
                 }
             };
             // Only a whole pointer leads anywhere.
@@ -103,7 +103,7 @@ impl Marked {
             }
         }
         // A condition on an unknown value is decided by a field that cannot be read.
-        if (0..MOST).any(|nth| decides >> nth & 1 == 1 && marked.slots[nth] == Slot::Unknown)
+        if (0..MOST).any(|nth| decides >> nth & 1 == 1 && marked.slots[nth] == ArgumentSource::Unknown)
             && reads.len() < MAX_FIELDS
             && let Some(free) = (0..MOST).find(|&nth| operands[nth] == Operand::Unknown)
         {
@@ -117,8 +117,8 @@ impl Marked {
         // Bits beyond the argument's own width are its sign, or zero.
         let narrow = |own: Int| if own.bits <= asked.bits { own } else { asked };
         match self.slots.get(usize::from(nth)) {
-            Some(Slot::Value(own)) => Known::Argument(nth, narrow(*own)),
-            Some(Slot::Field(field, own)) => Known::Field(*field, *own),
+            Some(ArgumentSource::Value(own)) => Known::Argument(nth, narrow(*own)),
+            Some(ArgumentSource::Field(field, own)) => Known::Field(*field, *own),
             _ => Known::Field(nothing, Int::U64),
         }
     }
@@ -127,9 +127,9 @@ impl Marked {
         let word = |nth: u8| fields.get(usize::from(nth)).and_then(Text::word);
         for (nth, slot) in self.slots.iter().enumerate() {
             let value = match *slot {
-                Slot::Value(int) => Some(int.value(call.arguments[nth])),
-                Slot::Field(field, int) => word(field).map(|value| int.value(value)),
-                Slot::Unknown => None,
+                ArgumentSource::Value(int) => Some(int.value(call.arguments[nth])),
+                ArgumentSource::Field(field, int) => word(field).map(|value| int.value(value)),
+                ArgumentSource::Unknown => None,
             };
             call.arguments[nth] = value.unwrap_or(0);
             call.unseen |= u8::from(value.is_none()) << nth;
@@ -177,26 +177,26 @@ impl Values {
 }
 
 /// Calling convention of a place's function; C's if it has none.
-pub(crate) fn convention(image: &Image, place: &Place) -> Convention {
+pub(crate) fn convention(image: &Image, place: &ProbedPlace) -> Convention {
     let start = place.function.map(|index| image.function(index).start);
     start.map_or(Convention::C, |start| image.convention_at(start))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Int, Known, Marked, Slot};
+    use super::{ArgumentSource, Int, Known, Marked};
 
     const BYTE: Int = Int { bits: 8, signed: true };
 
     #[test]
     fn conditions_ask_for_what_is_there() {
         let slots = [
-            Slot::Value(BYTE),
-            Slot::Field(1, BYTE),
-            Slot::Unknown,
-            Slot::Value(Int::U64),
-            Slot::Unknown,
-            Slot::Unknown,
+            ArgumentSource::Value(BYTE),
+            ArgumentSource::Field(1, BYTE),
+            ArgumentSource::Unknown,
+            ArgumentSource::Value(Int::U64),
+            ArgumentSource::Unknown,
+            ArgumentSource::Unknown,
         ];
         let marked = Marked { slots, texts: Vec::new() };
         let wide = Int { bits: 32, signed: true };

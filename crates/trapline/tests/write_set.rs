@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 
-use crate::calls::{Cases, Told};
+use crate::calls::{CallCount, Cases};
 use crate::memory::{LINE, zeroed};
 
 const CPUS: usize = 2;
@@ -76,16 +76,20 @@ fn calls_of_two_cpus() {
         let builder = std::thread::Builder::new().stack_size(1 << (20 + cpu * 2));
         let run = move || {
             cases.on_cpu(cpu as u32);
-            let told = Told::default();
-            println!("stack {:#x} {:#x}", told.address() - (512 << 10), told.address() + (64 << 10));
+            let calls_so_far = CallCount::default();
+            println!(
+                "stack {:#x} {:#x}",
+                calls_so_far.address() - (512 << 10),
+                calls_so_far.address() + (64 << 10)
+            );
             for (case, (call, returns)) in cases.all.iter().enumerate() {
                 // Bound by the first call, kept by the second, found through the quick hints by the third.
-                (0..4).for_each(|_| call(&told));
-                told.take();
+                (0..4).for_each(|_| call(&calls_so_far));
+                calls_so_far.take();
                 mark(marks, case * CPUS + cpu);
-                (0..CALLS).for_each(|_| call(&told));
+                (0..CALLS).for_each(|_| call(&calls_so_far));
                 mark(marks, CASES.len() * CPUS);
-                assert_eq!(told.take(), returns * CALLS, "{}", CASES[case].0);
+                assert_eq!(calls_so_far.take(), returns * CALLS, "{}", CASES[case].0);
             }
         };
         std::thread::scope(|scope| {
@@ -163,8 +167,8 @@ fn no_call_stores_to_a_line_of_another_cpu() {
         kinds.remove("spawner");
         let both: BTreeSet<&str> =
             first.intersection(second).map(|&l| ranges.name(l)).filter(|&name| name != "spawner").collect();
-        let told: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
-        writeln!(text, "{name:32} {:86} {:>7}", told.join(", "), both.len()).expect("a string grows");
+        let calls_so_far: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+        writeln!(text, "{name:32} {:86} {:>7}", calls_so_far.join(", "), both.len()).expect("a string grows");
         if !both.iter().eq(shared.iter()) || !kinds.keys().eq(stored.iter()) {
             writeln!(wrong, "{name}: {kinds:?}, both: {both:?}").expect("a string grows");
         }

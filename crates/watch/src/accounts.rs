@@ -8,7 +8,7 @@
 
 use std::sync::OnceLock;
 
-use trapline_target::perf::{Access, Breakpoint, possible_cpus};
+use trapline_tracee::perf::{Access, Breakpoint, possible_cpus};
 
 use crate::constraints::{
     Accounting as _, Claim, Constraints, Cpu, Kind, Machine, Refusal, Reservation, Target, TaskId,
@@ -90,20 +90,20 @@ mod tests {
 
     #[test]
     fn slots_are_taken_all_or_none_and_come_back() {
-        const NOBODY: u32 = 4_194_000;
+        const NO_TASK: u32 = 4_194_000;
         let point = |access| Breakpoint { addr: RemoteAddr(8), len: 1, access };
-        let some = Slotted::take(NOBODY, &[point(Access::Write); 3]);
-        assert_eq!(held_for(NOBODY), 3);
-        let refused = Slotted::take(NOBODY, &[point(Access::ReadWrite); 2]);
+        let some = Slotted::take(NO_TASK, &[point(Access::Write); 3]);
+        assert_eq!(held_for(NO_TASK), 3);
+        let refused = Slotted::take(NO_TASK, &[point(Access::ReadWrite); 2]);
         let slots = slots(point(Access::Write));
         assert!(
             matches!(refused, Err(Refusal::NoSlot { slots: of, by_task, .. }) if (of, by_task) == (slots, slots)),
             "{refused:?}"
         );
-        assert_eq!(held_for(NOBODY), 3, "what was refused holds nothing");
+        assert_eq!(held_for(NO_TASK), 3, "what was refused holds nothing");
         let mut some = some.expect("they were free");
         assert_eq!(some.change(2, point(Access::Execute)), Ok(()));
         drop(some);
-        assert_eq!(held_for(NOBODY), 0);
+        assert_eq!(held_for(NO_TASK), 0);
     }
 }

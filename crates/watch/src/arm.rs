@@ -19,8 +19,8 @@ use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use trapline_target::perf::{Armed, Breakpoint, NotArmed, SampleRings, allow_files};
-use trapline_target::{Process, TargetError};
+use trapline_tracee::perf::{Armed, Breakpoint, NotArmed, SampleRings, allow_files};
+use trapline_tracee::{Process, TargetError};
 
 use crate::accounts::Slotted;
 use crate::births::Births;

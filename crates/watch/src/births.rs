@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use trapline_target::perf::{Followed, NotArmed, TaskRings};
+use trapline_tracee::perf::{Followed, NotArmed, TaskRings};
 
 use crate::record::{Task, TaskRecord, task};
 
@@ -82,7 +82,7 @@ impl Births {
             Err(dropped) => lost += dropped,
         });
         batch.sort_by_key(|record| record.time_ns);
-        batch.retain(|record| self.lineage.learn(record));
+        batch.retain(|record| self.lineage.note(record));
         self.pending.append(&mut batch);
         sound && lost == 0
     }
@@ -112,7 +112,7 @@ impl Lineage {
         }
     }
     /// Updates the state by a record; returns false for the second copy of one.
-    fn learn(&mut self, record: &TaskRecord) -> bool {
+    fn note(&mut self, record: &TaskRecord) -> bool {
         if !self.is_first_copy(record) {
             return false;
         }
@@ -158,24 +158,24 @@ mod tests {
 
     const PID: u32 = 10;
 
-    fn told(what: Task, tid: u32, by: u32, time_ns: u64, id: u64) -> TaskRecord {
+    fn task_record(what: Task, tid: u32, by: u32, time_ns: u64, id: u64) -> TaskRecord {
         TaskRecord { what, pid: PID, tid, by, time_ns, id }
     }
 
     fn born(maker: u32, tid: u32, time_ns: u64, id: u64) -> TaskRecord {
-        told(Task::Fork { parent: maker, parent_pid: PID }, tid, maker, time_ns, id)
+        task_record(Task::Fork { parent: maker, parent_pid: PID }, tid, maker, time_ns, id)
     }
 
     #[test]
     fn all_but_the_first_birth_of_an_armed_thread_are_whole_with_their_own() {
         let mut lineage = Lineage::default();
         lineage.follow(PID, &[1, 2]);
-        assert!(lineage.learn(&born(PID, 11, 100, 1)));
+        assert!(lineage.note(&born(PID, 11, 100, 1)));
         // Thread 11 may have been created partly when its parent was armed. The same holds for threads that
         // it creates.
-        assert!(lineage.learn(&born(11, 12, 110, 1)));
-        assert!(lineage.learn(&born(PID, 13, 120, 2)));
-        assert!(lineage.learn(&born(13, 14, 130, 2)));
+        assert!(lineage.note(&born(11, 12, 110, 1)));
+        assert!(lineage.note(&born(PID, 13, 120, 2)));
+        assert!(lineage.note(&born(13, 14, 130, 2)));
         let whole = |lineage: &Lineage| {
             let mut all: Vec<u32> = lineage.whole.keys().copied().collect();
             all.sort_unstable();
@@ -184,14 +184,14 @@ mod tests {
         assert_eq!(whole(&lineage), [13, 14]);
         // A record of one CPU's ring may come late. An earlier birth then becomes the first one, and is not
         // whole.
-        assert!(lineage.learn(&born(PID, 15, 90, 1)));
+        assert!(lineage.note(&born(PID, 15, 90, 1)));
         assert_eq!(whole(&lineage), [13, 14]);
         // The number is used again, for another thread.
-        assert!(lineage.learn(&told(Task::Exit, 14, 14, 140, 2)));
-        assert!(lineage.learn(&born(12, 14, 150, 1)));
+        assert!(lineage.note(&task_record(Task::Exit, 14, 14, 140, 2)));
+        assert!(lineage.note(&born(12, 14, 150, 1)));
         assert_eq!(whole(&lineage), [13]);
-        assert!(lineage.learn(&told(Task::Exec("new".into()), PID, PID, 160, 1)));
-        assert!(lineage.learn(&born(PID, 16, 170, 1)));
+        assert!(lineage.note(&task_record(Task::Exec("new".into()), PID, PID, 160, 1)));
+        assert!(lineage.note(&born(PID, 16, 170, 1)));
         assert_eq!(whole(&lineage), [0; 0], "what a new program makes has inherited no breakpoint");
     }
 
@@ -199,14 +199,14 @@ mod tests {
     fn whoever_is_followed_tells_by_its_own_events_alone() {
         let mut lineage = Lineage::default();
         lineage.follow(PID, &[1]);
-        assert!(lineage.learn(&born(PID, 11, 100, 1)));
+        assert!(lineage.note(&born(PID, 11, 100, 1)));
         lineage.follow(11, &[2]);
-        assert!(!lineage.learn(&born(11, 12, 110, 1)), "a copy by what it inherited");
-        assert!(lineage.learn(&born(11, 12, 111, 2)));
+        assert!(!lineage.note(&born(11, 12, 110, 1)), "a copy by what it inherited");
+        assert!(lineage.note(&born(11, 12, 111, 2)));
         assert!(!lineage.whole.contains_key(&12), "two copies are not two births");
         lineage.follow(11, &[3]);
-        assert!(!lineage.learn(&born(11, 13, 120, 2)), "by its former events");
+        assert!(!lineage.note(&born(11, 13, 120, 2)), "by its former events");
         lineage.forget(&[3]);
-        assert!(!lineage.learn(&born(11, 14, 130, 3)), "nobody's");
+        assert!(!lineage.note(&born(11, 14, 130, 3)), "nobody's");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use trapline_record::RemoteAddr;
-use trapline_target::perf::{Access, Breakpoint, Family, NotArmed, SampleOptions, SampleRings, this_thread};
+use trapline_tracee::perf::{Access, Breakpoint, Family, NotArmed, SampleOptions, SampleRings, this_thread};
 
 use crate::accounts::Slotted;
 use crate::error::{ENOSPC, WatchError, explain};

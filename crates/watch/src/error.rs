@@ -3,8 +3,8 @@
 use std::io;
 
 use trapline_record::RemoteAddr;
-use trapline_target::TargetError;
-use trapline_target::perf::NotArmed;
+use trapline_tracee::TargetError;
+use trapline_tracee::perf::NotArmed;
 
 use crate::holders::NoSlots;
 

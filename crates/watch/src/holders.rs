@@ -8,8 +8,8 @@
 use std::fmt;
 use std::fs;
 
-use trapline_target::perf::{Breakpoint, SampleRings, this_thread};
-use trapline_target::{ThreadStatus, comm};
+use trapline_tracee::perf::{Breakpoint, SampleRings, this_thread};
+use trapline_tracee::{ThreadStatus, comm};
 
 use crate::accounts::{held_for, slots};
 
@@ -59,12 +59,12 @@ pub struct Holder {
     /// Its name.
     pub comm: String,
     /// In which way it may hold them.
-    pub how: How,
+    pub how: HolderKind,
 }
 
 /// In which way a process may hold debug registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
+pub enum HolderKind {
     /// It traces the process.
     Debugger,
     /// It has this many perf events open, of any kind.
@@ -75,9 +75,9 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { pid, comm, how } = self;
         match how {
-            How::Debugger => write!(f, "{comm} ({pid}) debugs it"),
-            How::PerfEvents(1) => write!(f, "{comm} ({pid}) has a perf event open"),
-            How::PerfEvents(events) => write!(f, "{comm} ({pid}) has {events} perf events open"),
+            HolderKind::Debugger => write!(f, "{comm} ({pid}) debugs it"),
+            HolderKind::PerfEvents(1) => write!(f, "{comm} ({pid}) has a perf event open"),
+            HolderKind::PerfEvents(events) => write!(f, "{comm} ({pid}) has {events} perf events open"),
         }
     }
 }
@@ -109,9 +109,10 @@ impl fmt::Display for NoSlots {
             write!(f, "; held: {}", held.join(", "))?;
         }
         if *cpus > 0 || tasks.iter().any(|task| task.others > 0) {
-            let who: Vec<String> = holders.iter().map(Holder::to_string).collect();
-            let who = if who.is_empty() { "nobody that can be seen".to_owned() } else { who.join(", ") };
-            write!(f, "; the others may be: {who}")?;
+            let names: Vec<String> = holders.iter().map(Holder::to_string).collect();
+            let names =
+                if names.is_empty() { "nobody that can be seen".to_owned() } else { names.join(", ") };
+            write!(f, "; the others may be: {names}")?;
         }
         if *free > 0 { write!(f, "; watch fewer, or take turns with --rotate") } else { Ok(()) }
     }
@@ -148,7 +149,7 @@ fn holders(tid: u32) -> Vec<Holder> {
     let pid = ThreadStatus::parse(&status).tracer;
     let mut found = Vec::new();
     if pid != 0 {
-        found.push(Holder { pid, comm: comm(pid), how: How::Debugger });
+        found.push(Holder { pid, comm: comm(pid), how: HolderKind::Debugger });
     }
     let me = std::process::id();
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -161,7 +162,7 @@ fn holders(tid: u32) -> Vec<Holder> {
         };
         let events = links.filter(is_event).count() as u32;
         if events > 0 {
-            found.push(Holder { pid, comm: comm(pid), how: How::PerfEvents(events) });
+            found.push(Holder { pid, comm: comm(pid), how: HolderKind::PerfEvents(events) });
         }
     }
     found

@@ -150,11 +150,11 @@ pub fn task(kind: u32, misc: u16, body: &[u8]) -> Result<Option<TaskRecord>, u64
         COMM => named(misc, &mut at),
         _ => return Ok(None),
     };
-    let told = |at: &mut Cursor<'_>| {
+    let cause = |at: &mut Cursor<'_>| {
         at.u32()?;
         Some((at.u32()?, at.u64()?, at.u64()?))
     };
-    let (Some((what, pid, tid)), Some((by, time_ns, id))) = (what, told(&mut end)) else { return Err(1) };
+    let (Some((what, pid, tid)), Some((by, time_ns, id))) = (what, cause(&mut end)) else { return Err(1) };
     Ok(Some(TaskRecord { what, pid, tid, by, time_ns, id }))
 }
 

@@ -7,13 +7,13 @@
 use std::str::FromStr;
 
 use trapline_record::RemoteAddr;
-use trapline_target::perf::Access;
+use trapline_tracee::perf::Access;
 
 use crate::error::WatchError;
 
 /// The place of a watchpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum WatchPlace {
     /// An address in the process.
     Address(u64),
     /// A name, and a distance behind it.
@@ -33,7 +33,7 @@ pub struct WatchSpec {
     /// The file, if one was named.
     pub module: Option<String>,
     /// The place to watch.
-    pub place: Place,
+    pub place: WatchPlace,
     /// The length in bytes, if one was typed.
     pub len: Option<u64>,
     /// The accesses to watch.
@@ -117,9 +117,9 @@ pub(crate) fn number(text: &str) -> Option<u64> {
     }
 }
 
-fn place(text: &str) -> Result<Place, WatchSpecError> {
+fn place(text: &str) -> Result<WatchPlace, WatchSpecError> {
     if text.starts_with("0x") || text.starts_with("0X") {
-        return number(text).map(Place::Address).ok_or_else(|| WatchSpecError::Number(text.to_owned()));
+        return number(text).map(WatchPlace::Address).ok_or_else(|| WatchSpecError::Number(text.to_owned()));
     }
     let (name, offset) = match text.rsplit_once('+') {
         Some((name, offset)) if offset.starts_with(|c: char| c.is_ascii_digit()) => {
@@ -130,7 +130,7 @@ fn place(text: &str) -> Result<Place, WatchSpecError> {
     if name.is_empty() {
         Err(WatchSpecError::Empty)
     } else {
-        Ok(Place::Name { name: name.to_owned(), offset })
+        Ok(WatchPlace::Name { name: name.to_owned(), offset })
     }
 }
 
@@ -177,18 +177,18 @@ impl FromStr for WatchSpec {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, WatchSpec, WatchSpecError, check_range};
+    use super::{WatchPlace, WatchSpec, WatchSpecError, check_range};
     use proptest::prelude::*;
     use trapline_record::RemoteAddr;
-    use trapline_target::perf::Access;
+    use trapline_tracee::perf::Access;
 
-    fn parse(text: &str) -> (Option<String>, Place, Option<u64>, Access) {
+    fn parse(text: &str) -> (Option<String>, WatchPlace, Option<u64>, Access) {
         let spec: WatchSpec = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         (spec.module, spec.place, spec.len, spec.access)
     }
 
-    fn name(name: &str, offset: u64) -> Place {
-        Place::Name { name: name.into(), offset }
+    fn name(name: &str, offset: u64) -> WatchPlace {
+        WatchPlace::Name { name: name.into(), offset }
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
             parse("libx:counter+0x10:4:w"),
             (Some("libx".into()), name("counter", 16), Some(4), Write)
         );
-        assert_eq!(parse("0x601040:8"), (None, Place::Address(0x60_1040), Some(8), Write));
+        assert_eq!(parse("0x601040:8"), (None, WatchPlace::Address(0x60_1040), Some(8), Write));
         assert_eq!(parse("/bin/a:server.x:x"), (Some("/bin/a".into()), name("server.x", 0), None, Execute));
         assert_eq!(parse("ns::T::count:2"), (None, name("ns::T::count", 0), Some(2), Write));
         assert_eq!(parse("w"), (None, name("w", 0), None, Write));

@@ -9,7 +9,7 @@
 //!
 //! The latter two hold only if no other CPU accessed the bytes at about the same time, and as far as every
 //! writer is watched. Writes by another process to shared memory, or by a debugger, are not watched. A value
-//! that is read any later is [`How::Late`]. Does not: read anything.
+//! that is read any later is [`ValueSource::Late`]. Does not: read anything.
 
 use trapline_insn::effect::{Effect, Op, Stored};
 
@@ -24,7 +24,7 @@ pub struct Range {
 
 /// The source of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum How {
+pub enum ValueSource {
     /// From the registers of the instruction that stored it.
     Stored,
     /// Read at the trap.
@@ -37,7 +37,7 @@ pub enum How {
     Unknown,
 }
 
-impl How {
+impl ValueSource {
     /// Whether the value is the one that this access left.
     #[must_use]
     pub const fn is_exact(self) -> bool {
@@ -55,7 +55,7 @@ pub struct Change {
     /// The value after it.
     pub after: Option<u64>,
     /// The source of `after`.
-    pub how: How,
+    pub how: ValueSource,
 }
 
 impl Range {
@@ -140,17 +140,17 @@ impl Chain {
     /// Processes one access: `effect` comes from the registers, `word` from the BPF program.
     pub fn step(&mut self, range: Range, effect: Option<&Effect>, word: Option<u64>) -> Change {
         let read = word.map(|word| range.of_word(word));
-        let (stored, old) = effect.map_or((None, None), |effect| self.told(range, effect));
+        let (stored, old) = effect.map_or((None, None), |effect| self.values_of_effect(range, effect));
         let derived = effect.and_then(|effect| self.derived(range, effect));
         let (before, before_exact) = match old.or_else(|| self.sure()) {
             Some(old) => (Some(old), true),
             None => (self.last, false),
         };
         let (after, how) = match (stored, read, derived) {
-            (Some(value), _, _) => (Some(value), How::Stored),
-            (None, Some(value), _) => (Some(value), How::Read),
-            (None, None, Some(value)) => (Some(value), How::Derived),
-            (None, None, None) => (None, How::Unknown),
+            (Some(value), _, _) => (Some(value), ValueSource::Stored),
+            (None, Some(value), _) => (Some(value), ValueSource::Read),
+            (None, None, Some(value)) => (Some(value), ValueSource::Derived),
+            (None, None, None) => (None, ValueSource::Unknown),
         };
         *self = Self { last: after.or(self.last), exact: after.is_some() };
         // A load leaves the value that it found.
@@ -169,13 +169,13 @@ impl Chain {
     }
     /// Completes a change that has no value with one that was read later.
     pub fn late(&mut self, change: &mut Change, value: Option<u64>) {
-        if change.how == How::Unknown && value.is_some() {
-            (change.after, change.how) = (value, How::Late);
+        if change.how == ValueSource::Unknown && value.is_some() {
+            (change.after, change.how) = (value, ValueSource::Late);
             *self = Self { last: value, exact: false };
         }
     }
     /// The new and the old value, as the registers show them.
-    fn told(&self, range: Range, effect: &Effect) -> (Option<u64>, Option<u64>) {
+    fn values_of_effect(&self, range: Range, effect: &Effect) -> (Option<u64>, Option<u64>) {
         let Some(at) = range.start(effect) else { return (None, None) };
         let whole = |old: Option<u64>| range.overlay(at, effect.len, old?, None);
         match effect.stored {
@@ -196,7 +196,7 @@ impl Chain {
 
 #[cfg(test)]
 mod tests {
-    use super::{Chain, How, Range};
+    use super::{Chain, Range, ValueSource};
     use proptest::prelude::*;
     use trapline_insn::effect::{Effect, Op, Stored};
 
@@ -212,10 +212,10 @@ mod tests {
         let store = effect(0x1000, 4, Stored::Value { new: 9, old: None });
         let change = chain.step(RANGE, Some(&store), Some(0x55));
         assert_eq!((change.before, change.before_exact), (Some(7), false));
-        assert_eq!((change.after, change.how), (Some(9), How::Stored));
+        assert_eq!((change.after, change.how), (Some(9), ValueSource::Stored));
         let change = chain.step(RANGE, None, Some(0xff_0000_0055));
         assert_eq!((change.before, change.before_exact), (Some(9), true));
-        assert_eq!((change.after, change.how), (Some(0x55), How::Read));
+        assert_eq!((change.after, change.how), (Some(0x55), ValueSource::Read));
     }
 
     #[test]
@@ -223,10 +223,10 @@ mod tests {
         let add = effect(0x1000, 4, Stored::Changed(Op::Add(1)));
         let mut chain = Chain::starting_with(Some(7));
         let mut change = chain.step(RANGE, Some(&add), None);
-        assert_eq!((change.after, change.how), (None, How::Unknown));
+        assert_eq!((change.after, change.how), (None, ValueSource::Unknown));
         chain.late(&mut change, Some(12));
-        assert_eq!((change.after, change.how), (Some(12), How::Late));
-        assert_eq!(chain.step(RANGE, Some(&add), None).how, How::Unknown, "late values are not sure");
+        assert_eq!((change.after, change.how), (Some(12), ValueSource::Late));
+        assert_eq!(chain.step(RANGE, Some(&add), None).how, ValueSource::Unknown, "late values are not sure");
         chain.step(RANGE, Some(&effect(0x1000, 4, Stored::Value { new: 20, old: None })), None);
         assert_eq!(chain.step(RANGE, Some(&add), None).after, Some(21));
         chain.doubt();
@@ -241,11 +241,15 @@ mod tests {
         let add = effect(0x1000, 4, Stored::Changed(Op::Add(1)));
         assert_eq!(chain.step(RANGE, Some(&add), None).after, Some(6));
         let change = chain.disputed(RANGE, Some(&add), Some(8));
-        assert_eq!((change.after, change.how, change.before_exact), (Some(8), How::Late, false));
+        assert_eq!((change.after, change.how, change.before_exact), (Some(8), ValueSource::Late, false));
         let swap = effect(0x1000, 4, Stored::Value { new: 20, old: Some(8) });
         let change = chain.disputed(RANGE, Some(&swap), Some(9));
-        assert_eq!((change.after, change.how, change.before_exact), (Some(20), How::Stored, true));
-        assert_eq!(chain.step(RANGE, Some(&add), None).how, How::Unknown, "which was last is not known");
+        assert_eq!((change.after, change.how, change.before_exact), (Some(20), ValueSource::Stored, true));
+        assert_eq!(
+            chain.step(RANGE, Some(&add), None).how,
+            ValueSource::Unknown,
+            "which was last is not known"
+        );
     }
 
     #[test]

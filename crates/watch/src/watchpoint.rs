@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use crate::error::WatchError;
 use crate::watching::{Event, NoMap, Options, Point, Tally, Target, Watching};
-use trapline_target::perf::{Access, Breakpoint};
+use trapline_tracee::perf::{Access, Breakpoint};
 
 /// Time between two looks at the rings.
 const ROUND: Duration = Duration::from_millis(10);

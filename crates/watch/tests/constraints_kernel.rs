@@ -13,7 +13,7 @@ use std::thread;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use trapline_target::perf::breakpoint::{Access, Breakpoint, BreakpointError, Scope, Spec};
+use trapline_tracee::perf::breakpoint::{Access, Breakpoint, BreakpointError, Scope, Spec};
 use trapline_watch::constraints::laws::{Step, nine_cases, play, run_case};
 use trapline_watch::constraints::{
     Accounting, Claim, Constraints, Cpu, Kind, Machine, Refusal, Request, Reservation, Slots, Target, TaskId,

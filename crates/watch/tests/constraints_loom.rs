@@ -12,7 +12,7 @@ use loom::sync::Arc;
 use trapline_watch::constraints::laws::{BruteForce, Step, play_one};
 use trapline_watch::constraints::{
     Accounting, Claim, Constraints, Cpu, Kind, Machine, Request, Reservation, Slots, Target, TaskId,
-    TryError, set_home,
+    TryError, set_code_region,
 };
 
 /// Answers of each thread's operations.
@@ -100,7 +100,7 @@ fn check_as(machine: Machine, bound: Option<usize>, home: fn(usize) -> usize, pr
             .map(|(thread, program)| {
                 let accounting = accounting.clone();
                 loom::thread::spawn(move || {
-                    set_home(home(thread));
+                    set_code_region(home(thread));
                     let mut held = Vec::new();
                     let answers: Vec<bool> =
                         program.iter().map(|&step| play_one(&*accounting, &mut held, step)).collect();
@@ -197,7 +197,7 @@ fn try_forms_change_nothing_when_busy() {
         let attempt = |target: Target, home: usize| {
             let accounting = accounting.clone();
             loom::thread::spawn(move || {
-                set_home(home);
+                set_code_region(home);
                 accounting.try_reserve(target.one(Kind::Data))
             })
         };

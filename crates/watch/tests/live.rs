@@ -6,9 +6,9 @@ use std::sync::{Barrier, Mutex, MutexGuard};
 use std::time::Duration;
 
 use trapline_record::RemoteAddr;
-use trapline_target::Process;
-use trapline_target::perf::{Family, SampleOptions, SampleRings, this_thread};
-use trapline_watch::value::How;
+use trapline_tracee::Process;
+use trapline_tracee::perf::{Family, SampleOptions, SampleRings, this_thread};
+use trapline_watch::value::ValueSource;
 use trapline_watch::{
     Access, Breakpoint, Event, Kind, NoMap, Options, Point, Tally, Target, WatchError, Watching, Watchpoint,
 };
@@ -104,7 +104,7 @@ fn every_value_that_a_thread_leaves_is_told_exactly() {
             }
             last = Some(*value);
         }
-        let has_bpf = events.iter().any(|event| event.change.how == How::Read);
+        let has_bpf = events.iter().any(|event| event.change.how == ValueSource::Read);
         println!("bpf {bpf} (worked: {has_bpf}): {exact} of {} exact", left.len());
         if bpf && has_bpf {
             assert_eq!(exact, left.len(), "with a program at the trap all values are exact");

@@ -23,7 +23,7 @@ const PORTABLE: &[&str] = &[
     "trapline-image",
     "trapline-plan",
     "trapline-runtime",
-    "trapline-target",
+    "trapline-tracee",
     "trapline",
 ];
 /// Their test programs that run there; the others run x86-64 code, or read this machine's x86-64 programs through tools that would not be

@@ -17,10 +17,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("trapline-insn", &["trapline-record"]),
     ("trapline-image", &["trapline-record"]),
     ("trapline-runtime", &["trapline-record", "trapline-insn"]),
-    ("trapline-target", &["trapline-record"]),
+    ("trapline-tracee", &["trapline-record"]),
     ("trapline-plan", &["trapline-record", "trapline-insn", "trapline-image"]),
-    ("trapline-patch", &["trapline-record", "trapline-plan", "trapline-target", "trapline-runtime"]),
-    ("trapline-watch", &["trapline-record", "trapline-target", "trapline-image", "trapline-insn"]),
+    ("trapline-patch", &["trapline-record", "trapline-plan", "trapline-tracee", "trapline-runtime"]),
+    ("trapline-watch", &["trapline-record", "trapline-tracee", "trapline-image", "trapline-insn"]),
     (
         "trapline",
         &[
@@ -29,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "trapline-image",
             "trapline-plan",
             "trapline-runtime",
-            "trapline-target",
+            "trapline-tracee",
             "trapline-patch",
             "trapline-watch",
         ],
@@ -129,13 +129,13 @@ mod tests {
     #[test]
     fn a_forbidden_arrow_is_found() {
         let upward =
-            json!({"name": "trapline-insn", "dependencies": [{"name": "trapline-target", "kind": null}]});
+            json!({"name": "trapline-insn", "dependencies": [{"name": "trapline-tracee", "kind": null}]});
         assert_eq!(
             wrong_arrows(&house(upward)),
-            ["trapline-insn -> trapline-target is not an arrow of the house"]
+            ["trapline-insn -> trapline-tracee is not an arrow of the house"]
         );
         let test_only =
-            json!({"name": "trapline-insn", "dependencies": [{"name": "trapline-target", "kind": "dev"}]});
+            json!({"name": "trapline-insn", "dependencies": [{"name": "trapline-tracee", "kind": "dev"}]});
         assert_eq!(wrong_arrows(&house(test_only)), [""; 0]);
     }
 

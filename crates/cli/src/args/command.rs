@@ -9,7 +9,7 @@ use trapline::watch::{Expr, WatchSpec};
 use trapline::{By, Floats, ProbeSpec, Returns, Target};
 
 use super::ends::Ends;
-use super::filters::Wishes;
+use super::filters::FilterOptions;
 use super::otlp::Collector;
 use super::serve::Address;
 use super::sink::Sink;
@@ -136,7 +136,7 @@ pub(crate) struct Recording {
     /// Where to print, and in which format.
     pub(crate) sink: Sink,
     /// The filters that were typed.
-    pub(crate) wishes: Wishes,
+    pub(crate) filter_options: FilterOptions,
     /// The number of lines after which to end.
     pub(crate) max: Option<u64>,
 }

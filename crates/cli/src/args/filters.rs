@@ -9,18 +9,18 @@ use trapline::{Pattern, ProbeKind, ProbeSpec};
 
 use super::error::UsageError;
 use super::fields::Fields;
-use super::types::{Place, Signature, Type};
+use super::types::{ArgumentPlace, Signature, Type};
 
 /// The filter options as typed.
 #[derive(Debug, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct FilterOptions {
     pub(crate) condition: Option<String>,
     pub(crate) tids: Vec<u32>,
     pub(crate) comms: Vec<String>,
     pub(crate) sample: Option<u32>,
 }
 
-impl Wishes {
+impl FilterOptions {
     /// Whether nothing is filtered.
     pub(crate) fn is_nothing(&self) -> bool {
         let Self { condition, tids, comms, sample } = self;
@@ -39,14 +39,14 @@ pub(crate) fn sample(text: &str) -> Result<u32, UsageError> {
 pub(crate) fn filters(
     probes: &[(ProbeSpec, Option<Signature>)],
     returns: bool,
-    wishes: &Wishes,
+    filter_options: &FilterOptions,
     fields: &[Fields<'_>],
 ) -> Result<Vec<Filter>, UsageError> {
     let reads = fields.iter().any(|fields| !fields.reads().is_empty());
-    if wishes.is_nothing() && !reads {
+    if filter_options.is_nothing() && !reads {
         return Ok(Vec::new());
     }
-    let Wishes { condition, tids, comms, sample } = wishes;
+    let FilterOptions { condition, tids, comms, sample } = filter_options;
     let threads: Vec<String> = tids.iter().map(|tid| format!("tid == {tid}")).collect();
     let one = |((probe, signature), fields): (&(ProbeSpec, Option<Signature>), &Fields<'_>)| {
         let symbols = symbols(probe, signature.as_ref(), returns);
@@ -78,8 +78,10 @@ pub(super) fn symbols(
         let parameters = signature.map_or(&[][..], |signature| &signature.parameters);
         for parameter in parameters.iter().filter(|parameter| !parameter.name.is_empty()) {
             match (parameter.place, parameter.shown.int(), &parameter.shown) {
-                (Place::General(n), Some(int), _) => add(&parameter.name, Known::Argument(n, int)),
-                (Place::Vector(n), _, Type::Float(float)) => add(&parameter.name, Known::Float(n, *float)),
+                (ArgumentPlace::General(n), Some(int), _) => add(&parameter.name, Known::Argument(n, int)),
+                (ArgumentPlace::Vector(n), _, Type::Float(float)) => {
+                    add(&parameter.name, Known::Float(n, *float))
+                }
                 _ => {}
             }
         }
@@ -109,15 +111,16 @@ pub(super) fn symbols(
 
 #[cfg(test)]
 mod tests {
-    use super::{Fields, Wishes, filters, sample};
+    use super::{Fields, FilterOptions, filters, sample};
     use crate::args::signature::split;
 
     fn read(probe: &str, returns: bool, condition: &str) -> Result<(), String> {
         let (text, signature) = split(probe).expect("a signature");
         let probes = [(text.parse().expect("a probe"), signature)];
-        let wishes = Wishes { condition: Some(condition.to_owned()), ..Wishes::default() };
+        let filter_options =
+            FilterOptions { condition: Some(condition.to_owned()), ..FilterOptions::default() };
         let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
-        filters(&probes, returns, &wishes, &fields).map(drop).map_err(|error| error.to_string())
+        filters(&probes, returns, &filter_options, &fields).map(drop).map_err(|error| error.to_string())
     }
 
     #[test]

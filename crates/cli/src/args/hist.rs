@@ -6,12 +6,12 @@ use clap::Args;
 use trapline::filter::{Filter, Known, Sort, Tree};
 use trapline::{By, ProbeKind, ProbeSpec};
 
+use super::aggregation::{Aggregation, Split, Value, aggregation, shown, values};
 use super::command::{Lat, Run, Shape};
 use super::ends::{Ends, TypedEnds};
 use super::error::UsageError;
 use super::fields::Fields;
-use super::filters::{self, Wishes};
-use super::gather::{Gather, Split, Value, gather, shown, values};
+use super::filters::{self, FilterOptions};
 use super::prototype::{Look, complete, split};
 use super::ready::is_function;
 use super::sink::LINES;
@@ -89,7 +89,7 @@ pub(crate) struct Hist {
     pub(crate) shown: Vec<(ProbeSpec, Option<Type>)>,
     /// Which calls, probe by probe.
     pub(crate) filters: Vec<Filter>,
-    pub(crate) gather: Gather,
+    pub(crate) aggregation: Aggregation,
     /// How the ends of calls are seen, where they are waited for.
     pub(crate) ends: Ends,
 }
@@ -131,13 +131,13 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     let keys = key.map(|key| self::values(&probes, ("--by", key), &fields)).transpose()?;
     let values = values(&probes, ("EXPR", &expression), &fields)?;
     let named = !typed.comms.is_empty();
-    let wishes = Wishes {
+    let filter_options = FilterOptions {
         condition: typed.filter,
         tids: typed.tids,
         comms: typed.comms,
         sample: typed.sample.as_deref().map(filters::sample).transpose()?,
     };
-    let filters = filters::filters(&probes, true, &wishes, &fields)?;
+    let filters = filters::filters(&probes, true, &filter_options, &fields)?;
     drop(fields);
     let ends = typed.ends.ready()?;
     let is_duration = |value: &Value| matches!(value, Value::Tree(Tree::Known(Known::Took)));
@@ -165,8 +165,8 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     });
     let shown = shown(&probes, &values);
     let top = typed.top.or((sort == Sort::Each).then_some(10));
-    let (filters, gather) = gather(&probes, values, sort, Split { by, named, keys }, filters)?;
-    if typed.ends.any() && !gather.waits() {
+    let (filters, aggregation) = aggregation(&probes, values, sort, Split { by, named, keys }, filters)?;
+    if typed.ends.any() && !aggregation.waits() {
         return Err(UsageError::Conflict(
             "--ret and --maxactive are for ret and dur: this is known when the function is entered",
         ));
@@ -182,14 +182,14 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
         unsigned,
         shown,
         filters,
-        gather,
+        aggregation,
         ends,
     })))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Either, Gather, TypedHist, hist};
+    use super::{Aggregation, Either, TypedHist, hist};
     use clap::Parser;
 
     #[derive(Parser)]
@@ -207,11 +207,11 @@ mod tests {
     fn place(words: &[&str]) -> &'static str {
         match read(words).unwrap_or_else(|error| panic!("{words:?}: {error}")) {
             Either::Lat(_) => "lat",
-            Either::Hist(hist) => match hist.gather {
-                Gather::InTarget { exits: false } => "entry",
-                Gather::InTarget { exits: true } => "exit",
-                Gather::Here { returns: false, .. } => "here, entries",
-                Gather::Here { .. } => "here",
+            Either::Hist(hist) => match hist.aggregation {
+                Aggregation::InTarget { exits: false } => "entry",
+                Aggregation::InTarget { exits: true } => "exit",
+                Aggregation::InReader { returns: false, .. } => "here, entries",
+                Aggregation::InReader { .. } => "here",
             },
         }
     }

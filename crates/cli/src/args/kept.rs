@@ -12,7 +12,7 @@ use trapline::{ProbeSpec, Read};
 
 use super::command::Calls;
 use super::fields::FieldOf;
-use super::types::{Enumeration, Parameter, Place, Signature, Type};
+use super::types::{ArgumentPlace, Enumeration, Parameter, Signature, Type};
 
 /// Why the notes of a recording cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -157,10 +157,10 @@ impl Kept {
             name: one.name.clone(),
             of: Of::kept(&one.shown),
             place: match one.place {
-                Place::General(n) => At::General(n),
-                Place::Vector(n) => At::Vector(n),
-                Place::Field(n) => At::Field(n),
-                Place::Unseen => At::Unseen,
+                ArgumentPlace::General(n) => At::General(n),
+                ArgumentPlace::Vector(n) => At::Vector(n),
+                ArgumentPlace::Field(n) => At::Field(n),
+                ArgumentPlace::Unseen => At::Unseen,
             },
         };
         let field = |one: &FieldOf| Field { path: one.path.clone(), of: Of::kept(&one.shown) };
@@ -174,10 +174,10 @@ impl Kept {
         let wrong = |name: &str| KeptError::Type(name.escape_debug().to_string());
         let parameter = |one: &Argument| {
             let place = match one.place {
-                At::General(n) if n < 6 => Place::General(n),
-                At::Vector(n) if n < 8 => Place::Vector(n),
-                At::Field(n) => Place::Field(n),
-                At::Unseen => Place::Unseen,
+                At::General(n) if n < 6 => ArgumentPlace::General(n),
+                At::Vector(n) if n < 8 => ArgumentPlace::Vector(n),
+                At::Field(n) => ArgumentPlace::Field(n),
+                At::Unseen => ArgumentPlace::Unseen,
                 At::General(_) | At::Vector(_) => return Err(wrong(&one.name)),
             };
             let shown = one.of.ready().ok_or_else(|| wrong(&one.name))?;

@@ -1,12 +1,12 @@
 //! Arguments in two stages: [`typed`] is what was typed, [`command`] is its meaning; [`ready`] checks and
 //! converts.
 
+pub(crate) mod aggregation;
 pub(crate) mod command;
 pub(crate) mod ends;
 pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod filters;
-pub(crate) mod gather;
 pub(crate) mod graph;
 pub(crate) mod hist;
 pub(crate) mod kept;

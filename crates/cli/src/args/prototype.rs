@@ -17,7 +17,7 @@ use super::fields::{FieldOf, find, is_path};
 use super::ready::run;
 use super::signature::{self, SignatureError};
 use super::typed::Common;
-use super::types::{Enumeration, Parameter, Place, Signature, Type};
+use super::types::{ArgumentPlace, Enumeration, Parameter, Signature, Type};
 use crate::report::format::Format;
 
 /// The function that returns noted functions: [`look`], or in tests of the arguments one that returns none.
@@ -25,7 +25,7 @@ pub(crate) type Look<'a> = &'a dyn Fn(&Run) -> Vec<Vec<Noted>>;
 
 /// Reads the debug information of the files and processes of a run.
 pub(crate) fn look(run: &Run) -> Vec<Vec<Noted>> {
-    crate::commands::trace::builder(run).prototypes()
+    crate::commands::intervals::builder(run).prototypes()
 }
 
 /// A run and its typed signatures. What stands in brackets is a signature, unless the whole text is the name
@@ -151,7 +151,8 @@ fn selected(probe: &ProbeSpec, typed: &Signature, noted: Option<Noted>) -> Resul
     for (nth, word) in typed.selected.iter().enumerate() {
         if by_order {
             let known = known.as_ref().and_then(|known| known.get(nth).cloned());
-            let unknown = Parameter { name: String::new(), shown: Type::Unknown, place: Place::Unseen };
+            let unknown =
+                Parameter { name: String::new(), shown: Type::Unknown, place: ArgumentPlace::Unseen };
             parameters.push(Parameter { name: word.clone(), ..known.unwrap_or(unknown) });
             continue;
         }
@@ -170,7 +171,7 @@ fn selected(probe: &ProbeSpec, typed: &Signature, noted: Option<Noted>) -> Resul
             return Err(wrong(Misread { at: 0..word.len(), why }));
         }
         let field = find(all.as_ref().and_then(|all| all.noted.as_deref()), word).map_err(wrong)?;
-        let place = Place::Field(fields.len() as u8);
+        let place = ArgumentPlace::Field(fields.len() as u8);
         parameters.push(Parameter { name: word.clone(), shown: field.shown.clone(), place });
         fields.push(field);
     }
@@ -187,11 +188,11 @@ fn signature_of(noted: Rc<Noted>) -> Signature {
     let parameters = if at_return { Vec::new() } else { parameters };
     let parameter = |DeclaredParameter { name, of, place }: DeclaredParameter| {
         let place = match place {
-            ParameterPlace::General(n) => Place::General(n),
-            ParameterPlace::Vector(n) => Place::Vector(n),
-            ParameterPlace::Elsewhere => Place::Unseen,
+            ParameterPlace::General(n) => ArgumentPlace::General(n),
+            ParameterPlace::Vector(n) => ArgumentPlace::Vector(n),
+            ParameterPlace::Elsewhere => ArgumentPlace::Unseen,
         };
-        let text = of == ValueType::Text && noted.reads_texts && place != Place::Unseen;
+        let text = of == ValueType::Text && noted.reads_texts && place != ArgumentPlace::Unseen;
         Parameter { name, shown: if text { Type::Str } else { type_of(of) }, place }
     };
     let value = match value {

@@ -68,8 +68,8 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Ready, UsageError> {
         },
         Verb::Trace(typed::Trace { from: Some(file), filter, tids, comms, max, common, .. }) => {
             let sink = Sink::new(common.json, common.output, common.quiet, READ)?;
-            let wishes = filters::Wishes { condition: filter, tids, comms, sample: None };
-            Ready::Recording(Recording { file, sink, wishes, max })
+            let filter_options = filters::FilterOptions { condition: filter, tids, comms, sample: None };
+            Ready::Recording(Recording { file, sink, filter_options, max })
         }
         Verb::Trace(typed) => Ready::Calls(calls(typed, look)?),
         Verb::Graph(typed) => Ready::Graph(graph::graph(typed, look)?),
@@ -120,14 +120,14 @@ fn calls(typed: typed::Trace, look: Look<'_>) -> Result<Calls, UsageError> {
     let (mut run, signatures) = split(&typed.probes, typed.common, CALLS, look)?;
     let probes = complete(&mut run, signatures, look)?;
     let returns = !typed.entry_only;
-    let wishes = filters::Wishes {
+    let filter_options = filters::FilterOptions {
         condition: typed.filter,
         tids: typed.tids,
         comms: typed.comms,
         sample: typed.sample.as_deref().map(filters::sample).transpose()?,
     };
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
-    let filters = filters::filters(&probes, returns, &wishes, &fields)?;
+    let filters = filters::filters(&probes, returns, &filter_options, &fields)?;
     drop(fields);
     if run.sink.format == Format::Saved {
         kept_as_they_are(&run, typed.max, &filters)?;

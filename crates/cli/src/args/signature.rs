@@ -6,7 +6,7 @@
 use trapline::filter::Float;
 
 use super::fields::is_path;
-use super::types::{Parameter, Place, Signature, Type};
+use super::types::{ArgumentPlace, Parameter, Signature, Type};
 
 /// What is wrong with a signature.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -100,7 +100,8 @@ fn parameters(words: &[&str]) -> Result<Vec<Parameter>, SignatureError> {
     let names: Vec<(&str, u8)> = named.map(|(word, &at)| (name_of(word).1, at as u8)).collect();
     let one = |(word, &at): (&&str, &usize)| {
         let (name, shown) = parameter(word, &names)?;
-        let place = if is_float(word) { Place::Vector(at as u8) } else { Place::General(at as u8) };
+        let place =
+            if is_float(word) { ArgumentPlace::Vector(at as u8) } else { ArgumentPlace::General(at as u8) };
         Ok(Parameter { name, shown, place })
     };
     words.iter().zip(&places).map(one).collect()
@@ -182,7 +183,7 @@ fn known(text: &str) -> Option<Type> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Float, Place, SignatureError, Type, split};
+    use super::{ArgumentPlace, Float, SignatureError, Type, split};
 
     #[test]
     fn signatures_are_split_from_probes() {
@@ -225,13 +226,13 @@ mod tests {
         let signature = split(text).unwrap().1.unwrap();
         let places: Vec<_> = signature.parameters.iter().map(|p| (p.name.as_str(), p.place)).collect();
         let want = [
-            ("x", Place::Vector(0)),
-            ("n", Place::General(0)),
-            ("", Place::Vector(1)),
-            ("p", Place::General(1)),
-            ("q", Place::General(2)),
-            ("m", Place::General(3)),
-            ("y", Place::Vector(2)),
+            ("x", ArgumentPlace::Vector(0)),
+            ("n", ArgumentPlace::General(0)),
+            ("", ArgumentPlace::Vector(1)),
+            ("p", ArgumentPlace::General(1)),
+            ("q", ArgumentPlace::General(2)),
+            ("m", ArgumentPlace::General(3)),
+            ("y", ArgumentPlace::Vector(2)),
         ];
         assert_eq!(places, want);
         assert_eq!(signature.parameters[3].shown, Type::Buf(3));

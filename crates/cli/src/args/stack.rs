@@ -8,7 +8,7 @@ use super::command::Run;
 use super::ends::{Ends, TypedEnds};
 use super::error::UsageError;
 use super::fields::Fields;
-use super::filters::{self, Wishes};
+use super::filters::{self, FilterOptions};
 use super::prototype::{Look, complete, split};
 use super::ready::is_function;
 use super::typed::Common;
@@ -118,16 +118,16 @@ pub(crate) fn stack(typed: TypedStack, look: Look<'_>) -> Result<Stacks, UsageEr
             ));
         }
     };
-    let wishes = Wishes {
+    let filter_options = FilterOptions {
         condition: typed.filter,
         tids: typed.tids,
         comms: Vec::new(),
         sample: typed.sample.as_deref().map(filters::sample).transpose()?,
     };
     // If no filter was typed, no debug information is needed.
-    let asks = !wishes.is_nothing();
+    let asks = !filter_options.is_nothing();
     let probes = if asks { complete(&mut run, signatures, look)? } else { Vec::new() };
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
-    let filters = filters::filters(&probes, false, &wishes, &fields)?;
+    let filters = filters::filters(&probes, false, &filter_options, &fields)?;
     Ok(Stacks { run, unwinding, time: typed.time, top: typed.top, filters, ends })
 }

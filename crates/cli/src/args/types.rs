@@ -49,7 +49,7 @@ pub(crate) struct Enumeration {
 
 /// Where an argument lies at the entry of the function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ArgumentPlace {
     /// In this general register for arguments, counted from 0.
     General(u8),
     /// In this vector register for arguments, counted from 0.
@@ -65,7 +65,7 @@ pub(crate) enum Place {
 pub(crate) struct Parameter {
     pub(crate) name: String,
     pub(crate) shown: Type,
-    pub(crate) place: Place,
+    pub(crate) place: ArgumentPlace,
 }
 
 /// The types, names and places of a probe's values.
@@ -76,7 +76,7 @@ pub(crate) struct Signature {
     pub(crate) value: Option<Type>,
     /// Arguments and fields typed by name, still to be found in debug information.
     pub(crate) selected: Vec<String>,
-    /// The memory of those fields, in the order of [`Place::Field`].
+    /// The memory of those fields, in the order of [`ArgumentPlace::Field`].
     pub(crate) fields: Vec<FieldOf>,
     /// Debug information in which further fields are found.
     pub(crate) noted: Option<Rc<Noted>>,
@@ -103,7 +103,7 @@ impl Signature {
     /// The arguments that point to text, as bits: bit `n` for register `n`.
     pub(crate) fn texts(&self) -> u8 {
         let bit = |parameter: &Parameter| match (&parameter.shown, parameter.place) {
-            (Type::Str | Type::Buf(_), Place::General(n)) => 1 << n,
+            (Type::Str | Type::Buf(_), ArgumentPlace::General(n)) => 1 << n,
             _ => 0,
         };
         self.parameters.iter().map(bit).fold(0, |all, one: u8| all | one)
@@ -111,14 +111,15 @@ impl Signature {
     /// Those of them whose text ends at a 0.
     pub(crate) fn ended(&self) -> u8 {
         let ends = |parameter: &&Parameter| parameter.shown == Type::Str;
-        let bit = |parameter: &Parameter| if let Place::General(n) = parameter.place { 1 << n } else { 0 };
+        let bit =
+            |parameter: &Parameter| if let ArgumentPlace::General(n) = parameter.place { 1 << n } else { 0 };
         self.parameters.iter().filter(ends).map(bit).fold(0, |all, one: u8| all | one)
     }
     /// The values that are floats.
     pub(crate) fn floats(&self) -> Floats {
         let bit = |parameter: &Parameter| match parameter.place {
-            Place::Vector(n) => 1 << n,
-            Place::General(_) | Place::Field(_) | Place::Unseen => 0,
+            ArgumentPlace::Vector(n) => 1 << n,
+            ArgumentPlace::General(_) | ArgumentPlace::Field(_) | ArgumentPlace::Unseen => 0,
         };
         let arguments = self.parameters.iter().map(bit).fold(0, |all, one: u8| all | one);
         Floats { arguments, returned: matches!(self.value, Some(Type::Float(_))) }
@@ -126,8 +127,8 @@ impl Signature {
     /// The number of general registers that hold arguments, up to the last one that is named.
     pub(crate) fn registers(&self) -> u8 {
         let one = |parameter: &Parameter| match parameter.place {
-            Place::General(n) => n + 1,
-            Place::Vector(_) | Place::Field(_) | Place::Unseen => 0,
+            ArgumentPlace::General(n) => n + 1,
+            ArgumentPlace::Vector(_) | ArgumentPlace::Field(_) | ArgumentPlace::Unseen => 0,
         };
         self.parameters.iter().map(one).max().unwrap_or(0)
     }
@@ -137,9 +138,9 @@ impl Parameter {
     /// The argument as text, unless it points to text.
     pub(crate) fn show(&self, call: &Call) -> String {
         match (self.place, &self.shown) {
-            (Place::Unseen, Type::Opaque) => self.shown.show(0),
-            (Place::Unseen, _) => "?".to_owned(),
-            (Place::General(_), _) if self.raw(call).is_none() => "?".to_owned(),
+            (ArgumentPlace::Unseen, Type::Opaque) => self.shown.show(0),
+            (ArgumentPlace::Unseen, _) => "?".to_owned(),
+            (ArgumentPlace::General(_), _) if self.raw(call).is_none() => "?".to_owned(),
             _ => self.raw(call).map_or_else(|| "<fault>".to_owned(), |raw| self.shown.show(raw)),
         }
     }
@@ -154,11 +155,11 @@ impl Parameter {
     /// The word that the call had in its place, if that is known.
     pub(crate) fn raw(&self, call: &Call) -> Option<u64> {
         match self.place {
-            Place::General(n) if call.unseen >> (n & 7) & 1 == 1 => None,
-            Place::General(n) => Some(call.arguments[usize::from(n) % 6]),
-            Place::Vector(n) => Some(call.floats[usize::from(n) % 8]),
-            Place::Field(n) => call.fields.get(usize::from(n))?.word(),
-            Place::Unseen => None,
+            ArgumentPlace::General(n) if call.unseen >> (n & 7) & 1 == 1 => None,
+            ArgumentPlace::General(n) => Some(call.arguments[usize::from(n) % 6]),
+            ArgumentPlace::Vector(n) => Some(call.floats[usize::from(n) % 8]),
+            ArgumentPlace::Field(n) => call.fields.get(usize::from(n))?.word(),
+            ArgumentPlace::Unseen => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use trapline::{Builder, ProcessReport};
 
-use super::trace::{builder, trace, typed};
+use super::intervals::{builder, report_at_intervals, typed};
 use super::{Failure, Outcome};
 use crate::args::command::Count;
 use crate::report::csv::Csv;
@@ -26,5 +26,5 @@ pub(crate) fn run(args: &Count) -> Result<Outcome, Failure> {
             Box::new(move |report: &ProcessReport, live: bool, _: Option<&str>| count::text(report, by, live))
         }
     };
-    trace(&args.run, |builder: Builder| builder.by(by).count(), &mut *renderer)
+    report_at_intervals(&args.run, |builder: Builder| builder.by(by).count(), &mut *renderer)
 }

@@ -10,7 +10,7 @@ use trapline::{Builder, Interrupts, Session};
 use super::{Failure, Outcome};
 use crate::args::command::{Demo, Shape};
 use crate::demo::{Sample, SampleRun};
-use crate::output::{Output, say};
+use crate::output::{Output, print_line};
 use crate::report::{count, lat, summary};
 
 /// Prints the heading of a part.
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
     let text = costs(&mut measuring, builder, &sample.program())?;
     output.print(&text)?;
     if args.keep {
-        say(&format!("the sample program is {}", sample.program().display()));
+        print_line(&format!("the sample program is {}", sample.program().display()));
     }
     Ok(Outcome::Done)
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, Error, Finished, Session, Site, Target};
 
-use super::stage::{self, Stage};
-use super::{Failure, Outcome, trace};
+use super::run_output::{self, RunOutput};
+use super::{Failure, Outcome, intervals};
 use crate::args::graph::Graph;
 use crate::output::{Output, OutputError};
 use crate::report::calls::nearness;
@@ -21,16 +21,16 @@ const ROUND: Duration = Duration::from_millis(2);
 pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     let run = &args.run;
     if run.dry_run {
-        return super::list::show(&args.ends.of(trace::builder(run)), true, &run.sink);
+        return super::list::show(&args.ends.of(intervals::builder(run)), true, &run.sink);
     }
-    let (mut stage, mut session) = stage::begin(run, |builder: Builder| start(args, builder))?;
+    let (mut run_output, mut session) = run_output::begin(run, |builder: Builder| start(args, builder))?;
     let mut trees = Trees::new(&args.run.probes, args.depth, args.each && run.sink.format == Format::Text);
-    let followed = follow(args, &mut trees, &mut session, &mut stage);
+    let followed = follow(args, &mut trees, &mut session, &mut run_output);
     trees.note_goroutines(session.goroutines());
     let finished = session.detach();
-    let told = followed.and_then(|()| close(args, &mut trees, &finished, &mut stage.output));
-    let told = told.and_then(|()| stage.summary(&finished));
-    stage.end(finished, told)
+    let reported = followed.and_then(|()| close(args, &mut trees, &finished, &mut run_output.output));
+    let reported = reported.and_then(|()| run_output.summary(&finished));
+    run_output.end(finished, reported)
 }
 
 /// Starts the session. The root must be probed, unless processes can still come that have it: there is no
@@ -93,7 +93,7 @@ fn follow(
     args: &Graph,
     trees: &mut Trees<'_>,
     session: &mut Session,
-    Stage { interrupts, output, .. }: &mut Stage,
+    RunOutput { interrupts, output, .. }: &mut RunOutput,
 ) -> Result<(), OutputError> {
     let end = args.run.duration.map(|duration| Instant::now() + duration);
     loop {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, By, ProcessReport, Session, Tallied, time_of_day};
 
-use super::here::Here;
-use super::stage::{self, Stage};
-use super::{Failure, Outcome, trace};
-use crate::args::gather::Gather;
+use super::reader_aggregation::ReaderAggregation;
+use super::run_output::{self, RunOutput};
+use super::{Failure, Outcome, intervals};
+use crate::args::aggregation::Aggregation;
 use crate::args::hist::Hist;
-use crate::output::{OutputError, say};
+use crate::output::{OutputError, print_line};
 use crate::report::format::Format;
 use crate::report::hist::{self, Sums};
 
@@ -22,40 +22,44 @@ const ROUND: Duration = Duration::from_millis(2);
 pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     let run = &args.run;
     if run.dry_run {
-        return super::list::show(&args.ends.of(trace::builder(run)), args.gather.waits(), &run.sink);
+        return super::list::show(
+            &args.ends.of(intervals::builder(run)),
+            args.aggregation.waits(),
+            &run.sink,
+        );
     }
     let start = |builder: Builder| {
         let builder = args.ends.of(builder).by(args.by).filters(args.filters.clone());
-        match &args.gather {
-            Gather::InTarget { exits } => builder.tally(*exits),
-            Gather::Here { returns, texts, ended, floats, .. } => {
+        match &args.aggregation {
+            Aggregation::InTarget { exits } => builder.tally(*exits),
+            Aggregation::InReader { returns, texts, ended, floats, .. } => {
                 let builder = builder.ended_texts(ended.clone());
                 builder.texts(texts.clone()).floats(floats.clone()).record(6, *returns)
             }
         }
     };
-    let (mut stage, mut session) = stage::begin(run, start)?;
-    if let (true, Gather::Here { .. }) = (stage.talkative, &args.gather) {
-        say(
+    let (mut run_output, mut session) = run_output::begin(run, start)?;
+    if let (true, Aggregation::InReader { .. }) = (run_output.talkative, &args.aggregation) {
+        print_line(
             "trapline: each call is recorded, and added up here (docs/guide/hist.md says what the target adds up)",
         );
     }
-    let mut table = Table { args, here: Here::new(args) };
-    let followed = table.follow(&mut session, &mut stage);
+    let mut table = Table { args, here: ReaderAggregation::new(args) };
+    let followed = table.follow(&mut session, &mut run_output);
     let finished = session.detach();
     table.here.add(&finished.calls, |call| finished.names.get(&(call.pid, call.tid)).cloned());
-    let told = followed.and_then(|()| {
+    let reported = followed.and_then(|()| {
         let tallied = finished.tallies.clone();
-        stage.output.print(&table.render(&finished.reports, tallied, false))?;
-        stage.summary(&finished)
+        run_output.output.print(&table.render(&finished.reports, tallied, false))?;
+        run_output.summary(&finished)
     });
-    stage.end(finished, told)
+    run_output.end(finished, reported)
 }
 
 /// What is shown, and the aggregation in the reader.
 struct Table<'a> {
     args: &'a Hist,
-    here: Here<'a>,
+    here: ReaderAggregation<'a>,
 }
 
 impl Table<'_> {
@@ -63,19 +67,19 @@ impl Table<'_> {
     fn follow(
         &mut self,
         session: &mut Session,
-        Stage { interrupts, output, .. }: &mut Stage,
+        RunOutput { interrupts, output, .. }: &mut RunOutput,
     ) -> Result<(), OutputError> {
         let run = &self.args.run;
         let end = run.duration.map(|duration| Instant::now() + duration);
         let mut next = run.interval.map(|interval| Instant::now() + interval);
         // Where threads' names matter, new names are looked for as often as records are read.
         let by_name = self.args.by == Some(By::ThreadName) || self.args.named;
-        let tick = match self.args.gather {
-            Gather::InTarget { .. } if !run.follow && !by_name => trace::TICK,
+        let tick = match self.args.aggregation {
+            Aggregation::InTarget { .. } if !run.follow && !by_name => intervals::TICK,
             _ => ROUND,
         };
         loop {
-            if let Gather::Here { .. } = self.args.gather {
+            if let Aggregation::InReader { .. } = self.args.aggregation {
                 let calls = session.calls();
                 self.here.add(&calls, |call| session.thread_name(call));
             }
@@ -102,9 +106,9 @@ impl Table<'_> {
     }
     fn render(&self, reports: &[ProcessReport], tallied: Vec<Tallied>, live: bool) -> String {
         let (args, time) = (self.args, self.args.run.timestamps.then(time_of_day));
-        let sums = match args.gather {
-            Gather::InTarget { .. } => Sums::of_target(args, tallied),
-            Gather::Here { .. } => self.here.sums(),
+        let sums = match args.aggregation {
+            Aggregation::InTarget { .. } => Sums::of_target(args, tallied),
+            Aggregation::InReader { .. } => self.here.sums(),
         };
         let one = |report: &ProcessReport| match args.run.sink.format {
             Format::Json => hist::object(args, &sums, report, time.as_deref()),

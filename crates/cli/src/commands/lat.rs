@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trapline::{Builder, ProcessReport};
 
-use super::trace::{builder, trace, typed};
+use super::intervals::{builder, report_at_intervals, typed};
 use super::{Failure, Outcome};
 use crate::args::command::Lat;
 use crate::report::csv::Csv;
@@ -46,5 +46,5 @@ pub(crate) fn run(args: &Lat) -> Result<Outcome, Failure> {
             _ => builder.latency(),
         }
     };
-    trace(&args.run, start, &mut *renderer)
+    report_at_intervals(&args.run, start, &mut *renderer)
 }

@@ -5,7 +5,7 @@ use trapline::{Builder, Session};
 use super::{Failure, Outcome};
 use crate::args::command::List;
 use crate::args::sink::Sink;
-use crate::output::{Output, say};
+use crate::output::{Output, print_line};
 use crate::report::{json, list};
 
 /// Runs `list`.
@@ -25,9 +25,9 @@ pub(crate) fn show(builder: &Builder, timed: bool, sink: &Sink) -> Result<Outcom
     let mut output = Output::open(sink, false)?;
     output.print(&if sink.json { json::list(&listing.listed) } else { list::text(&listing.listed) })?;
     if !sink.quiet {
-        listing.notices.iter().for_each(|notice| say(&format!("trapline: {notice}")));
+        listing.notices.iter().for_each(|notice| print_line(&format!("trapline: {notice}")));
         if !sink.json {
-            say(&list::totals(&listing.listed));
+            print_line(&list::totals(&listing.listed));
         }
     }
     Ok(Outcome::Done)

@@ -1,17 +1,17 @@
 //! The verbs: each takes its ready arguments, runs a session, and returns an exit status.
 
-pub(crate) mod calls;
 pub(crate) mod count;
 pub(crate) mod demo;
 pub(crate) mod graph;
-mod here;
 pub(crate) mod hist;
+pub(crate) mod intervals;
 pub(crate) mod lat;
 pub(crate) mod list;
 pub(crate) mod patched;
+mod reader_aggregation;
 pub(crate) mod recording;
+mod run_output;
 pub(crate) mod stack;
-mod stage;
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod watch;
@@ -21,7 +21,7 @@ use std::process::{ExitCode, ExitStatus};
 use trapline::watch::WatchError;
 
 use crate::args::error::UsageError;
-use crate::output::{OutputError, say};
+use crate::output::{OutputError, print_line};
 use crate::serve::outlets::OutletError;
 
 /// How a run ended, apart from errors.
@@ -93,7 +93,7 @@ impl Failure {
         if let Self::Output(OutputError::Gone) = self {
             return ExitCode::SUCCESS;
         }
-        say(&format!("trapline: {self}"));
+        print_line(&format!("trapline: {self}"));
         ExitCode::from(match self {
             Self::Usage(_) | Self::Words(_) => 2,
             Self::Nothing(_) => 3,

@@ -13,7 +13,7 @@ use trapline::filter::Filter;
 use trapline::saved::{Saved, SavedError, Step};
 use trapline::{Call, ProbeSpec, Site};
 
-use super::calls::{Report, Source};
+use super::trace::{Report, Source};
 use super::{Failure, Outcome};
 use crate::args::command::Recording;
 use crate::args::error::UsageError;
@@ -21,7 +21,7 @@ use crate::args::fields::Fields;
 use crate::args::filters::filters;
 use crate::args::kept::{Begin, End};
 use crate::args::types::Signature;
-use crate::output::{Output, OutputError, say};
+use crate::output::{Output, OutputError, print_line};
 use crate::report::calls::asked_for;
 use crate::report::format::Format;
 use crate::report::number::grouped;
@@ -50,13 +50,13 @@ pub(crate) fn run(args: &Recording) -> Result<Outcome, Failure> {
     let mut output = Output::open(&args.sink, false)?;
     let mut report = Report::new(&probes, args.sink.format, false, args.max);
     let mut reading = Reading { saved, step: Ok(Step::Round { last: false }) };
-    let told = reading.tell(&mut report, &mut output);
-    let told = told.and_then(|()| reading.close(args, &mut report, &mut output));
-    Ok(match told {
+    let reported = reading.report_calls(&mut report, &mut output);
+    let reported = reported.and_then(|()| reading.close(args, &mut report, &mut output));
+    Ok(match reported {
         Ok(true) | Err(OutputError::Gone) => Outcome::Done,
         Ok(false) => Outcome::Failed,
         Err(error) => {
-            say(&format!("trapline: {error}"));
+            print_line(&format!("trapline: {error}"));
             Outcome::Failed
         }
     })
@@ -73,10 +73,10 @@ fn is_output(args: &Recording, file: &File) -> bool {
 /// The filter of each probe; empty if nothing is filtered.
 fn chosen(args: &Recording, begin: &Begin, probes: &Probes) -> Result<Vec<Arc<Filter>>, UsageError> {
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
-    if args.wishes.is_nothing() {
+    if args.filter_options.is_nothing() {
         return Ok(Vec::new());
     }
-    let filters = filters(probes, begin.returns, &args.wishes, &fields)?;
+    let filters = filters(probes, begin.returns, &args.filter_options, &fields)?;
     let filters: Vec<Arc<Filter>> = filters.into_iter().map(|filter| Arc::new(filter.by_reader())).collect();
     if filters.iter().any(|filter| filter.arguments() > begin.arguments) {
         return Err(UsageError::Conflict(
@@ -120,7 +120,7 @@ impl<R: Read> Source for Reading<'_, R> {
 
 impl<R: Read> Reading<'_, R> {
     /// Shows all rounds.
-    fn tell(&mut self, report: &mut Report<'_>, output: &mut Output) -> Result<(), OutputError> {
+    fn report_calls(&mut self, report: &mut Report<'_>, output: &mut Output) -> Result<(), OutputError> {
         while report.left > 0 && matches!(self.step, Ok(Step::Round { .. })) {
             report.round(self, output)?;
         }
@@ -139,7 +139,7 @@ impl<R: Read> Reading<'_, R> {
             Ok(Step::End(note)) => match End::read(note) {
                 Ok(end) => self.end(args, &end, output),
                 Err(error) => {
-                    say(&format!("trapline: cannot read the end of {name}: {error}"));
+                    print_line(&format!("trapline: cannot read the end of {name}: {error}"));
                     Ok(false)
                 }
             },
@@ -147,7 +147,7 @@ impl<R: Read> Reading<'_, R> {
             Ok(Step::Round { .. }) => Ok(true),
             Ok(Step::Cut(at)) => {
                 let (read, lost) = self.saved.counted();
-                say(&format!(
+                print_line(&format!(
                     "trapline: {name} ends at byte {at} without its end mark, as when its tracer is killed; told is what is there: {} hits recorded, {} missed as far as is known",
                     grouped(read),
                     grouped(lost)
@@ -155,7 +155,7 @@ impl<R: Read> Reading<'_, R> {
                 Ok(false)
             }
             Err(error) => {
-                say(&format!("trapline: cannot read {name} further: {error}"));
+                print_line(&format!("trapline: cannot read {name} further: {error}"));
                 Ok(false)
             }
         }
@@ -178,7 +178,7 @@ impl<R: Read> Reading<'_, R> {
         self.saved.notices().iter().for_each(|notice| text.push_str(&format!("note: {notice}\n")));
         match output {
             Output::File(..) if args.sink.format == Format::Text => output.print(&text)?,
-            _ => say(text.trim_end()),
+            _ => print_line(text.trim_end()),
         }
         Ok(true)
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, Finished, Session};
 
-use super::stage::{self, Stage};
-use super::{Failure, Outcome, trace};
+use super::run_output::{self, RunOutput};
+use super::{Failure, Outcome, intervals};
 use crate::args::stack::Stacks;
 use crate::output::{Output, OutputError};
 use crate::report::format::Format;
@@ -21,26 +21,26 @@ const ROUND: Duration = Duration::from_millis(2);
 /// Runs `stack`.
 pub(crate) fn run(args: &Stacks) -> Result<Outcome, Failure> {
     if args.run.dry_run {
-        return super::list::show(&args.ends.of(trace::builder(&args.run)), args.time, &args.run.sink);
+        return super::list::show(&args.ends.of(intervals::builder(&args.run)), args.time, &args.run.sink);
     }
     let start = |builder: Builder| {
         args.ends.of(builder).filters(args.filters.clone()).stacks(args.unwinding, args.time)
     };
-    let (mut stage, mut session) = stage::begin(&args.run, start)?;
+    let (mut run_output, mut session) = run_output::begin(&args.run, start)?;
     let mut page =
-        (args.run.sink.format == Format::Html).then(|| Html::new("stack", args.time, trace::typed()));
-    let followed = follow(args, &mut session, &mut stage, page.as_mut());
+        (args.run.sink.format == Format::Html).then(|| Html::new("stack", args.time, intervals::typed()));
+    let followed = follow(args, &mut session, &mut run_output, page.as_mut());
     let finished = session.detach();
-    let told = followed.and_then(|()| close(args, &finished, &mut stage.output, page));
-    let told = told.and_then(|()| stage.summary(&finished));
-    stage.end(finished, told)
+    let reported = followed.and_then(|()| close(args, &finished, &mut run_output.output, page));
+    let reported = reported.and_then(|()| run_output.summary(&finished));
+    run_output.end(finished, reported)
 }
 
 /// Collects stacks until something ends the run.
 fn follow(
     args: &Stacks,
     session: &mut Session,
-    Stage { interrupts, output, .. }: &mut Stage,
+    RunOutput { interrupts, output, .. }: &mut RunOutput,
     mut page: Option<&mut Html>,
 ) -> Result<(), OutputError> {
     let end = args.run.duration.map(|duration| Instant::now() + duration);
@@ -93,7 +93,7 @@ fn close(
             Ok(())
         }
         Format::Folded => output.print(&shown.folded()),
-        Format::Svg => output.bytes(&stacks::flame::draw(&mut shown, &trace::typed())),
+        Format::Svg => output.bytes(&stacks::flame::draw(&mut shown, &intervals::typed())),
         Format::Pprof => output.bytes(&stacks::pprof::encode(&mut shown)),
         _ => output.print(&shown.text(args.top)),
     }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
 
-use super::trace::{FOLLOW_TICK, TICK, builder, trace};
+use super::intervals::{FOLLOW_TICK, TICK, builder, report_at_intervals};
 use super::{Failure, Outcome};
 use crate::args::top::Top;
-use crate::output::{Output, OutputError, say};
+use crate::output::{Output, OutputError, print_line};
 use crate::report::csv::Csv;
 use crate::report::format::Format;
 use crate::report::{Renderer, json, summary};
@@ -18,7 +18,7 @@ use crate::top::draw;
 use crate::top::lines::Lines;
 use crate::top::model::Model;
 use crate::top::screen::{self, Screen};
-use crate::top::view::{Deed, View};
+use crate::top::view::{KeyAction, View};
 
 /// Runs `top`.
 pub(crate) fn run(args: &Top) -> Result<Outcome, Failure> {
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Top) -> Result<Outcome, Failure> {
         Format::Csv => Box::new(Csv::count(None, args.run.timestamps)),
         _ => Box::new(Lines::new(timed, args.sort)),
     };
-    trace(&args.run, |builder| start(builder, timed), &mut *renderer)
+    report_at_intervals(&args.run, |builder| start(builder, timed), &mut *renderer)
 }
 
 fn start(builder: Builder, timed: bool) -> Result<Session, Error> {
@@ -129,7 +129,7 @@ impl Table<'_> {
             for event in self.screen.events(until.clamp(Duration::from_millis(1), tick))? {
                 stale = true;
                 let page = draw::page(self.screen.height());
-                if event.is_some_and(|key| self.view.key(key, page) == Deed::Quit) {
+                if event.is_some_and(|key| self.view.key(key, page) == KeyAction::Quit) {
                     return Ok(());
                 }
             }
@@ -142,14 +142,17 @@ impl Table<'_> {
 
 /// Prints the whole run as lines, where the prompt will be.
 fn close(args: &Top, model: Model, notices: &[String], finished: &Finished) -> Result<(), OutputError> {
-    notices.iter().filter(|_| !args.run.sink.quiet).for_each(|notice| say(&format!("trapline: {notice}")));
+    notices
+        .iter()
+        .filter(|_| !args.run.sink.quiet)
+        .for_each(|notice| print_line(&format!("trapline: {notice}")));
     let mut lines = Lines::after(model, args.timed, args.sort);
     let mut output = Output::Stdout;
     for report in &finished.reports {
         output.print(&lines.report(report, false, None))?;
     }
     if !args.run.sink.quiet {
-        say(summary::text(&finished.summary).trim_end());
+        print_line(summary::text(&finished.summary).trim_end());
     }
     Ok(())
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use trapline::watch::{Accessed, Expr, Progress, WatchEnd, WatchSession};
 use trapline::{Interrupts, Target};
 
-use super::{Failure, Outcome, trace};
+use super::{Failure, Outcome, intervals};
 use crate::args::command::Watch;
-use crate::output::{Output, OutputError, say};
+use crate::output::{Output, OutputError, print_line};
 use crate::report::number::grouped;
 use crate::report::watch::{self, Tallied};
 use crate::report::watch_json;
@@ -29,19 +29,19 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
     let mut output = Output::reserve(&args.sink, matches!(args.target, Target::Launch(_)))?;
     let builder = WatchSession::builder().target(args.target.clone()).places(args.places.iter().cloned());
     let builder = builder.forks(args.forks).stack(args.stack).rotate(args.rotate);
-    let mut told = Duration::ZERO;
+    let mut reported = Duration::ZERO;
     let quiet = args.sink.quiet;
     let begun = builder.start(&mut |progress| {
-        if !quiet && progress.elapsed >= told + PATIENCE {
-            told = progress.elapsed;
-            say(&arming(progress));
+        if !quiet && progress.elapsed >= reported + PATIENCE {
+            reported = progress.elapsed;
+            print_line(&arming(progress));
         }
     });
     let mut session = begun.inspect_err(|_| output.release())?;
     output.begin()?;
     let talkative = !(quiet || args.sink.json && output.is_stderr());
     if talkative {
-        session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
+        session.take_notices().iter().for_each(|notice| print_line(&format!("trapline: {notice}")));
     }
     let mut report = Report {
         args,
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
     };
     let broken = report.follow(&mut session, &interrupts, &mut output).err();
     if talkative {
-        session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
+        session.take_notices().iter().for_each(|notice| print_line(&format!("trapline: {notice}")));
     }
     let mut end = session.finish();
     let rest = std::mem::take(&mut end.rest);
@@ -63,12 +63,12 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
     let outcome = match closed {
         Ok(()) | Err(OutputError::Gone) => Outcome::Done,
         Err(error) => {
-            say(&format!("trapline: {error}"));
+            print_line(&format!("trapline: {error}"));
             Outcome::Failed
         }
     };
     Ok(match end.command {
-        Some(command) if outcome == Outcome::Done => trace::wait(command, &interrupts),
+        Some(command) if outcome == Outcome::Done => intervals::wait(command, &interrupts),
         _ => outcome,
     })
 }
@@ -100,7 +100,7 @@ impl Report<'_> {
         self.start_ns = Some(session.start_ns());
         output.print(&if args.sink.json { watch_json::start(session.watched()) } else { String::new() })?;
         if !(args.sink.json || args.sink.quiet) {
-            say(&watch::start(session.watched(), &session.tally()));
+            print_line(&watch::start(session.watched(), &session.tally()));
         }
         let end = args.duration.map(|duration| self.begun + duration);
         let mut next = args.interval.map(|interval| self.begun + interval);
@@ -108,7 +108,7 @@ impl Report<'_> {
         loop {
             let events = session.poll(ROUND);
             self.show(events, output)?;
-            self.tell_programs(session, output)?;
+            self.report_programs(session, output)?;
             let now = Instant::now();
             if let (Some(due), Some(interval)) = (next, args.interval)
                 && now >= due
@@ -132,14 +132,18 @@ impl Report<'_> {
         }
     }
     /// Prints which programs processes have executed, and what is watched in them.
-    fn tell_programs(&mut self, session: &mut WatchSession, output: &mut Output) -> Result<(), OutputError> {
+    fn report_programs(
+        &mut self,
+        session: &mut WatchSession,
+        output: &mut Output,
+    ) -> Result<(), OutputError> {
         for program in session.take_programs() {
             let new = &session.watched()[program.watched.clone()];
             self.tallied.watched.extend_from_slice(new);
             if self.args.sink.json {
                 output.print(&watch_json::program(&program, new))?;
             } else if !self.args.sink.quiet {
-                say(&watch::program(&program, new));
+                print_line(&watch::program(&program, new));
             }
         }
         Ok(())
@@ -192,7 +196,7 @@ impl Report<'_> {
             let text = watch::summary(&self.tallied, end);
             match output {
                 Output::File(..) => output.print(&text)?,
-                _ => say(text.trim_end()),
+                _ => print_line(text.trim_end()),
             }
         }
         Ok(())

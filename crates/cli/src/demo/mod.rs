@@ -32,8 +32,8 @@ impl Sample {
             match command.stdin(Stdio::null()).output() {
                 Ok(output) if output.status.success() => return Ok(sample),
                 Ok(output) => {
-                    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                    return Err(format!("{compiler} cannot build the sample program: {said}"));
+                    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+                    return Err(format!("{compiler} cannot build the sample program: {printed}"));
                 }
                 Err(_) => {}
             }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trapline::{Call, How, ProbeSpec, Site, time_of_day};
+use trapline::{Call, CallEnd, ProbeSpec, Site, time_of_day};
 
 use super::format::Format;
 use super::json::{SCHEMA, line};
@@ -192,23 +192,23 @@ fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestam
     out.push(b')');
     let value = value_type(signature);
     match (call.how, call.returned) {
-        (How::Entered, _) => {}
-        (How::Returned, Some(_)) if *value == Type::Void => took(out, call),
-        (How::Returned, Some(returned)) => {
+        (CallEnd::Entered, _) => {}
+        (CallEnd::Returned, Some(_)) if *value == Type::Void => took(out, call),
+        (CallEnd::Returned, Some(returned)) => {
             out.extend_from_slice(b" = ");
             shown(out, value, Some(returned), || value.show(returned));
             took(out, call);
         }
         // The value is not in the register where it is looked for.
-        (How::Returned, None) => {
+        (CallEnd::Returned, None) => {
             out.extend_from_slice(b" = ?");
             took(out, call);
         }
-        (How::TailCall, _) => {
+        (CallEnd::TailCall, _) => {
             out.extend_from_slice(b" = ? (tail call)");
             took(out, call);
         }
-        (How::Unfinished, _) => out.extend_from_slice(b" <unfinished ...>"),
+        (CallEnd::Unfinished, _) => out.extend_from_slice(b" <unfinished ...>"),
     }
     out.push(b'\n');
 }
@@ -238,7 +238,7 @@ fn number(out: &mut Vec<u8>, shown: &Type, raw: u64) -> bool {
 fn took(out: &mut Vec<u8>, call: &Call) {
     if let Some(took) = call.took {
         // The call goes on as another function, so its duration is only known to be at least this.
-        let at_least = if call.how == How::TailCall { ">= " } else { "" };
+        let at_least = if call.how == CallEnd::TailCall { ">= " } else { "" };
         out.extend_from_slice(b" <");
         out.extend_from_slice(at_least.as_bytes());
         digits::decimal(out, took.as_secs());
@@ -310,12 +310,12 @@ fn json(call: &Call, signature: Option<&Signature>) -> String {
 }
 
 /// The end of a call as one word.
-const fn how(how: How) -> &'static str {
+const fn how(how: CallEnd) -> &'static str {
     match how {
-        How::Entered => "entered",
-        How::Returned => "returned",
-        How::TailCall => "tail",
-        How::Unfinished => "unfinished",
+        CallEnd::Entered => "entered",
+        CallEnd::Returned => "returned",
+        CallEnd::TailCall => "tail",
+        CallEnd::Unfinished => "unfinished",
     }
 }
 
@@ -344,7 +344,7 @@ mod tests {
     use crate::report::format::Format;
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::{Call, How, Reading, Site, Tactic, Text};
+    use trapline::{Call, CallEnd, Reading, Site, Tactic, Text};
 
     #[test]
     fn rows_have_a_column_for_each_argument() {
@@ -377,7 +377,7 @@ mod tests {
             fields: Vec::new(),
             returned: Some(0xffff_ffff),
             took: Some(Duration::from_nanos(20)),
-            how: How::Returned,
+            how: CallEnd::Returned,
         };
         let close = Call {
             site: site("close"),
@@ -385,7 +385,7 @@ mod tests {
             fields: Vec::new(),
             returned: None,
             took: None,
-            how: How::Unfinished,
+            how: CallEnd::Unfinished,
             ..open.clone()
         };
         let wanted = "time_ns,pid,tid,probe,how,ret,dur_ns,arg0,arg1

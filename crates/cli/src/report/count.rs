@@ -1,7 +1,7 @@
 //! The table of `count`: most hits of the last interval first. Functions without a hit are left out and
 //! counted.
 
-use trapline::{By, Count, ProcessReport, Share, Whose};
+use trapline::{By, Count, Group, ProcessReport, Share};
 
 use super::number::{grouped, plural, rate};
 use super::table::{Align, Table};
@@ -42,14 +42,14 @@ pub(crate) fn text(report: &ProcessReport, by: Option<By>, live: bool) -> String
 }
 
 fn columns(by: Option<By>) -> Vec<(&'static str, Align)> {
-    let whose: &[(&str, Align)] = match by {
+    let group: &[(&str, Align)] = match by {
         None => &[],
         Some(By::Cpu) => &[("CPU", Align::Right)],
         Some(By::Thread) => &[("TID", Align::Right), ("COMM", Align::Left)],
         Some(By::ThreadName) => &[("THREADS", Align::Right), ("COMM", Align::Left)],
     };
     let mut columns = vec![("HITS", Align::Right), ("HITS/S", Align::Right)];
-    columns.extend_from_slice(whose);
+    columns.extend_from_slice(group);
     columns.push(("FUNCTION", Align::Left));
     columns
 }
@@ -57,35 +57,35 @@ fn columns(by: Option<By>) -> Vec<(&'static str, Align)> {
 /// One row for each share with hits; one row for all hits where they are not split.
 fn rows(count: &Count, live: bool, seconds: f64, by: Option<By>) -> Vec<Vec<String>> {
     let per_second = |hits: u64| if seconds > 0.0 { rate(hits as f64 / seconds) } else { "-".to_owned() };
-    let row = |hits: u64, whose: Vec<String>| {
+    let row = |hits: u64, group: Vec<String>| {
         let mut cells = vec![grouped(hits), per_second(hits)];
-        cells.extend(whose);
+        cells.extend(group);
         cells.push(count.site.label.clone());
         cells
     };
     let hits_of = |share: &Share| if live { share.delta } else { share.hits };
     let split = count.shares.iter().filter(|share| hits_of(share) > 0);
-    let split: Vec<Vec<String>> = split.map(|share| row(hits_of(share), whose(&share.whose, by))).collect();
+    let split: Vec<Vec<String>> = split.map(|share| row(hits_of(share), group(&share.group, by))).collect();
     if by.is_some() && !split.is_empty() {
         return split;
     }
-    let nobody = match by {
+    let no_group = match by {
         None => 0,
         Some(By::Cpu) => 1,
         Some(By::Thread | By::ThreadName) => 2,
     };
-    vec![row(if live { count.delta } else { count.hits }, vec!["-".to_owned(); nobody])]
+    vec![row(if live { count.delta } else { count.hits }, vec!["-".to_owned(); no_group])]
 }
 
 /// The cells between rate and function: the CPU, thread or name that the hits belong to.
-fn whose(whose: &Whose, by: Option<By>) -> Vec<String> {
+fn group(group: &Group, by: Option<By>) -> Vec<String> {
     let name = |comm: &Option<String>| comm.clone().unwrap_or_else(|| "?".to_owned());
-    match whose {
-        Whose::Cpu(cpu) => vec![cpu.to_string()],
-        Whose::Thread { tid, comm } => vec![tid.to_string(), name(comm)],
-        Whose::Name { comm, threads } => vec![threads.to_string(), name(comm)],
-        Whose::Other if by == Some(By::Cpu) => vec!["other".to_owned()],
-        Whose::Other => vec!["other".to_owned(), "-".to_owned()],
+    match group {
+        Group::Cpu(cpu) => vec![cpu.to_string()],
+        Group::Thread { tid, comm } => vec![tid.to_string(), name(comm)],
+        Group::Name { comm, threads } => vec![threads.to_string(), name(comm)],
+        Group::Other if by == Some(By::Cpu) => vec!["other".to_owned()],
+        Group::Other => vec!["other".to_owned(), "-".to_owned()],
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! In: reports. Out: text. Does not: repeat what was refused or missed; the summary and `--json` report that.
 
-use trapline::{By, Count, ProcessReport, Share, Site, Times, Whose};
+use trapline::{By, Count, Group, ProcessReport, Share, Site, Times};
 
 use super::Renderer;
 
@@ -44,25 +44,25 @@ impl Csv {
     }
     fn header(&self) -> Vec<String> {
         let time: &[&str] = if self.timestamps { &["time"] } else { &[] };
-        let whose: &[&str] = match self.by {
+        let group: &[&str] = match self.by {
             None => &[],
             Some(By::Cpu) => &["cpu"],
             Some(By::Thread) => &["tid", "comm"],
             Some(By::ThreadName) => &["comm", "threads"],
         };
         let numbers = if self.timed { LAT } else { COUNT };
-        [time, PLACE, whose, numbers].concat().into_iter().map(str::to_owned).collect()
+        [time, PLACE, group, numbers].concat().into_iter().map(str::to_owned).collect()
     }
     fn count_rows(&self, count: &Count) -> Vec<Vec<String>> {
         let numbers = |hits: u64, delta: u64| [hits.to_string(), delta.to_string()];
         let row = |share: &Share| {
-            [whose(&share.whose, self.by), numbers(share.hits, share.delta).to_vec()].concat()
+            [group(&share.group, self.by), numbers(share.hits, share.delta).to_vec()].concat()
         };
         match (self.by, &count.shares[..]) {
             (None, _) => vec![numbers(count.hits, count.delta).to_vec()],
             // The kernel counted these hits, and they are not split.
             (Some(_), []) => {
-                let whole = Share { whose: Whose::Other, hits: count.hits, delta: count.delta };
+                let whole = Share { group: Group::Other, hits: count.hits, delta: count.delta };
                 vec![row(&whole)]
             }
             (Some(_), shares) => shares.iter().map(row).collect(),
@@ -107,13 +107,13 @@ fn lat_row(times: &Times) -> Vec<String> {
 }
 
 /// The cells before the numbers; empty for hits of all others.
-fn whose(whose: &Whose, by: Option<By>) -> Vec<String> {
+fn group(group: &Group, by: Option<By>) -> Vec<String> {
     let name = |comm: &Option<String>| comm.clone().unwrap_or_default();
-    match whose {
-        Whose::Cpu(cpu) => vec![cpu.to_string()],
-        Whose::Thread { tid, comm } => vec![tid.to_string(), name(comm)],
-        Whose::Name { comm, threads } => vec![name(comm), threads.to_string()],
-        Whose::Other => vec![String::new(); if by == Some(By::Cpu) { 1 } else { 2 }],
+    match group {
+        Group::Cpu(cpu) => vec![cpu.to_string()],
+        Group::Thread { tid, comm } => vec![tid.to_string(), name(comm)],
+        Group::Name { comm, threads } => vec![name(comm), threads.to_string()],
+        Group::Other => vec![String::new(); if by == Some(By::Cpu) { 1 } else { 2 }],
     }
 }
 

@@ -285,7 +285,7 @@ mod tests {
     use super::Trees;
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::{Call, How, Site, Tactic};
+    use trapline::{Call, CallEnd, Site, Tactic};
 
     fn call(name: &str, tid: u32, begin: u64, end: u64) -> Call {
         let site = Site {
@@ -308,7 +308,7 @@ mod tests {
             fields: Vec::new(),
             returned: None,
             took: Some(Duration::from_nanos(end - begin)),
-            how: How::Returned,
+            how: CallEnd::Returned,
         }
     }
 

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 use trapline::filter::Sort;
-use trapline::{Part, ProcessReport, Site, Tallied, Whose};
+use trapline::{Group, GroupHits, ProcessReport, Site, Tallied};
 
 use super::calls::asked_for;
 use super::histogram::bars;
@@ -33,7 +33,7 @@ impl Sums {
         for one in &mut tallied {
             one.parts.sort_by_key(|part| std::cmp::Reverse(part.hits.values().sum::<u64>()));
         }
-        let what = |one: &Tallied, part: &Part| match part.key.unwrap_or(0) {
+        let what = |one: &Tallied, part: &GroupHits| match part.key.unwrap_or(0) {
             key if by.texts => What::Text(one.texts.get(&key).cloned().unwrap_or_default()),
             key => What::of(key, by.shown(&one.site), by.unsigned),
         };
@@ -83,7 +83,7 @@ struct Head<'a> {
 #[derive(Serialize)]
 struct Probe<'a> {
     #[serde(flatten)]
-    place: json::Place<'a>,
+    place: json::SiteFields<'a>,
     hits: u64,
     overflow: u64,
     unseen: u64,
@@ -137,8 +137,8 @@ pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
             if let Some((by, key)) = args.key.as_ref().zip(sums.key(nth, at)) {
                 out.push_str(&format!("{} = {}\n", by.text, label(key, by.shown(&tallied.site))));
             }
-            if let Some(whose) = &part.whose {
-                out.push_str(&format!("{}\n", name(whose)));
+            if let Some(group) = &part.group {
+                out.push_str(&format!("{}\n", name(group)));
             }
             let rows = rows(args, sums, &tallied.site, part);
             let shown = shown(args, &tallied.site);
@@ -176,18 +176,18 @@ fn asides(tallied: &Tallied, filtered: u64) -> String {
         (filtered, "filtered"),
         (tallied.unnamed, "of these of threads that ended before their names were read"),
     ];
-    let said: Vec<String> =
+    let notes: Vec<String> =
         all.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", grouped(*n))).collect();
-    let more = if said.is_empty() { String::new() } else { format!("; hits {}", said.join(", ")) };
+    let more = if notes.is_empty() { String::new() } else { format!("; hits {}", notes.join(", ")) };
     format!("hits = {}{more}\n", grouped(tallied.hits()))
 }
 
-fn name(whose: &Whose) -> String {
-    match whose {
-        Whose::Cpu(cpu) => format!("CPU {cpu}"),
-        Whose::Thread { tid, comm } => format!("thread {tid} ({})", comm.as_deref().unwrap_or("?")),
-        Whose::Name { comm, .. } => format!("threads {}", comm.as_deref().unwrap_or("?")),
-        Whose::Other => "others".to_owned(),
+fn name(group: &Group) -> String {
+    match group {
+        Group::Cpu(cpu) => format!("CPU {cpu}"),
+        Group::Thread { tid, comm } => format!("thread {tid} ({})", comm.as_deref().unwrap_or("?")),
+        Group::Name { comm, .. } => format!("threads {}", comm.as_deref().unwrap_or("?")),
+        Group::Other => "others".to_owned(),
     }
 }
 
@@ -222,12 +222,18 @@ pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Opt
     })
 }
 
-fn part_row<'a>(args: &Hist, sums: &Sums, site: &Site, part: &'a Part, key: Option<&'a What>) -> PartRow<'a> {
-    let (cpu, tid, comm) = match &part.whose {
-        Some(Whose::Cpu(cpu)) => (Some(*cpu), None, None),
-        Some(Whose::Thread { tid, comm }) => (None, Some(*tid), Some(comm.as_deref())),
-        Some(Whose::Name { comm, .. }) => (None, None, Some(comm.as_deref())),
-        Some(Whose::Other) | None => (None, None, None),
+fn part_row<'a>(
+    args: &Hist,
+    sums: &Sums,
+    site: &Site,
+    part: &'a GroupHits,
+    key: Option<&'a What>,
+) -> PartRow<'a> {
+    let (cpu, tid, comm) = match &part.group {
+        Some(Group::Cpu(cpu)) => (Some(*cpu), None, None),
+        Some(Group::Thread { tid, comm }) => (None, Some(*tid), Some(comm.as_deref())),
+        Some(Group::Name { comm, .. }) => (None, None, Some(comm.as_deref())),
+        Some(Group::Other) | None => (None, None, None),
     };
     let rows = rows(args, sums, site, part).into_iter().map(|(what, hits)| match what {
         What::Range(low, high) => Shown::Range(low, high, hits),
@@ -257,7 +263,7 @@ fn shown<'a>(args: &'a Hist, site: &Site) -> Option<&'a Type> {
 
 /// A part's rows. Histogram buckets come in their order, with the empty ones between them. Values and texts
 /// come by hits, as many as were requested.
-fn rows(args: &Hist, sums: &Sums, site: &Site, part: &Part) -> Vec<Row> {
+fn rows(args: &Hist, sums: &Sums, site: &Site, part: &GroupHits) -> Vec<Row> {
     if args.sort != Sort::Each {
         let (Some((&first, _)), Some((&last, _))) = (part.hits.first_key_value(), part.hits.last_key_value())
         else {
@@ -270,15 +276,15 @@ fn rows(args: &Hist, sums: &Sums, site: &Site, part: &Part) -> Vec<Row> {
         return all.into_iter().map(|cell| (range(args.sort, cell), hits(cell))).collect();
     }
     let shown = shown(args, site);
-    let told = sums.tallied.iter().find(|tallied| std::ptr::eq(&*tallied.site, site));
+    let found = sums.tallied.iter().find(|tallied| std::ptr::eq(&*tallied.site, site));
     // Texts of group-by keys are not values.
     let by_text = args.key.as_ref().is_some_and(|by| by.texts);
-    let in_target = |key: u64| told.and_then(|tallied| tallied.texts.get(&key)).cloned();
+    let in_target = |key: u64| found.and_then(|tallied| tallied.texts.get(&key)).cloned();
     let what = |key: u64| match &sums.texts {
         Some(texts) => {
             What::Text(usize::try_from(key).ok().and_then(|key| texts.get(key)).cloned().unwrap_or_default())
         }
-        None if !by_text && told.is_some_and(|tallied| !tallied.texts.is_empty()) => {
+        None if !by_text && found.is_some_and(|tallied| !tallied.texts.is_empty()) => {
             What::Text(in_target(key).unwrap_or_default())
         }
         None => What::of(key, shown, args.unsigned),

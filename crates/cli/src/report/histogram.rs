@@ -1,6 +1,6 @@
 //! Histograms as bpftrace draws them: `[1K, 2K)   123 |@@@@    |`, 52 columns for the fullest row.
 
-use trapline::{Row, Spread};
+use trapline::{Histogram, HistogramRow};
 
 use super::number::binary;
 use crate::args::command::Shape;
@@ -9,12 +9,12 @@ use crate::args::command::Shape;
 const BAR: usize = 52;
 
 /// Draws a histogram in the requested shape.
-pub(crate) fn draw(spread: &Spread, shape: &Shape) -> String {
+pub(crate) fn draw(histogram: &Histogram, shape: &Shape) -> String {
     let unit = shape.unit.nanos();
     match shape.linear {
-        None => bars(spread.log2(unit).into_iter().map(|row| (range(row, binary), row.2))),
+        None => bars(histogram.log2(unit).into_iter().map(|row| (range(row, binary), row.2))),
         Some(linear) => {
-            let (below, inside, above) = spread.linear(unit, linear.min, linear.max, linear.step);
+            let (below, inside, above) = histogram.linear(unit, linear.min, linear.max, linear.step);
             let first = (below > 0).then(|| (format!("(..., {})", linear.min), below));
             let last = (above > 0).then(|| (format!("[{}, ...)", linear.max), above));
             let inside = inside.into_iter().map(|row| (range(row, |edge| edge.to_string()), row.2));
@@ -23,7 +23,7 @@ pub(crate) fn draw(spread: &Spread, shape: &Shape) -> String {
     }
 }
 
-fn range((low, high, _): Row, edge: impl Fn(u64) -> String) -> String {
+fn range((low, high, _): HistogramRow, edge: impl Fn(u64) -> String) -> String {
     format!("[{}, {})", edge(low), edge(high))
 }
 
@@ -50,7 +50,7 @@ mod tests {
         // Calls of 100, 101 and 310 ns.
         let labels = |min, max, step| -> Vec<String> {
             let shape = Shape { linear: Some(Linear { min, max, step }), ..Shape::default() };
-            let drawn = draw(&timed().times[0].spread, &shape);
+            let drawn = draw(&timed().times[0].histogram, &shape);
             drawn
                 .lines()
                 .map(|line| line.split('|').next().unwrap_or_default().trim_end().to_owned())
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(labels(0, 200, 100), [row("[100, 200)", 2), row("[200, ...)", 1)]);
         assert_eq!(labels(200, 400, 200), [row("(..., 200)", 2), row("[200, 400)", 1)]);
         let micros = Shape { unit: TimeUnit::Micros, ..Shape::default() };
-        assert!(draw(&timed().times[0].spread, &micros).starts_with("[0, 2) "), "all in the first row");
+        assert!(draw(&timed().times[0].histogram, &micros).starts_with("[0, 2) "), "all in the first row");
     }
 
     #[test]

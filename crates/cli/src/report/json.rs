@@ -3,7 +3,9 @@
 //! The order of fields is part of the format. It is the order of the structs' fields below.
 
 use serde::Serialize;
-use trapline::{By, Count, Late, Listed, ProcessReport, Returns, Row, Share, Times, Unprobed, Whose};
+use trapline::{
+    By, Count, Group, HistogramRow, Late, Listed, ProcessReport, Returns, Share, Times, Unprobed,
+};
 
 /// Schema version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -37,7 +39,7 @@ struct LateRow<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Place<'a> {
+pub(super) struct SiteFields<'a> {
     probe: &'a str,
     aliases: &'a [String],
     file: &'a str,
@@ -54,7 +56,7 @@ struct RefusedRow<'a> {
 #[derive(Serialize)]
 struct CountRow<'a> {
     #[serde(flatten)]
-    place: Place<'a>,
+    place: SiteFields<'a>,
     hits: u64,
     delta: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +85,7 @@ struct ShareRow<'a> {
 #[derive(Serialize)]
 struct TimesRow<'a> {
     #[serde(flatten)]
-    place: Place<'a>,
+    place: SiteFields<'a>,
     calls: u64,
     tail_exits: u64,
     in_flight: u64,
@@ -96,7 +98,7 @@ struct TimesRow<'a> {
     p99_ns: u64,
     p999_ns: u64,
     max_ns: u64,
-    log2_ns: Vec<Row>,
+    log2_ns: Vec<HistogramRow>,
 }
 
 #[derive(Serialize)]
@@ -158,10 +160,10 @@ pub(crate) fn count(report: &ProcessReport, by: Option<By>, time: Option<&str>) 
 
 /// One share of the hits: a thread's, or those of a name. Any other share has neither number nor name.
 fn share(share: &Share, by: By) -> ShareRow<'_> {
-    let (tid, threads, comm) = match &share.whose {
-        Whose::Thread { tid, comm } => (Some(*tid), None, comm.as_deref()),
-        Whose::Name { threads, comm } => (None, Some(*threads), comm.as_deref()),
-        Whose::Cpu(_) | Whose::Other => (None, None, None),
+    let (tid, threads, comm) = match &share.group {
+        Group::Thread { tid, comm } => (Some(*tid), None, comm.as_deref()),
+        Group::Name { threads, comm } => (None, Some(*threads), comm.as_deref()),
+        Group::Cpu(_) | Group::Other => (None, None, None),
     };
     let Share { hits, delta, .. } = *share;
     let (tid, threads) = ((by == By::Thread).then_some(tid), (by == By::ThreadName).then_some(threads));
@@ -245,13 +247,13 @@ fn head<P: Serialize>(
     })
 }
 
-pub(super) fn place(site: &trapline::Site) -> Place<'_> {
+pub(super) fn place(site: &trapline::Site) -> SiteFields<'_> {
     let trapline::Site { probe, aliases, file, offset, label: _, tactic } = site;
-    Place { probe, aliases, file, offset: *offset, tactic: tactic.name() }
+    SiteFields { probe, aliases, file, offset: *offset, tactic: tactic.name() }
 }
 
 fn times_row(times: &Times) -> Option<TimesRow<'_>> {
-    let spread = &times.spread;
+    let histogram = &times.histogram;
     Some(TimesRow {
         place: place(times.site.as_deref()?),
         calls: times.calls,
@@ -266,7 +268,7 @@ fn times_row(times: &Times) -> Option<TimesRow<'_>> {
         p99_ns: times.percentile(0.99),
         p999_ns: times.percentile(0.999),
         max_ns: times.max_ns,
-        log2_ns: spread.log2(1).into_iter().filter(|row| row.2 > 0).collect(),
+        log2_ns: histogram.log2(1).into_iter().filter(|row| row.2 > 0).collect(),
     })
 }
 
@@ -275,8 +277,8 @@ pub(crate) mod tests {
     use super::{count, lat, list, unprobed};
     use std::sync::Arc;
     use trapline::{
-        By, Count, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Spread, Tactic, Times,
-        Unprobed, Whose,
+        By, Count, Group, Histogram, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Tactic,
+        Times, Unprobed,
     };
 
     fn site(name: &str, label: &str) -> Arc<Site> {
@@ -331,14 +333,14 @@ pub(crate) mod tests {
 
     /// The same report, with its hits split by `by`.
     pub(crate) fn split(by: By) -> ProcessReport {
-        let cpu = |cpu| Whose::Cpu(cpu);
-        let thread = |tid, comm: Option<&str>| Whose::Thread { tid, comm: comm.map(str::to_owned) };
-        let name = |threads, comm: Option<&str>| Whose::Name { threads, comm: comm.map(str::to_owned) };
+        let cpu = |cpu| Group::Cpu(cpu);
+        let thread = |tid, comm: Option<&str>| Group::Thread { tid, comm: comm.map(str::to_owned) };
+        let name = |threads, comm: Option<&str>| Group::Name { threads, comm: comm.map(str::to_owned) };
         let (work, idle, bar) = match by {
             By::Cpu => (
-                vec![(cpu(0), 20, 0), (cpu(1), 0, 0), (Whose::Other, 0, 0)],
-                vec![(cpu(0), 0, 0), (cpu(1), 0, 0), (Whose::Other, 0, 0)],
-                vec![(cpu(0), 1000, 500), (cpu(1), 0, 0), (Whose::Other, 500, 0)],
+                vec![(cpu(0), 20, 0), (cpu(1), 0, 0), (Group::Other, 0, 0)],
+                vec![(cpu(0), 0, 0), (cpu(1), 0, 0), (Group::Other, 0, 0)],
+                vec![(cpu(0), 1000, 500), (cpu(1), 0, 0), (Group::Other, 500, 0)],
             ),
             By::Thread => (
                 vec![(thread(45, None), 20, 0)],
@@ -346,18 +348,18 @@ pub(crate) mod tests {
                 vec![
                     (thread(43, Some("worker")), 1000, 500),
                     (thread(44, Some("worker")), 400, 0),
-                    (Whose::Other, 100, 0),
+                    (Group::Other, 100, 0),
                 ],
             ),
             By::ThreadName => (
                 vec![(name(1, None), 20, 0)],
                 Vec::new(),
-                vec![(name(2, Some("worker")), 1400, 500), (Whose::Other, 100, 0)],
+                vec![(name(2, Some("worker")), 1400, 500), (Group::Other, 100, 0)],
             ),
         };
         let mut report = sample();
         for (count, shares) in report.counts.iter_mut().zip([work, idle, bar]) {
-            let share = |(whose, hits, delta)| Share { whose, hits, delta };
+            let share = |(group, hits, delta)| Share { group, hits, delta };
             count.shares = shares.into_iter().map(share).collect();
         }
         report
@@ -378,7 +380,7 @@ pub(crate) mod tests {
             total_ns: 511,
             min_ns: 100,
             max_ns: 310,
-            spread: Spread::new(&buckets, Scale::new(1.0)),
+            histogram: Histogram::new(&buckets, Scale::new(1.0)),
         };
         ProcessReport { counts: Vec::new(), times: vec![times], ..sample() }
     }

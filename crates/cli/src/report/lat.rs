@@ -32,7 +32,7 @@ pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) ->
 }
 
 fn body(times: &Times, shape: &Shape) -> String {
-    let spread = &times.spread;
+    let histogram = &times.histogram;
     let calls = times.calls;
     if calls == 0 {
         return format!("no call ended{}\n{}", at_least(shape), asides(times));
@@ -45,7 +45,7 @@ fn body(times: &Times, shape: &Shape) -> String {
         .collect();
     format!(
         "{word}\n{}{}, max = {}\navg = {} {word}, total = {} {word}, count = {calls}{}\n{}",
-        histogram::draw(spread, shape),
+        histogram::draw(histogram, shape),
         percentiles.join(", "),
         duration(times.max_ns),
         unit(times.total_ns / calls),
@@ -67,9 +67,9 @@ fn asides(times: &Times) -> String {
         (times.unreturned, "never returned (longjmp, exception, coroutine)"),
         (times.clamped, "with a clock that ran backwards, counted as 0"),
     ];
-    let said: Vec<String> =
+    let notes: Vec<String> =
         all.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", grouped(*n))).collect();
-    if said.is_empty() { String::new() } else { format!("calls: {}\n", said.join(", ")) }
+    if notes.is_empty() { String::new() } else { format!("calls: {}\n", notes.join(", ")) }
 }
 
 #[cfg(test)]

@@ -12,15 +12,15 @@ const EXAMPLES: usize = 3;
 /// Renders the summary.
 pub(crate) fn text(summary: &Summary) -> String {
     let mut out = String::from("\n");
-    let mut say = |line: String| {
+    let mut add = |line: String| {
         out.push_str(&line);
         out.push('\n');
     };
-    say(patched(summary));
-    refused(&summary.refused).into_iter().for_each(&mut say);
+    add(patched(summary));
+    refused(&summary.refused).into_iter().for_each(&mut add);
     let unprobed = summary.unprobed.iter();
-    unprobed.map(|one| format!("not probed: {} ({}): {}", one.name, one.pid, one.reason)).for_each(&mut say);
-    say(format!(
+    unprobed.map(|one| format!("not probed: {} ({}): {}", one.name, one.pid, one.reason)).for_each(&mut add);
+    add(format!(
         "hits: {} recorded, {} missed; calls: {} interrupted, {} restarted with a timeout; guard traps: {}",
         grouped(summary.hits),
         grouped(summary.missed),
@@ -33,16 +33,16 @@ pub(crate) fn text(summary: &Summary) -> String {
             0 => String::new(),
             calls => format!(", {} had not ended", grouped(calls)),
         };
-        say(format!(
+        add(format!(
             "filtered: {} in the target{unended}, {} of the recorded by the reader",
             grouped(filtered.in_target),
             grouped(filtered.by_reader)
         ));
     }
-    overwritten(summary).into_iter().for_each(&mut say);
-    say(left(summary));
-    say(memory(summary));
-    summary.notices.iter().map(|notice| format!("note: {notice}")).for_each(&mut say);
+    overwritten(summary).into_iter().for_each(&mut add);
+    add(left(summary));
+    add(memory(summary));
+    summary.notices.iter().map(|notice| format!("note: {notice}")).for_each(&mut add);
     out
 }
 

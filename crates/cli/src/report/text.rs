@@ -5,7 +5,7 @@
 
 use trapline::{Call, Reading, TEXT_BYTES};
 
-use crate::args::types::{Parameter, Place, Type};
+use crate::args::types::{ArgumentPlace, Parameter, Type};
 
 /// The number on Linux.
 const EFAULT: i32 = 14;
@@ -32,11 +32,11 @@ impl Read<'_> {
 /// What an argument points to; `None` if its type does not point to text.
 pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>> {
     let (text, pointer) = match parameter.place {
-        Place::General(register) => {
+        ArgumentPlace::General(register) => {
             (call.texts.iter().find(|text| text.argument == register)?, parameter.raw(call))
         }
-        Place::Field(n) => (call.fields.get(usize::from(n))?, None),
-        Place::Vector(_) | Place::Unseen => return None,
+        ArgumentPlace::Field(n) => (call.fields.get(usize::from(n))?, None),
+        ArgumentPlace::Vector(_) | ArgumentPlace::Unseen => return None,
     };
     let wanted = match parameter.shown {
         Type::Str => text.bytes.iter().position(|&byte| byte == 0),
@@ -91,10 +91,10 @@ fn quoted(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::args::types::{Parameter, Place, Type};
+    use crate::args::types::{ArgumentPlace, Parameter, Type};
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::{Call, How, Reading, Site, Tactic, Text};
+    use trapline::{Call, CallEnd, Reading, Site, Tactic, Text};
 
     fn call(bytes: &[u8], reading: Reading, length: u64) -> Call {
         let site = Site {
@@ -117,12 +117,12 @@ mod tests {
             fields: Vec::new(),
             returned: None,
             took: None,
-            how: How::Entered,
+            how: CallEnd::Entered,
         }
     }
 
     fn show(call: &Call, shown: Type) -> Option<String> {
-        super::show(call, &Parameter { name: String::new(), shown, place: Place::General(0) })
+        super::show(call, &Parameter { name: String::new(), shown, place: ArgumentPlace::General(0) })
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use trapline::time_of_day;
 use trapline::watch::{
-    Access, Accessed, Encoding, Facts, How, Kind, NewProgram, Tally, WatchEnd, Watched, Where,
+    Access, Accessed, Encoding, Facts, Kind, NewProgram, Tally, ValueSource, WatchEnd, Watched, Where,
 };
 
 use super::number::{duration, grouped, percent, plural};
@@ -181,13 +181,13 @@ pub(crate) const fn kind_word(kind: Kind) -> &'static str {
 }
 
 /// The word for the source of a value.
-pub(crate) const fn how_word(how: How) -> &'static str {
+pub(crate) const fn how_word(how: ValueSource) -> &'static str {
     match how {
-        How::Stored => "stored",
-        How::Read => "read",
-        How::Derived => "derived",
-        How::Late => "late",
-        How::Unknown => "unknown",
+        ValueSource::Stored => "stored",
+        ValueSource::Read => "read",
+        ValueSource::Derived => "derived",
+        ValueSource::Late => "late",
+        ValueSource::Unknown => "unknown",
     }
 }
 
@@ -248,17 +248,17 @@ pub(crate) fn start(watched: &[Watched], tally: &Tally) -> String {
 /// The message about a process that runs another program.
 pub(crate) fn program(program: &NewProgram, watched: &[Watched]) -> String {
     let NewProgram { pid, comm, unwatched, misses, .. } = program;
-    let mut said = format!("trapline: process {pid} runs {comm} now: ");
+    let mut sentence = format!("trapline: process {pid} runs {comm} now: ");
     if watched.is_empty() {
-        said.push_str("not watched");
+        sentence.push_str("not watched");
     } else {
         let after = duration(unwatched.as_nanos() as u64);
-        said.push_str(&format!("watching {}, from {after} after its start", places(watched)));
+        sentence.push_str(&format!("watching {}, from {after} after its start", places(watched)));
     }
     if !misses.is_empty() {
-        said.push_str(&format!("; {}", misses.join("; ")));
+        sentence.push_str(&format!("; {}", misses.join("; ")));
     }
-    said
+    sentence
 }
 
 /// Writers, most accesses first.
@@ -291,7 +291,7 @@ pub(crate) fn table(tallied: &Tallied) -> String {
 pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
     let tally = &end.tally;
     let mut out = String::from("\n");
-    let mut say = |line: String| {
+    let mut add = |line: String| {
         out.push_str(&line);
         out.push('\n');
     };
@@ -309,12 +309,12 @@ pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
     if tally.malformed > 0 {
         seen.push_str(&format!("; {} that made no sense", plural(tally.malformed, "record", "records")));
     }
-    say(seen);
+    add(seen);
     for (place, covered) in tallied.watched.iter().zip(tally.covered_ns.iter().flatten()) {
         let share = *covered as f64 / (tally.watched.as_nanos() as f64).max(1.0);
-        say(format!("{}: watched {} of the time, in turns", place.label, percent(share.min(1.0))));
+        add(format!("{}: watched {} of the time, in turns", place.label, percent(share.min(1.0))));
     }
-    say(format!(
+    add(format!(
         "{} armed in {}, {} born since; disarmed in {}",
         plural(tally.threads as u64, "thread", "threads"),
         duration(tally.arming.as_nanos() as u64),
@@ -322,14 +322,14 @@ pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
         duration(tally.disarming.as_nanos() as u64)
     ));
     if tally.late + tally.unwatched > 0 {
-        say(format!(
+        add(format!(
             "of those born, {} armed late, at most {} after birth; {} ended before",
             grouped(tally.late),
             duration(tally.latest.as_nanos() as u64),
             grouped(tally.unwatched)
         ));
     }
-    say(cost(end));
+    add(cost(end));
     out
 }
 
@@ -358,7 +358,8 @@ pub(crate) mod tests {
     use std::rc::Rc;
     use std::time::Duration;
     use trapline::watch::{
-        Access, Accessed, Change, Encoding, Event, How, Kind, RemoteAddr, Tally, WatchEnd, Watched, Where,
+        Access, Accessed, Change, Encoding, Event, Kind, RemoteAddr, Tally, ValueSource, WatchEnd, Watched,
+        Where,
     };
 
     fn place() -> Watched {
@@ -395,7 +396,7 @@ pub(crate) mod tests {
             by: by.clone(),
             stack: vec![caller.clone()],
         };
-        let accesses = vec![one(1500, 0xff, 5, How::Stored), one(2500, 5, 6, How::Late)];
+        let accesses = vec![one(1500, 0xff, 5, ValueSource::Stored), one(2500, 5, 6, ValueSource::Late)];
         let mut tallied = Tallied::new(&[place()]);
         accesses.iter().for_each(|one| tallied.add(one));
         let tally = Tally {

@@ -71,7 +71,7 @@ fn histogram(labels: &Labels, times: &Times, Period { start, now }: Period) -> H
     let seconds = |ns: u64| ns as f64 / 1e9;
     let mut below = 0;
     let mut bucket_counts: Vec<u64> = bounds()
-        .map(|ns| times.spread.up_to(ns))
+        .map(|ns| times.histogram.up_to(ns))
         .map(|all| all - std::mem::replace(&mut below, all))
         .collect();
     bucket_counts.push(times.calls.saturating_sub(below));

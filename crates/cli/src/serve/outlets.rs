@@ -51,7 +51,7 @@ impl Outlets {
         self.server.iter().map(|server| format!("metrics at {}", server.url()))
     }
     /// Answers the scrapes that wait, and sends if it is time.
-    pub(crate) fn tell(&mut self, mut reports: impl FnMut() -> Vec<ProcessReport>) {
+    pub(crate) fn report_totals(&mut self, mut reports: impl FnMut() -> Vec<ProcessReport>) {
         if let Some(server) = &self.server {
             server.answer(&mut reports);
         }

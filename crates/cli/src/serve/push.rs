@@ -18,7 +18,7 @@ use ureq::Agent;
 
 use super::otlp::{Period, request};
 use crate::args::otlp::Collector;
-use crate::output::say;
+use crate::output::print_line;
 
 /// Limit for the wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -134,7 +134,7 @@ impl Client {
             let sent = self.post(&body);
             // One message for each time that the collector goes away.
             if let (Ok(()), Err(why)) = (&last, &sent) {
-                say(&format!("trapline: metrics did not get to {}: {why}; trying on", self.url));
+                print_line(&format!("trapline: metrics did not get to {}: {why}; trying on", self.url));
             }
             last = sent;
         }

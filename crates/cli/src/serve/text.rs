@@ -100,7 +100,7 @@ impl Text {
             let labels = &shown(labels);
             for ns in bounds() {
                 let labels = format!("{labels},le=\"{}\"", seconds(ns));
-                self.sample(&bucket, &labels, times.spread.up_to(ns));
+                self.sample(&bucket, &labels, times.histogram.up_to(ns));
             }
             self.sample(&bucket, &format!("{labels},le=\"+Inf\""), times.calls);
             self.sample(&format!("{name}_sum"), labels, seconds(times.total_ns));

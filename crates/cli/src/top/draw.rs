@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use ratatui::Frame;
 use ratatui::style::{Modifier, Style};
 
-use super::model::{Model, Percentiles, Row};
+use super::model::{Model, Percentiles, TopRow};
 use super::view::{Column, View};
 use crate::report::number::{duration, grouped, plural, rate};
 
@@ -119,7 +119,7 @@ impl Columns {
         let cells = [name(Column::Rate, rate), name(Column::Total, total)];
         self.line(&cells, view.timed.then_some(&times), "RATE BEFORE", "PID", &name(Column::Name, "FUNCTION"))
     }
-    fn row(&self, row: &Row, view: &View) -> String {
+    fn row(&self, row: &TopRow, view: &View) -> String {
         let times = row.recent.map_or(["-".to_owned(), "-".to_owned()], |Percentiles { p50, p99 }| {
             [duration(p50), duration(p99)]
         });

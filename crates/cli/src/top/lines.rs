@@ -3,7 +3,7 @@
 
 use trapline::ProcessReport;
 
-use super::model::{Model, Row};
+use super::model::{Model, TopRow};
 use super::view::{Column, sort};
 use crate::report::Renderer;
 use crate::report::number::{duration, grouped, plural, rate};
@@ -28,7 +28,7 @@ impl Lines {
     pub(crate) const fn after(model: Model, timed: bool, sort: Column) -> Self {
         Self { model, timed, sort }
     }
-    fn cells(&self, row: &Row, live: bool) -> Vec<String> {
+    fn cells(&self, row: &TopRow, live: bool) -> Vec<String> {
         let mut cells = vec![rate(if live { row.rate } else { row.mean_rate }), grouped(row.total)];
         if self.timed {
             let times = if live { row.recent } else { row.whole };
@@ -53,9 +53,10 @@ impl Lines {
 impl Renderer for Lines {
     fn report(&mut self, report: &ProcessReport, live: bool, _: Option<&str>) -> String {
         self.model.feed(std::slice::from_ref(report));
-        let shown = |row: &&Row| row.pid == report.pid && if live { row.rate > 0.0 } else { row.total > 0 };
+        let shown =
+            |row: &&TopRow| row.pid == report.pid && if live { row.rate > 0.0 } else { row.total > 0 };
         let of_process = self.model.rows().iter().filter(|row| row.pid == report.pid).count();
-        let mut rows: Vec<&Row> = self.model.rows().iter().filter(shown).collect();
+        let mut rows: Vec<&TopRow> = self.model.rows().iter().filter(shown).collect();
         sort(&mut rows, if live || self.sort == Column::Name { self.sort } else { Column::Total }, false);
         let mut table = Table::new(&self.columns());
         let most = if live { LIVE_ROWS } else { usize::MAX };

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use trapline::{ProcessReport, Site, Spread, Times};
+use trapline::{Histogram, ProcessReport, Site, Times};
 
 /// Number of rates kept for each row: the widest sparkline.
 pub(crate) const HISTORY: usize = 120;
@@ -14,7 +14,7 @@ pub(crate) const HISTORY: usize = 120;
 /// All rows, and the totals.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
-    rows: Vec<Row>,
+    rows: Vec<TopRow>,
     index: HashMap<Key, usize>,
     /// Processes as last seen: pid and name.
     pub(crate) processes: Vec<(u32, String)>,
@@ -34,7 +34,7 @@ struct Key {
 
 /// One function of one process.
 #[derive(Debug, Default)]
-pub(crate) struct Row {
+pub(crate) struct TopRow {
     /// The process.
     pub(crate) pid: u32,
     /// The function's name for people.
@@ -51,7 +51,7 @@ pub(crate) struct Row {
     pub(crate) whole: Option<Percentiles>,
     /// Rates of the last intervals, the newest one last.
     pub(crate) history: VecDeque<f64>,
-    spread: Spread,
+    histogram: Histogram,
 }
 
 /// Percentiles in nanoseconds.
@@ -73,7 +73,7 @@ struct Sample {
 
 impl Model {
     /// Rows, in the order in which they were first seen.
-    pub(crate) fn rows(&self) -> &[Row] {
+    pub(crate) fn rows(&self) -> &[TopRow] {
         &self.rows
     }
     /// Takes the next sample.
@@ -104,7 +104,7 @@ impl Model {
         for (key, sample) in samples {
             let place = *self.index.entry(key.clone()).or_insert(self.rows.len());
             if place == self.rows.len() {
-                self.rows.push(Row { pid: key.pid, ..Row::default() });
+                self.rows.push(TopRow { pid: key.pid, ..TopRow::default() });
             }
             self.rows[place].feed(sample);
         }
@@ -115,16 +115,16 @@ impl Model {
     }
 }
 
-impl Row {
+impl TopRow {
     fn feed(&mut self, sample: Sample) {
         let per_second = |hits: u64, seconds: f64| if seconds > 0.0 { hits as f64 / seconds } else { 0.0 };
         self.rate = per_second(sample.total.saturating_sub(self.total), sample.interval);
         self.mean_rate = per_second(sample.total, sample.seconds);
         self.total = sample.total;
         self.label = sample.label;
-        self.recent = percentiles(&sample.times.spread.since(&self.spread), &sample.times);
-        self.whole = percentiles(&sample.times.spread, &sample.times);
-        self.spread = sample.times.spread;
+        self.recent = percentiles(&sample.times.histogram.since(&self.histogram), &sample.times);
+        self.whole = percentiles(&sample.times.histogram, &sample.times);
+        self.histogram = sample.times.histogram;
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -133,9 +133,9 @@ impl Row {
 }
 
 /// Percentiles of a part of these calls. They are kept between the shortest and the longest of all.
-fn percentiles(spread: &Spread, of: &Times) -> Option<Percentiles> {
-    let percentile = |share| spread.percentile(share).max(of.min_ns).min(of.max_ns);
-    (spread.calls() > 0).then(|| Percentiles { p50: percentile(0.5), p99: percentile(0.99) })
+fn percentiles(histogram: &Histogram, of: &Times) -> Option<Percentiles> {
+    let percentile = |share| histogram.percentile(share).max(of.min_ns).min(of.max_ns);
+    (histogram.calls() > 0).then(|| Percentiles { p50: percentile(0.5), p99: percentile(0.99) })
 }
 
 #[cfg(test)]
@@ -184,7 +184,7 @@ pub(crate) mod tests {
             buckets[trapline::bucket(ns)] += calls;
         }
         (slower.times[0].calls, slower.times[0].max_ns) = (10, 5001);
-        slower.times[0].spread = trapline::Spread::new(&buckets, trapline::Scale::new(1.0));
+        slower.times[0].histogram = trapline::Histogram::new(&buckets, trapline::Scale::new(1.0));
         model.feed(&[slower]);
         let row = &model.rows()[0];
         assert!(row.recent.is_some_and(|recent| recent.p50 > 4500), "only the new ones: {row:?}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::model::{Model, Percentiles, Row};
+use super::model::{Model, Percentiles, TopRow};
 
 /// Columns to sort by.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub(crate) struct View {
 
 /// What a key means to whoever runs the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum KeyAction {
     /// Draw again.
     Draw,
     /// End.
@@ -82,24 +82,24 @@ impl View {
         Self { timed, sort, reversed: false, filter, typing: false, paused: false, first: 0, interval, ascii }
     }
     /// A key was pressed; `page` is how many rows are shown.
-    pub(crate) fn key(&mut self, key: KeyEvent, page: usize) -> Deed {
+    pub(crate) fn key(&mut self, key: KeyEvent, page: usize) -> KeyAction {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            return Deed::Quit;
+            return KeyAction::Quit;
         }
         if key.modifiers.contains(KeyModifiers::ALT) {
             // Esc and a key after it, which arrived together.
             if !self.typing {
-                return Deed::Draw;
+                return KeyAction::Draw;
             }
             self.type_filter(KeyCode::Esc);
             return self.key(KeyEvent::new(key.code, key.modifiers - KeyModifiers::ALT), page);
         }
         if self.typing {
             self.type_filter(key.code);
-            return Deed::Draw;
+            return KeyAction::Draw;
         }
         match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Deed::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
             KeyCode::Char('<') | KeyCode::Left => self.sort = self.sort.beside(false, self.timed),
             KeyCode::Char('>') | KeyCode::Right => self.sort = self.sort.beside(true, self.timed),
             KeyCode::Char('r') => self.reversed = !self.reversed,
@@ -115,7 +115,7 @@ impl View {
             KeyCode::End => self.first = usize::MAX,
             _ => {}
         }
-        Deed::Draw
+        KeyAction::Draw
     }
     fn type_filter(&mut self, key: KeyCode) {
         match key {
@@ -131,11 +131,11 @@ impl View {
         self.first = 0;
     }
     /// Rows that pass the filter, sorted; and moves the place so that a page of them can be shown.
-    pub(crate) fn rows<'m>(&mut self, model: &'m Model, page: usize) -> Vec<&'m Row> {
+    pub(crate) fn rows<'m>(&mut self, model: &'m Model, page: usize) -> Vec<&'m TopRow> {
         let wanted = self.filter.to_lowercase();
         let name = |pid: u32| model.processes.iter().find(|one| one.0 == pid).map_or("", |one| &one.1);
         let holds = |text: &str| text.to_lowercase().contains(&wanted);
-        let mut rows: Vec<&Row> =
+        let mut rows: Vec<&TopRow> =
             model.rows().iter().filter(|row| holds(&row.label) || holds(name(row.pid))).collect();
         sort(&mut rows, self.sort, self.reversed);
         self.first = self.first.min(rows.len().saturating_sub(page));
@@ -144,16 +144,16 @@ impl View {
 }
 
 /// Most first, names from A on; the other way round if `reversed`. Of equals, more hits first, then by name.
-pub(crate) fn sort(rows: &mut [&Row], by: Column, reversed: bool) {
-    let ns = |row: &Row, of: fn(Percentiles) -> u64| row.recent.map(of);
-    let order = |a: &Row, b: &Row| match by {
+pub(crate) fn sort(rows: &mut [&TopRow], by: Column, reversed: bool) {
+    let ns = |row: &TopRow, of: fn(Percentiles) -> u64| row.recent.map(of);
+    let order = |a: &TopRow, b: &TopRow| match by {
         Column::Rate => b.rate.total_cmp(&a.rate),
         Column::Total => b.total.cmp(&a.total),
         Column::P50 => ns(b, |times| times.p50).cmp(&ns(a, |times| times.p50)),
         Column::P99 => ns(b, |times| times.p99).cmp(&ns(a, |times| times.p99)),
         Column::Name => Ordering::Equal,
     };
-    let name = |a: &Row, b: &Row| a.label.cmp(&b.label).then(a.pid.cmp(&b.pid));
+    let name = |a: &TopRow, b: &TopRow| a.label.cmp(&b.label).then(a.pid.cmp(&b.pid));
     rows.sort_by(|a, b| {
         let chosen = if by == Column::Name { name(a, b) } else { order(a, b) };
         let chosen = if reversed { chosen.reverse() } else { chosen };
@@ -163,7 +163,7 @@ pub(crate) fn sort(rows: &mut [&Row], by: Column, reversed: bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Column, Deed, View};
+    use super::{Column, KeyAction, View};
     use crate::report::json::tests::sample;
     use crate::top::model::Model;
     use crate::top::model::tests::later;
@@ -173,8 +173,8 @@ mod tests {
     fn view() -> View {
         View::new(false, Column::Rate, Duration::from_secs(1), false)
     }
-    fn press(view: &mut View, keys: &str) -> Deed {
-        let mut last = Deed::Draw;
+    fn press(view: &mut View, keys: &str) -> KeyAction {
+        let mut last = KeyAction::Draw;
         for key in keys.chars() {
             let code = match key {
                 '\n' => KeyCode::Enter,
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn keys_filter() {
         let (mut view, model) = (view(), model());
-        assert_eq!(press(&mut view, "/qO"), Deed::Draw, "q is a letter here");
+        assert_eq!(press(&mut view, "/qO"), KeyAction::Draw, "q is a letter here");
         assert!(labels(&mut view, &model).is_empty() && view.typing);
         press(&mut view, "\x08\x08foo\n");
         assert_eq!((labels(&mut view, &model), view.typing), (vec!["libfoo:bar".to_owned()], false));
@@ -256,9 +256,9 @@ mod tests {
         assert_eq!(view.interval, Duration::from_millis(250));
         press(&mut view, " ");
         assert!(view.paused);
-        assert_eq!((press(&mut view, "x"), press(&mut view, "q")), (Deed::Draw, Deed::Quit));
+        assert_eq!((press(&mut view, "x"), press(&mut view, "q")), (KeyAction::Draw, KeyAction::Quit));
         view.typing = true;
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(view.key(control_c, 2), Deed::Quit, "also while typing");
+        assert_eq!(view.key(control_c, 2), KeyAction::Quit, "also while typing");
     }
 }

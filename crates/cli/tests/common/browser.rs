@@ -32,11 +32,11 @@ pub(crate) fn look(page: &Scratch) -> Option<String> {
         .args(["--dump-dom", &format!("file://{}", page.name())])
         .output()
         .expect("it starts");
-    let said = text(&output.stderr);
-    let console: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
+    let output_text = text(&output.stderr);
+    let console: Vec<&str> = output_text.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(console.is_empty(), "the page complains: {console:#?}");
     let dom = text(&output.stdout);
-    assert!(!dom.is_empty(), "nothing is shown: {said}");
+    assert!(!dom.is_empty(), "nothing is shown: {output_text}");
     Some(dom)
 }
 

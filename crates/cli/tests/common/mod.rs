@@ -159,17 +159,17 @@ impl Tracer {
         !line.is_empty()
     }
     fn errors(&mut self) -> String {
-        let mut said = String::new();
+        let mut output_text = String::new();
         let mut from = self.child.stderr.take().expect("piped");
-        std::io::Read::read_to_string(&mut from, &mut said).expect("text");
-        said
+        std::io::Read::read_to_string(&mut from, &mut output_text).expect("text");
+        output_text
     }
     /// Sends a signal and waits for the end; returns status, last object and messages.
     pub(crate) fn end(mut self, signal: &str) -> (Option<i32>, serde_json::Value, String) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
         while self.next() {}
-        let said = self.errors();
+        let output_text = self.errors();
         let deadline = Instant::now() + Duration::from_secs(120);
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("ours") {
@@ -178,7 +178,7 @@ impl Tracer {
             assert!(Instant::now() < deadline, "it does not end");
             std::thread::sleep(Duration::from_millis(5));
         };
-        (status, self.objects.pop().expect("an object"), said)
+        (status, self.objects.pop().expect("an object"), output_text)
     }
     /// Waits for its end.
     pub(crate) fn wait(self) -> (Option<i32>, serde_json::Value, String) {

@@ -62,7 +62,7 @@ impl DebugInfo {
         let is_optimized = function.attr_value(gimli::DW_AT_call_all_calls)?.is_some()
             || function.attr_value(gimli::DW_AT_GNU_all_call_sites)?.is_some();
         let old_clang = self.clang(unit)?.is_some_and(|version| version < MARKS);
-        let mut said = HashMap::new();
+        let mut noted = HashMap::new();
         let mut tree = unit.entries_tree(Some(function.offset()))?;
         let mut children = tree.root()?.children();
         while let Some(child) = children.next()? {
@@ -70,10 +70,10 @@ impl DebugInfo {
             if child.tag() == gimli::DW_TAG_formal_parameter {
                 let source =
                     reference(child, gimli::DW_AT_abstract_origin)?.unwrap_or_else(|| child.offset());
-                said.insert(source, self.at_entry(unit, child, at)?);
+                noted.insert(source, self.at_entry(unit, child, at)?);
             }
         }
-        let (parameters, has_others) = paired(declared.iter().map(|one| one.at), said);
+        let (parameters, has_others) = paired(declared.iter().map(|one| one.at), noted);
         Ok(Compiled {
             parameters,
             is_changed: has_others || convention == Some(nocall),
@@ -107,10 +107,10 @@ impl DebugInfo {
 /// that the source does not have.
 fn paired(
     declared: impl Iterator<Item = UnitOffset>,
-    mut said: HashMap<UnitOffset, AtEntry>,
+    mut noted: HashMap<UnitOffset, AtEntry>,
 ) -> (Vec<AtEntry>, bool) {
-    let parameters = declared.map(|one| said.remove(&one).unwrap_or(AtEntry::Nowhere)).collect();
-    (parameters, !said.is_empty())
+    let parameters = declared.map(|one| noted.remove(&one).unwrap_or(AtEntry::Nowhere)).collect();
+    (parameters, !noted.is_empty())
 }
 
 /// `Debian clang version 14.0.6`.
@@ -152,19 +152,19 @@ fn named(register: u16) -> Option<ParameterPlace> {
 
 /// A prototype according to the ABI, corrected by what the compiler recorded (PRO-3).
 pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &Compiled) -> Prototype {
-    let said = &compiled.parameters;
+    let noted = &compiled.parameters;
     let takes_any = |nth: usize| !matches!(passed.get(nth), Some(Passed::Registers(0, 0)));
-    let agrees = |nth: usize, place: ParameterPlace| match said.get(nth) {
+    let agrees = |nth: usize, place: ParameterPlace| match noted.get(nth) {
         Some(AtEntry::In(there)) => place == *there || place == ParameterPlace::Elsewhere,
         Some(AtEntry::Apart) => true,
         Some(AtEntry::Nowhere) | None => !takes_any(nth),
     };
     let places: Vec<ParameterPlace> = prototype.parameters.iter().map(|one| one.place).collect();
-    let is_moved = |(nth, place): (usize, &ParameterPlace)| matches!(said.get(nth), Some(AtEntry::In(there)) if *place != ParameterPlace::Elsewhere && place != there);
+    let is_moved = |(nth, place): (usize, &ParameterPlace)| matches!(noted.get(nth), Some(AtEntry::In(there)) if *place != ParameterPlace::Elsewhere && place != there);
     let changed = compiled.is_changed || places.iter().enumerate().any(is_moved);
     for (nth, parameter) in prototype.parameters.iter_mut().enumerate() {
         let is_record = matches!(parameter.of, ValueType::Other(_));
-        parameter.place = match (said.get(nth), changed) {
+        parameter.place = match (noted.get(nth), changed) {
             (Some(AtEntry::In(there)), true) if !is_record => *there,
             (_, true) => ParameterPlace::Elsewhere,
             (_, false) if agrees(nth, parameter.place) => parameter.place,

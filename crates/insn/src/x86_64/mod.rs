@@ -14,7 +14,7 @@ pub mod store;
 
 pub use decode::{Class, Flow, Insn, MemKind, MemUse, decode_one, faults_on_register, sweep, sweep_into};
 pub use flags::{Look, Overwritten, flags_dead_after, overwritten_gprs};
-pub use function::{Body, Exit, ExitKind, Part, analyse};
+pub use function::{Body, Exit, ExitKind, FunctionRange, analyse};
 pub use gpr::Gpr;
 pub use lead::Lead;
 pub use padding::padding_len;
@@ -23,5 +23,5 @@ pub use relocate::{
     Immovable, Options, RelocateError, Relocated, may_displace, relocate, relocate_bytes, relocate_into,
     relocate_with,
 };
-pub use scan::{Found, Scanned, scan};
+pub use scan::{ScanItem, Scanned, scan};
 pub use store::{Accessor, Effect, Op, RegFile, Stored};

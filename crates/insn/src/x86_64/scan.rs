@@ -11,7 +11,7 @@ use super::decode::{Flow, decode_one};
 
 /// Something that a scan found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum ScanItem {
     /// A direct jump, conditional or not, leads here.
     Jump(u64),
     /// A direct call leads here.
@@ -151,7 +151,7 @@ pub(super) const TWO: [u8; 256] = {
 };
 
 /// Scans `bytes`, the first of which is at `addr`, and calls `found` for everything that it finds.
-pub fn scan(bytes: &[u8], addr: u64, mut found: impl FnMut(Found)) -> Scanned {
+pub fn scan(bytes: &[u8], addr: u64, mut found: impl FnMut(ScanItem)) -> Scanned {
     let mut at = 0;
     let mut result = Scanned::default();
     while at < bytes.len() {
@@ -172,7 +172,7 @@ pub fn scan(bytes: &[u8], addr: u64, mut found: impl FnMut(Found)) -> Scanned {
 
 /// One instruction by the tables: where it ends, and whether control does not go on there.
 #[inline(always)]
-fn step(window: &[u8; 16], at: usize, addr: u64, found: &mut impl FnMut(Found)) -> Option<(usize, bool)> {
+fn step(window: &[u8; 16], at: usize, addr: u64, found: &mut impl FnMut(ScanItem)) -> Option<(usize, bool)> {
     let (mut n, mut narrow, mut wide, mut prefixed) = (0, false, false, false);
     let mut op = window[0];
     while matches!(op, 0x66 | 0xF2 | 0xF3 | 0x2E | 0x3E | 0x64 | 0x65) {
@@ -216,32 +216,32 @@ fn step(window: &[u8; 16], at: usize, addr: u64, found: &mut impl FnMut(Found)) 
         G5 if !narrow && window[n] >> 3 & 7 == 2 => (Some(operand(n)), 0),
         G5 if !narrow && window[n] >> 3 & 7 == 4 => {
             let fixed = window[n] == 0x25 || (window[n] == 0x24 && window[n + 1] == 0x25);
-            found(if fixed { Found::ThroughSlot } else { Found::Indirect });
+            found(if fixed { ScanItem::ThroughSlot } else { ScanItem::Indirect });
             let (len, name) = operand(n);
             if let Some(name) = name {
-                found(Found::Name(here(n + len).wrapping_add_signed(name.into())));
+                found(ScanItem::Name(here(n + len).wrapping_add_signed(name.into())));
             }
             return Some((at + n + len, true));
         }
         JC if !narrow => {
-            found(Found::Jump(here(n + 1).wrapping_add_signed(window[n].cast_signed().into())));
+            found(ScanItem::Jump(here(n + 1).wrapping_add_signed(window[n].cast_signed().into())));
             return Some((at + n + 1, false));
         }
         J1 if !narrow => {
-            found(Found::Jump(here(n + 1).wrapping_add_signed(window[n].cast_signed().into())));
+            found(ScanItem::Jump(here(n + 1).wrapping_add_signed(window[n].cast_signed().into())));
             return Some((at + n + 1, true));
         }
         J4 | C4 if !narrow => {
             let to = here(n + 4).wrapping_add_signed(word(window, n).into());
-            found(if form == C4 { Found::Call(to) } else { Found::Jump(to) });
+            found(if form == C4 { ScanItem::Call(to) } else { ScanItem::Jump(to) });
             return Some((at + n + 4, op == 0xE9));
         }
         RT if !narrow => {
-            found(Found::Return);
+            found(ScanItem::Return);
             return Some((at + n, true));
         }
         RI if !narrow => {
-            found(Found::Return);
+            found(ScanItem::Return);
             return Some((at + n + 2, true));
         }
         TR if !prefixed => return Some((at + n, true)),
@@ -250,14 +250,14 @@ fn step(window: &[u8; 16], at: usize, addr: u64, found: &mut impl FnMut(Found)) 
     let (len, name) = memory.unwrap_or((0, None));
     let end = n + len + immediate;
     if let Some(name) = name {
-        found(Found::Name(here(end).wrapping_add_signed(name.into())));
+        found(ScanItem::Name(here(end).wrapping_add_signed(name.into())));
     }
     Some((at + end, false))
 }
 
 /// One of the last instructions, with zeros behind the bytes. An instruction that does not end within the
 /// bytes is left to the decoder.
-fn cut_off(bytes: &[u8], at: usize, addr: u64, found: &mut impl FnMut(Found)) -> Option<(usize, bool)> {
+fn cut_off(bytes: &[u8], at: usize, addr: u64, found: &mut impl FnMut(ScanItem)) -> Option<(usize, bool)> {
     let rest = bytes.get(at..)?;
     let mut window = [0; 16];
     window.get_mut(..rest.len())?.copy_from_slice(rest);
@@ -296,19 +296,25 @@ pub(super) fn word(window: &[u8; 16], n: usize) -> i32 {
 
 /// One instruction by the decoder. Returns the offset where it ends.
 #[cold]
-fn in_full(bytes: &[u8], at: usize, addr: u64, found: &mut impl FnMut(Found), result: &mut Scanned) -> usize {
+fn in_full(
+    bytes: &[u8],
+    at: usize,
+    addr: u64,
+    found: &mut impl FnMut(ScanItem),
+    result: &mut Scanned,
+) -> usize {
     let rest = bytes.get(at..(at + 16).min(bytes.len())).unwrap_or_default();
     let Some(insn) = decode_one(rest, addr.wrapping_add(at as u64)) else { return bytes.len() };
     match insn.flow {
-        Flow::Jump(Some(to)) | Flow::Branch(to) => found(Found::Jump(to)),
-        Flow::Call(Some(to)) => found(Found::Call(to)),
-        Flow::Jump(None) if insn.ip_rel().is_some() => found(Found::ThroughSlot),
-        Flow::Jump(None) => found(Found::Indirect),
-        Flow::Ret => found(Found::Return),
+        Flow::Jump(Some(to)) | Flow::Branch(to) => found(ScanItem::Jump(to)),
+        Flow::Call(Some(to)) => found(ScanItem::Call(to)),
+        Flow::Jump(None) if insn.ip_rel().is_some() => found(ScanItem::ThroughSlot),
+        Flow::Jump(None) => found(ScanItem::Indirect),
+        Flow::Ret => found(ScanItem::Return),
         Flow::Invalid => result.invalid = true,
         _ => {}
     }
-    insn.ip_rel().into_iter().for_each(|name| found(Found::Name(name)));
+    insn.ip_rel().into_iter().for_each(|name| found(ScanItem::Name(name)));
     result.leaves = !insn.flow.falls_through() && insn.flow != Flow::Invalid;
     at + usize::from(insn.len)
 }

@@ -16,7 +16,8 @@ mod op;
 
 pub use decode::verdict;
 pub use op::{
-    Action, Address, Alu, Base, Condition, LoopTest, Op, Part, Place, Size, Target, Value, Verdict,
+    Action, Address, Alu, Base, Condition, Destination, LoopTest, Op, RegisterPart, Size, Target, Value,
+    Verdict,
 };
 
 use super::gpr::Gpr;
@@ -147,12 +148,12 @@ impl<M: Memory> Machine<'_, M> {
         if of.narrow { sum & Size::Long.mask() } else { sum }
     }
 
-    fn get(&self, part: Part) -> u64 {
+    fn get(&self, part: RegisterPart) -> u64 {
         let whole = self.regs.get(part.of);
         (if part.high { whole >> 8 } else { whole }) & part.size.mask()
     }
 
-    const fn set(&mut self, part: Part, value: u64) {
+    const fn set(&mut self, part: RegisterPart, value: u64) {
         let old = self.regs.get(part.of);
         let new = match part.size {
             Size::Byte if part.high => old & !0xFF00 | (value & 0xFF) << 8,
@@ -173,18 +174,18 @@ impl<M: Memory> Machine<'_, M> {
     fn read(&mut self, from: Value) -> Result<u64, Fault> {
         match from {
             Value::Constant(value) => Ok(value),
-            Value::At(Place::Register(part)) => Ok(self.get(part)),
-            Value::At(Place::Memory { at, size }) => self.load(self.address(at), size),
+            Value::At(Destination::Register(part)) => Ok(self.get(part)),
+            Value::At(Destination::Memory { at, size }) => self.load(self.address(at), size),
         }
     }
 
-    fn write(&mut self, to: Place, value: u64) -> Result<(), Fault> {
+    fn write(&mut self, to: Destination, value: u64) -> Result<(), Fault> {
         match to {
-            Place::Register(part) => {
+            Destination::Register(part) => {
                 self.set(part, value);
                 Ok(())
             }
-            Place::Memory { at, size } => self.store(self.address(at), size, value),
+            Destination::Memory { at, size } => self.store(self.address(at), size, value),
         }
     }
 
@@ -196,14 +197,14 @@ impl<M: Memory> Machine<'_, M> {
     }
 
     /// rsp moves first: an address may be based on it, and `pop rsp` overwrites it.
-    fn pop(&mut self, to: Place) -> Result<(), Fault> {
+    fn pop(&mut self, to: Destination) -> Result<(), Fault> {
         let sp = self.regs.sp();
         let value = self.load(sp, Size::Quad)?;
         self.regs.set(Gpr::Rsp, sp.wrapping_add(8));
         self.write(to, value).inspect_err(|_| self.regs.set(Gpr::Rsp, sp))
     }
 
-    fn arithmetic(&mut self, what: Alu, to: Place, from: Value) -> Result<(), Fault> {
+    fn arithmetic(&mut self, what: Alu, to: Destination, from: Value) -> Result<(), Fault> {
         let (a, b) = (self.read(Value::At(to))?, self.read(from)?);
         let (result, flags) = alu::compute(what, to.size(), a, b);
         if !what.only_flags() {

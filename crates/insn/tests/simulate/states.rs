@@ -2,7 +2,7 @@
 
 use crate::machine::{AREA, FLAGS, Machine, Rng};
 use iced_x86::{Decoder, DecoderOptions, OpKind, Register};
-use trapline_insn::x86_64::simulate::{Action, Address, Base, Op, Place, Target, Value};
+use trapline_insn::x86_64::simulate::{Action, Address, Base, Destination, Op, Target, Value};
 use trapline_insn::x86_64::{Gpr, Regs};
 
 /// Sets the parts of an encoding that decide whether it stays inside the machine: displacements of branches,
@@ -72,8 +72,8 @@ pub(crate) fn state(machine: &Machine, op: &Op, memory: &mut [u8; AREA], rng: &m
     let pad = rng.pick(&machine.pads());
     let slot = at.wrapping_sub(machine.area()) as usize;
     match op.action {
-        Action::Jump(Target::Through(Place::Register(part)))
-        | Action::Call(Target::Through(Place::Register(part))) => regs.set(part.of, pad),
+        Action::Jump(Target::Through(Destination::Register(part)))
+        | Action::Call(Target::Through(Destination::Register(part))) => regs.set(part.of, pad),
         Action::Jump(Target::Through(_)) | Action::Call(Target::Through(_)) | Action::Return(_) => {
             memory[slot..slot + 8].copy_from_slice(&pad.to_le_bytes());
         }
@@ -89,8 +89,8 @@ fn uses_stack(op: &Op) -> bool {
 /// Address of the operand in memory that is accessed.
 fn address_of(op: &Op) -> Option<Address> {
     let place = match op.action {
-        Action::Move { to: Place::Memory { at, .. }, .. } => return Some(at),
-        Action::Alu { to: Place::Memory { at, .. }, .. } => return Some(at),
+        Action::Move { to: Destination::Memory { at, .. }, .. } => return Some(at),
+        Action::Alu { to: Destination::Memory { at, .. }, .. } => return Some(at),
         Action::Move { from: Value::At(place), .. }
         | Action::Alu { from: Value::At(place), .. }
         | Action::Push(Value::At(place))
@@ -99,7 +99,7 @@ fn address_of(op: &Op) -> Option<Address> {
         | Action::Call(Target::Through(place)) => place,
         _ => return None,
     };
-    if let Place::Memory { at, .. } = place { Some(at) } else { None }
+    if let Destination::Memory { at, .. } = place { Some(at) } else { None }
 }
 
 /// Chooses the registers so that the operand is inside the area; returns its address.

@@ -3,7 +3,7 @@
 
 use trapline_insn::x86_64::Gpr;
 use trapline_insn::x86_64::simulate::{
-    Action, Address, Base, LoopTest, Op, Part, Place, Size, Target, Value,
+    Action, Address, Base, Destination, LoopTest, Op, RegisterPart, Size, Target, Value,
 };
 
 const NAMES: [[&str; 8]; 4] = [
@@ -70,7 +70,7 @@ pub(crate) fn render(op: &Op, addr: u64) -> Option<String> {
     })
 }
 
-fn register(part: Part) -> String {
+fn register(part: RegisterPart) -> String {
     let (number, row) = (part.of as usize, part.size as usize / 2 - part.size as usize / 8);
     match (part.high, number) {
         (true, number) => ["ah", "ch", "dh", "bh"][number].to_owned(),
@@ -79,10 +79,10 @@ fn register(part: Part) -> String {
     }
 }
 
-fn place(of: Place, op: &Op) -> String {
+fn place(of: Destination, op: &Op) -> String {
     match of {
-        Place::Register(part) => register(part),
-        Place::Memory { at, size } => {
+        Destination::Register(part) => register(part),
+        Destination::Memory { at, size } => {
             let name = match size {
                 Size::Byte => "BYTE",
                 Size::Word => "WORD",
@@ -96,7 +96,7 @@ fn place(of: Place, op: &Op) -> String {
 
 fn address(of: Address, op: &Op) -> String {
     let size = if of.narrow { Size::Long } else { Size::Quad };
-    let name = |gpr: Gpr| register(Part { of: gpr, size, high: false });
+    let name = |gpr: Gpr| register(RegisterPart { of: gpr, size, high: false });
     let (base, offset) = match of.base {
         Base::Zero => (String::new(), of.offset),
         Base::Here => {

@@ -4,9 +4,9 @@
 //! In: a word that is an address in a segment's code. Out: that it can. Does not: examine what lies around
 //! it.
 
-use trapline_target::Process;
+use trapline_tracee::Process;
 
-use crate::find::Found;
+use crate::find::FoundSegment;
 
 /// A word, and what lies around it.
 #[allow(dead_code, reason = "what is asked on x86-64")]
@@ -19,7 +19,7 @@ pub(crate) struct Word {
 
 impl Word {
     /// Whether the word, an address in the segment's code, can lead a thread there.
-    pub(crate) const fn leads_into(&self, _: &Process, _: &Found) -> bool {
+    pub(crate) const fn leads_into(&self, _: &Process, _: &FoundSegment) -> bool {
         true
     }
 }

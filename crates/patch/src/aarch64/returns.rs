@@ -1,6 +1,6 @@
 //! Puts back real return addresses: each is wherever its function keeps x30.
 //!
-//! In: stopped threads, return trampolines (*slots*). Out: words of private writable memory, and x30 of
+//! In: stopped threads, return trampolines. Out: words of private writable memory, and x30 of
 //! threads, that held a trampoline's address hold the real one again (RET-1). Does not: stop a thread.
 //!
 //! Some calls come home through their trampoline, whose code, entry and unwind information stay for that
@@ -14,12 +14,12 @@
 use std::collections::HashSet;
 
 use trapline_record::RemoteAddr;
-use trapline_record::slots::Slots;
-use trapline_target::{Process, Regs, StoppedAll, TargetError};
+use trapline_record::trampolines::Trampolines;
+use trapline_tracee::{Process, Regs, StoppedAll, TargetError};
 
 use crate::error::PatchError;
-use crate::slots::{PutBack, armed, on_shared_stacks, real_of};
 use crate::still::words_in;
+use crate::trampolines::{PutBack, armed, on_shared_stacks, real_of};
 
 /// How far below an entry's WORD, the stack pointer at the entry, the return address lies at least.
 pub(crate) const BELOW: u64 = 8;
@@ -36,36 +36,38 @@ pub(crate) const fn number_in(_: &Process, regs: &Regs) -> Result<u64, TargetErr
 pub(crate) fn put_back(
     process: &Process,
     stopped: &mut StoppedAll<'_, '_>,
-    slots: &Slots,
+    trampolines: &Trampolines,
 ) -> Result<PutBack, PatchError> {
-    let (armed, address) = (armed(process, slots)?, !stopped.signature());
+    let (armed, address) = (armed(process, trampolines)?, !stopped.signature());
     // The trampoline that a word would return to, and what can be put in its place.
     let named = |word: u64| {
-        let slot = slots.slot_of(word & address).filter(|&slot| slots.address(slot) == word & address)?;
-        let real = real_of(slots, &armed, slot).filter(|_| word & address == word);
-        armed.iter().any(|call| call.slot == slot).then_some((slot, real))
+        let trampoline = trampolines
+            .number_of(word & address)
+            .filter(|&trampoline| trampolines.address(trampoline) == word & address)?;
+        let real = real_of(trampolines, &armed, trampoline).filter(|_| word & address == word);
+        armed.iter().any(|call| call.trampoline == trampoline).then_some((trampoline, real))
     };
     let (mut writes, mut restored) = (Vec::new(), HashSet::new());
     let mut left: HashSet<u32> = on_shared_stacks(process, &armed)?.into_iter().collect();
     let all = words_in(process, &mut |map, at, word| match named(word) {
-        Some(_) if map.start.0 == slots.table => {}
-        Some((slot, Some(real))) => writes.push((at, slot, real)),
-        Some((slot, None)) => _ = left.insert(slot),
+        Some(_) if map.start.0 == trampolines.table => {}
+        Some((trampoline, Some(real))) => writes.push((at, trampoline, real)),
+        Some((trampoline, None)) => _ = left.insert(trampoline),
         None => {}
     })?;
-    for (at, slot, real) in writes {
+    for (at, trampoline, real) in writes {
         process.write_text(RemoteAddr(at), &real.to_le_bytes())?;
-        restored.insert(slot);
+        restored.insert(trampoline);
     }
     for tid in stopped.threads() {
         let Ok(mut regs) = stopped.regs(tid) else { continue };
         match named(regs.link()) {
-            Some((slot, Some(real))) => {
+            Some((trampoline, Some(real))) => {
                 regs.set_link(real);
                 stopped.set_regs(tid, &regs)?;
-                restored.insert(slot);
+                restored.insert(trampoline);
             }
-            Some((slot, None)) => _ = left.insert(slot),
+            Some((trampoline, None)) => _ = left.insert(trampoline),
             None => {}
         }
     }

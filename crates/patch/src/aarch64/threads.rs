@@ -1,6 +1,6 @@
 //! Which threads of a process are the program's own, and how long they may take.
 
-use trapline_target::{Process, ThreadStatus};
+use trapline_tracee::{Process, ThreadStatus};
 
 /// Where the C library keeps a thread's control block, in bytes from the thread pointer on (AAELF64, TLS
 /// variant I): glibc's has about 1,900.
@@ -14,5 +14,5 @@ pub(crate) fn runs_nothing(process: &Process, thread: &ThreadStatus) -> bool {
 
 /// Whether a thread's times of sleeping and running say nothing about the program.
 pub(crate) fn is_slow() -> bool {
-    trapline_target::is_emulated()
+    trapline_tracee::is_emulated()
 }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use trapline_record::RemoteAddr;
-use trapline_target::{Handler, OwnCaller, TargetError};
+use trapline_tracee::{Handler, OwnCaller, TargetError};
 
 use crate::caller::Caller;
 

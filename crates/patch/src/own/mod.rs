@@ -7,9 +7,9 @@
 //! Does not: lock (the caller does), know consumers, wait for them.
 
 mod caller;
-mod home;
+mod code_region;
 pub mod protocol;
-mod slots;
+mod trampolines;
 
 mod space;
 
@@ -17,7 +17,7 @@ use trapline_plan::{Call, PatchRole, Tactic};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
-use trapline_target::{FileId, OwnCaller, Process, comm};
+use trapline_tracee::{FileId, OwnCaller, Process, comm};
 
 use crate::attach::Work;
 use crate::attached::Attached;
@@ -25,8 +25,8 @@ use crate::cpu::proven;
 use crate::error::PatchError;
 use crate::find::{check_free, find_segments};
 use crate::map::{map_by, unmap_by};
-pub use crate::own_slots::OwnSlots;
-use crate::prepare::{Prepared, Site, refuse};
+pub use crate::own_trampolines::OwnTrampolines;
+use crate::prepare::{Prepared, PreparedSite, refuse};
 use crate::publish::{raise, settle, sites_in_journal};
 use crate::request::{AttachReport, Request, Why};
 use crate::segment::Segment;
@@ -34,8 +34,8 @@ use crate::soft::{Masked, Soft};
 use crate::space::SpaceError;
 use crate::staged::{INT3, is_staged};
 use crate::survey::Survey;
-use crate::write::{Outcome, Way, change};
-use home::{Homes, Lodging};
+use crate::write::{Direction, Outcome, change};
+use code_region::{CodeRegions, RegionChoice};
 use space::Live;
 use trapline_runtime::x86_64::{Brought, Windows};
 
@@ -54,7 +54,7 @@ pub struct OwnSite {
     /// Index of its module in the request.
     pub module: u32,
     /// Index in its module of the first request that it serves.
-    pub want: u32,
+    pub request: u32,
     /// What the patch is for.
     pub role: PatchRole,
     /// How the site leads to its stub.
@@ -92,7 +92,7 @@ pub struct Own {
     process: Process,
     windows: &'static Windows,
     attached: Attached,
-    homes: Homes,
+    code_regions: CodeRegions,
     /// Number of sites in place.
     live: usize,
     /// This is the copy in a forked child; the fork may have happened between two writes.
@@ -110,8 +110,8 @@ impl Own {
     pub fn open(windows: &'static Windows) -> Result<Self, PatchError> {
         let process = Process::open(std::process::id())?;
         let attached = Attached { serves_itself: true, ..Attached::default() };
-        let (homes, soft, fresh) = (Homes::default(), Soft::new(), Vec::new());
-        Ok(Self { process, windows, attached, homes, live: 0, forked: false, soft, fresh })
+        let (code_regions, soft, fresh) = (CodeRegions::default(), Soft::new(), Vec::new());
+        Ok(Self { process, windows, attached, code_regions, live: 0, forked: false, soft, fresh })
     }
     /// The process.
     #[must_use]
@@ -136,34 +136,35 @@ impl Own {
     pub fn disinherit(&mut self) -> Result<(), PatchError> {
         let old = std::mem::take(&mut self.attached);
         let inherited: Vec<FileId> = old.memfds();
-        let Attached { held, own_slots, .. } = old;
-        self.attached = Attached { held, inherited, own_slots, serves_itself: true, ..Attached::default() };
-        self.homes = Homes::default();
+        let Attached { held, own_trampolines, .. } = old;
+        self.attached =
+            Attached { held, inherited, own_trampolines, serves_itself: true, ..Attached::default() };
+        self.code_regions = CodeRegions::default();
         self.forked = true;
         self.process = Process::open(std::process::id())?;
         Ok(())
     }
-    /// Steps O1 to O5. Sites that are not in the result were not written; the report says why. `tell` gets
-    /// each trap before its byte is written (PATCH-4).
+    /// Steps O1 to O5. Sites that are not in the result were not written; the report says why. `announce`
+    /// gets each trap before its byte is written (PATCH-4).
     ///
     /// # Errors
     /// If it fails, nothing was changed, or what was changed was undone.
     pub fn add(
         &mut self,
         request: &Request<'_>,
-        tell: &mut dyn FnMut(Vec<OwnCall>),
+        announce: &mut dyn FnMut(Vec<OwnCall>),
     ) -> Result<Added, PatchError> {
         let mut work = self.attached.look(&self.process, request, &mut || {
             std::thread::sleep(std::time::Duration::from_micros(200));
             Ok(())
         })?;
         work.survey.soft.clone_from(&self.soft);
-        let (mut prepared, lodging) = self.prepare(request, &mut work)?;
+        let (mut prepared, choice) = self.prepare(request, &mut work)?;
         refuse_guarded(&mut prepared, &mut work);
         let mut added = Added::default();
         if !prepared.sites.is_empty() {
             added.shares = std::mem::take(&mut prepared.shares);
-            added.sites = self.install(prepared, lodging, &mut work, (request.options.alone, tell))?;
+            added.sites = self.install(prepared, choice, &mut work, (request.options.alone, announce))?;
         }
         added.report = work.report;
         Ok(added)
@@ -172,24 +173,24 @@ impl Own {
     fn install(
         &mut self,
         mut prepared: Prepared,
-        lodging: Lodging,
+        choice: RegionChoice,
         work: &mut Work,
-        (alone, tell): (bool, &mut dyn FnMut(Vec<OwnCall>)),
+        (alone, announce): (bool, &mut dyn FnMut(Vec<OwnCall>)),
     ) -> Result<Vec<OwnSite>, PatchError> {
         let Work { survey, report, .. } = work;
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
-        let (fresh, guards) = match lodging {
-            Lodging::Old(home) => {
+        let (fresh, guards) = match choice {
+            RegionChoice::Existing(region) => {
                 self.come_back()?;
                 let (entries, guards) = (prepared.entries(), prepared.guards());
-                self.attached.segments[self.homes.segment(home)].append(
+                self.attached.segments[self.code_regions.segment(region)].append(
                     &prepared.plans,
                     &entries,
                     &guards,
                 )?;
                 (None, guards)
             }
-            Lodging::New(..) | Lodging::Apart(_) => {
+            RegionChoice::New(..) | RegionChoice::OwnSpace(_) => {
                 let segment = self.build(&prepared, survey, alone)?;
                 report.mapped = segment.mapped();
                 let guards = segment.guards.clone();
@@ -198,23 +199,23 @@ impl Own {
         };
         self.lead_all(&guards);
         self.hand_over(&mut prepared, &guards);
-        tell(calls(&mut prepared));
-        let index = match (fresh, lodging) {
-            (None, Lodging::Old(home)) => self.homes.segment(home),
+        announce(calls(&mut prepared));
+        let index = match (fresh, choice) {
+            (None, RegionChoice::Existing(region)) => self.code_regions.segment(region),
             (segment, _) => {
                 segment.iter().for_each(|segment| segment.set_state(State::Armed));
                 segment.into_iter().for_each(|segment| self.attached.push(segment));
                 self.attached.segments.len() - 1
             }
         };
-        self.homes.settled(lodging, &prepared.plans, index);
+        self.code_regions.settled(choice, &prepared.plans, index);
         let index = index as u32;
 
         let sites = prepared.sites;
-        let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
+        let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
         let mut outcomes = Vec::new();
         let mut space = Masked { space: Live::new(&self.process), soft: &self.soft };
-        let result = change(&mut space, &entries, Way::Publish, &mut outcomes);
+        let result = change(&mut space, &entries, Direction::Publish, &mut outcomes);
         if !self.soft.is_empty() {
             self.fresh.extend(placed_of(&entries, &outcomes));
         }
@@ -226,7 +227,7 @@ impl Own {
             .filter(|(_, outcome)| is_in_place(**outcome))
             .map(|((site, &entry), _)| OwnSite {
                 module: site.module,
-                want: site.patch.want,
+                request: site.patch.request,
                 role: site.patch.role,
                 tactic: site.patch.tactic,
                 head: site.patch.head,
@@ -266,7 +267,7 @@ impl Own {
     pub fn take_out(&mut self, sites: &[OwnSite]) -> Result<usize, PatchError> {
         let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
         let mut outcomes = Vec::new();
-        let way = if self.forked { Way::Recover } else { Way::Remove };
+        let way = if self.forked { Direction::Recover } else { Direction::Remove };
         change(&mut Live::new(&self.process), &entries, way, &mut outcomes)
             .map_err(SpaceError::into_error)?;
         self.live = self.live.saturating_sub(sites.len());
@@ -299,7 +300,7 @@ impl Own {
             self.soft.insert(at.0, byte[0]);
         }
         let mut outcomes = Vec::new();
-        change(&mut Live::new(&self.process), &entries, Way::Remove, &mut outcomes)
+        change(&mut Live::new(&self.process), &entries, Direction::Remove, &mut outcomes)
             .map_err(SpaceError::into_error)?;
         self.fresh.retain(|fresh| !entries.iter().any(|entry| entry.addr == fresh.addr));
         self.live = self.live.saturating_sub(sites.len());
@@ -315,7 +316,7 @@ impl Own {
         let left = soft.iter().filter(|(at, _)| !covered(**at) && !stay(**at));
         let entries: Vec<Entry> = left.map(|(&at, &byte)| single(RemoteAddr(at), byte, INT3)).collect();
         let mut outcomes = Vec::new();
-        change(&mut Live::new(&self.process), &entries, Way::Remove, &mut outcomes)
+        change(&mut Live::new(&self.process), &entries, Direction::Remove, &mut outcomes)
             .map_err(SpaceError::into_error)?;
         if self.live == 0 {
             self.set_states(State::Removed);
@@ -346,7 +347,7 @@ impl Own {
         let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
         let mut outcomes = Vec::new();
         let mut space = Masked { space: Live::new(&self.process), soft: &self.soft };
-        change(&mut space, &entries, Way::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
+        change(&mut space, &entries, Direction::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
         if !self.soft.is_empty() {
             self.fresh.extend(placed_of(&entries, &outcomes));
         }
@@ -492,7 +493,7 @@ const fn is_in_place(outcome: Outcome) -> bool {
 /// may stand and, where eight-byte writes are not proven, all others.
 fn refuse_guarded(prepared: &mut Prepared, work: &mut Work) {
     let Some(because) = work.survey.no_traps else { return };
-    let guarded = |(index, site): (usize, &Site)| {
+    let guarded = |(index, site): (usize, &PreparedSite)| {
         let addr = site.patch.addr;
         let why = if site.patch.needs_guard() {
             Why::NeedsTraps { addr, because }

@@ -5,7 +5,7 @@
 //! writable for the moment ([`protocol`](super::protocol)).
 
 use trapline_record::RemoteAddr;
-use trapline_target::{OwnCaller, Process};
+use trapline_tracee::{OwnCaller, Process};
 
 use crate::space::{CodeSpace, SpaceError};
 

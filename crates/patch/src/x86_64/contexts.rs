@@ -6,10 +6,10 @@
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
-use trapline_target::Process;
+use trapline_tracee::Process;
 
-use crate::find::Found;
-use crate::slots::slots_of;
+use crate::find::FoundSegment;
+use crate::trampolines::trampolines_of;
 
 /// Selector of user code, in the lowest bits of the word behind the flags.
 const CODE_SEGMENT: u64 = 0x33;
@@ -41,13 +41,14 @@ pub(crate) struct Word {
 
 impl Word {
     /// Whether the word, an address in the segment's code, can lead a thread there.
-    pub(crate) fn leads_into(&self, process: &Process, segment: &Found) -> bool {
+    pub(crate) fn leads_into(&self, process: &Process, segment: &FoundSegment) -> bool {
         let handler = segment.block.get(at::HANDLER);
         let is_handler = handler != 0 && (self.value == handler || self.value == handler - RESTORER);
-        let is_slot = slots_of(&segment.block).is_some_and(|slots| slots.slot_of(self.value).is_some());
+        let is_trampoline = trampolines_of(&segment.block)
+            .is_some_and(|trampolines| trampolines.number_of(self.value).is_some());
         self.is_context()
             || is_handler
-            || is_slot
+            || is_trampoline
             || self.is_in_area() && is_descriptor(process, segment, self.value)
     }
     /// A context as the kernel saves it: behind the word lie flags, then segments.
@@ -63,7 +64,7 @@ impl Word {
 }
 
 /// A `struct rseq_cs`: version and flags, start, length, where to go on.
-fn is_descriptor(process: &Process, segment: &Found, word: u64) -> bool {
+fn is_descriptor(process: &Process, segment: &FoundSegment, word: u64) -> bool {
     let mut bytes = [0; DESCRIPTOR as usize];
     if !word.is_multiple_of(DESCRIPTOR) || process.read(RemoteAddr(word), &mut bytes).is_err() {
         return false;

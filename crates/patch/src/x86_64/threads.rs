@@ -1,7 +1,7 @@
 //! Which threads of a process are the program's own, and how long they may take. Under an emulator of this
 //! processor this code is not used: attaching needs ptrace, which emulators do not have.
 
-use trapline_target::{Process, ThreadStatus};
+use trapline_tracee::{Process, ThreadStatus};
 
 /// Where the C library keeps a thread's control block, in bytes from the thread pointer on: glibc's has about
 /// 2,300.

@@ -9,10 +9,10 @@ use std::sync::Mutex;
 
 use trapline_image::{Bytes, Image, NoDebugFiles};
 use trapline_patch::{Module, Options, Request};
-use trapline_plan::{CodeMap, Role, Scope, Want};
+use trapline_plan::{Action, ActionRequest, CodeMap, Scope};
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
-use trapline_target::{FileId, Process};
+use trapline_tracee::{FileId, Process};
 
 /// Compiles a victim of `tests/victims`.
 pub fn compile(name: &str, flags: &[&str]) -> PathBuf {
@@ -115,12 +115,12 @@ impl Victim {
         let status = self.child.wait().expect("waited");
         assert!(status.success(), "{status:?}");
     }
-    pub fn module<'a>(&'a self, wants: &'a [Want]) -> Module<'a> {
-        module(&self.file, self.bias, self.id, wants)
+    pub fn module<'a>(&'a self, requests: &'a [ActionRequest]) -> Module<'a> {
+        module(&self.file, self.bias, self.id, requests)
     }
     /// Requests for these functions; probe `n` is for the n-th.
-    pub fn wants(&self, names: &[&str], role: Role) -> Vec<Want> {
-        names.iter().enumerate().map(|(n, name)| want(&self.file, n as u32, name, role)).collect()
+    pub fn requests(&self, names: &[&str], role: Action) -> Vec<ActionRequest> {
+        names.iter().enumerate().map(|(n, name)| action_request(&self.file, n as u32, name, role)).collect()
     }
     /// Ranges of text that differ from the file.
     pub fn differences(&self) -> Vec<String> {
@@ -149,15 +149,15 @@ pub fn place(process: &Process, file: &FileOnDisk) -> (Bias, FileId) {
     (Bias(text.start.0.wrapping_sub(svma.0)), text.file.expect("a file"))
 }
 
-pub fn module<'a>(file: &'a FileOnDisk, bias: Bias, id: FileId, wants: &'a [Want]) -> Module<'a> {
-    Module { name: "victim", file: id, image: &file.image, bias, map: &file.map, wants, semaphores: &[] }
+pub fn module<'a>(file: &'a FileOnDisk, bias: Bias, id: FileId, requests: &'a [ActionRequest]) -> Module<'a> {
+    Module { name: "victim", file: id, image: &file.image, bias, map: &file.map, requests, semaphores: &[] }
 }
 
-pub fn want(file: &FileOnDisk, probe: u32, name: &str, role: Role) -> Want {
+pub fn action_request(file: &FileOnDisk, probe: u32, name: &str, role: Action) -> ActionRequest {
     let found = file.image.functions().iter().position(|f| file.image.names(f).any(|n| n.raw == name));
     let function = found.map(|i| trapline_image::FunctionIndex(i as u32));
     assert!(function.is_some(), "{name}");
-    Want { probe, latency: (role == Role::Latency).then_some(probe), function, role }
+    ActionRequest { probe, latency: (role == Action::Latency).then_some(probe), function, action: role }
 }
 
 pub fn request<'a>(modules: &'a [Module<'a>]) -> Request<'a> {

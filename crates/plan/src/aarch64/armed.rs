@@ -94,7 +94,7 @@ pub(super) fn may_arm_behind(
     });
     if let Some((index, &word)) = again {
         let at = input.bias.live(start).0 + 4 * index as u64;
-        return Err(Refusal::NoSlot { at, word, what: LEADS_BACK });
+        return Err(Refusal::NoTrampoline { at, word, what: LEADS_BACK });
     }
     Ok(words[..entry.min(words.len())].iter().find_map(|word| Signed::by(*word)))
 }
@@ -118,7 +118,7 @@ impl Walk<'_> {
     fn step(&mut self, at: Svma, known: Known) -> Result<(), Refusal> {
         let Some(word) = self.word(at) else { return Ok(()) };
         if let Some(what) = self.names(at, word, known) {
-            return Err(Refusal::NoSlot { at: self.bias.live(at).0, word, what });
+            return Err(Refusal::NoTrampoline { at: self.bias.live(at).0, word, what });
         }
         let next = known.after(word);
         let inside = self.is_inside(at);
@@ -145,7 +145,7 @@ impl Walk<'_> {
         let to = Svma(at.0.wrapping_add_signed(i64::from(offset)));
         let word = self.word(at).unwrap_or(0);
         if inside && to == self.function.start {
-            return Err(Refusal::NoSlot { at: self.bias.live(at).0, word, what: LEADS_BACK });
+            return Err(Refusal::NoTrampoline { at: self.bias.live(at).0, word, what: LEADS_BACK });
         }
         self.returns |= inside && !self.is_inside(to);
         self.open.push((to, known));

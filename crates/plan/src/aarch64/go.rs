@@ -33,11 +33,11 @@
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
 
-use super::deed::Begun;
+use super::action::Begun;
 use super::stub::Code;
 use crate::filter::{Tally, TargetFilter};
 use crate::refusal::Refusal;
-use crate::request::{Role, Unwind, Want};
+use crate::request::{Action, ActionRequest, Unwind};
 
 /// By how many bytes lower a stub begins.
 const BELOW: u32 = 16;
@@ -80,12 +80,12 @@ fn is_runtimes(name: &str) -> bool {
 /// If it is not certain, and the action would use g to find the end of a call, or the end of a stack.
 pub(super) fn is_goroutines(
     image: &Image,
-    want: &Want,
+    request: &ActionRequest,
     asks: bool,
     (words, at): (&[u32], Svma),
 ) -> Result<bool, Refusal> {
-    let found = has_g(image, want.function, words);
-    match !found && is_go(image, want.function) && (asks || calls_end(want.role)) {
+    let found = has_g(image, request.function, words);
+    match !found && is_go(image, request.function) && (asks || calls_end(request.action)) {
         true => Err(Refusal::NotHere {
             at,
             what: "no code knows where this function of Go's runtime finds its goroutine",
@@ -95,27 +95,27 @@ pub(super) fn is_goroutines(
 }
 
 /// Whether a call's beginning and its end are paired.
-const fn calls_end(role: Role) -> bool {
-    role.is_timed() || matches!(role, Role::Record { returns: true, .. })
+const fn calls_end(role: Action) -> bool {
+    role.is_timed() || matches!(role, Action::Record { returns: true, .. })
 }
 
 /// Whether memory is copied onto the stack.
-pub(super) fn copies(role: Role, filter: Option<&TargetFilter>) -> bool {
+pub(super) fn copies(role: Action, filter: Option<&TargetFilter>) -> bool {
     let of_filter = |filter: &TargetFilter| {
         filter.fields.is_some()
             || !filter.reads.is_empty()
             || filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0)
     };
-    matches!(role, Role::Record { texts: 1.., .. } | Role::Record { fields: 1.., .. })
+    matches!(role, Action::Record { texts: 1.., .. } | Action::Record { fields: 1.., .. })
         || filter.is_some_and(of_filter)
 }
 
 /// What no code can do where stacks are a goroutine's.
-pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>) -> Option<&'static str> {
+pub(super) fn not_in_go(role: Action, filter: Option<&TargetFilter>) -> Option<&'static str> {
     let whole = filter.filter(|filter| filter.late.is_some());
     match role {
-        Role::LatencySlot => Some("no code replaces return addresses of goroutines"),
-        Role::Record { stack: Unwind::Copy(_), .. } | Role::RecordAt(_, Unwind::Copy(_)) => {
+        Action::LatencyByTrampoline => Some("no code replaces return addresses of goroutines"),
+        Action::Record { stack: Unwind::Copy(_), .. } | Action::RecordAt(_, Unwind::Copy(_)) => {
             Some("no code unwinds a copy of a goroutine's stack")
         }
         _ if whole.is_some_and(asks_late_for_thread) => {

@@ -91,7 +91,7 @@ pub(super) fn back_to(island: u64) -> Option<[u32; AWAY]> {
 
 /// A stub that begins with W3 if an island leads to it.
 #[derive(Debug)]
-pub(super) struct Landed<C> {
+pub(super) struct IslandStub<C> {
     stub: C,
     far: bool,
 }
@@ -101,14 +101,14 @@ pub(super) const fn begins(at: u64, far: bool) -> u64 {
     at + if far { 4 } else { 0 }
 }
 
-impl<C> Landed<C> {
+impl<C> IslandStub<C> {
     /// `stub` was begun at the address that [`begins`] returns.
     pub(super) const fn new(stub: C, far: bool) -> Self {
         Self { stub, far }
     }
 }
 
-impl<C: Code> Code for Landed<C> {
+impl<C: Code> Code for IslandStub<C> {
     fn displaced_at(&self) -> u64 {
         self.stub.displaced_at()
     }

@@ -7,23 +7,23 @@
 use trapline_insn::aarch64::Options;
 use trapline_record::RemoteAddr;
 use trapline_record::journal::MAX_PATCH;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 
-use super::deed::Setting;
+use super::action::Setting;
+use super::code_region::{Islands, for_islands, for_text};
 use super::go::{Lowered, begins};
-use super::here::may_fault;
-use super::island::{self, Landed};
-use super::module::{Site, Sites};
-use super::room::{Islands, for_islands, for_text};
-use super::site::{self, Place as Word};
-use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, slot_code};
+use super::island::{self, IslandStub};
+use super::module::{PatchedSite, Sites};
+use super::site::{self, PatchedWord as Word};
+use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, trampoline_code};
+use super::supported::may_fault;
 use crate::AddressSpace;
 use crate::layout::DataAt;
 use crate::plan::{Chunk, ModulePlan, Patch, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
 use crate::request::{LatencyInput, ModuleInput, ProcessTraits};
 use crate::space::PAGE;
-use crate::unwind::SlotCode;
+use crate::unwind::TrampolineCode;
 
 /// Alignment of stubs: each begins a cache line.
 const LINE: u64 = 64;
@@ -42,7 +42,7 @@ pub(super) fn lay(
         return Ok(Ok(()));
     };
     let (low, high) = (input.bias.live(*first), input.bias.live(*last));
-    let stubs = sites.values().flat_map(|site| &site.deeds).map(|one| one.1.room()).sum::<u64>();
+    let stubs = sites.values().flat_map(|site| &site.actions).map(|one| one.1.room()).sum::<u64>();
     let len = stubs.next_multiple_of(PAGE) + SPARE;
     let none = PlanError::NoSpace { text: low, need: len, tried: 1 };
     let mut space = input.space.clone();
@@ -69,7 +69,7 @@ pub(super) fn lay(
         match stubs_of(input, &setting, (site, island), &mut next, plan) {
             Ok(new) => plan.patches.push(patch_of(input, site, (head, island), new)),
             // The other requests there need no more than this one: it is the word that cannot be patched.
-            Err(why) => return Ok(Err((site.deeds[0].0, why))),
+            Err(why) => return Ok(Err((site.actions[0].0, why))),
         }
     }
     plan.free = next;
@@ -85,8 +85,8 @@ fn islands(
 ) -> Result<Islands, (u32, Refusal)> {
     let at: Vec<u64> = sites.keys().map(|at| input.bias.live(*at).0).collect();
     for_islands(space, &at).map_err(|nth| {
-        let want = sites.values().nth(nth).map_or(0, |site| site.deeds[0].0);
-        (want, Refusal::Word { why: site::Refusal::NoRoom { at: at[nth] } })
+        let request = sites.values().nth(nth).map_or(0, |site| site.actions[0].0);
+        (request, Refusal::Word { why: site::Refusal::NoRoom { at: at[nth] } })
     })
 }
 
@@ -94,7 +94,7 @@ fn islands(
 fn stubs_of(
     input: &ModuleInput<'_>,
     setting: &Setting<'_>,
-    (site, island): (&Site, Option<RemoteAddr>),
+    (site, island): (&PatchedSite, Option<RemoteAddr>),
     next: &mut RemoteAddr,
     plan: &mut ModulePlan,
 ) -> Result<u32, Refusal> {
@@ -106,16 +106,16 @@ fn stubs_of(
     let head = next.0;
     let lowered = input.traits.go;
     // If there is an island, it leads to the first of them.
-    let begin = |at: RemoteAddr, deed| {
+    let begin = |at: RemoteAddr, action| {
         let far = island.is_some() && at.0 == head;
-        let stub = setting.begin(RemoteAddr(begins(island::begins(at.0, far), lowered)), deed)?;
-        Some(Landed::new(Lowered::new(stub, lowered), far))
+        let stub = setting.begin(RemoteAddr(begins(island::begins(at.0, far), lowered)), action)?;
+        Some(IslandStub::new(Lowered::new(stub, lowered), far))
     };
-    let (last, others) = site.deeds.split_last().ok_or_else(incomplete)?;
-    for &(_, deed) in others {
-        let stub = begin(*next, deed).ok_or_else(incomplete)?;
-        let words = stub.finish(&[], Some(next.0 + deed.room())).ok_or_else(|| far(next.0))?;
-        put(plan, next, &words, deed.room());
+    let (last, others) = site.actions.split_last().ok_or_else(incomplete)?;
+    for &(_, action) in others {
+        let stub = begin(*next, action).ok_or_else(incomplete)?;
+        let words = stub.finish(&[], Some(next.0 + action.room())).ok_or_else(|| far(next.0))?;
+        put(plan, next, &words, action.room());
     }
     let place = Word { words: &site.words, start, index: site.index, options: Options::default() };
     let stub = begin(*next, last.1).ok_or_else(incomplete)?;
@@ -139,7 +139,7 @@ fn put(plan: &mut ModulePlan, next: &mut RemoteAddr, words: &[u32], taken: u64) 
 
 fn patch_of(
     input: &ModuleInput<'_>,
-    site: &Site,
+    site: &PatchedSite,
     (head, island): (RemoteAddr, Option<RemoteAddr>),
     new: u32,
 ) -> Patch {
@@ -148,10 +148,10 @@ fn patch_of(
         bytes[..4].copy_from_slice(&word.to_le_bytes());
         bytes
     };
-    let want = site.deeds.first().map_or(0, |one| one.0);
+    let request = site.actions.first().map_or(0, |one| one.0);
     Patch {
-        probe: input.wants.get(want as usize).map_or(0, |want| want.probe),
-        want,
+        probe: input.requests.get(request as usize).map_or(0, |request| request.probe),
+        request,
         role: site.role,
         tactic: if island.is_some() { Tactic::Short } else { Tactic::Jump },
         addr: input.bias.live(site.at()),
@@ -167,7 +167,11 @@ fn patch_of(
 }
 
 /// The code of a process' return trampolines.
-pub(crate) fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInput) -> Option<SlotCode> {
+pub(crate) fn trampolines_for(
+    traits: &ProcessTraits,
+    trampolines: Trampolines,
+    input: &LatencyInput,
+) -> Option<TrampolineCode> {
     let latency = Latency {
         area: 0,
         functions: 0,
@@ -177,10 +181,10 @@ pub(crate) fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInp
         min_ticks: input.min_ticks,
         buckets: input.buckets,
         outermost: false,
-        slots: Some(slots),
+        trampolines: Some(trampolines),
     };
     // No action on this processor lets a return trampoline lead on.
-    (!input.leads_on).then(|| slot_code(&machine(traits), &latency)).flatten()
+    (!input.leads_on).then(|| trampoline_code(&machine(traits), &latency)).flatten()
 }
 
 fn machine(traits: &ProcessTraits) -> Machine {

@@ -3,23 +3,23 @@
 //! One instruction is one word and so is a patch, so there is no window: no thread can stand inside it, and
 //! no branch can lead inside it (PLAN-1, PLAN-2 hold by themselves). Of the rules, PLAN-3 and PLAN-4 remain.
 
+mod action;
 pub mod armed;
-mod deed;
+pub mod code_region;
 pub mod exits;
 mod go;
-mod here;
 mod island;
 pub(crate) mod lay;
 pub mod module;
-pub mod room;
 pub mod site;
 pub mod stub;
+mod supported;
 pub mod target;
 pub mod trap;
 
 pub use armed::may_arm;
 pub use exits::{exits, landings, ways_out};
-pub use site::{Patch, Place, Refusal, Tactic, entry_index, patch, patch_with};
+pub use site::{Patch, PatchedWord, Refusal, Tactic, entry_index, patch, patch_with};
 pub use target::{Unsupported, supported};
 pub use trap::{Step, trapped};
 /// What a word's copy may use, why there is none, the word that traps, and the one that branches.

@@ -30,41 +30,41 @@ use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
 use trapline_record::ring::Kind;
 
+use super::action::{Record, SiteAction, is_looped, loads, nodes};
 use super::armed::may_arm_behind;
-use super::deed::{Deed, Record, is_looped, loads, nodes};
 use super::exits::{begins_elsewhere, exits, landings, ways_out};
 use super::go::{copies, is_go, is_goroutines, reads_g};
-use super::here::{check, may_fault, readable};
 use super::lay::lay;
 use super::site::entry_index;
 use super::stub::ExitKind;
+use super::supported::{check, may_fault, readable};
 use crate::filter::TargetFilter;
 use crate::plan::{ModulePlan, PatchRole, Refused};
-use crate::refusal::{Place, PlanError, Refusal};
-use crate::request::{Floats, ModuleInput, Role, Want};
+use crate::refusal::{CodeBytes, PlanError, Refusal};
+use crate::request::{Action, ActionRequest, Floats, ModuleInput};
 
 /// How far around an instruction outside all functions exclusive sequences are looked for, in bytes.
 const AROUND: u64 = 128;
 
 /// A word that is to be patched.
 #[derive(Clone, Debug)]
-pub(super) struct Site {
+pub(super) struct PatchedSite {
     /// All words of its function, or those around it.
     pub(super) words: Vec<u32>,
     pub(super) start: Svma,
     pub(super) index: usize,
     pub(super) role: PatchRole,
     /// The actions there, in order, each with the index of its request.
-    pub(super) deeds: Vec<(u32, Deed)>,
+    pub(super) actions: Vec<(u32, SiteAction)>,
 }
 
-impl Site {
+impl PatchedSite {
     pub(super) fn at(&self) -> Svma {
         self.start + 4 * self.index as u64
     }
 }
 
-pub(super) type Sites = BTreeMap<Svma, Site>;
+pub(super) type Sites = BTreeMap<Svma, PatchedSite>;
 
 /// Plans all requests for one module.
 ///
@@ -73,17 +73,19 @@ pub(super) type Sites = BTreeMap<Svma, Site>;
 pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let mut sites = Sites::new();
     let (mut refused, mut slotted) = (Vec::new(), Vec::new());
-    let or_slots = input.latency.is_some_and(|latency| latency.or_slots && latency.slots.is_some());
-    for (index, want) in (0..).zip(input.wants) {
-        let timed = want.role == Role::Latency && or_slots;
-        let instead = || words_of(input, &Want { role: Role::LatencySlot, ..*want });
-        let one = |why| Refused { probe: want.probe, want: index, why };
-        match words_of(input, want) {
+    let or_trampolines =
+        input.latency.is_some_and(|latency| latency.or_trampolines && latency.trampolines.is_some());
+    for (index, request) in (0..).zip(input.requests) {
+        let timed = request.action == Action::Latency && or_trampolines;
+        let instead = || words_of(input, &ActionRequest { action: Action::LatencyByTrampoline, ..*request });
+        let one = |why| Refused { probe: request.probe, request: index, why };
+        match words_of(input, request) {
             Ok(found) => {
-                let tail = found.iter().find(|(_, deed)| timed && deed.is_tail()).map(|(site, _)| site.at());
+                let tail =
+                    found.iter().find(|(_, action)| timed && action.is_tail()).map(|(site, _)| site.at());
                 let slot = tail.and_then(|at| Some((at, instead().ok()?)));
                 if let Some((at, _)) = slot {
-                    let at = Place::new(at, input.image.text(at, 4).unwrap_or(&[]));
+                    let at = CodeBytes::new(at, input.image.text(at, 4).unwrap_or(&[]));
                     slotted.push(one(Refusal::TailCall { at }));
                 }
                 add(&mut sites, index, slot.map_or(found, |(_, slot)| slot));
@@ -99,21 +101,21 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
         }
     }
     let mut plan = ModulePlan { refused, slotted, ..ModulePlan::default() };
-    while let Err((want, why)) = lay(input, &sites, &mut plan)? {
+    while let Err((request, why)) = lay(input, &sites, &mut plan)? {
         // The request is refused as a whole, and the others are laid out again.
-        let probe = input.wants.get(want as usize).map_or(0, |want| want.probe);
-        plan.refused.push(Refused { probe, want, why });
+        let probe = input.requests.get(request as usize).map_or(0, |request| request.probe);
+        plan.refused.push(Refused { probe, request, why });
         sites.retain(|_, site| {
-            site.deeds.retain(|one| one.0 != want);
-            !site.deeds.is_empty()
+            site.actions.retain(|one| one.0 != request);
+            !site.actions.is_empty()
         });
     }
-    plan.refused.sort_by_key(|refused| refused.want);
-    let deeds = sites.values().flat_map(|site| &site.deeds);
-    plan.tails = deeds.filter(|(_, deed)| deed.is_tail()).map(|&(want, _)| want).collect();
+    plan.refused.sort_by_key(|refused| refused.request);
+    let actions = sites.values().flat_map(|site| &site.actions);
+    plan.tails = actions.filter(|(_, action)| action.is_tail()).map(|&(request, _)| request).collect();
     for site in sites.values() {
-        let first = site.deeds[0].0;
-        let others = site.deeds[1..].iter().map(|other| other.0).filter(|&other| other != first);
+        let first = site.actions[0].0;
+        let others = site.actions[1..].iter().map(|other| other.0).filter(|&other| other != first);
         plan.shares.extend(others.map(|other| (first, other)));
     }
     for patch in &plan.patches {
@@ -123,46 +125,50 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     Ok(plan)
 }
 
-fn add(sites: &mut Sites, want: u32, found: Vec<(Site, Deed)>) {
-    for (site, deed) in found {
+fn add(sites: &mut Sites, request: u32, found: Vec<(PatchedSite, SiteAction)>) {
+    for (site, action) in found {
         let known = sites.entry(site.at()).or_insert_with(|| site.clone());
         if site.role == PatchRole::Entry {
             known.role = PatchRole::Entry;
         }
-        known.deeds.push((want, deed));
-        known.deeds.sort_by_key(|one| one.1.rank());
+        known.actions.push((request, action));
+        known.actions.sort_by_key(|one| one.1.rank());
     }
 }
 
 /// The words that a request needs, each with its action.
-fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, Refusal> {
+fn words_of(
+    input: &ModuleInput<'_>,
+    request: &ActionRequest,
+) -> Result<Vec<(PatchedSite, SiteAction)>, Refusal> {
     let image = input.image;
-    let at = match (want.role, want.function) {
-        (Role::CountAt(at) | Role::RecordAt(at, _) | Role::RecordMark(at, _), _) => at,
+    let at = match (request.action, request.function) {
+        (Action::CountAt(at) | Action::RecordAt(at, _) | Action::RecordMark(at, _), _) => at,
         (_, Some(function)) => image.function(function).start,
         (_, None) => return Err(Refusal::Incomplete { at: Svma(0) }),
     };
-    check(input, want, at)?;
-    let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
-    let one = |index: usize, role| Site { words: words.clone(), start, index, role, deeds: Vec::new() };
-    let count = counting(input, want.probe);
-    let waits = filter(input, want.probe).is_some_and(|filter| filter.late.is_some());
-    let asks = waits || copies(want.role, filter(input, want.probe));
-    let goroutine = input.traits.go && is_goroutines(image, want, asks, (&words, at))?;
-    let decided = filter(input, want.probe).filter(|filter| !filter.passes_all()).map(nodes);
-    let found = match want.role {
-        Role::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
-        Role::CountAt(at) | Role::RecordAt(at, _) if !at.0.is_multiple_of(4) => {
-            let site = image.text(Svma(at.0 & !3), 4).map(|bytes| Place::new(at, bytes));
-            let site = site.unwrap_or_else(|| Place::new(at, &[]));
+    check(input, request, at)?;
+    let (start, words) = code(image, request.function, at).ok_or(Refusal::NotInFile { at })?;
+    let one =
+        |index: usize, role| PatchedSite { words: words.clone(), start, index, role, actions: Vec::new() };
+    let count = counting(input, request.probe);
+    let waits = filter(input, request.probe).is_some_and(|filter| filter.late.is_some());
+    let asks = waits || copies(request.action, filter(input, request.probe));
+    let goroutine = input.traits.go && is_goroutines(image, request, asks, (&words, at))?;
+    let decided = filter(input, request.probe).filter(|filter| !filter.passes_all()).map(nodes);
+    let found = match request.action {
+        Action::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
+        Action::CountAt(at) | Action::RecordAt(at, _) if !at.0.is_multiple_of(4) => {
+            let site = image.text(Svma(at.0 & !3), 4).map(|bytes| CodeBytes::new(at, bytes));
+            let site = site.unwrap_or_else(|| CodeBytes::new(at, &[]));
             return Err(Refusal::InsideInstruction { site, starts: Svma(at.0 & !3) });
         }
-        Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
-        Role::RecordMark(..) => {
+        Action::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
+        Action::RecordMark(..) => {
             return Err(Refusal::NotHere { at, what: "no code reads a mark's arguments" });
         }
-        Role::RecordAt(at, unwind) => {
-            let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
+        Action::RecordAt(at, unwind) => {
+            let (probe, kind, floats) = (request.probe, Kind::Entry, Floats::default());
             let (nodes, at_entry, returns) = (decided, false, false);
             let (values, texts, loads) = (0, 0, 0);
             let record = Record {
@@ -178,22 +184,22 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
                 returns,
                 goroutine,
             };
-            vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
+            vec![(one(((at - start) / 4) as usize, PatchRole::Entry), SiteAction::Record(record))]
         }
-        Role::Record { returns: true, .. } | Role::Tally { exits: true }
-            if input.latency.is_some_and(|latency| latency.by_slots) =>
+        Action::Record { returns: true, .. } | Action::Tally { exits: true }
+            if input.latency.is_some_and(|latency| latency.by_trampolines) =>
         {
             let what = "no code records returns by replaced return addresses (--ret=exits)";
             return Err(Refusal::NotHere { at, what });
         }
-        Role::Record { values, returns, texts, floats, fields, stack: unwind } => {
-            let probe = want.probe;
+        Action::Record { values, returns, texts, floats, fields, stack: unwind } => {
+            let probe = request.probe;
             let loads = filter(input, probe).map_or(0, loads);
             // A condition may read memory that no record holds.
             readable(at, &words, texts != 0 || fields != 0 || loads > 0)?;
-            let deed = |kind| {
+            let action = |kind| {
                 let (nodes, at_entry) = (decided, true);
-                Deed::Record(Record {
+                SiteAction::Record(Record {
                     probe,
                     kind,
                     values,
@@ -207,47 +213,49 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
                     goroutine,
                 })
             };
-            let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
+            let entry = (one(entry_index(&words), PatchRole::Entry), action(Kind::Entry));
             let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
-            let exits = found.into_iter().map(|(index, kind, role)| (one(index, role), deed(kind_of(kind))));
+            let exits =
+                found.into_iter().map(|(index, kind, role)| (one(index, role), action(kind_of(kind))));
             [entry].into_iter().chain(exits).collect()
         }
-        Role::CountExits => {
+        Action::CountExits => {
             let landings = landings(image, start, words.len());
             let found = exits(&words, start.0, &landings).map_err(|why| Refusal::Word { why })?;
             found.into_iter().map(|index| (one(index, PatchRole::ExitRet), count)).collect()
         }
-        Role::Latency => {
-            let latency = want.latency.ok_or(Refusal::Incomplete { at })?;
+        Action::Latency => {
+            let latency = request.latency.ok_or(Refusal::Incomplete { at })?;
             let entry = entry_index(&words);
-            let enter = Deed::Enter { latency, looped: is_looped(&words, entry), goroutine };
+            let enter = SiteAction::Enter { latency, looped: is_looped(&words, entry), goroutine };
             let exits = left(image, at, &words, start)?.into_iter();
-            let exits =
-                exits.map(|(index, kind, role)| (one(index, role), Deed::Exit { latency, kind, goroutine }));
+            let exits = exits
+                .map(|(index, kind, role)| (one(index, role), SiteAction::Exit { latency, kind, goroutine }));
             [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
         }
-        Role::Tally { exits } => {
-            let filter = filter(input, want.probe).ok_or(Refusal::Incomplete { at })?;
+        Action::Tally { exits } => {
+            let filter = filter(input, request.probe).ok_or(Refusal::Incomplete { at })?;
             let (nodes, late, loads) = (nodes(filter), filter.late.is_some(), loads(filter));
             readable(at, &words, loads > 0)?;
-            let tally = |kind| Deed::Tally { probe: want.probe, kind, late, nodes, loads, goroutine };
+            let tally =
+                |kind| SiteAction::Tally { probe: request.probe, kind, late, nodes, loads, goroutine };
             let entry =
                 (!exits || late).then(|| (one(entry_index(&words), PatchRole::Entry), tally(Kind::Entry)));
             let found = if exits { left(image, at, &words, start)? } else { Vec::new() };
             let exits = found.into_iter().map(|(index, kind, role)| (one(index, role), tally(kind_of(kind))));
             entry.into_iter().chain(exits).collect()
         }
-        Role::LatencySlot => {
-            let latency = want.latency.ok_or(Refusal::Incomplete { at })?;
-            let function = want.function.ok_or(Refusal::Incomplete { at })?;
+        Action::LatencyByTrampoline => {
+            let latency = request.latency.ok_or(Refusal::Incomplete { at })?;
+            let function = request.function.ok_or(Refusal::Incomplete { at })?;
             let entry = entry_index(&words);
             let signed = may_arm_behind(input, function, (&words, start, entry))
                 .map_err(|why| Refusal::Word { why })?;
-            vec![(one(entry, PatchRole::Entry), Deed::Arm { latency, signed })]
+            vec![(one(entry, PatchRole::Entry), SiteAction::Arm { latency, signed })]
         }
         _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };
-    found.iter().try_for_each(|(site, _)| movable(input, want.function, site)).map(|()| found)
+    found.iter().try_for_each(|(site, _)| movable(input, request.function, site)).map(|()| found)
 }
 
 const fn kind_of(exit: ExitKind) -> Kind {
@@ -277,10 +285,10 @@ pub(super) fn filter<'a>(input: &ModuleInput<'a>, probe: u32) -> Option<&'a Targ
 }
 
 /// The action that counts a probe's hits.
-fn counting(input: &ModuleInput<'_>, probe: u32) -> Deed {
+fn counting(input: &ModuleInput<'_>, probe: u32) -> SiteAction {
     match filter(input, probe).filter(|filter| !filter.passes_all()) {
-        Some(filter) => Deed::Passing { probe, nodes: nodes(filter) },
-        None => Deed::Count { probe },
+        Some(filter) => SiteAction::FilteredCount { probe, nodes: nodes(filter) },
+        None => SiteAction::Count { probe },
     }
 }
 
@@ -307,10 +315,14 @@ fn code(image: &Image, function: Option<FunctionIndex>, at: Svma) -> Option<(Svm
 }
 
 /// Checks what the process forbids.
-fn movable(input: &ModuleInput<'_>, function: Option<FunctionIndex>, site: &Site) -> Result<(), Refusal> {
+fn movable(
+    input: &ModuleInput<'_>,
+    function: Option<FunctionIndex>,
+    site: &PatchedSite,
+) -> Result<(), Refusal> {
     let at = site.at();
     let Some(&word) = site.words.get(site.index) else { return Ok(()) };
-    let place = Place::new(at, &word.to_le_bytes());
+    let place = CodeBytes::new(at, &word.to_le_bytes());
     let inside = |s: &&trapline_image::RseqSection| s.start <= at && at < s.start + s.len;
     if let Some(section) = input.image.rseq_sections().iter().find(inside) {
         return Err(Refusal::InRseq { site: place, section: section.start });

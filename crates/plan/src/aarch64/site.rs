@@ -9,12 +9,12 @@ use trapline_insn::aarch64::{
     Immovable, Options, Verdict, decode, encode, in_exclusive, landing_pad, may_patch_live, relocate,
 };
 
-use super::island::{self, Landed};
+use super::island::{self, IslandStub};
 use super::stub::{self, Code, Machine};
 
 /// The word to be patched.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct PatchedWord<'a> {
     /// All words of its function, or as many of them as there are.
     pub words: &'a [u32],
     /// Address of the first of these words.
@@ -140,7 +140,7 @@ pub enum Refusal {
     #[error(
         "{at:#x} [{word:08x}]: {what}, so the function's return address cannot be replaced; its exits can be patched instead"
     )]
-    NoSlot {
+    NoTrampoline {
         /// The instruction.
         at: u64,
         /// The word.
@@ -177,7 +177,7 @@ impl Refusal {
             Self::LeavesByJump { .. } => "tail-call",
             Self::LeavesAnywhere { .. } => "exits-unknown",
             Self::RunsOn { .. } | Self::NeverReturns { .. } => "no-exit",
-            Self::NoSlot { .. } | Self::NoReturnAddress { .. } => "no-slot",
+            Self::NoTrampoline { .. } | Self::NoReturnAddress { .. } => "no-slot",
             Self::NoRoom { .. } => "no-room",
         }
     }
@@ -197,7 +197,7 @@ pub fn entry_index(words: &[u32]) -> usize {
 /// # Errors
 /// Why it cannot be patched.
 pub fn patch(
-    place: &Place<'_>,
+    place: &PatchedWord<'_>,
     machine: &Machine,
     word: u64,
     stub: u64,
@@ -205,17 +205,17 @@ pub fn patch(
 ) -> Result<Patch, Refusal> {
     let far = island.is_some();
     let code = stub::count(island::begins(stub, far), machine, word, place.options.ip_free);
-    patch_with(place, Landed::new(code, far), stub, island)
+    patch_with(place, IslandStub::new(code, far), stub, island)
 }
 
 /// Patches `place` so that each execution runs the code that begins at `head` and ends with `code`. If an
 /// `island` within reach of a `b` is given, the patch leads over it, and the code that begins at `head` is a
-/// `Landed`.
+/// `IslandStub`.
 ///
 /// # Errors
 /// Why it cannot be patched.
 pub fn patch_with(
-    place: &Place<'_>,
+    place: &PatchedWord<'_>,
     code: impl Code,
     head: u64,
     island: Option<u64>,
@@ -252,7 +252,7 @@ pub fn patch_with(
 
 #[cfg(test)]
 mod tests {
-    use super::{Machine, Options, Place, Refusal, Tactic, entry_index, patch};
+    use super::{Machine, Options, PatchedWord, Refusal, Tactic, entry_index, patch};
     use trapline_insn::aarch64::{Immovable, Refusal as Why, encode};
 
     const NOP: u32 = encode::NOP;
@@ -265,8 +265,12 @@ mod tests {
     const MACHINE: Machine = Machine { rseq: None, lse: true, lines: 3 };
 
     fn at(words: &[u32], index: usize) -> Result<super::Patch, Refusal> {
-        let place =
-            Place { words, start: START, index, options: Options { ip_free: true, ..Options::default() } };
+        let place = PatchedWord {
+            words,
+            start: START,
+            index,
+            options: Options { ip_free: true, ..Options::default() },
+        };
         patch(&place, &MACHINE, 0x60_0000, STUB, None)
     }
 
@@ -310,7 +314,7 @@ mod tests {
         let (far, island) = (START + (1 << 30), START + 64);
         for (index, ip_free) in [(0, false), (0, true), (1, false), (1, true)] {
             let options = Options { ip_free, ..Options::default() };
-            let place = Place { words: &[PUSH, RET], start: START, index, options };
+            let place = PatchedWord { words: &[PUSH, RET], start: START, index, options };
             let (at, back) = (START + 4 * index as u64, index == 0);
             let refused = Err(Refusal::OutOfReach { at, stub: far });
             assert_eq!(patch(&place, &MACHINE, far, far, None), refused);

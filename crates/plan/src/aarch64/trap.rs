@@ -9,7 +9,7 @@
 
 use trapline_insn::aarch64::{Immovable, Op, Verdict, decode, in_exclusive, relocate};
 
-use super::site::{Place, Refusal};
+use super::site::{PatchedWord, Refusal};
 
 /// What is done for a trapped word at a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub enum Step {
 ///
 /// # Errors
 /// Why no trap may stand there.
-pub fn trapped(place: &Place<'_>) -> Result<Step, Refusal> {
+pub fn trapped(place: &PatchedWord<'_>) -> Result<Step, Refusal> {
     let missing = Refusal::NoWord { start: place.start, index: place.index };
     let &word = place.words.get(place.index).ok_or(missing)?;
     let at = place.start.wrapping_add(4 * place.index as u64);
@@ -53,14 +53,14 @@ pub fn trapped(place: &Place<'_>) -> Result<Step, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, Refusal, Step, trapped};
+    use super::{PatchedWord, Refusal, Step, trapped};
     use trapline_insn::aarch64::{Immovable, Options, Refusal as Why, encode};
 
     const START: u64 = 0x40_0000;
     const RET: u32 = 0xD65F_03C0;
 
     fn at(words: &[u32], index: usize) -> Result<Step, Refusal> {
-        trapped(&Place { words, start: START, index, options: Options::default() })
+        trapped(&PatchedWord { words, start: START, index, options: Options::default() })
     }
 
     #[test]

@@ -202,10 +202,10 @@ mod tests {
                 for n in 0..3 {
                     let mut facts = Facts { returned: ret, took_ns: ret, ..Facts::default() };
                     (facts.fields[0], facts.fields[1], facts.arguments[0]) = (a, b, n);
-                    let want = Some(tree.holds(&facts) == Some(true));
+                    let expected = Some(tree.holds(&facts) == Some(true));
                     let code = if ret.is_some() { tree.decided() } else { tree.at_tail() };
                     for any in [0, 3] {
-                        assert_eq!(of_code(&code, facts, any), want, "{text}: {facts:?}");
+                        assert_eq!(of_code(&code, facts, any), expected, "{text}: {facts:?}");
                     }
                 }
             }

@@ -20,7 +20,7 @@ mod token;
 pub use eval::Facts;
 pub use parse::{FilterError, Misread, parse, parse_with, registers};
 pub use real::Float;
-pub use target::{Apart, KEY_BITS, Late, ROW_BITS, Sort, THREAD_UNIT, Tally, TargetFilter};
+pub use target::{GroupBy, KEY_BITS, Late, ROW_BITS, Sort, THREAD_UNIT, Tally, TargetFilter};
 
 /// Upper bound of a tree's nodes.
 pub const MAX_NODES: usize = 48;
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn values_are_as_wide_as_their_types() {
-        for (bits, signed, want) in [
+        for (bits, signed, expected) in [
             (8, true, -1_i64 as u64),
             (8, false, 0xff),
             (16, true, -1_i64 as u64),
@@ -369,7 +369,7 @@ mod tests {
             (32, true, 0x1234_ffff),
             (64, false, 0xabcd_0000_1234_ffff),
         ] {
-            assert_eq!(Int { bits, signed }.value(0xabcd_0000_1234_ffff), want, "{bits} {signed}");
+            assert_eq!(Int { bits, signed }.value(0xabcd_0000_1234_ffff), expected, "{bits} {signed}");
         }
     }
 }

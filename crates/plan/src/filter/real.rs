@@ -254,7 +254,7 @@ mod tests {
     }
 
     /// The result of the host's own comparison.
-    fn said(op: &str, x: f64, y: f64) -> bool {
+    fn holds_in_numbers(op: &str, x: f64, y: f64) -> bool {
         match op {
             "<" => x < y,
             "<=" => x <= y,
@@ -278,17 +278,29 @@ mod tests {
                     let garbage = 0xdead_beef_0000_0000;
                     facts.floats[1] = u64::from((x as f32).to_bits()) | garbage;
                     facts.floats[2] = u64::from((y as f32).to_bits());
-                    assert_eq!(holds(&format!("x {op} y"), &facts), Some(said(op, x, y)), "{x:?} {op} {y:?}");
-                    assert_eq!(holds(&format!("x {op} ret"), &facts), Some(said(op, x, y)));
-                    let single = said(op, f64::from(x as f32), f64::from(y as f32));
+                    assert_eq!(
+                        holds(&format!("x {op} y"), &facts),
+                        Some(holds_in_numbers(op, x, y)),
+                        "{x:?} {op} {y:?}"
+                    );
+                    assert_eq!(holds(&format!("x {op} ret"), &facts), Some(holds_in_numbers(op, x, y)));
+                    let single = holds_in_numbers(op, f64::from(x as f32), f64::from(y as f32));
                     assert_eq!(holds(&format!("s {op} t"), &facts), Some(single), "{x:?} {op} {y:?}");
                     if y.is_finite() {
                         for (text, value) in [("x", x), ("s", f64::from(x as f32))] {
                             // If a comparison always has the same result, there is nothing to decide.
                             let here = format!("n == 0 && ({text} {op} {y:?})");
                             let there = format!("n == 0 && ({y:?} {op} {text})");
-                            assert_eq!(holds(&here, &facts), Some(said(op, value, y)), "{here}, {x:?}");
-                            assert_eq!(holds(&there, &facts), Some(said(op, y, value)), "{there}, {x:?}");
+                            assert_eq!(
+                                holds(&here, &facts),
+                                Some(holds_in_numbers(op, value, y)),
+                                "{here}, {x:?}"
+                            );
+                            assert_eq!(
+                                holds(&there, &facts),
+                                Some(holds_in_numbers(op, y, value)),
+                                "{there}, {x:?}"
+                            );
                         }
                     }
                 }

@@ -11,7 +11,7 @@ use super::{ARGUMENTS, Tree};
 use crate::request::{Floats, Operand, Read};
 
 /// A late condition: decides at a call's return whether the call is recorded, from what its entry kept for
-/// that (`x86_64::stub::stage`).
+/// that (`x86_64::stub::deferred`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Late {
     /// The condition, which must hold. It is one that [`Tree::decided`] made, and
@@ -49,7 +49,7 @@ pub struct TargetFilter {
     /// condition, which includes it then.
     pub fields: Option<Tree>,
     /// Decides at returns about calls that passed at their entry. If hits are aggregated, the aggregated
-    /// value is known at returns, and hits are whole calls (`x86_64::stub::gather`).
+    /// value is known at returns, and hits are whole calls (`x86_64::stub::aggregate_at_return`).
     pub late: Option<Late>,
     /// Hits of threads in the pass-over table are rejected (`trapline_record::names`). If hits are
     /// aggregated, the reader decides about other threads by the rows' threads.
@@ -67,12 +67,12 @@ pub struct Tally {
     /// How its cell (histogram bucket) or row is chosen.
     pub sort: Sort,
     /// The group-by key.
-    pub apart: Apart,
+    pub group_by: GroupBy,
 }
 
 /// The group-by key: what hits of one value are grouped by.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Apart {
+pub enum GroupBy {
     /// No grouping.
     #[default]
     Nothing,
@@ -87,7 +87,7 @@ pub enum Apart {
     Text(u8),
 }
 
-impl Apart {
+impl GroupBy {
     /// Groups by thread, if that is requested.
     #[must_use]
     pub const fn threads(asked: bool) -> Self {
@@ -126,26 +126,26 @@ impl Tally {
     /// Shape of its table.
     #[must_use]
     pub const fn shape(&self) -> Shape {
-        match (self.sort, &self.apart) {
-            (Sort::Text(_), Apart::Number(_)) | (_, Apart::Text(_)) => Shape::OwnedTexts(KEY_BITS),
-            (_, Apart::Number(_)) => Shape::OwnedRows(KEY_BITS),
-            (Sort::Text(_), Apart::Nothing) => Shape::Texts(ROW_BITS),
-            (Sort::Text(_), Apart::Thread) => Shape::OwnedTexts(ROW_BITS),
-            (Sort::Each, Apart::Thread) => Shape::OwnedRows(ROW_BITS),
-            (Sort::Each, Apart::Nothing) | (_, Apart::Thread) => Shape::Rows(ROW_BITS),
-            (Sort::Log2, Apart::Nothing) => Shape::Cells(LOG2_CELLS),
-            (Sort::Linear { count, .. }, Apart::Nothing) => Shape::Cells(count + 2),
+        match (self.sort, &self.group_by) {
+            (Sort::Text(_), GroupBy::Number(_)) | (_, GroupBy::Text(_)) => Shape::OwnedTexts(KEY_BITS),
+            (_, GroupBy::Number(_)) => Shape::OwnedRows(KEY_BITS),
+            (Sort::Text(_), GroupBy::Nothing) => Shape::Texts(ROW_BITS),
+            (Sort::Text(_), GroupBy::Thread) => Shape::OwnedTexts(ROW_BITS),
+            (Sort::Each, GroupBy::Thread) => Shape::OwnedRows(ROW_BITS),
+            (Sort::Each, GroupBy::Nothing) | (_, GroupBy::Thread) => Shape::Rows(ROW_BITS),
+            (Sort::Log2, GroupBy::Nothing) => Shape::Cells(LOG2_CELLS),
+            (Sort::Linear { count, .. }, GroupBy::Nothing) => Shape::Cells(count + 2),
         }
     }
     /// The trees that are computed for a hit.
     pub fn trees(&self) -> impl Iterator<Item = &Tree> {
-        let key = if let Apart::Number(key) = &self.apart { Some(key) } else { None };
+        let key = if let GroupBy::Number(key) = &self.group_by { Some(key) } else { None };
         key.into_iter().chain([&self.value])
     }
     /// Whether it depends on the thread.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
-        self.apart == Apart::Thread || self.texts() != 0 || self.trees().any(Tree::asks_for_thread)
+        self.group_by == GroupBy::Thread || self.texts() != 0 || self.trees().any(Tree::asks_for_thread)
     }
     /// Whether it depends on the returned value.
     #[must_use]
@@ -155,23 +155,23 @@ impl Tally {
     /// Arguments that point to text, as bits: at most one ([`Self::is_sound`]).
     #[must_use]
     pub const fn texts(&self) -> u8 {
-        match (self.sort, &self.apart) {
-            (Sort::Text(argument), _) | (_, &Apart::Text(argument)) => 1 << (argument & 7) & 0x3f,
+        match (self.sort, &self.group_by) {
+            (Sort::Text(argument), _) | (_, &GroupBy::Text(argument)) => 1 << (argument & 7) & 0x3f,
             _ => 0,
         }
     }
     /// Whether code can be generated for it: not for texts grouped by texts.
     #[must_use]
     pub const fn is_sound(&self) -> bool {
-        !matches!((self.sort, &self.apart), (Sort::Text(_), Apart::Text(_)))
+        !matches!((self.sort, &self.group_by), (Sort::Text(_), GroupBy::Text(_)))
     }
     /// Whether its rows have owners.
     #[must_use]
     pub const fn has_owners(&self) -> bool {
-        match self.apart {
-            Apart::Nothing => false,
-            Apart::Thread => matches!(self.sort, Sort::Each | Sort::Text(_)),
-            Apart::Number(_) | Apart::Text(_) => true,
+        match self.group_by {
+            GroupBy::Nothing => false,
+            GroupBy::Thread => matches!(self.sort, Sort::Each | Sort::Text(_)),
+            GroupBy::Number(_) | GroupBy::Text(_) => true,
         }
     }
     /// The cell of a value, or the value itself. Generated code must give the same result.

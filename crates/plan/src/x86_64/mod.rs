@@ -12,9 +12,9 @@ pub(crate) mod window;
 use crate::codemap::CodeMap;
 use crate::filter::{Tally, TargetFilter, Tree};
 use crate::refusal::Refusal;
-use crate::request::{CallInput, Callee, ProcessTraits, Read, Role, ThreadId, Want};
-use site::Deed;
-use stub::passed::Passed;
+use crate::request::{Action, ActionRequest, CallInput, Callee, ProcessTraits, Read, ThreadId};
+use site::SiteAction;
+use stub::arguments::ArgumentForm;
 use trapline_image::{Convention, Image};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
@@ -46,19 +46,19 @@ impl<'a> Env<'a> {
         self.filters.get(probe as usize).and_then(Option::as_ref).map_or(&[], |filter| &filter.reads)
     }
     /// Where an action at an instruction finds arguments; as in C if it reads none.
-    pub(crate) fn passed(&self, at: Svma, deed: &Deed, bias: Bias) -> Passed<'a> {
-        let (Deed::Record { probe, kind: Kind::Entry, .. }
-        | Deed::Tally { probe, kind: Kind::Entry }
-        | Deed::Count { probe, kind: Kind::Entry }) = *deed
+    pub(crate) fn passed(&self, at: Svma, action: &SiteAction, bias: Bias) -> ArgumentForm<'a> {
+        let (SiteAction::Record { probe, kind: Kind::Entry, .. }
+        | SiteAction::Tally { probe, kind: Kind::Entry }
+        | SiteAction::Count { probe, kind: Kind::Entry }) = *action
         else {
-            return Passed::AsInC;
+            return ArgumentForm::AsInC;
         };
         let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
         if let Some(filter) = filter.filter(|filter| !filter.operands.is_empty()) {
-            return Passed::AsNoted(&filter.operands, bias);
+            return ArgumentForm::AsNoted(&filter.operands, bias);
         }
-        let asks = !matches!(deed, Deed::Count { .. }) || self.filter(probe).is_some();
-        if asks && self.is_go_at(at) { Passed::AsInGo } else { Passed::AsInC }
+        let asks = !matches!(action, SiteAction::Count { .. }) || self.filter(probe).is_some();
+        if asks && self.is_go_at(at) { ArgumentForm::AsInGo } else { ArgumentForm::AsInC }
     }
     /// Whether arguments are in Go's registers in this function.
     pub(crate) fn is_go_at(&self, at: Svma) -> bool {
@@ -77,17 +77,17 @@ impl<'a> Env<'a> {
     }
     /// Checks that only hits which pass are counted or timed: all that the filter depends on must be known at
     /// the hit.
-    pub(crate) fn decides(&self, at: Svma, want: &Want) -> Result<(), Refusal> {
-        let Some(filter) = self.filter(want.probe) else { return Ok(()) };
-        let at_exit = want.role == Role::CountExits;
+    pub(crate) fn decides(&self, at: Svma, request: &ActionRequest) -> Result<(), Refusal> {
+        let Some(filter) = self.filter(request.probe) else { return Ok(()) };
+        let at_exit = request.action == Action::CountExits;
         let known = |tree: &Tree| match at_exit {
             // At a tail call the code of the filter is longer.
             true => tree.is_known_at_exit() && tree.is_known_at_return(),
             false => tree.is_known_at_entry(),
         };
         let what = match () {
-            () if want.role.is_timed() => "no code filters what it times",
-            () if want.role.calls() => "no code filters what it calls",
+            () if request.action.is_timed() => "no code filters what it times",
+            () if request.action.calls() => "no code filters what it calls",
             () if self.by_thread => "no code counts by thread what passes a filter",
             () if filter.by_name => "no code that counts looks at what threads are called",
             () if filter.fields.is_some() => "no code that counts reads fields",
@@ -95,7 +95,7 @@ impl<'a> Env<'a> {
             () if !filter.condition.as_ref().is_none_or(known) => {
                 "no code decides by what is not known there"
             }
-            () => return self.recordable(at, want.probe, false),
+            () => return self.recordable(at, request.probe, false),
         };
         Err(Refusal::Undecided { at, what })
     }

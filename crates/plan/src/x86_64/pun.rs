@@ -89,10 +89,10 @@ impl<'a> Puns<'a> {
         let region = region_of(target);
         let (own_start, own_end) = self.own;
         let near = |a: RemoteAddr, b: RemoteAddr| a.0.abs_diff(b.0) < REACH;
-        let apart = |a: RemoteAddr, b: RemoteAddr| b + PAGE <= own_start || own_end + PAGE <= a;
+        let group_by = |a: RemoteAddr, b: RemoteAddr| b + PAGE <= own_start || own_end + PAGE <= a;
         let clear = |l: &RemoteAddr| *l + JUMP <= target || end <= *l;
         self.space.is_free(region.addr, region.end())
-            && apart(region.addr, region.end())
+            && group_by(region.addr, region.end())
             && near(target, own_start)
             && near(target, own_end)
             && self.landings.iter().all(clear)
@@ -124,8 +124,8 @@ impl<'a> Puns<'a> {
 
     /// Takes over the targets of another planner; false if both need the same bytes.
     pub(crate) fn merge(&mut self, other: &Self) -> bool {
-        let apart = |a: &RemoteAddr, b: &RemoteAddr| a.0.abs_diff(b.0) >= JUMP;
-        let clear = other.landings.iter().all(|b| self.landings.iter().all(|a| apart(a, b)));
+        let group_by = |a: &RemoteAddr, b: &RemoteAddr| a.0.abs_diff(b.0) >= JUMP;
+        let clear = other.landings.iter().all(|b| self.landings.iter().all(|a| group_by(a, b)));
         self.landings.extend(&other.landings);
         self.landings.sort_unstable();
         clear

@@ -20,7 +20,7 @@ pub(crate) struct Stack {
 
 /// An action at a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Deed {
+pub(crate) enum SiteAction {
     /// Add one to this probe's counter, if the hit passes the filter.
     Count { probe: u32, kind: Kind },
     /// Write the entry stamp of this latency area's function.
@@ -62,15 +62,15 @@ pub(crate) enum When {
 
 /// An action at one instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Act {
+pub(crate) struct PlacedAction {
     /// Address of the instruction.
     pub(crate) at: Svma,
     pub(crate) when: When,
-    pub(crate) deed: Deed,
+    pub(crate) action: SiteAction,
     /// Which flags and registers are dead there.
-    pub(crate) dead: stub::Site,
+    pub(crate) dead: stub::Liveness,
     /// Index of the request that asked for the action.
-    pub(crate) want: u32,
+    pub(crate) request: u32,
     /// The instruction before has lowered the stack pointer by this many bytes. The action sees it as it was
     /// before that.
     pub(crate) lowered: u32,
@@ -86,7 +86,7 @@ pub(crate) struct Detour {
     pub(crate) exit: Svma,
 }
 
-impl Deed {
+impl SiteAction {
     /// The action at the return of a call that this action arms, if its return trampoline leads on to one.
     pub(crate) const fn leads_to(self) -> Option<Self> {
         match self {
@@ -99,14 +99,14 @@ impl Deed {
     }
 }
 
-impl Act {
+impl PlacedAction {
     /// Whether the call goes on as another function (a tail call).
     pub(crate) fn is_tail(&self) -> bool {
-        match self.deed {
-            Deed::Count { kind, .. } | Deed::Record { kind, .. } | Deed::Tally { kind, .. } => {
-                kind == Kind::Tail
-            }
-            Deed::Exit { kind, .. } => kind == stub::ExitKind::Tail,
+        match self.action {
+            SiteAction::Count { kind, .. }
+            | SiteAction::Record { kind, .. }
+            | SiteAction::Tally { kind, .. } => kind == Kind::Tail,
+            SiteAction::Exit { kind, .. } => kind == stub::ExitKind::Tail,
             _ => false,
         }
     }
@@ -125,7 +125,7 @@ impl Act {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner {
     /// Index of the request.
-    pub(crate) want: u32,
+    pub(crate) request: u32,
     pub(crate) probe: u32,
     pub(crate) role: crate::plan::PatchRole,
 }
@@ -145,19 +145,19 @@ pub(crate) enum Reach {
 
 /// One patched site.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Site {
+pub(crate) struct PatchedSite {
     pub(crate) owner: Owner,
     pub(crate) start: Svma,
     /// The displaced instructions, at stated addresses.
     pub(crate) insns: SmallVec<[Insn; 3]>,
     /// Actions, in the order in which they run.
-    pub(crate) acts: SmallVec<[Act; 1]>,
+    pub(crate) actions: SmallVec<[PlacedAction; 1]>,
     /// Number of changed bytes.
     pub(crate) changed: u64,
     pub(crate) reach: Reach,
 }
 
-impl Site {
+impl PatchedSite {
     /// First byte behind the displaced instructions.
     pub(crate) fn code_end(&self) -> Svma {
         Svma(self.insns.last().map_or(self.start.0, Insn::end))
@@ -170,7 +170,7 @@ impl Site {
     /// Whether an instruction that runs as a copy may fault. The code that a detour copies is not examined:
     /// it is assumed to.
     pub(crate) fn may_fault(&self) -> bool {
-        self.insns.iter().any(faults_on_register) || self.acts.iter().any(|act| act.detour.is_some())
+        self.insns.iter().any(faults_on_register) || self.actions.iter().any(|placed| placed.detour.is_some())
     }
     pub(crate) fn overlaps(&self, start: Svma, end: Svma) -> bool {
         self.start < end && start < self.end()
@@ -184,20 +184,20 @@ impl Site {
         }
     }
     /// Removes what one request asked for. Returns whether any action is left here.
-    pub(crate) fn forget(&mut self, want: u32, probe_of: impl Fn(u32) -> u32) -> bool {
-        self.acts.retain(|a| a.want != want);
-        let Some(first) = self.acts.first() else { return false };
-        if self.owner.want == want {
-            self.owner.want = first.want;
-            self.owner.probe = probe_of(first.want);
+    pub(crate) fn forget(&mut self, request: u32, probe_of: impl Fn(u32) -> u32) -> bool {
+        self.actions.retain(|a| a.request != request);
+        let Some(first) = self.actions.first() else { return false };
+        if self.owner.request == request {
+            self.owner.request = first.request;
+            self.owner.probe = probe_of(first.request);
         }
         true
     }
     /// Adds an action behind those of the same moment.
-    pub(crate) fn add(&mut self, act: Act) {
-        let key = |a: &Act| (a.at, a.moment());
-        let place = self.acts.partition_point(|other| key(other) <= key(&act));
-        self.acts.insert(place, act);
+    pub(crate) fn add(&mut self, placed: PlacedAction) {
+        let key = |a: &PlacedAction| (a.at, a.moment());
+        let place = self.actions.partition_point(|other| key(other) <= key(&placed));
+        self.actions.insert(place, placed);
     }
     /// Bit `n`: an instruction that can run starts at byte `n` of the changed bytes; the first one is not
     /// counted.

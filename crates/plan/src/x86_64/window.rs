@@ -4,7 +4,7 @@
 //! to the first thing that forbids more (PLAN-1).
 
 use super::Env;
-use crate::refusal::{Place, Refusal};
+use crate::refusal::{CodeBytes, Refusal};
 use trapline_insn::x86_64::{Flow, Gpr, Immovable, Insn, faults_on_register, may_displace};
 use trapline_record::Svma;
 
@@ -174,8 +174,8 @@ pub(crate) fn in_rseq(env: &Env<'_>, start: Svma, end: Svma) -> Option<Refusal> 
 
 impl Env<'_> {
     /// An address and up to `len` bytes there.
-    pub(crate) fn place(&self, at: Svma, len: u64) -> Place {
+    pub(crate) fn place(&self, at: Svma, len: u64) -> CodeBytes {
         let bytes = (1..=len).rev().find_map(|len| self.image.text(at, len));
-        Place::new(at, bytes.unwrap_or(&[]))
+        CodeBytes::new(at, bytes.unwrap_or(&[]))
     }
 }

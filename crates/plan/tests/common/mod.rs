@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use trapline_image::{Bytes, FunctionIndex, Image, ImageKind, NoDebugFiles};
 use trapline_plan::{
-    AddressSpace, Buckets, CodeMap, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole,
-    ProcessTraits, Role, Scope, Tactic, Want, bounds, plan_module,
+    Action, ActionRequest, AddressSpace, Buckets, CodeMap, DataLayout, LatencyInput, ModuleInput, ModulePlan,
+    Patch, PatchRole, ProcessTraits, Scope, Tactic, bounds, plan_module,
 };
 use trapline_record::addr::Bias;
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma};
 
 /// Files that most machines have; missing ones are left out.
@@ -30,10 +30,15 @@ pub(crate) fn image(path: &str) -> Image {
     Image::parse(Bytes::from(std::fs::read(path).unwrap()), &mut NoDebugFiles).unwrap()
 }
 
-pub(crate) fn every(image: &Image, role: Role) -> Vec<Want> {
+pub(crate) fn every(image: &Image, role: Action) -> Vec<ActionRequest> {
     let latency = |n| role.is_timed().then_some(n);
     (0..image.functions().len() as u32)
-        .map(|n| Want { probe: n, latency: latency(n), function: Some(FunctionIndex(n)), role })
+        .map(|n| ActionRequest {
+            probe: n,
+            latency: latency(n),
+            function: Some(FunctionIndex(n)),
+            action: role,
+        })
         .collect()
 }
 
@@ -55,12 +60,17 @@ pub(crate) fn traits_of(image: &Image) -> ProcessTraits {
 }
 
 /// Return trampolines that belong to no process.
-const SLOTS: Slots = Slots { code: 0x1100_0000_0000, table: 0x1200_0000_0000, count: 64 };
+const TRAMPOLINES: Trampolines = Trampolines { code: 0x1100_0000_0000, table: 0x1200_0000_0000, count: 64 };
 
-pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> ModulePlan {
+pub(crate) fn plan(
+    image: &Image,
+    map: &CodeMap,
+    traits: &ProcessTraits,
+    requests: &[ActionRequest],
+) -> ModulePlan {
     let bias = bias_of(image);
     let space = space_of(image, bias);
-    let layout = DataLayout::new(&bounds(image, map, traits, wants));
+    let layout = DataLayout::new(&bounds(image, map, traits, requests));
     let latency = LatencyInput {
         stamps: RemoteAddr(0x1000_0000_0000),
         shape: Default::default(),
@@ -68,10 +78,10 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
         buckets: Buckets::Log,
         outermost: false,
         go_g: image.is_go().then_some(-8),
-        or_slots: false,
-        by_slots: false,
+        or_trampolines: false,
+        by_trampolines: false,
         leads_on: false,
-        slots: Some(SLOTS),
+        trampolines: Some(TRAMPOLINES),
     };
     let input = ModuleInput {
         image,
@@ -79,7 +89,7 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
         map,
         traits,
         space: &space,
-        home: None,
+        code_region: None,
         alone: false,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
@@ -87,7 +97,7 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
         latency: Some(latency),
         calls: None,
         filters: &[],
-        wants,
+        requests,
     };
     let plan = plan_module(&input).unwrap();
     assert!(plan.patches.len() <= layout.journal_cap as usize, "journal bound");
@@ -255,7 +265,7 @@ fn chunk_with(plan: &ModulePlan, at: RemoteAddr) -> Option<usize> {
 pub(crate) fn worst(plan: &ModulePlan) -> HashMap<u32, Tactic> {
     let mut all = HashMap::new();
     for patch in &plan.patches {
-        let worst = all.entry(patch.want).or_insert(patch.tactic);
+        let worst = all.entry(patch.request).or_insert(patch.tactic);
         *worst = (*worst).max(patch.tactic);
     }
     all

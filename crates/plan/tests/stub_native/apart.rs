@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use trapline_plan::filter::{Apart, Facts, MAX_TEMPORARIES, Sort, Tally, Tree};
-use trapline_plan::x86_64::stub::{Machine, Site};
+use trapline_plan::filter::{Facts, GroupBy, MAX_TEMPORARIES, Sort, Tally, Tree};
+use trapline_plan::x86_64::stub::{Liveness, Machine};
 use trapline_record::counters::filtered::BEGUN;
 use trapline_record::ring::Kind;
 use trapline_record::tally::{Rest, Shape, text_key};
@@ -50,12 +50,12 @@ fn sorts(round: u64) -> Sort {
     [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][(round % 3) as usize]
 }
 
-fn site(round: u64) -> Site {
-    Site { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 }
+fn site(round: u64) -> Liveness {
+    Liveness { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 }
 }
 
 fn by(value: Tree, sort: Sort, key: Tree) -> Tally {
-    Tally { value, sort, apart: Apart::Number(key) }
+    Tally { value, sort, group_by: GroupBy::Number(key) }
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn entries_are_told_apart_as_the_language_says() {
             let mut set = Set::new(&arena, &machine, tally.clone(), None);
             set.filter.reads = reads().to_vec();
             let code = set.build(&mut arena, site(round.into()), Kind::Entry, &back());
-            let (mut want, before) = (Rows::new(), unseen);
+            let (mut expected, before) = (Rows::new(), unseen);
             for _ in 0..20 {
                 let (mut state, facts) = hit(&mut random, &mut memory, tid);
                 let kept = (state.regs, state.zmm);
@@ -88,14 +88,14 @@ fn entries_are_told_apart_as_the_language_says() {
                 assert_eq!((state.regs, state.zmm), kept, "{tally:?}");
                 match key.evaluate(&facts).zip(value.evaluate(&facts)) {
                     Some((key, value)) => {
-                        *want.entry((key, tally.key(value))).or_default() += 1;
+                        *expected.entry((key, tally.key(value))).or_default() += 1;
                         seen += 1;
                     }
                     None => unseen += 1,
                 }
             }
             let rest = Rest { overflow: 0, unseen: unseen - before };
-            assert_eq!(rows(&set), (want, rest), "{tally:?}");
+            assert_eq!(rows(&set), (expected, rest), "{tally:?}");
             assert_eq!(arena.counted(FILTERED), 0);
             if round < 40 {
                 assert_kept(&format!("{tally:?}"), code, &site(round.into()), &mut random);
@@ -131,7 +131,7 @@ fn calls_fall(machine: &Machine) {
         let set = Set::new(&arena, machine, tally.clone(), None).of_calls(&mut arena, TRUE, None);
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&mut arena, site(round.into()), kind, [&[], &back()]);
-        let (mut want, before) = (Rows::new(), unseen);
+        let (mut expected, before) = (Rows::new(), unseen);
         for _ in 0..20 {
             let mut state = random.state();
             for reg in [7, 6, 2, 1, 8, 9, 0] {
@@ -159,10 +159,14 @@ fn calls_fall(machine: &Machine) {
                 _ => with_returned(tree, state.regs[0], state.zmm[0][0]),
             };
             let of = |tree: &Tree| known(tree).evaluate(&facts).expect("all is known");
-            *want.entry((of(&key), tally.key(of(&value)))).or_default() += 1;
+            *expected.entry((of(&key), tally.key(of(&value)))).or_default() += 1;
             seen += 1;
         }
-        assert_eq!(rows(&set), (want, Rest { overflow: 0, unseen: unseen - before }), "{tally:?} {kind:?}");
+        assert_eq!(
+            rows(&set),
+            (expected, Rest { overflow: 0, unseen: unseen - before }),
+            "{tally:?} {kind:?}"
+        );
         assert_eq!((counted(&arena, BEGUN), arena.counted(0)), (20, 0));
         arena.unmap();
     }
@@ -192,10 +196,14 @@ fn texts_and_numbers_meet_in_rows() {
     let _one = ONE.lock();
     let number = || read("arg1 * 4 + arg1 / 3");
     let tallies = [
-        Tally { value: number(), sort: Sort::Each, apart: Apart::Text(0) },
-        Tally { value: number(), sort: Sort::Log2, apart: Apart::Text(0) },
-        Tally { value: number(), sort: Sort::Linear { min: 3, step: 5, count: 9 }, apart: Apart::Text(0) },
-        Tally { value: Tree::Number(0, false), sort: Sort::Text(0), apart: Apart::Number(number()) },
+        Tally { value: number(), sort: Sort::Each, group_by: GroupBy::Text(0) },
+        Tally { value: number(), sort: Sort::Log2, group_by: GroupBy::Text(0) },
+        Tally {
+            value: number(),
+            sort: Sort::Linear { min: 3, step: 5, count: 9 },
+            group_by: GroupBy::Text(0),
+        },
+        Tally { value: Tree::Number(0, false), sort: Sort::Text(0), group_by: GroupBy::Number(number()) },
     ];
     for (machine, tally) in machines().into_iter().flat_map(|one| tallies.clone().map(|tally| (one, tally))) {
         for of_calls in [false, true] {
@@ -205,16 +213,16 @@ fn texts_and_numbers_meet_in_rows() {
             set.table.area.shape = Shape::OwnedTexts(9);
             let (set, code) = match of_calls {
                 false => {
-                    let code = set.build(&mut arena, Site::default(), Kind::Entry, &back());
+                    let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &back());
                     (set, code)
                 }
                 true => {
                     let set = set.of_calls(&mut arena, TRUE, None);
-                    let code = set.whole(&mut arena, Site::default(), Kind::Return, [&[], &back()]);
+                    let code = set.whole(&mut arena, Liveness::default(), Kind::Return, [&[], &back()]);
                     (set, code)
                 }
             };
-            let mut want = Rows::new();
+            let mut expected = Rows::new();
             for n in 0..60_u64 {
                 let mut state = random.state();
                 (state.regs[7], state.regs[6]) = (place(n % 6), n);
@@ -224,13 +232,13 @@ fn texts_and_numbers_meet_in_rows() {
                 assert_eq!(state.regs, before, "{tally:?}");
                 let Some(text) = WORDS.get((n % 6) as usize) else { continue };
                 let number = n * 4 + n / 3;
-                let pair = match tally.apart {
-                    Apart::Text(_) => (tally.key(number), text_key(text)),
+                let pair = match tally.group_by {
+                    GroupBy::Text(_) => (tally.key(number), text_key(text)),
                     _ => (number, text_key(text)),
                 };
-                *want.entry(pair).or_default() += 1;
+                *expected.entry(pair).or_default() += 1;
             }
-            assert_eq!(rows(&set), (want, Rest { overflow: 0, unseen: 20 }), "{tally:?} {machine:?}");
+            assert_eq!(rows(&set), (expected, Rest { overflow: 0, unseen: 20 }), "{tally:?} {machine:?}");
             arena.unmap();
         }
     }
@@ -246,10 +254,10 @@ fn nothing_is_lost_under_a_storm() {
         let set = Set::new(&arena, &machine, tally, None);
         let (set, code) = if calls {
             let set = set.of_calls(&mut arena, TRUE, None);
-            let code = set.whole(&mut arena, Site::default(), Kind::Return, [&BODY[..3], &BODY[3..]]);
+            let code = set.whole(&mut arena, Liveness::default(), Kind::Return, [&BODY[..3], &BODY[3..]]);
             (set, code)
         } else {
-            let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
+            let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
             (set, code)
         };
         let handled = storm(code, || everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n))));
@@ -280,7 +288,7 @@ fn a_full_table_counts_on() {
         let mut arena = Arena::new();
         let mut set = Set::new(&arena, &machine, by(read("arg0 % 4"), Sort::Each, read("arg0 / 4")), None);
         set.table.area.shape = Shape::OwnedRows(4);
-        let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
+        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
         for _ in 0..3 {
             (0..400).for_each(|n| assert_eq!(call(code, n), n));
         }
@@ -304,7 +312,7 @@ fn a_sequence_that_begins_again_finds_both() {
         let Some(machine) = machines().pop().filter(|machine| machine.rseq.is_some()) else { return };
         let mut arena = Arena::new();
         let set = Set::new(&arena, &machine, by(read("arg0 / 7"), Sort::Each, read("arg0 * 3")), None);
-        let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
+        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
         for n in [21, 22, 22] {
             trapped(&arena, code, || assert_eq!(call(code, n), n));
         }

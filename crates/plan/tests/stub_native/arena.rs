@@ -1,9 +1,9 @@
 //! Memory to run generated code in: code and shared data within reach of each other, and private stamps.
 
-use trapline_plan::SlotCode;
-use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, slot_code, slot_code_len};
+use trapline_plan::TrampolineCode;
+use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, trampoline_code, trampoline_code_len};
 use trapline_record::latency::{STAMPS_LEN, STRIDE, Stamps, at};
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 
 unsafe extern "C" {
     safe static __rseq_offset: isize;
@@ -24,7 +24,7 @@ pub(crate) struct Arena {
     base: u64,
     used: u64,
     stamps: u64,
-    slots: u64,
+    trampolines: u64,
     /// Address and length of the places where entries leave records for returns.
     places: (u64, u64),
 }
@@ -43,7 +43,7 @@ impl Arena {
         const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
         let base = map(CODE_LEN + DATA_LEN, RW | libc::PROT_EXEC, libc::MAP_SHARED | libc::MAP_NORESERVE);
         let stamps = map(STAMPS_LEN, RW, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
-        Self { base, used: 0, stamps, slots: 0, places: (0, 0) }
+        Self { base, used: 0, stamps, trampolines: 0, places: (0, 0) }
     }
     /// Unmaps the arena. No code may run in it any more.
     pub(crate) fn unmap(self) {
@@ -87,37 +87,37 @@ impl Arena {
     pub(crate) const fn stamps(&self) -> u64 {
         self.stamps
     }
-    /// The same with `count` return trampolines, and their code.
-    pub(crate) fn slotted(&mut self, machine: &Machine, count: u32) -> (Latency, Slots) {
-        self.slotted_by(machine, count, slot_code)
+    /// The same with `count` return trampolines, whose code is written.
+    pub(crate) fn slotted(&mut self, machine: &Machine, count: u32) -> (Latency, Trampolines) {
+        self.slotted_by(machine, count, trampoline_code)
     }
     /// The same with code from this function.
     pub(crate) fn slotted_by(
         &mut self,
         machine: &Machine,
         count: u32,
-        slot_code: fn(&Machine, &Latency) -> Option<SlotCode>,
-    ) -> (Latency, Slots) {
+        trampoline_code: fn(&Machine, &Latency) -> Option<TrampolineCode>,
+    ) -> (Latency, Trampolines) {
         const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
-        assert_eq!(self.slots, 0, "one set of slots to an arena");
-        let unplaced = Slots { code: 0, table: 0, count };
-        let code = map(slot_code_len(&unplaced), RW | libc::PROT_EXEC, libc::MAP_SHARED);
+        assert_eq!(self.trampolines, 0, "one set of slots to an arena");
+        let unplaced = Trampolines { code: 0, table: 0, count };
+        let code = map(trampoline_code_len(&unplaced), RW | libc::PROT_EXEC, libc::MAP_SHARED);
         let table = map(unplaced.table_len(), RW, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
-        let slots = Slots { code, table, count };
-        let latency = Latency { slots: Some(slots), ..self.latency() };
-        let made = slot_code(machine, &latency).expect("slots");
-        assert!(made.bytes.len() as u64 <= slot_code_len(&slots));
+        let trampolines = Trampolines { code, table, count };
+        let latency = Latency { trampolines: Some(trampolines), ..self.latency() };
+        let made = trampoline_code(machine, &latency).expect("slots");
+        assert!(made.bytes.len() as u64 <= trampoline_code_len(&trampolines));
         // SAFETY: the bytes fit into our own mapping, and nothing runs there yet.
         unsafe { core::ptr::copy_nonoverlapping(made.bytes.as_ptr(), code as *mut u8, made.bytes.len()) };
-        for (home, word) in slots.hints() {
-            set(home, word);
+        for (code_region, word) in trampolines.hints() {
+            set(code_region, word);
         }
-        self.slots = made.unwind;
-        (latency, slots)
+        self.trampolines = made.unwind;
+        (latency, trampolines)
     }
     /// The argument for `__register_frame`.
     pub(crate) const fn unwind(&self) -> u64 {
-        self.slots
+        self.trampolines
     }
     pub(crate) fn latency(&self) -> Latency {
         Latency {
@@ -130,7 +130,7 @@ impl Arena {
             buckets: Default::default(),
             outermost: false,
             go: None,
-            slots: None,
+            trampolines: None,
         }
     }
     /// The same with places for records of this many bytes.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_insn::x86_64::{Gpr, Regs};
 use trapline_plan::Callee;
-use trapline_plan::x86_64::stub::{CallFunctions, ExtendedState, Piece, Site, call, gate};
+use trapline_plan::x86_64::stub::{CallFunctions, ExtendedState, InlinedPath, Liveness, call, gate};
 
 use crate::arena::Arena;
 use crate::state::{FLAGS, ONE, Random, assert_kept, back, tl_back, tl_run};
@@ -15,7 +15,7 @@ use crate::state::{FLAGS, ONE, Random, assert_kept, back, tl_back, tl_run};
 const DF: u64 = 1 << 10;
 const AC: u64 = 1 << 18;
 const IP: u64 = 0x1234;
-const EVERY: Site = Site { flags_dead: false, dead: 0, red_zone_live: true };
+const EVERY: Liveness = Liveness { flags_dead: false, dead: 0, red_zone_live: true };
 
 // Does what a compiled function may do: overwrites all that a caller may not rely on, vectors too, before the
 // body in Rust runs.
@@ -68,11 +68,11 @@ unsafe extern "C" {
 }
 
 /// What the function is to do, and what it saw.
-struct Told {
+struct Script {
     seen: Vec<(u64, Regs)>,
     change: Option<fn(&mut Regs) -> u64>,
 }
-static TOLD: Mutex<Told> = Mutex::new(Told { seen: Vec::new(), change: None });
+static TOLD: Mutex<Script> = Mutex::new(Script { seen: Vec::new(), change: None });
 #[unsafe(no_mangle)]
 extern "C" fn tl_body(number: u64, regs: &mut Regs) -> u64 {
     let mut told = TOLD.lock().unwrap();
@@ -83,7 +83,7 @@ extern "C" fn tl_body(number: u64, regs: &mut Regs) -> u64 {
 pub(crate) fn state() -> ExtendedState {
     // x87, SSE, AVX, AVX-512: all that the harness loads. Their area is smaller than a page.
     let mask = if is_x86_feature_detected!("avx512f") { 0xE7 } else { 7 };
-    ExtendedState { mask, len: 2696, tells_use: is_x86_feature_detected!("avx512bw") }
+    ExtendedState { mask, len: 2696, shows_use: is_x86_feature_detected!("avx512bw") }
 }
 
 fn site(arena: &mut Arena, number: u64, saves: bool) -> u64 {
@@ -125,7 +125,7 @@ fn site_by(arena: &mut Arena, functions: &CallFunctions, exit: bool, callee: &Ca
 fn tell(spoils: u32, change: Option<fn(&mut Regs) -> u64>) {
     // SAFETY: written while no code runs that reads it.
     unsafe { tl_spoils = spoils };
-    *TOLD.lock().unwrap() = Told { seen: Vec::new(), change };
+    *TOLD.lock().unwrap() = Script { seen: Vec::new(), change };
 }
 
 #[test]
@@ -215,11 +215,11 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
 }
 
 /// A piece between four labels: its start, the start of its room, what is behind the room, and its end.
-pub(crate) fn piece([start, room, on, end]: [unsafe extern "C" fn(); 4]) -> Piece {
+pub(crate) fn piece([start, room, on, end]: [unsafe extern "C" fn(); 4]) -> InlinedPath {
     let [start, room, on, end] = [start, room, on, end].map(|at| at as usize);
     // SAFETY: the code between two labels above.
     let text = unsafe { core::slice::from_raw_parts(start as *const u8, end - start) };
-    Piece { text, room: (room - start, on - room) }
+    InlinedPath { text, room: (room - start, on - room) }
 }
 
 /// The same with gates that inline the fast paths. Tests the fast path, and everything that it leaves to

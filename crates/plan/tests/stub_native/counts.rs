@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use trapline_plan::x86_64::stub::{Machine, Site, count};
+use trapline_plan::x86_64::stub::{Liveness, Machine, count};
 
 use crate::arena::{Arena, call, machines, unregister};
 
@@ -11,7 +11,7 @@ const CALLS: u64 = 400_000;
 pub(crate) const THREADS: u64 = 8;
 
 /// A function that is counted and returns.
-pub(crate) fn counted(arena: &mut Arena, machine: &Machine, n: u64, site: &Site) -> u64 {
+pub(crate) fn counted(arena: &mut Arena, machine: &Machine, n: u64, site: &Liveness) -> u64 {
     let mut out = Vec::new();
     let pending = count(&mut out, arena.next(), machine, arena.word(n), site);
     out.extend([0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
@@ -132,7 +132,7 @@ fn nothing_is_lost_between_cpus() {
     for machine in machines() {
         let mut arena = Arena::new();
         for (n, flags_dead) in [(0, true), (1, false)] {
-            let code = counted(&mut arena, &machine, n, &Site { flags_dead, ..Site::default() });
+            let code = counted(&mut arena, &machine, n, &Liveness { flags_dead, ..Liveness::default() });
             let handled = storm(code, || {
                 everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n)));
             });
@@ -147,7 +147,7 @@ fn unregistered_threads_count_too() {
     let Some(machine) = machines().pop().filter(|machine| machine.rseq.is_some()) else { return };
     let mut arena = Arena::new();
     for (n, flags_dead) in [(0, true), (1, false)] {
-        let code = counted(&mut arena, &machine, n, &Site { flags_dead, ..Site::default() });
+        let code = counted(&mut arena, &machine, n, &Liveness { flags_dead, ..Liveness::default() });
         let together = &std::sync::Barrier::new(3);
         std::thread::scope(|scope| {
             for (cpu, registered) in [(0, true), (0, false), (1, false)] {
@@ -169,7 +169,7 @@ fn unregistered_threads_count_too() {
 fn forked_children_count_into_the_same_words() {
     for machine in machines() {
         let mut arena = Arena::new();
-        let code = counted(&mut arena, &machine, 0, &Site::default());
+        let code = counted(&mut arena, &machine, 0, &Liveness::default());
         // SAFETY: the child only runs generated code and leaves by _exit.
         let children: Vec<i32> = (0..4)
             .map(|_| unsafe {

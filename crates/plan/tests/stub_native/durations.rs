@@ -3,7 +3,7 @@
 use core::arch::x86_64::_rdtsc;
 
 use trapline_plan::x86_64::stub::{
-    Buckets, ExitKind, Latency, Machine, Site, Timed, latency_enter, latency_exit,
+    Buckets, ExitKind, Latency, Liveness, Machine, Timed, latency_enter, latency_exit,
 };
 use trapline_record::hist;
 use trapline_record::latency::{STAMP_TAGS_LEN, at};
@@ -21,7 +21,7 @@ pub(crate) fn timed(
 ) -> u64 {
     let leave = exit(arena, machine, latency, function);
     let mut out = Vec::new();
-    let site = Site::default();
+    let site = Liveness::default();
     let pending = latency_enter(&mut out, arena.next(), &Timed { machine, latency, function, site }, false);
     out.extend(body);
     pending.finish(&mut out, Some(leave));
@@ -29,9 +29,9 @@ pub(crate) fn timed(
 }
 /// An exit stub and its `ret`.
 fn exit(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32) -> u64 {
-    exit_at(arena, machine, latency, function, Site::default())
+    exit_at(arena, machine, latency, function, Liveness::default())
 }
-fn exit_at(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, site: Site) -> u64 {
+fn exit_at(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, site: Liveness) -> u64 {
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function, site };
     let pending = latency_exit(&mut out, arena.next(), &timed, ExitKind::Return);
@@ -42,7 +42,7 @@ fn exit_at(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u3
 /// An entry stub and a `ret`: a call whose end is never seen.
 fn entry(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, loop_entry: bool) -> u64 {
     let mut out = Vec::new();
-    let timed = Timed { machine, latency, function, site: Site::default() };
+    let timed = Timed { machine, latency, function, site: Liveness::default() };
     let pending = latency_enter(&mut out, arena.next(), &timed, loop_entry);
     out.push(0xC3);
     pending.finish(&mut out, None);
@@ -106,8 +106,8 @@ fn durations_lie_within_those_measured_around() {
 fn slot(arena: &Arena, owner: u64) -> u64 {
     let tags = (0..STAMP_TAGS_LEN).step_by(8);
     let blocks = tags.filter(|tag| get(arena.stamps() + tag) != 0);
-    let slots = blocks.flat_map(|tag| (0..512).map(move |n| STAMP_TAGS_LEN + tag / 8 * 8192 + n * 16));
-    let mut found = slots.map(|slot| arena.stamps() + slot).filter(|slot| get(slot + 8) == owner);
+    let trampolines = blocks.flat_map(|tag| (0..512).map(move |n| STAMP_TAGS_LEN + tag / 8 * 8192 + n * 16));
+    let mut found = trampolines.map(|slot| arena.stamps() + slot).filter(|slot| get(slot + 8) == owner);
     found.next().expect("a stamp")
 }
 
@@ -208,7 +208,7 @@ fn abandoned_calls_are_counted() {
         run(&[enter, other, leave]); // another function's stamp ends no call of this one
         assert_eq!(seen(&arena), [2, 2, 2]);
         // Stubs that step over a red zone use the same stamp cell as stubs that do not.
-        let red = Site { red_zone_live: true, ..Site::default() };
+        let red = Liveness { red_zone_live: true, ..Liveness::default() };
         let over = exit_at(&mut arena, &machine, &latency, 1, red);
         run(&[enter, over]);
         assert_eq!(seen(&arena), [3, 2, 2]);
@@ -242,7 +242,7 @@ fn recursive(arena: &mut Arena, machine: &Machine, latency: &Latency) -> u64 {
     let leave = exit(arena, machine, latency, 9);
     let mut out = Vec::new();
     let start = arena.next();
-    let timed = Timed { machine, latency, function: 9, site: Site::default() };
+    let timed = Timed { machine, latency, function: 9, site: Liveness::default() };
     let pending = latency_enter(&mut out, start, &timed, false);
     out.extend([0x48, 0xFF, 0xCF, 0x74, 0x05, 0xE8]);
     let rel = start.wrapping_sub(start + out.len() as u64 + 4) as i32;

@@ -52,9 +52,9 @@ const OPMASKS: u64 = 1 << 5;
 const HIGH: u64 = 1 << 7;
 const ALL: u64 = 0xE7;
 
-fn site(arena: &mut Arena, tells_use: bool) -> u64 {
+fn site(arena: &mut Arena, shows_use: bool) -> u64 {
     let entry = tl_spoil_all as *const () as u64;
-    let state = ExtendedState { mask: ALL as u32, len: 2696, tells_use };
+    let state = ExtendedState { mask: ALL as u32, len: 2696, shows_use };
     let functions = CallFunctions {
         entry,
         general: 0,
@@ -96,8 +96,8 @@ fn components_saved_one_by_one_are_kept_and_the_others_stay_as_they_began() {
     let _one = ONE.lock();
     let mut random = Random(0x8888_CAFE_1234_5679);
     let mut arena = Arena::new();
-    for (tells_use, in_use) in [(true, true), (true, false), (false, true), (false, false)] {
-        let code = site(&mut arena, tells_use);
+    for (shows_use, in_use) in [(true, true), (true, false), (false, true), (false, false)] {
+        let code = site(&mut arena, shows_use);
         // SAFETY: words of the code above, which does not run now.
         let (masks, left) = unsafe {
             tl_site.store(code, Relaxed);
@@ -109,7 +109,7 @@ fn components_saved_one_by_one_are_kept_and_the_others_stay_as_they_began() {
             let before = random.state();
             let mut after = before.clone();
             let (used, use_left) = run(&mut after);
-            let what = format!("{tells_use} {in_use}, round {round}");
+            let what = format!("{shows_use} {in_use}, round {round}");
             assert_eq!(before.regs, after.regs, "{what}");
             assert_eq!(before.red, after.red, "{what}");
             for (n, (old, new)) in before.zmm.iter().zip(&after.zmm).enumerate() {

@@ -3,7 +3,7 @@
 //! and machine state is preserved.
 
 use trapline_plan::filter::{Facts, Float, Int, Known, MAX_TEMPORARIES, TargetFilter, Tree};
-use trapline_plan::x86_64::stub::{Filtered, Machine, Site, Traced};
+use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Traced};
 use trapline_plan::{Floats, Read, Unwind};
 use trapline_record::counters::filtered::REJECTED_LATE;
 use trapline_record::ring::{Kind, RingArea};
@@ -120,7 +120,7 @@ fn decide(machine: &Machine, at: Option<Kind>) {
             rings: &rings,
             probe: PROBE,
             dropped: arena.word(0),
-            site: Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 },
+            site: Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 },
             filter: Some(Filtered { filter: &filter, words: arena.word(FILTERED), names: None }),
             texts: 0,
             floats: Floats::default(),
@@ -128,7 +128,7 @@ fn decide(machine: &Machine, at: Option<Kind>) {
             marks: if at.is_some() { Some(arena.staged(slot)) } else { marked },
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let code = match at {
             Some(kind) => {

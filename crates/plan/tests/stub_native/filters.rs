@@ -4,7 +4,7 @@
 
 use trapline_plan::filter::{Binary, Facts, Float, Int, Known, TargetFilter, Tree, Unary, parse, registers};
 use trapline_plan::x86_64::stub::filter::NODE_BYTES;
-use trapline_plan::x86_64::stub::{Filtered, Machine, Rings, Site, Traced, trace};
+use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Rings, Traced, trace};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::ring::{Kind, Record};
 
@@ -122,7 +122,7 @@ struct Set<'a> {
 }
 
 impl<'a> Set<'a> {
-    fn traced(&self, arena: &Arena, site: Site) -> Traced<'a> {
+    fn traced(&self, arena: &Arena, site: Liveness) -> Traced<'a> {
         let filtered = Filtered { filter: self.filter, words: arena.word(FILTERED), names: None };
         Traced {
             machine: self.machine,
@@ -137,7 +137,7 @@ impl<'a> Set<'a> {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         }
     }
 }
@@ -168,7 +168,7 @@ fn conditions_decide(machine: &Machine) {
             ..TargetFilter::default()
         };
         let condition = filter.condition.as_ref().expect("as set");
-        let site = Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
+        let site = Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
         let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, site);
         let code = built(&mut arena, &traced, Kind::Entry, 5, &back());
         let (mut plain, mut with) = (Vec::new(), Vec::new());
@@ -226,7 +226,7 @@ fn one_in_so_many(machine: &Machine) {
         reads: Vec::new(),
         ..TargetFilter::default()
     };
-    let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Site::default());
+    let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Liveness::default());
     let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     (0..300).for_each(|n| assert_eq!(call(code, n), n));
     let mut seen = 0;
@@ -300,7 +300,7 @@ fn exits_are_those(machine: &Machine, condition: &str, passes: fn(u64) -> bool) 
         reads: Vec::new(),
         ..TargetFilter::default()
     };
-    let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Site::default());
+    let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Liveness::default());
     let traced = Traced { marks: Some(arena.latency()), ..traced };
     let code = recursive(&mut arena, &traced);
     let mut reader = Reader::new(&rings);
@@ -308,11 +308,11 @@ fn exits_are_those(machine: &Machine, condition: &str, passes: fn(u64) -> bool) 
         let before = arena.counted(FILTERED);
         assert_eq!(call(code, depth), depth);
         let records = seen(&mut reader);
-        let want: Vec<u64> = (0..=depth).filter(|n| passes(*n)).collect();
+        let expected: Vec<u64> = (0..=depth).filter(|n| passes(*n)).collect();
         let of = |kind| records.iter().filter(move |r| r.kind == kind).map(|r| r.values[0]);
-        assert_eq!(of(Kind::Return).collect::<Vec<_>>(), want, "from the deepest on");
-        assert_eq!(of(Kind::Entry).collect::<Vec<_>>(), want.iter().copied().rev().collect::<Vec<_>>());
-        assert_eq!(arena.counted(FILTERED) - before + want.len() as u64, depth + 1);
+        assert_eq!(of(Kind::Return).collect::<Vec<_>>(), expected, "from the deepest on");
+        assert_eq!(of(Kind::Entry).collect::<Vec<_>>(), expected.iter().copied().rev().collect::<Vec<_>>());
+        assert_eq!(arena.counted(FILTERED) - before + expected.len() as u64, depth + 1);
     }
     // An entry that is left by a jump, then a filtered call at the same place on the stack. The exit does not
     // belong to the first entry.
@@ -380,7 +380,7 @@ fn state_is_kept(machine: &Machine) {
         };
         for n in 0..8 {
             let dead = if n & 4 == 4 { 1 << 10 | 1 << 11 } else { 0 };
-            let site = Site { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 };
+            let site = Liveness { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 };
             let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, site);
             let traced = Traced { marks: Some(arena.latency()), ..traced };
             let code = built(&mut arena, &traced, kind, 1, &back());

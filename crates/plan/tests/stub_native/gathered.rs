@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use trapline_plan::Read;
 use trapline_plan::filter::{
-    Apart, Facts, Int, Known, MAX_TEMPORARIES, Sort, Symbol, THREAD_UNIT, Tally, Tree, parse,
+    Facts, GroupBy, Int, Known, MAX_TEMPORARIES, Sort, Symbol, THREAD_UNIT, Tally, Tree, parse,
 };
-use trapline_plan::x86_64::stub::{Machine, Site};
+use trapline_plan::x86_64::stub::{Liveness, Machine};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::ring::Kind;
 
@@ -57,12 +57,12 @@ fn values_fall(machine: &Machine) {
         let by_thread = sort != Sort::Each && round % 5 == 0;
         let go = [None, Some(None), Some(Some(&GOROUTINE))][(round % 3) as usize].map(runs);
         let mut arena = Arena::new();
-        let tally = Tally { apart: Apart::threads(by_thread), ..of(value.clone(), sort) };
+        let tally = Tally { group_by: GroupBy::threads(by_thread), ..of(value.clone(), sort) };
         let set = Set::new(&arena, machine, tally.clone(), None).of_calls(&mut arena, late.clone(), go);
-        let site = Site { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
+        let site = Liveness { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&mut arena, site, kind, [&[], &back()]);
-        let (mut want, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
+        let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
         for _ in 0..20 {
             let mut state = random.state();
             for reg in [7, 6, 2, 1, 8, 9, 0] {
@@ -94,12 +94,12 @@ fn values_fall(machine: &Machine) {
             } else {
                 let key = tally.key(known(&value).evaluate(&facts).expect("all is known"));
                 let thread = if by_thread { u64::from(tid) * THREAD_UNIT } else { 0 };
-                *want.entry(key | thread).or_default() += 1;
+                *expected.entry(key | thread).or_default() += 1;
                 seen += 1;
             }
         }
         let (cells, rest) = set.read();
-        assert_eq!(cells, want, "{value:?} {sort:?} {late:?}");
+        assert_eq!(cells, expected, "{value:?} {sort:?} {late:?}");
         assert_eq!((rest.overflow, rest.unseen), (0, unseen - before.0), "{value:?}");
         assert_eq!(counted(&arena, REJECTED_LATE), rejected - before.1, "{late:?}");
         assert_eq!((counted(&arena, BEGUN), arena.counted(0)), (20, 0));
@@ -119,7 +119,7 @@ fn every_call_is_in_a_cell_or_rejected() {
             let condition = Some(read("arg0 & 3"));
             let set = Set::new(&arena, &machine, of(read("arg0 % 8 * 2 + ret % 2"), sort), condition);
             let set = set.of_calls(&mut arena, read("arg0 & 7 && ret & 1"), None);
-            let code = set.whole(&mut arena, Site::default(), Kind::Return, [&RETURN_ARGUMENT, &[0xC3]]);
+            let code = set.whole(&mut arena, Liveness::default(), Kind::Return, [&RETURN_ARGUMENT, &[0xC3]]);
             let handled =
                 storm(code, || everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n))));
             let alone = if machine.rseq.is_some() { 1000 } else { 0 };
@@ -160,8 +160,8 @@ fn an_exit_without_an_entry_adds_nothing() {
         let mut arena = Arena::new();
         let set = Set::new(&arena, &machine, of(read("arg0"), Sort::Each), None);
         let set = set.of_calls(&mut arena, TRUE, None);
-        let whole = set.whole(&mut arena, Site::default(), Kind::Return, [&RETURN_ARGUMENT, &[0xC3]]);
-        let exit = set.build(&mut arena, Site::default(), Kind::Return, &[0xC3]);
+        let whole = set.whole(&mut arena, Liveness::default(), Kind::Return, [&RETURN_ARGUMENT, &[0xC3]]);
+        let exit = set.build(&mut arena, Liveness::default(), Kind::Return, &[0xC3]);
         // All with the same stack pointer.
         for code in [exit, whole, exit, exit, whole, exit] {
             call(code, 5);
@@ -185,7 +185,7 @@ fn fields_are_those_of_the_entry() {
             ("arg0".to_owned(), Symbol::Known(Known::Argument(0, Int::U64))),
             ("ret".to_owned(), Symbol::Known(Known::Returned(int(64)))),
         ];
-        for (value, late, kind, want) in [
+        for (value, late, kind, expected) in [
             ("field + ret", "arg0 > 0", Kind::Return, [Some(Ok(12)), Some(Err(()))]),
             ("ret", "second == 9", Kind::Return, [Some(Ok(5)), None]),
             ("field * 2", "second == 9 || ret == 5", Kind::Return, [Some(Ok(14)), Some(Err(()))]),
@@ -201,23 +201,23 @@ fn fields_are_those_of_the_entry() {
             let set = set.of_calls(&mut arena, late, None);
             // mov qword [rdi], 1 (where that can be written); mov eax, 5
             let body: &[u8] = &[0x48, 0xC7, 0x07, 1, 0, 0, 0, 0xB8, 5, 0, 0, 0];
-            let changes = set.whole(&mut arena, Site::default(), kind, [body, &[0xC3]]);
-            let leaves = set.whole(&mut arena, Site::default(), kind, [&body[7..], &[0xC3]]);
+            let changes = set.whole(&mut arena, Liveness::default(), kind, [body, &[0xC3]]);
+            let leaves = set.whole(&mut arena, Liveness::default(), kind, [&body[7..], &[0xC3]]);
             let mut there = [7_u64, 9];
             let at = there.as_mut_ptr() as u64;
-            for (code, pointer, want) in [(changes, at, want[0]), (leaves, 8, want[1])] {
+            for (code, pointer, expected) in [(changes, at, expected[0]), (leaves, 8, expected[1])] {
                 let before = (set.read(), counted(&arena, REJECTED_LATE));
                 assert_eq!(call(code, pointer), 5);
                 let (rows, rest) = set.read();
                 let new = |key: &u64| rows[key] - before.0.0.get(key).copied().unwrap_or(0);
                 let new: Vec<u64> = rows.keys().copied().filter(|key| new(key) > 0).collect();
                 let told = (new, rest.unseen - before.0.1.unseen, counted(&arena, REJECTED_LATE) - before.1);
-                let want = match want {
+                let expected = match expected {
                     Some(Ok(value)) => (vec![value], 0, 0),
                     Some(Err(())) => (Vec::new(), 1, 0),
                     None => (Vec::new(), 0, 1),
                 };
-                assert_eq!(told, want, "{:?} {kind:?} {machine:?}", set.filter);
+                assert_eq!(told, expected, "{:?} {kind:?} {machine:?}", set.filter);
             }
             assert_eq!((counted(&arena, BEGUN), arena.counted(0), there[0]), (2, 0, 1));
             arena.unmap();

@@ -103,8 +103,8 @@ fn a_call_ends_where_its_stack_has_gone() {
                     set_up.call(set_up.exit, ending, n);
                     let records = seen(&mut reader);
                     let passes = moved && n & 1 == 1 && n != 5 && n < 100;
-                    let want: &[u64] = if passes { &[n, n] } else { &[] };
-                    assert_eq!(ended(&records), want, "{below}, {ending:?}");
+                    let expected: &[u64] = if passes { &[n, n] } else { &[] };
+                    assert_eq!(ended(&records), expected, "{below}, {ending:?}");
                     let after = set_up.counts();
                     let more = [0, 1, 2, 3].map(|word| after[word] - before[word]);
                     let late = u64::from(moved && n != 5 && !passes);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_plan::filter::Sort;
-use trapline_plan::x86_64::stub::{Machine, Rings, Site, Traced};
+use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::ring::{HEAD, Kind, LOCKED, TRIES};
 use trapline_record::tally::Rest;
@@ -30,7 +30,7 @@ fn recorded(arena: &mut Arena, machine: &Machine, rings: &Rings) -> u64 {
         rings,
         probe: PROBE,
         dropped: arena.word(0),
-        site: Site::default(),
+        site: Liveness::default(),
         filter: None,
         texts: 0,
         floats: Floats::default(),
@@ -38,7 +38,7 @@ fn recorded(arena: &mut Arena, machine: &Machine, rings: &Rings) -> u64 {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     };
     built(arena, &traced, Kind::Entry, 1, &BODY)
 }
@@ -168,12 +168,12 @@ fn a_handler_at_any_instruction_is_in_a_row_too() {
     for (first, more) in [(0, 0), (7, 0), (0, 1)] {
         let mut arena = Arena::new();
         let set = Set::new(&arena, &machine, of(argument(0, 64, false), Sort::Each), None);
-        let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
+        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
         let end = arena.next();
         let steps = step_by_step(code, end, first, more);
-        let mut want = BTreeMap::new();
-        (0..=steps).for_each(|n| *want.entry(first + n * more).or_default() += 1);
-        assert_eq!(set.read(), (want, Rest::default()), "{first} {more}");
+        let mut expected = BTreeMap::new();
+        (0..=steps).for_each(|n| *expected.entry(first + n * more).or_default() += 1);
+        assert_eq!(set.read(), (expected, Rest::default()), "{first} {more}");
         assert!(steps > 20, "{steps}");
     }
 }

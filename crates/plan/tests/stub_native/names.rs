@@ -2,7 +2,7 @@
 //! every other part of a filter and without. Machine state is preserved either way.
 
 use trapline_plan::filter::{TargetFilter, parse, registers};
-use trapline_plan::x86_64::stub::{Filtered, Machine, Site, ThreadId, Traced};
+use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, ThreadId, Traced};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::names::{NameArea, PLACES};
 use trapline_record::ring::Kind;
@@ -39,7 +39,7 @@ fn passed_over(machine: &Machine) {
         let words = unsafe { core::slice::from_raw_parts(names as *const AtomicU64, PLACES as usize) };
         let (view, area) = (View::new(words), NameArea { off: 0, places: PLACES });
         let filter = TargetFilter { condition, sample, by_name: true, ..TargetFilter::default() };
-        let site = Site { red_zone_live: sample == 1, ..Site::default() };
+        let site = Liveness { red_zone_live: sample == 1, ..Liveness::default() };
         let traced = Traced {
             machine,
             rings: &rings,
@@ -53,7 +53,7 @@ fn passed_over(machine: &Machine) {
             marks: marked.then(|| arena.latency()),
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let code = built(&mut arena, &traced, Kind::Entry, 1, &BODY);
         let mut reader = Reader::new(&rings);
@@ -114,7 +114,7 @@ fn nobody_is_nobody(machine: &Machine) {
         rings: &rings,
         probe: PROBE,
         dropped: arena.word(0),
-        site: Site::default(),
+        site: Liveness::default(),
         filter: Some(Filtered { filter: &filter, words: arena.word(FILTERED), names: Some(names) }),
         texts: 0,
         floats: Floats::default(),
@@ -122,7 +122,7 @@ fn nobody_is_nobody(machine: &Machine) {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     };
     let code = built(&mut arena, &traced, Kind::Entry, 1, &BODY);
     (0..30).for_each(|n| assert_eq!(call(code, n), n));

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use trapline_plan::filter::{Apart, Sort, Tally, Tree};
-use trapline_plan::x86_64::stub::{Machine, Site};
+use trapline_plan::filter::{GroupBy, Sort, Tally, Tree};
+use trapline_plan::x86_64::stub::{Liveness, Machine};
 use trapline_record::ring::Kind;
 use trapline_record::tally::{Rest, Shape, text_key};
 use trapline_tests::alone;
@@ -58,7 +58,7 @@ fn word(n: u64) -> u64 {
 }
 
 fn tally(sort: Sort) -> Tally {
-    Tally { value: argument(0, 64, false), sort, apart: Apart::Thread }
+    Tally { value: argument(0, 64, false), sort, group_by: GroupBy::Thread }
 }
 
 fn key(sort: Sort, at: u64) -> u64 {
@@ -69,11 +69,11 @@ fn key(sort: Sort, at: u64) -> u64 {
 fn sets(machine: &Machine, sort: Sort) -> [(Set, Arena, u64); 2] {
     let mut arena = Arena::new();
     let set = Set::new(&arena, machine, tally(sort), None);
-    let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
+    let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
     let mut other = Arena::new();
     let late = Tree::Number(1, false);
     let of_calls = Set::new(&other, machine, tally(sort), None).of_calls(&mut other, late, None);
-    let whole = of_calls.whole(&mut other, Site::default(), Kind::Return, [&BODY[..3], &BODY[3..]]);
+    let whole = of_calls.whole(&mut other, Liveness::default(), Kind::Return, [&BODY[..3], &BODY[3..]]);
     [(set, arena, code), (of_calls, other, whole)]
 }
 
@@ -86,15 +86,15 @@ fn each_thread_has_rows_of_its_own() {
                 (0..times).for_each(|n| assert_eq!(call(code, word(n)), word(n)));
                 tid()
             };
-            let mut want = BTreeMap::new();
+            let mut expected = BTreeMap::new();
             let mut add = |thread: u32, times: u64| {
-                (0..times).for_each(|n| *want.entry((thread, key(sort, word(n)))).or_default() += 1);
+                (0..times).for_each(|n| *expected.entry((thread, key(sort, word(n)))).or_default() += 1);
             };
             add(hit(30), 30);
             for times in [1, 12, 700] {
                 add(std::thread::scope(|scope| scope.spawn(|| hit(times)).join().expect("ends")), times);
             }
-            assert_eq!(rows(&set), (want, Rest::default()), "{sort:?} {machine:?}");
+            assert_eq!(rows(&set), (expected, Rest::default()), "{sort:?} {machine:?}");
             arena.unmap();
         }
     }
@@ -116,8 +116,8 @@ fn nothing_is_lost_under_a_storm() {
             let told = told.into_inner().expect("whole");
             for &thread in &told {
                 for n in 0..7 {
-                    let want = CALLS / 7 + u64::from(n < CALLS % 7);
-                    assert_eq!(rows_now.get(&(thread, key(sort, word(n)))), Some(&want), "{sort:?}");
+                    let expected = CALLS / 7 + u64::from(n < CALLS % 7);
+                    assert_eq!(rows_now.get(&(thread, key(sort, word(n)))), Some(&expected), "{sort:?}");
                 }
             }
             // The handler passes a number, which is no text.
@@ -149,7 +149,7 @@ fn a_full_table_counts_on() {
         let mut arena = Arena::new();
         let mut set = Set::new(&arena, &machine, tally(Sort::Each), None);
         set.table.area.shape = Shape::OwnedRows(4);
-        let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
+        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
         let hit = || (0..300).for_each(|n| assert_eq!(call(code, n % 9), n % 9));
         (0..20).for_each(|_| std::thread::scope(|scope| drop(scope.spawn(hit).join())));
         let (rows, rest) = rows(&set);
@@ -206,20 +206,20 @@ fn a_sequence_that_begins_again_finds_its_key() {
                 let set = Set::new(
                     &arena,
                     &machine,
-                    Tally { apart: Apart::threads(by_thread), ..tally(sort) },
+                    Tally { group_by: GroupBy::threads(by_thread), ..tally(sort) },
                     None,
                 );
-                let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
+                let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
                 for n in [3, 4, 4] {
                     trapped(&arena, code, || assert_eq!(call(code, word(n)), word(n)));
                 }
-                let want = [(key(sort, word(3)), 1), (key(sort, word(4)), 2)];
+                let expected = [(key(sort, word(3)), 1), (key(sort, word(4)), 2)];
                 match by_thread {
                     true => {
-                        let want = want.map(|(key, hits)| ((tid(), key), hits)).into();
-                        assert_eq!(rows(&set), (want, Rest::default()), "{sort:?}");
+                        let expected = expected.map(|(key, hits)| ((tid(), key), hits)).into();
+                        assert_eq!(rows(&set), (expected, Rest::default()), "{sort:?}");
                     }
-                    false => assert_eq!(set.read(), (want.into(), Rest::default()), "{sort:?}"),
+                    false => assert_eq!(set.read(), (expected.into(), Rest::default()), "{sort:?}"),
                 }
                 if sort != Sort::Each && !by_thread {
                     assert_eq!(texts(&set).0.len(), 2);

@@ -5,8 +5,10 @@ use std::arch::global_asm;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use trapline_plan::Callee;
-use trapline_plan::x86_64::stub::{CallFunctions, Site, call_arming, gate, landing_code, landing_code_len};
-use trapline_record::slots::{ENTER, PAIRED, Slots, at};
+use trapline_plan::x86_64::stub::{
+    CallFunctions, Liveness, call_arming, gate, own_trampoline_code, own_trampoline_code_len,
+};
+use trapline_record::trampolines::{ENTER, PAIRED, Trampolines, at};
 
 use crate::arena::{Arena, get, map, set};
 use crate::call::{piece, state};
@@ -49,20 +51,20 @@ unsafe extern "C" {
 }
 
 /// At entries, where nothing lives below the stack pointer.
-const ENTRY: Site = Site { flags_dead: false, dead: 0, red_zone_live: false };
+const ENTRY: Liveness = Liveness { flags_dead: false, dead: 0, red_zone_live: false };
 const NUMBER: u32 = 5;
 
 fn words() -> u64 {
     (&raw const tl_pair) as u64
 }
 
-/// Return trampolines with their code and entries side by side.
-fn slots() -> (Slots, CallFunctions) {
-    let unplaced = Slots { code: 0, table: 0, count: 64 };
-    let code_len = landing_code_len(&unplaced).next_multiple_of(4096);
+/// Return trampolines whose code and entries lie together.
+fn trampolines() -> (Trampolines, CallFunctions) {
+    let unplaced = Trampolines { code: 0, table: 0, count: 64 };
+    let code_len = own_trampoline_code_len(&unplaced).next_multiple_of(4096);
     let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let code = map(code_len + unplaced.table_len(), all, libc::MAP_PRIVATE);
-    let slots = Slots { code, table: code + code_len, ..unplaced };
+    let trampolines = Trampolines { code, table: code + code_len, ..unplaced };
     let arms = piece([tl_pair_arm, tl_pair_arm_room, tl_pair_arm_on, tl_pair_arm_end]);
     let ends = piece([tl_pair_land, tl_pair_land_room, tl_pair_land_on, tl_pair_land_end]);
     let functions = CallFunctions {
@@ -76,11 +78,11 @@ fn slots() -> (Slots, CallFunctions) {
         ends: Some(ends),
         state: state(),
     };
-    let made = landing_code(&slots, &functions, words());
-    assert!(made.bytes.len() as u64 <= landing_code_len(&slots));
+    let made = own_trampoline_code(&trampolines, &functions, words());
+    assert!(made.bytes.len() as u64 <= own_trampoline_code_len(&trampolines));
     // SAFETY: the bytes fit into our own mapping, and nothing runs there yet.
     unsafe { core::ptr::copy_nonoverlapping(made.bytes.as_ptr(), code as *mut u8, made.bytes.len()) };
-    (slots, functions)
+    (trampolines, functions)
 }
 
 /// A call of a function that a site arms and that returns at once, and the way back to the harness.
@@ -107,12 +109,12 @@ fn a_call_that_is_entered_from_its_slot_is_not_noticed() {
     let ([slot, enter, landed, lands], quiets) = unsafe { (&tl_pair, &tl_pair_quiets) };
     for arms in [true, false] {
         let mut arena = Arena::new();
-        let (slots, functions) = slots();
-        let entry = slots.entry(NUMBER);
+        let (trampolines, functions) = trampolines();
+        let entry = trampolines.entry(NUMBER);
         slot.store(entry, Relaxed);
-        let code = slots.address(NUMBER) - trapline_record::slots::RETURN;
+        let code = trampolines.address(NUMBER) - trapline_record::trampolines::RETURN;
         enter.store(if arms { code + ENTER } else { 0 }, Relaxed);
-        assert_eq!(slots.slot_of(code + PAIRED), Some(NUMBER));
+        assert_eq!(trampolines.number_of(code + PAIRED), Some(NUMBER));
         [landed, lands, quiets].into_iter().for_each(|word| word.store(0, Relaxed));
         set(entry + at::GO, 0);
         let code = called(&mut arena, &functions);

@@ -6,7 +6,7 @@ use trapline_plan::filter::{
     Facts, Int, Known, MAX_TEMPORARIES, Symbol, TargetFilter, Tree, parse, registers,
 };
 use trapline_plan::x86_64::stub::filter::NODE_BYTES;
-use trapline_plan::x86_64::stub::{Filtered, Machine, Rings, Site, Traced, count, count_passing};
+use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Rings, Traced, count, count_filtered};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::ring::Kind;
 
@@ -31,7 +31,7 @@ impl Set {
         let filter = TargetFilter { condition, sample, ..TargetFilter::default() };
         Self { machine: *machine, rings: rings_for(arena, machine, 1 << 12, 64), filter }
     }
-    fn code(&self, arena: &Arena, site: Site, kind: Kind, body: &[u8]) -> Vec<u8> {
+    fn code(&self, arena: &Arena, site: Liveness, kind: Kind, body: &[u8]) -> Vec<u8> {
         let traced = Traced {
             machine: &self.machine,
             rings: &self.rings,
@@ -45,15 +45,15 @@ impl Set {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let mut out = Vec::new();
-        let pending = count_passing(&mut out, arena.next(), &traced, kind);
+        let pending = count_filtered(&mut out, arena.next(), &traced, kind);
         out.extend(body);
         pending.finish(&mut out, None);
         out
     }
-    fn build(&self, arena: &mut Arena, site: Site, kind: Kind, body: &[u8]) -> u64 {
+    fn build(&self, arena: &mut Arena, site: Liveness, kind: Kind, body: &[u8]) -> u64 {
         let code = self.code(arena, site, kind, body);
         arena.put(&code)
     }
@@ -82,7 +82,7 @@ fn conditions_decide(machine: &Machine) {
         }
         let mut arena = Arena::new();
         let set = Set::new(&arena, machine, Some(condition.clone()), 1);
-        let site = Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
+        let site = Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
         let mut plain = Vec::new();
         count(&mut plain, arena.next(), machine, arena.word(0), &site).finish(&mut plain, None);
         let with = set.code(&arena, site, Kind::Entry, &[]).len();
@@ -135,21 +135,21 @@ fn returns_decide(machine: &Machine) {
         for kind in [Kind::Return, Kind::Tail] {
             let mut arena = Arena::new();
             let set = Set::new(&arena, machine, Some(condition.clone()), 1);
-            let code = set.build(&mut arena, Site::default(), kind, &[0xC3]);
+            let code = set.build(&mut arena, Liveness::default(), kind, &[0xC3]);
             // mov rax, rdi; jmp code
             let mut out = vec![0x48, 0x89, 0xF8, 0xE9];
             out.extend((code.wrapping_sub(arena.next() + 8) as u32).to_le_bytes());
             let function = arena.put(&out);
-            let mut want = 0;
+            let mut expected = 0;
             for value in [0, 1 << 31, 0x1_0000_0000, u64::MAX, 7] {
                 assert_eq!(call(function, value), value);
                 let returned = (kind == Kind::Return).then_some(value);
                 let facts = Facts { returned, tid: 1, ..Facts::default() };
-                want += u64::from(condition.holds(&facts) == Some(true));
+                expected += u64::from(condition.holds(&facts) == Some(true));
             }
-            assert_eq!(counted(&arena), (want, 5 - want), "{text} {kind:?}");
-            let code = set.build(&mut arena, Site::default(), kind, &back());
-            assert_kept(&format!("{text} {kind:?}"), code, &Site::default(), &mut random);
+            assert_eq!(counted(&arena), (expected, 5 - expected), "{text} {kind:?}");
+            let code = set.build(&mut arena, Liveness::default(), kind, &back());
+            assert_kept(&format!("{text} {kind:?}"), code, &Liveness::default(), &mut random);
             arena.unmap();
         }
     }
@@ -165,14 +165,14 @@ fn each_hit_is_counted_or_rejected() {
         let mut arena = Arena::new();
         let condition = Some(parse("arg0 % 3 != 1", &registers()).expect("reads"));
         let set = Set::new(&arena, &machine, condition, sample);
-        let code = set.build(&mut arena, Site::default(), Kind::Entry, &RETURN_ARGUMENT);
+        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &RETURN_ARGUMENT);
         let handled = storm(code, || everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n))));
         let (passed, rejected) = counted(&arena);
         assert_eq!(passed + rejected, THREADS * CALLS + handled, "{machine:?} {sample}");
         // Handlers call with 1, which does not pass.
         let all = THREADS * (CALLS * 2).div_ceil(3);
-        let want = all / u64::from(sample);
-        assert!(passed.abs_diff(want) <= u64::from(LINES) * u64::from(sample - 1), "{passed} of {all}");
+        let expected = all / u64::from(sample);
+        assert!(passed.abs_diff(expected) <= u64::from(LINES) * u64::from(sample - 1), "{passed} of {all}");
         if machine.rseq.is_some() {
             let line = |word: u64| get(arena.word(word) + u64::from(LINES - 1) * 64);
             // The storm's timer belongs to the process, so it may also interrupt a thread of another test

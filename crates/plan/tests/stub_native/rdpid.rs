@@ -6,7 +6,7 @@
 use core::arch::x86_64::__cpuid_count;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use trapline_plan::x86_64::stub::{Machine, Site};
+use trapline_plan::x86_64::stub::{Liveness, Machine};
 use trapline_record::latency::at;
 
 use crate::arena::{Arena, LINES, call, get};
@@ -86,7 +86,7 @@ fn lines_by_rdpid_count_exactly() {
     }
     let mut arena = Arena::new();
     let latency = arena.latency();
-    let sites = [true, false].map(|flags_dead| Site { flags_dead, ..Site::default() });
+    let sites = [true, false].map(|flags_dead| Liveness { flags_dead, ..Liveness::default() });
     let counts = [0, 1].map(|n| counted(&mut arena, &MACHINE, n, &sites[n as usize]));
     let timed = timed(&mut arena, &MACHINE, &latency, 3, &SPIN);
     everywhere(|| {

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use trapline_plan::Read;
-use trapline_plan::filter::{Apart, Facts, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
-use trapline_plan::x86_64::stub::{Machine, Site};
+use trapline_plan::filter::{Facts, GroupBy, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
+use trapline_plan::x86_64::stub::{Liveness, Machine};
 use trapline_record::ring::Kind;
 use trapline_record::tally::Rest;
 
@@ -39,12 +39,12 @@ fn values_fall(machine: &Machine) {
             [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][(round % 3) as usize];
         let by_thread = sort != Sort::Each && round % 5 == 0;
         let mut arena = Arena::new();
-        let tally = Tally { apart: Apart::threads(by_thread), ..of(value.clone(), sort) };
+        let tally = Tally { group_by: GroupBy::threads(by_thread), ..of(value.clone(), sort) };
         let mut set = Set::new(&arena, machine, tally.clone(), None);
         (set.filter.reads, set.filter.fields) = (reads().to_vec(), condition.clone());
-        let site = Site { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
+        let site = Liveness { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
         let code = set.build(&mut arena, site, Kind::Entry, &back());
-        let (mut want, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
+        let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
         for _ in 0..20 {
             let (mut state, facts) = hit(&mut random, &mut memory, tid);
             let kept = (state.regs, state.zmm);
@@ -56,14 +56,14 @@ fn values_fall(machine: &Machine) {
                 rejected += 1;
             } else if let Some(value) = value.evaluate(&facts) {
                 let thread = if by_thread { u64::from(tid) * THREAD_UNIT } else { 0 };
-                *want.entry(tally.key(value) | thread).or_default() += 1;
+                *expected.entry(tally.key(value) | thread).or_default() += 1;
                 seen += 1;
             } else {
                 unseen += 1;
             }
         }
         let rest = Rest { overflow: 0, unseen: unseen - before.0 };
-        assert_eq!(set.read(), (want, rest), "{value:?} {sort:?} {condition:?}");
+        assert_eq!(set.read(), (expected, rest), "{value:?} {sort:?} {condition:?}");
         assert_eq!(arena.counted(FILTERED), rejected - before.1, "{condition:?}");
         if round < 40 {
             assert_kept(&format!("{value:?} {site:?}"), code, &site, &mut random);
@@ -101,7 +101,7 @@ fn nothing_is_lost_under_a_storm() {
         let mut set = Set::new(&arena, &machine, of(field, Sort::Log2), None);
         set.filter.reads = vec![Read { register: 0, offsets: vec![0], bytes: 8 }];
         // mov rax, rdi; ret
-        let code = set.build(&mut arena, Site::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
         let four = Box::new(4_u64);
         let there = &raw const *four as u64;
         let hit = |n: u64| {

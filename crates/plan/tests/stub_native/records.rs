@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use trapline_plan::x86_64::stub::{Machine, Rings, Site, ThreadId, Traced, trace};
+use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, ThreadId, Traced, trace};
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::ring::{HEAD, Kind, Record, RingArea, first_float};
 use trapline_record::view::View;
@@ -62,10 +62,10 @@ pub(crate) fn with_rseq() -> Option<Machine> {
     machines().pop().filter(|machine| machine.rseq.is_some())
 }
 
-fn sites() -> impl Iterator<Item = Site> {
+fn sites() -> impl Iterator<Item = Liveness> {
     let dead = [0, 1 << 10, 1 << 11, 1 << 10 | 1 << 11 | 1 | 1 << 2];
     dead.into_iter().flat_map(|dead| {
-        (0..4).map(move |n| Site { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 })
+        (0..4).map(move |n| Liveness { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 })
     })
 }
 
@@ -118,7 +118,7 @@ fn records_tell_what_was_there(machine: &Machine) {
                 marks: None,
                 unwind: Unwind::None,
                 at_entry: true,
-                slots: None,
+                trampolines: None,
             };
             let code = built(&mut arena, &traced, kind, values, &back());
             let mut reader = Reader::new(&rings);
@@ -135,7 +135,7 @@ fn records_tell_what_was_there(machine: &Machine) {
             reader.take(|record| seen.push(*record));
             let [record] = seen[..] else { panic!("{seen:?}") };
             let vector = |n: usize| before.zmm[n][0];
-            let want: Vec<u64> = match kind {
+            let expected: Vec<u64> = match kind {
                 Kind::Entry => {
                     let integers = [7, 6, 2, 1, 8, 9][..values].iter().map(|&reg: &usize| before.regs[reg]);
                     let vectors = (0..8).filter(|n| floats.arguments >> n & 1 == 1).map(vector);
@@ -146,7 +146,10 @@ fn records_tell_what_was_there(machine: &Machine) {
                 Kind::Return => vec![before.regs[0]],
                 Kind::Tail => vec![],
             };
-            assert_eq!((record.kind, record.probe, &record.values[..want.len()]), (kind, PROBE, &want[..]));
+            assert_eq!(
+                (record.kind, record.probe, &record.values[..expected.len()]),
+                (kind, PROBE, &expected[..])
+            );
             // SAFETY: gettid has no precondition.
             let tid = unsafe { libc::gettid() } as u32;
             let asks = kind == Kind::Entry || rings.id != ThreadId::Call;
@@ -175,7 +178,7 @@ fn every_hit_is_one_or_the_other(machine: &Machine) {
         rings: &rings,
         probe: PROBE,
         dropped,
-        site: Site::default(),
+        site: Liveness::default(),
         filter: None,
         texts: 0,
         floats: Floats::default(),
@@ -183,7 +186,7 @@ fn every_hit_is_one_or_the_other(machine: &Machine) {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     };
     let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     let over = AtomicBool::new(false);
@@ -231,7 +234,7 @@ fn threads_without_an_area_are_counted_as_dropped() {
         rings: &rings,
         probe: PROBE,
         dropped: arena.word(0),
-        site: Site::default(),
+        site: Liveness::default(),
         filter: None,
         texts: 0,
         floats: Floats::default(),
@@ -239,7 +242,7 @@ fn threads_without_an_area_are_counted_as_dropped() {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     };
     let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]);
     std::thread::scope(|scope| {

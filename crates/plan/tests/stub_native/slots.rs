@@ -5,17 +5,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 
 use trapline_plan::x86_64::stub::{
-    Latency, Machine, Site, Timed, latency_arm, leading_slot_code, return_arm,
+    Latency, Liveness, Machine, Timed, latency_arm, leading_trampoline_code, return_arm,
 };
 use trapline_record::latency::at;
-use trapline_record::slots::{CHAIN, Slots, at as entry};
+use trapline_record::trampolines::{CHAIN, Trampolines, at as entry};
 
 use crate::arena::{Arena, call, get, machines, unregister};
 use crate::counts::{everywhere, storm};
 
 /// Number of return trampolines in use.
-pub(crate) fn lent(slots: &Slots) -> usize {
-    let words = (0..u64::from(slots.count) / 8).map(|n| get(slots.table + Slots::LENT_OFF + n * 8));
+pub(crate) fn lent(trampolines: &Trampolines) -> usize {
+    let words =
+        (0..u64::from(trampolines.count) / 8).map(|n| get(trampolines.table + Trampolines::LENT_OFF + n * 8));
     words.map(|word| word.to_le_bytes().iter().filter(|byte| **byte != 0).count()).sum()
 }
 
@@ -28,7 +29,7 @@ pub(crate) fn armed(
     body: &[u8],
 ) -> u64 {
     let mut out = Vec::new();
-    let timed = Timed { machine, latency, function, site: Site::default() };
+    let timed = Timed { machine, latency, function, site: Liveness::default() };
     let pending = latency_arm(&mut out, arena.next(), &timed).expect("slots");
     out.extend(body);
     pending.finish(&mut out, None);
@@ -61,12 +62,12 @@ fn recursive(entry: u64) -> Vec<u8> {
 fn calls_are_counted_once_and_slots_come_back() {
     for machine in machines() {
         let mut arena = Arena::new();
-        let (latency, slots) = arena.slotted(&machine, 64);
+        let (latency, trampolines) = arena.slotted(&machine, 64);
         let code = armed(&mut arena, &machine, &latency, 3, &SAME);
         (0..10_000).for_each(|n| assert_eq!(call(code, n), n));
         assert_eq!(arena.timed(3, at::RETURNS), 10_000, "{machine:?}");
         assert!(arena.timed(3, at::TOTAL) > 0 && arena.max(3, at::MAX) < 1 << 40);
-        assert_eq!((lent(&slots), get(latency.missed)), (0, 0));
+        assert_eq!((lent(&trampolines), get(latency.missed)), (0, 0));
     }
 }
 
@@ -75,7 +76,7 @@ fn recursion_deeper_than_the_pool_runs_unprobed_and_is_counted() {
     for machine in machines() {
         for (count, depth) in [(64, 63), (64, 64), (64, 1000), (1024, 1000)] {
             let mut arena = Arena::new();
-            let (latency, slots) = arena.slotted(&machine, count);
+            let (latency, trampolines) = arena.slotted(&machine, count);
             let entry = arena.next();
             let code = armed(&mut arena, &machine, &latency, 5, &recursive(entry));
             assert_eq!(code, entry);
@@ -85,7 +86,7 @@ fn recursion_deeper_than_the_pool_runs_unprobed_and_is_counted() {
             let calls = depth + 1;
             let missed = calls.saturating_sub(count.into());
             assert_eq!(arena.timed(5, at::RETURNS), 3 * (calls - missed), "{machine:?} {count} {depth}");
-            assert_eq!((lent(&slots), get(latency.missed)), (0, 3 * missed));
+            assert_eq!((lent(&trampolines), get(latency.missed)), (0, 3 * missed));
         }
     }
 }
@@ -94,7 +95,7 @@ fn recursion_deeper_than_the_pool_runs_unprobed_and_is_counted() {
 fn tail_calls_return_through_each_slot() {
     for machine in machines() {
         let mut arena = Arena::new();
-        let (latency, slots) = arena.slotted(&machine, 256);
+        let (latency, trampolines) = arena.slotted(&machine, 256);
         let mut next = armed(&mut arena, &machine, &latency, 0, &SAME);
         for function in 1..=40 {
             next = armed(&mut arena, &machine, &latency, function, &jump_to(next));
@@ -105,14 +106,14 @@ fn tail_calls_return_through_each_slot() {
         assert_eq!((armed, returns.iter().sum::<u64>()), (u64::from(CHAIN), 100 * u64::from(CHAIN)));
         assert!(returns[40] == 100 && returns[0] == 0, "the outermost are armed: {returns:?}");
         assert_eq!(get(latency.missed), 100 * (41 - u64::from(CHAIN)));
-        assert_eq!(lent(&slots), 0);
+        assert_eq!(lent(&trampolines), 0);
     }
 }
 
 /// A function with calls that are armed by trampolines which lead on to `lead`, and `body` behind that.
 fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8], lead: u64) -> u64 {
     let mut out = Vec::new();
-    let timed = Timed { machine, latency, function: 0, site: Site::default() };
+    let timed = Timed { machine, latency, function: 0, site: Liveness::default() };
     let pending = return_arm(&mut out, arena.next(), &timed).expect("slots");
     out.extend(body);
     pending.finish(&mut out, None);
@@ -128,12 +129,12 @@ fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8],
 fn a_slot_leads_on_with_everything_as_the_function_left_it() {
     for machine in machines() {
         let mut arena = Arena::new();
-        let (latency, slots) = arena.slotted_by(&machine, 64, leading_slot_code);
+        let (latency, trampolines) = arena.slotted_by(&machine, 64, leading_trampoline_code);
         // lea rax, [rax + rdi + 1]; ret
         let lead = arena.put(&[0x48, 0x8D, 0x44, 0x38, 0x01, 0xC3]);
         let one = leading(&mut arena, &machine, &latency, &SAME, lead);
         (0..10_000).for_each(|n| assert_eq!(call(one, n), 2 * n + 1, "{machine:?}"));
-        assert_eq!((lent(&slots), get(latency.missed)), (0, 0));
+        assert_eq!((lent(&trampolines), get(latency.missed)), (0, 0));
         // A chain of tail calls returns through each trampoline.
         let two = leading(&mut arena, &machine, &latency, &jump_to(one), lead);
         let three = leading(&mut arena, &machine, &latency, &jump_to(two), lead);
@@ -143,7 +144,7 @@ fn a_slot_leads_on_with_everything_as_the_function_left_it() {
         let entry = arena.next();
         let deep = leading(&mut arena, &machine, &latency, &recursive(entry), lead);
         assert_eq!(call(deep, 200), 200 + 64, "{machine:?}");
-        assert_eq!((lent(&slots), get(latency.missed)), (0, 201 - 64));
+        assert_eq!((lent(&trampolines), get(latency.missed)), (0, 201 - 64));
     }
 }
 
@@ -152,7 +153,7 @@ fn a_slot_leads_on_with_everything_as_the_function_left_it() {
 fn what_is_never_returned_from_stays_lent() {
     let machine = machines()[0];
     let mut arena = Arena::new();
-    let (latency, slots) = arena.slotted(&machine, 64);
+    let (latency, trampolines) = arena.slotted(&machine, 64);
     // pop rcx; pop rdx; jmp rdx: what longjmp does to the call that it leaves.
     let leave = armed(&mut arena, &machine, &latency, 1, &[0x59, 0x5A, 0xFF, 0xE2]);
     // mov rax, leave; call rax
@@ -164,11 +165,11 @@ fn what_is_never_returned_from_stays_lent() {
     let caller = arena.put(&caller);
     (1..=64).for_each(|n| {
         call(caller, 0);
-        assert_eq!(lent(&slots), n);
+        assert_eq!(lent(&trampolines), n);
     });
     call(caller, 0);
-    assert_eq!((lent(&slots), get(latency.missed), arena.timed(1, at::RETURNS)), (64, 1, 0));
-    let words: Vec<u64> = (0..64).map(|slot| get(slots.entry(slot) + entry::WORD)).collect();
+    assert_eq!((lent(&trampolines), get(latency.missed), arena.timed(1, at::RETURNS)), (64, 1, 0));
+    let words: Vec<u64> = (0..64).map(|slot| get(trampolines.entry(slot) + entry::WORD)).collect();
     assert!(words.iter().all(|word| *word != 0 && *word == words[0]), "one place on the stack: {words:x?}");
 }
 
@@ -176,7 +177,7 @@ fn what_is_never_returned_from_stays_lent() {
 fn threads_signals_and_migrations_lose_no_slot() {
     for machine in machines() {
         let mut arena = Arena::new();
-        let (latency, slots) = arena.slotted(&machine, 512);
+        let (latency, trampolines) = arena.slotted(&machine, 512);
         let entry = arena.next();
         let code = armed(&mut arena, &machine, &latency, 2, &recursive(entry));
         const ROUNDS: u64 = 20_000;
@@ -192,7 +193,7 @@ fn threads_signals_and_migrations_lose_no_slot() {
         assert!(handled > 10, "the storm never came");
         let all = calls.into_inner() + 2 * handled;
         assert_eq!(arena.timed(2, at::RETURNS), all, "{machine:?}");
-        assert_eq!((lent(&slots), get(latency.missed)), (0, 0));
+        assert_eq!((lent(&trampolines), get(latency.missed)), (0, 0));
     }
 }
 
@@ -200,33 +201,33 @@ fn threads_signals_and_migrations_lose_no_slot() {
 fn unregistered_threads_come_back_too() {
     let Some(machine) = machines().pop().filter(|machine| machine.rseq.is_some()) else { return };
     let mut arena = Arena::new();
-    let (latency, slots) = arena.slotted(&machine, 64);
+    let (latency, trampolines) = arena.slotted(&machine, 64);
     let code = armed(&mut arena, &machine, &latency, 3, &SAME);
     let run = || {
         unregister();
         (0..1000).for_each(|n| assert_eq!(call(code, n), n));
     };
     std::thread::scope(|scope| scope.spawn(run).join().expect("a thread"));
-    assert_eq!((arena.timed(3, at::RETURNS), lent(&slots)), (1000, 0));
+    assert_eq!((arena.timed(3, at::RETURNS), lent(&trampolines)), (1000, 0));
 }
 
 #[test]
 fn a_child_has_slots_of_its_own() {
     let machine = machines()[0];
     let mut arena = Arena::new();
-    let (latency, slots) = arena.slotted(&machine, 64);
+    let (latency, trampolines) = arena.slotted(&machine, 64);
     // fork from within an armed call: parent and child return through the same trampoline.
     let code = armed(&mut arena, &machine, &latency, 4, &jump_to(libc::fork as *const () as u64));
     let child = call(code, 0) as i32;
     if child == 0 {
-        let good = lent(&slots) == 0 && call(code, 0) as i32 != -1;
+        let good = lent(&trampolines) == 0 && call(code, 0) as i32 != -1;
         // SAFETY: ends the child at once, and the child's own child too, which runs the same line.
         unsafe { libc::_exit(i32::from(!good)) };
     }
     let mut status = -1;
     // SAFETY: waits for our own child, and writes its status to a local variable.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!((status, lent(&slots)), (0, 0));
+    assert_eq!((status, lent(&trampolines)), (0, 0));
 }
 
 unsafe extern "C" {
@@ -269,7 +270,7 @@ fn unwinders_walk_through_one_slot_and_through_a_chain() {
     let _one = ONE.lock();
     let machine = machines()[0];
     let mut arena = Arena::new();
-    let (latency, slots) = arena.slotted(&machine, 64);
+    let (latency, trampolines) = arena.slotted(&machine, 64);
     let plain = arena.put(&jump_to(look as *const () as u64));
     let single = armed(&mut arena, &machine, &latency, 6, &jump_to(look as *const () as u64));
     let chain = (7..12).fold(single, |next, f| armed(&mut arena, &machine, &latency, f, &jump_to(next)));
@@ -284,7 +285,8 @@ fn unwinders_walk_through_one_slot_and_through_a_chain() {
     let bare = &seen[0];
     assert!(seen[1].len() < bare.len(), "an unwinder that was not told got through");
     for through in &mut seen[2..].to_vec() {
-        let slot = through.iter().position(|pc| slots.slot_of(*pc).is_some()).expect("a slot's frame");
+        let slot =
+            through.iter().position(|pc| trampolines.number_of(*pc).is_some()).expect("a slot's frame");
         through.remove(slot);
         // An unwinder with these frames finds the caller by the byte before its return address.
         through[slot] += 1;
@@ -300,5 +302,5 @@ fn unwinders_walk_through_one_slot_and_through_a_chain() {
     }
     // SAFETY: the same address as was registered.
     unsafe { __deregister_frame(arena.unwind()) };
-    assert_eq!(lent(&slots), 1 + 6, "left by unwinding");
+    assert_eq!(lent(&trampolines), 1 + 6, "left by unwinding");
 }

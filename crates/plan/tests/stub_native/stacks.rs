@@ -3,11 +3,11 @@
 
 use std::cell::Cell;
 
-use trapline_plan::x86_64::stub::{Machine, Rings, Site, Traced};
+use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced};
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::ring::{HEAD, Kind, LEAST_SLOT, Record, TAIL};
-use trapline_record::slots::{Slots, at};
 use trapline_record::stack::{FIRST, Stack, room_for_copy, room_for_frames};
+use trapline_record::trampolines::{Trampolines, at};
 
 use crate::arena::{Arena, machines, thread_pointer};
 use crate::records::{PROBE, built, rings_for, view, with_rseq};
@@ -40,7 +40,7 @@ struct Bench {
     rings: Rings,
     tails: Vec<u64>,
     random: Random,
-    slots: Option<Slots>,
+    trampolines: Option<Trampolines>,
 }
 
 impl Bench {
@@ -54,9 +54,9 @@ impl Bench {
         let mut rings = Rings { stacks, ..rings_for(&arena, &machine, (256 * most).min(RING), LEAST_SLOT) };
         rings.area.most = most;
         let tails = vec![0; rings.area.rings as usize];
-        Self { machine, arena, rings, tails, random: Random(0x57ac_0001_4321_9876), slots: None }
+        Self { machine, arena, rings, tails, random: Random(0x57ac_0001_4321_9876), trampolines: None }
     }
-    fn code(&mut self, unwind: Unwind, site: Site, at_entry: bool) -> u64 {
+    fn code(&mut self, unwind: Unwind, site: Liveness, at_entry: bool) -> u64 {
         let traced = Traced {
             machine: &self.machine,
             rings: &self.rings,
@@ -70,7 +70,7 @@ impl Bench {
             marks: None,
             unwind,
             at_entry,
-            slots: self.slots,
+            trampolines: self.trampolines,
         };
         built(&mut self.arena, &traced, Kind::Entry, 6, &back())
     }
@@ -90,8 +90,8 @@ impl Bench {
     }
 }
 
-fn sites() -> impl Iterator<Item = Site> {
-    (0..4).map(|n| Site { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 })
+fn sites() -> impl Iterator<Item = Liveness> {
+    (0..4).map(|n| Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 })
 }
 
 /// Frames on the test's own stack; the stack "ends" behind them.
@@ -135,13 +135,13 @@ fn a_walk_follows_frames_and_nothing_else() {
                 (u64::MAX, vec![], u64::MAX),
                 (u64::MAX - 15, vec![], u64::MAX - 15),
             ];
-            for (rbp, want, last) in cases {
+            for (rbp, expected, last) in cases {
                 let (record, words) = bench.hit(code, rbp);
                 let stack = Stack::new(&record, 1024);
-                assert_eq!(words[usize::from(at_entry)..], want, "{rbp:#x} {at_entry}");
+                assert_eq!(words[usize::from(at_entry)..], expected, "{rbp:#x} {at_entry}");
                 assert_eq!((stack.frame, stack.bounded), (last, true), "{rbp:#x}");
                 assert!(stack.end.abs_diff(end) < 2 && record.sp < at, "{stack:?}");
-                assert_eq!(stack.is_cut(FRAMES), want.len() == room, "{rbp:#x}");
+                assert_eq!(stack.is_cut(FRAMES), expected.len() == room, "{rbp:#x}");
                 // The program keeps nothing below the stack pointer.
                 let (_, words) = bench.hit(code, record.sp - 8);
                 assert_eq!(words.len(), usize::from(at_entry));
@@ -160,19 +160,19 @@ fn a_slot_is_told_as_what_it_stands_for() {
     }
     const COUNT: u32 = 64;
     let mut table = vec![0_u64; 2 * 4096];
-    let slots = Slots { code: 0x7123_4560_0000, table: table.as_ptr() as u64, count: COUNT };
+    let trampolines = Trampolines { code: 0x7123_4560_0000, table: table.as_ptr() as u64, count: COUNT };
     let mut stands_for = |slot: u32, real: u64| {
-        table[((slots.entry(slot) - slots.table + at::REAL) / 8) as usize] = real;
+        table[((trampolines.entry(slot) - trampolines.table + at::REAL) / 8) as usize] = real;
     };
     stands_for(3, 77);
-    stands_for(5, slots.address(3));
+    stands_for(5, trampolines.address(3));
     stands_for(COUNT - 1, 78);
     let words = [
-        (slots.address(3), 77),
-        (slots.address(5), 77),
-        (slots.address(COUNT - 1), 78),
-        (slots.code - 1, slots.code - 1),
-        (slots.code + slots.code_len(), slots.code + slots.code_len()),
+        (trampolines.address(3), 77),
+        (trampolines.address(5), 77),
+        (trampolines.address(COUNT - 1), 78),
+        (trampolines.code - 1, trampolines.code - 1),
+        (trampolines.code + trampolines.code_len(), trampolines.code + trampolines.code_len()),
         (4, 4),
     ];
     let mut frames = [0_u64; WORDS];
@@ -185,7 +185,7 @@ fn a_slot_is_told_as_what_it_stands_for() {
     let wanted: Vec<u64> = words.iter().map(|&(_, real)| real).collect();
     let stacks = Stacks { main: (at - (64 << 10), at + WORDS as u64 * 8), ..Stacks::default() };
     for unwind in [Unwind::Frames(FRAMES), Unwind::Copy(65536)] {
-        let mut bench = Bench { slots: Some(slots), ..Bench::new(stacks, unwind) };
+        let mut bench = Bench { trampolines: Some(trampolines), ..Bench::new(stacks, unwind) };
         for site in sites() {
             let code = bench.code(unwind, site, false);
             assert_kept(&format!("{site:?}"), code, &site, &mut bench.random);
@@ -251,7 +251,7 @@ fn records_take_what_one_needs(machine: &Machine) {
     let stacks = Stacks { main: (at - (64 << 10), at + 16 * DEEP as u64), ..Stacks::default() };
     let mut bench = Bench::of(*machine, stacks, Unwind::Frames(FRAMES));
     bench.rings.area.bytes = 512;
-    let code = bench.code(Unwind::Frames(FRAMES), Site::default(), false);
+    let code = bench.code(Unwind::Frames(FRAMES), Liveness::default(), false);
     let (mut told, mut wanted, mut ends) = (Vec::new(), Vec::new(), 0);
     for n in 0..4000_usize {
         let from = n * 7 % (DEEP + 1);
@@ -291,7 +291,7 @@ fn without_an_end_only_the_page_is_read() {
     }
     for stacks in [Stacks::default(), Stacks { main: (1 << 20, 2 << 20), ..Stacks::default() }] {
         let mut bench = Bench::new(stacks, Unwind::Frames(FRAMES));
-        let code = bench.code(Unwind::Frames(FRAMES), Site::default(), true);
+        let code = bench.code(Unwind::Frames(FRAMES), Liveness::default(), true);
         let sp = bench.hit(code, 0).0.sp;
         let page = sp | 4095;
         for (rbp, cut) in
@@ -333,7 +333,7 @@ fn bounds_that_a_thread_keeps_are_used() {
         (Stacks { block: Some(block), ..Stacks::default() }, || BLOCK.set([0, u64::MAX])),
     ] {
         let mut bench = Bench::new(stacks, Unwind::Frames(FRAMES));
-        let code = bench.code(Unwind::Frames(FRAMES), Site::default(), true);
+        let code = bench.code(Unwind::Frames(FRAMES), Liveness::default(), true);
         let (record, words) = bench.hit(code, at);
         let stack = Stack::new(&record, 1024);
         assert_eq!((words.get(1), stack.end, stack.bounded), (Some(&0xabc), end, true));

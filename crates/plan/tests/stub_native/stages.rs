@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_plan::filter::{Facts, Float, Int, Known, Late, Symbol, TargetFilter, Tree, parse, registers};
-use trapline_plan::x86_64::stub::{Filtered, Latency, Machine, Rings, Site, Traced, trace};
+use trapline_plan::x86_64::stub::{Filtered, Latency, Liveness, Machine, Rings, Traced, trace};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::ring::{Kind, Record, RingArea, TEXT_BYTES, TEXT_WORDS, first_float};
@@ -55,7 +55,7 @@ pub(crate) fn traced<'a>(
         rings,
         probe: PROBE,
         dropped: arena.word(0),
-        site: Site::default(),
+        site: Liveness::default(),
         filter: Some(Filtered { filter, words: arena.word(WORDS), names: None }),
         texts: 0,
         floats: Floats::default(),
@@ -63,7 +63,7 @@ pub(crate) fn traced<'a>(
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     }
 }
 
@@ -135,7 +135,7 @@ fn returns_decide(machine: &Machine) {
         let slot = RingArea::slot_with_floats(6, 0, 8);
         let rings = rings_for(&arena, machine, 1 << 12, slot);
         let filter = late(condition.clone());
-        let site = Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
+        let site = Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
         let go = [None, Some(None), Some(Some(&GOROUTINE))][(round % 3) as usize].map(runs);
         let marks = Some(Latency { go, ..arena.staged(slot) });
         let traced = Traced { site, floats, marks, ..traced(&arena, machine, &rings, &filter) };
@@ -186,7 +186,7 @@ fn returns_decide(machine: &Machine) {
             assert_eq!(first.values[..6], facts.arguments);
             let all = (0..8).filter(|n| arguments >> n & 1 == 1).map(|n| facts.floats[n]);
             let behind = first.values[6..].iter().copied();
-            all.zip(behind).for_each(|(want, is)| assert_eq!(is, want));
+            all.zip(behind).for_each(|(expected, is)| assert_eq!(is, expected));
             if kind == Kind::Return {
                 assert_eq!(last.values[0], integer);
             }
@@ -266,10 +266,13 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
         for depth in [0_u64, 1, 7, 20, 600] {
             assert_eq!(call(code, depth), depth);
             let records = seen(&mut reader);
-            let want: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
+            let expected: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
             let of = |kind| records.iter().filter(move |r| r.kind == kind).map(|r| r.values[0]);
-            assert_eq!(of(Kind::Return).collect::<Vec<_>>(), want, "from the deepest on");
-            assert_eq!(of(Kind::Entry).collect::<Vec<_>>(), want.iter().copied().rev().collect::<Vec<_>>());
+            assert_eq!(of(Kind::Return).collect::<Vec<_>>(), expected, "from the deepest on");
+            assert_eq!(
+                of(Kind::Entry).collect::<Vec<_>>(),
+                expected.iter().copied().rev().collect::<Vec<_>>()
+            );
             all += depth + 1;
             let five = counted(&arena, REJECTED);
             let written = records.len() as u64 / 2;

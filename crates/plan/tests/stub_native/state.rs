@@ -4,7 +4,7 @@
 use std::arch::{global_asm, is_x86_feature_detected};
 
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Machine, Pending, Site, ThreadId, Timed, count, count_by_thread, latency_arm,
+    ExitKind, Latency, Liveness, Machine, Pending, ThreadId, Timed, count, count_by_thread, latency_arm,
     latency_enter, latency_exit, latency_exit_branch,
 };
 
@@ -89,7 +89,7 @@ pub(crate) fn back() -> Vec<u8> {
     code
 }
 
-pub(crate) fn assert_kept(what: &str, code: u64, site: &Site, random: &mut Random) {
+pub(crate) fn assert_kept(what: &str, code: u64, site: &Liveness, random: &mut Random) {
     for round in 0..50 {
         let before = random.state();
         let mut after = before.clone();
@@ -106,10 +106,10 @@ pub(crate) fn assert_kept(what: &str, code: u64, site: &Site, random: &mut Rando
     }
 }
 
-fn sites() -> impl Iterator<Item = Site> {
+fn sites() -> impl Iterator<Item = Liveness> {
     let dead = [0, 1, 1 << 11, 2, 2 | 1 << 10, 0b1100_0111];
     dead.into_iter().flat_map(|dead| {
-        (0..4).map(move |n| Site { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 })
+        (0..4).map(move |n| Liveness { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 })
     })
 }
 
@@ -155,7 +155,7 @@ fn counts_by_thread(random: &mut Random) {
 /// A call that is armed at its entry and returns through its trampoline.
 fn armed(machine: &Machine, count: u32, random: &mut Random) {
     let mut arena = Arena::new();
-    let (latency, slots) = arena.slotted(machine, count);
+    let (latency, trampolines) = arena.slotted(machine, count);
     for site in sites().filter(|site| !site.red_zone_live) {
         let timed = Timed { machine, latency: &latency, function: 7, site };
         let mut out = Vec::new();
@@ -169,18 +169,18 @@ fn armed(machine: &Machine, count: u32, random: &mut Random) {
         let code = arena.put(&out);
         assert_kept(&format!("armed {timed:?}"), code, &site, random);
     }
-    assert_eq!(crate::slots::lent(&slots), 0);
+    assert_eq!(crate::slots::lent(&trampolines), 0);
 }
 
 fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &mut Random) {
-    let home = arena.put(&back());
+    let code_region = arena.put(&back());
     for site in sites() {
         let timed = Timed { machine, latency, function: 7, site };
         let enter = build(arena, |out, at| Some(latency_enter(out, at, &timed, false)));
         let again = build(arena, |out, at| Some(latency_enter(out, at, &timed, true)));
         let leave = build(arena, |out, at| Some(latency_exit(out, at, &timed, ExitKind::Return)));
         let branch = build(arena, |out, at| {
-            latency_exit_branch(out, at, &timed, 4, home); // je
+            latency_exit_branch(out, at, &timed, 4, code_region); // je
             None
         });
         // Twice each: the second entry finds the first one's stamp, and the second exit finds none.

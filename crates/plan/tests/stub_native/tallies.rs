@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
-use trapline_plan::filter::{Apart, Int, Known, Late, Sort, Tally, TargetFilter, Tree, parse};
+use trapline_plan::filter::{GroupBy, Int, Known, Late, Sort, Tally, TargetFilter, Tree, parse};
 use trapline_plan::x86_64::stub::tally::Table;
-use trapline_plan::x86_64::stub::{Filtered, Latency, Machine, Rings, Site, Traced, tally};
+use trapline_plan::x86_64::stub::{Filtered, Latency, Liveness, Machine, Rings, Traced, tally};
 use trapline_plan::{Stacks, Unwind};
 use trapline_record::ring::{Kind, RingArea};
 use trapline_record::tally::{PROBES, Rest, Shape, TallyArea};
@@ -48,7 +48,7 @@ impl Set {
         let places = Some(Latency { go, ..arena.staged(slot) });
         Self { rings: Rings { area, ..self.rings }, filter, places, ..self }
     }
-    pub(crate) fn build(&self, arena: &mut Arena, site: Site, kind: Kind, body: &[u8]) -> u64 {
+    pub(crate) fn build(&self, arena: &mut Arena, site: Liveness, kind: Kind, body: &[u8]) -> u64 {
         let filtered = Filtered { filter: &self.filter, words: arena.word(FILTERED), names: None };
         let tallied = self.filter.tally.as_ref().expect("as set");
         let traced = Traced {
@@ -64,7 +64,7 @@ impl Set {
             marks: self.places,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let mut out = Vec::new();
         let pending = tally(&mut out, arena.next(), &traced, (tallied, self.table), kind);
@@ -73,7 +73,13 @@ impl Set {
         arena.put(&out)
     }
     /// A function with both stubs: `body` between its entry and its exit, and `end` behind that.
-    pub(crate) fn whole(&self, arena: &mut Arena, site: Site, kind: Kind, [body, end]: [&[u8]; 2]) -> u64 {
+    pub(crate) fn whole(
+        &self,
+        arena: &mut Arena,
+        site: Liveness,
+        kind: Kind,
+        [body, end]: [&[u8]; 2],
+    ) -> u64 {
         let exit = self.build(arena, site, kind, end);
         // jmp [rip]
         let mut code = body.to_vec();
@@ -101,7 +107,7 @@ impl Set {
 }
 
 pub(crate) fn of(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, apart: Apart::Nothing }
+    Tally { value, sort, group_by: GroupBy::Nothing }
 }
 
 pub(crate) fn argument(index: u8, bits: u8, signed: bool) -> Tree {
@@ -152,10 +158,10 @@ fn values_fall(machine: &Machine) {
         {
             let mut arena = Arena::new();
             let set = Set::new(&arena, machine, of(value, sort), None);
-            let site = Site { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
+            let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
             let code = set.build(&mut arena, site, Kind::Entry, &back());
             let tally = set.filter.tally.as_ref().expect("as set");
-            let mut want: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
             for _ in 0..200 {
                 let mut state = random.state();
                 for reg in [7, 6, 2, 1, 8, 9] {
@@ -164,14 +170,14 @@ fn values_fall(machine: &Machine) {
                 let arguments = [7, 6, 2, 1, 8, 9].map(|reg: usize| state.regs[reg]);
                 let facts = trapline_plan::filter::Facts { arguments, ..Default::default() };
                 let value = tally.value.evaluate(&facts).expect("known");
-                *want.entry(tally.key(value)).or_default() += 1;
+                *expected.entry(tally.key(value)).or_default() += 1;
                 let before = state.regs;
                 // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user
                 // at a time.
                 unsafe { tl_run(code, &mut state) };
                 assert_eq!(state.regs, before, "{tally:?}");
             }
-            assert_eq!(set.read(), (want, Rest::default()), "{tally:?}");
+            assert_eq!(set.read(), (expected, Rest::default()), "{tally:?}");
             assert_kept(&format!("{tally:?} {site:?}"), code, &site, &mut random);
             arena.unmap();
         }
@@ -195,7 +201,7 @@ fn what_is_returned(machine: &Machine) {
     let condition = parse("ret != 5", &names).expect("reads");
     let set = Set::new(&arena, machine, of(returned, Sort::Each), Some(condition));
     let body = [0xC3];
-    let code = set.build(&mut arena, Site::default(), Kind::Return, &body);
+    let code = set.build(&mut arena, Liveness::default(), Kind::Return, &body);
     // mov rax, rdi; jmp code
     let mut out = vec![0x48, 0x89, 0xF8, 0xE9];
     let rel = code.wrapping_sub(arena.next() + 8) as u32;
@@ -204,14 +210,14 @@ fn what_is_returned(machine: &Machine) {
     for value in [0, 5, 5, u64::from(u32::MAX), 0x1234_0000_0007, 7] {
         assert_eq!(call(function, value), value);
     }
-    let want = BTreeMap::from([(0, 1), (u64::MAX, 1), (7, 2)]);
-    assert_eq!((set.read(), arena.counted(FILTERED)), ((want.clone(), Rest::default()), 2));
-    let tail = set.build(&mut arena, Site::default(), Kind::Tail, &[0x48, 0x89, 0xF8, 0xC3]);
+    let expected = BTreeMap::from([(0, 1), (u64::MAX, 1), (7, 2)]);
+    assert_eq!((set.read(), arena.counted(FILTERED)), ((expected.clone(), Rest::default()), 2));
+    let tail = set.build(&mut arena, Liveness::default(), Kind::Tail, &[0x48, 0x89, 0xF8, 0xC3]);
     assert_eq!((call(tail, 1), call(tail, 5)), (1, 5));
-    assert_eq!(set.read(), (want, Rest { overflow: 0, unseen: 2 }));
+    assert_eq!(set.read(), (expected, Rest { overflow: 0, unseen: 2 }));
     for kind in [Kind::Return, Kind::Tail] {
-        let code = set.build(&mut arena, Site::default(), kind, &back());
-        assert_kept(&format!("{kind:?}"), code, &Site::default(), &mut random);
+        let code = set.build(&mut arena, Liveness::default(), kind, &back());
+        assert_kept(&format!("{kind:?}"), code, &Liveness::default(), &mut random);
     }
 }
 
@@ -226,16 +232,16 @@ fn a_full_table(machine: &Machine) {
     let mut set = Set::new(&arena, machine, of(argument(0, 64, false), Sort::Each), None);
     // As small as a table can be.
     set.table.area.shape = Shape::Rows(4);
-    let code = set.build(&mut arena, Site::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+    let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
     let mut random = Random(0x7a11_0003_1234_9876);
     let values: Vec<u64> = (0..500).map(|_| random.next() % 90).collect();
     values.iter().for_each(|&value| assert_eq!(call(code, value), value));
     let (rows, rest) = set.read();
-    let want = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
+    let expected = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
     assert_eq!(rows.values().sum::<u64>() + rest.overflow, 500);
     assert!(rest.overflow > 0 && rows.len() >= PROBES as usize, "{rows:?} {rest:?}");
     // On one CPU, a value with a row has it from its first hit on; with more CPUs, each has its own table.
-    assert!(rows.iter().all(|(&value, &hits)| hits <= want(value)), "{rows:?}");
+    assert!(rows.iter().all(|(&value, &hits)| hits <= expected(value)), "{rows:?}");
 }
 
 #[test]
@@ -246,9 +252,9 @@ fn threads_are_told_apart() {
 
 fn threads_apart(machine: &Machine) {
     let mut arena = Arena::new();
-    let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, apart: Apart::Thread };
+    let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, group_by: GroupBy::Thread };
     let set = Set::new(&arena, machine, tally, None);
-    let code = set.build(&mut arena, Site::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+    let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
     let hit = |value: u64, times: u64| {
         (0..times).for_each(|_| assert_eq!(call(code, value), value));
         // SAFETY: gettid has no precondition.
@@ -257,8 +263,8 @@ fn threads_apart(machine: &Machine) {
     let (mine, other) =
         (hit(4, 3), std::thread::scope(|scope| scope.spawn(|| hit(0, 5)).join().expect("ends")));
     let key = |tid: u64, cell: u64| tid << 16 | cell;
-    let want = BTreeMap::from([(key(mine, 4), 3), (key(other, 1), 5)]);
-    assert_eq!(set.read(), (want, Rest::default()));
+    let expected = BTreeMap::from([(key(mine, 4), 3), (key(other, 1), 5)]);
+    assert_eq!(set.read(), (expected, Rest::default()));
 }
 
 /// Threads that migrate and are interrupted lose no hit, in buckets and in rows. Threads without an area
@@ -278,18 +284,18 @@ fn nothing_is_lost(machine: &Machine) {
             Box::new(Tree::Number(37, false)),
         );
         let set = Set::new(&arena, machine, of(value, sort), None);
-        let code = set.build(&mut arena, Site::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
         let handled = storm(code, || {
             everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n)));
         });
         let (cells, rest) = set.read();
         let tally = set.filter.tally.as_ref().expect("as set");
-        let mut want: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
         for n in 0..CALLS {
-            *want.entry(tally.key(n % 37)).or_default() += THREADS;
+            *expected.entry(tally.key(n % 37)).or_default() += THREADS;
         }
-        *want.entry(tally.key(1)).or_default() += handled;
-        assert_eq!((cells, rest), (want, Rest::default()), "{sort:?}, {handled} in handlers");
+        *expected.entry(tally.key(1)).or_default() += handled;
+        assert_eq!((cells, rest), (expected, Rest::default()), "{sort:?}, {handled} in handlers");
         if machine.rseq.is_none() {
             continue;
         }
@@ -303,7 +309,7 @@ fn nothing_is_lost(machine: &Machine) {
         let (cells, rest) = set.read();
         let key = tally.key(4);
         let more = cells[&key] - before.0[&key];
-        let want = if sort == Sort::Each { (0, 10) } else { (10, 0) };
-        assert_eq!((more, rest.overflow), want, "{sort:?}");
+        let expected = if sort == Sort::Each { (0, 10) } else { (10, 0) };
+        assert_eq!((more, rest.overflow), expected, "{sort:?}");
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use trapline_plan::filter::{Sort, Tree};
-use trapline_plan::x86_64::stub::Site;
+use trapline_plan::x86_64::stub::Liveness;
 use trapline_record::ring::Kind;
 use trapline_record::tally::{CELLS, Rest, Shape};
 
@@ -43,7 +43,7 @@ fn each_text_has_a_row() {
         let mut arena = Arena::new();
         let set = Set::new(&arena, &machine, of(Tree::Number(0, false), Sort::Text(1)), None);
         for n in 0..4 {
-            let site = Site { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
+            let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
             let code = set.build(&mut arena, site, Kind::Entry, &back());
             assert_kept(&format!("{site:?}"), code, &site, &mut random);
         }
@@ -56,9 +56,9 @@ fn each_text_has_a_row() {
         unsafe { libc::munmap((page + 4096) as *mut libc::c_void, 4096) };
         // SAFETY: the first page is our own, too.
         (0..4096).for_each(|n| unsafe { *((page + n) as *mut u8) = b'e' });
-        let code = set.build(&mut arena, Site::default(), Kind::Entry, &back());
+        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &back());
         let long = [b'l'; 100];
-        let mut want: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        let mut expected: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         let mut all = 0;
         let many: Vec<Vec<u8>> = (0..300).map(|n| format!("/tmp/file {n}\0behind it").into_bytes()).collect();
         let some: [&[u8]; 6] = [b"\0", b"a\0b", b"a\0c", &long[..64], &long, b"\xff\xfe\0"];
@@ -74,7 +74,7 @@ fn each_text_has_a_row() {
             // time.
             unsafe { tl_run(code, &mut state) };
             assert_eq!(state.regs, before, "{round}");
-            *want.entry(padded(&room)).or_default() += 1;
+            *expected.entry(padded(&room)).or_default() += 1;
             all += 1;
         }
         for (at, text) in [(page + 4093, &b"eee"[..]), (page + 4095, b"e"), (page + 4096, b"")] {
@@ -83,12 +83,12 @@ fn each_text_has_a_row() {
             // SAFETY: as above.
             unsafe { tl_run(code, &mut state) };
             if !text.is_empty() {
-                *want.entry(padded(text)).or_default() += 1;
+                *expected.entry(padded(text)).or_default() += 1;
                 all += 1;
             }
         }
         let (rows, rest) = texts(&set);
-        assert_eq!(rows, want);
+        assert_eq!(rows, expected);
         assert_eq!((rows.values().sum::<u64>(), rest.overflow, rest.unseen), (all, 0, before.unseen + 1));
         arena.unmap();
     }
@@ -101,7 +101,7 @@ fn a_free_row_of_the_same_key_gets_its_text() {
     for machine in machines() {
         let mut arena = Arena::new();
         let set = Set::new(&arena, &machine, of(Tree::Number(0, false), Sort::Text(0)), None);
-        let code = set.build(&mut arena, Site::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
         let mut text = [0; 64];
         text[..9].copy_from_slice(b"half done");
         let key = trapline_record::tally::text_key(&text);
@@ -129,7 +129,7 @@ fn texts_are_counted_to_the_hit_in_a_storm() {
         let mut set = Set::new(&arena, &machine, of(Tree::Number(0, false), Sort::Text(0)), None);
         set.table.area.shape = Shape::Texts(4);
         // mov rax, rdi; ret
-        let code = set.build(&mut arena, Site::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
         let all: Vec<[u8; 64]> = (0..100_u8)
             .map(|n| {
                 let mut text = [0; 64];

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use trapline_plan::x86_64::stub::{Known, Machine, Rings, Site, Traced, trace};
+use trapline_plan::x86_64::stub::{Liveness, Machine, PageNotes, Rings, Traced, trace};
 use trapline_plan::{Floats, Read, Stacks, Unwind};
 use trapline_record::control::at;
 use trapline_record::pages::{ENTRIES, FILLED, STRIDE_BITS};
@@ -68,7 +68,7 @@ fn texts_are_there(machine: &Machine) {
         let rings = rings_for(&arena, machine, 64 * slot, slot);
         let mut reader = Reader::new(&rings);
         for n in 0..4 {
-            let site = Site { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
+            let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
             let dropped = arena.word(0);
             let traced = Traced {
                 machine,
@@ -83,7 +83,7 @@ fn texts_are_there(machine: &Machine) {
                 marks: None,
                 unwind: Unwind::None,
                 at_entry: true,
-                slots: None,
+                trampolines: None,
             };
             let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
             assert_kept(&format!("{texts:b} {site:?}"), code, &site, &mut random);
@@ -118,10 +118,10 @@ fn texts_are_there(machine: &Machine) {
                     let bytes: Vec<u8> = text[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
                     let read = usize::try_from(answer).unwrap_or(0);
                     // SAFETY: the kernel has just reported that this many bytes can be read there.
-                    let want = unsafe {
+                    let expected = unsafe {
                         core::slice::from_raw_parts(if read == 0 { here } else { at } as *const u8, read)
                     };
-                    assert_eq!(&bytes[..read], want);
+                    assert_eq!(&bytes[..read], expected);
                 }
             }
         }
@@ -173,7 +173,7 @@ fn fields_are_read(machine: &Machine) {
         let slot = RingArea::slot_with_floats(6, 0, words);
         let rings = rings_for(&arena, machine, 64 * slot, slot);
         let mut reader = Reader::new(&rings);
-        let site = Site { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
+        let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
         let traced = Traced {
             machine,
             rings: &rings,
@@ -187,7 +187,7 @@ fn fields_are_read(machine: &Machine) {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
         assert_kept(&format!("{site:?}"), code, &site, &mut random);
@@ -243,14 +243,14 @@ impl Loading {
         let arena = &mut served.arena;
         let slot = RingArea::slot_for_texts(1);
         let (control, tables) = (arena.data(), arena.rows() + (8 << 20));
-        let known = Known { tables, handler: control + at::FAULT_HANDLER };
+        let known = PageNotes { tables, handler: control + at::FAULT_HANDLER };
         let rings = Rings { known: Some(known), ..rings_for(arena, &machine, 64 * slot, slot) };
         let traced = Traced {
             machine: &machine,
             rings: &rings,
             probe: PROBE,
             dropped: arena.word(0),
-            site: Site { flags_dead: false, dead: 0, red_zone_live: true },
+            site: Liveness { flags_dead: false, dead: 0, red_zone_live: true },
             filter: None,
             texts: 1,
             floats: Floats::default(),
@@ -258,7 +258,7 @@ impl Loading {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
-            slots: None,
+            trampolines: None,
         };
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 6);
@@ -593,7 +593,7 @@ fn without_room(machine: &Machine) {
         rings: &rings,
         probe: PROBE,
         dropped,
-        site: Site { flags_dead: false, dead: 0, red_zone_live: false },
+        site: Liveness { flags_dead: false, dead: 0, red_zone_live: false },
         filter: None,
         texts: TEXTS,
         floats: Floats::default(),
@@ -601,7 +601,7 @@ fn without_room(machine: &Machine) {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
-        slots: None,
+        trampolines: None,
     };
     let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
     let bounds = BOUNDS.with(|bounds| [0, 1].map(|n| core::ptr::from_ref(&bounds[n])));
@@ -647,8 +647,8 @@ fn without_room(machine: &Machine) {
     }
     G.set(0);
     let depth = refused.len() as u64 * 8;
-    let want: Vec<u64> = (1..=depth / 8).map(|n| sp - depth + n * 8).collect();
-    assert_eq!(refused, want, "one that begins above is not the one it is on");
+    let expected: Vec<u64> = (1..=depth / 8).map(|n| sp - depth + n * 8).collect();
+    assert_eq!(refused, expected, "one that begins above is not the one it is on");
     assert!(depth > 6 * 72 && depth < 790, "{depth}");
     assert_eq!(touched, 0, "at least room, nothing below is touched");
 }

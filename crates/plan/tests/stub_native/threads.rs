@@ -1,7 +1,7 @@
 //! LOSS-1 by thread: each thread's hits are its own, a full table loses none, and forked children have rows
 //! of their own.
 
-use trapline_plan::x86_64::stub::{Site, ThreadId, Threads, count_by_thread};
+use trapline_plan::x86_64::stub::{Liveness, ThreadId, Threads, count_by_thread};
 use trapline_record::threads::ThreadArea;
 
 use crate::arena::{Arena, call, get};
@@ -30,7 +30,7 @@ pub(crate) fn threads(arena: &Arena, id: ThreadId, rows: u32) -> Threads {
 /// A function that is counted and returns.
 pub(crate) fn counted(arena: &mut Arena, threads: &Threads, counter: u32) -> u64 {
     let mut out = Vec::new();
-    let pending = count_by_thread(&mut out, arena.next(), threads, counter, &Site::default());
+    let pending = count_by_thread(&mut out, arena.next(), threads, counter, &Liveness::default());
     out.extend([0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     pending.finish(&mut out, None);
     arena.put(&out)

@@ -12,8 +12,8 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, Site, ThreadId, slot_code_len};
-use trapline_record::slots::USUAL;
+use trapline_plan::x86_64::stub::{Latency, Liveness, Machine, Rseq, ThreadId, trampoline_code_len};
+use trapline_record::trampolines::USUAL;
 
 use crate::arena::{Arena, LINES, call, set, thread_pointer};
 use crate::durations::{SPIN, timed};
@@ -57,13 +57,13 @@ fn build(arena: &mut Arena) -> Vec<u64> {
     let rseq = Some(Rseq { offset, signature: 0x5305_3053 });
     let machine = |rseq, lines| Machine { rseq, rdpid: false, lines };
     let (owned, hashed, one) = (machine(rseq, LINES), machine(None, LINES), machine(None, 1));
-    let dead = Site { flags_dead: true, dead: 1 << 11, ..Site::default() };
-    let live = Site::default();
+    let dead = Liveness { flags_dead: true, dead: 1 << 11, ..Liveness::default() };
+    let live = Liveness::default();
     let rows = threads::threads(arena, ThreadId::Call, 64);
     let latency = arena.latency();
     let outermost = Latency { outermost: true, ..latency };
     let (slotted, lent) = arena.slotted(&owned, USUAL);
-    println!("code {:#x} {:#x}", lent.code, lent.code + slot_code_len(&lent));
+    println!("code {:#x} {:#x}", lent.code, lent.code + trampoline_code_len(&lent));
     println!("slots {:#x} {:#x}", lent.table, lent.table + lent.table_len());
     let inner = slots::armed(arena, &owned, &slotted, 5, &slots::SAME);
     let outer = slots::armed(arena, &owned, &slotted, 6, &slots::jump_to(inner));

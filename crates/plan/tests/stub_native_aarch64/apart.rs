@@ -2,7 +2,7 @@
 //! belongs to one key and one value, as the language defines them, at entries and for whole calls. Numbers by
 //! texts and texts by numbers are tested too, and so is a table that is too small.
 
-use trapline_plan::filter::{Apart, MAX_TEMPORARIES, Sort, Tally, Tree};
+use trapline_plan::filter::{GroupBy, MAX_TEMPORARIES, Sort, Tally, Tree};
 use trapline_record::ring::Kind;
 use trapline_record::tally::{Rest, Shape, text_key};
 
@@ -19,7 +19,7 @@ use super::{ADD, RET, by_hand, call, changes, machines, run};
 
 fn by(value: &Tree, round: u32, key: &Tree) -> Tally {
     let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
-    Tally { value: value.clone(), sort, apart: Apart::Number(key.clone()) }
+    Tally { value: value.clone(), sort, group_by: GroupBy::Number(key.clone()) }
 }
 
 #[test]
@@ -40,21 +40,21 @@ fn entries_are_told_apart_as_the_language_says() {
         set.filter.reads = reads().to_vec();
         let code = set.build(true, &[RET]);
         on_cpu(round % 8);
-        let (mut want, before) = (Found::new(), unseen);
+        let (mut expected, before) = (Found::new(), unseen);
         let what = format!("{machine:?} {id:?} {tally:?}");
         for _ in 0..10 {
             let (state, facts) = hit(&mut random, &mut memory);
             assert_eq!(run(code, state, [0; 8]), state, "{what}");
             match key.evaluate(&facts).zip(value.evaluate(&facts)) {
                 Some((key, value)) => {
-                    *want.entry((Some(key), tally.key(value))).or_default() += 1;
+                    *expected.entry((Some(key), tally.key(value))).or_default() += 1;
                     seen += 1;
                 }
                 None => unseen += 1,
             }
         }
         let rest = Rest { overflow: 0, unseen: unseen - before };
-        assert_eq!(rows(set.table, &set.words, false), (want, rest), "{what}");
+        assert_eq!(rows(set.table, &set.words, false), (expected, rest), "{what}");
         for flags in 0..16 {
             let (before, after) = changes(code, flags);
             assert_eq!(after, before, "{what}");
@@ -86,7 +86,7 @@ fn calls_are_told_apart_as_the_language_says() {
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&[], kind);
         on_cpu(round % 8);
-        let (mut want, before) = (Found::new(), unseen);
+        let (mut expected, before) = (Found::new(), unseen);
         let what = format!("{machine:?} {id:?} {kind:?} {tally:?}");
         for _ in 0..10 {
             let (state, facts) = hit(&mut random, &mut memory);
@@ -98,14 +98,14 @@ fn calls_are_told_apart_as_the_language_says() {
             };
             match of(&key).zip(of(&value)) {
                 Some((key, value)) => {
-                    *want.entry((Some(key), tally.key(value))).or_default() += 1;
+                    *expected.entry((Some(key), tally.key(value))).or_default() += 1;
                     seen += 1;
                 }
                 None => unseen += 1,
             }
         }
         let rest = Rest { overflow: 0, unseen: unseen - before };
-        assert_eq!(rows(set.table, &set.words, false), (want, rest), "{what}");
+        assert_eq!(rows(set.table, &set.words, false), (expected, rest), "{what}");
         assert_eq!(set.calls.sums(), [10, 0, 0, 0], "{what}");
         for flags in 0..16 {
             let (before, after) = changes(code, flags);
@@ -133,10 +133,14 @@ static WORDS: [[u8; 64]; 4] = {
 fn texts_and_numbers_meet_in_rows() {
     let number = || read("arg1 * 4 + arg1 / 3");
     let tallies = [
-        Tally { value: number(), sort: Sort::Each, apart: Apart::Text(0) },
-        Tally { value: number(), sort: Sort::Log2, apart: Apart::Text(0) },
-        Tally { value: number(), sort: Sort::Linear { min: 3, step: 5, count: 9 }, apart: Apart::Text(0) },
-        Tally { value: Tree::Number(0, false), sort: Sort::Text(0), apart: Apart::Number(number()) },
+        Tally { value: number(), sort: Sort::Each, group_by: GroupBy::Text(0) },
+        Tally { value: number(), sort: Sort::Log2, group_by: GroupBy::Text(0) },
+        Tally {
+            value: number(),
+            sort: Sort::Linear { min: 3, step: 5, count: 9 },
+            group_by: GroupBy::Text(0),
+        },
+        Tally { value: Tree::Number(0, false), sort: Sort::Text(0), group_by: GroupBy::Number(number()) },
     ];
     for (machine, tally) in
         machines(by_hand).into_iter().flat_map(|one| tallies.clone().map(|tally| (one, tally)))
@@ -154,15 +158,15 @@ fn texts_and_numbers_meet_in_rows() {
         hits(set.build(true, &[ADD, RET]));
         let calls = gathered::Set::reading(machine, id, tally.clone(), (None, TRUE), Vec::new());
         hits(calls.whole(&[ADD], Kind::Return));
-        let mut want = Found::new();
+        let mut expected = Found::new();
         for n in (0..60_u64).filter(|n| n % 6 < 4) {
             let number = n * 4 + n / 3;
-            let owner = if matches!(tally.apart, Apart::Text(_)) { tally.key(number) } else { number };
-            *want.entry((Some(owner), text_key(&WORDS[(n % 6) as usize]))).or_default() += 1;
+            let owner = if matches!(tally.group_by, GroupBy::Text(_)) { tally.key(number) } else { number };
+            *expected.entry((Some(owner), text_key(&WORDS[(n % 6) as usize]))).or_default() += 1;
         }
-        let want = (want, Rest { overflow: 0, unseen: 20 });
-        assert_eq!(rows(set.table, &set.words, true), want, "{tally:?} {machine:?}");
-        assert_eq!(rows(calls.table, &calls.words, true), want, "{tally:?} {machine:?}");
+        let expected = (expected, Rest { overflow: 0, unseen: 20 });
+        assert_eq!(rows(set.table, &set.words, true), expected, "{tally:?} {machine:?}");
+        assert_eq!(rows(calls.table, &calls.words, true), expected, "{tally:?} {machine:?}");
         set.room.unmap();
     }
 }

@@ -18,7 +18,7 @@ use super::latency::on_cpu;
 use super::records::{machines, view};
 use super::stages::{Calls, holds, late, leaf_at_return};
 use super::threads::{ids, tid};
-use super::{RET, Room, by_hand, changes, run};
+use super::{CodeMemory, RET, by_hand, changes, run};
 
 const SVC: u32 = 0xD400_0001;
 /// movz x8, #270: process_vm_readv
@@ -34,7 +34,7 @@ pub(super) fn has_readv() -> bool {
 
 /// Puts code at a room's next place. If the system has no process_vm_readv, its calls lead to a function that
 /// does the same.
-pub(super) fn put_with_kernel(room: &Room, mut words: Vec<u32>) -> u64 {
+pub(super) fn put_with_kernel(room: &CodeMemory, mut words: Vec<u32>) -> u64 {
     let code = room.next();
     let calls: Vec<usize> = (1..words.len()).filter(|&n| words[n] == SVC && words[n - 1] == READV).collect();
     if calls.is_empty() || has_readv() {

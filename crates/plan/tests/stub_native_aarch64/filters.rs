@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, count_passing};
+use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, count_filtered};
 use trapline_plan::filter::{
     Binary, Facts, Float, Int, Known, MAX_TEMPORARIES, TargetFilter, Tree, Unary, parse, registers,
 };
@@ -13,7 +13,9 @@ use trapline_record::counters::filtered;
 
 use super::latency::on_cpu;
 use super::threads::{ids, tid};
-use super::{ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
+use super::{
+    ADD, AREA, CodeMemory, DATA, LINES, RET, by_hand, call, changes, machines, registered, run, storm,
+};
 
 /// Offset of the filter's words; and bytes of a stub without its nodes.
 const WORDS: u64 = 4096;
@@ -138,14 +140,14 @@ pub(super) fn of(condition: Option<Tree>, sample: u32) -> TargetFilter {
 }
 
 /// Hits that passed, and hits that did not together with words of a sample.
-fn counted(room: &Room) -> (u64, u64) {
+fn counted(room: &CodeMemory) -> (u64, u64) {
     let words = (0..u64::from(LINES)).map(|line| room.word(WORDS / 64 + line).load(Ordering::Relaxed));
     (room.counts().iter().sum(), words.sum())
 }
 
-fn words_of(room: &Room, at: u64, machine: &Machine, id: ThreadId, filter: &TargetFilter) -> Vec<u32> {
+fn words_of(room: &CodeMemory, at: u64, machine: &Machine, id: ThreadId, filter: &TargetFilter) -> Vec<u32> {
     let words = room.base + DATA + WORDS + 8 * u64::from(filtered::REJECTED);
-    let pending = count_passing(at, machine, id, Filtered { filter, words, names: None }, room.base + DATA);
+    let pending = count_filtered(at, machine, id, Filtered { filter, words, names: None }, room.base + DATA);
     let words = pending.finish(&[ADD, RET], Some(room.base)).expect("in reach");
     let nodes = filter.condition.as_ref().map_or(0, Tree::nodes);
     let most = STUB + nodes * NODE_BYTES as usize;
@@ -153,7 +155,7 @@ fn words_of(room: &Room, at: u64, machine: &Machine, id: ThreadId, filter: &Targ
     words
 }
 
-fn build(room: &Room, machine: &Machine, id: ThreadId, filter: &TargetFilter) -> u64 {
+fn build(room: &CodeMemory, machine: &Machine, id: ThreadId, filter: &TargetFilter) -> u64 {
     room.put(&words_of(room, room.next(), machine, id, filter))
 }
 
@@ -167,7 +169,7 @@ fn conditions_decide_as_the_language_says() {
         if condition.temporaries() > MAX_TEMPORARIES {
             continue;
         }
-        let room = Room::new();
+        let room = CodeMemory::new();
         let (machine, id) = (&machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
         let filter = of(Some(condition), 1);
         let condition = filter.condition.as_ref().expect("as set");
@@ -202,7 +204,7 @@ fn returns_decide_too() {
         on_cpu(2);
         let ret = Tree::Known(Known::Returned(Int { bits: 32, signed: true }));
         let negative = Tree::Binary(Binary::Less, Box::new(ret), Box::new(Tree::Number(0, false)));
-        let room = Room::new();
+        let room = CodeMemory::new();
         let code = build(&room, &machine, ThreadId::Call, &of(Some(negative), 1));
         for value in [0, 1 << 31, 0x1_0000_0000, u64::MAX, 7] {
             assert_eq!(call(code, value, 0), value);
@@ -214,7 +216,7 @@ fn returns_decide_too() {
 #[test]
 fn one_in_so_many_is_a_sample() {
     for (machine, every) in machines(by_hand).into_iter().flat_map(|machine| [(machine, 3), (machine, 4)]) {
-        let room = Room::new();
+        let room = CodeMemory::new();
         let code = build(&room, &machine, ThreadId::Call, &of(None, every));
         for flags in 0..16 {
             on_cpu(1);
@@ -240,7 +242,7 @@ fn one_in_so_many_is_a_sample() {
 fn nothing_is_lost() {
     let names = registers();
     for machine in machines(registered) {
-        let room = Room::new();
+        let room = CodeMemory::new();
         let filter = of(Some(parse("arg0 % 3 != 1 && arg1 > 0", &names).expect("reads")), 2);
         let (called, handled) = storm(build(&room, &machine, ThreadId::Call, &filter));
         let (passed, rejected) = counted(&room);
@@ -254,7 +256,7 @@ fn nothing_is_lost() {
 #[test]
 fn sections_end_with_their_store() {
     let machine = Machine { rseq: by_hand(), lse: true, lines: LINES };
-    let room = Room::new();
+    let room = CodeMemory::new();
     let words = words_of(&room, room.next(), &machine, ThreadId::Call, &of(None, 5));
     assert_eq!(super::tallies::sections(&words, room.next(), 0xF900_0000), 3);
 }

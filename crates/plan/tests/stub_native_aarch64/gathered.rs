@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use trapline_plan::aarch64::stub::deferred::DEFERRED_BYTES;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
-use trapline_plan::aarch64::stub::stage::STAGED_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Machine, Table, Tallied, gather};
+use trapline_plan::aarch64::stub::{Code as _, Machine, Table, Tallied, aggregate_call};
 use trapline_plan::filter::{
-    Apart, Facts, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
+    Facts, GroupBy, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
 };
 use trapline_plan::{Read, ThreadId};
 use trapline_record::ring::Kind;
@@ -69,11 +69,11 @@ impl Set {
     fn exit_words(&self, kind: Kind) -> Vec<u32> {
         let at = self.calls.bench.room.next();
         let what = Tallied { tally: self.tally(), table: self.table, reads: &self.calls.reads };
-        let pending = gather(at, self.calls.traced(), what, kind).expect("a late part");
+        let pending = aggregate_call(at, self.calls.traced(), what, kind).expect("a late part");
         let words = pending.finish(&[RET], None).expect("in reach");
         let late = self.calls.filter.late.as_ref().expect("as set");
         let nodes = self.tally().trees().map(nodes).sum::<usize>() + late.condition.decided_nodes();
-        let most = 1024 + ROW_BYTES + STAGED_BYTES + nodes as u64 * NODE_BYTES;
+        let most = 1024 + ROW_BYTES + DEFERRED_BYTES + nodes as u64 * NODE_BYTES;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }
@@ -98,7 +98,7 @@ impl Set {
 }
 
 fn by(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, apart: Apart::Nothing }
+    Tally { value, sort, group_by: GroupBy::Nothing }
 }
 
 /// Whether a tree uses no duration, which is not known beforehand.
@@ -123,12 +123,12 @@ fn values_fall_where_the_language_says() {
         let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
         let by_thread = sort != Sort::Each && round % 5 == 0;
         let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
-        let tally = Tally { apart: Apart::threads(by_thread), ..by(value.clone(), sort) };
+        let tally = Tally { group_by: GroupBy::threads(by_thread), ..by(value.clone(), sort) };
         let set = Set::new(machine, id, tally.clone(), (None, late.clone()));
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&[], kind);
         on_cpu(round % 8);
-        let (mut want, mut unseen, mut rejected) = (BTreeMap::<u64, u64>::new(), 0, 0);
+        let (mut expected, mut unseen, mut rejected) = (BTreeMap::<u64, u64>::new(), 0, 0);
         for _ in 0..10 {
             let (mut state, floats) = (random.state(), core::array::from_fn(|_| float(&mut random)));
             state[..6].fill_with(|| number(&mut random));
@@ -146,13 +146,13 @@ fn values_fall_where_the_language_says() {
             } else {
                 let key = tally.key(known(&value).evaluate(&facts).expect("all is known"));
                 let thread = if by_thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
-                *want.entry(key | thread).or_default() += 1;
+                *expected.entry(key | thread).or_default() += 1;
                 all += 1;
             }
         }
         let (cells, rest) = set.read();
         let what = format!("{machine:?} {id:?} {kind:?} {value:?} {sort:?} {late:?}");
-        assert_eq!(cells, want, "{what}");
+        assert_eq!(cells, expected, "{what}");
         assert_eq!((rest.overflow, rest.unseen), (0, unseen), "{what}");
         assert_eq!(set.calls.sums(), [10, 0, rejected, 0], "{what}");
         for flags in 0..16 {
@@ -171,7 +171,7 @@ fn durations_are_tallied() {
     let mut random = Random(0x0dd0_ba12_1234_9876);
     for machine in machines(by_hand) {
         on_cpu(2);
-        let mut want = BTreeMap::<u64, u64>::new();
+        let mut expected = BTreeMap::<u64, u64>::new();
         let set = Set::new(machine, ThreadId::Unknown, by(read("dur"), Sort::Log2), (None, TRUE));
         let (enter, exit) = (set.calls.alone(6, &[RET]), set.exit(Kind::Return));
         for _ in 0..50 {
@@ -186,15 +186,15 @@ fn durations_are_tallied() {
                 let stamps = &set.calls.stamps;
                 let is_marked =
                     |slot: &u64| stamps.word(slot + 16).load(Ordering::Relaxed) == stamps.0 + slot;
-                let marked: Vec<u64> = stamps.slots().filter(is_marked).collect();
+                let marked: Vec<u64> = stamps.trampolines().filter(is_marked).collect();
                 for slot in marked {
                     stamps.word(slot + 8).fetch_sub(ticks, Ordering::Relaxed);
                 }
             }
-            *want.entry(set.tally().key(took)).or_default() += 1;
+            *expected.entry(set.tally().key(took)).or_default() += 1;
         }
-        assert_eq!(set.read().0, want, "{machine:?}");
-        assert!(!want.is_empty());
+        assert_eq!(set.read().0, expected, "{machine:?}");
+        assert!(!expected.is_empty());
     }
 }
 

@@ -11,11 +11,11 @@ use super::latency::{on, on_cpu, on_goroutine};
 use super::records::{kept, machines};
 use super::stages::{Calls, late, read};
 use super::tallies::{self, by};
-use super::{RET, Room, by_hand, changes_on};
+use super::{CodeMemory, RET, by_hand, changes_on};
 
 /// Enters at one place of a goroutine's stack, and again where the function begins anew on a larger stack.
 /// Then leaves elsewhere, and then there. `check` gets the number of right entries and exits so far.
-fn moves(room: &Room, [enter, exit]: [u64; 2], end: u64, mut check: impl FnMut(u64, u64)) {
+fn moves(room: &CodeMemory, [enter, exit]: [u64; 2], end: u64, mut check: impl FnMut(u64, u64)) {
     // The stack's end is as far from the deeper place as it was from the first one.
     let (mut g, other) = ([0, end], [0, end - 1024]);
     on_goroutine(room, enter, &g, 512);
@@ -48,7 +48,7 @@ fn exits_of_entries_that_passed_are_recorded() {
         let halves = [calls.alone(1, &[RET]), calls.exit(Kind::Return, 1)];
         for end in ends(&machine) {
             let mut seen = Vec::new();
-            let room = Room::new();
+            let room = CodeMemory::new();
             let mut bench = std::mem::take(&mut calls.bench.tails);
             let rings = calls.bench.rings;
             moves(&room, halves, end, |entered, left| {
@@ -71,7 +71,7 @@ fn returns_decide() {
         calls.goroutine = true;
         let halves = [calls.alone(1, &[RET]), calls.exit(Kind::Return, 1)];
         for (nth, end) in (0..).zip(ends(&machine)) {
-            let (room, rings, mut tails) = (Room::new(), calls.bench.rings, calls.bench.tails.clone());
+            let (room, rings, mut tails) = (CodeMemory::new(), calls.bench.rings, calls.bench.tails.clone());
             let mut written = 0;
             moves(&room, halves, end, |entered, left| {
                 written += super::records::take(rings, &mut tails).len() as u64;
@@ -91,7 +91,7 @@ fn what_is_known_at_returns_is_added_up() {
         set.calls.goroutine = true;
         let halves = [set.calls.alone(6, &[RET]), set.exit(Kind::Return)];
         for (nth, end) in (0..).zip(ends(&machine)) {
-            moves(&Room::new(), halves, end, |entered, left| {
+            moves(&CodeMemory::new(), halves, end, |entered, left| {
                 let (cells, rest) = set.read();
                 assert_eq!(cells.get(&2).copied().unwrap_or(0), nth + left, "{machine:?} {cells:?}");
                 assert_eq!((cells.len() < 2, rest.overflow + rest.unseen), (true, 0));
@@ -112,7 +112,7 @@ fn reads() -> Vec<Read> {
 
 /// Finds the lowest end of a stack at which `has_room` is false: so many bytes below the stack pointer are
 /// needed for the copies.
-fn lowest(room: &Room, mut has_room: impl FnMut(&[u64; 2]) -> bool) -> u64 {
+fn lowest(room: &CodeMemory, mut has_room: impl FnMut(&[u64; 2]) -> bool) -> u64 {
     // mov x0, sp; ret
     let sp = on(room, room.put(&[0x9100_03E0, RET]), 0, DEEPER);
     let (mut there, mut gone) = (0, 4096);
@@ -142,7 +142,7 @@ fn what_is_recorded_of_memory_needs_room() {
         let mut calls = Calls::new(machine, (1 << 12, RingArea::slot_with_floats(6, 0, 2)), kept(), filter);
         (calls.goroutine, calls.reads) = (true, reads());
         let [enter, exit] = [calls.alone(6, &[RET]), calls.exit(Kind::Return, 6)];
-        let (room, rings, mut tails) = (Room::new(), calls.bench.rings, calls.bench.tails.clone());
+        let (room, rings, mut tails) = (CodeMemory::new(), calls.bench.rings, calls.bench.tails.clone());
         let mut dropped = 0;
         let took = lowest(&room, |g| {
             // An abandoned call that had room.
@@ -186,7 +186,7 @@ fn what_is_tallied_of_memory_needs_room() {
             if sort == Sort::Each {
                 set.filter.reads = reads();
             }
-            let (code, room, mut unseen) = (set.build(true, &[RET]), Room::new(), 0);
+            let (code, room, mut unseen) = (set.build(true, &[RET]), CodeMemory::new(), 0);
             let took = lowest(&room, |g| {
                 let before: u64 = set.read().0.values().sum();
                 on_goroutine(&room, code, g, DEEPER);

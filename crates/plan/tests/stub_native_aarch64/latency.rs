@@ -11,8 +11,8 @@ use trapline_record::hist;
 use trapline_record::latency::{self as words, STAMP_BLOCKS, STRIDE, at};
 
 use super::{
-    ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, changes_on, in_threads_at_once, machines,
-    registered, storm,
+    ADD, AREA, CodeMemory, DATA, LINES, RET, by_hand, call, changes, changes_on, in_threads_at_once,
+    machines, registered, storm,
 };
 
 const FUNCTIONS: u32 = 3;
@@ -40,12 +40,12 @@ impl Stamps {
         unsafe { &*((self.0 + at) as *const AtomicU64) }
     }
     /// Offsets of the stamp cells of all claimed blocks.
-    pub(super) fn slots(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn trampolines(&self) -> impl Iterator<Item = u64> {
         let tags = 0..self.1.tags_len() / 8;
         let blocks = tags.filter(|block| self.word(8 * block).load(Ordering::Relaxed) != 0);
         blocks.flat_map(|block| {
             let first = self.1.tags_len() + (block << self.1.block_bits());
-            (first..first + (1 << self.1.block_bits())).step_by(1 << self.1.slot_bits())
+            (first..first + (1 << self.1.block_bits())).step_by(1 << self.1.cell_bits())
         })
     }
     /// Gives all blocks to other pages, except `but` of each four.
@@ -55,7 +55,7 @@ impl Stamps {
     }
     /// Offsets of the cells that hold stamps.
     fn stamps(&self) -> Vec<u64> {
-        self.slots().filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
+        self.trampolines().filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
     }
 }
 
@@ -68,7 +68,7 @@ impl Drop for Stamps {
 
 /// What is timed, and the results.
 pub(super) struct Bench {
-    pub(super) room: Room,
+    pub(super) room: CodeMemory,
     stamps: Stamps,
     pub(super) machine: Machine,
     pub(super) latency: Latency,
@@ -76,7 +76,7 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(machine: Machine) -> Self {
-        let (room, stamps) = (Room::new(), Stamps::new(words::Stamps::default()));
+        let (room, stamps) = (CodeMemory::new(), Stamps::new(words::Stamps::default()));
         let area = room.base + DATA + 4096;
         let (missed, functions, stamp) = (room.base + DATA, FUNCTIONS, stamps.0);
         let latency = Latency {
@@ -88,7 +88,7 @@ impl Bench {
             min_ticks: 0,
             buckets: Buckets::Log,
             outermost: false,
-            slots: None,
+            trampolines: None,
         };
         Self { room, stamps, machine, latency }
     }
@@ -348,12 +348,12 @@ fn durations_fall_into_their_buckets() {
 
 /// Calls `half` with a goroutine in x28, and the stack pointer lowered by `deeper`. The code is made of
 /// words, since the compiler reserves x28.
-pub(super) fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
+pub(super) fn on_goroutine(room: &CodeMemory, half: u64, g: &[u64; 2], deeper: u32) {
     on(room, half, g.as_ptr() as u64, deeper);
 }
 
 /// The same with `g` as the goroutine's address, or 0. Returns what `half` returns.
-pub(super) fn on(room: &Room, half: u64, g: u64, deeper: u32) -> u64 {
+pub(super) fn on(room: &CodeMemory, half: u64, g: u64, deeper: u32) -> u64 {
     // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp,
     // #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
     let code = [

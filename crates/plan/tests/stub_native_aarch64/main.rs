@@ -25,7 +25,7 @@ use std::sync::{Mutex, PoisonError};
 
 use trapline_insn::aarch64::{Options, encode};
 use trapline_plan::aarch64::stub::{Machine, Rseq, count};
-use trapline_plan::aarch64::{Place, Tactic, entry_index, patch};
+use trapline_plan::aarch64::{PatchedWord, Tactic, entry_index, patch};
 
 unsafe extern "C" {
     safe static __rseq_offset: isize;
@@ -66,12 +66,12 @@ fn registered() -> Option<Rseq> {
 }
 
 /// Memory for code, and counters behind it.
-struct Room {
+struct CodeMemory {
     base: u64,
     used: Cell<u64>,
 }
 
-impl Room {
+impl CodeMemory {
     /// Two rooms, further from each other than a branch reaches.
     fn far_apart() -> [Self; 2] {
         const APART: usize = 256 << 20;
@@ -161,7 +161,7 @@ fn machines(rseq: fn() -> Option<Rseq>) -> Vec<Machine> {
 #[test]
 fn a_hit_goes_to_its_cpus_line() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_some()) {
-        let room = Room::new();
+        let room = CodeMemory::new();
         let code = room.counted(&machine, true, &[ADD, RET]);
         // CPUs with a line, CPUs beyond, and threads without a registered area. The latter two use the last
         // line.
@@ -186,10 +186,10 @@ fn a_hit_goes_to_its_cpus_line() {
 fn a_stub_out_of_reach_is_reached_over_an_island() {
     for machine in machines(by_hand) {
         for (index, ip_free) in [(0, false), (0, true), (1, false), (2, false), (2, true)] {
-            let [near, far] = Room::far_apart();
+            let [near, far] = CodeMemory::far_apart();
             let function = near.put(&[CBNZ, ADD, RET]);
             let options = Options { ip_free, ..Options::default() };
-            let place = Place { words: &[CBNZ, ADD, RET], start: function, index, options };
+            let place = PatchedWord { words: &[CBNZ, ADD, RET], start: function, index, options };
             let (counters, stub, island) = (far.base + DATA, far.next(), near.next());
             assert!(patch(&place, &machine, counters, stub, None).is_err());
             let patched = patch(&place, &machine, counters, stub, Some(island)).expect("by an island");
@@ -223,7 +223,7 @@ fn a_stub_out_of_reach_is_reached_over_an_island() {
 #[test]
 fn an_aborted_hit_is_counted_once() {
     let machine = Machine { rseq: by_hand(), lse: true, lines: LINES };
-    let room = Room::new();
+    let room = CodeMemory::new();
     let pending = count(room.next(), &machine, room.base + DATA, true);
     let words = pending.finish(&[ADD, RET], None).expect("in reach");
     let code = room.put(&words);
@@ -347,7 +347,7 @@ fn registers_and_flags_are_as_they_were() {
         for machine in machines(by_hand) {
             for cpu in [2, u32::MAX] {
                 AREA.with(|area| area.cpu[1].store(cpu, Ordering::Relaxed));
-                let room = Room::new();
+                let room = CodeMemory::new();
                 let code = room.counted(&machine, ip_free, &[RET]);
                 for flags in 0..16_u64 {
                     let (before, mut after) = changes(code, flags);
@@ -367,7 +367,7 @@ fn registers_and_flags_are_as_they_were() {
 #[test]
 fn nothing_is_lost() {
     for machine in machines(registered) {
-        let room = Room::new();
+        let room = CodeMemory::new();
         let (called, handled) = storm(room.counted(&machine, true, &[ADD, RET]));
         assert_eq!(room.counts().iter().sum::<u64>(), called + handled, "{machine:?}");
         println!("{machine:?}: {called} and {handled} from signals");
@@ -416,7 +416,7 @@ fn in_threads_at_once(code: u64) {
 #[test]
 fn threads_without_rseq_are_spread_over_the_lines() {
     for machine in machines(|| None).into_iter().filter(|machine| machine.lines > 1) {
-        let room = Room::new();
+        let room = CodeMemory::new();
         in_threads_at_once(room.counted(&machine, false, &[ADD, RET]));
         let counts = room.counts();
         assert_eq!(counts.iter().sum::<u64>(), 16);
@@ -507,11 +507,11 @@ fn patched_functions_do_what_they_did() {
     ];
     for machine in machines(by_hand) {
         for (words, index, results) in functions {
-            let room = Room::new();
+            let room = CodeMemory::new();
             let start = room.put(words);
             assert!(index != 0 || entry_index(words) == 0);
             let place =
-                Place { words, start, index, options: Options { ip_free: true, ..Options::default() } };
+                PatchedWord { words, start, index, options: Options { ip_free: true, ..Options::default() } };
             let made = patch(&place, &machine, room.base + DATA, room.next(), None).expect("a patch");
             room.put(&made.stub);
             let bare: Vec<u64> = [0, 2].map(|x0| call(start, x0, 7)).to_vec();

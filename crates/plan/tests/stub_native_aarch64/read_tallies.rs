@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use trapline_plan::Read;
-use trapline_plan::filter::{Apart, Facts, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
+use trapline_plan::filter::{Facts, GroupBy, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
 use trapline_record::ring::Kind;
 use trapline_record::tally::Rest;
 
@@ -20,12 +20,15 @@ use super::{ADD, RET, by_hand, call, changes, machines, registered, run, storm};
 /// The aggregation of a round.
 fn tally(value: &Tree, round: u32) -> Tally {
     let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
-    Tally { apart: Apart::threads(sort != Sort::Each && round.is_multiple_of(5)), ..by(value.clone(), sort) }
+    Tally {
+        group_by: GroupBy::threads(sort != Sort::Each && round.is_multiple_of(5)),
+        ..by(value.clone(), sort)
+    }
 }
 
 /// The key of a value, with the thread's if hits are grouped by thread.
 fn key(tally: &Tally, value: u64) -> u64 {
-    let thread = if tally.apart == Apart::Thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
+    let thread = if tally.group_by == GroupBy::Thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
     tally.key(value) | thread
 }
 
@@ -61,7 +64,7 @@ fn values_fall_where_the_language_says() {
         (set.filter.reads, set.filter.fields) = (reads(), condition.clone());
         let code = set.build(true, &[RET]);
         on_cpu(round % 8);
-        let (mut want, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
+        let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
         let what = format!("{machine:?} {id:?} {value:?} {tally:?} {condition:?}");
         for _ in 0..10 {
             let (state, facts) = hit(&mut random, &mut memory);
@@ -70,13 +73,13 @@ fn values_fall_where_the_language_says() {
             if early.iter().chain(&condition).any(fails) {
                 rejected += 1;
             } else if let Some(value) = value.evaluate(&facts) {
-                *want.entry(key(&tally, value)).or_default() += 1;
+                *expected.entry(key(&tally, value)).or_default() += 1;
                 seen += 1;
             } else {
                 unseen += 1;
             }
         }
-        assert_eq!(set.read(), (want, Rest { overflow: 0, unseen: unseen - before.0 }), "{what}");
+        assert_eq!(set.read(), (expected, Rest { overflow: 0, unseen: unseen - before.0 }), "{what}");
         assert_eq!(set.rejected(), rejected - before.1, "{what}");
         for flags in 0..16 {
             let (before, after) = changes(code, flags);
@@ -109,7 +112,7 @@ fn values_fall_there_when_calls_return() {
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&[], kind);
         on_cpu(round % 8);
-        let (mut want, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
+        let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
         let what = format!("{machine:?} {id:?} {kind:?} {value:?} {tally:?} {late:?}");
         for _ in 0..10 {
             let (state, facts) = hit(&mut random, &mut memory);
@@ -122,13 +125,13 @@ fn values_fall_there_when_calls_return() {
             if known(&late).holds(&facts) != Some(true) {
                 rejected += 1;
             } else if let Some(value) = value {
-                *want.entry(key(&tally, value)).or_default() += 1;
+                *expected.entry(key(&tally, value)).or_default() += 1;
                 seen += 1;
             } else {
                 unseen += 1;
             }
         }
-        assert_eq!(set.read(), (want, Rest { overflow: 0, unseen: unseen - before.0 }), "{what}");
+        assert_eq!(set.read(), (expected, Rest { overflow: 0, unseen: unseen - before.0 }), "{what}");
         assert_eq!(set.calls.sums(), [10, 0, rejected - before.1, 0], "{what}");
         for flags in 0..16 {
             let (before, after) = changes(code, flags);

@@ -10,7 +10,7 @@ use trapline_record::ring::{HEAD, Kind, LOCKED, Record, RingArea, TRIES};
 use trapline_record::view::View;
 
 use super::{
-    ADD, AREA, DATA, LEN, LINES, RET, Room, by_hand, call, changes, registered, storm, thread_pointer,
+    ADD, AREA, CodeMemory, DATA, LEN, LINES, RET, by_hand, call, changes, registered, storm, thread_pointer,
 };
 
 pub(crate) const PROBE: u32 = 5;
@@ -47,7 +47,7 @@ pub(crate) fn machines(rseq: fn() -> Option<Rseq>) -> Vec<Machine> {
 
 /// Code, rings, and their reader.
 pub(crate) struct Bench {
-    pub(crate) room: Room,
+    pub(crate) room: CodeMemory,
     pub(crate) machine: Machine,
     pub(crate) rings: Rings,
     pub(crate) tails: Vec<u64>,
@@ -55,7 +55,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(machine: Machine, bytes: u32, slot: u32, id: ThreadId) -> Self {
-        let room = Room::new();
+        let room = CodeMemory::new();
         let cpus = machine.lines.saturating_sub(1);
         let rings = if machine.rseq.is_some() { cpus } else { RingArea::shared(cpus) };
         let area = RingArea { off: 0, rings, slot, most: slot, bytes };
@@ -155,13 +155,13 @@ fn records_tell_what_was_there_and_state_is_kept() {
                     let what = format!("{machine:?} {id:?} {kind:?} {values}");
                     assert_eq!(after, before, "{what}");
                     let [record] = bench.take()[..] else { panic!("one: {what}") };
-                    let want = match kind {
+                    let expected = match kind {
                         Kind::Entry => &before[..values],
                         Kind::Return => &before[..1],
                         Kind::Tail => &[],
                     };
                     assert_eq!((record.kind, record.probe), (kind, PROBE), "{what}");
-                    assert_eq!(&record.values[..want.len()], want, "{what}");
+                    assert_eq!(&record.values[..expected.len()], expected, "{what}");
                     assert!((start..=ticks()).contains(&record.ticks), "{what}");
                     // A local variable of this thread lies a little above.
                     let here = (&raw const record) as u64;
@@ -223,13 +223,13 @@ fn a_filter_decides_what_is_recorded() {
             let what = (written.len() as u64, dropped, filtered);
             // A sample begins with the first hit that passes.
             let passing = 30_u64.div_ceil(sample.into());
-            let want = match (machine.rseq, sample) {
+            let expected = match (machine.rseq, sample) {
                 // Without an area there is neither a ring nor a sample.
                 (Some(_), 1) if cpu == u32::MAX => (0, 30, 60),
                 (Some(_), _) if cpu == u32::MAX => (0, 0, 90),
                 _ => (passing, 0, 90 - passing),
             };
-            assert_eq!(what, want, "{machine:?} {cpu} {sample}");
+            assert_eq!(what, expected, "{machine:?} {cpu} {sample}");
             let stays = bench.passing(&filter, &[RET]);
             for flags in 0..16_u64 {
                 let (before, after) = changes(stays, flags);
@@ -266,12 +266,12 @@ fn floats_are_what_vectors_hold() {
                 .filter(|n| floats.arguments >> n & 1 == 1)
                 .map(|n| (f64::from(n) + 0.5).to_bits())
                 .collect();
-            let want = match kind {
+            let expected = match kind {
                 Kind::Entry => [&[40, 41], &all[..]].concat(),
                 _ if floats.returned => vec![0.5_f64.to_bits()],
                 _ => vec![40],
             };
-            assert_eq!(record.values[..want.len()], want, "{kind:?} {floats:?} {machine:?}");
+            assert_eq!(record.values[..expected.len()], expected, "{kind:?} {floats:?} {machine:?}");
         }
     }
 }
@@ -331,13 +331,13 @@ fn texts_are_what_could_be_read() {
                             assert_eq!(record.values[..6], six);
                             for (nth, n) in (0..6).filter(|n| texts >> n & 1 == 1).enumerate() {
                                 let word = |past: u64| word((nth * TEXT_WORDS) as u64 + past);
-                                let (address, want) = at(n);
-                                let want = if missing { -i64::from(libc::ENOSYS) } else { want };
-                                assert_eq!(word(0).cast_signed(), want, "{address:#x}");
+                                let (address, expected) = at(n);
+                                let expected = if missing { -i64::from(libc::ENOSYS) } else { expected };
+                                assert_eq!(word(0).cast_signed(), expected, "{address:#x}");
                                 let copied =
                                     (1..=(TEXT_BYTES / 8) as u64).flat_map(|n| word(n).to_le_bytes());
                                 let from = (address - page) as usize;
-                                let long = usize::try_from(want).unwrap_or(0);
+                                let long = usize::try_from(expected).unwrap_or(0);
                                 assert!(
                                     copied.take(long).eq(bytes[from.min(4096)..].iter().copied().take(long))
                                 );
@@ -424,13 +424,18 @@ fn what_is_broken_off_before_its_last_word_is_written_once() {
 
 /// Makes code for a room's next place. Its first section is aborted before its last word, `turns` less one
 /// times. Also returns the word that counts these down.
-pub(crate) fn broken_off(room: &Room, words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
+pub(crate) fn broken_off(room: &CodeMemory, words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
     // stlr x15, [x14]
     broken_off_at(room, words, 0xC89F_FDCF, turns)
 }
 
 /// The same with `store` as the last word; x11 and x16 must be free.
-pub(crate) fn broken_off_at(room: &Room, mut words: Vec<u32>, store: u32, turns: u64) -> (u64, &AtomicU64) {
+pub(crate) fn broken_off_at(
+    room: &CodeMemory,
+    mut words: Vec<u32>,
+    store: u32,
+    turns: u64,
+) -> (u64, &AtomicU64) {
     let code = room.next();
     let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
     let signature = words.iter().position(|word| *word == 0xD428_BC00).expect("a signature");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::{Machine, Table};
-use trapline_plan::filter::{Apart, Sort, Tally, Tree};
+use trapline_plan::filter::{GroupBy, Sort, Tally, Tree};
 use trapline_record::ring::Kind;
 use trapline_record::tally::{CELLS, Rest, Shape, TAKING, first_owned_row, first_row, text_key};
 use trapline_record::view::View;
@@ -21,7 +21,7 @@ use super::latency::on_cpu;
 use super::records::broken_off_at;
 use super::tallies::{Set, argument, by};
 use super::threads::{ids, tid};
-use super::{ADD, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
+use super::{ADD, CodeMemory, LINES, RET, by_hand, call, changes, machines, registered, run, storm};
 
 /// Words that are texts as well.
 static WORDS: [[u8; 64]; 8] = {
@@ -60,7 +60,7 @@ pub(super) fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Re
 }
 
 fn text(argument: u8, by_thread: bool) -> Tally {
-    Tally { apart: Apart::threads(by_thread), ..by(Tree::Number(0, false), Sort::Text(argument)) }
+    Tally { group_by: GroupBy::threads(by_thread), ..by(Tree::Number(0, false), Sort::Text(argument)) }
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn each_text_has_a_row() {
             assert_eq!(after, before, "{machine:?}");
         }
         assert_eq!(rows(set.table, &set.words, true), (Found::new(), Rest { overflow: 0, unseen: 16 }));
-        let mut want = Found::new();
+        let mut expected = Found::new();
         let long = [b'l'; 100];
         let many: Vec<Vec<u8>> = (0..30).map(|n| format!("/tmp/file {n}\0behind it").into_bytes()).collect();
         let some: [&[u8]; 6] = [b"\0", b"a\0b", b"a\0c", &long[..64], &long, b"\xff\xfe\0"];
@@ -88,7 +88,7 @@ fn each_text_has_a_row() {
             let mut state = random.state();
             state[1] = room.as_ptr() as u64;
             assert_eq!(run(code, state, [0; 8]), state, "{machine:?} {id:?}");
-            *want.entry((None, text_key(&room[..64]))).or_default() += 1;
+            *expected.entry((None, text_key(&room[..64]))).or_default() += 1;
         }
         // At the end of mapped memory: what can be read counts.
         for len in [3, 1, 0] {
@@ -99,11 +99,11 @@ fn each_text_has_a_row() {
             state[1] = at;
             assert_eq!(run(code, state, [0; 8]), state);
             if len > 0 {
-                *want.entry((None, text_key(&b"eee"[..len as usize]))).or_default() += 1;
+                *expected.entry((None, text_key(&b"eee"[..len as usize]))).or_default() += 1;
             }
         }
         let found = rows(set.table, &set.words, true);
-        assert_eq!(found, (want, Rest { overflow: 0, unseen: 17 }), "{machine:?} {id:?}");
+        assert_eq!(found, (expected, Rest { overflow: 0, unseen: 17 }), "{machine:?} {id:?}");
         set.room.unmap();
     }
 }
@@ -113,7 +113,7 @@ fn both(
     machine: Machine,
     id: ThreadId,
     tally: &Tally,
-    mut hits: impl FnMut(&Room, u64),
+    mut hits: impl FnMut(&CodeMemory, u64),
 ) -> [(Found, Rest); 2] {
     let texts = tally.texts() != 0;
     let set = Set::new(machine, id, tally.clone(), None);
@@ -130,11 +130,11 @@ fn each_thread_has_rows_of_its_own() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
-        let each = Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) };
+        let each = Tally { group_by: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) };
         for tally in [each, text(1, true)] {
             let texts = tally.texts() != 0;
             let key = |n: u64| if texts { text_key(&WORDS[n as usize % 8]) } else { word(n) };
-            let mut want = [Found::new(), Found::new()];
+            let mut expected = [Found::new(), Found::new()];
             let mut nth = 0;
             let found = both(machine, id, &tally, |_, code| {
                 let hit = |times: u64| {
@@ -146,12 +146,12 @@ fn each_thread_has_rows_of_its_own() {
                     std::thread::scope(|scope| scope.spawn(|| hit(times)).join().expect("ends"))
                 });
                 for (thread, times) in [hit(30)].into_iter().chain(others) {
-                    (0..times).for_each(|n| *want[nth].entry((Some(thread), key(n))).or_default() += 1);
+                    (0..times).for_each(|n| *expected[nth].entry((Some(thread), key(n))).or_default() += 1);
                 }
                 nth += 1;
             });
-            for (found, want) in found.into_iter().zip(want) {
-                assert_eq!(found, (want, Rest::default()), "{machine:?} {id:?} {tally:?}");
+            for (found, expected) in found.into_iter().zip(expected) {
+                assert_eq!(found, (expected, Rest::default()), "{machine:?} {id:?} {tally:?}");
             }
         }
     }
@@ -168,8 +168,12 @@ fn a_table_for_two_is_used_by_either() {
             let code = set.build(true, &[ADD, RET]);
             (0..40).for_each(|n| assert_eq!(call(code, n % 10, 2), n % 10 + 2));
             let owner = shape.rows().is_some_and(|rows| rows.owned).then_some(0);
-            let want: Found = (0..10).map(|n| ((owner, n), 4)).collect();
-            assert_eq!(rows(set.table, &set.words, false), (want, Rest::default()), "{machine:?} {shape:?}");
+            let expected: Found = (0..10).map(|n| ((owner, n), 4)).collect();
+            assert_eq!(
+                rows(set.table, &set.words, false),
+                (expected, Rest::default()),
+                "{machine:?} {shape:?}"
+            );
         }
     }
 }
@@ -180,7 +184,10 @@ fn a_full_table_counts_on() {
     for machine in machines(by_hand) {
         on_cpu(4);
         for (shape, tally) in [
-            (Shape::OwnedRows(4), Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) }),
+            (
+                Shape::OwnedRows(4),
+                Tally { group_by: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) },
+            ),
             (Shape::OwnedTexts(4), text(1, true)),
             (Shape::Texts(4), text(1, false)),
         ] {
@@ -224,8 +231,8 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
             }
             (0..2).for_each(|n| assert_eq!(call(code, n, word(3)), word(3) + n));
             let owner = by_thread.then(|| tid().into());
-            let want = (Found::from([((owner, key), 2)]), Rest::default());
-            assert_eq!(rows(set.table, &set.words, true), want, "{machine:?} {by_thread}");
+            let expected = (Found::from([((owner, key), 2)]), Rest::default());
+            assert_eq!(rows(set.table, &set.words, true), expected, "{machine:?} {by_thread}");
         }
     }
 }
@@ -235,7 +242,8 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
 fn another_threads_row_is_passed_over() {
     for machine in machines(by_hand) {
         on_cpu(2);
-        for tally in [Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) }, text(1, true)]
+        for tally in
+            [Tally { group_by: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) }, text(1, true)]
         {
             let set = Set::new(machine, ThreadId::Call, tally, None);
             let code = set.build(true, &[ADD, RET]);
@@ -252,9 +260,9 @@ fn another_threads_row_is_passed_over() {
             (0..2).for_each(|n| assert_eq!(call(code, n, word(3)), word(3) + n));
             let (found, _) = rows(set.table, &set.words, false);
             let others = 5 * u64::from(machine.lines);
-            let want =
+            let expected =
                 Found::from([((Some(tid().into()), key), 2), ((Some(u64::from(tid()) + 1), key), others)]);
-            assert_eq!(found, want, "{machine:?}");
+            assert_eq!(found, expected, "{machine:?}");
         }
     }
 }
@@ -264,15 +272,15 @@ fn another_threads_row_is_passed_over() {
 fn what_is_broken_off_is_added_once() {
     let machine = Machine { rseq: by_hand(), lse: false, lines: LINES };
     on_cpu(3);
-    let tally = Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) };
+    let tally = Tally { group_by: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) };
     let set = Set::new(machine, ThreadId::Call, tally, None);
     let words = set.words(set.room.next(), true, &[ADD, RET]);
     // stlr x13, [x17]
     let (code, counter) = broken_off_at(&set.room, words, 0xC89F_FE2D, 3);
     assert_eq!(call(code, 40, 2), 42);
     assert_eq!(counter.load(Ordering::Relaxed), 0, "it was broken off");
-    let want = (Found::from([((Some(tid().into()), 2), 1)]), Rest::default());
-    assert_eq!(rows(set.table, &set.words, false), want);
+    let expected = (Found::from([((Some(tid().into()), 2), 1)]), Rest::default());
+    assert_eq!(rows(set.table, &set.words, false), expected);
 }
 
 /// A row that another thread is claiming is passed over: the next row is used.
@@ -296,7 +304,7 @@ fn a_row_under_taking_is_passed_over() {
 }
 
 /// Put before the code: x2 = one of four texts, by the number in x0.
-fn with_text(room: &Room, code: u64) -> u64 {
+fn with_text(room: &CodeMemory, code: u64) -> u64 {
     // and x3, x0, #3; ldr x2, =WORDS; add x2, x2, x3, lsl #6; b.
     let at = room.next();
     let back = encode::b(at + 12, code).expect("near");
@@ -310,7 +318,7 @@ fn nothing_is_lost_under_a_storm() {
     let four = || Box::new(Tree::Number(4, false));
     let remainder =
         Tree::Binary(trapline_plan::filter::Binary::Remainder, Box::new(argument(0, 64, false)), four());
-    let mut tallies = vec![Tally { apart: Apart::Thread, ..by(remainder, Sort::Each) }];
+    let mut tallies = vec![Tally { group_by: GroupBy::Thread, ..by(remainder, Sort::Each) }];
     if has_readv() {
         tallies.extend([text(2, false), text(2, true)]);
     } else {
@@ -333,7 +341,7 @@ fn nothing_is_lost_under_a_storm() {
             let keys: std::collections::BTreeSet<u64> = rows.keys().map(|row| row.1).collect();
             assert_eq!(keys, (0..4).map(wanted).collect(), "{rows:?}");
             let threads: std::collections::BTreeSet<_> = rows.keys().map(|row| row.0).collect();
-            assert_eq!(threads.len(), if tally.apart == Apart::Thread { 4 } else { 1 }, "{rows:?}");
+            assert_eq!(threads.len(), if tally.group_by == GroupBy::Thread { 4 } else { 1 }, "{rows:?}");
         }
     }
 }

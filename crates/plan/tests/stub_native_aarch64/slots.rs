@@ -5,12 +5,12 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
-use trapline_plan::aarch64::stub::{Code as _, Machine, Signed, latency_arm, slot_code};
+use trapline_plan::aarch64::stub::{Code as _, Machine, Signed, latency_arm, trampoline_code};
 use trapline_record::latency::at;
-use trapline_record::slots::{CHAIN, ENTRY, Slots, at as entry};
+use trapline_record::trampolines::{CHAIN, ENTRY, Trampolines, at as entry};
 
 use super::latency::{Bench, on_cpu};
-use super::{ADD, RET, Room, by_hand, call, changes, machines, registered, storm};
+use super::{ADD, CodeMemory, RET, by_hand, call, changes, machines, registered, storm};
 
 const PUSH: u32 = 0xA9BF_7BFD;
 const POP: u32 = 0xA8C1_7BFD;
@@ -24,10 +24,10 @@ const AUTIBSP: u32 = 0xD503_23FF;
 /// What is timed by return trampolines, and their code.
 struct Armed {
     bench: Bench,
-    slots: Slots,
+    trampolines: Trampolines,
     /// Address and length of what the trampolines share.
     shared: (u64, u64),
-    code: Option<Room>,
+    code: Option<CodeMemory>,
 }
 
 fn word(at: u64) -> &'static AtomicU64 {
@@ -37,22 +37,22 @@ fn word(at: u64) -> &'static AtomicU64 {
 
 impl Armed {
     fn new(machine: Machine, count: u32) -> Self {
-        let (mut bench, code) = (Bench::new(machine), Room::new());
-        let unplaced = Slots { code: code.base, table: 0, count };
+        let (mut bench, code) = (Bench::new(machine), CodeMemory::new());
+        let unplaced = Trampolines { code: code.base, table: 0, count };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let len = unplaced.table_len() as usize;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let table = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
         assert_ne!(table, libc::MAP_FAILED);
-        let slots = Slots { table: table as u64, ..unplaced };
-        slots.hints().for_each(|(at, hint)| word(at).store(hint, Ordering::Relaxed));
-        bench.latency.slots = Some(slots);
-        let made = slot_code(&machine, &bench.latency).expect("slots");
+        let trampolines = Trampolines { table: table as u64, ..unplaced };
+        trampolines.hints().for_each(|(at, hint)| word(at).store(hint, Ordering::Relaxed));
+        bench.latency.trampolines = Some(trampolines);
+        let made = trampoline_code(&machine, &bench.latency).expect("slots");
         let words: Vec<u32> =
             made.bytes.as_chunks::<4>().0.iter().map(|one| u32::from_le_bytes(*one)).collect();
-        assert_eq!(code.put(&words), slots.code);
-        Self { bench, slots, shared: made.shared, code: Some(code) }
+        assert_eq!(code.put(&words), trampolines.code);
+        Self { bench, trampolines, shared: made.shared, code: Some(code) }
     }
     /// A function with armed calls.
     fn function(&self, signed: Option<Signed>, body: &[u32]) -> u64 {
@@ -67,15 +67,15 @@ impl Armed {
         self.bench.room.put(&pending.finish(&body, None).expect("in reach"))
     }
     fn entry(&self, slot: u32, at: u64) -> &'static AtomicU64 {
-        word(self.slots.entry(slot) + at)
+        word(self.trampolines.entry(slot) + at)
     }
     /// Numbers of the return trampolines in use.
     fn lent(&self) -> Vec<u32> {
         let byte = |slot: u32| {
-            let at = self.slots.table + Slots::LENT_OFF + u64::from(slot);
+            let at = self.trampolines.table + Trampolines::LENT_OFF + u64::from(slot);
             word(at & !7).load(Ordering::Relaxed).to_le_bytes()[(at & 7) as usize]
         };
-        (0..self.slots.count).filter(|&slot| byte(slot) != 0).collect()
+        (0..self.trampolines.count).filter(|&slot| byte(slot) != 0).collect()
     }
     /// Asserts the number of calls, and of those that found no trampoline; no call is in flight any more.
     #[track_caller]
@@ -84,15 +84,18 @@ impl Armed {
         assert_eq!((found, self.bench.missed()), ([returns, 0, 0, 0], missed), "{:?}", self.bench.machine);
         assert_eq!(self.bench.buckets().iter().sum::<u64>(), returns);
         assert!(self.lent().is_empty());
-        assert!((0..self.slots.count).all(|slot| self.entry(slot, entry::WORD).load(Ordering::Relaxed) == 0));
+        assert!(
+            (0..self.trampolines.count)
+                .all(|slot| self.entry(slot, entry::WORD).load(Ordering::Relaxed) == 0)
+        );
     }
 }
 
 impl Drop for Armed {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which no code uses any more.
-        unsafe { libc::munmap(self.slots.table as *mut _, self.slots.table_len() as usize) };
-        self.code.take().into_iter().for_each(Room::unmap);
+        unsafe { libc::munmap(self.trampolines.table as *mut _, self.trampolines.table_len() as usize) };
+        self.code.take().into_iter().for_each(CodeMemory::unmap);
     }
 }
 
@@ -117,7 +120,7 @@ fn signed_return_addresses_stay_signed() {
     for machine in machines(by_hand) {
         on_cpu(1);
         let armed = Armed::new(machine, 64);
-        let slot = armed.slots.address(0)..armed.slots.address(63) + 1;
+        let slot = armed.trampolines.address(0)..armed.trampolines.address(63) + 1;
         let keys = [(PACIASP, AUTIASP, Signed::KeyA), (PACIBSP, AUTIBSP, Signed::KeyB)];
         for (sign, authenticate, key) in keys {
             assert_eq!(Signed::by(sign), Some(key));
@@ -216,10 +219,10 @@ fn registers_and_flags_stay() {
             };
             [codes[0], signs, chained].into_iter().for_each(same);
             armed.expect(64, 0);
-            let bytes = (0..armed.slots.count).step_by(8).map(u64::from);
+            let bytes = (0..armed.trampolines.count).step_by(8).map(u64::from);
             let all = |value: u64| {
                 bytes.clone().for_each(|n| {
-                    word(armed.slots.table + Slots::LENT_OFF + n).store(value, Ordering::Relaxed);
+                    word(armed.trampolines.table + Trampolines::LENT_OFF + n).store(value, Ordering::Relaxed);
                 });
             };
             all(u64::MAX);
@@ -247,8 +250,11 @@ extern "C" fn within() -> u64 {
     assert!(stack.is_multiple_of(16) && stack > here && stack < here + 4096, "{stack:#x} {here:#x}");
     // The function pushed x29 and x30: right below that stack pointer, and its return address is the
     // trampoline.
-    assert_eq!(word(stack - 8).load(Ordering::Relaxed), armed.slots.address(slot));
-    assert!(armed.slots.slot_of(real).is_none() && armed.slots.slot_of(real & ((1 << 48) - 1)).is_none());
+    assert_eq!(word(stack - 8).load(Ordering::Relaxed), armed.trampolines.address(slot));
+    assert!(
+        armed.trampolines.number_of(real).is_none()
+            && armed.trampolines.number_of(real & ((1 << 48) - 1)).is_none()
+    );
     assert_eq!(under, 0);
     let block = armed.bench.timed();
     assert_eq!(
@@ -282,10 +288,12 @@ fn an_entry_says_where_its_call_returns_to() {
 #[test]
 fn slots_lie_side_by_side() {
     let armed = Armed::new(machines(by_hand)[0], 64);
-    assert_eq!(armed.shared.0, armed.slots.code + armed.slots.code_len());
-    assert!(armed.shared.1 > armed.shared.0 && armed.slots.entry(1) - armed.slots.entry(0) == ENTRY);
+    assert_eq!(armed.shared.0, armed.trampolines.code + armed.trampolines.code_len());
+    assert!(
+        armed.shared.1 > armed.shared.0 && armed.trampolines.entry(1) - armed.trampolines.entry(0) == ENTRY
+    );
     for slot in 0..64 {
-        let at = armed.slots.address(slot);
+        let at = armed.trampolines.address(slot);
         let two =
             word(at & !7).load(Ordering::Relaxed) >> 32 | word((at & !7) + 8).load(Ordering::Relaxed) << 32;
         // movz x30, #slot; b

@@ -129,13 +129,13 @@ fn a_walk_follows_frames_and_nothing_else() {
                 (u64::MAX, vec![], u64::MAX),
                 (u64::MAX - 15, vec![], u64::MAX - 15),
             ];
-            for (x29, want, last) in cases {
+            for (x29, expected, last) in cases {
                 let (record, words) = hit(&mut bench, code, x29);
                 let stack = Stack::new(&record, 1024);
-                assert_eq!(words[usize::from(at_entry)..], want, "{x29:#x} {at_entry} {machine:?}");
+                assert_eq!(words[usize::from(at_entry)..], expected, "{x29:#x} {at_entry} {machine:?}");
                 assert_eq!((stack.frame, stack.bounded), (last, true), "{x29:#x}");
                 assert!(stack.end.abs_diff(end) < 2 && record.sp < at, "{stack:?}");
-                assert_eq!(stack.is_cut(FRAMES), want.len() == room, "{x29:#x}");
+                assert_eq!(stack.is_cut(FRAMES), expected.len() == room, "{x29:#x}");
                 if at_entry {
                     let caller = around as *const () as u64;
                     assert!((caller..caller + 512).contains(&words[0]), "x30: {:#x}", words[0]);
@@ -210,12 +210,12 @@ fn a_walk_ends_where_the_goroutines_stack_does() {
             let place = g.as_ref().map_or(0, |g| g.as_ptr() as u64);
             let (record, words) = hit_on(&mut bench, there, at, place);
             let stack = Stack::new(&record, 1024);
-            let (want, words_then, last) = match ends {
+            let (expected, words_then, last) = match ends {
                 Some(ends) if ends == end => (end, vec![1, 5], 7),
                 Some(ends) => (ends, vec![1], end - 16),
                 None => (at + 16, vec![1], end - 16),
             };
-            assert_eq!((stack.end & !1, stack.bounded), (want, true), "{g:x?} {stack:x?}");
+            assert_eq!((stack.end & !1, stack.bounded), (expected, true), "{g:x?} {stack:x?}");
             assert_eq!((words, stack.frame), (words_then, last), "{g:x?}");
         }
         let g = [low, end];

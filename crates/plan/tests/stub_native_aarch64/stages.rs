@@ -5,9 +5,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
+use trapline_plan::aarch64::stub::deferred::DEFERRED_BYTES;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
-use trapline_plan::aarch64::stub::stage::STAGED_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Filtered, Latency, Machine, Traced, stage, trace};
+use trapline_plan::aarch64::stub::{Code as _, Filtered, Latency, Machine, Traced, defer, trace};
 use trapline_plan::filter::{
     Facts, Float, Int, Known, Late, MAX_TEMPORARIES, Symbol, Tally, TargetFilter, Tree, parse, registers,
 };
@@ -89,7 +89,7 @@ impl Calls {
             min_ticks: 0,
             buckets: Buckets::Log,
             outermost: false,
-            slots: None,
+            trampolines: None,
         }
     }
     fn missed(&self) -> u64 {
@@ -121,7 +121,7 @@ impl Calls {
         back: Option<u64>,
     ) -> Vec<u32> {
         let at = self.bench.room.next();
-        let words = match stage(at, self.traced(), kind, values) {
+        let words = match defer(at, self.traced(), kind, values) {
             Some(pending) => {
                 let rest = rest(pending.displaced_at());
                 pending.finish(&rest, back)
@@ -138,7 +138,7 @@ impl Calls {
         let trees = trees.chain(self.filter.fields.iter().map(Tree::decided_nodes));
         let texts = self.filter.tally.as_ref().map_or(0, |tally| u64::from(tally.texts().count_ones()));
         let loads = texts + self.reads.iter().map(|read| read.offsets.len() as u64).sum::<u64>();
-        let most = RECORD + STAGED_BYTES + loads * 256 + trees.sum::<usize>() as u64 * NODE_BYTES;
+        let most = RECORD + DEFERRED_BYTES + loads * 256 + trees.sum::<usize>() as u64 * NODE_BYTES;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }
@@ -263,7 +263,7 @@ fn returns_decide_as_the_language_says() {
             assert_eq!(first.values[..6], facts.arguments, "{what}");
             let left = calls.floats.arguments;
             let all = (0..8).filter(|n| left >> n & 1 == 1).map(|n| facts.floats[n]);
-            all.zip(&first.values[6..]).for_each(|(want, is)| assert_eq!(*is, want, "{what}"));
+            all.zip(&first.values[6..]).for_each(|(expected, is)| assert_eq!(*is, expected, "{what}"));
             if kind == Kind::Return {
                 assert_eq!(last.values[0], arguments[0], "{what}");
             }
@@ -314,13 +314,13 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
         for depth in [0_u64, 1, 7, 20, 300] {
             assert_eq!(call(code, depth, 0), depth);
             let records = calls.bench.take();
-            let want: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
+            let expected: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
             // From the deepest call on, each with its entry beside it.
-            assert_eq!(values(&records, Kind::Return), want, "{machine:?}");
-            assert_eq!(values(&records, Kind::Entry), want, "{machine:?}");
+            assert_eq!(values(&records, Kind::Return), expected, "{machine:?}");
+            assert_eq!(values(&records, Kind::Entry), expected, "{machine:?}");
             assert!(records.chunks(2).all(|pair| pair[0].sp == pair[1].sp && pair[0].kind != pair[1].kind));
             all += depth + 1;
-            written += want.len() as u64;
+            written += expected.len() as u64;
             let [begun, early, late, dropped] = calls.sums();
             assert_eq!((begun + early, begun, dropped), (all, written + late, 0), "{machine:?} {depth}");
         }
@@ -383,7 +383,7 @@ fn what_a_call_took_decides() {
                     let is_marked = |slot: &u64| {
                         calls.stamps.word(slot + 16).load(Ordering::Relaxed) == calls.stamps.0 + slot
                     };
-                    let marked: Vec<u64> = calls.stamps.slots().filter(is_marked).collect();
+                    let marked: Vec<u64> = calls.stamps.trampolines().filter(is_marked).collect();
                     assert_eq!(marked.len(), usize::from(code == enter));
                     for slot in marked {
                         let by = if future { 1 << 40 } else { long.wrapping_neg() };
@@ -469,8 +469,8 @@ fn samples_are_of_what_entries_let_pass() {
         let mut calls = Calls::new(machine, (1 << 13, 64), kept(), filter);
         let code = calls.whole(1, &[], Kind::Return);
         (0..70).for_each(|n| assert_eq!(call(code, n, 0), n));
-        let want: Vec<u64> = (10..70).step_by(3).filter(|n| n % 2 == 1).collect();
-        assert_eq!(values(&calls.bench.take(), Kind::Return), want, "{machine:?}");
+        let expected: Vec<u64> = (10..70).step_by(3).filter(|n| n % 2 == 1).collect();
+        assert_eq!(values(&calls.bench.take(), Kind::Return), expected, "{machine:?}");
         assert_eq!(calls.sums(), [20, 50, 10, 0], "{machine:?}");
     }
 }
@@ -524,9 +524,9 @@ fn exits_are_recorded_of_entries_that_passed() {
         let code = recursive(&calls, Kind::Return);
         assert_eq!(call(code, 20, 0), 20);
         let records = calls.bench.take();
-        let want: Vec<u64> = (0..=20).filter(|n| n % 3 == 1).collect();
-        assert_eq!(values(&records, Kind::Return), want, "{machine:?}");
-        assert_eq!(values(&records, Kind::Entry), want.iter().copied().rev().collect::<Vec<_>>());
+        let expected: Vec<u64> = (0..=20).filter(|n| n % 3 == 1).collect();
+        assert_eq!(values(&records, Kind::Return), expected, "{machine:?}");
+        assert_eq!(values(&records, Kind::Entry), expected.iter().copied().rev().collect::<Vec<_>>());
         assert_eq!(calls.sums(), [0, 21 - 7, 0, 0]);
         let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Tail, 1));
         for (code, n, records) in [

@@ -11,7 +11,7 @@ use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Table, Tallied, tally};
 use trapline_plan::filter::{
-    Apart, Binary, Facts, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
+    Binary, Facts, GroupBy, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
 };
 use trapline_record::tally::{PROBES, Rest, Shape, TallyArea};
 use trapline_record::view::View;
@@ -20,7 +20,7 @@ use super::fields::put_with_kernel;
 use super::filters::{Random, of};
 use super::latency::on_cpu;
 use super::threads::{ids, tid};
-use super::{ADD, DATA, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
+use super::{ADD, CodeMemory, DATA, LINES, RET, by_hand, call, changes, machines, registered, run, storm};
 
 const STUB: usize = 1024 + ROW_BYTES as usize;
 /// Bytes of the code for one load.
@@ -36,7 +36,7 @@ pub(super) fn nodes(value: &Tree) -> usize {
 
 /// Tables in memory of their own.
 pub(super) struct Set {
-    pub(super) room: Room,
+    pub(super) room: CodeMemory,
     pub(super) machine: Machine,
     pub(super) filter: TargetFilter,
     pub(super) table: Table,
@@ -61,7 +61,7 @@ impl Set {
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
         let table = Table { area, base: words.as_ptr() as u64 };
         let filter = TargetFilter { tally: Some(tally), ..of(condition, 1) };
-        Self { room: Room::new(), machine, filter, table, id, goroutine: false, words }
+        Self { room: CodeMemory::new(), machine, filter, table, id, goroutine: false, words }
     }
     fn tally(&self) -> &Tally {
         self.filter.tally.as_ref().expect("as set")
@@ -104,7 +104,7 @@ impl Set {
 }
 
 pub(super) fn by(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, apart: Apart::Nothing }
+    Tally { value, sort, group_by: GroupBy::Nothing }
 }
 
 pub(super) fn argument(index: u8, bits: u8, signed: bool) -> Tree {
@@ -149,7 +149,7 @@ fn values_fall_where_the_language_says() {
         ] {
             let set = Set::new(machine, ThreadId::Call, by(value, sort), None);
             let code = set.build(true, &[RET]);
-            let mut want: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
             for turn in 0..200 {
                 // Rows of threads without an area belong to no thread.
                 on_cpu(if turn % 7 == 6 && sort != Sort::Each { u32::MAX } else { turn % 8 });
@@ -157,10 +157,10 @@ fn values_fall_where_the_language_says() {
                 state[..6].fill_with(|| number(&mut random));
                 let arguments = core::array::from_fn(|n| state[n]);
                 let value = set.tally().value.evaluate(&Facts { arguments, ..Facts::default() });
-                *want.entry(set.tally().key(value.expect("known"))).or_default() += 1;
+                *expected.entry(set.tally().key(value.expect("known"))).or_default() += 1;
                 assert_eq!(run(code, state, [0; 8]), state, "{:?}", set.tally());
             }
-            assert_eq!(set.read(), (want, Rest::default()), "{machine:?} {:?}", set.tally());
+            assert_eq!(set.read(), (expected, Rest::default()), "{machine:?} {:?}", set.tally());
             set.room.unmap();
         }
     }
@@ -178,10 +178,10 @@ fn what_is_returned_is_tallied_and_what_goes_on_is_told_apart() {
         for value in [0, 5, 5, u64::from(u32::MAX), 0x1234_0000_0007, 7] {
             assert_eq!(call(code, value, 0), value);
         }
-        let want = BTreeMap::from([(0, 1), (u64::MAX, 1), (7, 2)]);
-        assert_eq!((set.read(), set.rejected()), ((want.clone(), Rest::default()), 2), "{machine:?}");
+        let expected = BTreeMap::from([(0, 1), (u64::MAX, 1), (7, 2)]);
+        assert_eq!((set.read(), set.rejected()), ((expected.clone(), Rest::default()), 2), "{machine:?}");
         assert_eq!((call(tail, 1, 0), call(tail, 5, 0)), (1, 5));
-        assert_eq!(set.read(), (want, Rest { overflow: 0, unseen: 2 }));
+        assert_eq!(set.read(), (expected, Rest { overflow: 0, unseen: 2 }));
         for cpu in [1, u32::MAX] {
             on_cpu(cpu);
             for (code, flags) in [code, tail].into_iter().flat_map(|code| (0..16).map(move |n| (code, n))) {
@@ -204,11 +204,11 @@ fn a_table_that_is_full_counts_on() {
         let values: Vec<u64> = (0..500).map(|_| random.next() % 90).collect();
         values.iter().for_each(|&value| assert_eq!(call(code, value, 1), value + 1));
         let (rows, rest) = set.read();
-        let want = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
+        let expected = |value: u64| values.iter().filter(|&&other| other == value).count() as u64;
         assert_eq!(rows.values().sum::<u64>() + rest.overflow, 500);
         assert!(rest.overflow > 0 && rows.len() >= PROBES as usize, "{rows:?} {rest:?}");
         // A value with a row has it from its first hit on.
-        assert!(rows.iter().all(|(&value, &hits)| hits == want(value)), "{rows:?}");
+        assert!(rows.iter().all(|(&value, &hits)| hits == expected(value)), "{rows:?}");
         // A row that stays claimed for ever is passed over, and registers are preserved.
         let (before, after) = changes(set.build(true, &[RET]), 9);
         assert_eq!(after, before);
@@ -220,7 +220,7 @@ fn threads_are_told_apart() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
-        let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, apart: Apart::Thread };
+        let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, group_by: GroupBy::Thread };
         let set = Set::new(machine, id, tally, None);
         let code = set.build(true, &[ADD, RET]);
         let hit = |value: u64, times: u64| {
@@ -231,8 +231,8 @@ fn threads_are_told_apart() {
         let mine = hit(4, 3);
         let other = std::thread::scope(|scope| scope.spawn(|| hit(0, 5)).join().expect("ends"));
         let key = |tid: u64, cell: u64| tid << 16 | cell;
-        let want = BTreeMap::from([(key(mine, 4), 3), (key(other, 1), 5)]);
-        assert_eq!(set.read(), (want, Rest::default()), "{machine:?} {id:?}");
+        let expected = BTreeMap::from([(key(mine, 4), 3), (key(other, 1), 5)]);
+        assert_eq!(set.read(), (expected, Rest::default()), "{machine:?} {id:?}");
     }
 }
 
@@ -261,13 +261,13 @@ fn nothing_is_lost_under_a_storm() {
 fn threads_without_an_area_count_on_the_last_line() {
     let lse = std::arch::is_aarch64_feature_detected!("lse");
     let machine = Machine { rseq: by_hand(), lse, lines: LINES };
-    for (sort, want) in [(Sort::Log2, (10, 0)), (Sort::Each, (0, 10))] {
+    for (sort, expected) in [(Sort::Log2, (10, 0)), (Sort::Each, (0, 10))] {
         let set = Set::new(machine, ThreadId::Call, by(argument(0, 64, false), sort), None);
         let code = set.build(true, &[ADD, RET]);
         on_cpu(u32::MAX);
         (0..10).for_each(|_| assert_eq!(call(code, 4, 2), 6));
         let (cells, rest) = set.read();
-        assert_eq!((cells.values().sum::<u64>(), rest.overflow), want, "{sort:?}");
+        assert_eq!((cells.values().sum::<u64>(), rest.overflow), expected, "{sort:?}");
         let stride = set.table.area.stride() / 8;
         let last = &set.words[(stride * u64::from(LINES - 1)) as usize..];
         assert_eq!(last.iter().map(|word| word.load(Ordering::Relaxed)).sum::<u64>(), 10);

@@ -8,7 +8,7 @@ use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::{Code as _, Machine, Threads, count_by_thread};
 use trapline_record::threads::ThreadArea;
 
-use super::{ADD, DATA, LINES, RET, Room, call, changes, registered, storm, thread_pointer};
+use super::{ADD, CodeMemory, DATA, LINES, RET, call, changes, registered, storm, thread_pointer};
 
 const CALLS: u64 = 5_000;
 /// Bytes that the planner allows for such a stub.
@@ -50,14 +50,14 @@ fn machines() -> Vec<Machine> {
 
 /// A table in a room, and functions that count there.
 struct Table {
-    room: Room,
+    room: CodeMemory,
     threads: Threads,
     machine: Machine,
 }
 
 impl Table {
     fn new(machine: Machine, id: ThreadId, rows: u32) -> Self {
-        let room = Room::new();
+        let room = CodeMemory::new();
         let area = ThreadArea { off: 0, rows, counters: 20 };
         assert!(DATA + area.len() <= 1 << 20);
         let threads = Threads { area, tags: room.base + DATA, id };

@@ -1,6 +1,7 @@
 //! LOSS-2 for records that take several slots: the reader sees all of such a record or nothing. Records with
 //! stacks take as many slots as they need (`record::ring`). If a call is recorded only when its return
-//! decided so (`plan::x86_64::stub::stage`), its two records are consecutive, and may wrap at the ring's end.
+//! decided so (`plan::x86_64::stub::deferred`), its two records are consecutive, and may wrap at the ring's
+//! end.
 //!
 //! As in `ring`, a writer is a CPU. At most three times one side is preempted for the other.
 

@@ -1,11 +1,11 @@
 //! The gate: code that the stubs of all jumps lead through.
 //!
-//! In: from a stub (`plan`'s `stub::call`), or from the code of the return trampolines (`stub::landing`). sp
-//! is at a [`FRAME`] that holds x0, x1 and x30 of the site, x0 = its [`Jump`], x30 = the way back. Out:
-//! consumers called. All registers but x30 are as they left them, and the thread is back in the stub, which
-//! loads x30, frees the frame and runs the displaced word; or the thread is elsewhere. Invariants: SAFE-2:
-//! registers, flags, vectors and their control words are bit-identical afterwards, except for what consumers
-//! changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
+//! In: from a stub (`plan`'s `stub::call`), or from the code of the return trampolines
+//! (`stub::own_trampolines`). sp is at a [`FRAME`] that holds x0, x1 and x30 of the site, x0 = its [`Jump`],
+//! x30 = the way back. Out: consumers called. All registers but x30 are as they left them, and the thread is
+//! back in the stub, which loads x30, frees the frame and runs the displaced word; or the thread is
+//! elsewhere. Invariants: SAFE-2: registers, flags, vectors and their control words are bit-identical
+//! afterwards, except for what consumers changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
 //! Does not: choose which consumers are called ([`jumped`] uses `dispatch`), know where stubs lie.
 //!
 //! | step | what |
@@ -49,11 +49,11 @@ use core::ptr;
 use trapline_insn::aarch64::{FRAME, Regs};
 
 use crate::consumer::{Hit, Verdict};
-use crate::dispatch::{GoOn, landed};
+use crate::dispatch::{GoOn, returned_to_trampoline};
 use crate::engine::{Engine, Raw};
 use crate::epoch::{FRAME_ALIGN, Line, SPREAD, SPREAD_SHIFT, TURN_BITS};
 use crate::probe::{Alone, Consumers, List, Probe};
-use crate::slots::Table;
+use crate::trampolines::TrampolineTable;
 use crate::trap::{Called, Role, call};
 
 /// What a stub passes to the gate: its site and probes. It outlives the stub.
@@ -68,7 +68,7 @@ pub struct Jump {
     pub called: Box<[Called]>,
     /// For the code of return trampolines: their table. Calls return here, each with its trampoline's number
     /// in x30.
-    lands: Option<&'static Table>,
+    trampolines: Option<&'static TrampolineTable>,
 }
 
 impl Jump {
@@ -79,12 +79,12 @@ impl Jump {
             [Called { probe, role: Role::Entry }] => ptr::from_ref::<Probe>(probe),
             _ => ptr::null(),
         };
-        Self { at, alone, called: called.into(), lands: None }
+        Self { at, alone, called: called.into(), trampolines: None }
     }
     /// For the code at `at` that all return trampolines lead to.
     #[must_use]
-    pub fn landing(at: u64, slots: &'static Table) -> Self {
-        Self { at, alone: ptr::null(), called: Box::default(), lands: Some(slots) }
+    pub fn for_trampolines(at: u64, trampolines: &'static TrampolineTable) -> Self {
+        Self { at, alone: ptr::null(), called: Box::default(), trampolines: Some(trampolines) }
     }
 }
 // SAFETY: `alone` points to one of `called`, which are shared.
@@ -105,8 +105,8 @@ pub fn address(has_sve: bool) -> u64 {
 unsafe extern "C" fn jumped(jump: *const Jump, regs: *mut Regs) -> u64 {
     // SAFETY: the caller promises it.
     unsafe {
-        match (*jump).lands {
-            Some(slots) => landed(slots, regs),
+        match (*jump).trampolines {
+            Some(trampolines) => returned_to_trampoline(trampolines, regs),
             None => call(&(*jump).called, &mut *regs) as u64,
         }
     }

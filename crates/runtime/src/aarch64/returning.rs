@@ -3,7 +3,7 @@
 //! In: registers at a function's first instruction, before it could sign or store x30, or after a call has
 //! returned to its trampoline. Out: the content of that register, or another address written to it. The
 //! thread gets it as soon as its registers are loaded again.
-//! Does not: choose one (`slots`).
+//! Does not: choose one (`trampolines`).
 
 use trapline_insn::aarch64::Gpr;
 

@@ -14,7 +14,7 @@ pub struct Hint(AtomicU64);
 /// Number of bits for the instance.
 pub(crate) const NUMBER_BITS: u32 = 16;
 /// Value in place of an instance's number: no consumer waits for this call.
-pub(crate) const NOBODY: u64 = u16::MAX as u64;
+pub(crate) const NO_CONSUMER: u64 = u16::MAX as u64;
 /// A stack pointer's hint lies at this byte: the stack pointer times 0.65. So each 16 bytes of stack have a
 /// hint of their own, and the hints of a page lie together. Stacks that are megabytes apart get distant hints
 /// (nearly a rotation by an irrational number: Knuth, TAOCP 3, 6.4).
@@ -29,36 +29,36 @@ const HINT_LEN: usize = size_of::<u64>();
 
 /// What a hint says about a stack pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Said {
+pub(crate) enum Hinted {
     /// This instance had it.
     Number(u32),
     /// No consumer waits for the call.
-    Nobody,
+    NoConsumer,
     /// Nothing.
     Nothing,
 }
 
 impl Hint {
-    pub(crate) fn says(&self, sp: u64) -> Said {
+    pub(crate) fn read(&self, sp: u64) -> Hinted {
         let word = self.0.load(Relaxed);
-        match word & NOBODY {
-            _ if word == 0 || word >> NUMBER_BITS != sp << NUMBER_BITS >> NUMBER_BITS => Said::Nothing,
-            NOBODY => Said::Nobody,
-            number => Said::Number(number as u32 - 1),
+        match word & NO_CONSUMER {
+            _ if word == 0 || word >> NUMBER_BITS != sp << NUMBER_BITS >> NUMBER_BITS => Hinted::Nothing,
+            NO_CONSUMER => Hinted::NoConsumer,
+            number => Hinted::Number(number as u32 - 1),
         }
     }
     /// The number of the instance or trampoline that it names, for whatever stack pointer.
     pub(crate) fn named(&self) -> Option<u32> {
-        match self.0.load(Relaxed) & NOBODY {
-            0 | NOBODY => None,
+        match self.0.load(Relaxed) & NO_CONSUMER {
+            0 | NO_CONSUMER => None,
             number => Some(number as u32 - 1),
         }
     }
     pub(crate) fn number(&self, sp: u64, number: u32) {
         self.0.store(sp << NUMBER_BITS | (u64::from(number) + 1), Relaxed);
     }
-    pub(crate) fn nobody(&self, sp: u64) {
-        self.0.store(sp << NUMBER_BITS | NOBODY, Relaxed);
+    pub(crate) fn no_consumer(&self, sp: u64) {
+        self.0.store(sp << NUMBER_BITS | NO_CONSUMER, Relaxed);
     }
     /// Whether it names nothing, for any stack pointer.
     pub(crate) fn is_clear(&self) -> bool {

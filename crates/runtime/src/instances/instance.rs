@@ -12,14 +12,14 @@ pub const SESSIONS: usize = 5;
 
 /// What the exit finds of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Kept {
+pub struct KeptCall {
     /// The address that was hit at entry.
     pub site: u64,
     sessions: [(u64, u64); SESSIONS],
     len: usize,
 }
 
-impl Kept {
+impl KeptCall {
     /// What is kept of a call without sessions.
     #[must_use]
     pub fn of(site: u64) -> Self {
@@ -81,9 +81,9 @@ impl Instance {
     }
     /// B2; only the call that holds the instance may do it.
     #[must_use]
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> KeptCall {
         let len = (self.len.load(Relaxed) as usize).min(SESSIONS);
-        let mut kept = Kept { site: self.site.load(Relaxed), len, ..Kept::default() };
+        let mut kept = KeptCall { site: self.site.load(Relaxed), len, ..KeptCall::default() };
         for ([id, cookie], kept) in self.sessions.iter().zip(&mut kept.sessions).take(len) {
             *kept = (id.load(Relaxed), cookie.load(Relaxed));
         }

@@ -125,11 +125,11 @@ mod tests {
             };
             let pairs =
                 [(middle + 64, middle + 128), (middle - 128, middle - 64), (middle - 64, middle + 64)];
-            let said = |start| {
+            let bytes_at = |start| {
                 set(start, 0);
                 pairs.map(|(frame, here)| is_below(frame, here))
             };
-            let all = [said(pages.0), said(middle)];
+            let all = [bytes_at(pages.0), bytes_at(middle)];
             set(0, libc::SS_DISABLE);
             (all, pairs.map(|(frame, here)| is_below(frame, here)))
         };
@@ -162,7 +162,7 @@ mod tests {
     }
 
     /// A number that no thread has: the kernel's numbers end at 2^22.
-    const NOBODY: u64 = 1 << 24;
+    const NO_THREAD: u64 = 1 << 24;
 
     #[test]
     fn threads_that_have_ended() {
@@ -172,7 +172,7 @@ mod tests {
         // SAFETY: no pointers.
         let own = unsafe { libc::syscall(libc::SYS_gettid) } as u64;
         assert!(Thread::new(0).ended(64), "it says so");
-        assert!(Thread::new(NOBODY).ended(64), "the kernel says so");
+        assert!(Thread::new(NO_THREAD).ended(64), "the kernel says so");
         assert!(!Thread::new(own).ended(64), "it runs");
         // The bits beside the number are not part of it.
         assert!(Thread::new(own << 32).ended(64) && !Thread::new(own | 1 << 32).ended(64));

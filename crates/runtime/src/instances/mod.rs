@@ -31,10 +31,10 @@
 //!
 //! If only one consumer waits, and none is called at the entry, all that an instance would hold is the
 //! address that was hit. Such a call needs no instance: its stack word's place holds that address, as a
-//! trampoline's entry does (`slots`). The place is taken and left by plain stores, on whatever CPU, with or
-//! without rseq. No pool is involved, so there is nothing to lose when a pool is empty, a thread ends or a
-//! process forks. `maxactive` does not limit these calls. Places do: there is one for each stack word, unless
-//! other words that came first share it.
+//! trampoline's entry does (`trampolines`). The place is taken and left by plain stores, on whatever CPU,
+//! with or without rseq. No pool is involved, so there is nothing to lose when a pool is empty, a thread ends
+//! or a process forks. `maxactive` does not limit these calls. Places do: there is one for each stack word,
+//! unless other words that came first share it.
 //!
 //! | step | entry (`general` of the processors) | | exit |
 //! |---|---|---|---|
@@ -114,24 +114,24 @@
 mod ask;
 mod hints;
 mod instance;
+mod kept_place;
 #[cfg(not(loom))]
 mod left;
 #[cfg(not(loom))]
 mod of_probe;
-mod place;
 
 pub use hints::Hint;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
-pub(crate) use hints::{HINT_SHIFT, HINT_SPREAD, NOBODY, NUMBER_BITS};
-pub(crate) use hints::{Hints, LINE_LEN, Said};
-pub use instance::{Instance, Kept, SESSIONS};
+pub(crate) use hints::{HINT_SHIFT, HINT_SPREAD, NO_CONSUMER, NUMBER_BITS};
+pub(crate) use hints::{Hinted, Hints, LINE_LEN};
+pub use instance::{Instance, KeptCall, SESSIONS};
+pub use kept_place::KeptPlace;
+pub(crate) use kept_place::KeptPlaces;
+#[cfg(all(not(loom), target_arch = "x86_64"))]
+pub(crate) use kept_place::PLACE_SHIFT;
 #[cfg(not(loom))]
 pub use of_probe::Instances;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub(crate) use of_probe::Pool;
 #[cfg(not(loom))]
-pub(crate) use of_probe::{Call, Here};
-#[cfg(all(not(loom), target_arch = "x86_64"))]
-pub(crate) use place::PLACE_SHIFT;
-pub use place::Place;
-pub(crate) use place::Places;
+pub(crate) use of_probe::{Call, ThreadPlace};

@@ -8,25 +8,25 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Orderi
 
 use alloc::boxed::Box;
 
-use super::hints::{Hint, Said};
-use super::instance::{Instance, Kept};
+use super::hints::{Hint, Hinted};
+use super::instance::{Instance, KeptCall};
+use super::kept_place::KeptPlaces;
 use super::left;
-use super::place::Places;
 use crate::epoch::Writer;
 use crate::native::thread::thread_pointer;
 use crate::pool::{At, BadRegion, Held, OwnedPool, Raw, Registered, Shape};
-use crate::slots::Table;
+use crate::trampolines::TrampolineTable;
 
 /// How to find out where the calling thread runs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Here {
+pub(crate) struct ThreadPlace {
     /// Distance from a thread pointer to the thread's rseq area, in bytes; `None` if threads have none.
     pub(crate) rseq: Option<isize>,
     /// Return trampolines whose addresses are keys.
-    pub(crate) slots: Option<&'static Table>,
+    pub(crate) trampolines: Option<&'static TrampolineTable>,
 }
 
-impl Here {
+impl ThreadPlace {
     #[inline]
     fn at(self, thread: u64) -> At {
         match self
@@ -41,7 +41,7 @@ impl Here {
     }
     /// The stack pointer at the entry of the call with this key; 0 if the call is just beginning or ending.
     fn frame(self, key: u64) -> u64 {
-        self.slots.map_or(key, |slots| slots.frame(key))
+        self.trampolines.map_or(key, |trampolines| trampolines.frame(key))
     }
     /// A CPU that this thread may be on, or a number that few threads share.
     #[inline]
@@ -131,7 +131,7 @@ impl Instances {
     #[inline]
     pub(crate) fn begin(
         &self,
-        (places, here): (Places, Here),
+        (places, here): (KeptPlaces, ThreadPlace),
         (sp, frame): (u64, u64),
         (probe, site): (u64, u64),
         ask: impl FnOnce() -> bool,
@@ -142,7 +142,7 @@ impl Instances {
         let _left = place.end(sp, probe);
         let held = of.again(hint, sp).or_else(|| of.pool.get(here.at(thread)));
         let Some(held) = held.or_else(|| of.left((here, frame), thread, ask())) else {
-            hint.nobody(sp);
+            hint.no_consumer(sp);
             return None;
         };
         let instance = of.instance(&held);
@@ -153,19 +153,24 @@ impl Instances {
     }
     /// L1, or B1 to B4.
     #[inline]
-    pub(crate) fn end(&self, (places, here): (Places, Here), sp: u64, probe: u64) -> Option<Kept> {
+    pub(crate) fn end(
+        &self,
+        (places, here): (KeptPlaces, ThreadPlace),
+        sp: u64,
+        probe: u64,
+    ) -> Option<KeptCall> {
         let place = places.of(sp);
         if let Some(site) = place.end(sp, probe) {
-            return Some(Kept::of(site));
+            return Some(KeptCall::of(site));
         }
         let hint = &place.hint;
-        let known = match hint.says(sp) {
-            Said::Nobody => {
+        let known = match hint.read(sp) {
+            Hinted::NoConsumer => {
                 hint.clear();
                 return None;
             }
-            Said::Number(number) => self.newest().and_then(|of| of.with_key(number, sp)),
-            Said::Nothing => None,
+            Hinted::Number(number) => self.newest().and_then(|of| of.with_key(number, sp)),
+            Hinted::Nothing => None,
         };
         let call = known.or_else(|| self.pools().find_map(|of| of.find(sp)))?;
         let kept = call.instance.kept();
@@ -206,13 +211,13 @@ impl Pool {
     /// A1: the instance that a call with the same key has left.
     #[inline]
     fn again(&self, hint: &Hint, sp: u64) -> Option<Held> {
-        let Said::Number(number) = hint.says(sp) else { return None };
+        let Hinted::Number(number) = hint.read(sp) else { return None };
         let call = self.with_key(number, sp)?;
         call.instance.claim_if(|key| key == sp).then_some(call.held)
     }
     /// A3.
     #[cold]
-    fn left(&self, (threads, here): (Here, u64), thread: u64, ask: bool) -> Option<Held> {
+    fn left(&self, (threads, here): (ThreadPlace, u64), thread: u64, ask: bool) -> Option<Held> {
         let is_over = |instance: &Instance, key: u64| match threads.frame(key) {
             0 => false,
             sp if sp == here && sp == key => true,
@@ -233,17 +238,17 @@ impl Pool {
 impl Call<'_> {
     /// B3 and B4.
     #[inline]
-    fn end(self, here: Here, hint: &Hint) {
+    fn end(self, here: ThreadPlace, hint: &Hint) {
         self.instance.end();
         hint.clear();
         // Pools are never closed.
         let _home = self.of.pool.put(here.at(thread_pointer()), self.held);
     }
     /// A6.
-    pub(crate) fn cancel(self, (places, here): (Places, Here)) {
+    pub(crate) fn cancel(self, (places, here): (KeptPlaces, ThreadPlace)) {
         let (hint, sp) = (&places.of(self.sp).hint, self.sp);
         self.end(here, hint);
-        hint.nobody(sp);
+        hint.no_consumer(sp);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::consumer::{Consumer, ConsumerId, Flags, Installed};
 use crate::engine::{Counts, Engine, Memory};
 use crate::epoch::{Lines, Writer};
 use crate::probe::{Consumers, Probe};
-use crate::registry::{Files, Registry, Site};
+use crate::registry::{FileSite, Files, Registry};
 
 /// A consumer with data that a call reads.
 fn installed(id: u64, thing: &'static Thing) -> Installed {
@@ -78,7 +78,7 @@ fn not_if_it_waits_before_it_takes_out() {
 
 /// A probe with its consumer is registered, hit, and unregistered: one grace period for the list, the
 /// registry and the probe.
-fn register(unregister: fn(&Registry, &Probe, &mut Writer, &Lines, Site)) {
+fn register(unregister: fn(&Registry, &Probe, &mut Writer, &Lines, FileSite)) {
     model(Some(3), move || {
         let memory = Memory { lines: leaked(2), words: leaked(Counts::words(2, 1)), places: leaked(1) };
         let engine: &Engine = Box::leak(Box::new(Engine::new(memory, 1).expect("lengths fit")));
@@ -86,7 +86,7 @@ fn register(unregister: fn(&Registry, &Probe, &mut Writer, &Lines, Site)) {
         let mut writer = writer(lines, barrier);
         let file = FileId { dev: 1, inode: 2 };
         let number = Files::default().number(file).expect("the first");
-        let site = Site::new(number, FileOffset(16)).expect("a site");
+        let site = FileSite::new(number, FileOffset(16)).expect("a site");
         let registry = Arc::new(Registry::default());
         let also = Arc::clone(&registry);
         let hitting = thread::spawn(move || {

@@ -8,10 +8,10 @@
 mod consumers;
 mod epoch;
 mod instances;
-mod places;
+mod kept_places;
 mod regions;
-mod slots;
 mod table;
+mod trampolines;
 
 use std::boxed::Box;
 use std::vec::Vec;

@@ -6,7 +6,7 @@ use trapline_record::{FileId, FileOffset, RemoteAddr};
 use super::{READER, barrier, inside, leaked, lines, model, writer};
 use crate::epoch::{Lines, Writer};
 use crate::regions::leaf::Hint;
-use crate::regions::{Access, Found, Map, Mapping, PictureError, Range, Regions, Retry, Slot};
+use crate::regions::{Access, Found, Map, Mapping, MappingEntry, PictureError, Range, Regions, Retry};
 use crate::registry::{FileNumber, Files};
 
 const PAGE: u64 = 4096;
@@ -42,7 +42,7 @@ impl Writing {
 }
 
 fn new(slots: usize) -> (Lines, &'static Regions, Writing) {
-    let (lines, slots) = (lines(), leaked::<Slot>(slots));
+    let (lines, slots) = (lines(), leaked::<MappingEntry>(slots));
     let regions: &Regions = std::boxed::Box::leak(std::boxed::Box::new(Regions::new(slots)));
     let (map, files) = (Map::new(regions), Files::default());
     (lines, regions, Writing { writer: writer(lines, barrier), map, files })
@@ -110,13 +110,13 @@ fn a_look_at_what_is_left() {
     });
 }
 
-type Fill = fn(&Slot, &Mapping, FileNumber, u64) -> u64;
-type Look = fn(&Slot, RemoteAddr, Hint) -> Result<Option<Found>, Retry>;
+type Fill = fn(&MappingEntry, &Mapping, FileNumber, u64) -> u64;
+type Look = fn(&MappingEntry, RemoteAddr, Hint) -> Result<Option<Found>, Retry>;
 
 /// One mapping entry is filled by these steps while a reader looks at it by its old hint.
 fn refill(fill: Fill, look: Look) {
     model(None, move || {
-        let slot: &Slot = &leaked(1)[0];
+        let slot: &MappingEntry = &leaked(1)[0];
         let number = |n| FileNumber::new(n).expect("a number");
         let hint = Hint::new(0, slot.fill(&mapping(1, 1, 1), number(1), 1));
         let reading = thread::spawn(move || look(slot, RemoteAddr(PAGE + 8), hint));
@@ -130,25 +130,25 @@ fn refill(fill: Fill, look: Look) {
 
 #[test]
 fn a_slot_is_read_whole() {
-    refill(Slot::fill, Slot::look);
+    refill(MappingEntry::fill, MappingEntry::look);
 }
 
 #[test]
 #[should_panic]
 fn not_if_it_is_filled_without_a_fence() {
-    refill(Slot::fill_without_fence, Slot::look);
+    refill(MappingEntry::fill_without_fence, MappingEntry::look);
 }
 
 #[test]
 #[should_panic]
 fn not_if_it_is_filled_before_it_is_marked() {
-    refill(Slot::fill_unmarked, Slot::look);
+    refill(MappingEntry::fill_unmarked, MappingEntry::look);
 }
 
 #[test]
 #[should_panic]
 fn not_if_it_is_looked_at_without_a_fence() {
-    refill(Slot::fill, Slot::look_without_fence);
+    refill(MappingEntry::fill, MappingEntry::look_without_fence);
 }
 
 /// One region is cut in two: a picture shows it whole, or both parts.

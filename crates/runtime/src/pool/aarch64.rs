@@ -1,4 +1,4 @@
-//! Sequences on a per-CPU magazine (shelf) as arm64 instructions.
+//! Sequences on a per-CPU magazine as arm64 instructions.
 //!
 //! In: a thread's rseq area, the magazines. Out: an object, or the CPU. Invariant: the last instruction of a
 //! sequence is the store that commits it; an aborted one does not try again.
@@ -59,7 +59,7 @@ macro_rules! sequence {
             "ldr {cpu:w}, [{area}, #4]\n",
             "cmp {cpu:w}, {cpus:w}\n",
             "b.hs 75f\n",
-            "madd {shelf}, {stride}, {cpu}, {first}\n",
+            "madd {magazine}, {stride}, {cpu}, {first}\n",
             $($body, "\n",)*
             "73:\n",
             "mov {done:w}, {outcome:w}\n",
@@ -85,20 +85,20 @@ pub(super) fn take(shelves: Shelves, thread: Registered) -> Result<u32, u32> {
     unsafe {
         asm!(
             sequence!(
-                "ldr {scratch}, [{shelf}, #8]",
+                "ldr {scratch}, [{magazine}, #8]",
                 "cbz {scratch}, 75f",
-                "ldr {scratch}, [{shelf}]",
+                "ldr {scratch}, [{magazine}]",
                 "cbz {scratch}, 75f",
                 "and {outcome:w}, {scratch:w}, #0xffff",
                 "lsr {scratch}, {scratch}, #16",
-                "str {scratch}, [{shelf}]",
+                "str {scratch}, [{magazine}]",
             ),
             area = in(reg) thread.area.as_ptr(),
             cpus = in(reg) shelves.cpus,
             stride = in(reg) shelves.stride,
             first = in(reg) shelves.first.as_ptr(),
             scratch = out(reg) _,
-            shelf = out(reg) _,
+            magazine = out(reg) _,
             outcome = out(reg) _,
             cpu = out(reg) cpu,
             done = inout(reg) NONE => object,
@@ -116,14 +116,14 @@ pub(super) fn put(shelves: Shelves, thread: Registered, object: u32) -> Result<(
     unsafe {
         asm!(
             sequence!(
-                "ldr {scratch}, [{shelf}]",
-                "ldr {limit}, [{shelf}, #8]",
+                "ldr {scratch}, [{magazine}]",
+                "ldr {limit}, [{magazine}, #8]",
                 "cmp {scratch}, {limit}",
                 "b.hs 75f",
                 "add {scratch}, {outcome}, {scratch}, lsl #16",
                 // Release: after the last holder's accesses to the object, for the thread that closes the
                 // pool.
-                "stlr {scratch}, [{shelf}]",
+                "stlr {scratch}, [{magazine}]",
             ),
             area = in(reg) thread.area.as_ptr(),
             cpus = in(reg) shelves.cpus,
@@ -131,7 +131,7 @@ pub(super) fn put(shelves: Shelves, thread: Registered, object: u32) -> Result<(
             first = in(reg) shelves.first.as_ptr(),
             scratch = out(reg) _,
             limit = out(reg) _,
-            shelf = out(reg) _,
+            magazine = out(reg) _,
             outcome = in(reg) u64::from(object) + 1,
             cpu = out(reg) cpu,
             done = inout(reg) NONE => done,

@@ -8,11 +8,11 @@ use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::fmt;
 use core::ptr::NonNull;
 
+use super::magazine::Magazine;
 use super::native::{self, Registered, Shelves};
 use super::protocol::{self, NotClosed, Parts, Returned};
 use super::set;
 use super::shape::{BadShape, HEADER, Shape};
-use super::shelf::Shelf;
 use super::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// The place where a caller runs.
@@ -87,7 +87,7 @@ struct Header {
 #[repr(C, align(128))]
 struct Refs(AtomicU32);
 
-const _: () = assert!(size_of::<Header>() == HEADER && size_of::<Shelf>() == 64);
+const _: () = assert!(size_of::<Header>() == HEADER && size_of::<Magazine>() == 64);
 
 /// A pool in a region. It may be copied; the region must outlive all uses.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +148,7 @@ impl Pool {
         };
         let numbers = [shape.cpus(), shape.maxactive(), shape.object_bytes(), shape.depth()];
         pool.header().shape.iter().zip(numbers).for_each(|(word, number)| word.store(number, Relaxed));
-        (0..shape.cpus()).for_each(|cpu| pool.shelf(cpu).open(shape.depth()));
+        (0..shape.cpus()).for_each(|cpu| pool.magazine(cpu).open(shape.depth()));
         for object in 0..shape.objects() {
             // Objects are distributed in blocks, so that neighbours start in the same CPU's bitmap.
             let cpu = u64::from(object) * u64::from(shape.cpus()) / u64::from(shape.objects());
@@ -239,7 +239,7 @@ impl Pool {
     /// Number of free objects; approximate while other threads run.
     #[must_use]
     pub fn free(&self) -> u32 {
-        (0..self.shape.cpus()).map(|cpu| self.shelf(cpu).len() + set::free(self.set(cpu))).sum()
+        (0..self.shape.cpus()).map(|cpu| self.magazine(cpu).len() + set::free(self.set(cpu))).sum()
     }
     fn header(&self) -> &Header {
         // SAFETY: the region begins with a header (`format`, `open`) and outlives this value.
@@ -284,9 +284,9 @@ impl Parts for Pool {
     fn cpus(&self) -> u32 {
         self.shelves.cpus
     }
-    fn shelf(&self, cpu: u32) -> &Shelf {
+    fn magazine(&self, cpu: u32) -> &Magazine {
         // SAFETY: a CPU's part begins with its magazine, whose words are atomic.
-        unsafe { self.part(cpu).cast::<Shelf>().as_ref() }
+        unsafe { self.part(cpu).cast::<Magazine>().as_ref() }
     }
     #[inline]
     fn set(&self, cpu: u32) -> &[AtomicU64] {
@@ -303,14 +303,14 @@ impl Parts for Pool {
         self.shape.depth()
     }
     #[inline]
-    fn take_from_shelf(&self, at: At) -> Result<u32, u32> {
+    fn take_from_magazine(&self, at: At) -> Result<u32, u32> {
         match at {
             At::Rseq(thread) => native::take(self.shelves, thread).map_err(|cpu| self.known(cpu)),
             At::Cpu(cpu) => Err(self.known(cpu)),
         }
     }
     #[inline]
-    fn put_on_shelf(&self, at: At, object: u32) -> Result<(), u32> {
+    fn put_into_magazine(&self, at: At, object: u32) -> Result<(), u32> {
         match at {
             At::Rseq(thread) => native::put(self.shelves, thread, object).map_err(|cpu| self.known(cpu)),
             At::Cpu(cpu) => Err(self.known(cpu)),

@@ -16,7 +16,7 @@
 //!
 //! Each CPU has two, on cache lines of their own:
 //!
-//! - a **per-CPU magazine** (*shelf* in identifiers) of a few objects, last in first out. Only threads that
+//! - a **per-CPU magazine** of a few objects, last in first out. Only threads that
 //!   run on the CPU touch it, in a restartable sequence (rseq(2)) that ends in one plain store. There is no
 //!   bus lock, and the object taken is the one that was used last.
 //! - a **free bitmap** (*set* in identifiers), one bit for each object of the pool, so it has room for all of
@@ -38,8 +38,8 @@
 //!
 //! | word | changed by |
 //! |---|---|
-//! | `shelf.word`: up to four objects of 16 bits, the last one lowest | sequences on that CPU; the closer, after step C2 |
-//! | `shelf.limit`: there is room if the word is less; 0 closed | the closer |
+//! | `magazine.word`: up to four objects of 16 bits, the last one lowest | sequences on that CPU; the closer, after step C2 |
+//! | `magazine.limit`: there is room if the word is less; 0 closed | the closer |
 //! | `set[w]`: bit *b* set: object 63*w* + *b* is free here; bit 63: closed, other bits have no meaning | any thread, atomically |
 //! | `refs`: objects that are not dropped, and 1 until closed | threads that drop, and the closer, atomically |
 //!
@@ -122,12 +122,12 @@
 
 #[cfg(all(not(loom), target_arch = "aarch64"))]
 pub mod aarch64;
+pub mod magazine;
 #[cfg(not(loom))]
 mod memory;
 pub mod protocol;
 pub mod set;
 pub mod shape;
-pub mod shelf;
 mod sync;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub mod x86_64;

@@ -5,8 +5,8 @@
 
 use core::fmt;
 
+use super::magazine::Magazine;
 use super::set;
-use super::shelf::Shelf;
 use super::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed};
 
 /// The words of a pool, and how sequences are run on them.
@@ -16,7 +16,7 @@ pub trait Parts {
     /// Number of CPUs with a magazine and a bitmap.
     fn cpus(&self) -> u32;
     /// A CPU's magazine.
-    fn shelf(&self, cpu: u32) -> &Shelf;
+    fn magazine(&self, cpu: u32) -> &Magazine;
     /// A CPU's free bitmap.
     fn set(&self, cpu: u32) -> &[AtomicU64];
     /// Number of objects that are not dropped, and 1 until closed.
@@ -26,9 +26,9 @@ pub trait Parts {
     /// Number of objects that a magazine can hold.
     fn depth(&self) -> u32;
     /// G1 and G2 as one sequence: an object, or the CPU whose bitmap is tried next.
-    fn take_from_shelf(&self, at: Self::At) -> Result<u32, u32>;
+    fn take_from_magazine(&self, at: Self::At) -> Result<u32, u32>;
     /// P1 and P2 as one sequence: done, or the CPU whose bitmap is used next.
-    fn put_on_shelf(&self, at: Self::At, object: u32) -> Result<(), u32>;
+    fn put_into_magazine(&self, at: Self::At, object: u32) -> Result<(), u32>;
 }
 
 /// What has happened to an object that was put back.
@@ -66,7 +66,7 @@ impl core::error::Error for NotClosed {}
 /// G1 to G5.
 #[inline]
 pub fn get<P: Parts>(parts: &P, at: P::At) -> Option<u32> {
-    match parts.take_from_shelf(at) {
+    match parts.take_from_magazine(at) {
         Ok(object) => Some(object),
         Err(cpu) => take_from_sets(parts, cpu),
     }
@@ -85,7 +85,7 @@ fn take_from_sets<P: Parts>(parts: &P, own: u32) -> Option<u32> {
 /// P1 to P4.
 #[inline]
 pub fn put<P: Parts>(parts: &P, at: P::At, object: u32) -> Returned {
-    match parts.put_on_shelf(at, object) {
+    match parts.put_into_magazine(at, object) {
         Ok(()) => Returned::Home,
         Err(cpu) => put_into_set(parts, cpu, object),
     }
@@ -110,14 +110,14 @@ pub fn close<P: Parts>(parts: &P, restart: impl FnOnce() -> bool) -> Result<Retu
     if parts.closing().compare_exchange(0, 1, Acquire, Relaxed).is_err() {
         return Err(NotClosed::Already);
     }
-    let shelves = || (0..parts.cpus()).map(|cpu| parts.shelf(cpu));
-    shelves().for_each(Shelf::shut);
+    let shelves = || (0..parts.cpus()).map(|cpu| parts.magazine(cpu));
+    shelves().for_each(Magazine::shut);
     if parts.depth() > 0 && !restart() {
-        shelves().for_each(|shelf| shelf.reopen(parts.depth()));
+        shelves().for_each(|magazine| magazine.reopen(parts.depth()));
         parts.closing().store(0, super::sync::Release);
         return Err(NotClosed::NoRestart);
     }
-    let on_shelves: u32 = shelves().map(Shelf::empty).sum();
+    let on_shelves: u32 = shelves().map(Magazine::empty).sum();
     let in_sets: u32 = (0..parts.cpus()).map(|cpu| set::close(parts.set(cpu))).sum();
     Ok(leave(parts, on_shelves + in_sets + 1))
 }

@@ -16,7 +16,7 @@
 
 use core::fmt;
 
-use super::{set, shelf};
+use super::{magazine, set};
 
 /// Maximum of `maxactive`. Together with the objects in magazines, all must be numbers of 16 bits. A thread
 /// finds an empty pool empty by looking at all bitmaps: five hundred words per CPU.
@@ -25,11 +25,11 @@ pub const MOST_ACTIVE: u32 = 1 << 15;
 /// too).
 pub const MOST_CPUS: u32 = 8191;
 
-const _: () = assert!(MOST_ACTIVE + MOST_CPUS * DEPTH <= shelf::MOST_OBJECTS);
+const _: () = assert!(MOST_ACTIVE + MOST_CPUS * DEPTH <= magazine::MOST_OBJECTS);
 /// The largest object, in bytes (objpool's limit too).
 pub const MOST_BYTES: u32 = 1 << 16;
 /// Default depth of a magazine: nested calls this deep cost no bus lock.
-pub const DEPTH: u32 = shelf::MOST;
+pub const DEPTH: u32 = magazine::MOST;
 
 /// Cache lines are fetched in pairs.
 const PAIR: usize = 128;
@@ -65,7 +65,7 @@ impl fmt::Display for BadShape {
             Self::Cpus(n) => write!(f, "a pool for {n} CPUs: possible are 1 to {MOST_CPUS}"),
             Self::MaxActive(n) => write!(f, "maxactive {n}: possible are 1 to {MOST_ACTIVE}"),
             Self::ObjectBytes(n) => write!(f, "an object of {n} bytes: possible are 1 to {MOST_BYTES}"),
-            Self::Depth(n) => write!(f, "a shelf for {n}: possible are 0 to {}", shelf::MOST),
+            Self::Depth(n) => write!(f, "a shelf for {n}: possible are 0 to {}", magazine::MOST),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Shape {
     /// # Errors
     /// [`BadShape::Depth`].
     pub const fn with_depth(self, depth: u32) -> Result<Self, BadShape> {
-        if depth > shelf::MOST { Err(BadShape::Depth(depth)) } else { Ok(Self { depth, ..self }) }
+        if depth > magazine::MOST { Err(BadShape::Depth(depth)) } else { Ok(Self { depth, ..self }) }
     }
     /// Four for each CPU: "a fair choice for both performance and memory efficiency" by the tests of the seed
     /// (Wu, linux-kernel, 2021-07-06). Functions that sleep, and recursion, need more; the caller knows.

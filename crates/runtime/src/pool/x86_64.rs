@@ -1,4 +1,4 @@
-//! Sequences on a per-CPU magazine (shelf) as x86-64 instructions.
+//! Sequences on a per-CPU magazine as x86-64 instructions.
 //!
 //! In: a thread's rseq area, the magazines. Out: an object, or the CPU. Invariant: the last instruction of a
 //! sequence is the store that commits it; an aborted one does not try again.
@@ -58,9 +58,9 @@ macro_rules! sequence {
             "mov {cpu:e}, [{area} + 4]\n",
             "cmp {cpu:e}, {cpus:e}\n",
             "jae 75f\n",
-            "mov {shelf}, {stride}\n",
-            "imul {shelf}, {cpu}\n",
-            "add {shelf}, {first}\n",
+            "mov {magazine}, {stride}\n",
+            "imul {magazine}, {cpu}\n",
+            "add {magazine}, {first}\n",
             $($body, "\n",)*
             "73:\n",
             "mov {done:e}, {outcome:e}\n",
@@ -88,21 +88,21 @@ pub(super) fn take(shelves: Shelves, thread: Registered) -> Result<u32, u32> {
     unsafe {
         asm!(
             sequence!(
-                "cmp qword ptr [{shelf} + 8], 0",
+                "cmp qword ptr [{magazine} + 8], 0",
                 "je 75f",
-                "mov {scratch}, [{shelf}]",
+                "mov {scratch}, [{magazine}]",
                 "test {scratch}, {scratch}",
                 "jz 75f",
                 "movzx {outcome:e}, {scratch:x}",
                 "shr {scratch}, 16",
-                "mov [{shelf}], {scratch}",
+                "mov [{magazine}], {scratch}",
             ),
             area = in(reg) thread.area.as_ptr(),
             cpus = in(reg) shelves.cpus,
             stride = in(reg) shelves.stride,
             first = in(reg) shelves.first.as_ptr(),
             scratch = out(reg) _,
-            shelf = out(reg) _,
+            magazine = out(reg) _,
             outcome = out(reg) _,
             cpu = out(reg) cpu,
             done = inout(reg) NONE => object,
@@ -120,19 +120,19 @@ pub(super) fn put(shelves: Shelves, thread: Registered, object: u32) -> Result<(
     unsafe {
         asm!(
             sequence!(
-                "mov {scratch}, [{shelf}]",
-                "cmp {scratch}, [{shelf} + 8]",
+                "mov {scratch}, [{magazine}]",
+                "cmp {scratch}, [{magazine} + 8]",
                 "jae 75f",
                 "shl {scratch}, 16",
                 "add {scratch}, {outcome}",
-                "mov [{shelf}], {scratch}",
+                "mov [{magazine}], {scratch}",
             ),
             area = in(reg) thread.area.as_ptr(),
             cpus = in(reg) shelves.cpus,
             stride = in(reg) shelves.stride,
             first = in(reg) shelves.first.as_ptr(),
             scratch = out(reg) _,
-            shelf = out(reg) _,
+            magazine = out(reg) _,
             outcome = in(reg) u64::from(object) + 1,
             cpu = out(reg) cpu,
             done = inout(reg) NONE => done,

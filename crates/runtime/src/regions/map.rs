@@ -9,7 +9,7 @@ use core::fmt;
 use trapline_record::RemoteAddr;
 
 use super::leaf::{GRANULE, Hint, Leaf, PAGE, Word, granule, granules, pages};
-use super::{Found, Mapping, Regions};
+use super::{FoundRegion, Mapping, Regions};
 use crate::epoch::Writer;
 use crate::registry::{BadSite, FileNumber, Files};
 use crate::sync::{Relaxed, Release};
@@ -127,7 +127,7 @@ impl Map {
     }
     /// The file and offset mapped at an address, from the writer's own map.
     #[must_use]
-    pub fn find(&self, addr: RemoteAddr) -> Option<Found> {
+    pub fn find(&self, addr: RemoteAddr) -> Option<FoundRegion> {
         let region = self.region(addr)?;
         let slot = self.regions.slots.get(usize::from(region.hint.slot()))?;
         slot.look(addr, region.hint).ok()?
@@ -185,14 +185,14 @@ impl Map {
     fn be_born(&mut self, mapping: Mapping, file: FileNumber) -> Result<(), MapError> {
         let slots = self.regions.slots;
         let full = MapError::Full { slots: slots.len() };
-        let number = self.take_slot().ok_or(full)?;
+        let number = self.take_entry().ok_or(full)?;
         let slot = slots.get(usize::from(number)).ok_or(full)?;
         let hint = Hint::new(number, slot.fill(&mapping, file, self.version + 1));
         self.by_start.insert(mapping.start, Region { mapping, file, hint });
         Ok(())
     }
     /// An entry that was never used, while there is one: dead entries stay for pictures as long as possible.
-    fn take_slot(&mut self) -> Option<u16> {
+    fn take_entry(&mut self) -> Option<u16> {
         let used = self.regions.used.load(Relaxed);
         if (used as usize) < self.regions.slots.len() {
             self.regions.used.store(used + 1, Release);

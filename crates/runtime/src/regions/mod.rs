@@ -15,10 +15,11 @@
 //!
 //! # The words
 //!
-//! A *mapping entry* (`Slot`) describes one region: `seq`, start, end, offset in the file, the file's number
-//! and flags; birth, death, and the death of the region that was there before; device and inode. Entries lie
-//! in one array for good. So a stale number still leads to an entry, although perhaps to that of another
-//! region. `seq` is a generation and a state: *alive*, *dead* (fields whole), *written* (fields changing).
+//! A *mapping entry* (`MappingEntry`) describes one region: `seq`, start, end, offset in the file, the file's
+//! number and flags; birth, death, and the death of the region that was there before; device and inode.
+//! Entries lie in one array for good. So a stale number still leads to an entry, although perhaps to that of
+//! another region. `seq` is a generation and a state: *alive*, *dead* (fields whole), *written* (fields
+//! changing).
 //!
 //! Addresses lead to entries through *hints*: a table (`table`) by granules of 64 KiB. Its words name an
 //! entry and the entry's generation, or a leaf with such a hint for each page. A hint is no more than that:
@@ -84,19 +85,19 @@
 //!   Then `before > V` shows it.
 //! - *a change before P1*: C4's release and P1's acquire make all of it visible.
 
+mod entry;
 pub(crate) mod leaf;
 mod map;
 mod picture;
-mod slot;
 
+pub use entry::MappingEntry;
 pub use map::{Map, MapError, Range};
 pub use picture::{Mapped, PictureError};
-pub use slot::Slot;
 
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 
 use crate::epoch::Inside;
-use crate::registry::{FileNumber, Site};
+use crate::registry::{FileNumber, FileSite};
 use crate::sync::AtomicU64;
 use crate::table::Table;
 use leaf::{Hint, MAX_SLOTS, Word, granule};
@@ -143,7 +144,7 @@ pub struct Retry;
 
 /// What is mapped at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct FoundRegion {
     /// Number of the file.
     pub file: FileNumber,
     /// Offset in the file.
@@ -155,26 +156,26 @@ pub struct Found {
     seq: u64,
 }
 
-impl Found {
+impl FoundRegion {
     /// The site, if a probe can be there.
     #[must_use]
     #[inline]
-    pub fn site(&self) -> Option<Site> {
+    pub fn site(&self) -> Option<FileSite> {
         if self.takes_breakpoints { self.place() } else { None }
     }
     /// The site, whether or not a probe can be placed there now: a probe may have been placed before the
     /// mapping changed.
     #[must_use]
     #[inline]
-    pub fn place(&self) -> Option<Site> {
-        Site::new(self.file, self.offset).ok()
+    pub fn place(&self) -> Option<FileSite> {
+        FileSite::new(self.file, self.offset).ok()
     }
 }
 
 /// All regions of a process, for readers.
 #[derive(Debug)]
 pub struct Regions {
-    slots: &'static [Slot],
+    slots: &'static [MappingEntry],
     leaves: Table,
     /// Number of changes so far.
     version: AtomicU64,
@@ -186,7 +187,7 @@ impl Regions {
     /// Regions in zeroed memory, with an entry for each region that can exist at a time, and some to spare.
     /// At most 65,536 are used.
     #[must_use]
-    pub fn new(slots: &'static [Slot]) -> Self {
+    pub fn new(slots: &'static [MappingEntry]) -> Self {
         let slots = slots.get(..MAX_SLOTS).unwrap_or(slots);
         Self {
             slots,
@@ -200,7 +201,7 @@ impl Regions {
     /// # Errors
     /// The region there was changing.
     #[inline]
-    pub fn find(&self, inside: &Inside<'_>, addr: RemoteAddr) -> Result<Option<Found>, Retry> {
+    pub fn find(&self, inside: &Inside<'_>, addr: RemoteAddr) -> Result<Option<FoundRegion>, Retry> {
         let Some(word) = self.leaves.get(inside, granule(addr)) else { return Ok(None) };
         let Some(hint) = Word::new(word).hint(addr) else { return Ok(None) };
         let slot = self.slots.get(usize::from(hint.slot())).ok_or(Retry)?;
@@ -208,13 +209,13 @@ impl Regions {
     }
     /// Whether the result is still valid: the region has not changed since.
     #[must_use]
-    pub fn is_still(&self, found: &Found) -> bool {
+    pub fn is_still(&self, found: &FoundRegion) -> bool {
         self.slots.get(usize::from(found.slot)).is_some_and(|slot| slot.is_still(found.seq))
     }
     /// The region of a result, and its generation, as one word for [`Marks::has`]; never 0.
     #[must_use]
-    pub(crate) const fn mark(&self, found: &Found) -> u64 {
-        Hint::new(found.slot, found.seq / slot::GENERATION).word()
+    pub(crate) const fn mark(&self, found: &FoundRegion) -> u64 {
+        Hint::new(found.slot, found.seq / entry::GENERATION).word()
     }
     /// The view that decides by marks whether regions are alive.
     #[must_use]
@@ -238,7 +239,7 @@ impl Regions {
 
 /// Regions by their marks ([`Regions::mark`]), for hits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Marks(&'static [Slot]);
+pub(crate) struct Marks(&'static [MappingEntry]);
 
 impl Marks {
     /// Whether the region of that mark is alive and has not changed since.

@@ -33,7 +33,7 @@ const OFFSET_BITS: u32 = 40;
 
 /// (file, offset) as one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Site(NonZeroU64);
+pub struct FileSite(NonZeroU64);
 
 /// Why (file, offset) cannot be a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +62,7 @@ impl core::fmt::Display for BadSite {
 
 impl core::error::Error for BadSite {}
 
-impl Site {
+impl FileSite {
     /// The site of a file's number and an offset in it.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Registry {
     /// The probe at a site.
     #[must_use]
     #[inline]
-    pub fn find<'a>(&self, inside: &'a Inside<'_>, site: Site) -> Option<&'a Probe> {
+    pub fn find<'a>(&self, inside: &'a Inside<'_>, site: FileSite) -> Option<&'a Probe> {
         let probe = self.0.get(inside, site.0)?;
         // SAFETY: `put`'s caller keeps the probe until a grace period has ended after it was removed; this
         // hit is inside for 'a.
@@ -115,11 +115,11 @@ impl Registry {
     ///
     /// # Safety
     /// The probe is neither moved nor freed until it was removed, or replaced, and a grace period has ended.
-    pub unsafe fn put(&self, writer: &mut Writer, site: Site, probe: NonNull<Probe>) {
+    pub unsafe fn put(&self, writer: &mut Writer, site: FileSite, probe: NonNull<Probe>) {
         self.0.set(writer, site.0, probe.as_ptr() as u64);
     }
     /// Removes a site's probe.
-    pub fn take_out(&self, writer: &mut Writer, site: Site) {
+    pub fn take_out(&self, writer: &mut Writer, site: FileSite) {
         self.0.set(writer, site.0, 0);
     }
 }

@@ -12,7 +12,7 @@
 //! # Signals that are sent
 //! If one of these signals is sent and arrives while a thread is in a copy, the program sees it at the
 //! original, as it does a fault. Handlers of other signals are called through signal wrappers, which do the
-//! same (`x86_64::stand_ins`). Deferring signals, as the kernel does for its own copies, would take two
+//! same (`x86_64::signal_wrappers`). Deferring signals, as the kernel does for its own copies, would take two
 //! system calls a hit.
 
 use super::chain::{Delivered, die};

@@ -87,7 +87,7 @@ unsafe fn serve(block: &Block, context: &mut Context, trap: u64) -> Served {
             Answer::Done => state.keep(),
             Answer::Hit(step) => proceed(block, &mut state, trap, step),
             Answer::Again => state.context().set_pc(trap),
-            Answer::Nobody => return unknown(block, state.context(), trap),
+            Answer::NotOurs => return unknown(block, state.context(), trap),
         }
     }
     Served::Done
@@ -105,7 +105,7 @@ unsafe fn hit<'a>(block: &'a Block, state: &mut State<'_>, trap: u64) -> Answer<
         let words = ControlWords::unusual(state.context());
         words.into_iter().for_each(ControlWords::load);
         let answer = block.traps.hit(trap, state.regs());
-        if words.is_some() && answer == Answer::Nobody {
+        if words.is_some() && answer == Answer::NotOurs {
             ControlWords::reset();
         }
         answer
@@ -198,7 +198,7 @@ unsafe fn unknown(block: &Block, context: &mut Context, trap: u64) -> Served {
                     state.context().set_pc(trap);
                     return Served::Done;
                 }
-                Answer::Nobody => {}
+                Answer::NotOurs => {}
             }
         }
         if stands(trap) == Stands::Trap && block.traps.turns() == turns {

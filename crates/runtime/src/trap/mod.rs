@@ -12,10 +12,10 @@ pub(crate) mod copies;
 mod fault;
 mod handler;
 pub mod install;
-mod places;
 pub mod signals;
 #[cfg(not(loom))]
 mod sites;
+mod trap_table;
 pub mod windows;
 
 pub use copies::{Arena, Copies, Copy};
@@ -54,7 +54,7 @@ pub enum Answer<'a> {
     /// The mapping there was changing. The thread goes back to the trap.
     Again,
     /// Not a trap of ours, as far as is known.
-    Nobody,
+    NotOurs,
 }
 
 /// Looks up our traps. Handlers call it, so it neither locks nor allocates nor panics.

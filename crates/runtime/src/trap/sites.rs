@@ -39,7 +39,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use trapline_record::RemoteAddr;
 
-use super::places::Places;
+use super::trap_table::TrapTable;
 use super::windows::Windows;
 use super::{Answer, Step, Traps};
 use crate::dispatch::{self, GoOn};
@@ -49,7 +49,7 @@ use crate::native::Regs;
 use crate::native::access::{Quick, is_push, push};
 use crate::probe::Probe;
 use crate::regions::{Map, Marks, Regions, Retry};
-use crate::registry::Site;
+use crate::registry::FileSite;
 
 /// The kind of place that a trap is at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +81,7 @@ pub struct Placed {
     /// How the displaced instruction is carried out.
     pub step: Step,
     /// Its place, by file and offset.
-    pub site: Site,
+    pub site: FileSite,
     /// The probes, in the order in which their consumers are called, until one moves the instruction pointer.
     pub called: Box<[Called]>,
 }
@@ -110,7 +110,7 @@ pub struct Sites {
     regions: &'static Regions,
     /// The regions' marks, kept here to save one load at each hit.
     marks: Marks,
-    table: Places,
+    table: TrapTable,
     windows: Windows,
 }
 
@@ -121,7 +121,7 @@ impl Sites {
     /// No traps yet, with room for so many.
     #[must_use]
     pub fn new(engine: &'static Engine, regions: &'static Regions, room: usize) -> Self {
-        let (marks, table) = (regions.marks(), Places::new(room));
+        let (marks, table) = (regions.marks(), TrapTable::new(room));
         Self { engine, regions, marks, table, windows: Windows::default() }
     }
     /// Patched windows of several instructions, whose interior boundaries trap as well.
@@ -162,7 +162,7 @@ impl Sites {
             }
         });
     }
-    fn mark(&self, addr: u64, site: Site, map: &Map) -> u64 {
+    fn mark(&self, addr: u64, site: FileSite, map: &Map) -> u64 {
         let found = map.find(RemoteAddr(addr)).filter(|found| found.place() == Some(site));
         found.map_or(0, |found| self.regions.mark(&found))
     }
@@ -257,7 +257,7 @@ pub(crate) unsafe fn call(all: &[Called], regs: &mut Regs) -> GoOn {
 
 impl Traps for Sites {
     unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer<'_> {
-        let Some(entry) = self.find(addr) else { return Answer::Nobody };
+        let Some(entry) = self.find(addr) else { return Answer::NotOurs };
         let placed = &entry.placed;
         let Some((row, line)) = self.engine.lines().of(ThreadPointer::own()) else {
             unplaced(&placed.called);
@@ -267,7 +267,7 @@ impl Traps for Sites {
         let inside = line.enter_from(&seal, regs.sp());
         match self.is_here(&inside, addr, entry) {
             Ok(true) => {}
-            Ok(false) => return Answer::Nobody,
+            Ok(false) => return Answer::NotOurs,
             Err(Retry) => return Answer::Again,
         }
         // SAFETY: probes of the table are never freed; only the caller uses `regs`.

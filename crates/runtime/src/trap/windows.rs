@@ -32,7 +32,7 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use super::places::Places;
+use super::trap_table::TrapTable;
 
 /// Maximum number of a batch's guards that go into the table one by one.
 const FEW: usize = 64;
@@ -84,14 +84,14 @@ pub struct Brought {
 /// All windows of a process.
 #[derive(Debug)]
 pub struct Windows {
-    changed: Places,
+    changed: TrapTable,
     code: AtomicPtr<Code>,
     turns: AtomicU64,
 }
 
 impl Default for Windows {
     fn default() -> Self {
-        Self { changed: Places::new(0), code: AtomicPtr::new(ptr::null_mut()), turns: AtomicU64::new(0) }
+        Self { changed: TrapTable::new(0), code: AtomicPtr::new(ptr::null_mut()), turns: AtomicU64::new(0) }
     }
 }
 

@@ -31,11 +31,11 @@ use crate::instances::Instance;
 use crate::probe::{Alone, Consumers, List, Probe};
 
 // rustfmt would reflow these lines of instructions.
-pub mod here;
+pub mod inlined;
 #[rustfmt::skip]
 mod parts;
 pub mod returns;
-pub mod slots;
+pub mod trampolines;
 
 /// Answer: nothing was done; call `dispatch::entry` with the extended state saved.
 pub const WITH_STATE: u64 = 3;

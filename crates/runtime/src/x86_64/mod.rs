@@ -11,7 +11,7 @@ pub mod copies;
 pub mod general;
 #[cfg(not(loom))]
 pub(crate) mod returning;
-pub mod stand_ins;
+pub mod signal_wrappers;
 pub mod sys;
 pub(crate) mod syscall;
 pub mod thread;

@@ -100,8 +100,8 @@ fn hints_that_are_wrong_mislead_nobody() {
         sps.iter().for_each(|&sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
         sps.iter().for_each(|&sp| assert_eq!(leave(probe, &mut regs(sp)), 0));
         let events = taken(log);
-        let told = events.iter().filter(|event| **event == ('s', "return", u64::from(b's'))).count();
-        assert_eq!(told, sps.len());
+        let reported = events.iter().filter(|event| **event == ('s', "return", u64::from(b's'))).count();
+        assert_eq!(reported, sps.len());
     }
 }
 
@@ -257,15 +257,15 @@ fn what_ended_threads_left_is_had_again() {
         }
     });
     assert_eq!(probe.counts().hits, ACTIVE.into());
-    let mut told = 0;
+    let mut reported = 0;
     deeper(0, &mut |sp| {
         for _ in 0..40 {
             enter(probe, &mut regs(sp));
             leave(probe, &mut regs(sp));
-            told += 1;
+            reported += 1;
         }
     });
-    assert_eq!((told, probe.counts().empty), (40, 0));
+    assert_eq!((reported, probe.counts().empty), (40, 0));
 }
 
 /// Running threads keep their instances, however often they are searched.
@@ -291,8 +291,8 @@ fn running_threads_keep_theirs() {
         all.wait();
     });
     assert_eq!(probe.counts().empty, 33);
-    let told = taken(log).iter().filter(|event| event.1 == "return").count();
-    assert_eq!(told, ACTIVE as usize);
+    let reported = taken(log).iter().filter(|event| event.1 == "return").count();
+    assert_eq!(reported, ACTIVE as usize);
 }
 
 /// The child has one thread; instances that the other threads held there would never come back by themselves.
@@ -326,9 +326,9 @@ fn a_forked_child_has_what_its_threads_held() {
                 let had = probe.counts().hits - hits == 8;
                 log.lock().expect("free").clear();
                 leave(probe, &mut regs(own));
-                let told = log.lock().expect("free").len() == 1;
+                let reported = log.lock().expect("free").len() == 1;
                 // SAFETY: ends the child.
-                unsafe { libc::_exit(i32::from(!had) | i32::from(!told) << 1) };
+                unsafe { libc::_exit(i32::from(!had) | i32::from(!reported) << 1) };
             }
             // SAFETY: waits for our own child.
             unsafe { libc::waitpid(child, &raw mut status, 0) };

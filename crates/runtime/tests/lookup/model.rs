@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, MapError, PictureError};
-use trapline_runtime::registry::{BadSite, FileNumber, Files, Site};
+use trapline_runtime::registry::{BadSite, FileNumber, FileSite, Files};
 
 use crate::support::{CODE, PAGE, Shared, file, inside, mapping, new, range};
 
@@ -151,8 +151,8 @@ fn what_is_no_region_or_site_is_refused() {
     assert_eq!(writing.map(odd), Err(MapError::NotPages { start: odd.start, end: odd.end }));
     let number = Files::default().number(file(1)).expect("the first");
     let offset = FileOffset(1 << 40);
-    assert_eq!(Site::new(number, offset), Err(BadSite::OffsetTooLarge { offset }));
-    assert!(Site::new(number, FileOffset((1 << 40) - 1)).is_ok());
+    assert_eq!(FileSite::new(number, offset), Err(BadSite::OffsetTooLarge { offset }));
+    assert!(FileSite::new(number, FileOffset((1 << 40) - 1)).is_ok());
     assert_eq!(FileNumber::new(FileNumber::MAX + 1), None);
 }
 
@@ -161,7 +161,7 @@ fn what_is_no_region_or_site_is_refused() {
 fn probes_are_found_at_their_sites_only() {
     let (shared, mut writing) = new(8);
     let number = writing.files.number(file(1)).expect("a number");
-    let site = |n: u64| Site::new(number, FileOffset(n * 16)).expect("a site");
+    let site = |n: u64| FileSite::new(number, FileOffset(n * 16)).expect("a site");
     let probe = |n: u64| -> &'static Probe {
         Box::leak(Box::new(Probe::new(shared.engine, 0, file(1), FileOffset(n * 16))))
     };
@@ -196,7 +196,7 @@ fn an_address_leads_to_its_probe() {
     let offset = FileOffset(5 * PAGE + 8);
     let probe = Box::leak(Box::new(Probe::new(shared.engine, 0, file(1), offset)));
     let address = probe.address();
-    let site = Site::new(number, offset).expect("a site");
+    let site = FileSite::new(number, offset).expect("a site");
     // SAFETY: leaked.
     unsafe { shared.registry.put(&mut writing.writer, site, NonNull::from(probe)) };
     let at = |page: u64, by: u64| {

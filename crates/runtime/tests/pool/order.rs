@@ -38,9 +38,9 @@ impl Lists {
         })
     }
     fn put(&mut self, place: Place, object: u32) {
-        let shelf = &mut self.shelves[place.cpu];
-        if place.sequence && shelf.len() < self.depth {
-            shelf.push(object);
+        let magazine = &mut self.shelves[place.cpu];
+        if place.sequence && magazine.len() < self.depth {
+            magazine.push(object);
         } else {
             assert!(self.sets[place.cpu].insert(object));
         }

@@ -13,7 +13,7 @@ use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::Writer;
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Range, Regions};
-use trapline_runtime::registry::{Files, Site};
+use trapline_runtime::registry::{FileSite, Files};
 use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
 use trapline_runtime::x86_64::{Called, Placed, Role, Sites, Step};
 
@@ -29,7 +29,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
 }
 
 /// All parts of one engine, and its only writer.
-struct Whole {
+struct EngineParts {
     engine: &'static Engine,
     sites: &'static Sites,
     writer: Writer,
@@ -38,10 +38,10 @@ struct Whole {
     next: u32,
 }
 
-fn whole() -> MutexGuard<'static, Whole> {
-    static WHOLE: OnceLock<Mutex<Whole>> = OnceLock::new();
+fn parts() -> MutexGuard<'static, EngineParts> {
+    static WHOLE: OnceLock<Mutex<EngineParts>> = OnceLock::new();
     arena();
-    let whole = WHOLE.get_or_init(|| {
+    let parts = WHOLE.get_or_init(|| {
         assert!(register_membarrier());
         let memory =
             Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), places: leaked(64) };
@@ -51,16 +51,23 @@ fn whole() -> MutexGuard<'static, Whole> {
         assert!(ENGINE.set(sites).is_ok());
         // SAFETY: the only writer, protected by this lock; hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
-        Mutex::new(Whole { engine, sites, writer, map: Map::new(regions), files: Files::default(), next: 0 })
+        Mutex::new(EngineParts {
+            engine,
+            sites,
+            writer,
+            map: Map::new(regions),
+            files: Files::default(),
+            next: 0,
+        })
     });
-    whole.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 const fn file(number: u64) -> FileId {
     FileId { dev: 9, inode: number }
 }
 
-impl Whole {
+impl EngineParts {
     /// Reports a page of code as a mapping of a file.
     fn mapped(&mut self, page: u64, number: u64) {
         let access = Access { exec: true, ..Access::default() };
@@ -68,8 +75,8 @@ impl Whole {
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(number), access };
         self.map.map(&mut self.writer, &mut self.files, mapping).expect("a region");
     }
-    fn site(&mut self, number: u64, offset: u64) -> Site {
-        Site::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
+    fn site(&mut self, number: u64, offset: u64) -> FileSite {
+        FileSite::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
     }
     fn probe(&mut self, number: u64, offset: u64, consumer: Consumer) -> &'static Probe {
         let probe: &'static Probe =
@@ -133,19 +140,19 @@ fn consumer(data: &'static AtomicU64, ret: bool) -> Consumer {
 fn hits_are_the_probes() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let page = page();
-    let mut whole = whole();
-    whole.mapped(page, 1);
-    let probe = whole.probe(1, 0, consumer(&CALLED, true));
-    whole.trap(page, (1, 0), probe, Role::Entry);
+    let mut parts = parts();
+    parts.mapped(page, 1);
+    let probe = parts.probe(1, 0, consumer(&CALLED, true));
+    parts.trap(page, (1, 0), probe, Role::Entry);
     for round in 1..=1000 {
         assert_eq!(call(page, 3, round), 3 + round);
         assert_eq!((probe.counts().hits, CALLED.load(Ordering::Relaxed)), (round, round));
     }
     // The return as well: a session, with its cookie.
-    whole.trap(page, (1, 4), probe, Role::Exit);
+    parts.trap(page, (1, 4), probe, Role::Exit);
     assert_eq!(call(page, 3, 5), 3016);
     // The consumers are removed before the traps: hits without consumers.
-    let Whole { ref mut writer, next, .. } = *whole;
+    let EngineParts { ref mut writer, next, .. } = *parts;
     assert!(probe.consumers().remove(writer, ConsumerId(u64::from(next))));
     assert_eq!((call(page, 3, 5), CALLED.load(Ordering::Relaxed)), (8, 1001));
 }
@@ -154,12 +161,12 @@ fn hits_are_the_probes() {
 fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let page = page();
-    let mut whole = whole();
-    whole.mapped(page, 2);
-    let probe = whole.probe(2, 0, consumer(&CALLED, false));
-    whole.trap(page, (2, 0), probe, Role::Entry);
+    let mut parts = parts();
+    parts.mapped(page, 2);
+    let probe = parts.probe(2, 0, consumer(&CALLED, false));
+    parts.trap(page, (2, 0), probe, Role::Entry);
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 1));
-    let nobodys = || {
+    let not_called = || {
         // The int3 belongs to the program now: its handler goes on behind the original instruction.
         let seen = expecting(Answer::Skip(3), || {
             call(page, 1, 2);
@@ -167,41 +174,41 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
         assert_eq!(seen.expect("the program's handler").rip, page + 1);
         assert_eq!(probe.counts().hits, 1);
     };
-    whole.mapped(page, 3);
-    nobodys();
+    parts.mapped(page, 3);
+    not_called();
     let range = Range::new(RemoteAddr(page), RemoteAddr(page + PAGE)).expect("a range");
-    let Whole { ref mut map, ref mut writer, .. } = *whole;
+    let EngineParts { ref mut map, ref mut writer, .. } = *parts;
     map.unmap(writer, range).expect("unmapped");
-    nobodys();
-    whole.mapped(page, 2);
+    not_called();
+    parts.mapped(page, 2);
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 2));
-    whole.sites.take_out(page);
+    parts.sites.take_out(page);
     let seen = expecting(Answer::Skip(3), || {
         call(page, 1, 2);
     });
     assert!(seen.is_some() && probe.counts().hits == 2);
     write(page, &SUM);
-    whole.trap(page, (2, 0), probe, Role::Entry);
+    parts.trap(page, (2, 0), probe, Role::Entry);
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 3));
 }
 
 #[test]
 fn many_traps() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
-    let mut whole = whole();
+    let mut parts = parts();
     let pages: Vec<u64> = (0..200).map(|_| code(&SUM)).collect();
-    let probe = whole.probe(4, 0, consumer(&CALLED, false));
+    let probe = parts.probe(4, 0, consumer(&CALLED, false));
     let mut seen = 0;
     for &at in &pages {
         let page = at & !(PAGE - 1);
-        whole.mapped(page, 4);
+        parts.mapped(page, 4);
         let step = match verdict(&SUM, Options::default()) {
             How::Simulate(op) => Step::Simulate(op),
             other => panic!("{other:?}"),
         };
-        let site = whole.site(4, at - page);
+        let site = parts.site(4, at - page);
         let called = Box::new([Called { probe, role: Role::Entry }]);
-        whole.sites.put(at, Placed { step, site, called }, &whole.map);
+        parts.sites.put(at, Placed { step, site, called }, &parts.map);
         write(at, &[0xCC]);
         seen += 1;
         assert_eq!((call(at, 1, 2), probe.counts().hits), (3, seen));
@@ -218,16 +225,16 @@ fn many_traps() {
 fn a_region_that_was_learnt_again_has_its_traps() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let page = page();
-    let mut whole = whole();
-    whole.mapped(page, 5);
-    let probe = whole.probe(5, 0, consumer(&CALLED, false));
-    whole.trap(page, (5, 0), probe, Role::Entry);
+    let mut parts = parts();
+    parts.mapped(page, 5);
+    let probe = parts.probe(5, 0, consumer(&CALLED, false));
+    parts.trap(page, (5, 0), probe, Role::Entry);
     for round in 1..=4 {
         // Writable now, as a program that patches itself makes it: the trap stays.
         let access = Access { exec: true, write: round % 2 == 1, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(5), access };
-        let Whole { ref mut map, ref mut writer, ref mut files, sites, .. } = *whole;
+        let EngineParts { ref mut map, ref mut writer, ref mut files, sites, .. } = *parts;
         map.map(writer, files, mapping).expect("a region");
         assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 2 * round - 1));
         sites.refresh(map);
@@ -251,14 +258,14 @@ fn one_trap_may_be_several_probes() {
     }
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let page = page();
-    let mut whole = whole();
-    whole.mapped(page, 6);
-    let first = whole.probe(6, 0, Consumer { entry: Some(skips), ..consumer(&CALLED, false) });
-    let second = whole.probe(6, 1, consumer(&CALLED, false));
+    let mut parts = parts();
+    parts.mapped(page, 6);
+    let first = parts.probe(6, 0, Consumer { entry: Some(skips), ..consumer(&CALLED, false) });
+    let second = parts.probe(6, 1, consumer(&CALLED, false));
     let How::Simulate(op) = verdict(&SUM, Options::default()) else { panic!("{SUM:02x?}") };
     let called = [first, second].map(|probe| Called { probe, role: Role::Entry });
-    let placed = Placed { step: Step::Simulate(op), site: whole.site(6, 0), called: Box::new(called) };
-    whole.sites.put(page, placed, &whole.map);
+    let placed = Placed { step: Step::Simulate(op), site: parts.site(6, 0), called: Box::new(called) };
+    parts.sites.put(page, placed, &parts.map);
     write(page, &[0xCC]);
     assert_eq!((call(page, 1, 2), call(page, 2, 2)), (9, 4));
     assert_eq!((first.counts().hits, second.counts().hits, CALLED.load(Ordering::Relaxed)), (2, 1, 1));

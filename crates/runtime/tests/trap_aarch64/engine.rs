@@ -15,7 +15,7 @@ use trapline_runtime::native::thread::{membarrier, register_membarrier};
 use trapline_runtime::native::{Called, Placed, Role, Sites, Step, gate};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Range, Regions};
-use trapline_runtime::registry::{Files, Site};
+use trapline_runtime::registry::{FileSite, Files};
 
 use crate::foreign::{Answer, expecting};
 use crate::site::{ENGINE, Text, arena, call, room, simulated, text, write};
@@ -29,7 +29,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
 }
 
 /// All parts of one engine, and its only writer.
-pub(crate) struct Whole {
+pub(crate) struct EngineParts {
     engine: &'static Engine,
     sites: &'static Sites,
     writer: Writer,
@@ -38,10 +38,10 @@ pub(crate) struct Whole {
     next: u32,
 }
 
-pub(crate) fn whole() -> MutexGuard<'static, Whole> {
-    static WHOLE: OnceLock<Mutex<Whole>> = OnceLock::new();
+pub(crate) fn parts() -> MutexGuard<'static, EngineParts> {
+    static WHOLE: OnceLock<Mutex<EngineParts>> = OnceLock::new();
     arena();
-    let whole = WHOLE.get_or_init(|| {
+    let parts = WHOLE.get_or_init(|| {
         assert!(register_membarrier());
         let memory =
             Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), places: leaked(64) };
@@ -52,16 +52,16 @@ pub(crate) fn whole() -> MutexGuard<'static, Whole> {
         // SAFETY: the only writer, protected by this lock; hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
         let (map, files) = (Map::new(regions), Files::default());
-        Mutex::new(Whole { engine, sites, writer, map, files, next: 0 })
+        Mutex::new(EngineParts { engine, sites, writer, map, files, next: 0 })
     });
-    whole.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 const fn file(number: u64) -> FileId {
     FileId { dev: 9, inode: number }
 }
 
-impl Whole {
+impl EngineParts {
     /// Reports a page of code as a mapping of a file.
     pub(crate) fn mapped(&mut self, page: u64, number: u64) {
         let access = Access { exec: true, ..Access::default() };
@@ -69,8 +69,8 @@ impl Whole {
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(number), access };
         self.map.map(&mut self.writer, &mut self.files, mapping).expect("a region");
     }
-    fn site(&mut self, number: u64, offset: u64) -> Site {
-        Site::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
+    fn site(&mut self, number: u64, offset: u64) -> FileSite {
+        FileSite::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
     }
     pub(crate) fn probe(&mut self, number: u64, offset: u64, consumers: &[Consumer]) -> &'static Probe {
         let probe: &'static Probe =
@@ -135,9 +135,9 @@ fn stub(at: u64, word: u32, called: &[Called]) -> u64 {
 /// its entry, and at the exit if there is one.
 fn jumped(number: u64, exit: Option<u64>, flags: Flags, called: &'static AtomicU64) -> u64 {
     let (text, page) = (sum(), page(sum()));
-    let mut whole = whole();
-    whole.mapped(page, number);
-    let probe = whole.probe(number, 0, &[Consumer { flags, ..consumer(called, exit.is_some()) }]);
+    let mut parts = parts();
+    parts.mapped(page, number);
+    let probe = parts.probe(number, 0, &[Consumer { flags, ..consumer(called, exit.is_some()) }]);
     let entry = (0, Role::Entry);
     for (offset, role) in [Some(entry), exit.map(|exit| (exit, Role::Exit))].into_iter().flatten() {
         let at = page + offset;
@@ -212,23 +212,23 @@ const EXIT: u64 = 12;
 fn hits_are_the_probes() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let page = page(sum());
-    let mut whole = whole();
-    whole.mapped(page, 1);
-    let probe = whole.probe(1, 0, &[consumer(&CALLED, true)]);
-    whole.trap(page, (1, 0), probe, Role::Entry, simulated(page));
+    let mut parts = parts();
+    parts.mapped(page, 1);
+    let probe = parts.probe(1, 0, &[consumer(&CALLED, true)]);
+    parts.trap(page, (1, 0), probe, Role::Entry, simulated(page));
     for round in 1..=1000 {
         assert_eq!(call(page, 3, round), 3 + round);
         assert_eq!((probe.counts().hits, CALLED.load(Ordering::Relaxed)), (round, round));
     }
     // The return as well: a session, with its cookie.
-    whole.trap(page, (1, EXIT), probe, Role::Exit, simulated(page + EXIT));
+    parts.trap(page, (1, EXIT), probe, Role::Exit, simulated(page + EXIT));
     assert_eq!(call(page, 3, 5), 3016);
 }
 
 #[test]
 fn what_consumers_say_counts() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
-    let mut whole = whole();
+    let mut parts = parts();
     let cases: [(u64, &[Consumer], bool, u64); 6] = [
         // Removal is requested when all consumers that were called return it.
         (10, &[saying(Verdict::REMOVE)], true, 8),
@@ -242,10 +242,10 @@ fn what_consumers_say_counts() {
     ];
     for (number, consumers, removal, result) in cases {
         let page = page(sum());
-        whole.mapped(page, number);
-        let probe = whole.probe(number, 0, consumers);
-        whole.trap(page, (number, 0), probe, Role::Entry, simulated(page));
-        whole.trap(page, (number, EXIT), probe, Role::Exit, simulated(page + EXIT));
+        parts.mapped(page, number);
+        let probe = parts.probe(number, 0, consumers);
+        parts.trap(page, (number, 0), probe, Role::Entry, simulated(page));
+        parts.trap(page, (number, EXIT), probe, Role::Exit, simulated(page + EXIT));
         assert_eq!((call(page, 3, 5), probe.counts().hits), (result, 1), "{number}");
         assert_eq!(probe.take_removal(), removal, "{number}");
     }
@@ -255,10 +255,10 @@ fn what_consumers_say_counts() {
 fn filters_are_asked_first() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let page = page(text!(filtered: "nop", "add x0, x0, x1", "ret"));
-    let mut whole = whole();
-    whole.mapped(page, 20);
-    let probe = whole.probe(20, 0, &[Consumer { filter: Some(only_odd), ..consumer(&CALLED, false) }]);
-    whole.trap(page, (20, 0), probe, Role::Entry, simulated(page));
+    let mut parts = parts();
+    parts.mapped(page, 20);
+    let probe = parts.probe(20, 0, &[Consumer { filter: Some(only_odd), ..consumer(&CALLED, false) }]);
+    parts.trap(page, (20, 0), probe, Role::Entry, simulated(page));
     (0..10).for_each(|odd| assert_eq!(call(page, 1, odd), 1 + odd));
     assert_eq!((probe.counts().hits, CALLED.load(Ordering::Relaxed)), (10, 5));
 }
@@ -268,12 +268,12 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let text = text!(elsewhere_mapped: "nop", "add x0, x0, x1", "ret");
     let page = page(text);
-    let mut whole = whole();
-    whole.mapped(page, 2);
-    let probe = whole.probe(2, 0, &[consumer(&CALLED, false)]);
-    whole.trap(page, (2, 0), probe, Role::Entry, simulated(page));
+    let mut parts = parts();
+    parts.mapped(page, 2);
+    let probe = parts.probe(2, 0, &[consumer(&CALLED, false)]);
+    parts.trap(page, (2, 0), probe, Role::Entry, simulated(page));
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 1));
-    let nobodys = || {
+    let not_called = || {
         // The brk belongs to the program now: its handler goes on behind it.
         let seen = expecting(Answer::Skip(4), || {
             call(page, 1, 2);
@@ -281,21 +281,21 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
         assert_eq!(seen.expect("the program's handler").pc, page);
         assert_eq!(probe.counts().hits, 1);
     };
-    whole.mapped(page, 3);
-    nobodys();
+    parts.mapped(page, 3);
+    not_called();
     let range = Range::new(RemoteAddr(page), RemoteAddr(page + PAGE)).expect("a range");
-    let Whole { ref mut map, ref mut writer, .. } = *whole;
+    let EngineParts { ref mut map, ref mut writer, .. } = *parts;
     map.unmap(writer, range).expect("unmapped");
-    nobodys();
-    whole.mapped(page, 2);
+    not_called();
+    parts.mapped(page, 2);
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 2));
-    whole.sites.take_out(page);
+    parts.sites.take_out(page);
     let seen = expecting(Answer::Skip(4), || {
         call(page, 1, 2);
     });
     assert!(seen.is_some() && probe.counts().hits == 2);
     write(page, text.words());
-    whole.trap(page, (2, 0), probe, Role::Entry, simulated(page));
+    parts.trap(page, (2, 0), probe, Role::Entry, simulated(page));
     assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 3));
 }
 
@@ -304,11 +304,11 @@ fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
 fn threads_count_apart() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let page = page(sum());
-    let mut whole = whole();
-    whole.mapped(page, 30);
-    let probe = whole.probe(30, 0, &[consumer(&CALLED, true)]);
-    whole.trap(page, (30, 0), probe, Role::Entry, simulated(page));
-    whole.trap(page, (30, EXIT), probe, Role::Exit, simulated(page + EXIT));
+    let mut parts = parts();
+    parts.mapped(page, 30);
+    let probe = parts.probe(30, 0, &[consumer(&CALLED, true)]);
+    parts.trap(page, (30, 0), probe, Role::Entry, simulated(page));
+    parts.trap(page, (30, EXIT), probe, Role::Exit, simulated(page + EXIT));
     std::thread::scope(|scope| {
         for thread in 0..8 {
             scope.spawn(move || {

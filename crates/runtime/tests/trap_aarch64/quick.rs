@@ -7,7 +7,7 @@ use trapline_runtime::consumer::{Consumer, Flags, Hit, Verdict};
 use trapline_runtime::native::Role;
 use trapline_runtime::probe::Probe;
 
-use crate::engine::{page, whole};
+use crate::engine::{page, parts};
 use crate::faults::nowhere;
 use crate::foreign::{Answer, expecting};
 use crate::site::{Text, alternate_stack, call, map, simulated, text};
@@ -27,12 +27,12 @@ unsafe extern "C" fn moves(by: *mut c_void, hit: *mut Hit) -> Verdict {
 
 /// The function on a page of its own, with a trap on the word at `index`: its address, and the trap's probe.
 fn trapped(number: u64, text: Text, index: u64, by: usize) -> (u64, &'static Probe) {
-    let (page, mut whole) = (page(text), whole());
-    whole.mapped(page, number);
+    let (page, mut parts) = (page(text), parts());
+    parts.mapped(page, number);
     let data = std::ptr::without_provenance_mut(by);
     let consumer = Consumer { entry: Some(moves), ret: None, filter: None, data, flags: Flags::default() };
-    let probe = whole.probe(number, 4 * index, &[consumer]);
-    whole.trap(page, (number, 4 * index), probe, Role::Entry, simulated(page + 4 * index));
+    let probe = parts.probe(number, 4 * index, &[consumer]);
+    parts.trap(page, (number, 4 * index), probe, Role::Entry, simulated(page + 4 * index));
     (page, probe)
 }
 

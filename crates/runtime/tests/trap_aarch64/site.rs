@@ -69,17 +69,17 @@ impl Traps for Table {
         if let Some(engine) = ENGINE.get() {
             // SAFETY: the caller's.
             let answer = unsafe { engine.hit(addr, regs) };
-            if answer != Answer::Nobody {
+            if answer != Answer::NotOurs {
                 return answer;
             }
         }
         // SAFETY: null, or a list that was leaked.
         let Some(sites) = (unsafe { self.0.load(Ordering::Acquire).as_ref() }) else {
-            return Answer::Nobody;
+            return Answer::NotOurs;
         };
         let Ok(index) = sites.binary_search_by_key(&addr, |site| site.addr) else {
             crate::foreign::looked(addr);
-            return Answer::Nobody;
+            return Answer::NotOurs;
         };
         let site = sites[index];
         site.hits.fetch_add(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 //! by one. For records, the reader decides what is left.
 
 use trapline_plan::filter::{Known, Tree};
-use trapline_plan::{Role, Unwind};
+use trapline_plan::{Action, Unwind};
 
 use super::Filter;
 
@@ -55,17 +55,21 @@ pub enum Undecided {
 
 impl Filter {
     /// Why the filter could not be decided for hits of such a probe; `None` if it can be.
-    pub(crate) fn undecided(&self, role: Role, by_thread: bool) -> Option<Undecided> {
-        match role {
-            Role::Record { values, returns, stack, .. } => self.unrecorded(values, returns, stack),
-            Role::RecordAt(_, stack) => {
+    pub(crate) fn undecided(&self, action: Action, by_thread: bool) -> Option<Undecided> {
+        match action {
+            Action::Record { values, returns, stack, .. } => self.unrecorded(values, returns, stack),
+            Action::RecordAt(_, stack) => {
                 (stack != Unwind::None && self.is_named()).then_some(Undecided::Names)
             }
-            Role::RecordMark(..) => self.unrecorded(6, false, Unwind::None),
-            Role::Tally { exits } => self.untallied(exits),
+            Action::RecordMark(..) => self.unrecorded(6, false, Unwind::None),
+            Action::Tally { exits } => self.untallied(exits),
             _ if !self.rejects() => None,
-            Role::CountEntry | Role::CountExits | Role::CountAt(_) if by_thread => Some(Undecided::ByThread),
-            Role::CountEntry | Role::CountExits | Role::CountAt(_) => self.unknown(role == Role::CountExits),
+            Action::CountEntry | Action::CountExits | Action::CountAt(_) if by_thread => {
+                Some(Undecided::ByThread)
+            }
+            Action::CountEntry | Action::CountExits | Action::CountAt(_) => {
+                self.unknown(action == Action::CountExits)
+            }
             _ => Some(Undecided::Timed),
         }
     }
@@ -134,9 +138,9 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
-    use trapline_plan::{Floats, Read, Role, Unwind};
+    use trapline_plan::{Action, Floats, Read, Unwind};
 
-    use super::super::{Apart, Filter, Int, Known, Sort, Symbol, Tally, Tree};
+    use super::super::{Filter, GroupBy, Int, Known, Sort, Symbol, Tally, Tree};
 
     fn filter(text: &str, bytes: u8) -> Filter {
         let field = Known::Field(0, Int { bits: 32, signed: true });
@@ -150,18 +154,18 @@ mod tests {
     #[test]
     fn fields_of_another_width_are_not_decided_in_the_target() {
         let (floats, stack) = (Floats::default(), Unwind::None);
-        let role = Role::Record { values: 6, returns: false, texts: 0, floats, fields: 2, stack };
+        let action = Action::Record { values: 6, returns: false, texts: 0, floats, fields: 2, stack };
         for (bytes, decides) in [(4, true), (8, false), (2, false)] {
             let filter = filter("field < 3", bytes);
-            assert_eq!(filter.in_target(role, None).is_some_and(|one| one.fields.is_some()), decides);
-            assert_eq!(filter.left_to_reader(role, true).is_late(), !decides, "{bytes}");
+            assert_eq!(filter.in_target(action, None).is_some_and(|one| one.fields.is_some()), decides);
+            assert_eq!(filter.left_to_reader(action, true).is_late(), !decides, "{bytes}");
             let value = Tree::Known(Known::Field(0, Int { bits: 32, signed: true }));
             let by = Tally {
                 value: Tree::Number(1, false),
                 sort: Sort::Log2,
-                apart: Apart::Number(value.clone()),
+                group_by: GroupBy::Number(value.clone()),
             };
-            for tally in [Tally { value, sort: Sort::Log2, apart: Apart::Nothing }, by] {
+            for tally in [Tally { value, sort: Sort::Log2, group_by: GroupBy::Nothing }, by] {
                 let tallied = Filter { read: None, ..filter.clone() }.tally(tally.clone(), false);
                 assert_eq!(tallied.is_some(), decides, "{bytes}");
                 let of_calls = Filter { read: None, ..filter.clone() }.tally_calls(tally);
@@ -174,11 +178,11 @@ mod tests {
     #[test]
     fn a_key_that_is_not_known_there_is_not_tallied() {
         let (took, first) = (Known::Took, Known::Argument(0, Int::U64));
-        let text = |sort| Tally { value: Tree::Number(0, false), sort, apart: Apart::Text(1) };
+        let text = |sort| Tally { value: Tree::Number(0, false), sort, group_by: GroupBy::Text(1) };
         let by = |value, key| Tally {
             value: Tree::Known(value),
             sort: Sort::Log2,
-            apart: Apart::Number(Tree::Known(key)),
+            group_by: GroupBy::Number(Tree::Known(key)),
         };
         for (tally, at_entry, at_exit, of_calls) in [
             (by(first, first), true, false, true),
@@ -193,8 +197,8 @@ mod tests {
             assert_eq!(can.clone().map(|one| one.is_some()), [at_entry, at_exit], "{tally:?}");
             for (exits, one) in [false, true].into_iter().zip(can) {
                 let Some(one) = one else { continue };
-                assert_eq!(one.undecided(Role::Tally { exits }, false), None, "{tally:?}");
-                let other = one.undecided(Role::Tally { exits: !exits }, false);
+                assert_eq!(one.undecided(Action::Tally { exits }, false), None, "{tally:?}");
+                let other = one.undecided(Action::Tally { exits: !exits }, false);
                 assert_eq!(other, Some(super::Undecided::NotTallied), "{tally:?}");
             }
             assert_eq!(filter.clone().tally_calls(tally.clone()).is_some(), of_calls, "{tally:?}");

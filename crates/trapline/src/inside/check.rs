@@ -13,7 +13,7 @@ use std::sync::Arc;
 use trapline_record::FileId;
 
 use super::Error;
-use super::early::Early;
+use super::speculate::SpeculativePlan;
 use super::state::State;
 use crate::files::ModuleFile;
 
@@ -47,7 +47,7 @@ impl State {
         if self.stamps.get(&id).is_some_and(|known| *known != stamp) {
             return Err(Error::Changed { path: path.to_owned() });
         }
-        let early = self.early.take_if(|early| early.is_of(path)).and_then(Early::wait);
+        let early = self.early.take_if(|early| early.is_of(path)).and_then(SpeculativePlan::wait);
         let early = early.filter(|early| early.file.id == id && early.stamp == stamp);
         early.into_iter().for_each(|early| self.files.put(early.file));
         let fail = |why: String| Error::File { path: path.to_owned(), why };

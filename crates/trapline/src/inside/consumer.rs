@@ -181,8 +181,8 @@ impl Consumer {
     ///
     /// A site has one form for all its consumers. The first that asks for return trampolines brings them for
     /// all that wait there, until the last of these is gone. Calls in flight at that moment are not seen
-    /// returning. There are [`SLOTS`](super::SLOTS) return trampolines for all sites. Calls beyond them are
-    /// missed and counted, like those beyond `maxactive`.
+    /// returning. There are [`TRAMPOLINES`](super::TRAMPOLINES) return trampolines for all sites. Calls
+    /// beyond them are missed and counted, like those beyond `maxactive`.
     #[must_use]
     pub const fn returns_by(mut self, form: Returns) -> Self {
         self.form = Some(form);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use trapline_patch::PatchError;
 use trapline_runtime::pool::BadRegion;
-use trapline_target::TargetError;
+use trapline_tracee::TargetError;
 
 /// Why nothing was registered, or why unregistering did not wait. A batch is registered whole or not at all.
 #[derive(Debug, thiserror::Error)]
@@ -168,7 +168,7 @@ pub enum Error {
     },
     /// Return addresses cannot be replaced in this process.
     #[error("{}, offset {offset:#x}: return addresses cannot be replaced here: {why}", path.display())]
-    NoSlots {
+    NoTrampolines {
         /// The file.
         path: PathBuf,
         /// The offset as given.
@@ -192,7 +192,7 @@ pub enum Error {
     #[error(
         "this process learns of its mappings already: the way is to be chosen before the first registration"
     )]
-    LearnsAlready,
+    NoticesAlready,
     /// A handler called this, and would wait for itself.
     #[error("a handler may not register or unregister")]
     InsideHandler,
@@ -239,14 +239,15 @@ impl Error {
             | Self::BadSemaphore { .. }
             | Self::OtherSemaphore { .. }
             | Self::NotAnEntry { .. } => libc::EINVAL,
-            Self::Breakpoint { .. } | Self::Differs { .. } | Self::Refused { .. } | Self::NoSlots { .. } => {
-                libc::EOPNOTSUPP
-            }
+            Self::Breakpoint { .. }
+            | Self::Differs { .. }
+            | Self::Refused { .. }
+            | Self::NoTrampolines { .. } => libc::EOPNOTSUPP,
             Self::NoExtendedState => libc::ENODEV,
             Self::NoEngine | Self::Instances { why: BadRegion::OutOfMemory(_), .. } => libc::ENOMEM,
             Self::Instances { .. } => libc::EINVAL,
             Self::InsideHandler => libc::EDEADLK,
-            Self::LearnsAlready => libc::EALREADY,
+            Self::NoticesAlready => libc::EALREADY,
             Self::TrapsTaken | Self::Patch(PatchError::InUse { .. } | PatchError::LeftBehind { .. }) => {
                 libc::EBUSY
             }

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use trapline_image::{FunctionIndex, Image, Pattern};
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use super::Error;
 use super::state::lock;

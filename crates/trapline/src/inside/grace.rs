@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 use trapline_runtime::epoch::{Straggler, Writer};
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use super::arch::thread::{self, Number};
 

@@ -10,19 +10,22 @@ use trapline_plan::Tactic;
 use trapline_record::{FileId, RemoteAddr};
 
 use super::Error;
-use super::place::{Group, Load, Part};
+use super::site_request::{Group, Load, StubAction};
 use super::state::State;
-use super::traps::Told;
+use super::traps::EngineTrap;
 
 impl State {
     /// Takes out the groups of sites that no consumer needs.
-    pub(super) fn release(&mut self, spots: &[u32]) -> Result<(), Error> {
-        let of_spots = spots.iter().flat_map(|&spot| &self.spots[spot as usize].groups).copied();
+    pub(super) fn release(&mut self, probed_sites: &[u32]) -> Result<(), Error> {
+        let of_spots = probed_sites
+            .iter()
+            .flat_map(|&probed_site| &self.probed_sites[probed_site as usize].groups)
+            .copied();
         let mut groups: Vec<usize> = of_spots.filter(|&group| self.groups[group].live).collect();
         groups.sort_unstable();
         groups.dedup();
         groups.retain(|&group| {
-            self.groups[group].parts.iter().all(|p| !self.spots[p.spot as usize].is_wanted())
+            self.groups[group].parts.iter().all(|p| !self.probed_sites[p.probed_site as usize].is_wanted())
         });
         self.take_out(&groups)
     }
@@ -33,7 +36,7 @@ impl State {
         let sites: Vec<OwnSite> = groups.iter().flat_map(|&g| self.groups[g].sites.iter().copied()).collect();
         groups.iter().for_each(|&group| self.groups[group].live = false);
         self.own()?.take_out(&sites)?;
-        groups.iter().flat_map(|&group| &self.groups[group].traps).for_each(Told::take_out);
+        groups.iter().flat_map(|&group| &self.groups[group].traps).for_each(EngineTrap::take_out);
         Ok(())
     }
     /// Takes groups out that are planned anew. It leaves a trap at each instruction whose hits a consumer
@@ -48,16 +51,19 @@ impl State {
             let group = &mut self.groups[index];
             group.live = false;
             sites.extend_from_slice(&group.sites);
-            let Some(spot) = group.parts.first().map(|part| &self.spots[part.spot as usize]) else {
+            let Some(probed_site) =
+                group.parts.first().map(|part| &self.probed_sites[part.probed_site as usize])
+            else {
                 continue;
             };
-            self.disturbed.extend(group.parts.iter().map(|part| part.spot));
+            self.disturbed.extend(group.parts.iter().map(|part| part.probed_site));
             for here in &group.calls {
-                let told = Told::new(here, group.load, &spot.file.image, &mut self.known, shadow_stack);
-                let Some(told) = told else { continue };
-                told.put(&self.known);
-                traps.push(RemoteAddr(told.at));
-                self.soft.push(told);
+                let trap =
+                    EngineTrap::new(here, group.load, &probed_site.file.image, &mut self.known, shadow_stack);
+                let Some(trap) = trap else { continue };
+                trap.put(&self.known);
+                traps.push(RemoteAddr(trap.at));
+                self.soft.push(trap);
             }
         }
         self.own()?.soften(&sites, &traps)?;
@@ -69,20 +75,20 @@ impl State {
             return Ok(());
         }
         let live = self.groups.iter().filter(|group| group.live);
-        let stays: HashSet<u64> = live.flat_map(|group| &group.traps).map(|told| told.at).collect();
+        let stays: HashSet<u64> = live.flat_map(|group| &group.traps).map(|trap| trap.at).collect();
         self.own()?.harden(|at| stays.contains(&at))?;
-        self.soft.drain(..).filter(|told| !stays.contains(&told.at)).for_each(|told| told.take_out());
+        self.soft.drain(..).filter(|trap| !stays.contains(&trap.at)).for_each(|trap| trap.take_out());
         Ok(())
     }
     /// Puts back groups that were taken out and do what is needed now. Returns the number of sites.
     pub(super) fn revive(
         &mut self,
-        spots: &[u32],
+        probed_sites: &[u32],
         loads: &HashMap<FileId, Vec<Load>>,
     ) -> Result<usize, Error> {
         let mut groups: Vec<usize> = Vec::new();
-        for &spot in spots {
-            let one = &self.spots[spot as usize];
+        for &probed_site in probed_sites {
+            let one = &self.probed_sites[probed_site as usize];
             if one.groups.is_empty() {
                 continue;
             }
@@ -90,8 +96,8 @@ impl State {
                 !one.groups.iter().any(|&g| self.groups[g].live && self.groups[g].load == *load)
             };
             let fits = |load: &&Load| {
-                let need = one.need(spot);
-                let serves = |p: &Part| p.returns == need.returns && p.serves_entry(&need);
+                let need = one.need(probed_site);
+                let serves = |p: &StubAction| p.returns == need.returns && p.serves_entry(&need);
                 // The last one first: other groups may have taken the places of earlier ones.
                 let group = one.groups.iter().rev().copied();
                 group
@@ -110,16 +116,18 @@ impl State {
     /// Puts back an earlier group that does all that is needed now, in place of those that were just taken
     /// out. The same needs come again as consumers come and go, so each is planned only once. (A punned jump
     /// ends in bytes that others may have changed since.) Returns the number of sites.
-    pub(super) fn put_back_instead(&mut self, needs: &[Part], load: Load) -> Result<usize, Error> {
-        let serves = |have: &Part, need: &Part| {
-            let same = (have.spot, have.entry, have.returns) == (need.spot, need.entry, need.returns);
+    pub(super) fn put_back_instead(&mut self, needs: &[StubAction], load: Load) -> Result<usize, Error> {
+        let serves = |have: &StubAction, need: &StubAction| {
+            let same =
+                (have.probed_site, have.entry, have.returns) == (need.probed_site, need.entry, need.returns);
             same && (have.armed || !need.armed)
                 && (have.entry_traps || !need.entry_traps)
                 && (have.exits_trap || !need.exits_trap)
         };
         let fits = |group: &Group| {
-            let is_for = |have: &Part| {
-                needs.iter().any(|need| need.spot == have.spot) || !self.spots[have.spot as usize].is_wanted()
+            let is_for = |have: &StubAction| {
+                needs.iter().any(|need| need.probed_site == have.probed_site)
+                    || !self.probed_sites[have.probed_site as usize].is_wanted()
             };
             !group.live
                 && group.load == load
@@ -127,7 +135,8 @@ impl State {
                 && needs.iter().all(|need| group.parts.iter().any(|have| serves(have, need)))
                 && group.parts.iter().all(is_for)
         };
-        let known = needs.first().map_or(&[][..], |need| &self.spots[need.spot as usize].groups);
+        let known =
+            needs.first().map_or(&[][..], |need| &self.probed_sites[need.probed_site as usize].groups);
         let found = known.iter().copied().rev().find(|&group| fits(&self.groups[group]));
         self.put_back(found.into_iter().collect())
     }
@@ -136,11 +145,11 @@ impl State {
             return Ok(0);
         }
         let sites: Vec<OwnSite> = groups.iter().flat_map(|&g| self.groups[g].sites.iter().copied()).collect();
-        let spots: Vec<u32> =
-            groups.iter().flat_map(|&g| self.groups[g].parts.iter().map(|part| part.spot)).collect();
-        self.arm(&spots);
+        let probed_sites: Vec<u32> =
+            groups.iter().flat_map(|&g| self.groups[g].parts.iter().map(|part| part.probed_site)).collect();
+        self.arm(&probed_sites);
         let traps = groups.iter().flat_map(|&group| &self.groups[group].traps);
-        traps.for_each(|told| told.put(&self.known));
+        traps.for_each(|trap| trap.put(&self.known));
         let back = self.own()?.put_back(&sites)?;
         let (mut at, mut partly, mut not_back) = (0, Vec::new(), Vec::new());
         for group in groups {
@@ -157,7 +166,7 @@ impl State {
         if !partly.is_empty() {
             self.own()?.take_out(&partly)?;
         }
-        not_back.iter().flat_map(|&group| &self.groups[group].traps).for_each(Told::take_out);
+        not_back.iter().flat_map(|&group| &self.groups[group].traps).for_each(EngineTrap::take_out);
         Ok(back.into_iter().filter(|back| *back).count() - partly.len())
     }
 }

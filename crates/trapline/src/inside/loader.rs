@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use trapline_target::Process;
+use trapline_tracee::Process;
 
 use super::own_stack;
 

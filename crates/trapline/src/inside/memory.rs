@@ -16,23 +16,23 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 use trapline_record::{FileId, FileOffset};
 use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Line, Writer};
-use trapline_runtime::instances::{Hint, Place};
+use trapline_runtime::instances::{Hint, KeptPlace};
 use trapline_runtime::native::thread::{membarrier, register_core_sync, register_membarrier};
 use trapline_runtime::probe::Probe;
-use trapline_runtime::regions::Slot;
+use trapline_runtime::regions::MappingEntry;
 
 use super::arch::room;
 
 /// How much the engine has room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Room {
+pub(super) struct Capacity {
     /// Number of threads that can be distinguished; hits of further ones count as missed.
     pub(super) lines: usize,
     /// Most probes.
     pub(super) probes: usize,
 }
 
-impl Room {
+impl Capacity {
     /// As much as address space allows; pages that are never written to take no memory.
     pub(super) const USUAL: Self = Self { lines: 4096, probes: 1 << 17 };
 }
@@ -86,7 +86,7 @@ fn make() -> Option<Engine> {
     let room = room();
     let lines: &'static [Line] = zeroed(0, room.lines, libc::MADV_WIPEONFORK)?;
     let words = zeroed(FAR, Counts::words(room.lines, room.probes), 0)?;
-    let places: &'static [Place] = zeroed(0, PLACES, 0)?;
+    let places: &'static [KeptPlace] = zeroed(0, PLACES, 0)?;
     let engine = Engine::new(Memory { lines, words, places }, room.probes)?;
     Some(match rseq() {
         // SAFETY: the C library states this offset for all its threads.
@@ -248,7 +248,7 @@ fn rseq() -> Option<isize> {
 }
 
 /// An entry for each mapping of code.
-pub(super) fn slots() -> Option<&'static [Slot]> {
+pub(super) fn slots() -> Option<&'static [MappingEntry]> {
     zeroed(0, REGIONS, 0)
 }
 
@@ -260,11 +260,11 @@ unsafe trait Zeroed: Sync {}
 // SAFETY: three words, of which 0 means free and outside.
 unsafe impl Zeroed for Line {}
 // SAFETY: words; a sequence of 0 means never used.
-unsafe impl Zeroed for Slot {}
+unsafe impl Zeroed for MappingEntry {}
 // SAFETY: a word, of which 0 means no hint.
 unsafe impl Zeroed for Hint {}
 // SAFETY: four words, of which 0 means unbound and empty.
-unsafe impl Zeroed for Place {}
+unsafe impl Zeroed for KeptPlace {}
 // SAFETY: a word.
 unsafe impl Zeroed for std::sync::atomic::AtomicU64 {}
 // SAFETY: a word.

@@ -46,7 +46,7 @@
 //! patched before [`register`] returns. A file that is not mapped yet can be registered all the same, and is
 //! probed when it is mapped. A library is patched when `dlopen` returns, and before its constructors run;
 //! other mappings are patched a moment after they were made. The engine has a thread of its own for that.
-//! [`learn_by`] chooses how it notices mappings. [`learnt`] reports what it noticed, and what was late.
+//! [`notice_by`] chooses how it notices mappings. [`noticed`] reports what it noticed, and what was late.
 //! [`rescan`] looks at once.
 //!
 //! [`code_at`] and [`code`] find which file is mapped at an address, without a lock. If none is known there,
@@ -70,7 +70,7 @@
 //!   instructions at the original address. Handlers of other signals are called through signal wrappers of
 //!   the engine. So a handler whose signal arrives in a displaced instruction sees the original address as
 //!   well. Handlers that are set later by libc's `sigaction` get wrappers at once, unless the way to notice
-//!   changes is [`Way::Asked`]; those set by raw system calls get them at the next registration or
+//!   changes is [`NoticeMode::Asked`]; those set by raw system calls get them at the next registration or
 //!   [`rescan`]. Asked for its handlers, libc shows the program its own; a raw system call shows the
 //!   engine's. Two cases are not covered. If a handler moves the instruction pointer, and the shown address
 //!   is used again later, that hits once more. A signal in a stub, before its displaced instructions, sees
@@ -107,23 +107,23 @@
 mod aarch64;
 mod check;
 mod consumer;
-mod early;
 mod error;
 mod find;
 mod fork;
 mod grace;
 mod groups;
-mod known;
-mod learn;
 mod loader;
+mod mapped_files;
 mod memory;
+mod notice;
 mod own_stack;
-mod place;
+mod probed_site;
 mod semaphores;
 mod settle;
-mod slots;
-mod spot;
+mod site_request;
+mod speculate;
 mod state;
+mod trampolines;
 mod traps;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -139,10 +139,10 @@ pub use arch::{Gpr, Regs};
 pub use consumer::{Consumer, Functions, Hit, Verdict};
 pub use error::Error;
 pub use find::find;
-pub use known::{Code, CodePlace, code, code_at};
-pub use learn::{Learnt, Way};
+pub use mapped_files::{Code, CodePlace, code, code_at};
+pub use notice::{NoticeMode, Noticed};
 pub use own_stack::is_inside_handler;
-pub use slots::{SLOTS, returns_to};
+pub use trampolines::{TRAMPOLINES, returns_to};
 pub use trapline_plan::Tactic;
 pub use trapline_record::FileId;
 /// Handlers as the engine calls them: see [`Functions`].
@@ -215,7 +215,7 @@ pub fn register(file: impl AsRef<Path>, offset: u64, consumer: Consumer) -> Resu
 /// # Errors
 /// Nothing is registered then.
 pub fn register_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Registration>, Error> {
-    let keys = state::enter()?.register_and_learn(requests.into_iter().collect())?;
+    let keys = state::enter()?.register_and_notice(requests.into_iter().collect())?;
     Ok(keys.into_iter().map(|key| Registration { key: Some(key) }).collect())
 }
 
@@ -227,7 +227,7 @@ pub fn register_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<R
 pub fn unregister_all(registrations: impl IntoIterator<Item = Registration>) -> Result<(), Error> {
     let mut registrations: Vec<Registration> = registrations.into_iter().collect();
     let mut state = state::enter()?;
-    state.unregister_and_learn(registrations.iter_mut().filter_map(|one| one.key.take()).collect())
+    state.unregister_and_notice(registrations.iter_mut().filter_map(|one| one.key.take()).collect())
 }
 
 /// Probes what was mapped since the last look, and drops what was unmapped. Returns how many sites were
@@ -237,21 +237,21 @@ pub fn unregister_all(registrations: impl IntoIterator<Item = Registration>) -> 
 /// # Errors
 /// If the process as a whole cannot be patched.
 pub fn rescan() -> Result<usize, Error> {
-    state::enter()?.rescan_and_learn()
+    state::enter()?.rescan_and_notice()
 }
 
 /// Chooses how this process notices what it maps. Must come before anything is registered.
 ///
 /// # Errors
 /// If another way is in use already.
-pub fn learn_by(way: Way) -> Result<(), Error> {
-    lock().learning.choose(way)
+pub fn notice_by(way: NoticeMode) -> Result<(), Error> {
+    lock().noticing.choose(way)
 }
 
 /// What was noticed of mappings, and how.
 #[must_use]
-pub fn learnt() -> Learnt {
-    lock().learnt()
+pub fn noticed() -> Noticed {
+    lock().noticed()
 }
 
 impl Registration {
@@ -287,7 +287,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         if let (Some(key), Ok(mut state)) = (self.key.take(), state::enter()) {
             // The consumer is out of the list, even if the bytes could not be changed back.
-            drop(state.unregister_and_learn(vec![key]));
+            drop(state.unregister_and_notice(vec![key]));
         }
     }
 }

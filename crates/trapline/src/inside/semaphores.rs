@@ -25,9 +25,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use trapline_patch::PatchError;
 use trapline_record::addr::Bias;
 use trapline_record::{FileOffset, RemoteAddr, Svma};
-use trapline_target::Mapping;
+use trapline_tracee::Mapping;
 
-use super::place::{Group, Load};
+use super::site_request::{Group, Load};
 use super::state::State;
 use super::{Error, Request};
 use crate::files::ModuleFile;
@@ -66,18 +66,18 @@ impl Semaphore {
 #[derive(Debug, Default)]
 pub(super) struct Semaphores {
     /// Sites that have one.
-    spots: BTreeSet<u32>,
+    probed_sites: BTreeSet<u32>,
     /// Raised words, by site and address.
     raised: BTreeSet<(u32, RemoteAddr)>,
     delayed: usize,
 }
 
 impl Semaphores {
-    pub(super) fn add(&mut self, spot: u32) {
-        self.spots.insert(spot);
+    pub(super) fn add(&mut self, probed_site: u32) {
+        self.probed_sites.insert(probed_site);
     }
     pub(super) fn is_empty(&self) -> bool {
-        self.spots.is_empty()
+        self.probed_sites.is_empty()
     }
     /// Whether any word is delayed.
     pub(super) const fn are_delayed(&self) -> bool {
@@ -92,7 +92,7 @@ impl State {
             return Ok(());
         }
         self.count_once(maps)?;
-        if self.learning.hear_data(self.semaphores.are_delayed()) {
+        if self.noticing.read_data(self.semaphores.are_delayed()) {
             let maps = self.maps()?;
             self.count_once(&maps)?;
         }
@@ -107,18 +107,18 @@ impl State {
         self.count_semaphores(&maps)
     }
     fn count_once(&mut self, maps: &[Mapping]) -> Result<(), Error> {
-        let wanted = self.wanted_semaphores();
+        let site_requests = self.wanted_semaphores();
         self.own()?;
         let Some(own) = &self.own else { return Ok(()) };
-        let mapped = |&(spot, at): &(u32, RemoteAddr)| {
-            let spot = &self.spots[spot as usize];
+        let mapped = |&(probed_site, at): &(u32, RemoteAddr)| {
+            let probed_site = &self.probed_sites[probed_site as usize];
             let offset = |m: &Mapping| m.offset + (at - m.start);
             maps.iter().any(|m| {
-                let is_data = m.perms.write && !m.perms.shared && m.file == Some(spot.file.id);
-                is_data && m.contains(at) && spot.semaphore.is_some_and(|one| one.offset == offset(m))
+                let is_data = m.perms.write && !m.perms.shared && m.file == Some(probed_site.file.id);
+                is_data && m.contains(at) && probed_site.semaphore.is_some_and(|one| one.offset == offset(m))
             })
         };
-        let over = self.semaphores.raised.iter().filter(|one| !wanted.contains_key(one));
+        let over = self.semaphores.raised.iter().filter(|one| !site_requests.contains_key(one));
         for one in over.copied().collect::<Vec<_>>() {
             self.semaphores.raised.remove(&one);
             if mapped(&one) {
@@ -126,7 +126,7 @@ impl State {
             }
         }
         let mut delayed = 0;
-        for (one, groups) in wanted {
+        for (one, groups) in site_requests {
             let is_raised = self.semaphores.raised.contains(&one);
             let is_due = || !is_raised || own.semaphore(one.1).is_ok_and(|word| word == 0);
             let is_there = || groups.iter().any(|&group| own.holds(&self.groups[group].sites));
@@ -144,25 +144,25 @@ impl State {
     }
     /// For each site in each mapping where it is active, the groups that make it so.
     fn wanted_semaphores(&self) -> BTreeMap<(u32, RemoteAddr), Vec<usize>> {
-        let mut wanted: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-        for &number in &self.semaphores.spots {
-            let spot = &self.spots[number as usize];
-            let Some(semaphore) = spot.semaphore.filter(|_| spot.is_wanted()) else { continue };
-            for &index in &spot.groups {
+        let mut site_requests: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for &number in &self.semaphores.probed_sites {
+            let probed_site = &self.probed_sites[number as usize];
+            let Some(semaphore) = probed_site.semaphore.filter(|_| probed_site.is_wanted()) else { continue };
+            for &index in &probed_site.groups {
                 let group = &self.groups[index];
-                if group.live && group.parts.iter().any(|part| part.spot == number && part.entry) {
-                    wanted.entry((number, semaphore.live(group.load))).or_default().push(index);
+                if group.live && group.parts.iter().any(|part| part.probed_site == number && part.entry) {
+                    site_requests.entry((number, semaphore.live(group.load))).or_default().push(index);
                 }
             }
         }
-        wanted
+        site_requests
     }
     /// Forgets the words of a group whose mapping is gone.
     pub(super) fn forget_semaphores(&mut self, group: usize) {
         let Group { load, parts, .. } = &self.groups[group];
         for part in parts {
-            if let Some(semaphore) = self.spots[part.spot as usize].semaphore {
-                self.semaphores.raised.remove(&(part.spot, semaphore.live(*load)));
+            if let Some(semaphore) = self.probed_sites[part.probed_site as usize].semaphore {
+                self.semaphores.raised.remove(&(part.probed_site, semaphore.live(*load)));
             }
         }
     }

@@ -17,19 +17,19 @@ use trapline_record::{FileId, FileOffset};
 use trapline_runtime::consumer::{ConsumerId, Installed};
 use trapline_runtime::engine::{Engine, Tally};
 use trapline_runtime::epoch::Writer;
-use trapline_target::{Process, perf};
+use trapline_tracee::{Process, perf};
 
 use super::check::Stamps;
-use super::early::Early;
-use super::known::Known;
-use super::learn::Learning;
+use super::mapped_files::MappedFiles;
 use super::memory::{engine, keep_blocks, make_probe, make_room, writer};
+use super::notice::Noticing;
 use super::own_stack;
-use super::place::Group;
+use super::probed_site::ProbedSite;
 use super::semaphores::{Semaphore, Semaphores};
-use super::slots::Unwinders;
-use super::spot::Spot;
-use super::traps::{Told, sites};
+use super::site_request::Group;
+use super::speculate::SpeculativePlan;
+use super::trampolines::Unwinders;
+use super::traps::{EngineTrap, sites};
 use super::{Error, Request, arch, fork, grace};
 use crate::files::{Files, ModuleFile};
 use crate::quick::Quick;
@@ -42,19 +42,19 @@ pub(super) type Key = (u32, ConsumerId);
 pub(super) struct State {
     pub(super) own: Option<Own>,
     pub(super) files: Files,
-    pub(super) early: Option<Early>,
-    pub(super) spots: Vec<Spot>,
+    pub(super) early: Option<SpeculativePlan>,
+    pub(super) probed_sites: Vec<ProbedSite>,
     of_site: Quick<(FileId, FileOffset), u32>,
     pub(super) of_file: HashSet<FileId>,
     pub(super) groups: Vec<Group>,
     last: u64,
     pub(super) writer: Option<Writer>,
-    pub(super) known: Known,
-    pub(super) learning: Learning,
+    pub(super) known: MappedFiles,
+    pub(super) noticing: Noticing,
     pub(super) semaphores: Semaphores,
     pub(super) stamps: Stamps,
     /// Traps that are in place while patches change.
-    pub(super) soft: Vec<Told>,
+    pub(super) soft: Vec<EngineTrap>,
     pub(super) unwinders: Unwinders,
     /// Sites whose patches the last change took out.
     pub(super) disturbed: Vec<u32>,
@@ -97,17 +97,17 @@ impl State {
             return Err(Error::Empty);
         }
         let most = arch::room().probes;
-        if self.spots.len() + requests.len() > most {
-            let (asked, have) = (requests.len(), self.spots.len());
+        if self.probed_sites.len() + requests.len() > most {
+            let (asked, have) = (requests.len(), self.probed_sites.len());
             return Err(Error::TooMany { asked, have, most });
         }
         keep_blocks(requests.len());
-        let first = self.spots.len();
-        let room = |early: &mut Early| make_room(requests.len(), first, || early.is_here());
+        let first = self.probed_sites.len();
+        let room = |early: &mut SpeculativePlan| make_room(requests.len(), first, || early.is_here());
         let _fence = self.early.as_mut().and_then(room);
-        self.spots.reserve(requests.len());
+        self.probed_sites.reserve(requests.len());
         self.of_site.reserve(requests.len());
-        let mut spots = Vec::with_capacity(requests.len());
+        let mut probed_sites = Vec::with_capacity(requests.len());
         // A batch often concerns a single file.
         let mut last: Option<(Arc<Path>, Arc<ModuleFile>)> = None;
         for request in &requests {
@@ -116,22 +116,24 @@ impl State {
                     Some(same) => same,
                     None => (request.file.as_path().into(), self.file(&request.file)?),
                 };
-            let spot = self.spot(engine, request, &path, &file, spots.last().copied())?;
-            self.instances(engine, spot, request)?;
-            spots.push(spot);
+            let probed_site =
+                self.probed_site(engine, request, &path, &file, probed_sites.last().copied())?;
+            self.instances(engine, probed_site, request)?;
+            probed_sites.push(probed_site);
             last = Some((path, file));
         }
-        let mut pairs = spots.iter().map(|&spot| &self.spots[spot as usize]).zip(&requests);
-        pairs.try_for_each(|(spot, request)| spot.agrees(request))?;
-        let armed = self.armed_by(&spots, &requests)?;
+        let mut pairs =
+            probed_sites.iter().map(|&probed_site| &self.probed_sites[probed_site as usize]).zip(&requests);
+        pairs.try_for_each(|(probed_site, request)| probed_site.agrees(request))?;
+        let armed = self.armed_by(&probed_sites, &requests)?;
         let mut keys = Vec::with_capacity(requests.len());
-        for (&spot, request) in spots.iter().zip(requests) {
-            keys.push(self.add(engine, spot, request));
+        for (&probed_site, request) in probed_sites.iter().zip(requests) {
+            keys.push(self.add(engine, probed_site, request));
         }
-        spots.sort_unstable();
-        spots.dedup();
-        let settled = self.files_of_only(&spots);
-        if let Err(error) = self.settle(spots, true) {
+        probed_sites.sort_unstable();
+        probed_sites.dedup();
+        let settled = self.files_of_only(&probed_sites);
+        if let Err(error) = self.settle(probed_sites, true) {
             // The first refusal is the answer; what else may fail while undoing is not reported.
             let disturbed = std::mem::take(&mut self.disturbed);
             self.disarm(&armed);
@@ -139,19 +141,22 @@ impl State {
             drop(self.settle(disturbed, false));
             return Err(error);
         }
-        self.learning.knows(&settled);
+        self.noticing.knows(&settled);
         Ok(keys)
     }
     /// A failed batch must not leave its choices on sites for the next one.
-    pub(super) fn forget_wishes(&mut self) {
-        let idle = self.spots.iter_mut().filter(|spot| spot.consumers.is_empty() && spot.groups.is_empty());
-        idle.for_each(|spot| spot.by_trap = false);
+    pub(super) fn forget_requests(&mut self) {
+        let idle = self
+            .probed_sites
+            .iter_mut()
+            .filter(|probed_site| probed_site.consumers.is_empty() && probed_site.groups.is_empty());
+        idle.for_each(|probed_site| probed_site.by_trap = false);
     }
     /// Files of which nothing is patched, and in which only these sites (sorted) are requested.
-    fn files_of_only(&self, spots: &[u32]) -> HashSet<FileId> {
+    fn files_of_only(&self, probed_sites: &[u32]) -> HashSet<FileId> {
         let mut files: HashSet<FileId> = HashSet::new();
         let mut last = None;
-        for id in spots.iter().map(|&spot| self.spots[spot as usize].file.id) {
+        for id in probed_sites.iter().map(|&probed_site| self.probed_sites[probed_site as usize].file.id) {
             if last.replace(id) != Some(id) {
                 files.insert(id);
             }
@@ -162,16 +167,16 @@ impl State {
                 files.remove(&id);
             }
         }
-        let mut batch = spots.iter().copied().peekable();
-        for (number, spot) in (0..).zip(&self.spots) {
-            if batch.next_if_eq(&number).is_none() && spot.is_wanted() {
-                files.remove(&spot.file.id);
+        let mut batch = probed_sites.iter().copied().peekable();
+        for (number, probed_site) in (0..).zip(&self.probed_sites) {
+            if batch.next_if_eq(&number).is_none() && probed_site.is_wanted() {
+                files.remove(&probed_site.file.id);
             }
         }
         files
     }
     /// Site of a request, known or new. `last`: site of the request before.
-    fn spot(
+    fn probed_site(
         &mut self,
         engine: &'static Engine,
         request: &Request,
@@ -191,35 +196,35 @@ impl State {
         let at = file.image.svma_of(offset).filter(|&at| file.image.text(at, 1).is_some());
         let at = at.ok_or_else(|| Error::NotCode { path: path.clone(), offset: offset.0 })?;
         // Requests are often in the order of their file.
-        let last = last.map(|last| &self.spots[last as usize]).filter(|last| last.file.id == file.id);
+        let last = last.map(|last| &self.probed_sites[last as usize]).filter(|last| last.file.id == file.id);
         let function = file.image.function_near(at, last.and_then(|last| last.function));
         if consumer.has_return() && function.is_none_or(|f| file.image.function(f).start != at) {
             return Err(Error::NotAnEntry { path: path.clone(), offset: offset.0 });
         }
         arch::check::instruction(path, file, (offset, at), function)?;
         let semaphore = Semaphore::of(request, file)?;
-        let number = self.spots.len() as u32;
+        let number = self.probed_sites.len() as u32;
         match self.of_site.entry((file.id, offset)) {
             Entry::Vacant(new) => {
                 new.insert(number);
             }
             Entry::Occupied(known) => {
                 let known = *known.get();
-                let spot = &mut self.spots[known as usize];
-                if spot.consumers.is_empty() && spot.semaphore != semaphore {
-                    spot.semaphore = semaphore;
+                let probed_site = &mut self.probed_sites[known as usize];
+                if probed_site.consumers.is_empty() && probed_site.semaphore != semaphore {
+                    probed_site.semaphore = semaphore;
                     self.semaphores.add(known);
                 }
-                spot.by_trap |= *by_trap && spot.groups.is_empty();
+                probed_site.by_trap |= *by_trap && probed_site.groups.is_empty();
                 return Ok(known);
             }
         }
         // INS-3: the probe stays for good.
         let probe = make_probe(engine, number, file.id, offset);
-        if self.spots.last().is_none_or(|last| last.file.id != file.id) {
+        if self.probed_sites.last().is_none_or(|last| last.file.id != file.id) {
             self.of_file.insert(file.id);
         }
-        self.spots.push(Spot {
+        self.probed_sites.push(ProbedSite {
             path: known_as.clone(),
             file: file.clone(),
             offset,
@@ -239,27 +244,32 @@ impl State {
         Ok(number)
     }
     /// Provides objects for calls in flight. They stay, even if the request fails.
-    fn instances(&mut self, engine: &'static Engine, spot: u32, request: &Request) -> Result<(), Error> {
+    fn instances(
+        &mut self,
+        engine: &'static Engine,
+        probed_site: u32,
+        request: &Request,
+    ) -> Result<(), Error> {
         let Request { file: path, offset, consumer, .. } = request;
         if !consumer.has_return() {
             return Ok(());
         }
         let writer = self.writer.get_or_insert_with(|| writer(engine));
-        let instances = self.spots[spot as usize].probe.instances();
+        let instances = self.probed_sites[probed_site as usize].probe.instances();
         instances
             .provide(writer, consumer.instances(), perf::possible_cpus(), engine.rseq().is_some())
             .map_err(|why| Error::Instances { path: path.clone(), offset: *offset, why })
     }
-    fn add(&mut self, engine: &'static Engine, spot: u32, request: Request) -> Key {
+    fn add(&mut self, engine: &'static Engine, probed_site: u32, request: Request) -> Key {
         self.last += 1;
         let id = ConsumerId(self.last);
         let consumer = Box::new(request.consumer);
-        let one = &mut self.spots[spot as usize];
+        let one = &mut self.probed_sites[probed_site as usize];
         let writer = self.writer.get_or_insert_with(|| writer(engine));
         one.probe.consumers().add(writer, Installed { id, consumer: consumer.as_engine() });
         one.consumers.push((id, consumer));
         one.removed = false;
-        (spot, id)
+        (probed_site, id)
     }
     /// Takes consumers out, and also patches that no consumer needs any more. Returns when no handler of the
     /// consumers can still run.
@@ -268,18 +278,18 @@ impl State {
         let writer = self.writer.get_or_insert_with(|| writer(engine));
         let mut gone = Vec::with_capacity(keys.len());
         let mut touched = Vec::with_capacity(keys.len());
-        let spots: Vec<u32> = keys.iter().map(|key| key.0).collect();
-        for (spot, id) in keys {
-            let one = &mut self.spots[spot as usize];
+        let probed_sites: Vec<u32> = keys.iter().map(|key| key.0).collect();
+        for (probed_site, id) in keys {
+            let one = &mut self.probed_sites[probed_site as usize];
             one.probe.consumers().remove(writer, id);
             if let Some(at) = one.consumers.iter().position(|(known, _)| *known == id) {
                 gone.push(one.consumers.remove(at));
             }
             if !one.is_wanted() {
-                touched.push(spot);
+                touched.push(probed_site);
             }
         }
-        self.disarm_idle(spots.into_iter());
+        self.disarm_idle(probed_sites.into_iter());
         let result =
             self.own().map(drop).and_then(|()| self.release(&touched)).and_then(|()| self.lower_semaphores());
         if let (Some(own), Some(writer)) = (&self.own, &mut self.writer) {
@@ -316,23 +326,27 @@ impl State {
     }
     /// Looks at all that is mapped now.
     pub(super) fn rescan(&mut self) -> Result<usize, Error> {
-        self.learning.look_begins();
-        for spot in &mut self.spots {
-            spot.removed |= spot.probe.take_removal() && !spot.consumers.is_empty();
+        self.noticing.look_begins();
+        for probed_site in &mut self.probed_sites {
+            probed_site.removed |= probed_site.probe.take_removal() && !probed_site.consumers.is_empty();
         }
-        let all: Vec<u32> = (0..self.spots.len() as u32).collect();
-        let unwanted: Vec<u32> =
-            all.iter().copied().filter(|&spot| !self.spots[spot as usize].is_wanted()).collect();
+        let all: Vec<u32> = (0..self.probed_sites.len() as u32).collect();
+        let unwanted: Vec<u32> = all
+            .iter()
+            .copied()
+            .filter(|&probed_site| !self.probed_sites[probed_site as usize].is_wanted())
+            .collect();
         self.release(&unwanted)?;
         self.let_go(|_| true)?;
         self.settle(all, false)
     }
-    pub(super) fn counts(&self, (spot, _): Key) -> Tally {
-        self.spots[spot as usize].probe.counts()
+    pub(super) fn counts(&self, (probed_site, _): Key) -> Tally {
+        self.probed_sites[probed_site as usize].probe.counts()
     }
-    pub(super) fn tactics(&self, (spot, _): Key) -> Vec<Tactic> {
-        let groups = self.spots[spot as usize].groups.iter().map(|&group| &self.groups[group]);
-        let entry = |group: &Group| group.parts.iter().any(|part| part.spot == spot && part.entry);
+    pub(super) fn tactics(&self, (probed_site, _): Key) -> Vec<Tactic> {
+        let groups = self.probed_sites[probed_site as usize].groups.iter().map(|&group| &self.groups[group]);
+        let entry =
+            |group: &Group| group.parts.iter().any(|part| part.probed_site == probed_site && part.entry);
         let worst = |group: &Group| {
             group.sites.iter().filter(|site| site.role == PatchRole::Entry).map(|site| site.tactic).max()
         };

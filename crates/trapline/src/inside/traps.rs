@@ -22,9 +22,9 @@ use trapline_runtime::probe::Probe;
 
 use super::Error;
 use super::arch::step;
-use super::known::{Known, regions};
+use super::mapped_files::{MappedFiles, regions};
 use super::memory::engine;
-use super::place::Load;
+use super::site_request::Load;
 
 /// Traps of this process.
 pub(super) fn sites() -> Option<&'static Sites> {
@@ -53,13 +53,13 @@ pub(super) fn shows_originals() -> bool {
 
 /// An instruction before which consumers are called.
 #[derive(Clone, Debug)]
-pub(super) struct Here {
+pub(super) struct CalledSite {
     at: u64,
     copy: u64,
     called: SmallVec<[Called; 1]>,
 }
 
-impl Here {
+impl CalledSite {
     /// `called`: the probes, each with whether this is a return.
     pub(super) fn new(at: u64, copy: u64, called: impl Iterator<Item = (&'static Probe, bool)>) -> Self {
         let role = |exit| if exit { Role::Exit } else { Role::Entry };
@@ -70,18 +70,18 @@ impl Here {
 
 /// A trap of this engine, in the form that the handler uses.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct EngineTrap {
     pub(super) at: u64,
     placed: Placed,
 }
 
-impl Told {
+impl EngineTrap {
     /// Collects what the handler needs to know of a trap.
     pub(super) fn new(
-        here: &Here,
+        here: &CalledSite,
         load: Load,
         image: &Image,
-        known: &mut Known,
+        known: &mut MappedFiles,
         shadow: bool,
     ) -> Option<Self> {
         let at = Bias(load.bias).stated(RemoteAddr(here.at));
@@ -93,7 +93,7 @@ impl Told {
         })
     }
     /// Enters it in the table, before the byte is written.
-    pub(super) fn put(&self, known: &Known) {
+    pub(super) fn put(&self, known: &MappedFiles) {
         if let (Some(sites), Some(map)) = (sites(), known.map()) {
             sites.put(self.at, self.placed.clone(), map);
         }

@@ -8,7 +8,7 @@ use super::frame::{Kind, Put};
 use super::pack::pack;
 use super::tables::{Loss, Round, Table, put_losses, put_names};
 use super::{begin, end};
-use crate::decode::{Clock, Known, Probes, Shape};
+use crate::decode::{Clock, ProbeFacts, Probes, Shape};
 use crate::report::{Site, Tactic};
 use crate::values::Values;
 
@@ -34,12 +34,18 @@ fn probes() -> Probes {
     probes.set(
         0,
         3,
-        Known { site: site("f", 0x1000), waits: true, shape, values: Values::AsRecorded, late: None },
+        ProbeFacts { site: site("f", 0x1000), waits: true, shape, values: Values::AsRecorded, late: None },
     );
     probes.set(
         1,
         0,
-        Known { site: site("g", 0x2000), waits: false, shape: None, values: Values::AsRecorded, late: None },
+        ProbeFacts {
+            site: site("g", 0x2000),
+            waits: false,
+            shape: None,
+            values: Values::AsRecorded,
+            late: None,
+        },
     );
     probes
 }

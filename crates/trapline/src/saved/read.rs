@@ -96,7 +96,7 @@ pub struct Saved<'a, R> {
     processes: Vec<Process>,
     /// There were slots since the last round.
     pending: bool,
-    told_last: bool,
+    reported_last: bool,
 }
 
 impl<'a, R: Read> Saved<'a, R> {
@@ -115,7 +115,7 @@ impl<'a, R: Read> Saved<'a, R> {
             clock: (0, 1.0),
             processes: Vec::new(),
             pending: false,
-            told_last: false,
+            reported_last: false,
         };
         let mut head = Vec::new();
         saved.fill(HEAD as u64, &mut head)?;
@@ -162,15 +162,15 @@ impl<'a, R: Read> Saved<'a, R> {
     pub fn each_call(&mut self, each: &mut dyn FnMut(&Call)) -> Result<Step, SavedError> {
         loop {
             let Some(kind) = self.next()? else {
-                if self.told_last || !self.pending && self.processes.is_empty() {
+                if self.reported_last || !self.pending && self.processes.is_empty() {
                     return Ok(Step::Cut(self.at.1));
                 }
                 // The round that was going on, with calls that had not ended then.
                 let processes = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
-                self.tell(Round { clock: self.clock, processes, until: None }, each);
+                self.report(Round { clock: self.clock, processes, until: None }, each);
                 return Ok(Step::Round { last: true });
             };
-            if self.told_last && kind != Kind::End {
+            if self.reported_last && kind != Kind::End {
                 return Err(self.damaged("stands behind the last round"));
             }
             match kind {
@@ -182,7 +182,7 @@ impl<'a, R: Read> Saved<'a, R> {
                 Kind::Round => {
                     let round = Round::get(&self.block).ok_or_else(|| self.damaged("is no round"))?;
                     self.clock = round.clock;
-                    self.tell(round, each);
+                    self.report(round, each);
                     return Ok(Step::Round { last: round.until.is_none() });
                 }
                 Kind::End => return self.end(),
@@ -230,18 +230,18 @@ impl<'a, R: Read> Saved<'a, R> {
         let each = self.processes.iter();
         each.filter_map(|process| unpaired_notice(process.pid, process.decoder.pairing.unpaired)).collect()
     }
-    fn tell(&mut self, round: Round, each: &mut dyn FnMut(&Call)) {
-        (self.pending, self.told_last) = (false, round.until.is_none());
+    fn report(&mut self, round: Round, each: &mut dyn FnMut(&Call)) {
+        (self.pending, self.reported_last) = (false, round.until.is_none());
         let mut calls = Vec::new();
         for process in &mut self.processes {
             let Process { pid, decoder, names, .. } = process;
             let names = |tid| names.get(&tid).cloned().flatten();
             // As in sessions: calls of several processes are put in order.
-            let mut tell = |call: Call| match round.processes {
+            let mut report = |call: Call| match round.processes {
                 1 => each(&call),
                 _ => calls.push(call),
             };
-            decoder.tell(*pid, round.clock, round.until, &names, &mut tell);
+            decoder.report(*pid, round.clock, round.until, &names, &mut report);
         }
         if round.until.is_some() {
             in_order(&mut calls);

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use super::frame::{Get, Kind, Put};
-use crate::decode::{Clock, Known, Probes, Shape};
+use crate::decode::{Clock, ProbeFacts, Probes, Shape};
 use crate::filter::Int;
 use crate::report::{Site, Tactic};
-use crate::values::{Marked, Slot, Values};
+use crate::values::{ArgumentSource, Marked, Values};
 
 /// Limit on numbers of segments.
 const MOST_SEGMENTS: u32 = 1 << 12;
@@ -97,7 +97,11 @@ impl Table {
             if numbers > MOST_PROBES {
                 return None;
             }
-            table.probes.set(nth, probe, Known { site, waits: bits & 1 == 1, shape, values, late: None });
+            table.probes.set(
+                nth,
+                probe,
+                ProbeFacts { site, waits: bits & 1 == 1, shape, values, late: None },
+            );
         }
         get.end()?;
         Some(table)
@@ -151,11 +155,11 @@ fn put_values(put: &mut Put, values: &Values) {
             put.u8(1);
             for slot in marked.slots {
                 match slot {
-                    Slot::Unknown => {
+                    ArgumentSource::Unknown => {
                         put.u8(0);
                     }
-                    Slot::Value(of) => int(put.u8(1), of),
-                    Slot::Field(field, of) => int(put.u8(2).u8(field), of),
+                    ArgumentSource::Value(of) => int(put.u8(1), of),
+                    ArgumentSource::Field(field, of) => int(put.u8(2).u8(field), of),
                 }
             }
             put.len(marked.texts.len());
@@ -174,12 +178,12 @@ fn get_values(get: &mut Get<'_>) -> Option<Values> {
         let (bits, signed) = (get.u8()?, flag(get)?);
         matches!(bits, 8 | 16 | 32 | 64).then_some(Int { bits, signed })
     };
-    let mut marked = Marked { slots: [Slot::Unknown; 6], texts: Vec::new() };
+    let mut marked = Marked { slots: [ArgumentSource::Unknown; 6], texts: Vec::new() };
     for slot in &mut marked.slots {
         *slot = match get.u8()? {
-            0 => Slot::Unknown,
-            1 => Slot::Value(int(get)?),
-            2 => Slot::Field(get.u8()?, int(get)?),
+            0 => ArgumentSource::Unknown,
+            1 => ArgumentSource::Value(int(get)?),
+            2 => ArgumentSource::Field(get.u8()?, int(get)?),
             _ => return None,
         };
     }

@@ -10,11 +10,11 @@ use super::frame::{BLOCK, HEAD, Kind};
 use super::pack::unpack;
 use super::tables::{Round, Table, put_names};
 use super::{Saved, SavedError, Step, begin, end};
-use crate::calls::{Call, How, Reading, in_order};
-use crate::decode::{Decoder, Known, Probes, Shape};
+use crate::calls::{Call, CallEnd, Reading, in_order};
+use crate::decode::{Decoder, ProbeFacts, Probes, Shape};
 use crate::filter::Int;
 use crate::filter::{Filter, Known as Fact, Symbol};
-use crate::values::{Marked, Slot, Values};
+use crate::values::{ArgumentSource, Marked, Values};
 
 /// All calls of a file, and how it ends.
 fn read(file: &[u8]) -> (Vec<Call>, Result<Step, SavedError>) {
@@ -104,7 +104,7 @@ fn a_file_tells_what_its_records_say() {
         [(Some(1), 5), (None, 2)]
     );
     let [ended, open] = &calls[..] else { panic!("{calls:?}") };
-    assert_eq!((ended.tid, ended.how, open.tid, open.how), (8, How::Returned, 9, How::Unfinished));
+    assert_eq!((ended.tid, ended.how, open.tid, open.how), (8, CallEnd::Returned, 9, CallEnd::Unfinished));
     assert_eq!((ended.at, ended.took), (Duration::from_nanos(500), Some(Duration::from_nanos(500))));
     assert_eq!((ended.arguments, ended.returned), ([3, 4, 5, 6, 7, 8], Some(3)));
     assert_eq!((&ended.texts[0].bytes[..], ended.texts[0].reading), (&b"a text\0!"[..], Reading::Fault));
@@ -126,7 +126,7 @@ fn probes() -> Probes {
     probes.set(
         0,
         3,
-        Known { site: site("f", 1), waits: true, shape, values: Values::AsRecorded, late: None },
+        ProbeFacts { site: site("f", 1), waits: true, shape, values: Values::AsRecorded, late: None },
     );
     probes
 }
@@ -178,7 +178,7 @@ fn the_same_records_are_the_same_calls() {
                     file.extend(slots(number, 0, 256, ring));
                     decoder.take(0, 256, &ring.concat());
                 }
-                decoder.tell(100 + number, clock, until, &|_| None, &mut |call| calls.push(call));
+                decoder.report(100 + number, clock, until, &|_| None, &mut |call| calls.push(call));
             }
             if processes > 1 && !last {
                 in_order(&mut calls);
@@ -189,7 +189,7 @@ fn the_same_records_are_the_same_calls() {
         file.extend(end(b""));
         let (calls, step) = read(&file);
         assert_eq!(step.expect("whole"), Step::End(Vec::new()));
-        assert!(live.len() > 100 && live.iter().any(|call| call.how == How::TailCall));
+        assert!(live.len() > 100 && live.iter().any(|call| call.how == CallEnd::TailCall));
         assert_eq!(calls, live);
         let mut saved = Saved::open(&file[..]).expect("a file");
         while saved.each_call(&mut |_| {}).expect("whole") != Step::End(Vec::new()) {}
@@ -270,7 +270,13 @@ fn numbers_that_would_take_all_memory_are_refused() {
         probes.set(
             1,
             0,
-            Known { site: site("g", 2), waits: false, shape: None, values: Values::AsRecorded, late: None },
+            ProbeFacts {
+                site: site("g", 2),
+                waits: false,
+                shape: None,
+                values: Values::AsRecorded,
+                late: None,
+            },
         );
         let mut block = Table { probes, ..Table::default() }.put();
         // The first probe's segment and number come after the process, its pid, an empty name, a flag and the
@@ -312,18 +318,18 @@ fn values_come_back_as_they_were() {
     const HEAD: usize = 16;
     let int = Int { bits: 32, signed: true };
     let slots = [
-        Slot::Value(int),
-        Slot::Field(1, Int::U64),
-        Slot::Unknown,
-        Slot::Unknown,
-        Slot::Value(int),
-        Slot::Unknown,
+        ArgumentSource::Value(int),
+        ArgumentSource::Field(1, Int::U64),
+        ArgumentSource::Unknown,
+        ArgumentSource::Unknown,
+        ArgumentSource::Value(int),
+        ArgumentSource::Unknown,
     ];
     let marked = Values::Marked(Box::new(Marked { slots, texts: vec![(1, 2), (5, 3)] }));
     for values in [Values::AsRecorded, Values::Unknown, marked] {
         let mut probes = Probes::default();
         let known =
-            Known { site: site("m", 1), waits: true, shape: None, values: values.clone(), late: None };
+            ProbeFacts { site: site("m", 1), waits: true, shape: None, values: values.clone(), late: None };
         probes.set(0, 0, known);
         let bytes = Table { probes, ..Table::default() }.put();
         let read = Table::get(&bytes[HEAD..]).expect("a table");

@@ -13,7 +13,7 @@ use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadCache};
 
 use super::native::registers::{Cache, Unwinder, registers};
-use super::{Places, StackFile};
+use super::{SeenCode, StackFile};
 
 /// Most return addresses of a stack.
 pub(crate) const MOST: usize = 1000;
@@ -65,8 +65,8 @@ impl std::fmt::Debug for Copies {
 
 impl Copies {
     /// Writes return addresses to `to`, innermost first. Returns whether the stack goes on.
-    pub(crate) fn unwind(&mut self, places: &Places, copy: Copy<'_>, to: &mut Vec<u64>) -> bool {
-        self.learn(places);
+    pub(crate) fn unwind(&mut self, places: &SeenCode, copy: Copy<'_>, to: &mut Vec<u64>) -> bool {
+        self.add_code(places);
         to.clear();
         let (regs, stack) = registers(&copy);
         let mut read = |at: u64| {
@@ -86,7 +86,7 @@ impl Copies {
         }
     }
     /// Gives the unwinder the mapped modules, if they have changed.
-    fn learn(&mut self, places: &Places) {
+    fn add_code(&mut self, places: &SeenCode) {
         if self.version == places.version() {
             return;
         }
@@ -165,12 +165,12 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::{Copies, Copy, MOST};
-    use crate::stacks::Places;
+    use crate::stacks::SeenCode;
 
     /// Without tables, frames are followed by frame pointers, within the copy.
     #[test]
     fn nothing_is_read_outside_a_copy() {
-        let (mut copies, places, mut to) = (Copies::default(), Places::default(), Vec::new());
+        let (mut copies, places, mut to) = (Copies::default(), SeenCode::default(), Vec::new());
         let mut unwind = |sp: u64, frame: u64, words: &[u64]| {
             let cut = copies.unwind(&places, Copy { pc: 0x1000, sp, frame, words }, &mut to);
             (cut, to.clone())

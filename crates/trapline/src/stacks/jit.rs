@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use trapline_target::{ThreadStatus, folder_of};
+use trapline_tracee::{ThreadStatus, folder_of};
 
 /// Contents of a process' file.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@
 mod aarch64;
 mod copied;
 mod jit;
-mod places;
+mod seen_code;
 mod sums;
 mod symbols;
 #[cfg(target_arch = "x86_64")]
@@ -30,7 +30,7 @@ use trapline_record::ring::LEAST_SLOT;
 use trapline_record::stack::{MAX_FRAMES, MAX_RECORD};
 
 pub(crate) use self::copied::{Copies, Copy};
-pub(crate) use self::places::{Places, open};
+pub(crate) use self::seen_code::{SeenCode, open};
 pub(crate) use self::sums::{Ended, StackId, Sums};
 pub use self::symbols::{Function, Symbols};
 use crate::report::Site;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use trapline_record::hist::{BUCKETS, bucket};
 
-use super::{Copies, Frame, Places};
+use super::{Copies, Frame, SeenCode};
 
 /// Number of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct StackId(u32);
 
 /// One stack.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct SeenStack {
     /// Callers, innermost first.
     pub(crate) callers: Arc<[Frame]>,
     pub(crate) cut: bool,
@@ -59,12 +59,12 @@ impl Ended {
 /// Stacks and sums of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
-    pub(crate) places: Places,
+    pub(crate) places: SeenCode,
     pub(crate) copies: Copies,
     /// Numbers by return addresses: of stacks that are whole, and of those that are cut. Valid while the same
     /// code is mapped.
     numbers: [HashMap<Box<[u64]>, StackId>; 2],
-    known: Vec<Known>,
+    known: Vec<SeenStack>,
     /// Sums by segment, probe, stack.
     sums: HashMap<(usize, u32, StackId), Sum>,
     /// Durations by segment and probe, if they are summed.
@@ -82,7 +82,7 @@ impl Sums {
         &mut self,
         addresses: &[u64],
         cut: bool,
-        look: impl FnOnce(&mut Places) -> bool,
+        look: impl FnOnce(&mut SeenCode) -> bool,
     ) -> StackId {
         if let Some(&known) = self.numbers[usize::from(cut)].get(addresses) {
             return known;
@@ -95,7 +95,7 @@ impl Sums {
         };
         let callers = addresses.iter().map(frame).collect();
         let id = StackId(u32::try_from(self.known.len()).unwrap_or(u32::MAX));
-        self.known.push(Known { callers, cut });
+        self.known.push(SeenStack { callers, cut });
         self.numbers[usize::from(cut)].insert(addresses.into(), id);
         id
     }
@@ -105,7 +105,7 @@ impl Sums {
         sum.ticks += ticks;
     }
     /// All sums: segment, probe, stack, sum.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (usize, u32, &Known, Sum)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (usize, u32, &SeenStack, Sum)> {
         self.sums.iter().filter_map(|(&(segment, probe, stack), &sum)| {
             Some((segment, probe, self.known.get(stack.0 as usize)?, sum))
         })
@@ -115,7 +115,7 @@ impl Sums {
 #[cfg(test)]
 mod tests {
     use super::{Sum, Sums};
-    use trapline_target::Mapping;
+    use trapline_tracee::Mapping;
 
     #[test]
     fn a_stack_has_one_number_until_other_code_is_mapped() {

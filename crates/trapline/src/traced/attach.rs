@@ -8,31 +8,31 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trapline_patch::{AttachReport, Durations, Options, PatchError, Request};
-use trapline_plan::Role;
-use trapline_target::TargetError;
-use trapline_target::kernel::UprobeMulti;
+use trapline_plan::Action;
+use trapline_tracee::TargetError;
+use trapline_tracee::kernel::UprobeMulti;
 
 use super::held::is_hold;
-use super::{Key, Returns, Source, Traced, Tracked, Wishes};
+use super::{Key, Returns, SessionRequest, Source, Traced, Tracked};
 use crate::error::Error;
 use crate::files::Files;
 use crate::library;
 use crate::modules::Module;
-use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
 use crate::report::{Ended, Refused, Site, Tactic};
-use crate::sites::Place;
+use crate::requests::{Requests, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
+use crate::sites::ProbedPlace;
 use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
 /// Notice for a program without an unwinder in which return addresses are replaced.
-const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
+const NOT_REGISTERED: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
                            pthread_cancel or backtrace) is told of replaced return addresses a moment later, and until \
                            then sees no further than a probed call";
 
 /// Key of a place's site.
-pub(super) fn key(modules: &[Module], place: &Place) -> Key {
+pub(super) fn key(modules: &[Module], place: &ProbedPlace) -> Key {
     let returns = matches!(
-        place.role,
-        Role::CountExits | Role::Tally { exits: true } | Role::Record { returns: true, .. }
+        place.action,
+        Action::CountExits | Action::Tally { exits: true } | Action::Record { returns: true, .. }
     );
     (modules[place.module].file.id, place.offset, returns)
 }
@@ -54,19 +54,19 @@ impl Traced {
     pub(super) fn attach(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        requested: &SessionRequest,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
     ) -> Result<Vec<(usize, Refused)>, Error> {
         self.threads = library::threads(&self.process, files);
-        let calls = |place: &Place| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
+        let calls = |place: &ProbedPlace| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
         if !self.returns_decide() && places.iter().any(calls) {
             return Ok(places.iter().map(no_goroutine).enumerate().collect());
         }
-        match wishes.form() {
-            Returns::Stack => self.attach_slots(files, wishes, modules, places),
-            Returns::Auto => self.attach_by_need(files, wishes, modules, places),
-            Returns::Exits => self.attach_as_asked(&Unwinding::default(), wishes, modules, places, None),
+        match requested.form() {
+            Returns::Stack => self.attach_trampolines(files, requested, modules, places),
+            Returns::Auto => self.attach_by_need(files, requested, modules, places),
+            Returns::Exits => self.attach_as_asked(&Unwinding::default(), requested, modules, places, None),
         }
     }
     /// Turns refusals of places into refusals of sites. A place yields none if its site is probed in another
@@ -75,7 +75,7 @@ impl Traced {
     pub(super) fn refusals_of_sites(
         &mut self,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
         why: Vec<(usize, Refused)>,
     ) -> (Vec<Refused>, HashSet<usize>) {
         let (mut refused, mut gone, mut partly) = (Vec::new(), HashSet::new(), None);
@@ -107,48 +107,48 @@ impl Traced {
     fn attach_by_need(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        requested: &SessionRequest,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let start = Instant::now();
         let found = Unwinding::of_auto(&self.process, files);
         self.costs.attach += start.elapsed();
         let left_alone = match found {
             Ok(unwinding) => {
-                let options = Options { or_slots: true, ..wishes.options };
-                let wishes = Wishes { options, ..wishes.clone() };
-                match self.attach_as_asked(&unwinding, &wishes, modules, places, None) {
+                let options = Options { or_trampolines: true, ..requested.options };
+                let requested = SessionRequest { options, ..requested.clone() };
+                match self.attach_as_asked(&unwinding, &requested, modules, places, None) {
                     Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => why,
                     other => return other,
                 }
             }
             Err(why) => why,
         };
-        self.attach_as_asked(&Unwinding::default(), wishes, modules, places, Some(&left_alone))
+        self.attach_as_asked(&Unwinding::default(), requested, modules, places, Some(&left_alone))
     }
     /// Replaces return addresses, if all unwinders can be told of it. Returns the refusals, by index.
-    fn attach_slots(
+    fn attach_trampolines(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        requested: &SessionRequest,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let refuse = |why: &str| places.iter().map(|place| no_unwinder(place, why)).enumerate().collect();
         let unwinding = match unwinding_now(&self.process, files) {
-            // An unwinder that is loaded later is told then (`tell_unwinders`): a moment late, which the user
-            // accepted by `--ret=stack`.
+            // An unwinder that is loaded later is told then (`register_unwinders`): a moment late, which the
+            // user accepted by `--ret=stack`.
             Ok(unwinding) if unwinding.unwinders.is_empty() && !unwinding.is_static => {
-                self.notices.push(NOBODY_TOLD.to_owned());
+                self.notices.push(NOT_REGISTERED.to_owned());
                 unwinding
             }
             Ok(unwinding) => unwinding,
             Err(why) => return Ok(refuse(&why)),
         };
-        let options = Options { by_slots: true, ..wishes.options };
-        let wishes = Wishes { options, ..wishes.clone() };
-        match self.attach_as_asked(&unwinding, &wishes, modules, places, None) {
+        let options = Options { by_trampolines: true, ..requested.options };
+        let requested = SessionRequest { options, ..requested.clone() };
+        match self.attach_as_asked(&unwinding, &requested, modules, places, None) {
             Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => Ok(refuse(&why)),
             other => other,
         }
@@ -156,28 +156,28 @@ impl Traced {
     /// Tells unwinders that were loaded since return trampolines were made. That waits until the loader is
     /// done with them and some thread can make the call. `fresh`: there are modules that were not looked at
     /// yet.
-    pub(super) fn tell_unwinders(&mut self, files: &mut Files, fresh: bool) {
-        if self.attached.slots().is_none() || !(fresh || self.untold) {
+    pub(super) fn register_unwinders(&mut self, files: &mut Files, fresh: bool) {
+        if self.attached.trampolines().is_none() || !(fresh || self.unregistered) {
             return;
         }
-        self.untold = false;
-        let told = match unwinding(&self.process, files) {
+        self.unregistered = false;
+        let registered = match unwinding(&self.process, files) {
             Ok(Unwinding { loading: Some(_), .. }) => {
-                self.untold = true;
+                self.unregistered = true;
                 return;
             }
-            Ok(found) => match self.attached.untold(&found.unwinders) {
+            Ok(found) => match self.attached.unregistered(&found.unwinders) {
                 new if new.is_empty() => Ok(()),
                 new => self
                     .attached
-                    .tell_unwinders(&self.process, &new, &found.own_code)
+                    .register_unwinders(&self.process, &new, &found.own_code)
                     .map_err(|e| e.to_string()),
             },
             Err(why) => Err(why),
         };
-        if let Err(why) = told {
+        if let Err(why) = registered {
             // It is tried again, since some thread may be able to make the call later.
-            self.untold = true;
+            self.unregistered = true;
             let notice = format!("an unwinder that was loaded sees no further than a probed call: {why}");
             if !self.notices.contains(&notice) {
                 self.notices.push(notice);
@@ -188,25 +188,25 @@ impl Traced {
     fn attach_as_asked(
         &mut self,
         unwinding: &Unwinding,
-        wishes: &Wishes,
+        requested: &SessionRequest,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
         left_alone: Option<&str>,
     ) -> Result<Vec<(usize, Refused)>, Error> {
-        self.steps = wishes.steps;
+        self.steps = requested.steps;
         let start = Instant::now();
-        let tick = wishes.tick.filter(|_| self.returns_decide());
-        let question = Question::new(modules, places, self.is_guarded(modules), tick);
-        let asked = question.asked();
-        let options = Options { faults_may_be_caught: self.held.is_blind(), ..wishes.options };
+        let tick = requested.tick.filter(|_| self.returns_decide());
+        let requests = Requests::new(modules, places, self.is_guarded(modules), tick);
+        let asked = requests.asked();
+        let options = Options { faults_may_be_caught: self.held.is_blind(), ..requested.options };
         let request = Request {
             options,
             unwinders: &unwinding.unwinders,
             own_code: &unwinding.own_code,
             go: self.is_go,
             threads: self.threads,
-            durations: Durations { go_g: self.go_g, ..wishes.durations },
-            ..question.request(&asked, question.filters(), wishes)
+            durations: Durations { go_g: self.go_g, ..requested.durations },
+            ..requests.request(&asked, requests.filters(), requested)
         };
         let report = self.attached.add(&self.process, &request)?;
         self.costs.attach += start.elapsed();
@@ -214,7 +214,7 @@ impl Traced {
         let segment = self.attached.segments().len().saturating_sub(1);
         for (probe, place) in (0u32..).zip(places).filter(|(_, place)| !is_hold(place)) {
             if let Some(&tactic) = tactics.get(&probe) {
-                let latency = place.role.is_timed().then_some(probe);
+                let latency = place.action.is_timed().then_some(probe);
                 self.track(modules, place, tactic, Source::Counter { segment, index: probe, latency });
             }
         }
@@ -250,7 +250,7 @@ impl Traced {
             ));
         }
     }
-    pub(super) fn track(&mut self, modules: &[Module], place: &Place, tactic: Tactic, source: Source) {
+    pub(super) fn track(&mut self, modules: &[Module], place: &ProbedPlace, tactic: Tactic, source: Source) {
         let file = &modules[place.module].file;
         let key = key(modules, place);
         if let Some(&known) = self.keys.get(&key) {
@@ -272,7 +272,7 @@ impl Traced {
         self.keys.insert(key, self.sites.len());
         self.sites.push(Tracked {
             site: Arc::new(site),
-            role: place.role,
+            action: place.action,
             filter: place.filter.clone(),
             values: place.values.clone(),
             asked: place.asked.clone(),

@@ -30,15 +30,15 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use trapline_patch::Segment;
-use trapline_target::{Changed, NameWatcher};
+use trapline_tracee::{Changed, NameWatcher};
 
-use super::{Aim, Traced, Wishes};
+use super::{HitAction, SessionRequest, Traced};
 use crate::report::By;
 use crate::threads::Names;
 
 /// How often names are read again: where the kernel reports changes, and where it does not.
 const CHECK: Duration = Duration::from_secs(1);
-const CHECK_UNTOLD: Duration = Duration::from_millis(50);
+const CHECK_UNREPORTED: Duration = Duration::from_millis(50);
 
 /// What is known of the threads of one process.
 #[derive(Debug)]
@@ -61,39 +61,39 @@ impl Called {
     }
     /// N1: takes threads out of the tables whose entries are no longer true. Returns threads whose names may
     /// be new.
-    fn hear(
+    fn read_changes(
         &mut self,
         (pid, children): (u32, &HashSet<u32>),
         names: &mut Names,
         segments: &[Segment],
     ) -> HashSet<u32> {
-        let (mut whole, mut told) = (true, HashSet::new());
+        let (mut whole, mut changed_threads) = (true, HashSet::new());
         if let Some(mut watcher) = self.watcher.take() {
             whole = watcher.poll(|tid, changed| {
                 let lives = changed != Changed::Ended;
-                let Some(seen) = names.told(tid, changed) else { return };
+                let Some(seen) = names.note_change(tid, changed) else { return };
                 self.take_back(seen, segments);
                 if lives {
-                    told.insert(seen)
+                    changed_threads.insert(seen)
                 } else {
-                    told.remove(&seen)
+                    changed_threads.remove(&seen)
                 };
             });
             self.watcher = Some(watcher);
         }
-        let every = if self.watcher.is_some() { CHECK } else { CHECK_UNTOLD };
+        let every = if self.watcher.is_some() { CHECK } else { CHECK_UNREPORTED };
         if !whole || self.checked.elapsed() >= every {
             self.checked = Instant::now();
             let all = self.rows.is_some() && (!whole || self.watcher.is_none());
             let alive = names.read(pid, children, (!all).then_some(&self.over));
             if all {
-                told.extend(&alive);
+                changed_threads.extend(&alive);
             }
             let stale = |tid: &u32| !alive.contains(tid) || self.is_wanted(*tid, names);
             let stale: Vec<u32> = self.over.iter().copied().filter(stale).collect();
             stale.into_iter().for_each(|tid| self.take_back(tid, segments));
         }
-        told
+        changed_threads
     }
     /// N3: adds threads to the tables whose names no filter asks for.
     fn note(&mut self, threads: &HashSet<u32>, names: &Names, segments: &[Segment]) {
@@ -118,11 +118,12 @@ impl Called {
 
 impl Traced {
     /// Starts watching thread names. Called before a process is patched, so no change after that is missed.
-    pub(super) fn listen(&mut self, wishes: &Wishes) {
-        let names = wishes.filters.iter().flat_map(|filter| filter.names().iter().cloned());
+    pub(super) fn listen(&mut self, requested: &SessionRequest) {
+        let names = requested.filters.iter().flat_map(|filter| filter.names().iter().cloned());
         let wanted: HashSet<String> = names.collect();
-        let rows = matches!(wishes.aim, Aim::Tally { .. }).then_some(wishes.by);
-        let matter = !wanted.is_empty() || wishes.by == Some(By::ThreadName) && wishes.aim.is_told();
+        let rows = matches!(requested.hit_action, HitAction::Tally { .. }).then_some(requested.by);
+        let matter =
+            !wanted.is_empty() || requested.by == Some(By::ThreadName) && requested.hit_action.is_reported();
         if self.called.is_none() && matter {
             let pid = self.process.pid();
             self.names.follow(pid);
@@ -131,17 +132,17 @@ impl Traced {
     }
     /// After an attach: enters all threads of the process into the tables of all segments.
     pub(super) fn note_all_names(&mut self) {
-        self.hear_of_names();
+        self.read_names();
         let Some(called) = &mut self.called else { return };
         called.over.clear();
         let alive = self.names.read(self.process.pid(), &self.children, None);
         called.note(&alive, &self.names, self.attached.segments());
     }
     /// N1; and N3 where rows belong to threads.
-    pub(crate) fn hear_of_names(&mut self) {
+    pub(crate) fn read_names(&mut self) {
         let Some(called) = &mut self.called else { return };
         let process = (self.process.pid(), &self.children);
-        let told = called.hear(process, &mut self.names, self.attached.segments());
+        let changed_threads = called.read_changes(process, &mut self.names, self.attached.segments());
         let rows = called.rows;
         let renamed = self.names.take_renamed();
         let Some(by) = rows else { return };
@@ -151,7 +152,7 @@ impl Traced {
         if self.names.are_many() {
             self.forget_names(by);
         }
-        self.note_names(&told);
+        self.note_names(&changed_threads);
     }
     /// N3, for threads whose names were looked up.
     pub(super) fn note_names(&mut self, threads: &HashSet<u32>) {
@@ -164,14 +165,14 @@ impl Traced {
     }
     /// N1, for rows: `renamed` holds the former names of these threads.
     fn settle(&mut self, by: Option<By>, renamed: &HashMap<u32, Option<String>>) {
-        for (index, gathered) in self.gathered(by) {
-            self.sites[index].settled.settle(&gathered, renamed);
+        for (index, contents) in self.contents(by) {
+            self.sites[index].settled.settle(&contents, renamed);
         }
     }
     /// Forgets names of threads that are gone and have no row.
     fn forget_names(&mut self, by: Option<By>) {
-        let gathered = self.gathered(by);
-        let owners = gathered.iter().flat_map(|(_, one)| one.hits.keys().filter_map(|row| row.thread));
+        let contents = self.contents(by);
+        let owners = contents.iter().flat_map(|(_, one)| one.hits.keys().filter_map(|row| row.thread));
         self.names.keep(&owners.collect());
         self.names.read(self.process.pid(), &self.children, None);
     }

@@ -7,39 +7,44 @@
 use std::sync::Arc;
 
 use trapline_image::{Convention, Image, MarkArgument};
-use trapline_plan::{Floats, Role, Unwind};
+use trapline_plan::{Action, Floats, Unwind};
 
-use super::{Aim, Traced, Wishes};
+use super::{HitAction, SessionRequest, Traced};
 use crate::files::Files;
 use crate::modules::{Mapped, Module};
 use crate::report::Refused;
-use crate::sites::{Miss, Place, Places, miss_text};
+use crate::sites::{Miss, ProbedPlace, ProbedPlaces, miss_text};
 use crate::threads::{are_renumbered, own_number};
-use crate::values::{Asked, Marked, Values, convention};
+use crate::values::{Marked, NeededArguments, Values, convention};
 
 /// Why a place's values cannot be read: the kind of reason, and a text for people.
-type Untold = (&'static str, &'static str);
+type Unseen = (&'static str, &'static str);
 
 /// Fills in what the values of a place are.
-fn values(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) -> Result<(), Untold> {
+fn values(
+    image: &Image,
+    requested: &SessionRequest,
+    nth: usize,
+    place: &mut ProbedPlace,
+) -> Result<(), Unseen> {
     match place.arguments.clone() {
-        Some(arguments) => of_mark(image, wishes, nth, place, &arguments),
-        None => of_function(image, wishes, nth, place),
+        Some(arguments) => of_mark(image, requested, nth, place, &arguments),
+        None => of_function(image, requested, nth, place),
     }
 }
 
 fn of_mark(
     image: &Image,
-    wishes: &Wishes,
+    requested: &SessionRequest,
     nth: usize,
-    place: &mut Place,
+    place: &mut ProbedPlace,
     arguments: &[MarkArgument],
-) -> Result<(), Untold> {
-    let texts = wishes.texts.get(nth).copied().unwrap_or(0) & 0x3f;
+) -> Result<(), Unseen> {
+    let texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;
     let filter = place.filter.clone();
     let asks = filter.as_ref().map_or(0, |filter| filter.arguments_named()) | texts;
-    let (values, at) = match (wishes.aim, place.role) {
-        (Aim::Record { values, .. }, Role::RecordAt(at, Unwind::None)) => (values, Some(at)),
+    let (values, at) = match (requested.hit_action, place.action) {
+        (HitAction::Record { values, .. }, Action::RecordAt(at, Unwind::None)) => (values, Some(at)),
         _ => (0, None),
     };
     let at = match at {
@@ -54,15 +59,20 @@ fn of_mark(
     }
     place.asked = filter.clone();
     let filter = filter.unwrap_or_default();
-    let (marked, operands, reads) = Marked::new(image, arguments, Asked { values, texts }, &filter);
+    let (marked, operands, reads) = Marked::new(image, arguments, NeededArguments { values, texts }, &filter);
     let filter = filter.at_mark(&marked, operands, reads);
-    place.role = Role::RecordMark(at, filter.field_words());
+    place.action = Action::RecordMark(at, filter.field_words());
     place.values = Values::Marked(Box::new(marked));
     place.filter = Some(Arc::new(filter));
     Ok(())
 }
 
-fn of_function(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) -> Result<(), Untold> {
+fn of_function(
+    image: &Image,
+    requested: &SessionRequest,
+    nth: usize,
+    place: &mut ProbedPlace,
+) -> Result<(), Unseen> {
     const TEXT: &str =
         "Go's strings end by their length, which is the argument behind: say buf(len=n) text, u64 n";
     const STACK: &str = "Go passes what this function takes and returns on the stack, or it cannot be told where; \
@@ -70,11 +80,11 @@ fn of_function(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) ->
     let filter = place.filter.as_ref();
     // The target aggregates texts only if they end at a zero byte.
     let tally = filter.and_then(|filter| filter.tallied());
-    let ends = wishes.ended.get(nth).is_some_and(|ended| *ended != 0)
+    let ends = requested.ended.get(nth).is_some_and(|ended| *ended != 0)
         || tally.is_some_and(|tally| tally.texts() != 0);
     let asks = ends
-        || wishes.texts.get(nth).is_some_and(|texts| *texts != 0)
-        || wishes.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
+        || requested.texts.get(nth).is_some_and(|texts| *texts != 0)
+        || requested.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
         || filter.is_some_and(|filter| filter.asks_for_values());
     match convention(image, place) {
         Convention::Go if ends => Err(("go-text", TEXT)),
@@ -92,13 +102,13 @@ impl Traced {
     pub(crate) fn choose(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        requested: &SessionRequest,
         fresh: &[Mapped],
-    ) -> (Vec<Module>, Places) {
+    ) -> (Vec<Module>, ProbedPlaces) {
         let mut opened: Vec<Option<usize>> = vec![None; fresh.len()];
-        let (mut modules, mut places) = (Vec::new(), Places::at_most(wishes.most));
+        let (mut modules, mut places) = (Vec::new(), ProbedPlaces::at_most(requested.most));
         let pid = self.process.pid();
-        let is_apart = are_renumbered(pid);
+        let is_renumbered = are_renumbered(pid);
         // Stubs compare thread numbers as the threads themselves see them.
         let own = |tid: u64| {
             let own = u32::try_from(tid).ok().and_then(|tid| own_number(pid, tid));
@@ -107,7 +117,7 @@ impl Traced {
         // Places whose values cannot be read. They stay in the list until all are found, since places are
         // known by index.
         let mut unknown = Vec::new();
-        for (nth, spec) in wishes.specs.iter().enumerate() {
+        for (nth, spec) in requested.specs.iter().enumerate() {
             let anywhere = spec.file.is_none();
             let mut missed: (Vec<String>, Vec<Miss>) = Default::default();
             for (index, one) in fresh.iter().enumerate() {
@@ -140,20 +150,21 @@ impl Traced {
                 };
                 modules[module].called = called;
                 let known = places.found.len();
-                let selected = places.select(Some(&self.process), &modules, module, spec, wishes.aim);
+                let selected =
+                    places.select(Some(&self.process), &modules, module, spec, requested.hit_action);
                 places.found[known..].iter_mut().for_each(|place| {
-                    let filter = wishes.filters.get(nth);
+                    let filter = requested.filters.get(nth);
                     let renumbered =
-                        filter.filter(|_| is_apart).map(|filter| Arc::new(filter.with_threads(&own)));
+                        filter.filter(|_| is_renumbered).map(|filter| Arc::new(filter.with_threads(&own)));
                     place.filter = renumbered.or_else(|| filter.cloned());
-                    if let Role::Record { texts, floats, fields, .. } = &mut place.role {
-                        *texts = wishes.texts.get(nth).copied().unwrap_or(0) & 0x3f;
+                    if let Action::Record { texts, floats, fields, .. } = &mut place.action {
+                        *texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;
                         *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());
-                        *floats = wishes.floats.get(nth).copied().unwrap_or_default();
+                        *floats = requested.floats.get(nth).copied().unwrap_or_default();
                     }
                 });
                 for (index, place) in places.found.iter_mut().enumerate().skip(known) {
-                    if let Err((kind, reason)) = values(&modules[module].file.image, wishes, nth, place) {
+                    if let Err((kind, reason)) = values(&modules[module].file.image, requested, nth, place) {
                         let (probe, reason) = (place.probe.clone(), reason.to_owned());
                         places.refused.push(Refused { probe, kind, reason });
                         unknown.push(index);
@@ -177,7 +188,7 @@ impl Traced {
             }
         }
         unknown.into_iter().rev().for_each(|index| drop(places.found.remove(index)));
-        places.tell_apart();
+        places.distinguish();
         (modules, places)
     }
     fn note_replaced(&mut self, module: &Module) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use trapline_patch::{AttachReport, Memory};
-use trapline_target::BatchReport;
+use trapline_tracee::BatchReport;
 
 /// What attaching and detaching cost, and what they left behind.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,7 +8,7 @@
 //! Linux 6.15, from the pidfd. Where neither is possible, all that is known is how many processes of the
 //! group the out-of-memory killer has ended.
 
-use trapline_target::MemoryGroup;
+use trapline_tracee::MemoryGroup;
 
 use super::Traced;
 use crate::report::{Ended, Unprobed};

@@ -51,9 +51,9 @@ impl Foreign {
         let news = self.ever.is_empty();
         // A library that was mapped anew holds the file's bytes until it is patched again.
         let file: HashSet<RemoteAddr> = changed.iter().filter(|c| c.is_file).map(|c| c.addr).collect();
-        let told = changed.iter().filter(|c| !c.is_file || self.file.contains(&c.addr));
+        let ours = changed.iter().filter(|c| !c.is_file || self.file.contains(&c.addr));
         let mut since = HashMap::new();
-        for one in told {
+        for one in ours {
             let from = self.since.get(&one.addr).copied().unwrap_or(self.looked);
             self.ever.insert(one.addr);
             self.longest = self.longest.max(now - from);
@@ -70,7 +70,7 @@ impl Foreign {
         (self.since, self.file, self.looked) = (since, file, now);
         news && !self.ever.is_empty()
     }
-    fn told(&self) -> Overwritten {
+    fn overwritten_sites(&self) -> Overwritten {
         Overwritten { sites: self.ever.len() as u64, longest: self.longest }
     }
 }
@@ -106,7 +106,7 @@ impl Traced {
         }
     }
     pub(crate) fn overwritten(&self) -> Overwritten {
-        self.foreign.told()
+        self.foreign.overwritten_sites()
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
         assert!(!foreign.take(&[changed(1), changed(2)], began + 3 * STEP));
         assert!(!foreign.take(&[changed(2)], began + 4 * STEP));
         assert!(!foreign.take(&[], began + 9 * STEP));
-        assert_eq!((foreign.told().sites, foreign.told().longest), (2, 7 * STEP));
+        assert_eq!((foreign.overwritten_sites().sites, foreign.overwritten_sites().longest), (2, 7 * STEP));
     }
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
         let mut foreign = Foreign::new(began);
         assert!(foreign.take(&[Changed { repaired: true, ..changed(1) }], began + STEP));
         assert!(!foreign.take(&[], began + 9 * STEP));
-        assert_eq!((foreign.told().sites, foreign.told().longest), (1, STEP));
+        assert_eq!((foreign.overwritten_sites().sites, foreign.overwritten_sites().longest), (1, STEP));
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         let file = Changed { is_file: true, ..changed(1) };
         assert!(!foreign.take(&[file], began + STEP));
         assert!(!foreign.take(&[], began + 2 * STEP));
-        assert_eq!(foreign.told().sites, 0);
+        assert_eq!(foreign.overwritten_sites().sites, 0);
         assert!(!foreign.take(&[file], began + 3 * STEP));
         assert!(foreign.take(&[file], began + 4 * STEP), "it stays so");
     }

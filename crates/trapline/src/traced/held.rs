@@ -13,16 +13,16 @@
 use std::collections::HashSet;
 
 use trapline_image::ProbeSpec;
-use trapline_plan::{Hold, Role};
+use trapline_plan::{Action, Hold};
 use trapline_record::control::fact;
 
 use super::attach::key;
-use super::{Key, Source, Traced, Wishes};
+use super::{Key, SessionRequest, Source, Traced};
 use crate::files::Files;
 use crate::follow::Following;
 use crate::modules::{Mapped, Module};
 use crate::report::Refused;
-use crate::sites::{Place, Places};
+use crate::sites::{ProbedPlace, ProbedPlaces};
 use crate::values::Values;
 
 /// Functions at which calls are held.
@@ -57,8 +57,8 @@ impl Held {
 }
 
 /// Whether the place is one where calls are held; its hits are not reported.
-pub(super) const fn is_hold(place: &Place) -> bool {
-    matches!(place.role, Role::Hold(_))
+pub(super) const fn is_hold(place: &ProbedPlace) -> bool {
+    matches!(place.action, Action::Hold(_))
 }
 
 impl Traced {
@@ -67,24 +67,26 @@ impl Traced {
         self.ended.is_none() && !self.detached && self.attached.holds() && self.attached.relied_on() != 0
     }
     /// While places are probed anew, keeps only those.
-    pub(super) fn keep_closed(&self, modules: &[Module], places: &mut Places) {
+    pub(super) fn keep_closed(&self, modules: &[Module], places: &mut ProbedPlaces) {
         if let Some(again) = &self.held.again {
             places.found.retain(|place| again.contains(&key(modules, place)));
             places.refused.clear();
         }
     }
     /// Adds the functions of the C library at which calls are held, once.
-    pub(super) fn want_holds(
+    pub(super) fn request_holds(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        requested: &SessionRequest,
         fresh: &[Mapped],
         modules: &mut Vec<Module>,
-        found: &mut Vec<Place>,
+        found: &mut Vec<ProbedPlace>,
     ) {
         let program_is_go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
-        let counts = !wishes.aim.is_timed() && !wishes.aim.is_told() && !wishes.aim.is_recorded();
-        let needless = counts && wishes.options.faults_are_fatal;
+        let counts = !requested.hit_action.is_timed()
+            && !requested.hit_action.is_reported()
+            && !requested.hit_action.is_recorded();
+        let needless = counts && requested.options.faults_are_fatal;
         if std::mem::replace(&mut self.held.wanted, true) || program_is_go || needless || !HOLDS {
             return;
         }
@@ -119,7 +121,7 @@ impl Traced {
     pub(crate) fn answer(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        requested: &SessionRequest,
         look: bool,
         following: &mut Following,
     ) {
@@ -142,7 +144,7 @@ impl Traced {
                         reason(facts)
                     ));
                 }
-                self.probe_anew(files, wishes, facts, &closed.probes, late);
+                self.probe_anew(files, requested, facts, &closed.probes, late);
             }
             Err(error) if error.is_gone() => {}
             Err(error) => self.notices.push(format!("{}: {error}", reason(facts))),
@@ -175,7 +177,7 @@ impl Traced {
     fn probe_anew(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        requested: &SessionRequest,
         facts: u64,
         closed: &HashSet<(usize, u32)>,
         late: bool,
@@ -195,7 +197,7 @@ impl Traced {
             self.held.again = Some(keys);
             let (seen, matched) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.matched));
             let misses = self.misses.len();
-            let looked = self.look(files, wishes, &mut || {});
+            let looked = self.look(files, requested, &mut || {});
             self.misses.truncate(misses);
             self.seen.extend(seen);
             self.matched.extend(matched);
@@ -243,7 +245,7 @@ const fn reason(facts: u64) -> &'static str {
 }
 
 /// The functions of a C library at which calls are held, as places.
-fn holds_in(modules: &[Module], module: usize) -> Vec<Place> {
+fn holds_in(modules: &[Module], module: usize) -> Vec<ProbedPlace> {
     let image = &modules[module].file.image;
     let mut found = Vec::new();
     for (name, hold) in FUNCTIONS {
@@ -252,12 +254,12 @@ fn holds_in(modules: &[Module], module: usize) -> Vec<Place> {
         for one in selected {
             let at = image.function(one.function).start;
             let Some(offset) = image.offset_of(at) else { continue };
-            found.push(Place {
+            found.push(ProbedPlace {
                 module,
                 at,
                 offset,
                 function: Some(one.function),
-                role: Role::Hold(hold),
+                action: Action::Hold(hold),
                 probe: name.to_owned(),
                 aliases: Vec::new(),
                 label: String::new(),

@@ -8,16 +8,16 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use trapline_plan::{KernelSite, Role};
-use trapline_target::TargetError;
-use trapline_target::kernel::{Uprobe, UprobeMulti};
+use trapline_plan::{Action, KernelSite};
+use trapline_tracee::TargetError;
+use trapline_tracee::kernel::{Uprobe, UprobeMulti};
 
 use super::{Source, Traced};
 use crate::modules::Module;
 use crate::names::leads_to;
-use crate::question::kernel_cannot_time;
 use crate::report::{Refused, Tactic};
-use crate::sites::Place;
+use crate::requests::kernel_cannot_time;
+use crate::sites::ProbedPlace;
 
 /// Most links that are tried for one file: enough to find four culprits among ten thousand places.
 const ATTEMPTS: usize = 128;
@@ -27,17 +27,22 @@ impl Traced {
     pub(super) fn attach_kernel(
         &mut self,
         modules: &[Module],
-        places: &[Place],
+        places: &[ProbedPlace],
         sites: &[(u32, KernelSite)],
         refused: &mut Vec<(usize, Refused)>,
     ) {
-        let mut groups: BTreeMap<(usize, bool), Vec<(usize, &Place)>> = BTreeMap::new();
+        let mut groups: BTreeMap<(usize, bool), Vec<(usize, &ProbedPlace)>> = BTreeMap::new();
         let indices = sites.iter().map(|(_, site)| site.probe as usize);
         for (index, place) in indices.filter_map(|index| Some((index, places.get(index)?))) {
-            match place.role {
-                Role::Latency | Role::LatencySlot => refused.push((index, kernel_cannot_time(place))),
-                role => {
-                    groups.entry((place.module, role == Role::CountExits)).or_default().push((index, place));
+            match place.action {
+                Action::Latency | Action::LatencyByTrampoline => {
+                    refused.push((index, kernel_cannot_time(place)))
+                }
+                action => {
+                    groups
+                        .entry((place.module, action == Action::CountExits))
+                        .or_default()
+                        .push((index, place));
                 }
             }
         }
@@ -68,7 +73,7 @@ impl Traced {
             }
         }
     }
-    fn probe(&mut self, modules: &[Module], place: &Place) -> Uprobe {
+    fn probe(&mut self, modules: &[Module], place: &ProbedPlace) -> Uprobe {
         let semaphore = place.semaphore.and_then(|at| {
             let offset = modules[place.module].file.image.offset_of(at);
             if offset.is_none() {
@@ -81,13 +86,13 @@ impl Traced {
     }
 }
 
-fn replaced(place: &Place) -> Refused {
+fn replaced(place: &ProbedPlace) -> Refused {
     let reason =
         "no jump fits, and a kernel uprobe cannot reach the file, which was replaced on disk".to_owned();
     Refused { probe: place.probe.clone(), kind: "kernel-uprobe", reason }
 }
 
-fn refusal(place: &Place, error: &TargetError, among: usize) -> Refused {
+fn refusal(place: &ProbedPlace, error: &TargetError, among: usize) -> Refused {
     let whose = if among > 1 { format!(", for one of {among} places or more") } else { String::new() };
     let reason = format!("no jump fits, and {error}{whose}");
     Refused { probe: place.probe.clone(), kind: "kernel-uprobe", reason }

@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | K | the kernel | makes the mapping, and writes its record, with the time, before `mmap` returns |
 //! | M | [`reads`](Loads::reads), `look` | notes the time, and reads the maps |
-//! | H | [`hear`](Loads::hear) | takes all records out of the rings |
+//! | H | [`read_records`](Loads::read_records) | takes all records out of the rings |
 //! | A | `look` | notes the time, and probes what is new there |
 //! | N | [`looked`](Loads::looked) | the time since K is how long calls were not seen |
 //!
@@ -31,10 +31,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use trapline_target::perf::monotonic_ns;
-use trapline_target::{Family, FileId, MapWatcher, Mapping};
+use trapline_tracee::perf::monotonic_ns;
+use trapline_tracee::{Family, FileId, MapWatcher, Mapping};
 
-use super::Wishes;
+use super::SessionRequest;
 use crate::modules::is_short_name;
 use crate::report::Late;
 
@@ -46,7 +46,7 @@ type Load = (FileId, u64);
 pub(super) struct Loads {
     watcher: Option<MapWatcher>,
     /// Reported and not looked at yet: time in nanoseconds, and path.
-    told: HashMap<Load, (u64, String)>,
+    reported: HashMap<Load, (u64, String)>,
     /// Paths of modules that another mapping replaced in their place before any look.
     replaced: Vec<String>,
     /// Times of the last reading of the maps, and of the one before: the older one first.
@@ -76,7 +76,7 @@ impl Loads {
     }
     /// H: takes the kernel's records. Returns whether the process itself has mapped a file that was not
     /// looked at.
-    pub(super) fn hear(&mut self, pid: u32, seen: &HashSet<Load>) -> bool {
+    pub(super) fn read_records(&mut self, pid: u32, seen: &HashSet<Load>) -> bool {
         if let Some(watcher) = &mut self.watcher {
             // Programs that compile at run time map anonymous memory all the time.
             let own = watcher.poll().into_iter().filter(|new| new.pid == pid && new.file.inode != 0);
@@ -86,14 +86,14 @@ impl Loads {
                     self.replaced.push(new.path);
                     continue;
                 }
-                let before = self.told.insert((new.file, new.start.0), (new.time_ns, new.path));
+                let before = self.reported.insert((new.file, new.start.0), (new.time_ns, new.path));
                 self.replaced.extend(before.map(|(_, path)| path));
             }
         }
-        self.hear_of_family(pid);
-        !self.told.is_empty()
+        self.read_family(pid);
+        !self.reported.is_empty()
     }
-    fn hear_of_family(&mut self, own: u32) {
+    fn read_family(&mut self, own: u32) {
         let family = self.watcher.as_mut().map(MapWatcher::take_family).unwrap_or_default();
         self.executed |= family.iter().any(|one| matches!(one, Family::Exec { pid, .. } if *pid == own));
         let Some(patched) = self.patched else { return };
@@ -127,17 +127,22 @@ impl Loads {
     }
     /// Forgets loads that the maps no longer show as they were looked at: unmapped, or mapped anew. Of loads
     /// that were reported and are unmapped, those whose file a probe names count as passed.
-    pub(super) fn forget_unmapped(&mut self, maps: &[Mapping], wishes: &Wishes, seen: &mut HashSet<Load>) {
+    pub(super) fn forget_unmapped(
+        &mut self,
+        maps: &[Mapping],
+        requested: &SessionRequest,
+        seen: &mut HashSet<Load>,
+    ) {
         let there: HashSet<Load> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
-        seen.retain(|load| there.contains(load) && !self.told.contains_key(load));
+        seen.retain(|load| there.contains(load) && !self.reported.contains_key(load));
         let read_ns = self.read_ns[1];
-        self.note_replaced(wishes);
+        self.note_replaced(requested);
         let late = &mut self.late;
-        self.told.retain(|load, (time_ns, path)| {
+        self.reported.retain(|load, (time_ns, path)| {
             if there.contains(load) || *time_ns > read_ns {
                 return true;
             }
-            if named(wishes, path) {
+            if named(requested, path) {
                 entry(late, path).passed += 1;
             }
             false
@@ -146,30 +151,31 @@ impl Loads {
     /// N: the file of a load is probed, or was unmapped before that. Only for loads after the first look;
     /// what was there then is not late.
     pub(super) fn probed(&mut self, path: &str, load: Load, gone: bool) {
-        let told = self.told.get(&load).map(|told| told.0);
-        let since = monotonic_ns().saturating_sub(told.unwrap_or(self.read_ns[0]));
+        let reported = self.reported.get(&load).map(|reported| reported.0);
+        let since = monotonic_ns().saturating_sub(reported.unwrap_or(self.read_ns[0]));
         let late = entry(&mut self.late, path);
         if gone {
             late.passed += 1;
             return;
         }
         late.loads += 1;
-        late.exact &= told.is_some();
+        late.exact &= reported.is_some();
         late.longest = late.longest.max(Duration::from_nanos(since));
     }
     /// N: forgets records that are dealt with. `seen`: loads that were looked at; `began`: when A began.
     pub(super) fn looked(&mut self, seen: &HashSet<Load>, began: u64) {
         let read_ns = self.read_ns[1];
         self.began = began;
-        self.told.retain(|load, told| told.0 > read_ns && !(seen.contains(load) && told.0 < began));
+        self.reported
+            .retain(|load, reported| reported.0 > read_ns && !(seen.contains(load) && reported.0 < began));
     }
     /// The session's end: what was reported since the last look is never probed.
-    pub(super) fn end(&mut self, wishes: &Wishes) {
-        self.replaced.extend(self.told.drain().map(|(_, (_, path))| path));
-        self.note_replaced(wishes);
+    pub(super) fn end(&mut self, requested: &SessionRequest) {
+        self.replaced.extend(self.reported.drain().map(|(_, (_, path))| path));
+        self.note_replaced(requested);
     }
-    fn note_replaced(&mut self, wishes: &Wishes) {
-        for path in self.replaced.drain(..).filter(|path| named(wishes, path)) {
+    fn note_replaced(&mut self, requested: &SessionRequest) {
+        for path in self.replaced.drain(..).filter(|path| named(requested, path)) {
             entry(&mut self.late, &path).passed += 1;
         }
     }
@@ -184,9 +190,9 @@ fn entry<'a>(late: &'a mut BTreeMap<String, Late>, path: &str) -> &'a mut Late {
 }
 
 /// Whether a probe names the file. A probe that names no file does not count, since it may mean any.
-fn named(wishes: &Wishes, path: &str) -> bool {
+fn named(requested: &SessionRequest, path: &str) -> bool {
     let means = |file: &str| if file.contains('/') { path == file } else { is_short_name(path, file) };
-    wishes.specs.iter().filter_map(|spec| spec.file.as_deref()).any(means)
+    requested.specs.iter().filter_map(|spec| spec.file.as_deref()).any(means)
 }
 
 impl Late {
@@ -223,7 +229,7 @@ mod tests {
     fn loads() -> (Loads, Load) {
         let load = (FileId { dev: 1, inode: 2 }, 0x1000);
         let mut loads = Loads { read_ns: [100, 200], ..Loads::default() };
-        loads.told.insert(load, (150, "/lib/libp.so".to_owned()));
+        loads.reported.insert(load, (150, "/lib/libp.so".to_owned()));
         (loads, load)
     }
 
@@ -232,11 +238,11 @@ mod tests {
         let (mut known, load) = loads();
         known.probed("/lib/libp.so", load, false);
         known.looked(&HashSet::from([load]), 250);
-        assert!(known.late()[0].exact && known.told.is_empty());
-        let (mut untold, _) = loads();
-        untold.told.clear();
-        untold.probed("/lib/libp.so", load, false);
-        let late = &untold.late()[0];
+        assert!(known.late()[0].exact && known.reported.is_empty());
+        let (mut unregistered, _) = loads();
+        unregistered.reported.clear();
+        unregistered.probed("/lib/libp.so", load, false);
+        let late = &unregistered.late()[0];
         assert!(!late.exact && late.longest > Duration::from_nanos(100), "{late:?}");
         assert!(late.lines(7)[0].contains(" was mapped at most "), "{late:?}");
     }
@@ -244,13 +250,13 @@ mod tests {
     #[test]
     fn what_is_mapped_behind_the_maps_waits_for_the_next_look_unless_it_is_patched_already() {
         let (mut known, load) = loads();
-        for (told, seen, waits) in
+        for (reported, seen, waits) in
             [(201, false, true), (201, true, false), (251, true, true), (199, false, false)]
         {
-            known.told.insert(load, (told, "/lib/libp.so".to_owned()));
+            known.reported.insert(load, (reported, "/lib/libp.so".to_owned()));
             let seen = seen.then_some(load).into_iter().collect();
             known.looked(&seen, 250);
-            assert_eq!(known.told.contains_key(&load), waits, "{told} {seen:?}");
+            assert_eq!(known.reported.contains_key(&load), waits, "{reported} {seen:?}");
         }
     }
 }

@@ -1,13 +1,13 @@
 //! One process under trace: which modules were looked at, what is patched there, what was counted.
 //!
-//! In: an opened process and the session's requests ([`Wishes`]). Out: [`ProcessReport`]s; at the end, the
-//! process as it was. One look goes through these steps: this file finds what is newly mapped; `choose` finds
-//! the places that the probes mean there; `attach` patches them, and takes the patches out again at the end.
-//! `kernel` probes the places that no jump reaches. `foreign` finds patches that other tools changed. `read`
-//! sums what was counted, `records` reads records, and `saving` saves them unread. `past` drops what a
-//! process that has ended no longer needs. Invariants: TRC-1 a (file, offset) is one site, however often its
-//! file was mapped. TRC-2 what was counted stays counted after dlclose, exec and exit. Does not: choose
-//! processes.
+//! In: an opened process and the session's requests ([`SessionRequest`]). Out: [`ProcessReport`]s; at the
+//! end, the process as it was. One look goes through these steps: this file finds what is newly mapped;
+//! `choose` finds the places that the probes mean there; `attach` patches them, and takes the patches out
+//! again at the end. `kernel` probes the places that no jump reaches. `foreign` finds patches that other
+//! tools changed. `read` sums what was counted, `records` reads records, and `saving` saves them unread.
+//! `past` drops what a process that has ended no longer needs. Invariants: TRC-1 a (file, offset) is one
+//! site, however often its file was mapped. TRC-2 what was counted stays counted after dlclose, exec and
+//! exit. Does not: choose processes.
 //!
 //! [`ProcessReport`]: crate::ProcessReport
 
@@ -33,11 +33,11 @@ use std::time::Instant;
 
 use trapline_image::ProbeSpec;
 use trapline_patch::{Attached, Durations, Options, PatchError, Threads, translator};
-use trapline_plan::{Floats, Role, Unwind};
+use trapline_plan::{Action, Floats, Unwind};
 use trapline_record::{FileOffset, Svma};
-use trapline_target::kernel::UprobeMulti;
-use trapline_target::perf::monotonic_ns;
-use trapline_target::{FileId, Process};
+use trapline_tracee::kernel::UprobeMulti;
+use trapline_tracee::perf::monotonic_ns;
+use trapline_tracee::{FileId, Process};
 
 use self::called::Called;
 use self::costs::Costs;
@@ -46,7 +46,7 @@ use self::foreign::Foreign;
 use self::held::Held;
 use self::late::Loads;
 use self::past::Leaving;
-pub(crate) use self::past::{Past, Shared, Telling};
+pub(crate) use self::past::{Past, ReportOptions, Shared};
 use self::procfs::children;
 pub(crate) use self::procfs::cpu_time;
 use self::records::Records;
@@ -54,23 +54,23 @@ use crate::error::Error;
 use crate::files::Files;
 use crate::filter::Filter;
 pub(crate) use crate::form::Returns;
+use crate::group_by::Owner;
+use crate::histogram::LinearBuckets;
 use crate::modules::{Mapped, Module, mapped};
-use crate::names::Known;
-use crate::question::batch_failed;
+use crate::names::ProcessNames;
 use crate::report::{By, Ended, Refused, Site, Tactic};
-use crate::sites::Place;
-use crate::split::Owner;
-use crate::spread::Steps;
+use crate::requests::batch_failed;
+use crate::sites::ProbedPlace;
 use crate::tallies::Settled;
 use crate::threads::Names;
 use crate::values::Values;
 
 /// What a session requests of each process.
 #[derive(Clone, Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct SessionRequest {
     pub(crate) specs: Vec<ProbeSpec>,
     /// Action at each hit.
-    pub(crate) aim: Aim,
+    pub(crate) hit_action: HitAction,
     /// How the ends of calls are seen, where returns are recorded or aggregated.
     pub(crate) returns: Returns,
     /// How hits are grouped.
@@ -82,7 +82,7 @@ pub(crate) struct Wishes {
     /// call passes.
     pub(crate) tick: Option<u64>,
     /// Equal steps for the histogram of durations, if requested.
-    pub(crate) steps: Option<Steps>,
+    pub(crate) steps: Option<LinearBuckets>,
     /// Filter of each probe; the first is for the first specification, and so on.
     pub(crate) filters: Vec<Arc<Filter>>,
     /// Arguments that point to text, as bits, one byte for each specification in order.
@@ -95,14 +95,14 @@ pub(crate) struct Wishes {
     pub(crate) most: Option<usize>,
 }
 
-impl Wishes {
+impl SessionRequest {
     /// How the ends of calls are seen, for actions that leave a choice.
     pub(crate) const fn form(&self) -> Returns {
-        match self.aim {
-            Aim::Time(form) => form,
-            Aim::Record { returns: true, .. }
-            | Aim::Stack { returns: true, .. }
-            | Aim::Tally { exits: true } => self.returns,
+        match self.hit_action {
+            HitAction::Time(form) => form,
+            HitAction::Record { returns: true, .. }
+            | HitAction::Stack { returns: true, .. }
+            | HitAction::Tally { exits: true } => self.returns,
             _ => Returns::Exits,
         }
     }
@@ -110,7 +110,7 @@ impl Wishes {
 
 /// Action at each hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Aim {
+pub(crate) enum HitAction {
     /// Count it.
     Count,
     /// Time the call from its entry to its end; the end is seen in this way.
@@ -136,47 +136,47 @@ pub(crate) enum Aim {
     },
 }
 
-impl Aim {
+impl HitAction {
     pub(crate) fn is_timed(self) -> bool {
         matches!(self, Self::Time(_))
     }
     /// Whether hits, or their values, are reported one by one or in rows.
-    pub(crate) const fn is_told(self) -> bool {
+    pub(crate) const fn is_reported(self) -> bool {
         matches!(self, Self::Record { .. } | Self::Tally { .. })
     }
     const fn is_recorded(self) -> bool {
         matches!(self, Self::Record { .. } | Self::Stack { .. })
     }
-    /// Role of a single instruction, given this action.
-    pub(crate) const fn at(self, at: Svma) -> Role {
+    /// Action of a single instruction, given this action.
+    pub(crate) const fn at(self, at: Svma) -> Action {
         match self {
-            Self::Record { .. } => Role::RecordAt(at, Unwind::None),
-            Self::Stack { unwind, .. } => Role::RecordAt(at, unwind),
-            _ => Role::CountAt(at),
+            Self::Record { .. } => Action::RecordAt(at, Unwind::None),
+            Self::Stack { unwind, .. } => Action::RecordAt(at, unwind),
+            _ => Action::CountAt(at),
         }
     }
-    /// Role of a function's entry, or of the instruction `inside` it.
-    pub(crate) const fn role(self, returns: bool, inside: Option<Svma>) -> Role {
+    /// Action of a function's entry, or of the instruction `inside` it.
+    pub(crate) const fn action(self, returns: bool, inside: Option<Svma>) -> Action {
         match (self, returns, inside) {
             (Self::Record { values, .. }, true, _) => recorded(values, true, Unwind::None),
             (Self::Record { values, returns }, false, None) => recorded(values, returns, Unwind::None),
             (Self::Stack { unwind, .. }, true, _) => recorded(0, true, unwind),
             (Self::Stack { unwind, returns }, false, None) => recorded(0, returns, unwind),
             (_, false, Some(at)) if self.is_recorded() => self.at(at),
-            (Self::Tally { .. }, true, _) => Role::Tally { exits: true },
-            (Self::Tally { exits }, false, None) => Role::Tally { exits },
-            (_, true, _) => Role::CountExits,
-            (Self::Time(Returns::Stack), ..) => Role::LatencySlot,
-            (Self::Time(_), ..) => Role::Latency,
-            (_, false, Some(at)) => Role::CountAt(at),
-            (_, false, None) => Role::CountEntry,
+            (Self::Tally { .. }, true, _) => Action::Tally { exits: true },
+            (Self::Tally { exits }, false, None) => Action::Tally { exits },
+            (_, true, _) => Action::CountExits,
+            (Self::Time(Returns::Stack), ..) => Action::LatencyByTrampoline,
+            (Self::Time(_), ..) => Action::Latency,
+            (_, false, Some(at)) => Action::CountAt(at),
+            (_, false, None) => Action::CountEntry,
         }
     }
 }
 
-const fn recorded(values: u8, returns: bool, stack: Unwind) -> Role {
+const fn recorded(values: u8, returns: bool, stack: Unwind) -> Action {
     let floats = Floats { arguments: 0, returned: false };
-    Role::Record { values, returns, texts: 0, floats, fields: 0, stack }
+    Action::Record { values, returns, texts: 0, floats, fields: 0, stack }
 }
 
 /// Where the hits of a site are counted.
@@ -192,7 +192,7 @@ type Key = (FileId, FileOffset, bool);
 #[derive(Debug)]
 struct Tracked {
     site: Arc<Site>,
-    role: Role,
+    action: Action,
     filter: Option<Arc<Filter>>,
     values: Values,
     /// Of a USDT probe whose arguments are read: the filter as requested, for the reader. `filter` then names
@@ -229,12 +229,12 @@ pub(crate) struct Traced {
     links: Vec<UprobeMulti>,
     /// Calls in flight, by latency area, for each segment.
     in_flight: Vec<HashMap<u32, u64>>,
-    steps: Option<Steps>,
+    steps: Option<LinearBuckets>,
     /// Earliest time of the next search for return trampolines to give back.
     reclaim_after: Instant,
     loads: Loads,
     /// An unwinder was loaded that must still be told of return trampolines.
-    untold: bool,
+    unregistered: bool,
     sites: Vec<Tracked>,
     keys: HashMap<Key, usize>,
     /// Loads of modules that were looked at: file and start address.
@@ -265,7 +265,7 @@ pub(crate) struct Traced {
 impl Traced {
     /// A traced process in which nothing is patched yet.
     pub(crate) fn new(process: Process, nth: u32) -> Result<Self, Error> {
-        let name = Known::of(&process)?.shown().to_owned();
+        let name = ProcessNames::of(&process)?.shown().to_owned();
         let loads = Loads::new(process.pid());
         let group = Group::of(process.pid());
         let now = Instant::now();
@@ -287,7 +287,7 @@ impl Traced {
             steps: None,
             reclaim_after: now,
             loads,
-            untold: false,
+            unregistered: false,
             sites: Vec::new(),
             keys: HashMap::new(),
             seen: HashSet::new(),
@@ -325,11 +325,11 @@ impl Traced {
     pub(crate) fn look(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        requested: &SessionRequest,
         before: &mut dyn FnMut(),
     ) -> Result<bool, Error> {
         let mut began = None;
-        let looked = self.look_from(files, wishes, &mut || {
+        let looked = self.look_from(files, requested, &mut || {
             before();
             began = Some(monotonic_ns());
         });
@@ -339,12 +339,12 @@ impl Traced {
     fn look_from(
         &mut self,
         files: &mut Files,
-        wishes: &Wishes,
+        requested: &SessionRequest,
         before: &mut dyn FnMut(),
     ) -> Result<bool, Error> {
         self.loads.reads();
         let maps = self.process.maps()?;
-        self.hear_of_mappings();
+        self.read_mappings();
         if self.loads.executed() {
             // The follower probes the new program at its entry point.
             self.end(Ended::Exec);
@@ -355,17 +355,17 @@ impl Traced {
             self.end(Ended::Exec);
             return Ok(false);
         }
-        if matches!(wishes.aim, Aim::Stack { .. }) {
+        if matches!(requested.hit_action, HitAction::Stack { .. }) {
             self.records.sums.get_or_insert_default();
             self.note_code(&maps);
         }
-        self.loads.forget_unmapped(&maps, wishes, &mut self.seen);
+        self.loads.forget_unmapped(&maps, requested, &mut self.seen);
         let first = self.seen.is_empty();
         let fresh: Vec<Mapped> = mapped(&self.process, &maps)
             .into_iter()
             .filter(|one| !self.seen.contains(&(one.id, one.mapping.start.0)))
             .collect();
-        self.tell_unwinders(files, !fresh.is_empty() && !first);
+        self.register_unwinders(files, !fresh.is_empty() && !first);
         self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
         if fresh.is_empty() {
             if first {
@@ -374,7 +374,7 @@ impl Traced {
             }
             return Ok(false);
         }
-        let (mut modules, mut places) = self.choose(files, wishes, &fresh);
+        let (mut modules, mut places) = self.choose(files, requested, &fresh);
         if let (true, Some(by)) = (places.found.is_empty(), translator(&maps)) {
             // Translated code is not mapped as a program, so nothing else would explain why it has no such
             // function.
@@ -382,7 +382,7 @@ impl Traced {
         }
         self.keep_closed(&modules, &mut places);
         if !places.found.is_empty() {
-            self.want_holds(files, wishes, &fresh, &mut modules, &mut places.found);
+            self.request_holds(files, requested, &fresh, &mut modules, &mut places.found);
         }
         if !first {
             self.misses.clear();
@@ -394,8 +394,8 @@ impl Traced {
         let mut refused = places.refused;
         if !places.found.is_empty() {
             before();
-            self.listen(wishes);
-            let done = self.attach(files, wishes, &modules, &places.found);
+            self.listen(requested);
+            let done = self.attach(files, requested, &modules, &places.found);
             let (why, failed) = match done {
                 Ok(why) => (why, None),
                 Err(error) if error.is_gone() => return Err(error),
@@ -421,13 +421,13 @@ impl Traced {
         Ok(true)
     }
     /// Takes the kernel's records of new mappings. Returns whether there is something new to look at.
-    pub(crate) fn hear_of_mappings(&mut self) -> bool {
-        self.loads.hear(self.process.pid(), &self.seen)
+    pub(crate) fn read_mappings(&mut self) -> bool {
+        self.loads.read_records(self.process.pid(), &self.seen)
     }
     /// At the session's end: counts what was mapped and never looked at.
-    pub(crate) fn end_looks(&mut self, wishes: &Wishes) {
-        self.hear_of_mappings();
-        self.loads.end(wishes);
+    pub(crate) fn end_looks(&mut self, requested: &SessionRequest) {
+        self.read_mappings();
+        self.loads.end(requested);
     }
     /// Number of forked children that inherited the patches; their hits count with the parent's.
     pub(crate) fn forked(&self) -> u64 {
@@ -452,7 +452,13 @@ impl Traced {
         if self.ended.is_none() { self.loads.descriptors() } else { Vec::new() }
     }
     /// Notes how late the files of these places were probed.
-    fn note_late(&mut self, modules: &[Module], places: &[Place], fresh: &[Mapped], gone: &HashSet<usize>) {
+    fn note_late(
+        &mut self,
+        modules: &[Module],
+        places: &[ProbedPlace],
+        fresh: &[Mapped],
+        gone: &HashSet<usize>,
+    ) {
         let found: HashSet<usize> = places.iter().map(|place| place.module).collect();
         for index in found {
             let module = &modules[index];
@@ -468,11 +474,11 @@ impl Traced {
                 Some(_) if self.process.alive() => {
                     self.children.extend(children(self.process.pid()));
                     self.name_threads(false);
-                    self.hear_of_names();
+                    self.read_names();
                     self.reclaim();
                     self.look_for_others();
                     self.look_at_births();
-                    if self.sites.iter().any(|tracked| matches!(tracked.role, Role::Tally { .. })) {
+                    if self.sites.iter().any(|tracked| matches!(tracked.action, Action::Tally { .. })) {
                         self.records.forget(self.attached.segments());
                     }
                 }

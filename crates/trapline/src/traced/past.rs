@@ -43,12 +43,12 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trapline_target::FileId;
+use trapline_tracee::FileId;
 
 use super::Traced;
 use crate::files::id_of;
+use crate::histogram::Scale;
 use crate::report::{By, Ended, ProcessReport, Refused, Site, Summary};
-use crate::spread::Scale;
 use crate::stacks::{Frame, StackFile, StackSum};
 use crate::tallies::Tallied;
 use crate::threads::Names;
@@ -125,7 +125,7 @@ impl Shared {
 
 /// How a session reports what it counted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Telling {
+pub(crate) struct ReportOptions {
     pub(crate) scale: Scale,
     pub(crate) timed: bool,
     /// How counters are split.
@@ -214,8 +214,8 @@ impl Traced {
         self.leaving.rounds >= ROUNDS
     }
     /// P4. Of sites without a hit only the number is kept.
-    pub(crate) fn leave(mut self, telling: Telling, shared: &mut Shared) -> (Past, Summary) {
-        let Telling { scale, timed, by, rows_by } = telling;
+    pub(crate) fn leave(mut self, report_options: ReportOptions, shared: &mut Shared) -> (Past, Summary) {
+        let ReportOptions { scale, timed, by, rows_by } = report_options;
         let delta_since = self.reported;
         let mut report = self.report(scale, timed, by, true);
         let all = (report.counts.len(), report.times.len());
@@ -224,7 +224,7 @@ impl Traced {
             .retain(|count| count.hits > 0 || count.filtered.is_some_and(|one| one != Default::default()));
         report.times.retain(|times| !times.are_none());
         report.counts.shrink_to_fit();
-        report.times.iter_mut().for_each(|times| times.spread.shrink());
+        report.times.iter_mut().for_each(|times| times.histogram.shrink());
         report.times.shrink_to_fit();
         report.quiet = (all.0 - report.counts.len()).max(all.1 - report.times.len()) as u64;
         shared.share(&mut report);

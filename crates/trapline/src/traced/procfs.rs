@@ -6,7 +6,7 @@ use std::time::Duration;
 pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
     // Linux reports it in units of USER_HZ, which is 100 on both supported architectures.
     const TICK: Duration = Duration::from_millis(10);
-    Some(TICK * u32::try_from(trapline_target::cpu_ticks(pid)?).unwrap_or(u32::MAX))
+    Some(TICK * u32::try_from(trapline_tracee::cpu_ticks(pid)?).unwrap_or(u32::MAX))
 }
 
 /// Pids of processes that the threads of a process have forked.

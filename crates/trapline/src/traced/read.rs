@@ -9,22 +9,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trapline_patch::{Attached, Options, armed};
-use trapline_plan::Role;
-use trapline_target::Process;
+use trapline_plan::Action;
+use trapline_tracee::Process;
 
 use super::{Source, Traced, Tracked};
+use crate::group_by::{parts, shares};
+use crate::histogram::Scale;
 use crate::report::{By, Count, ProcessReport, Share, Tactic, Times};
-use crate::split::{parts, shares};
-use crate::spread::Scale;
-use crate::tallies::{Gathered, Left, Part, Tallied};
+use crate::tallies::{FilteredByName, GroupHits, TableContents, Tallied};
 use crate::times::{in_flight, read_times, stamps_resident};
 
 /// Adds armed calls that are in flight.
 fn add_armed(attached: &Attached, process: &Process, sums: &mut [HashMap<u32, u64>]) {
-    let calls = attached.slots().and_then(|slots| armed(process, &slots).ok()).unwrap_or_default();
+    let calls =
+        attached.trampolines().and_then(|trampolines| armed(process, &trampolines).ok()).unwrap_or_default();
     for call in calls.iter().filter(|call| call.word != 0) {
-        let homes = attached.segments().iter().zip(&mut *sums);
-        for (function, sum) in homes.filter_map(|(home, sum)| Some((home.function_of(call.what)?, sum))) {
+        let segments = attached.segments().iter().zip(&mut *sums);
+        for (function, sum) in segments.filter_map(|(home, sum)| Some((home.function_of(call.what)?, sum))) {
             *sum.entry(function).or_default() += 1;
         }
     }
@@ -32,8 +33,8 @@ fn add_armed(attached: &Attached, process: &Process, sums: &mut [HashMap<u32, u6
 
 impl Traced {
     fn hits(&self, tracked: &Tracked, kernel: &[Vec<u64>]) -> u64 {
-        if let Role::Tally { .. } = tracked.role {
-            return self.gathered_of(tracked, None).sum();
+        if let Action::Tally { .. } = tracked.action {
+            return self.aggregated_of(tracked, None).sum();
         }
         let one = |source: &Source| match *source {
             Source::Counter { segment, index, .. } => {
@@ -53,40 +54,45 @@ impl Traced {
         };
         tracked.sources.iter().map(one).fold(0, u64::wrapping_add)
     }
-    pub(super) fn gathered_of(&self, tracked: &Tracked, by: Option<By>) -> Gathered {
-        let mut gathered = Gathered::default();
+    pub(super) fn aggregated_of(&self, tracked: &Tracked, by: Option<By>) -> TableContents {
+        let mut contents = TableContents::default();
         if let Some(tally) = tracked.filter.as_ref().and_then(|filter| filter.tallied()) {
             for (nth, probe) in tracked.counters() {
-                gathered.add(&self.attached.segments()[nth], probe, by, tally, self.attached.counts_by_cpu());
+                contents.add(&self.attached.segments()[nth], probe, by, tally, self.attached.counts_by_cpu());
             }
         }
-        gathered
+        contents
     }
     /// Contents of the aggregation tables, by the index of their site.
-    pub(crate) fn gathered(&self, by: Option<By>) -> Vec<(usize, Gathered)> {
-        let tallied = self.sites.iter().enumerate().filter(|(_, t)| matches!(t.role, Role::Tally { .. }));
-        tallied.map(|(index, tracked)| (index, self.gathered_of(tracked, by))).collect()
+    pub(crate) fn contents(&self, by: Option<By>) -> Vec<(usize, TableContents)> {
+        let tallied = self.sites.iter().enumerate().filter(|(_, t)| matches!(t.action, Action::Tally { .. }));
+        tallied.map(|(index, tracked)| (index, self.aggregated_of(tracked, by))).collect()
     }
     /// Aggregation of a site, for reports.
-    pub(crate) fn tallied(&self, index: usize, gathered: &Gathered, by: Option<By>) -> Tallied {
+    pub(crate) fn tallied(&self, index: usize, contents: &TableContents, by: Option<By>) -> Tallied {
         let tracked = &self.sites[index];
-        let (parts, left) = self.parts(tracked, gathered, by);
+        let (parts, left) = self.parts(tracked, contents, by);
         let filtered = self.filtered(tracked).map_or(0, |filtered| filtered.in_target);
         Tallied {
             pid: self.process.pid(),
             site: Arc::clone(&tracked.site),
             parts,
-            texts: gathered.texts.clone(),
-            overflow: gathered.rest.overflow,
-            unseen: gathered.rest.unseen,
+            texts: contents.texts.clone(),
+            overflow: contents.rest.overflow,
+            unseen: contents.rest.unseen,
             filtered: filtered + left.others + left.unnamed,
             unnamed: left.unnamed,
         }
     }
     /// Rows of a site's aggregation, and hits that are in none of them.
-    pub(super) fn parts(&self, tracked: &Tracked, gathered: &Gathered, by: Option<By>) -> (Vec<Part>, Left) {
+    pub(super) fn parts(
+        &self,
+        tracked: &Tracked,
+        contents: &TableContents,
+        by: Option<By>,
+    ) -> (Vec<GroupHits>, FilteredByName) {
         let wanted = tracked.filter.as_ref().map_or(&[][..], |filter| filter.names());
-        gathered.parts(by, &tracked.settled, &self.names, wanted)
+        contents.parts(by, &tracked.settled, &self.names, wanted)
     }
     /// Looks up the names of these threads.
     pub(crate) fn look_at_names(&mut self, threads: &HashSet<u32>) {
@@ -125,7 +131,7 @@ impl Traced {
             _ => vec![Vec::new(); self.sites.len()],
         };
         let hits: Vec<u64> = match timed {
-            true => times.iter().map(|times| times.spread.calls()).collect(),
+            true => times.iter().map(|times| times.histogram.calls()).collect(),
             false => self
                 .sites
                 .iter()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trapline_patch::Segment;
-use trapline_plan::Role;
+use trapline_plan::Action;
 use trapline_record::counters::filtered;
 use trapline_record::ring::{Record, RingArea};
 use trapline_record::view::View;
@@ -16,7 +16,7 @@ use trapline_record::view::View;
 use super::saving::Saved;
 use super::{Source, Traced, Tracked};
 use crate::calls::{Call, unpaired_notice};
-use crate::decode::{Clock, Decoder, Known, Probes, Shape, TextKey};
+use crate::decode::{Clock, Decoder, ProbeFacts, Probes, Shape, TextKey};
 use crate::filter::Filter;
 use crate::quick::InTurn;
 use crate::report::Filtered;
@@ -194,11 +194,11 @@ impl Traced {
             return 0;
         }
         self.know_probes();
-        self.hear_of_names();
+        self.read_names();
         let mut records = std::mem::take(&mut self.records);
         let taken = records.take(self.attached.segments());
-        let is_apart = are_renumbered(self.process.pid());
-        if records.are_named || is_apart {
+        let is_renumbered = are_renumbered(self.process.pid());
+        if records.are_named || is_renumbered {
             // An exit is on a thread whose entry was read before, or is in the same round.
             let threads = records.decoder.threads();
             self.names.look(self.process.pid(), &self.children, &threads, false);
@@ -206,11 +206,11 @@ impl Traced {
         }
         let names = |tid| self.names.get(tid).comm;
         // Reports name threads by the numbers that the tracer sees.
-        let mut tell = |call: Call| {
-            let tid = if is_apart { self.names.get(call.tid).tid } else { call.tid };
+        let mut report = |call: Call| {
+            let tid = if is_renumbered { self.names.get(call.tid).tid } else { call.tid };
             each(Call { tid, ..call });
         };
-        records.decoder.tell(self.process.pid(), clock, until, &names, &mut tell);
+        records.decoder.report(self.process.pid(), clock, until, &names, &mut report);
         self.records = records;
         taken
     }
@@ -224,7 +224,7 @@ impl Traced {
         }
         let (mut probes, mut are_named) = (Probes::default(), false);
         for tracked in &self.sites {
-            let left = |filter: &Arc<Filter>| filter.left_to_reader(tracked.role, self.returns_decide());
+            let left = |filter: &Arc<Filter>| filter.left_to_reader(tracked.action, self.returns_decide());
             let of_calls = |filter: &Arc<Filter>| Filter::clone(filter).by_reader();
             let late = match (&tracked.values, &tracked.asked) {
                 (Values::Marked(_), asked) => asked.as_ref().map(of_calls),
@@ -233,9 +233,9 @@ impl Traced {
             let late = late.filter(|filter| filter.is_late()).map(Arc::new);
             are_named |= late.as_ref().is_some_and(|filter| filter.is_named());
             for (segment, probe) in tracked.counters() {
-                let known = Known {
+                let known = ProbeFacts {
                     site: Arc::clone(&tracked.site),
-                    waits: matches!(tracked.role, Role::Record { returns: true, .. }),
+                    waits: matches!(tracked.action, Action::Record { returns: true, .. }),
                     shape: tracked.shape(),
                     values: tracked.values.clone(),
                     late: late.clone(),
@@ -275,12 +275,12 @@ impl Traced {
             }
             out.by_reader += self.records.decoder.left_out.get(nth, probe);
         }
-        if matches!(tracked.role, Role::Tally { .. }) {
+        if matches!(tracked.action, Action::Tally { .. }) {
             let by = self.rows_by();
-            let gathered = self.gathered_of(tracked, by);
-            let (_, left) = self.parts(tracked, &gathered, by);
+            let contents = self.aggregated_of(tracked, by);
+            let (_, left) = self.parts(tracked, &contents, by);
             out.by_reader += left.others + left.unnamed;
-            out.unended = out.unended.saturating_sub(gathered.sum());
+            out.unended = out.unended.saturating_sub(contents.sum());
         }
         Some(out)
     }
@@ -295,8 +295,8 @@ impl Traced {
     }
     /// Records that were dropped. Where hits are recorded, counters hold just these.
     pub(super) fn dropped(&self) -> u64 {
-        let told = self.sites.iter().filter(|tracked| tracked.is_recorded() || tracked.tallies_calls());
-        let sources = told.flat_map(|tracked| &tracked.sources);
+        let recorded = self.sites.iter().filter(|tracked| tracked.is_recorded() || tracked.tallies_calls());
+        let sources = recorded.flat_map(|tracked| &tracked.sources);
         let one = |source: &Source| match *source {
             Source::Counter { segment, index, .. } => {
                 let segment = &self.attached.segments()[segment];
@@ -335,18 +335,18 @@ impl Tracked {
         self.filter.as_ref().is_some_and(|filter| filter.tallies_calls())
     }
     pub(super) const fn is_recorded(&self) -> bool {
-        matches!(self.role, Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..))
+        matches!(self.action, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..))
     }
     /// Shape of its records, if they hold anything besides integers.
     fn shape(&self) -> Option<Shape> {
-        match self.role {
-            Role::Record { values, texts, floats, fields, .. }
+        match self.action {
+            Action::Record { values, texts, floats, fields, .. }
                 if texts != 0 || floats.arguments != 0 || fields != 0 =>
             {
                 let fields = self.filter.as_ref().map_or_else(Vec::new, |filter| filter.field_bytes());
                 Some(Shape { values, texts, floats: floats.arguments, fields })
             }
-            Role::RecordMark(_, 1..) => {
+            Action::RecordMark(_, 1..) => {
                 let fields = self.filter.as_ref().map_or_else(Vec::new, |filter| filter.field_bytes());
                 Some(Shape { values: 6, texts: 0, floats: 0, fields })
             }

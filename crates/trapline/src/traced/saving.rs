@@ -49,16 +49,16 @@ impl Saved {
     ) -> usize {
         let (mut counted, mut probe, mut known) = (0, u32::MAX, false);
         for bytes in slots.chunks_exact(slot) {
-            let (who, place) = (word(bytes, 0), word(bytes, 2));
-            if who as u32 != probe {
+            let (ids, place) = (word(bytes, 0), word(bytes, 2));
+            if ids as u32 != probe {
                 if known {
                     read.add(segment, probe, std::mem::take(&mut counted));
                 }
-                (counted, probe) = (0, who as u32);
+                (counted, probe) = (0, ids as u32);
                 known = probes.get(segment, probe).is_some();
             }
             counted += u64::from(place & KIND_MASK == Kind::Entry as u64);
-            let tid = (who >> 32) as u32;
+            let tid = (ids >> 32) as u32;
             if self.last != Some(tid) {
                 self.last = Some(tid);
                 if self.threads.insert(tid, ()).is_none() {

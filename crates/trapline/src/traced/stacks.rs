@@ -8,23 +8,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapline_plan::{Role, Unwind};
+use trapline_plan::{Action, Unwind};
 use trapline_record::hist::BUCKETS;
 use trapline_record::ring::{Kind, Record};
 use trapline_record::stack::{FIRST, Stack};
-use trapline_target::{Mapping, Process, TickClock};
+use trapline_tracee::{Mapping, Process, TickClock};
 
 use super::records::Records;
 use super::{Source, Traced, Tracked};
-use crate::calls::{Found, How, Paired};
+use crate::calls::{CallEnd, FoundRecord, Paired};
 use crate::decode::text_key;
+use crate::histogram::{Histogram, Scale};
 use crate::report::{Site, Times};
-use crate::spread::{Scale, Spread};
-use crate::stacks::{Copy, Ended, Frame, Places, StackSum, Sums, open};
+use crate::stacks::{Copy, Ended, Frame, SeenCode, StackSum, Sums, open};
 
 /// How the records of a probe are to be read.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct StackReading {
     unwind: Unwind,
     waits: bool,
     /// Address of the probed instruction, where stacks are copied.
@@ -48,7 +48,8 @@ impl Traced {
         let begun = (!last).then(TickClock::ticks);
         let (process, mut looked) = (&self.process, false);
         let mut round = std::mem::take(&mut self.records.decoder.round);
-        let mut look = |places: &mut Places| !std::mem::replace(&mut looked, true) && update(process, places);
+        let mut look =
+            |places: &mut SeenCode| !std::mem::replace(&mut looked, true) && update(process, places);
         let (mut addresses, mut words, mut early) = (Vec::new(), Vec::new(), Vec::new());
         self.records.drain(self.attached.segments(), |records, nth, room, record, word| {
             let Some(wanted) = wanted.get(&(nth, record.probe)) else { return };
@@ -76,23 +77,23 @@ impl Traced {
                 }
             }
             if wanted.waits {
-                round.push(Found::new(nth, *record));
+                round.push(FoundRecord::new(nth, *record));
             }
         });
         early.into_iter().for_each(|(key, stack)| self.records.stacks.insert(key, stack));
         self.records.end_calls(&mut sums, round, begun);
         self.records.sums = Some(sums);
     }
-    fn wanted(&self, places: &Places) -> HashMap<(usize, u32), Wanted> {
+    fn wanted(&self, places: &SeenCode) -> HashMap<(usize, u32), StackReading> {
         let of = |tracked: &Tracked| {
-            let (unwind, waits) = match tracked.role {
-                Role::Record { stack, returns, .. } => (stack, returns),
-                Role::RecordAt(_, unwind) => (unwind, false),
+            let (unwind, waits) = match tracked.action {
+                Action::Record { stack, returns, .. } => (stack, returns),
+                Action::RecordAt(_, unwind) => (unwind, false),
                 _ => return None,
             };
             let copied = matches!(unwind, Unwind::Copy(_));
             let pc = if copied { places.site(&tracked.site.file, tracked.site.offset).address } else { 0 };
-            Some(Wanted { unwind, waits, pc })
+            Some(StackReading { unwind, waits, pc })
         };
         let sites = self.sites.iter().filter_map(|tracked| Some((tracked, of(tracked)?)));
         sites.flat_map(|(tracked, wanted)| tracked.counters().map(move |key| (key, wanted))).collect()
@@ -100,7 +101,7 @@ impl Traced {
     /// Durations of calls of each site, if these are summed.
     pub(super) fn times_of_stacks(&self, scale: Scale) -> Vec<Times> {
         let Some(sums) = &self.records.sums else { return Vec::new() };
-        let waits = |tracked: &&Tracked| matches!(tracked.role, Role::Record { returns: true, .. });
+        let waits = |tracked: &&Tracked| matches!(tracked.action, Action::Record { returns: true, .. });
         self.sites.iter().filter(waits).map(|tracked| self.times_of(tracked, sums, scale)).collect()
     }
     fn times_of(&self, tracked: &Tracked, sums: &Sums, scale: Scale) -> Times {
@@ -125,7 +126,7 @@ impl Traced {
             total_ns: scale.nanos(all.total),
             min_ns: if calls == 0 { 0 } else { scale.nanos(all.min) },
             max_ns: scale.nanos(all.max),
-            spread: Spread::new(&buckets, scale),
+            histogram: Histogram::new(&buckets, scale),
             ..Times::default()
         }
     }
@@ -179,7 +180,7 @@ impl Traced {
 impl Records {
     /// Pairs entries and exits, and adds the calls that ended. `begun` is as in
     /// [`Pairing::feed`](crate::calls::Pairing::feed).
-    fn end_calls(&mut self, sums: &mut Sums, mut round: Vec<Found>, begun: Option<u64>) {
+    fn end_calls(&mut self, sums: &mut Sums, mut round: Vec<FoundRecord>, begun: Option<u64>) {
         // All records of the round belong to probes whose exits are recorded.
         let mut ended = Vec::new();
         self.decoder.pairing.feed(&mut round, begun, |_, _| true, |paired| ended.push(paired));
@@ -190,7 +191,7 @@ impl Records {
                 Some(exit) => sum.add(exit.ticks.saturating_sub(entry.ticks)),
                 None => sum.unreturned += 1,
             }
-            sum.tail_exits += u64::from(how == How::TailCall);
+            sum.tail_exits += u64::from(how == CallEnd::TailCall);
             self.end_call(sums, segment, &entry, exit);
         }
         // At the end: the rest counts as calls that are still running.
@@ -205,7 +206,7 @@ impl Records {
     }
 }
 
-fn update(process: &Process, places: &mut Places) -> bool {
+fn update(process: &Process, places: &mut SeenCode) -> bool {
     process.maps().is_ok_and(|maps| places.update(&maps, open(process)))
 }
 

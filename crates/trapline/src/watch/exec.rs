@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use trapline_target::Process;
+use trapline_tracee::Process;
 use trapline_watch::Exec;
 
-use super::{WatchSession, Watched, place, target_of};
+use super::{WatchSession, Watched, target_of, watched_places};
 use crate::error::Error;
 use crate::traced::cpu_time;
 
@@ -45,7 +45,7 @@ impl WatchSession {
         execs.retain(|one| !new.iter().any(|later| later.pid == one.pid));
         for exec in execs.into_iter().chain(new) {
             let looked = if self.forks { self.look_again(&exec) } else { Ok(Vec::new()) };
-            let waited = trapline_target::perf::monotonic_ns().saturating_sub(exec.time_ns);
+            let waited = trapline_tracee::perf::monotonic_ns().saturating_sub(exec.time_ns);
             let last = self.watched.len();
             let (found, misses) = match looked {
                 Ok(misses) if self.forks => (self.found_last(), misses),
@@ -83,7 +83,7 @@ impl WatchSession {
     }
     fn arm_again(&mut self, process: Process) -> Result<Vec<String>, Error> {
         let pid = process.pid();
-        let (found, misses) = place::find(&process, &mut self.locator.borrow_mut(), &self.specs)?;
+        let (found, misses) = watched_places::find(&process, &mut self.locator.borrow_mut(), &self.specs)?;
         if found.is_empty() {
             return Err(Error::NoPlace { misses });
         }

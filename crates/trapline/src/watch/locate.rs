@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use trapline_image::DebugInfo;
 use trapline_record::RemoteAddr;
-use trapline_target::{FileId, Mapping, Process};
+use trapline_tracee::{FileId, Mapping, Process};
 use trapline_watch::CodeMap;
 
 use super::Where;

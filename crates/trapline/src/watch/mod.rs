@@ -35,14 +35,14 @@
 
 mod exec;
 mod locate;
-mod place;
+mod watched_places;
 
 pub use exec::NewProgram;
 
 pub use trapline_image::{Encoding, Line};
 pub use trapline_watch::expr::{Expr, ExprError, Facts};
-pub use trapline_watch::spec::{Place, WatchSpec, WatchSpecError};
-pub use trapline_watch::value::{Change, How};
+pub use trapline_watch::spec::{WatchPlace, WatchSpec, WatchSpecError};
+pub use trapline_watch::value::{Change, ValueSource};
 pub use trapline_watch::{
     Access, Armable, Counter, Event, Events, Kind, NoSlots, Progress, Tally, WatchError, Watchpoint,
 };
@@ -54,7 +54,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub use trapline_record::RemoteAddr;
-use trapline_target::{Launched, Parked, Process};
+use trapline_tracee::{Launched, Parked, Process};
 use trapline_watch::{Breakpoint, Cost, Exec, Options, Point, Watching, cost};
 
 use crate::error::Error;
@@ -132,7 +132,7 @@ pub struct WatchSession {
     unsettled: Vec<Exec>,
     programs: Vec<NewProgram>,
     /// The notice that the program could not go on was given.
-    told_stuck: bool,
+    reported_stuck: bool,
 }
 
 /// What a watch session returns at its end.
@@ -232,7 +232,7 @@ impl WatchBuilder {
         let mut several = Several::new(processes.len());
         for process in processes {
             let pid = process.pid();
-            let looked = several.one(pid, place::find(&process, &mut locator, &self.specs))?;
+            let looked = several.one(pid, watched_places::find(&process, &mut locator, &self.specs))?;
             let Some((found, missed)) = looked else {
                 notices.push(gone_notice(pid));
                 continue;
@@ -273,7 +273,7 @@ impl WatchBuilder {
             forks: self.options.forks,
             unsettled: Vec::new(),
             programs: Vec::new(),
-            told_stuck: false,
+            reported_stuck: false,
         })
     }
 }
@@ -360,13 +360,13 @@ impl WatchSession {
         let events = self.watching.poll(at_most);
         let accesses = events.into_iter().map(|event| self.accessed(event)).collect();
         self.follow_execs();
-        self.tell_stuck();
+        self.report_stuck();
         accesses
     }
     /// Adds a notice if watching has ended because the program could not go on.
-    fn tell_stuck(&mut self) {
-        let Some((target, ip)) = self.watching.stuck().filter(|_| !self.told_stuck) else { return };
-        self.told_stuck = true;
+    fn report_stuck(&mut self) {
+        let Some((target, ip)) = self.watching.stuck().filter(|_| !self.reported_stuck) else { return };
+        self.reported_stuck = true;
         let at = self.locator.borrow_mut().place(target, ip, false);
         self.notices.push(format!(
             "watching has ended: {} stores by an exclusive pair (ldxr, stxr), which a breakpoint lets fail each time, so the program could \

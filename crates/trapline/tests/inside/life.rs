@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use trapline::inside::{
-    Consumer, Error, Request, Tactic, Verdict, learnt, register, register_all, rescan, unregister_all,
+    Consumer, Error, Request, Tactic, Verdict, noticed, register, register_all, rescan, unregister_all,
 };
 
 use crate::calls::{counting, word};
-use crate::maps::hears_loaders;
+use crate::maps::reads_loaders;
 use crate::victim::{Victim, no_loading};
 
 #[test]
@@ -18,21 +18,21 @@ fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
     let count = word();
     let probe = register(&path, offset, counting(count)).expect("registered");
     assert!(probe.sites().is_empty());
-    if !hears_loaders() {
+    if !reads_loaders() {
         return;
     }
     for round in 1..=3 {
-        let before = learnt().impatient;
+        let before = noticed().impatient;
         let victim = Victim::load_file(path.clone());
         let add = victim.function("add");
         assert_eq!(add(1, 1), 4);
-        if learnt().impatient == before {
+        if noticed().impatient == before {
             assert_eq!(count.load(Relaxed), round, "armed when dlopen returned");
             assert_eq!(probe.sites(), [Tactic::Jump]);
         }
         count.store(round, Relaxed);
         drop(victim);
-        if learnt().impatient == before {
+        if noticed().impatient == before {
             assert!(probe.sites().is_empty(), "unmapped");
         }
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use trapline::inside::{
-    CodePlace, Consumer, Registration, Request, Verdict, Way, code, code_at, learn_by, learnt, register,
-    register_all, rescan,
+    CodePlace, Consumer, NoticeMode, Registration, Request, Verdict, code, code_at, notice_by, noticed,
+    register, register_all, rescan,
 };
 
 use crate::calls::{counting, word};
@@ -96,13 +96,13 @@ impl Pages {
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(120), "never: {what} ({:?})", learnt());
+        assert!(start.elapsed() < Duration::from_secs(120), "never: {what} ({:?})", noticed());
         std::thread::yield_now();
     }
 }
 
 fn has_records() -> bool {
-    let has = learnt().way == Some(Way::Records);
+    let has = noticed().way == Some(NoticeMode::Records);
     if !has {
         println!("SKIP: the kernel refuses perf events of our own");
     }
@@ -110,8 +110,8 @@ fn has_records() -> bool {
 }
 
 /// Whether loading can be waited for.
-pub(crate) fn hears_loaders() -> bool {
-    let hears = learnt().notice;
+pub(crate) fn reads_loaders() -> bool {
+    let hears = noticed().notice;
     if !hears {
         println!("SKIP: no jump fits the loader's notice here");
     }
@@ -131,7 +131,7 @@ fn raw_calls_that_map_code_are_told_of_by_records() {
     if !has_records() {
         return;
     }
-    let told = learnt().by_record;
+    let told = noticed().by_record;
     let first = Pages::map(By::Raw, &path, offset, CODE, None);
     until("mmap of code", || patched(&probe) == 1);
     assert_eq!((first.function()(1, 1), count.load(Relaxed)), (4, 1));
@@ -141,7 +141,7 @@ fn raw_calls_that_map_code_are_told_of_by_records() {
     second.protect(By::Raw, CODE);
     until("mprotect to code", || patched(&probe) == 2);
     assert_eq!((second.function()(1, 1), count.load(Relaxed)), (4, 2));
-    assert!(learnt().by_record >= told + 2, "{:?}", learnt());
+    assert!(noticed().by_record >= told + 2, "{:?}", noticed());
     [first, second].iter().for_each(Pages::unmap);
 }
 
@@ -230,12 +230,12 @@ fn a_library_is_armed_before_its_constructors_run() {
     drop(victim);
     let count = word();
     let _probe = register(&path, offset, counting(count)).expect("registered");
-    if !hears_loaders() {
+    if !reads_loaders() {
         return;
     }
-    let impatient = learnt().impatient;
+    let impatient = noticed().impatient;
     let _victim = Victim::load_file(path);
-    assert!(count.load(Relaxed) == 1 || learnt().impatient > impatient, "{:?}", learnt());
+    assert!(count.load(Relaxed) == 1 || noticed().impatient > impatient, "{:?}", noticed());
 }
 
 #[test]
@@ -243,10 +243,10 @@ fn threads_that_load_and_unload_lose_no_call() {
     let paths: Vec<_> = (0..4).map(|_| Victim::file()).collect();
     let offset = Victim::load_file(paths[0].clone()).offset("add");
     let (count, called) = (word(), AtomicU64::new(0));
-    let impatient = learnt().impatient;
+    let impatient = noticed().impatient;
     let probes = register_all(paths.iter().map(|path| Request::new(path, offset, counting(count))))
         .expect("registered");
-    if !hears_loaders() {
+    if !reads_loaders() {
         return;
     }
     std::thread::scope(|scope| {
@@ -262,7 +262,7 @@ fn threads_that_load_and_unload_lose_no_call() {
         }
     });
     let (called, counted) = (called.into_inner(), count.load(Relaxed));
-    assert!(counted == called || learnt().impatient > impatient, "{counted} of {called}: {:?}", learnt());
+    assert!(counted == called || noticed().impatient > impatient, "{counted} of {called}: {:?}", noticed());
     assert!(counted <= called);
     drop(probes);
 }
@@ -337,7 +337,7 @@ fn a_forked_child_learns_by_itself() {
     let count = word();
     let probe = register(&path, offset, counting(count)).expect("registered");
     let has_records = has_records();
-    if !hears_loaders() {
+    if !reads_loaders() {
         return;
     }
     let status = in_child(|| {
@@ -388,21 +388,21 @@ fn where_records_are_refused_calls_tell_and_what_only_a_look_finds_is_counted() 
         refuse(libc::SYS_perf_event_open, libc::EACCES);
         let count = word();
         let probe = register(&path, offset, counting(count)).expect("registered");
-        assert_eq!(learnt().way, Some(Way::Calls));
+        assert_eq!(noticed().way, Some(NoticeMode::Calls));
         // What threads of other tests had just mapped when this process began.
         rescan().expect("a look");
-        let before = learnt();
+        let before = noticed();
         let first = Pages::map(By::Libc, &path, offset, CODE, None);
         until("libc's mmap", || patched(&probe) == 1);
         let second = Pages::map(By::Libc, &path, offset, libc::PROT_READ, None);
         second.protect(By::Libc, CODE);
         until("libc's mprotect", || patched(&probe) == 2);
-        assert_eq!(learnt().by_call, before.by_call + 2, "{:?}", learnt());
+        assert_eq!(noticed().by_call, before.by_call + 2, "{:?}", noticed());
         let raw = Pages::map(By::Raw, &path, offset, CODE, None);
         raw.function()(1, 1);
-        assert_eq!((count.load(Relaxed), learnt().by_look), (0, before.by_look), "nobody told");
+        assert_eq!((count.load(Relaxed), noticed().by_look), (0, before.by_look), "nobody told");
         rescan().expect("a look");
-        assert_eq!((patched(&probe), learnt().by_look), (3, before.by_look + 1));
+        assert_eq!((patched(&probe), noticed().by_look), (3, before.by_look + 1));
         let victim = Victim::load_file(path.clone());
         for add in [first.function(), second.function(), raw.function(), victim.function("add")] {
             assert_eq!(add(1, 1), 4);
@@ -410,10 +410,10 @@ fn where_records_are_refused_calls_tell_and_what_only_a_look_finds_is_counted() 
         assert_eq!(count.load(Relaxed), 4);
         // A question about an address that is not known leads to a look.
         let other = Pages::map(By::Raw, &path, offset, CODE, None);
-        let misses = learnt().misses;
+        let misses = noticed().misses;
         until("a miss leads to a look", || code_at(other.at).is_some());
         until("what a miss found is armed", || patched(&probe) == 5);
-        assert_eq!((learnt().by_look, learnt().misses > misses), (before.by_look + 2, true));
+        assert_eq!((noticed().by_look, noticed().misses > misses), (before.by_look + 2, true));
         assert_eq!((other.function()(1, 1), count.load(Relaxed)), (4, 5));
         // Libc's calls return what they returned before.
         // SAFETY: a call that maps nothing.
@@ -430,11 +430,11 @@ fn a_process_may_learn_by_being_asked_alone() {
     let path = Victim::file();
     let offset = Victim::load_file(path.clone()).offset("add");
     let status = in_child(|| {
-        learn_by(Way::Asked).expect("nothing is registered here");
+        notice_by(NoticeMode::Asked).expect("nothing is registered here");
         let count = word();
         let probe = register(&path, offset, counting(count)).expect("registered");
-        assert!(learn_by(Way::Records).is_err(), "too late");
-        assert_eq!((learnt().way, learnt().notice), (Some(Way::Asked), false));
+        assert!(notice_by(NoticeMode::Records).is_err(), "too late");
+        assert_eq!((noticed().way, noticed().notice), (Some(NoticeMode::Asked), false));
         let threads = std::fs::read_dir("/proc/self/task").expect("threads").count();
         assert_eq!(threads, 1);
         let victim = Victim::load_file(path.clone());

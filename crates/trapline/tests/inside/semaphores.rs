@@ -3,7 +3,9 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use trapline::inside::{Error, Registration, Request, Way, learn_by, register_all, rescan, unregister_all};
+use trapline::inside::{
+    Error, NoticeMode, Registration, Request, notice_by, register_all, rescan, unregister_all,
+};
 
 use crate::calls::{counting, word};
 use crate::life::in_child;
@@ -74,7 +76,7 @@ fn a_semaphore_waits_for_its_data() {
     drop(victim);
     let request = Request { semaphore: Some(semaphore), ..Request::new(&path, function, counting(word())) };
     let probes = register_all([request]).expect("registered");
-    if trapline::inside::learnt().way != Some(trapline::inside::Way::Records) {
+    if trapline::inside::noticed().way != Some(trapline::inside::NoticeMode::Records) {
         return println!("SKIP: the kernel refuses perf events of our own");
     }
     // Room for the whole library, so that its data is as far from its code as it should be.
@@ -105,7 +107,7 @@ fn a_word_that_is_fresh_is_raised_once() {
     let (function, semaphore) = (victim.offset("add"), victim.offset_of_address(data));
     drop(victim);
     let status = in_child(|| {
-        learn_by(Way::Asked).expect("nothing is registered here");
+        notice_by(NoticeMode::Asked).expect("nothing is registered here");
         let room = Pages::reserve(1 << 20);
         let at = ((room + (code & 4095)) & !4095) + (code & 4095);
         let word_at = at + (data - code);

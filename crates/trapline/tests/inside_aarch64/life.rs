@@ -4,7 +4,7 @@
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 
-use trapline::inside::{Consumer, Error, Tactic, Verdict, find, learnt, register, register_all, rescan};
+use trapline::inside::{Consumer, Error, Tactic, Verdict, find, noticed, register, register_all, rescan};
 
 use crate::victim::{Victim, counting, in_child, word};
 
@@ -14,11 +14,11 @@ fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
     let offset = Victim::load_file(path.clone()).offset("born");
     let count = word();
     let probe = register(&path, offset, counting(count)).expect("registered");
-    assert!(probe.sites().is_empty() && learnt().notice);
+    assert!(probe.sites().is_empty() && noticed().notice);
     for round in 1..=3 {
-        let (late, had) = (learnt().impatient, count.load(Relaxed));
+        let (late, had) = (noticed().impatient, count.load(Relaxed));
         let victim = Victim::load_file(path.clone());
-        if learnt().impatient == late {
+        if noticed().impatient == late {
             assert_eq!(
                 (count.load(Relaxed) - had, probe.sites()),
                 (1, vec![Tactic::Jump]),
@@ -26,11 +26,11 @@ fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
             );
         }
         assert_eq!(victim.function("born")(2, 0), 11);
-        if learnt().impatient == late {
+        if noticed().impatient == late {
             assert_eq!(count.load(Relaxed) - had, 2, "{round}");
         }
         drop(victim);
-        if learnt().impatient == late {
+        if noticed().impatient == late {
             assert!(probe.sites().is_empty(), "unmapped, {round}");
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use trapline::inside::{
-    Consumer, Gpr, Registration, Regs, Returns, SLOTS, Tally, Verdict, register, returns_to,
+    Consumer, Gpr, Registration, Regs, Returns, TRAMPOLINES, Tally, Verdict, register, returns_to,
 };
 
 use crate::victim::{Victim, in_child, word};
@@ -102,7 +102,7 @@ fn tail_calls_return_in_a_chain() {
 /// Sixteen on one stack pointer, and no more: the others run unprobed, and are counted.
 #[test]
 fn tail_calls_without_end_are_armed_to_a_depth() {
-    const CHAIN: u64 = trapline_record::slots::CHAIN as u64;
+    const CHAIN: u64 = trapline_record::trampolines::CHAIN as u64;
     Victim::in_both_forms(|victim| {
         let seen = Seen::new();
         let probe = probe(victim, "even", seen.session().maxactive(64));
@@ -226,7 +226,7 @@ fn what_longjmp_leaves_is_had_again() {
 /// child, which has trampolines of its own.
 #[test]
 fn without_a_free_slot_a_call_is_missed_and_counted() {
-    const DEPTH: u64 = SLOTS as u64 + 500;
+    const DEPTH: u64 = TRAMPOLINES as u64 + 500;
     let victim = Victim::load();
     let seen = Seen::new();
     let probe = probe(&victim, "deep", seen.session().maxactive(32_000));

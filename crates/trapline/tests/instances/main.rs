@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use trapline::inside::{
     Consumer, Error, Gpr, Registration, Request, Returns, Tally, Verdict, register, register_all,
 };
-use trapline_target::kernel::{Uprobe, UprobeMulti};
 use trapline_tests::alone;
+use trapline_tracee::kernel::{Uprobe, UprobeMulti};
 
 use crate::victim::Victim;
 
@@ -464,16 +464,16 @@ fn a_child_returns_by_itself_and_the_parent_too() {
         let _probe = probe(victim, "with", seen.session(), how);
         assert_eq!(with(victim)(forks, 4), 5);
         let child = PARENT.load(SeqCst) as i32;
-        let told = seen.returns.load(SeqCst) == 1 && seen.wrong.load(SeqCst) == 0;
+        let reported = seen.returns.load(SeqCst) == 1 && seen.wrong.load(SeqCst) == 0;
         if child == 0 {
             let again = with(victim)(same, 1) == 2 && seen.returns.load(SeqCst) == 2;
             // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(!told) | i32::from(!again) << 1) };
+            unsafe { libc::_exit(i32::from(!reported) | i32::from(!again) << 1) };
         }
         let mut status = -1;
         // SAFETY: our child.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert!(told);
+        assert!(reported);
         assert_eq!(status, 0);
     });
 }

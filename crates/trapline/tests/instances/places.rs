@@ -13,9 +13,9 @@ use crate::{Called, Coroutine, How, Seen, deeper, probe, same, thrown, throws, w
 
 /// Number of returns so far.
 #[derive(Clone, Copy)]
-struct Told(&'static AtomicU64);
+struct ReturnCount(&'static AtomicU64);
 
-impl Told {
+impl ReturnCount {
     fn new() -> Self {
         Self(word())
     }
@@ -26,14 +26,14 @@ impl Told {
         })
     }
     /// Returns since the last call of this.
-    fn told(self) -> u64 {
+    fn return_count(self) -> u64 {
         self.0.swap(0, SeqCst)
     }
 }
 
-fn waits(victim: &Victim, name: &str, told: Told) -> Registration {
+fn waits(victim: &Victim, name: &str, return_count: ReturnCount) -> Registration {
     // As many instances as the deepest call here needs before its places are bound.
-    probe(victim, name, told.waits().maxactive(64), How::General)
+    probe(victim, name, return_count.waits().maxactive(64), How::General)
 }
 
 fn hits(hits: u64) -> Tally {
@@ -42,60 +42,60 @@ fn hits(hits: u64) -> Tally {
 
 #[test]
 fn recursion_and_calls_that_are_left() {
-    let (victim, told) = (Victim::load(), Told::new());
-    let twice = waits(&victim, "twice", told);
+    let (victim, return_count) = (Victim::load(), ReturnCount::new());
+    let twice = waits(&victim, "twice", return_count);
     (0..1000).for_each(|n| assert_eq!(victim.function("twice")(n % 100, 0), n % 100 * 2));
-    assert_eq!((told.told(), twice.counts()), (1000, hits(1000)));
+    assert_eq!((return_count.return_count(), twice.counts()), (1000, hits(1000)));
 
-    let deep = waits(&victim, "deep", told);
+    let deep = waits(&victim, "deep", return_count);
     (0..10).for_each(|_| assert_eq!(victim.function("deep")(60, 0), (6 << 60) - 1));
-    assert_eq!((told.told(), deep.counts()), (610, hits(610)));
+    assert_eq!((return_count.return_count(), deep.counts()), (610, hits(610)));
 
-    let (with, left) = (waits(&victim, "with", told), crate::with(&victim));
+    let (with, left) = (waits(&victim, "with", return_count), crate::with(&victim));
     for depth in (0..500).rev() {
         deeper(depth, &|| thrown(left));
         assert_eq!(left(same, 4), 5);
     }
-    assert_eq!((told.told(), with.counts()), (500, hits(1000)));
+    assert_eq!((return_count.return_count(), with.counts()), (500, hits(1000)));
     for n in 1..=1000 {
         thrown(left);
         assert_eq!(with.counts(), hits(1000 + n));
     }
-    assert_eq!(told.told(), 0);
+    assert_eq!(return_count.return_count(), 0);
 }
 
 /// Deeper than there are instances in the pool: places keep the calls that were there before.
 #[test]
 fn calls_that_are_kept_in_place_take_no_instance() {
-    let (victim, told) = (Victim::load(), Told::new());
-    let deep = probe(&victim, "deep", told.waits().maxactive(1), How::General);
+    let (victim, return_count) = (Victim::load(), ReturnCount::new());
+    let deep = probe(&victim, "deep", return_count.waits().maxactive(1), How::General);
     let call = || assert_eq!(victim.function("deep")(60, 0), (6 << 60) - 1);
     let mut before = 0;
     // Each time, at least the outermost call that is in no place yet takes an instance, and is in its place
     // from then on.
     while before < 61 {
         call();
-        let now = told.told();
+        let now = return_count.return_count();
         assert!(now > before.min(60), "{now} after {before}");
         before = now;
     }
     let tally = deep.counts();
     call();
-    assert_eq!((told.told(), deep.counts()), (61, Tally { hits: tally.hits + 61, ..tally }));
+    assert_eq!((return_count.return_count(), deep.counts()), (61, Tally { hits: tally.hits + 61, ..tally }));
 }
 
 #[test]
 fn stacks_return_in_any_order_and_in_other_threads() {
     let _alone = crate::COROUTINES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (victim, told) = (Victim::load(), Told::new());
-    let with = waits(&victim, "with", told);
+    let (victim, return_count) = (Victim::load(), ReturnCount::new());
+    let with = waits(&victim, "with", return_count);
     crate::WITH.store(victim.address("with"), SeqCst);
     for _ in 0..3 {
         let mut all: Vec<_> = (0..9).map(|_| Coroutine::new()).collect();
         all.iter_mut().for_each(|one| one.resume());
-        assert_eq!(told.told(), 0);
+        assert_eq!(return_count.return_count(), 0);
         [4, 0, 8, 1, 7, 2, 6, 3, 5].into_iter().for_each(|n: usize| all[n].resume());
-        assert_eq!(told.told(), 9);
+        assert_eq!(return_count.return_count(), 9);
     }
     for _ in 0..20 {
         let mut one = Coroutine::new();
@@ -104,7 +104,7 @@ fn stacks_return_in_any_order_and_in_other_threads() {
         // SAFETY: this thread waits meanwhile.
         std::thread::scope(|scope| scope.spawn(|| unsafe { (*(at as *mut Coroutine)).resume() }).join())
             .expect("it returns");
-        assert_eq!(told.told(), 1);
+        assert_eq!(return_count.return_count(), 1);
     }
     assert_eq!(with.counts(), hits(47));
 }
@@ -119,12 +119,12 @@ fn children() {
         CHILD.store(unsafe { libc::fork() } as u64, SeqCst);
         x
     }
-    let (victim, told) = (Victim::load(), Told::new());
+    let (victim, return_count) = (Victim::load(), ReturnCount::new());
     let (_probes, with) =
-        ([waits(&victim, "with", told), waits(&victim, "twice", told)], crate::with(&victim));
+        ([waits(&victim, "with", return_count), waits(&victim, "twice", return_count)], crate::with(&victim));
     for n in 0..5 {
         assert_eq!(with(forks, 4), 5);
-        let (child, right) = (CHILD.load(SeqCst) as i32, told.told() == 1);
+        let (child, right) = (CHILD.load(SeqCst) as i32, return_count.return_count() == 1);
         if child == 0 {
             // SAFETY: ends the child.
             unsafe { libc::_exit(i32::from(!right)) };
@@ -142,7 +142,7 @@ fn children() {
         assert_eq!(vforks(twice, 1), 7);
         assert_eq!(twice(1), 2);
     }
-    assert_eq!(told.told(), 40);
+    assert_eq!(return_count.return_count(), 40);
 }
 
 /// Consumers come and go while calls are in flight: those that waited are gone, and those that came see no
@@ -155,8 +155,8 @@ fn consumers_come_and_go_while_calls_are_kept() {
         GATE.wait();
         x
     }
-    let (victim, told, other) = (Victim::load(), Told::new(), Seen::new());
-    let (first, with) = (waits(&victim, "with", told), crate::with(&victim));
+    let (victim, return_count, other) = (Victim::load(), ReturnCount::new(), Seen::new());
+    let (first, with) = (waits(&victim, "with", return_count), crate::with(&victim));
     std::thread::scope(|scope| {
         let calls = scope.spawn(move || {
             // A single call site, which no compiler unrolls.
@@ -169,7 +169,7 @@ fn consumers_come_and_go_while_calls_are_kept() {
         GATE.wait();
         assert_eq!(calls.join().expect("it returns"), [5; 5]);
     });
-    assert_eq!(told.told(), 3);
+    assert_eq!(return_count.return_count(), 3);
     other.expect(1, 1);
 }
 
@@ -215,7 +215,7 @@ impl Stack {
 #[test]
 fn a_place_that_keeps_a_call_that_was_left() {
     let (victim, stack) = (Victim::load(), Stack::new());
-    let [first, second] = [Told::new(), Told::new()];
+    let [first, second] = [ReturnCount::new(), ReturnCount::new()];
     let probes = [waits(&victim, "with", first), waits(&victim, "twice", second)];
     let (with, twice, same) = (victim.address("with"), victim.address("twice"), same as *const () as u64);
     let calls = |times| {
@@ -229,10 +229,10 @@ fn a_place_that_keeps_a_call_that_was_left() {
         (0..2).for_each(|_| assert_eq!(stack.call(with, same, 4), 5));
         stack.left(with);
         calls(10);
-        assert_eq!((first.told(), second.told()), (2, 10));
+        assert_eq!((first.return_count(), second.return_count()), (2, 10));
         assert_eq!(stack.call(with, same, 4), 5);
         calls(10);
-        assert_eq!((first.told(), second.told()), (1, 10));
+        assert_eq!((first.return_count(), second.return_count()), (1, 10));
     }
     assert_eq!(probes.each_ref().map(Registration::counts), [hits(12), hits(60)]);
     // A call is left, and then a second consumer waits there, which needs an instance. The next exit ends
@@ -242,10 +242,10 @@ fn a_place_that_keeps_a_call_that_was_left() {
     let third = probe(&victim, "with", session.session(), How::General);
     (0..10).for_each(|_| assert_eq!(stack.call(with, same, 4), 5));
     session.expect(10, 10);
-    assert_eq!(first.told(), 10);
+    assert_eq!(first.return_count(), 10);
     third.unregister().expect("at once");
     (0..10).for_each(|_| assert_eq!(stack.call(with, same, 4), 5));
-    assert_eq!((first.told(), probes[0].counts()), (10, hits(33)));
+    assert_eq!((first.return_count(), probes[0].counts()), (10, hits(33)));
     // A call is left, and then only the session waits.
     stack.left(with);
     let [with_probe, _twice] = probes;
@@ -254,7 +254,7 @@ fn a_place_that_keeps_a_call_that_was_left() {
     let _fourth = probe(&victim, "with", session.session().maxactive(1), How::General);
     (0..10).for_each(|_| assert_eq!(stack.call(with, same, 4), 5));
     session.expect(10, 10);
-    assert_eq!(first.told(), 0);
+    assert_eq!(first.return_count(), 0);
 }
 
 /// More stack words than places: later ones use instances. In a process of its own, whose places are used up.
@@ -264,8 +264,8 @@ fn more_stack_words_than_places() {
 }
 
 fn every_word() {
-    let (victim, told) = (Victim::load(), Told::new());
-    let twice = waits(&victim, "twice", told);
+    let (victim, return_count) = (Victim::load(), ReturnCount::new());
+    let twice = waits(&victim, "twice", return_count);
     let function = victim.address("twice");
     const WORDS: u64 = 400_000;
     let stack = vec![0_u8; WORDS as usize * 32 + (1 << 16)];
@@ -276,5 +276,5 @@ fn every_word() {
             assert_eq!(unsafe { trapline_places_at((end & !15) - n * 32, function, 4, 0) }, 8);
         }
     }
-    assert_eq!((told.told(), twice.counts()), (3 * WORDS, hits(3 * WORDS)));
+    assert_eq!((return_count.return_count(), twice.counts()), (3 * WORDS, hits(3 * WORDS)));
 }

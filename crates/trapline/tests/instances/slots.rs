@@ -331,7 +331,7 @@ fn every_depth() {
     let victim = Victim::load();
     let seen = Seen::new();
     let probe = probe(&victim, "twice", seen.session(), How::SlotGeneral);
-    const DEPTHS: u64 = 4 * trapline::inside::SLOTS as u64;
+    const DEPTHS: u64 = 4 * trapline::inside::TRAMPOLINES as u64;
     extern "C" fn at(depth: u64, function: extern "C" fn(u64, u64) -> u64) {
         // SAFETY: room on the stack, below which the function is called.
         unsafe {
@@ -380,7 +380,7 @@ fn a_site_has_one_form() {
 /// child, which has trampolines of its own.
 #[test]
 fn without_a_free_slot_a_call_is_missed_and_counted() {
-    const DEPTH: u64 = trapline::inside::SLOTS as u64 + 1000;
+    const DEPTH: u64 = trapline::inside::TRAMPOLINES as u64 + 1000;
     let victim = Victim::load();
     let seen = Seen::new();
     let probe = probe(&victim, "deep", seen.session().maxactive(32_000), How::Slot);

@@ -17,7 +17,7 @@ use trapline_tests::debugger::{self, Frame, names};
 use crate::victim::{self, Victim};
 use crate::{How, Seen, probe};
 
-const SLOTS: u64 = trapline::inside::SLOTS as u64;
+const TRAMPOLINES: u64 = trapline::inside::TRAMPOLINES as u64;
 
 /// The C++ library, in a copy of its own.
 fn library() -> Option<Victim> {
@@ -51,12 +51,12 @@ fn exceptions_go_through_and_slots_are_had_again() {
         let seen = ["caught", "through", "thrower"].map(|name| (name, Seen::new()));
         let probes = seen.map(|(name, seen)| probe(&victim, name, seen.session(), how));
         let mut unwound = 0;
-        (0..SLOTS).for_each(|n| assert_eq!(caught(n, &mut unwound), expected(n)));
-        assert_eq!(unwound, 2 * SLOTS);
-        let home = SLOTS / 2;
-        seen[0].1.expect(SLOTS, SLOTS);
-        seen[1].1.expect(2 * SLOTS, home);
-        seen[2].1.expect(2 * SLOTS, home);
+        (0..TRAMPOLINES).for_each(|n| assert_eq!(caught(n, &mut unwound), expected(n)));
+        assert_eq!(unwound, 2 * TRAMPOLINES);
+        let home = TRAMPOLINES / 2;
+        seen[0].1.expect(TRAMPOLINES, TRAMPOLINES);
+        seen[1].1.expect(2 * TRAMPOLINES, home);
+        seen[2].1.expect(2 * TRAMPOLINES, home);
         assert!(probes.iter().all(|probe| probe.counts().missed() == 0), "{:?}", probes.map(|p| p.counts()));
         drop(probes);
         (0..100).for_each(|n| assert_eq!(caught(n, &mut unwound), expected(n)));
@@ -83,8 +83,8 @@ fn backtraces_are_what_they_were() {
         let frames = walk();
         if let Some(probes) = probes {
             seen.into_iter().for_each(|seen| seen.expect(1, 1));
-            let slots = slots();
-            let (ours, theirs): (Vec<u64>, Vec<u64>) = frames.iter().partition(|at| slots.contains(at));
+            let trampolines = trampolines();
+            let (ours, theirs): (Vec<u64>, Vec<u64>) = frames.iter().partition(|at| trampolines.contains(at));
             assert_eq!(ours.len(), 2, "{frames:x?}");
             // What an unwinder looks up is the same, except for the difference between the address after a
             // call and the byte before it.
@@ -127,9 +127,9 @@ fn unwinders_walk_through_calls_that_were_entered_from_their_slots() {
         let probe = armed.then(|| probe(&victim, "walker", waits(), How::SlotGeneral));
         let frames = walked(times);
         if let Some(probe) = probe {
-            let slots = slots();
-            let (ours, theirs): (Vec<u64>, Vec<u64>) = frames.iter().partition(|at| slots.contains(at));
-            ways.extend(ours.iter().map(|at| (at - slots.start) % trapline_record::slots::CODE));
+            let trampolines = trampolines();
+            let (ours, theirs): (Vec<u64>, Vec<u64>) = frames.iter().partition(|at| trampolines.contains(at));
+            ways.extend(ours.iter().map(|at| (at - trampolines.start) % trapline_record::trampolines::CODE));
             let near = |(a, b): (&u64, &u64)| a.abs_diff(*b) <= 1;
             assert!(
                 theirs.len() == bare.len() && theirs.iter().zip(&bare).skip(1).all(near),
@@ -141,7 +141,7 @@ fn unwinders_walk_through_calls_that_were_entered_from_their_slots() {
             bare = frames;
         }
     }
-    let paired = |at: &&u64| **at + 1 >= trapline_record::slots::PAIRED;
+    let paired = |at: &&u64| **at + 1 >= trapline_record::trampolines::PAIRED;
     assert_eq!(ways.len(), 3);
     assert!(ways.iter().filter(paired).count() >= 1, "none was entered from its slot: {ways:?}");
 
@@ -162,7 +162,7 @@ fn unwinders_walk_through_calls_that_were_entered_from_their_slots() {
 }
 
 /// Range of this process' return trampolines.
-fn slots() -> std::ops::Range<u64> {
+fn trampolines() -> std::ops::Range<u64> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
     let line = maps.lines().find(|line| line.contains("trapline-slots")).expect("mapped");
     let (start, end) = line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
@@ -312,7 +312,7 @@ fn unwinders_that_are_loaded_later() {
         trapline::inside::rescan().expect("a look");
         // SAFETY: as above.
         let told = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
-        assert!(slots().contains(&told), "told: {told:#x}, in time: {told_in_time}");
+        assert!(trampolines().contains(&told), "told: {told:#x}, in time: {told_in_time}");
         let call = || assert_eq!(victim.function("add")(2, 1), 7);
         call();
         seen.expect(1, 1);
@@ -371,9 +371,9 @@ fn walked_by_gdb() {
         }
         frames
     });
-    let slots = slots();
+    let trampolines = trampolines();
     let (ours, theirs): (Vec<Frame>, Vec<Frame>) =
-        armed.iter().cloned().partition(|frame| frame.pc.is_some_and(|pc| slots.contains(&pc)));
+        armed.iter().cloned().partition(|frame| frame.pc.is_some_and(|pc| trampolines.contains(&pc)));
     assert_eq!(ours.len(), 1, "{armed:#?}");
     // The innermost frames are those of a wait, which may be at another instruction.
     let outer = |frames: &[Frame]| {

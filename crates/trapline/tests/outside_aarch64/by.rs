@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
 
-use trapline::filter::{Apart, Filter, Int, Known, Sort, Symbol, Tally, Tree, parse};
-use trapline::{By, Read, Session, Tallied, Whose};
+use trapline::filter::{Filter, GroupBy, Int, Known, Sort, Symbol, Tally, Tree, parse};
+use trapline::{By, Group, Read, Session, Tallied};
 
 use crate::command::{VARIABLE, patched};
 use crate::records::NO_RSEQ;
@@ -20,8 +20,8 @@ fn counting_by_thread(victim: &Victim, probe: &str) -> Session {
 /// Thread numbers and hits, in order.
 fn by_thread(report: &trapline::ProcessReport, name: &str) -> Vec<(u32, u64)> {
     let count = report.counts.iter().find(|count| count.site.label.contains(name)).expect("it is probed");
-    let of_thread = |share: &trapline::Share| match share.whose {
-        Whose::Thread { tid, .. } => (tid, share.hits),
+    let of_thread = |share: &trapline::Share| match share.group {
+        Group::Thread { tid, .. } => (tid, share.hits),
         _ => panic!("{share:?}"),
     };
     let mut all: Vec<_> = count.shares.iter().map(of_thread).filter(|share| share.1 > 0).collect();
@@ -84,7 +84,7 @@ fn argument() -> Tree {
 }
 
 fn tally(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, apart: Apart::Nothing }
+    Tally { value, sort, group_by: GroupBy::Nothing }
 }
 
 fn names() -> Vec<(String, Symbol)> {
@@ -106,7 +106,7 @@ pub(crate) fn passing(condition: &str) -> Filter {
 }
 
 fn tallying(victim: &Victim, probe: &str, condition: Option<&str>, tally: Tally, exits: bool) -> Session {
-    let by = (tally.apart == Apart::Thread).then_some(By::Thread);
+    let by = (tally.group_by == GroupBy::Thread).then_some(By::Thread);
     let filter = condition.map_or_else(Filter::default, passing).tally(tally, exits).expect("in the target");
     let builder = Session::builder().pid(victim.pid()).by(by).filters(vec![filter]);
     builder.probe(probe).and_then(|builder| builder.tally(exits)).expect("a session")
@@ -200,7 +200,7 @@ fn what_is_known_at_returns_is_tallied() {
 #[test]
 fn values_are_told_by_thread() {
     let Some(mut victim) = Victim::start() else { return };
-    let by_thread = Tally { value: argument(), sort: Sort::Log2, apart: Apart::Thread };
+    let by_thread = Tally { value: argument(), sort: Sort::Log2, group_by: GroupBy::Thread };
     let mut session = tallying(&victim, "store_plain", None, by_thread, false);
     assert_eq!(victim.call("store_plain", 8), 8 * THREADS);
     let mut wanted: Vec<u32> = victim.called().iter().map(|one| one.0).collect();
@@ -208,7 +208,7 @@ fn values_are_told_by_thread() {
     let mut found = Vec::new();
     for part in &tallied[0].parts {
         assert_eq!(part.hits, BTreeMap::from([(1, 1), (2, 1), (3, 2), (4, 4)]));
-        let Some(Whose::Thread { tid, .. }) = part.whose else { panic!("{part:?}") };
+        let Some(Group::Thread { tid, .. }) = part.group else { panic!("{part:?}") };
         found.push(tid);
     }
     wanted.sort_unstable();
@@ -216,7 +216,7 @@ fn values_are_told_by_thread() {
     assert_eq!(found, wanted);
     drop(session.detach());
     // Each value has a row for each of its threads.
-    let each = Tally { value: argument(), sort: Sort::Each, apart: Apart::Thread };
+    let each = Tally { value: argument(), sort: Sort::Each, group_by: GroupBy::Thread };
     let mut session = tallying(&victim, "store_plain", Some("arg0 != 5"), each, false);
     assert_eq!(victim.call("store_plain", 8), 8 * THREADS);
     let wanted: Vec<u32> = victim.called().iter().map(|one| one.0).collect();
@@ -224,7 +224,7 @@ fn values_are_told_by_thread() {
     assert_eq!((tallied[0].parts.len(), tallied[0].filtered), (wanted.len(), THREADS));
     for part in &tallied[0].parts {
         assert_eq!(part.hits, (0..8).filter(|&n| n != 5).map(|n| (n, 1)).collect::<BTreeMap<_, _>>());
-        assert!(matches!(part.whose, Some(Whose::Thread { tid, .. }) if wanted.contains(&tid)), "{part:?}");
+        assert!(matches!(part.group, Some(Group::Thread { tid, .. }) if wanted.contains(&tid)), "{part:?}");
     }
     drop(session.detach());
     let returned = Tree::Known(Known::Returned(Int::U64));
@@ -239,18 +239,18 @@ fn values_are_told_by_thread() {
 #[test]
 fn what_arguments_lead_to_is_tallied() {
     const ROUNDS: u64 = 3;
-    let text = Tally { value: Tree::Number(0, false), sort: Sort::Text(1), apart: Apart::Nothing };
+    let text = Tally { value: Tree::Number(0, false), sort: Sort::Text(1), group_by: GroupBy::Nothing };
     let right = u64::from_le_bytes(*b"right 40");
     let read = Read { register: 1, offsets: vec![0], bytes: 8 };
     let number = tally(Tree::Known(Known::Field(0, Int::U64)), Sort::Each);
     let reading = |condition: &str| passing(condition).reads(vec![read.clone()]);
-    let whose = |tally: &Tally| (tally.apart == Apart::Thread).then_some(By::Thread);
-    let early = |filter: Filter, tally: &Tally| (filter.tally(tally.clone(), false), false, whose(tally));
-    let late = |filter: Filter, tally: &Tally| (filter.tally_calls(tally.clone()), true, whose(tally));
+    let group = |tally: &Tally| (tally.group_by == GroupBy::Thread).then_some(By::Thread);
+    let early = |filter: Filter, tally: &Tally| (filter.tally(tally.clone(), false), false, group(tally));
+    let late = |filter: Filter, tally: &Tally| (filter.tally_calls(tally.clone()), true, group(tally));
     for (filter, exits, by) in [
         early(Filter::default(), &text),
         late(passing("ret > 0"), &text),
-        late(passing("ret > 0"), &Tally { apart: Apart::Thread, ..text.clone() }),
+        late(passing("ret > 0"), &Tally { group_by: GroupBy::Thread, ..text.clone() }),
         early(Filter::default().reads(vec![read.clone()]), &number),
         early(reading(&format!("field == {right}")), &number),
         late(reading("ret > 0 && field"), &number),

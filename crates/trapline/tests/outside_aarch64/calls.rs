@@ -62,7 +62,7 @@ fn run() {
 #[test]
 fn no_call_is_broken_off_by_a_stop() {
     use std::io::{BufRead as _, BufReader};
-    if trapline_target::is_emulated() {
+    if trapline_tracee::is_emulated() {
         println!("SKIP no ptrace in an emulator of user mode: see cargo xtask arm64-system");
         return;
     }

@@ -11,7 +11,7 @@ pub(crate) const VARIABLE: &str = "TRAPLINE_COMMAND";
 /// Runs the command on the victim's function. Once so many words differ, each thread calls it 50 times, one
 /// thread after the other, as the kernel's own counts are not atomic. Returns the output, and what `beside`
 /// made before. `None` if the command's path is not known.
-pub(crate) fn said<T>(
+pub(crate) fn output_text<T>(
     verb: &[&str],
     (name, words): (&str, usize),
     beside: impl FnOnce() -> T,
@@ -42,7 +42,9 @@ pub(crate) fn said<T>(
 #[test]
 fn trapline_count_counts_a_process() {
     let kernels = || Uprobe::new("victim_push", 4);
-    let Some((text, kernels)) = said(&["count", "victim_sub"], ("victim_push", 2), kernels) else { return };
+    let Some((text, kernels)) = output_text(&["count", "victim_sub"], ("victim_push", 2), kernels) else {
+        return;
+    };
     assert!(text.contains("\"hits\":100"), "{text}");
     match kernels {
         Ok(probe) => assert_eq!(probe.hits(), 100),

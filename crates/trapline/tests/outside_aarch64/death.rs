@@ -27,18 +27,18 @@ fn some_points(side: &str, stride: usize) {
     };
     for number in (1..MOST).step_by(stride) {
         let fault = format!("{side}:{number}");
-        let (status, said) = run(&["count", "-d", "0.01", "victim_push", "victim_address"], &fault);
+        let (status, output_text) = run(&["count", "-d", "0.01", "victim_push", "victim_address"], &fault);
         if status.signal() != Some(libc::SIGKILL) {
-            assert!(status.success(), "{fault}: {said}");
+            assert!(status.success(), "{fault}: {output_text}");
             assert!(number > 10, "a batch makes more than ten requests: are fault points built in?");
             println!("{side}: died at every {stride}th of {} requests", number - 1);
             return;
         }
         let all = THREADS * FUNCTIONS.len() as u64;
         assert_eq!(victim.call("all", 20), 20 * all, "{fault}: wrong values");
-        let (status, said) = run(&["detach", "-q"], "never");
-        assert!(status.success(), "{fault}: detach: {said}");
-        assert!(victim.text() == before, "{fault}: text differs; {said}");
+        let (status, output_text) = run(&["detach", "-q"], "never");
+        assert!(status.success(), "{fault}: detach: {output_text}");
+        assert!(victim.text() == before, "{fault}: text differs; {output_text}");
         assert_eq!(victim.call("all", 1), all, "{fault}");
     }
     panic!("more than {MOST} requests");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use trapline::filter::{Apart, Filter, Sort, Tally};
+use trapline::filter::{Filter, GroupBy, Sort, Tally};
 use trapline::{Builder, How, Read, Session, Symbols, Unwinding};
 
 use crate::by::{passing, tree};
@@ -50,9 +50,9 @@ impl Grows {
         let line = self.line();
         let word =
             |word: &str| Some((word.split_once('=')?.0.to_owned(), word.split_once('=')?.1.parse().ok()?));
-        let told: BTreeMap<String, u64> = line.split(' ').filter_map(word).collect();
-        assert_eq!(told.get("right"), Some(&times), "{line}");
-        told
+        let reported: BTreeMap<String, u64> = line.split(' ').filter_map(word).collect();
+        assert_eq!(reported.get("right"), Some(&times), "{line}");
+        reported
     }
     fn builder(&self) -> Builder {
         let builder = Session::builder().pid(self.child.id());
@@ -73,16 +73,20 @@ impl Drop for Grows {
 fn entries_are_counted() {
     let Some(mut grows) = Grows::start() else { return };
     let session = grows.builder().count().expect("a session");
-    let told = grows.run(TIMES);
+    let reported = grows.run(TIMES);
     let finished = session.detach();
     let report = &finished.reports[0];
     assert!(report.refused.is_empty(), "{:?}", report.refused);
-    println!("{:?} of {told:?}", hits(report));
+    println!("{:?} of {reported:?}", hits(report));
     for name in ALL {
         let found = crate::victim::of(report, name);
         let exact = name == "main.leaf" || name == "main.recovers";
         assert!(
-            if exact { found == told[name] } else { found >= told[name] && found < 2 * told[name] },
+            if exact {
+                found == reported[name]
+            } else {
+                found >= reported[name] && found < 2 * reported[name]
+            },
             "{name}: {found}"
         );
     }
@@ -93,14 +97,14 @@ fn entries_are_counted() {
 fn calls_are_timed_wherever_their_stack_goes() {
     let Some(mut grows) = Grows::start() else { return };
     let session = grows.builder().latency().expect("a session");
-    let told = grows.run(TIMES);
+    let reported = grows.run(TIMES);
     let finished = session.detach();
     let report = &finished.reports[0];
     assert!(report.refused.is_empty(), "{:?}", report.refused);
     for name in ALL {
         let times = times_of(report, name);
-        println!("{name}: {} calls timed of {}", times.calls, told[name]);
-        assert_eq!(times.calls, told[name], "{name}: {times:?}");
+        println!("{name}: {} calls timed of {}", times.calls, reported[name]);
+        assert_eq!(times.calls, reported[name], "{name}: {times:?}");
         assert_eq!((times.in_flight, times.unpaired, times.unreturned), (0, 0, 0), "{name}");
     }
     grows.run(TIMES);
@@ -112,15 +116,15 @@ fn calls_are_timed_wherever_their_stack_goes() {
 fn outermost_calls_are_timed() {
     let Some(mut grows) = Grows::start() else { return };
     let session = grows.builder().outermost(true).latency().expect("a session");
-    let told = grows.run(TIMES);
+    let reported = grows.run(TIMES);
     let finished = session.detach();
     let report = &finished.reports[0];
     assert!(report.refused.is_empty(), "{:?}", report.refused);
     for name in ALL {
         // `outer` calls it once; all other calls of it are its own.
-        let calls = if name == "main.deep" { told["main.outer"] } else { told[name] };
+        let calls = if name == "main.deep" { reported["main.outer"] } else { reported[name] };
         let times = times_of(report, name);
-        println!("{name}: {} outermost calls timed of {}", times.calls, told[name]);
+        println!("{name}: {} outermost calls timed of {}", times.calls, reported[name]);
         assert_eq!(times.calls, calls, "{name}: {times:?}");
         assert_eq!((times.in_flight, times.unpaired, times.unreturned), (0, 0, 0), "{name}");
     }
@@ -134,7 +138,7 @@ fn callers_are_told() {
     for name in ["main.leaf", "main.deep"] {
         let builder = Session::builder().pid(grows.child.id()).ring(8 << 20).probe(name).expect("a probe");
         let session = builder.stacks(Unwinding::FramePointers(100), false).expect("a session");
-        let told = grows.run(TIMES);
+        let reported = grows.run(TIMES);
         let finished = session.detach();
         assert_eq!(finished.summary.missed, 0, "{:?}", finished.summary.notices);
         let (mut symbols, mut hits, mut depths) = (Symbols::default(), 0, BTreeMap::new());
@@ -148,9 +152,12 @@ fn callers_are_told() {
             hits += sum.calls;
             *depths.entry(own).or_insert(0) += sum.calls;
         }
-        println!("{name}: {hits} stacks of {}; by depth {depths:?}", told[name]);
+        println!("{name}: {hits} stacks of {}; by depth {depths:?}", reported[name]);
         // One more where a function begins anew on a larger stack.
-        assert!(hits >= told[name] && (name == "main.deep" || hits == told[name]), "{hits} {told:?}");
+        assert!(
+            hits >= reported[name] && (name == "main.deep" || hits == reported[name]),
+            "{hits} {reported:?}"
+        );
         if name == "main.deep" {
             assert_eq!(depths.len(), 60, "{depths:?}");
         }
@@ -163,7 +170,7 @@ fn calls_are_recorded_with_what_they_return() {
     let Some(mut grows) = Grows::start() else { return };
     // Nothing is read meanwhile, so all of it must fit into the one ring of threads without a control block.
     let session = grows.builder().ring(8 << 20).record(1, true).expect("a session");
-    let told = grows.run(TIMES);
+    let reported = grows.run(TIMES);
     let mut finished = session.detach();
     let calls = std::mem::take(&mut finished.calls);
     assert_eq!(finished.summary.missed, 0, "{:?}", finished.summary.notices);
@@ -173,8 +180,8 @@ fn calls_are_recorded_with_what_they_return() {
             .filter(|call| call.site.label.contains(name) && call.how == How::Returned)
             .map(|call| (call.arguments[0], call.returned.unwrap_or_default()))
             .collect();
-        println!("{name}: {} calls recorded of {}", ended.len(), told[name]);
-        assert_eq!(ended.len() as u64, told[name], "{name}: {:?}", finished.summary.notices);
+        println!("{name}: {} calls recorded of {}", ended.len(), reported[name]);
+        assert_eq!(ended.len() as u64, reported[name], "{name}: {:?}", finished.summary.notices);
         let wanted = |n: u64| match name {
             "main.outer" => n % 60 + 3 * n + 1,
             "main.leaf" => 3 * n + 1,
@@ -217,7 +224,7 @@ fn calls_are_decided_about_and_added_up_at_their_returns() {
             assert_eq!(ended, wanted, "{name}, {condition}: {:?}", finished.reports[0].counts[0].filtered);
         }
         let value = tree("ret - arg0 * 2");
-        let tally = Tally { value, sort: Sort::Each, apart: Apart::Nothing };
+        let tally = Tally { value, sort: Sort::Each, group_by: GroupBy::Nothing };
         let filter = passing("dur < 100000000000 && arg0 != 7").tally_calls(tally).expect("in the target");
         let builder = Session::builder().pid(grows.child.id()).filters(vec![filter]);
         let mut session = builder.probe(name).and_then(|builder| builder.tally(true)).expect("a session");
@@ -249,16 +256,16 @@ fn what_arguments_lead_to_is_read() {
         call.texts.first().map(|text| String::from_utf8_lossy(&text.bytes).into_owned())
     };
     let session = builder(Filter::default()).texts(vec![0b10]).record(2, true).expect("a session");
-    let told = grows.run(TIMES);
+    let reported = grows.run(TIMES);
     let finished = session.detach();
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
     finished.calls.iter().filter_map(text).for_each(|text| *found.entry(text).or_insert(0) += 1);
     let missed = finished.summary.missed;
-    println!("{} texts of {} calls, {missed} missed", found.len(), told["main.reads"]);
+    println!("{} texts of {} calls, {missed} missed", found.len(), reported["main.reads"]);
     // A function that begins anew on a larger stack is entered twice, with the same text.
     assert!(found.iter().all(|(text, &calls)| text.starts_with("round ") && calls <= 2), "{found:?}");
     assert_eq!(found.values().sum::<u64>(), finished.calls.len() as u64, "{found:?}");
-    assert!(found.len() as u64 + missed >= told["main.reads"], "{:?}", finished.summary.notices);
+    assert!(found.len() as u64 + missed >= reported["main.reads"], "{:?}", finished.summary.notices);
     assert!(found.len() as u64 > TIMES / 2, "{}", found.len());
     // The second number is twice the first.
     let session = builder(passing("field % 4 == 2").reads(vec![read(8)])).record(2, true).expect("a session");
@@ -269,7 +276,7 @@ fn what_arguments_lead_to_is_read() {
     let returned = |n: u64| n + u64::from(b'r');
     assert!(odd.is_subset(&(0..TIMES).filter(|n| n % 2 == 1).map(returned).collect()), "{odd:?}");
     assert!(odd.len() as u64 + finished.summary.missed >= TIMES / 2, "{}", odd.len());
-    let tally = Tally { value: tree("field"), sort: Sort::Each, apart: Apart::Nothing };
+    let tally = Tally { value: tree("field"), sort: Sort::Each, group_by: GroupBy::Nothing };
     let filter = Filter::default().reads(vec![read(8)]).tally(tally, false).expect("in the target");
     let mut session = builder(filter).tally(false).expect("a session");
     grows.run(TIMES);

@@ -136,7 +136,7 @@ fn code_written_over_other_code_is_what_runs() {
     // SAFETY: a new descriptor, which nothing else owns.
     let made = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"code".as_ptr(), libc::MFD_ALLOW_SEALING)) };
     let theirs = std::fs::File::from(made.try_clone().expect("a second descriptor"));
-    let ours = trapline_target::SharedMap::new(made, 4096).expect("a map");
+    let ours = trapline_tracee::SharedMap::new(made, 4096).expect("a map");
     let (prot, fd) = (libc::PROT_READ | libc::PROT_EXEC, std::os::fd::AsRawFd::as_raw_fd(&theirs));
     // SAFETY: a new mapping at an address of the kernel's choice.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, fd, 0) };

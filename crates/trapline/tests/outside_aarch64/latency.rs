@@ -2,7 +2,7 @@
 
 use trapline::Finished;
 
-use crate::command::said;
+use crate::command::output_text;
 use crate::kernel::Uprobe;
 use crate::load::come_and_go;
 use crate::victim::{FUNCTIONS, THREADS, TURNS, Victim, calls_of, times_of};
@@ -42,9 +42,9 @@ fn the_kernels_uretprobes_count_the_same() {
     let missing = together.err();
     // Only now are the kernel's own words gone.
     assert!(victim.text() == before, "put back");
-    let apart = missing.map_or_else(|| probes(&AFTERWARDS), Err);
+    let group_by = missing.map_or_else(|| probes(&AFTERWARDS), Err);
     assert_eq!(victim.call(&all, TIMES), TIMES * THREADS * FUNCTIONS.len() as u64, "wrong values");
-    match &apart {
+    match &group_by {
         Ok(probes) => counted.extend(probes.iter().map(|(name, probe)| (*name, probe.returns()))),
         Err(why) => println!("SKIP the kernel's uretprobes: {why}"),
     }
@@ -119,7 +119,7 @@ pub(crate) fn timed(done: &Finished, name: &str) -> u64 {
 fn trapline_lat_times_a_process() {
     // Its entry and its return.
     let kernels = || Uprobe::of_returns("victim_nop", 4);
-    let Some((text, kernels)) = said(&["lat"], ("victim_nop", 2), kernels) else { return };
+    let Some((text, kernels)) = output_text(&["lat"], ("victim_nop", 2), kernels) else { return };
     assert!(text.contains("\"calls\":100"), "{text}");
     match kernels {
         Ok(probe) => assert_eq!(probe.returns(), 100),

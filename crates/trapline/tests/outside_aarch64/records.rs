@@ -258,11 +258,14 @@ fn texts_are_what_the_victim_wrote() {
         let of = |name: &'static str| calls.iter().filter(move |call| call.site.label.contains(name));
         // The answer that the victim gave.
         let answer = format!("right {}\n", TIMES * THREADS);
-        let told = of("write").find(|call| {
+        let reported = of("write").find(|call| {
             call.texts.iter().any(|text| text.argument == 1 && text.bytes.starts_with(answer.as_bytes()))
         });
-        let told = told.unwrap_or_else(|| panic!("{calls:?}"));
-        assert_eq!((told.arguments[2], told.returned), (answer.len() as u64, Some(answer.len() as u64)));
+        let reported = reported.unwrap_or_else(|| panic!("{calls:?}"));
+        assert_eq!(
+            (reported.arguments[2], reported.returned),
+            (answer.len() as u64, Some(answer.len() as u64))
+        );
         // A number is not an address: nothing could be read there, and that had no other effect.
         assert_eq!(of("victim_six").count() as u64, TIMES * THREADS);
         for call in of("victim_six") {
@@ -293,13 +296,13 @@ fn threads_that_are_called_otherwise_are_passed_over() {
         let builder = Session::builder().pid(victim.pid()).filters(vec![Filter::default().named(names)]);
         let builder = builder.probe("victim_nop").expect("a probe");
         let mut session = builder.ring(1 << 16).record(1, false).expect("a session");
-        let (mut told, mut over) = (0, 0);
-        while told.max(over) < 1000 {
-            told += session.calls().len();
+        let (mut reported, mut over) = (0, 0);
+        while reported.max(over) < 1000 {
+            reported += session.calls().len();
             let report = session.report();
             over = report[0].counts[0].filtered.map_or(0, |filtered| filtered.in_target) as usize;
         }
-        assert_eq!((told > 0, over > 0), (are_told, !are_told), "{told} told, {over} passed over");
+        assert_eq!((reported > 0, over > 0), (are_told, !are_told), "{reported} told, {over} passed over");
         drop(session.detach());
     }
     victim.begin("victim_nop", ENDLESS);

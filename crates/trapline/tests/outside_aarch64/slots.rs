@@ -2,9 +2,9 @@
 //! in all circumstances.
 
 use trapline::{ProcessReport, Returns, Session};
-use trapline_record::slots::{CODE, RETURN};
+use trapline_record::trampolines::{CODE, RETURN};
 
-use crate::command::{patched, said};
+use crate::command::{output_text, patched};
 use crate::latency::timed;
 use crate::load::come_and_go;
 use crate::unwound::{THROWS, UNWOUND, WAITS};
@@ -194,6 +194,6 @@ fn where_exits_are_not_known_return_addresses_are_replaced() {
 /// `trapline lat --ret=stack` as a user types it.
 #[test]
 fn trapline_lat_replaces_return_addresses() {
-    let Some((text, ())) = said(&["lat", "--ret=stack"], ("victim_push", 1), || ()) else { return };
+    let Some((text, ())) = output_text(&["lat", "--ret=stack"], ("victim_push", 1), || ()) else { return };
     assert!(text.contains("\"calls\":100"), "{text}");
 }

@@ -33,11 +33,15 @@ fn callers_are_told() {
             let Some(mut victim) = Victim::start_with(variables) else { return };
             let sums = stacks(&mut victim, unwinding, time);
             let mut symbols = Symbols::default();
-            let told: Vec<(u64, Vec<String>)> =
+            let reported: Vec<(u64, Vec<String>)> =
                 sums.iter().map(|sum| (sum.calls, names(&mut symbols, sum))).collect();
-            println!("{unwinding:?}: {told:#?}");
-            assert_eq!(told.iter().map(|one| one.0).sum::<u64>(), TIMES * THREADS, "every hit has a stack");
-            for (_, names) in &told {
+            println!("{unwinding:?}: {reported:#?}");
+            assert_eq!(
+                reported.iter().map(|one| one.0).sum::<u64>(),
+                TIMES * THREADS,
+                "every hit has a stack"
+            );
+            for (_, names) in &reported {
                 let begins = ["victim_six", "victim_inner", "victim_outer"];
                 assert!(names.iter().zip(begins).all(|(name, begin)| name == begin), "{names:?}");
                 assert!(names.len() > begins.len(), "somebody calls it: {names:?}");

@@ -387,7 +387,7 @@ impl Victim {
     }
     /// The same with these variables in its environment.
     pub(crate) fn start_with(variables: &[(&str, &str)]) -> Option<Self> {
-        if trapline_target::is_emulated() {
+        if trapline_tracee::is_emulated() {
             println!("SKIP no ptrace in an emulator of user mode: see cargo xtask arm64-system");
             return None;
         }

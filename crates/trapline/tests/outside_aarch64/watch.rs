@@ -34,8 +34,8 @@ impl Watch {
         lines.read_line(&mut first).expect("it talks");
         let watch = Self { child, lines };
         if first.is_empty() {
-            let (_, said) = watch.end();
-            panic!("it is armed when it says what it watches: {said}");
+            let (_, output_text) = watch.end();
+            panic!("it is armed when it says what it watches: {output_text}");
         }
         println!("{first}");
         Some(watch)
@@ -48,11 +48,11 @@ impl Watch {
     }
     /// The same for a command that has ended by itself.
     fn rest(mut self) -> (Vec<String>, String) {
-        let mut said = String::new();
-        let told = self.lines.by_ref().lines().map(|line| line.expect("text")).collect();
-        self.child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
-        assert!(self.child.wait().expect("ours").success(), "{said}");
-        (told, said)
+        let mut output_text = String::new();
+        let reported = self.lines.by_ref().lines().map(|line| line.expect("text")).collect();
+        self.child.stderr.take().expect("a pipe").read_to_string(&mut output_text).expect("text");
+        assert!(self.child.wait().expect("ours").success(), "{output_text}");
+        (reported, output_text)
     }
 }
 
@@ -74,14 +74,14 @@ fn number(line: &str, name: &str) -> u64 {
 }
 
 /// Accesses of a place, in order.
-fn of<'a>(told: &'a [String], place: &str) -> Vec<&'a str> {
+fn of<'a>(reported: &'a [String], place: &str) -> Vec<&'a str> {
     let is = |line: &&str| member(line, "type") == "watch" && member(line, "place") == place;
-    told.iter().map(String::as_str).filter(is).collect()
+    reported.iter().map(String::as_str).filter(is).collect()
 }
 
 /// Checks that nothing was lost, and that as many accesses were reported as the program made.
-fn check_last(told: &[String], accesses: u64) {
-    let last = told.last().expect("a summary");
+fn check_last(reported: &[String], accesses: u64) {
+    let last = reported.last().expect("a summary");
     println!("{last}");
     assert_eq!(member(last, "type"), "watch_summary");
     let counted = ["accesses", "lost", "malformed"].map(|name| number(last, name));
@@ -105,10 +105,10 @@ fn every_store_is_told_with_function_and_value() {
         for name in functions {
             assert_eq!(victim.call(&format!("{TURNS}{name}"), TIMES), TIMES * THREADS);
         }
-        let (told, _) = watch.end();
-        check_last(&told, places.len() as u64 * TIMES * THREADS);
+        let (reported, _) = watch.end();
+        check_last(&reported, places.len() as u64 * TIMES * THREADS);
         for (place, function) in places.iter().zip(functions) {
-            check_stores(&of(&told, place), function, more);
+            check_stores(&of(&reported, place), function, more);
         }
     }
 }
@@ -133,12 +133,15 @@ fn a_place_beside_is_doubted() {
     let Some(mut victim) = Victim::start() else { return };
     let Some(watch) = Watch::start(&victim, &["watched_pair+0:8", "watched_pair+8:8"]) else { return };
     assert_eq!(victim.call(&format!("{TURNS}store_pair"), TIMES), TIMES * THREADS);
-    let (told, said) = watch.end();
-    assert!(said.contains("watched_pair+0:8 and watched_pair+8:8 lie close together"), "{said}");
-    check_last(&told, TIMES * THREADS);
+    let (reported, output_text) = watch.end();
+    assert!(
+        output_text.contains("watched_pair+0:8 and watched_pair+8:8 lie close together"),
+        "{output_text}"
+    );
+    check_last(&reported, TIMES * THREADS);
     for (place, more) in [("watched_pair+0:8", 0), ("watched_pair+8:8", 1000)] {
         let last = |line: &&str| assert!(number(line, "after") - more < TIMES, "{line}");
-        of(&told, place).iter().for_each(last);
+        of(&reported, place).iter().for_each(last);
     }
 }
 
@@ -149,9 +152,9 @@ fn as_many_are_told_as_threads_make() {
     let Some(mut victim) = Victim::start() else { return };
     let Some(watch) = Watch::start(&victim, &["watched_added"]) else { return };
     assert_eq!(victim.call("store_added", TIMES), TIMES * THREADS);
-    let (told, _) = watch.end();
-    check_last(&told, TIMES * THREADS);
-    let all = of(&told, "watched_added");
+    let (reported, _) = watch.end();
+    check_last(&reported, TIMES * THREADS);
+    let all = of(&reported, "watched_added");
     assert_eq!(all.len() as u64, TIMES * THREADS);
     for line in &all {
         assert!(member(line, "function").contains("store_added"), "{line}");
@@ -169,9 +172,9 @@ fn additions_of_one_thread_are_exact() {
     let Some(mut victim) = Victim::start() else { return };
     let Some(watch) = Watch::start(&victim, &["watched_added"]) else { return };
     assert_eq!(victim.call(&format!("{TURNS}store_added"), TIMES), TIMES * THREADS);
-    let (told, _) = watch.end();
-    check_last(&told, TIMES * THREADS);
-    for (line, value) in of(&told, "watched_added").into_iter().zip(1..) {
+    let (reported, _) = watch.end();
+    check_last(&reported, TIMES * THREADS);
+    for (line, value) in of(&reported, "watched_added").into_iter().zip(1..) {
         assert_eq!((member(line, "exact"), number(line, "after")), ("true", value), "{line}");
     }
 }
@@ -181,10 +184,10 @@ fn loads_and_executions_are_told() {
     let Some(mut victim) = Victim::start() else { return };
     let Some(watch) = Watch::start(&victim, &["watched_byte+3:1:rw", "store_byte:x"]) else { return };
     assert_eq!(victim.call(&format!("{TURNS}store_byte"), TIMES), TIMES * THREADS);
-    let (told, _) = watch.end();
-    check_last(&told, 3 * TIMES * THREADS);
+    let (reported, _) = watch.end();
+    check_last(&reported, 3 * TIMES * THREADS);
     let kinds = |place: &str, kind: &str| {
-        of(&told, place).into_iter().filter(|line| member(line, "kind") == kind).count() as u64
+        of(&reported, place).into_iter().filter(|line| member(line, "kind") == kind).count() as u64
     };
     for (place, kind) in
         [("watched_byte+3:1:rw", "write"), ("watched_byte+3:1:rw", "read"), ("store_byte:x", "execute")]
@@ -200,7 +203,10 @@ fn who_cannot_go_on_is_let_go() {
     let Some(mut victim) = Victim::start() else { return };
     let Some(watch) = Watch::start(&victim, &["watched_exclusive"]) else { return };
     assert_eq!(victim.call("store_exclusive", TIMES), TIMES * THREADS, "it goes on");
-    let (_, said) = watch.rest();
-    println!("{said}");
-    assert!(said.contains("watching has ended: ") && said.contains("store_exclusive"), "{said}");
+    let (_, output_text) = watch.rest();
+    println!("{output_text}");
+    assert!(
+        output_text.contains("watching has ended: ") && output_text.contains("store_exclusive"),
+        "{output_text}"
+    );
 }

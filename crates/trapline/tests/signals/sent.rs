@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use trapline::inside::{learnt, rescan};
+use trapline::inside::{noticed, rescan};
 
 use crate::program::{Library, call};
 
@@ -174,7 +174,7 @@ fn handlers_that_were_there_and_handlers_that_come_see_the_original() {
         sees_the_original(&library, before);
         assert_eq!(set(By::Libc, before, None).sa_sigaction, own.sa_sigaction);
 
-        if learnt().handlers {
+        if noticed().handlers {
             set(By::Libc, after, Some(&own));
             sees_the_original(&library, after);
         } else {
@@ -201,7 +201,7 @@ fn the_program_is_told_of_its_own_handlers() {
     set(By::Libc, signal, Some(&masked));
     let library = Library::load();
     let probe = library.quiet("load", false);
-    if !learnt().handlers {
+    if !noticed().handlers {
         return println!("SKIP: no jump fits libc's sigaction here");
     }
     // The wrapper is in its place, with all that belongs to the action.

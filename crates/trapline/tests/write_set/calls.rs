@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 
 use trapline_plan::Callee;
 use trapline_plan::x86_64::stub::{
-    CallFunctions, ExtendedState, Gate, Piece, call, call_arming, gate, landing_code, landing_code_len,
+    CallFunctions, ExtendedState, Gate, InlinedPath, call, call_arming, gate, own_trampoline_code,
+    own_trampoline_code_len,
 };
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 use trapline_runtime::consumer::{Consumer, ConsumerId, Flags, Handler, Hit, Installed, Verdict};
 use trapline_runtime::dispatch;
@@ -18,9 +19,9 @@ use trapline_runtime::native::Regs;
 use trapline_runtime::native::thread::{membarrier, register_membarrier, thread_pointer};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Regions};
-use trapline_runtime::registry::{Files, Site};
-use trapline_runtime::slots::Table;
-use trapline_runtime::x86_64::general::{self, here};
+use trapline_runtime::registry::{FileSite, Files};
+use trapline_runtime::trampolines::TrampolineTable;
+use trapline_runtime::x86_64::general::{self, inlined};
 use trapline_runtime::x86_64::{Answer, Called, Placed, Role, Sites, Step, Traps};
 
 use trapline::inside::Gpr;
@@ -45,9 +46,9 @@ fn area() -> u64 {
 /// How often a thread's handlers were called; kept on its own stack.
 #[derive(Default)]
 #[repr(align(64))]
-pub(crate) struct Told(Cell<u64>);
+pub(crate) struct CallCount(Cell<u64>);
 
-impl Told {
+impl CallCount {
     pub(crate) fn address(&self) -> u64 {
         self.0.as_ptr() as u64
     }
@@ -58,10 +59,10 @@ impl Told {
 
 /// Adds one to the word whose address the thread left in r12.
 unsafe extern "C" fn tell_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
-    // SAFETY: this hit, its registers, and a `Told` of the caller's.
+    // SAFETY: this hit, its registers, and a `CallCount` of the caller's.
     unsafe {
-        let told = (*(*hit).regs).get(Gpr::R12) as *mut u64;
-        *told += 1;
+        let calls_so_far = (*(*hit).regs).get(Gpr::R12) as *mut u64;
+        *calls_so_far += 1;
     }
     Verdict::CONTINUE
 }
@@ -101,7 +102,7 @@ const SESSION: Way = Way { waits: Waits::Session, ..RETURN };
 const ENTRY: Way = Way { waits: Waits::Entry, ..RETURN };
 
 /// A call, and how many handlers it reaches.
-pub(crate) type Case = (Box<dyn Fn(&Told) + Sync>, u64);
+pub(crate) type Case = (Box<dyn Fn(&CallCount) + Sync>, u64);
 
 pub(crate) struct Cases {
     pub(crate) all: Vec<Case>,
@@ -113,7 +114,7 @@ const PROBES: usize = 32;
 const PLACES: usize = 1 << 18;
 
 /// Enough return trampolines to keep two CPUs apart, each of which begins its search at 64 times its number.
-const SLOTS: u32 = 1 << 10;
+const TRAMPOLINES: u32 = 1 << 10;
 
 /// Engine and memory from which functions are made.
 struct Maker {
@@ -124,8 +125,8 @@ struct Maker {
     probes: u32,
 }
 
-fn taken_in(piece: here::Piece) -> Piece {
-    Piece { text: piece.text, room: piece.room }
+fn inlined(piece: inlined::InlinedPath) -> InlinedPath {
+    InlinedPath { text: piece.text, room: piece.room }
 }
 
 /// As `inside` has them, except that XGETBV is not asked what is in use; nothing is saved in the end.
@@ -136,10 +137,10 @@ fn functions() -> CallFunctions {
         begin: general::returns::begin as *const () as u64,
         exit: dispatch::exit as *const () as u64,
         general_exit: general::returns::exit as *const () as u64,
-        begins: Some(taken_in(here::Piece::begin())),
-        arms: Some(taken_in(here::Piece::arm())),
-        ends: Some(taken_in(here::Piece::end())),
-        state: ExtendedState { mask: 7, len: 832, tells_use: false },
+        begins: Some(inlined(inlined::InlinedPath::begin())),
+        arms: Some(inlined(inlined::InlinedPath::arm())),
+        ends: Some(inlined(inlined::InlinedPath::end())),
+        state: ExtendedState { mask: 7, len: 832, shows_use: false },
     }
 }
 
@@ -168,25 +169,25 @@ impl Maker {
         maker
     }
     fn lend(&mut self) {
-        let unplaced = Slots { code: 0, table: 0, count: SLOTS };
-        let code = self.code.skip(landing_code_len(&unplaced));
-        let slots = Slots { code, table: self.code.skip(unplaced.table_len()), ..unplaced };
-        tell("slots", slots.table, slots.table_len());
-        for (home, word) in slots.hints() {
+        let unplaced = Trampolines { code: 0, table: 0, count: TRAMPOLINES };
+        let code = self.code.skip(own_trampoline_code_len(&unplaced));
+        let trampolines = Trampolines { code, table: self.code.skip(unplaced.table_len()), ..unplaced };
+        tell("slots", trampolines.table, trampolines.table_len());
+        for (home, word) in trampolines.hints() {
             // SAFETY: inside the table.
             unsafe { (home as *mut u64).write(word) };
         }
         let (hints, quick) = (named("hints", 1 << 18), named("quick", 1 << 17));
         // SAFETY: zeroed except for the hints, mapped for good, and used by nothing else; probes are leaked.
-        let table = unsafe { Table::new(slots, hints, quick) }.expect("sizes fit");
-        let table: &'static Table = Box::leak(Box::new(table));
-        let landed = dispatch::landed as *const () as u64;
-        let [entry, general, begin, exit, general_exit] = [landed; 5];
-        let ends = Some(taken_in(here::Piece::land()));
+        let table = unsafe { TrampolineTable::new(trampolines, hints, quick) }.expect("sizes fit");
+        let table: &'static TrampolineTable = Box::leak(Box::new(table));
+        let returned = dispatch::returned_to_trampoline as *const () as u64;
+        let [entry, general, begin, exit, general_exit] = [returned; 5];
+        let ends = Some(inlined(inlined::InlinedPath::on_return()));
         let all = CallFunctions { entry, general, begin, exit, general_exit, ends, ..functions() };
         let all = CallFunctions { begins: None, arms: None, ..all };
-        let made = landing_code(&slots, &all, std::ptr::from_ref(table) as u64);
-        let mut laid = Code::at(slots.code, made.bytes.len() as u64 + 64);
+        let made = own_trampoline_code(&trampolines, &all, std::ptr::from_ref(table) as u64);
+        let mut laid = Code::at(trampolines.code, made.bytes.len() as u64 + 64);
         laid.put(&made.bytes);
         self.engine.lend(table);
     }
@@ -244,8 +245,8 @@ impl Maker {
     /// Makes a call of a function of that way.
     fn called(&mut self, way: Way) -> Case {
         let function = self.function(way, None);
-        let told = if way.provided { 1 + u64::from(way.waits == Waits::Session) } else { 0 };
-        (Box::new(move |told| calls(function, told)), told)
+        let calls_so_far = if way.provided { 1 + u64::from(way.waits == Waits::Session) } else { 0 };
+        (Box::new(move |calls_so_far| calls(function, calls_so_far)), calls_so_far)
     }
     /// Makes traps at two addresses, an entry and a return.
     fn trapped(&mut self, way: Way) -> Case {
@@ -264,33 +265,33 @@ impl Maker {
         let roles = &roles[..1 + usize::from(way.waits != Waits::Entry)];
         for &(at, role) in roles {
             let called = Box::new([Called { probe, role }]);
-            let site = Site::new(file, FileOffset(offset.0 + at - AT)).expect("small");
+            let site = FileSite::new(file, FileOffset(offset.0 + at - AT)).expect("small");
             sites.put(at, Placed { step: Step::At(at), site, called }, &map);
         }
         let ats: Vec<u64> = roles.iter().map(|role| role.0).collect();
-        let told = ats.len() as u64;
-        let run = move |told: &Told| {
+        let calls_so_far = ats.len() as u64;
+        let run = move |calls_so_far: &CallCount| {
             let mut regs = Regs::default();
-            regs.set(Gpr::R12, told.address());
+            regs.set(Gpr::R12, calls_so_far.address());
             // On the thread's own stack, as a stack pointer is.
-            regs.set_sp(told.address() & !0xFFF | 0x7F8);
+            regs.set_sp(calls_so_far.address() & !0xFFF | 0x7F8);
             for &at in &ats {
                 regs.set_ip(at);
                 // SAFETY: the registers belong to no thread.
                 assert!(matches!(unsafe { sites.hit(at, &mut regs) }, Answer::Hit(_)));
             }
         };
-        (Box::new(run), told)
+        (Box::new(run), calls_so_far)
     }
 }
 
 /// Calls from one place, so that all calls have one stack word and one return address.
 #[inline(never)]
-fn calls(function: u64, told: &Told) {
+fn calls(function: u64, calls_so_far: &CallCount) {
     let value: u64;
     // SAFETY: a function made above, of the C convention; its handlers find the word in r12.
     unsafe {
-        std::arch::asm!("call {}", in(reg) function, in("rdi") 41, in("r12") told.address(),
+        std::arch::asm!("call {}", in(reg) function, in("rdi") 41, in("r12") calls_so_far.address(),
             lateout("rax") value, clobber_abi("C"));
     }
     assert_eq!(value, 42);
@@ -306,14 +307,14 @@ impl Cases {
         // The place keeps the outer function's call, from here on for good.
         let inner = maker.function(RETURN, None);
         let outer = maker.function(RETURN, Some(inner));
-        let instance: Case = (Box::new(move |told| calls(outer, told)), 1);
+        let instance: Case = (Box::new(move |calls_so_far| calls(outer, calls_so_far)), 1);
         let [session, saved] = [SESSION, Way { saves: true, ..SESSION }].map(|way| maker.called(way));
         let armed = |way| Way { arms: true, ..way };
-        let slots = [armed(RETURN), armed(SESSION), Way { saves: true, ..armed(SESSION) }];
-        let [slot, slot_session, slot_saved] = slots.map(|way| maker.called(way));
+        let trampolines = [armed(RETURN), armed(SESSION), Way { saves: true, ..armed(SESSION) }];
+        let [slot, slot_session, slot_saved] = trampolines.map(|way| maker.called(way));
         let inner = maker.function(armed(RETURN), None);
         let outer = maker.function(armed(RETURN), Some(inner));
-        let tail: Case = (Box::new(move |told| calls(outer, told)), 2);
+        let tail: Case = (Box::new(move |calls_so_far| calls(outer, calls_so_far)), 2);
         let missed = maker.called(Way { provided: false, saves: true, ..SESSION });
         let [entry, entry_saved] = [ENTRY, Way { saves: true, ..ENTRY }].map(|way| maker.called(way));
         let [trap, trap_session] = [ENTRY, SESSION].map(|way| maker.trapped(way));

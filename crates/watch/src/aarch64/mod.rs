@@ -25,7 +25,7 @@ use crate::record::UserRegs;
 use crate::value::Range;
 
 /// The counts of most processors. Where there are fewer, the kernel reports it.
-pub(crate) const SLOTS: Slots = Slots::Apart { data: trapline_target::perf::SLOTS, instruction: 6 };
+pub(crate) const SLOTS: Slots = Slots::Apart { data: trapline_tracee::perf::SLOTS, instruction: 6 };
 /// A sample is taken before the access.
 pub(crate) const TRAPS_BEFORE: bool = true;
 /// The kernel skips its own accesses for a program (hw_breakpoint.c of arm64).

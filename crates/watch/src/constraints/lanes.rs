@@ -123,6 +123,6 @@ fn home() -> usize {
 
 /// Sets the lane that this thread takes, in a model.
 #[cfg(loom)]
-pub fn set_home(lane: usize) {
+pub fn set_code_region(lane: usize) {
     HOME.with(|home| home.set(lane));
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Patience;
 use super::lanes::{Histogram, Lanes};
-use super::rule::{Account, Exchange, POOLS, Picture, Place};
+use super::rule::{Account, CountOwner, Exchange, POOLS, Picture};
 use super::sync::{AtomicU32, Mutex};
 use super::table::Table;
 use super::words::{Cpu, Held, Machine, Refusal, TaskId};
@@ -70,13 +70,13 @@ impl Many {
     }
     pub(super) fn exchange(
         &self,
-        place: Place,
+        place: CountOwner,
         exchange: Exchange,
         patience: Patience,
     ) -> Option<Result<(), Refusal>> {
         match place {
-            Place::Task(task, cpu) => self.on_task(task, cpu, exchange, patience),
-            Place::Cpu(cpu) => self.on_cpu(cpu, exchange, patience),
+            CountOwner::Task(task, cpu) => self.on_task(task, cpu, exchange, patience),
+            CountOwner::Cpu(cpu) => self.on_cpu(cpu, exchange, patience),
         }
     }
     fn on_task(

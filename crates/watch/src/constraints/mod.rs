@@ -125,7 +125,7 @@ mod words;
 pub mod laws;
 
 #[cfg(loom)]
-pub use lanes::set_home;
+pub use lanes::set_code_region;
 pub use words::{
     Accounting, BadMachine, Claim, Cpu, Held, Kind, MAX_SLOTS, Machine, Refusal, Request, Reservation, Slots,
     Target, TaskId, TryError,

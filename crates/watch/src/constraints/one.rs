@@ -1,7 +1,7 @@
 //! Accounting on a machine of one CPU: one mutex, plain numbers, the same rule.
 
 use super::Patience;
-use super::rule::{Account, Counts, Exchange, Move, POOLS, Picture, Place};
+use super::rule::{Account, CountOwner, Counts, Exchange, Move, POOLS, Picture};
 use super::sync::Mutex;
 use super::table::Table;
 use super::words::{Cpu, Held, MAX_SLOTS, Machine, Refusal};
@@ -38,21 +38,21 @@ impl One {
     }
     pub(super) fn exchange(
         &self,
-        place: Place,
+        place: CountOwner,
         exchange: Exchange,
         patience: Patience,
     ) -> Option<Result<(), Refusal>> {
         let mut books = patience.lock(&self.books)?;
         let Books { accounts, pinned, tasks } = &mut *books;
         match place {
-            Place::Task(task, cpu) => {
+            CountOwner::Task(task, cpu) => {
                 let account = accounts.get_mut(task);
                 if let Err(refusal) = account.fits(cpu, exchange, &self.machine, &Pinned(*pinned)) {
                     return Some(Err(refusal));
                 }
                 account.apply(cpu, exchange, |step| make(tasks, step));
             }
-            Place::Cpu(cpu) => {
+            CountOwner::Cpu(cpu) => {
                 if let Some(pool) = exchange.pool() {
                     let top =
                         |tasks: &[u32]| tasks.iter().rposition(|&n| n > 0).map_or(0, |at| at as u32 + 1);

@@ -29,7 +29,7 @@ pub(super) struct Exchange {
 
 /// The task or CPU whose count an operation changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum CountOwner {
     /// A task's, for any CPU or for one.
     Task(TaskId, Option<Cpu>),
     /// A CPU's.
@@ -82,15 +82,15 @@ impl Machine {
             _ => 0,
         })
     }
-    pub(super) fn place(&self, target: Target) -> Result<Place, Refusal> {
+    pub(super) fn place(&self, target: Target) -> Result<CountOwner, Refusal> {
         let known = |cpu: Cpu| match cpu.0 < self.cpus() {
             true => Ok(cpu),
             false => Err(Refusal::NoCpu { cpu, cpus: self.cpus() }),
         };
         Ok(match target {
-            Target::Task(task) => Place::Task(task, None),
-            Target::TaskOnCpu(task, cpu) => Place::Task(task, Some(known(cpu)?)),
-            Target::Cpu(cpu) => Place::Cpu(known(cpu)?),
+            Target::Task(task) => CountOwner::Task(task, None),
+            Target::TaskOnCpu(task, cpu) => CountOwner::Task(task, Some(known(cpu)?)),
+            Target::Cpu(cpu) => CountOwner::Cpu(known(cpu)?),
         })
     }
 }

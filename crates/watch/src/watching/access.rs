@@ -30,14 +30,14 @@ use std::rc::Rc;
 
 use trapline_insn::effect::Effect;
 use trapline_record::RemoteAddr;
-use trapline_target::Process;
-use trapline_target::perf::{Access, Breakpoint};
+use trapline_tracee::Process;
+use trapline_tracee::perf::{Access, Breakpoint};
 
 use super::stream::Trap;
 use super::words::{CodeMap, Event, Kind, Target};
 use crate::native::{self, Accessor};
 use crate::site::{self, AHEAD, BACK, Code};
-use crate::value::{Chain, Change, How, Range};
+use crate::value::{Chain, Change, Range, ValueSource};
 
 /// Longest function that is decoded from its start, in bytes.
 const LONGEST_FUNCTION: u64 = 1 << 20;
@@ -138,13 +138,13 @@ impl Accesses {
         let Trap { sample, word, disputed } = trap;
         let at = points[point].at;
         let range = Range { addr: at.addr.0, len: at.len };
-        let nothing = Change { before: None, before_exact: false, after: None, how: How::Unknown };
+        let nothing = Change { before: None, before_exact: false, after: None, how: ValueSource::Unknown };
         if at.access == Access::Execute {
             return (Kind::Execute, sample.ip, nothing);
         }
         let regs = sample.regs;
         let in_kernel = sample.ip >= KERNEL;
-        let told = regs.filter(|_| !in_kernel).and_then(|regs| {
+        let accessed = regs.filter(|_| !in_kernel).and_then(|regs| {
             let sites = self.site(target, process, sample.ip);
             let effects = sites.iter().map(|one| (one, native::effect(one, &regs, range)));
             effects
@@ -153,10 +153,10 @@ impl Accesses {
                 .map(|(one, effect)| (*one, effect))
         });
         if native::TRAPS_BEFORE {
-            let whole = told.zip(regs).map(|((one, _), regs)| native::whole(&one, &regs));
+            let whole = accessed.zip(regs).map(|((one, _), regs)| native::whole(&one, &regs));
             self.touch_others(sample.pid, sample.tid, of, point, whole.as_ref());
         }
-        let effect = told.map(|(_, effect)| effect);
+        let effect = accessed.map(|(_, effect)| effect);
         let link = self.links.entry((sample.pid, target, point)).or_default();
         link.last_ns = sample.time_ns;
         if native::TRAPS_BEFORE {
@@ -165,7 +165,7 @@ impl Accesses {
         if self.doubts > 0 {
             link.chain.doubt();
         }
-        if told.is_some_and(|(one, _)| native::never_ends(&one)) {
+        if accessed.is_some_and(|(one, _)| native::never_ends(&one)) {
             self.stuck = Some((target, sample.ip));
         }
         let change = match (self.values, disputed) {
@@ -177,7 +177,7 @@ impl Accesses {
             let pushed = native::has_pushed(&regs?, range);
             change.after.filter(|_| pushed && !in_kernel)
         };
-        match told {
+        match accessed {
             Some((accessor, _)) if accessor.writes() => (Kind::Write, accessor.addr(), change),
             Some((accessor, _)) => (Kind::Read, accessor.addr(), change),
             None if in_kernel => (Kind::Kernel, regs.map_or(sample.ip, |regs| regs.ip), change),
@@ -198,11 +198,11 @@ impl Accesses {
         pid: u32,
         tid: u32,
         of: (usize, &Target),
-        told: usize,
+        reported: usize,
         whole: Option<&Effect>,
     ) {
         let (target, Target { points, .. }) = of;
-        for (point, other) in points.iter().enumerate().filter(|(point, _)| *point != told) {
+        for (point, other) in points.iter().enumerate().filter(|(point, _)| *point != reported) {
             let range = Range { addr: other.at.addr.0, len: other.at.len };
             let link = self.links.get_mut(&(pid, target, point));
             if let Some(link) = link.filter(|_| whole.is_none_or(|whole| range.touched_by(whole))) {
@@ -214,8 +214,9 @@ impl Accesses {
     /// Reads values for events that have none. These come late: other accesses may have come between.
     pub(super) fn complete(&mut self, targets: &[Target], events: &mut [Event]) {
         let mut read: HashMap<Where, Option<u64>> = HashMap::new();
-        let untold = |event: &&mut Event| event.change.how == How::Unknown && event.kind != Kind::Execute;
-        for event in events.iter_mut().filter(untold) {
+        let unreported =
+            |event: &&mut Event| event.change.how == ValueSource::Unknown && event.kind != Kind::Execute;
+        for event in events.iter_mut().filter(unreported) {
             let key = (event.pid, event.target, event.point);
             let target = &targets[event.target];
             let value = *read.entry(key).or_insert_with(|| {

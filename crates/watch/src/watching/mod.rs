@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
-use trapline_target::TargetError;
-use trapline_target::perf::{Breakpoint, SampleRings, monotonic_ns, wait_for_handlers};
+use trapline_tracee::TargetError;
+use trapline_tracee::perf::{Breakpoint, SampleRings, monotonic_ns, wait_for_handlers};
 
 use crate::accounts::Slotted;
 use crate::arm::{Armory, Progress};
@@ -105,7 +105,7 @@ impl Watching {
             watching.enable(target, group, watching.began_ns)?;
         }
         watching.tally.arming = begun.elapsed();
-        watching.learn_first(0..last);
+        watching.read_first(0..last);
         Ok(watching)
     }
     /// Watches a process that has executed another program, with its new points; returns the index of the new
@@ -128,7 +128,7 @@ impl Watching {
         }
         let index = self.targets.len();
         self.enable(target, group, monotonic_ns())?;
-        self.learn_first(index..index + 1);
+        self.read_first(index..index + 1);
         Ok(index)
     }
     /// Starts a target's events.
@@ -159,7 +159,7 @@ impl Watching {
         Ok(())
     }
     /// Reads the present values, in a way that shows whether the first access finds them (see [`access`]).
-    fn learn_first(&mut self, targets: std::ops::Range<usize>) {
+    fn read_first(&mut self, targets: std::ops::Range<usize>) {
         if !self.options.values {
             return;
         }

@@ -9,7 +9,7 @@
 //! Where a trap comes before the access, no BPF program reads at it. It would find the value from before.
 //! Also, kernels before 6.6 never step over a breakpoint that has a BPF program (arm64's hw_breakpoint.c).
 
-use trapline_target::perf::{Access, Breakpoint, Family, SampleOptions, SampleRings, TaskRings};
+use trapline_tracee::perf::{Access, Breakpoint, Family, SampleOptions, SampleRings, TaskRings};
 
 use super::words::{Options, Target};
 use crate::arm::{ArmedThread, Armory, Progress};

@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use trapline_target::perf::{SampleRings, monotonic_ns};
+use trapline_tracee::perf::{SampleRings, monotonic_ns};
 
 use super::access::First;
 use crate::births::Births;

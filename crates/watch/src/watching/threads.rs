@@ -7,7 +7,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use trapline_target::perf::{NotArmed, monotonic_ns};
+use trapline_tracee::perf::{NotArmed, monotonic_ns};
 
 use super::{Exec, Watching};
 use crate::accounts::Slotted;
@@ -123,5 +123,5 @@ impl Watching {
 }
 
 pub(super) fn name_of(tid: u32) -> Rc<str> {
-    trapline_target::comm(tid).into()
+    trapline_tracee::comm(tid).into()
 }

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use trapline_record::RemoteAddr;
-use trapline_target::Process;
-use trapline_target::perf::Breakpoint;
+use trapline_tracee::Process;
+use trapline_tracee::perf::Breakpoint;
 
 use crate::value::Change;
 

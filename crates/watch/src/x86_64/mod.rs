@@ -13,7 +13,7 @@ use crate::record::UserRegs;
 use crate::value::Range;
 
 /// Every debug register takes breakpoints of either kind.
-pub(crate) const SLOTS: Slots = Slots::Shared(trapline_target::perf::SLOTS);
+pub(crate) const SLOTS: Slots = Slots::Shared(trapline_tracee::perf::SLOTS);
 /// A sample is taken after the access.
 pub(crate) const TRAPS_BEFORE: bool = false;
 /// The kernel's own accesses for a program trap too.

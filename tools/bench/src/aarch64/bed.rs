@@ -22,7 +22,7 @@ use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::Writer;
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Regions};
-use trapline_runtime::registry::{Files, Site};
+use trapline_runtime::registry::{FileSite, Files};
 
 use super::counter::own_marks;
 
@@ -219,8 +219,8 @@ impl Bed {
         let access = Access { exec: true, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(page), access };
-        let told = self.map.map(&mut self.writer, &mut self.files, mapping);
-        told.map(drop).map_err(|error| anyhow!("{error:?}"))
+        let reported = self.map.map(&mut self.writer, &mut self.files, mapping);
+        reported.map(drop).map_err(|error| anyhow!("{error:?}"))
     }
     fn probe(&mut self, returns: bool, general: bool) -> Result<&'static Probe> {
         let id = self.probes;
@@ -264,9 +264,9 @@ impl Bed {
         self.sites.put(at, placed, &self.map);
         write(at, &[encode::BRK])
     }
-    fn site(&mut self, page: u64, at: u64) -> Result<Site> {
+    fn site(&mut self, page: u64, at: u64) -> Result<FileSite> {
         let number = self.files.number(file(page)).map_err(|error| anyhow!("{error}"))?;
-        Site::new(number, FileOffset(at - page)).map_err(|error| anyhow!("{error}"))
+        FileSite::new(number, FileOffset(at - page)).map_err(|error| anyhow!("{error}"))
     }
     /// Runs the word in a copy that jumps back.
     fn copied(&self, word: u32, at: u64) -> Result<Step> {

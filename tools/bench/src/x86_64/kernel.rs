@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use trapline_target::kernel::{KernelLatency, Uprobe, UprobeMulti};
+use trapline_tracee::kernel::{KernelLatency, Uprobe, UprobeMulti};
 
 use crate::x86_64::functions;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use trapline::filter::{Apart, Filter, Int, Known, Sort, Symbol, Tally, Tree, parse};
+use trapline::filter::{Filter, GroupBy, Int, Known, Sort, Symbol, Tally, Tree, parse};
 use trapline::{Returns, Session, Tactic, Unwinding};
 
 use crate::x86_64::functions::DEPTH;
@@ -100,8 +100,9 @@ impl Ours {
     ) -> Result<Self> {
         let names = [("arg0", Known::Argument(0, Int::U64)), ("dur", Known::Took)];
         let names = names.map(|(name, known)| (name.to_owned(), Symbol::Known(known)));
-        let apart = key.map(|key| parse(key, &names)).transpose()?.map_or(Apart::Nothing, Apart::Number);
-        let tally = Tally { value: parse(value, &names)?, sort: Sort::Log2, apart };
+        let group_by =
+            key.map(|key| parse(key, &names)).transpose()?.map_or(GroupBy::Nothing, GroupBy::Number);
+        let tally = Tally { value: parse(value, &names)?, sort: Sort::Log2, group_by };
         let calls = !tally.trees().all(Tree::is_known_at_entry);
         let filter = Filter::default();
         let filter = if calls { filter.tally_calls(tally) } else { filter.tally(tally, false) };
@@ -112,14 +113,14 @@ impl Ours {
         })
     }
     /// Reported calls whose text has `long` bytes, and all reported calls.
-    pub(crate) fn told(&mut self, long: usize) -> (u64, u64) {
-        let (mut told, mut all) = (0, 0);
+    pub(crate) fn reported(&mut self, long: usize) -> (u64, u64) {
+        let (mut reported, mut all) = (0, 0);
         for call in self.session.calls() {
             let len = call.texts.first().map(|text| text.bytes.iter().take_while(|&&b| b != 0).count());
-            told += u64::from(len == Some(long));
+            reported += u64::from(len == Some(long));
             all += 1;
         }
-        (told, all)
+        (reported, all)
     }
     /// Hits that were aggregated, and the number of rows that have any.
     pub(crate) fn tallied(&mut self) -> (u64, usize) {

@@ -220,8 +220,8 @@ impl Bench {
                 let mut ours = Ours::texts(pid, case, COPIES, returns)?;
                 let ns = self.bursts(load, false, &mut || ours.drain())?;
                 self.victim.measure(case, load, false, Duration::from_millis(1))?;
-                let (told, all) = ours.told(TEXT - 1);
-                ensure!(told == all && all > 0, "{told} of {all} texts are as they are");
+                let (reported, all) = ours.reported(TEXT - 1);
+                ensure!(reported == all && all > 0, "{reported} of {all} texts are as they are");
                 let end = ours.finish()?;
                 ensure!(end.missed == 0 && end.hits > 0, "{} records, {} dropped", end.hits, end.missed);
                 Ok(ns)

@@ -27,7 +27,7 @@ use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::Writer;
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Regions};
-use trapline_runtime::registry::{Files, Site};
+use trapline_runtime::registry::{FileSite, Files};
 use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
 use trapline_runtime::x86_64::{
     Arena, Block, Called, Copies, Placed, Role, Sites, Step, copy, install, uninstall,
@@ -271,9 +271,9 @@ fn build() -> Result<(Vec<Functions>, &'static Block, &'static Probe)> {
     }
     map.map(&mut writer, &mut files, mapping(code, code_pages, REGIONS))
         .map_err(|error| anyhow!("{error:?}"))?;
-    let mut site = |number: u64, offset: u64| -> Result<Site> {
+    let mut site = |number: u64, offset: u64| -> Result<FileSite> {
         let number = files.number(file(number)).map_err(|error| anyhow!("{error}"))?;
-        Site::new(number, FileOffset(offset)).map_err(|error| anyhow!("{error}"))
+        FileSite::new(number, FileOffset(offset)).map_err(|error| anyhow!("{error}"))
     };
     let probe = |number: usize, inode: u64, offset: u64| -> &'static Probe {
         Box::leak(Box::new(Probe::new(engine, number as u32, file(inode), FileOffset(offset))))

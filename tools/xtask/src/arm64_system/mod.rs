@@ -26,7 +26,7 @@ use initramfs::Initramfs;
 
 /// Crates whose tests run there.
 const CRATES: &[&str] =
-    &["trapline-runtime", "trapline-plan", "trapline-target", "trapline-watch", "trapline"];
+    &["trapline-runtime", "trapline-plan", "trapline-tracee", "trapline-watch", "trapline"];
 /// Their test programs that do.
 const TARGETS: &[&str] = &[
     "--lib",

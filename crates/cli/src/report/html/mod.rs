@@ -132,7 +132,7 @@ fn sites(report: &ProcessReport, timed: bool) -> impl Iterator<Item = (&Arc<Site
     let counts = report.counts.iter().filter(move |_| !timed);
     let counts = counts.map(|count| (&count.site, count.hits, Value::from(count.hits)));
     let times = report.times.iter().filter(move |_| timed).filter_map(|times| {
-        let rows = times.spread.log2(1).into_iter().filter(|row| row.2 > 0);
+        let rows = times.histogram.log2(1).into_iter().filter(|row| row.2 > 0);
         let rows: Vec<Value> = rows.map(|(low, high, calls)| Value::from(vec![low, high, calls])).collect();
         Some((times.site.as_ref()?, times.calls, Value::from(rows)))
     });

@@ -14,7 +14,7 @@ mod proto;
 use std::collections::HashMap;
 
 use prost::Message;
-use trapline::{Call, How, ProbeSpec};
+use trapline::{Call, CallEnd, ProbeSpec};
 
 use self::lanes::Lanes;
 use self::order::{Edge, nested};
@@ -101,7 +101,7 @@ impl<'a> Timeline<'a> {
         for call in open {
             let lanes = self.threads.get(&(call.pid, call.tid)).map(|thread| &thread.lanes);
             let is_over = lanes.is_none_or(|lanes| lanes.is_over(0, nanos(call.at)));
-            let runs_on = last && call.how == How::Unfinished && is_over;
+            let runs_on = last && call.how == CallEnd::Unfinished && is_over;
             let kind = if runs_on { EventType::SliceBegin } else { EventType::Instant };
             self.begin(call, 0, kind, &mut comm, &mut trace.packet);
         }
@@ -218,9 +218,9 @@ impl<'a> Timeline<'a> {
             add("return", value(shown, returned));
         }
         match call.how {
-            How::TailCall => add("end", Shown::Text("tail call".to_owned())),
-            How::Unfinished => add("end", Shown::Text("not seen".to_owned())),
-            How::Entered | How::Returned => {}
+            CallEnd::TailCall => add("end", Shown::Text("tail call".to_owned())),
+            CallEnd::Unfinished => add("end", Shown::Text("not seen".to_owned())),
+            CallEnd::Entered | CallEnd::Returned => {}
         }
         annotations
     }

@@ -49,16 +49,16 @@ mod tests {
 
     #[test]
     fn who_ends_later_begins_first_where_both_begin_together() {
-        let told = |begins: &[u64]| nested(begins.iter().map(|&begin| ((), begin)));
-        assert_eq!(told(&[5, 5]), [Begin(1), Begin(0), End(0), End(1)]);
-        assert_eq!(told(&[5, 6]), [Begin(0), End(0), Begin(1), End(1)]);
+        let order = |begins: &[u64]| nested(begins.iter().map(|&begin| ((), begin)));
+        assert_eq!(order(&[5, 5]), [Begin(1), Begin(0), End(0), End(1)]);
+        assert_eq!(order(&[5, 6]), [Begin(0), End(0), Begin(1), End(1)]);
         // The last slice encloses the three before it, of which the first two are disjoint.
         let all = [Begin(0), End(0), Begin(4), Begin(1), End(1), Begin(3), Begin(2), End(2), End(3), End(4)];
-        assert_eq!(told(&[1, 3, 7, 7, 3]), all);
+        assert_eq!(order(&[1, 3, 7, 7, 3]), all);
     }
     #[test]
     fn tracks_do_not_hold_each_other() {
-        let told = nested([(1, 5), (2, 5), (1, 4)].into_iter());
-        assert_eq!(told, [Begin(2), Begin(0), End(0), End(2), Begin(1), End(1)]);
+        let order = nested([(1, 5), (2, 5), (1, 4)].into_iter());
+        assert_eq!(order, [Begin(2), Begin(0), End(0), End(2), Begin(1), End(1)]);
     }
 }

@@ -13,7 +13,7 @@
 
 use super::super::decode::{Flow, Insn, decoder};
 use super::super::gpr::Gpr;
-use super::{Part, Read};
+use super::{FunctionRange, Read};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// Number of instructions over which definitions are followed back.
@@ -56,7 +56,7 @@ struct Table {
 struct Line<'a> {
     /// All instructions of the part, in address order.
     insns: &'a [Insn],
-    part: &'a Part<'a>,
+    part: &'a FunctionRange<'a>,
     /// Index of the jump.
     jump: usize,
     /// Whether the part starts with the function's entry.
@@ -69,7 +69,7 @@ struct Line<'a> {
 pub(super) fn classify(
     insns: &[Insn],
     jump: usize,
-    (part, is_body): (&Part<'_>, bool),
+    (part, is_body): (&FunctionRange<'_>, bool),
     is_start: &dyn Fn(u64) -> bool,
     read: Read<'_>,
 ) -> Indirect {

@@ -21,7 +21,7 @@ type Read<'a> = &'a dyn Fn(u64, usize) -> Option<u64>;
 
 /// A range of a function: its body, or a cold part elsewhere.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct FunctionRange<'a> {
     /// Address of the first byte.
     pub addr: u64,
     /// All bytes of the range.
@@ -85,7 +85,7 @@ impl Body {
 /// little-endian word of read-only data in the same address space (4 bytes as they are; 8 bytes relocated),
 /// or `None`.
 #[must_use]
-pub fn analyse(parts: &[Part<'_>], read: &dyn Fn(u64, usize) -> Option<u64>) -> Body {
+pub fn analyse(parts: &[FunctionRange<'_>], read: &dyn Fn(u64, usize) -> Option<u64>) -> Body {
     let bytes: usize = parts.iter().map(|part| part.bytes.len()).sum();
     let mut insns = Vec::with_capacity(bytes / SHORT + 1);
     let mut ranges = Vec::with_capacity(parts.len());
@@ -104,7 +104,7 @@ pub fn analyse(parts: &[Part<'_>], read: &dyn Fn(u64, usize) -> Option<u64>) -> 
     Body { insns, ..body }
 }
 
-impl Part<'_> {
+impl FunctionRange<'_> {
     const fn holds(&self, addr: u64) -> bool {
         addr.wrapping_sub(self.addr) < self.bytes.len() as u64
     }
@@ -112,7 +112,7 @@ impl Part<'_> {
 
 /// The function while it is being analysed.
 struct Shape<'a> {
-    parts: &'a [Part<'a>],
+    parts: &'a [FunctionRange<'a>],
     insns: &'a [Insn],
     /// Ranges of `insns`, one for each part.
     ranges: Vec<Range<usize>>,
@@ -133,7 +133,7 @@ impl Shape<'_> {
         self.parts.iter().zip(&self.ranges).any(|(part, range)| part.holds(addr) && starts(range))
     }
 
-    fn part(&mut self, nth: usize, part: &Part<'_>, read: Read<'_>) {
+    fn part(&mut self, nth: usize, part: &FunctionRange<'_>, read: Read<'_>) {
         let all = self.insns;
         let insns = self.ranges.get(nth).and_then(|range| all.get(range.clone())).unwrap_or_default();
         let end = part.addr.wrapping_add(part.bytes.len() as u64);
@@ -174,7 +174,7 @@ impl Shape<'_> {
         }
     }
 
-    fn indirect(&mut self, insns: &[Insn], index: usize, part: &Part<'_>, read: Read<'_>) {
+    fn indirect(&mut self, insns: &[Insn], index: usize, part: &FunctionRange<'_>, read: Read<'_>) {
         let jump = insns[index];
         let is_body = self.parts.first().is_some_and(|body| body.addr == part.addr);
         match indirect::classify(insns, index, (part, is_body), &|addr| self.is_start(addr), read) {

@@ -5,7 +5,8 @@
 //! Does not: run anything.
 
 use super::op::{
-    Action, Address, Alu, Base, Condition, LoopTest, Op, Part, Place, Size, Target, Value, Verdict,
+    Action, Address, Alu, Base, Condition, Destination, LoopTest, Op, RegisterPart, Size, Target, Value,
+    Verdict,
 };
 use crate::x86_64::decode::{Class, Flow, decode_one, decoder, has_data_size};
 use crate::x86_64::gpr::Gpr;
@@ -35,7 +36,7 @@ pub fn verdict(bytes: &[u8], options: Options) -> Verdict {
 /// Whether it is a store below the red zone. The frame of the signal in which it would be simulated is there.
 const fn is_below_red_zone(action: &Action) -> bool {
     match action {
-        Action::Move { to: Place::Memory { at, .. }, .. } => {
+        Action::Move { to: Destination::Memory { at, .. }, .. } => {
             matches!(at.base, Base::Register(Gpr::Rsp)) && at.offset < -128
         }
         _ => false,
@@ -106,7 +107,7 @@ fn branch(raw: &Instruction, mnemonic: Mnemonic) -> Option<Action> {
 
 fn alu(raw: &Instruction, what: Alu) -> Option<Action> {
     let (to, from) = (place(raw, 0)?, value(raw, 1)?);
-    (what.only_flags() || matches!(to, Place::Register(_))).then_some(Action::Alu { what, to, from })
+    (what.only_flags() || matches!(to, Destination::Register(_))).then_some(Action::Alu { what, to, from })
 }
 
 fn target(raw: &Instruction) -> Option<Target> {
@@ -123,20 +124,20 @@ fn value(raw: &Instruction, operand: u32) -> Option<Value> {
     place(raw, operand).map(Value::At).or_else(|| raw.try_immediate(operand).ok().map(Value::Constant))
 }
 
-fn place(raw: &Instruction, operand: u32) -> Option<Place> {
+fn place(raw: &Instruction, operand: u32) -> Option<Destination> {
     match raw.op_kind(operand) {
-        OpKind::Register => part(raw.op_register(operand)).map(Place::Register),
+        OpKind::Register => part(raw.op_register(operand)).map(Destination::Register),
         OpKind::Memory => {
-            Some(Place::Memory { at: address(raw)?, size: Size::of_bytes(raw.memory_size().size())? })
+            Some(Destination::Memory { at: address(raw)?, size: Size::of_bytes(raw.memory_size().size())? })
         }
         _ => None,
     }
 }
 
 /// `None` if it is not a general register.
-fn part(register: Register) -> Option<Part> {
+fn part(register: Register) -> Option<RegisterPart> {
     let high = matches!(register, Register::AH | Register::CH | Register::DH | Register::BH);
-    Some(Part { of: Gpr::of(register)?, size: Size::of_bytes(register.size())?, high })
+    Some(RegisterPart { of: Gpr::of(register)?, size: Size::of_bytes(register.size())?, high })
 }
 
 /// `None` for an operand with a segment base.

@@ -50,7 +50,7 @@ impl Size {
 
 /// A register, or part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct RegisterPart {
     /// The whole register.
     pub of: Gpr,
     /// How much of it, from bit 0 on.
@@ -87,9 +87,9 @@ pub struct Address {
 
 /// An operand that can be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Destination {
     /// A register.
-    Register(Part),
+    Register(RegisterPart),
     /// Memory.
     Memory {
         /// Its address.
@@ -99,12 +99,12 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl Destination {
     /// Its width.
     #[must_use]
     pub const fn size(self) -> Size {
         match self {
-            Self::Register(Part { size, .. }) | Self::Memory { size, .. } => size,
+            Self::Register(RegisterPart { size, .. }) | Self::Memory { size, .. } => size,
         }
     }
 }
@@ -113,7 +113,7 @@ impl Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
     /// The value at this place.
-    At(Place),
+    At(Destination),
     /// A constant, sign-extended.
     Constant(u64),
 }
@@ -124,7 +124,7 @@ pub enum Target {
     /// This far from the instruction's own address, in bytes.
     Offset(i64),
     /// To the address at this place.
-    Through(Place),
+    Through(Destination),
 }
 
 /// A condition on the flags, by the low four bits of its opcodes (SDM vol. 2, B.1.4.7).
@@ -192,7 +192,7 @@ pub enum Action {
     /// `mov`, `movzx`, `movsx`, `movsxd`.
     Move {
         /// Destination.
-        to: Place,
+        to: Destination,
         /// Source, which may be narrower.
         from: Value,
         /// The source is sign-extended, not zero-extended.
@@ -201,14 +201,14 @@ pub enum Action {
     /// `lea`
     Lea {
         /// Destination.
-        to: Part,
+        to: RegisterPart,
         /// The address.
         from: Address,
     },
     /// `push`, 64 bits.
     Push(Value),
     /// `pop`, 64 bits. Its address, if based on rsp, is computed after the increment.
-    Pop(Place),
+    Pop(Destination),
     /// `leave`
     Leave,
     /// Arithmetic. Memory is only read: if the processor reads and writes one operand, that is one step for a
@@ -217,7 +217,7 @@ pub enum Action {
         /// Which operation.
         what: Alu,
         /// First operand, and destination.
-        to: Place,
+        to: Destination,
         /// Second operand.
         from: Value,
     },

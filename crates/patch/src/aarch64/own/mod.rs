@@ -8,10 +8,10 @@
 //! Does not: lock (the caller does), know consumers, wait for them, keep a journal (no other tool takes out
 //! this process' traps).
 
+mod arenas;
 mod pages;
 pub mod protocol;
-mod rooms;
-mod slots;
+mod trampolines;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,15 +21,15 @@ use trapline_plan::{PatchRole, Tactic};
 use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 use trapline_record::{FileOffset, RemoteAddr};
 use trapline_runtime::aarch64::{Called, Windows, gate};
-use trapline_target::{FileId, Mapping, OwnCaller, Process};
+use trapline_tracee::{FileId, Mapping, OwnCaller, Process};
 
 use crate::blocked::no_traps;
 use crate::error::PatchError;
-pub use crate::own_slots::OwnSlots;
-use crate::segment::MadeSlots;
+pub use crate::own_trampolines::OwnTrampolines;
+use crate::segment::MadeTrampolines;
 use crate::why::{NoTraps, Why};
+use arenas::{Arenas, Displaced};
 use pages::{Pages, Words, mapping};
-use rooms::{Displaced, Rooms};
 
 /// A word to be patched.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -88,11 +88,11 @@ pub struct Added {
 pub struct Own {
     process: Process,
     windows: &'static Windows,
-    rooms: Rooms,
+    arenas: Arenas,
     /// Address of the gate through which jumps lead.
     gate: u64,
     /// Return trampolines, once they were requested.
-    slots: Option<MadeSlots>,
+    trampolines: Option<MadeTrampolines>,
     /// Our patches by address: the file's word, and ours.
     placed: BTreeMap<u64, (u32, u32)>,
     /// Those of them that are planned anew (S1).
@@ -108,7 +108,7 @@ impl Own {
         let process = Process::open(std::process::id())?;
         let gate = gate::address(std::arch::is_aarch64_feature_detected!("sve"));
         let (placed, soft) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { process, windows, rooms: Rooms::default(), gate, slots: None, placed, soft })
+        Ok(Self { process, windows, arenas: Arenas::default(), gate, trampolines: None, placed, soft })
     }
     /// The process.
     #[must_use]
@@ -128,12 +128,16 @@ impl Own {
         self.process = Process::open(std::process::id())?;
         Ok(())
     }
-    /// Steps O1 to O6. Addresses are distinct. `tell` gets what will be in place, before anything leads
+    /// Steps O1 to O6. Addresses are distinct. `announce` gets what will be in place, before anything leads
     /// there.
     ///
     /// # Errors
     /// If it fails, nothing was changed, or what was changed was undone.
-    pub fn add(&mut self, words: &[Word<'_>], tell: &mut dyn FnMut(&[Ready])) -> Result<Added, PatchError> {
+    pub fn add(
+        &mut self,
+        words: &[Word<'_>],
+        announce: &mut dyn FnMut(&[Ready]),
+    ) -> Result<Added, PatchError> {
         self.alone()?;
         let maps = self.process.maps()?;
         let (mut look, mut added, mut ready) =
@@ -144,10 +148,10 @@ impl Own {
                 Err(why) => added.refused.push((index, why)),
             }
         }
-        if self.rooms.are_fresh() {
+        if self.arenas.are_fresh() {
             OwnCaller::default().sync_cores()?;
         }
-        tell(&ready);
+        announce(&ready);
         added.sites = ready.iter().map(|one| (one.index, words[one.index].site(one))).collect();
         let all: Vec<OwnSite> = added.sites.iter().map(|site| site.1).collect();
         if let Err(error) = self.write(&maps, &all) {
@@ -183,7 +187,7 @@ impl Own {
         };
         let options = Options { guarded, ..word.options };
         let one = Displaced { at: word.at, word: word.old, options, comes_back: true };
-        let stub = self.rooms.stub((&self.process, self.windows), &one, (self.gate, called))?;
+        let stub = self.arenas.stub((&self.process, self.windows), &one, (self.gate, called))?;
         Ok(stub.and_then(|stub| {
             let new = branch(word.at.0, stub.at)?;
             Some(Ready { index, tactic: Tactic::Jump, copy: stub.displaced, new })
@@ -320,7 +324,7 @@ impl Own {
     fn displace(&mut self, word: &Word<'_>) -> Result<Result<u64, Why>, PatchError> {
         let Step::Copy { comes_back } = word.step else { return Ok(Ok(0)) };
         let one = Displaced { at: word.at, word: word.old, options: word.options, comes_back };
-        self.rooms.copy((&self.process, self.windows), &one)
+        self.arenas.copy((&self.process, self.windows), &one)
     }
     /// The word at an address.
     fn word(&self, at: RemoteAddr) -> Option<u32> {
@@ -341,7 +345,7 @@ impl Own {
         if tracer == 0 {
             return Ok(());
         }
-        Err(PatchError::InUse { pid, tracer, comm: trapline_target::comm(tracer) })
+        Err(PatchError::InUse { pid, tracer, comm: trapline_tracee::comm(tracer) })
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 
 use trapline_record::RemoteAddr;
-use trapline_target::{FileId, Mapping, OwnCaller, Process};
+use trapline_tracee::{FileId, Mapping, OwnCaller, Process};
 
 use crate::error::PatchError;
 

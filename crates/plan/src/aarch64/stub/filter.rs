@@ -3,8 +3,8 @@
 //! In: a tree whose values are known where the code runs: at an entry, or at a return. Out: code, and the
 //! jumps that are taken if the condition does not hold. It reads argument registers, and x0 at a return, as
 //! the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. It spoils `A`, `B`, `C` and
-//! flags; intermediate values lie in the frame (`saves`). What an entry kept for its return (`Left`) and
-//! fields (`Fields`) are read from memory. FLT-1: it decides as [`Tree::holds`] does.
+//! flags; intermediate values lie in the frame (`saves`). What an entry kept for its return (`EntryRecord`)
+//! and fields (`Fields`) are read from memory. FLT-1: it decides as [`Tree::holds`] does.
 
 use trapline_record::ring::FIRST_VALUE;
 
@@ -30,7 +30,7 @@ pub(super) struct Conditions<'a> {
     /// By how many bytes the stack pointer is below the frame of `saves`.
     pub(super) depth: u32,
     /// At a return: what the entry kept.
-    pub(super) left: Option<Left>,
+    pub(super) left: Option<EntryRecord>,
     /// Where fields are, if they were read.
     pub(super) fields: Option<Fields<'a>>,
 }
@@ -53,7 +53,7 @@ impl Fields<'_> {
 
 /// How to read the record that a call's entry kept.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
+pub(super) struct EntryRecord {
     /// Offset from the stack pointer of the record's address.
     pub(super) place: u32,
     /// Offset from the stack pointer of the nanoseconds since the entry.
@@ -62,7 +62,7 @@ pub(super) struct Left {
     pub(super) floats: (u64, u8),
 }
 
-impl Left {
+impl EntryRecord {
     fn word(self, asm: &mut Asm, to: Reg, n: u64) {
         asm.load_at(to, SP, self.place);
         asm.load_at(to, to, 8 * n as u32);

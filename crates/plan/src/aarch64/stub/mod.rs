@@ -9,35 +9,37 @@
 //! displaced code, choose addresses, decide what is free.
 
 mod access;
+pub mod aggregate_at_return;
 mod asm;
 mod call;
 mod count;
 mod counted;
+pub mod deferred;
 pub mod filter;
+pub mod filtering;
 mod frame;
-pub mod gather;
-mod landing;
 pub mod latency;
-pub mod pass;
+mod own_trampolines;
 mod put;
 pub mod rows;
 mod rseq;
 mod saves;
-mod slots;
 mod stack;
-pub mod stage;
 pub mod tally;
 pub(crate) mod text;
 pub mod threads;
 pub mod trace;
+mod trampolines;
 
+pub use aggregate_at_return::aggregate_call;
 pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
-pub use gather::gather;
-pub use landing::{landing, landing_code, landing_code_len};
-pub use latency::{ExitKind, Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, slot_code};
-pub use pass::{Filtered, count_passing};
-pub use stage::stage;
+pub use deferred::defer;
+pub use filtering::{Filtered, count_filtered};
+pub use latency::{
+    ExitKind, Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, trampoline_code,
+};
+pub use own_trampolines::{common_return, own_trampoline_code, own_trampoline_code_len};
 pub use tally::{Table, Tallied, tally};
 pub use threads::{Threads, count_by_thread};
 pub use trace::{Rings, Traced, trace};

@@ -188,10 +188,10 @@ fn unless_room(asm: &mut Asm, full: u32) -> Fix {
 /// is, and different for any other place. It has S less the stack's end in the high bits. In the low 40 it
 /// has the goroutine, since Go's heap lies there. Deeper calls have smaller numbers. Spoils `C`.
 fn place(asm: &mut Asm) {
-    let nobody = asm.if_zero_later(G);
+    let no_goroutine = asm.if_zero_later(G);
     asm.load_at(C, G, STACK_END);
     asm.sub(A, A, C);
     asm.shift_left_by(A, A, 36);
     asm.add(A, A, G);
-    asm.bind(nobody);
+    asm.bind(no_goroutine);
 }

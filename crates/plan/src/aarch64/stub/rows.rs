@@ -29,7 +29,7 @@ pub(super) struct Rows {
     /// The text that is stored in a new row.
     text: Option<Copied>,
     /// Offset from the stack pointer at which the owner waits.
-    whose: u32,
+    key_at: u32,
 }
 
 /// A text that was copied: a word with the kernel's result, and behind it the bytes.
@@ -89,15 +89,15 @@ impl Rows {
     pub(super) fn of(shape: Shape, tally: &Tally, copied: Copied, depth: u32) -> Option<Self> {
         let rows = shape.rows()?;
         let text = (rows.texts && tally.texts() != 0).then_some(copied);
-        Some(Self { rows, text, whose: depth + waiting(0) })
+        Some(Self { rows, text, key_at: depth + waiting(0) })
     }
     pub(super) const fn are_owned(self) -> bool {
         self.rows.owned
     }
     /// Stores the owner before the section, if rows have one.
-    pub(super) fn keep(self, asm: &mut Asm, whose: Reg) {
+    pub(super) fn keep(self, asm: &mut Asm, key_at: Reg) {
         if self.rows.owned {
-            asm.store(whose, SP, self.whose);
+            asm.store(key_at, SP, self.key_at);
         }
     }
     const fn size(self) -> i32 {
@@ -106,7 +106,7 @@ impl Rows {
     /// `SLOT` = the owner, if rows have one.
     fn load_owner(self, asm: &mut Asm) {
         if self.rows.owned {
-            asm.load_at(SLOT, SP, self.whose);
+            asm.load_at(SLOT, SP, self.key_at);
         }
     }
     /// In: `VALUE` = key, `A` = table. Out: `B` = the hits of its first row, `C` = those behind its last,

@@ -6,8 +6,8 @@
 //! A value may depend on fields, which are copied onto the stack at entries, as for a record (`text`). A hit
 //! is unseen if one of its fields cannot be read. The value of a text is a hash, computed over a copy on the
 //! stack. A text of which not even one byte can be read is unseen. So is the hit of a goroutine whose stack
-//! has no room for the copies. The group-by key (`Apart`) is computed beside the value, and is unseen for the
-//! same reasons. Value and key are looked up together, as one row.
+//! has no room for the copies. The group-by key (`GroupBy`) is computed beside the value, and is unseen for
+//! the same reasons. Value and key are looked up together, as one row.
 //! The value is computed before the restartable sequence, so that what may be repeated is short: find this
 //! CPU's table, find the row (`rows`), add one. In a process without rseq all lines are written by atomic
 //! additions, and rows are claimed by an exclusive pair.
@@ -17,12 +17,12 @@ use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
 use super::counted::{add_one, by_thread, cpu};
 use super::filter::Conditions;
-use super::pass::{self, Filtered, Rare, Shared};
+use super::filtering::{self, Filtered, Rare, Shared};
 use super::rows::{Copied, Rows};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
 use super::text::Texts;
 use super::{Code, Machine, rseq, threads};
-use crate::filter::{Apart, Sort, THREAD_UNIT, Tally};
+use crate::filter::{GroupBy, Sort, THREAD_UNIT, Tally};
 use crate::request::{Read, ThreadId};
 
 /// Where a probe's tables lie.
@@ -82,7 +82,7 @@ pub fn tally(
         threads::ask(id, &mut asm);
     }
     let mut early =
-        filtered.map_or_else(Rare::default, |filtered| pass::pass(&mut asm, machine, id, filtered));
+        filtered.map_or_else(Rare::default, |filtered| filtering::pass(&mut asm, machine, id, filtered));
     let texts = Texts { texts: if seen { tally.texts() } else { 0 }, fields: reads, id, goroutine };
     let cramped = texts.room(&mut asm);
     texts.fetch(&mut asm);
@@ -106,7 +106,7 @@ pub fn tally(
         asm.add_imm(SP, SP, texts.depth().cast_signed());
     }
     let leave = asm.here();
-    pass::leave(&mut asm, machine);
+    filtering::leave(&mut asm, machine);
     Pending { asm, machine: *machine, table, early, cramped, leave, deep, counted, unread }
 }
 
@@ -120,11 +120,11 @@ pub(super) fn value(
 ) -> Vec<Fix> {
     let tally = what.tally;
     let mut unread = Vec::new();
-    if let Apart::Number(key) = &tally.apart {
+    if let GroupBy::Number(key) = &tally.group_by {
         unread = known.read(asm, key);
         asm.mov(VALUE, A);
     }
-    let by_text = matches!(tally.apart, Apart::Text(_));
+    let by_text = matches!(tally.group_by, GroupBy::Text(_));
     if !matches!(tally.sort, Sort::Text(_)) {
         unread.extend(known.read(asm, &tally.value));
         cell_of(asm, tally);
@@ -143,16 +143,16 @@ pub(super) fn value(
 /// In: `A` = key or cell, `VALUE` = the group-by key, if that is a value of the call. Stores the owner, if
 /// rows have one; for cells of a thread, `A` gets the thread's number. Spoils `B`.
 fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
-    let whose = match tally.apart {
-        Apart::Number(_) | Apart::Text(_) => VALUE,
-        Apart::Thread => {
+    let group_key = match tally.group_by {
+        GroupBy::Number(_) | GroupBy::Text(_) => VALUE,
+        GroupBy::Thread => {
             threads::load_below(known.id, asm, B, known.depth);
             if matches!(tally.sort, Sort::Log2 | Sort::Linear { .. }) {
                 asm.or_shifted(A, A, B, THREAD_UNIT.trailing_zeros());
             }
             B
         }
-        Apart::Nothing => {
+        GroupBy::Nothing => {
             if matches!(into, Into::Row(rows) if rows.are_owned()) {
                 asm.mov(B, ZERO);
             }
@@ -160,7 +160,7 @@ fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
         }
     };
     if let Into::Row(rows) = into {
-        rows.keep(asm, whose);
+        rows.keep(asm, group_key);
     }
 }
 

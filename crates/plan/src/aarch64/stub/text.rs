@@ -102,11 +102,11 @@ impl<'a> Texts<'a> {
             return None;
         }
         asm.add_imm(A, SP, -self.depth().cast_signed());
-        let nobody = asm.if_zero_later(G);
+        let no_goroutine = asm.if_zero_later(G);
         asm.load_at(B, G, 0);
         asm.compare(A, B);
         let cramped = asm.if_later(Cond::Below);
-        asm.bind(nobody);
+        asm.bind(no_goroutine);
         Some(cramped)
     }
     /// Copies all texts and fields. Out: the stack pointer is lower by [`Self::depth`]; the argument

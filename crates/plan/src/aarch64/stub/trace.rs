@@ -20,15 +20,15 @@
 //!
 //! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual
 //! counter, which runs at one rate on all CPUs (Arm ARM D12.1). It may show the same time for two records of
-//! one thread: readers keep the order in which a ring has them. If the return decides, see `stage`.
+//! one thread: readers keep the order in which a ring has them. If the return decides, see `defer`.
 
 use trapline_record::ring::{Kind, RingArea};
 
 use super::asm::{Asm, Fix, SP};
 use super::counted::{count, count_last};
+use super::filtering::{Before, Filtered};
 use super::frame::{A, B};
 use super::latency::Mark;
-use super::pass::{Before, Filtered};
 use super::rseq::{self, Section};
 use super::stack::Walk;
 use super::{Code, Latency, Machine, threads};

@@ -4,17 +4,17 @@
 //! EMIT-1 a chunk ends before the next one begins; a stub too long for its place in the mirrored range is
 //! reached from there by one jump.
 
-mod deeds;
+mod actions;
 
 use super::Env;
-use super::site::{Act, Deed, Reach, Site, When};
+use super::site::{PatchedSite, PlacedAction, Reach, SiteAction, When};
 use super::stub::{Gate, Latency, Machine, Pending, Rings, Threads};
 use super::window::JUMP;
 use crate::layout::{DataAt, DataLayout};
 use crate::plan::{Call, Chunk, Guard, ModulePlan, Original, Patch, PatchRole};
 use crate::refusal::Refusal;
 use crate::request::TrapsPolicy;
-use crate::space::Place;
+use crate::space::ModuleSpace;
 use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_into, sweep};
 use trapline_record::addr::Bias;
 use trapline_record::journal::MAX_PATCH;
@@ -35,7 +35,7 @@ const INT3: u8 = 0xCC;
 pub(crate) struct Setting<'a> {
     pub(crate) env: Env<'a>,
     pub(crate) bias: Bias,
-    pub(crate) place: Place,
+    pub(crate) place: ModuleSpace,
     /// Where the segment's data is mapped.
     pub(crate) data: DataAt,
     /// End of the mirrored range: no stub there may reach beyond it.
@@ -69,7 +69,7 @@ pub(crate) struct Emitter<'a, 'p> {
     start: usize,
     pending: Vec<Pending<'a>>,
     /// Which of `pending` arm a return trampoline that leads on to a record or aggregation.
-    returning: Vec<(usize, Act)>,
+    returning: Vec<(usize, PlacedAction)>,
     guards: Vec<Guard>,
     fixups: Vec<Guard>,
     originals: Vec<Original>,
@@ -108,19 +108,24 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.arena.0
     }
 
-    /// Lays out one site's stub, then its patches. A thread enters at `landing`; `room` is the number of
+    /// Lays out one site's stub, then its patches. A thread enters at `stub_start`; `room` is the number of
     /// bytes from there to the next site's place.
     ///
     /// # Errors
     /// The refusal, if an instruction cannot be moved after all. Nothing is planned then.
-    pub(crate) fn site(&mut self, site: &Site, landing: RemoteAddr, room: u64) -> Result<(), Refusal> {
+    pub(crate) fn site(
+        &mut self,
+        site: &PatchedSite,
+        stub_start: RemoteAddr,
+        room: u64,
+    ) -> Result<(), Refusal> {
         let direct = room >= LEAST_STUB && !matches!(site.reach, Reach::Pun(..) | Reach::Trap);
         if direct {
-            self.build(site, landing)?;
+            self.build(site, stub_start)?;
         }
         let head = if direct && self.len() <= room {
-            self.chunk(landing);
-            landing
+            self.chunk(stub_start);
+            stub_start
         } else {
             let head = RemoteAddr(self.arena.0.0.next_multiple_of(ALIGN));
             self.build(site, head)?;
@@ -130,8 +135,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
             self.arena.0 = head + self.len();
             self.chunk(head);
             if site.reach != Reach::Trap {
-                self.plan.bytes.extend_from_slice(&jump(landing, head));
-                self.chunk(landing);
+                self.plan.bytes.extend_from_slice(&jump(stub_start, head));
+                self.chunk(stub_start);
             }
             head
         };
@@ -149,24 +154,24 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// Notes what a trap handler needs to call the site's consumers without the stub.
-    fn calls(&mut self, site: &Site) {
+    fn calls(&mut self, site: &PatchedSite) {
         let head = self.set.bias.live(site.start);
         let is_trap = site.reach == Reach::Trap;
-        let call = |act: &Act| match act.deed {
-            Deed::Call { probe, exit, .. } if act.when == When::Before => Some((probe, exit)),
+        let call = |placed: &PlacedAction| match placed.action {
+            SiteAction::Call { probe, exit, .. } if placed.when == When::Before => Some((probe, exit)),
             _ => None,
         };
-        for acts in site.acts.chunk_by(|a, b| a.at == b.at) {
-            let at = self.set.bias.live(acts[0].at);
+        for actions in site.actions.chunk_by(|a, b| a.at == b.at) {
+            let at = self.set.bias.live(actions[0].at);
             let copy = self.originals.iter().find(|o| o.of == at).map_or(at, |o| o.copy);
-            let called = acts.iter().filter_map(call).collect();
+            let called = actions.iter().filter_map(call).collect();
             self.plan.calls.push(Call { at, head, is_trap, copy, called });
         }
     }
 
     /// Keeps the guards inside the changed bytes. If an instruction has two, the first one is kept: it leads
     /// to before the actions there.
-    fn keep_guards(&mut self, site: &Site) {
+    fn keep_guards(&mut self, site: &PatchedSite) {
         let start = self.set.bias.live(site.start);
         let mut last = start;
         for guard in self.guards.drain(..) {
@@ -195,7 +200,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// Writes the stub as it has to be at address `at`.
-    fn build(&mut self, site: &Site, at: RemoteAddr) -> Result<(), Refusal> {
+    fn build(&mut self, site: &PatchedSite, at: RemoteAddr) -> Result<(), Refusal> {
         self.plan.bytes.truncate(self.start);
         self.pending.clear();
         self.returning.clear();
@@ -204,23 +209,23 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.originals.clear();
         let mut falls = true;
         let mut from = 0;
-        let mut acts = site.acts.as_slice();
+        let mut actions = site.actions.as_slice();
         while from < site.insns.len() {
             let first = Svma(site.insns[from].addr);
-            acts = self.acts_before(site, acts, first, at)?;
-            if let Some(rest) = self.acts_taken(site, acts, first, at)? {
-                acts = self.acts_after(site, rest, first, at)?;
+            actions = self.actions_before(site, actions, first, at)?;
+            if let Some(rest) = self.actions_taken(site, actions, first, at)? {
+                actions = self.actions_after(site, rest, first, at)?;
                 from += 1;
                 continue;
             }
-            let place = |a: &Act| {
+            let place = |a: &PlacedAction| {
                 let found = site.insns.iter().position(|i| i.addr == a.at.0);
                 found.map(|n| n + usize::from(a.when == When::After))
             };
-            let until = acts.first().and_then(place).unwrap_or(site.insns.len()).max(from + 1);
+            let until = actions.first().and_then(place).unwrap_or(site.insns.len()).max(from + 1);
             let last = site.insns[until - 1];
             falls = self.displaced(site, first, last.end() - first.0, at)?;
-            acts = self.acts_after(site, acts, Svma(last.addr), at)?;
+            actions = self.actions_after(site, actions, Svma(last.addr), at)?;
             from = until;
         }
         if falls {
@@ -244,30 +249,30 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// Emits the actions before instruction `insn`. A guard for it leads to before they run.
-    fn acts_before<'s>(
+    fn actions_before<'s>(
         &mut self,
-        site: &Site,
-        acts: &'s [Act],
+        site: &PatchedSite,
+        actions: &'s [PlacedAction],
         insn: Svma,
         at: RemoteAddr,
-    ) -> Result<&'s [Act], Refusal> {
-        if acts.first().is_some_and(|a| a.at == insn && a.when == When::Before) {
+    ) -> Result<&'s [PlacedAction], Refusal> {
+        if actions.first().is_some_and(|a| a.at == insn && a.when == When::Before) {
             self.guard(insn, at);
         }
-        let rest = self.moment(site, acts, (insn, 0), at)?;
+        let rest = self.moment(site, actions, (insn, 0), at)?;
         self.moment(site, rest, (insn, 1), at)
     }
 
     /// Emits a conditional jump that has an action when it is taken.
-    fn acts_taken<'s>(
+    fn actions_taken<'s>(
         &mut self,
-        site: &Site,
-        acts: &'s [Act],
+        site: &PatchedSite,
+        actions: &'s [PlacedAction],
         insn: Svma,
         at: RemoteAddr,
-    ) -> Result<Option<&'s [Act]>, Refusal> {
-        let Some(&Act { when: When::Taken { condition, target }, detour, .. }) =
-            acts.first().filter(|a| a.at == insn)
+    ) -> Result<Option<&'s [PlacedAction]>, Refusal> {
+        let Some(&PlacedAction { when: When::Taken { condition, target }, detour, .. }) =
+            actions.first().filter(|a| a.at == insn)
         else {
             return Ok(None);
         };
@@ -275,7 +280,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.stands_for(self.set.bias.live(insn), at);
         self.plan.bytes.extend_from_slice(&[0x0F, 0x80 | (condition ^ 1), 0, 0, 0, 0]);
         let hole = self.plan.bytes.len();
-        let rest = self.moment(site, acts, (insn, 2), at)?;
+        let rest = self.moment(site, actions, (insn, 2), at)?;
         if detour.is_none() {
             self.leave(target, at);
         }
@@ -285,27 +290,27 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// Emits the actions that run when instruction `insn` has gone on to the next one.
-    fn acts_after<'s>(
+    fn actions_after<'s>(
         &mut self,
-        site: &Site,
-        acts: &'s [Act],
+        site: &PatchedSite,
+        actions: &'s [PlacedAction],
         insn: Svma,
         at: RemoteAddr,
-    ) -> Result<&'s [Act], Refusal> {
-        let rest = self.moment(site, acts, (insn, 3), at)?;
+    ) -> Result<&'s [PlacedAction], Refusal> {
+        let rest = self.moment(site, actions, (insn, 3), at)?;
         self.moment(site, rest, (insn, 4), at)
     }
 
     /// Emits the actions of one moment, and the detour that they share.
     fn moment<'s>(
         &mut self,
-        site: &Site,
-        acts: &'s [Act],
+        site: &PatchedSite,
+        actions: &'s [PlacedAction],
         (insn, moment): (Svma, u8),
         at: RemoteAddr,
-    ) -> Result<&'s [Act], Refusal> {
-        let count = acts.iter().take_while(|a| a.at == insn && a.moment() == moment).count();
-        let (now, rest) = acts.split_at(count);
+    ) -> Result<&'s [PlacedAction], Refusal> {
+        let count = actions.iter().take_while(|a| a.at == insn && a.moment() == moment).count();
+        let (now, rest) = actions.split_at(count);
         let detour = now.first().and_then(|a| a.detour);
         if let Some(detour) = detour.filter(|d| d.from < d.exit) {
             self.displaced(site, detour.from, detour.exit - detour.from, at)?;
@@ -313,10 +318,10 @@ impl<'a, 'p> Emitter<'a, 'p> {
         if !now.is_empty() {
             self.stands_for(RemoteAddr(0), at);
         }
-        for act in now {
-            self.raise_stack(act.lowered.cast_signed());
-            self.act(act, at);
-            self.raise_stack(-act.lowered.cast_signed());
+        for placed in now {
+            self.raise_stack(placed.lowered.cast_signed());
+            self.placed(placed, at);
+            self.raise_stack(-placed.lowered.cast_signed());
         }
         if let Some(detour) = detour {
             self.leave(detour.exit, at);
@@ -358,7 +363,13 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// Appends the copies of instructions. Returns whether control runs off their end.
-    fn displaced(&mut self, site: &Site, start: Svma, len: u64, at: RemoteAddr) -> Result<bool, Refusal> {
+    fn displaced(
+        &mut self,
+        site: &PatchedSite,
+        start: Svma,
+        len: u64,
+        at: RemoteAddr,
+    ) -> Result<bool, Refusal> {
         let live = self.set.bias.live(start);
         let here = at + self.len();
         let bytes = self.set.env.image.text(start, len).ok_or(Refusal::NotInFile { at: start })?;
@@ -392,12 +403,12 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
     }
 
-    fn refused(&self, site: &Site, why: trapline_insn::x86_64::RelocateError) -> Refusal {
+    fn refused(&self, site: &PatchedSite, why: trapline_insn::x86_64::RelocateError) -> Refusal {
         use trapline_insn::x86_64::RelocateError as E;
         let place = self.set.env.place(site.start, JUMP);
         match why {
             E::Immovable { addr, bytes, why } => {
-                let insn = crate::refusal::Place::new(self.set.bias.stated(RemoteAddr(addr)), &bytes);
+                let insn = crate::refusal::CodeBytes::new(self.set.bias.stated(RemoteAddr(addr)), &bytes);
                 Refusal::Immovable { site: place, insn, why }
             }
             E::IntoInstruction { target, .. } => {
@@ -408,7 +419,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// Adds guards for nops in the changed bytes that no known code runs: a thread there goes on behind them.
-    fn padding_guards(&mut self, site: &Site) {
+    fn padding_guards(&mut self, site: &PatchedSite) {
         let (end, limit) = (site.code_end(), site.start + site.changed);
         if end >= limit {
             return;
@@ -429,7 +440,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
     /// puts the file's first byte in front of our displacement. A prefix there has no effect on the int3
     /// behind it. So a thread that traps on that int3 has not executed anything yet, and begins with the stub
     /// (docs/guide/foreign-patches.md).
-    fn astray_guard(&mut self, site: &Site, head: RemoteAddr) {
+    fn astray_guard(&mut self, site: &PatchedSite, head: RemoteAddr) {
         let first = self.set.env.image.text(site.start, 1).map_or(0, |bytes| bytes[0]);
         let at = self.set.bias.live(site.start) + 1;
         let traps =
@@ -440,7 +451,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
     }
 
-    fn patch(&mut self, site: &Site, head: RemoteAddr) {
+    fn patch(&mut self, site: &PatchedSite, head: RemoteAddr) {
         let k = self.set.place.k.to_le_bytes();
         let mut new = [0; MAX_PATCH];
         match site.reach {
@@ -464,7 +475,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
 
     fn push(
         &mut self,
-        site: &Site,
+        site: &PatchedSite,
         start: Svma,
         changed: u64,
         new: [u8; MAX_PATCH],
@@ -478,7 +489,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
         let patch = Patch {
             probe: site.owner.probe,
-            want: site.owner.want,
+            request: site.owner.request,
             role,
             tactic: site.tactic(),
             addr,

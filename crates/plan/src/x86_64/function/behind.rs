@@ -38,7 +38,7 @@
 
 use super::{LEAST, LOOK, Mark, Planner};
 use crate::request::TrapsPolicy;
-use crate::x86_64::site::Deed;
+use crate::x86_64::site::SiteAction;
 use crate::x86_64::stub;
 use crate::x86_64::window::{JUMP, Stretch, walk};
 use trapline_insn::x86_64::{Class, Gpr, Insn, Lead, faults_on_register};
@@ -60,8 +60,8 @@ const PRIVATE: u16 = Gpr::Rax.bit()
 /// What an action needs to know if it runs behind the first instruction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behind {
-    pub(super) dead: stub::Site,
-    /// As [`Act::lowered`](crate::x86_64::site::Act::lowered).
+    pub(super) dead: stub::Liveness,
+    /// As [`PlacedAction::lowered`](crate::x86_64::site::PlacedAction::lowered).
     pub(super) lowered: u32,
 }
 
@@ -77,13 +77,13 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(deed: &Deed, is_filtered: impl Fn(u32) -> bool, go: bool) -> Self {
-        match deed {
-            Deed::Count { probe, .. } if !is_filtered(*probe) => {
+    fn of(action: &SiteAction, is_filtered: impl Fn(u32) -> bool, go: bool) -> Self {
+        match action {
+            SiteAction::Count { probe, .. } if !is_filtered(*probe) => {
                 Self { stack: false, gprs: 0, others: false }
             }
             // Timed hits are not filtered; Go's stubs find the goroutine in r14.
-            Deed::Enter { .. } | Deed::Arm { .. } => {
+            SiteAction::Enter { .. } | SiteAction::Arm { .. } => {
                 Self { stack: true, gprs: if go { Gpr::R14.bit() } else { 0 }, others: false }
             }
             // Go's arguments may be in any register.
@@ -107,10 +107,10 @@ impl Planner<'_> {
         &mut self,
         insns: &mut Vec<Insn>,
         (bytes, start): (&[u8], Svma),
-        deed: &Deed,
+        action: &SiteAction,
         red_zone_live: bool,
     ) -> Option<Behind> {
-        let is_called = matches!(deed, Deed::Call { .. });
+        let is_called = matches!(action, SiteAction::Call { .. });
         if self.at_head || is_called || bytes.starts_with(&ENDBR64) {
             return None;
         }
@@ -123,11 +123,11 @@ impl Planner<'_> {
             return None;
         }
         let go = env.traits.go || env.is_go_at(start);
-        let asked = Asked::of(deed, |probe| env.filter(probe).is_some(), go);
+        let asked = Asked::of(action, |probe| env.filter(probe).is_some(), go);
         let lowered = if asked.stack { seen(lead, asked, red_zone_live)? } else { 0 };
         self.fits(insns, start + bytes.len() as u64)?;
         let red_zone_live = red_zone_live || lead.red_zone || (lowered != 0 && lead.pushed);
-        let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };
+        let dead = stub::Liveness { flags_dead: found.flags, dead: found.gprs, red_zone_live };
         Some(Behind { dead, lowered })
     }
 

@@ -7,9 +7,9 @@
 use super::frame::names_return_address;
 use super::{Code, Planner, entry_index, kind_of};
 use crate::plan::PatchRole;
-use crate::refusal::{NoSlot, Refusal};
-use crate::request::{Role, Want};
-use crate::x86_64::site::{Act, Deed, Detour, Owner, Stack, When};
+use crate::refusal::{NoTrampoline, Refusal};
+use crate::request::{Action, ActionRequest};
+use crate::x86_64::site::{Detour, Owner, PlacedAction, SiteAction, Stack, When};
 use crate::x86_64::stub;
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, may_displace};
@@ -40,8 +40,8 @@ impl Planner<'_> {
             Flow::Jump(Some(to)) | Flow::Branch(to) => to == f.start.0 || to == site.0,
             _ => false,
         });
-        self.entry(function, Deed::Enter { latency, looped }, owner(PatchRole::Entry))?;
-        self.each_exit(code, &owner, |_, kind| Deed::Exit { latency, kind })
+        self.entry(function, SiteAction::Enter { latency, looped }, owner(PatchRole::Entry))?;
+        self.each_exit(code, &owner, |_, kind| SiteAction::Exit { latency, kind })
     }
 
     /// Plans an entry that replaces the return address by a return trampoline.
@@ -53,7 +53,7 @@ impl Planner<'_> {
         latency: u32,
     ) -> Result<(), Refusal> {
         self.may_arm(function, code)?;
-        self.entry(function, Deed::Arm { latency }, owner(PatchRole::Entry))
+        self.entry(function, SiteAction::Arm { latency }, owner(PatchRole::Entry))
     }
 
     /// Checks that the word a function is entered with is an address to which a call returns, and that no
@@ -61,15 +61,15 @@ impl Planner<'_> {
     pub(super) fn may_arm(&self, function: FunctionIndex, code: Option<&Code>) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let code = code.ok_or(Refusal::NotInFile { at })?;
-        let refuse = |why| Err(Refusal::NoSlot { at, why });
+        let refuse = |why| Err(Refusal::NoTrampoline { at, why });
         if self.env.traits.shadow_stack {
-            return refuse(NoSlot::ShadowStack);
+            return refuse(NoTrampoline::ShadowStack);
         }
         if self.env.traits.go {
-            return refuse(NoSlot::Go);
+            return refuse(NoTrampoline::Go);
         }
         if at == self.env.image.entry() {
-            return refuse(NoSlot::ProgramEntry);
+            return refuse(NoTrampoline::ProgramEntry);
         }
         // A tail call is as good as a return, since the other function finds the return address in the same
         // place and returns to it. Code that leaves only by indirect jumps may be the loader's glue, which is
@@ -78,7 +78,7 @@ impl Planner<'_> {
         if !code.body.exits.iter().any(|exit| returns(exit.kind)) {
             return match code.body.exits.is_empty() && code.body.exits_known() {
                 true => Err(Refusal::NoExit { at }),
-                false => refuse(NoSlot::NoReturn),
+                false => refuse(NoTrampoline::NoReturn),
             };
         }
         let back = code.body.insns.iter().find(|i| match i.flow {
@@ -86,13 +86,13 @@ impl Planner<'_> {
             _ => false,
         });
         if let Some(insn) = back {
-            return refuse(NoSlot::Looped(self.env.place(Svma(insn.addr), insn.len.into())));
+            return refuse(NoTrampoline::Looped(self.env.place(Svma(insn.addr), insn.len.into())));
         }
         if self.env.map.is_looped(function) {
-            return refuse(NoSlot::Looped(self.env.place(at, 1)));
+            return refuse(NoTrampoline::Looped(self.env.place(at, 1)));
         }
         if let Some(reads) = names_return_address(self.env.image, at) {
-            return refuse(NoSlot::Named(self.env.place(reads, 4)));
+            return refuse(NoTrampoline::Named(self.env.place(reads, 4)));
         }
         Ok(())
     }
@@ -104,32 +104,32 @@ impl Planner<'_> {
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        want: &Want,
+        request: &ActionRequest,
         by_slot: bool,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
-        let (probe, Role::Record { values, returns, texts, floats, fields, stack: unwind }) =
-            (want.probe, want.role)
+        let (probe, Action::Record { values, returns, texts, floats, fields, stack: unwind }) =
+            (request.probe, request.action)
         else {
             return Err(Refusal::Incomplete { at });
         };
         let stack = Stack { unwind, at_entry: true };
         self.env.recordable(at, probe, texts != 0 || fields != 0)?;
         let marked = returns && self.env.filter(probe).is_some();
-        let deed = |kind| Deed::Record { probe, kind, values, marked, texts, floats, stack };
-        self.entry(function, deed(Kind::Entry), owner(PatchRole::Entry))?;
+        let action = |kind| SiteAction::Record { probe, kind, values, marked, texts, floats, stack };
+        self.entry(function, action(Kind::Entry), owner(PatchRole::Entry))?;
         if !returns {
             return Ok(());
         }
         if by_slot {
             self.may_arm(function, code)?;
             // This comes behind the entry's record, which may read the stack.
-            let arm = Deed::ArmRecord { probe, values, marked, texts, floats, stack };
+            let arm = SiteAction::ArmRecord { probe, values, marked, texts, floats, stack };
             return self.entry(function, arm, owner(PatchRole::Entry));
         }
         let code = code.ok_or(Refusal::NotInFile { at })?;
         self.exits_known(code)?;
-        self.each_exit(code, &owner, |_, kind| deed(kind_of(kind)))
+        self.each_exit(code, &owner, |_, kind| action(kind_of(kind)))
     }
 
     /// Plans all exits, and the entry too if exits aggregate what only the entry knew; with `by_slot` a
@@ -139,20 +139,20 @@ impl Planner<'_> {
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        want: &Want,
+        request: &ActionRequest,
         by_slot: bool,
     ) -> Result<(), Refusal> {
-        let probe = want.probe;
+        let probe = request.probe;
         self.env.recordable(self.env.image.function(function).start, probe, false)?;
         if self.env.filter(probe).is_some_and(|filter| filter.late.is_some()) {
-            let entry = Deed::Tally { probe, kind: Kind::Entry };
+            let entry = SiteAction::Tally { probe, kind: Kind::Entry };
             self.entry(function, entry, owner(PatchRole::Entry))?;
         }
         if by_slot {
             self.may_arm(function, code)?;
-            return self.entry(function, Deed::ArmTally { probe }, owner(PatchRole::Entry));
+            return self.entry(function, SiteAction::ArmTally { probe }, owner(PatchRole::Entry));
         }
-        self.at_exits(function, code, owner, |exit| Deed::Tally { probe, kind: kind_of(exit) })
+        self.at_exits(function, code, owner, |exit| SiteAction::Tally { probe, kind: kind_of(exit) })
     }
 
     /// Puts an action at each exit.
@@ -161,7 +161,7 @@ impl Planner<'_> {
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        deed: impl Fn(stub::ExitKind) -> Deed,
+        action: impl Fn(stub::ExitKind) -> SiteAction,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let code = code.ok_or(Refusal::NotInFile { at })?;
@@ -169,7 +169,7 @@ impl Planner<'_> {
         if code.body.exits.is_empty() {
             return Err(Refusal::NoExit { at });
         }
-        self.each_exit(code, &owner, |_, kind| deed(kind))
+        self.each_exit(code, &owner, |_, kind| action(kind))
     }
 
     /// Plans calls of consumers at all exits. They see the returned value, and the address of the instruction
@@ -190,7 +190,7 @@ impl Planner<'_> {
         if let Some(tail) = code.body.exits.iter().find(|exit| exit.kind != ExitKind::Ret) {
             return Err(Refusal::TailCall { at: self.env.place(Svma(tail.insn.addr), tail.insn.len.into()) });
         }
-        self.each_exit(code, &owner, |ip, _| Deed::Call { probe, ip, exit: true })
+        self.each_exit(code, &owner, |ip, _| SiteAction::Call { probe, ip, exit: true })
     }
 
     fn exits_known(&self, code: &Code) -> Result<(), Refusal> {
@@ -207,13 +207,13 @@ impl Planner<'_> {
         &mut self,
         code: &Code,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: impl Fn(Svma, stub::ExitKind) -> Deed,
+        action: impl Fn(Svma, stub::ExitKind) -> SiteAction,
     ) -> Result<(), Refusal> {
         let bound = 1 + self.env.map.exit_bound(code.function) as usize;
         for exit in &code.body.exits {
             let at = Svma(exit.insn.addr);
-            self.exit(code, exit, owner, &deed)
-                .or_else(|why| self.ways_to(code, exit, owner, &deed, bound).map_err(|()| why))
+            self.exit(code, exit, owner, &action)
+                .or_else(|why| self.ways_to(code, exit, owner, &action, bound).map_err(|()| why))
                 .map_err(|why| Refusal::ExitUnpatchable { at, why: Box::new(why) })?;
         }
         Ok(())
@@ -224,7 +224,7 @@ impl Planner<'_> {
         code: &Code,
         exit: &Exit,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: &impl Fn(Svma, stub::ExitKind) -> Deed,
+        action: &impl Fn(Svma, stub::ExitKind) -> SiteAction,
     ) -> Result<(), Refusal> {
         let at = Svma(exit.insn.addr);
         let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
@@ -239,11 +239,19 @@ impl Planner<'_> {
             ExitKind::FallThrough(_) => When::After,
             _ => When::Before,
         };
-        let dead = stub::Site { red_zone_live: exit.kind != ExitKind::Ret, ..stub::Site::default() };
+        let dead = stub::Liveness { red_zone_live: exit.kind != ExitKind::Ret, ..stub::Liveness::default() };
         self.place(
             stretch,
             i,
-            Act { at, when, deed: deed(at, kind), dead, want: owner(role).want, lowered: 0, detour: None },
+            PlacedAction {
+                at,
+                when,
+                action: action(at, kind),
+                dead,
+                request: owner(role).request,
+                lowered: 0,
+                detour: None,
+            },
             owner(role),
             true,
         )
@@ -258,7 +266,7 @@ impl Planner<'_> {
         code: &Code,
         exit: &Exit,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: &impl Fn(Svma, stub::ExitKind) -> Deed,
+        action: &impl Fn(Svma, stub::ExitKind) -> SiteAction,
         bound: usize,
     ) -> Result<(), ()> {
         let (stretch, i) = code.stretch_of(exit.insn.addr).ok_or(())?;
@@ -275,11 +283,18 @@ impl Planner<'_> {
                 ways.iter().try_for_each(|&(at, when, detour)| {
                     let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
                     let owner = owner(PatchRole::ExitRet);
-                    let dead = stub::Site::default();
-                    let deed = deed(Svma(exit.insn.addr), stub::ExitKind::Return);
-                    let act =
-                        Act { at, when, deed, dead, want: owner.want, lowered: 0, detour: Some(detour) };
-                    p.place(stretch, i, act, owner, true)
+                    let dead = stub::Liveness::default();
+                    let action = action(Svma(exit.insn.addr), stub::ExitKind::Return);
+                    let placed = PlacedAction {
+                        at,
+                        when,
+                        action,
+                        dead,
+                        request: owner.request,
+                        lowered: 0,
+                        detour: Some(detour),
+                    };
+                    p.place(stretch, i, placed, owner, true)
                 })?;
                 let many = p.sites.len() - p.first > bound;
                 if many {

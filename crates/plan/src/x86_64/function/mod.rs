@@ -10,19 +10,19 @@
 mod behind;
 mod exits;
 mod frame;
-mod place;
+mod window_choice;
 
 use super::Env;
 use super::kernel::takes_uprobe;
 use super::padding::Claims;
 use super::pun::Puns;
-use super::site::{Act, Deed, Owner, Site, Stack, When};
+use super::site::{Owner, PatchedSite, PlacedAction, SiteAction, Stack, When};
 use super::stub;
 use super::window::{JUMP, Stretch};
 use crate::codemap::body_of;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
-use crate::request::{Floats, Role, Want};
+use crate::request::{Action, ActionRequest, Floats};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trapline_image::{FunctionIndex, Image};
@@ -47,15 +47,15 @@ pub(crate) struct Planner<'a> {
     pub(crate) bias: Bias,
     pub(crate) claims: Claims,
     pub(crate) puns: Puns<'a>,
-    pub(crate) sites: Vec<Site>,
+    pub(crate) sites: Vec<PatchedSite>,
     pub(crate) kernel: Vec<KernelSite>,
     pub(crate) refused: Vec<Refused>,
     /// Replace return addresses where a call may end as another function, or where exits cannot be found or
     /// patched.
-    pub(crate) or_slots: bool,
+    pub(crate) or_trampolines: bool,
     /// Replace return addresses for all returns that are recorded or aggregated.
-    pub(crate) by_slots: bool,
-    /// The requests for which `or_slots` did that, and why.
+    pub(crate) by_trampolines: bool,
+    /// The requests for which `or_trampolines` did that, and why.
     pub(crate) slotted: Vec<Refused>,
     /// Index in `sites` of the first one that belongs to the current function.
     first: usize,
@@ -80,7 +80,7 @@ impl core::fmt::Debug for Looking {
 /// The state of a function's plan at some moment.
 #[derive(Clone, Debug)]
 struct Mark {
-    sites: Vec<Site>,
+    sites: Vec<PatchedSite>,
     claims: usize,
     puns: Vec<trapline_record::RemoteAddr>,
     kernel: usize,
@@ -106,9 +106,14 @@ impl Code {
 }
 
 /// The code of a function, if a request needs more than its entry.
-fn code_for(env: Env<'_>, function: Option<FunctionIndex>, wants: &[(u32, Want)]) -> Option<Code> {
-    let entry_only =
-        wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry | Role::Hold(_)));
+fn code_for(
+    env: Env<'_>,
+    function: Option<FunctionIndex>,
+    requests: &[(u32, ActionRequest)],
+) -> Option<Code> {
+    let entry_only = requests
+        .iter()
+        .all(|(_, w)| matches!(w.action, Action::CountEntry | Action::CallEntry | Action::Hold(_)));
     function.filter(|_| !entry_only).map(|f| code_of(env.image, f))
 }
 
@@ -142,8 +147,8 @@ impl<'a> Planner<'a> {
             sites: Vec::new(),
             kernel: Vec::new(),
             refused: Vec::new(),
-            or_slots: false,
-            by_slots: false,
+            or_trampolines: false,
+            by_trampolines: false,
             slotted: Vec::new(),
             first: 0,
             at_head: false,
@@ -154,17 +159,18 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans all requests, which are sorted by function.
-    pub(crate) fn functions(&mut self, order: &[(u32, Want)]) {
-        self.wants_of(order.iter().filter_map(|(_, w)| w.function));
+    pub(crate) fn functions(&mut self, order: &[(u32, ActionRequest)]) {
+        self.requests_of(order.iter().filter_map(|(_, w)| w.function));
         let of_one = order.chunk_by(|a, b| a.1.function == b.1.function);
         of_one.for_each(|group| self.function(group[0].1.function, group));
     }
     /// Does the same with the help of other threads, and gives the same plan. Each function's code is
     /// analysed independently of the others, which takes most of the time. Few functions are analysed at a
     /// time, since an analysis is large.
-    pub(crate) fn functions_with_help(&mut self, order: &[(u32, Want)], threads: usize) {
-        self.wants_of(order.iter().filter_map(|(_, w)| w.function));
-        let groups: Vec<&[(u32, Want)]> = order.chunk_by(|a, b| a.1.function == b.1.function).collect();
+    pub(crate) fn functions_with_help(&mut self, order: &[(u32, ActionRequest)], threads: usize) {
+        self.requests_of(order.iter().filter_map(|(_, w)| w.function));
+        let groups: Vec<&[(u32, ActionRequest)]> =
+            order.chunk_by(|a, b| a.1.function == b.1.function).collect();
         let env = self.env;
         for round in groups.chunks(ROUND) {
             let (next, codes) = (AtomicUsize::new(0), Vec::from_iter(round.iter().map(|_| OnceLock::new())));
@@ -188,103 +194,112 @@ impl<'a> Planner<'a> {
     }
     /// Sets the requested functions, which must be sorted, before [`function`](Self::function) is called for
     /// each of them.
-    pub(crate) fn wants_of(&mut self, functions: impl Iterator<Item = FunctionIndex>) {
+    pub(crate) fn requests_of(&mut self, functions: impl Iterator<Item = FunctionIndex>) {
         self.wanted = functions.collect();
         self.wanted.dedup();
     }
 
     /// Plans all requests for one function or, without a function, for single instructions.
-    pub(crate) fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
-        self.plan(wants, code_for(self.env, function, wants).as_ref());
+    pub(crate) fn function(&mut self, function: Option<FunctionIndex>, requests: &[(u32, ActionRequest)]) {
+        self.plan(requests, code_for(self.env, function, requests).as_ref());
     }
-    fn plan(&mut self, wants: &[(u32, Want)], code: Option<&Code>) {
+    fn plan(&mut self, requests: &[(u32, ActionRequest)], code: Option<&Code>) {
         self.first = self.sites.len();
-        let order = |role: Role| match role {
-            Role::CountEntry | Role::CallEntry | Role::CallArmed => 0,
-            Role::Latency | Role::LatencySlot | Role::Record { .. } | Role::Tally { exits: false } => 1,
-            Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 2,
-            Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(..) | Role::RecordMark(..) => 3,
+        let order = |role: Action| match role {
+            Action::CountEntry | Action::CallEntry | Action::CallArmed => 0,
+            Action::Latency
+            | Action::LatencyByTrampoline
+            | Action::Record { .. }
+            | Action::Tally { exits: false } => 1,
+            Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 2,
+            Action::CountAt(_) | Action::CallAt(_) | Action::RecordAt(..) | Action::RecordMark(..) => 3,
             // If other requests are for the same function, the patch is named after those.
-            Role::Hold(_) => 4,
+            Action::Hold(_) => 4,
         };
         self.behind_or_at_head(|planner| {
             for rank in 0..5 {
-                for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
-                    if let Err(why) = planner.want(*index, want, code) {
-                        planner.refused.push(Refused { probe: want.probe, want: *index, why });
+                for (index, request) in requests.iter().filter(|(_, w)| order(w.action) == rank) {
+                    if let Err(why) = planner.request(*index, request, code) {
+                        planner.refused.push(Refused { probe: request.probe, request: *index, why });
                     }
                 }
             }
         });
     }
 
-    fn want(&mut self, index: u32, want: &Want, code: Option<&Code>) -> Result<(), Refusal> {
-        let owner = |role| Owner { want: index, probe: want.probe, role };
-        let count = |kind| Deed::Count { probe: want.probe, kind };
-        let call = |ip| Deed::Call { probe: want.probe, ip, exit: false };
-        self.decides(want)?;
-        self.has_goroutine(want)?;
-        match (want.role, want.function) {
-            (Role::CountEntry, Some(f)) => {
+    fn request(&mut self, index: u32, request: &ActionRequest, code: Option<&Code>) -> Result<(), Refusal> {
+        let owner = |role| Owner { request: index, probe: request.probe, role };
+        let count = |kind| SiteAction::Count { probe: request.probe, kind };
+        let call = |ip| SiteAction::Call { probe: request.probe, ip, exit: false };
+        self.decides(request)?;
+        self.has_goroutine(request)?;
+        match (request.action, request.function) {
+            (Action::CountEntry, Some(f)) => {
                 let done = self.entry(f, count(Kind::Entry), owner(PatchRole::Entry));
                 self.or_kernel(done, owner(PatchRole::Entry), self.env.image.function(f).start)
             }
-            (Role::CountAt(at), f) => {
+            (Action::CountAt(at), f) => {
                 let done = self.instruction(f, at, code, count(Kind::Entry), owner(PatchRole::Entry));
                 self.or_kernel(done, owner(PatchRole::Entry), at)
             }
-            (Role::Hold(hold), Some(f)) => self.entry(f, Deed::Hold(hold), owner(PatchRole::Entry)),
-            (Role::CallEntry, Some(f)) => {
+            (Action::Hold(hold), Some(f)) => self.entry(f, SiteAction::Hold(hold), owner(PatchRole::Entry)),
+            (Action::CallEntry, Some(f)) => {
                 let at = self.env.image.function(f).start;
                 self.entry(f, call(at), owner(PatchRole::Entry))
             }
-            (Role::CallArmed, Some(f)) => {
+            (Action::CallArmed, Some(f)) => {
                 self.may_arm(f, code)?;
                 let at = self.env.image.function(f).start;
                 self.entry(f, call(at), owner(PatchRole::Entry))
             }
-            (Role::RecordAt(at, unwind), f) => {
-                self.env.recordable(at, want.probe, false)?;
-                let (probe, kind, stack) = (want.probe, Kind::Entry, Stack { unwind, at_entry: false });
+            (Action::RecordAt(at, unwind), f) => {
+                self.env.recordable(at, request.probe, false)?;
+                let (probe, kind, stack) = (request.probe, Kind::Entry, Stack { unwind, at_entry: false });
                 let floats = Floats::default();
-                let deed = Deed::Record { probe, kind, values: 0, marked: false, texts: 0, floats, stack };
-                self.instruction(f, at, code, deed, owner(PatchRole::Entry))
+                let action =
+                    SiteAction::Record { probe, kind, values: 0, marked: false, texts: 0, floats, stack };
+                self.instruction(f, at, code, action, owner(PatchRole::Entry))
             }
-            (Role::RecordMark(at, fields), f) => {
-                self.env.recordable(at, want.probe, fields != 0)?;
-                let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
+            (Action::RecordMark(at, fields), f) => {
+                self.env.recordable(at, request.probe, fields != 0)?;
+                let (probe, kind, floats) = (request.probe, Kind::Entry, Floats::default());
                 let stack = Stack::default();
-                let deed = Deed::Record { probe, kind, values: 6, marked: false, texts: 0, floats, stack };
-                self.instruction(f, at, code, deed, owner(PatchRole::Entry))
+                let action =
+                    SiteAction::Record { probe, kind, values: 6, marked: false, texts: 0, floats, stack };
+                self.instruction(f, at, code, action, owner(PatchRole::Entry))
             }
-            (Role::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
-            (Role::Record { returns: true, .. }, Some(f)) => {
-                self.seen_to_end((index, want), code, |p, by_slot| p.record(f, code, owner, want, by_slot))
+            (Action::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
+            (Action::Record { returns: true, .. }, Some(f)) => {
+                self.seen_to_end((index, request), code, |p, by_slot| {
+                    p.record(f, code, owner, request, by_slot)
+                })
             }
-            (Role::Record { .. }, Some(f)) => self.whole(|p| p.record(f, code, owner, want, false)),
-            (Role::Tally { exits: false }, Some(f)) => {
-                self.env.recordable(self.env.image.function(f).start, want.probe, false)?;
-                let deed = Deed::Tally { probe: want.probe, kind: Kind::Entry };
-                self.entry(f, deed, owner(PatchRole::Entry))
+            (Action::Record { .. }, Some(f)) => self.whole(|p| p.record(f, code, owner, request, false)),
+            (Action::Tally { exits: false }, Some(f)) => {
+                self.env.recordable(self.env.image.function(f).start, request.probe, false)?;
+                let action = SiteAction::Tally { probe: request.probe, kind: Kind::Entry };
+                self.entry(f, action, owner(PatchRole::Entry))
             }
-            (Role::Tally { exits: true }, Some(f)) => {
-                self.seen_to_end((index, want), code, |p, by_slot| p.tally(f, code, owner, want, by_slot))
+            (Action::Tally { exits: true }, Some(f)) => {
+                self.seen_to_end((index, request), code, |p, by_slot| {
+                    p.tally(f, code, owner, request, by_slot)
+                })
             }
-            (Role::CallExits, Some(f)) => self.whole(|p| p.call_exits(f, code, owner, want.probe)),
-            (Role::CountExits, Some(f)) => {
+            (Action::CallExits, Some(f)) => self.whole(|p| p.call_exits(f, code, owner, request.probe)),
+            (Action::CountExits, Some(f)) => {
                 self.whole(|p| p.at_exits(f, code, owner, |exit| count(kind_of(exit))))
             }
-            (Role::Latency, Some(f)) => {
+            (Action::Latency, Some(f)) => {
                 let latency =
-                    want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
-                self.seen_to_end((index, want), code, |p, by_slot| match by_slot {
+                    request.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
+                self.seen_to_end((index, request), code, |p, by_slot| match by_slot {
                     true => p.armed(f, code, owner, latency),
                     false => p.latency(f, code, owner, latency),
                 })
             }
-            (Role::LatencySlot, Some(f)) => {
+            (Action::LatencyByTrampoline, Some(f)) => {
                 let latency =
-                    want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
+                    request.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
                 self.whole(|p| p.armed(f, code, owner, latency))
             }
             (_, None) => Err(Refusal::Incomplete { at: Svma(0) }),
@@ -292,37 +307,40 @@ impl<'a> Planner<'a> {
     }
 
     /// Checks a request that neither records nor aggregates: see [`Env::decides`].
-    fn decides(&self, want: &Want) -> Result<(), Refusal> {
-        let at = match (want.role, want.function) {
-            (Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..) | Role::Tally { .. }, _) => {
+    fn decides(&self, request: &ActionRequest) -> Result<(), Refusal> {
+        let at = match (request.action, request.function) {
+            (
+                Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..) | Action::Tally { .. },
+                _,
+            ) => {
                 return Ok(());
             }
-            (Role::CountAt(at) | Role::CallAt(at), _) => at,
+            (Action::CountAt(at) | Action::CallAt(at), _) => at,
             (_, Some(f)) => self.env.image.function(f).start,
             (_, None) => Svma(0),
         };
-        self.env.decides(at, want)
+        self.env.decides(at, request)
     }
 
     /// The end of a call is seen at the function's exits or, with `plan`'s flag, by a return trampoline.
-    /// `by_slots` and `or_slots` say which. With `or_slots`, a function that leaves by a jump to another one
-    /// gets a trampoline, as its call ends when that other one returns. So does a function whose exits cannot
-    /// be found or patched.
+    /// `by_trampolines` and `or_trampolines` say which. With `or_trampolines`, a function that leaves by a
+    /// jump to another one gets a trampoline, as its call ends when that other one returns. So does a
+    /// function whose exits cannot be found or patched.
     fn seen_to_end(
         &mut self,
-        (index, want): (u32, &Want),
+        (index, request): (u32, &ActionRequest),
         code: Option<&Code>,
         plan: impl Fn(&mut Self, bool) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        if self.by_slots || !self.or_slots {
-            let by_slots = self.by_slots;
-            return self.whole(|p| plan(p, by_slots));
+        if self.by_trampolines || !self.or_trampolines {
+            let by_trampolines = self.by_trampolines;
+            return self.whole(|p| plan(p, by_trampolines));
         }
         let goes_on = code.and_then(|code| code.body.exits.iter().find(|exit| exit.kind != ExitKind::Ret));
         let goes_on = goes_on.map(|exit| self.env.place(Svma(exit.insn.addr), exit.insn.len.into()));
         let slot = |p: &mut Self, why: Refusal| {
             p.whole(|p| plan(p, true)).is_ok().then(|| {
-                p.slotted.push(Refused { probe: want.probe, want: index, why });
+                p.slotted.push(Refused { probe: request.probe, request: index, why });
             })
         };
         if goes_on.and_then(|at| slot(self, Refusal::TailCall { at })).is_some() {
@@ -338,10 +356,12 @@ impl<'a> Planner<'a> {
     /// Refuses a request that needs the goroutine where there is none yet. A program that begins has none:
     /// `rt0_go` sets the thread pointer by `settls`, which threads of older versions also call first. All
     /// that `rt0_go` calls later has a goroutine.
-    fn has_goroutine(&self, want: &Want) -> Result<(), Refusal> {
-        let counts =
-            matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Hold(_));
-        let (Some(function), true) = (want.function, self.env.traits.go && !counts) else { return Ok(()) };
+    fn has_goroutine(&self, request: &ActionRequest) -> Result<(), Refusal> {
+        let counts = matches!(
+            request.action,
+            Action::CountEntry | Action::CountExits | Action::CountAt(_) | Action::Hold(_)
+        );
+        let (Some(function), true) = (request.function, self.env.traits.go && !counts) else { return Ok(()) };
         let image = self.env.image;
         let f = image.function(function);
         let is_before = |name: &str| {
@@ -383,48 +403,49 @@ impl<'a> Planner<'a> {
         let allowed = self.env.traits.kernel_allowed && all && !impossible && takes_uprobe(bytes);
         match self.env.image.offset_of(at).filter(|_| allowed) {
             Some(offset) => {
-                self.kernel.push(KernelSite { probe: owner.probe, want: owner.want, offset });
+                self.kernel.push(KernelSite { probe: owner.probe, request: owner.request, offset });
                 Ok(())
             }
             None => Err(why),
         }
     }
 
-    fn entry(&mut self, function: FunctionIndex, deed: Deed, owner: Owner) -> Result<(), Refusal> {
+    fn entry(&mut self, function: FunctionIndex, action: SiteAction, owner: Owner) -> Result<(), Refusal> {
         let f = self.env.image.function(function);
         let bytes = self.env.image.text(f.start, f.len).ok_or(Refusal::NotInFile { at: f.start })?;
         let mut insns = core::mem::take(&mut self.scratch);
         // Nothing below rsp is live when a function is called. If it jumps back to its entry, its red zone
         // may be live, except in Go, which has none.
         let red_zone_live = self.env.map.is_looped(function) && !self.env.traits.go;
-        if let Some(behind) = self.behind(&mut insns, (bytes, f.start), &deed, red_zone_live) {
+        if let Some(behind) = self.behind(&mut insns, (bytes, f.start), &action, red_zone_live) {
             let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
-            let (at, want) = (Svma(insns[1].addr), owner.want);
+            let (at, request) = (Svma(insns[1].addr), owner.request);
             let (dead, lowered) = (behind.dead, behind.lowered);
-            let act = Act { at, when: When::Before, deed, dead, want, lowered, detour: None };
-            let done = self.place(Stretch { insns: &insns, whole }, 1, act, owner, false);
+            let placed =
+                PlacedAction { at, when: When::Before, action, dead, request, lowered, detour: None };
+            let done = self.place(Stretch { insns: &insns, whole }, 1, placed, owner, false);
             self.scratch = insns;
             return done;
         }
         let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
         // If a consumer is called, everything is saved, so what is dead does not matter.
-        let asks = !matches!(deed, Deed::Call { .. });
+        let asks = !matches!(action, SiteAction::Call { .. });
         // `endbr64` neither reads nor writes, so what is dead at it is dead behind it.
         let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| asks && !faulty(i));
-        let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };
+        let dead = stub::Liveness { flags_dead: found.flags, dead: found.gprs, red_zone_live };
         let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
         let i = entry_index(&self.env, &insns);
         let stretch = Stretch { insns: &insns, whole };
-        let act = Act {
+        let placed = PlacedAction {
             at: Svma(insns[i].addr),
             when: When::Before,
-            deed,
+            action,
             dead,
-            want: owner.want,
+            request: owner.request,
             lowered: 0,
             detour: None,
         };
-        let done = self.place(stretch, i, act, owner, false);
+        let done = self.place(stretch, i, placed, owner, false);
         self.scratch = insns;
         done
     }
@@ -434,20 +455,28 @@ impl<'a> Planner<'a> {
         function: Option<FunctionIndex>,
         at: Svma,
         code: Option<&Code>,
-        deed: Deed,
+        action: SiteAction,
         owner: Owner,
     ) -> Result<(), Refusal> {
         if let Some(f) = function
             && self.env.image.function(f).start == at
         {
-            return self.entry(f, deed, owner);
+            return self.entry(f, action, owner);
         }
         if let Some((stretch, i)) = code.and_then(|c| c.stretch_of(at.0)) {
             let dead = dead_at(&self.env, &stretch.insns[i..stretch.insns.len().min(i + LOOK)], true);
             return self.place(
                 stretch,
                 i,
-                Act { at, when: When::Before, deed, dead, want: owner.want, lowered: 0, detour: None },
+                PlacedAction {
+                    at,
+                    when: When::Before,
+                    action,
+                    dead,
+                    request: owner.request,
+                    lowered: 0,
+                    detour: None,
+                },
                 owner,
                 true,
             );
@@ -455,17 +484,25 @@ impl<'a> Planner<'a> {
         if let Some(insn) = code.and_then(|c| c.body.insns.iter().find(|i| i.addr < at.0 && at.0 < i.end())) {
             return Err(Refusal::InsideInstruction { site: self.env.place(at, 5), starts: Svma(insn.addr) });
         }
-        self.loose(at, deed, owner)
+        self.loose(at, action, owner)
     }
 
     /// Plans an instruction outside all known functions.
-    fn loose(&mut self, at: Svma, deed: Deed, owner: Owner) -> Result<(), Refusal> {
+    fn loose(&mut self, at: Svma, action: SiteAction, owner: Owner) -> Result<(), Refusal> {
         let bytes =
             (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
         let insns: Vec<Insn> = sweep(bytes, at.0).take(LOOK).collect();
         let dead = dead_at(&self.env, &insns, true);
-        let act = Act { at, when: When::Before, deed, dead, want: owner.want, lowered: 0, detour: None };
-        self.place(Stretch { insns: &insns, whole: false }, 0, act, owner, false)
+        let placed = PlacedAction {
+            at,
+            when: When::Before,
+            action,
+            dead,
+            request: owner.request,
+            lowered: 0,
+            detour: None,
+        };
+        self.place(Stretch { insns: &insns, whole: false }, 0, placed, owner, false)
     }
 }
 
@@ -500,13 +537,13 @@ fn entry_index(env: &Env<'_>, insns: &[Insn]) -> usize {
 
 /// What the straight line of code that begins here overwrites before reading it. If the process catches
 /// faults, only what is overwritten before anything can fault counts, so that a handler sees true registers.
-fn dead_at(env: &Env<'_>, insns: &[Insn], red_zone_live: bool) -> stub::Site {
+fn dead_at(env: &Env<'_>, insns: &[Insn], red_zone_live: bool) -> stub::Liveness {
     let faulty = |i: &Insn| env.traits.has_fault_handler && faults_on_register(i);
     let sure = insns.iter().position(faulty).unwrap_or(insns.len());
     let insns = &insns[..sure];
     let len: u64 = insns.iter().map(|i| u64::from(i.len)).sum();
     let bytes = insns.first().and_then(|i| env.image.text(Svma(i.addr), len)).unwrap_or(&[]);
-    stub::Site {
+    stub::Liveness {
         flags_dead: flags_dead_after(insns, bytes),
         dead: overwritten_gprs(insns, bytes),
         red_zone_live,

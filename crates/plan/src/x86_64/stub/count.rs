@@ -9,7 +9,7 @@
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::rseq::{self, CPU_ID, Section};
-use super::{Kind, Machine, Pending, Rseq, Site};
+use super::{Kind, Liveness, Machine, Pending, Rseq};
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +35,12 @@ struct Saves {
 }
 
 impl Saves {
-    /// Takes the first register of `wish` that is dead. If none is, it takes the first one, and saves it.
-    fn take(&mut self, site: &Site, wish: &[Reg]) -> Reg {
-        match wish.iter().find(|reg| site.dead >> reg.0 & 1 == 1) {
+    /// Takes the first register of `preferred` that is dead. If none is, it takes the first one, and saves
+    /// it.
+    fn take(&mut self, site: &Liveness, preferred: &[Reg]) -> Reg {
+        match preferred.iter().find(|reg| site.dead >> reg.0 & 1 == 1) {
             Some(&reg) => reg,
-            None => self.keep(wish[0]),
+            None => self.keep(preferred[0]),
         }
     }
     fn keep(&mut self, reg: Reg) -> Reg {
@@ -48,10 +49,10 @@ impl Saves {
         }
         reg
     }
-    fn each(&self, mut act: impl FnMut(Reg, Mem)) {
+    fn each(&self, mut placed: impl FnMut(Reg, Mem)) {
         for (reg, n) in self.regs.iter().zip(1..) {
             if let Some(reg) = *reg {
-                act(reg, Mem::At(RSP, -8 * n));
+                placed(reg, Mem::At(RSP, -8 * n));
             }
         }
     }
@@ -75,7 +76,7 @@ const SECOND: [Reg; 8] = [RDX, R11, R10, R9, R8, RDI, RSI, RAX];
 
 /// Appends the part of a count stub that comes before the displaced code. The stub starts at `at`; `word` is
 /// the counter on line 0, within ±2 GiB.
-pub fn count(out: &mut Vec<u8>, at: u64, machine: &Machine, word: u64, site: &Site) -> Pending<'static> {
+pub fn count(out: &mut Vec<u8>, at: u64, machine: &Machine, word: u64, site: &Liveness) -> Pending<'static> {
     let mut asm = Asm::new(out, at);
     let saves = Saves { regs: [None; 3], step: site.red_zone_live, flags: !site.flags_dead };
     let last_line = word.wrapping_add((u64::from(machine.lines.max(1)) - 1) * 64);
@@ -88,7 +89,7 @@ pub fn count(out: &mut Vec<u8>, at: u64, machine: &Machine, word: u64, site: &Si
     Pending::new(&asm, Kind::Count(tail))
 }
 
-fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Site, mut tail: Tail) -> Tail {
+fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Liveness, mut tail: Tail) -> Tail {
     let at = tail.saves.take(site, &ANY);
     tail.saves.enter(asm);
     let mut fixes = None;
@@ -115,7 +116,7 @@ fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Site, mut tail
 }
 
 /// Flags may be live, so the code uses only moves, `lea` and `jrcxz`.
-fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Site, mut tail: Tail) -> Tail {
+fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Liveness, mut tail: Tail) -> Tail {
     tail.saves.take(site, &[RCX]);
     let at = tail.saves.take(site, &SECOND);
     tail.saves.enter(asm);
@@ -141,7 +142,7 @@ fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Site, mut tail: Tail) 
 }
 
 /// For a process without rseq: `lock add` on some line.
-fn shared(asm: &mut Asm<'_>, machine: &Machine, site: &Site, mut tail: Tail) -> Tail {
+fn shared(asm: &mut Asm<'_>, machine: &Machine, site: &Liveness, mut tail: Tail) -> Tail {
     let at = (machine.lines > 1).then(|| tail.saves.take(site, &ANY[..8]));
     let flags = tail.saves.flags;
     if flags && site.dead & 1 == 0 {

@@ -1,9 +1,9 @@
 //! A condition as code: it falls through if the condition holds, and jumps if not.
 //!
 //! In: a tree whose values are known where the code runs: at an entry, or at a return with what the entry
-//! kept (`Left`). Out: code, and the jumps that are taken if the condition does not hold. It reads argument
-//! registers as the program left them. It spoils rax, r11, flags, and rdx where it divides (rdx is read
-//! back); intermediate values lie below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
+//! kept (`EntryRecord`). Out: code, and the jumps that are taken if the condition does not hold. It reads
+//! argument registers as the program left them. It spoils rax, r11, flags, and rdx where it divides (rdx is
+//! read back); intermediate values lie below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
 
 use trapline_record::ring::FIRST_VALUE;
 
@@ -33,7 +33,7 @@ pub(super) struct Conditions<'a> {
     /// At a return: offset from the stack pointer at which rax, the returned value, is saved.
     pub(super) returned: Option<i32>,
     /// At a return: what the entry kept.
-    pub(super) left: Option<Left>,
+    pub(super) left: Option<EntryRecord>,
     /// Where fields are, if they were read.
     pub(super) fields: Option<Fields<'a>>,
 }
@@ -57,16 +57,16 @@ impl Fields<'_> {
     }
 }
 
-/// How to read the record that a call's entry kept, whose address is in [`Left::AT`].
+/// How to read the record that a call's entry kept, whose address is in [`EntryRecord::AT`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
+pub(super) struct EntryRecord {
     /// Word of the record at which its floats begin, and a bit for each of the eight floats that it holds.
     pub(super) floats: (u64, u8),
     /// Offset from the stack pointer of the nanoseconds since the entry.
     pub(super) took: i32,
 }
 
-impl Left {
+impl EntryRecord {
     /// Holds the record's address while a condition is evaluated.
     pub(super) const AT: Reg = RSI;
     const fn word(n: u64) -> Mem {
@@ -194,11 +194,11 @@ impl Conditions<'_> {
                 None => asm.mov_imm32(to, 0),
             },
             Tree::Known(Known::Thread) if self.left.is_some() => {
-                asm.load(to, Left::word(0));
+                asm.load(to, EntryRecord::word(0));
                 asm.shift(Shift::Right, to, 32, true);
             }
             Tree::Known(Known::Argument(index, int)) if self.left.is_some() => {
-                asm.load(to, Left::word(FIRST_VALUE + u64::from(*index) % ARGUMENT.len() as u64));
+                asm.load(to, EntryRecord::word(FIRST_VALUE + u64::from(*index) % ARGUMENT.len() as u64));
                 asm.extend(to, to, int.bits, int.signed);
             }
             Tree::Known(Known::Argument(index, int)) => {

@@ -9,51 +9,51 @@
 //! counted exactly: by one rseq commit, or by `lock add` (LOSS-1).
 //! Does not: relocate displaced code, choose addresses, decide what is dead.
 
+mod aggregate_at_return;
+pub(crate) mod arguments;
 mod asm;
 pub mod call;
 pub mod count;
 mod counted;
+mod deferred;
 pub mod filter;
-mod gather;
+mod filtered_count;
+mod filtered_path;
+mod filtering;
 mod hold;
-pub mod landing;
 pub mod latency;
-mod pass;
-pub(crate) mod passed;
-mod passing;
+pub mod own_trampolines;
 mod put;
-mod reject;
 pub mod remote;
 mod rows;
 mod rseq;
 mod saves;
-pub mod slots;
 pub(crate) mod stack;
-mod stage;
 mod state;
 pub mod tally;
 mod text;
 pub mod threads;
 pub mod trace;
+pub mod trampolines;
 pub mod trap;
 mod word;
 mod written;
 
 use asm::Asm;
-pub use call::{CallFunctions, Gate, Piece, call, call_arming, gate};
+pub use call::{CallFunctions, Gate, InlinedPath, call, call_arming, gate};
 pub use count::count;
+pub use filtered_count::count_filtered;
+pub use filtering::Filtered;
 pub use hold::hold;
-pub use landing::{landing_code, landing_code_len};
 pub use latency::{
     Buckets, ExitKind, Latency, Timed, latency_arm, latency_enter, latency_exit, latency_exit_branch,
-    leading_slot_code, return_arm, slot_code, slot_code_len,
+    leading_trampoline_code, return_arm, trampoline_code, trampoline_code_len,
 };
-pub use pass::Filtered;
-pub use passing::count_passing;
+pub use own_trampolines::{own_trampoline_code, own_trampoline_code_len};
 pub use remote::remote_sequence;
 pub use state::ExtendedState;
 pub use tally::tally;
-pub use text::Known;
+pub use text::PageNotes;
 pub use threads::{ThreadId, Threads, count_by_thread};
 pub use trace::{Rings, Traced, trace};
 pub use trap::{TrapHandler, trap_handler};
@@ -81,7 +81,7 @@ pub struct Machine {
 
 /// What is known to be dead where a stub runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Site {
+pub struct Liveness {
     /// OF SF ZF AF CF PF are all overwritten before they are read.
     pub flags_dead: bool,
     /// Bit `n`: general register `n` is overwritten before it is read. rsp and rbp are never used.
@@ -90,7 +90,7 @@ pub struct Site {
     pub red_zone_live: bool,
 }
 
-impl Site {
+impl Liveness {
     /// Whether that register is dead.
     const fn is_dead(&self, reg: asm::Reg) -> bool {
         self.dead >> reg.0 & 1 == 1
@@ -114,13 +114,13 @@ pub struct Pending<'a> {
 )]
 enum Kind<'a> {
     Count(count::Tail),
-    Passing(passing::Tail),
+    FilteredCount(filtered_count::Tail),
     Threads(threads::Tail),
     Traced(trace::Tail<'a>),
-    Staged(stage::Tail),
-    Gathered(gather::Tail),
+    Deferred(deferred::Tail),
+    Aggregated(aggregate_at_return::Tail),
     Tallied(tally::Tail),
-    Latency(Machine, Latency, u32, Site, latency::Tail),
+    Latency(Machine, Latency, u32, Liveness, latency::Tail),
 }
 
 impl<'a> Pending<'a> {
@@ -141,17 +141,17 @@ impl<'a> Pending<'a> {
             asm.unbroken(|asm| asm.jmp(resume));
         }
         let known = match &self.kind {
-            Kind::Staged(tail) => tail.fixups().to_vec(),
+            Kind::Deferred(tail) => tail.fixups().to_vec(),
             Kind::Tallied(tail) => tail.fixups().to_vec(),
             _ => Vec::new(),
         };
         match self.kind {
             Kind::Count(tail) => tail.finish(&mut asm),
-            Kind::Passing(tail) => tail.finish(&mut asm),
+            Kind::FilteredCount(tail) => tail.finish(&mut asm),
             Kind::Threads(tail) => tail.finish(&mut asm),
             Kind::Traced(tail) => return tail.finish(&mut asm),
-            Kind::Staged(tail) => tail.finish(&mut asm),
-            Kind::Gathered(tail) => tail.finish(&mut asm),
+            Kind::Deferred(tail) => tail.finish(&mut asm),
+            Kind::Aggregated(tail) => tail.finish(&mut asm),
             Kind::Tallied(tail) => tail.finish(&mut asm),
             Kind::Latency(machine, latency, function, site, tail) => {
                 Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);

@@ -15,7 +15,7 @@ use super::trace::{ARGUMENTS, Traced};
 use super::{Rseq, ThreadId};
 use crate::request::Unwind;
 
-/// How the records of a call are identified that has a stamp cell in private memory (`stage`).
+/// How the records of a call are identified that has a stamp cell in private memory (`defer`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
     /// Register with the cell's address. It is recorded in place of the stack pointer, which may change while

@@ -18,7 +18,7 @@ use crate::filter::Tally;
 // Where they wait; the value's own intermediate values are no longer needed then.
 const KEY: Mem = Mem::At(RSP, -32);
 const END: Mem = Mem::At(RSP, -40);
-const WHOSE: Mem = Mem::At(RSP, -48);
+const KEY_AT: Mem = Mem::At(RSP, -48);
 
 /// How a hit of one probe finds its row.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl Rows {
             asm.store(KEY, RAX);
         }
         if self.rows.owned {
-            asm.store(WHOSE, RDX);
+            asm.store(KEY_AT, RDX);
         }
     }
     pub(super) const fn are_owned(self) -> bool {
@@ -78,7 +78,7 @@ impl Rows {
             asm.load(RAX, KEY);
         }
         if self.rows.owned {
-            asm.load(R10, WHOSE);
+            asm.load(R10, KEY_AT);
             asm.mov_imm64(RDX, FNV.1);
             asm.multiply(R10, RDX);
             asm.alu(Alu::Add, R10, RAX);
@@ -94,7 +94,7 @@ impl Rows {
         asm.lea(RDX, Mem::At(R10, self.size() * PROBES as i32));
         if self.rows.owned {
             asm.store(END, RDX);
-            asm.load(RDX, WHOSE);
+            asm.load(RDX, KEY_AT);
         }
     }
     /// Jumps if the row at r10 has this key and this owner.
@@ -172,7 +172,7 @@ impl Rows {
         asm.bind(taking);
         let none = self.next(asm, again);
         asm.bind(free);
-        let rdx = if self.rows.owned { WHOSE } else { END };
+        let rdx = if self.rows.owned { KEY_AT } else { END };
         asm.store(KEY, RAX);
         asm.store(rdx, RDX);
         asm.mov_imm64(RDX, TAKING);

@@ -6,7 +6,7 @@
 
 use trapline_record::ring::Kind;
 
-use super::Site;
+use super::Liveness;
 use super::asm::{Asm, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::stack::{self, Walk};
 use super::trace::Traced;
@@ -68,7 +68,7 @@ impl Second {
 /// The first save: flags, rax and r11, as far as they are live. A filter spoils nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First {
-    pub(super) site: Site,
+    pub(super) site: Liveness,
     pub(super) at_entry: bool,
 }
 

@@ -43,7 +43,7 @@
 //! A copy: the words from S up to E, as many as there is room for.
 //!
 //! Return trampolines: a call whose return address is replaced has a trampoline's address on the stack
-//! (`slots`). Invariant: STK-2 if a trampoline lies on the stack, the return address that it stands for is
+//! (`trampolines`). Invariant: STK-2 if a trampoline lies on the stack, the return address that it stands for is
 //! recorded. A word that lies in the trampolines' code is looked up in that trampoline's entry (REAL). This
 //! is repeated while the result lies there too, which is so for a function that was entered by a tail call.
 //! The frames above S are calls that have not ended, so their trampolines are taken, and SLOT-2 says that
@@ -61,7 +61,7 @@
 use trapline_record::ring::{FIRST_VALUE, Kind};
 use trapline_record::stack::{END, FIRST, FRAME, USED};
 
-use trapline_record::slots::{self, Slots, at};
+use trapline_record::trampolines::{self, Trampolines, at};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RBP, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use crate::request::{Stacks, Unwind};
@@ -87,7 +87,7 @@ pub(super) struct Walk {
     /// The hit is at a function's entry, so S points to the return address.
     pub(super) at_entry: bool,
     /// Return trampolines that may stand in place of return addresses.
-    pub(super) slots: Option<Slots>,
+    pub(super) trampolines: Option<Trampolines>,
 }
 
 /// Where the trampolines' code begins, and where their entries do: two words that lie between the code.
@@ -100,14 +100,14 @@ struct Real {
 
 impl Real {
     /// Appends both words; the code before them jumps over them.
-    fn lay(asm: &mut Asm<'_>, slots: Slots) -> Self {
+    fn lay(asm: &mut Asm<'_>, trampolines: Trampolines) -> Self {
         let over = asm.jmp_later();
         asm.align(8);
         let (code, entries) = (asm.here(), asm.here() + 8);
-        asm.u64(slots.code);
-        asm.u64(slots.entry(0));
+        asm.u64(trampolines.code);
+        asm.u64(trampolines.entry(0));
         asm.bind(over);
-        Self { code: Mem::Rip(code), entries: Mem::Rip(entries), len: slots.code_len() as i32 }
+        Self { code: Mem::Rip(code), entries: Mem::Rip(entries), len: trampolines.code_len() as i32 }
     }
     /// In: rdi = a word of the stack. Out: rdi = the same, or the address that a trampoline stands for
     /// (STK-2). Spoils flags.
@@ -118,8 +118,8 @@ impl Real {
             asm.alu_imm(Alu::Cmp, RDI, self.len, true);
             asm.jcc_later(Cond::AboveEq)
         });
-        asm.shift(Shift::Right, RDI, slots::CODE.trailing_zeros() as u8, true);
-        asm.shift(Shift::Left, RDI, slots::ENTRY.trailing_zeros() as u8, true);
+        asm.shift(Shift::Right, RDI, trampolines::CODE.trailing_zeros() as u8, true);
+        asm.shift(Shift::Left, RDI, trampolines::ENTRY.trailing_zeros() as u8, true);
         asm.alu_load(Alu::Add, RDI, self.entries);
         asm.load(RDI, Mem::At(RDI, at::REAL as i32));
         asm.jmp(again);
@@ -185,7 +185,7 @@ impl Walk {
     /// Fills the record at r10, and leaves in rdx how many of its bytes are used. In: as `bound` leaves it.
     /// Spoils rsi, rdi and flags.
     pub(super) fn fill(&self, asm: &mut Asm<'_>) {
-        let real = self.slots.map(|slots| Real::lay(asm, slots));
+        let real = self.trampolines.map(|trampolines| Real::lay(asm, trampolines));
         match self.unwind {
             Unwind::None => {}
             Unwind::Frames(frames) => self.walk(asm, frames, real),

@@ -34,7 +34,7 @@ pub struct ExtendedState {
     /// Bytes of their XSAVE area in the compacted format; the code here rounds it up to a multiple of 64.
     pub len: u32,
     /// XGETBV reports what is in use, and opmasks, if there are any, have 64 bits (AVX512BW).
-    pub tells_use: bool,
+    pub shows_use: bool,
 }
 
 const R13: Reg = Reg(13);
@@ -59,7 +59,7 @@ pub(super) fn call_saved(asm: &mut Asm<'_>, state: ExtendedState, call: impl Fn(
     let room = state.len.max(QUICK).next_multiple_of(64);
     asm.alu_imm(Alu::And, RSP, -64, true);
     asm.lea(RSP, Mem::At(RSP, -(room as i32)));
-    let done = state.tells_use.then(|| quick(asm, state.mask, &call));
+    let done = state.shows_use.then(|| quick(asm, state.mask, &call));
     for at in HEADER.step_by(8).filter(|at| *at >= HEADER.start + RESERVED) {
         asm.store_imm(Mem::At(RSP, at), 0);
     }

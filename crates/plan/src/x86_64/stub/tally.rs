@@ -7,8 +7,8 @@
 //! A value may depend on fields, which are copied onto the stack at entries, as for a record. A hit is unseen
 //! if one of its fields cannot be read.
 //! The value of a text is a hash, computed over a copy on the stack (`text`). A text of which not even one
-//! byte can be read is unseen. The group-by key (`Apart`) is computed beside the value, and is unseen for the
-//! same reasons. Value and key are looked up together, as one row (`rows`).
+//! byte can be read is unseen. The group-by key (`GroupBy`) is computed beside the value, and is unseen for
+//! the same reasons. Value and key are looked up together, as one row (`rows`).
 //! The value is computed before the restartable sequence, so that what may be repeated is short: find this
 //! CPU's table, find the row, add one. In a process without rseq all lines are written by `lock add`, and
 //! rows are claimed by a compare-and-swap. Registers are saved below the stack pointer, as in `trace`.
@@ -16,16 +16,16 @@
 use trapline_record::ring::Kind;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
+use super::aggregate_at_return::aggregate_call;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
 use super::counted::{Counted, count};
 use super::filter::Conditions;
-use super::gather::gather;
-use super::pass::Passed;
+use super::filtering::FilterExits;
 use super::rows::{Copied, Rows, text_key};
 use super::rseq::{self, CPU_ID, Section};
 use super::trace::Traced;
 use super::{Machine, Pending};
-use crate::filter::{Apart, Sort, THREAD_UNIT, Tally};
+use crate::filter::{GroupBy, Sort, THREAD_UNIT, Tally};
 
 /// Where a probe's tables lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +46,7 @@ pub(super) struct Tail {
     pointer: Fix,
     /// Where a thread without an area adds one: in a cell, or in a word of the table.
     shared: Shared,
-    passed: Passed,
+    passed: FilterExits,
     /// Where the common path goes on.
     counted: u64,
     /// The same, behind the code that frees a text's part of the stack.
@@ -75,8 +75,8 @@ pub fn tally(
 ) -> Pending<'static> {
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
-    if let Some(gathered) = gather(&mut asm, traced, (tally, table), kind) {
-        return gathered;
+    if let Some(aggregated) = aggregate_call(&mut asm, traced, (tally, table), kind) {
+        return aggregated;
     }
     let copied = Copied::ON_STACK;
     traced.enter(&mut asm, kind);
@@ -87,7 +87,7 @@ pub fn tally(
     }
     let mut passed = match traced.filter.filter(|_| seen) {
         Some(filtered) => traced.pass(&mut asm, filtered, kind),
-        None => Passed::default(),
+        None => FilterExits::default(),
     };
     let (mut cramped, mut fixups, mut unread) = (None, Vec::new(), Vec::new());
     if reads || seen && tally.texts() != 0 {
@@ -188,7 +188,7 @@ pub(super) fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, Table)
     pointer
 }
 
-/// Where the group-by key waits while the rest is computed. What `stage` keeps there is no longer needed
+/// Where the group-by key waits while the rest is computed. What `defer` keeps there is no longer needed
 /// then.
 const OWNED: Mem = Mem::At(RSP, -120);
 
@@ -201,11 +201,11 @@ pub(super) fn value(
     into: Into,
 ) -> Vec<Fix> {
     let mut unread = Vec::new();
-    if let Apart::Number(key) = &tally.apart {
+    if let GroupBy::Number(key) = &tally.group_by {
         unread = known.read(asm, key);
         asm.store(OWNED, RAX);
     }
-    let by_text = matches!(tally.apart, Apart::Text(_));
+    let by_text = matches!(tally.group_by, GroupBy::Text(_));
     if !matches!(tally.sort, Sort::Text(_)) {
         unread.extend(known.read(asm, &tally.value));
         cell_of(asm, tally);
@@ -226,9 +226,9 @@ pub(super) fn value(
 /// In: rax = key or cell. Out: rdx = the group-by key, if rows have one; for cells of a thread, rax = the
 /// thread's number. Spoils r10.
 fn owner(asm: &mut Asm<'_>, tally: &Tally, known: Conditions<'_>, into: Into) {
-    match tally.apart {
-        Apart::Number(_) | Apart::Text(_) => asm.load(RDX, OWNED),
-        Apart::Thread => {
+    match tally.group_by {
+        GroupBy::Number(_) | GroupBy::Text(_) => asm.load(RDX, OWNED),
+        GroupBy::Thread => {
             known.thread(asm, RDX);
             if matches!(tally.sort, Sort::Log2 | Sort::Linear { .. }) {
                 asm.mov(R10, RDX);
@@ -236,8 +236,8 @@ fn owner(asm: &mut Asm<'_>, tally: &Tally, known: Conditions<'_>, into: Into) {
                 asm.alu(Alu::Or, RAX, R10);
             }
         }
-        Apart::Nothing if matches!(into, Into::Row(rows) if rows.are_owned()) => asm.mov_imm32(RDX, 0),
-        Apart::Nothing => {}
+        GroupBy::Nothing if matches!(into, Into::Row(rows) if rows.are_owned()) => asm.mov_imm32(RDX, 0),
+        GroupBy::Nothing => {}
     }
 }
 

@@ -1,10 +1,10 @@
 //! Memory that arguments point to, copied before a record is written: texts, and fields of structures.
 //!
-//! In: what to read, and where the notes lie about pages that may be loaded from ([`Known`]). Out: code that
-//! copies each text or field onto the stack, and from there into the record; the instructions in it that may
-//! fault. General registers only. Fields are always copied by the kernel, so each load costs a system call. A
-//! field behind other pointers takes a load for each pointer. If one of them cannot be loaded as a whole, the
-//! result is EFAULT.
+//! In: what to read, and where the notes lie about pages that may be loaded from ([`PageNotes`]). Out: code
+//! that copies each text or field onto the stack, and from there into the record; the instructions in it that
+//! may fault. General registers only. Fields are always copied by the kernel, so each load costs a system
+//! call. A field behind other pointers takes a load for each pointer. If one of them cannot be loaded as a
+//! whole, the result is EFAULT.
 //! Invariants: TXT-1 whatever a pointer is, the program does not notice the read. TXT-2 the record holds what
 //! could be read at the hit, and how much that was.
 //!
@@ -121,7 +121,7 @@ const ENDS: [i32; 2] = [0, TEXT_BYTES as i32 - 1];
 
 /// Where the notes lie about pages that may be loaded from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Known {
+pub struct PageNotes {
     /// Address of CPU 0's table (`record::pages`). There is one for each line of counters but the last.
     pub tables: u64,
     /// Address of a word that holds the handler which serves faults of this code; 0 if there is none.
@@ -134,7 +134,7 @@ pub(super) struct Texts<'a> {
     /// Bit `n`: argument `n` points to text.
     pub(super) texts: u8,
     pub(super) fields: &'a [Read],
-    pub(super) known: Option<Known>,
+    pub(super) known: Option<PageNotes>,
     pub(super) machine: Option<&'a Machine>,
     /// How the thread's number is read; it was asked for before.
     pub(super) id: ThreadId,
@@ -248,7 +248,7 @@ impl Texts<'_> {
 impl One<'_> {
     /// Sets r11 to this CPU's table, or to the table of the CPU that it most likely is. Jumps to the returned
     /// fix in a thread without an area if others have one. Spoils rax.
-    fn table(self, asm: &mut Asm<'_>, known: Known) -> Option<Fix> {
+    fn table(self, asm: &mut Asm<'_>, known: PageNotes) -> Option<Fix> {
         let machine = self.machine?;
         let none = match machine.rseq {
             Some(rseq) => {
@@ -269,7 +269,7 @@ impl One<'_> {
     /// Steps X1 to X3. In: r10 = the pointer. Returns the jumps to X4, with r10 as it was; the jump of texts
     /// that end in another page, and where that comes back; the addresses of instructions that may fault.
     /// Spoils rax, rdx, r11.
-    fn load(self, asm: &mut Asm<'_>, known: Known) -> (Vec<Fix>, (Fix, u64), [u64; LOADS]) {
+    fn load(self, asm: &mut Asm<'_>, known: PageNotes) -> (Vec<Fix>, (Fix, u64), [u64; LOADS]) {
         let mut unknown = Vec::from_iter(self.table(asm, known));
         let [first, last] = ENDS;
         unknown.push(self.look(asm, first));
@@ -306,7 +306,7 @@ impl One<'_> {
         asm.jmp(back);
     }
     /// Steps X4 and X5. In: r10 = the pointer. Spoils rax, rdx, r10, r11.
-    fn ask(self, asm: &mut Asm<'_>, known: Option<Known>) {
+    fn ask(self, asm: &mut Asm<'_>, known: Option<PageNotes>) {
         KEPT.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
         asm.mov(RAX, R10);
         copy(asm, self.id, (self.answer + 8, TEXT_BYTES as i32));
@@ -330,7 +330,7 @@ impl One<'_> {
 
     /// The end of X5: the notes are taken back if faults are no longer served. In: r10 = the pointer, r11 =
     /// the table. Spoils rax, rdx, r9.
-    fn take_back(self, asm: &mut Asm<'_>, known: Known) {
+    fn take_back(self, asm: &mut Asm<'_>, known: PageNotes) {
         // Adds 0, as a fence: the stores before it are seen before the load behind it.
         asm.alu_mem_imm(Alu::Add, Mem::At(RSP, 0), 0, true);
         asm.mov_imm64(R9, known.handler);
@@ -363,7 +363,7 @@ impl One<'_> {
 
 /// Part of X5: jumps to a fix that it adds to `not`, unless faults of this thread are served. Spoils all kept
 /// registers, and rax, rdx, r10, r11.
-fn verify(asm: &mut Asm<'_>, known: Known, not: &mut Vec<Fix>) {
+fn verify(asm: &mut Asm<'_>, known: PageNotes, not: &mut Vec<Fix>) {
     asm.mov_imm64(R9, known.handler);
     asm.load(R9, Mem::At(R9, 0));
     asm.test(R9, R9, true);

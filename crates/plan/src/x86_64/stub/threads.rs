@@ -9,7 +9,7 @@
 use trapline_record::threads::{PROBES, ThreadArea};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
-use super::{Kind, Pending, Site};
+use super::{Kind, Liveness, Pending};
 
 /// How generated code reads the number of the thread that runs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,7 +77,7 @@ const FLAGS: i32 = -16;
 const SCRATCH: i32 = -56;
 
 /// Registers that are used, and where they are saved. rax comes first, and last; it also holds the flags.
-fn saved(id: ThreadId, site: &Site) -> impl Iterator<Item = (Reg, i32)> {
+fn saved(id: ThreadId, site: &Liveness) -> impl Iterator<Item = (Reg, i32)> {
     let call = id == ThreadId::Call;
     [(true, RCX, -24), (true, RDX, -32), (true, RSI, -40), (call, R11, -48)]
         .into_iter()
@@ -91,7 +91,7 @@ pub fn count_by_thread(
     at: u64,
     threads: &Threads,
     counter: u32,
-    site: &Site,
+    site: &Liveness,
 ) -> Pending<'static> {
     let mut asm = Asm::new(out, at);
     enter(&mut asm, threads.id, site);
@@ -113,7 +113,7 @@ pub fn count_by_thread(
     Pending::new(&asm, Kind::Threads(Tail { rows, elsewhere, found }))
 }
 
-fn enter(asm: &mut Asm<'_>, id: ThreadId, site: &Site) {
+fn enter(asm: &mut Asm<'_>, id: ThreadId, site: &Liveness) {
     if site.red_zone_live {
         asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
     }
@@ -125,7 +125,7 @@ fn enter(asm: &mut Asm<'_>, id: ThreadId, site: &Site) {
     saved(id, site).for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
 }
 
-fn leave(asm: &mut Asm<'_>, id: ThreadId, site: &Site) {
+fn leave(asm: &mut Asm<'_>, id: ThreadId, site: &Liveness) {
     if !site.flags_dead {
         asm.load32(RAX, Mem::At(RSP, FLAGS));
         asm.flags_from_rax();

@@ -16,18 +16,18 @@
 //! Registers are saved below the stack pointer, as in `count`.
 
 use trapline_record::ring::{Kind, RingArea};
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 
 use super::asm::Asm;
+use super::deferred::defer;
 use super::filter::ARGUMENT;
-use super::pass::{Filtered, Passed};
-use super::reject::{Rejected, Unmarked};
+use super::filtered_path::{FilteredPath, Unmarked};
+use super::filtering::{FilterExits, Filtered};
 use super::saves::Second;
 use super::stack::Walk;
-use super::stage::stage;
-use super::text::Known;
+use super::text::PageNotes;
 use super::written::Written;
-use super::{Latency, Machine, Pending, Site, ThreadId, Timed};
+use super::{Latency, Liveness, Machine, Pending, ThreadId, Timed};
 use crate::request::{Floats, Read, Stacks, Unwind};
 
 /// Number of arguments that registers hold.
@@ -47,7 +47,7 @@ pub struct Rings {
     /// Where stacks end.
     pub stacks: Stacks,
     /// Where the notes lie about pages that texts may be loaded from; `None` if the kernel copies all texts.
-    pub known: Option<Known>,
+    pub known: Option<PageNotes>,
 }
 
 /// Everything that one probe's records depend on.
@@ -62,7 +62,7 @@ pub struct Traced<'a> {
     /// Address of the counter of dropped records on line 0.
     pub dropped: u64,
     /// What is dead where the stub runs.
-    pub site: Site,
+    pub site: Liveness,
     /// Decides which entries are recorded; `None` for all.
     pub filter: Option<Filtered<'a>>,
     /// Bit `n`: at an entry, argument `n` points to text.
@@ -79,7 +79,7 @@ pub struct Traced<'a> {
     /// The stub stands at a function's entry.
     pub at_entry: bool,
     /// Return trampolines that may stand in place of return addresses. They must be mapped.
-    pub slots: Option<Slots>,
+    pub trampolines: Option<Trampolines>,
 }
 
 /// What is left to append behind the displaced code.
@@ -88,7 +88,7 @@ pub(super) enum Tail<'a> {
     /// The record's code comes before the displaced code.
     Recorded(Written),
     /// The record's code comes behind it, for hits that pass.
-    Rejected(Recorded<'a>, Rejected),
+    FilteredPath(Recorded<'a>, FilteredPath),
     /// The record's code comes behind it, for exits that have a mark.
     Unmarked(Recorded<'a>, Unmarked),
 }
@@ -108,7 +108,7 @@ pub(super) struct Marks {
     machine: Machine,
     latency: Latency,
     probe: u32,
-    site: Site,
+    site: Liveness,
 }
 
 impl Marks {
@@ -122,14 +122,14 @@ impl Marks {
 /// stub starts at `at`.
 pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, values: usize) -> Pending<'a> {
     let mut asm = Asm::new(out, at);
-    if let Some(staged) = stage(&mut asm, traced, kind, values) {
+    if let Some(staged) = defer(&mut asm, traced, kind, values) {
         return staged;
     }
     let recorded = |asm: &Asm<'_>| Recorded { traced: *traced, kind, values, behind: asm.here() };
     let tail = if traced.rejects_early(kind) {
         let rejected = traced.reject(&mut asm);
-        Tail::Rejected(recorded(&asm), rejected)
-    } else if let (Kind::Return | Kind::Tail, Some(marks)) = (kind, traced.whose_marks()) {
+        Tail::FilteredPath(recorded(&asm), rejected)
+    } else if let (Kind::Return | Kind::Tail, Some(marks)) = (kind, traced.entry_marks()) {
         let unmarked = traced.unmarked(&mut asm, marks);
         Tail::Unmarked(recorded(&asm), unmarked)
     } else {
@@ -140,12 +140,19 @@ pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, va
 
 impl Traced<'_> {
     pub(super) fn walk(&self, kind: Kind) -> Option<Walk> {
-        let Self { unwind, at_entry, slots, .. } = *self;
+        let Self { unwind, at_entry, trampolines, .. } = *self;
         let (stacks, most) = (self.rings.stacks, self.rings.area.most);
-        Walk::wanted(unwind, kind).then(|| Walk { stacks, unwind, step: self.step(), most, at_entry, slots })
+        Walk::wanted(unwind, kind).then(|| Walk {
+            stacks,
+            unwind,
+            step: self.step(),
+            most,
+            at_entry,
+            trampolines,
+        })
     }
     /// Where entries leave marks, if they do.
-    pub(super) fn whose_marks(&self) -> Option<Marks> {
+    pub(super) fn entry_marks(&self) -> Option<Marks> {
         let Self { machine, probe, site, .. } = *self;
         Some(Marks { machine: *machine, latency: self.marks?, probe, site })
     }
@@ -161,7 +168,7 @@ impl Traced<'_> {
         }
         let passed = match (kind, self.filter) {
             (Kind::Entry, Some(filtered)) => self.pass(asm, filtered, Kind::Entry),
-            _ => Passed::default(),
+            _ => FilterExits::default(),
         };
         self.written(asm, kind, values, passed)
     }
@@ -173,7 +180,7 @@ impl Tail<'_> {
     pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
         match self {
             Self::Recorded(written) => written.finish(asm),
-            Self::Rejected(recorded, rejected) => {
+            Self::FilteredPath(recorded, rejected) => {
                 rejected.begin(asm);
                 Second::enter(asm);
                 let written = recorded.append(asm);
@@ -191,7 +198,7 @@ impl Tail<'_> {
 impl Recorded<'_> {
     fn append(&self, asm: &mut Asm<'_>) -> Written {
         self.traced.enter_rest(asm, self.kind);
-        let written = self.traced.written(asm, self.kind, self.values, Passed::default());
+        let written = self.traced.written(asm, self.kind, self.values, FilterExits::default());
         asm.jmp(self.behind);
         written
     }

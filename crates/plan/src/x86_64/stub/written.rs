@@ -10,8 +10,8 @@ use trapline_record::ring::Kind;
 use super::Machine;
 use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX};
 use super::counted::{Counted, count};
+use super::filtering::FilterExits;
 use super::latency::{Claim, Mark};
-use super::pass::Passed;
 use super::rseq::{self, Section};
 use super::trace::{Marks, Traced};
 
@@ -30,7 +30,7 @@ pub(super) struct Written {
     /// The same for paths that left the common one before texts were copied.
     without_texts: u64,
     dropped: u64,
-    passed: Passed,
+    passed: FilterExits,
     /// The mark that an entry leaves.
     marks: Option<(Marks, Mark)>,
     fixups: Vec<(u64, u64)>,
@@ -52,7 +52,7 @@ impl Traced<'_> {
         asm: &mut Asm<'_>,
         kind: Kind,
         values: usize,
-        mut passed: Passed,
+        mut passed: FilterExits,
     ) -> Written {
         // Rejections by fields come late.
         let by_fields =
@@ -115,7 +115,7 @@ impl Traced<'_> {
     }
     /// Leaves a mark at an entry. Spoils rax, rdx, r11 and flags.
     fn leave_mark(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<(Marks, Mark)> {
-        let marks = self.whose_marks().filter(|_| kind == Kind::Entry)?;
+        let marks = self.entry_marks().filter(|_| kind == Kind::Entry)?;
         Some((marks, marks.timed().mark(asm, true)))
     }
 }

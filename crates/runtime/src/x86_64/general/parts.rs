@@ -14,8 +14,8 @@ macro_rules! general_asm {
     ($($all:tt)*) => {
         core::arch::naked_asm!(
             // Mentions every constant, since not every function uses every step.
-            "# {engine} {row} {words} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {places} {place_mask} {rseq} {slots} {owner} {active}",
-            "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {place_shift} {bound} {keeps} {kept_site} {hint_bits} {nobody} {shelves} {stride} {cpus} {objects} {count} {word}",
+            "# {engine} {row} {words} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {places} {place_mask} {rseq} {trampolines} {owner} {active}",
+            "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {place_shift} {bound} {keeps} {kept_site} {hint_bits} {no_consumer} {shelves} {stride} {cpus} {objects} {count} {word}",
             "# {limit} {bits} {sequence} {cpu} {object} {object_shift} {sp} {site} {thread} {calls} {len} {session_id} {entry} {ret} {session} {returns} {data}",
             "# {rip} {rsp} {hit} {hit_regs} {hit_site} {hit_cookie} {own} {kept} {room} {elsewhere} {other_stack} {with_state}",
             $($all)*
@@ -31,12 +31,12 @@ macro_rules! general_asm {
             lines = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, lines),
             places = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, places),
             place_mask = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, place_mask),
-            bound = const core::mem::offset_of!($crate::instances::Place, bound),
-            keeps = const core::mem::offset_of!($crate::instances::Place, keeps),
-            kept_site = const core::mem::offset_of!($crate::instances::Place, site),
+            bound = const core::mem::offset_of!($crate::instances::KeptPlace, bound),
+            keeps = const core::mem::offset_of!($crate::instances::KeptPlace, keeps),
+            kept_site = const core::mem::offset_of!($crate::instances::KeptPlace, site),
             place_shift = const $crate::instances::PLACE_SHIFT,
             rseq = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, rseq),
-            slots = const core::mem::offset_of!($crate::engine::Engine, slots),
+            trampolines = const core::mem::offset_of!($crate::engine::Engine, trampolines),
             owner = const core::mem::offset_of!($crate::epoch::Line, owner),
             active = const core::mem::offset_of!($crate::epoch::Line, active),
             turns = const 1_u64 << $crate::epoch::TURN_BITS,
@@ -46,15 +46,15 @@ macro_rules! general_asm {
             hint_spread = const $crate::instances::HINT_SPREAD,
             hint_shift = const $crate::instances::HINT_SHIFT,
             hint_bits = const $crate::instances::NUMBER_BITS,
-            nobody = const $crate::instances::NOBODY,
+            no_consumer = const $crate::instances::NO_CONSUMER,
             shelves = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, shelves),
             stride = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, stride),
             cpus = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, cpus),
             objects = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, objects),
             count = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, count),
-            word = const core::mem::offset_of!($crate::pool::shelf::Shelf, word),
-            limit = const core::mem::offset_of!($crate::pool::shelf::Shelf, limit),
-            bits = const $crate::pool::shelf::BITS,
+            word = const core::mem::offset_of!($crate::pool::magazine::Magazine, word),
+            limit = const core::mem::offset_of!($crate::pool::magazine::Magazine, limit),
+            bits = const $crate::pool::magazine::BITS,
             sequence = const super::AREA_SEQUENCE,
             cpu = const super::AREA_CPU,
             object = const super::OBJECT,
@@ -134,26 +134,26 @@ macro_rules! hint_place {
     };
 }
 
-/// The magazine (shelf) of the CPU where this runs, in a sequence that begins here; jumps to `none` if there
-/// is none. In: `pool`, `area`. Out: `shelf` (`low` is its low half).
-macro_rules! own_shelf {
-    ($pool:literal, $area:literal, $shelf:literal, $low:literal, $its:literal, $start:literal, $none:literal) => {
+/// The magazine of the CPU where this runs, in a sequence that begins here; jumps to `none` if there
+/// is none. In: `pool`, `area`. Out: `magazine` (`low` is its low half).
+macro_rules! own_magazine {
+    ($pool:literal, $area:literal, $magazine:literal, $low:literal, $its:literal, $start:literal, $none:literal) => {
         concat!(
-            "lea ", $shelf, ", [rip + ", $its, "b]; mov [", $area, " + {sequence}], ", $shelf, "; ",
-            $start, ": mov ", $low, ", [", $area, " + {cpu}]; .p2align 5,,13; cmp ", $shelf, ", [", $pool, " + {cpus}]; jae ", $none, "; ",
-            "imul ", $shelf, ", [", $pool, " + {stride}]; add ", $shelf, ", [", $pool, " + {shelves}]"
+            "lea ", $magazine, ", [rip + ", $its, "b]; mov [", $area, " + {sequence}], ", $magazine, "; ",
+            $start, ": mov ", $low, ", [", $area, " + {cpu}]; .p2align 5,,13; cmp ", $magazine, ", [", $pool, " + {cpus}]; jae ", $none, "; ",
+            "imul ", $magazine, ", [", $pool, " + {stride}]; add ", $magazine, ", [", $pool, " + {shelves}]"
         )
     };
 }
 
 /// P1, P2: puts the object with this number + 1 into the own magazine; jumps to `none` if there is no room.
-/// Changes `shelf` and `area`.
+/// Changes `magazine` and `area`.
 macro_rules! put {
-    ($pool:literal, $area:literal, $number:literal, $shelf:literal, $low:literal, $its:literal, $start:literal, $end:literal, $none:literal) => {
+    ($pool:literal, $area:literal, $number:literal, $magazine:literal, $low:literal, $its:literal, $start:literal, $end:literal, $none:literal) => {
         concat!(
-            own_shelf!($pool, $area, $shelf, $low, $its, $start, $none),
-            "; ", "mov ", $area, ", [", $shelf, " + {word}]; .p2align 5,,13; cmp ", $area, ", [", $shelf, " + {limit}]; jae ", $none, "; ",
-            "shl ", $area, ", {bits}; add ", $area, ", ", $number, "; mov [", $shelf, " + {word}], ", $area, "; ",
+            own_magazine!($pool, $area, $magazine, $low, $its, $start, $none),
+            "; ", "mov ", $area, ", [", $magazine, " + {word}]; .p2align 5,,13; cmp ", $area, ", [", $magazine, " + {limit}]; jae ", $none, "; ",
+            "shl ", $area, ", {bits}; add ", $area, ", ", $number, "; mov [", $magazine, " + {word}], ", $area, "; ",
             $end, ":"
         )
     };
@@ -220,6 +220,6 @@ macro_rules! go_on {
 }
 
 pub(super) use {
-    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_shelf, put, sealed,
+    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_magazine, put, sealed,
     sequence,
 };

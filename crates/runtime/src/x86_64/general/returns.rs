@@ -1,7 +1,7 @@
 //! A call whose return one consumer waits for that uses general registers only: its entry and its return, in
 //! code that does the same. `begin` is the entry where no consumer is called, `session` the entry with a
-//! handler, `exit` the return of either. [`here`](super::here) is for calls that are kept in place, and
-//! [`slots`](super::slots) for calls that get return trampolines.
+//! handler, `exit` the return of either. [`inlined`](super::inlined) is for calls that are kept in place, and
+//! [`trampolines`](super::trampolines) for calls that get return trampolines.
 //!
 //! In: as `dispatch`, from generated code only. Out: the answer that all is done, or that nothing was and
 //! `dispatch` must be called. The protocol is that of `dispatch`, `epoch`, `instances` and `pool`, step by
@@ -27,8 +27,8 @@
 use trapline_insn::x86_64::Regs;
 
 use super::parts::{
-    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_shelf, put, sealed,
-    sequence,
+    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_magazine, put,
+    sealed, sequence,
 };
 use crate::consumer::Verdict;
 use crate::probe::Probe;
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn begin() {
         "7: mov r11, rdx",
         "shl r11, {hint_bits}",
         // A2: the pool's G1 and G2, for the instance that the hint names.
-        own_shelf!("r9", "rcx", "r8", "r8d", "77", "72", "9f"),
+        own_magazine!("r9", "rcx", "r8", "r8d", "77", "72", "9f"),
         "movzx ecx, word ptr [r8 + {word}]",
         "or rcx, r11",
         ".p2align 5,,13",
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn begin() {
         "2: mov rcx, [rdi + {engine}]",
         "mov rcx, [rcx + {rseq}]",
         "add rcx, fs:0",
-        own_shelf!("r9", "rcx", "r8", "r8d", "87", "82", "9f"),
+        own_magazine!("r9", "rcx", "r8", "r8d", "87", "82", "9f"),
         "movzx ecx, word ptr [r8 + {word}]",
         "test ecx, ecx",
         "jz 9f",
@@ -168,7 +168,7 @@ pub(super) unsafe extern "C" fn session() {
         "je 8f",
         // A2
         "2:",
-        own_shelf!("r9", "rsi", "r11", "r11d", "77", "72", "8f"),
+        own_magazine!("r9", "rsi", "r11", "r11d", "77", "72", "8f"),
         "mov r8, [r11 + {word}]",
         "test r8, r8",
         "jz 8f",
@@ -236,7 +236,7 @@ pub(super) unsafe extern "C" fn session() {
         put!("r9", "rdx", "r8", "rsi", "esi", "87", "82", "83", "9f"),
         "mov rdx, [rsp + {own}]",
         "shl rdx, {hint_bits}",
-        "or rdx, {nobody}",
+        "or rdx, {no_consumer}",
         "mov r10, [rsp + {kept} + 16]",
         "mov [r10], rdx",
         "jmp 1b",
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
         "add rsp, {room}",
         "9: mov eax, {with_state}",
         "ret",
-        "2: cmp r8, {nobody}",
+        "2: cmp r8, {no_consumer}",
         "jne 9b",
         "xor eax, eax",
         "ret",

@@ -1,13 +1,13 @@
 //! The arm64 side: patches of one word, returns at return instructions.
 
 pub(super) mod check;
-pub(super) mod landing;
-pub(super) mod place;
+pub(super) mod patch_sites;
 pub(super) mod signals;
 pub(super) mod step;
 pub(super) mod thread;
+pub(super) mod trampolines;
 
-use super::memory::Room;
+use super::memory::Capacity;
 
 pub use trapline_insn::aarch64::{Gpr, Regs};
 
@@ -20,6 +20,6 @@ pub(super) const LISTENS_BY_TRAPS: bool = true;
 
 /// How much the engine has room for. An emulator may keep a record of every page, used or not. There the
 /// usual 17 GiB of address space would cost each look at the maps a walk over four million of them.
-pub(super) fn room() -> Room {
-    if trapline_target::is_emulated() { Room { lines: 1024, probes: 1 << 13 } } else { Room::USUAL }
+pub(super) fn room() -> Capacity {
+    if trapline_tracee::is_emulated() { Capacity { lines: 1024, probes: 1 << 13 } } else { Capacity::USUAL }
 }

@@ -62,7 +62,7 @@ fn is_linked(at: u64, word: &impl Fn(u64) -> Option<u64>) -> bool {
 mod tests {
     use super::{Number, distance, number};
     use trapline_record::RemoteAddr;
-    use trapline_target::Process;
+    use trapline_tracee::Process;
 
     /// Reads memory that may be gone, as the engine does.
     fn reader() -> impl Fn(u64) -> Option<u64> {

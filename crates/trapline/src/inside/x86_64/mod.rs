@@ -1,13 +1,13 @@
 //! The x86-64 side: patches by jumps and traps, replaced return addresses, signal wrappers.
 
 pub(super) mod check;
-pub(super) mod landing;
-pub(super) mod place;
+pub(super) mod patch_sites;
 pub(super) mod signals;
 pub(super) mod step;
 pub(super) mod thread;
+pub(super) mod trampolines;
 
-use super::memory::Room;
+use super::memory::Capacity;
 
 pub use trapline_insn::x86_64::{Gpr, Regs};
 
@@ -18,6 +18,6 @@ pub(super) const LIBCS: &[&str] = &["libc", "ld-musl-x86_64"];
 pub(super) const LISTENS_BY_TRAPS: bool = false;
 
 /// How much the engine has room for.
-pub(super) const fn room() -> Room {
-    Room::USUAL
+pub(super) const fn room() -> Capacity {
+    Capacity::USUAL
 }

@@ -1,15 +1,15 @@
 //! Handlers of signals that are sent: called through signal wrappers, so they never see a copy's address.
 //!
 //! In: the present signal actions, at each batch; libc's `sigaction`, probed, for later ones. Out: wrappers
-//! in place of the handlers (`trapline_runtime::x86_64::stand_ins`). Libc shows the program its own handlers.
-//! Does not: notice raw system calls until the next batch.
+//! in place of the handlers (`trapline_runtime::x86_64::signal_wrappers`). Libc shows the program its own
+//! handlers. Does not: notice raw system calls until the next batch.
 //!
 //! The function is replaced only if libc is glibc, whose own does just what is done here
 //! (sysdeps/unix/sysv/linux/libc_sigaction.c). Other C libraries keep records of their own. `signal` and all
 //! that set handlers lead there. A consumer that sets a handler is not seen.
 #![allow(unsafe_code, reason = "a function of libc's is done in its place")]
 
-use trapline_runtime::x86_64::{stand_ins, sys};
+use trapline_runtime::x86_64::{signal_wrappers, sys};
 
 /// Whether libc is one whose `sigaction` is known.
 pub(in crate::inside) fn is_known() -> bool {
@@ -24,7 +24,7 @@ pub(in crate::inside) fn instead() -> u64 {
 
 /// Puts wrappers in place of present handlers.
 pub(in crate::inside) fn put() {
-    stand_ins::put_all();
+    signal_wrappers::put_all();
 }
 
 /// As glibc's: returns 0, or −1 with errno.
@@ -38,7 +38,7 @@ unsafe extern "C" fn sigaction(signal: i32, new: *const libc::sigaction, old: *m
             restorer: 0,
             mask: word(&raw const new.sa_mask).read(),
         });
-        if is_settable(signal) { stand_ins::change(signal, new.as_ref()) } else { Err(libc::EINVAL) }
+        if is_settable(signal) { signal_wrappers::change(signal, new.as_ref()) } else { Err(libc::EINVAL) }
     };
     match result {
         Ok(was) => {

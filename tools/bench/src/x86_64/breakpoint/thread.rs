@@ -10,7 +10,7 @@ use std::thread::Builder;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use trapline_target::perf::breakpoint::{Access, Breakpoint, Scope, Spec};
+use trapline_tracee::perf::breakpoint::{Access, Breakpoint, Scope, Spec};
 use trapline_watch::constraints::{Accounting, Kind, Target, TaskId};
 
 use super::row::{BreakpointFigures, BreakpointRow};

@@ -11,7 +11,7 @@ use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Seal, ThreadPointer, Writer};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Range, Regions};
-use trapline_runtime::registry::{Files, Site};
+use trapline_runtime::registry::{FileSite, Files};
 use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
 use trapline_runtime::x86_64::{Called, Placed, Role, Sites, Step};
 
@@ -42,9 +42,9 @@ struct Writing {
 }
 
 impl Writing {
-    fn site(&mut self, number: u64, offset: u64) -> Site {
+    fn site(&mut self, number: u64, offset: u64) -> FileSite {
         let number = self.files.number(file(number)).expect("few files");
-        Site::new(number, FileOffset(offset)).expect("small offsets")
+        FileSite::new(number, FileOffset(offset)).expect("small offsets")
     }
     /// Puts a trap for a probe into a mapping, if the probe lies there.
     fn put(&mut self, sites: &Sites, mapped: Mapped, offset: u64, probe: &'static Probe) {

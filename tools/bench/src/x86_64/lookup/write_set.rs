@@ -103,11 +103,11 @@ fn traced() -> Vec<(usize, usize)> {
     std::fs::remove_file(&log).ok();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let told = |what: &str| {
+    let reported = |what: &str| {
         let number = said.lines().find_map(|line| line.split_once(what)).expect("where it is").1;
         u64::from_str_radix(number, 16).expect("a number")
     };
-    let stores = stores(&trace.expect("a trace"), told("marks 0x"), told("turns 0x"));
+    let stores = stores(&trace.expect("a trace"), reported("marks 0x"), reported("turns 0x"));
     let of = |case: usize| {
         let [first, second] = [0, 1].map(|cpu| &stores[&(case * CPUS + cpu)]);
         (first.len(), first.intersection(second).count())

@@ -168,19 +168,19 @@ fn store(case: Case, shape: Shape) -> Result<(Store, Pool)> {
 
 /// Closes the pool. Also returns how many objects were held right after that.
 fn close(store: Store, run: &Run) -> Result<(Closed, u32)> {
-    let (closed, told) = match store {
+    let (closed, reported) = match store {
         Store::Owned(pool) => {
             // SAFETY: no get is running: every worker was seen not to take since `stop` was set.
             let leaving = unsafe { pool.close(restart_sequences) }.map_err(|(_, error)| error)?;
-            let told = leaving.closed();
-            (Closed::Owned(leaving), told)
+            let reported = leaving.closed();
+            (Closed::Owned(leaving), reported)
         }
         Store::Region(region, pool) => {
-            let told = pool.close(restart_sequences)?;
-            (Closed::Region(region, pool.shape().bytes()), told)
+            let reported = pool.close(restart_sequences)?;
+            (Closed::Region(region, pool.shape().bytes()), reported)
         }
     };
-    run.released.fetch_add(u32::from(told == Returned::Last), SeqCst);
+    run.released.fetch_add(u32::from(reported == Returned::Last), SeqCst);
     // The memory is ours to free, and is still mapped.
     Ok((closed, run.pool.not_dropped()))
 }

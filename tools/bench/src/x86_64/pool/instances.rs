@@ -83,16 +83,17 @@ impl<const SHELVES: bool> Instances for Ours<SHELVES> {
     }
     fn memory(&self) -> Vec<Memory> {
         let pool = &**self.0;
-        let (shelf, set) = (std::ptr::from_ref(pool.shelf(0)).addr(), range(pool.set(0)).start);
-        let stride = if pool.cpus() > 1 { std::ptr::from_ref(pool.shelf(1)).addr() - shelf } else { 256 };
+        let (magazine, set) = (std::ptr::from_ref(pool.magazine(0)).addr(), range(pool.set(0)).start);
+        let stride =
+            if pool.cpus() > 1 { std::ptr::from_ref(pool.magazine(1)).addr() - magazine } else { 256 };
         let header = std::ptr::from_ref(pool.closing()).addr() & !127;
-        let mut memory = vec![("header", header..shelf)];
+        let mut memory = vec![("header", header..magazine)];
         for cpu in 0..pool.cpus() as usize {
-            let at = shelf + cpu * stride;
-            memory.push(("shelf", at..at + (set - shelf)));
-            memory.push(("set", at + (set - shelf)..at + stride));
+            let at = magazine + cpu * stride;
+            memory.push(("shelf", at..at + (set - magazine)));
+            memory.push(("set", at + (set - magazine)..at + stride));
         }
-        let end = shelf + pool.cpus() as usize * stride;
+        let end = magazine + pool.cpus() as usize * stride;
         memory.push(("objects", end..header + pool.shape().bytes()));
         memory
     }

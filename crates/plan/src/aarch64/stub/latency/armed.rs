@@ -1,10 +1,10 @@
-//! The other form of a timed call: the entry puts a return trampoline (*slot* in the code) into x30, and the
+//! The other form of a timed call: the entry puts a return trampoline into x30, and the
 //! trampoline's code is the one exit.
 //!
-//! In: what is timed, with [`Slots`]; whether x30 was signed before the entry's word. Out: the entry's stub,
-//! and for a process the trampolines with the code that they share. Invariants: SLOT-1 to SLOT-3 of the
-//! twin's `stub::slots`; SAFE-2: when the caller goes on, all registers but x30 are as the function left
-//! them, and x30 holds the address where it goes on, as behind any `ret`. Does not: inform unwinders.
+//! In: what is timed, with [`Trampolines`]; whether x30 was signed before the entry's word. Out: the entry's
+//! stub, and for a process the trampolines with the code that they share. Invariants: SLOT-1 to SLOT-3 of the
+//! twin's `stub::trampolines`; SAFE-2: when the caller goes on, all registers but x30 are as the function
+//! left them, and x30 holds the address where it goes on, as behind any `ret`. Does not: inform unwinders.
 //!
 //! | step | what | which code may look in between |
 //! |---|---|---|
@@ -14,20 +14,20 @@
 //! | A3 | x30 := trampoline | a search for trampolines: it is in a register from here on, then where the function puts it, signed perhaps |
 //! | A4 | the entry's WORD := the stack pointer at the entry: below it the function keeps x30, if it does | |
 //! | A5 | if signed: signed again, with the same stack pointer; the function authenticates the trampoline's address | |
-//! | B1 | `ret` leads to the trampoline, and that to the shared code (`stub::slots`): x30 = its number | a search for trampolines: pc is in the trampoline, or in the shared code |
+//! | B1 | `ret` leads to the trampoline, and that to the shared code (`stub::trampolines`): x30 = its number | a search for trampolines: pc is in the trampoline, or in the shared code |
 //! | B2 | return address, function and time are read | |
 //! | B3 | WORD := 0, then the byte := 0, which releases what was read | a thread that takes the trampoline now finds nothing of ours in it; x30 still has the number, so a search sees which one it was |
 //! | B4 | x30 := the return address; the duration is recorded as at any exit (`record`); `ret` | |
 //!
 //! If a call was entered with a trampoline in x30 already (a tail call), its own trampoline returns to that
-//! one. Such chains are at most [`CHAIN`](trapline_record::slots::CHAIN) deep. x30 is plain then, or signed
-//! by this function's pad. A signature that was made before the jump here would not be authenticated by any
-//! code.
+//! one. Such chains are at most [`CHAIN`](trapline_record::trampolines::CHAIN) deep. x30 is plain then, or
+//! signed by this function's pad. A signature that was made before the jump here would not be authenticated
+//! by any code.
 //!
 //! A signal may come between any two steps. Its handler's calls take other trampolines, and x30 is in its
 //! frame, where a search of memory finds it. A call that is left by `longjmp` or an exception, and one whose
 //! thread ends, never reaches B1. A detach finds threads at any step, also one that a handler holds there.
-//! What becomes of their trampolines is up to `patch` (`slots`, `aarch64::returns`). A forked child has
+//! What becomes of their trampolines is up to `patch` (`trampolines`, `aarch64::returns`). A forked child has
 //! copies of all but the code, and comes home in its own.
 //!
 //! A function that is a signal handler returns into the vdso, which unwinders recognize by that address
@@ -35,13 +35,13 @@
 //! alone.)
 
 use trapline_record::latency::{self as words, at};
-use trapline_record::slots::{self, Slots, at as entry};
+use trapline_record::trampolines::{self, Trampolines, at as entry};
 
 use super::super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
 use super::super::rseq::{self, CPU_ID};
-use super::super::slots::{LINK, RET, RETURN, lay};
+use super::super::trampolines::{LINK, RET, RETURN, lay};
 use super::{A, B, C, ExitKind, FRAME, INDEX, KEY, Latency, Machine, Pending, SLOT, TIME, Tail, Timed};
-use crate::unwind::SlotCode;
+use crate::unwind::TrampolineCode;
 
 /// The key with which a function signs its return address: the word of its landing pad, and the word that
 /// undoes it.
@@ -80,7 +80,7 @@ impl Signed {
 /// What is left to append behind an arming entry's displaced code.
 #[derive(Debug)]
 pub(super) struct Armed {
-    slots: Slots,
+    trampolines: Trampolines,
     chained: Fix,
     take: u64,
     full: Fix,
@@ -94,51 +94,51 @@ pub(super) struct Armed {
 /// trampolines.
 #[must_use]
 pub fn latency_arm(at: u64, timed: Timed<'_>, signed: Option<Signed>) -> Option<Pending<'_>> {
-    let slots = timed.latency.slots?;
+    let trampolines = timed.latency.trampolines?;
     let mut asm = Asm::new(at);
-    let tail = Tail::Armed(timed.arm(&mut asm, &slots, signed));
+    let tail = Tail::Armed(timed.arm(&mut asm, &trampolines, signed));
     Some(Pending { asm, timed, tail })
 }
 
 /// Trampolines, the code that they share, and their unwind information. `None` if nothing is timed by
 /// trampolines, or if there are more than a branch reaches.
 #[must_use]
-pub fn slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
-    let slots = latency.slots?;
+pub fn trampoline_code(machine: &Machine, latency: &Latency) -> Option<TrampolineCode> {
+    let trampolines = latency.trampolines?;
     let timed = Timed { machine, latency, function: 0, goroutine: false };
-    lay(&slots, |asm| {
-        timed.come_back(asm, &slots);
+    lay(&trampolines, |asm| {
+        timed.come_back(asm, &trampolines);
         asm.pool();
     })
 }
 
 impl Timed<'_> {
-    fn arm(&self, asm: &mut Asm, slots: &Slots, signed: Option<Signed>) -> Armed {
+    fn arm(&self, asm: &mut Asm, trampolines: &Trampolines, signed: Option<Signed>) -> Armed {
         if let Some(key) = signed {
             asm.word(key.authenticate());
         }
         Self::prologue(asm);
-        let chained = Self::if_slot_later(asm, slots);
+        let chained = Self::if_trampoline_later(asm, trampolines);
         let take = asm.here();
-        self.home(asm, slots);
+        self.home(asm, trampolines);
         asm.load32(INDEX, KEY, 0);
-        asm.number(TIME, slots.count / 8);
+        asm.number(TIME, trampolines.count / 8);
         let look = asm.here();
-        let full = Self::take(asm, slots, look);
+        let full = Self::take(asm, trampolines, look);
         asm.store32(INDEX, KEY);
         // Steps A2 to A4. In: INDEX = trampoline.
-        let under = Self::if_slot_later(asm, slots);
+        let under = Self::if_trampoline_later(asm, trampolines);
         asm.mov(C, ZERO);
         let known = asm.here();
-        Self::entry_of(asm, slots, INDEX);
+        Self::entry_of(asm, trampolines, INDEX);
         asm.store(LINK, SLOT, entry::REAL as u32);
         asm.store(C, SLOT, entry::UNDER as u32);
         asm.constant(A, self.block());
         asm.clock(B);
         asm.store(B, SLOT, entry::TIME as u32);
         asm.store(A, SLOT, entry::WHAT as u32);
-        asm.constant(A, slots.code + RETURN);
-        asm.add_shifted(LINK, A, INDEX, slots::CODE.trailing_zeros());
+        asm.constant(A, trampolines.code + RETURN);
+        asm.add_shifted(LINK, A, INDEX, trampolines::CODE.trailing_zeros());
         asm.add_imm(A, SP, FRAME.cast_signed());
         asm.store(A, SLOT, entry::WORD as u32);
         let leave = asm.here();
@@ -146,27 +146,27 @@ impl Timed<'_> {
         if let Some(key) = signed {
             asm.word(key.sign());
         }
-        Armed { slots: *slots, chained, take, full, look, under, known, leave }
+        Armed { trampolines: *trampolines, chained, take, full, look, under, known, leave }
     }
 
     /// Jumps if x30 holds a trampoline; `A` = its distance from the first one then. Spoils `B`.
-    fn if_slot_later(asm: &mut Asm, slots: &Slots) -> Fix {
-        asm.constant(A, slots.code);
+    fn if_trampoline_later(asm: &mut Asm, trampolines: &Trampolines) -> Fix {
+        asm.constant(A, trampolines.code);
         asm.sub(A, LINK, A);
-        asm.constant(B, slots.code_len());
+        asm.constant(B, trampolines.code_len());
         asm.compare(A, B);
         asm.if_later(Cond::Below)
     }
     /// `SLOT` = the entry of the trampoline whose number is in `number`.
-    fn entry_of(asm: &mut Asm, slots: &Slots, number: Reg) {
-        asm.constant(SLOT, slots.entry(0));
-        asm.add_shifted(SLOT, SLOT, number, slots::ENTRY.trailing_zeros());
+    fn entry_of(asm: &mut Asm, trampolines: &Trampolines, number: Reg) {
+        asm.constant(SLOT, trampolines.entry(0));
+        asm.add_shifted(SLOT, SLOT, number, trampolines::ENTRY.trailing_zeros());
     }
     /// `SLOT` = the private memory, `KEY` = where this CPU, or this stack, begins to search. This is only a
     /// hint: a stale one costs a longer search. Spoils `A`.
-    fn home(&self, asm: &mut Asm, slots: &Slots) {
-        const BITS: u32 = slots::HOMES.trailing_zeros();
-        asm.constant(SLOT, slots.table);
+    fn home(&self, asm: &mut Asm, trampolines: &Trampolines) {
+        const BITS: u32 = trampolines::HOMES.trailing_zeros();
+        asm.constant(SLOT, trampolines.table);
         match self.machine.rseq {
             Some(area) => {
                 rseq::find_area(asm, area, A);
@@ -182,11 +182,11 @@ impl Timed<'_> {
     }
     /// Step A1. In: `SLOT` = the private memory, `INDEX` = where to look. Out: `INDEX` = trampoline. Jumps if
     /// the eight there are taken. If another thread was faster, it looks again. Spoils `A`, `B`, `C`.
-    fn take(asm: &mut Asm, slots: &Slots, look: u64) -> Fix {
-        asm.number(A, slots.count - 8);
+    fn take(asm: &mut Asm, trampolines: &Trampolines, look: u64) -> Fix {
+        asm.number(A, trampolines.count - 8);
         asm.and(INDEX, INDEX, A);
         asm.add(C, SLOT, INDEX);
-        asm.load_at(A, C, Slots::LENT_OFF as u32);
+        asm.load_at(A, C, Trampolines::LENT_OFF as u32);
         asm.not(A, A);
         let full = asm.if_zero_later(A);
         asm.reverse_bits(A, A);
@@ -194,10 +194,10 @@ impl Timed<'_> {
         asm.shift_right_by(A, A, 3);
         asm.add(INDEX, INDEX, A);
         asm.add(C, SLOT, INDEX);
-        asm.add_imm(C, C, Slots::LENT_OFF as i32);
+        asm.add_imm(C, C, Trampolines::LENT_OFF as i32);
         asm.load_exclusive_byte(A, C);
         asm.unless_zero(A, look);
-        asm.number(B, slots::LENT.into());
+        asm.number(B, trampolines::LENT.into());
         asm.store_exclusive_byte(A, B, C);
         asm.unless_zero(A, look);
         full
@@ -206,7 +206,7 @@ impl Timed<'_> {
     /// Appends the rare paths: a call that was entered by a jump from an armed one, eight neighbours taken,
     /// or all taken.
     pub(super) fn finish_armed(&self, asm: &mut Asm, armed: Armed) {
-        let Armed { slots, chained, take, full, look, under, known, leave } = armed;
+        let Armed { trampolines, chained, take, full, look, under, known, leave } = armed;
         asm.bind(full);
         asm.add_imm(INDEX, INDEX, 8);
         asm.subtract32(TIME, 1);
@@ -216,33 +216,33 @@ impl Timed<'_> {
         self.add_one(asm);
         asm.b(leave);
         asm.bind(chained);
-        Self::depth(asm, &slots);
-        asm.number(B, slots::CHAIN);
+        Self::depth(asm, &trampolines);
+        asm.number(B, trampolines::CHAIN);
         asm.compare(C, B);
         asm.if_to(Cond::AboveEq, missed);
         asm.b(take);
         asm.bind(under);
-        Self::depth(asm, &slots);
+        Self::depth(asm, &trampolines);
         asm.b(known);
     }
     /// In: `A` = distance of the trampoline in x30 from the first one. Out: `C` = number of trampolines that
     /// lie under one above that. Spoils `SLOT`, `A`.
-    fn depth(asm: &mut Asm, slots: &Slots) {
-        asm.shift_right_by(A, A, slots::CODE.trailing_zeros());
-        Self::entry_of(asm, slots, A);
+    fn depth(asm: &mut Asm, trampolines: &Trampolines) {
+        asm.shift_right_by(A, A, trampolines::CODE.trailing_zeros());
+        Self::entry_of(asm, trampolines, A);
         asm.load_at(C, SLOT, entry::UNDER as u32);
         asm.add_imm(C, C, 1);
     }
 
     /// The code that all trampolines share. In: x30 = the trampoline's number.
-    fn come_back(&self, asm: &mut Asm, slots: &Slots) {
+    fn come_back(&self, asm: &mut Asm, trampolines: &Trampolines) {
         Self::prologue(asm);
         asm.clock(TIME);
-        Self::entry_of(asm, slots, LINK);
+        Self::entry_of(asm, trampolines, LINK);
         asm.load_at(C, SLOT, entry::REAL as u32);
         asm.load_two(A, B, SLOT, entry::TIME as u32);
         asm.store(ZERO, SLOT, entry::WORD as u32);
-        asm.constant(KEY, slots.table + Slots::LENT_OFF);
+        asm.constant(KEY, trampolines.table + Trampolines::LENT_OFF);
         asm.add(KEY, KEY, LINK);
         asm.store_release_byte(ZERO, KEY);
         asm.mov(LINK, C);

@@ -6,7 +6,7 @@
 //! exit, code that takes the mark back, and finds out whether there was one. A mark is the function's number
 //! in the cell's second word.
 
-use super::slot::{Claim, Lookup};
+use super::stamp_cell::{Claim, Lookup};
 use super::{A, B, SLOT, Timed};
 use crate::aarch64::stub::asm::{Asm, Cond, Fix, ZERO};
 

@@ -2,8 +2,8 @@
 //! the virtual counter.
 //!
 //! In: what is timed, and where the results are kept. Out: the code before an entry's or an exit's displaced
-//! word, and what follows it. A stub pushes the registers that it uses, and finds the stamp cell (*slot* in
-//! the code) of (function, stack pointer at entry). When a `ret` or a jump out of the function is about to
+//! word, and what follows it. A stub pushes the registers that it uses, and finds the stamp cell of
+//! (function, stack pointer at entry). When a `ret` or a jump out of the function is about to
 //! run, the stack pointer is the same again:
 //!
 //! ```text
@@ -37,19 +37,19 @@
 mod armed;
 mod mark;
 mod record;
-mod slot;
+mod stamp_cell;
 
 use trapline_record::latency::{self as words, at};
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
 use super::{Code, Machine};
 use crate::request::Buckets;
 use armed::Armed;
-pub use armed::{Signed, latency_arm, slot_code};
+pub use armed::{Signed, latency_arm, trampoline_code};
 pub(super) use mark::Mark;
 use record::Rare;
-pub(super) use slot::{Claim, G, Lookup, STACK_END};
+pub(super) use stamp_cell::{Claim, G, Lookup, STACK_END};
 
 /// What is timed, and where the results are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,13 +72,13 @@ pub struct Latency {
     /// Count recursion once, by its outermost call.
     pub outermost: bool,
     /// Where calls get return trampolines, if some do.
-    pub slots: Option<Slots>,
+    pub trampolines: Option<Trampolines>,
 }
 
 impl Latency {
     /// The same memory, with a cell for each call of any depth.
     #[must_use]
-    pub const fn for_stage(self) -> Self {
+    pub const fn for_deferred(self) -> Self {
         Self { outermost: false, ..self }
     }
 }

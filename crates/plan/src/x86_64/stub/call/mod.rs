@@ -33,7 +33,7 @@
 //! For the last two, the last step is `ret 128`, which pops from under the new red zone: one instruction that
 //! loads rip and rsp at once, so that no signal can come in between.
 //!
-//! What is called most may be *inlined* (`taken_in`): the gate holds a copy of its code, which costs no call
+//! What is called most may be *inlined* (`inlined`): the gate holds a copy of its code, which costs no call
 //! and no return.
 //!
 //! If all consumers wait for the return only, most of that is not needed. A third function, which *begins* a
@@ -53,15 +53,15 @@
 //! The cost of a hit is in micro-operations, of which a core of 2019 executes four a cycle: some 120 from the
 //! site and back, 30 cycles.
 
-pub use taken_in::Piece;
-pub(super) use taken_in::landing;
-use taken_in::{arm_taken_in, begin_taken_in, end_taken_in};
+pub use inlined::InlinedPath;
+pub(super) use inlined::return_path;
+use inlined::{arm_inlined, begin_inlined, end_inlined};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::state::{ExtendedState, call_saved};
 use crate::request::Callee;
 
-mod taken_in;
+mod inlined;
 
 /// The functions that are called: `extern "C" fn(number, *mut Regs) -> u64`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,12 +79,12 @@ pub struct CallFunctions {
     pub begin: u64,
     /// Inlined by the gate before `begin`, if present, with the same in the same registers. It changes rcx,
     /// rdx, r8 and r9. Its common path: done. Its other path: call `begin`.
-    pub begins: Option<Piece>,
+    pub begins: Option<InlinedPath>,
     /// Inlined where calls may also be [armed](crate::Callee::arms); if absent, none is armed. It has the
     /// same in the same registers, and at rsp the value for the trampoline's `GO`. It changes the same
     /// registers. Its common path: the stack word holds a return trampoline, at
-    /// [`ENTER`](trapline_record::slots::ENTER). Its other path: call `general` after all.
-    pub arms: Option<Piece>,
+    /// [`ENTER`](trapline_record::trampolines::ENTER). Its other path: call `general` after all.
+    pub arms: Option<InlinedPath>,
     /// For exits; called with the extended state saved.
     pub exit: u64,
     /// For exits, what `general` is for entries; the other function is `exit`.
@@ -93,7 +93,7 @@ pub struct CallFunctions {
     /// what a function called there has, but with rsp a multiple of 16, and in rcx the exit's stack pointer.
     /// It may leave rsp anywhere below. Its common path: the answer is 0. Its other path: the answer is in
     /// eax; 3: call `general_exit`.
-    pub ends: Option<Piece>,
+    pub ends: Option<InlinedPath>,
     /// Components of the extended state that are saved.
     pub state: ExtendedState,
 }
@@ -173,7 +173,7 @@ pub fn call(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
 }
 
 /// The same through [`CallFunctions::arms`]. A call that was armed does not come back from there; it goes on
-/// at its return trampoline (see `landing`).
+/// at its return trampoline (see `return_path`).
 pub fn call_arming(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
     const JUMP: u64 = 5;
     let mut asm = Asm::new(out, at);
@@ -223,18 +223,18 @@ pub fn gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Gate {
     let exit = way(&mut asm, functions.exit, &Kind::Saved(functions.state), moved);
     let general = way(&mut asm, functions.general, &Kind::General { again: entry.called }, moved);
     let general_exit = way(&mut asm, functions.general_exit, &Kind::General { again: exit.called }, moved);
-    let arm = functions.arms.as_ref().map(|piece| arm_taken_in(&mut asm, piece, general.start));
+    let arm = functions.arms.as_ref().map(|inlined| arm_inlined(&mut asm, inlined, general.start));
     let begin = begin(&mut asm, functions.begin, general.start);
-    let begin = functions.begins.as_ref().map_or(begin, |piece| begin_taken_in(&mut asm, piece, begin));
-    let end = functions.ends.as_ref().map_or(general_exit.start, |piece| {
-        end_taken_in(&mut asm, piece, functions.general_exit, (exit.called, moved))
+    let begin = functions.begins.as_ref().map_or(begin, |inlined| begin_inlined(&mut asm, inlined, begin));
+    let end = functions.ends.as_ref().map_or(general_exit.start, |inlined| {
+        end_inlined(&mut asm, inlined, functions.general_exit, (exit.called, moved))
     });
     let [general, entry, exit, general_exit] = [general, entry, exit, general_exit].map(|way| way.start);
     Gate { general, entry, begin, arm, exit, general_exit, end }
 }
 
 /// What the code of return trampolines needs from a gate: the path to `functions.exit`.
-pub(super) struct Landing {
+pub(super) struct ReturnPath {
     /// Address to be called.
     pub(super) exit: u64,
     again: u64,
@@ -242,13 +242,13 @@ pub(super) struct Landing {
 }
 
 /// Appends that part of a gate, to lie at `at`.
-pub(super) fn landing_gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Landing {
+pub(super) fn return_gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> ReturnPath {
     let mut asm = Asm::new(out, at);
     asm.align(16);
     let moved = asm.here();
     leave(&mut asm);
     let exit = way(&mut asm, functions.exit, &Kind::Saved(functions.state), moved);
-    Landing { exit: exit.start, again: exit.called, moved }
+    ReturnPath { exit: exit.start, again: exit.called, moved }
 }
 
 /// The path for [`CallFunctions::begin`]. In: as for [`way`]. Flags wait in rax: the function uses no

@@ -1,24 +1,24 @@
 //! The other form of a timed call: the entry puts a return trampoline into its stack word, and the
 //! trampoline's code is the one exit.
 //!
-//! In: what is timed, with [`Slots`]. Out: the entry's stub, and for each segment the trampolines with the
-//! code that they share. Steps A1 to B4 are those of `slots`; between B2 and B4 the duration is recorded as
-//! at any exit (see `record`). The trampolines of one process serve all its segments. Does not: inform
-//! unwinders.
+//! In: what is timed, with [`Trampolines`]. Out: the entry's stub, and for each segment the trampolines with
+//! the code that they share. Steps A1 to B4 are those of `trampolines`; between B2 and B4 the duration is
+//! recorded as at any exit (see `record`). The trampolines of one process serve all its segments. Does not:
+//! inform unwinders.
 
 use trapline_record::latency::{self as words, at};
-use trapline_record::slots::{self, Slots, at as entry_at};
+use trapline_record::trampolines::{self, Trampolines, at as entry_at};
 
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Shift};
-use super::super::slots::{Taking, entry, entry_of, give_back, lay};
-use super::super::{Kind, Machine, Pending, Site};
+use super::super::trampolines::{Taking, entry, entry_of, give_back, lay};
+use super::super::{Kind, Liveness, Machine, Pending};
 use super::{ExitKind, Latency, Tail, Timed, clock, reload, save, spill};
-use crate::unwind::{SlotCode, X86_64, unwind_info};
+use crate::unwind::{TrampolineCode, X86_64, unwind_info};
 
 /// What is left to append behind an arming entry's displaced code.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Armed {
-    slots: Slots,
+    trampolines: Trampolines,
     taking: Taking,
     chained: Fix,
     leave: u64,
@@ -40,47 +40,47 @@ pub fn return_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pendi
 }
 
 fn arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, ahead: bool) -> Option<Pending<'static>> {
-    let slots = timed.latency.slots?;
+    let trampolines = timed.latency.trampolines?;
     let mut asm = Asm::new(out, at);
-    let tail = Tail::Armed(timed.arm(&mut asm, &slots, ahead));
+    let tail = Tail::Armed(timed.arm(&mut asm, &trampolines, ahead));
     Some(Pending::new(&asm, Kind::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail)))
 }
 
-/// Upper bound of the bytes that [`slot_code`] makes.
+/// Upper bound of the bytes that [`trampoline_code`] makes.
 #[must_use]
-pub const fn slot_code_len(slots: &Slots) -> u64 {
-    slots.code_len() + 4096
+pub const fn trampoline_code_len(trampolines: &Trampolines) -> u64 {
+    trampolines.code_len() + 4096
 }
 
 /// Trampolines, the code that they share, and their unwind information. `None` if nothing is timed by
 /// trampolines.
 #[must_use]
-pub fn slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
-    shared_code(machine, latency, |timed, asm, slots| timed.come_back(asm, slots))
+pub fn trampoline_code(machine: &Machine, latency: &Latency) -> Option<TrampolineCode> {
+    shared_code(machine, latency, |timed, asm, trampolines| timed.come_back(asm, trampolines))
 }
 
 /// The same for trampolines that lead on.
 #[must_use]
-pub fn leading_slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
-    shared_code(machine, latency, |timed, asm, slots| timed.lead_on(asm, slots))
+pub fn leading_trampoline_code(machine: &Machine, latency: &Latency) -> Option<TrampolineCode> {
+    shared_code(machine, latency, |timed, asm, trampolines| timed.lead_on(asm, trampolines))
 }
 
 fn shared_code(
     machine: &Machine,
     latency: &Latency,
-    shared: impl FnOnce(&Timed<'_>, &mut Asm<'_>, &Slots),
-) -> Option<SlotCode> {
-    let slots = latency.slots?;
-    let mut bytes = Vec::with_capacity(slot_code_len(&slots) as usize);
-    let common = slots.code + slots.code_len();
-    lay(&mut bytes, &slots, common, None);
-    let timed = Timed { machine, latency, function: 0, site: Site::default() };
-    shared(&timed, &mut Asm::new(&mut bytes, common), &slots);
-    let end = slots.code + bytes.len() as u64;
+    shared: impl FnOnce(&Timed<'_>, &mut Asm<'_>, &Trampolines),
+) -> Option<TrampolineCode> {
+    let trampolines = latency.trampolines?;
+    let mut bytes = Vec::with_capacity(trampoline_code_len(&trampolines) as usize);
+    let common = trampolines.code + trampolines.code_len();
+    lay(&mut bytes, &trampolines, common, None);
+    let timed = Timed { machine, latency, function: 0, site: Liveness::default() };
+    shared(&timed, &mut Asm::new(&mut bytes, common), &trampolines);
+    let end = trampolines.code + bytes.len() as u64;
     bytes.resize(bytes.len().next_multiple_of(64), 0xCC);
-    let unwind = slots.code + bytes.len() as u64;
-    unwind_info(&mut bytes, &slots, X86_64);
-    Some(SlotCode { bytes, shared: (common, end), unwind })
+    let unwind = trampolines.code + bytes.len() as u64;
+    unwind_info(&mut bytes, &trampolines, X86_64);
+    Some(TrampolineCode { bytes, shared: (common, end), unwind })
 }
 
 impl Timed<'_> {
@@ -89,33 +89,33 @@ impl Timed<'_> {
         Mem::At(RSP, self.skipped())
     }
 
-    fn arm(&self, asm: &mut Asm<'_>, slots: &Slots, ahead: bool) -> Armed {
+    fn arm(&self, asm: &mut Asm<'_>, trampolines: &Trampolines, ahead: bool) -> Armed {
         self.prologue(asm, true);
         asm.load(RAX, self.word());
-        asm.mov_imm64(RCX, slots.code);
+        asm.mov_imm64(RCX, trampolines.code);
         let chained = asm.unbroken(|asm| {
             asm.alu(Alu::Sub, RAX, RCX);
-            asm.alu_imm(Alu::Cmp, RAX, slots.code_len() as i32, true);
+            asm.alu_imm(Alu::Cmp, RAX, trampolines.code_len() as i32, true);
             asm.jcc_later(Cond::Below)
         });
-        let taking = Taking::begin(asm, slots, self.machine);
-        let ahead = self.fill(asm, slots, false, ahead);
+        let taking = Taking::begin(asm, trampolines, self.machine);
+        let ahead = self.fill(asm, trampolines, false, ahead);
         let leave = asm.here();
         self.epilogue(asm, true);
-        Armed { slots: *slots, taking, chained, leave, ahead }
+        Armed { trampolines: *trampolines, taking, chained, leave, ahead }
     }
 
     /// Steps A2 to A4. In: rdi = private memory, rcx = trampoline; with `chained`, r8 = number of trampolines
     /// under it. Returns, with `ahead`, the fix that waits for the word with the address to which the
     /// trampoline leads.
-    fn fill(&self, asm: &mut Asm<'_>, slots: &Slots, chained: bool, ahead: bool) -> Option<Fix> {
+    fn fill(&self, asm: &mut Asm<'_>, trampolines: &Trampolines, chained: bool, ahead: bool) -> Option<Fix> {
         entry_of(asm, RSI, RCX, RDI);
         asm.load(RAX, self.word());
-        asm.store(entry(slots, RSI, entry_at::REAL), RAX);
+        asm.store(entry(trampolines, RSI, entry_at::REAL), RAX);
         if chained {
-            asm.store(entry(slots, RSI, entry_at::UNDER), R8);
+            asm.store(entry(trampolines, RSI, entry_at::UNDER), R8);
         } else {
-            asm.store_imm(entry(slots, RSI, entry_at::UNDER), 0);
+            asm.store_imm(entry(trampolines, RSI, entry_at::UNDER), 0);
         }
         let ahead = if ahead {
             asm.mov_imm32(RAX, 0);
@@ -124,35 +124,35 @@ impl Timed<'_> {
             asm.mov_imm64(RAX, self.block());
             None
         };
-        asm.store(entry(slots, RSI, entry_at::WHAT), RAX);
-        asm.shift(Shift::Left, RCX, slots::CODE.trailing_zeros() as u8, true);
-        asm.mov_imm64(RAX, slots.code + slots::RETURN);
+        asm.store(entry(trampolines, RSI, entry_at::WHAT), RAX);
+        asm.shift(Shift::Left, RCX, trampolines::CODE.trailing_zeros() as u8, true);
+        asm.mov_imm64(RAX, trampolines.code + trampolines::RETURN);
         asm.alu(Alu::Add, RCX, RAX);
         clock(asm);
-        asm.store(entry(slots, RSI, entry_at::TIME), RAX);
+        asm.store(entry(trampolines, RSI, entry_at::TIME), RAX);
         asm.store(self.word(), RCX);
         asm.lea(RAX, self.word());
-        asm.store(entry(slots, RSI, entry_at::WORD), RAX);
+        asm.store(entry(trampolines, RSI, entry_at::WORD), RAX);
         ahead
     }
 
     /// Appends the path of an entry that was reached by a tail call, and the rare paths.
     pub(super) fn finish_armed(&self, asm: &mut Asm<'_>, armed: Armed) {
-        let Armed { slots, taking, chained, leave, ahead } = armed;
+        let Armed { trampolines, taking, chained, leave, ahead } = armed;
         let missed = Mem::Rip(self.latency.missed);
         taking.finish(asm, save::R8, missed, leave);
         asm.bind(chained);
-        asm.shift(Shift::Right, RAX, slots::CODE.trailing_zeros() as u8, true);
-        asm.mov_imm64(RDI, slots.table);
+        asm.shift(Shift::Right, RAX, trampolines::CODE.trailing_zeros() as u8, true);
+        asm.mov_imm64(RDI, trampolines.table);
         entry_of(asm, RSI, RAX, RDI);
-        asm.load(RAX, entry(&slots, RSI, entry_at::UNDER));
+        asm.load(RAX, entry(&trampolines, RSI, entry_at::UNDER));
         asm.alu_imm(Alu::Add, RAX, 1, true);
-        asm.alu_imm(Alu::Cmp, RAX, slots::CHAIN as i32, true);
+        asm.alu_imm(Alu::Cmp, RAX, trampolines::CHAIN as i32, true);
         let deep = asm.jcc_later(Cond::AboveEq);
         spill(asm, save::R9, R8);
         asm.mov(R8, RAX);
-        let taking = Taking::begin(asm, &slots, self.machine);
-        let again = self.fill(asm, &slots, true, ahead.is_some());
+        let taking = Taking::begin(asm, &trampolines, self.machine);
+        let again = self.fill(asm, &trampolines, true, ahead.is_some());
         let back = asm.here();
         reload(asm, R8, save::R9);
         asm.jmp(leave);
@@ -171,15 +171,15 @@ impl Timed<'_> {
     /// The code that all trampolines share which lead on. In: at rsp, the trampoline's number, where the
     /// return address was. The trampoline is given back while the number is still there; then the return
     /// address takes its place.
-    fn lead_on(&self, asm: &mut Asm<'_>, slots: &Slots) {
+    fn lead_on(&self, asm: &mut Asm<'_>, trampolines: &Trampolines) {
         self.prologue(asm, true);
         asm.load(RAX, Mem::At(RSP, 0));
-        asm.mov_imm64(RCX, slots.table);
+        asm.mov_imm64(RCX, trampolines.table);
         entry_of(asm, RSI, RAX, RCX);
-        asm.load(RDX, entry(slots, RSI, entry_at::REAL));
-        asm.load(RDI, entry(slots, RSI, entry_at::WHAT));
+        asm.load(RDX, entry(trampolines, RSI, entry_at::REAL));
+        asm.load(RDI, entry(trampolines, RSI, entry_at::WHAT));
         spill(asm, save::REAL, RDI);
-        give_back(asm, slots, RSI, RAX, RCX);
+        give_back(asm, trampolines, RSI, RAX, RCX);
         asm.store(Mem::At(RSP, 0), RDX);
         self.epilogue(asm, true);
         asm.jmp_mem(Mem::At(RSP, save::REAL));
@@ -187,22 +187,22 @@ impl Timed<'_> {
 
     /// The code that all trampolines share. In: at rsp, the trampoline's number, where the return address
     /// was.
-    fn come_back(&self, asm: &mut Asm<'_>, slots: &Slots) {
+    fn come_back(&self, asm: &mut Asm<'_>, trampolines: &Trampolines) {
         self.prologue(asm, true);
         clock(asm);
         asm.mov(RDI, RAX);
         asm.load(RAX, Mem::At(RSP, 0));
-        asm.mov_imm64(RCX, slots.table);
+        asm.mov_imm64(RCX, trampolines.table);
         entry_of(asm, RSI, RAX, RCX);
-        asm.load(RDX, entry(slots, RSI, entry_at::REAL));
+        asm.load(RDX, entry(trampolines, RSI, entry_at::REAL));
         spill(asm, save::REAL, RDX);
         let negative = asm.unbroken(|asm| {
-            asm.alu_load(Alu::Sub, RDI, entry(slots, RSI, entry_at::TIME));
+            asm.alu_load(Alu::Sub, RDI, entry(trampolines, RSI, entry_at::TIME));
             asm.jcc_later(Cond::Below)
         });
         let clamped = asm.here();
-        asm.load(RDX, entry(slots, RSI, entry_at::WHAT));
-        give_back(asm, slots, RSI, RAX, RCX);
+        asm.load(RDX, entry(trampolines, RSI, entry_at::WHAT));
+        give_back(asm, trampolines, RSI, RAX, RCX);
         asm.mov(RSI, RDX);
         let rare = match self.machine.rseq {
             Some(rseq) => Some(self.record_owned(asm, rseq, ExitKind::Return)),
@@ -215,7 +215,7 @@ impl Timed<'_> {
         asm.lea(RSP, Mem::At(RSP, 8));
         asm.jmp_mem(Mem::At(RSP, save::REAL - 8));
         asm.bind(negative);
-        asm.load(RDX, entry(slots, RSI, entry_at::WHAT));
+        asm.load(RDX, entry(trampolines, RSI, entry_at::WHAT));
         let last = (u64::from(self.machine.lines) - 1) * words::STRIDE;
         asm.alu_mem_imm(Alu::Add, Mem::At(RDX, (last + at::CLAMPED) as i32), 1, true);
         asm.mov_imm32(RDI, 0);

@@ -7,7 +7,7 @@
 //! a call that was filtered costs its exit one look.
 
 use super::Timed;
-use super::slot::{Claim, Lookup};
+use super::stamp_cell::{Claim, Lookup};
 use crate::x86_64::stub::asm::{Asm, Cond, Fix, Mem, R11};
 
 /// A mark that was left or taken away, to be finished behind the displaced code.
@@ -20,7 +20,7 @@ pub(in super::super) struct Mark {
 
 /// A look for a mark, and the jump if there is one.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Asked {
+pub(in super::super) struct MarkLookup {
     lookup: Lookup,
     word: Mem,
     marked: Fix,
@@ -37,7 +37,7 @@ impl Mark {
     }
 }
 
-impl Asked {
+impl MarkLookup {
     /// The look for a cell, which continues behind the displaced code if the first look does not find it.
     pub(in super::super) const fn lookup(self) -> Lookup {
         self.lookup
@@ -52,16 +52,16 @@ impl Timed<'_> {
         Mark { lookup, after: asm.here() }
     }
     /// At an exit: jumps if there is a mark. Spoils rax, rdx, r11 and flags.
-    pub(in super::super) fn ask_mark(&self, asm: &mut Asm<'_>) -> Asked {
+    pub(in super::super) fn ask_mark(&self, asm: &mut Asm<'_>) -> MarkLookup {
         let (lookup, word) = self.second_word(asm, R11);
         let marked = asm.unbroken(|asm| {
             asm.cmp_mem_imm(word, self.function as i32 + 1);
             asm.jcc_later(Cond::Equal)
         });
-        Asked { lookup, word, marked }
+        MarkLookup { lookup, word, marked }
     }
     /// Binds the jumps of exits that have a mark, and takes the mark back.
-    pub(in super::super) fn take_mark(&self, asm: &mut Asm<'_>, asked: Asked) {
+    pub(in super::super) fn take_mark(&self, asm: &mut Asm<'_>, asked: MarkLookup) {
         asm.bind(asked.marked);
         asm.store_imm(asked.word, 0);
     }

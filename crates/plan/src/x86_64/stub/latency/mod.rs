@@ -1,7 +1,7 @@
 //! Time from entry to return: a stamp at the entry, a histogram at every exit.
 //!
 //! A stub saves what it uses below the stack pointer, which kernel and language runtimes leave alone (the
-//! psABI red zone). It finds the stamp cell (*slot* in the code) of (function, stack pointer at entry):
+//! psABI red zone). It finds the stamp cell of (function, stack pointer at entry):
 //!
 //! ```text
 //!   S        stack pointer at the function's entry, and again when its `ret` or tail jump is about to run
@@ -22,18 +22,18 @@
 mod armed;
 mod mark;
 mod record;
-mod slot;
+mod stamp_cell;
 
 use trapline_record::latency::{self as words, at};
-use trapline_record::slots::Slots;
+use trapline_record::trampolines::Trampolines;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
-use super::{Kind, Machine, Pending, Site};
+use super::{Kind, Liveness, Machine, Pending};
 use armed::Armed;
-pub use armed::{latency_arm, leading_slot_code, return_arm, slot_code, slot_code_len};
-pub(super) use mark::{Asked, Mark};
+pub use armed::{latency_arm, leading_trampoline_code, return_arm, trampoline_code, trampoline_code_len};
+pub(super) use mark::{Mark, MarkLookup};
 use record::Rare;
-pub(super) use slot::{Claim, Lookup};
+pub(super) use stamp_cell::{Claim, Lookup};
 
 /// How durations are sorted into histogram buckets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -75,19 +75,19 @@ pub struct Latency {
     /// Offset of the goroutine pointer from the thread pointer, in a Go program.
     pub go: Option<i32>,
     /// Where calls get return trampolines, if some do.
-    pub slots: Option<Slots>,
+    pub trampolines: Option<Trampolines>,
 }
 
 impl Latency {
     /// The same memory, with a cell for each call of any depth, whichever thread runs it.
     #[must_use]
     pub const fn for_marks(self) -> Self {
-        Self { go: None, ..self.for_stage() }
+        Self { go: None, ..self.for_deferred() }
     }
     /// The same, where cells hold what entries keep for their returns. In a Go program a goroutine's cells
     /// are its own, wherever its stack is.
     #[must_use]
-    pub const fn for_stage(self) -> Self {
+    pub const fn for_deferred(self) -> Self {
         Self { outermost: false, ..self }
     }
 }
@@ -126,7 +126,7 @@ pub struct Timed<'a> {
     /// The function's number, below `latency.functions`.
     pub function: u32,
     /// What is dead at the site.
-    pub site: Site,
+    pub site: Liveness,
 }
 
 /// What is left to append behind the displaced code.

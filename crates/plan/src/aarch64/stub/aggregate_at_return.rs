@@ -1,0 +1,89 @@
+//! Aggregates a value that is known only when a call returns, from what its entry kept and from what it
+//! returned: arguments, value, duration; the same as x86-64's twin.
+//!
+//! In: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Out: the code of
+//! the exits; the entry's code is that of `defer` (E1 to E4). At the exit, X1 and X4 are those of `defer`,
+//! and between them:
+//!
+//! | step | what | a signal or a move to another CPU there |
+//! |---|---|---|
+//! | G2 | the counter is read if anything depends on the duration; the late condition decides. A call that does not pass is counted, and goes on at X4 | what is read belongs to the call, and stays as it is |
+//! | G3 | the value's cell or row is found as in `tally`, and one is added there by one commit. A text's key is that of the entry's copy. A tail call has returned nothing: a value that depends on the returned value is unseen then, as is one that depends on a field which the entry could not read | back to the section's beginning |
+//!
+//! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended.
+
+use trapline_record::ring::Kind;
+
+use super::asm::{Asm, Fix};
+use super::deferred::{self, Deferred, Looked, PLACE, asks_for_duration};
+use super::filtering::Rare;
+use super::rows::Copied;
+use super::tally::{Into, Table, Tallied, one_more, unseen, value};
+use super::trace::{ARGUMENTS, Traced};
+use super::{Code, threads};
+
+/// A stub that waits for its displaced code.
+#[derive(Debug)]
+#[must_use]
+pub struct Pending<'a> {
+    asm: Asm,
+    defer: Deferred<'a>,
+    looked: Looked,
+    table: Table,
+    rejected: Vec<Fix>,
+    unread: Vec<Fix>,
+    rare: Rare,
+    /// Step X4, and what comes behind it.
+    done: u64,
+    leave: u64,
+}
+
+/// The part of an exit's stub that comes before the displaced code, for the address `at`; `None` if the value
+/// is known at the hit itself.
+pub fn aggregate_call<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: Kind) -> Option<Pending<'a>> {
+    let defer = Deferred::of(traced, ARGUMENTS)?;
+    let (machine, id) = (traced.machine, traced.rings.id);
+    let Tallied { tally, table, .. } = what;
+    let mut asm = Asm::new(at);
+    let condition = defer.condition(kind);
+    let seen = kind == Kind::Return || !tally.asks_for_end();
+    deferred::enter(&mut asm);
+    if condition.asks_for_thread() || seen && tally.asks_for_thread() {
+        threads::ask(id, &mut asm);
+    }
+    let looked = defer.look(&mut asm);
+    if [&condition].into_iter().chain(tally.trees()).any(asks_for_duration) {
+        defer.time(&mut asm, true);
+    }
+    let rejected = defer.known().branch(&mut asm, &condition, false);
+    let copied = Copied::Left(PLACE);
+    let into = Into::of(table, tally, (copied, 0), seen);
+    let unread = if seen { value(&mut asm, what, (defer.known(), copied), into) } else { Vec::new() };
+    let mut rare = Rare::default();
+    one_more(&mut asm, machine, table, into, &mut rare);
+    let done = asm.here();
+    defer.unmark(&mut asm);
+    let leave = asm.here();
+    defer.leave(&mut asm);
+    Some(Pending { asm, defer, looked, table, rejected, unread, rare, done, leave })
+}
+
+impl Code for Pending<'_> {
+    fn displaced_at(&self) -> u64 {
+        self.asm.here()
+    }
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+        let Self { mut asm, defer, looked, table, rejected, unread, mut rare, done, leave } = self;
+        displaced.iter().for_each(|word| asm.word(*word));
+        if let Some(back) = back {
+            asm.b(back);
+        }
+        unseen(&mut asm, defer.traced.machine, table, unread, done, &mut rare);
+        rejected.into_iter().for_each(|fix| asm.bind(fix));
+        defer.counted(&mut asm, defer.words.rejected_late, done, &mut rare.sections);
+        defer.unmarked(&mut asm, looked, leave);
+        rare.finish(&mut asm, defer.traced.machine, done);
+        asm.pool();
+        asm.words()
+    }
+}

@@ -1,0 +1,196 @@
+//! The actions at a site, as parts of a stub.
+//!
+//! In: an action, and everything that stubs depend on. Out: the part of the stub before the displaced code,
+//! and what is appended behind that later. If a probe has a filter, the code of its action evaluates it,
+//! whatever the action is. Does not: lay stubs out.
+
+use trapline_record::RemoteAddr;
+use trapline_record::control::at;
+use trapline_record::counters::filtered;
+use trapline_record::ring::{Kind, RingArea};
+
+use super::{Emitter, Setting};
+use crate::filter::TargetFilter;
+use crate::request::{Floats, Unwind};
+use crate::x86_64::site::{PlacedAction, SiteAction, Stack};
+use crate::x86_64::stub::tally::Table;
+use crate::x86_64::stub::{self, Filtered, Latency, Liveness, Pending, Rings, ThreadId, Timed, Traced};
+
+impl Emitter<'_, '_> {
+    /// Emits one action.
+    pub(super) fn placed(&mut self, placed: &PlacedAction, base: RemoteAddr) {
+        let set = self.set;
+        let passed = set.env.passed(placed.at, &placed.action, set.bias);
+        let here = base.0 + self.len();
+        passed.before(&mut self.plan.bytes, here);
+        let placed = &PlacedAction { dead: passed.dead(placed.dead), ..*placed };
+        let here = base.0 + self.len();
+        let out = &mut self.plan.bytes;
+        let timed = |function| set.timed(function, placed.dead);
+        if placed.action.leads_to().is_some() {
+            self.returning.push((self.pending.len(), *placed));
+        }
+        self.pending.extend(match placed.action {
+            SiteAction::Count { probe, kind } => Some(set.count(out, here, placed.dead, (probe, kind))),
+            SiteAction::Enter { latency, looped } => {
+                timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
+            }
+            SiteAction::Arm { latency } => {
+                timed(latency).and_then(|timed| stub::latency_arm(out, here, &timed))
+            }
+            SiteAction::ArmRecord { .. } | SiteAction::ArmTally { .. } => {
+                timed(0).and_then(|timed| stub::return_arm(out, here, &timed))
+            }
+            SiteAction::Exit { latency, kind } => {
+                timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
+            }
+            SiteAction::Record { .. } => set.record(out, here, placed),
+            SiteAction::Tally { .. } => set.tally(out, here, placed),
+            SiteAction::Hold(hold) => {
+                let word = |at| set.data.of(at);
+                stub::hold(out, here, hold, (word(at::ASKED), word(at::CLOSED)), placed.dead.red_zone_live);
+                None
+            }
+            SiteAction::Call { probe, ip, exit } => {
+                if let (Some(gate), Some(callee)) = (set.gate, set.env.callee(probe)) {
+                    let way = gate.way(exit, &callee);
+                    let lead = if gate.arms(way) { stub::call_arming } else { stub::call };
+                    lead(out, here, way, callee.argument, set.bias.live(ip).0);
+                }
+                None
+            }
+        });
+        let here = base.0 + self.len();
+        passed.after(&mut self.plan.bytes, here);
+    }
+}
+
+impl Emitter<'_, '_> {
+    /// Appends the code that a return trampoline leads on to when a call of this entry returns: the record or
+    /// aggregation, then a return. The stub that arms the call ends in a word with the address of this code.
+    pub(super) fn lead(&mut self, armed: &PlacedAction, at: RemoteAddr) {
+        const ALIGN: u64 = 16;
+        const RET: u8 = 0xC3;
+        let Some(action) = armed.action.leads_to() else { return };
+        let (set, word) = (self.set, self.plan.bytes.len() - 8);
+        let padding = (at.0 + self.len()).wrapping_neg() & (ALIGN - 1);
+        self.plan.bytes.resize(self.plan.bytes.len() + padding as usize, 0xCC);
+        let here = at.0 + self.len();
+        let placed = PlacedAction { action, dead: Liveness::default(), lowered: 0, ..*armed };
+        let bytes = &mut self.plan.bytes;
+        let pending = set.record(bytes, here, &placed).or_else(|| set.tally(bytes, here, &placed));
+        self.plan.bytes.push(RET);
+        let fixups = pending.map(|pending| pending.finish(&mut self.plan.bytes, None)).unwrap_or_default();
+        self.keep_fixups(fixups);
+        self.plan.bytes[word..word + 8].copy_from_slice(&here.to_le_bytes());
+    }
+}
+
+impl Setting<'_> {
+    const fn timed(&self, function: u32, site: Liveness) -> Option<Timed<'_>> {
+        match &self.latency {
+            Some(latency) => Some(Timed { machine: &self.machine, latency, function, site }),
+            None => None,
+        }
+    }
+
+    /// Address of a probe's counter on line 0.
+    const fn counter(&self, probe: u32) -> u64 {
+        self.data.of(self.layout.counters.word(probe))
+    }
+
+    /// The filter of a probe, with the words in which its rejected hits are counted.
+    fn filtered(&self, probe: u32) -> Option<Filtered<'_>> {
+        let words = self.data.of(self.layout.filtered.word(filtered::WORDS * probe));
+        let names = self.layout.names;
+        let names_at = self.data.of(names.off);
+        self.env.filter(probe).map(|filter| {
+            let by_name = filter.by_name && !names.is_empty();
+            Filtered { filter, words, names: by_name.then_some(names_at) }
+        })
+    }
+
+    /// Rings for hits that write no record: only the way to read thread numbers is used.
+    fn no_rings(&self, area: RingArea, id: ThreadId) -> Rings {
+        let known = crate::module::known(self.layout, self.data);
+        Rings { area, base: self.data.of(0), id, stacks: self.env.traits.stacks, known }
+    }
+
+    /// A hit without values, texts, fields or a stack: only that it happened, and passed the filter.
+    fn plain<'t>(&'t self, rings: &'t Rings, probe: u32, site: Liveness) -> Traced<'t> {
+        Traced {
+            machine: &self.machine,
+            rings,
+            probe,
+            dropped: self.counter(probe),
+            site,
+            filter: self.filtered(probe),
+            texts: 0,
+            floats: Floats::default(),
+            fields: &[],
+            marks: None,
+            unwind: Unwind::None,
+            at_entry: true,
+            trampolines: None,
+        }
+    }
+
+    fn count(
+        &self,
+        out: &mut Vec<u8>,
+        here: u64,
+        site: Liveness,
+        (probe, kind): (u32, Kind),
+    ) -> Pending<'static> {
+        match &self.threads {
+            // Nothing by thread is planned with a filter.
+            Some(threads) => stub::count_by_thread(out, here, threads, probe, &site),
+            None if self.env.filter(probe).is_some() => {
+                let rings = self.no_rings(self.layout.rings, self.env.traits.thread_id);
+                stub::count_filtered(out, here, &self.plain(&rings, probe, site), kind)
+            }
+            None => stub::count(out, here, &self.machine, self.counter(probe), &site),
+        }
+    }
+
+    fn record(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<Pending<'_>> {
+        let SiteAction::Record { probe, kind, values, marked, texts, floats, stack } = placed.action else {
+            return None;
+        };
+        let rings = self.rings.as_ref()?;
+        let filter = self.filtered(probe);
+        let staged = filter.is_some_and(|filtered| filtered.filter.late.is_some());
+        let marks = self.latency.filter(|_| marked);
+        let marks = marks.map(|latency| if staged { latency.for_deferred() } else { latency.for_marks() });
+        let Stack { unwind, at_entry } = stack;
+        let fields = self.env.reads(probe);
+        let plain = self.plain(rings, probe, placed.dead);
+        let trampolines = self.latency.and_then(|latency| latency.trampolines);
+        let traced = Traced { texts, floats, fields, marks, unwind, at_entry, trampolines, ..plain };
+        Some(stub::trace(out, here, &traced, kind, values.into()))
+    }
+
+    fn tally(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<Pending<'static>> {
+        let SiteAction::Tally { probe, kind } = placed.action else { return None };
+        let tally = self.env.tally(probe)?;
+        let area = self.layout.tallies;
+        let table = Table { area, base: self.data.of(area.table(probe)) };
+        let filter = self.env.filter(probe);
+        let staged = filter.is_some_and(|filter| filter.late.is_some());
+        // Of the rings only two things are used: how to read thread numbers, and the size of a record that
+        // waits for its return.
+        let asked = !staged || filter.is_some_and(TargetFilter::asks_for_thread);
+        let id = if asked { self.env.traits.thread_id } else { ThreadId::Unknown };
+        let slot = self.latency.map_or(0, |latency| 1 << latency.shape.cell_bits());
+        let rings = self.layout.rings;
+        let rings = self.no_rings(if staged { RingArea { slot, most: slot, ..rings } } else { rings }, id);
+        let traced = Traced {
+            texts: tally.texts(),
+            fields: self.env.reads(probe),
+            floats: filter.map(TargetFilter::left_floats).unwrap_or_default(),
+            marks: self.latency.filter(|_| staged).map(Latency::for_deferred),
+            ..self.plain(&rings, probe, placed.dead)
+        };
+        Some(stub::tally(out, here, &traced, (tally, table), kind))
+    }
+}

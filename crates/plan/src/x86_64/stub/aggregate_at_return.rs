@@ -1,0 +1,151 @@
+//! Aggregates a value that is known only when a call returns, from what its entry kept and from what it
+//! returned: arguments, value, duration.
+//!
+//! In: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Out: the code of
+//! the entry, and of the exits. The entry's code is that of `defer` (E1 to E4). At the exit, X1 and X4 are
+//! those of `defer`, and between them:
+//!
+//! G2 The clock is read if anything depends on the duration. The late condition decides. A call that does
+//!    not pass is counted, and goes on at X4.
+//! G3 The value's cell or row is found as in `tally`, and one is added there by one commit. The key of a text
+//!    is that of the entry's copy. A tail call has returned nothing: a value that depends on the returned
+//!    value is unseen then, as is one that depends on a field which the entry could not read.
+//!
+//! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended, each by one
+//! commit. Everything that G2 and G3 read belongs to the call: its stamp cell and its registers, which stay
+//! as they are. So a thread that is moved or interrupted there repeats only G3's section.
+//! The thread counted is the entry's. Other interleavings are those of `defer`.
+
+use trapline_record::ring::{FIRST_TEXT, Kind};
+
+use super::Pending;
+use super::asm::{Asm, Fix, R11, RSI};
+use super::counted::count;
+use super::deferred::{Deferred, MARK, OfProbe, SAVED_RSI, Words, asks_for_duration};
+use super::latency::{Claim, Lookup};
+use super::rows::Copied;
+use super::rseq::{self, Section};
+use super::tally::{Into, Shared, Table, add, add_anywhere, add_shared, unseen, value};
+use super::trace::{ARGUMENTS, Traced};
+use crate::filter::Tally;
+
+/// A text in a call's stamp cell.
+const LEFT: Copied = Copied { at: RSI, answer: FIRST_TEXT as i32 * 8 };
+
+/// What is left to append behind an exit's displaced code.
+#[derive(Clone, Debug)]
+pub(super) struct Tail {
+    of_probe: OfProbe,
+    words: Words,
+    table: Table,
+    /// With rseq: the section, and the jump of threads without an area.
+    owned: Option<(Section, Fix)>,
+    pointer: Fix,
+    shared: Shared,
+    /// The jumps of hits whose value depends on something that could not be read.
+    unread: Vec<Fix>,
+    rejected: Vec<Fix>,
+    lookup: Lookup,
+    unmarked: [Fix; 2],
+    /// Step X4, and what comes behind it.
+    done: u64,
+    leave: u64,
+}
+
+/// Appends the part of a stub that comes before the displaced code; `None` if the value is known at the hit
+/// itself.
+pub(super) fn aggregate_call(
+    asm: &mut Asm<'_>,
+    traced: &Traced<'_>,
+    (tally, table): (&Tally, Table),
+    kind: Kind,
+) -> Option<Pending<'static>> {
+    let defer = Deferred::of(traced, ARGUMENTS)?;
+    if kind == Kind::Entry {
+        return defer.begin(asm);
+    }
+    let tail = defer.add(asm, (tally, table), kind);
+    Some(Pending::new(asm, super::Kind::Aggregated(tail)))
+}
+
+impl Deferred<'_> {
+    fn add(&self, asm: &mut Asm<'_>, (tally, table): (&Tally, Table), kind: Kind) -> Tail {
+        let Self { traced, of_probe, words, .. } = *self;
+        let machine = of_probe.machine;
+        traced.enter(asm, kind);
+        let lookup = of_probe.look(asm);
+        let unmarked = self.look(asm);
+        let condition = self.condition(kind);
+        let seen = kind == Kind::Return || !tally.asks_for_end();
+        if [&condition].into_iter().chain(tally.trees()).any(asks_for_duration) {
+            self.time(asm, true);
+        }
+        let rejected = self.known().branch(asm, &condition, false);
+        let into = Into::of(table, tally, LEFT, seen);
+        let mut unread = Vec::new();
+        if seen {
+            unread = value(asm, tally, (self.known(), LEFT), into);
+        }
+        let (owned, pointer) = match machine.rseq {
+            Some(rseq) => {
+                let (section, (unregistered, pointer)) =
+                    rseq::section_with(asm, rseq, R11, |asm| add(asm, (machine, table), into));
+                (Some((section, unregistered)), pointer)
+            }
+            None => (None, add_anywhere(asm, (machine, table), into)),
+        };
+        let done = asm.here();
+        asm.store_imm(MARK, 0);
+        asm.load(RSI, SAVED_RSI);
+        let leave = asm.here();
+        if let Some(rseq) = machine.rseq {
+            rseq::clear(asm, rseq);
+        }
+        traced.leave(asm, kind);
+        let shared = into.shared();
+        Tail {
+            of_probe,
+            words,
+            table,
+            owned,
+            pointer,
+            shared,
+            unread,
+            rejected,
+            lookup,
+            unmarked,
+            done,
+            leave,
+        }
+    }
+}
+
+impl Tail {
+    /// Appends the paths of threads without an area, and of calls that do not pass or have no mark, the
+    /// descriptors and the addresses.
+    pub(super) fn finish(self, asm: &mut Asm<'_>) {
+        let Self { of_probe, words, table, done, .. } = self;
+        if let Some((_, unregistered)) = self.owned {
+            asm.bind(unregistered);
+            add_shared(asm, (of_probe.machine, table), self.shared);
+            asm.jmp(done);
+        }
+        let unseen = unseen(asm, (of_probe.machine, table), &self.unread, done);
+        self.rejected.iter().for_each(|&fix| asm.bind(fix));
+        let rejected = count(asm, &of_probe.machine);
+        asm.jmp(done);
+        of_probe.unregistered(asm, rejected, words.rejected_late, done);
+        of_probe.search(asm, self.lookup, Claim::No);
+        self.unmarked.into_iter().for_each(|fix| asm.bind(fix));
+        asm.load(RSI, SAVED_RSI);
+        asm.jmp(self.leave);
+        let own = self.owned.map(|(section, _)| section);
+        of_probe.descriptors(asm, &[own, unseen.and_then(|(section, _)| section), rejected.section()]);
+        asm.align(8);
+        asm.bind(self.pointer);
+        unseen.into_iter().for_each(|(_, pointer)| asm.bind(pointer));
+        asm.u64(table.base);
+        asm.bind(rejected.line);
+        asm.u64(words.rejected_late);
+    }
+}

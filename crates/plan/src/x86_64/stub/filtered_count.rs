@@ -1,0 +1,92 @@
+//! One hit that passes a filter, one increment.
+//!
+//! In: a filter, the counter's word, what is dead. Out: code that decides as before a record (`pass`), and
+//! adds 1 on this CPU's line: to the counter, or to the filter's count of rejected hits. Then it runs into
+//! the displaced code. Counted + rejected = hits, each by one commit. A thread without an area adds on the
+//! last line. It has no sample of its own, so it does not pass one.
+//! At an exit the condition is about the returned value. If a tail call leaves the condition undecided, the
+//! hit does not pass ([`Tree::at_tail`](crate::filter::Tree::at_tail)).
+
+use trapline_record::ring::Kind;
+
+use super::asm::{Alu, Asm, Mem};
+use super::counted::{Counted, count};
+use super::filtering::{FilterExits, Filtered};
+use super::rseq;
+use super::trace::Traced;
+use super::{Machine, Pending};
+use crate::filter::{TargetFilter, Tree};
+
+/// What is left to append behind the displaced code.
+#[derive(Clone, Debug)]
+pub(super) struct Tail {
+    machine: Machine,
+    counted: Counted,
+    /// Address of the counter on line 0.
+    word: u64,
+    passed: FilterExits,
+    /// Where all paths meet.
+    leave: u64,
+}
+
+/// Appends the part of a stub that comes before the displaced code. The stub starts at `at`. The counter is
+/// the one of `traced`'s dropped records. Of its rings only the way to read a thread's number is used.
+pub fn count_filtered(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind) -> Pending<'static> {
+    let machine = *traced.machine;
+    let mut asm = Asm::new(out, at);
+    traced.enter(&mut asm, kind);
+    if traced.filters_by_thread() {
+        traced.rings.id.ask(&mut asm);
+    }
+    let passed = traced.filter.map_or_else(FilterExits::default, |filtered| {
+        let tail = filtered.filter.at_tail();
+        let filter = if kind == Kind::Tail { &tail } else { filtered.filter };
+        traced.pass(&mut asm, Filtered { filter, ..filtered }, kind)
+    });
+    let counted = count(&mut asm, &machine);
+    let leave = asm.here();
+    if let Some(rseq) = machine.rseq {
+        rseq::clear(&mut asm, rseq);
+    }
+    traced.leave(&mut asm, kind);
+    let tail = Tail { machine, counted, word: traced.dropped, passed, leave };
+    Pending::new(&asm, super::Kind::FilteredCount(tail))
+}
+
+impl TargetFilter {
+    /// The same for an exit by a tail call.
+    fn at_tail(&self) -> Self {
+        Self { condition: self.condition.as_ref().map(Tree::at_tail), ..self.clone() }
+    }
+}
+
+impl Tail {
+    /// Appends the paths of threads without an area and of rejected hits, the descriptors and the addresses.
+    pub(super) fn finish(self, asm: &mut Asm<'_>) {
+        self.shared(asm, self.counted, self.word);
+        let rejected = self.passed.bind(asm).then(|| {
+            let rejected = count(asm, &self.machine);
+            asm.jmp(self.leave);
+            self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
+            self.shared(asm, rejected, self.passed.words);
+            rejected
+        });
+        for section in self.counted.section().into_iter().chain(self.passed.sections(rejected)) {
+            self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
+        }
+        asm.align(8);
+        asm.bind(self.counted.line);
+        asm.u64(self.word);
+        self.passed.addresses(asm, rejected);
+    }
+    /// The path of threads without an area: they count on the last line.
+    fn shared(&self, asm: &mut Asm<'_>, counted: Counted, word: u64) {
+        if counted.section().is_none() {
+            return;
+        }
+        counted.bind_unregistered(asm);
+        let last = word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64);
+        asm.alu_mem_imm(Alu::Add, Mem::Rip(last), 1, true);
+        asm.jmp(self.leave);
+    }
+}

@@ -1,0 +1,229 @@
+//! Finds a call's stamp cell: from (function, stack pointer) to the place of its stamp.
+//!
+//! In: what is timed. Out: code that leaves the cell's address in rsi, or says where its second word is; and
+//! the search for behind the displaced code, for the case that the first look does not find it. See
+//! `record::latency` for tags and blocks.
+
+use trapline_record::latency as words;
+
+use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RDX, RSI, RSP, Reg, Shift};
+use super::super::rseq::PHI;
+use super::{Timed, add_one, reload, save, spill};
+
+/// A search for a cell, and where it leaves the common path.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Lookup {
+    /// The path without a goroutine: the jump, and where it comes back with tag and S.
+    no_goroutine: Option<(Fix, u64)>,
+    elsewhere: Fix,
+    found: u64,
+    /// Register that holds the tags' address until then.
+    base: Reg,
+}
+
+/// Whether a missing tag is claimed or only reported.
+#[derive(Clone, Copy, PartialEq)]
+pub(in super::super) enum Claim {
+    Yes,
+    No,
+}
+
+impl Timed<'_> {
+    /// By how many bits a 32-bit hash is shifted to get a block's number.
+    const fn index_shift(&self) -> u8 {
+        32 - self.latency.shape.count_bits()
+    }
+    /// Out: rsi = cell, r8 = S if `special`. Spoils rax, rdx.
+    pub(in super::super) fn lookup(&self, asm: &mut Asm<'_>) -> Lookup {
+        let lookup = self.find(asm, RSI);
+        self.cell(asm);
+        lookup
+    }
+    /// Finds a call's own cell, if only the second word is needed. Returns its operand, valid until `base` or
+    /// rdx changes.
+    pub(super) fn second_word(&self, asm: &mut Asm<'_>, base: Reg) -> (Lookup, Mem) {
+        let lookup = self.find(asm, base);
+        let (scale, blocks) = self.place(asm, base);
+        (lookup, Mem::Sum(base, RDX, scale, blocks + 8))
+    }
+    /// Out: `base` = tags, rax = block's number.
+    fn find(&self, asm: &mut Asm<'_>, base: Reg) -> Lookup {
+        asm.mov_imm64(base, self.latency.stamps);
+        let no_goroutine = self.key(asm);
+        let elsewhere = asm.unbroken(|asm| {
+            asm.alu_store(Alu::Cmp, Mem::Sum(base, RAX, 3, 0), RDX, false);
+            asm.jcc_later(Cond::NotEqual)
+        });
+        Lookup { no_goroutine, elsewhere, found: asm.here(), base }
+    }
+
+    /// Out: rdx = tag, rax = number of the first block to look at; r8 = S if `special`. Jumps if there is no
+    /// goroutine; the second result is where that comes back with rdx and r8.
+    fn key(&self, asm: &mut Asm<'_>) -> Option<(Fix, u64)> {
+        asm.lea(RDX, Mem::At(RSP, self.skipped()));
+        if !self.special() {
+            asm.shift(Shift::Right, RDX, 12, true);
+            asm.imul_imm(RAX, RDX, PHI, false);
+            asm.shift(Shift::Right, RAX, self.index_shift(), false);
+            return None;
+        }
+        let no_goroutine = self.latency.go.map(|offset| {
+            asm.load(RAX, Mem::Fs(offset));
+            asm.test(RAX, RAX, true);
+            let no_goroutine = asm.jcc_later(Cond::Equal);
+            asm.alu_load(Alu::Sub, RDX, Mem::At(RAX, 8)); // g.stack.hi
+            no_goroutine
+        });
+        asm.mov(R8, RDX);
+        if self.latency.outermost {
+            match self.latency.go {
+                Some(_) => asm.mov(RDX, RAX),
+                None => asm.load(RDX, Mem::Fs(0)), // the psABI's pointer to itself
+            }
+            asm.shift(Shift::Left, RDX, 16, true);
+            asm.alu_imm(Alu::Or, RDX, (self.function >> 9) as i32, true);
+        } else {
+            asm.not(RDX);
+            asm.shift(Shift::Right, RDX, 12, true);
+            asm.shift(Shift::Left, RAX, 16, true); // g is a multiple of 8: pages up to 2^19 never reach it
+            asm.alu(Alu::Add, RDX, RAX);
+        }
+        let hash = asm.here();
+        asm.mov(RAX, RDX);
+        asm.shift(Shift::Right, RAX, 29, true);
+        asm.alu(Alu::Xor, RAX, RDX);
+        asm.imul_imm(RAX, RAX, PHI, false);
+        asm.shift(Shift::Right, RAX, self.index_shift(), false);
+        no_goroutine.map(|no_goroutine| (no_goroutine, hash))
+    }
+
+    /// The path of a thread of a Go program that runs no goroutine, as C libraries have them. Its stack does
+    /// not move, and its page alone is the tag. No goroutine's tag is so small: its g lies above the 2^19
+    /// that it would take. If outermost calls are requested, such a thread has no cell.
+    fn without_goroutine(&self, asm: &mut Asm<'_>, lookup: Lookup) {
+        if let Some((no_goroutine, hash)) = lookup.no_goroutine.filter(|_| !self.latency.outermost) {
+            asm.bind(no_goroutine);
+            asm.mov(R8, RDX);
+            asm.shift(Shift::Right, RDX, 12, true);
+            asm.jmp(hash);
+        }
+    }
+
+    /// In: rsi = tags, rax = block's number, r8 from `key`. Out: rsi = cell.
+    fn cell(&self, asm: &mut Asm<'_>) {
+        let shape = self.latency.shape;
+        if self.latency.outermost {
+            let blocks = shape.tags_len() as i32;
+            asm.shift(Shift::Left, RAX, shape.block_bits(), false);
+            asm.lea(RSI, Mem::Sum(RSI, RAX, 0, blocks + (self.function & 511) as i32 * 16));
+            return;
+        }
+        let (scale, blocks) = self.place(asm, RSI);
+        asm.lea(RSI, Mem::Sum(RSI, RDX, scale, blocks));
+    }
+    /// Computes the place of a call's own cell: it is `base` + rdx scaled + an offset. Returns scale and
+    /// offset.
+    fn place(&self, asm: &mut Asm<'_>, base: Reg) -> (u8, i32) {
+        let shape = self.latency.shape;
+        // A block's number times its length needs more than 32 bits only if the memory does.
+        asm.shift(Shift::Left, RAX, shape.block_bits(), false);
+        if self.special() {
+            asm.mov32(RDX, R8);
+        } else {
+            asm.lea(RDX, Mem::At(RSP, self.skipped()));
+        }
+        asm.alu_imm(Alu::And, RDX, 0xff8, false);
+        asm.alu(Alu::Add, base, RAX);
+        // A cell for every eight bytes of the page.
+        let scale = match shape.cell_bits() - 3 {
+            scale @ 0..=3 => scale,
+            scale => {
+                asm.shift(Shift::Left, RDX, scale, false);
+                0
+            }
+        };
+        (scale, shape.tags_len() as i32)
+    }
+
+    /// Compares the cell's second word with what this call puts there.
+    pub(super) fn compare_owner(&self, asm: &mut Asm<'_>) {
+        if self.latency.outermost {
+            asm.alu_store(Alu::Cmp, Mem::At(RSI, 8), R8, false);
+        } else {
+            asm.cmp_mem_imm(Mem::At(RSI, 8), self.function as i32 + 1);
+        }
+    }
+
+    /// Searches for the tag from the second block on. If found, jumps to `found` with rax = block's number.
+    /// Otherwise falls out of the end, and also if `Claim::No` meets a free tag.
+    fn probe(&self, asm: &mut Asm<'_>, claim: Claim, Lookup { base, found, .. }: Lookup) {
+        spill(asm, save::R9, R9);
+        spill(asm, save::R10, R10);
+        asm.mov32(R9, RAX);
+        asm.mov_imm32(R10, words::STAMP_PROBES as u32);
+        let again = asm.here();
+        asm.load(RAX, Mem::Sum(base, R9, 3, 0));
+        asm.alu(Alu::Cmp, RAX, RDX);
+        let same = asm.jcc_later(Cond::Equal);
+        asm.test(RAX, RAX, true);
+        let (mine, free) = match claim {
+            Claim::Yes => {
+                let taken = asm.jcc_later(Cond::NotEqual);
+                asm.cmpxchg(Mem::Sum(base, R9, 3, 0), RDX);
+                let mine = asm.jcc_later(Cond::Equal);
+                // A signal handler on this page may have claimed the tag for the same key.
+                asm.alu(Alu::Cmp, RAX, RDX);
+                let handler = asm.jcc_later(Cond::Equal);
+                asm.bind(taken);
+                (Some((mine, handler)), None)
+            }
+            Claim::No => (None, Some(asm.jcc_later(Cond::Equal))),
+        };
+        asm.alu_imm(Alu::Add, R9, 1, false);
+        asm.alu_imm(Alu::And, R9, (1 << self.latency.shape.count_bits()) - 1, false);
+        asm.alu_imm(Alu::Sub, R10, 1, false);
+        asm.jcc(Cond::NotEqual, again);
+        if let Some(free) = free {
+            asm.bind(free);
+        }
+        reload(asm, R10, save::R10);
+        reload(asm, R9, save::R9);
+        let lost = asm.jmp_later();
+        asm.bind(same);
+        if let Some((mine, handler)) = mine {
+            asm.bind(mine);
+            asm.bind(handler);
+        }
+        asm.mov32(RAX, R9);
+        reload(asm, R10, save::R10);
+        reload(asm, R9, save::R9);
+        asm.jmp(found);
+        asm.bind(lost);
+    }
+
+    /// Goes on if the first look did not find the tag; falls out of the end if there is no block.
+    pub(in super::super) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
+        self.without_goroutine(asm, lookup);
+        asm.bind(lookup.elsewhere);
+        self.probe(asm, claim, lookup);
+    }
+
+    /// A search for the case that the first look did not find the tag. If it finds nothing either, that is
+    /// counted at the address `lost`. Spoils rax.
+    pub(super) fn miss(
+        &self,
+        asm: &mut Asm<'_>,
+        lookup: Lookup,
+        claim: Claim,
+        also: Option<Fix>,
+        lost: u64,
+        leave: u64,
+    ) {
+        self.search(asm, lookup, claim);
+        let no_goroutine =
+            lookup.no_goroutine.filter(|_| self.latency.outermost).map(|(no_goroutine, _)| no_goroutine);
+        no_goroutine.into_iter().chain(also).for_each(|fix| asm.bind(fix));
+        add_one(asm, lost);
+        asm.jmp(leave);
+    }
+}

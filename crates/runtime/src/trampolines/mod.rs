@@ -1,0 +1,456 @@
+//! Calls whose return address is replaced, in our own process: which return trampoline a
+//! call gets, and what happens when the call returns to it.
+//!
+//! In: at an entry, the return address and the stack word that holds it (on arm64 the stack pointer and x30,
+//! see below). Out: a trampoline for the call, or none, and then the call is missed. In: at a return, the
+//! trampoline's number. Out: the real return address, and the probe of the call. Invariants: SLOT-1 to SLOT-3
+//! of `plan`'s `stub::trampolines`. SLOT-4 a trampoline that was taken without proof that its last call is
+//! over leads for good to the address that the last call returns to.
+//! Does not: keep which consumers wait for a call (`instances` does, with the trampoline's address as key),
+//! make or map code.
+//!
+//! # The words
+//!
+//! They are those of `record::trampolines`, reached through `words`; `models::trampolines` runs the steps
+//! below in loom. In an entry, `WHAT` is the probe (0: no consumer waits), `SITE` is 0 if the call has an
+//! instance, and `BOUND` is explained below. There are two more tables. *Hints* name the trampoline of a
+//! (stack word, return address); a line of eight serves a part of a stack page. *Quick hints*, one for each
+//! such pair, name bound trampolines that have no other armed call under them on the same stack word. A hint
+//! is a guess; the entry decides.
+//!
+//! # Steps
+//!
+//! | step | entry (`dispatch`, D3 to D6) | | return (`dispatch::returned`) |
+//! |---|---|---|---|
+//! | A1 | real := the stack word. If that is a trampoline, the function was reached by a tail call: `UNDER` := the other's `UNDER` + 1, at most CHAIN | B1 | the trampoline's code has put its number into the stack word |
+//! | A2 | a hint names a trampoline whose `WORD` is this word and whose `REAL` is real: take that one. If its `WHAT` is not 0, its last call was left, and it is *reused*; `BOUND` := 1. Go on at A4 | B2 | read `REAL` and `WHAT`; end the call's instance |
+//! | A3 | find a free one: exchange its byte with LENT, and the byte was 0. `REAL`, `UNDER`, `BOUND` := 0, `WORD` (release), hint | B3 | if it is bound, or becomes bound now (`BOUND` := 1; below): quick hint, `WHAT` := 0. Else hint := 0, `WORD` := 0, byte := 0 |
+//! | A4 | `SITE` := 0, `GO` := 0, `WHAT` := the probe. Take the instance, with the trampoline's address as key (or none: below) | B4 | the stack word := `REAL`; the instruction pointer := `REAL` |
+//! | A5 | consumers are called | B5 | consumers are called |
+//! | A6 | if a consumer waits, and the stack word still is real: the stack word := the trampoline. Else as B3 | B6 | the last instruction of the trampolines' code jumps to the address in the stack word |
+//!
+//! - *a signal handler between any two steps* runs below on the same stack, or on another one. Its calls have
+//!   other stack words, and take other trampolines. The code of the return runs below the word, so B4's store
+//!   is still there at B6.
+//! - *an unwinder, a debugger or a profiler at any moment*: the word holds the real address, or a trampoline
+//!   whose `REAL` was written before (A3, A6).
+//! - *a handler that leaves* in A5, by `longjmp` or the end of its thread: the trampoline is in use, and no
+//!   word names it. This is the case of any call that was left (below).
+//! - *another thread*: while an entry's byte is LENT, only the thread at the stack word that the entry names
+//!   writes its words. If a stack goes on in another thread, the trampolines on it do too, and the code that
+//!   handed over the stack orders the two threads. If A2 looks at a trampoline that belongs to another call
+//!   by now, it finds another `WORD`.
+//! - *unregistering while calls are in flight*: no thread is stopped, no word is written. The trampolines'
+//!   code belongs to this program and their entries stay mapped, both for good. The call returns through its
+//!   trampoline, however late, and finds that no consumer waits. (An outside tracer may be gone when the call
+//!   returns, so `patch` puts the addresses back. Here the tracer is the process itself.)
+//! - *a forked child* has a copy of stacks and entries, and the same code. *A child of `vfork`* shares both,
+//!   and the parent waits: the child takes and gives back as a call below the parent's call does.
+//! - *two calls at once for one bound trampoline*: only one thread is at a stack word. So A2's look and A4's
+//!   store need no bus lock, and neither do B2 and B3.
+//! - *exits still patched*: while exits of the same function are still patched, an exit of an armed call
+//!   finds no instance under its stack pointer.
+//!
+//! # Where the return address is
+//!
+//! On x86-64 it is in the word at the stack pointer. On arm64 a call leaves it in x30, and the function
+//! stores it where it likes, signed or not. So on arm64 the *stack word* above is two things. As a name it is
+//! the stack pointer of the entry, which two calls that both go on share only as tail calls do. As the place
+//! of the address it is x30 (the processors' `returning`). A signal handler between A1 and A6 finds x30 in
+//! the registers that its return restores. B1 puts the trampoline's number into x30, B4 the address, and B6
+//! is a `ret` through it.
+//!
+//! - *signed return addresses*: at its first instruction a function has signed nothing, so `REAL` is as the
+//!   call left it. What the function then signs (`paciasp`) and authenticates before it returns is the
+//!   trampoline's address. If other code changes the word meanwhile, authentication fails as it would without
+//!   us.
+//! - *landing pads*: a trampoline is reached by `ret`, whose target needs no `BTI` (Arm ARM C6.2, RET: unlike
+//!   BR and BLR it sets BTypeNext, and so PSTATE.BTYPE, to 0). The same is true of the target of B6.
+//! - *a signal handler* returns to the vdso's `rt_sigreturn`, to which Linux gives no unwind information
+//!   since 5.8. Unwinders recognize it by its instructions, at exactly that address, which the byte before it
+//!   (`plan`'s `unwind`) is not. So calls that return into the vdso get no trampoline
+//!   ([`TrampolineTable::spare`]), and unwinders find the interrupted frame as before.
+//! - *a guarded control stack* compares the address that `ret` takes with the one that the call left.
+//!   Trampolines are not used there.
+//!
+//! # Bound trampolines
+//!
+//! When a call returns, its trampoline is bound to its stack word and return address, since the next call
+//! from there has the same ones. Taking it then is a look and a store, without a bus lock. A copied stack
+//! that returns twice finds the same way twice. At most half of all trampolines are bound like that, and in a
+//! line of hints all but two; later ones serve one call at a time (A3). Hints of bound trampolines are not
+//! displaced, since then the trampolines could not be found again.
+//!
+//! # Calls without an instance
+//!
+//! If no consumer is called at the entry, all that an instance would keep is the address that was hit. So
+//! such a call on a bound trampoline has no instance. Instead, `SITE` := that address and `GO` := the address
+//! where the function goes on, both written before `WHAT`, and only if the last call's values differ
+//! (`general` of the processors); B2 reads `SITE`. Both belong to the entry's last call until A4 of the
+//! general path sets them to 0. A call that finds its own `GO` there stores nothing, since then the site is
+//! its own too: stubs stay for good, and each belongs to one site. The next call at the stack word finds the
+//! values that were compared: no other thread writes there meanwhile. `maxactive` does not limit these calls;
+//! the number of trampolines does. Nothing has to be ended if the call was left.
+//!
+//! # Calls that end without a return
+//!
+//! `longjmp`, an exception and the end of a thread leave trampolines in use. No code here can know that. A
+//! stack may have been copied away, to be copied back later (greenlets), so a trampoline may still be named
+//! although its word holds something else now. An outside tracer stops all threads and searches memory
+//! (RET-2). Here, a trampoline that was left is reused *only by a call at the same stack word with the same
+//! return address* (A2). Whichever returns to it later, the copy or the new call, goes to the same address
+//! with the same stack pointer. From then on it is bound to that (SLOT-4) and never given to another. So a
+//! loop that throws forever holds one trampoline for each (stack word, return address) that it throws from.
+//! If there are more of these than trampolines, or more than eight share a line of hints, trampolines run
+//! out, and calls are missed and counted ([`Tally::empty`](crate::engine::Tally::empty)). The instance of a
+//! call that was left is ended at A2, or by the rules of `instances` when its pool is empty.
+//!
+//! A stack that is copied and returns *twice* (multi-shot continuations) returns to a trampoline that, unless
+//! it is bound, is free or belongs to another call by now. In the first case the thread is sent to its old
+//! address. The second case cannot be detected: such a program must be probed at exits.
+
+mod words;
+
+use trapline_record::trampolines::{self, CHAIN, LENT, Trampolines, at};
+
+use crate::engine::Engine;
+use crate::instances::{Hint, Hinted, Hints, LINE_LEN};
+use crate::probe::Probe;
+use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release};
+use words::Words;
+
+/// Maximum number of trampolines: hints hold no larger numbers.
+pub const MOST: u32 = 1 << 15;
+
+/// The quick hint of a call is at byte (stack word · 2^`QUICK_UP` + return address) · `QUICK_SPREAD`, from
+/// bit `QUICK_SHIFT` on. So calls with neighbouring stack words or return addresses have distant hints.
+pub(crate) const QUICK_UP: u32 = 7;
+pub(crate) const QUICK_SPREAD: u64 = 0x61c8_8647;
+pub(crate) const QUICK_SHIFT: u32 = 20;
+
+/// Length of a quick hint in bytes.
+const QUICK_LEN: usize = size_of::<u32>();
+
+/// Hints of a line that bound trampolines may not use.
+const UNBOUND: usize = 2;
+
+/// The return trampolines of a process, at an address that their code contains.
+#[derive(Debug)]
+#[repr(C)]
+pub struct TrampolineTable {
+    pub(crate) raw: Raw,
+    /// 1: no more trampolines are handed out, because an unwinder runs that does not know about them.
+    pub(crate) closed: AtomicU32,
+    /// Number of trampolines that became bound when a call returned.
+    bound: AtomicU32,
+    /// Return addresses of calls that get no trampoline: first address and length in bytes.
+    spared: [AtomicU64; 2],
+    trampolines: Trampolines,
+    pub(crate) words: Words,
+    hints: Hints,
+    quick: &'static [AtomicU32],
+    none: &'static [AtomicU32],
+}
+
+/// Addresses of all that, in a layout that assembly code relies on (`general` of the two processors).
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Raw {
+    /// Engine that owns these trampolines; null until they are first handed out. Cached here because reading
+    /// it through the call's probe would put a dependent load on the return path.
+    pub(crate) engine: AtomicPtr<Engine>,
+    /// Quick hints: byte offsets of bound trampolines' entries from the first entry; their number is a power
+    /// of two. While no trampolines are handed out, this points to words that are always 0: no call has
+    /// trampoline 0.
+    pub(crate) quick: AtomicPtr<AtomicU32>,
+    /// Length of all quick hints but one, in bytes.
+    pub(crate) quick_mask: u64,
+    /// Address of the first entry.
+    pub(crate) entries: u64,
+}
+
+/// A return trampoline between A3 and A6.
+#[derive(Debug)]
+pub(crate) struct TakenTrampoline {
+    table: &'static TrampolineTable,
+    number: u32,
+    real: u64,
+    /// Probe of the previous call, which was left without a return, and whether that call had no instance.
+    pub(crate) left: Option<(&'static Probe, bool)>,
+}
+
+/// What is known of a call that has returned to its trampoline.
+#[derive(Debug)]
+pub(crate) struct ReturnedCall {
+    /// Address that the call returns to.
+    pub(crate) real: u64,
+    /// Probe of the call; `None` if no consumer waits.
+    pub(crate) probe: Option<&'static Probe>,
+    /// Key of its instance: the trampoline's address.
+    pub(crate) key: u64,
+    /// Address that was hit, if the call has no instance.
+    pub(crate) site: Option<u64>,
+    number: u32,
+}
+
+impl TrampolineTable {
+    /// A table of trampolines that are mapped and not in use. `None` if there are too many, or if the hints
+    /// are not whole cache lines or not a power of two. The quick hints must be a power of two, too; half of
+    /// them are used, and the second half stays 0.
+    ///
+    /// # Safety
+    /// The private memory is zeroed except for the hints of [`Trampolines::hints`]. It stays readable and
+    /// writable for good, and no other code uses it. In an entry whose byte is LENT, `WHAT` is 0 or the
+    /// address of a probe that is never freed.
+    #[must_use]
+    pub unsafe fn new(
+        trampolines: Trampolines,
+        hints: &'static [Hint],
+        quick: &'static [AtomicU32],
+    ) -> Option<Self> {
+        let hints = Hints::new(hints)?;
+        let aligned = cfg!(loom) || hints.first().addr().is_multiple_of(LINE_LEN);
+        let lines = aligned && hints.mask() >= (LINE_LEN - size_of::<u64>()) as u64;
+        let (quick, none) = quick.split_at(quick.len() / 2);
+        let quick_mask = (quick.len().checked_sub(1)? * QUICK_LEN) as u64;
+        let first = AtomicPtr::new(quick.as_ptr().cast_mut());
+        let engine = AtomicPtr::new(core::ptr::null_mut());
+        let raw = Raw { engine, quick: first, quick_mask, entries: trampolines.entry(0) };
+        let (closed, bound) = (AtomicU32::new(0), AtomicU32::new(0));
+        let whole = quick.len() == none.len() && quick.len().is_power_of_two();
+        // SAFETY: the caller promises it.
+        let words = unsafe { Words::new(trampolines) };
+        let spared = [AtomicU64::new(0), AtomicU64::new(0)];
+        let made = Self { raw, closed, bound, spared, trampolines, words, hints, quick, none };
+        (trampolines.count <= MOST && lines && whole).then_some(made)
+    }
+    /// Hands out no more trampolines; those in use stay so. With `false`, hands them out again.
+    pub fn close(&self, closed: bool) {
+        self.closed.store(closed.into(), Release);
+        let quick = if closed { self.none } else { self.quick };
+        self.raw.quick.store(quick.as_ptr().cast_mut(), Release);
+    }
+    /// From now on, calls that return to one of these addresses get no trampoline and are missed. To be
+    /// called before the first one is handed out.
+    pub fn spare(&self, addresses: core::ops::Range<u64>) {
+        self.spared[0].store(addresses.start, Relaxed);
+        self.spared[1].store(addresses.end - addresses.start, Relaxed);
+    }
+    /// Whether no trampoline is handed out at present.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Acquire) != 0
+    }
+    /// Number of trampolines in use by calls.
+    #[must_use]
+    pub fn lent(&self) -> u32 {
+        let is_lent = |&number: &u32| {
+            self.words.byte(number).load(Relaxed) != 0 && self.words.word(number, at::WHAT).load(Relaxed) != 0
+        };
+        (0..self.trampolines.count).filter(is_lent).count() as u32
+    }
+    /// Addresses of the trampolines.
+    #[must_use]
+    pub const fn trampolines(&self) -> Trampolines {
+        self.trampolines
+    }
+    /// Real return address of a call whose stack word holds `address`; `None` if `address` is not a
+    /// trampoline's. For unwinders that cannot read our unwind tables. Valid for calls that go on: asked by
+    /// their own thread, or while it stands still.
+    #[must_use]
+    pub fn real(&self, address: u64) -> Option<u64> {
+        let under = |&address: &u64| {
+            self.trampolines.number_of(address).map(|number| self.words.word(number, at::REAL).load(Acquire))
+        };
+        let first = under(&address)?;
+        // Follows at most as many trampolines as a stack word can have; the result is the last address, which
+        // is not a trampoline's.
+        core::iter::successors(Some(first), under).take(CHAIN as usize + 1).last()
+    }
+    /// The quick hint of a call.
+    fn quick(&self, word: u64, real: u64) -> &AtomicU32 {
+        let sum = (word << QUICK_UP).wrapping_add(real).wrapping_mul(QUICK_SPREAD);
+        let at = (sum >> QUICK_SHIFT & self.raw.quick_mask) as usize / QUICK_LEN;
+        // SAFETY: the mask is the length of all hints but one, in bytes, so this index is at most the last
+        // hint (`new`).
+        unsafe { self.quick.get_unchecked(at) }
+    }
+    /// The line of hints that may contain the call's hint. Different return addresses at one stack word have
+    /// different lines.
+    #[inline]
+    fn hints(&self, word: u64, real: u64) -> &'static [Hint] {
+        self.hints.line(word, real)
+    }
+    /// The stack pointer at the entry of the call whose instance has this key; 0 if the call is over.
+    pub(crate) fn frame(&self, key: u64) -> u64 {
+        self.trampolines.number_of(key).map_or(key, |number| self.words.word(number, at::WORD).load(Acquire))
+    }
+    /// A1 to A4, without the instance. The arguments are the address of the stack word and the return
+    /// address.
+    ///
+    /// # Safety
+    /// The call has just begun in this thread, with this stack word and return address.
+    #[inline]
+    pub(crate) unsafe fn take(
+        &'static self,
+        (word, real): (u64, u64),
+        home: u32,
+        probe: &Probe,
+    ) -> Option<TakenTrampoline> {
+        if self.closed.load(Relaxed) != 0 {
+            return None;
+        }
+        if real.wrapping_sub(self.spared[0].load(Relaxed)) < self.spared[1].load(Relaxed) {
+            return None;
+        }
+        let under = match self.trampolines.number_of(real) {
+            Some(lower) => self.words.word(lower, at::UNDER).load(Relaxed) + 1,
+            None => 0,
+        };
+        if under >= CHAIN.into() {
+            return None;
+        }
+        let hints = self.hints(word, real);
+        let (number, left) = match self.its(hints, word, real) {
+            Some(number) => {
+                self.words.word(number, at::BOUND).store(1, Relaxed);
+                self.words.word(number, at::UNDER).store(under, Relaxed);
+                let is_alone = self.words.word(number, at::SITE).load(Relaxed) != 0;
+                // SAFETY: 0, or the address of a probe that is never freed (`new`).
+                (number, unsafe { self.probe_of(number) }.map(|left| (left, is_alone)))
+            }
+            None => {
+                let number = self.free(home)?;
+                let enters = self.trampolines.address(number) - trampolines::RETURN + trampolines::ENTER;
+                self.words.word(number, at::INTO).store(enters, Relaxed);
+                self.words.word(number, at::REAL).store(real, Relaxed);
+                self.words.word(number, at::UNDER).store(under, Relaxed);
+                self.words.word(number, at::BOUND).store(0, Relaxed);
+                self.words.word(number, at::WORD).store(word, Release);
+                // A free hint, or else the hint of a trampoline that is not bound.
+                let free = hints.iter().find(|hint| hint.is_clear());
+                free.or_else(|| hints.iter().find(|hint| !self.is_bound(hint)))
+                    .into_iter()
+                    .for_each(|hint| hint.number(word, number));
+                (number, None)
+            }
+        };
+        // A matching `GO` implies the site, so neither stays.
+        self.words.word(number, at::SITE).store(0, Relaxed);
+        self.words.word(number, at::GO).store(0, Relaxed);
+        self.words.word(number, at::WHAT).store(core::ptr::from_ref(probe) as u64, Relaxed);
+        Some(TakenTrampoline { table: self, number, real, left })
+    }
+    /// A2: the trampoline that this (stack word, return address) already has.
+    #[inline]
+    fn its(&self, hints: &[Hint], word: u64, real: u64) -> Option<u32> {
+        let is_its = |number: &u32| {
+            *number < self.trampolines.count
+                && self.words.word(*number, at::WORD).load(Acquire) == word
+                && self.words.word(*number, at::REAL).load(Relaxed) == real
+        };
+        let hinted = hints.iter().filter_map(|hint| match hint.read(word) {
+            Hinted::Number(number) => Some(number),
+            Hinted::NoConsumer | Hinted::Nothing => None,
+        });
+        { hinted }.find(is_its)
+    }
+    /// A3: takes a trampoline whose byte was 0.
+    #[inline]
+    fn free(&self, home: u32) -> Option<u32> {
+        let first = self.words.first(home);
+        let from = first.load(Relaxed);
+        let is_free = |&number: &u32| {
+            let byte = self.words.byte(number);
+            number != 0 && byte.load(Relaxed) == 0 && byte.swap(LENT, AcqRel) == 0
+        };
+        let all = (0..self.trampolines.count).map(|n| from.wrapping_add(n) & (self.trampolines.count - 1));
+        let number = { all }.find(is_free)?;
+        first.store(number, Relaxed);
+        Some(number)
+    }
+    /// # Safety
+    /// The trampoline is in use, so `WHAT` is 0 or a probe that is never freed (`new`).
+    unsafe fn probe_of(&self, number: u32) -> Option<&'static Probe> {
+        // SAFETY: the caller promises it.
+        unsafe { (self.words.word(number, at::WHAT).load(Relaxed) as *const Probe).as_ref() }
+    }
+    /// B2. `None` if there is no trampoline of that number.
+    ///
+    /// # Safety
+    /// This thread has returned to that trampoline's code.
+    pub(crate) unsafe fn returned(&self, number: u32) -> Option<ReturnedCall> {
+        if number >= self.trampolines.count {
+            return None;
+        }
+        let is_lent = self.words.byte(number).load(Acquire) != 0;
+        // SAFETY: it is in use.
+        let probe = unsafe { if is_lent { self.probe_of(number) } else { None } };
+        let real = self.words.word(number, at::REAL).load(Relaxed);
+        let site = self.words.word(number, at::SITE).load(Relaxed);
+        Some(ReturnedCall {
+            real,
+            probe,
+            key: self.trampolines.address(number),
+            site: (site != 0).then_some(site),
+            number,
+        })
+    }
+    /// B3, in the thread that has returned, after its instance is ended.
+    pub(crate) fn put_back(&self, returned: &ReturnedCall) {
+        if returned.probe.is_some() {
+            self.give_back(returned.number);
+        }
+    }
+    /// B3.
+    fn give_back(&self, number: u32) {
+        let (word, bound) = (self.words.word(number, at::WORD), self.words.word(number, at::BOUND));
+        let (at, real) = (word.load(Relaxed), self.words.word(number, at::REAL).load(Relaxed));
+        if bound.load(Relaxed) != 0 || self.may_bind(number, self.hints(at, real), at) {
+            bound.store(1, Relaxed);
+            if self.words.word(number, at::UNDER).load(Relaxed) == 0 {
+                self.quick(at, real).store(number * trampolines::ENTRY as u32, Relaxed);
+            }
+            self.words.word(number, at::WHAT).store(0, Relaxed);
+            return;
+        }
+        let its = self.hints(at, real).iter().find(|hint| hint.read(at) == Hinted::Number(number));
+        its.into_iter().for_each(Hint::clear);
+        word.store(0, Relaxed);
+        self.words.word(number, at::WHAT).store(0, Relaxed);
+        self.words.frees(number);
+    }
+    /// Whether the trampoline may stay bound to its stack word after the return: it can be found, and enough
+    /// others stay free.
+    fn may_bind(&self, number: u32, hints: &[Hint], word: u64) -> bool {
+        let is_hinted = hints.iter().any(|hint| hint.read(word) == Hinted::Number(number));
+        let bound = hints.iter().filter(|hint| self.is_bound(hint)).count();
+        let most = self.trampolines.count / 2;
+        is_hinted
+            && bound + UNBOUND < hints.len()
+            && self.bound.load(Relaxed) < most
+            && self.bound.fetch_add(1, Relaxed) < most
+    }
+    /// Whether a hint names a bound trampoline.
+    fn is_bound(&self, hint: &Hint) -> bool {
+        hint.named().is_some_and(|number| {
+            number < self.trampolines.count && self.words.word(number, at::BOUND).load(Relaxed) != 0
+        })
+    }
+}
+
+impl TakenTrampoline {
+    /// The key of the call's instance.
+    pub(crate) const fn key(&self) -> u64 {
+        self.table.trampolines.address(self.number)
+    }
+    /// A6: what the stack word is to hold. `None` if the word `holds` another address than the real one by
+    /// now.
+    pub(crate) const fn arm(&self, holds: u64) -> Option<u64> {
+        if holds == self.real { Some(self.key()) } else { None }
+    }
+    /// No consumer waits for the call after all; its instance is ended already.
+    pub(crate) fn cancel(self) {
+        self.table.give_back(self.number);
+    }
+}

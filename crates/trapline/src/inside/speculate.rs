@@ -1,0 +1,143 @@
+//! Large batches: a second thread parses the file and looks at the code near the sites. Meanwhile the calling
+//! thread does what needs neither.
+//!
+//! In: the requests of a batch. Out: their file, parsed; and, before anything is planned, what is known of
+//! its code (`ModuleFile::code_map`). What fails here fails again, and is reported, when the batch itself
+//! asks for it. Does not: change the outcome of a batch, or outlive it.
+//!
+//! | thread | batch |
+//! |---|---|
+//! | E1 opens the file: identity and stamp | B1 starts noticing mappings (`notice`): puts the engine's own probes on the loader's notice |
+//! | E2 parses it | B2 asks for that file (`State::file`), and waits for E3 |
+//! | E3 hands it over | B3 takes it if identity and stamp are what it finds itself; makes sites, adds consumers |
+//! | E4 makes the file's map of the code near the sites | B4 plans: asks for the map, whose lock E4 holds |
+//! | E5 plans speculatively (`trapline_plan`'s `plan_speculatively` describes meeting B4) | B5 waits for the thread's end; drops speculative plans that were not used |
+//!
+//! - *E4 has not begun at B4*: the batch makes the map; E4 finds that all is in it.
+//! - *The file is written to, or replaced, between E1 and B3*: stamp or identity differ. It is parsed anew.
+//! - *The batch ends before B2*: what is handed over is not used.
+//! - *The calling thread is in the loader*, for whose lock a new thread may wait, or *no thread can be made*:
+//!   the batch does it all.
+//! - *A fork* waits for the engine's lock, which the batch holds until B5: no child sees half of this.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, scope};
+
+use super::check::{Stamp, opened};
+use super::memory::{keep_blocks, make_own_room};
+use super::notice::with_signals_blocked;
+use super::state::State;
+use super::{Request, arch, loader};
+use crate::files::{ModuleFile, parsed};
+
+/// Number of requests about one file from which on a second thread pays.
+const MANY: usize = 2000;
+
+/// Task of the thread.
+#[derive(Debug)]
+pub(super) struct SpeculativeTask {
+    path: PathBuf,
+    offsets: Vec<u64>,
+}
+
+/// Its result (E3), which may still be awaited.
+#[derive(Debug)]
+pub(super) struct SpeculativePlan {
+    path: PathBuf,
+    file: Receiver<Parsed>,
+    here: Option<Parsed>,
+}
+
+/// A file as it was when it was opened.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    pub(super) file: Arc<ModuleFile>,
+    pub(super) stamp: Stamp,
+}
+
+impl SpeculativeTask {
+    /// `None` if there is nothing for a thread to do, or none may be made.
+    pub(super) fn of(state: &mut State, requests: &[Request]) -> Option<Self> {
+        let path = &requests.first().filter(|_| requests.len() >= MANY)?.file;
+        let its = requests.iter().filter(|one| one.file.as_os_str() == path.as_os_str());
+        let offsets: Vec<u64> = its.map(|one| one.offset).collect();
+        let is_new = offsets.len() >= MANY && opened(path).is_ok_and(|(_, id, _)| !state.files.has(id));
+        let alone = !is_new || loader::is_above(state.own().ok()?.process());
+        (!alone).then(|| Self { path: path.clone(), offsets })
+    }
+    /// Runs a batch with that thread beside it.
+    pub(super) fn beside<T>(self, state: &mut State, batch: impl FnOnce(&mut State) -> T) -> T {
+        let (hand, file) = sync_channel(1);
+        let path = self.path.clone();
+        keep_blocks(self.offsets.len());
+        scope(|scope| {
+            let thread = Builder::new().name("trapline-early".into());
+            let thread = with_signals_blocked(|| thread.spawn_scoped(scope, || self.run(hand))).ok();
+            state.early = thread.is_some().then_some(SpeculativePlan { path, file, here: None });
+            let done = batch(state);
+            state.early = None;
+            // B5. A panic in the thread does not affect the batch.
+            let file = thread.and_then(|thread| thread.join().ok()).flatten();
+            file.iter().for_each(|file| file.forget_speculative());
+            done
+        })
+    }
+    /// E1 to E5.
+    fn run(self, hand: SyncSender<Parsed>) -> Option<Arc<ModuleFile>> {
+        make_own_room(self.offsets.len());
+        let (file, id, stamp) = opened(&self.path).ok()?;
+        let file = parsed(&file, id, &self.path).ok()?;
+        if hand.send(Parsed { file: file.clone(), stamp }).is_ok() {
+            arch::patch_sites::know_near(&file, &self.offsets);
+        }
+        Some(file)
+    }
+}
+
+impl SpeculativePlan {
+    pub(super) fn is_of(&self, path: &Path) -> bool {
+        self.path == path
+    }
+    /// Whether E3 is over; does not wait.
+    pub(super) fn is_here(&mut self) -> bool {
+        self.here = self.here.take().or_else(|| self.file.try_recv().ok());
+        self.here.is_some()
+    }
+    /// B2: waits for the file. `None` if it could not be read.
+    pub(super) fn wait(self) -> Option<Parsed> {
+        self.here.or_else(|| self.file.recv().ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B3: what was parsed is another file by now, or the same with other bytes.
+    #[test]
+    fn what_is_not_the_file_of_now_is_parsed_anew() {
+        let program = std::env::current_exe().expect("this program");
+        let other = Path::new("/proc/self/exe");
+        for is_same in [true, false] {
+            let (hand, file) = sync_channel(1);
+            let (opened_file, id, mut stamp) = opened(&program).expect("readable");
+            let early = parsed(&opened_file, id, other).expect("a program");
+            if !is_same {
+                stamp = opened(Path::new("/etc/passwd")).expect("readable").2;
+            }
+            hand.send(Parsed { file: early.clone(), stamp }).expect("room for one");
+            let mut state = State::default();
+            state.early.replace(SpeculativePlan { path: program.clone(), file, here: None });
+            let found = state.file(&program).expect("a program");
+            assert_eq!(Arc::ptr_eq(&found, &early), is_same);
+            assert!(state.early.is_none());
+        }
+        // The thread ended without a result.
+        let (_, file) = sync_channel(1);
+        let mut state = State::default();
+        state.early.replace(SpeculativePlan { path: program.clone(), file, here: None });
+        assert!(state.file(&program).is_ok());
+    }
+}

@@ -1,0 +1,214 @@
+//! Replaced return addresses in the own process: which sites use return trampolines (slots in the code), and
+//! which unwinders are told of them.
+//!
+//! In: the form that consumers request ([`Returns`]). Out: return trampolines, made when the first consumer
+//! requests them; the unwinders of this process told of them, also those that are mapped later. Invariants:
+//! UNW-3 no call is armed while an unwinder is known that was not told. Does not: take trampolines
+//! (`trapline_runtime::trampolines`), make their code (`trampolines` of the twins), decide whether a function
+//! may be armed (`plan`).
+//!
+//! Unwinders are told by an ordinary call of `__register_frame`, in the thread that registers or looks. That
+//! function may allocate, and takes locks of its own. No thread holds these and waits for the engine, since
+//! nothing can be registered in a handler. What unwinders were told stays true, since trampolines stay
+//! mapped, so it never has to be withdrawn. A forked child has copies of trampolines and unwinders. Once
+//! told, libgcc before version 13 takes a lock whenever it unwinds, and a fork does not wait for it. So a
+//! child that is forked while another thread unwinds must not unwind itself. (POSIX allows such a child only
+//! calls that are safe in signal handlers.)
+//!
+//! An unwinder that is mapped later is found by the look for which the loader waits. It cannot be called
+//! then: the loader has not relocated it yet. So the trampolines are *closed*: no more calls are armed; they
+//! count as missed. The thread that looks reads the maps every millisecond until the loader has made the
+//! unwinder's pages read-only. Then the unwinder is told, and the trampolines are opened. If it unwinds
+//! before that through a call that was armed earlier, it finds no information there. It could do so in its
+//! own constructors, or in the first millisecond. Neither glibc nor musl loads libgcc twice; a plugin with
+//! its own copy does.
+//!
+//! An unwinder that is found later and cannot be told (in a library with a statically linked one) closes the
+//! trampolines until it is gone: no more calls are armed, and they count as missed. Armed calls that are in
+//! flight stay. An exception that this unwinder leads through one of them ends the process, as one through
+//! any frame without unwind information does.
+#![allow(
+    unsafe_code,
+    reason = "libgcc's functions are called by address; the engine is promised what they were told"
+)]
+
+use std::collections::HashSet;
+use std::ffi::c_void;
+
+use trapline_record::{RemoteAddr, trampolines};
+use trapline_runtime::engine::Engine;
+use trapline_runtime::trampolines::TrampolineTable;
+
+use super::arch::trampolines as arch_trampolines;
+use super::memory::{self, engine};
+use super::site_request::SiteRequest;
+use super::state::{Key, State};
+use super::{Consumer, Error, Request};
+use crate::Returns;
+use crate::unwinders::unwinding;
+
+/// Number of calls whose return address can be replaced at a time, in all threads.
+pub const TRAMPOLINES: u32 = trampolines::USUAL;
+
+/// Real return address of a call whose stack word holds `address`, if that is a return trampoline
+/// ([`Consumer::returns_by`]). This is for unwinders that find no unwind information by themselves (framehop,
+/// frame pointers). Only for calls that have not returned: ask from their own thread, or while that is
+/// stopped. Takes no lock.
+#[must_use]
+pub fn returns_to(address: u64) -> Option<u64> {
+    memory::made()?.trampolines()?.real(address)
+}
+
+/// Which unwinders were told.
+#[derive(Debug, Default)]
+pub(super) struct Unwinders {
+    unwind: Option<RemoteAddr>,
+    registered: HashSet<RemoteAddr>,
+    /// One is mapped that cannot be told yet.
+    pub(super) loading: bool,
+}
+
+/// Called when a site is about to be written.
+pub(super) fn accepted(site_request: &SiteRequest) {
+    if site_request.part.armed {
+        // SAFETY: the planner has accepted the function (`Action::CallArmed`), and all unwinders were told
+        // before the site was requested (UNW-3).
+        unsafe { site_request.probe.set_arms(true) };
+    }
+}
+
+impl State {
+    /// Prepares return trampolines for sites whose consumers request them. Returns the sites that use them
+    /// from now on.
+    pub(super) fn armed_by(&mut self, probed_sites: &[u32], requests: &[Request]) -> Result<Vec<u32>, Error> {
+        let mut armed = Vec::new();
+        for (&probed_site, request) in probed_sites.iter().zip(requests) {
+            let wanted = request.consumer.form() == Some(Returns::Stack);
+            if !wanted || self.probed_sites[probed_site as usize].armed {
+                continue;
+            }
+            self.lend().map_err(|why| Error::NoTrampolines {
+                path: request.file.clone(),
+                offset: request.offset,
+                why,
+            })?;
+            armed.push(probed_site);
+        }
+        armed.iter().for_each(|&probed_site| self.probed_sites[probed_site as usize].armed = true);
+        Ok(armed)
+    }
+    /// How returns are seen at a site.
+    pub(super) fn form(&self, (probed_site, _): Key) -> Option<Returns> {
+        let one = &self.probed_sites[probed_site as usize];
+        let waits = one.consumers.iter().any(|(_, consumer)| consumer.has_return());
+        waits.then_some(if one.armed { Returns::Stack } else { Returns::Exits })
+    }
+    /// Uses return trampolines at a site whose exits cannot be patched, if one of its consumers leaves the
+    /// choice to the engine.
+    pub(super) fn arm_instead(&mut self, probed_site: u32) -> bool {
+        let one = &self.probed_sites[probed_site as usize];
+        let auto = |consumer: &Consumer| consumer.form() == Some(Returns::Auto);
+        let wanted = !one.armed && one.consumers.iter().any(|(_, consumer)| auto(consumer));
+        let armed = wanted && self.lend().is_ok();
+        self.probed_sites[probed_site as usize].armed |= armed;
+        armed
+    }
+    /// Sets sites back to exits.
+    pub(super) fn disarm(&mut self, probed_sites: &[u32]) {
+        for &probed_site in probed_sites {
+            let one = &mut self.probed_sites[probed_site as usize];
+            one.armed = false;
+            // SAFETY: the probe arms no more calls, which needs no promise.
+            unsafe { one.probe.set_arms(false) };
+        }
+    }
+    /// Disarms sites at which no consumer waits for returns.
+    pub(super) fn disarm_idle(&mut self, probed_sites: impl Iterator<Item = u32>) {
+        let waits = |probed_site: u32| {
+            self.probed_sites[probed_site as usize].consumers.iter().any(|(_, one)| one.has_return())
+        };
+        let idle: Vec<u32> = probed_sites.filter(|&probed_site| !waits(probed_site)).collect();
+        self.disarm(&idle);
+    }
+    /// Lets sites arm calls whose patch was planned for that.
+    pub(super) fn arm(&self, probed_sites: &[u32]) {
+        for &probed_site in probed_sites {
+            let one = &self.probed_sites[probed_site as usize];
+            let mut parts = one.groups.iter().flat_map(|&group| &self.groups[group].parts);
+            if one.armed && parts.any(|part| part.probed_site == probed_site && part.armed) {
+                // SAFETY: the planner has accepted the function (`Action::CallArmed`), and all unwinders were
+                // told (UNW-3).
+                unsafe { one.probe.set_arms(true) };
+            }
+        }
+    }
+    /// Provides return trampolines, once, after all unwinders were told.
+    fn lend(&mut self) -> Result<(), String> {
+        let engine: &'static Engine = engine().ok_or_else(|| Error::NoEngine.to_string())?;
+        if engine.trampolines().is_none() {
+            let table = self.make()?;
+            self.register_unwinders()?;
+            engine.lend(table);
+        }
+        self.register_trampolines()
+    }
+    /// Maps return trampolines, which are not in use yet.
+    fn make(&mut self) -> Result<&'static TrampolineTable, String> {
+        arch_trampolines::possible()?;
+        let (hints, quick) = memory::hints().ok_or_else(|| Error::NoEngine.to_string())?;
+        let mut table = None;
+        let own = self.own().map_err(|error| error.to_string())?;
+        let maps = own.process().maps().map_err(|error| error.to_string())?;
+        let made = arch_trampolines::make(own, |trampolines| {
+            // SAFETY: `Own::trampolines` maps it for good right after this; probes stay for good (INS-3).
+            let made =
+                unsafe { TrampolineTable::new(*trampolines, hints, quick) }.map(Box::new).map(Box::leak);
+            table = made.map(|made| &*made);
+            table
+        })?;
+        self.unwinders.unwind = Some(made.unwind);
+        let vdso = maps.iter().find(|map| map.path == "[vdso]");
+        table.zip(vdso).into_iter().for_each(|(table, vdso)| table.spare(vdso.start.0..vdso.end.0));
+        table.ok_or_else(|| "more slots than hints can name".into())
+    }
+    /// Tells all unwinders that are mapped now and were not told yet. If one cannot be told, what others were
+    /// told stays.
+    fn register_unwinders(&mut self) -> Result<(), String> {
+        let Some(unwind) = self.unwinders.unwind else { return Ok(()) };
+        let mut why = String::new();
+        let found = self.looking(|process, files| {
+            unwinding(process, files).map_err(|error| {
+                why = error;
+                Error::Empty
+            })
+        });
+        let found = found.map_err(|error| if why.is_empty() { error.to_string() } else { why })?;
+        self.unwinders.loading = found.loading.is_some();
+        if let Some(path) = found.loading {
+            return Err(format!("{path} is just being loaded, and has an unwinder"));
+        }
+        if found.go {
+            return Err(
+                "Go moves its stacks and must know every return address; its exits can be patched".into()
+            );
+        }
+        for unwinder in found.unwinders {
+            if self.unwinders.registered.insert(unwinder.register) {
+                // SAFETY: this is the address of that function in a file that is mapped. Its argument is
+                // unwind information, terminated as it expects, and mapped for good.
+                unsafe {
+                    let register: extern "C" fn(*const c_void) = std::mem::transmute(unwinder.register.0);
+                    register(unwind.0 as *const c_void);
+                }
+            }
+        }
+        Ok(())
+    }
+    /// Called after a look has found other mappings (UNW-3).
+    pub(super) fn register_trampolines(&mut self) -> Result<(), String> {
+        let Some(table) = engine().and_then(Engine::trampolines) else { return Ok(()) };
+        let registered = self.register_unwinders();
+        table.close(registered.is_err());
+        registered
+    }
+}
