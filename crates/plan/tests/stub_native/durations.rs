@@ -106,8 +106,8 @@ fn durations_lie_within_those_measured_around() {
 fn slot(arena: &Arena, owner: u64) -> u64 {
     let tags = (0..STAMP_TAGS_LEN).step_by(8);
     let blocks = tags.filter(|tag| get(arena.stamps() + tag) != 0);
-    let trampolines = blocks.flat_map(|tag| (0..512).map(move |n| STAMP_TAGS_LEN + tag / 8 * 8192 + n * 16));
-    let mut found = trampolines.map(|slot| arena.stamps() + slot).filter(|slot| get(slot + 8) == owner);
+    let cells = blocks.flat_map(|tag| (0..512).map(move |n| STAMP_TAGS_LEN + tag / 8 * 8192 + n * 16));
+    let mut found = cells.map(|slot| arena.stamps() + slot).filter(|slot| get(slot + 8) == owner);
     found.next().expect("a stamp")
 }
 

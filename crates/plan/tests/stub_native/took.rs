@@ -15,9 +15,9 @@ use crate::state::ONE;
 fn place(latency: &Latency) -> u64 {
     let (shape, tags) = (latency.shape, latency.shape.tags_len());
     let block = (0..tags / 8).find(|n| get(latency.stamps + n * 8) != 0).expect("a block");
-    let trampolines =
+    let cells =
         (0..512).map(|n| latency.stamps + tags + (block << shape.block_bits()) + (n << shape.cell_bits()));
-    trampolines.into_iter().find(|&slot| get(slot + 16) == slot && get(slot) as u32 == PROBE).expect("a mark")
+    cells.into_iter().find(|&slot| get(slot + 16) == slot && get(slot) as u32 == PROBE).expect("a mark")
 }
 
 /// Durations from a microsecond to a quarter of an hour, a little longer and a little shorter than the

@@ -186,7 +186,7 @@ fn durations_are_tallied() {
                 let stamps = &set.calls.stamps;
                 let is_marked =
                     |slot: &u64| stamps.word(slot + 16).load(Ordering::Relaxed) == stamps.0 + slot;
-                let marked: Vec<u64> = stamps.trampolines().filter(is_marked).collect();
+                let marked: Vec<u64> = stamps.cells().filter(is_marked).collect();
                 for slot in marked {
                     stamps.word(slot + 8).fetch_sub(ticks, Ordering::Relaxed);
                 }

@@ -40,7 +40,7 @@ impl Stamps {
         unsafe { &*((self.0 + at) as *const AtomicU64) }
     }
     /// Offsets of the stamp cells of all claimed blocks.
-    pub(super) fn trampolines(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn cells(&self) -> impl Iterator<Item = u64> {
         let tags = 0..self.1.tags_len() / 8;
         let blocks = tags.filter(|block| self.word(8 * block).load(Ordering::Relaxed) != 0);
         blocks.flat_map(|block| {
@@ -55,7 +55,7 @@ impl Stamps {
     }
     /// Offsets of the cells that hold stamps.
     fn stamps(&self) -> Vec<u64> {
-        self.trampolines().filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
+        self.cells().filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
     }
 }
 
@@ -88,7 +88,7 @@ impl Bench {
             min_ticks: 0,
             buckets: Buckets::Log,
             outermost: false,
-            trampolines: None,
+            cells: None,
         };
         Self { room, stamps, machine, latency }
     }

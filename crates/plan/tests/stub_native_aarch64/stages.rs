@@ -383,7 +383,7 @@ fn what_a_call_took_decides() {
                     let is_marked = |slot: &u64| {
                         calls.stamps.word(slot + 16).load(Ordering::Relaxed) == calls.stamps.0 + slot
                     };
-                    let marked: Vec<u64> = calls.stamps.trampolines().filter(is_marked).collect();
+                    let marked: Vec<u64> = calls.stamps.cells().filter(is_marked).collect();
                     assert_eq!(marked.len(), usize::from(code == enter));
                     for slot in marked {
                         let by = if future { 1 << 40 } else { long.wrapping_neg() };

@@ -84,7 +84,7 @@ pub(crate) struct Call<'a> {
 
 impl Instances {
     /// Makes sure that `maxactive` calls can be in flight at once; [`Shape::default_maxactive`] without a
-    /// number. `shelves`: threads have rseq areas, so pools have per-CPU magazines.
+    /// number. `magazines`: threads have rseq areas, so pools have per-CPU magazines.
     ///
     /// # Errors
     /// [`BadRegion`]: 0, absurdly many, or more than there is memory for. Nothing has changed then.
@@ -93,10 +93,10 @@ impl Instances {
         _writer: &Writer,
         maxactive: Option<u32>,
         cpus: u32,
-        shelves: bool,
+        magazines: bool,
     ) -> Result<(), BadRegion> {
         let shape = Shape::new(cpus, maxactive, size_of::<Instance>() as u32)?;
-        let shape = if shelves { shape } else { shape.with_depth(0)? };
+        let shape = if magazines { shape } else { shape.with_depth(0)? };
         let older = self.newest();
         if older.is_some_and(|older| older.pool.shape().maxactive() >= shape.maxactive()) {
             return Ok(());

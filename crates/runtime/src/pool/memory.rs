@@ -9,7 +9,7 @@ use core::fmt;
 use core::ptr::NonNull;
 
 use super::magazine::Magazine;
-use super::native::{self, Registered, Shelves};
+use super::native::{self, Magazines, Registered};
 use super::protocol::{self, NotClosed, Parts, Returned};
 use super::set;
 use super::shape::{BadShape, HEADER, Shape};
@@ -93,7 +93,7 @@ const _: () = assert!(size_of::<Header>() == HEADER && size_of::<Magazine>() == 
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
     base: NonNull<u8>,
-    shelves: Shelves,
+    magazines: Magazines,
     words: usize,
     objects: NonNull<u8>,
     stride: usize,
@@ -112,7 +112,7 @@ unsafe impl Sync for Pool {}
 #[repr(C)]
 pub(crate) struct Raw {
     /// Address of the first CPU's magazine; bytes from one to the next (`stride`); number of CPUs (`cpus`).
-    pub(crate) shelves: u64,
+    pub(crate) magazines: u64,
     pub(crate) stride: u64,
     pub(crate) cpus: u64,
     /// Address of the first object; number of objects (`count`).
@@ -124,9 +124,9 @@ impl Pool {
     /// Addresses of its parts.
     pub(crate) fn raw(&self) -> Raw {
         Raw {
-            shelves: self.shelves.first.as_ptr() as u64,
-            stride: self.shelves.stride as u64,
-            cpus: self.shelves.cpus.into(),
+            magazines: self.magazines.first.as_ptr() as u64,
+            stride: self.magazines.stride as u64,
+            cpus: self.magazines.cpus.into(),
             objects: self.objects.as_ptr() as u64,
             count: self.shape.objects().into(),
         }
@@ -185,8 +185,8 @@ impl Pool {
     unsafe fn at(base: NonNull<u8>, shape: Shape) -> Self {
         // SAFETY: both lie in the region, by its shape.
         let (first, objects) = unsafe { (base.add(HEADER), base.add(shape.objects_at())) };
-        let shelves = Shelves { first, stride: shape.cpu_stride(), cpus: shape.cpus() };
-        Self { base, shelves, words: shape.words(), objects, stride: shape.object_stride(), shape }
+        let magazines = Magazines { first, stride: shape.cpu_stride(), cpus: shape.cpus() };
+        Self { base, magazines, words: shape.words(), objects, stride: shape.object_stride(), shape }
     }
     /// Takes an object that no other caller holds. `None`: there is none, and the caller counts it as missed.
     #[inline]
@@ -247,9 +247,9 @@ impl Pool {
     }
     #[inline]
     fn part(&self, cpu: u32) -> NonNull<u8> {
-        let cpu = cpu.min(self.shelves.cpus - 1);
+        let cpu = cpu.min(self.magazines.cpus - 1);
         // SAFETY: one part of `stride` bytes for each CPU lies behind `first`, by the shape.
-        unsafe { self.shelves.first.add(cpu as usize * self.shelves.stride) }
+        unsafe { self.magazines.first.add(cpu as usize * self.magazines.stride) }
     }
 }
 
@@ -282,7 +282,7 @@ fn check(region: NonNull<u8>, bytes: usize, wanted: usize) -> Result<(), BadRegi
 impl Parts for Pool {
     type At = At;
     fn cpus(&self) -> u32 {
-        self.shelves.cpus
+        self.magazines.cpus
     }
     fn magazine(&self, cpu: u32) -> &Magazine {
         // SAFETY: a CPU's part begins with its magazine, whose words are atomic.
@@ -305,14 +305,14 @@ impl Parts for Pool {
     #[inline]
     fn take_from_magazine(&self, at: At) -> Result<u32, u32> {
         match at {
-            At::Rseq(thread) => native::take(self.shelves, thread).map_err(|cpu| self.known(cpu)),
+            At::Rseq(thread) => native::take(self.magazines, thread).map_err(|cpu| self.known(cpu)),
             At::Cpu(cpu) => Err(self.known(cpu)),
         }
     }
     #[inline]
     fn put_into_magazine(&self, at: At, object: u32) -> Result<(), u32> {
         match at {
-            At::Rseq(thread) => native::put(self.shelves, thread, object).map_err(|cpu| self.known(cpu)),
+            At::Rseq(thread) => native::put(self.magazines, thread, object).map_err(|cpu| self.known(cpu)),
             At::Cpu(cpu) => Err(self.known(cpu)),
         }
     }
@@ -322,12 +322,12 @@ impl Pool {
     /// A CPU that has a part, for any number.
     #[inline]
     const fn known(&self, cpu: u32) -> u32 {
-        if cpu < self.shelves.cpus {
+        if cpu < self.magazines.cpus {
             cpu
-        } else if self.shelves.cpus == 0 {
+        } else if self.magazines.cpus == 0 {
             0
         } else {
-            cpu % self.shelves.cpus
+            cpu % self.magazines.cpus
         }
     }
 }

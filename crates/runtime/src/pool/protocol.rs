@@ -110,14 +110,14 @@ pub fn close<P: Parts>(parts: &P, restart: impl FnOnce() -> bool) -> Result<Retu
     if parts.closing().compare_exchange(0, 1, Acquire, Relaxed).is_err() {
         return Err(NotClosed::Already);
     }
-    let shelves = || (0..parts.cpus()).map(|cpu| parts.magazine(cpu));
-    shelves().for_each(Magazine::shut);
+    let magazines = || (0..parts.cpus()).map(|cpu| parts.magazine(cpu));
+    magazines().for_each(Magazine::shut);
     if parts.depth() > 0 && !restart() {
-        shelves().for_each(|magazine| magazine.reopen(parts.depth()));
+        magazines().for_each(|magazine| magazine.reopen(parts.depth()));
         parts.closing().store(0, super::sync::Release);
         return Err(NotClosed::NoRestart);
     }
-    let on_shelves: u32 = shelves().map(Magazine::empty).sum();
+    let in_magazines: u32 = magazines().map(Magazine::empty).sum();
     let in_sets: u32 = (0..parts.cpus()).map(|cpu| set::close(parts.set(cpu))).sum();
-    Ok(leave(parts, on_shelves + in_sets + 1))
+    Ok(leave(parts, in_magazines + in_sets + 1))
 }

@@ -31,7 +31,7 @@ impl Registered {
 
 /// The per-CPU magazines of a pool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shelves {
+pub(super) struct Magazines {
     /// Address of the first one.
     pub(super) first: NonNull<u8>,
     /// Distance from one to the next, in bytes.
@@ -81,10 +81,10 @@ macro_rules! sequence {
 
 /// G1 and G2: an object, or the CPU's number from the rseq area.
 #[inline]
-pub(super) fn take(shelves: Shelves, thread: Registered) -> Result<u32, u32> {
+pub(super) fn take(magazines: Magazines, thread: Registered) -> Result<u32, u32> {
     let (mut cpu, mut object): (u64, u32);
     // SAFETY: the area is this thread's (`Registered::new`). A CPU below `cpus` has a magazine at first +
-    // stride * CPU: a word, then its limit (the code that made `Shelves` ensures it).
+    // stride * CPU: a word, then its limit (the code that made `Magazines` ensures it).
     unsafe {
         asm!(
             sequence!(
@@ -98,9 +98,9 @@ pub(super) fn take(shelves: Shelves, thread: Registered) -> Result<u32, u32> {
                 "mov [{magazine}], {scratch}",
             ),
             area = in(reg) thread.area.as_ptr(),
-            cpus = in(reg) shelves.cpus,
-            stride = in(reg) shelves.stride,
-            first = in(reg) shelves.first.as_ptr(),
+            cpus = in(reg) magazines.cpus,
+            stride = in(reg) magazines.stride,
+            first = in(reg) magazines.first.as_ptr(),
             scratch = out(reg) _,
             magazine = out(reg) _,
             outcome = out(reg) _,
@@ -114,7 +114,7 @@ pub(super) fn take(shelves: Shelves, thread: Registered) -> Result<u32, u32> {
 
 /// P1 and P2: done, or the CPU's number from the rseq area.
 #[inline]
-pub(super) fn put(shelves: Shelves, thread: Registered, object: u32) -> Result<(), u32> {
+pub(super) fn put(magazines: Magazines, thread: Registered, object: u32) -> Result<(), u32> {
     let (mut cpu, mut done): (u64, u32);
     // SAFETY: as in `take`.
     unsafe {
@@ -128,9 +128,9 @@ pub(super) fn put(shelves: Shelves, thread: Registered, object: u32) -> Result<(
                 "mov [{magazine}], {scratch}",
             ),
             area = in(reg) thread.area.as_ptr(),
-            cpus = in(reg) shelves.cpus,
-            stride = in(reg) shelves.stride,
-            first = in(reg) shelves.first.as_ptr(),
+            cpus = in(reg) magazines.cpus,
+            stride = in(reg) magazines.stride,
+            first = in(reg) magazines.first.as_ptr(),
             scratch = out(reg) _,
             magazine = out(reg) _,
             outcome = in(reg) u64::from(object) + 1,

@@ -11,7 +11,7 @@ use super::{Area, pool};
 /// The same pool, as lists.
 struct Lists {
     depth: usize,
-    shelves: Vec<Vec<u32>>,
+    magazines: Vec<Vec<u32>>,
     sets: Vec<BTreeSet<u32>>,
 }
 
@@ -28,17 +28,17 @@ impl Lists {
         (0..objects).for_each(|object| {
             sets[(object * cpus / objects) as usize].insert(object);
         });
-        Self { depth: depth as usize, shelves: vec![Vec::new(); cpus as usize], sets }
+        Self { depth: depth as usize, magazines: vec![Vec::new(); cpus as usize], sets }
     }
     fn get(&mut self, place: Place) -> Option<u32> {
-        let own = place.sequence.then(|| self.shelves[place.cpu].pop()).flatten();
+        let own = place.sequence.then(|| self.magazines[place.cpu].pop()).flatten();
         own.or_else(|| {
             let cpus = self.sets.len();
             (0..cpus).find_map(|next| self.sets[(place.cpu + next) % cpus].pop_first())
         })
     }
     fn put(&mut self, place: Place, object: u32) {
-        let magazine = &mut self.shelves[place.cpu];
+        let magazine = &mut self.magazines[place.cpu];
         if place.sequence && magazine.len() < self.depth {
             magazine.push(object);
         } else {

@@ -15,7 +15,7 @@ macro_rules! general_asm {
         core::arch::naked_asm!(
             // Mentions every constant, since not every function uses every step.
             "# {engine} {row} {words} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {places} {place_mask} {rseq} {trampolines} {owner} {active}",
-            "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {place_shift} {bound} {keeps} {kept_site} {hint_bits} {no_consumer} {shelves} {stride} {cpus} {objects} {count} {word}",
+            "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {place_shift} {bound} {keeps} {kept_site} {hint_bits} {no_consumer} {magazines} {stride} {cpus} {objects} {count} {word}",
             "# {limit} {bits} {sequence} {cpu} {object} {object_shift} {sp} {site} {thread} {calls} {len} {session_id} {entry} {ret} {session} {returns} {data}",
             "# {rip} {rsp} {hit} {hit_regs} {hit_site} {hit_cookie} {own} {kept} {room} {elsewhere} {other_stack} {with_state}",
             $($all)*
@@ -47,7 +47,7 @@ macro_rules! general_asm {
             hint_shift = const $crate::instances::HINT_SHIFT,
             hint_bits = const $crate::instances::NUMBER_BITS,
             no_consumer = const $crate::instances::NO_CONSUMER,
-            shelves = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, shelves),
+            magazines = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, magazines),
             stride = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, stride),
             cpus = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, cpus),
             objects = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, objects),
@@ -141,7 +141,7 @@ macro_rules! own_magazine {
         concat!(
             "lea ", $magazine, ", [rip + ", $its, "b]; mov [", $area, " + {sequence}], ", $magazine, "; ",
             $start, ": mov ", $low, ", [", $area, " + {cpu}]; .p2align 5,,13; cmp ", $magazine, ", [", $pool, " + {cpus}]; jae ", $none, "; ",
-            "imul ", $magazine, ", [", $pool, " + {stride}]; add ", $magazine, ", [", $pool, " + {shelves}]"
+            "imul ", $magazine, ", [", $pool, " + {stride}]; add ", $magazine, ", [", $pool, " + {magazines}]"
         )
     };
 }
