@@ -57,7 +57,7 @@ fn a_control_block_names_no_memory_that_was_unmapped() {
         memory.read_exact_at(&mut bytes, at).expect("a control block");
         u64::from_le_bytes(bytes)
     };
-    println!("{}", tracing.said());
+    println!("{}", tracing.output_text());
     assert!(blocks.len() >= 2, "a segment with return trampolines, and one without: {maps}");
     for block in blocks {
         let named = [

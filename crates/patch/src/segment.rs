@@ -143,7 +143,7 @@ impl Segment {
             RegionKind::Stamps => {
                 self.view().set(at::STAMPS_LEN, 0);
             }
-            RegionKind::Slots => {
+            RegionKind::Trampolines => {
                 self.view().set(at::SLOTS_COUNT, 0);
             }
             RegionKind::Code | RegionKind::Data => {}

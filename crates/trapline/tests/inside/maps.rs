@@ -208,7 +208,7 @@ fn another_mapping_at_the_same_place_is_another_mapping() {
         assert_ne!(pages.bytes(), plain);
         // The site is a trap first and a jump later. This waits for the engine's lock, so the look that writes
         // both is over, and nothing is written any more when the pages go.
-        drop(learnt());
+        let _ = noticed();
         // Memory of no file: it is neither written to nor taken for patched, though nothing reported the end
         // of the first mapping.
         // In one step: another test's pages may lie there as soon as these are gone.
