@@ -62,12 +62,8 @@ fn entries_are_counted_by_what_is_known_there() {
             ("tid == 1 || a < 5", &|a| a < 5),
         ] {
             let (hits, filtered, reported) = counted(&mut victim, "many_args", filter(condition));
-            let expected = (0..TIMES).filter(|&a| passes(a)).count() as u64;
-            assert_eq!(
-                (hits, filtered, reported),
-                (expected, TIMES - expected, TIMES),
-                "{variant:?} {condition}"
-            );
+            let want = (0..TIMES).filter(|&a| passes(a)).count() as u64;
+            assert_eq!((hits, filtered, reported), (want, TIMES - want, TIMES), "{variant:?} {condition}");
         }
         text::assert_clean(victim.pid(), &before);
     }
@@ -79,7 +75,7 @@ fn returns_are_counted_by_what_is_returned() {
         let path = or_skip!(victims::c("counter", variant));
         let mut victim = Running::start(&path, &[]);
         let before = text::signals(victim.pid());
-        for (probe, condition, expected) in [
+        for (probe, condition, want) in [
             ("uretprobe:early", "ret == 7", TIMES / 2),
             // Of the others, one in three goes on as another function.
             ("uretprobe:early", "!(ret == 7) && tid > 0", TIMES / 3),
@@ -87,17 +83,13 @@ fn returns_are_counted_by_what_is_returned() {
             ("uretprobe:factorial", "tid == 1", 0),
         ] {
             let (hits, filtered, reported) = counted(&mut victim, probe, filter(condition));
-            assert_eq!((hits, filtered), (expected, reported - expected), "{variant:?} {probe} {condition}");
+            assert_eq!((hits, filtered), (want, reported - want), "{variant:?} {probe} {condition}");
         }
         // The function goes on as another one, whose return value is not known yet. A condition that needs it
         // is not fulfilled.
-        for (condition, expected) in [("ret > 0", 0), ("ret <= 0", 0), ("ret > 0 || tid > 0", TIMES)] {
+        for (condition, want) in [("ret > 0", 0), ("ret <= 0", 0), ("ret > 0 || tid > 0", TIMES)] {
             let (hits, filtered, reported) = counted(&mut victim, "uretprobe:tail_caller", filter(condition));
-            assert_eq!(
-                (hits, filtered, reported),
-                (expected, TIMES - expected, TIMES),
-                "{variant:?} {condition}"
-            );
+            assert_eq!((hits, filtered, reported), (want, TIMES - want, TIMES), "{variant:?} {condition}");
         }
         text::assert_clean(victim.pid(), &before);
     }
@@ -125,7 +117,7 @@ fn what_nobody_would_decide_is_an_error() {
     };
     let named = || Filter::default().named(vec!["counter".to_owned()]);
     let (entry, exit) = ("many_args", "uretprobe:many_args");
-    for (probe, filter, expected) in [
+    for (probe, filter, want) in [
         (entry, filter("ret == 7"), Undecided::Return),
         (entry, filter("a == 1 && dur > 5"), Undecided::Return),
         (entry, filter("field == 7").reads(vec![read()]), Undecided::Fields),
@@ -135,7 +127,7 @@ fn what_nobody_would_decide_is_an_error() {
         (exit, filter("ret == 1 && dur > 5"), Undecided::Duration),
         (exit, named(), Undecided::Names),
     ] {
-        assert_eq!(why(builder(&victim, probe, filter).count()), Some(expected), "{probe} {expected:?}");
+        assert_eq!(why(builder(&victim, probe, filter).count()), Some(want), "{probe} {want:?}");
     }
     let timed = || builder(&victim, entry, filter("a == 1"));
     assert_eq!(why(timed().latency()), Some(Undecided::Timed));
