@@ -85,8 +85,8 @@ fn look(pid: u32) -> Vec<String> {
         .flatten()
         .filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok())
         .map(|status| {
-            let wanted = ["Pid:", "SigBlk:", "SigIgn:", "SigCgt:", "TracerPid:"];
-            let lines = status.lines().filter(|line| wanted.iter().any(|w| line.starts_with(w)));
+            let expected = ["Pid:", "SigBlk:", "SigIgn:", "SigCgt:", "TracerPid:"];
+            let lines = status.lines().filter(|line| expected.iter().any(|w| line.starts_with(w)));
             lines.map(without_alarm).collect::<Vec<_>>().join(" ")
         })
         .collect();

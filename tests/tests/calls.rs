@@ -90,14 +90,14 @@ fn the_kernel_reads_the_same_arguments() {
     let mut victim = Running::start(&path, &[]);
     let kernel = or_skip!(Fetched::new(&path, "leaf", victim.pid(), "%di:u64"));
     victim.run(TIMES);
-    let want: Vec<u64> = kernel.read().iter().map(|first| first.parse().expect("a number")).collect();
-    assert!(!want.is_empty(), "the kernel saw nothing");
+    let expected: Vec<u64> = kernel.read().iter().map(|first| first.parse().expect("a number")).collect();
+    assert!(!expected.is_empty(), "the kernel saw nothing");
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("trace", &["--entry-only", "-p", &pid, "leaf(u64 x)"]).expect("attaches");
     victim.run(TIMES);
     let report = tracing.stop();
     let ours: Vec<u64> = calls(&report, "leaf").into_iter().map(|call| argument(call, 0)).collect();
-    assert_eq!(ours, want);
+    assert_eq!(ours, expected);
 }
 
 /// More hits than the rings hold, while the tracer is stopped. The target is not disturbed, and every hit is

@@ -153,15 +153,15 @@ fn every_type_is_shown_as_it_is() {
     assert_eq!([&handled[0]["ret"], &handled[1]["ret"]], [&json!(-128), &json!(7)]);
     // Arguments that no single register holds use up registers all the same.
     let summed = calls(&report, "sums");
-    let wanted = json!([null, -(1_i64 << 40), null, null, -1.5]);
-    assert_eq!((json!(values(summed[0])), &summed[0]["ret"]), (wanted, &json!(-(1_i64 << 40) + 11)));
+    let expected = json!([null, -(1_i64 << 40), null, null, -1.5]);
+    assert_eq!((json!(values(summed[0])), &summed[0]["ret"]), (expected, &json!(-(1_i64 << 40) + 11)));
     let made = calls(&report, "made");
     assert_eq!((json!(values(made[0])), &made[0]["ret"]), (json!([-5]), &Value::Null));
     let modes = calls(&report, "next_mode");
     let named = |call: &&Value| (call["args"][0]["label"].clone(), call["ret_name"].clone());
-    let wanted =
+    let expected =
         [("MODE_OFF", json!("MODE_FAST")), ("MODE_FAST", json!("MODE_SAFE")), ("MODE_SAFE", json!(null))];
-    assert_eq!(modes.iter().take(3).map(named).collect::<Vec<_>>(), wanted.map(|(a, r)| (json!(a), r)));
+    assert_eq!(modes.iter().take(3).map(named).collect::<Vec<_>>(), expected.map(|(a, r)| (json!(a), r)));
     assert_eq!(calls(&report, "single").len() as u64, reported["single"]);
 }
 
@@ -201,12 +201,12 @@ fn each_function_has_its_own() {
         let args = all[0]["args"].as_array().expect("arguments").iter();
         names.insert(func, args.map(|one| one["name"].clone()).collect::<Vec<_>>());
     }
-    let wanted = BTreeMap::from([
+    let expected = BTreeMap::from([
         ("scale", json!(["x", "x_there", "s", "n", "s_there"])),
         ("single", json!(["s", "x"])),
         ("sums", json!(["p", "n", "m", "b", "x"])),
     ]);
-    assert_eq!(json!(names), json!(wanted));
+    assert_eq!(json!(names), json!(expected));
     let (report, _) = traced(&mut victim, &["sums(hex first)"]);
     assert_eq!(
         calls(&report, "sums")[0]["args"],
@@ -245,9 +245,9 @@ fn types_without_debug_information_tell_the_same() {
     let plain = or_skip!(victims::plain("values"));
     let btf = or_skip!(victims::c("values", victims::Variant::Btf));
     for func in ["scale", "single", "eight", "handle", "sums", "next_mode", "made"] {
-        let wanted = reported(&plain, func);
-        assert!(!wanted.is_empty() && wanted[0][0] != json!([]), "{func}");
-        assert_eq!(reported(&btf, func), wanted, "{func}");
+        let expected = reported(&plain, func);
+        assert!(!expected.is_empty() && expected[0][0] != json!([]), "{func}");
+        assert_eq!(reported(&btf, func), expected, "{func}");
     }
     let victim = Running::start(&btf, &[]);
     let pid = victim.pid().to_string();

@@ -46,13 +46,13 @@ fn fields_are_there(path: &Path) {
     let mut victim = Running::start(path, &[]);
     let words = "handle(req->len, req->name, mode, req->next->weight, req->in.level, arg0->in.tag, req->table[1], req->mode)";
     let seen = values(&traced(&mut victim, &[words]));
-    let wanted = [
+    let expected = [
         json!([70000, "first", 0, -0.5, -9, "inside", -2, -1]),
         json!([-3, "second", 7, null, 0, "", 0, 7]),
         json!([null, null, -1, null, null, null, null, null]),
     ];
     assert_eq!(seen.len() as u64, 3 * TIMES);
-    assert!(seen.iter().zip(wanted.iter().cycle()).all(|(seen, wanted)| seen == wanted), "{seen:?}");
+    assert!(seen.iter().zip(expected.iter().cycle()).all(|(seen, expected)| seen == expected), "{seen:?}");
     let few = traced(&mut victim, &["handle(req->urgent, req->share, req->whole, req->part, req->next)"]);
     let first = &values(&few)[0];
     assert_eq!(first.as_array().expect("five")[..4], [json!(1), json!(0.25), json!(0xfe), json!(-2)]);

@@ -64,12 +64,12 @@ fn what_passes_is_told_and_the_rest_is_counted() {
             let options: &[&str] =
                 if whole { &["--if", condition] } else { &["--entry-only", "--if", condition] };
             let seen = traced(&mut victim, "many_args", MANY, options);
-            let want: Vec<u64> = (0..seen.reported).filter(|&a| passes(a)).collect();
+            let expected: Vec<u64> = (0..seen.reported).filter(|&a| passes(a)).collect();
             let got: Vec<u64> = seen.lines.iter().map(|call| argument(call, 0)).collect();
-            assert_eq!(got, want, "{condition}");
+            assert_eq!(got, expected, "{condition}");
             assert_eq!(
                 (seen.hits, seen.filtered, seen.left_out),
-                (want.len() as u64, seen.reported - seen.hits, 0)
+                (expected.len() as u64, seen.reported - seen.hits, 0)
             );
             assert!(!whole || seen.lines.iter().all(|call| call["how"] == "returned"), "{condition}");
         }
@@ -112,11 +112,11 @@ fn returns_decide_as_a_reader_of_all_calls_would() {
         ("arg1 != 2 || ret == 0", &|_: u64, ret: u64| ret == 0, false),
     ] {
         let seen = traced(&mut victim, "many_args", MANY, &["--if", condition]);
-        let want: Vec<(u64, u64)> = every.iter().copied().filter(|&(a, ret)| passes(a, ret)).collect();
-        assert_eq!(seen.lines.iter().map(facts).collect::<Vec<_>>(), want, "{condition}");
-        assert_eq!((seen.hits, seen.left_out, seen.unended), (want.len() as u64, 0, 0), "{condition}");
+        let expected: Vec<(u64, u64)> = every.iter().copied().filter(|&(a, ret)| passes(a, ret)).collect();
+        assert_eq!(seen.lines.iter().map(facts).collect::<Vec<_>>(), expected, "{condition}");
+        assert_eq!((seen.hits, seen.left_out, seen.unended), (expected.len() as u64, 0, 0), "{condition}");
         assert_eq!(seen.hits + seen.filtered, seen.reported, "{condition}");
-        assert!(want.len() < every.len() && seen.lines.iter().all(|call| call["how"] == "returned"));
+        assert!(expected.len() < every.len() && seen.lines.iter().all(|call| call["how"] == "returned"));
         assert!(!in_part || seen.filtered > TIMES / 2, "{condition}");
     }
 }
@@ -164,9 +164,9 @@ fn texts_are_those_of_the_entry() {
         ("n == ret && n > 999", &|n| n > 999),
     ] {
         let seen = traced(&mut victim, "say", probe, &["--if", condition]);
-        let want: Vec<Value> =
+        let expected: Vec<Value> =
             kept(&all).into_iter().filter(|args| passes(args[1]["value"].as_u64().expect("n"))).collect();
-        assert_eq!(kept(&seen), want, "{condition}");
+        assert_eq!(kept(&seen), expected, "{condition}");
         assert_eq!((seen.hits + seen.filtered, seen.left_out, seen.unended), (seen.reported, 0, 0));
     }
 }
@@ -204,8 +204,8 @@ fn threads_are_chosen_by_number_and_by_name() {
         (["--comm", "kounter"], false),
     ] {
         let seen = traced(&mut victim, "leaf", "leaf(u64 x) -> u64", &options);
-        let want = if passes { (seen.reported, 0, 0) } else { (0, seen.reported, 0) };
-        assert_eq!((seen.hits, seen.filtered, seen.left_out), want, "{options:?}");
+        let expected = if passes { (seen.reported, 0, 0) } else { (0, seen.reported, 0) };
+        assert_eq!((seen.hits, seen.filtered, seen.left_out), expected, "{options:?}");
         assert_eq!(seen.lines.len() as u64, seen.hits);
     }
 }

@@ -47,8 +47,8 @@ fn arguments_fall_where_the_victim_says() {
     ];
     for (words, name) in cases {
         let seen = seen(&mut victim, "many_args", words);
-        let want = sorted((0..seen.reported["many_args"]).map(|a| (a, name)));
-        assert_eq!(rows(&seen.probe), want, "{words:?}");
+        let expected = sorted((0..seen.reported["many_args"]).map(|a| (a, name)));
+        assert_eq!(rows(&seen.probe), expected, "{words:?}");
         let [hits, overflow, unseen] = ["hits", "overflow", "unseen"].map(|field| number(&seen.probe, field));
         assert_eq!((hits, overflow, unseen), (seen.reported["many_args"], 0, 0), "{words:?}");
     }
@@ -65,14 +65,14 @@ fn what_is_returned_is_sorted_too() {
     let mut victim = Running::start(&path, &[]);
     let seen = seen(&mut victim, "factorial", &["--top=100", "ret", "factorial(u64 n) -> u64"]);
     let switched = TIMES / 9;
-    let want = [
+    let expected = [
         ("1", TIMES + switched),
         ("2", TIMES + switched),
         ("6", TIMES + switched),
         ("24", TIMES),
         ("120", TIMES),
     ];
-    assert_eq!(rows(&seen.probe), want.map(|(value, hits)| (value.to_owned(), hits)).into());
+    assert_eq!(rows(&seen.probe), expected.map(|(value, hits)| (value.to_owned(), hits)).into());
     assert_eq!(number(&seen.probe, "hits"), seen.reported["factorial"]);
     assert_eq!(number(&seen.probe, "overflow") + number(&seen.probe, "unseen"), 0);
 }
@@ -160,8 +160,8 @@ fn the_most_frequent_are_added_up_by_thread() {
         let parts = seen.probe["parts"].as_array().expect("parts");
         let hits: Vec<u64> = parts.iter().map(|part| number(part, "hits")).collect();
         let each = seen.reported["shared"] / THREADS;
-        let want = if by == "tid" { vec![each; THREADS as usize] } else { vec![each * THREADS] };
-        assert_eq!(hits, want, "{parts:?}");
+        let expected = if by == "tid" { vec![each; THREADS as usize] } else { vec![each * THREADS] };
+        assert_eq!(hits, expected, "{parts:?}");
         assert!(parts.iter().all(|part| part["comm"] == "threads"), "{parts:?}");
         assert_eq!(rows(&seen.probe), BTreeMap::from([("7".to_owned(), seen.reported["shared"])]));
         let tids: std::collections::BTreeSet<_> = parts.iter().map(|part| part["tid"].as_u64()).collect();
@@ -190,8 +190,8 @@ fn threads_are_told_apart() {
         let parts = seen.probe["parts"].as_array().expect("parts");
         let hits: Vec<u64> = parts.iter().map(|part| number(part, "hits")).collect();
         let each = seen.reported["shared"] / THREADS;
-        let want = if by == "tid" { vec![each; THREADS as usize] } else { vec![each * THREADS] };
-        assert_eq!(hits, want, "{parts:?}");
+        let expected = if by == "tid" { vec![each; THREADS as usize] } else { vec![each * THREADS] };
+        assert_eq!(hits, expected, "{parts:?}");
         assert!(parts.iter().all(|part| part["comm"] == "threads"), "{parts:?}");
     }
 }
@@ -203,13 +203,13 @@ fn the_kernel_reads_the_same_values() {
     let mut victim = Running::start(&path, &[]);
     let kernel = or_skip!(Fetched::new(&path, "leaf", victim.pid(), "%di:u64"));
     victim.run(TIMES);
-    let mut want: BTreeMap<String, u64> = BTreeMap::new();
+    let mut expected: BTreeMap<String, u64> = BTreeMap::new();
     for first in kernel.read() {
-        *want.entry(first).or_default() += 1;
+        *expected.entry(first).or_default() += 1;
     }
-    assert!(!want.is_empty(), "the kernel saw nothing");
+    assert!(!expected.is_empty(), "the kernel saw nothing");
     let seen = seen(&mut victim, "leaf", &["--top=10000", "x", "leaf(u64 x)"]);
-    assert_eq!(rows(&seen.probe), want);
+    assert_eq!(rows(&seen.probe), expected);
 }
 
 #[test]
@@ -255,8 +255,8 @@ fn values_are_told_apart_by_what_calls_say() {
             let mut values: Vec<u64> =
                 rows.as_array().expect("rows").iter().filter_map(|row| row[0].as_u64()).collect();
             values.sort_unstable();
-            let want: Vec<u64> = (0..all).filter(|a| a % 3 == rest).collect();
-            assert_eq!((name, hits, values), (rest.to_string(), want.len() as u64, want), "{key}");
+            let expected: Vec<u64> = (0..all).filter(|a| a % 3 == rest).collect();
+            assert_eq!((name, hits, values), (rest.to_string(), expected.len() as u64, expected), "{key}");
         }
         assert_eq!((number(&seen.probe, "hits"), seen.missed, number(&seen.probe, "unseen")), (all, 0, 0));
         assert_eq!(seen.errors.contains("added up here"), here, "{}", seen.errors);
@@ -271,15 +271,15 @@ fn values_are_told_apart_by_what_calls_say() {
         let part = |of: &str, low: u64, high: u64| (text(of), TIMES, serde_json::json!([[low, high, TIMES]]));
         let mut found = parts(&seen);
         found.sort_by(|one, other| one.0.cmp(&other.0));
-        let mut want = vec![
+        let mut expected = vec![
             part("hello, \"world\"\n", 8, 16),
             part(&"u".repeat(63), 32, 64),
             part(&"l".repeat(64), 4096, 8192),
             part("eee", 2, 4),
             part("e", 1, 2),
         ];
-        want.sort_by(|one, other| one.0.cmp(&other.0));
-        assert_eq!(found, want);
+        expected.sort_by(|one, other| one.0.cmp(&other.0));
+        assert_eq!(found, expected);
         // Two of the texts that cannot be read are chosen; they belong to no row.
         assert_eq!((number(&seen.probe, "hits"), number(&seen.probe, "unseen")), (7 * TIMES, 2 * TIMES));
     }

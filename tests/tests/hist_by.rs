@@ -153,7 +153,7 @@ fn strace_counts_the_same() {
         println!("SKIP: strace may not attach: {first}");
         return;
     }
-    let (mut want, mut calls) = (Parts::new(), 0);
+    let (mut expected, mut calls) = (Parts::new(), 0);
     for line in printed.lines() {
         // pread64(3, "..."..., 37, 5)     = 37
         let call = line.strip_prefix("pread64(").and_then(|rest| rest.rsplit_once(')'));
@@ -164,12 +164,12 @@ fn strace_counts_the_same() {
             0 => "0..1".to_owned(),
             _ => format!("{}..{}", 1_u64 << n.ilog2(), 2_u64 << n.ilog2()),
         };
-        *want.entry(fd.to_owned()).or_default().entry(row).or_default() += 1;
+        *expected.entry(fd.to_owned()).or_default().entry(row).or_default() += 1;
         calls += 1;
     }
     assert_eq!(calls, all["pread"]);
     let seen = seen(&mut victim, "pread", &["--by", "fd", "n", PREAD]);
-    assert_eq!(parts(&seen.probe), want);
+    assert_eq!(parts(&seen.probe), expected);
     assert!(in_target(&seen));
 }
 
@@ -207,10 +207,10 @@ fn more_keys_than_rows_are_overflow() {
             assert!(ours, "{key} {rows:?}");
         }
         let other = last(&report, "access");
-        let want: Parts = (0..8)
+        let expected: Parts = (0..8)
             .map(|mode: u64| (mode.to_string(), BTreeMap::from([("0".to_owned(), MANY / 8)])))
             .collect();
-        assert_eq!((parts(other), number(other, "overflow")), (want, 0), "{calls}");
+        assert_eq!((parts(other), number(other, "overflow")), (expected, 0), "{calls}");
     }
 }
 
@@ -231,7 +231,7 @@ fn calls_of_goroutines_are_told_apart() {
         assert!(in_target(&seen), "{}", seen.errors);
         assert_whole(&seen, "main.moved", &words);
         let half = BTreeMap::from([("8".to_owned(), seen.reported["main.moved"] / 2)]);
-        let want = Parts::from([("0".to_owned(), half.clone()), ("1".to_owned(), half)]);
-        assert_eq!(parts(&seen.probe), want);
+        let expected = Parts::from([("0".to_owned(), half.clone()), ("1".to_owned(), half)]);
+        assert_eq!(parts(&seen.probe), expected);
     }
 }

@@ -49,10 +49,10 @@ fn the_value_has_its_type_in_every_form() {
         of_type(&report, "call").iter().map(|call| json!([call["ret"], call["ret_name"]])).collect()
     };
     for func in ["handle", "scale", "next_mode"] {
-        let wanted = values(func);
-        assert!(!wanted.is_empty() && wanted[0][0] != Value::Null, "{func}");
-        assert_eq!(values(&format!("ur:values:{func}")), wanted, "{func}");
-        assert_eq!(values(&format!("{func}(first)")), wanted, "{func}");
+        let expected = values(func);
+        assert!(!expected.is_empty() && expected[0][0] != Value::Null, "{func}");
+        assert_eq!(values(&format!("ur:values:{func}")), expected, "{func}");
+        assert_eq!(values(&format!("{func}(first)")), expected, "{func}");
     }
 }
 
@@ -114,10 +114,10 @@ fn constructors_of_virtual_bases_are_told_what_was_written() {
         let whole = (Some(json!(3)), Some(json!(55)), None);
         let base = (Some(json!(101)), Some(json!(77)), None);
         let leaf = (None, None, Some(json!(100)));
-        for wanted in [whole, base, leaf] {
-            let count = seen.iter().filter(|one| **one == wanted).count() as u64;
+        for expected in [whole, base, leaf] {
+            let count = seen.iter().filter(|one| **one == expected).count() as u64;
             // clang's optimizer replaces none of these arguments by a constant.
-            assert!(count == TIMES, "{compiler} {level}: {wanted:?} of {seen:?}: {}", report.errors);
+            assert!(count == TIMES, "{compiler} {level}: {expected:?} of {seen:?}: {}", report.errors);
         }
         assert_eq!(seen.len() as u64, 3 * TIMES, "{compiler} {level}: {seen:?}");
     }
@@ -139,11 +139,11 @@ fn functions_of_one_name_in_two_files_have_their_own_prototypes() {
             let args = call["args"].as_array().expect("arguments").iter();
             let args: Vec<(&Value, &Value)> = args.map(|one| (&one["name"], &one["value"])).collect();
             let reported = json!([args, call["ret"]]);
-            let wanted = match call["probe"].as_str().is_some_and(|probe| probe.contains("put_text")) {
+            let expected = match call["probe"].as_str().is_some_and(|probe| probe.contains("put_text")) {
                 true => json!([[["text", "alice"], ["n", 7]], 8]),
                 false => json!([[["x", 2.5], ["times", 2]], 5.0]),
             };
-            assert_eq!(reported, wanted, "{probes:?}: {call}");
+            assert_eq!(reported, expected, "{probes:?}: {call}");
         }
         // `graph` prints nothing before its end.
         let pid = victim.pid().to_string();

@@ -56,9 +56,9 @@ fn the_kernel_walks_the_same_stacks() {
     let mut victim = Running::start(&path, &[]);
     let before = text::signals(victim.pid());
     let offset = oracle::offsets(&path, &["probed"])[0];
-    let want = or_skip!(kernels(&path, &mut victim, offset));
+    let expected = or_skip!(kernels(&path, &mut victim, offset));
     let (report, reported) = traced(&mut victim, &[]);
-    assert_eq!(want.values().sum::<u64>(), reported["probed"], "the kernel saw each hit");
+    assert_eq!(expected.values().sum::<u64>(), reported["probed"], "the kernel saw each hit");
     // The longest that both can hold: the kernel's has 127 addresses, ours 122 callers.
     let cut = |all: BTreeMap<Vec<u64>, u64>| -> BTreeMap<Vec<u64>, u64> {
         let mut cut = BTreeMap::new();
@@ -67,9 +67,13 @@ fn the_kernel_walks_the_same_stacks() {
         });
         cut
     };
-    let (want, ours) = (cut(want), cut(by_address(&report)));
-    assert!(want.keys().any(|stack| stack.len() == 123) && want.len() > 15, "{} stacks", want.len());
-    assert_eq!(ours, want);
+    let (expected, ours) = (cut(expected), cut(by_address(&report)));
+    assert!(
+        expected.keys().any(|stack| stack.len() == 123) && expected.len() > 15,
+        "{} stacks",
+        expected.len()
+    );
+    assert_eq!(ours, expected);
     text::assert_clean(victim.pid(), &before);
 }
 
@@ -202,8 +206,8 @@ fn stacks_of_calls_that_pass_are_summed() {
         let report = tracing.stop();
         assert!(report.status.success() && report.number("missed") == 0, "{}", report.errors);
         let hits: u64 = stacks(&report).filter_map(|stack| stack["hits"].as_u64()).sum();
-        let want = if passes { (0..reported["many_args"]).filter(|a| a % 3 == 1).count() } else { 0 };
-        assert_eq!(hits, want as u64, "{options:?}: {}", report.errors);
+        let expected = if passes { (0..reported["many_args"]).filter(|a| a % 3 == 1).count() } else { 0 };
+        assert_eq!(hits, expected as u64, "{options:?}: {}", report.errors);
     }
     for unknown in ["c", "a && ret", "dur > 1ms"] {
         let output = once(&["stack", "--time", "-p", &pid, "--if", unknown, "many_args(u64 a)"]);

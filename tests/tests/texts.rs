@@ -146,7 +146,7 @@ fn buffers_are_as_long_as_their_argument_says() {
     let seen = firsts(&report);
     assert_eq!(seen.len() as u64, TIMES * 13);
     for round in seen.chunks(13) {
-        let is = |nth: usize, want: Value| assert_eq!(round[nth], named(want, "data"), "{nth}");
+        let is = |nth: usize, expected: Value| assert_eq!(round[nth], named(expected, "data"), "{nth}");
         is(0, json!({"name": "", "value": ""}));
         is(1, json!({"name": "", "value": "hello, \"world\"\n"}));
         is(3, json!({"name": "", "value": "x".repeat(64)}));
@@ -170,12 +170,12 @@ fn the_kernel_reads_the_same_texts() {
     // Texts without the quotes at their ends. The kernel's text ends at the first newline, with or without a
     // quote.
     let bare = |text: &str| text.trim_end_matches('"').to_owned();
-    let want: Vec<Option<String>> = fetched.iter().map(|text| text.strip_prefix('"').map(bare)).collect();
+    let expected: Vec<Option<String>> = fetched.iter().map(|text| text.strip_prefix('"').map(bare)).collect();
     let (report, _) = traced(&mut victim, "say(str s, u64 n)", &["--entry-only"]);
     let ours = firsts(&report);
-    assert_eq!(ours.len(), want.len());
+    assert_eq!(ours.len(), expected.len());
     let mut compared = 0;
-    for (ours, kernel) in ours.iter().zip(&want) {
+    for (ours, kernel) in ours.iter().zip(&expected) {
         let text = ours["value"].as_str().and_then(|text| text.split('\n').next()).map(bare);
         match (ours.get("cut"), ours.get("fault")) {
             // Too long for our records; the kernel has limits of its own.

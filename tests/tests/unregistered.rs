@@ -51,8 +51,8 @@ fn go_without_the_c_library_under_load() {
     for (_, arguments, returned) in calls(&report, "main.mixed") {
         let n = arguments[2];
         assert_eq!(arguments, [1, 2, n, n * 3, -n, n + 7]);
-        let want = 1 ^ 2 ^ n ^ (n * 3) ^ -n ^ (n + 7);
-        assert!(returned.is_none_or(|value| value == want), "{n}: {returned:?}");
+        let expected = 1 ^ 2 ^ n ^ (n * 3) ^ -n ^ (n + 7);
+        assert!(returned.is_none_or(|value| value == expected), "{n}: {returned:?}");
         *seen.entry(n).or_insert(0_u64) += u64::from(returned.is_some());
     }
     assert_eq!(reported["wrong"], 0);

@@ -63,16 +63,16 @@ fn floats_are_those_that_the_kernel_finds_in_memory() {
     );
     for ((call, double), single) in calls.iter().zip(doubles).zip(singles) {
         let value = |n: usize| real(&call["args"][n]["value"]);
-        let wanted = f64::from_bits(double);
-        assert_eq!(bits(value(0)), bits(wanted), "{call}");
+        let expected = f64::from_bits(double);
+        assert_eq!(bits(value(0)), bits(expected), "{call}");
         let wanted_single = f32::from_bits(u32::try_from(single).expect("32 bits"));
         assert_eq!(bits(f64::from(value(2) as f32)), bits(f64::from(wanted_single)), "{call}");
-        let returned = if wanted_single == 0.0 { wanted } else { -wanted };
+        let returned = if wanted_single == 0.0 { expected } else { -expected };
         assert_eq!(bits(real(&call["ret"])), bits(returned), "{call}");
     }
     let integers: Vec<i64> = calls.iter().filter_map(|call| call["args"][3]["value"].as_i64()).collect();
-    let wanted: Vec<i64> = (0..TIMES).flat_map(|_| -3..EDGES as i64 - 3).collect();
-    assert_eq!(integers, wanted, "integers are numbered apart");
+    let expected: Vec<i64> = (0..TIMES).flat_map(|_| -3..EDGES as i64 - 3).collect();
+    assert_eq!(integers, expected, "integers are numbered apart");
 }
 
 #[test]
@@ -140,19 +140,19 @@ fn conditions_on_floats_say_what_comparisons_say() {
     for (condition, holds) in cases {
         let (report, reported) =
             traced(&mut victim, &["--if", condition, "scale(double x, ptr, float s) -> double"]);
-        let wanted = TIMES * ALL.iter().filter(|x| holds(**x)).count() as u64;
+        let expected = TIMES * ALL.iter().filter(|x| holds(**x)).count() as u64;
         let seen = calls(&report);
-        assert_eq!(seen.len() as u64, wanted, "{condition}");
+        assert_eq!(seen.len() as u64, expected, "{condition}");
         assert!(seen.iter().all(|call| call["ret"] != Value::Null), "{condition}");
-        let kept_back = reported["scale"] - wanted;
+        let kept_back = reported["scale"] - expected;
         let counted = (report.field("scale", "filtered"), report.field("scale", "left_out"));
         assert_eq!(counted, (kept_back, 0), "{condition}");
     }
     let by_value: [(&str, Holds); 2] = [("ret < 0", |x| -x < 0.0), ("ret > x", |x| -x > x)];
     for (condition, holds) in by_value {
         let (report, _) = traced(&mut victim, &["--if", condition, "single(float x) -> float"]);
-        let wanted = TIMES * ALL.iter().filter(|x| holds(**x)).count() as u64;
-        assert_eq!(calls(&report).len() as u64, wanted, "{condition}");
+        let expected = TIMES * ALL.iter().filter(|x| holds(**x)).count() as u64;
+        assert_eq!(calls(&report).len() as u64, expected, "{condition}");
     }
 }
 

@@ -326,8 +326,8 @@ fn a_user_without_capabilities_watches_their_own_and_nobody_else_s() {
     }
     let writes: Vec<&Value> = lines.iter().filter(|one| one["type"] == "watch").collect();
     // Without a program at the trap: the value at the start was known, and the rest is derived from it.
-    let wanted: Vec<i64> = (1001..=1000 + TIMES as i64).collect();
-    assert_eq!((exact(&writes), reported["sum"]), (wanted, 1000 + TIMES));
+    let expected: Vec<i64> = (1001..=1000 + TIMES as i64).collect();
+    assert_eq!((exact(&writes), reported["sum"]), (expected, 1000 + TIMES));
     assert!(writes.iter().all(|one| one["how"] == "derived" && one["before_exact"] == true));
 }
 

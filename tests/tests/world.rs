@@ -42,8 +42,8 @@ fn exact(kind: &str, env: &[(&str, &str)]) {
         let report = tracing.stop();
         assert!(report.status.success(), "{kind}: {}", report.errors);
         let hits = report.field("work", if verb == "lat" { "calls" } else { "hits" });
-        let (missed, want) = (report.number("missed"), 2 * TIMES * ROUNDS);
-        assert_eq!(hits + missed, want, "{kind}: {verb}: {}", report.errors);
+        let (missed, expected) = (report.number("missed"), 2 * TIMES * ROUNDS);
+        assert_eq!(hits + missed, expected, "{kind}: {verb}: {}", report.errors);
         assert!(verb == "lat" || missed == 0, "{kind}: {}", report.errors);
     }
     text::assert_clean(victim.pid(), &before);
@@ -325,11 +325,11 @@ fn threads_in_another_namespace_have_our_numbers() {
         assert_eq!(reported.len(), calls, "{words:?}: {}", report.errors);
         let is_ours = |tid: &&u64| tid.to_string() == pid;
         let ours = reported.iter().filter(is_ours).count();
-        let want = match words.iter().any(|word| word.contains("!=")) {
+        let expected = match words.iter().any(|word| word.contains("!=")) {
             true => 0,
             false => calls.min(10),
         };
-        assert_eq!(ours, want, "{words:?}: {reported:?}");
+        assert_eq!(ours, expected, "{words:?}: {reported:?}");
     }
     let tracing = Tracing::start("count", &["-p", &pid, "--by", "tid", "work"]).expect("attaches");
     victim.run(10);

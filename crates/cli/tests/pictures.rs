@@ -83,7 +83,7 @@ fn a_page_shows_durations_as_the_json_has_them() {
     assert_eq!(field(last, ":plain", "calls"), 300_000);
     let Some(dom) = shown(&file) else { return };
     for field in ["calls", "p50_ns", "p90_ns", "p99_ns", "max_ns", "total_ns"] {
-        let mut wanted: Vec<u64> = last["probes"]
+        let mut expected: Vec<u64> = last["probes"]
             .as_array()
             .expect("probes")
             .iter()
@@ -91,14 +91,14 @@ fn a_page_shows_durations_as_the_json_has_them() {
             .collect();
         let mut shown =
             numbers(&dom, "functions", &format!("td class=\"number\" data-field=\"{field}\""), "data-value");
-        wanted.sort_unstable();
+        expected.sort_unstable();
         shown.sort_unstable();
-        assert_eq!(shown, wanted, "{field}");
+        assert_eq!(shown, expected, "{field}");
     }
     let plain = last["probes"].as_array().expect("probes").iter().find(|probe| probe["calls"] == 300_000);
     let rows = plain.expect("plain")["log2_ns"].as_array().expect("rows");
-    let wanted: Vec<u64> = rows.iter().map(|row| row[2].as_u64().expect("calls")).collect();
-    assert_eq!(numbers(&dom, "histogram", "tr", "data-calls"), wanted);
+    let expected: Vec<u64> = rows.iter().map(|row| row[2].as_u64().expect("calls")).collect();
+    assert_eq!(numbers(&dom, "histogram", "tr", "data-calls"), expected);
     let cells = numbers(&dom, "chart", "rect", "data-calls");
     assert_eq!(cells.iter().sum::<u64>(), 300_000, "the heatmap has all calls");
     let place = last["probes"].as_array().expect("probes").iter().position(|probe| probe["calls"] == 300_000);

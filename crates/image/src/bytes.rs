@@ -65,7 +65,7 @@ impl DebugFile {
 /// Finds separate debug files for an image. A file whose build id differs is ignored by the image.
 pub trait DebugFiles {
     /// The debug file's bytes, or `None` when there is none.
-    fn find(&mut self, want: &DebugFile) -> Option<Bytes>;
+    fn find(&mut self, request: &DebugFile) -> Option<Bytes>;
 }
 
 /// Never finds a debug file.

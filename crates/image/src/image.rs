@@ -509,8 +509,8 @@ fn find_debug(elf: &Elf, build_id: &[u8], debug: &mut dyn DebugFiles) -> Option<
     if build_id.is_empty() && link.is_none() {
         return None;
     }
-    let want = DebugFile { build_id: build_id.to_vec(), link };
-    let found = Elf::parse_debug(debug.find(&want)?).ok()?;
+    let request = DebugFile { build_id: build_id.to_vec(), link };
+    let found = Elf::parse_debug(debug.find(&request)?).ok()?;
     let theirs = notes::build_id(&found);
     (build_id.is_empty() || theirs.is_empty() || theirs == build_id).then_some(found)
 }

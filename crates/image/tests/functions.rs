@@ -143,8 +143,8 @@ fn a_stripped_program_has_the_functions_and_pieces_it_had_before() {
 struct Only(Vec<u8>, Vec<DebugFile>);
 
 impl DebugFiles for Only {
-    fn find(&mut self, want: &DebugFile) -> Option<Bytes> {
-        self.1.push(want.clone());
+    fn find(&mut self, request: &DebugFile) -> Option<Bytes> {
+        self.1.push(request.clone());
         Some(Bytes::from(self.0.clone()))
     }
 }

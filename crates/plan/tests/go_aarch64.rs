@@ -198,7 +198,7 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     let (argument, took) = (Tree::Known(Known::Argument(0, INT)), Tree::Known(Known::Took));
     let passing = TargetFilter { condition: Some(argument.clone()), sample: 1, ..TargetFilter::default() };
     let late = Some(Late { condition: took.clone(), tick: 1 });
-    let staged = TargetFilter { late: late.clone(), ..passing.clone() };
+    let deferred = TargetFilter { late: late.clone(), ..passing.clone() };
     let tally = Tally { value: took, sort: Sort::Log2, group_by: GroupBy::Nothing };
     let gathered = TargetFilter { late, tally: Some(tally.clone()), sample: 1, ..TargetFilter::default() };
     let by_thread =
@@ -218,7 +218,7 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     };
     for (role, filter) in [
         (record(true), &passing),
-        (record(true), &staged),
+        (record(true), &deferred),
         (Action::Tally { exits: true }, &gathered),
         (record(false), &of_field),
         (record(false), &reads),
@@ -229,7 +229,7 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
         assert!(refused.len() == 1 && refused[0].contains("finds its goroutine"), "{role:?}: {refused:?}");
     }
     for (role, filter, what) in [
-        (record(false), &staged, "what entries left"),
+        (record(false), &deferred, "what entries left"),
         (record(true), &of_thread, "in which thread"),
         (Action::Tally { exits: true }, &by_thread, "in which thread"),
         (Action::Latency, &passing, "what it times"),

@@ -407,10 +407,10 @@ mod tests {
             assert_eq!(AREA.take(view, 1, &mut tail, &mut each), Ok(0));
             assert_eq!(view.get(AREA.ring(1) + TAIL), tail);
         }
-        let want: Vec<_> = (0..15)
+        let expected: Vec<_> = (0..15)
             .map(|n| (7, n, 1000 + u64::from(n) / 3, Kind::Return, 0x7000, u64::from(n) % 3))
             .collect();
-        assert_eq!(seen, want);
+        assert_eq!(seen, expected);
     }
 
     #[test]

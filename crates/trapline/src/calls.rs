@@ -303,12 +303,12 @@ mod tests {
             record(Return, 1, 0x80, 15),
             record(Tail, 2, 0x90, 30),
         ];
-        let want = [
+        let expected = [
             (12, Some(15), CallEnd::Returned),
             (10, Some(20), CallEnd::Returned),
             (11, Some(30), CallEnd::TailCall),
         ];
-        assert_eq!(ended(&mut pairing, round), want);
+        assert_eq!(ended(&mut pairing, round), expected);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 0));
     }
 
@@ -335,15 +335,15 @@ mod tests {
             |begin: u64| [record(Kind::Entry, 1, 0x90, begin), record(Kind::Return, 1, 0x90, begin + 5)];
         let mut round = vec![record(Kind::Return, 1, 0x90, 9)];
         round.extend([10, 20, 30].map(calls).concat());
-        let want = [10, 20, 30].map(|begin| (begin, Some(begin + 5), CallEnd::Returned));
-        assert_eq!(ended(&mut pairing, round), want);
+        let expected = [10, 20, 30].map(|begin| (begin, Some(begin + 5), CallEnd::Returned));
+        assert_eq!(ended(&mut pairing, round), expected);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 1));
         // Records that come too late for their place.
         assert_eq!(ended(&mut pairing, vec![record(Kind::Entry, 1, 0x90, 50)]), []);
         let late = vec![record(Kind::Entry, 1, 0x90, 40), record(Kind::Return, 1, 0x90, 45)];
         assert_eq!(ended(&mut pairing, late), [(40, None, CallEnd::Unfinished)]);
-        let (exit, want) = (record(Kind::Return, 1, 0x90, 50), (50, Some(50), CallEnd::Returned));
-        assert_eq!(ended(&mut pairing, vec![exit]), [want]);
+        let (exit, expected) = (record(Kind::Return, 1, 0x90, 50), (50, Some(50), CallEnd::Returned));
+        assert_eq!(ended(&mut pairing, vec![exit]), [expected]);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 2));
     }
 
@@ -432,26 +432,26 @@ mod tests {
                 steps.into_iter().map(|(thread, enters, lost, late)| (thread, enters, lost && drops, late)).collect();
             let all = written(&steps, attach);
             let mut open = HashMap::new();
-            let (mut want, mut unpaired) = (Vec::new(), 0);
+            let (mut expected, mut unpaired) = (Vec::new(), 0);
             for &Written(record, _, _, call) in &all {
                 let key = (record.tid, record.sp);
                 if record.kind == Kind::Entry {
-                    want.extend(open.insert(key, (record, call)).map(|(entry, _)| (entry, None)));
+                    expected.extend(open.insert(key, (record, call)).map(|(entry, _)| (entry, None)));
                 } else if let Some((entry, begun)) = open.remove(&key) {
                     prop_assert!(drops || begun == call, "the judge itself puts calls together that are not one");
-                    want.push((entry, Some(record)));
+                    expected.push((entry, Some(record)));
                 } else {
                     unpaired += 1;
                 }
             }
-            want.extend(open.into_values().map(|(entry, _)| (entry, None)));
-            want.sort_by_key(|(entry, _)| entry.ticks);
+            expected.extend(open.into_values().map(|(entry, _)| (entry, None)));
+            expected.sort_by_key(|(entry, _)| entry.ticks);
             let (calls, ours) = read(&all, 25);
             let ended = calls.iter().filter_map(|paired| Some(paired.exit?.ticks));
             prop_assert!(ended.is_sorted(), "calls are told in the order in which they ended");
             let mut found: Vec<_> = calls.iter().map(|paired| (paired.entry, paired.exit)).collect();
             found.sort_by_key(|(entry, _)| entry.ticks);
-            prop_assert_eq!((found, ours), (want, unpaired));
+            prop_assert_eq!((found, ours), (expected, unpaired));
         }
     }
 }

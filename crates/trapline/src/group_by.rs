@@ -10,10 +10,16 @@ use crate::report::{By, Group, Share};
 use crate::threads::Names;
 
 /// Number of a CPU or thread; `None` for all others.
-pub(crate) type Owner = Option<u32>;
+pub(crate) type GroupNumber = Option<u32>;
 
 /// Adds one counter's hits by group. `owned`: each line belongs to one CPU.
-pub(crate) fn parts(by: By, owned: bool, segment: &Segment, index: u32, into: &mut HashMap<Owner, u64>) {
+pub(crate) fn parts(
+    by: By,
+    owned: bool,
+    segment: &Segment,
+    index: u32,
+    into: &mut HashMap<GroupNumber, u64>,
+) {
     let view = segment.view();
     let mut add = |owner, hits: u64| {
         let sum = into.entry(owner).or_default();
@@ -39,12 +45,12 @@ pub(crate) fn parts(by: By, owned: bool, segment: &Segment, index: u32, into: &m
 /// Shares in order: all CPUs, by number; or threads and names that hit something, most hits first.
 pub(crate) fn shares(
     by: By,
-    now: HashMap<Owner, u64>,
-    last: &mut HashMap<Owner, u64>,
+    now: HashMap<GroupNumber, u64>,
+    last: &mut HashMap<GroupNumber, u64>,
     names: &Names,
 ) -> Vec<Share> {
     let mut shares: Vec<Share> = Vec::new();
-    let mut owners: Vec<Owner> = now.keys().copied().collect();
+    let mut owners: Vec<GroupNumber> = now.keys().copied().collect();
     owners.sort_unstable_by_key(|owner| (owner.is_none(), *owner));
     for owner in owners {
         let hits = now[&owner];

@@ -192,13 +192,13 @@ mod tests {
         let signature = signature.unwrap();
         assert_eq!((probe.as_str(), signature.value), ("libc:openat", Some(Type::Signed(32))));
         let shown: Vec<_> = signature.parameters.iter().map(|p| (p.name.as_str(), p.shown.clone())).collect();
-        let want = [
+        let expected = [
             ("fd", Type::Signed(64)),
             ("path", Type::Hex),
             ("flags", Type::Signed(32)),
             ("", Type::Unsigned(32)),
         ];
-        assert_eq!(shown, want);
+        assert_eq!(shown, expected);
         assert_eq!(split("libc:open*").unwrap(), ("libc:open*".to_owned(), None));
         assert_eq!(split("f(void)").unwrap().1.unwrap().parameters, []);
         assert_eq!(split("f() -> void").unwrap().1.unwrap().value, Some(Type::Void));
@@ -210,14 +210,14 @@ mod tests {
             split("w(int fd, buf(len=n) data, size_t n, str, buf(len=arg0)) -> int").unwrap();
         let signature = signature.unwrap();
         let shown: Vec<_> = signature.parameters.iter().map(|p| (p.name.as_str(), p.shown.clone())).collect();
-        let want = [
+        let expected = [
             ("fd", Type::Signed(32)),
             ("data", Type::Buf(2)),
             ("n", Type::Unsigned(64)),
             ("", Type::Str),
             ("", Type::Buf(0)),
         ];
-        assert_eq!((probe.as_str(), shown.as_slice(), signature.texts()), ("w", &want[..], 0b1_1010));
+        assert_eq!((probe.as_str(), shown.as_slice(), signature.texts()), ("w", &expected[..], 0b1_1010));
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
         let text = "f(double x, int n, float, buf(len=m) p, double *q, size_t m, const double y) -> float";
         let signature = split(text).unwrap().1.unwrap();
         let places: Vec<_> = signature.parameters.iter().map(|p| (p.name.as_str(), p.place)).collect();
-        let want = [
+        let expected = [
             ("x", ArgumentPlace::Vector(0)),
             ("n", ArgumentPlace::General(0)),
             ("", ArgumentPlace::Vector(1)),
@@ -234,7 +234,7 @@ mod tests {
             ("m", ArgumentPlace::General(3)),
             ("y", ArgumentPlace::Vector(2)),
         ];
-        assert_eq!(places, want);
+        assert_eq!(places, expected);
         assert_eq!(signature.parameters[3].shown, Type::Buf(3));
         assert_eq!(signature.value, Some(Type::Float(Float::Single)));
         assert_eq!((signature.floats().arguments, signature.floats().returned), (0b111, true));

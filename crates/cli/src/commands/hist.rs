@@ -44,10 +44,10 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
             "trapline: each call is recorded, and added up here (docs/guide/hist.md says what the target adds up)",
         );
     }
-    let mut table = Table { args, here: ReaderAggregation::new(args) };
+    let mut table = Table { args, reader_aggregation: ReaderAggregation::new(args) };
     let followed = table.follow(&mut session, &mut run_output);
     let finished = session.detach();
-    table.here.add(&finished.calls, |call| finished.names.get(&(call.pid, call.tid)).cloned());
+    table.reader_aggregation.add(&finished.calls, |call| finished.names.get(&(call.pid, call.tid)).cloned());
     let reported = followed.and_then(|()| {
         let tallied = finished.tallies.clone();
         run_output.output.print(&table.render(&finished.reports, tallied, false))?;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
 /// What is shown, and the aggregation in the reader.
 struct Table<'a> {
     args: &'a Hist,
-    here: ReaderAggregation<'a>,
+    reader_aggregation: ReaderAggregation<'a>,
 }
 
 impl Table<'_> {
@@ -81,7 +81,7 @@ impl Table<'_> {
         loop {
             if let Aggregation::InReader { .. } = self.args.aggregation {
                 let calls = session.calls();
-                self.here.add(&calls, |call| session.thread_name(call));
+                self.reader_aggregation.add(&calls, |call| session.thread_name(call));
             }
             if let (Some(due), Some(interval)) = (next, run.interval)
                 && Instant::now() >= due
@@ -108,7 +108,7 @@ impl Table<'_> {
         let (args, time) = (self.args, self.args.run.timestamps.then(time_of_day));
         let sums = match args.aggregation {
             Aggregation::InTarget { .. } => Sums::of_target(args, tallied),
-            Aggregation::InReader { .. } => self.here.sums(),
+            Aggregation::InReader { .. } => self.reader_aggregation.sums(),
         };
         let one = |report: &ProcessReport| match args.run.sink.format {
             Format::Json => hist::object(args, &sums, report, time.as_deref()),

@@ -97,30 +97,30 @@ mod tests {
 
     #[test]
     fn the_final_table_is_sorted_by_hits() {
-        let wanted = "victim (42), 2.00 s
+        let expected = "victim (42), 2.00 s
  HITS  HITS/S  FUNCTION
 1,500     750  libfoo:bar
    20      10  work
 1,520 hits in 2 functions, 1 without a hit
 ";
-        assert_eq!(text(&sample(), None, false), wanted);
+        assert_eq!(text(&sample(), None, false), expected);
     }
 
     #[test]
     fn hits_split_by_cpu() {
-        let wanted = "victim (42), 2.00 s
+        let expected = "victim (42), 2.00 s
  HITS  HITS/S    CPU  FUNCTION
 1,000     500      0  libfoo:bar
   500     250  other  libfoo:bar
    20      10      0  work
 1,520 hits in 2 functions, 1 without a hit
 ";
-        assert_eq!(text(&split(By::Cpu), Some(By::Cpu), false), wanted);
+        assert_eq!(text(&split(By::Cpu), Some(By::Cpu), false), expected);
     }
 
     #[test]
     fn hits_split_by_thread_and_by_name() {
-        let wanted = "victim (42), 2.00 s
+        let expected = "victim (42), 2.00 s
  HITS  HITS/S    TID  COMM    FUNCTION
 1,000     500     43  worker  libfoo:bar
   400     200     44  worker  libfoo:bar
@@ -128,34 +128,34 @@ mod tests {
    20      10     45  ?       work
 1,520 hits in 2 functions, 1 without a hit
 ";
-        assert_eq!(text(&split(By::Thread), Some(By::Thread), false), wanted);
-        let wanted = "victim (42), 2.00 s
+        assert_eq!(text(&split(By::Thread), Some(By::Thread), false), expected);
+        let expected = "victim (42), 2.00 s
  HITS  HITS/S  THREADS  COMM    FUNCTION
 1,400     700        2  worker  libfoo:bar
   100      50    other  -       libfoo:bar
    20      10        1  ?       work
 1,520 hits in 2 functions, 1 without a hit
 ";
-        assert_eq!(text(&split(By::ThreadName), Some(By::ThreadName), false), wanted);
+        assert_eq!(text(&split(By::ThreadName), Some(By::ThreadName), false), expected);
     }
 
     #[test]
     fn a_live_table_of_shares_shows_what_is_new() {
-        let wanted = "victim (42), 1.00 s
+        let expected = "victim (42), 1.00 s
 HITS  HITS/S  CPU  FUNCTION
  500     500    0  libfoo:bar
 500 hits in 1 function, 2 without a hit
 ";
-        assert_eq!(text(&split(By::Cpu), Some(By::Cpu), true), wanted);
+        assert_eq!(text(&split(By::Cpu), Some(By::Cpu), true), expected);
     }
 
     #[test]
     fn a_live_table_shows_what_is_new() {
-        let wanted = "victim (42), 1.00 s
+        let expected = "victim (42), 1.00 s
 HITS  HITS/S  FUNCTION
  500     500  libfoo:bar
 500 hits in 1 function, 2 without a hit
 ";
-        assert_eq!(text(&sample(), None, true), wanted);
+        assert_eq!(text(&sample(), None, true), expected);
     }
 }

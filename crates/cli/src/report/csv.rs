@@ -127,12 +127,12 @@ mod tests {
     #[test]
     fn rows_follow_a_header_that_stands_once() {
         let mut csv = Csv::count(None, true);
-        let wanted = "time,seconds,pid,probe,file,offset,tactic,hits,delta
+        let expected = "time,seconds,pid,probe,file,offset,tactic,hits,delta
 12:00:00,2.000000,42,uprobe:/bin/victim:work,/bin/victim,4096,jump,20,0
 12:00:00,2.000000,42,uprobe:/bin/victim:idle,/bin/victim,4096,jump,0,0
 12:00:00,2.000000,42,uprobe:/bin/victim:bar,/bin/victim,4096,jump,1500,500
 ";
-        assert_eq!(csv.report(&sample(), true, Some("12:00:00")), wanted);
+        assert_eq!(csv.report(&sample(), true, Some("12:00:00")), expected);
         assert!(csv.report(&sample(), false, Some("12:00:01")).starts_with("12:00:01,2.0"));
     }
 
@@ -140,14 +140,14 @@ mod tests {
     fn a_row_for_each_share() {
         let mut csv = Csv::count(Some(By::Thread), false);
         let text = csv.report(&split(By::Thread), false, None);
-        let wanted = "seconds,pid,probe,file,offset,tactic,tid,comm,hits,delta
+        let expected = "seconds,pid,probe,file,offset,tactic,tid,comm,hits,delta
 2.000000,42,uprobe:/bin/victim:work,/bin/victim,4096,jump,45,,20,0
 2.000000,42,uprobe:/bin/victim:idle,/bin/victim,4096,jump,,,0,0
 2.000000,42,uprobe:/bin/victim:bar,/bin/victim,4096,jump,43,worker,1000,500
 2.000000,42,uprobe:/bin/victim:bar,/bin/victim,4096,jump,44,worker,400,0
 2.000000,42,uprobe:/bin/victim:bar,/bin/victim,4096,jump,,,100,0
 ";
-        assert_eq!(text, wanted);
+        assert_eq!(text, expected);
         for (by, row) in [(By::Cpu, "4096,jump,,500,0"), (By::ThreadName, "4096,jump,worker,2,1400,500")] {
             let text = Csv::count(Some(by), false).report(&split(by), false, None);
             assert!(text.lines().any(|line| line.ends_with(row)), "{text}");

@@ -330,7 +330,7 @@ mod tests {
         let root = "root".parse().expect("a probe");
         let mut trees = Trees::new(std::slice::from_ref(&root), usize::MAX, true);
         let each = trees.add(&calls()) + &trees.end();
-        let wanted = "           [      1] | root() {
+        let expected = "           [      1] | root() {
            [      1] |   mid() {
       3 ns [      1] |     leaf();
       9 ns [      1] |   } /* mid */
@@ -342,8 +342,8 @@ mod tests {
       4 ns [      2] |   leaf();
      10 ns [      2] | } /* root */
 ";
-        assert_eq!(each, wanted);
-        let wanted = "x (7)
+        assert_eq!(each, expected);
+        let expected = "x (7)
 # total time  (calls) function
        40 ns : (2) root
         9 ns : +-(1) mid
@@ -352,7 +352,7 @@ mod tests {
         3 ns :   `-(1) root
 1 calls stand in no tree: outside of it, or not seen to end
 ";
-        assert_eq!(trees.text(7, "x"), wanted);
+        assert_eq!(trees.text(7, "x"), expected);
         let object: serde_json::Value = serde_json::from_str(&trees.object(7)).expect("JSON");
         assert_eq!((&object["trees"][0]["self_ns"], &object["left_out"]), (&22.into(), &1.into()));
         assert_eq!(trees.text(8, "y"), "y (8)\n# total time  (calls) function\nno call ended\n");
@@ -363,14 +363,14 @@ mod tests {
         let root = "root".parse().expect("a probe");
         let mut trees = Trees::new(std::slice::from_ref(&root), 1, false);
         assert_eq!(trees.add(&calls()) + &trees.end(), "");
-        let wanted = "x (7)
+        let expected = "x (7)
 # total time  (calls) function
        40 ns : (2) root
         9 ns : +-(1) mid
         9 ns : `-(2) leaf
 1 calls stand in no tree: outside of it, or not seen to end
 ";
-        assert_eq!(trees.text(7, "x"), wanted);
+        assert_eq!(trees.text(7, "x"), expected);
     }
 
     #[test]

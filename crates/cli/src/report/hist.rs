@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn cells_have_edges() {
         let linear = Sort::Linear { min: 10, step: 5, count: 2 };
-        for (sort, cell, wanted) in [
+        for (sort, cell, expected) in [
             (Sort::Log2, 0, "(..., 0)"),
             (Sort::Log2, 1, "[0, 1)"),
             (Sort::Log2, 2, "[1, 2)"),
@@ -355,7 +355,7 @@ mod tests {
             (linear, 2, "[15, 20)"),
             (linear, 3, "[20, ...)"),
         ] {
-            assert_eq!(label(&range(sort, cell), None), wanted);
+            assert_eq!(label(&range(sort, cell), None), expected);
         }
         assert_eq!(label(&What::Value(255), Some(&Type::Hex)), "0xff");
         assert_eq!(label(&What::Value(-1), Some(&Type::Signed(32))), "-1");

@@ -66,13 +66,13 @@ mod tests {
     #[test]
     fn bars_are_as_bpftrace_draws_them() {
         let drawn = bars([("[512, 1K)".to_owned(), 13), ("[1K, 2K)".to_owned(), 52)].into_iter());
-        let wanted = format!(
+        let expected = format!(
             "[512, 1K)                    13 |{}{}|\n[1K, 2K)                     52 |{}|\n",
             "@".repeat(13),
             " ".repeat(39),
             "@".repeat(52)
         );
-        assert_eq!(drawn, wanted);
+        assert_eq!(drawn, expected);
         assert_eq!(bars(std::iter::empty()), "");
     }
 }

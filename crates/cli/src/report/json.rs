@@ -404,7 +404,7 @@ pub(crate) mod tests {
 
     #[test]
     fn list_is_as_documented() {
-        let wanted = concat!(
+        let expected = concat!(
             r#"{"type":"list","schema":1,"probe":"uprobe:/bin/victim:work","aliases":["uprobe:/bin/victim:work_alias"],"#,
             r#""file":"/bin/victim","offset":4096,"size":120,"pid":42,"tactic":"jump","returns":"stack"}"#,
             "\n",
@@ -412,19 +412,19 @@ pub(crate) mod tests {
             r#""offset":8192,"size":3,"reason":"3 bytes"}"#,
             "\n"
         );
-        assert_eq!(list(&listed()), wanted);
+        assert_eq!(list(&listed()), expected);
     }
 
     #[test]
     fn unprobed_is_as_documented() {
         let one = Unprobed { pid: 7, name: "git".to_owned(), reason: "no room".to_owned() };
-        let wanted = r#"{"type":"unprobed","schema":1,"pid":7,"name":"git","reason":"no room"}"#;
-        assert_eq!(unprobed(&[one]), format!("{wanted}\n"));
+        let expected = r#"{"type":"unprobed","schema":1,"pid":7,"name":"git","reason":"no room"}"#;
+        assert_eq!(unprobed(&[one]), format!("{expected}\n"));
     }
 
     #[test]
     fn count_is_as_documented() {
-        let wanted = concat!(
+        let expected = concat!(
             r#"{"type":"count","schema":1,"pid":42,"seconds":2.0,"probes":["#,
             r#"{"probe":"uprobe:/bin/victim:work","aliases":["uprobe:/bin/victim:work_alias"],"file":"/bin/victim","#,
             r#""offset":4096,"tactic":"jump","hits":20,"delta":0},"#,
@@ -434,20 +434,20 @@ pub(crate) mod tests {
             r#""missed":1,"interrupted_syscalls":2,"restarted_timeouts":3}"#,
             "\n"
         );
-        assert_eq!(count(&sample(), None, None), wanted);
+        assert_eq!(count(&sample(), None, None), expected);
         assert!(count(&split(By::Cpu), Some(By::Cpu), None).contains(r#""delta":500,"cpus":[1000,0,500]}"#));
         let threads = count(&split(By::Thread), Some(By::Thread), None);
-        let wanted = concat!(
+        let expected = concat!(
             r#""delta":500,"by":[{"tid":43,"comm":"worker","hits":1000,"delta":500},"#,
             r#"{"tid":44,"comm":"worker","hits":400,"delta":0},{"tid":null,"comm":null,"hits":100,"delta":0}]}"#
         );
-        assert!(threads.contains(wanted), "{threads}");
+        assert!(threads.contains(expected), "{threads}");
         let names = count(&split(By::ThreadName), Some(By::ThreadName), None);
-        let wanted = concat!(
+        let expected = concat!(
             r#""delta":500,"by":[{"comm":"worker","threads":2,"hits":1400,"delta":500},"#,
             r#"{"comm":null,"threads":null,"hits":100,"delta":0}]}"#
         );
-        assert!(names.contains(wanted), "{names}");
+        assert!(names.contains(expected), "{names}");
         assert!(
             count(&sample(), None, Some("12:00:00"))
                 .ends_with("\"restarted_timeouts\":3,\"time\":\"12:00:00\"}\n")
@@ -457,17 +457,20 @@ pub(crate) mod tests {
     #[test]
     fn lat_is_as_documented() {
         let text = lat(&timed(), None);
-        let wanted = concat!(
+        let expected = concat!(
             r#""tactic":"jump","calls":3,"tail_exits":1,"in_flight":1,"unpaired":0,"unreturned":0,"total_ns":511,"#,
             r#""min_ns":100,"p50_ns":102,"p90_ns":310,"p99_ns":310,"p999_ns":310,"max_ns":310,"#,
             r#""log2_ns":[[64,128,2],[256,512,1]]}]"#
         );
-        assert!(text.starts_with(r#"{"type":"lat","schema":1,"pid":42,"#) && text.contains(wanted), "{text}");
+        assert!(
+            text.starts_with(r#"{"type":"lat","schema":1,"pid":42,"#) && text.contains(expected),
+            "{text}"
+        );
         let mut report = timed();
         let times = &mut report.times[0];
         (times.tail_exits, times.in_flight, times.unpaired, times.unreturned, times.clamped) =
             (2, 3, 4, 5, 6);
-        let wanted = r#""tail_exits":2,"in_flight":3,"unpaired":4,"unreturned":5,"#;
-        assert!(lat(&report, None).contains(wanted));
+        let expected = r#""tail_exits":2,"in_flight":3,"unpaired":4,"unreturned":5,"#;
+        assert!(lat(&report, None).contains(expected));
     }
 }

@@ -82,7 +82,7 @@ mod tests {
     fn a_histogram_closes_as_bcc_does() {
         let drawn = text(&timed(), true, &Shape::default());
         let bar = |n: usize| format!("{}{}", "@".repeat(n), " ".repeat(52 - n));
-        let wanted = format!(
+        let expected = format!(
             "victim (42), 2.00 s
 
 Function = work
@@ -98,7 +98,7 @@ calls: 1 ended by a tail call, and took at least as long as is told, 1 not retur
             bar(0),
             bar(26)
         );
-        assert_eq!(drawn, wanted);
+        assert_eq!(drawn, expected);
     }
 
     #[test]
@@ -107,10 +107,10 @@ calls: 1 ended by a tail call, and took at least as long as is told, 1 not retur
         let times = &mut report.times[0];
         (times.tail_exits, times.in_flight, times.unpaired, times.unreturned, times.clamped) =
             (1, 2, 3, 4, 5000);
-        let wanted = "\ncalls: 1 ended by a tail call, and took at least as long as is told, 2 not returned as far as was seen, 3 ended that had begun before we attached, \
+        let expected = "\ncalls: 1 ended by a tail call, and took at least as long as is told, 2 not returned as far as was seen, 3 ended that had begun before we attached, \
                       4 never returned (longjmp, exception, coroutine), 5,000 with a clock that ran backwards, counted as 0\n";
         let drawn = text(&report, true, &Shape::default());
-        assert!(drawn.ends_with(wanted), "{drawn}");
+        assert!(drawn.ends_with(expected), "{drawn}");
         report.times[0].calls = 0;
         assert_eq!(
             text(&report, true, &Shape::default()),

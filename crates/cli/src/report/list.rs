@@ -52,11 +52,11 @@ mod tests {
 
     #[test]
     fn a_function_has_a_tactic_or_a_refusal() {
-        let wanted = "OFFSET  SIZE  TACTIC             FUNCTION  FILE
+        let expected = "OFFSET  SIZE  TACTIC             FUNCTION  FILE
 0x1000   120  jump, stack        work      /bin/victim
 0x2000     3  refused (3 bytes)  tiny      /bin/victim
 ";
-        assert_eq!(text(&listed()), wanted);
+        assert_eq!(text(&listed()), expected);
         assert_eq!(totals(&listed()), "2 places: 1 jump, 1 refused");
         assert_eq!(totals(&listed()[..1]), "1 place: 1 jump");
     }

@@ -171,7 +171,7 @@ mod tests {
             notices: vec!["libx was replaced on disk".to_owned()],
             ..Summary::default()
         };
-        let wanted = "
+        let expected = "
 sites: 8 matched, 4 probed (3 jump, 1 pun), 4 refused; 1 process, 2 forked children counted with their parent
 refused: 4 too-short
   u:a:f0: 0 bytes
@@ -183,7 +183,7 @@ attach took 1.500 ms, detach 2.000 ms; longest stop of a thread 80.000 us; 8 KiB
 memory added: 2 KiB (300 B a site), and 64 B for each CPU that hits
 note: libx was replaced on disk
 ";
-        assert_eq!(text(&summary), wanted);
+        assert_eq!(text(&summary), expected);
     }
 
     #[test]
@@ -197,12 +197,12 @@ note: libx was replaced on disk
             attach_time: Duration::from_nanos(900),
             ..Summary::default()
         };
-        let wanted = "
+        let expected = "
 sites: 1 matched, 0 probed, 0 refused; 3 processes, 2 of them ended, 1 forked child counted with their parent
 hits: 0 recorded, 0 missed; calls: 0 interrupted, 0 restarted with a timeout; guard traps: 0
 attach took 900 ns, detach 0 ns; longest stop of a thread 0 ns; nothing stays mapped; 2 sites were changed by someone else meanwhile, left alone
 memory added: 0 B (0 B a site), and 0 B for each CPU that hits
 ";
-        assert_eq!(text(&summary), wanted);
+        assert_eq!(text(&summary), expected);
     }
 }

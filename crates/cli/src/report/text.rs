@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn text_is_shown_as_far_as_it_was_read() {
         let full = [b'x'; 64];
-        for (bytes, reading, shown, want) in [
+        for (bytes, reading, shown, expected) in [
             (&b"ab\0cd"[..], Reading::Fault, Type::Str, "\"ab\"".to_owned()),
             (b"ab", Reading::Fault, Type::Str, "\"ab\"<fault 0x1002>".to_owned()),
             (b"", Reading::Fault, Type::Str, "<fault 0x1000>".to_owned()),
@@ -139,7 +139,7 @@ mod tests {
             (b"a", Reading::Fault, Type::Buf(1), "\"a\"<fault 0x1001>".to_owned()),
             ("aé".as_bytes(), Reading::Fault, Type::Buf(1), "\"aé\"".to_owned()),
         ] {
-            assert_eq!(show(&call(bytes, reading, 3), shown), Some(want), "{bytes:?}");
+            assert_eq!(show(&call(bytes, reading, 3), shown), Some(expected), "{bytes:?}");
         }
         assert_eq!(show(&call(b"a", Reading::Whole, 3), Type::Hex), None);
         assert_eq!(show(&call(b"", Reading::Fault, 0), Type::Buf(1)).as_deref(), Some("\"\""));

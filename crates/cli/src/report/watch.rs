@@ -423,23 +423,23 @@ pub(crate) mod tests {
     fn lines_and_summary_for_people() {
         let (tallied, accesses, end) = sample();
         let text: String = accesses.iter().map(|one| line(one, &tallied, one.event.time_ns, false)).collect();
-        let wanted = "  0.000002 worker/43 write server.small store+0x4 a.c:7  -1 -> 5
+        let expected = "  0.000002 worker/43 write server.small store+0x4 a.c:7  -1 -> 5
              libfoo:run+0x9
   0.000003 worker/43 write server.small store+0x4 a.c:7  5 -> 6?
              libfoo:run+0x9
 ";
-        assert_eq!(text, wanted);
-        let wanted = "
+        assert_eq!(text, expected);
+        let expected = "
 HITS  KIND   THREADS  COMM    FUNCTION
    2  write        1  worker  store+0x4 a.c:7
 ";
-        assert_eq!(table(&tallied), wanted);
-        let wanted = "
+        assert_eq!(table(&tallied), expected);
+        let expected = "
 2 accesses in 2.00 s, 50 % with an exact value; 3 lost
 2 threads armed in 1.000 us, 1 born since; disarmed in 2.000 us
 cost: 5 traps x 9.000 us, measured here on ourselves = 45.000 us, 4.5 % of the target's CPU time
 ";
-        assert_eq!(summary(&tallied, &end), wanted);
+        assert_eq!(summary(&tallied, &end), expected);
     }
 
     #[test]

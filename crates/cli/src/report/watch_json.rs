@@ -237,14 +237,14 @@ mod tests {
     #[test]
     fn objects_are_as_documented() {
         let (tallied, accesses, end) = sample();
-        let wanted = r#"{"type":"watch_start","schema":1,"places":[{"place":"server.small","pid":42,"addr":4096,"len":1,"access":"w"}]}
+        let expected = r#"{"type":"watch_start","schema":1,"places":[{"place":"server.small","pid":42,"addr":4096,"len":1,"access":"w"}]}
 "#;
-        assert_eq!(start(&tallied.watched), wanted);
-        let wanted = r#"{"type":"watch","schema":1,"time_ns":1500,"place":"server.small","pid":42,"tid":43,"comm":"worker","cpu":1,"kind":"write","before":-1,"before_exact":true,"after":5,"how":"stored","exact":true,"ip":8192,"function":"store+0x4","file":"/src/a.c","line":7,"stack":[{"function":"libfoo:run+0x9","file":null,"line":null}]}
+        assert_eq!(start(&tallied.watched), expected);
+        let expected = r#"{"type":"watch","schema":1,"time_ns":1500,"place":"server.small","pid":42,"tid":43,"comm":"worker","cpu":1,"kind":"write","before":-1,"before_exact":true,"after":5,"how":"stored","exact":true,"ip":8192,"function":"store+0x4","file":"/src/a.c","line":7,"stack":[{"function":"libfoo:run+0x9","file":null,"line":null}]}
 "#;
-        assert_eq!(access(&accesses[0], &tallied), wanted);
-        let wanted = r#"{"type":"watch_summary","schema":1,"last":true,"seconds":2.0,"accesses":2,"exact":1,"traps":5,"lost":3,"undecided":0,"malformed":0,"threads":2,"born":1,"arming_ns":1000,"disarming_ns":2000,"ns_per_trap":9000.0,"cpu_ns":1000000,"places":[{"place":"server.small","pid":42,"addr":4096,"len":1,"access":"w","events":2}],"writers":[{"place":"server.small","pid":42,"comm":"worker","kind":"write","function":"store+0x4","file":"/src/a.c","line":7,"threads":1,"accesses":2}],"late":0,"unwatched":0}
+        assert_eq!(access(&accesses[0], &tallied), expected);
+        let expected = r#"{"type":"watch_summary","schema":1,"last":true,"seconds":2.0,"accesses":2,"exact":1,"traps":5,"lost":3,"undecided":0,"malformed":0,"threads":2,"born":1,"arming_ns":1000,"disarming_ns":2000,"ns_per_trap":9000.0,"cpu_ns":1000000,"places":[{"place":"server.small","pid":42,"addr":4096,"len":1,"access":"w","events":2}],"writers":[{"place":"server.small","pid":42,"comm":"worker","kind":"write","function":"store+0x4","file":"/src/a.c","line":7,"threads":1,"accesses":2}],"late":0,"unwatched":0}
 "#;
-        assert_eq!(summary(&tallied, &end.tally, Some(&end), true), wanted);
+        assert_eq!(summary(&tallied, &end.tally, Some(&end), true), expected);
     }
 }

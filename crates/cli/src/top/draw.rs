@@ -188,10 +188,10 @@ mod tests {
         terminal.draw(|frame| draw(frame, model, view)).expect("memory");
         terminal.backend().clone()
     }
-    fn check(backend: &TestBackend, wanted: &[&str]) {
+    fn check(backend: &TestBackend, expected: &[&str]) {
         let shown = backend.to_string();
         let shown: Vec<&str> = shown.lines().map(|line| line.trim_matches('"').trim_end()).collect();
-        assert_eq!(shown, wanted, "\n{}", shown.join("\n"));
+        assert_eq!(shown, expected, "\n{}", shown.join("\n"));
     }
 
     #[test]

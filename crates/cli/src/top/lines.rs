@@ -86,30 +86,30 @@ mod tests {
     fn an_interval_and_the_whole() {
         let mut lines = Lines::new(false, Column::Rate);
         lines.report(&sample(), true, None);
-        let wanted = "victim (42), 3.00 s
+        let expected = "victim (42), 3.00 s
 HITS/S   HITS  FUNCTION
    300  1,800  libfoo:bar
 1 function, 2 without a hit
 ";
-        assert_eq!(lines.report(&later([0, 0, 300], 1.0), true, None), wanted);
-        let wanted = "victim (42), 3.00 s
+        assert_eq!(lines.report(&later([0, 0, 300], 1.0), true, None), expected);
+        let expected = "victim (42), 3.00 s
 HITS/S   HITS  FUNCTION
    600  1,800  libfoo:bar
    6.7     20  work
 2 functions, 1 without a hit
 ";
-        assert_eq!(lines.report(&later([0, 0, 300], 1.0), false, None), wanted);
+        assert_eq!(lines.report(&later([0, 0, 300], 1.0), false, None), expected);
     }
 
     #[test]
     fn timed_calls_have_percentiles() {
         let mut lines = Lines::new(true, Column::P99);
-        let wanted = "victim (42), 2.00 s
+        let expected = "victim (42), 2.00 s
 CALLS/S  CALLS     P50     P99  FUNCTION
     3.0      3  102 ns  310 ns  work
 1 function, 0 without a call
 ";
-        assert_eq!(lines.report(&timed(), true, None), wanted);
+        assert_eq!(lines.report(&timed(), true, None), expected);
         assert_eq!(
             lines.report(&timed(), true, None),
             "victim (42), 2.00 s\n0 functions, 1 without a call\n"

@@ -25,12 +25,12 @@ pub(crate) fn aim(bytes: &mut [u8], machine: &Machine, rng: &mut Rng) -> bool {
     if raw.is_call_near_indirect() && raw.op0_register() == Register::RSP {
         return false;
     }
-    let Some(want) = constants.has_displacement().then(|| wanted(machine, rng)) else { return true };
+    let Some(expected) = constants.has_displacement().then(|| wanted(machine, rng)) else { return true };
     let (base, index) = (raw.memory_base(), raw.memory_index());
     let displacement = match base {
-        Register::RIP | Register::EIP => want.wrapping_sub(end),
+        Register::RIP | Register::EIP => expected.wrapping_sub(end),
         Register::RSP | Register::ESP => rng.below(64).wrapping_sub(32),
-        Register::None if index == Register::None => want,
+        Register::None if index == Register::None => expected,
         _ => return true,
     };
     put(bytes, constants.displacement_offset(), constants.displacement_size(), displacement);
@@ -104,7 +104,7 @@ fn address_of(op: &Op) -> Option<Address> {
 
 /// Chooses the registers so that the operand is inside the area; returns its address.
 fn reach(machine: &Machine, regs: &mut Regs, of: Address, rng: &mut Rng) -> u64 {
-    let want = wanted(machine, rng);
+    let expected = wanted(machine, rng);
     let noise = if of.narrow { rng.next() << 32 } else { 0 };
     let scale = 1u64 << of.shift;
     match (of.base, of.index) {
@@ -116,17 +116,17 @@ fn reach(machine: &Machine, regs: &mut Regs, of: Address, rng: &mut Rng) -> u64 
             return sum.wrapping_add_signed(of.offset) & mask(of);
         }
         (Base::Zero, Some(index)) => {
-            let rest = want.wrapping_sub(of.offset.cast_unsigned()) / scale;
+            let rest = expected.wrapping_sub(of.offset.cast_unsigned()) / scale;
             regs.set(index, rest | if of.shift == 0 { 0 } else { rng.next() << (64 - of.shift) });
         }
         (Base::Register(base), Some(index)) if base == index => {
-            let rest = want.wrapping_sub(of.offset.cast_unsigned());
+            let rest = expected.wrapping_sub(of.offset.cast_unsigned());
             let factor = scale + 1;
             regs.set(base, if factor == 2 { rest / 2 } else { rest.wrapping_mul(inverse(factor)) });
         }
         (Base::Register(base), index) => {
             let index = index.map_or(0, |index| regs.get(index).wrapping_mul(scale));
-            regs.set(base, want.wrapping_sub(of.offset.cast_unsigned()).wrapping_sub(index) ^ noise);
+            regs.set(base, expected.wrapping_sub(of.offset.cast_unsigned()).wrapping_sub(index) ^ noise);
         }
     }
     effective(regs, of)

@@ -93,8 +93,8 @@ impl SiteAction {
         match self {
             Self::Count { .. } => 512,
             Self::Tally { late, nodes, loads, goroutine, .. } => {
-                let staged = if late { DEFERRED_BYTES } else { 0 };
-                let bytes = 1024 + ROW_BYTES + staged + nodes as u64 * NODE_BYTES;
+                let deferred = if late { DEFERRED_BYTES } else { 0 };
+                let bytes = 1024 + ROW_BYTES + deferred + nodes as u64 * NODE_BYTES;
                 (bytes + copying(loads, goroutine)).next_multiple_of(64)
             }
             Self::FilteredCount { nodes, .. } => (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64),
@@ -281,7 +281,7 @@ impl<'a> Setting<'a> {
             SiteAction::Record(record) => {
                 let (traced, values) = (self.traced(record)?, record.values.into());
                 match stub::defer(at.0, traced, record.kind, values) {
-                    Some(staged) => Begun::Deferred(staged),
+                    Some(deferred) => Begun::Deferred(deferred),
                     None => Begun::Traced(stub::trace(at.0, traced, record.kind, values)),
                 }
             }

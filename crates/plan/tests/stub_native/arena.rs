@@ -134,7 +134,7 @@ impl Arena {
         }
     }
     /// The same with places for records of this many bytes.
-    pub(crate) fn staged(&mut self, bytes: u32) -> Latency {
+    pub(crate) fn deferred(&mut self, bytes: u32) -> Latency {
         const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
         assert_eq!(self.places.1, 0, "one set of places to an arena");
         let shape = Stamps::of(bytes);

@@ -125,7 +125,7 @@ fn decide(machine: &Machine, at: Option<Kind>) {
             texts: 0,
             floats: Floats::default(),
             fields: &reads,
-            marks: if at.is_some() { Some(arena.staged(slot)) } else { marked },
+            marks: if at.is_some() { Some(arena.deferred(slot)) } else { marked },
             unwind: Unwind::None,
             at_entry: true,
             trampolines: None,

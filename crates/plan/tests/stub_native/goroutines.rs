@@ -29,7 +29,7 @@ impl Setting {
         let mut arena = Arena::new();
         let rings = rings_for(&arena, &machine, 1 << 16, 64);
         let filter = TargetFilter { condition: Some(read("arg0 != 5")), ..late(read(condition)) };
-        let marks = Some(Latency { go: Some(runs(None)), ..arena.staged(64) });
+        let marks = Some(Latency { go: Some(runs(None)), ..arena.deferred(64) });
         let traced = Traced { marks, ..traced(&arena, &machine, &rings, &filter) };
         let exit = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
         let mut out = Vec::new();

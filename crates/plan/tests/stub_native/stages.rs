@@ -137,7 +137,7 @@ fn returns_decide(machine: &Machine) {
         let filter = late(condition.clone());
         let site = Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
         let go = [None, Some(None), Some(Some(&GOROUTINE))][(round % 3) as usize].map(runs);
-        let marks = Some(Latency { go, ..arena.staged(slot) });
+        let marks = Some(Latency { go, ..arena.deferred(slot) });
         let traced = Traced { site, floats, marks, ..traced(&arena, machine, &rings, &filter) };
         let kind = if round % 5 == 4 { Kind::Tail } else { Kind::Return };
         let end = exit(&mut arena, &traced, (kind, 6), &back());
@@ -258,7 +258,7 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
         let rings = rings_for(&arena, &machine, 1 << 16, 64);
         let filter =
             TargetFilter { condition: Some(read("arg0 != 5")), ..late(read("arg0 % 3 == 1 && ret < 10")) };
-        let marks = Some(arena.staged(64));
+        let marks = Some(arena.deferred(64));
         let traced = Traced { marks, ..traced(&arena, &machine, &rings, &filter) };
         let code = recursive(&mut arena, &traced);
         let mut reader = Reader::new(&rings);
@@ -316,7 +316,7 @@ fn what_a_call_took_decides() {
         let mut arena = Arena::new();
         let rings = rings_for(&arena, &machine, 1 << 16, 64);
         let filter = late(read("dur >= 2000"));
-        let marks = Some(arena.staged(64));
+        let marks = Some(arena.deferred(64));
         let traced = Traced { marks, ..traced(&arena, &machine, &rings, &filter) };
         let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
         // mov rax, rdi; inc rdi: sub rdi, 1; jne back
@@ -344,7 +344,7 @@ fn what_pointers_lead_to_is_that_of_the_entry() {
         let slot = RingArea::slot_for_texts(2);
         let rings = rings_for(&arena, &machine, 64 * slot, slot);
         let filter = late(read("ret != 7"));
-        let marks = Some(arena.staged(slot));
+        let marks = Some(arena.deferred(slot));
         let traced = Traced { marks, texts: 0b11, ..traced(&arena, &machine, &rings, &filter) };
         let end = exit(&mut arena, &traced, (Kind::Return, 2), &[0xC3]);
         // mov byte [rdi], 'x'; mov eax, esi
@@ -398,7 +398,7 @@ fn every_call_is_one_of_three(machine: &Machine) {
     let mut arena = Arena::new();
     let rings = rings_for(&arena, machine, 64 * 128, 64);
     let filter = TargetFilter { condition: Some(read("arg0 & 3")), ..late(read("arg0 & 7 && ret & 1")) };
-    let marks = Some(arena.staged(64));
+    let marks = Some(arena.deferred(64));
     let traced = Traced { marks, ..traced(&arena, machine, &rings, &filter) };
     let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
     let code = entry(&mut arena, &traced, 1, &[0x48, 0x89, 0xF8], end); // mov rax, rdi
@@ -451,7 +451,7 @@ fn threads_without_an_area_are_counted() {
     let rings = rings_for(&arena, &machine, 64 * 128, 64);
     for sample in [1, 3] {
         let filter = TargetFilter { sample, condition: Some(read("arg0 >= 10")), ..late(read("ret & 1")) };
-        let marks = Some(if sample == 1 { arena.staged(64) } else { arena.latency() });
+        let marks = Some(if sample == 1 { arena.deferred(64) } else { arena.latency() });
         let traced = Traced { marks, ..traced(&arena, &machine, &rings, &filter) };
         let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
         let code = entry(&mut arena, &traced, 1, &[0x48, 0x89, 0xF8], end);
@@ -480,7 +480,7 @@ fn a_call_that_finds_no_place_is_counted_as_dropped() {
         let mut arena = Arena::new();
         let rings = rings_for(&arena, &machine, 64 * 128, 64);
         let filter = late(read("ret & 1"));
-        let latency = arena.staged(64);
+        let latency = arena.deferred(64);
         let traced = Traced { marks: Some(latency), ..traced(&arena, &machine, &rings, &filter) };
         let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
         let code = entry(&mut arena, &traced, 1, &[0x48, 0x89, 0xF8], end);

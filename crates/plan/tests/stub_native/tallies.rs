@@ -45,7 +45,7 @@ impl Set {
         let filter = TargetFilter { late, ..self.filter };
         let slot = filter.left_bytes();
         let area = RingArea { slot, most: slot, ..self.rings.area };
-        let places = Some(Latency { go, ..arena.staged(slot) });
+        let places = Some(Latency { go, ..arena.deferred(slot) });
         Self { rings: Rings { area, ..self.rings }, filter, places, ..self }
     }
     pub(crate) fn build(&self, arena: &mut Arena, site: Liveness, kind: Kind, body: &[u8]) -> u64 {

@@ -36,7 +36,7 @@ fn a_duration_is_what_the_stamps_say() {
             let mut arena = Arena::new();
             let rings = rings_for(&arena, &machine, 1 << 16, 64);
             let filter = late(read(&format!("dur >= {asked}")));
-            let latency = arena.staged(64);
+            let latency = arena.deferred(64);
             let traced = Traced { marks: Some(latency), ..traced(&arena, &machine, &rings, &filter) };
             let leaves = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
             let mut out = Vec::new();

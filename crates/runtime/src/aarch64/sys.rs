@@ -3,8 +3,8 @@
 //! In: nothing. Out: an address and a flag.
 //! Does not: install anything (`trap::signals`).
 
-pub use crate::trap::signals::{Action, DEFAULT, IGNORE, flags};
-pub(crate) use crate::trap::signals::{How, action, mask, raise, set_action};
+pub use crate::trap::signals::{DEFAULT, IGNORE, SignalAction, flags};
+pub(crate) use crate::trap::signals::{MaskChange, action, mask, raise, set_action};
 
 /// No flag: handlers return to the vDSO's own rt_sigreturn, which unwinders recognize.
 pub(crate) const RESTORER: u64 = 0;

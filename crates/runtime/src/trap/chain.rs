@@ -16,7 +16,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::native::sys::{self, Action, How, flags};
+use crate::native::sys::{self, MaskChange, SignalAction, flags};
 use crate::native::{Context, Info};
 
 /// The disposition before ours. It is written before ours is installed; afterwards only SA_RESETHAND changes
@@ -51,15 +51,15 @@ impl Saved {
             mask: AtomicU64::new(0),
         }
     }
-    pub(super) fn store(&self, action: &Action) {
+    pub(super) fn store(&self, action: &SignalAction) {
         // Relaxed: the system call that installs our action comes between this and any handler that reads it.
         self.handler.store(action.handler, Relaxed);
         self.flags.store(action.flags, Relaxed);
         self.restorer.store(action.restorer, Relaxed);
         self.mask.store(action.mask, Relaxed);
     }
-    pub(super) fn load(&self) -> Action {
-        Action {
+    pub(super) fn load(&self) -> SignalAction {
+        SignalAction {
             handler: self.handler.load(Relaxed),
             flags: self.flags.load(Relaxed),
             restorer: self.restorer.load(Relaxed),
@@ -68,7 +68,7 @@ impl Saved {
     }
     /// The flags of `action` that the kernel acts on before a handler runs. An ignored signal interrupts no
     /// system call; restarting it is the closest to that.
-    pub(super) const fn inherited(action: &Action) -> u64 {
+    pub(super) const fn inherited(action: &SignalAction) -> u64 {
         let restart = if action.handler == sys::IGNORE { flags::RESTART } else { 0 };
         action.flags & (flags::ON_STACK | flags::RESTART) | restart
     }
@@ -91,7 +91,7 @@ impl Saved {
             }
             handler => {
                 let own = if action.flags & flags::NO_DEFER != 0 { 0 } else { bit(signal) };
-                let before = sys::mask(How::Block, action.mask | own);
+                let before = sys::mask(MaskChange::Block, action.mask | own);
                 // SAFETY: the program installed this address for this signal. Handlers that did not request
                 // the other arguments get them too, as from the kernel.
                 unsafe {
@@ -99,7 +99,7 @@ impl Saved {
                         core::mem::transmute(handler as *const ());
                     handler(signal, info, context);
                 }
-                sys::mask(How::Set, before);
+                sys::mask(MaskChange::Set, before);
                 Delivered::Handled
             }
         }
@@ -110,8 +110,8 @@ impl Saved {
 /// is pending and blocked until our handler returns to that state.
 pub(super) fn die(signal: i32, info: &Info, context: &mut Context) {
     // SAFETY: the default action has no address that could be called.
-    let _ = unsafe { sys::set_action(signal, &Action::default()) };
-    sys::mask(How::Block, bit(signal));
+    let _ = unsafe { sys::set_action(signal, &SignalAction::default()) };
+    sys::mask(MaskChange::Block, bit(signal));
     sys::raise(signal, info);
     context.mask &= !bit(signal);
 }

@@ -21,7 +21,7 @@ use super::chain::Saved;
 use super::copies::Copies;
 use super::fault::on_fault;
 use super::handler::on_trap;
-use crate::native::sys::{self, Action, flags};
+use crate::native::sys::{self, SignalAction, flags};
 
 /// What handlers need. It is never freed: a handler may still run after `uninstall`.
 pub struct Block {
@@ -117,7 +117,7 @@ fn put(signal: Signal, saved: &Saved) -> Result<(), i32> {
     while old.handler != handler(signal) {
         saved.store(&old);
         let defer = if signal == Signal::Trap { flags::NO_DEFER } else { old.flags & flags::NO_DEFER };
-        let new = Action {
+        let new = SignalAction {
             handler: handler(signal),
             flags: flags::SIGINFO | flags::RESTORER | defer | Saved::inherited(&old),
             restorer: sys::restorer(),

@@ -10,7 +10,7 @@ use crate::native::syscall::{call, nr};
 /// `struct sigaction` as the kernel defines it (rt_sigaction(2), "C library/kernel differences").
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Action {
+pub struct SignalAction {
     /// [`DEFAULT`], [`IGNORE`], or a function's address.
     pub handler: u64,
     /// `SA_…`
@@ -26,7 +26,7 @@ pub const DEFAULT: u64 = 0;
 /// `SIG_IGN`
 pub const IGNORE: u64 = 1;
 
-/// Flags of an [`Action`] (asm/signal.h).
+/// Flags of an [`SignalAction`] (asm/signal.h).
 pub mod flags {
     /// The handler gets siginfo and context.
     pub const SIGINFO: u64 = 4;
@@ -49,10 +49,10 @@ fn checked(result: i64) -> Result<(), i32> {
 }
 
 /// Reads a signal's disposition.
-pub(crate) fn action(signal: i32) -> Result<Action, i32> {
-    let mut old = Action::default();
+pub(crate) fn action(signal: i32) -> Result<SignalAction, i32> {
+    let mut old = SignalAction::default();
     let args = [signal as u64, 0, (&raw mut old) as u64, MASK_BYTES, 0, 0];
-    // SAFETY: writes one `Action` to `old`; changes nothing else.
+    // SAFETY: writes one `SignalAction` to `old`; changes nothing else.
     checked(unsafe { call(nr::RT_SIGACTION, args) })?;
     Ok(old)
 }
@@ -61,10 +61,10 @@ pub(crate) fn action(signal: i32) -> Result<Action, i32> {
 ///
 /// # Safety
 /// The new action's handler and restorer can be called for as long as the action is installed.
-pub(crate) unsafe fn set_action(signal: i32, new: &Action) -> Result<Action, i32> {
-    let mut old = Action::default();
+pub(crate) unsafe fn set_action(signal: i32, new: &SignalAction) -> Result<SignalAction, i32> {
+    let mut old = SignalAction::default();
     let args = [signal as u64, core::ptr::from_ref(new) as u64, (&raw mut old) as u64, MASK_BYTES, 0, 0];
-    // SAFETY: reads one `Action`, writes one; the caller guarantees that its addresses can be called.
+    // SAFETY: reads one `SignalAction`, writes one; the caller guarantees that its addresses can be called.
     checked(unsafe { call(nr::RT_SIGACTION, args) })?;
     Ok(old)
 }
@@ -72,13 +72,13 @@ pub(crate) unsafe fn set_action(signal: i32, new: &Action) -> Result<Action, i32
 /// How a mask is changed.
 #[derive(Clone, Copy)]
 #[repr(u64)]
-pub(crate) enum How {
+pub(crate) enum MaskChange {
     Block = 0,
     Set = 2,
 }
 
 /// Changes this thread's mask of blocked signals and returns the one before.
-pub(crate) fn mask(how: How, signals: u64) -> u64 {
+pub(crate) fn mask(how: MaskChange, signals: u64) -> u64 {
     let mut old = 0_u64;
     let args = [how as u64, (&raw const signals) as u64, (&raw mut old) as u64, MASK_BYTES, 0, 0];
     // SAFETY: reads 8 bytes, writes 8 bytes. It cannot fail with these arguments.

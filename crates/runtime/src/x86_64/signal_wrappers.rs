@@ -38,7 +38,7 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 
 use super::context::{Context, Info};
-use super::sys::{self, Action};
+use super::sys::{self, SignalAction};
 use crate::trap::install::{ALL, block};
 
 /// Maximum number of handlers. The assembly contains the same number.
@@ -134,10 +134,10 @@ fn wrapper(handler: u64) -> Option<u64> {
 }
 
 /// An action with a wrapper in place of its handler.
-fn shown(signal: i32, action: &Action) -> Action {
+fn shown(signal: i32, action: &SignalAction) -> SignalAction {
     let is_handler = action.handler > sys::IGNORE && behind(action.handler).is_none();
     let wrapper = if is_sent(signal) && is_handler { wrapper(action.handler) } else { None };
-    Action { handler: wrapper.unwrap_or(action.handler), ..*action }
+    SignalAction { handler: wrapper.unwrap_or(action.handler), ..*action }
 }
 
 /// Installs wrappers for all handlers that exist.
@@ -170,7 +170,7 @@ fn put(signal: i32) {
 ///
 /// # Safety
 /// As for the system call: `new` leads to a handler for its signal. An action without a restorer gets ours.
-pub unsafe fn change(signal: i32, new: Option<&Action>) -> Result<Action, i32> {
+pub unsafe fn change(signal: i32, new: Option<&SignalAction>) -> Result<SignalAction, i32> {
     let old = match new {
         Some(new) => {
             let mut new = shown(signal, new);
@@ -182,13 +182,13 @@ pub unsafe fn change(signal: i32, new: Option<&Action>) -> Result<Action, i32> {
         }
         None => sys::action(signal),
     }?;
-    Ok(Action { handler: behind(old.handler).unwrap_or(old.handler), ..old })
+    Ok(SignalAction { handler: behind(old.handler).unwrap_or(old.handler), ..old })
 }
 
 #[cfg(test)]
 mod tests {
     use super::{behind, first, shown, wrapper};
-    use crate::x86_64::sys::Action;
+    use crate::x86_64::sys::SignalAction;
 
     #[test]
     fn a_handler_has_one_stand_in_and_a_stand_in_one_handler() {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_is_no_handler_or_not_ours_to_front_stays() {
-        let action = |handler| Action { handler, ..Action::default() };
+        let action = |handler| SignalAction { handler, ..SignalAction::default() };
         for (signal, handler) in [(10, 0), (10, 1), (9, 0x77), (19, 0x77), (32, 0x77), (11, 0x77), (5, 0x77)]
         {
             assert_eq!(shown(signal, &action(handler)), action(handler), "{signal}");

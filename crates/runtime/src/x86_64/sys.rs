@@ -5,8 +5,8 @@
 
 use core::arch::global_asm;
 
-pub use crate::trap::signals::{Action, DEFAULT, IGNORE, flags};
-pub(crate) use crate::trap::signals::{How, action, mask, raise, set_action};
+pub use crate::trap::signals::{DEFAULT, IGNORE, SignalAction, flags};
+pub(crate) use crate::trap::signals::{MaskChange, action, mask, raise, set_action};
 
 /// `SA_RESTORER`: the action contains the address that its handler returns to, which x86-64 requires.
 pub(crate) const RESTORER: u64 = 0x0400_0000;

@@ -86,10 +86,10 @@ fn where_a_consumer_goes_nothing_is_done() {
         (44, text!(passed_nop: "mov x0, #0", "nop", "mov x0, #1", "ret"), 0),
         (45, text!(passed_ret: "mov x0, #1", "ret", "mov x0, #0", "ret"), 0),
     ];
-    for (number, text, want) in kinds {
+    for (number, text, expected) in kinds {
         let by = if number == 44 { 8 } else { 4 };
         let (at, probe) = trapped(number, text, 1, by + 1);
-        assert_eq!((call(at, 0, 0), probe.counts().hits), (want, 1), "{number}");
+        assert_eq!((call(at, 0, 0), probe.counts().hits), (expected, 1), "{number}");
     }
     let (at, probe) = trapped(46, text!(at_nop: "mov x0, #0", "nop", "mov x0, #1", "ret"), 1, 0);
     assert_eq!((call(at, 0, 0), probe.counts().hits), (1, 1));

@@ -216,8 +216,8 @@ fn a_file_is_readable_to_its_last_whole_block() {
             Ok(Step::Cut(where_it_ends)) => {
                 assert_eq!(where_it_ends, cut as u64);
                 // Two entries in the first slots, one return in the second.
-                let want = if whole(Kind::Slots, cut) == 0 { 0 } else { 2 };
-                assert_eq!(calls.len(), want, "{cut}");
+                let expected = if whole(Kind::Slots, cut) == 0 { 0 } else { 2 };
+                assert_eq!(calls.len(), expected, "{cut}");
                 let ended = calls.iter().filter(|call| call.took.is_some()).count();
                 assert_eq!(ended, usize::from(whole(Kind::Slots, cut) == 2), "{cut}");
             }

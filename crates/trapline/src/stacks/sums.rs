@@ -138,7 +138,7 @@ mod tests {
             .map(|(_, _, known, sum)| (known.callers[1].place.as_ref().expect("a file").0.path.clone(), sum))
             .collect();
         all.sort_by_key(|(path, _)| path.clone());
-        let want = [("/lib/a.so", 2, 11), ("/lib/b.so", 1, 1)];
-        assert_eq!(all, want.map(|(path, calls, ticks)| (path.to_owned(), Sum { calls, ticks })));
+        let expected = [("/lib/a.so", 2, 11), ("/lib/b.so", 1, 1)];
+        assert_eq!(all, expected.map(|(path, calls, ticks)| (path.to_owned(), Sum { calls, ticks })));
     }
 }

@@ -54,7 +54,7 @@ use crate::error::Error;
 use crate::files::Files;
 use crate::filter::Filter;
 pub(crate) use crate::form::Returns;
-use crate::group_by::Owner;
+use crate::group_by::GroupNumber;
 use crate::histogram::LinearBuckets;
 use crate::modules::{Mapped, Module, mapped};
 use crate::names::ProcessNames;
@@ -201,7 +201,7 @@ struct Tracked {
     sources: Vec<Source>,
     last: u64,
     /// Hits at the last report, by group.
-    parts: HashMap<Owner, u64>,
+    parts: HashMap<GroupNumber, u64>,
     /// Hits that were credited to a former name of their thread.
     settled: Settled,
 }

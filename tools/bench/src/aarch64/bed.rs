@@ -84,7 +84,7 @@ impl Case {
 
 /// How a hit is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum HitForm {
     /// By a trap. The displaced word is simulated, runs in a copy that jumps back, or runs in a copy with a
     /// trap behind it.
     Simulated,
@@ -196,11 +196,11 @@ impl Bed {
         self.last.map_or(0, |probe| probe.counts().hits)
     }
     /// Address of a copy of the function on a page of its own, probed.
-    pub(super) fn probed(&mut self, case: &Case, returns: bool, way: Way) -> Result<u64> {
+    pub(super) fn probed(&mut self, case: &Case, returns: bool, way: HitForm) -> Result<u64> {
         let page = room(2 * PAGE)?.next_multiple_of(PAGE);
         write(page, case.code())?;
         self.mapped(page)?;
-        let probe = self.probe(returns, way == Way::JumpedGeneral)?;
+        let probe = self.probe(returns, way == HitForm::JumpedGeneral)?;
         let (entry, exit) = (0, case.words - 1);
         match (returns, exit) {
             (false, _) => self.place(page, case, entry, probe, (&[Role::Entry], way))?,
@@ -247,18 +247,18 @@ impl Bed {
         case: &Case,
         index: usize,
         probe: &'static Probe,
-        (roles, way): (&[Role], Way),
+        (roles, way): (&[Role], HitForm),
     ) -> Result<()> {
         let at = page + 4 * index as u64;
         let word = *case.code().get(index).context("a word")?;
         let called: Box<[Called]> = roles.iter().map(|&role| Called { probe, role }).collect();
         let step = match way {
-            Way::Simulated => {
+            HitForm::Simulated => {
                 without_copy(word, at).with_context(|| format!("{word:08x} is not simulated"))?
             }
-            Way::Copied => self.copied(word, at)?,
-            Way::Stepped => self.stepped(word, at, page)?,
-            Way::Jumped | Way::JumpedGeneral => return jump(word, at, &called),
+            HitForm::Copied => self.copied(word, at)?,
+            HitForm::Stepped => self.stepped(word, at, page)?,
+            HitForm::Jumped | HitForm::JumpedGeneral => return jump(word, at, &called),
         };
         let placed = Placed { step, site: self.site(page, at)?, called };
         self.sites.put(at, placed, &self.map);

@@ -16,7 +16,7 @@ mod uprobe;
 use anyhow::{Result, bail};
 
 use crate::{Args, Name, Sink};
-use bed::{Bed, CASES, Case, Way};
+use bed::{Bed, CASES, Case, HitForm};
 use counter::{Counter, mark};
 use row::{Row, with_ratios};
 use uprobe::Uprobe;
@@ -43,10 +43,10 @@ enum Instead {
 
 impl Options {
     /// The way that replaces one of [`WAYS`], as `--no-simulation` asks.
-    fn way(self, way: Way) -> Way {
+    fn way(self, way: HitForm) -> HitForm {
         match (way, self.no_simulation) {
-            (Way::Simulated, Some(Instead::Stepped)) => Way::Stepped,
-            (Way::Simulated, Some(Instead::OutOfLine)) => Way::Copied,
+            (HitForm::Simulated, Some(Instead::Stepped)) => HitForm::Stepped,
+            (HitForm::Simulated, Some(Instead::OutOfLine)) => HitForm::Copied,
             _ => way,
         }
     }
@@ -57,12 +57,12 @@ const HITS: u64 = 100;
 const ROUNDS: usize = 25;
 
 /// Our own ways, with the names that rows give them.
-const WAYS: [(&str, Way); 5] = [
-    ("simulated", Way::Simulated),
-    ("out-of-line", Way::Copied),
-    ("stepped", Way::Stepped),
-    ("jump", Way::Jumped),
-    ("jump, general registers only", Way::JumpedGeneral),
+const WAYS: [(&str, HitForm); 5] = [
+    ("simulated", HitForm::Simulated),
+    ("out-of-line", HitForm::Copied),
+    ("stepped", HitForm::Stepped),
+    ("jump", HitForm::Jumped),
+    ("jump, general registers only", HitForm::JumpedGeneral),
 ];
 
 /// Names that are no bench but that a bench starts as a process: none on arm64.

@@ -217,7 +217,7 @@ pub(crate) mod tests {
     fn people_read_the_probed_function_first() {
         let stacks = sample();
         let text = Shown::new(&stacks, false).text(1);
-        let want = "
+        let expected = "
 3 calls (75 %) of process 4294967295 (x;y)
     f
     [0x20]
@@ -225,7 +225,7 @@ pub(crate) mod tests {
 
 1 more stack with 1 hits; --top shows more
 ";
-        assert_eq!(text, want);
+        assert_eq!(text, expected);
         assert!(Shown::new(&stacks, true).text(9).contains("\n    [0x40]\n    ...\n"));
     }
 
@@ -233,11 +233,11 @@ pub(crate) mod tests {
     fn an_object_has_each_frame() {
         let stacks = sample();
         let line = &Shown::new(&stacks, true).json()[1];
-        let want = concat!(
+        let expected = concat!(
             r#"{"type":"stack","schema":1,"pid":4294967295,"probe":"uprobe:/bin/x:f","hits":1,"time_ns":1000,"cut":true,"#,
             r#""frames":[{"address":16,"functions":[{"name":"f"}]},{"address":64,"functions":[{"name":"[0x40]"}]}]}"#,
             "\n"
         );
-        assert_eq!(line, want);
+        assert_eq!(line, expected);
     }
 }

@@ -159,9 +159,9 @@ impl Setting<'_> {
         };
         let rings = self.rings.as_ref()?;
         let filter = self.filtered(probe);
-        let staged = filter.is_some_and(|filtered| filtered.filter.late.is_some());
+        let deferred = filter.is_some_and(|filtered| filtered.filter.late.is_some());
         let marks = self.latency.filter(|_| marked);
-        let marks = marks.map(|latency| if staged { latency.for_deferred() } else { latency.for_marks() });
+        let marks = marks.map(|latency| if deferred { latency.for_deferred() } else { latency.for_marks() });
         let Stack { unwind, at_entry } = stack;
         let fields = self.env.reads(probe);
         let plain = self.plain(rings, probe, placed.dead);
@@ -176,19 +176,19 @@ impl Setting<'_> {
         let area = self.layout.tallies;
         let table = Table { area, base: self.data.of(area.table(probe)) };
         let filter = self.env.filter(probe);
-        let staged = filter.is_some_and(|filter| filter.late.is_some());
+        let deferred = filter.is_some_and(|filter| filter.late.is_some());
         // Of the rings only two things are used: how to read thread numbers, and the size of a record that
         // waits for its return.
-        let asked = !staged || filter.is_some_and(TargetFilter::asks_for_thread);
+        let asked = !deferred || filter.is_some_and(TargetFilter::asks_for_thread);
         let id = if asked { self.env.traits.thread_id } else { ThreadId::Unknown };
         let slot = self.latency.map_or(0, |latency| 1 << latency.shape.cell_bits());
         let rings = self.layout.rings;
-        let rings = self.no_rings(if staged { RingArea { slot, most: slot, ..rings } } else { rings }, id);
+        let rings = self.no_rings(if deferred { RingArea { slot, most: slot, ..rings } } else { rings }, id);
         let traced = Traced {
             texts: tally.texts(),
             fields: self.env.reads(probe),
             floats: filter.map(TargetFilter::left_floats).unwrap_or_default(),
-            marks: self.latency.filter(|_| staged).map(Latency::for_deferred),
+            marks: self.latency.filter(|_| deferred).map(Latency::for_deferred),
             ..self.plain(&rings, probe, placed.dead)
         };
         Some(stub::tally(out, here, &traced, (tally, table), kind))

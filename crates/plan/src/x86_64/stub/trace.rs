@@ -122,8 +122,8 @@ impl Marks {
 /// stub starts at `at`.
 pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, values: usize) -> Pending<'a> {
     let mut asm = Asm::new(out, at);
-    if let Some(staged) = defer(&mut asm, traced, kind, values) {
-        return staged;
+    if let Some(deferred) = defer(&mut asm, traced, kind, values) {
+        return deferred;
     }
     let recorded = |asm: &Asm<'_>| Recorded { traced: *traced, kind, values, behind: asm.here() };
     let tail = if traced.rejects_early(kind) {

@@ -32,7 +32,7 @@ unsafe extern "C" fn sigaction(signal: i32, new: *const libc::sigaction, old: *m
     // SAFETY: the pointers are the program's, null or to its own structures. glibc names a restorer, of which
     // this is a copy.
     let result = unsafe {
-        let new = new.as_ref().map(|new| sys::Action {
+        let new = new.as_ref().map(|new| sys::SignalAction {
             handler: new.sa_sigaction as u64,
             flags: u64::from(new.sa_flags.cast_unsigned()),
             restorer: 0,

@@ -11,12 +11,12 @@ use trapline_runtime::pool::register_restarts;
 
 use super::drive::cpus;
 use super::here::Here;
-use super::how::{How, Job};
 use super::instances::Instances;
+use super::kind::{Job, PoolKind};
 use super::storm::{Storm, Tally};
 
-fn pools() -> impl Iterator<Item = How> {
-    How::ALL.into_iter().filter(|how| how.is_pool())
+fn pools() -> impl Iterator<Item = PoolKind> {
+    PoolKind::ALL.into_iter().filter(|how| how.is_pool())
 }
 
 struct TakenAndPut;
@@ -64,7 +64,7 @@ fn a_storm_of_threads_signals_moves_and_ends() {
             threads: 6,
             operations: 600_000,
             lives: 20,
-            signals: how != How::Circular,
+            signals: how != PoolKind::Circular,
             handed: !how.is_apart(),
         };
         let tally = how.make(cpus(), storm.threads, 20, &storm).expect("it ends");

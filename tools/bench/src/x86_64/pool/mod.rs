@@ -14,8 +14,8 @@ mod circular;
 mod drive;
 mod freelist;
 mod here;
-mod how;
 mod instances;
+mod kind;
 #[cfg(test)]
 mod laws;
 mod per_thread;
@@ -35,8 +35,8 @@ use crate::Sink;
 use crate::x86_64::hits::Effort;
 use crate::x86_64::row::{Figures, quartiles};
 use drive::{Load, Sample, cpus, drive};
-use how::{How, Job};
 use instances::Instances;
+use kind::{Job, PoolKind};
 use row::{EnduranceRow, PoolRow};
 use storm::{Storm, Tally};
 
@@ -124,9 +124,9 @@ fn rows(case: &'static str, maxactive: u32, threads: usize, effort: Effort) -> R
     let time = Duration::from_secs_f64(effort.seconds / effort.rounds as f64);
     let load = Load { threads, held_tsc, time };
     for attempt in 1.. {
-        let mut samples = vec![Vec::new(); How::ALL.len()];
+        let mut samples = vec![Vec::new(); PoolKind::ALL.len()];
         for _ in 0..effort.rounds {
-            for (how, list) in How::ALL.into_iter().zip(&mut samples) {
+            for (how, list) in PoolKind::ALL.into_iter().zip(&mut samples) {
                 list.push(how.make(cpus(), threads, maxactive, &load)?);
             }
         }
@@ -139,7 +139,7 @@ fn rows(case: &'static str, maxactive: u32, threads: usize, effort: Effort) -> R
             continue;
         }
         let bare = quartiles(&times[0]).1;
-        let row = |((how, list), times): ((How, &Vec<Sample>), &Vec<f64>)| {
+        let row = |((how, list), times): ((PoolKind, &Vec<Sample>), &Vec<f64>)| {
             if unsteady {
                 let skipped = format!("the control varied by {:.0} %", varied * 100.0);
                 return PoolRow::new(case, how, threads, maxactive, Figures::Skipped { skipped });
@@ -157,7 +157,7 @@ fn rows(case: &'static str, maxactive: u32, threads: usize, effort: Effort) -> R
                 control / ns,
             )
         };
-        return Ok(How::ALL.into_iter().zip(&samples).zip(&times).map(row).collect());
+        return Ok(PoolKind::ALL.into_iter().zip(&samples).zip(&times).map(row).collect());
     }
     Ok(Vec::new())
 }
@@ -169,7 +169,7 @@ fn ns(sample: &Sample, threads: usize) -> f64 {
 
 fn endurance(operations: u64, maxactive: u32, effort: Effort, sink: &mut Sink) -> Result<()> {
     let threads = effort.threads.unwrap_or(4 * cpus() as usize);
-    let how = How::Ours;
+    let how = PoolKind::Ours;
     let begun = Instant::now();
     let storm = Storm { threads, operations, lives: 100, signals: true, handed: true };
     let tally = how.make(cpus(), threads, maxactive, &storm)?;

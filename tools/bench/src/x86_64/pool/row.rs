@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::how::How;
+use super::kind::PoolKind;
 use super::storm::Tally;
 use crate::x86_64::row::{Figures, Line};
 
@@ -37,7 +37,7 @@ pub(crate) struct PoolRow {
 impl PoolRow {
     pub(super) fn new(
         case: &'static str,
-        how: How,
+        how: PoolKind,
         threads: usize,
         maxactive: u32,
         figures: Figures,
@@ -189,7 +189,7 @@ pub(crate) struct EnduranceRow {
 }
 
 impl EnduranceRow {
-    pub(super) fn new(how: How, threads: usize, maxactive: u32, tally: Tally, seconds: f64) -> Self {
+    pub(super) fn new(how: PoolKind, threads: usize, maxactive: u32, tally: Tally, seconds: f64) -> Self {
         let Tally { operations, misses, signals, doubled, lost } = tally;
         let (kind, bench, case, how) = ("bench", "pool", "endurance", how.name());
         Self {

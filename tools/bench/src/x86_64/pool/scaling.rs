@@ -12,12 +12,19 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::drive::{Load, cpus};
-use super::how::How;
+use super::kind::PoolKind;
 use crate::x86_64::row::{Line, quartiles};
 
 /// The bare loop, ours, its bound, and those baselines that share objects and do not collapse.
-const KINDS: [How; 7] =
-    [How::Control, How::Ours, How::OursApart, How::SharedArray, How::Line, How::Zigzag, How::PerThread];
+const KINDS: [PoolKind; 7] = [
+    PoolKind::Control,
+    PoolKind::Ours,
+    PoolKind::OursApart,
+    PoolKind::SharedArray,
+    PoolKind::Line,
+    PoolKind::Zigzag,
+    PoolKind::PerThread,
+];
 
 /// The row of one kind.
 #[derive(Clone, Debug, Serialize)]
@@ -47,14 +54,14 @@ pub(super) fn rows(maxactive: u32, time: Duration, rounds: usize) -> Result<Vec<
     for round in 0..rounds {
         for (how, list) in KINDS.into_iter().zip(&mut pairs) {
             let load = |threads| Load { threads, held_tsc: 0, time };
-            let mops = |how: How, threads| {
+            let mops = |how: PoolKind, threads| {
                 let sample = how.make(cpus(), threads, maxactive, &load(threads))?;
                 anyhow::Ok(sample.hits as f64 / sample.seconds)
             };
             // The order changes from round to round; the control is measured on either side.
             let [first, last] = if round % 2 == 0 { [1, threads] } else { [threads, 1] };
-            let (control, its) = (mops(How::Control, first)?, mops(how, first)?);
-            let (its_last, control_last) = (mops(how, last)?, mops(How::Control, last)?);
+            let (control, its) = (mops(PoolKind::Control, first)?, mops(how, first)?);
+            let (its_last, control_last) = (mops(how, last)?, mops(PoolKind::Control, last)?);
             let gain = |first: f64, last: f64| if round % 2 == 0 { last / first } else { first / last };
             list.push([gain(its, its_last), gain(control, control_last)]);
         }
@@ -64,7 +71,7 @@ pub(super) fn rows(maxactive: u32, time: Duration, rounds: usize) -> Result<Vec<
 
 /// Makes a row from the ratios of each round: the throughput of all threads by that of one, and the same of
 /// the control.
-fn row(how: How, threads: usize, maxactive: u32, pairs: &[[f64; 2]]) -> ScalingRow {
+fn row(how: PoolKind, threads: usize, maxactive: u32, pairs: &[[f64; 2]]) -> ScalingRow {
     let relative: Vec<f64> = pairs.iter().map(|[its, control]| its / control * threads as f64).collect();
     let times: Vec<f64> = pairs.iter().map(|[its, _]| *its).collect();
     let (low, of_control, high) = quartiles(&relative);
@@ -98,12 +105,12 @@ impl Line for ScalingRow {
 
 #[cfg(test)]
 mod tests {
-    use super::{How, row};
+    use super::{PoolKind, row};
 
     #[test]
     fn a_round_is_compared_with_the_control_of_the_same_round() {
         let pairs = [[2.0, 2.0], [1.0, 1.0], [1.8, 1.8]];
-        let row = row(How::Ours, 2, 10, &pairs);
+        let row = row(PoolKind::Ours, 2, 10, &pairs);
         assert_eq!((row.of_control, row.low, row.high, row.times), (2.0, 2.0, 2.0, 1.8));
     }
 }

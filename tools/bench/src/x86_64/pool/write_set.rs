@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use anyhow::Result;
 
 use super::here::Here;
-use super::how::{How, Job};
 use super::instances::Instances;
+use super::kind::{Job, PoolKind};
 
 const LINE: u64 = 64;
 const CPUS: usize = 8;
 const MAXACTIVE: [u32; 3] = [10, 20, 40];
 const PAIRS: usize = 3;
 
-fn pools() -> impl Iterator<Item = How> {
-    How::ALL.into_iter().filter(|how| how.is_pool() && *how != How::OursApart)
+fn pools() -> impl Iterator<Item = PoolKind> {
+    PoolKind::ALL.into_iter().filter(|how| how.is_pool() && *how != PoolKind::OursApart)
 }
 
 /// The area that the kernel fills for a registered thread, filled by the test itself.
@@ -200,8 +200,10 @@ fn lines_that_several_cpus_store_to() {
             .expect("a string grows");
         assert!(!one.is_empty(), "{}: where does it keep what is free?", how.name());
         match how {
-            How::Ours | How::OursSets | How::PerThread => assert_eq!(shared, 0, "{}: {one:?}", how.name()),
-            How::Freelist | How::Circular => assert_eq!(most, CPUS, "{}", how.name()),
+            PoolKind::Ours | PoolKind::OursSets | PoolKind::PerThread => {
+                assert_eq!(shared, 0, "{}: {one:?}", how.name())
+            }
+            PoolKind::Freelist | PoolKind::Circular => assert_eq!(most, CPUS, "{}", how.name()),
             _ => {}
         }
     }

@@ -11,7 +11,7 @@ use super::per_thread::PerThread;
 
 /// A kind of pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum How {
+pub(crate) enum PoolKind {
     None,
     Control,
     Ours,
@@ -35,7 +35,7 @@ pub(crate) trait Job {
     fn with<P: Instances>(&self, pool: &P) -> Result<Self::Out>;
 }
 
-impl How {
+impl PoolKind {
     pub(crate) const ALL: [Self; 13] = [
         Self::None,
         Self::Control,
