@@ -419,16 +419,14 @@ trapline_error trapline_latency(const struct trapline_options *options, struct t
 
 // Looks for new libraries, executed programs and processes that ended. Call it a few times a second.
 // `goes_on`, if not null, is set to false when nothing is left to trace, else to true.
-trapline_error trapline_poll(struct trapline_session *session,
-                             bool *goes_on);
+trapline_error trapline_poll(struct trapline_session *session, bool *goes_on);
 
 // Makes a report of counts or durations since attach. The caller frees it by trapline_report_free.
 trapline_error trapline_read(struct trapline_session *session, struct trapline_report **report);
 
 // Takes all patches out, and frees the session. `report`, if not null, is set to the last report, counted
 // after the last patch was out.
-trapline_error trapline_detach(struct trapline_session *session,
-                               struct trapline_report **report);
+trapline_error trapline_detach(struct trapline_session *session, struct trapline_report **report);
 
 // Number of counted sites.
 size_t trapline_report_counts(const struct trapline_report *report);

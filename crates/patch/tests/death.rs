@@ -97,8 +97,13 @@ fn a_tracer_that_no_parent_has_reaped_is_dead() {
     let before = victim.caught();
     // It dies when it has published some sites.
     let mut tracer = start_tracer(&victim, Some("after:40"));
-    let stat = format!("/proc/{}/stat", tracer.id());
-    while !std::fs::read_to_string(&stat).expect("not reaped").contains(") Z ") {
+    let proc = format!("/proc/{}", tracer.id());
+    let is_over = || {
+        let stat = std::fs::read_to_string(format!("{proc}/stat")).expect("not reaped");
+        // The main thread is shown as ended before the others are.
+        stat.contains(") Z ") && std::fs::read_dir(format!("{proc}/task")).expect("not reaped").count() == 1
+    };
+    while !is_over() {
         std::thread::yield_now();
     }
     let found = status(&victim.process).expect("readable");
