@@ -6,7 +6,7 @@ use trapline_record::{FileId, FileOffset, RemoteAddr};
 use super::{READER, barrier, inside, leaked, lines, model, writer};
 use crate::epoch::{Lines, Writer};
 use crate::regions::leaf::Hint;
-use crate::regions::{Access, Found, Map, Mapping, MappingEntry, PictureError, Range, Regions, Retry};
+use crate::regions::{Access, FoundRegion, Map, Mapping, MappingEntry, PictureError, Range, Regions, Retry};
 use crate::registry::{FileNumber, Files};
 
 const PAGE: u64 = 4096;
@@ -111,7 +111,7 @@ fn a_look_at_what_is_left() {
 }
 
 type Fill = fn(&MappingEntry, &Mapping, FileNumber, u64) -> u64;
-type Look = fn(&MappingEntry, RemoteAddr, Hint) -> Result<Option<Found>, Retry>;
+type Look = fn(&MappingEntry, RemoteAddr, Hint) -> Result<Option<FoundRegion>, Retry>;
 
 /// One mapping entry is filled by these steps while a reader looks at it by its old hint.
 fn refill(fill: Fill, look: Look) {
