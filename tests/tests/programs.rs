@@ -281,7 +281,9 @@ fn a_go_http_server_traced() {
     assert_eq!(reported["wrong"], 0, "{}", report.errors);
     let (missed, handled) = (report.number("missed"), calls(&report, "main.handle").count() as u64);
     let hits = report.hits("main.handle");
-    assert!(began(2000).contains(&hits), "{hits}: {}", report.errors);
+    // On a busy machine rings fill up. A hit that finds no room is missed, and counted as that.
+    let (least, most) = (*began(2000).start(), *began(2000).end());
+    assert!(hits <= most && least <= hits + missed, "{hits}: {}", report.errors);
     assert!(handled <= hits && hits - handled <= missed, "{handled} of {hits} told, {missed} missed");
     assert_eq!(text::differences(victim.pid()), [""; 0]);
     assert_eq!(victim.run(2000)["wrong"], 0);

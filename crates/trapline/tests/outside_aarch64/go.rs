@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use trapline::filter::{Filter, GroupBy, Sort, Tally};
-use trapline::{Builder, How, Read, Session, Symbols, Unwinding};
+use trapline::{Builder, CallEnd, Read, Session, Symbols, Unwinding};
 
 use crate::by::{passing, tree};
 use crate::stacks::names;
@@ -177,7 +177,7 @@ fn calls_are_recorded_with_what_they_return() {
     for name in ALL {
         let ended: Vec<_> = calls
             .iter()
-            .filter(|call| call.site.label.contains(name) && call.how == How::Returned)
+            .filter(|call| call.site.label.contains(name) && call.how == CallEnd::Returned)
             .map(|call| (call.arguments[0], call.returned.unwrap_or_default()))
             .collect();
         println!("{name}: {} calls recorded of {}", ended.len(), reported[name]);
@@ -215,7 +215,7 @@ fn calls_are_decided_about_and_added_up_at_their_returns() {
             grows.run(TIMES);
             let finished = session.detach();
             assert_eq!(finished.summary.missed, 0, "{:?}", finished.summary.notices);
-            let ended = finished.calls.iter().filter(|call| call.how == How::Returned);
+            let ended = finished.calls.iter().filter(|call| call.how == CallEnd::Returned);
             let mut ended: Vec<_> =
                 ended.map(|call| (call.arguments[0], call.returned.unwrap_or_default())).collect();
             ended.sort_unstable();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
 
 use trapline::filter::Filter;
-use trapline::{Call, Finished, How, Read, Session};
+use trapline::{Call, CallEnd, Finished, Read, Session};
 
 use crate::by::passing;
 use crate::command::{VARIABLE, patched};
@@ -34,7 +34,7 @@ fn assert_right(calls: &[Call]) {
     for call in calls {
         let first = call.arguments[0];
         assert_eq!(call.arguments, [0, 1, 2, 3, 4, 5].map(|n| first + n), "{call:?}");
-        if call.how == How::Returned {
+        if call.how == CallEnd::Returned {
             assert_eq!(call.returned, Some(2 * first + 5), "{call:?}");
             assert!(call.took.is_some_and(|took| took.as_secs() < 100), "{call:?}");
         }
@@ -60,7 +60,7 @@ fn calls_are_what_the_victim_passed_and_got() {
         // Only now is the kernel's own word gone.
         assert!(victim.text() == before, "put back");
         assert_right(&calls);
-        assert!(calls.iter().all(|call| call.how == How::Returned), "all had ended");
+        assert!(calls.iter().all(|call| call.how == CallEnd::Returned), "all had ended");
         // One thread after the other, each with the same values in the same order.
         let threads: BTreeSet<u32> = calls.iter().map(|call| call.tid).collect();
         println!("threads {threads:?}");
@@ -127,7 +127,10 @@ fn a_filter_decides_in_the_target_which_calls_are_recorded() {
         let (calls, lost, finished) = ended(session, early);
         let what = format!("{condition} {variables:?} {:?}", finished.summary.notices);
         assert_right(&calls);
-        assert!(calls.iter().all(|call| call.how == How::Returned && passes(call.arguments[0])), "{what}");
+        assert!(
+            calls.iter().all(|call| call.how == CallEnd::Returned && passes(call.arguments[0])),
+            "{what}"
+        );
         let wanted = (0..TIMES).filter(|&n| passes(n)).count() as u64 * THREADS;
         let count = &finished.reports[0].counts[0];
         let filtered = count.filtered.expect("there is a filter");
@@ -192,9 +195,10 @@ fn every_way_out_ends_a_call() {
         let all = of(name);
         assert_eq!(all.len() as u64, each * TIMES * THREADS, "{name}: {:?}", finished.summary.notices);
         let ended =
-            all.iter().filter(|call| matches!(call.how, How::Returned | How::TailCall)).count() as u64;
+            all.iter().filter(|call| matches!(call.how, CallEnd::Returned | CallEnd::TailCall)).count()
+                as u64;
         assert_eq!(ended, calls_of(name) * TIMES * THREADS, "{name}");
-        let tails = all.iter().filter(|call| call.how == How::TailCall).count() as u64;
+        let tails = all.iter().filter(|call| call.how == CallEnd::TailCall).count() as u64;
         assert_eq!(tails, if name == "victim_tail" { ended } else { 0 }, "{name}");
         if calls_of(name) == 1 && !["victim_tail", "victim_loop"].contains(&name) {
             assert!(
@@ -318,7 +322,7 @@ fn any_instruction_is_recorded() {
     assert_eq!(victim.call(OUTER, TIMES), TIMES * THREADS);
     let (calls, lost, _) = ended(session, Vec::new());
     assert_eq!((calls.len() as u64, lost), (TIMES * THREADS, 0));
-    assert!(calls.iter().all(|call| call.how == How::Entered && call.tid != 0));
+    assert!(calls.iter().all(|call| call.how == CallEnd::Entered && call.tid != 0));
 }
 
 /// Runs the command on a victim until it is interrupted.
