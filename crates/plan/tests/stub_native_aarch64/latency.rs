@@ -88,7 +88,7 @@ impl Bench {
             min_ticks: 0,
             buckets: Buckets::Log,
             outermost: false,
-            cells: None,
+            trampolines: None,
         };
         Self { room, stamps, machine, latency }
     }
