@@ -5,7 +5,7 @@
 //! A trap may stand on a landing pad: every branch may land on `brk` (Arm ARM D8.4.10), and the pad is run
 //! behind it.
 //! Does not: make the copy (`trapline_runtime::aarch64::copies`), or choose where it lies
-//! ([`room`](super::room)).
+//! ([`code_region`](super::code_region)).
 
 use trapline_insn::aarch64::{Immovable, Op, Verdict, decode, in_exclusive, relocate};
 
