@@ -164,7 +164,27 @@ pub(super) fn run(
         std::thread::sleep(Duration::from_millis(2));
     };
     let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    Ok(Ran { status, output: kept(&out)?, errors: kept(&err)?, timed_out, took: begun.elapsed() })
+    let errors = without_signal(kept(&err)?, status);
+    Ok(Ran { status, output: kept(&out)?, errors, timed_out, took: begun.elapsed() })
+}
+
+/// What a shell prints about a child that a signal ended. Some do so wherever their own errors go.
+const SIGNALS: [&str; 8] = [
+    "Aborted\n",
+    "Bus error\n",
+    "Floating point exception\n",
+    "Hangup\n",
+    "Illegal instruction\n",
+    "Killed\n",
+    "Segmentation fault\n",
+    "Trace/breakpoint trap\n",
+];
+
+/// The same without the shell's last line about a signal: a traced program is no child of a shell.
+fn without_signal(mut errors: Vec<u8>, status: i32) -> Vec<u8> {
+    let line = SIGNALS.iter().find(|line| status > 128 && errors.ends_with(line.as_bytes()));
+    errors.truncate(errors.len() - line.map_or(0, |line| line.len()));
+    errors
 }
 
 fn kept(path: &Path) -> Result<Vec<u8>> {
@@ -172,4 +192,17 @@ fn kept(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path).context("output")?.take(KEPT_BYTES).read_to_end(&mut bytes).context("output")?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_signal;
+
+    #[test]
+    fn only_the_shells_line_about_a_signal_goes() {
+        let left = |text: &str, status| without_signal(text.into(), status);
+        assert_eq!(left("failed\nAborted\n", 134), b"failed\n");
+        assert_eq!(left("failed\nAborted\n", 1), b"failed\nAborted\n");
+        assert_eq!(left("Aborted, as asked\n", 134), b"Aborted, as asked\n");
+    }
 }
