@@ -83,7 +83,8 @@ fn costs(run: &mut SampleRun, builder: Builder, program: &Path) -> Result<String
     text.push_str(&format!("  trapline count   {ours:>8.1} ns\n  trapline lat     {timing:>8.1} ns\n"));
     text.push_str(&match kernel {
         Some(Ok(cost)) => format!(
-            "  kernel uprobe    {cost:>8.1} ns, counting in BPF: {:.0} times trapline count\n",
+            "  kernel uprobe    {cost:>8.1} ns, counting in BPF: {:.0} times trapline count\n  \
+             (where the kernel single-steps slowly, as in some virtual machines, it costs many times what bare metal does)\n",
             cost / ours.max(0.1)
         ),
         Some(Err(why)) => format!("  kernel uprobe    not measured: {why}\n"),
