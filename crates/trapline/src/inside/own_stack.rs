@@ -26,6 +26,9 @@ use super::memory::made;
 /// above `dispatch`, and `on_trap` is one of the first.
 const ENOUGH: u32 = 16;
 
+/// A stub is at most the third frame above the seal: on arm64 `dispatch` is two functions. A walk that goes on has met none.
+const BEHIND_STUB: u32 = 4;
+
 /// Whether this thread is in a handler, where nothing may be registered or unregistered.
 #[must_use]
 pub fn is_inside_handler() -> bool {
@@ -68,7 +71,7 @@ impl Search {
     }
     /// Only frames beyond the place where a stub would be prove that there is none.
     fn is_live(&self) -> bool {
-        self.in_trap_handler || self.above.is_none_or(|above| above < 2)
+        self.in_trap_handler || self.above.is_none_or(|above| above < BEHIND_STUB)
     }
 }
 
@@ -140,13 +143,14 @@ mod tests {
     #[test]
     fn a_stub_ends_the_walk_and_a_trap_is_known_by_its_handler() {
         assert!(live(&[(0x100, 1), (0x140, 2), (0x180, 0)]), "a stub behind the frame that holds it");
+        assert!(live(&[(0x100, 1), (0x140, 2), (0x180, 3), (0x1c0, 0)]), "one behind the second function");
         assert!(live(&[(0x100, 1), (0x140, 2), (0x180, TRAPS), (0x200, 3), (0x300, 4)]));
         assert!(live(&[(0x100, 1), (0x140, TRAPS), (0x180, 3), (0x200, 4), (0x300, 5)]), "inlined into it");
     }
 
     #[test]
     fn frames_behind_it_say_that_it_was_left() {
-        assert!(!live(&[(0x100, 1), (0x180, 2), (0x200, 3)]));
+        assert!(!live(&[(0x100, 1), (0x180, 2), (0x200, 3), (0x280, 4), (0x300, 5)]));
         let many: Vec<_> = (0..u64::from(2 * ENOUGH)).map(|n| (0x100 + n * 0x40, 100)).collect();
         assert!(!live(&many));
     }
