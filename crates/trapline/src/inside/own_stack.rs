@@ -22,8 +22,8 @@ use trapline_runtime::epoch::ThreadPointer;
 
 use super::memory::made;
 
-/// Number of frames above the one that holds the seal after which the answer is certain. A stub is the first
-/// above `dispatch`, and `on_trap` is one of the first.
+/// Number of frames above the one that holds the seal after which the answer is certain: a stub and `on_trap`
+/// are among the first few.
 const ENOUGH: u32 = 16;
 
 /// A stub is at most the third frame above the seal: on arm64 `dispatch` is two functions. A walk that goes on has met none.
