@@ -102,18 +102,17 @@ pub(crate) fn free(
     let unmapped = if IN_REGISTERS {
         let mut stopped = batch.stop_all(guard)?;
         let unused = unused_by_words(process, &stopped, found)?;
-        let unmapped = unmap_all(process, found, &unused, || stopped.remote(remote))?;
+        let unmapped = unmap_all(found, &unused, || stopped.remote(remote))?;
         stopped.resume()?;
         unmapped
     } else {
         let unused = unused_by_contexts(batch, found, guard)?;
-        unmap_all(process, found, &unused, || batch.remote(remote, guard))?
+        unmap_all(found, &unused, || batch.remote(remote, guard))?
     };
     Ok(Freed { unmapped, stays: all - unmapped })
 }
 
 fn unmap_all<'b, 'p>(
-    process: &Process,
     found: &[FoundSegment],
     unused: &[bool],
     caller: impl FnOnce() -> Result<RemoteCaller<'b, 'p>, TargetError>,
@@ -126,36 +125,29 @@ where
     }
     let (mut caller, mut unmapped) = (caller()?, 0);
     for segment in found.iter().zip(unused).filter_map(|(f, unused)| unused.then_some(f)) {
-        unmap(process, &mut caller, segment)?;
+        unmap(&mut caller, segment)?;
         unmapped += segment.mapped();
     }
     caller.finish()?;
     Ok(unmapped)
 }
 
-fn unmap(
-    process: &Process,
-    caller: &mut RemoteCaller<'_, '_>,
-    segment: &FoundSegment,
-) -> Result<(), PatchError> {
-    // The control block goes last: until then the segment can be found.
+/// Memory of the segment, then its control block, then private memory. Until the block goes, the segment can be
+/// found. Private memory is known by the block's words alone, so it goes when no tracer can find them any more:
+/// if this ends in between, it stays mapped, and is never unmapped twice. The words stay for forked children,
+/// which share them and have private memory of their own.
+fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &FoundSegment) -> Result<(), PatchError> {
     let (block, others): (Vec<_>, Vec<_>) =
         segment.mappings.iter().partition(|map| map.start == segment.control);
-    // Private memory is known by the block's words alone. They go first: if this ends in between, the memory
-    // stays mapped, and is never unmapped twice.
-    let disown = |word| process.write_text(segment.control + word, &[0; 8]);
-    if let Some(trampolines) = trampolines_of(&segment.block) {
-        disown(at::SLOTS_COUNT)?;
-        caller.munmap(RemoteAddr(trampolines.table), trampolines.table_len())?;
-    }
-    let stamps = segment.block.get(at::STAMPS_ADDR);
-    let len = segment.block.get(at::STAMPS_LEN);
-    if stamps != 0 && Stamps::is_len(len) {
-        disown(at::STAMPS_LEN)?;
-        caller.munmap(RemoteAddr(stamps), len)?;
-    }
     for map in others.into_iter().chain(block) {
         caller.munmap(map.start, map.end - map.start)?;
+    }
+    if let Some(trampolines) = trampolines_of(&segment.block) {
+        caller.munmap(RemoteAddr(trampolines.table), trampolines.table_len())?;
+    }
+    let (stamps, len) = (segment.block.get(at::STAMPS_ADDR), segment.block.get(at::STAMPS_LEN));
+    if stamps != 0 && Stamps::is_len(len) {
+        caller.munmap(RemoteAddr(stamps), len)?;
     }
     Ok(())
 }

@@ -26,7 +26,8 @@ use super::memory::made;
 /// are among the first few.
 const ENOUGH: u32 = 16;
 
-/// A stub is at most the third frame above the seal: on arm64 `dispatch` is two functions. A walk that goes on has met none.
+/// A stub is at most the third frame above the seal, since `dispatch` is two functions on arm64. A walk that
+/// goes on behind that has met none.
 const BEHIND_STUB: u32 = 4;
 
 /// Whether this thread is in a handler, where nothing may be registered or unregistered.
