@@ -34,7 +34,8 @@ cargo xtask COMMAND
   fmt      rustfmt in check mode
   clippy   clippy over all targets, warnings are errors
   doc      documentation, warnings are errors
-  arrows   which crate may use which, and which may not contain unsafe code
+  arrows   which crate may use which, which may not contain unsafe code, and no circle of more than three files;
+           FOLDER…: the circles of these crates, with the names that tie them
   ids      each id of an invariant has one definition, documents that are named exist; --write writes docs/design/invariants.md
   build    everything that tests need
   loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]
@@ -122,7 +123,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
             &["doc", "--workspace", "--no-deps", "--release", "--document-private-items"],
             &[("RUSTDOCFLAGS", "-D warnings")],
         ),
-        "arrows" => arrows::check(),
+        "arrows" => arrows::run(args),
         "ids" => ids::run(args),
         "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),

@@ -1,7 +1,10 @@
-//! Which crate of the house may use which (ARCHITECTURE.md), against what `cargo metadata` says; and which crates must
-//! forbid unsafe code.
+//! Which crate of the house may use which (ARCHITECTURE.md), against what `cargo metadata` says; which crates must forbid
+//! unsafe code; and which files of a crate use each other in a circle.
 //!
 //! Dependencies of tests (`dev`) are free: a test may stand anywhere to look at anything.
+
+mod circles;
+mod modules;
 
 use std::path::Path;
 use std::process::Command;
@@ -48,8 +51,50 @@ const SAFE_ROOTS: &[&str] = &[
     "crates/cli/src/main.rs",
 ];
 
-/// Checks the workspace around the current folder.
-pub(crate) fn check() -> Result<Outcome> {
+/// Checks the workspace around the current folder; or prints the circles of the crates in `folders` with all ties.
+pub(crate) fn run(folders: &[String]) -> Result<Outcome> {
+    if folders.is_empty() {
+        return check();
+    }
+    let mut ok = true;
+    for folder in folders {
+        for circle in circles::of(&root_file(Path::new(folder)))? {
+            ok &= circle.files.len() <= circles::LIMIT;
+            println!("{folder}: {} files: {}", circle.files.len(), circle.files.join(" "));
+            for tie in circle.ties {
+                println!("  {tie}");
+            }
+        }
+    }
+    Ok(Outcome::single(ok))
+}
+
+/// The file from which a crate's others are reached.
+fn root_file(folder: &Path) -> std::path::PathBuf {
+    let library = folder.join("src/lib.rs");
+    if library.exists() { library } else { folder.join("src/main.rs") }
+}
+
+/// Circles of more files than may be, in all crates.
+fn large_circles(root: &Path) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for folder in std::fs::read_dir(root.join("crates")).context("crates")? {
+        let folder = folder.context("crates")?.path();
+        for circle in circles::of(&root_file(&folder))? {
+            if circle.files.len() > circles::LIMIT {
+                let name = folder.file_name().unwrap_or_default().display().to_string();
+                faults.push(format!(
+                    "{} files of crates/{name} use each other in a circle (`cargo xtask arrows crates/{name}` shows by which names): {}",
+                    circle.files.len(),
+                    circle.files.join(" ")
+                ));
+            }
+        }
+    }
+    Ok(faults)
+}
+
+fn check() -> Result<Outcome> {
     let output = Command::new(cargo_path())
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .output()
@@ -62,6 +107,7 @@ pub(crate) fn check() -> Result<Outcome> {
             std::fs::read_to_string(Path::new(&root).join(path)).with_context(|| (*path).to_owned())?;
         faults.extend(unsafe_allowed(path, &text));
     }
+    faults.extend(large_circles(Path::new(&root))?);
     for fault in &faults {
         println!("arrows: {fault}");
     }
