@@ -128,13 +128,18 @@ pub(crate) fn run(
     Ok(())
 }
 
-fn case_rows(bench: Bench, case: &str, sites: usize, effort: Effort, full: bool) -> Result<Vec<Row>> {
-    let loads: Vec<Load> = [(1, false), (2, false), (2, true)]
+/// One thread and two; or so many as `only` says. Not more functions than there are of a case.
+fn loads(only: Option<usize>, case: &str) -> Vec<Load> {
+    let several = only.unwrap_or(2);
+    let own = several > 1 && several <= crate::x86_64::functions::COPIES && case != "walk";
+    [(1, false, several == 1 || only.is_none()), (several, false, several > 1), (several, true, own)]
         .into_iter()
-        .map(|(threads, own)| Load { threads, own })
-        .filter(|load| effort.threads.is_none_or(|n| n == load.threads))
-        .filter(|load| !(load.own && case == "walk"))
-        .collect();
+        .filter_map(|(threads, own, wanted)| wanted.then_some(Load { threads, own }))
+        .collect()
+}
+
+fn case_rows(bench: Bench, case: &str, sites: usize, effort: Effort, full: bool) -> Result<Vec<Row>> {
+    let loads = loads(effort.threads, case);
     for attempt in 1.. {
         let samples = sample(bench, case, sites, effort, &loads, full)?;
         let unsteady = loads.iter().filter(|load| load.threads > 1).find_map(|load| {

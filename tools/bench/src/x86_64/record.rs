@@ -120,8 +120,7 @@ pub(crate) fn run(
         let (victim, without_rseq) = (Victim::start(true)?, Victim::start(false)?);
         let mut bench = Bench { case, victim, without_rseq, traced: None };
         let mut samples = Samples::new();
-        let threads = [1, 2].into_iter().filter(|&n| effort.threads.is_none_or(|only| only == n));
-        let threads: Vec<usize> = threads.collect();
+        let threads = effort.threads.map_or_else(|| vec![1, 2], |only| vec![only]);
         for _ in 0..effort.rounds {
             for &threads in &threads {
                 // uftrace and bpftrace are given one function, which one thread calls.

@@ -114,8 +114,7 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> R
     set_bare();
     let (functions, block, probe) = build()?;
     for ((case, _), functions) in CASES.iter().zip(functions) {
-        for threads in [1, 2].into_iter().filter(|threads| effort.threads.is_none_or(|only| only == *threads))
-        {
+        for threads in effort.threads.map_or_else(|| vec![1, 2], |only| vec![only]) {
             let mut samples = sample(functions, (block, probe), threads, effort)?;
             for _ in 1..ATTEMPTS {
                 if samples.values().skip(1).all(|one| spread(one) < STEADY) {
