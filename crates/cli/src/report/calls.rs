@@ -340,7 +340,7 @@ pub(super) fn nanos(time: std::time::Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::Shown;
-    use crate::args::signature::split;
+    use crate::args::ready::signature::split;
     use crate::report::format::Format;
     use std::sync::Arc;
     use std::time::Duration;

@@ -41,8 +41,7 @@ pub(crate) fn bars(rows: impl Iterator<Item = (String, u64)>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{bars, draw};
-    use crate::args::command::{Shape, TimeUnit};
-    use crate::args::units::Linear;
+    use crate::args::command::{Linear, Shape, TimeUnit};
     use crate::report::json::tests::timed;
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::args::command::Linear;
+
 /// A text that is no time or range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnitError {
@@ -18,17 +20,6 @@ pub(crate) enum UnitError {
         "`{0}` is no range: write MIN:MAX:STEP with MIN < MAX, STEP > 0 and at most 1000 steps, for example 0:1000:50"
     )]
     Range(String),
-}
-
-/// Equal steps, in the unit in which values are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Linear {
-    /// Lowest value with a row of its own.
-    pub(crate) min: u64,
-    /// First value beyond the rows.
-    pub(crate) max: u64,
-    /// Width of a row.
-    pub(crate) step: u64,
 }
 
 /// Limit for the rows of a linear histogram.

@@ -4,29 +4,24 @@
 //! not: replace what was typed.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
-use trapline::filter::{Float, Int, MAX_FIELDS, Misread};
+use trapline::filter::{MAX_FIELDS, Misread};
 use trapline::{
     DeclaredParameter, Noted, ParameterPlace, Pattern, ProbeKind, ProbeSpec, Prototype, ValueType,
 };
 
-use super::command::Run;
 use super::error::UsageError;
-use super::fields::{FieldOf, find, is_path};
-use super::ready::run;
+use super::fields::{find, is_path};
+use super::run::run;
 use super::signature::{self, SignatureError};
-use super::typed::Common;
-use super::types::{ArgumentPlace, Enumeration, Parameter, Signature, Type};
+use crate::args::command::Run;
+use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
+use crate::args::typed::Common;
 use crate::report::format::Format;
 
-/// The function that returns noted functions: [`look`], or in tests of the arguments one that returns none.
+/// A function that reads the debug information of a run's files and processes, probe by probe. In tests it
+/// returns none.
 pub(crate) type Look<'a> = &'a dyn Fn(&Run) -> Vec<Vec<Noted>>;
-
-/// Reads the debug information of the files and processes of a run.
-pub(crate) fn look(run: &Run) -> Vec<Vec<Noted>> {
-    crate::commands::intervals::builder(run).prototypes()
-}
 
 /// A run and its typed signatures. What stands in brackets is a signature, unless the whole text is the name
 /// of a function: of an overload, as C++ writes it.
@@ -193,12 +188,12 @@ fn signature_of(noted: Rc<Noted>) -> Signature {
             ParameterPlace::Elsewhere => ArgumentPlace::Unseen,
         };
         let text = of == ValueType::Text && noted.reads_texts && place != ArgumentPlace::Unseen;
-        Parameter { name, shown: if text { Type::Str } else { type_of(of) }, place }
+        Parameter { name, shown: if text { Type::Str } else { Type::from(of) }, place }
     };
     let value = match value {
         // It is returned in several registers, or at a place that the caller passed.
         ValueType::Other(_) => Type::Void,
-        value => type_of(value),
+        value => Type::from(value),
     };
     Signature {
         parameters: parameters.into_iter().map(parameter).collect(),
@@ -206,23 +201,5 @@ fn signature_of(noted: Rc<Noted>) -> Signature {
         selected: Vec::new(),
         fields: Vec::new(),
         noted: Some(noted).filter(|_| !at_return),
-    }
-}
-
-pub(super) fn type_of(of: ValueType) -> Type {
-    match of {
-        ValueType::Void => Type::Void,
-        ValueType::Integer { bytes, signed: true } => Type::Signed(bytes * 8),
-        ValueType::Integer { bytes, signed: false } => Type::Unsigned(bytes * 8),
-        ValueType::Char => Type::Char,
-        ValueType::Bool => Type::Bool,
-        ValueType::Float(4) => Type::Float(Float::Single),
-        ValueType::Float(_) => Type::Float(Float::Double),
-        ValueType::Pointer | ValueType::Text => Type::Hex,
-        ValueType::Enumeration { bytes, signed, names } => {
-            Type::Enum(Arc::new(Enumeration { int: Int { bits: bytes * 8, signed }, names }))
-        }
-        ValueType::Other(_) => Type::Opaque,
-        ValueType::Unknown => Type::Unknown,
     }
 }

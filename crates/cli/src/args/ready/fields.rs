@@ -9,17 +9,7 @@ use std::cell::RefCell;
 use trapline::filter::{Known, MAX_FIELDS, Misread, Symbol};
 use trapline::{Noted, Read, ValueType};
 
-use super::prototype::type_of;
-use super::types::{Signature, Type};
-
-/// One field, and how it is shown.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct FieldOf {
-    /// As typed.
-    pub(crate) path: String,
-    pub(crate) read: Read,
-    pub(crate) shown: Type,
-}
+use crate::args::command::types::{FieldOf, Signature, Type};
 
 /// The fields that one probe's records contain. It grows with the paths that are used.
 #[derive(Debug)]
@@ -40,7 +30,7 @@ pub(crate) fn find(noted: Option<&Noted>, path: &str) -> Result<FieldOf, Misread
     let unknown = "fields are known from debug information alone, and only where no types were typed";
     let field = noted.ok_or_else(|| whole(unknown))?.field(path);
     let field = field.map_err(|wrong| Misread { at: wrong.at, why: wrong.why.to_string() })?;
-    let shown = if field.of == ValueType::Text { Type::Str } else { type_of(field.of) };
+    let shown = if field.of == ValueType::Text { Type::Str } else { Type::from(field.of) };
     let read = Read { register: field.register, offsets: field.offsets, bytes: field.bytes };
     Ok(FieldOf { path: path.to_owned(), read, shown })
 }

@@ -1,4 +1,6 @@
 //! Where reports go, and in which format.
+//!
+//! In: `--json`, `-o` and `-q`. Out: [`Sink`], or why the format cannot be written. Does not: open a file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +15,9 @@ pub(crate) const TABLES: &[Format] = &[Format::Json, Format::Csv];
 pub(crate) const CALLS: &[Format] = &[Format::Json, Format::Csv, Format::Perfetto, Format::Saved];
 /// Formats of `trace --from`.
 pub(crate) const READ: &[Format] = &[Format::Json, Format::Csv, Format::Perfetto];
+/// Formats of `stack`.
+pub(crate) const PICTURES: &[Format] =
+    &[Format::Json, Format::Html, Format::Folded, Format::Svg, Format::Pprof];
 /// Formats of `count` and `lat`.
 pub(crate) const REPORTS: &[Format] = &[Format::Json, Format::Csv, Format::Html];
 

@@ -9,50 +9,8 @@ use trapline::{By, Floats, ProbeKind, ProbeSpec};
 use super::error::UsageError;
 use super::fields::Fields;
 use super::filters::symbols;
-use super::types::{ArgumentPlace, Parameter, Signature, Type};
-
-/// Where values are aggregated.
-#[derive(Debug)]
-pub(crate) enum Aggregation {
-    /// In the target.
-    InTarget {
-        /// Whether it happens at exits.
-        exits: bool,
-    },
-    /// In the reader, from records. `of` is the value taken of each call, for each probe.
-    InReader {
-        of: Vec<(ProbeSpec, Of)>,
-        /// The group-by key of each probe; `None` if no value of the calls is one.
-        keys: Option<Vec<Of>>,
-        /// Whether exits are recorded too.
-        returns: bool,
-        /// For each probe, the arguments that point to text, as bits.
-        texts: Vec<u8>,
-        /// Those of them whose text ends at a 0.
-        ended: Vec<u8>,
-        /// The floats of each probe.
-        floats: Vec<Floats>,
-    },
-}
-
-impl Aggregation {
-    /// Whether it waits for the ends of calls.
-    pub(crate) const fn waits(&self) -> bool {
-        match self {
-            Self::InTarget { exits } => *exits,
-            Self::InReader { returns, .. } => *returns,
-        }
-    }
-}
-
-/// A value that is taken of a call.
-#[derive(Debug, Clone)]
-pub(crate) enum Of {
-    /// A number.
-    Number(Tally),
-    /// The text that an argument points to.
-    Text(Parameter),
-}
+use crate::args::command::aggregation::{Aggregation, Of};
+use crate::args::command::types::{ArgumentPlace, Parameter, Signature, Type};
 
 /// The expression, as it applies to one probe.
 #[derive(Debug, Clone)]

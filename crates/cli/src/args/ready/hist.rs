@@ -1,121 +1,26 @@
-//! `hist`, as typed and as ready values: the value, how it is sorted, and where it is aggregated.
+//! `hist`, checked and converted: the value, how it is sorted, and where it is aggregated.
 //!
-//! In: what was typed. Out: a [`Hist`], or what is wrong. Does not: trace.
+//! In: typed words, debug information. Out: a [`Hist`], or the [`Lat`] that it is the same as, or what is
+//! wrong. Does not: trace.
 
-use clap::Args;
-use trapline::filter::{Filter, Known, Sort, Tree};
-use trapline::{By, ProbeKind, ProbeSpec};
+use trapline::ProbeKind;
+use trapline::ProbeSpec;
+use trapline::filter::{Known, Sort, Tree};
 
-use super::aggregation::{Aggregation, Split, Value, aggregation, shown, values};
-use super::command::{Lat, Run, Shape};
-use super::ends::{Ends, TypedEnds};
+use super::aggregation::{Split, Value, aggregation, shown, values};
 use super::error::UsageError;
 use super::fields::Fields;
-use super::filters::{self, FilterOptions};
+use super::filters;
 use super::prototype::{Look, complete, split};
-use super::ready::is_function;
-use super::sink::LINES;
-use super::typed::{Common, TypedBy};
-use super::types::Type;
-use super::units::{self, Linear};
-
-/// Most rows of `--top`, if not said otherwise.
-const TOP: &str = "10";
-
-/// `hist`, as typed.
-#[derive(Args, Debug, Clone)]
-#[command(after_help = HELP)]
-pub(crate) struct TypedHist {
-    /// Of what: an argument's name, ret, dur, or an expression of them; see docs/guide/filters.md
-    #[arg(value_name = "EXPR", required = true, allow_hyphen_values = true)]
-    pub(crate) expression: String,
-    /// Probes, for example 'libc:read(int fd, ptr buf, size_t n) -> ssize_t'
-    #[arg(value_name = "PROBE", required = true)]
-    pub(crate) probes: Vec<String>,
-    /// Equal steps instead of powers of two
-    #[arg(long, value_name = "MIN:MAX:STEP", conflicts_with = "top", help_heading = "Histogram")]
-    pub(crate) linear: Option<String>,
-    /// The N values that were seen most (10)
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = TOP,
-          value_parser = clap::value_parser!(u32).range(1..), help_heading = "Histogram")]
-    pub(crate) top: Option<u32>,
-    /// One for each thread (tid), thread name (comm) or CPU (cpu), or for each value of an argument, text or expression
-    #[arg(long, value_name = "KEY", allow_hyphen_values = true, help_heading = "Histogram")]
-    pub(crate) by: Option<String>,
-    /// Only calls for which EXPR holds; see docs/guide/filters.md
-    #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
-    pub(crate) filter: Option<String>,
-    /// Only this thread (may be given more than once)
-    #[arg(long = "tid", value_name = "TID", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Calls")]
-    pub(crate) tids: Vec<u32>,
-    /// Only threads of this name (may be given more than once)
-    #[arg(long = "comm", value_name = "NAME", help_heading = "Calls")]
-    pub(crate) comms: Vec<String>,
-    /// Of the calls that pass, one in N on each CPU
-    #[arg(long, value_name = "1/N", help_heading = "Calls")]
-    pub(crate) sample: Option<String>,
-    #[command(flatten)]
-    pub(crate) ends: TypedEnds,
-    #[command(flatten)]
-    pub(crate) common: Common,
-}
-
-const HELP: &str = "\
-The target adds up, in tables for each CPU: arguments at the entry, fields and str too, or ret and dur at the exit, and what is computed of all these; one by another too (--by).
-What a buf holds, and one str by another, is recorded call by call, as trace does, and added up here. docs/guide/hist.md says which is which.
-  trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
-  trapline hist ret --linear 0:4096:256 --if 'ret >= 0' 'libc:read() -> ssize_t'
-  trapline hist path --top=20 'libc:openat(int fd, str path)'
-  trapline hist n --by fd 'libc:read(int fd, ptr buf, size_t n)'
-  trapline hist dur --by path 'libc:openat(int fd, str path, int flags)'";
-
-/// `hist`, ready.
-#[derive(Debug)]
-pub(crate) struct Hist {
-    pub(crate) run: Run,
-    /// As typed.
-    pub(crate) expression: String,
-    pub(crate) sort: Sort,
-    /// So many rows.
-    pub(crate) top: Option<u32>,
-    pub(crate) by: Option<By>,
-    /// By what calls say themselves.
-    pub(crate) key: Option<ByKey>,
-    /// Threads are chosen by name.
-    pub(crate) named: bool,
-    /// Whether the value is taken for an unsigned one.
-    pub(crate) unsigned: bool,
-    /// Probe by probe: where the value is one argument or the value returned, how that is shown.
-    pub(crate) shown: Vec<(ProbeSpec, Option<Type>)>,
-    /// Which calls, probe by probe.
-    pub(crate) filters: Vec<Filter>,
-    pub(crate) aggregation: Aggregation,
-    /// How the ends of calls are seen, where they are waited for.
-    pub(crate) ends: Ends,
-}
-
-/// By what values are told apart.
-#[derive(Debug)]
-pub(crate) struct ByKey {
-    /// As typed.
-    pub(crate) text: String,
-    /// Whether it is taken for an unsigned number.
-    pub(crate) unsigned: bool,
-    /// It is what an argument points to.
-    pub(crate) texts: bool,
-    /// Probe by probe: how it is shown, where it is no more than an argument or the value returned.
-    pub(crate) shown: Vec<(ProbeSpec, Option<Type>)>,
-}
-
-/// A `hist`, or the `lat` that it is the same as.
-#[derive(Debug)]
-pub(crate) enum Either {
-    Hist(Box<Hist>),
-    Lat(Box<Lat>),
-}
+use super::run::{ends, is_function};
+use super::units;
+use crate::args::command::{Command, Lat, Linear, Shape};
+use crate::args::hist::{ByKey, Hist};
+use crate::args::sink::LINES;
+use crate::args::typed::{TypedBy, TypedHist};
 
 /// Checks and converts.
-pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageError> {
+pub(super) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Command, UsageError> {
     let (mut run, signatures) = split(&typed.probes, typed.common, LINES, look)?;
     let has_values = |probe: &&ProbeSpec| is_function(probe) || probe.kind == ProbeKind::Usdt;
     if let Some(wrong) = run.probes.iter().find(|probe| !has_values(probe)) {
@@ -131,19 +36,14 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     let keys = key.map(|key| self::values(&probes, ("--by", key), &fields)).transpose()?;
     let values = values(&probes, ("EXPR", &expression), &fields)?;
     let named = !typed.comms.is_empty();
-    let filter_options = FilterOptions {
-        condition: typed.filter,
-        tids: typed.tids,
-        comms: typed.comms,
-        sample: typed.sample.as_deref().map(filters::sample).transpose()?,
-    };
+    let filter_options = filters::options(typed.filter, typed.comms)?;
     let filters = filters::filters(&probes, true, &filter_options, &fields)?;
     drop(fields);
-    let ends = typed.ends.ready()?;
+    let ends = ends(&typed.ends)?;
     let is_duration = |value: &Value| matches!(value, Value::Tree(Tree::Known(Known::Took)));
     if filters.is_empty() && typed.by.is_none() && typed.top.is_none() && values.iter().all(is_duration) {
         let shape = Shape { linear, ..Shape::default() };
-        return Ok(Either::Lat(Box::new(Lat { run, per_function: true, outermost: false, ends, shape })));
+        return Ok(Command::Lat(Lat { run, per_function: true, outermost: false, ends, shape }));
     }
     let any_text = values.iter().any(|value| matches!(value, Value::Text(_)));
     let sort = match (linear, typed.top.is_some() || any_text) {
@@ -171,7 +71,7 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
             "--ret and --maxactive are for ret and dur: this is known when the function is entered",
         ));
     }
-    Ok(Either::Hist(Box::new(Hist {
+    Ok(Command::Hist(Box::new(Hist {
         run,
         expression,
         sort,
@@ -189,8 +89,10 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
 
 #[cfg(test)]
 mod tests {
-    use super::{Aggregation, Either, TypedHist, hist};
     use clap::Parser;
+
+    use super::{Command, TypedHist, hist};
+    use crate::args::aggregation::Aggregation;
 
     #[derive(Parser)]
     struct Line {
@@ -198,21 +100,22 @@ mod tests {
         hist: TypedHist,
     }
 
-    fn read(words: &[&str]) -> Result<Either, String> {
+    fn read(words: &[&str]) -> Result<Command, String> {
         let line = Line::try_parse_from([&["hist"], words].concat()).map_err(|error| error.to_string())?;
         hist(line.hist, &|_| Vec::new()).map_err(|error| error.to_string())
     }
 
-    /// Who adds up.
+    /// Where values are aggregated.
     fn place(words: &[&str]) -> &'static str {
         match read(words).unwrap_or_else(|error| panic!("{words:?}: {error}")) {
-            Either::Lat(_) => "lat",
-            Either::Hist(hist) => match hist.aggregation {
+            Command::Lat(_) => "lat",
+            Command::Hist(hist) => match hist.aggregation {
                 Aggregation::InTarget { exits: false } => "entry",
                 Aggregation::InTarget { exits: true } => "exit",
                 Aggregation::InReader { returns: false, .. } => "here, entries",
                 Aggregation::InReader { .. } => "here",
             },
+            other => panic!("{words:?}: {other:?}"),
         }
     }
 

@@ -6,7 +6,7 @@
 use trapline::filter::Float;
 
 use super::fields::is_path;
-use super::types::{ArgumentPlace, Parameter, Signature, Type};
+use crate::args::command::types::{ArgumentPlace, Parameter, Signature, Type};
 
 /// What is wrong with a signature.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

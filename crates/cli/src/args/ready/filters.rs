@@ -9,27 +9,18 @@ use trapline::{Pattern, ProbeKind, ProbeSpec};
 
 use super::error::UsageError;
 use super::fields::Fields;
-use super::types::{ArgumentPlace, Signature, Type};
+use crate::args::command::FilterOptions;
+use crate::args::command::types::{ArgumentPlace, Signature, Type};
+use crate::args::typed::TypedFilter;
 
-/// The filter options as typed.
-#[derive(Debug, Default)]
-pub(crate) struct FilterOptions {
-    pub(crate) condition: Option<String>,
-    pub(crate) tids: Vec<u32>,
-    pub(crate) comms: Vec<String>,
-    pub(crate) sample: Option<u32>,
-}
-
-impl FilterOptions {
-    /// Whether nothing is filtered.
-    pub(crate) fn is_nothing(&self) -> bool {
-        let Self { condition, tids, comms, sample } = self;
-        condition.is_none() && tids.is_empty() && comms.is_empty() && sample.is_none()
-    }
+/// Converts what was typed. Names of threads are an option of their own.
+pub(super) fn options(typed: TypedFilter, comms: Vec<String>) -> Result<FilterOptions, UsageError> {
+    let TypedFilter { condition, tids, sample: share } = typed;
+    Ok(FilterOptions { condition, tids, comms, sample: share.as_deref().map(sample).transpose()? })
 }
 
 /// Parses `1/100` and returns the 100.
-pub(crate) fn sample(text: &str) -> Result<u32, UsageError> {
+fn sample(text: &str) -> Result<u32, UsageError> {
     let number = text.trim().strip_prefix("1/").and_then(|number| number.parse().ok());
     let in_reach = number.filter(|&number| (1..=1 << 30).contains(&number));
     in_reach.ok_or_else(|| UsageError::Sample(text.to_owned()))
@@ -111,8 +102,8 @@ pub(super) fn symbols(
 
 #[cfg(test)]
 mod tests {
+    use super::super::signature::split;
     use super::{Fields, FilterOptions, filters, sample};
-    use crate::args::signature::split;
 
     fn read(probe: &str, returns: bool, condition: &str) -> Result<(), String> {
         let (text, signature) = split(probe).expect("a signature");

@@ -1,15 +1,12 @@
 //! The meaning of a probe's values: their types, their names, and where each lies.
 //!
-//! In: raw words of a call. Out: numbers and text. Does not: read memory, or know where a type came from
-//! ([`super::signature`], [`super::prototype`]).
+//! In: raw words of a call. Out: numbers and text. Does not: read memory, or know where a signature came from.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use trapline::filter::{Float, Int};
-use trapline::{Call, Floats, Noted};
-
-use super::fields::FieldOf;
+use trapline::{Call, Floats, Noted, Read, ValueType};
 
 /// How a value is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,6 +63,17 @@ pub(crate) struct Parameter {
     pub(crate) name: String,
     pub(crate) shown: Type,
     pub(crate) place: ArgumentPlace,
+}
+
+/// One field, and how it is shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct FieldOf {
+    /// The path, as typed.
+    pub(crate) path: String,
+    /// How the target reads it.
+    pub(crate) read: Read,
+    /// The type by which it is shown.
+    pub(crate) shown: Type,
 }
 
 /// The types, names and places of a probe's values.
@@ -206,6 +214,27 @@ impl Type {
             Self::Unknown => "?".to_owned(),
             Self::Void => String::new(),
             Self::Signed(_) | Self::Unsigned(_) | Self::Float(_) => self.value(raw).cell(),
+        }
+    }
+}
+
+impl From<ValueType> for Type {
+    /// The type as debug information has it.
+    fn from(of: ValueType) -> Self {
+        match of {
+            ValueType::Void => Self::Void,
+            ValueType::Integer { bytes, signed: true } => Self::Signed(bytes * 8),
+            ValueType::Integer { bytes, signed: false } => Self::Unsigned(bytes * 8),
+            ValueType::Char => Self::Char,
+            ValueType::Bool => Self::Bool,
+            ValueType::Float(4) => Self::Float(Float::Single),
+            ValueType::Float(_) => Self::Float(Float::Double),
+            ValueType::Pointer | ValueType::Text => Self::Hex,
+            ValueType::Enumeration { bytes, signed, names } => {
+                Self::Enum(Arc::new(Enumeration { int: Int { bits: bytes * 8, signed }, names }))
+            }
+            ValueType::Other(_) => Self::Opaque,
+            ValueType::Unknown => Self::Unknown,
         }
     }
 }

@@ -1,4 +1,6 @@
-//! `--otlp`, as typed and as a ready value.
+//! `--otlp`: the collector to which metrics are sent.
+//!
+//! In: its URL. Out: [`Collector`], or what is wrong. Does not: connect.
 
 use std::fmt;
 

@@ -6,10 +6,10 @@ use trapline::filter::{FilterError, Misread};
 use trapline::watch::{ExprError, WatchSpecError};
 use trapline::{Returns, SpecError};
 
-use super::otlp::CollectorError;
-use super::serve::AddressError;
 use super::signature::SignatureError;
 use super::units::UnitError;
+use crate::args::otlp::CollectorError;
+use crate::args::serve::AddressError;
 use crate::report::format::FormatError;
 
 /// Wrong usage: exit status 2.

@@ -1,27 +1,15 @@
-//! `--serve`, as typed and as a ready value; `--otlp`, as typed.
+//! `--serve`: the address at which metrics are offered.
+//!
+//! In: its text. Out: [`Address`], or what is wrong. Does not: take the port.
 
 use std::fmt;
-
-use clap::Args;
-
-/// `--serve` and `--otlp`, as typed.
-#[derive(Args, Debug, Clone, Default)]
-pub(crate) struct TypedServe {
-    /// Offer counts and histograms as Prometheus metrics at http://ADDR/metrics: PORT for this machine alone, :PORT for all who
-    /// can reach it, or HOST:PORT; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", help_heading = "Output")]
-    pub(crate) serve: Option<String>,
-    /// Send the same to a collector by OTLP over HTTP, for example http://localhost:4318; every INTERVAL (10 s), and at the end
-    #[arg(long, value_name = "URL", help_heading = "Output")]
-    pub(crate) otlp: Option<String>,
-}
 
 /// Where metrics are offered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// A name or an address.
+    /// A name or an address of the host.
     pub(crate) host: String,
-    /// 0 for a free one.
+    /// The port; 0 for a free one.
     pub(crate) port: u16,
 }
 
@@ -41,9 +29,9 @@ impl fmt::Display for Address {
 #[error("--serve: `{0}` is no address: write PORT, :PORT or HOST:PORT, for example 9464 or 0.0.0.0:9464")]
 pub(crate) struct AddressError(String);
 
-/// Reads it.
-pub(crate) fn address(typed: &TypedServe) -> Result<Option<Address>, AddressError> {
-    typed.serve.as_deref().map(read).transpose()
+/// Parses the option.
+pub(crate) fn address(typed: Option<&str>) -> Result<Option<Address>, AddressError> {
+    typed.map(read).transpose()
 }
 
 fn read(text: &str) -> Result<Address, AddressError> {

@@ -6,7 +6,7 @@
 //! calls (see `filters`).
 
 use super::error::UsageError;
-use super::typed::{TypedTarget, Verb};
+use crate::args::typed::{TypedTarget, Verb};
 
 /// Whether a process (the first) has a thread (the second); `None` if there is no such process.
 pub(crate) type HasThread<'a> = &'a dyn Fn(u32, u32) -> Option<bool>;
@@ -21,9 +21,9 @@ pub(crate) fn has_thread(pid: u32, tid: u32) -> Option<bool> {
 /// Names a thread that does not exist, since waiting for it would be in vain.
 pub(crate) fn are_there(verb: &Verb, has: HasThread<'_>) -> Result<(), UsageError> {
     let (target, tids) = match verb {
-        Verb::Trace(typed) => (&typed.common.target, &typed.tids),
-        Verb::Hist(typed) => (&typed.common.target, &typed.tids),
-        Verb::Stack(typed) => (&typed.common.target, &typed.tids),
+        Verb::Trace(typed) => (&typed.common.target, &typed.filter.tids),
+        Verb::Hist(typed) => (&typed.common.target, &typed.filter.tids),
+        Verb::Stack(typed) => (&typed.common.target, &typed.filter.tids),
         _ => return Ok(()),
     };
     let TypedTarget { pids, names, command, follow, words } = target;
