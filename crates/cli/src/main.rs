@@ -47,6 +47,8 @@ fn main() -> ExitCode {
         Command::Status(args) => commands::patched::status(args),
         Command::Detach(args) => commands::patched::detach(args),
         Command::Demo(args) => commands::demo::run(args),
+        Command::Completions(shell) => commands::manual::completions(*shell),
+        Command::Man(directory) => commands::manual::pages(directory),
     };
     match done {
         Ok(outcome) => outcome.code(),

@@ -7,6 +7,7 @@ pub(crate) mod hist;
 pub(crate) mod intervals;
 pub(crate) mod lat;
 pub(crate) mod list;
+pub(crate) mod manual;
 pub(crate) mod patched;
 mod reader_aggregation;
 pub(crate) mod recording;
@@ -56,7 +57,7 @@ pub(crate) enum Failure {
     /// The port could not be taken, or the collector not be reached. Exit status 1.
     #[error(transparent)]
     Outlet(#[from] OutletError),
-    /// An error of the demo's own. Exit status 1.
+    /// An error of one verb alone. Exit status 1.
     #[error("{0}")]
     Other(String),
 }

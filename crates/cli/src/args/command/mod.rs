@@ -18,8 +18,10 @@ mod trace;
 pub(crate) mod types;
 mod watch;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap_complete::Shell;
 use trapline::{By, ProbeSpec, Returns, Target};
 
 use sink::Sink;
@@ -58,6 +60,10 @@ pub(crate) enum Command {
     Detach(Pids),
     /// `demo`
     Demo(Demo),
+    /// `completions`
+    Completions(Shell),
+    /// `man`, with its directory
+    Man(PathBuf),
 }
 
 /// `count`, ready.

@@ -43,6 +43,8 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Command, UsageError> {
         Verb::Status(typed) => once::pids(typed).map(Command::Status),
         Verb::Detach(typed) => once::pids(typed).map(Command::Detach),
         Verb::Demo(typed) => once::demo(&typed).map(Command::Demo),
+        Verb::Completions(typed) => Ok(Command::Completions(typed.shell)),
+        Verb::Man(typed) => Ok(Command::Man(typed.directory)),
     }
 }
 

@@ -2,11 +2,16 @@
 
 use clap::Args;
 
+use super::help::{TRACED, sections};
 use super::shared::{Common, TypedEnds};
 
-/// `graph`
+/// The call tree below a function, with durations
+///
+/// Shows what FUNC calls, how often, and how long that took. Entries and exits of FUNC and BELOW are recorded
+/// and put together, thread by thread. Functions whose exits are not all known are left out; what they call
+/// stands where they would. All functions of a large program are many records: name some.
 #[derive(Args, Debug, Clone)]
-#[command(after_help = HELP)]
+#[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedGraph {
     /// The function whose calls are shown, for example processCommand
     #[arg(value_name = "FUNC", required = true)]
@@ -26,7 +31,20 @@ pub(crate) struct TypedGraph {
     pub(crate) common: Common,
 }
 
-const HELP: &str = "\
-Entries and exits are recorded as trace records them, and put together here, thread by thread. Functions whose exits are not all known
-are left out, and what they call stands where they would. All functions of a large program are many records: name some.
-In a Go program trees are of threads, too: what a goroutine called after it had gone on in another thread is below other calls, or in no tree.";
+const MORE: &str = "\
+What it prints:
+  16.702 ms : | `-(1228880) tax
+  Time of all calls at this place in the tree together, with all that they
+  called; how many calls; the function, below the one that called it.
+  With --each, every call by itself, when it has ended.
+
+Examples:
+  All functions of the same file below a function:
+    trapline graph -d 1 -p PID handle
+  Only some, and some of a library:
+    trapline graph -d 1 -p PID handle price store libc:malloc libc:free
+  What a function calls itself:
+    trapline graph --depth 1 -d 3 -p PID processCommand
+  A library's own calls, in a command:
+    trapline graph libsqlite3:sqlite3_exec 'libsqlite3:sqlite3_*' \\
+      -- sqlite3 :memory: 'select 1+1'";

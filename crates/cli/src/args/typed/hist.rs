@@ -2,14 +2,19 @@
 
 use clap::Args;
 
+use super::help::{TRACED, sections};
 use super::shared::{Common, TypedEnds, TypedFilter};
 
 /// The most rows of `--top`, if no number is typed.
 const TOP: &str = "10";
 
-/// `hist`
+/// Which values an argument or a result has, and how often
+///
+/// Counts at each call of the probes which value EXPR had, and prints a histogram, or with --top the most
+/// frequent values. The target adds up where it can, so no record is written for a call. What it cannot add
+/// up is recorded call by call, and added up by the reader; a notice says so.
 #[derive(Args, Debug, Clone)]
-#[command(after_help = HELP)]
+#[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedHist {
     /// Of what: an argument's name, ret, dur, or an expression of them; see docs/guide/filters.md
     #[arg(value_name = "EXPR", required = true, allow_hyphen_values = true)]
@@ -38,11 +43,20 @@ pub(crate) struct TypedHist {
     pub(crate) common: Common,
 }
 
-const HELP: &str = "\
-The target adds up, in tables for each CPU: arguments at the entry, fields and str too, or ret and dur at the exit, and what is computed of all these; one by another too (--by).
-What a buf holds, and one str by another, is recorded call by call, as trace does, and added up here. docs/guide/hist.md says which is which.
-  trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
-  trapline hist ret --linear 0:4096:256 --if 'ret >= 0' 'libc:read() -> ssize_t'
-  trapline hist path --top=20 'libc:openat(int fd, str path)'
-  trapline hist n --by fd 'libc:read(int fd, ptr buf, size_t n)'
-  trapline hist dur --by path 'libc:openat(int fd, str path, int flags)'";
+const MORE: &str = "\
+What it prints:
+  [16, 32)  Calls for which EXPR was at least 16 and less than 32.
+  VALUE     With --top, and for texts: calls for which EXPR was VALUE.
+  hits =    All calls that were counted.
+
+Examples:
+  Sizes of reads:
+    trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
+  Results, in equal steps:
+    trapline hist ret --linear 0:4096:256 'libc:read() -> ssize_t'
+  The files that are opened most:
+    trapline hist path --top=20 'libc:openat(int fd, str path)'
+  Sizes, one histogram for each file descriptor:
+    trapline hist n --by fd 'libc:read(int fd, ptr buf, size_t n)'
+  Durations, one histogram for each file:
+    trapline hist dur --by path 'libc:openat(int fd, str path, int flags)'";

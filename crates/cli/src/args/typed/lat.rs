@@ -2,10 +2,15 @@
 
 use clap::Args;
 
+use super::help::{TRACED, sections};
 use super::shared::{Common, TypedEnds, TypedServe};
 
-/// `lat`
+/// Time from entry to return, as a histogram
+///
+/// Takes the time at the entry of a function and at its end, and prints the durations as a histogram with
+/// percentiles, mean and total. Every call is timed; none is sampled. A call takes about 25 nanoseconds longer.
 #[derive(Args, Debug, Clone)]
+#[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedLat {
     /// Functions, for example processCommand
     #[arg(value_name = "FUNC", required = true)]
@@ -35,3 +40,24 @@ pub(crate) struct TypedLat {
     #[command(flatten)]
     pub(crate) common: Common,
 }
+
+const MORE: &str = "\
+What it prints:
+  [1K, 2K)  Calls that took at least 1K and less than 2K; K is 1024. The
+            line above has the unit: nsecs, usecs (-u) or msecs (-m).
+  |@@@@|    The same number, relative to the fullest row.
+  p50 p99   Half, or 99 %, of the calls took at most so long; off by at most
+            1/16. max, avg, total and count are exact.
+  calls:    Calls that are no plain pair of entry and return, if any.
+
+Examples:
+  How long do calls of a function take?
+    trapline lat -d 2 -p PID handle
+  One histogram for each function, in microseconds:
+    trapline lat -F -u -p PID price store
+  Only slow calls:
+    trapline lat --min 200us -p PID store
+  Equal steps:
+    trapline lat -u --linear 0:500:50 -p PID store
+  A command from its start:
+    trapline lat libc:write -- gzip -kf data.txt";

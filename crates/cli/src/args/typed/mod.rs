@@ -4,7 +4,9 @@
 //! here too. Does not: know what the words mean.
 
 mod count;
+mod generate;
 mod graph;
+mod help;
 mod hist;
 mod lat;
 mod once;
@@ -16,7 +18,11 @@ mod watch;
 
 use clap::{Parser, Subcommand};
 
+use help::{ONCE, TRACED, sections};
+use once::{DETACH, STATUS};
+
 pub(crate) use count::TypedCount;
+pub(crate) use generate::{TypedCompletions, TypedMan};
 pub(crate) use graph::TypedGraph;
 pub(crate) use hist::TypedHist;
 pub(crate) use lat::TypedLat;
@@ -27,49 +33,77 @@ pub(crate) use top::TypedTop;
 pub(crate) use trace::TypedTrace;
 pub(crate) use watch::TypedWatch;
 
-/// Count and time the functions of running programs, from outside, without traps.
+/// Count, time and record the functions of running programs, from outside, without traps.
+///
+/// Trapline puts short jumps into the code of a running program. They lead to code that counts, takes the
+/// time or writes records, and back. At the end the original code is put back. The program needs no restart,
+/// no rebuild and no library; Trapline needs the right to ptrace it.
 #[derive(Parser, Debug, Clone)]
-#[command(name = "trapline", version, about, max_term_width = 100, after_help = AFTER)]
+#[command(
+    name = "trapline",
+    version,
+    max_term_width = 100,
+    subcommand_value_name = "VERB",
+    subcommand_help_heading = "Verbs",
+    after_help = "Begin with: trapline demo. Probes, examples and exit statuses: trapline --help.",
+    after_long_help = sections(MORE, TRACED)
+)]
 pub(crate) struct Typed {
     /// What to do.
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
 
-const AFTER: &str = "\
-Probes are bpftrace's: uprobe:PATH:func[+off], uretprobe:PATH:func, usdt:PATH:provider:name, with u:, ur:, U: short.
-PATH may be a path, a library's short name (libc) or the program's own name; without it: the program, then its
-libraries. func may hold * and ?, or be a /regular expression/, sym@VERSION or 0xADDRESS.
+const MORE: &str = "\
+Probes:
+  A probe names a place in a program, as bpftrace does:
+    [KIND:][PATH:]NAME
+  KIND  uprobe or u (the entry, the default), uretprobe or ur (the exits),
+        usdt or U (a USDT probe, NAME or PROVIDER:NAME).
+  PATH  A path, a library's short name such as libc, or a program's name.
+        Without it: the program itself, then its libraries.
+  NAME  A function; with * and ? a pattern; /a regular expression/;
+        NAME+OFFSET an instruction; NAME@VERSION; 0xADDRESS.
+  Quote what the shell would expand.
 
-Exit status: 0 done, 1 failed (also: a process of -p or -n was killed while probed), 2 wrong usage, 3 nothing could be probed (with -f known at the end). A command that was launched
-gives its own status (128+n if signal n ended it), whatever became of the probes; it is not run if, without -f, it has
-nothing that the probes name (3), or if our output cannot be opened (1). Ctrl-C prints the result, detaches and exits 0.";
+Examples:
+  Does it work here, and what does a hit cost?
+    trapline demo
+  Which functions of a library does a process call, and how often?
+    trapline count -d 2 -p PID 'libssl:SSL_*'
+  How long do calls take?
+    trapline lat -p PID processCommand
+  Which calls fail, with which arguments?
+    trapline trace --if 'ret < 0' 'libc:open64(str path, hex flags) -> int'
+  Which code calls a function?
+    trapline stack -o malloc.svg -d 5 -p PID libc:malloc";
 
 /// The verbs.
 #[derive(Subcommand, Debug, Clone)]
 pub(crate) enum Verb {
-    /// Hits and hits per second of each function
     Count(TypedCount),
-    /// Time from entry to return, as a histogram
     Lat(TypedLat),
-    /// How often an argument or a value returned was what: as a histogram, or the most frequent ones
     Hist(TypedHist),
-    /// A line for each call: arguments, value, duration
     Trace(TypedTrace),
-    /// The call tree below a function, with durations
     Graph(TypedGraph),
-    /// Who calls: stacks at hits, by count or by time spent
     Stack(TypedStack),
-    /// What is called most now: a live table of rates and percentiles
     Top(TypedTop),
-    /// Who writes a variable, when, and what: by hardware breakpoints
     Watch(TypedWatch),
-    /// Functions with file, offset, size, and the tactic that each would get
     List(TypedList),
-    /// What is patched in a process, and by whom
+    /// What is patched in a process, and by which tracer
+    ///
+    /// Prints for each process whether it holds patches of Trapline, which tracer made them, and whether that
+    /// tracer still runs. The process is only read.
+    #[command(after_long_help = sections(STATUS, ONCE))]
     Status(TypedPids),
     /// Clean up after a tracer that died
+    ///
+    /// A run of Trapline takes its patches out when it ends. If the tracer was killed with SIGKILL, they stay:
+    /// the target runs on and counts into memory that no tracer reads. This puts the original code, signal
+    /// handlers and return addresses back. It may be called at any time.
+    #[command(after_long_help = sections(DETACH, ONCE))]
     Detach(TypedPids),
-    /// Build a sample program, trace it, and show what it costs
     Demo(TypedDemo),
+    Completions(TypedCompletions),
+    Man(TypedMan),
 }

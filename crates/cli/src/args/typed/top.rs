@@ -2,12 +2,17 @@
 
 use clap::Args;
 
+use super::help::{TRACED, sections};
 use super::shared::Common;
 use crate::top::view::Column;
 
-/// `top`
+/// A live table of what is called most now: rates and percentiles
+///
+/// Draws a table anew each second: which functions are called most at the moment, and with --lat how long they
+/// take. If standard input or output is no terminal, with -o, or with a command, a table is printed each
+/// interval instead.
 #[derive(Args, Debug, Clone)]
-#[command(after_help = HELP)]
+#[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedTop {
     /// Probes, for example 'libssl:SSL_*'
     #[arg(value_name = "PROBE", required = true)]
@@ -22,9 +27,29 @@ pub(crate) struct TypedTop {
     pub(crate) common: Common,
 }
 
-const HELP: &str = "\
-Keys: < and > or the arrows choose the column to sort by, r turns it round, / filters by name, space stands still, + and - change the
-interval (1 s, or -i), up, down, PgUp, PgDn, Home and End move, q quits.
+const MORE: &str = "\
+What it prints:
+  HITS/S or CALLS/S  Rate in the last interval.
+  HITS or CALLS      Since attach.
+  P50 P99            With --lat: half, or 99 %, of the calls of the last
+                     interval took at most so long.
+  RATE BEFORE        The rate of the intervals before, newest at the right.
+  FUNCTION           The function.
 
-Without a terminal on standard input and output, with -o, or with a command that was launched here, whose terminal it is: a table each
-interval.";
+Keys:
+  < > left right     Choose the column to sort by.
+  r                  Reverse the order.
+  /                  Filter by name.
+  space              Stand still, until the next space.
+  + -                Shorter and longer intervals, 125 ms to 64 s.
+  up down PgUp PgDn Home End
+                     Move through the rows.
+  q Ctrl-C           End.
+
+Examples:
+  Functions of a library, by rate:
+    trapline top -p PID 'libssl:SSL_*'
+  With durations:
+    trapline top --lat -p PID handle price store
+  Ten tables, without a terminal:
+    trapline top -d 10 -p PID 'shop:*' | cat";

@@ -4,11 +4,16 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::help::{TRACED, sections};
 use super::shared::{Common, TypedEnds, TypedFilter};
 
-/// `trace`
+/// A line for each call: arguments, value, duration
+///
+/// Prints a line when a call has ended. Arguments and value are shown as debug information has them, or as
+/// the signature behind the probe says. The target never waits: a record that finds the ring of its CPU full
+/// is dropped, and counted as missed. A call takes 12 to 25 nanoseconds longer, and more with texts.
 #[derive(Args, Debug, Clone)]
-#[command(after_help = TRACE)]
+#[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedTrace {
     /// Probes, for example 'libc:openat(int fd, ptr path, hex flags) -> int'
     #[arg(value_name = "PROBE", required_unless_present = "from")]
@@ -53,16 +58,29 @@ const LIVE: [&str; 16] = [
     "faults_are_fatal",
 ];
 
-const TRACE: &str = "\
-A line: seconds since the start, thread, function, arguments, value, <duration in seconds>. Arguments and value are shown as debug
-information has them, or as the signature behind the probe says (docs/guide/arguments.md): PROBE(TYPE NAME, …) -> TYPE, with int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64,
-float, double, hex, ptr or TYPE *; and str, what it points to up to a 0, or buf(len=NAME), as many bytes as that argument says: of both the first
-64, copied at the entry. A record is written by the target's own thread, at some tens of nanoseconds; one that finds its CPU's ring full
-is dropped and counted as missed.
+const MORE: &str = "\
+What it prints:
+  0.020526  6512 handle(order=0x7f0f0d82fe80) = 0 <0.000066549>
+  Seconds since attach, thread, function, arguments, = value, <duration in
+  seconds>. ? stands for a value that is not known, <fault> for memory that
+  cannot be read.
 
---if, --tid, --comm and --sample are decided in the target before anything is recorded, at some nanoseconds; what --if asks of fields once they
-are read, of ret or dur at the return. All of it is counted.
-  trapline trace --if 'flags & O_CREAT && ret < 0' 'libc:openat(int fd, ptr path, int flags) -> int'
+Signatures:
+  PROBE(TYPE NAME, ...) -> TYPE, for code without debug information.
+  TYPE is int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64,
+  float, double, hex, ptr or TYPE *. For arguments also str, the text that
+  it points to, and buf(len=NAME), as many bytes as argument NAME says; of
+  both the first 64 bytes.
 
-Records can be kept as they are, millions a second, and shown later (docs/guide/recordings.md):
-  trapline trace -o calls.trapline -p PID 'libc:read'; trapline trace --from calls.trapline --if 'ret < 0'";
+Examples:
+  Calls that fail:
+    trapline trace --if 'ret < 0' 'libc:open64(str path, hex flags) -> int'
+  Slow calls:
+    trapline trace --if 'dur > 300us' -p PID store
+  Fields of what an argument points to, by debug information:
+    trapline trace -p PID 'handle(order->id, order->customer->name)'
+  Record now, look later:
+    trapline trace -d 10 -o calls.trapline -p PID handle
+    trapline trace --from calls.trapline --if 'dur > 20us'
+  A timeline for ui.perfetto.dev:
+    trapline trace -d 1 -o calls.perfetto-trace -p PID handle store";
