@@ -69,7 +69,7 @@ fn readers_of_manual_pages_find_no_error() {
         if let Some(output) = try_run("man", &["--warnings", "-E", "UTF-8", "-l", "-Tutf8", name]) {
             let (shown, errors) = (text(&output.stdout), text(&output.stderr));
             assert!(output.status.success() && errors.is_empty(), "{name}: {errors}");
-            assert!(shown.contains("EXIT STATUS") && shown.contains("0  Done"), "{name}: {shown}");
+            assert!(shown.contains("0  Done"), "{name}: {shown}");
             checked = true;
         }
         if let Some(output) = try_run("mandoc", &["-T", "lint", "-W", "error", name]) {

@@ -68,8 +68,10 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     let mut rest = Roff::new();
     verbs(&mut rest, command);
     sections(&mut rest, &command.get_after_long_help().map(ToString::to_string).unwrap_or_default());
-    rest.control("SH", ["SEE ALSO"]);
-    rest.text([bold("trapline"), roman("(1)")]);
+    if !command.has_subcommands() {
+        rest.control("SH", ["SEE ALSO"]);
+        rest.text([bold("trapline"), roman("(1)")]);
+    }
     rest.to_writer(&mut page)?;
     Ok(page)
 }

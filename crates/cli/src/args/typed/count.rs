@@ -13,10 +13,10 @@ use super::shared::{Common, TypedBy, TypedServe};
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedCount {
-    /// Probes, for example 'libssl:SSL_*'
+    /// What to count, for example 'libssl:SSL_*'
     #[arg(value_name = "PROBE", required = true)]
     pub(crate) probes: Vec<String>,
-    /// Split hits; by tid or comm a hit costs more than by cpu
+    /// Split the hits of each function; tid and comm cost more a hit than cpu
     #[arg(long, value_name = "WHAT", help_heading = "Output")]
     pub(crate) by: Option<TypedBy>,
     #[command(flatten)]
@@ -27,7 +27,7 @@ pub(crate) struct TypedCount {
 
 const MORE: &str = "\
 What it prints:
-  HITS      Calls since attach; in a report of -i, calls since the last one.
+  HITS      Calls since attach; in reports of -i, since the last one.
   HITS/S    Hits per second.
   TID COMM CPU THREADS
             With --by: the thread, its name, the CPU, how many threads.

@@ -13,16 +13,16 @@ use super::shared::{Common, TypedEnds};
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedGraph {
-    /// The function whose calls are shown, for example processCommand
+    /// The function at the root, for example processCommand
     #[arg(value_name = "FUNC", required = true)]
     pub(crate) root: String,
-    /// Functions below it, for example 'lookup*' 'libc:mem*' (all of its file)
+    /// Functions below it, for example 'lookup*' 'libc:mem*' [default: all of the same file]
     #[arg(value_name = "BELOW")]
     pub(crate) below: Vec<String>,
-    /// Each call by itself, with what it calls in their order, instead of all added up
+    /// Print each call by itself, with what it called, instead of the sums
     #[arg(long, help_heading = "Tree")]
     pub(crate) each: bool,
-    /// Only N levels below FUNC
+    /// Show only N levels below FUNC
     #[arg(long, value_name = "N", help_heading = "Tree")]
     pub(crate) depth: Option<usize>,
     #[command(flatten)]

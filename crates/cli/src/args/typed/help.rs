@@ -1,11 +1,12 @@
 //! How long help texts end: sections, which manual pages have too.
 //!
-//! In: a verb's own sections. Out: them, with the exit statuses. A section is a line `Heading:` and lines that
-//! are indented by two. An empty line stands between sections. Does not: break lines; they fit into a manual page of 80
-//! columns.
+//! In: a verb's own sections. Out: them, with the exit statuses. A section is a line `Heading:`, and lines that
+//! are indented by two; an empty line stands between sections. Does not: break lines. They fit into a manual
+//! page of 80 columns.
 
 /// Exit statuses of verbs that trace.
 pub(super) const TRACED: &str = "\
+Exit status:
   0  Done, also after Ctrl-C.
   1  Failed. Also: a process of -p or -n was killed while it was probed.
   2  Wrong usage.
@@ -16,6 +17,7 @@ pub(super) const TRACED: &str = "\
 
 /// Exit statuses of verbs that look for functions, but trace nothing.
 pub(super) const LISTED: &str = "\
+Exit status:
   0  Done.
   1  Failed.
   2  Wrong usage.
@@ -23,11 +25,12 @@ pub(super) const LISTED: &str = "\
 
 /// Exit statuses of the other verbs.
 pub(super) const ONCE: &str = "\
+Exit status:
   0  Done.
   1  Failed.
   2  Wrong usage.";
 
 /// A verb's own sections, and that of its exit statuses.
 pub(super) fn sections(own: &str, exit_statuses: &str) -> String {
-    format!("{own}\n\nExit status:\n{exit_statuses}")
+    format!("{own}\n\n{exit_statuses}")
 }

@@ -16,25 +16,29 @@ const TOP: &str = "10";
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedHist {
-    /// Of what: an argument's name, ret, dur, or an expression of them; see docs/guide/filters.md
+    /// The value: an argument's name, ret, dur, or an expression of them.
+    ///
+    /// ret is what was returned, dur how long the call took, in nanoseconds. docs/guide/filters.md has the grammar.
     #[arg(value_name = "EXPR", required = true, allow_hyphen_values = true)]
     pub(crate) expression: String,
-    /// Probes, for example 'libc:read(int fd, ptr buf, size_t n) -> ssize_t'
+    /// Functions or USDT probes, for example 'libc:read(int fd, ptr buf, size_t n)'
     #[arg(value_name = "PROBE", required = true)]
     pub(crate) probes: Vec<String>,
-    /// Equal steps instead of powers of two
+    /// Equal steps instead of powers of two; at most 1000
     #[arg(long, value_name = "MIN:MAX:STEP", conflicts_with = "top", help_heading = "Histogram")]
     pub(crate) linear: Option<String>,
-    /// The N values that were seen most (10)
+    /// The N most frequent values; 10 without =N
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = TOP,
           value_parser = clap::value_parser!(u32).range(1..), help_heading = "Histogram")]
     pub(crate) top: Option<u32>,
-    /// One for each thread (tid), thread name (comm) or CPU (cpu), or for each value of an argument, text or expression
+    /// One histogram for each value of KEY.
+    ///
+    /// KEY is tid (thread), comm (thread name), cpu, or an argument, a field, a text or an expression.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, help_heading = "Histogram")]
     pub(crate) by: Option<String>,
     #[command(flatten)]
     pub(crate) filter: TypedFilter,
-    /// Only threads of this name (may be given more than once)
+    /// Only threads of this name; may be given more than once
     #[arg(long = "comm", value_name = "NAME", help_heading = "Calls")]
     pub(crate) comms: Vec<String>,
     #[command(flatten)]

@@ -12,25 +12,25 @@ use super::shared::{Common, TypedEnds, TypedServe};
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedLat {
-    /// Functions, for example processCommand
+    /// Functions to time, for example processCommand
     #[arg(value_name = "FUNC", required = true)]
     pub(crate) probes: Vec<String>,
-    /// One histogram per function instead of one for all
+    /// Print one histogram for each function, instead of one for all
     #[arg(short = 'F', long, help_heading = "Histogram")]
     pub(crate) per_function: bool,
-    /// Microseconds
+    /// Show microseconds, instead of nanoseconds
     #[arg(short = 'u', long, conflicts_with = "milliseconds", help_heading = "Histogram")]
     pub(crate) microseconds: bool,
-    /// Milliseconds
+    /// Show milliseconds, instead of nanoseconds
     #[arg(short = 'm', long, help_heading = "Histogram")]
     pub(crate) milliseconds: bool,
-    /// Equal steps instead of powers of two, in the unit shown
+    /// Equal steps instead of powers of two, in the unit shown; at most 1000
     #[arg(long, value_name = "MIN:MAX:STEP", help_heading = "Histogram")]
     pub(crate) linear: Option<String>,
     /// Leave out calls shorter than TIME (1ms, 20us, 500ns)
     #[arg(long, value_name = "TIME", help_heading = "Histogram")]
     pub(crate) min: Option<String>,
-    /// Of recursive calls, only the outermost
+    /// Time only the outermost of recursive calls
     #[arg(long, help_heading = "Histogram")]
     pub(crate) outermost: bool,
     #[command(flatten)]
@@ -46,8 +46,8 @@ What it prints:
   [1K, 2K)  Calls that took at least 1K and less than 2K; K is 1024. The
             line above has the unit: nsecs, usecs (-u) or msecs (-m).
   |@@@@|    The same number, relative to the fullest row.
-  p50 p99   Half, or 99 %, of the calls took at most so long; off by at most
-            1/16. max, avg, total and count are exact.
+  p50 p99   Half, or 99 %, of the calls took at most so long (off by at
+            most 1/16). max, avg, total and count are exact.
   calls:    Calls that are no plain pair of entry and return, if any.
 
 Examples:

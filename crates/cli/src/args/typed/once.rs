@@ -12,25 +12,25 @@ use super::shared::{TypedReturns, TypedSink};
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(LIST, LISTED))]
 pub(crate) struct TypedList {
-    /// Patterns, for example '/usr/bin/git:cmd_*'
+    /// Functions or patterns, for example '/usr/bin/git:cmd_*'
     #[arg(value_name = "PATTERN", required = true)]
     pub(crate) probes: Vec<String>,
-    /// List for exits as well, as `lat` would patch them
+    /// Also say how the end of a call would be seen, as lat would
     #[arg(long)]
     pub(crate) lat: bool,
-    /// As `lat --ret=FORM` would patch them
+    /// The same for lat --ret=FORM
     #[arg(long, value_name = "FORM", value_enum, requires = "lat")]
     pub(crate) ret: Option<TypedReturns>,
-    /// In this process (may be given more than once)
+    /// Look at this process; may be given more than once
     #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Vec<u32>,
-    /// In all processes of this name
+    /// Look at all processes of this name; may be given more than once
     #[arg(short = 'n', long = "name", value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// As `--strict` would patch them
+    /// Show the tactics of a run with --strict
     #[arg(long)]
     pub(crate) strict: bool,
-    /// As `--faults-are-fatal` would patch them
+    /// Show the tactics of a run with --faults-are-fatal
     #[arg(long)]
     pub(crate) faults_are_fatal: bool,
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub(crate) struct TypedList {
 /// `status` and `detach`
 #[derive(Args, Debug, Clone)]
 pub(crate) struct TypedPids {
-    /// Processes
+    /// The process; may be given more than once
     #[arg(short = 'p', long = "pid", value_name = "PID", required = true,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Vec<u32>,
@@ -55,10 +55,10 @@ pub(crate) struct TypedPids {
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(DEMO, ONCE))]
 pub(crate) struct TypedDemo {
-    /// How long each part runs, in seconds
+    /// How long each part runs: seconds, or with a unit (500ms)
     #[arg(short, long, value_name = "SECONDS", default_value = "1")]
     pub(crate) duration: String,
-    /// Keep the sample program's directory
+    /// Keep the directory of the sample program
     #[arg(long)]
     pub(crate) keep: bool,
 }
@@ -67,8 +67,8 @@ const LIST: &str = "\
 What it prints:
   OFFSET    Where the function lies in its file, hexadecimal.
   SIZE      Its size in bytes.
-  TACTIC    jump, short or pun: a jump, at nanoseconds a hit. kernel: a kernel
-            uprobe, at microseconds. refused, with the reason.
+  TACTIC    jump, short or pun: a jump, at nanoseconds a hit. kernel: a
+            kernel uprobe, at microseconds. refused, with the reason.
   FUNCTION  Its name.
   FILE      The file.
 

@@ -10,21 +10,26 @@ use trapline::{By, Returns};
 
 /// Which processes.
 #[derive(Args, Debug, Clone, Default)]
-#[command(next_help_heading = "Targets (with none: every process that maps the file and that you may trace)")]
+#[command(next_help_heading = "Targets")]
 pub(crate) struct TypedTarget {
-    /// Trace this process (may be given more than once)
+    /// Trace this process; may be given more than once.
+    ///
+    /// Without -p, -n and a command, every process is traced that maps a file of the probes and that you may
+    /// trace. Only watch needs one of the three.
     #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Vec<u32>,
-    /// Trace all processes of this name
+    /// Trace all processes of this name; may be given more than once
     #[arg(short = 'n', long = "name", value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Run this command and trace it from its start
+    /// Run this command, and trace it from its start.
+    ///
+    /// The text is split into words as a shell does, with quotes; nothing is expanded. The command keeps standard output for itself: reports go to standard error, or to -o FILE.
     #[arg(short = 'c', long = "command", value_name = "CMD")]
     pub(crate) command: Option<String>,
-    /// Follow fork and exec
+    /// Follow fork and exec: trace the programs that the target runs, too
     #[arg(short = 'f', long = "follow")]
     pub(crate) follow: bool,
-    /// The same as -c, word by word
+    /// Run this command; the same as -c, word by word
     #[arg(last = true, value_name = "CMD", conflicts_with = "command")]
     pub(crate) words: Vec<OsString>,
 }
@@ -34,46 +39,50 @@ pub(crate) struct TypedTarget {
 pub(crate) struct Common {
     #[command(flatten)]
     pub(crate) target: TypedTarget,
-    /// Print every INTERVAL seconds (or 500ms, 2m)
+    /// Print a report every INTERVAL: seconds, or with a unit (500ms, 2m)
     #[arg(short, long, value_name = "INTERVAL", help_heading = "Output")]
     pub(crate) interval: Option<String>,
-    /// Stop after SECONDS (or 500ms, 2m)
+    /// Stop after this time: seconds, or with a unit (500ms, 2m)
     #[arg(short, long, value_name = "SECONDS", help_heading = "Output")]
     pub(crate) duration: Option<String>,
     /// Print the time of day with each report
     #[arg(short = 'T', long, help_heading = "Output")]
     pub(crate) timestamps: bool,
-    /// One JSON object a line, see docs/guide/json.md
+    /// Print one JSON object a line; docs/guide/json.md has the fields
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    /// Write reports to FILE, as its suffix says (.json; .csv, .html, .perfetto-trace, .trapline where the command has that), else as text
+    /// Write to FILE, in the format of its suffix.
+    ///
+    /// All verbs have .json and text, which any other suffix means. Some have .csv, .html, .folded, .svg, .pb.gz, .perfetto-trace or .trapline; a suffix that the verb does not have is an error.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(crate) output: Option<PathBuf>,
-    /// No closing summary, no notices
+    /// Print no closing summary and no notices
     #[arg(short, long, help_heading = "Output")]
     pub(crate) quiet: bool,
     /// Show the tactic for each site; change nothing
     #[arg(long, help_heading = "Patching")]
     pub(crate) dry_run: bool,
-    /// Stop all threads while code changes, instead of none
+    /// Stop all threads while code changes; by default they run on
     #[arg(long, help_heading = "Patching")]
     pub(crate) strict: bool,
-    /// The target's SIGSEGV handler only reports and ends it: also move instructions that may fault. True of redis; never of
-    /// the JVM, Go, .NET or WebAssembly, which look the address up
+    /// Also move instructions that may fault.
+    ///
+    /// For programs that catch SIGSEGV or SIGBUS only to report the fault and end, such as redis. Not for programs that look up the address of a fault: the JVM, Go, .NET, WebAssembly.
     #[arg(long, help_heading = "Patching")]
     pub(crate) faults_are_fatal: bool,
 }
 
 /// Where a report goes, for verbs that print once.
 #[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct TypedSink {
-    /// One JSON object a line, see docs/guide/json.md
+    /// Print one JSON object a line; docs/guide/json.md has the fields
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write reports to FILE, as JSON if it ends in .json
+    /// Write to FILE, as JSON if it ends in .json
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// No closing summary, no notices
+    /// Print no closing summary and no notices
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -81,13 +90,15 @@ pub(crate) struct TypedSink {
 /// The calls that are meant: `--if`, `--tid`, `--sample`.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct TypedFilter {
-    /// Only calls for which EXPR holds, over the arguments' names and tid, and ret and dur where returns are waited for; see docs/guide/filters.md
+    /// Only calls for which EXPR holds, for example 'n > 4096'.
+    ///
+    /// EXPR is written as in C, over the names of arguments and tid; trace and hist also have ret, what was returned, and dur, how long the call took. docs/guide/filters.md has the grammar.
     #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
     pub(crate) condition: Option<String>,
-    /// Only this thread (may be given more than once)
+    /// Only this thread; may be given more than once
     #[arg(long = "tid", value_name = "TID", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Calls")]
     pub(crate) tids: Vec<u32>,
-    /// Of the calls that pass, one in N on each CPU
+    /// Only one in N of the calls that pass, on each CPU
     #[arg(long, value_name = "1/N", help_heading = "Calls")]
     pub(crate) sample: Option<String>,
 }
@@ -95,13 +106,12 @@ pub(crate) struct TypedFilter {
 /// `--ret` and `--maxactive`.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct TypedEnds {
-    /// How the end of a call is seen: its exits patched, or its return address on the stack replaced; then calls that end by a jump to
-    /// another function last until that returns. auto: exits; the return address where one of them is such a jump, or they cannot all be
-    /// found or patched, if all that unwind stacks there can be told [default: auto]
+    /// How the end of a call is seen [default: auto]
     #[arg(long, value_name = "FORM", value_enum, help_heading = "Calls")]
     pub(crate) ret: Option<TypedReturns>,
-    /// Calls whose return address can be replaced at a time, in all threads; others are missed, and counted. Each takes 97 bytes of
-    /// the process [default: 16384]
+    /// Calls whose return address can be replaced at a time [default: 16384].
+    ///
+    /// The number is for all threads together. Calls beyond it are not timed, and count as missed. Each takes 97 bytes of the target's memory.
     #[arg(long, value_name = "CALLS", help_heading = "Calls")]
     pub(crate) maxactive: Option<u32>,
 }
@@ -116,8 +126,11 @@ impl TypedEnds {
 /// `--ret`
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TypedReturns {
+    /// Exits; but the return address if a call may end by a tail call, or not all exits can be patched
     Auto,
+    /// All exits are patched; a tail call (a jump to another function) ends the call
     Exits,
+    /// The return address is replaced; a tail call goes on until the other function returns
     Stack,
 }
 
@@ -134,11 +147,14 @@ impl TypedReturns {
 /// `--serve` and `--otlp`.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct TypedServe {
-    /// Offer counts and histograms as Prometheus metrics at http://ADDR/metrics: PORT for this machine alone, :PORT for all who
-    /// can reach it, or HOST:PORT; port 0 takes a free one
+    /// Offer metrics for Prometheus at http://ADDR/metrics.
+    ///
+    /// ADDR is PORT (for this machine alone), :PORT (for every host that reaches it) or HOST:PORT. Port 0 takes a free one.
     #[arg(long, value_name = "ADDR", help_heading = "Output")]
     pub(crate) serve: Option<String>,
-    /// Send the same to a collector by OTLP over HTTP, for example http://localhost:4318; every INTERVAL (10 s), and at the end
+    /// Send metrics to a collector by OTLP, for example http://localhost:4318.
+    ///
+    /// They are sent over HTTP every INTERVAL, by default 10 s, and at the end.
     #[arg(long, value_name = "URL", help_heading = "Output")]
     pub(crate) otlp: Option<String>,
 }

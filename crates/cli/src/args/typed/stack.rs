@@ -15,24 +15,28 @@ use super::shared::{Common, TypedEnds, TypedFilter};
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedStack {
-    /// Probes, for example libc:malloc, or 'libc:malloc(size_t n)' for conditions on n
+    /// What to look at, for example libc:malloc.
+    ///
+    /// For conditions on arguments, with a signature: 'libc:malloc(size_t n)'.
     #[arg(value_name = "PROBE", required = true)]
     pub(crate) probes: Vec<String>,
-    /// Sum what the calls took, from entry to return, instead of counting them
+    /// Add up how long calls took, instead of counting them
     #[arg(long, help_heading = "Stacks")]
     pub(crate) time: bool,
-    /// How callers are found: by frame pointers, in the target; or by unwind tables, from a copy of the stack
+    /// How callers are found
     #[arg(long, value_name = "HOW", value_enum, default_value_t = TypedUnwind::Fp, help_heading = "Stacks")]
     pub(crate) unwind: TypedUnwind,
-    /// Callers to note, at most, by frame pointers (122 without this, which is the most)
+    /// The most callers that are noted, by frame pointers [default: 122]
     #[arg(long, value_name = "N", help_heading = "Stacks",
           value_parser = clap::value_parser!(u8).range(1..=i64::from(Unwinding::DEEPEST)))]
     pub(crate) depth: Option<u8>,
-    /// Bytes of the stack to copy, at most, for unwind tables (8192 without this; rounded up to a power of two)
+    /// The most bytes of a stack that are copied, for dwarf [default: 8192].
+    ///
+    /// The number is rounded up to a power of two.
     #[arg(long, value_name = "BYTES", help_heading = "Stacks",
           value_parser = clap::value_parser!(u32).range(256..=65536))]
     pub(crate) stack_bytes: Option<u32>,
-    /// Stacks to print, most hits first; files hold all
+    /// Print the N stacks with the most hits; files hold all
     #[arg(long, value_name = "N", default_value_t = 20, help_heading = "Stacks")]
     pub(crate) top: usize,
     #[command(flatten)]
@@ -46,7 +50,9 @@ pub(crate) struct TypedStack {
 /// `--unwind`
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TypedUnwind {
+    /// By frame pointers, in the target
     Fp,
+    /// By unwind tables, from a copy of the stack
     Dwarf,
 }
 
@@ -60,7 +66,7 @@ What it prints:
 
 Files:
   -o FILE.svg     A flame graph.
-  -o FILE.html    A page with a table, a flame graph, and what happened when.
+  -o FILE.html    A page: a table, a flame graph, and what happened when.
   -o FILE.folded  A line for each stack, as flamegraph.pl reads it.
   -o FILE.pb.gz   A profile for pprof.
   -o FILE.json    One object for each stack.

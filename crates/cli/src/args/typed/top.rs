@@ -14,13 +14,13 @@ use crate::top::view::Column;
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedTop {
-    /// Probes, for example 'libssl:SSL_*'
+    /// What to count, for example 'libssl:SSL_*'
     #[arg(value_name = "PROBE", required = true)]
     pub(crate) probes: Vec<String>,
-    /// Time calls too, of functions: p50 and p99 of each interval
+    /// Time the calls of functions too: p50 and p99 of each interval
     #[arg(long, help_heading = "Table")]
     pub(crate) lat: bool,
-    /// Sort by this column first
+    /// Sort by this column at first
     #[arg(long, value_name = "COLUMN", default_value = "rate", help_heading = "Table")]
     pub(crate) sort: Column,
     #[command(flatten)]

@@ -15,23 +15,29 @@ use super::shared::{Common, TypedEnds, TypedFilter};
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedTrace {
-    /// Probes, for example 'libc:openat(int fd, ptr path, hex flags) -> int'
+    /// What to trace, for example 'libc:openat(int fd, str path, hex flags) -> int'
     #[arg(value_name = "PROBE", required_unless_present = "from")]
     pub(crate) probes: Vec<String>,
-    /// Trace nothing: read what -o FILE.trapline recorded, and show it or write it (-o) as the same run would have
+    /// Show what -o FILE.trapline recorded, instead of tracing.
+    ///
+    /// Output and -o are as they would have been in that run. --if, --tid, --comm and --max select calls.
     #[arg(long, value_name = "FILE", help_heading = "Calls", conflicts_with_all = LIVE)]
     pub(crate) from: Option<PathBuf>,
-    /// Entries only: cheaper, and for functions whose exits are not all known
+    /// Record entries only, which is cheaper.
+    ///
+    /// This also works for functions whose exits are not all known. Lines have no value and no duration.
     #[arg(long, conflicts_with_all = ["ret", "maxactive"], help_heading = "Calls")]
     pub(crate) entry_only: bool,
     #[command(flatten)]
     pub(crate) ends: TypedEnds,
     #[command(flatten)]
     pub(crate) filter: TypedFilter,
-    /// Only threads of this name (may be given more than once); a new name counts some milliseconds later
+    /// Only threads of this name; may be given more than once.
+    ///
+    /// A thread that takes another name is noticed some milliseconds later.
     #[arg(long = "comm", value_name = "NAME", help_heading = "Calls")]
     pub(crate) comms: Vec<String>,
-    /// End after N calls
+    /// Stop after N calls
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Calls")]
     pub(crate) max: Option<u64>,
     #[command(flatten)]
