@@ -21,11 +21,10 @@ use args::command::{Command, Run};
 use args::ready::ready;
 use args::ready::threads::{are_there, has_thread};
 use args::typed::Typed;
-use commands::intervals::builder;
 
 fn main() -> ExitCode {
     let verb = Typed::parse().verb;
-    let look = |run: &Run| builder(run).prototypes();
+    let look = |run: &Run| run.builder().prototypes();
     let command = match are_there(&verb, &has_thread).and_then(|()| ready(verb, &look)) {
         Ok(command) => command,
         Err(error) => {

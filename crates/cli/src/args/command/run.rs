@@ -1,11 +1,11 @@
 //! What all tracing verbs have in common: what to trace, how the ends of calls are seen, how to report.
 //!
-//! In: plain values. Out: [`Run`], [`Ends`]. Does not: start a session; [`Ends::of`] only sets a builder's
-//! options.
+//! In: plain values. Out: [`Run`], [`Ends`]. Does not: start a session; it only sets a
+//! builder's options.
 
 use std::time::Duration;
 
-use trapline::{Builder, ProbeSpec, Returns, Target};
+use trapline::{Builder, ProbeSpec, Returns, Session, Target};
 
 use super::otlp::Collector;
 use super::serve::Address;
@@ -38,6 +38,14 @@ pub(crate) struct Run {
     pub(crate) serve: Option<Address>,
     /// The collector to which to send metrics.
     pub(crate) otlp: Option<Collector>,
+}
+
+impl Run {
+    /// The session that these options describe.
+    pub(crate) fn builder(&self) -> Builder {
+        let builder = Session::builder().target(self.target.clone()).probes(self.probes.iter().cloned());
+        builder.strict(self.strict).faults_are_fatal(self.faults_are_fatal).follow(self.follow)
+    }
 }
 
 /// How the ends of calls are seen. It is the same in each verb that waits for them.
