@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trapline::filter::Filter;
 use trapline::watch::{Expr, WatchSpec};
-use trapline::{By, Floats, ProbeSpec, Returns, Target};
+use trapline::{Builder, By, Floats, ProbeSpec, Returns, Session, Target};
 
 use super::ends::Ends;
 use super::filters::FilterOptions;
@@ -43,6 +43,14 @@ pub(crate) struct Run {
     pub(crate) serve: Option<Address>,
     /// The collector to which to send metrics.
     pub(crate) otlp: Option<Collector>,
+}
+
+impl Run {
+    /// The session that these options describe.
+    pub(crate) fn builder(&self) -> Builder {
+        let builder = Session::builder().target(self.target.clone()).probes(self.probes.iter().cloned());
+        builder.strict(self.strict).faults_are_fatal(self.faults_are_fatal).follow(self.follow)
+    }
 }
 
 /// `count`, ready.

@@ -25,7 +25,7 @@ pub(crate) type Look<'a> = &'a dyn Fn(&Run) -> Vec<Vec<Noted>>;
 
 /// Reads the debug information of the files and processes of a run.
 pub(crate) fn look(run: &Run) -> Vec<Vec<Noted>> {
-    crate::commands::intervals::builder(run).prototypes()
+    run.builder().prototypes()
 }
 
 /// A run and its typed signatures. What stands in brackets is a signature, unless the whole text is the name

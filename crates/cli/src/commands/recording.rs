@@ -1,7 +1,7 @@
 //! `trace --from`: shows a recording as the same run would have shown its calls.
 //!
 //! In: a file, which anyone may have written. Out: lines, rows, objects or a timeline, by the code that the
-//! live command uses ([`super::trace`]). Invariant: everything that can be shown is shown before an error
+//! live command uses ([`super::calls`]). Invariant: everything that can be shown is shown before an error
 //! behind it is reported, and the exit status is then 1. Does not: touch a process.
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use trapline::filter::Filter;
 use trapline::saved::{Saved, SavedError, Step};
 use trapline::{Call, ProbeSpec, Site};
 
-use super::trace::{Report, Source};
+use super::calls::{Report, Source};
 use super::{Failure, Outcome};
 use crate::args::command::Recording;
 use crate::args::error::UsageError;
