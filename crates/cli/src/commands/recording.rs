@@ -148,7 +148,7 @@ impl<R: Read> Reading<'_, R> {
             Ok(Step::Cut(at)) => {
                 let (read, lost) = self.saved.counted();
                 print_line(&format!(
-                    "trapline: {name} ends at byte {at} without its end mark, as when its tracer is killed; told is what is there: {} hits recorded, {} missed as far as is known",
+                    "trapline: {name} ends at byte {at} without its end mark, as when its tracer is killed; shown is what is there: {} hits recorded, {} missed as far as is known",
                     grouped(read),
                     grouped(lost)
                 ));

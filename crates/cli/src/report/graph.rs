@@ -199,7 +199,7 @@ impl<'a> Trees<'a> {
         }
         if let Some(left) = self.left_out.get(&pid) {
             out.push_str(&format!(
-                "{} calls stand in no tree: outside of it, or not seen to end\n",
+                "{} calls are in no tree: outside of it, or not seen to end\n",
                 grouped(*left)
             ));
         }
@@ -350,7 +350,7 @@ mod tests {
         3 ns : | `-(1) leaf
         9 ns : `-(2) leaf
         3 ns :   `-(1) root
-1 calls stand in no tree: outside of it, or not seen to end
+1 calls are in no tree: outside of it, or not seen to end
 ";
         assert_eq!(trees.text(7, "x"), expected);
         let object: serde_json::Value = serde_json::from_str(&trees.object(7)).expect("JSON");
@@ -368,7 +368,7 @@ mod tests {
        40 ns : (2) root
         9 ns : +-(1) mid
         9 ns : `-(2) leaf
-1 calls stand in no tree: outside of it, or not seen to end
+1 calls are in no tree: outside of it, or not seen to end
 ";
         assert_eq!(trees.text(7, "x"), expected);
     }

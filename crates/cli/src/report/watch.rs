@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use trapline::time_of_day;
 use trapline::watch::{
     Access, Accessed, Encoding, Facts, Kind, NewProgram, Tally, ValueSource, WatchEnd, Watched, Where,
 };
 
-use super::number::{duration, grouped, percent, plural};
+use super::number::{duration, grouped, percent, plural, rough};
 use super::table::{Align, Table};
 use super::visible;
 
@@ -290,66 +291,79 @@ pub(crate) fn table(tallied: &Tallied) -> String {
 /// The summary: what was seen, what was not, and what it cost.
 pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
     let tally = &end.tally;
-    let mut out = String::from("\n");
-    let mut add = |line: String| {
-        out.push_str(&line);
-        out.push('\n');
-    };
+    let mut lines = vec![seen(tallied, tally), threads(tally)];
+    lines.extend(late(tally));
+    lines.extend(turns(tallied, tally));
+    lines.push(cost(end));
+    format!("\n{}\n", lines.join("\n"))
+}
+
+fn seen(tallied: &Tallied, tally: &Tally) -> String {
     let share = if tallied.shown > 0 { tallied.exact as f64 / tallied.shown as f64 } else { 1.0 };
-    let mut seen = format!(
-        "{} in {:.2} s, {} with an exact value; {} lost",
-        plural(tallied.shown, "access", "accesses"),
+    let mut line = format!(
+        "accesses: {} in {:.2} s, {} with an exact value, {} lost",
+        grouped(tallied.shown),
         tally.watched.as_secs_f64(),
         percent(share),
         grouped(tally.lost)
     );
     if tallied.undecided > 0 {
-        seen.push_str(&format!("; {} whose condition could not be decided", grouped(tallied.undecided)));
+        let undecided = grouped(tallied.undecided);
+        line.push_str(&format!("; {undecided} left out, as the condition could not be decided"));
     }
     if tally.malformed > 0 {
-        seen.push_str(&format!("; {} that made no sense", plural(tally.malformed, "record", "records")));
+        let records = plural(tally.malformed, "record", "records");
+        line.push_str(&format!("; {records} of the kernel could not be read"));
     }
-    add(seen);
-    for (place, covered) in tallied.watched.iter().zip(tally.covered_ns.iter().flatten()) {
-        let share = *covered as f64 / (tally.watched.as_nanos() as f64).max(1.0);
-        add(format!("{}: watched {} of the time, in turns", place.label, percent(share.min(1.0))));
-    }
-    add(format!(
-        "{} armed in {}, {} born since; disarmed in {}",
-        plural(tally.threads as u64, "thread", "threads"),
-        duration(tally.arming.as_nanos() as u64),
+    line
+}
+
+fn threads(tally: &Tally) -> String {
+    format!(
+        "threads: {} watched, {} born since; armed in {}, disarmed in {}",
+        grouped(tally.threads as u64),
         grouped(tally.born),
-        duration(tally.disarming.as_nanos() as u64)
-    ));
-    if tally.late + tally.unwatched > 0 {
-        add(format!(
-            "of those born, {} armed late, at most {} after birth; {} ended before",
-            grouped(tally.late),
-            duration(tally.latest.as_nanos() as u64),
+        rough(tally.arming),
+        rough(tally.disarming)
+    )
+}
+
+/// Threads that ran unwatched for a while.
+fn late(tally: &Tally) -> Option<String> {
+    (tally.late + tally.unwatched > 0).then(|| {
+        format!(
+            "late: {} born since were watched at most {} after their birth; {} ended before",
+            plural(tally.late, "thread", "threads"),
+            rough(tally.latest),
             grouped(tally.unwatched)
-        ));
-    }
-    add(cost(end));
-    out
+        )
+    })
+}
+
+/// For how much of the time each place was watched, where they took turns.
+fn turns(tallied: &Tallied, tally: &Tally) -> Option<String> {
+    let all = (tally.watched.as_nanos() as f64).max(1.0);
+    let share = |(place, covered): (&Watched, &u64)| {
+        format!("{} {}", place.label, percent((*covered as f64 / all).min(1.0)))
+    };
+    let shares: Vec<String> =
+        tallied.watched.iter().zip(tally.covered_ns.iter().flatten()).map(share).collect();
+    (!shares.is_empty()).then(|| format!("in turns, for a share of the time: {}", shares.join(", ")))
 }
 
 /// The number of traps times the measured cost of one.
 fn cost(end: &WatchEnd) -> String {
     let traps = end.tally.events + end.tally.lost;
     let Some(ns) = end.ns_per_trap else {
-        return format!("cost: {} traps, of a cost that could not be measured here", grouped(traps));
+        return format!("cost: {}, of a length that could not be measured", plural(traps, "trap", "traps"));
     };
     let spent = traps as f64 * ns;
     let share = match end.cpu.as_nanos() as f64 {
-        cpu if cpu > 0.0 => format!("{} of the target's CPU time", percent((spent / cpu).min(1.0))),
-        _ => "no CPU time of the target to compare with".to_owned(),
+        cpu if cpu > 0.0 => format!(", {} of the target's CPU time", percent((spent / cpu).min(1.0))),
+        _ => String::new(),
     };
-    format!(
-        "cost: {} traps x {}, measured here on ourselves = {}, {share}",
-        grouped(traps),
-        duration(ns as u64),
-        duration(spent as u64)
-    )
+    let time = |ns: f64| rough(Duration::from_nanos(ns as u64));
+    format!("cost: {} of {} each, {} in all{share}", plural(traps, "trap", "traps"), time(ns), time(spent))
 }
 
 #[cfg(test)]
@@ -435,9 +449,9 @@ HITS  KIND   THREADS  COMM    FUNCTION
 ";
         assert_eq!(table(&tallied), expected);
         let expected = "
-2 accesses in 2.00 s, 50 % with an exact value; 3 lost
-2 threads armed in 1.000 us, 1 born since; disarmed in 2.000 us
-cost: 5 traps x 9.000 us, measured here on ourselves = 45.000 us, 4.5 % of the target's CPU time
+accesses: 2 in 2.00 s, 50 % with an exact value, 3 lost
+threads: 2 watched, 1 born since; armed in 1.00 us, disarmed in 2.00 us
+cost: 5 traps of 9.00 us each, 45.0 us in all, 4.5 % of the target's CPU time
 ";
         assert_eq!(summary(&tallied, &end), expected);
     }
