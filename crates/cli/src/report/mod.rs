@@ -15,6 +15,7 @@ pub(crate) mod lat;
 pub(crate) mod list;
 pub(crate) mod number;
 pub(crate) mod perfetto;
+pub(crate) mod site;
 pub(crate) mod stacks;
 pub(crate) mod summary;
 pub(crate) mod table;
