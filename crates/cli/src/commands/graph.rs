@@ -8,9 +8,9 @@ use super::run::schedule::Event;
 use super::{Failure, Outcome};
 use crate::args::graph::Graph;
 use crate::output::{Output, OutputError};
-use crate::report::calls::nearness;
 use crate::report::format::Format;
 use crate::report::graph::Trees;
+use crate::report::site::nearness;
 
 /// Runs `graph`.
 pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {

@@ -22,9 +22,9 @@ use crate::args::filters::filters;
 use crate::args::kept::{Begin, End};
 use crate::args::types::Signature;
 use crate::output::{Output, OutputError, print_line};
-use crate::report::calls::asked_for;
 use crate::report::format::Format;
 use crate::report::number::grouped;
+use crate::report::site::asked_for;
 
 /// Bytes that are read at once.
 const AT_ONCE: usize = 1 << 20;

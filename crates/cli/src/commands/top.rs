@@ -83,7 +83,7 @@ fn live(args: &Top) -> Result<Outcome, Failure> {
         sinks.notices(notices);
         close(args, model, &finished, &mut sinks)
     });
-    ending::end(finished, reported, &sinks, &interrupts)
+    ending::end(finished, reported.map_err(Failure::from), &sinks, &interrupts)
 }
 
 /// The table on the screen.

@@ -16,8 +16,8 @@ use super::{Failure, Outcome};
 use crate::args::command::Watch;
 use crate::output::{Output, OutputError, print_line};
 use crate::report::number::grouped;
-use crate::report::watch::{self, Tallied};
-use crate::report::watch_json;
+use crate::report::watch::tally::Tallied;
+use crate::report::watch::{json, lines, summary};
 
 /// How often accesses are looked for.
 const ROUND: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
     let mut end = session.finish();
     let rest = std::mem::take(&mut end.rest);
     let reported = followed.and_then(|()| report.close(rest, &end, &mut sinks));
-    Ok(ending::outcome(reported, end.command, &interrupts))
+    Ok(ending::outcome(reported.map_err(Failure::from), end.command, &interrupts))
 }
 
 /// Arms everything, and reports how far that is if it takes long.
@@ -82,9 +82,9 @@ impl Watching<'_, '_> {
     fn run(&mut self) -> Result<(), OutputError> {
         let args = self.report.args;
         if args.sink.json {
-            self.output.print(&watch_json::start(self.session.watched()))?;
+            self.output.print(&json::start(self.session.watched()))?;
         } else if !args.sink.quiet {
-            print_line(&watch::start(self.session.watched(), &self.session.tally()));
+            print_line(&lines::start(self.session.watched(), &self.session.tally()));
         }
         follow(Schedule::new(ROUND, args.duration), self)
     }
@@ -114,8 +114,8 @@ impl Turns for Watching<'_, '_> {
     fn report(&mut self) -> Result<(), OutputError> {
         let tallied = &self.report.tallied;
         self.output.print(&match self.report.args.sink.json {
-            true => watch_json::summary(tallied, &self.session.tally(), None, false),
-            false => watch::table(tallied),
+            true => json::summary(tallied, &self.session.tally(), None, false),
+            false => lines::table(tallied),
         })
     }
     fn interval(&self) -> Option<Duration> {
@@ -144,9 +144,9 @@ impl Report<'_> {
             let new = &session.watched()[program.watched.clone()];
             self.tallied.watched.extend_from_slice(new);
             if self.args.sink.json {
-                output.print(&watch_json::program(&program, new))?;
+                output.print(&json::program(&program, new))?;
             } else if !self.args.sink.quiet {
-                print_line(&watch::program(&program, new));
+                print_line(&lines::program(&program, new));
             }
         }
         Ok(())
@@ -174,10 +174,10 @@ impl Report<'_> {
                 continue;
             }
             text.push_str(&if self.args.sink.json {
-                watch_json::access(&one, &self.tallied)
+                json::access(&one, &self.tallied)
             } else {
                 let since = one.event.time_ns.saturating_sub(self.start_ns);
-                watch::line(&one, &self.tallied, since, self.args.timestamps)
+                lines::line(&one, &self.tallied, since, self.args.timestamps)
             });
         }
         if text.is_empty() { Ok(()) } else { output.print(&text) }
@@ -186,9 +186,9 @@ impl Report<'_> {
     fn close(&mut self, rest: Vec<Accessed>, end: &WatchEnd, sinks: &mut Sinks) -> Result<(), OutputError> {
         self.show(rest, &mut sinks.output)?;
         if self.args.sink.json {
-            return sinks.output.print(&watch_json::summary(&self.tallied, &end.tally, Some(end), true));
+            return sinks.output.print(&json::summary(&self.tallied, &end.tally, Some(end), true));
         }
-        sinks.output.print(&watch::table(&self.tallied))?;
-        sinks.summary(&watch::summary(&self.tallied, end))
+        sinks.output.print(&lines::table(&self.tallied))?;
+        sinks.summary(&summary::text(&self.tallied, end))
     }
 }

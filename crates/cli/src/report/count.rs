@@ -93,7 +93,7 @@ fn group(group: &Group, by: Option<By>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::text;
-    use crate::report::json::tests::{sample, split};
+    use crate::report::samples::{sample, split};
     use trapline::By;
 
     #[test]

@@ -13,9 +13,10 @@ use std::collections::HashMap;
 use serde::Serialize;
 use trapline::{Call, ProbeSpec, Site};
 
-use super::calls::{nanos, nearness};
+use super::calls::nanos;
 use super::json::{SCHEMA, line};
 use super::number::{duration, grouped};
+use super::site::nearness;
 use crate::report::visible;
 
 /// Limit for the calls kept of one thread. Beyond it, the older half of its outermost calls is added up.

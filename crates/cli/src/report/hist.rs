@@ -6,11 +6,11 @@ use serde::Serialize;
 use trapline::filter::Sort;
 use trapline::{Group, GroupHits, ProcessReport, Site, Tallied};
 
-use super::calls::asked_for;
 use super::histogram::bars;
 use super::json::{self, SCHEMA, line};
 use super::number::{binary, grouped};
-use super::{site, visible};
+use super::site::{self, asked_for};
+use super::visible;
 use crate::args::hist::{ByKey, Hist};
 use crate::args::types::Type;
 

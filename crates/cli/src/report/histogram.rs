@@ -49,7 +49,7 @@ mod tests {
     use super::{bars, draw};
     use crate::args::command::{Shape, TimeUnit};
     use crate::args::units::Linear;
-    use crate::report::json::tests::timed;
+    use crate::report::samples::timed;
 
     #[test]
     fn steps_have_a_row_for_all_below_and_one_for_all_above() {

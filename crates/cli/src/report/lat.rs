@@ -76,7 +76,7 @@ fn asides(times: &Times) -> String {
 mod tests {
     use super::text;
     use crate::args::command::Shape;
-    use crate::report::json::tests::timed;
+    use crate::report::samples::timed;
 
     #[test]
     fn a_histogram_closes_as_bcc_does() {

@@ -163,7 +163,7 @@ fn sparkline(history: &VecDeque<f64>, width: usize, ascii: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::{draw, sparkline};
-    use crate::report::json::tests::{sample, timed};
+    use crate::report::samples::{sample, timed};
     use crate::top::model::Model;
     use crate::top::model::tests::later;
     use crate::top::view::{Column, View};

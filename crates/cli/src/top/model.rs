@@ -143,7 +143,7 @@ fn percentiles(histogram: &Histogram, of: &Times) -> Option<Percentiles> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{HISTORY, Model};
-    use crate::report::json::tests::{sample, timed};
+    use crate::report::samples::{sample, timed};
     use trapline::ProcessReport;
 
     /// A later sample, with `more` additional hits of each function.

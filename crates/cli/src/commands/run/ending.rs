@@ -14,7 +14,7 @@ use crate::report::format::Format;
 /// The outcome of a session's run; `reported` is the result of its reports.
 pub(crate) fn end(
     finished: Finished,
-    reported: Result<(), OutputError>,
+    reported: Result<(), Failure>,
     sinks: &Sinks,
     interrupts: &Interrupts,
 ) -> Result<Outcome, Failure> {
@@ -37,16 +37,16 @@ pub(crate) fn end(
     }
 }
 
-/// Reports a failed write. If all was written, it waits for a launched command and returns that command's
+/// Prints why a report could not be written or sent. If all was written, it waits for a launched command and returns that command's
 /// status.
 pub(crate) fn outcome(
-    reported: Result<(), OutputError>,
+    reported: Result<(), Failure>,
     command: Option<Running>,
     interrupts: &Interrupts,
 ) -> Outcome {
     match (reported, command) {
-        (Ok(()) | Err(OutputError::Gone), Some(command)) => wait(command, interrupts),
-        (Ok(()) | Err(OutputError::Gone), None) => Outcome::Done,
+        (Ok(()) | Err(Failure::Output(OutputError::Gone)), Some(command)) => wait(command, interrupts),
+        (Ok(()) | Err(Failure::Output(OutputError::Gone)), None) => Outcome::Done,
         (Err(error), _) => {
             print_line(&format!("trapline: {error}"));
             Outcome::Failed

@@ -107,8 +107,9 @@ impl<'a> Request<'a> {
         let followed = following.run(Schedule::new(pace, run.duration));
         let finished = session.detach();
         let reported = followed.and_then(|()| close(&finished, reporter, &mut sinks));
-        let sent = outlets.finish(&finished.reports).map_err(OutputError::from);
-        ending::end(finished, reported.and(sent), &sinks, &interrupts)
+        let sent = outlets.finish(&finished.reports);
+        let reported = reported.map_err(Failure::from).and(sent.map_err(Failure::from));
+        ending::end(finished, reported, &sinks, &interrupts)
     }
 }
 

@@ -195,7 +195,7 @@ fn halved(samples: Vec<Sample>) -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::{Html, SAMPLES};
-    use crate::report::json::tests::{sample, timed};
+    use crate::report::samples::{sample, timed};
     use crate::report::stacks::Shown;
     use crate::report::{Renderer as _, json};
     use serde_json::Value;
