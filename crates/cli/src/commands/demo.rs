@@ -56,13 +56,13 @@ pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// A session that is only kept going.
-struct Kept<'a> {
+/// A session that only runs.
+struct Idle<'a> {
     session: &'a mut Session,
     interrupts: &'a Interrupts,
 }
 
-impl Turns for Kept<'_> {
+impl Turns for Idle<'_> {
     fn turn(&mut self, at_most: Duration) -> Result<Event, OutputError> {
         if self.session.wait(self.interrupts, at_most).is_some() {
             return Ok(Event::Interrupted);
@@ -83,7 +83,7 @@ fn during(
     duration: Duration,
     interrupts: &Interrupts,
 ) -> Result<trapline::Finished, OutputError> {
-    follow(Schedule::new(TICK, Some(duration)), &mut Kept { session: &mut session, interrupts })?;
+    follow(Schedule::new(TICK, Some(duration)), &mut Idle { session: &mut session, interrupts })?;
     Ok(session.detach())
 }
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use trapline::{ProbeSpec, Site};
 
-/// The label; behind that of a function's exits, which is its entry's too, ` (return)`.
+/// The label. A function's exits have the same one as its entry, so ` (return)` is added to it.
 pub(crate) fn name(site: &Site) -> Cow<'_, str> {
     match site.probe.starts_with("uretprobe:") {
         true => format!("{} (return)", site.label).into(),

@@ -66,7 +66,7 @@ pub(crate) struct View {
     pub(crate) ascii: bool,
 }
 
-/// What a key means to whoever runs the table.
+/// What a key asks the run to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyAction {
     /// Draw again.

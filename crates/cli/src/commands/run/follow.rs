@@ -42,7 +42,7 @@ pub(crate) fn follow(mut schedule: Schedule, run: &mut dyn Turns) -> Result<(), 
 
 /// What a verb makes of its session.
 pub(crate) trait Reporter {
-    /// Writes what stands in front of everything else.
+    /// Writes what comes before everything else.
     fn begin(&mut self, _: &mut Session, _: &mut Output) -> Result<(), OutputError> {
         Ok(())
     }

@@ -41,7 +41,7 @@ pub(crate) struct Request<'a> {
     pace: Duration,
     /// Time between reports.
     interval: Option<Duration>,
-    /// What the user is told at the start.
+    /// A notice at the start.
     notice: Option<&'static str>,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Request<'a> {
         self.interval = self.interval.filter(|_| are);
         self
     }
-    /// With a notice at the start.
+    /// With this notice at the start.
     pub(crate) const fn notice(mut self, notice: Option<&'static str>) -> Self {
         self.notice = notice;
         self
@@ -125,7 +125,7 @@ pub(crate) fn typed() -> String {
     words.join(" ")
 }
 
-/// Writes what stands at the end.
+/// Writes the last reports and the summary.
 fn close(finished: &Finished, reporter: &mut dyn Reporter, sinks: &mut Sinks) -> Result<(), OutputError> {
     reporter.close(finished, &mut sinks.output)?;
     if sinks.format == Format::Json {

@@ -1,7 +1,7 @@
 //! When a run reports, waits and ends: one decision for every verb.
 //!
 //! In: the time since the run's begin, what happened last, and the interval of reports. Out: what to do next.
-//! Invariants: TICK-1 reports stand on the interval's grid, begin + n × interval: what was missed is skipped,
+//! Invariants: TICK-1 reports keep to the interval's grid, begin + n × interval: what was missed is skipped,
 //! and nothing drifts; TICK-2 whatever ends a run comes before a report that is due; TICK-3 between two reports
 //! there is a wait, however short the interval is. Does not: read a clock, wait, know what is reported.
 
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(next(130, Some(200)), Action::Wait(ms(170)), "200 ms after the last one");
         assert_eq!(next(130, Some(25)), Action::Report);
         assert_eq!(next(131, Some(25)), Action::Wait(ms(19)));
-        assert_eq!(next(400, None), Action::Wait(ms(500)), "standing still");
+        assert_eq!(next(400, None), Action::Wait(ms(500)), "paused");
         assert_eq!(next(410, Some(100)), Action::Report, "and going on");
         assert_eq!(next(410, Some(100)), Action::Wait(ms(15)));
     }
