@@ -1,18 +1,19 @@
 //! The verbs: each takes its ready arguments, runs a session, and returns an exit status.
 
+mod calls;
 pub(crate) mod count;
 pub(crate) mod demo;
 pub(crate) mod graph;
 pub(crate) mod hist;
-pub(crate) mod intervals;
 pub(crate) mod lat;
 pub(crate) mod list;
 pub(crate) mod manual;
 pub(crate) mod patched;
 mod reader_aggregation;
 pub(crate) mod recording;
-mod run_output;
+mod run;
 pub(crate) mod stack;
+mod tables;
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod watch;

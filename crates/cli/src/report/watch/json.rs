@@ -3,8 +3,10 @@
 use serde::Serialize;
 use trapline::watch::{Accessed, NewProgram, Tally, WatchEnd, Watched, Where};
 
-use super::json::{SCHEMA, line};
-use super::watch::{Tallied, Typed, access_word, how_word, kind_word, typed};
+use super::tally::Tallied;
+use super::value::{Typed, typed};
+use super::words::{access_word, how_word, kind_word};
+use crate::report::json::{SCHEMA, line};
 
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -231,7 +233,7 @@ pub(crate) fn summary(tallied: &Tallied, tally: &Tally, end: Option<&WatchEnd>, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::watch::tests::sample;
+    use super::super::samples::sample;
     use super::{access, start, summary};
 
     #[test]
