@@ -1,4 +1,4 @@
-//! The `trapline` command: typed words, ready arguments, a verb, an exit status.
+//! The `trapline` command: typed words, a command, a verb, an exit status.
 //!
 //! In: the command line. Out: reports on standard output (or standard error, or `-o`), and messages on
 //! standard error. The exit status is 0 for done, 1 for failed, 2 for usage, 3 if nothing could be probed, or
@@ -17,34 +17,37 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::prototype::look;
-use args::ready::{Ready, ready};
-use args::threads::{are_there, has_thread};
+use args::command::{Command, Run};
+use args::ready::ready;
+use args::ready::threads::{are_there, has_thread};
 use args::typed::Typed;
 
 fn main() -> ExitCode {
     let verb = Typed::parse().verb;
-    let ready = match are_there(&verb, &has_thread).and_then(|()| ready(verb, &look)) {
-        Ok(ready) => ready,
+    let look = |run: &Run| run.builder().prototypes();
+    let command = match are_there(&verb, &has_thread).and_then(|()| ready(verb, &look)) {
+        Ok(command) => command,
         Err(error) => {
             output::print_line(&format!("trapline: {error}"));
             return ExitCode::from(2);
         }
     };
-    let done = match &ready {
-        Ready::Count(args) => commands::count::run(args),
-        Ready::Lat(args) => commands::lat::run(args),
-        Ready::Hist(args) => commands::hist::run(args),
-        Ready::Graph(args) => commands::graph::run(args),
-        Ready::Calls(args) => commands::trace::run(args),
-        Ready::Recording(args) => commands::recording::run(args),
-        Ready::Stack(args) => commands::stack::run(args),
-        Ready::Top(args) => commands::top::run(args),
-        Ready::Watch(args) => commands::watch::run(args),
-        Ready::List(args) => commands::list::run(args),
-        Ready::Status(args) => commands::patched::status(args),
-        Ready::Detach(args) => commands::patched::detach(args),
-        Ready::Demo(args) => commands::demo::run(args),
+    let done = match &command {
+        Command::Count(args) => commands::count::run(args),
+        Command::Lat(args) => commands::lat::run(args),
+        Command::Hist(args) => commands::hist::run(args),
+        Command::Graph(args) => commands::graph::run(args),
+        Command::Calls(args) => commands::trace::run(args),
+        Command::Recording(args) => commands::recording::run(args),
+        Command::Stack(args) => commands::stack::run(args),
+        Command::Top(args) => commands::top::run(args),
+        Command::Watch(args) => commands::watch::run(args),
+        Command::List(args) => commands::list::run(args),
+        Command::Status(args) => commands::patched::status(args),
+        Command::Detach(args) => commands::patched::detach(args),
+        Command::Demo(args) => commands::demo::run(args),
+        Command::Completions(shell) => commands::manual::completions(*shell),
+        Command::Man(directory) => commands::manual::pages(directory),
     };
     match done {
         Ok(outcome) => outcome.code(),

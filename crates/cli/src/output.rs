@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use crate::args::sink::Sink;
 use crate::report::visible;
-use crate::serve::outlets::OutletError;
 
 /// Why nothing more can be written.
 #[derive(Debug, thiserror::Error)]
@@ -27,9 +26,6 @@ pub(crate) enum OutputError {
         /// The reason.
         source: io::Error,
     },
-    /// Metrics could not be delivered.
-    #[error(transparent)]
-    Outlet(#[from] OutletError),
     /// A write failed.
     #[error("cannot write to {file}: {source}; make room or choose another file with -o")]
     Write {

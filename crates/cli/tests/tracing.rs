@@ -176,7 +176,7 @@ fn no_memory_stays_behind() {
     victim.rounds(100);
     let (_, last, output_text) = tracer.end("-INT");
     assert_eq!(field(&last, ":plain", "calls"), 200);
-    assert!(output_text.contains("; nothing stays mapped"), "{output_text}");
+    assert!(output_text.contains("; all given back"), "{output_text}");
 }
 
 #[test]

@@ -11,8 +11,7 @@ use trapline::filter::{Float, Int};
 use trapline::{ProbeSpec, Read};
 
 use super::command::Calls;
-use super::fields::FieldOf;
-use super::types::{ArgumentPlace, Enumeration, Parameter, Signature, Type};
+use super::command::types::{ArgumentPlace, Enumeration, FieldOf, Parameter, Signature, Type};
 
 /// Why the notes of a recording cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -1,25 +1,12 @@
-//! Arguments in two stages: [`typed`] is what was typed, [`command`] is its meaning; [`ready`] checks and
-//! converts.
+//! Arguments in three parts: [`typed`] is the command line as clap reads it, [`command`] is what it asks for,
+//! and [`ready`] makes the second from the first. [`kept`] keeps a part of it in recordings.
+//!
+//! [`command`] is the ground floor: it uses neither of the others, and the rest of the program uses it.
 
-pub(crate) mod aggregation;
 pub(crate) mod command;
-pub(crate) mod ends;
-pub(crate) mod error;
-pub(crate) mod fields;
-pub(crate) mod filters;
-pub(crate) mod graph;
-pub(crate) mod hist;
 pub(crate) mod kept;
-pub(crate) mod otlp;
-pub(crate) mod prototype;
 pub(crate) mod ready;
-pub(crate) mod serve;
-pub(crate) mod signature;
-pub(crate) mod sink;
-pub(crate) mod stack;
-pub(crate) mod threads;
-pub(crate) mod top;
 pub(crate) mod typed;
-pub(crate) mod types;
-pub(crate) mod units;
-mod words;
+
+pub(crate) use command::{aggregation, graph, hist, otlp, serve, sink, stack, top, types};
+pub(crate) use ready::{error, fields, filters};

@@ -1,8 +1,9 @@
 //! `count`: hits of each function.
 
-use trapline::{Builder, ProcessReport};
+use trapline::ProcessReport;
 
-use super::intervals::{builder, report_at_intervals, typed};
+use super::run::{Request, typed};
+use super::tables::Tables;
 use super::{Failure, Outcome};
 use crate::args::command::Count;
 use crate::report::csv::Csv;
@@ -12,19 +13,17 @@ use crate::report::{Renderer, count, json};
 
 /// Runs `count`.
 pub(crate) fn run(args: &Count) -> Result<Outcome, Failure> {
-    if args.run.dry_run {
-        return super::list::show(&builder(&args.run), false, &args.run.sink);
-    }
-    let (by, sink) = (args.by, &args.run.sink);
-    let mut renderer: Box<dyn Renderer> = match sink.format {
+    let Count { run, by } = args;
+    let by = *by;
+    let renderer: Box<dyn Renderer> = match run.sink.format {
         Format::Json => {
             Box::new(move |report: &ProcessReport, _: bool, time: Option<&str>| json::count(report, by, time))
         }
         Format::Html => Box::new(Html::new("count", false, typed())),
-        Format::Csv => Box::new(Csv::count(by, args.run.timestamps)),
+        Format::Csv => Box::new(Csv::count(by, run.timestamps)),
         _ => {
             Box::new(move |report: &ProcessReport, live: bool, _: Option<&str>| count::text(report, by, live))
         }
     };
-    report_at_intervals(&args.run, |builder: Builder| builder.by(by).count(), &mut *renderer)
+    Request::new(run).run(|builder| builder.by(by).count(), &mut Tables::new(run, renderer))
 }

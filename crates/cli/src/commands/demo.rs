@@ -2,15 +2,18 @@
 //! uprobe on the same function.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use trapline::kernel::UprobeMulti;
 use trapline::{Builder, Interrupts, Session};
 
+use super::run::follow::{TICK, Turns, follow};
+use super::run::interrupts;
+use super::run::schedule::{Event, Schedule};
 use super::{Failure, Outcome};
 use crate::args::command::{Demo, Shape};
 use crate::demo::{Sample, SampleRun};
-use crate::output::{Output, print_line};
+use crate::output::{Output, OutputError, print_line};
 use crate::report::{count, lat, summary};
 
 /// Prints the heading of a part.
@@ -20,8 +23,7 @@ fn title(output: &mut Output, text: &str) -> Result<(), Failure> {
 
 /// Runs `demo`.
 pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
-    let interrupts =
-        Interrupts::new().map_err(|error| Failure::Other(format!("cannot wait for signals: {error}")))?;
+    let interrupts = interrupts()?;
     let sample = Sample::build(args.keep).map_err(Failure::Other)?;
     let mut output = Output::Stdout;
     let serving = sample.run(false).map_err(Failure::Other)?;
@@ -30,7 +32,7 @@ pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
 
     title(&mut output, &format!("trapline count -p {pid} 'sample:*'"))?;
     let builder = Session::builder().pid(pid).probe(&probe("*"))?;
-    let finished = during(builder.count()?, args.duration, &interrupts);
+    let finished = during(builder.count()?, args.duration, &interrupts)?;
     for report in &finished.reports {
         output.print(&count::text(report, None, false))?;
     }
@@ -38,7 +40,7 @@ pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
 
     title(&mut output, &format!("trapline lat -F -p {pid} lookup commit"))?;
     let builder = Session::builder().pid(pid).probe(&probe("lookup"))?.probe(&probe("commit"))?;
-    let finished = during(builder.latency()?, args.duration, &interrupts);
+    let finished = during(builder.latency()?, args.duration, &interrupts)?;
     for report in &finished.reports {
         output.print(&lat::text(report, true, &Shape::default()))?;
     }
@@ -54,15 +56,35 @@ pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Keeps a session running for `duration`, or until Ctrl-C.
-fn during(mut session: Session, duration: Duration, interrupts: &Interrupts) -> trapline::Finished {
-    let end = Instant::now() + duration;
-    while Instant::now() < end && interrupts.wait(Duration::from_millis(50)).is_none() {
-        if !session.poll() {
-            break;
+/// A session that only runs.
+struct Idle<'a> {
+    session: &'a mut Session,
+    interrupts: &'a Interrupts,
+}
+
+impl Turns for Idle<'_> {
+    fn turn(&mut self, at_most: Duration) -> Result<Event, OutputError> {
+        if self.session.wait(self.interrupts, at_most).is_some() {
+            return Ok(Event::Interrupted);
         }
+        Ok(if self.session.poll() { Event::Quiet } else { Event::TargetEnded })
     }
-    session.detach()
+    fn report(&mut self) -> Result<(), OutputError> {
+        Ok(())
+    }
+    fn interval(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Keeps a session running for `duration`, or until Ctrl-C.
+fn during(
+    mut session: Session,
+    duration: Duration,
+    interrupts: &Interrupts,
+) -> Result<trapline::Finished, OutputError> {
+    follow(Schedule::new(TICK, Some(duration)), &mut Idle { session: &mut session, interrupts })?;
+    Ok(session.detach())
 }
 
 /// What a hit adds to a call of `hot`, with our probe and with the kernel's, in one run of one process.

@@ -1,42 +1,28 @@
 //! `graph`: the call tree below a function, with durations.
-//!
-//! Invariants: END-1, as for `count`.
 
-use std::time::{Duration, Instant};
+use trapline::{Error, Finished, Session, Site, Target};
 
-use trapline::{Builder, Error, Finished, Session, Site, Target};
-
-use super::run_output::{self, RunOutput};
-use super::{Failure, Outcome, intervals};
+use super::run::Request;
+use super::run::follow::Reporter;
+use super::run::schedule::Event;
+use super::{Failure, Outcome};
 use crate::args::graph::Graph;
 use crate::output::{Output, OutputError};
-use crate::report::calls::nearness;
 use crate::report::format::Format;
 use crate::report::graph::Trees;
-
-/// How often rings are emptied.
-const ROUND: Duration = Duration::from_millis(2);
+use crate::report::site::nearness;
 
 /// Runs `graph`.
 pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     let run = &args.run;
-    if run.dry_run {
-        return super::list::show(&args.ends.of(intervals::builder(run)), true, &run.sink);
-    }
-    let (mut run_output, mut session) = run_output::begin(run, |builder: Builder| start(args, builder))?;
-    let mut trees = Trees::new(&args.run.probes, args.depth, args.each && run.sink.format == Format::Text);
-    let followed = follow(args, &mut trees, &mut session, &mut run_output);
-    trees.note_goroutines(session.goroutines());
-    let finished = session.detach();
-    let reported = followed.and_then(|()| close(args, &mut trees, &finished, &mut run_output.output));
-    let reported = reported.and_then(|()| run_output.summary(&finished));
-    run_output.end(finished, reported)
+    let trees = Trees::new(&run.probes, args.depth, args.each && run.sink.format == Format::Text);
+    // Trees are shown at the end.
+    let request = Request::new(run).ends(args.ends, true).often(true).reports(false);
+    request.run(|builder| checked(args, builder.record(0, true)?), &mut Collector { args, trees })
 }
 
-/// Starts the session. The root must be probed, unless processes can still come that have it: there is no
-/// tree without it.
-fn start(args: &Graph, builder: Builder) -> Result<Session, Error> {
-    let mut session = args.ends.of(builder).record(0, true)?;
+/// Checks that the root is probed, unless processes can still come that have it: there is no tree without it.
+fn checked(args: &Graph, mut session: Session) -> Result<Session, Error> {
     let reports = session.report();
     let mut sites = reports.iter().flat_map(|report| &report.counts).map(|count| &count.site);
     if let Some(misses) = sites.clone().find_map(|site| no_call(site)).map(|why| vec![why]) {
@@ -68,42 +54,39 @@ fn no_call(site: &Site) -> Option<String> {
     ))
 }
 
-/// Prints the last calls, and the trees.
-fn close(
-    args: &Graph,
-    trees: &mut Trees<'_>,
-    finished: &Finished,
-    output: &mut Output,
-) -> Result<(), OutputError> {
-    let mut rest = trees.add(&finished.calls);
-    rest.push_str(&trees.end());
-    output.print(&rest)?;
-    for report in &finished.reports {
-        match args.run.sink.format {
-            Format::Json => output.print(&trees.object(report.pid))?,
-            _ if args.each => {}
-            _ => output.print(&trees.text(report.pid, &report.name))?,
-        }
-    }
-    Ok(())
+/// Makes trees of calls.
+struct Collector<'a> {
+    args: &'a Graph,
+    trees: Trees<'a>,
 }
 
-/// Collects calls until something ends the run.
-fn follow(
-    args: &Graph,
-    trees: &mut Trees<'_>,
-    session: &mut Session,
-    RunOutput { interrupts, output, .. }: &mut RunOutput,
-) -> Result<(), OutputError> {
-    let end = args.run.duration.map(|duration| Instant::now() + duration);
-    loop {
-        let text = trees.add(&session.calls());
+impl Reporter for Collector<'_> {
+    fn take(&mut self, session: &mut Session, output: &mut Output) -> Result<Event, OutputError> {
+        let text = self.trees.add(&session.calls());
         if !text.is_empty() {
             output.print(&text)?;
         }
-        let over = end.is_some_and(|end| Instant::now() >= end);
-        if over || interrupts.wait(ROUND).is_some() || !session.poll() {
-            return Ok(());
+        Ok(Event::Quiet)
+    }
+    fn report(&mut self, _: &mut Session, _: &mut Output) -> Result<(), OutputError> {
+        Ok(())
+    }
+    fn before_detach(&mut self, session: &mut Session, _: &mut Output) -> Result<(), OutputError> {
+        self.trees.note_goroutines(session.goroutines());
+        Ok(())
+    }
+    fn close(&mut self, finished: &Finished, output: &mut Output) -> Result<(), OutputError> {
+        let Self { args, trees } = self;
+        let mut rest = trees.add(&finished.calls);
+        rest.push_str(&trees.end());
+        output.print(&rest)?;
+        for report in &finished.reports {
+            match args.run.sink.format {
+                Format::Json => output.print(&trees.object(report.pid))?,
+                _ if args.each => {}
+                _ => output.print(&trees.text(report.pid, &report.name))?,
+            }
         }
+        Ok(())
     }
 }

@@ -1,17 +1,19 @@
 //! The verbs: each takes its ready arguments, runs a session, and returns an exit status.
 
+mod calls;
 pub(crate) mod count;
 pub(crate) mod demo;
 pub(crate) mod graph;
 pub(crate) mod hist;
-pub(crate) mod intervals;
 pub(crate) mod lat;
 pub(crate) mod list;
+pub(crate) mod manual;
 pub(crate) mod patched;
 mod reader_aggregation;
 pub(crate) mod recording;
-mod run_output;
+mod run;
 pub(crate) mod stack;
+mod tables;
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod watch;
@@ -56,7 +58,7 @@ pub(crate) enum Failure {
     /// The port could not be taken, or the collector not be reached. Exit status 1.
     #[error(transparent)]
     Outlet(#[from] OutletError),
-    /// An error of the demo's own. Exit status 1.
+    /// An error of one verb alone. Exit status 1.
     #[error("{0}")]
     Other(String),
 }

@@ -12,8 +12,8 @@ use trapline::{By, Call, Group, GroupHits, Site, Tallied};
 
 use crate::args::aggregation::{Aggregation, Of};
 use crate::args::hist::Hist;
-use crate::report::calls::asked_for;
 use crate::report::hist::{Sums, What};
+use crate::report::site::asked_for;
 use crate::report::text;
 
 /// Limit for the distinct values in one table.

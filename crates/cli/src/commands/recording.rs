@@ -1,7 +1,7 @@
 //! `trace --from`: shows a recording as the same run would have shown its calls.
 //!
 //! In: a file, which anyone may have written. Out: lines, rows, objects or a timeline, by the code that the
-//! live command uses ([`super::trace`]). Invariant: everything that can be shown is shown before an error
+//! live command uses ([`super::calls`]). Invariant: everything that can be shown is shown before an error
 //! behind it is reported, and the exit status is then 1. Does not: touch a process.
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use trapline::filter::Filter;
 use trapline::saved::{Saved, SavedError, Step};
 use trapline::{Call, ProbeSpec, Site};
 
-use super::trace::{Report, Source};
+use super::calls::{Report, Source};
 use super::{Failure, Outcome};
 use crate::args::command::Recording;
 use crate::args::error::UsageError;
@@ -22,9 +22,9 @@ use crate::args::filters::filters;
 use crate::args::kept::{Begin, End};
 use crate::args::types::Signature;
 use crate::output::{Output, OutputError, print_line};
-use crate::report::calls::asked_for;
 use crate::report::format::Format;
 use crate::report::number::grouped;
+use crate::report::site::asked_for;
 
 /// Bytes that are read at once.
 const AT_ONCE: usize = 1 << 20;
@@ -148,7 +148,7 @@ impl<R: Read> Reading<'_, R> {
             Ok(Step::Cut(at)) => {
                 let (read, lost) = self.saved.counted();
                 print_line(&format!(
-                    "trapline: {name} ends at byte {at} without its end mark, as when its tracer is killed; told is what is there: {} hits recorded, {} missed as far as is known",
+                    "trapline: {name} ends at byte {at} without its end mark, as when its tracer is killed; shown is what is there: {} hits recorded, {} missed as far as is known",
                     grouped(read),
                     grouped(lost)
                 ));

@@ -1,16 +1,21 @@
 //! `top`: a table that is redrawn continually on a terminal; lines elsewhere.
 //!
-//! Invariants: END-1, as for `count`; TOP-2 the terminal is restored before anything is printed on it.
+//! Invariants: END-1, as for every run; TOP-2 the terminal is restored before anything is printed on it.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
+use trapline::{Builder, Error, Finished, Interrupts, ProcessReport, Session, Target};
 
-use super::intervals::{FOLLOW_TICK, TICK, builder, report_at_intervals};
+use super::run::follow::{ROUND, TICK, Turns, follow};
+use super::run::schedule::{Event, Schedule};
+use super::run::sinks::Sinks;
+use super::run::{Request, ending, interrupts};
+use super::tables::Tables;
 use super::{Failure, Outcome};
+use crate::args::command::Ends;
 use crate::args::top::Top;
-use crate::output::{Output, OutputError, print_line};
+use crate::output::OutputError;
 use crate::report::csv::Csv;
 use crate::report::format::Format;
 use crate::report::{Renderer, json, summary};
@@ -22,28 +27,27 @@ use crate::top::view::{KeyAction, View};
 
 /// Runs `top`.
 pub(crate) fn run(args: &Top) -> Result<Outcome, Failure> {
-    let sink = &args.run.sink;
-    if args.run.dry_run {
-        return super::list::show(&builder(&args.run), args.timed, sink);
-    }
-    let launched = matches!(args.run.target, Target::Launch(_));
-    if sink.format == Format::Text && sink.output.is_none() && !launched && screen::is_there() {
+    let Top { run, timed, .. } = args;
+    let (sink, timed) = (&run.sink, *timed);
+    let launched = matches!(run.target, Target::Launch(_));
+    let plain = sink.format == Format::Text && sink.output.is_none();
+    if plain && !run.dry_run && !launched && screen::is_there() {
         return live(args);
     }
-    let timed = args.timed;
-    let mut renderer: Box<dyn Renderer> = match sink.format {
+    let renderer: Box<dyn Renderer> = match sink.format {
         Format::Json => {
             Box::new(
-                move |report: &_, _: bool, time: Option<&str>| {
+                move |report: &ProcessReport, _: bool, time: Option<&str>| {
                     if timed { json::lat(report, time) } else { json::count(report, None, time) }
                 },
             )
         }
-        Format::Csv if timed => Box::new(Csv::lat(args.run.timestamps)),
-        Format::Csv => Box::new(Csv::count(None, args.run.timestamps)),
+        Format::Csv if timed => Box::new(Csv::lat(run.timestamps)),
+        Format::Csv => Box::new(Csv::count(None, run.timestamps)),
         _ => Box::new(Lines::new(timed, args.sort)),
     };
-    report_at_intervals(&args.run, |builder| start(builder, timed), &mut *renderer)
+    let request = Request::new(run).ends(Ends::default(), timed);
+    request.run(|builder| start(builder, timed), &mut Tables::new(run, renderer))
 }
 
 fn start(builder: Builder, timed: bool) -> Result<Session, Error> {
@@ -52,107 +56,91 @@ fn start(builder: Builder, timed: bool) -> Result<Session, Error> {
 
 /// Runs it on a terminal.
 fn live(args: &Top) -> Result<Outcome, Failure> {
-    let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
-    let interrupts = Interrupts::new().map_err(failed)?;
-    let mut session = start(builder(&args.run), args.timed)?;
+    let run = &args.run;
+    let interrupts = interrupts()?;
+    let mut sinks = Sinks::open(&run.sink, &run.target)?;
+    let mut session = start(run.builder(), args.timed)?;
+    // The terminal is for the table until the end.
     let mut notices = session.take_notices();
     let opened =
         Screen::open().map_err(|source| OutputError::Open { file: "the terminal".to_owned(), source })?;
-    let interval = args.run.interval.unwrap_or(TICK);
+    let interval = run.interval.unwrap_or(TICK);
     let mut table = Table {
-        args,
+        session: &mut session,
+        interrupts: &interrupts,
         model: Model::default(),
         view: View::new(args.timed, args.sort, interval, screen::is_ascii()),
         screen: opened,
+        stale: true,
     };
-    let broken = table.follow(&mut session, &interrupts).err();
-    let finished = session.detach();
+    let pace = if run.follow { ROUND } else { TICK };
+    let followed = table.report().and_then(|()| follow(Schedule::new(pace, run.duration), &mut table));
     let Table { model, screen, .. } = table;
+    let finished = session.detach();
     drop(screen);
-    if let Some(error) = broken {
-        // The terminal has hung up.
-        return if is_gone(&error) { Ok(Outcome::Done) } else { Err(lost(error).into()) };
-    }
-    notices.retain(|notice| !finished.summary.notices.contains(notice));
-    close(args, model, &notices, &finished)?;
-    match finished.nothing {
-        Some(nothing) => Err(nothing.into()),
-        None => Ok(Outcome::Done),
-    }
-}
-
-fn lost(source: io::Error) -> OutputError {
-    OutputError::Write { file: "the terminal".to_owned(), source }
-}
-
-/// Whether an error means that the terminal is gone, judged as [`Output::print`] does for a stream.
-fn is_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(5 | 32)) || error.kind() == io::ErrorKind::UnexpectedEof
+    let reported = followed.and_then(|()| {
+        notices.retain(|notice| !finished.summary.notices.contains(notice));
+        sinks.notices(notices);
+        close(args, model, &finished, &mut sinks)
+    });
+    ending::end(finished, reported.map_err(Failure::from), &sinks, &interrupts)
 }
 
 /// The table on the screen.
 struct Table<'a> {
-    args: &'a Top,
+    session: &'a mut Session,
+    interrupts: &'a Interrupts,
     model: Model,
     view: View,
     screen: Screen,
+    /// Whether what is on the screen is no longer so.
+    stale: bool,
 }
 
-impl Table<'_> {
-    /// Redraws until something ends the run.
-    fn follow(&mut self, session: &mut Session, interrupts: &Interrupts) -> io::Result<()> {
-        let tick = if self.args.run.follow { FOLLOW_TICK } else { TICK };
-        let end = self.args.run.duration.map(|duration| Instant::now() + duration);
-        let mut last = None;
-        let mut stale = true;
-        loop {
-            let now = Instant::now();
-            if end.is_some_and(|end| now >= end) {
-                return Ok(());
-            }
-            let due = last.is_none_or(|last| now >= last + self.view.interval);
-            if due && !self.view.paused {
-                last = Some(now);
-                self.model.feed(&session.report());
-                stale = true;
-            }
-            if std::mem::take(&mut stale) {
-                let (model, view) = (&self.model, &mut self.view);
-                self.screen.draw(|frame| draw::draw(frame, model, view))?;
-            }
-            let next = last.map_or(now, |last| last + self.view.interval);
-            let until = [Some(next), end]
-                .into_iter()
-                .flatten()
-                .min()
-                .map_or(tick, |at| at.saturating_duration_since(now));
-            for event in self.screen.events(until.clamp(Duration::from_millis(1), tick))? {
-                stale = true;
-                let page = draw::page(self.screen.height());
-                if event.is_some_and(|key| self.view.key(key, page) == KeyAction::Quit) {
-                    return Ok(());
-                }
-            }
-            if interrupts.wait(Duration::ZERO).is_some() || !session.poll() {
-                return Ok(());
+impl Turns for Table<'_> {
+    fn turn(&mut self, at_most: Duration) -> Result<Event, OutputError> {
+        if std::mem::take(&mut self.stale) {
+            let (model, view) = (&self.model, &mut self.view);
+            self.screen.draw(|frame| draw::draw(frame, model, view)).map_err(broken)?;
+        }
+        for event in self.screen.events(at_most).map_err(broken)? {
+            self.stale = true;
+            let page = draw::page(self.screen.height());
+            if event.is_some_and(|key| self.view.key(key, page) == KeyAction::Quit) {
+                return Ok(Event::Enough);
             }
         }
+        if self.interrupts.wait(Duration::ZERO).is_some() {
+            return Ok(Event::Interrupted);
+        }
+        Ok(if self.session.poll() { Event::Quiet } else { Event::TargetEnded })
+    }
+    fn report(&mut self) -> Result<(), OutputError> {
+        self.model.feed(&self.session.report());
+        self.stale = true;
+        Ok(())
+    }
+    fn interval(&self) -> Option<Duration> {
+        (!self.view.paused).then_some(self.view.interval)
+    }
+}
+
+/// What an error of the terminal means, judged as [`Output::print`](crate::output::Output::print) does for a
+/// stream.
+fn broken(source: io::Error) -> OutputError {
+    let is_gone =
+        matches!(source.raw_os_error(), Some(5 | 32)) || source.kind() == io::ErrorKind::UnexpectedEof;
+    match is_gone {
+        true => OutputError::Gone,
+        false => OutputError::Write { file: "the terminal".to_owned(), source },
     }
 }
 
 /// Prints the whole run as lines, where the prompt will be.
-fn close(args: &Top, model: Model, notices: &[String], finished: &Finished) -> Result<(), OutputError> {
-    notices
-        .iter()
-        .filter(|_| !args.run.sink.quiet)
-        .for_each(|notice| print_line(&format!("trapline: {notice}")));
+fn close(args: &Top, model: Model, finished: &Finished, sinks: &mut Sinks) -> Result<(), OutputError> {
     let mut lines = Lines::after(model, args.timed, args.sort);
-    let mut output = Output::Stdout;
     for report in &finished.reports {
-        output.print(&lines.report(report, false, None))?;
+        sinks.output.print(&lines.report(report, false, None))?;
     }
-    if !args.run.sink.quiet {
-        print_line(summary::text(&finished.summary).trim_end());
-    }
-    Ok(())
+    sinks.summary(&summary::text(&finished.summary))
 }

@@ -1,19 +1,23 @@
 //! `watch`: which code accesses a variable, when, and its value before and after.
 //!
-//! Invariants: END-1, as for `count`: whatever ends the run, everything is disarmed before the last of it is
+//! Invariants: END-1, as for every run: whatever ends it, everything is disarmed before the last of it is
 //! written.
 
 use std::time::{Duration, Instant};
 
+use trapline::Interrupts;
 use trapline::watch::{Accessed, Expr, Progress, WatchEnd, WatchSession};
-use trapline::{Interrupts, Target};
 
-use super::{Failure, Outcome, intervals};
+use super::run::follow::{Turns, follow};
+use super::run::schedule::{Event, Schedule};
+use super::run::sinks::Sinks;
+use super::run::{ending, interrupts};
+use super::{Failure, Outcome};
 use crate::args::command::Watch;
 use crate::output::{Output, OutputError, print_line};
 use crate::report::number::grouped;
-use crate::report::watch::{self, Tallied};
-use crate::report::watch_json;
+use crate::report::watch::tally::Tallied;
+use crate::report::watch::{json, lines, summary};
 
 /// How often accesses are looked for.
 const ROUND: Duration = Duration::from_millis(20);
@@ -24,52 +28,38 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs `watch`.
 pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
-    let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
-    let interrupts = Interrupts::new().map_err(failed)?;
-    let mut output = Output::reserve(&args.sink, matches!(args.target, Target::Launch(_)))?;
+    let interrupts = interrupts()?;
+    let mut sinks = Sinks::open(&args.sink, &args.target)?;
+    let mut session = start(args).inspect_err(|_| sinks.output.release())?;
+    sinks.output.begin()?;
+    sinks.notices(session.take_notices());
+    let start_ns = session.start_ns();
+    let mut report = Report { args, tallied: Tallied::new(session.watched()), start_ns, ended: false };
+    let mut watching = Watching {
+        report: &mut report,
+        session: &mut session,
+        interrupts: &interrupts,
+        output: &mut sinks.output,
+        asked: Instant::now(),
+    };
+    let followed = watching.run();
+    sinks.notices(session.take_notices());
+    let mut end = session.finish();
+    let rest = std::mem::take(&mut end.rest);
+    let reported = followed.and_then(|()| report.close(rest, &end, &mut sinks));
+    Ok(ending::outcome(reported.map_err(Failure::from), end.command, &interrupts))
+}
+
+/// Arms everything, and reports how far that is if it takes long.
+fn start(args: &Watch) -> Result<WatchSession, trapline::Error> {
     let builder = WatchSession::builder().target(args.target.clone()).places(args.places.iter().cloned());
     let builder = builder.forks(args.forks).stack(args.stack).rotate(args.rotate);
     let mut reported = Duration::ZERO;
-    let quiet = args.sink.quiet;
-    let begun = builder.start(&mut |progress| {
-        if !quiet && progress.elapsed >= reported + PATIENCE {
+    builder.start(&mut |progress| {
+        if !args.sink.quiet && progress.elapsed >= reported + PATIENCE {
             reported = progress.elapsed;
             print_line(&arming(progress));
         }
-    });
-    let mut session = begun.inspect_err(|_| output.release())?;
-    output.begin()?;
-    let talkative = !(quiet || args.sink.json && output.is_stderr());
-    if talkative {
-        session.take_notices().iter().for_each(|notice| print_line(&format!("trapline: {notice}")));
-    }
-    let mut report = Report {
-        args,
-        tallied: Tallied::new(session.watched()),
-        begun: Instant::now(),
-        start_ns: None,
-        ended: false,
-    };
-    let broken = report.follow(&mut session, &interrupts, &mut output).err();
-    if talkative {
-        session.take_notices().iter().for_each(|notice| print_line(&format!("trapline: {notice}")));
-    }
-    let mut end = session.finish();
-    let rest = std::mem::take(&mut end.rest);
-    let closed = match broken {
-        None => report.close(rest, &end, &mut output, talkative),
-        Some(error) => Err(error),
-    };
-    let outcome = match closed {
-        Ok(()) | Err(OutputError::Gone) => Outcome::Done,
-        Err(error) => {
-            print_line(&format!("trapline: {error}"));
-            Outcome::Failed
-        }
-    };
-    Ok(match end.command {
-        Some(command) if outcome == Outcome::Done => intervals::wait(command, &interrupts),
-        _ => outcome,
     })
 }
 
@@ -77,60 +67,73 @@ fn arming(progress: Progress) -> String {
     format!("trapline: armed {} of {} threads", grouped(progress.done as u64), grouped(progress.of as u64))
 }
 
+/// A session with all that its turns need.
+struct Watching<'a, 'r> {
+    report: &'a mut Report<'r>,
+    session: &'a mut WatchSession,
+    interrupts: &'a Interrupts,
+    output: &'a mut Output,
+    /// When it was last checked whether the processes live.
+    asked: Instant,
+}
+
+impl Watching<'_, '_> {
+    /// Prints accesses until something ends the run.
+    fn run(&mut self) -> Result<(), OutputError> {
+        let args = self.report.args;
+        if args.sink.json {
+            self.output.print(&json::start(self.session.watched()))?;
+        } else if !args.sink.quiet {
+            print_line(&lines::start(self.session.watched(), &self.session.tally()));
+        }
+        follow(Schedule::new(ROUND, args.duration), self)
+    }
+    /// Whether a process is left to watch, checked now and then.
+    fn is_alive(&mut self) -> bool {
+        if self.asked.elapsed() < ALIVE {
+            return true;
+        }
+        self.asked = Instant::now();
+        self.session.is_alive()
+    }
+}
+
+impl Turns for Watching<'_, '_> {
+    fn turn(&mut self, at_most: Duration) -> Result<Event, OutputError> {
+        let events = self.session.poll(at_most);
+        self.report.show(events, self.output)?;
+        self.report.report_programs(self.session, self.output)?;
+        if self.report.ended {
+            return Ok(Event::Enough);
+        }
+        if self.interrupts.wait(Duration::ZERO).is_some() {
+            return Ok(Event::Interrupted);
+        }
+        Ok(if self.is_alive() { Event::Quiet } else { Event::TargetEnded })
+    }
+    fn report(&mut self) -> Result<(), OutputError> {
+        let tallied = &self.report.tallied;
+        self.output.print(&match self.report.args.sink.json {
+            true => json::summary(tallied, &self.session.tally(), None, false),
+            false => lines::table(tallied),
+        })
+    }
+    fn interval(&self) -> Option<Duration> {
+        self.report.args.interval
+    }
+}
+
 /// What is printed, and what is kept for the summary.
 struct Report<'a> {
     args: &'a Watch,
     tallied: Tallied,
-    begun: Instant,
-    /// Time of the first event.
-    start_ns: Option<u64>,
+    /// Time of the session's start.
+    start_ns: u64,
     /// Whether the condition of `--until` has held.
     ended: bool,
 }
 
 impl Report<'_> {
-    /// Prints accesses until something ends the run.
-    fn follow(
-        &mut self,
-        session: &mut WatchSession,
-        interrupts: &Interrupts,
-        output: &mut Output,
-    ) -> Result<(), OutputError> {
-        let args = self.args;
-        self.start_ns = Some(session.start_ns());
-        output.print(&if args.sink.json { watch_json::start(session.watched()) } else { String::new() })?;
-        if !(args.sink.json || args.sink.quiet) {
-            print_line(&watch::start(session.watched(), &session.tally()));
-        }
-        let end = args.duration.map(|duration| self.begun + duration);
-        let mut next = args.interval.map(|interval| self.begun + interval);
-        let mut asked = Instant::now();
-        loop {
-            let events = session.poll(ROUND);
-            self.show(events, output)?;
-            self.report_programs(session, output)?;
-            let now = Instant::now();
-            if let (Some(due), Some(interval)) = (next, args.interval)
-                && now >= due
-            {
-                next = Some(now + interval);
-                output.print(&if args.sink.json {
-                    watch_json::summary(&self.tallied, &session.tally(), None, false)
-                } else {
-                    watch::table(&self.tallied)
-                })?;
-            }
-            if self.ended || end.is_some_and(|end| now >= end) || interrupts.wait(Duration::ZERO).is_some() {
-                return Ok(());
-            }
-            if now.duration_since(asked) >= ALIVE {
-                asked = now;
-                if !session.is_alive() {
-                    return Ok(());
-                }
-            }
-        }
-    }
     /// Prints which programs processes have executed, and what is watched in them.
     fn report_programs(
         &mut self,
@@ -141,9 +144,9 @@ impl Report<'_> {
             let new = &session.watched()[program.watched.clone()];
             self.tallied.watched.extend_from_slice(new);
             if self.args.sink.json {
-                output.print(&watch_json::program(&program, new))?;
+                output.print(&json::program(&program, new))?;
             } else if !self.args.sink.quiet {
-                print_line(&watch::program(&program, new));
+                print_line(&lines::program(&program, new));
             }
         }
         Ok(())
@@ -171,34 +174,21 @@ impl Report<'_> {
                 continue;
             }
             text.push_str(&if self.args.sink.json {
-                watch_json::access(&one, &self.tallied)
+                json::access(&one, &self.tallied)
             } else {
-                let since = one.event.time_ns.saturating_sub(self.start_ns.unwrap_or(0));
-                watch::line(&one, &self.tallied, since, self.args.timestamps)
+                let since = one.event.time_ns.saturating_sub(self.start_ns);
+                lines::line(&one, &self.tallied, since, self.args.timestamps)
             });
         }
         if text.is_empty() { Ok(()) } else { output.print(&text) }
     }
     /// Prints the last accesses, and the summary.
-    fn close(
-        &mut self,
-        rest: Vec<Accessed>,
-        end: &WatchEnd,
-        output: &mut Output,
-        talkative: bool,
-    ) -> Result<(), OutputError> {
-        self.show(rest, output)?;
+    fn close(&mut self, rest: Vec<Accessed>, end: &WatchEnd, sinks: &mut Sinks) -> Result<(), OutputError> {
+        self.show(rest, &mut sinks.output)?;
         if self.args.sink.json {
-            return output.print(&watch_json::summary(&self.tallied, &end.tally, Some(end), true));
+            return sinks.output.print(&json::summary(&self.tallied, &end.tally, Some(end), true));
         }
-        output.print(&watch::table(&self.tallied))?;
-        if talkative {
-            let text = watch::summary(&self.tallied, end);
-            match output {
-                Output::File(..) => output.print(&text)?,
-                _ => print_line(text.trim_end()),
-            }
-        }
-        Ok(())
+        sinks.output.print(&lines::table(&self.tallied))?;
+        sinks.summary(&summary::text(&self.tallied, end))
     }
 }

@@ -11,6 +11,7 @@ use trapline::{Call, CallEnd, ProbeSpec, Site, time_of_day};
 
 use super::format::Format;
 use super::json::{SCHEMA, line};
+use super::site::asked_for;
 use super::visible;
 use super::{digits, text};
 use crate::args::types::{Parameter, Signature, Type, Value};
@@ -138,29 +139,6 @@ impl<'a> Shown<'a> {
         put(cells);
         to.into_inner().ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
     }
-}
-
-/// The specifications that found a site, with their numbers. Two files may have functions of one name. So
-/// specifications that name the site's file win over those that name no file. Those win over others, whose
-/// file may be another path to the site's.
-pub(crate) fn asked_for<'a, 'b, T>(
-    all: &'a [(ProbeSpec, T)],
-    site: &'b Site,
-) -> impl Iterator<Item = (usize, &'a (ProbeSpec, T))> + use<'a, 'b, T> {
-    let best = all.iter().filter_map(|(spec, _)| nearness(spec, site)).max();
-    all.iter().enumerate().filter(move |(_, (spec, _))| best.is_some() && nearness(spec, site) == best)
-}
-
-/// Whether a specification has a name of the site, and how certain it is that the site's file is meant: 2 if
-/// it names that file, 1 if it names none, 0 otherwise.
-pub(crate) fn nearness(spec: &ProbeSpec, site: &Site) -> Option<u8> {
-    let mut names = [&site.probe, &site.label].into_iter().chain(&site.aliases);
-    names.any(|name| spec.means(name)).then(|| {
-        let Some(wanted) = spec.file.as_deref() else { return 1 };
-        let own = site.probe.parse::<ProbeSpec>().ok().and_then(|probe| probe.file);
-        let is_named = |path: &str| path == wanted || trapline::is_short_name(path, wanted);
-        2 * u8::from(own.iter().chain([&site.file]).any(|path| is_named(path)))
-    })
 }
 
 fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestamps: bool) {
@@ -340,7 +318,7 @@ pub(super) fn nanos(time: std::time::Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::Shown;
-    use crate::args::signature::split;
+    use crate::args::ready::signature::split;
     use crate::report::format::Format;
     use std::sync::Arc;
     use std::time::Duration;

@@ -4,6 +4,7 @@
 use trapline::{By, Count, Group, ProcessReport, Share};
 
 use super::number::{grouped, plural, rate};
+use super::site;
 use super::table::{Align, Table};
 use super::visible;
 
@@ -60,7 +61,7 @@ fn rows(count: &Count, live: bool, seconds: f64, by: Option<By>) -> Vec<Vec<Stri
     let row = |hits: u64, group: Vec<String>| {
         let mut cells = vec![grouped(hits), per_second(hits)];
         cells.extend(group);
-        cells.push(count.site.label.clone());
+        cells.push(site::name(&count.site).into_owned());
         cells
     };
     let hits_of = |share: &Share| if live { share.delta } else { share.hits };
@@ -92,7 +93,7 @@ fn group(group: &Group, by: Option<By>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::text;
-    use crate::report::json::tests::{sample, split};
+    use crate::report::samples::{sample, split};
     use trapline::By;
 
     #[test]
@@ -104,6 +105,17 @@ mod tests {
 1,520 hits in 2 functions, 1 without a hit
 ";
         assert_eq!(text(&sample(), None, false), expected);
+    }
+
+    #[test]
+    fn entries_and_exits_of_a_function_have_rows_of_two_names() {
+        let mut report = sample();
+        report.counts[1] = report.counts[0].clone();
+        std::sync::Arc::make_mut(&mut report.counts[1].site).probe = "uretprobe:/bin/victim:work".to_owned();
+        report.counts[1].hits = 19;
+        let table = text(&report, None, false);
+        let rows: Vec<&str> = table.lines().filter(|line| line.contains("work")).collect();
+        assert_eq!(rows, ["   20      10  work", "   19     9.5  work (return)"]);
     }
 
     #[test]

@@ -120,7 +120,7 @@ fn group(group: &Group, by: Option<By>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{Csv, LAT};
-    use crate::report::json::tests::{sample, split, timed};
+    use crate::report::samples::{sample, split, timed};
     use crate::report::{Renderer as _, json};
     use trapline::By;
 

@@ -13,9 +13,10 @@ use std::collections::HashMap;
 use serde::Serialize;
 use trapline::{Call, ProbeSpec, Site};
 
-use super::calls::{nanos, nearness};
+use super::calls::nanos;
 use super::json::{SCHEMA, line};
 use super::number::{duration, grouped};
+use super::site::nearness;
 use crate::report::visible;
 
 /// Limit for the calls kept of one thread. Beyond it, the older half of its outermost calls is added up.
@@ -199,7 +200,7 @@ impl<'a> Trees<'a> {
         }
         if let Some(left) = self.left_out.get(&pid) {
             out.push_str(&format!(
-                "{} calls stand in no tree: outside of it, or not seen to end\n",
+                "{} calls are in no tree: outside of it, or not seen to end\n",
                 grouped(*left)
             ));
         }
@@ -350,7 +351,7 @@ mod tests {
         3 ns : | `-(1) leaf
         9 ns : `-(2) leaf
         3 ns :   `-(1) root
-1 calls stand in no tree: outside of it, or not seen to end
+1 calls are in no tree: outside of it, or not seen to end
 ";
         assert_eq!(trees.text(7, "x"), expected);
         let object: serde_json::Value = serde_json::from_str(&trees.object(7)).expect("JSON");
@@ -368,7 +369,7 @@ mod tests {
        40 ns : (2) root
         9 ns : +-(1) mid
         9 ns : `-(2) leaf
-1 calls stand in no tree: outside of it, or not seen to end
+1 calls are in no tree: outside of it, or not seen to end
 ";
         assert_eq!(trees.text(7, "x"), expected);
     }

@@ -6,10 +6,10 @@ use serde::Serialize;
 use trapline::filter::Sort;
 use trapline::{Group, GroupHits, ProcessReport, Site, Tallied};
 
-use super::calls::asked_for;
 use super::histogram::bars;
 use super::json::{self, SCHEMA, line};
 use super::number::{binary, grouped};
+use super::site::{self, asked_for};
 use super::visible;
 use crate::args::hist::{ByKey, Hist};
 use crate::args::types::Type;
@@ -132,7 +132,11 @@ pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
             quiet += 1;
             continue;
         }
-        out.push_str(&format!("\nFunction = {}, {}\n", visible::name(&tallied.site.label), args.expression));
+        out.push_str(&format!(
+            "\nFunction = {}, {}\n",
+            visible::name(&site::name(&tallied.site)),
+            args.expression
+        ));
         for (at, part) in tallied.parts.iter().enumerate() {
             if let Some((by, key)) = args.key.as_ref().zip(sums.key(nth, at)) {
                 out.push_str(&format!("{} = {}\n", by.text, label(key, by.shown(&tallied.site))));

@@ -1,4 +1,5 @@
-//! Histograms as bpftrace draws them: `[1K, 2K)   123 |@@@@    |`, 52 columns for the fullest row.
+//! Histograms as bpftrace draws them: `[1K, 2K)   123 |@@@@    |`, 52 columns for the fullest row. Columns are
+//! wider than there where a label or a number needs it, so that all bars begin in one column.
 
 use trapline::{Histogram, HistogramRow};
 
@@ -7,6 +8,9 @@ use crate::args::command::Shape;
 
 /// Length of the fullest bar, in columns.
 const BAR: usize = 52;
+/// Columns for a label, and for a number.
+const LABEL: usize = 20;
+const NUMBER: usize = 10;
 
 /// Draws a histogram in the requested shape.
 pub(crate) fn draw(histogram: &Histogram, shape: &Shape) -> String {
@@ -31,9 +35,11 @@ fn range((low, high, _): HistogramRow, edge: impl Fn(u64) -> String) -> String {
 pub(crate) fn bars(rows: impl Iterator<Item = (String, u64)>) -> String {
     let rows: Vec<(String, u64)> = rows.collect();
     let most = rows.iter().map(|row| row.1).max().unwrap_or(0).max(1);
+    let wide = rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0).max(LABEL);
+    let digits = most.to_string().len().max(NUMBER);
     let line = |(label, calls): &(String, u64)| {
         let filled = (*calls as u128 * BAR as u128 / u128::from(most)) as usize;
-        format!("{label:<20} {calls:>10} |{:<BAR$}|\n", "@".repeat(filled))
+        format!("{label:<wide$} {calls:>digits$} |{:<BAR$}|\n", "@".repeat(filled))
     };
     rows.iter().map(line).collect()
 }
@@ -41,9 +47,8 @@ pub(crate) fn bars(rows: impl Iterator<Item = (String, u64)>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{bars, draw};
-    use crate::args::command::{Shape, TimeUnit};
-    use crate::args::units::Linear;
-    use crate::report::json::tests::timed;
+    use crate::args::command::{Linear, Shape, TimeUnit};
+    use crate::report::samples::timed;
 
     #[test]
     fn steps_have_a_row_for_all_below_and_one_for_all_above() {
@@ -74,5 +79,16 @@ mod tests {
         );
         assert_eq!(drawn, expected);
         assert_eq!(bars(std::iter::empty()), "");
+    }
+
+    #[test]
+    fn bars_are_in_line_behind_long_texts_and_numbers() {
+        let rows = [("\"/usr/share/zoneinfo/tzdata\"", 9), ("\"/étc\"", 12_345_678_901), ("[1, 2)", 0)];
+        let drawn = bars(rows.map(|(label, calls)| (label.to_owned(), calls)).into_iter());
+        let starts: Vec<Option<usize>> =
+            drawn.lines().map(|line| line.chars().position(|char| char == '|')).collect();
+        assert_eq!(starts, [Some(41); 3], "\n{drawn}");
+        let ends: Vec<usize> = drawn.lines().map(|line| line.chars().count()).collect();
+        assert_eq!(ends, [41 + 54; 3], "\n{drawn}");
     }
 }

@@ -61,9 +61,9 @@ fn at_least(shape: &Shape) -> String {
 
 fn asides(times: &Times) -> String {
     let all = [
-        (times.tail_exits, "ended by a tail call, and took at least as long as is told"),
-        (times.in_flight, "not returned as far as was seen"),
-        (times.unpaired, "ended that had begun before we attached"),
+        (times.tail_exits, "ended by a tail call, and may have taken longer"),
+        (times.in_flight, "had not returned"),
+        (times.unpaired, "had begun before the attach"),
         (times.unreturned, "never returned (longjmp, exception, coroutine)"),
         (times.clamped, "with a clock that ran backwards, counted as 0"),
     ];
@@ -76,7 +76,7 @@ fn asides(times: &Times) -> String {
 mod tests {
     use super::text;
     use crate::args::command::Shape;
-    use crate::report::json::tests::timed;
+    use crate::report::samples::timed;
 
     #[test]
     fn a_histogram_closes_as_bcc_does() {
@@ -92,7 +92,7 @@ nsecs
 [256, 512)                    1 |{}|
 p50 = 102 ns, p90 = 310 ns, p99 = 310 ns, p99.9 = 310 ns, max = 310 ns
 avg = 170 nsecs, total = 511 nsecs, count = 3
-calls: 1 ended by a tail call, and took at least as long as is told, 1 not returned as far as was seen
+calls: 1 ended by a tail call, and may have taken longer, 1 had not returned
 ",
             bar(52),
             bar(0),
@@ -107,7 +107,7 @@ calls: 1 ended by a tail call, and took at least as long as is told, 1 not retur
         let times = &mut report.times[0];
         (times.tail_exits, times.in_flight, times.unpaired, times.unreturned, times.clamped) =
             (1, 2, 3, 4, 5000);
-        let expected = "\ncalls: 1 ended by a tail call, and took at least as long as is told, 2 not returned as far as was seen, 3 ended that had begun before we attached, \
+        let expected = "\ncalls: 1 ended by a tail call, and may have taken longer, 2 had not returned, 3 had begun before the attach, \
                       4 never returned (longjmp, exception, coroutine), 5,000 with a clock that ran backwards, counted as 0\n";
         let drawn = text(&report, true, &Shape::default());
         assert!(drawn.ends_with(expected), "{drawn}");

@@ -48,7 +48,7 @@ pub(crate) fn totals(listed: &[Listed]) -> String {
 #[cfg(test)]
 mod tests {
     use super::{text, totals};
-    use crate::report::json::tests::listed;
+    use crate::report::samples::listed;
 
     #[test]
     fn a_function_has_a_tactic_or_a_refusal() {

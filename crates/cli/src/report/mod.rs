@@ -15,13 +15,15 @@ pub(crate) mod lat;
 pub(crate) mod list;
 pub(crate) mod number;
 pub(crate) mod perfetto;
+#[cfg(test)]
+pub(crate) mod samples;
+pub(crate) mod site;
 pub(crate) mod stacks;
 pub(crate) mod summary;
 pub(crate) mod table;
 pub(crate) mod text;
 pub(crate) mod visible;
 pub(crate) mod watch;
-pub(crate) mod watch_json;
 
 use trapline::{ProcessReport, Summary};
 

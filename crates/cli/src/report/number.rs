@@ -1,5 +1,7 @@
 //! Numbers in the form in which people read them.
 
+use std::time::Duration;
+
 /// A number with a separator at each thousand: `1,234,567`.
 pub(crate) fn grouped(value: u64) -> String {
     let digits = value.to_string();
@@ -52,6 +54,19 @@ pub(crate) fn duration(ns: u64) -> String {
     }
 }
 
+/// A duration in three digits: `13.9 ms`. That is enough where nothing is compared.
+pub(crate) fn rough(time: Duration) -> String {
+    let ns = time.as_nanos() as f64;
+    let (value, unit) = match ns {
+        _ if ns < 1e3 => return format!("{ns:.0} ns"),
+        _ if ns < 999.5e3 => (ns / 1e3, "us"),
+        _ if ns < 999.5e6 => (ns / 1e6, "ms"),
+        _ => (ns / 1e9, "s"),
+    };
+    let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.decimals$} {unit}")
+}
+
 /// Bytes: `96 KiB`.
 pub(crate) fn bytes(value: u64) -> String {
     match value {
@@ -68,7 +83,8 @@ pub(crate) fn plural(n: u64, one: &str, many: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{binary, bytes, duration, grouped, percent, plural, rate};
+    use super::{binary, bytes, duration, grouped, percent, plural, rate, rough};
+    use std::time::Duration;
 
     #[test]
     fn numbers_read_well() {
@@ -81,6 +97,14 @@ mod tests {
             ["less than 0.01 %", "0.04 %", "3.1 %", "50 %"]
         );
         assert_eq!([duration(7), duration(1500), duration(2_000_000_000)], ["7 ns", "1.500 us", "2.000 s"]);
+        let all = [0, 999, 1000, 9994, 9996, 99_940, 99_960, 999_400, 999_600, 1_073_000_000, 64_000_000_000];
+        assert_eq!(
+            all.map(|ns| rough(Duration::from_nanos(ns))),
+            [
+                "0 ns", "999 ns", "1.00 us", "9.99 us", "10.0 us", "99.9 us", "100 us", "999 us", "1.00 ms",
+                "1.07 s", "64.0 s"
+            ]
+        );
         assert_eq!([bytes(12), bytes(4097), bytes(3 << 20)], ["12 B", "5 KiB", "3.0 MiB"]);
         assert_eq!([plural(1, "site", "sites"), plural(2000, "site", "sites")], ["1 site", "2,000 sites"]);
     }

@@ -1,57 +1,39 @@
-//! What every run reports at its end: matched, patched, refused, missed, interrupted, left.
+//! What every run reports at its end: four lines, and one for each kind of problem that there was.
+//!
+//! In: a session's totals. Out: text for people. Long lists are cut to their number and the first reason;
+//! `--dry-run` and `--json` have all of them. Invariant: SUM-1 every kind of problem has a line with its
+//! number, and no problem none. Does not: print.
 
 use std::collections::BTreeMap;
 
-use trapline::{Overwritten, Refused, Summary, Tactic};
+use trapline::{Overwritten, Refused, Summary, Tactic, Unprobed};
 
-use super::number::{bytes, duration, grouped, plural};
-
-/// Limit for the examples of each kind of refusal.
-const EXAMPLES: usize = 3;
+use super::number::{bytes, grouped, plural, rough};
 
 /// Renders the summary.
 pub(crate) fn text(summary: &Summary) -> String {
-    let mut out = String::from("\n");
-    let mut add = |line: String| {
-        out.push_str(&line);
-        out.push('\n');
-    };
-    add(patched(summary));
-    refused(&summary.refused).into_iter().for_each(&mut add);
-    let unprobed = summary.unprobed.iter();
-    unprobed.map(|one| format!("not probed: {} ({}): {}", one.name, one.pid, one.reason)).for_each(&mut add);
-    add(format!(
-        "hits: {} recorded, {} missed; calls: {} interrupted, {} restarted with a timeout; guard traps: {}",
-        grouped(summary.hits),
-        grouped(summary.missed),
-        grouped(summary.interrupted_syscalls),
-        grouped(summary.restarted_timeouts),
-        grouped(summary.guard_traps)
-    ));
-    if let Some(filtered) = summary.filtered {
-        let unended = match filtered.unended {
-            0 => String::new(),
-            calls => format!(", {} had not ended", grouped(calls)),
-        };
-        add(format!(
-            "filtered: {} in the target{unended}, {} of the recorded by the reader",
-            grouped(filtered.in_target),
-            grouped(filtered.by_reader)
-        ));
-    }
-    overwritten(summary).into_iter().for_each(&mut add);
-    add(left(summary));
-    add(memory(summary));
-    summary.notices.iter().map(|notice| format!("note: {notice}")).for_each(&mut add);
-    out
+    let mut lines = vec![places(summary), hits(summary), cost(summary), memory(summary)];
+    lines.extend(refused(&summary.refused));
+    lines.extend(unprobed(&summary.unprobed));
+    lines.extend(system_calls(summary));
+    lines.extend(overwritten(summary.overwritten));
+    lines.extend(left_alone(summary.foreign_sites));
+    // The line above has this one already.
+    let first = summary
+        .unprobed
+        .first()
+        .map(|one| format!("{} ({}) is not probed: {}", one.name, one.pid, one.reason));
+    let notices = summary.notices.iter().filter(|notice| Some(*notice) != first.as_ref());
+    lines.extend(notices.map(|notice| format!("note: {notice}")));
+    format!("\n{}\n", lines.join("\n"))
 }
 
-fn patched(summary: &Summary) -> String {
-    let tactics: Vec<String> =
-        summary.patched.iter().map(|(tactic, n)| format!("{} {}", grouped(n), tactic.name())).collect();
-    let tactics = if tactics.is_empty() { String::new() } else { format!(" ({})", tactics.join(", ")) };
+/// What the probes mean, and what became of it.
+fn places(summary: &Summary) -> String {
+    let kernel = summary.patched.iter().find(|(tactic, _)| *tactic == Tactic::Kernel);
+    let kernel = kernel.map_or_else(String::new, |(_, n)| format!(" ({} by the kernel)", grouped(n)));
     let mut line = format!(
-        "sites: {} matched, {} probed{tactics}, {} refused; {}",
+        "places: {} matched, {} probed{kernel}, {} refused; {}",
         grouped(summary.matched),
         grouped(summary.patched.total()),
         grouped(summary.refused.len() as u64),
@@ -64,98 +46,121 @@ fn patched(summary: &Summary) -> String {
         line.push_str(&format!(" ({} killed)", grouped(summary.killed)));
     }
     if summary.children > 0 {
-        line.push_str(&format!(
-            ", {} counted with their parent",
-            plural(summary.children, "forked child", "forked children")
-        ));
+        let children = plural(summary.children, "forked child", "forked children");
+        line.push_str(&format!(", {children} counted with their parent"));
     }
     line
 }
 
-/// Refusals by kind, the most frequent first, each with a few examples.
-pub(crate) fn refused(all: &[Refused]) -> Vec<String> {
+/// All hits, by what became of them.
+fn hits(summary: &Summary) -> String {
+    let mut line = format!("hits: {} recorded, {} missed", grouped(summary.hits), grouped(summary.missed));
+    let Some(filtered) = summary.filtered else { return line };
+    line.push_str(&format!(", {} filtered", grouped(filtered.in_target)));
+    if filtered.unended > 0 {
+        line.push_str(&format!(", {} not ended", grouped(filtered.unended)));
+    }
+    if filtered.by_reader > 0 {
+        line.push_str(&format!("; {} of the recorded filtered later", grouped(filtered.by_reader)));
+    }
+    line
+}
+
+/// What the run took of the target's time.
+fn cost(summary: &Summary) -> String {
+    format!(
+        "cost: attach {}, detach {}, longest stop of a thread {}, {}",
+        rough(summary.attach_time),
+        rough(summary.detach_time),
+        rough(summary.longest_stop),
+        plural(summary.guard_traps, "trap", "traps")
+    )
+}
+
+/// What the run took of the target's memory, and whether it was given back.
+fn memory(summary: &Summary) -> String {
+    let left = match summary.left_mapped {
+        0 => "all given back".to_owned(),
+        space => format!(
+            "{} stay in {} of addresses, as threads may still be there",
+            bytes(summary.left_resident),
+            bytes(space)
+        ),
+    };
+    let (sites, per_cpu) = (bytes(summary.memory_sites), bytes(summary.memory_per_cpu));
+    format!("memory: {sites}, and {per_cpu} for each CPU; {left}")
+}
+
+/// How many refusals of each kind, the most frequent first, and one reason.
+fn refused(all: &[Refused]) -> Option<String> {
     let mut kinds: BTreeMap<&str, Vec<&Refused>> = BTreeMap::new();
     all.iter().for_each(|one| kinds.entry(one.kind).or_default().push(one));
     let mut kinds: Vec<(&str, Vec<&Refused>)> = kinds.into_iter().collect();
     kinds.sort_by_key(|(_, some)| std::cmp::Reverse(some.len()));
-    let mut lines = Vec::new();
-    for (kind, some) in kinds {
-        lines.push(format!("refused: {} {kind}", grouped(some.len() as u64)));
-        lines.extend(some.iter().take(EXAMPLES).map(|one| format!("  {}: {}", one.probe, one.reason)));
-    }
-    lines
+    let first = kinds.first().and_then(|(_, some)| some.first())?;
+    let counts = kinds.iter().map(|(kind, some)| format!("{} {kind}", grouped(some.len() as u64)));
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    let more = if all.len() > 1 { " (--dry-run shows all)" } else { "" };
+    Some(format!("refused: {counts}; {}: {}{more}", first.probe, first.reason))
 }
 
-fn left(summary: &Summary) -> String {
-    let mut line = format!(
-        "attach took {}, detach {}; longest stop of a thread {}; ",
-        duration(nanos(summary.attach_time)),
-        duration(nanos(summary.detach_time)),
-        duration(nanos(summary.longest_stop))
-    );
-    line.push_str(&match summary.left_mapped {
-        0 => "nothing stays mapped".to_owned(),
-        some => {
-            let (resident, space) = (bytes(summary.left_resident), bytes(some));
-            format!("{resident} of memory in {space} of address space stay, for threads that may still be in our code")
-        }
-    });
-    if summary.foreign_sites > 0 {
-        line.push_str(&format!(
-            "; {} changed by someone else meanwhile, left alone",
-            plural(summary.foreign_sites, "site was", "sites were")
-        ));
-    }
-    line
+/// The first process that is not probed as a whole, with the reason, and how many more there are.
+fn unprobed(all: &[Unprobed]) -> Option<String> {
+    let (first, more) = all.split_first()?;
+    let more = match more.len() as u64 {
+        0 => String::new(),
+        more => format!("; and {} (--json shows all)", plural(more, "more process", "more processes")),
+    };
+    Some(format!("not probed: {} ({}): {}{more}", first.name, first.pid, first.reason))
+}
+
+/// System calls that the program saw disturbed.
+fn system_calls(summary: &Summary) -> Option<String> {
+    let (interrupted, restarted) = (summary.interrupted_syscalls, summary.restarted_timeouts);
+    (interrupted + restarted > 0).then(|| {
+        let (interrupted, restarted) = (grouped(interrupted), grouped(restarted));
+        format!("system calls: {interrupted} returned EINTR, {restarted} began their timeout again")
+    })
 }
 
 /// Reports that another tool changed our patches during the run.
-fn overwritten(summary: &Summary) -> Option<String> {
-    let Overwritten { sites, longest } = summary.overwritten;
+fn overwritten(Overwritten { sites, longest }: Overwritten) -> Option<String> {
     (sites > 0).then(|| {
         format!(
-            "overwritten: {} changed by another tool for up to {}; hits there in that time are missing, their number is unknown",
-            plural(sites, "site was", "sites were"),
-            duration(nanos(longest))
+            "overwritten: {} changed by another tool for up to {}; hits in that time are missing",
+            plural(sites, "place was", "places were"),
+            rough(longest)
         )
     })
 }
 
-fn memory(summary: &Summary) -> String {
-    let jumps: u64 =
-        summary.patched.iter().filter(|(tactic, _)| *tactic != Tactic::Kernel).map(|(_, n)| n).sum();
-    format!(
-        "memory added: {} ({} a site), and {} for each CPU that hits",
-        bytes(summary.memory_sites),
-        bytes(summary.memory_sites / jumps.max(1)),
-        bytes(summary.memory_per_cpu)
-    )
-}
-
-fn nanos(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+/// Reports what another tool had changed at the end.
+fn left_alone(sites: u64) -> Option<String> {
+    let places = plural(sites, "place", "places");
+    (sites > 0).then(|| format!("left alone: {places} that another tool has changed since"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::text;
     use std::time::Duration;
-    use trapline::{ByTactic, Refused, Summary, Tactic, Unprobed};
+    use trapline::{ByTactic, Filtered, Overwritten, Refused, Summary, Tactic, Unprobed};
 
     #[test]
     fn every_promise_has_its_line() {
         let mut patched = ByTactic::default();
         (0..3).for_each(|_| patched.add(Tactic::Jump));
-        patched.add(Tactic::Pun);
+        patched.add(Tactic::Kernel);
         let refuse =
-            |n| Refused { probe: format!("u:a:f{n}"), kind: "too-short", reason: format!("{n} bytes") };
+            |kind| move |n| Refused { probe: format!("u:a:f{n}"), kind, reason: format!("{n} bytes") };
+        let unprobed = |pid| Unprobed { pid, name: "git".to_owned(), reason: "no room".to_owned() };
         let summary = Summary {
             processes: 1,
             children: 2,
-            matched: 8,
+            matched: 10,
             patched,
-            refused: (0..4).map(refuse).collect(),
-            unprobed: vec![Unprobed { pid: 7, name: "git".to_owned(), reason: "no room".to_owned() }],
+            refused: (0..2).map(refuse("no-room")).chain((2..6).map(refuse("too-short"))).collect(),
+            unprobed: vec![unprobed(7), unprobed(8)],
             hits: 1_000_000,
             missed: 3,
             interrupted_syscalls: 4,
@@ -168,40 +173,88 @@ mod tests {
             memory_per_cpu: 64,
             left_mapped: 68_157_440,
             left_resident: 8192,
-            notices: vec!["libx was replaced on disk".to_owned()],
+            foreign_sites: 2,
+            overwritten: Overwritten { sites: 1, longest: Duration::from_millis(1073) },
+            notices: ["git (7) is not probed: no room", "libx was replaced on disk"]
+                .map(str::to_owned)
+                .to_vec(),
             ..Summary::default()
         };
         let expected = "
-sites: 8 matched, 4 probed (3 jump, 1 pun), 4 refused; 1 process, 2 forked children counted with their parent
-refused: 4 too-short
-  u:a:f0: 0 bytes
-  u:a:f1: 1 bytes
-  u:a:f2: 2 bytes
-not probed: git (7): no room
-hits: 1,000,000 recorded, 3 missed; calls: 4 interrupted, 5 restarted with a timeout; guard traps: 7
-attach took 1.500 ms, detach 2.000 ms; longest stop of a thread 80.000 us; 8 KiB of memory in 65.0 MiB of address space stay, for threads that may still be in our code
-memory added: 2 KiB (300 B a site), and 64 B for each CPU that hits
+places: 10 matched, 4 probed (1 by the kernel), 6 refused; 1 process, 2 forked children counted with their parent
+hits: 1,000,000 recorded, 3 missed
+cost: attach 1.50 ms, detach 2.00 ms, longest stop of a thread 80.0 us, 7 traps
+memory: 2 KiB, and 64 B for each CPU; 8 KiB stay in 65.0 MiB of addresses, as threads may still be there
+refused: 4 too-short, 2 no-room; u:a:f2: 2 bytes (--dry-run shows all)
+not probed: git (7): no room; and 1 more process (--json shows all)
+system calls: 4 returned EINTR, 5 began their timeout again
+overwritten: 1 place was changed by another tool for up to 1.07 s; hits in that time are missing
+left alone: 2 places that another tool has changed since
 note: libx was replaced on disk
 ";
         assert_eq!(text(&summary), expected);
     }
 
     #[test]
-    fn what_did_not_come_about_is_said_or_left_out() {
+    fn a_run_without_problems_fits_in_four_short_lines() {
+        let mut patched = ByTactic::default();
+        (0..13).for_each(|_| patched.add(Tactic::Jump));
+        let summary = Summary {
+            processes: 1,
+            matched: 13,
+            patched,
+            hits: 3_240_706,
+            guard_traps: 267,
+            attach_time: Duration::from_micros(13_872),
+            detach_time: Duration::from_micros(7_742),
+            longest_stop: Duration::from_nanos(410_227),
+            memory_sites: 5000,
+            memory_per_cpu: 128,
+            ..Summary::default()
+        };
+        let expected = "
+places: 13 matched, 13 probed, 0 refused; 1 process
+hits: 3,240,706 recorded, 0 missed
+cost: attach 13.9 ms, detach 7.74 ms, longest stop of a thread 410 us, 267 traps
+memory: 5 KiB, and 128 B for each CPU; all given back
+";
+        assert_eq!(text(&summary), expected);
+        assert!(expected.lines().all(|line| line.len() <= 80), "short");
+    }
+
+    #[test]
+    fn filtered_hits_are_no_missed_ones() {
+        let second = |filtered| {
+            let summary = Summary { hits: 60, filtered: Some(filtered), ..Summary::default() };
+            text(&summary).lines().nth(2).expect("a line").to_owned()
+        };
+        let filtered = Filtered { in_target: 47, by_reader: 0, unended: 0 };
+        assert_eq!(second(filtered), "hits: 60 recorded, 0 missed, 47 filtered");
+        let expected =
+            "hits: 60 recorded, 0 missed, 47 filtered, 3 not ended; 12 of the recorded filtered later";
+        assert_eq!(second(Filtered { by_reader: 12, unended: 3, ..filtered }), expected);
+    }
+
+    #[test]
+    fn what_did_not_come_about_is_reported_or_left_out() {
+        let refused = Refused { probe: "u:a:f".to_owned(), kind: "too-short", reason: "2 bytes".to_owned() };
         let summary = Summary {
             processes: 3,
             ended: 2,
+            killed: 1,
             children: 1,
             matched: 1,
-            foreign_sites: 2,
+            guard_traps: 1,
+            refused: vec![refused],
             attach_time: Duration::from_nanos(900),
             ..Summary::default()
         };
         let expected = "
-sites: 1 matched, 0 probed, 0 refused; 3 processes, 2 of them ended, 1 forked child counted with their parent
-hits: 0 recorded, 0 missed; calls: 0 interrupted, 0 restarted with a timeout; guard traps: 0
-attach took 900 ns, detach 0 ns; longest stop of a thread 0 ns; nothing stays mapped; 2 sites were changed by someone else meanwhile, left alone
-memory added: 0 B (0 B a site), and 0 B for each CPU that hits
+places: 1 matched, 0 probed, 1 refused; 3 processes, 2 of them ended (1 killed), 1 forked child counted with their parent
+hits: 0 recorded, 0 missed
+cost: attach 900 ns, detach 0 ns, longest stop of a thread 0 ns, 1 trap
+memory: 0 B, and 0 B for each CPU; all given back
+refused: 1 too-short; u:a:f: 2 bytes
 ";
         assert_eq!(text(&summary), expected);
     }

@@ -241,7 +241,7 @@ enum Any {
 #[cfg(test)]
 mod tests {
     use super::{Data, Period, Request, request};
-    use crate::report::json::tests::{sample, timed};
+    use crate::report::samples::{sample, timed};
     use prost::Message as _;
 
     const PERIOD: Period = Period { start: 10, now: 20 };

@@ -112,7 +112,7 @@ impl Text {
 #[cfg(test)]
 mod tests {
     use super::{Exposition, text};
-    use crate::report::json::tests::{sample, timed};
+    use crate::report::samples::{sample, timed};
     use trapline::ProcessReport;
 
     #[test]

@@ -54,7 +54,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, view: &mut View) {
 }
 
 fn title(model: &Model, view: &View, shown: usize) -> String {
-    let whose = match &model.processes[..] {
+    let target = match &model.processes[..] {
         [(pid, name)] => format!("{name} ({pid})"),
         several => plural(several.len() as u64, "process", "processes"),
     };
@@ -65,7 +65,7 @@ fn title(model: &Model, view: &View, shown: usize) -> String {
     let per_second: f64 = model.rows().iter().map(|row| row.rate).sum();
     let what = if view.timed { "calls/s" } else { "hits/s" };
     let mut title = format!(
-        "trapline top: {whose}, {:.0} s, {} {what}, {}{of}",
+        "trapline top: {target}, {:.0} s, {} {what}, {}{of}",
         model.seconds,
         rate(per_second),
         plural(shown as u64, "function", "functions")
@@ -77,7 +77,7 @@ fn title(model: &Model, view: &View, shown: usize) -> String {
         title.push_str(&format!(", filter {}", view.filter));
     }
     if view.paused {
-        title.push_str(", standing still");
+        title.push_str(", paused");
     }
     title
 }
@@ -87,7 +87,7 @@ fn keys(view: &View) -> String {
         return format!("/{}_   Enter keeps the filter, Esc clears it", view.filter);
     }
     let interval = view.interval.as_secs_f64();
-    format!("<> sort  r reverse  / filter  space stand still  +- interval {interval} s  q quit")
+    format!("<> sort  r reverse  / filter  space pause  +- interval {interval} s  q quit")
 }
 
 /// The columns that fit.
@@ -163,7 +163,7 @@ fn sparkline(history: &VecDeque<f64>, width: usize, ascii: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::{draw, sparkline};
-    use crate::report::json::tests::{sample, timed};
+    use crate::report::samples::{sample, timed};
     use crate::top::model::Model;
     use crate::top::model::tests::later;
     use crate::top::view::{Column, View};
@@ -206,7 +206,7 @@ mod tests {
                 "         0             0                              idle",
                 "",
                 "",
-                "<> sort  r reverse  / filter  space stand still  +- interval 1 s  q quit",
+                "<> sort  r reverse  / filter  space pause  +- interval 1 s  q quit",
             ],
         );
     }
@@ -220,7 +220,7 @@ mod tests {
                 "   ▼HITS/S          HITS  FUNCTION",
                 "     1,000         4,250  libfoo:bar",
                 "       200           720  work",
-                "<> sort  r reverse  / filter  space stand st",
+                "<> sort  r reverse  / filter  space pause  +",
             ],
         );
     }
@@ -241,7 +241,7 @@ mod tests {
                 "        20            20          -          -              @       43  work",
                 "       3.0             3     102 ns     310 ns              @       42  work",
                 "         0             0          -          -                      43  idle",
-                "<> sort  r reverse  / filter  space stand still  +- interval 1 s  q quit",
+                "<> sort  r reverse  / filter  space pause  +- interval 1 s  q quit",
             ],
         );
     }
@@ -263,10 +263,10 @@ mod tests {
         check(
             &screen(110, 4, &model(), &mut view),
             &[
-                "trapline top: victim (42), 3 s, 1,200 hits/s, 1 function of 3, 1 missed, filter foo, standing still",
+                "trapline top: victim (42), 3 s, 1,200 hits/s, 1 function of 3, 1 missed, filter foo, paused",
                 "   ▲HITS/S          HITS  RATE BEFORE                                             FUNCTION",
                 "     1,000         4,250                                                   █▅▅▁▆  libfoo:bar",
-                "<> sort  r reverse  / filter  space stand still  +- interval 1 s  q quit",
+                "<> sort  r reverse  / filter  space pause  +- interval 1 s  q quit",
             ],
         );
     }

@@ -78,7 +78,7 @@ impl Renderer for Lines {
 mod tests {
     use super::Lines;
     use crate::report::Renderer as _;
-    use crate::report::json::tests::{sample, timed};
+    use crate::report::samples::{sample, timed};
     use crate::top::model::tests::later;
     use crate::top::view::Column;
 

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use trapline::{Histogram, ProcessReport, Site, Times};
 
+use crate::report::site;
+
 /// Number of rates kept for each row: the widest sparkline.
 pub(crate) const HISTORY: usize = 120;
 
@@ -91,7 +93,7 @@ impl Model {
             sample.times = Times::sum([&sample.times, times]);
             sample.seconds = sample.seconds.max(report.seconds);
             sample.interval = report.delta_seconds;
-            sample.label.clone_from(&site.label);
+            sample.label = site::name(site).into_owned();
         };
         for report in reports {
             report.counts.iter().for_each(|count| add(report, &count.site, count.hits, &Times::default()));
@@ -141,7 +143,7 @@ fn percentiles(histogram: &Histogram, of: &Times) -> Option<Percentiles> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{HISTORY, Model};
-    use crate::report::json::tests::{sample, timed};
+    use crate::report::samples::{sample, timed};
     use trapline::ProcessReport;
 
     /// A later sample, with `more` additional hits of each function.

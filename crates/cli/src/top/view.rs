@@ -66,7 +66,7 @@ pub(crate) struct View {
     pub(crate) ascii: bool,
 }
 
-/// What a key means to whoever runs the table.
+/// What a key asks the run to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyAction {
     /// Draw again.
@@ -164,7 +164,7 @@ pub(crate) fn sort(rows: &mut [&TopRow], by: Column, reversed: bool) {
 #[cfg(test)]
 mod tests {
     use super::{Column, KeyAction, View};
-    use crate::report::json::tests::sample;
+    use crate::report::samples::sample;
     use crate::top::model::Model;
     use crate::top::model::tests::later;
     use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

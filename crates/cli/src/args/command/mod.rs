@@ -1,0 +1,113 @@
+//! What a command line asks for, by verb: plain values, with no more options to check.
+//!
+//! In: plain values, which [`ready`](super::ready) makes from typed words. Out: [`Command`], and the types by
+//! which verbs run and reports are drawn. Does not: know how options are typed. It is the ground floor: it
+//! uses neither the typed words nor the conversion.
+
+pub(crate) mod aggregation;
+pub(crate) mod graph;
+pub(crate) mod hist;
+mod lat;
+pub(crate) mod otlp;
+mod run;
+pub(crate) mod serve;
+pub(crate) mod sink;
+pub(crate) mod stack;
+pub(crate) mod top;
+mod trace;
+pub(crate) mod types;
+mod watch;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap_complete::Shell;
+use trapline::{By, ProbeSpec, Returns, Target};
+
+use sink::Sink;
+
+pub(crate) use lat::{Lat, Linear, Shape, TimeUnit};
+pub(crate) use run::{Ends, Run};
+pub(crate) use trace::{Calls, FilterOptions, Recording};
+pub(crate) use watch::Watch;
+
+/// A whole command line, ready to run.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// `count`
+    Count(Count),
+    /// `lat`
+    Lat(Lat),
+    /// `hist`
+    Hist(Box<hist::Hist>),
+    /// `graph`
+    Graph(graph::Graph),
+    /// `trace`
+    Calls(Calls),
+    /// `trace --from`
+    Recording(Recording),
+    /// `stack`
+    Stack(stack::Stacks),
+    /// `top`
+    Top(top::Top),
+    /// `watch`
+    Watch(Watch),
+    /// `list`
+    List(List),
+    /// `status`
+    Status(Pids),
+    /// `detach`
+    Detach(Pids),
+    /// `demo`
+    Demo(Demo),
+    /// `completions`
+    Completions(Shell),
+    /// `man`, with its directory
+    Man(PathBuf),
+}
+
+/// `count`, ready.
+#[derive(Debug)]
+pub(crate) struct Count {
+    /// What to trace and how to report it.
+    pub(crate) run: Run,
+    /// How hits are split.
+    pub(crate) by: Option<By>,
+}
+
+/// `list`, ready.
+#[derive(Debug)]
+pub(crate) struct List {
+    /// The functions to list.
+    pub(crate) probes: Vec<ProbeSpec>,
+    /// The processes to look at.
+    pub(crate) target: Target,
+    /// Whether to list exits too, as `lat` needs them.
+    pub(crate) timed: bool,
+    /// How exits are seen, as for `lat --ret`.
+    pub(crate) returns: Returns,
+    /// Whether to plan as with `--strict`.
+    pub(crate) strict: bool,
+    /// Whether to plan as with `--faults-are-fatal`.
+    pub(crate) faults_are_fatal: bool,
+    /// Where to print, and in which format.
+    pub(crate) sink: Sink,
+}
+
+/// `status` and `detach`, ready.
+#[derive(Debug)]
+pub(crate) struct Pids {
+    /// The processes.
+    pub(crate) pids: Vec<u32>,
+    /// Where to print, and in which format.
+    pub(crate) sink: Sink,
+}
+
+/// `demo`, ready.
+#[derive(Debug)]
+pub(crate) struct Demo {
+    /// The length of each part.
+    pub(crate) duration: Duration,
+    /// Whether to leave the sample program behind.
+    pub(crate) keep: bool,
+}

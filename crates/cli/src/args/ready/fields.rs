@@ -1,0 +1,88 @@
+//! Fields reached through arguments: `req->next->len`, in a probe's list of arguments, in conditions, in
+//! `hist`.
+//!
+//! In: paths, and the debug information of the function. Out: for each probe, the memory that its records
+//! must contain, and what a path stands for. Does not: read memory.
+
+use std::cell::RefCell;
+
+use trapline::filter::{Known, MAX_FIELDS, Misread, Symbol};
+use trapline::{Noted, Read, ValueType};
+
+use crate::args::command::types::{FieldOf, Signature, Type};
+
+/// The fields that one probe's records contain. It grows with the paths that are used.
+#[derive(Debug)]
+pub(crate) struct Fields<'a> {
+    noted: Option<&'a Noted>,
+    known: RefCell<Vec<FieldOf>>,
+}
+
+/// Whether a word in the list of arguments is a path.
+pub(crate) fn is_path(word: &str) -> bool {
+    let name = word.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(word.len());
+    name > 0 && ["->", ".", "["].iter().any(|step| word[name..].starts_with(step))
+}
+
+/// The field to which a path leads in a function.
+pub(crate) fn find(noted: Option<&Noted>, path: &str) -> Result<FieldOf, Misread> {
+    let whole = |why: &str| Misread { at: 0..path.len(), why: why.to_owned() };
+    let unknown = "fields are known from debug information alone, and only where no types were typed";
+    let field = noted.ok_or_else(|| whole(unknown))?.field(path);
+    let field = field.map_err(|wrong| Misread { at: wrong.at, why: wrong.why.to_string() })?;
+    let shown = if field.of == ValueType::Text { Type::Str } else { Type::from(field.of) };
+    let read = Read { register: field.register, offsets: field.offsets, bytes: field.bytes };
+    Ok(FieldOf { path: path.to_owned(), read, shown })
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn of(signature: Option<&'a Signature>) -> Self {
+        let known = signature.map_or_else(Vec::new, |signature| signature.fields.clone());
+        Self { noted: signature.and_then(|signature| signature.noted.as_deref()), known: RefCell::new(known) }
+    }
+    /// What a path stands for in a condition.
+    pub(crate) fn symbol(&self, path: &str) -> Result<Symbol, Misread> {
+        let whole = |why: String| Misread { at: 0..path.len(), why };
+        let mut known = self.known.borrow_mut();
+        let nth = match known.iter().position(|one| one.path == path) {
+            Some(nth) => nth,
+            None if known.len() == MAX_FIELDS => {
+                return Err(whole(format!("this is one field too many; {MAX_FIELDS} can be read")));
+            }
+            None => {
+                known.push(find(self.noted, path)?);
+                known.len() - 1
+            }
+        };
+        let index = nth as u8;
+        Ok(Symbol::Known(match &known[nth].shown {
+            Type::Float(float) => Known::FloatField(index, *float),
+            Type::Str => {
+                return Err(whole("this is text; only numbers can be compared and added up".to_owned()));
+            }
+            shown => match shown.int() {
+                Some(int) => Known::Field(index, int),
+                None => return Err(whole("this is no number".to_owned())),
+            },
+        }))
+    }
+    /// All memory that must be read.
+    pub(crate) fn reads(&self) -> Vec<Read> {
+        self.known.borrow().iter().map(|one| one.read.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_path;
+
+    #[test]
+    fn paths_are_told_from_types_and_names() {
+        for path in ["req->len", "req.len", "arg0[1]", "a->b[2].c"] {
+            assert!(is_path(path), "{path}");
+        }
+        for other in ["req", "int *p", "struct x *p", "buf(len=n) p", "unsigned", "", "->x", "double"] {
+            assert!(!is_path(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Signatures that were not typed: from debug information.
+//!
+//! In: a run's probes. Out: the signature of each function that they mean, if debug information has one. Does
+//! not: replace what was typed.
+
+use std::rc::Rc;
+
+use trapline::filter::{MAX_FIELDS, Misread};
+use trapline::{
+    DeclaredParameter, Noted, ParameterPlace, Pattern, ProbeKind, ProbeSpec, Prototype, ValueType,
+};
+
+use super::error::UsageError;
+use super::fields::{find, is_path};
+use super::run::run;
+use super::signature::{self, SignatureError};
+use crate::args::command::Run;
+use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
+use crate::args::typed::Common;
+use crate::report::format::Format;
+
+/// A function that reads the debug information of a run's files and processes, probe by probe. In tests it
+/// returns none.
+pub(crate) type Look<'a> = &'a dyn Fn(&Run) -> Vec<Vec<Noted>>;
+
+/// A run and its typed signatures. What stands in brackets is a signature, unless the whole text is the name
+/// of a function: of an overload, as C++ writes it.
+pub(crate) fn split(
+    texts: &[String],
+    common: Common,
+    offered: &[Format],
+    look: Look<'_>,
+) -> Result<(Run, Vec<Option<Signature>>), UsageError> {
+    let halves: Vec<_> = texts.iter().map(|text| signature::split(text)).collect();
+    let overload = |(text, half): (&String, &Result<_, SignatureError>)| match half {
+        Ok((_, None)) => None,
+        Ok((_, Some(signature))) if !may_be_overload(signature) => None,
+        _ => Some(signature::call(text).0.to_owned()),
+    };
+    let overloads: Vec<Option<String>> = texts.iter().zip(&halves).map(overload).collect();
+    let asked: Vec<String> = overloads.iter().flatten().cloned().collect();
+    let is_probe = |text: &String| text.parse::<ProbeSpec>().is_ok();
+    let found = if asked.is_empty() || !asked.iter().all(is_probe) {
+        Vec::new()
+    } else {
+        look(&run(&asked, common.clone(), offered)?)
+    };
+    let mut found = found.into_iter();
+    let (mut probes, mut signatures) = (Vec::new(), Vec::new());
+    for ((text, half), overload) in texts.iter().zip(halves).zip(overloads) {
+        let is_one = overload.is_some() && found.next().is_some_and(|functions| !functions.is_empty());
+        let wrong = |why| UsageError::Signature { text: text.clone(), why };
+        let (probe, signature) = match overload.filter(|_| is_one) {
+            Some(name) => {
+                (name, signature::call(text).1.map(signature::value_alone).transpose().map_err(wrong)?)
+            }
+            None => half.map_err(wrong)?,
+        };
+        probes.push(probe);
+        signatures.push(signature);
+    }
+    let run = run(&probes, common, offered)?;
+    for (probe, signature) in run.probes.iter().zip(&signatures) {
+        refuse(probe, signature.as_ref())?;
+    }
+    Ok((run, signatures))
+}
+
+/// Whether the brackets may select an overload: they hold types without names, or nothing.
+fn may_be_overload(signature: &Signature) -> bool {
+    signature.parameters.iter().all(|parameter| parameter.name.is_empty()) || !signature.selected.is_empty()
+}
+
+/// Refuses a signature at a place where no call begins, because there the registers for arguments hold other
+/// values.
+fn refuse(probe: &ProbeSpec, signature: Option<&Signature>) -> Result<(), UsageError> {
+    let takes = signature.is_some_and(|one| !one.parameters.is_empty() || !one.selected.is_empty());
+    match probe.kind {
+        ProbeKind::Return if takes => Err(UsageError::ArgumentsAtReturn(probe.text.clone())),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the probe is at a function's entry or exits.
+fn is_noted(probe: &ProbeSpec) -> bool {
+    let inside = matches!(&probe.func, Pattern::Exact(exact) if exact.offset > 0);
+    probe.kind != ProbeKind::Usdt && !inside
+}
+
+/// Probes with their signatures: the typed ones, and for the others those from debug information. A probe
+/// that means several functions becomes one probe for each of them, in the run too.
+pub(crate) fn complete(
+    run: &mut Run,
+    signatures: Vec<Option<Signature>>,
+    look: Look<'_>,
+) -> Result<Vec<(ProbeSpec, Option<Signature>)>, UsageError> {
+    let asks = |signature: &Option<Signature>| {
+        signature.as_ref().is_none_or(|one| !one.selected.is_empty() || one.value.is_none())
+    };
+    let notes = |probe: &ProbeSpec| is_noted(probe) || probe.kind == ProbeKind::Usdt;
+    let any = run.probes.iter().zip(&signatures).any(|(probe, one)| asks(one) && notes(probe));
+    let mut noted = if any { look(run) } else { Vec::new() }.into_iter();
+    let mut probes = Vec::new();
+    for (probe, signature) in run.probes.iter().zip(signatures) {
+        let functions = noted.next().unwrap_or_default();
+        let needs = signature.as_ref().is_some_and(|one| one.selected.iter().any(|word| is_path(word)));
+        if !asks(&signature) || !needs && functions.iter().all(|one| one.prototype.is_none()) {
+            probes.push((probe.clone(), signature));
+            continue;
+        }
+        if let (Some(typed), true) = (&signature, functions.is_empty()) {
+            selected(probe, typed, None)?;
+        }
+        for one in functions {
+            let spec = one.spec.clone();
+            let own = match &signature {
+                Some(typed) if typed.selected.is_empty() => Some(valued(typed, one)),
+                Some(typed) => Some(selected(probe, typed, Some(one))?),
+                None => one.prototype.is_some().then(|| signature_of(Rc::new(one))),
+            };
+            probes.push((spec, own));
+        }
+    }
+    run.probes = probes.iter().map(|(probe, _)| probe.clone()).collect();
+    Ok(probes)
+}
+
+/// The typed signature, with the noted type of the returned value unless one was typed.
+fn valued(typed: &Signature, noted: Noted) -> Signature {
+    let value = noted.prototype.is_some().then(|| signature_of(Rc::new(noted)).value).flatten();
+    Signature { value: typed.value.clone().or(value), ..typed.clone() }
+}
+
+/// The arguments and fields that were typed by name. Names that do not exist in the source stand for the
+/// arguments in their order.
+fn selected(probe: &ProbeSpec, typed: &Signature, noted: Option<Noted>) -> Result<Signature, UsageError> {
+    let all = noted.map(|noted| signature_of(Rc::new(noted)));
+    let mut parameters = Vec::new();
+    let mut fields: Vec<FieldOf> = Vec::new();
+    let known = all.as_ref().filter(|all| !all.parameters.is_empty()).map(|all| all.parameters.clone());
+    let is_known = |word: &String| {
+        let numbered = word.strip_prefix("arg").is_some_and(|n| n.parse::<usize>().is_ok());
+        numbered || known.iter().flatten().any(|one| one.name == *word)
+    };
+    let by_order = !typed.parameters.is_empty() && !typed.selected.iter().all(is_known);
+    for (nth, word) in typed.selected.iter().enumerate() {
+        if by_order {
+            let known = known.as_ref().and_then(|known| known.get(nth).cloned());
+            let unknown =
+                Parameter { name: String::new(), shown: Type::Unknown, place: ArgumentPlace::Unseen };
+            parameters.push(Parameter { name: word.clone(), ..known.unwrap_or(unknown) });
+            continue;
+        }
+        let wrong = |wrong: Misread| UsageError::path(&probe.text, word, &wrong);
+        let by_number = || word.strip_prefix("arg").and_then(|n| n.parse::<usize>().ok());
+        let named = all.as_ref().and_then(|all| {
+            let nth = all.parameters.iter().position(|one| one.name == *word).or_else(by_number)?;
+            all.parameters.get(nth).cloned()
+        });
+        if let Some(parameter) = named {
+            parameters.push(parameter);
+            continue;
+        }
+        if fields.len() == MAX_FIELDS {
+            let why = format!("this is one field too many; {MAX_FIELDS} can be read");
+            return Err(wrong(Misread { at: 0..word.len(), why }));
+        }
+        let field = find(all.as_ref().and_then(|all| all.noted.as_deref()), word).map_err(wrong)?;
+        let place = ArgumentPlace::Field(fields.len() as u8);
+        parameters.push(Parameter { name: word.clone(), shown: field.shown.clone(), place });
+        fields.push(field);
+    }
+    let (value, noted) = all.map_or((None, None), |all| (all.value, all.noted));
+    Ok(Signature { parameters, value: typed.value.clone().or(value), selected: Vec::new(), fields, noted })
+}
+
+fn signature_of(noted: Rc<Noted>) -> Signature {
+    let Some(Prototype { parameters, value }) = noted.prototype.clone() else {
+        let (parameters, value) = (Vec::new(), None);
+        return Signature { parameters, value, selected: Vec::new(), fields: Vec::new(), noted: Some(noted) };
+    };
+    let at_return = noted.spec.kind == ProbeKind::Return;
+    let parameters = if at_return { Vec::new() } else { parameters };
+    let parameter = |DeclaredParameter { name, of, place }: DeclaredParameter| {
+        let place = match place {
+            ParameterPlace::General(n) => ArgumentPlace::General(n),
+            ParameterPlace::Vector(n) => ArgumentPlace::Vector(n),
+            ParameterPlace::Elsewhere => ArgumentPlace::Unseen,
+        };
+        let text = of == ValueType::Text && noted.reads_texts && place != ArgumentPlace::Unseen;
+        Parameter { name, shown: if text { Type::Str } else { Type::from(of) }, place }
+    };
+    let value = match value {
+        // It is returned in several registers, or at a place that the caller passed.
+        ValueType::Other(_) => Type::Void,
+        value => Type::from(value),
+    };
+    Signature {
+        parameters: parameters.into_iter().map(parameter).collect(),
+        value: Some(value),
+        selected: Vec::new(),
+        fields: Vec::new(),
+        noted: Some(noted).filter(|_| !at_return),
+    }
+}

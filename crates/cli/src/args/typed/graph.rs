@@ -1,0 +1,50 @@
+//! `graph`, as clap reads it.
+
+use clap::Args;
+
+use super::help::{TRACED, sections};
+use super::shared::{Common, TypedEnds};
+
+/// The call tree below a function, with durations
+///
+/// Shows what FUNC calls, how often, and how long that took. Entries and exits of FUNC and BELOW are recorded
+/// and put together, thread by thread. Functions whose exits are not all known are left out; what they call
+/// stands where they would. All functions of a large program are many records: name some.
+#[derive(Args, Debug, Clone)]
+#[command(after_long_help = sections(MORE, TRACED))]
+pub(crate) struct TypedGraph {
+    /// The function at the root, for example processCommand
+    #[arg(value_name = "FUNC", required = true)]
+    pub(crate) root: String,
+    /// Functions below it, for example 'lookup*' 'libc:mem*' [default: all of the same file]
+    #[arg(value_name = "BELOW")]
+    pub(crate) below: Vec<String>,
+    /// Print each call by itself, with what it called, instead of the sums
+    #[arg(long, help_heading = "Tree")]
+    pub(crate) each: bool,
+    /// Show only N levels below FUNC
+    #[arg(long, value_name = "N", help_heading = "Tree")]
+    pub(crate) depth: Option<usize>,
+    #[command(flatten)]
+    pub(crate) ends: TypedEnds,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+const MORE: &str = "\
+What it prints:
+  16.702 ms : | `-(1228880) tax
+  Time of all calls at this place in the tree together, with all that they
+  called; how many calls; the function, below the one that called it.
+  With --each, every call by itself, when it has ended.
+
+Examples:
+  All functions of the same file below a function:
+    trapline graph -d 1 -p PID handle
+  Only some, and some of a library:
+    trapline graph -d 1 -p PID handle price store libc:malloc libc:free
+  What a function calls itself:
+    trapline graph --depth 1 -d 3 -p PID processCommand
+  A library's own calls, in a command:
+    trapline graph libsqlite3:sqlite3_exec 'libsqlite3:sqlite3_*' \\
+      -- sqlite3 :memory: 'select 1+1'";

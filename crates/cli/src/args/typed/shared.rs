@@ -1,0 +1,185 @@
+//! Options that several verbs have.
+//!
+//! In: words, through clap. Out: text and flags. Does not: check them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use trapline::{By, Returns};
+
+/// Which processes.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Targets")]
+pub(crate) struct TypedTarget {
+    /// Trace this process; may be given more than once.
+    ///
+    /// Without -p, -n and a command, every process is traced that maps a file of the probes and that you may
+    /// trace. Only watch needs one of the three.
+    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Vec<u32>,
+    /// Trace all processes of this name; may be given more than once
+    #[arg(short = 'n', long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Run this command, and trace it from its start.
+    ///
+    /// The text is split into words as a shell does, with quotes; nothing is expanded. The command keeps standard output for itself: reports go to standard error, or to -o FILE.
+    #[arg(short = 'c', long = "command", value_name = "CMD")]
+    pub(crate) command: Option<String>,
+    /// Follow fork and exec: trace the programs that the target runs, too
+    #[arg(short = 'f', long = "follow")]
+    pub(crate) follow: bool,
+    /// Run this command; the same as -c, word by word
+    #[arg(last = true, value_name = "CMD", conflicts_with = "command")]
+    pub(crate) words: Vec<OsString>,
+}
+
+/// The options of each tracing verb.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct Common {
+    #[command(flatten)]
+    pub(crate) target: TypedTarget,
+    /// Print a report every INTERVAL: seconds, or with a unit (500ms, 2m)
+    #[arg(short, long, value_name = "INTERVAL", help_heading = "Output")]
+    pub(crate) interval: Option<String>,
+    /// Stop after this time: seconds, or with a unit (500ms, 2m)
+    #[arg(short, long, value_name = "SECONDS", help_heading = "Output")]
+    pub(crate) duration: Option<String>,
+    /// Print the time of day with each report
+    #[arg(short = 'T', long, help_heading = "Output")]
+    pub(crate) timestamps: bool,
+    /// Print one JSON object a line; docs/guide/json.md has the fields
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// Write to FILE, in the format of its suffix.
+    ///
+    /// All verbs have .json and text, which any other suffix means. Some have .csv, .html, .folded, .svg, .pb.gz, .perfetto-trace or .trapline; a suffix that the verb does not have is an error.
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print no closing summary and no notices
+    #[arg(short, long, help_heading = "Output")]
+    pub(crate) quiet: bool,
+    /// Show the tactic for each site; change nothing
+    #[arg(long, help_heading = "Patching")]
+    pub(crate) dry_run: bool,
+    /// Stop all threads while code changes; by default they run on
+    #[arg(long, help_heading = "Patching")]
+    pub(crate) strict: bool,
+    /// Also move instructions that may fault.
+    ///
+    /// For programs that catch SIGSEGV or SIGBUS only to report the fault and end, such as redis. Not for programs that look up the address of a fault: the JVM, Go, .NET, WebAssembly.
+    #[arg(long, help_heading = "Patching")]
+    pub(crate) faults_are_fatal: bool,
+}
+
+/// Where a report goes, for verbs that print once.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct TypedSink {
+    /// Print one JSON object a line; docs/guide/json.md has the fields
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write to FILE, as JSON if it ends in .json
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print no closing summary and no notices
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// The calls that are meant: `--if`, `--tid`, `--sample`.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct TypedFilter {
+    /// Only calls for which EXPR holds, for example 'n > 4096'.
+    ///
+    /// EXPR is written as in C, over the names of arguments and tid; trace and hist also have ret, what was returned, and dur, how long the call took. docs/guide/filters.md has the grammar.
+    #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
+    pub(crate) condition: Option<String>,
+    /// Only this thread; may be given more than once
+    #[arg(long = "tid", value_name = "TID", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Calls")]
+    pub(crate) tids: Vec<u32>,
+    /// Only one in N of the calls that pass, on each CPU
+    #[arg(long, value_name = "1/N", help_heading = "Calls")]
+    pub(crate) sample: Option<String>,
+}
+
+/// `--ret` and `--maxactive`.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct TypedEnds {
+    /// How the end of a call is seen [default: auto]
+    #[arg(long, value_name = "FORM", value_enum, help_heading = "Calls")]
+    pub(crate) ret: Option<TypedReturns>,
+    /// Calls whose return address can be replaced at a time [default: 16384].
+    ///
+    /// The number is for all threads together. Calls beyond it are not timed, and count as missed. Each takes 97 bytes of the target's memory.
+    #[arg(long, value_name = "CALLS", help_heading = "Calls")]
+    pub(crate) maxactive: Option<u32>,
+}
+
+impl TypedEnds {
+    /// Whether anything was typed.
+    pub(crate) const fn any(&self) -> bool {
+        self.ret.is_some() || self.maxactive.is_some()
+    }
+}
+
+/// `--ret`
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TypedReturns {
+    /// Exits; but the return address if a call may end by a tail call, or not all exits can be patched
+    Auto,
+    /// All exits are patched; a tail call (a jump to another function) ends the call
+    Exits,
+    /// The return address is replaced; a tail call goes on until the other function returns
+    Stack,
+}
+
+impl TypedReturns {
+    pub(crate) const fn ready(self) -> Returns {
+        match self {
+            Self::Auto => Returns::Auto,
+            Self::Exits => Returns::Exits,
+            Self::Stack => Returns::Stack,
+        }
+    }
+}
+
+/// `--serve` and `--otlp`.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct TypedServe {
+    /// Offer metrics for Prometheus at http://ADDR/metrics.
+    ///
+    /// ADDR is PORT (for this machine alone), :PORT (for every host that reaches it) or HOST:PORT. Port 0 takes a free one.
+    #[arg(long, value_name = "ADDR", help_heading = "Output")]
+    pub(crate) serve: Option<String>,
+    /// Send metrics to a collector by OTLP, for example http://localhost:4318.
+    ///
+    /// They are sent over HTTP every INTERVAL, by default 10 s, and at the end.
+    #[arg(long, value_name = "URL", help_heading = "Output")]
+    pub(crate) otlp: Option<String>,
+}
+
+/// How hits are split.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TypedBy {
+    /// By thread
+    Tid,
+    /// By thread name
+    Comm,
+    /// By CPU
+    Cpu,
+}
+
+impl TypedBy {
+    /// The one with this name.
+    pub(crate) fn named(text: &str) -> Option<Self> {
+        Self::from_str(text, false).ok()
+    }
+    pub(crate) const fn ready(self) -> By {
+        match self {
+            Self::Tid => By::Thread,
+            Self::Comm => By::ThreadName,
+            Self::Cpu => By::Cpu,
+        }
+    }
+}
