@@ -12,9 +12,9 @@ use trapline_record::RemoteAddr;
 use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{FileId, Handler, Process, TargetError};
 
-use crate::library_threads::LibraryThreads;
-use crate::map::SERVED;
-use crate::segment::{MadeTrampolines, Segment};
+use crate::install::map::SERVED;
+use crate::memory::segment::{MadeTrampolines, Segment};
+use crate::threads::library::LibraryThreads;
 
 /// Time between two looks at the threads; births and ends of threads take less.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);

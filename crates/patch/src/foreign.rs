@@ -43,7 +43,7 @@ use trapline_record::RemoteAddr;
 use trapline_tracee::Process;
 
 use crate::attached::Attached;
-use crate::staged::INT3;
+use crate::space::staged::INT3;
 
 /// Bytes of text that are read at once.
 const RUN: u64 = 16 * 1024;

@@ -18,48 +18,20 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
-mod attach;
 mod attached;
-mod blocked;
 mod both;
-mod caller;
-mod cpu;
-mod detach;
 mod error;
-#[cfg(test)]
-mod fake;
-mod find;
 mod foreign;
-mod free;
-mod hold;
-mod library_threads;
-mod map;
-#[cfg(target_arch = "x86_64")]
+mod install;
+mod memory;
 pub mod own;
-mod own_semaphores;
-mod own_trampolines;
-mod prepare;
 pub mod protocol;
-mod publish;
-mod quiesce;
-mod rehearse;
+mod remove;
 mod request;
-mod run;
-mod segment;
-mod semaphore;
-mod soft;
+mod returns;
 mod space;
-mod stack;
-mod staged;
-mod still;
-mod survey;
-mod toggle;
-mod trampolines;
-mod translated;
-mod unwinder;
+mod threads;
 mod why;
-mod words;
-mod write;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
@@ -69,25 +41,23 @@ use aarch64 as native;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as native;
 
-#[cfg(target_arch = "aarch64")]
-pub use aarch64::own;
-pub use attach::attach;
 pub use attached::Attached;
-pub use detach::recover;
 pub use error::PatchError;
-pub use find::{FoundSegment, SegmentStatus, find_segments, status};
 pub use foreign::Changed;
-pub use free::Freed;
-pub use hold::Closed;
-pub use rehearse::rehearse;
+pub use install::attach::attach;
+pub use install::rehearse::rehearse;
+pub use install::translated::translator;
+pub use memory::find::{FoundSegment, SegmentStatus, find_segments, status};
+pub use memory::segment::Segment;
+pub use remove::detach::recover;
+pub use remove::free::Freed;
+pub use remove::hold::Closed;
+#[doc(hidden)]
+pub use remove::toggle::toggle;
 pub use request::{
     AttachReport, DetachReport, Durations, Memory, Module, NotRestored, Options, Placed, Refused, Request,
     Restored, Semaphore, Threads, Timings, Untouched,
 };
-pub use segment::Segment;
-#[doc(hidden)]
-pub use toggle::toggle;
-pub use trampolines::{Armed, Reclaimed, armed};
-pub use translated::translator;
-pub use unwinder::Unwinder;
+pub use returns::trampolines::{Armed, Reclaimed, armed};
+pub use returns::unwinder::Unwinder;
 pub use why::{NoTraps, Why};

@@ -10,7 +10,7 @@ use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
 use trapline_tracee::{BatchReport, FileId};
 
-use crate::unwinder::Unwinder;
+use crate::returns::unwinder::Unwinder;
 pub(crate) use crate::why::{NoTraps, Why};
 
 /// One mapped file with the requests for it.

@@ -6,7 +6,7 @@
 
 use trapline_tracee::Process;
 
-use crate::find::FoundSegment;
+use crate::memory::find::FoundSegment;
 
 /// A word, and what lies around it.
 #[allow(dead_code, reason = "what is asked on x86-64")]

@@ -2,7 +2,7 @@
 
 pub(crate) mod contexts;
 pub(crate) mod number;
-pub mod own;
+pub(crate) mod own;
 pub(crate) mod protocol;
 pub(crate) mod returns;
 pub(crate) mod threads;

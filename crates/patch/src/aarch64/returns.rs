@@ -18,8 +18,8 @@ use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{Process, Regs, StoppedAll, TargetError};
 
 use crate::error::PatchError;
-use crate::still::words_in;
-use crate::trampolines::{PutBack, armed, on_shared_stacks, real_of};
+use crate::returns::trampolines::{PutBack, armed, on_shared_stacks, real_of};
+use crate::threads::still::words_in;
 
 /// How far below an entry's WORD, the stack pointer at the entry, the return address lies at least.
 pub(crate) const BELOW: u64 = 8;

@@ -8,8 +8,8 @@ use trapline_record::RemoteAddr;
 use trapline_record::control::at;
 use trapline_tracee::Process;
 
-use crate::find::FoundSegment;
-use crate::trampolines::trampolines_of;
+use crate::memory::find::FoundSegment;
+use crate::returns::trampolines::trampolines_of;
 
 /// Selector of user code, in the lowest bits of the word behind the flags.
 const CODE_SEGMENT: u64 = 0x33;

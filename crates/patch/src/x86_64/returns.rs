@@ -13,7 +13,7 @@ use trapline_record::trampolines::{CHAIN, Trampolines};
 use trapline_tracee::{Process, Regs, StoppedAll, TargetError};
 
 use crate::error::PatchError;
-use crate::trampolines::{Armed, PUT_BACK, PutBack, armed, real_of};
+use crate::returns::trampolines::{Armed, PUT_BACK, PutBack, armed, real_of};
 
 /// How far below an entry's WORD the return address lies: exactly there.
 pub(crate) const BELOW: u64 = 0;

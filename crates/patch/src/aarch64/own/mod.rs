@@ -23,10 +23,9 @@ use trapline_record::{FileOffset, RemoteAddr};
 use trapline_runtime::aarch64::{Called, Windows, gate};
 use trapline_tracee::{FileId, Mapping, OwnCaller, Process};
 
-use crate::blocked::no_traps;
 use crate::error::PatchError;
-pub use crate::own_trampolines::OwnTrampolines;
-use crate::segment::MadeTrampolines;
+use crate::memory::segment::MadeTrampolines;
+use crate::threads::blocked::no_traps;
 use crate::why::{NoTraps, Why};
 use arenas::{Arenas, Displaced};
 use pages::{Pages, Words, mapping};
