@@ -8,27 +8,24 @@
 //! Invariants: PATCH-1 to PATCH-15, argued step by step in [`protocol`]; they keep SAFE-3, SAFE-4 and SAFE-5.
 //! Does not: choose functions, plan windows, make code, print.
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    target_arch = "aarch64",
-    allow(
-        dead_code,
-        reason = "what only our own process needs, with windows of several instructions, is x86-64's as yet"
-    )
-)]
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 mod attached;
+mod batches;
 mod both;
 mod error;
 mod foreign;
+mod held;
 mod install;
 mod memory;
 pub mod own;
 pub mod protocol;
 mod remove;
+mod report;
 mod request;
 mod returns;
+mod signals;
 mod space;
 mod threads;
 mod why;
@@ -41,10 +38,9 @@ use aarch64 as native;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as native;
 
-pub use attached::Attached;
+pub use attached::{Attached, attach};
 pub use error::PatchError;
 pub use foreign::Changed;
-pub use install::attach::attach;
 pub use install::rehearse::rehearse;
 pub use install::translated::translator;
 pub use memory::find::{FoundSegment, SegmentStatus, find_segments, status};
@@ -54,10 +50,10 @@ pub use remove::free::Freed;
 pub use remove::hold::Closed;
 #[doc(hidden)]
 pub use remove::toggle::toggle;
-pub use request::{
-    AttachReport, DetachReport, Durations, Memory, Module, NotRestored, Options, Placed, Refused, Request,
-    Restored, Semaphore, Threads, Timings, Untouched,
+pub use report::{
+    AttachReport, DetachReport, Memory, NotRestored, Placed, Refused, Restored, Timings, Untouched,
 };
-pub use returns::trampolines::{Armed, Reclaimed, armed};
-pub use returns::unwinder::Unwinder;
+pub use request::{Durations, Module, Options, Request, Semaphore, Threads, Unwinder};
+pub use returns::armed::{Armed, armed};
+pub use returns::trampolines::Reclaimed;
 pub use why::{NoTraps, Why};

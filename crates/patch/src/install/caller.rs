@@ -8,6 +8,18 @@ use std::os::fd::OwnedFd;
 use trapline_record::RemoteAddr;
 use trapline_tracee::{Handler, RemoteCaller, TargetError};
 
+/// Arguments of [`Caller::mmap`]: libc's constants, so that this crate does not need libc.
+pub(crate) mod flags {
+    pub(crate) const READ: i32 = 1;
+    pub(crate) const WRITE: i32 = 2;
+    pub(crate) const EXEC: i32 = 4;
+    pub(crate) const SHARED: i32 = 0x01;
+    pub(crate) const PRIVATE: i32 = 0x02;
+    pub(crate) const ANONYMOUS: i32 = 0x20;
+    pub(crate) const NORESERVE: i32 = 0x4000;
+    pub(crate) const FIXED_NOREPLACE: i32 = 0x10_0000;
+}
+
 /// Calls that change a process' memory map and signal actions.
 pub(crate) trait Caller {
     /// Makes a memfd. Returns its number in the process, and a descriptor of our own.

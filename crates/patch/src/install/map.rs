@@ -6,104 +6,69 @@
 //! Invariants: code is mapped R-X from the start; an action is journaled before it is replaced (SAFE-3).
 //! Does not: write sites.
 
-use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
-use trapline_plan::{DataLayout, Region};
+use trapline_plan::{DataLayout, ModulePlan, Region};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{MEMFD_NAME, RegionKind, State, at};
 use trapline_record::trampolines::Trampolines;
-use trapline_tracee::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
+use trapline_tracee::{Batch, RemoteOptions, SharedMap, TargetError};
 
-use crate::attached::{Attached, Installed};
+use crate::batches::Batches;
 use crate::error::PatchError;
-use crate::install::caller::Caller;
-use crate::install::prepare::Prepared;
-use crate::install::survey::{SIGBUS, SIGILL, SIGSEGV, SIGTRAP, Survey};
-use crate::memory::segment::{Contents, MadeTrampolines, Region3, Segment};
-use crate::native::traps;
-use crate::threads::blocked::bit;
-
-/// libc's constants, so that this crate does not need libc.
-pub(crate) mod flags {
-    pub(crate) const READ: i32 = 1;
-    pub(crate) const WRITE: i32 = 2;
-    pub(crate) const EXEC: i32 = 4;
-    pub(crate) const SHARED: i32 = 0x01;
-    pub(crate) const PRIVATE: i32 = 0x02;
-    pub(crate) const ANONYMOUS: i32 = 0x20;
-    pub(crate) const NORESERVE: i32 = 0x4000;
-    pub(crate) const FIXED_NOREPLACE: i32 = 0x10_0000;
-    pub(crate) const SA_SIGINFO: u64 = 4;
-    pub(crate) const SA_RESTORER: u64 = 0x0400_0000;
-    pub(crate) const SA_ONSTACK: u64 = 0x0800_0000;
-    pub(crate) const SA_NODEFER: u64 = 0x4000_0000;
-    pub(crate) const SA_RESETHAND: u64 = 0x8000_0000;
-}
-
-/// A signal that the handler serves: where its old action is journaled, and its bit of `HANDLES`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Served {
-    pub(crate) signal: i32,
-    pub(crate) old: u64,
-    pub(crate) bit: u64,
-}
-
-/// All signals: of traps, and of faults.
-pub(crate) const SERVED: [Served; 4] = [
-    Served { signal: SIGTRAP, old: at::OLD_SIGTRAP, bit: 1 },
-    Served { signal: SIGILL, old: at::OLD_SIGILL, bit: 2 },
-    Served { signal: SIGSEGV, old: at::OLD_SIGSEGV, bit: 4 },
-    Served { signal: SIGBUS, old: at::OLD_SIGBUS, bit: 8 },
-];
+use crate::install::caller::{Caller, flags};
+use crate::install::prepared::Prepared;
+use crate::install::survey::Survey;
+use crate::memory::segment::{Contents, MadeTrampolines, MappedRegion, Segment};
+use crate::native::handler::{handler, signals};
 
 /// The mappings that plans and stamps need, and the bytes of the memfd behind them.
-fn regions(prepared: &Prepared) -> (Vec<Region3>, u64) {
+fn regions(prepared: &Prepared) -> (Vec<MappedRegion>, u64) {
     let Prepared { layout, plans, stamps, .. } = prepared;
     let mut end = layout.len;
     let mut regions = Vec::new();
     if let Some(region) = *stamps {
-        regions.push(Region3 { region, off: 0, kind: RegionKind::Stamps });
+        regions.push(MappedRegion { region, off: 0, kind: RegionKind::Stamps });
     }
     if let Some(region) = prepared.far {
-        regions.push(Region3 { region, off: layout.near, kind: RegionKind::Data });
+        regions.push(MappedRegion { region, off: layout.near, kind: RegionKind::Data });
     }
     for plan in plans {
-        regions.push(Region3 { region: plan.data, off: 0, kind: RegionKind::Data });
+        regions.push(MappedRegion { region: plan.data, off: 0, kind: RegionKind::Data });
         for &region in std::iter::once(&plan.code).chain(&plan.pun_regions) {
-            regions.push(Region3 { region, off: end, kind: RegionKind::Code });
+            regions.push(MappedRegion { region, off: end, kind: RegionKind::Code });
             end += region.len;
         }
     }
     if let Some((MadeTrampolines { trampolines, .. }, code)) = &prepared.trampolines {
         let len = (code.len() as u64).next_multiple_of(4096);
         let region = Region { addr: RemoteAddr(trampolines.code), len };
-        regions.push(Region3 { region, off: end, kind: RegionKind::Code });
+        regions.push(MappedRegion { region, off: end, kind: RegionKind::Code });
         end += len;
         let region = Region { addr: RemoteAddr(trampolines.table), len: trampolines.table_len() };
-        regions.push(Region3 { region, off: 0, kind: RegionKind::Trampolines });
+        regions.push(MappedRegion { region, off: 0, kind: RegionKind::Trampolines });
     }
     (regions, end)
 }
 
 /// Maps the memory, fills its control block, and replaces the actions if code of ours is to serve traps.
 pub(crate) fn map(
-    attached: &mut Attached,
+    batches: &mut Batches,
     batch: &mut Batch<'_>,
     prepared: &Prepared,
     survey: &Survey,
     remote: &RemoteOptions,
 ) -> Result<Segment, PatchError> {
     let pid = batch.process().pid();
-    let mut caller = batch.remote(remote, &|addr| attached.resume(addr))?;
-    let result = map_by(attached, &mut caller, pid, prepared, survey);
+    let mut caller = batch.remote(remote, &|addr| batches.resume(addr))?;
+    let result = map_by(batches, &mut caller, pid, prepared, survey);
     caller.finish()?;
-    batch.set_trap_handler(attached.installed.and_then(|i| i.trap()));
-    batch.set_illegal_handler(attached.installed.and_then(|i| i.illegal()));
+    batch.set_trap_handler(batches.installed.and_then(|i| i.trap()));
+    batch.set_illegal_handler(batches.installed.and_then(|i| i.illegal()));
     result
 }
 
 /// The same by any caller.
 pub(crate) fn map_by(
-    attached: &mut Attached,
+    batches: &mut Batches,
     caller: &mut impl Caller,
     pid: u32,
     prepared: &Prepared,
@@ -113,26 +78,21 @@ pub(crate) fn map_by(
     let first = &prepared.plans[0];
     let control = first.data.addr;
     let (entries, guards) = (prepared.entries(), prepared.guards());
-    let trampolines = prepared.trampolines.as_ref().map(|(made, _)| *made).or(attached.own_trampolines);
+    let trampolines = prepared.trampolines.as_ref().map(|(made, _)| *made).or(batches.own_trampolines);
     let contents = Contents { pid, control, regions, entries, guards, trampolines };
-    let mut code = Vec::new();
-    let handler = trap_handler(&mut code, first.spare.addr.0, control.0);
-    let illegal = prepared.plans.iter().any(|p| p.k.to_le_bytes() != [0xcc; 4]);
-    let faults = prepared.plans.iter().any(|p| !p.fixups.is_empty());
-    let wanted = [true, illegal, faults, faults];
+    let handler = handler(first.spare.addr.0, control.0)
+        .filter(|_| survey.no_traps.is_none() && !batches.serves_itself);
 
     let mut made = Vec::new();
     let result = map_regions(caller, contents, &prepared.layout, len, &mut made).and_then(|segment| {
-        if !traps::NEEDED || survey.no_traps.is_some() || attached.serves_itself {
-            return Ok(segment);
-        }
-        if attached.installed.is_none() {
+        let Some((code, handler)) = handler else { return Ok(segment) };
+        if batches.installed.is_none() {
             segment.write_code(first.spare.addr, &code)?;
-            attached.installed = Some(Installed::new(handler));
+            batches.installed = Some(handler);
         }
-        let taken = take_actions(attached, caller, &segment, wanted);
-        if taken.is_err() && attached.segments.is_empty() {
-            put_back(attached, caller, &segment);
+        let taken = take_actions(batches, caller, &segment, &prepared.plans);
+        if taken.is_err() && batches.segments.is_empty() {
+            put_back(batches, caller, &segment);
         }
         taken.map(|()| segment)
     });
@@ -169,7 +129,7 @@ fn map_regions(
     Ok(segment)
 }
 
-fn map_region(caller: &mut impl Caller, fd: i32, r: &Region3) -> Result<(), TargetError> {
+fn map_region(caller: &mut impl Caller, fd: i32, r: &MappedRegion) -> Result<(), TargetError> {
     let (prot, how, fd) = match r.kind {
         RegionKind::Data => (flags::READ | flags::WRITE, flags::SHARED, fd),
         RegionKind::Code => (flags::READ | flags::EXEC, flags::SHARED, fd),
@@ -181,65 +141,16 @@ fn map_region(caller: &mut impl Caller, fd: i32, r: &Region3) -> Result<(), Targ
     Ok(())
 }
 
-impl Installed {
-    const fn new(handler: TrapHandler) -> Self {
-        Self { entry: handler.entry, restorer: handler.restorer, actions: [None; SERVED.len()] }
-    }
-    /// The action that we set over an old one. If the program has no handler of its own, no signal interrupts
-    /// ours. If it has one, what the program requested for it (stack, mask, restarts) holds for ours, which
-    /// passes traps on to it. One thing differs: traps stay unblocked (PATCH-13).
-    fn action(&self, signal: i32, old: &Handler) -> Handler {
-        let traps = [SIGTRAP, SIGILL];
-        let (more, mask) = if old.handler <= 1 {
-            (flags::SA_ONSTACK, u64::MAX)
-        } else if traps.contains(&signal) {
-            let bits = traps.iter().fold(0, |bits, &trap| bits | bit(trap as u32));
-            (flags::SA_NODEFER, old.mask & !bits)
-        } else {
-            (0, old.mask)
-        };
-        let kept = old.flags & !flags::SA_RESETHAND;
-        Handler {
-            handler: self.entry,
-            flags: kept | flags::SA_SIGINFO | flags::SA_RESTORER | more,
-            restorer: self.restorer,
-            mask,
-        }
-    }
-}
-
-/// Replaces the action of SIGTRAP, of SIGILL if a displacement holds bytes that are no instruction, and of
-/// SIGSEGV and SIGBUS if code of ours may fault; unless they are replaced already.
+/// Replaces the actions of the signals that the plans need, unless they are replaced already.
 fn take_actions(
-    attached: &mut Attached,
+    batches: &mut Batches,
     caller: &mut impl Caller,
     segment: &Segment,
-    wanted: [bool; SERVED.len()],
+    plans: &[ModulePlan],
 ) -> Result<(), PatchError> {
-    let Some(mut installed) = attached.installed else { return Ok(()) };
-    let view = attached.segments.first().unwrap_or(segment).view();
-    view.set(at::HANDLER, installed.entry);
-    for (nth, served) in SERVED.iter().enumerate().filter(|(nth, _)| wanted[*nth]) {
-        if installed.actions[nth].is_some() {
-            continue;
-        }
-        let old = caller.sigaction(served.signal, None)?;
-        let journal = |old: &Handler| {
-            for (n, word) in [old.handler, old.flags, old.restorer, old.mask].into_iter().enumerate() {
-                view.set(served.old + n as u64 * 8, word);
-            }
-        };
-        journal(&old);
-        view.set(at::HANDLES, view.get(at::HANDLES) | served.bit);
-        let ours = installed.action(served.signal, &old);
-        let replaced = caller.sigaction(served.signal, Some(&ours))?;
-        if replaced != old {
-            // Another thread changed it between the two calls.
-            journal(&replaced);
-        }
-        installed.actions[nth] = Some(ours);
-        attached.installed = Some(installed);
-    }
+    let Some(installed) = &mut batches.installed else { return Ok(()) };
+    let view = batches.segments.first().unwrap_or(segment).view();
+    installed.take(caller, view, signals(plans))?;
     if installed.faults().iter().all(Option::is_some) {
         segment.view().set(at::FAULT_HANDLER, installed.entry);
     }
@@ -247,41 +158,26 @@ fn take_actions(
 }
 
 /// Puts back the actions of a handler that this segment brought. Returns whether all of them are back.
-fn put_back(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) -> bool {
-    let Some(installed) = attached.installed.take() else { return true };
-    let mut all = true;
-    for (served, ours) in SERVED.iter().zip(installed.actions) {
-        let word = |n: u64| segment.view().get(served.old + n * 8);
-        let old = Handler { handler: word(0), flags: word(1), restorer: word(2), mask: word(3) };
-        if ours.is_some() {
-            // This is on a path that reports another error already.
-            all &= caller.sigaction(served.signal, Some(&old)).is_ok();
-        }
-    }
-    all
+fn put_back(batches: &mut Batches, caller: &mut impl Caller, segment: &Segment) -> bool {
+    batches.installed.take().is_none_or(|installed| installed.put_back(caller, segment.view()))
 }
 
 /// Undoes [`map`] before any site was written. Puts back the actions if this segment brought the handler, and
 /// unmaps everything except the handler's code and data, which a thread may be in.
-pub(crate) fn unmap(
-    attached: &mut Attached,
-    batch: &mut Batch<'_>,
-    remote: &RemoteOptions,
-    segment: &Segment,
-) {
-    let Ok(mut caller) = batch.remote(remote, &|addr| attached.resume(addr)) else { return };
-    unmap_by(attached, &mut caller, segment);
+pub(crate) fn unmap(batches: &mut Batches, batch: &mut Batch<'_>, remote: &RemoteOptions, segment: &Segment) {
+    let Ok(mut caller) = batch.remote(remote, &|addr| batches.resume(addr)) else { return };
+    unmap_by(batches, &mut caller, segment);
     drop(caller.finish());
 }
 
-fn of_trampolines(trampolines: &Trampolines, r: &Region3) -> bool {
+fn of_trampolines(trampolines: &Trampolines, r: &MappedRegion) -> bool {
     [trampolines.code, trampolines.table].contains(&r.region.addr.0)
 }
 
 /// The same by any caller.
-pub(crate) fn unmap_by(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) {
-    let handler = attached.installed.filter(|_| attached.segments.is_empty()).map(|i| RemoteAddr(i.entry));
-    if handler.is_some() && put_back(attached, caller, segment) {
+pub(crate) fn unmap_by(batches: &mut Batches, caller: &mut impl Caller, segment: &Segment) {
+    let handler = batches.installed.filter(|_| batches.segments.is_empty()).map(|i| RemoteAddr(i.entry));
+    if handler.is_some() && put_back(batches, caller, segment) {
         // What stays mapped is in no tracer's way.
         segment.set_state(State::Removed);
     }

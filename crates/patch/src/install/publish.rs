@@ -7,32 +7,38 @@
 use trapline_record::journal::Entry;
 use trapline_tracee::{Batch, Event, Process, RemoteOptions};
 
-use crate::attached::{Attached, resume};
+use crate::batches::Batches;
 use crate::error::PatchError;
-use crate::install::prepare::{Prepared, PreparedSite, refuse};
-use crate::install::survey::{SIGTRAP, Survey};
+use crate::install::compare::refuse;
+use crate::install::prepared::{Prepared, PreparedSite};
+use crate::install::survey::Survey;
+use crate::memory::segment::resume;
 use crate::memory::semaphore;
-use crate::request::{AttachReport, Why};
-use crate::space::staged::any_staged;
-use crate::space::write::{Direction, Outcome, change};
-use crate::space::{Running, SpaceError, Still};
+use crate::native::traps::any_staged;
+use crate::report::AttachReport;
+use crate::signals::{SIGTRAP, bit};
+use crate::space::SpaceError;
+use crate::space::change::{Direction, Outcome};
+use crate::space::remote::{Running, Still};
+use crate::space::write::change;
 use crate::threads::quiesce::quiesce;
 use crate::threads::still::{move_blocked_out, move_out, saved_contexts};
+use crate::why::Why;
 
 /// Writes all sites of the newest segment, raises its semaphores, and brings held children up to date.
 pub(crate) fn publish(
-    attached: &mut Attached,
+    batches: &mut Batches,
     batch: &mut Batch<'_>,
     prepared: Prepared,
     survey: &Survey,
     remote: &RemoteOptions,
     report: &mut AttachReport,
 ) -> Result<(), PatchError> {
-    let guards = attached.guards.clone();
+    let guards = batches.guards.clone();
     let guard = |addr| resume(&guards, addr);
     let mut sites = prepared.sites;
     let mut outcomes = Vec::new();
-    attached.is_unfinished = true;
+    batches.is_unfinished = true;
     if survey.still {
         let process = batch.process();
         let mut stopped = batch.stop_all(&guard)?;
@@ -40,7 +46,7 @@ pub(crate) fn publish(
         if let Some(because) = survey.no_traps {
             // A head is not inside a window, though many pointers name it.
             let is_head = |at: u64| sites.binary_search_by_key(&at, |site| site.patch.addr.0).is_ok();
-            let own = attached.segments.last().map_or(&[][..], |s| &s.guards);
+            let own = batches.segments.last().map_or(&[][..], |s| &s.guards);
             let inside: Vec<_> = own.iter().copied().filter(|guard| !is_head(guard.0)).collect();
             let caught = saved_contexts(process, &inside)?;
             let bad =
@@ -55,18 +61,18 @@ pub(crate) fn publish(
     } else {
         let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
         // An earlier batch may have released threads behind their traps' stops (PATCH-13).
-        if attached.segments.len() > 1 && any_staged(&entries) {
+        if batches.segments.len() > 1 && any_staged(&entries) {
             quiesce(batch, &guard)?;
         }
         let mut space = Running { batch, guard: &guard, remote };
         change(&mut space, &entries, Direction::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
         move_blocked_out(batch, &guard)?;
     }
-    attached.is_unfinished = false;
-    attached.hold(sites.iter().map(|s| s.patch));
-    report.semaphores = raise(attached, batch.process(), &prepared.semaphores, sites_in_journal(attached));
+    batches.is_unfinished = false;
+    batches.held.add(sites.iter().map(|s| s.patch));
+    report.semaphores = raise(batches, batch.process(), &prepared.semaphores, sites_in_journal(batches));
     let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
-    report.children += children(attached, batch, &entries)?;
+    report.children += children(batches, batch, &entries)?;
     settle(&sites, &outcomes, report);
     Ok(())
 }
@@ -100,14 +106,14 @@ pub(crate) fn settle(sites: &[PreparedSite], outcomes: &[Outcome], report: &mut 
 }
 
 /// Index in the journal of the first semaphore.
-pub(crate) fn sites_in_journal(attached: &Attached) -> usize {
+pub(crate) fn sites_in_journal(batches: &Batches) -> usize {
     use trapline_record::journal::Kind;
-    let entries = attached.segments.last().map_or(&[][..], |s| &s.entries);
+    let entries = batches.segments.last().map_or(&[][..], |s| &s.entries);
     entries.iter().position(|e| e.kind == Kind::Semaphore).unwrap_or(entries.len())
 }
 
-pub(crate) fn raise(attached: &Attached, process: &Process, semaphores: &[Entry], first: usize) -> u32 {
-    let Some(segment) = attached.segments.last() else { return 0 };
+pub(crate) fn raise(batches: &Batches, process: &Process, semaphores: &[Entry], first: usize) -> u32 {
+    let Some(segment) = batches.segments.last() else { return 0 };
     let mut raised = 0;
     for (n, entry) in semaphores.iter().enumerate() {
         if let Ok(marked) = semaphore::raise(process, entry) {
@@ -121,16 +127,16 @@ pub(crate) fn raise(attached: &Attached, process: &Process, semaphores: &[Entry]
 /// Step I10: children born since the seizure have a copy of the text as it was then. They are held. They get
 /// what is missing, unless they were born before the memory that it leads to was mapped (PATCH-4).
 pub(crate) fn children(
-    attached: &Attached,
+    batches: &Batches,
     batch: &mut Batch<'_>,
     entries: &[Entry],
 ) -> Result<u32, PatchError> {
-    let guard = |addr| attached.resume(addr);
+    let guard = |addr| batches.resume(addr);
     batch.serve(&guard)?;
     let mut patched = 0;
     for event in batch.events() {
         let Event::Forked { child, shares_memory: false, .. } = event else { continue };
-        if let Some(process) = Process::open(child).ok().filter(|p| is_furnished(attached, p)) {
+        if let Some(process) = Process::open(child).ok().filter(|p| is_furnished(batches, p)) {
             let mut outcomes = Vec::new();
             // If a child died, the batch has not failed.
             if change(&mut Still { process: &process }, entries, Direction::Complete, &mut outcomes).is_ok() {
@@ -145,12 +151,13 @@ pub(crate) fn children(
 
 /// Whether a child has everything that the newest segment's patches lead to: its last mapping, and the
 /// handler.
-fn is_furnished(attached: &Attached, child: &Process) -> bool {
-    let Some(segment) = attached.segments.last() else { return false };
+fn is_furnished(batches: &Batches, child: &Process) -> bool {
+    let Some(segment) = batches.segments.last() else { return false };
     let last = segment.regions.last().map(|r| r.region.addr);
     let mapped = child
         .maps()
         .is_ok_and(|maps| maps.iter().any(|m| m.file == Some(segment.memfd()) && Some(m.start) == last));
-    let trap = 1 << (SIGTRAP - 1);
-    mapped && (attached.installed.is_none() || child.status().is_ok_and(|status| status.caught & trap != 0))
+    mapped
+        && (batches.installed.is_none()
+            || child.status().is_ok_and(|status| status.caught & bit(SIGTRAP) != 0))
 }

@@ -12,12 +12,15 @@ use std::time::{Duration, Instant};
 use trapline_plan::ProcessTraits;
 use trapline_tracee::{Process, ThreadStatus};
 
-use crate::attached::Before;
+use crate::batches::Before;
 use crate::error::PatchError;
-use crate::install::prepare::{PreparedSite, prepare};
-use crate::install::survey::{SIGTRAP, Survey};
+use crate::install::prepare::prepare;
+use crate::install::prepared::PreparedSite;
+use crate::install::survey::Survey;
 use crate::memory::find::left_behind;
-use crate::request::{AttachReport, Request};
+use crate::report::AttachReport;
+use crate::request::Request;
+use crate::signals::SIGTRAP;
 
 /// What an attach would do now.
 ///

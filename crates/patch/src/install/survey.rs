@@ -1,27 +1,22 @@
 //! What a process allows, looked up before anything is changed.
 //!
 //! In: a process and a request. Out: traits for the planner, a picture of its address space, whether guard
-//! traps can be served, whether all threads must be stopped. Also: whether a site's mapping still shows the
-//! file's bytes (PATCH-11).
+//! traps can be served, whether all threads must be stopped.
 //! Does not: stop a thread.
 
 use trapline_plan::{
     AddressSpace, CodeRegion, DataLayout, MemoryLimits, ProcessTraits, Stacks, ThreadId, TrapsPolicy,
 };
-use trapline_record::RemoteAddr;
 use trapline_tracee::{Mapping, MemoryGroup, MemoryLeft, Process, machine_has};
 
 use crate::error::PatchError;
 use crate::install::translated::translator;
 use crate::native::traps;
-use crate::request::{Module, NoTraps, Options};
+use crate::request::Options;
+use crate::signals::FAULTS;
 use crate::space::soft::Soft;
-pub(crate) use crate::threads::blocked::{SIGILL, SIGTRAP};
-use crate::threads::blocked::{bit, no_traps};
-
-/// Signal numbers.
-pub(crate) const SIGBUS: i32 = 7;
-pub(crate) const SIGSEGV: i32 = 11;
+use crate::threads::blocked::no_traps;
+use crate::why::NoTraps;
 
 /// What was found about a process.
 #[derive(Debug)]
@@ -67,9 +62,7 @@ impl Survey {
             sve: features.sve,
             // Go's runtime installs handlers of its own soon after the first instruction.
             has_fault_handler: !options.faults_are_fatal
-                && (go
-                    || options.faults_may_be_caught
-                    || status.caught & (bit(SIGSEGV as u32) | bit(SIGBUS as u32)) != 0),
+                && (go || options.faults_may_be_caught || status.caught & FAULTS != 0),
             shadow_stack: status.shadow_stack,
             go,
             traps: if no_traps.is_some() { TrapsPolicy::MustNotTrap } else { TrapsPolicy::Guarded },
@@ -107,16 +100,4 @@ impl Survey {
 /// Range of the main thread's stack, from the lowest address that is mapped now.
 fn main_stack(maps: &[Mapping]) -> (u64, u64) {
     maps.iter().find(|m| m.path == "[stack]").map_or((0, 0), |m| (m.start.0, m.end.0))
-}
-
-/// Whether `len` bytes of code at `addr` are mapped from the module's file, at the offset that the file
-/// states.
-pub(crate) fn shows_file(maps: &[Mapping], module: &Module<'_>, addr: RemoteAddr, len: u64) -> bool {
-    let after = maps.partition_point(|m| m.start <= addr);
-    let Some(mapping) = after.checked_sub(1).map(|i| &maps[i]) else { return false };
-    let offset = mapping.offset + addr.0.wrapping_sub(mapping.start.0);
-    mapping.file == Some(module.file)
-        && mapping.perms.exec
-        && addr + len <= mapping.end
-        && module.image.offset_of(module.bias.stated(addr)) == Some(offset)
 }

@@ -41,7 +41,7 @@ impl FoundSegment {
     #[must_use]
     pub fn tracer_alive(&self) -> bool {
         let (pid, start) = self.tracer();
-        start_time(pid) == Some(start) && trapline_tracee::runs(pid)
+        trapline_tracee::start_time(pid).is_ok_and(|began| began == start) && trapline_tracee::runs(pid)
     }
     /// The process for which it was made; a forked child maps it too.
     #[must_use]
@@ -53,8 +53,7 @@ impl FoundSegment {
     pub fn mapped(&self) -> u64 {
         self.mappings.iter().map(|m| m.end - m.start).sum::<u64>()
             + self.block.get(at::STAMPS_LEN)
-            + crate::returns::trampolines::trampolines_of(&self.block)
-                .map_or(0, |trampolines| trampolines.table_len())
+            + self.block.trampolines().map_or(0, |trampolines| trampolines.table_len())
     }
     /// Whether `pc` lies in its code.
     #[must_use]
@@ -97,11 +96,6 @@ pub(crate) fn left_behind(process: &Process, own: &[FileId]) -> Result<Vec<Found
 
 fn is_ours(mapping: &Mapping) -> bool {
     mapping.perms.shared && mapping.path.strip_prefix("/memfd:") == Some(MEMFD_NAME)
-}
-
-/// When a process began; `None` if there is no such process.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    trapline_tracee::start_time(pid).ok()
 }
 
 /// Refuses segments that another tracer uses, and other versions. `own` are segments of this session.

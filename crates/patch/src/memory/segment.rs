@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use trapline_plan::{DataCounts, DataLayout, ModulePlan, Region};
+use trapline_plan::{DataLayout, ModulePlan, Region};
 use trapline_record::control::{MAGIC, REGION_LEN, RegionKind, State, VERSION, at};
 use trapline_record::counters::CounterArea;
 use trapline_record::journal::{Entry, Journal};
@@ -20,11 +20,10 @@ use trapline_tracee::{FileId, SharedMap};
 
 use crate::both::{MANY, both};
 use crate::error::PatchError;
-use crate::memory::find::start_time;
 
 /// A mapping to be made in the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Region3 {
+pub(crate) struct MappedRegion {
     pub(crate) region: Region,
     /// Byte offset in the memfd; meaningless for stamps.
     pub(crate) off: u64,
@@ -38,13 +37,11 @@ pub struct Segment {
     pub(crate) layout: DataLayout,
     /// Address of the control block in the target.
     pub(crate) control: RemoteAddr,
-    pub(crate) regions: Vec<Region3>,
+    pub(crate) regions: Vec<MappedRegion>,
     /// Sites and semaphores, as in the journal.
     pub(crate) entries: Vec<Entry>,
     /// Pairs: an address that traps, and where its thread goes on; sorted.
     pub(crate) guards: Vec<(u64, u64)>,
-    /// From this index on, the guard table that is not in use is out of date ([`append`](Self::append)).
-    pub(crate) stale: usize,
     /// Return trampolines that it brought.
     pub(crate) trampolines: Option<MadeTrampolines>,
     /// Number of bytes that were allocated before the first site was written, so they are charged to us.
@@ -152,8 +149,7 @@ impl Segment {
     /// Where a thread that trapped at `addr` goes on.
     #[must_use]
     pub fn resume(&self, addr: u64) -> Option<u64> {
-        let found = self.guards.binary_search_by_key(&addr, |g| g.0).ok()?;
-        Some(self.guards[found].1)
+        resume(&self.guards, addr)
     }
     /// The function whose latency area lies at an address of the process; entries of return trampolines name
     /// it so.
@@ -174,6 +170,10 @@ impl Segment {
             let at = self.layout.latency(function) + last + latency::at::UNRETURNED;
             self.view().set(at, self.view().get(at) + 1);
         }
+    }
+    /// Facts for which no thread waits (`hold`).
+    pub(crate) fn closed(&self) -> u64 {
+        self.view().get(at::CLOSED)
     }
     pub(crate) fn set_state(&self, state: State) {
         self.view().set(at::STATE, state as u64);
@@ -203,7 +203,7 @@ impl Segment {
 pub(crate) struct Contents {
     pub(crate) pid: u32,
     pub(crate) control: RemoteAddr,
-    pub(crate) regions: Vec<Region3>,
+    pub(crate) regions: Vec<MappedRegion>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) guards: Vec<(u64, u64)>,
     pub(crate) trampolines: Option<MadeTrampolines>,
@@ -214,7 +214,7 @@ impl Segment {
     /// run and for a later tracer to find everything.
     pub(crate) fn begin(map: SharedMap, layout: DataLayout, contents: Contents) -> Result<Self, PatchError> {
         let Contents { pid, control, regions, entries, guards, trampolines } = contents;
-        let segment = Self { map, layout, control, regions, entries, guards, stale: 0, trampolines, paid: 0 };
+        let segment = Self { map, layout, control, regions, entries, guards, trampolines, paid: 0 };
         segment.write_control(pid);
         segment.write_trampolines();
         segment.write_regions()?;
@@ -230,68 +230,9 @@ impl Segment {
         let (code, tables) = both(|| self.write_chunks(plans), || self.write_tables());
         code.and(tables)
     }
-    fn write_chunks(&self, plans: &[ModulePlan]) -> Result<(), PatchError> {
+    pub(crate) fn write_chunks(&self, plans: &[ModulePlan]) -> Result<(), PatchError> {
         let mut all = plans.iter().flat_map(|plan| plan.chunks.iter().map(move |chunk| (plan, chunk)));
         all.try_for_each(|(plan, chunk)| self.write_code(chunk.addr, plan.chunk_bytes(chunk)))
-    }
-    /// Whether a batch of at most these counts finds room behind what is there. Half of the guard table is
-    /// kept for the next one ([`append`](Self::append)).
-    pub(crate) fn has_room(&self, counts: &DataCounts) -> bool {
-        let guards = self.guards.len() as u64 + u64::from(counts.guards + counts.patches);
-        let entries = self.entries.len() as u64 + u64::from(counts.patches);
-        guards <= u64::from(self.layout.guard_cap / 2) && entries <= u64::from(self.layout.journal_cap)
-    }
-    /// Adds code, guards and sites of a further batch. Code that reads the guard table finds it whole and
-    /// sorted at any moment, also if we end here. In the old table, numbers behind its end become the highest
-    /// possible; the count is raised; the new table is written separately; one word switches to it.
-    pub(crate) fn append(
-        &mut self,
-        plans: &[ModulePlan],
-        entries: &[Entry],
-        guards: &[(u64, u64)],
-    ) -> Result<(), PatchError> {
-        self.write_chunks(plans)?;
-        let mut all = std::mem::take(&mut self.guards);
-        // First index at which the two tables will differ.
-        let mut from = all.len();
-        for guard in guards {
-            match all.binary_search_by_key(&guard.0, |known| known.0) {
-                Ok(index) => {
-                    all[index] = *guard;
-                    from = from.min(index);
-                }
-                Err(index) => {
-                    all.insert(index, *guard);
-                    from = from.min(index);
-                }
-            }
-        }
-        let stale = std::mem::replace(&mut self.stale, from).min(from);
-        let (count, half) = (all.len() as u64, u64::from(self.layout.guard_cap / 2));
-        let old_count = self.view().get(at::GUARD_COUNT);
-        self.guards = all;
-        if count > half {
-            return Err(PatchError::Layout { what: "the guard table", at: count, len: half });
-        }
-        let (view, base) = (self.view(), self.layout.guard_off);
-        let (first, second) = (base, base + half * 16);
-        let (old, new) = if view.get(at::GUARD_OFF) == first { (first, second) } else { (second, first) };
-        for n in old_count..count {
-            view.set(old + n * 16, u64::MAX);
-        }
-        view.set(at::GUARD_COUNT, count);
-        for (n, (addr, resume)) in (0..).zip(&self.guards).skip(stale) {
-            view.set(new + n * 16, *addr);
-            view.set(new + n * 16 + 8, *resume);
-        }
-        view.set(at::GUARD_OFF, new);
-        let known = self.entries.len() as u64;
-        for (n, entry) in (known..).zip(entries) {
-            self.journal().put(n, entry);
-        }
-        view.set(at::JOURNAL_COUNT, known + entries.len() as u64);
-        self.entries.extend_from_slice(entries);
-        Ok(())
     }
     fn write_control(&self, pid: u32) {
         let me = std::process::id();
@@ -300,7 +241,7 @@ impl Segment {
             (at::VERSION, VERSION),
             (at::STATE, State::Building as u64),
             (at::TRACER_PID, u64::from(me)),
-            (at::TRACER_START, start_time(me).unwrap_or(0)),
+            (at::TRACER_START, trapline_tracee::start_time(me).unwrap_or(0)),
             (at::OWNER_PID, u64::from(pid)),
             (at::DATA_LEN, layout.len),
             (at::JOURNAL_OFF, layout.journal_off),
@@ -394,4 +335,10 @@ impl Segment {
             _ => Err(PatchError::Layout { what: "code", at: off.unwrap_or(addr.0), len }),
         }
     }
+}
+
+/// Looks an address up in a sorted guard table.
+pub(crate) fn resume(guards: &[(u64, u64)], addr: u64) -> Option<u64> {
+    let found = guards.binary_search_by_key(&addr, |guard| guard.0).ok()?;
+    Some(guards[found].1)
 }

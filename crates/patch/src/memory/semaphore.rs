@@ -20,7 +20,8 @@ fn value(bytes: [u8; MAX_PATCH]) -> u16 {
     u16::from_le_bytes([bytes[0], bytes[1]])
 }
 
-fn read(process: &Process, addr: RemoteAddr) -> Result<u16, TargetError> {
+/// The word's present value.
+pub(crate) fn read(process: &Process, addr: RemoteAddr) -> Result<u16, TargetError> {
     let mut bytes = [0; 2];
     process.read(addr, &mut bytes)?;
     Ok(u16::from_le_bytes(bytes))

@@ -7,6 +7,7 @@
 use trapline_record::RemoteAddr;
 use trapline_record::control::{CONTROL_LEN, MAGIC, State, VERSION, at};
 use trapline_record::journal::{ENTRY_LEN, Entry, Journal};
+use trapline_record::trampolines::Trampolines;
 use trapline_record::view::View;
 use trapline_tracee::{Handler, Process, TargetError};
 
@@ -47,6 +48,13 @@ impl Block {
     }
     pub(crate) fn state(&self) -> Option<State> {
         State::from_word(self.get(at::STATE))
+    }
+    /// The return trampolines that it names, if what it names makes sense.
+    pub(crate) fn trampolines(&self) -> Option<Trampolines> {
+        let count = u32::try_from(self.get(at::SLOTS_COUNT)).ok()?;
+        let (least, most) = Trampolines::LIMITS;
+        let fits = count.is_power_of_two() && (least..=most).contains(&count);
+        fits.then(|| Trampolines { code: self.get(at::SLOTS_CODE), table: self.get(at::SLOTS_TABLE), count })
     }
     /// The action that was replaced, stored at this offset.
     pub(crate) fn action(&self, at: u64) -> Handler {

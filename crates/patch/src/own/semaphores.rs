@@ -7,6 +7,7 @@
 use trapline_record::RemoteAddr;
 use trapline_tracee::TargetError;
 
+use crate::memory::semaphore;
 use crate::own::Own;
 
 impl Own {
@@ -15,9 +16,7 @@ impl Own {
     /// # Errors
     /// If it is not mapped.
     pub fn semaphore(&self, at: RemoteAddr) -> Result<u16, TargetError> {
-        let mut bytes = [0; 2];
-        self.process().read(at, &mut bytes)?;
-        Ok(u16::from_le_bytes(bytes))
+        semaphore::read(self.process(), at)
     }
     /// Adds one, unless the word has its largest value. Returns the word as it is now.
     ///

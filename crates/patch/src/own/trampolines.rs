@@ -16,9 +16,9 @@ use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{OwnCaller, Process, SharedMap};
 
 use crate::error::PatchError;
-use crate::install::map::flags;
+use crate::install::caller::flags;
 use crate::memory::segment::MadeTrampolines;
-use crate::returns::trampolines::write_hints;
+use crate::returns::armed::write_hints;
 
 /// Distinguishes them from segments, which begin with a control block.
 const NAME: &str = "trapline-slots";

@@ -42,18 +42,17 @@
 //! The tracer may die at any step: mappings that are left are those of a removed segment.
 
 use trapline_record::RemoteAddr;
-use trapline_record::control::{State, at};
+use trapline_record::control::at;
 use trapline_record::latency::Stamps;
 use trapline_tracee::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions, StoppedAll, TargetError};
 
-use crate::attached::Attached;
 use crate::error::PatchError;
-use crate::memory::find::{FoundSegment, find_segments};
+use crate::memory::find::{FoundSegment, left_behind};
 use crate::memory::words::Block;
 use crate::native::contexts;
 use crate::native::returns::IN_REGISTERS;
 use crate::request::Options;
-use crate::returns::trampolines::{lent, trampolines_of};
+use crate::returns::armed::lent;
 use crate::threads::still::{runs_in, words_in};
 
 /// Number of looks at the threads before giving up: a thread in a stub is out of it in a moment.
@@ -68,26 +67,17 @@ pub struct Freed {
     pub stays: u64,
 }
 
-impl Attached {
-    /// Unmaps what this session and earlier ones left in the process, as far as it is proven that no thread
-    /// can be in it. Call it after a detach, and after the last look at what lies in the process. It works on
-    /// this process alone: its children's memory goes with them.
-    ///
-    /// # Errors
-    /// If the process is gone, or another tracer holds it. What is mapped stays.
-    pub fn free(&self, process: &Process, options: &Options) -> Result<Freed, PatchError> {
-        let found: Vec<FoundSegment> = find_segments(process)?
-            .into_iter()
-            .filter(|f| f.block.is_ours() && f.state() == Some(State::Removed))
-            .collect();
-        if found.is_empty() || IN_REGISTERS {
-            return Ok(Freed { unmapped: 0, stays: found.iter().map(FoundSegment::mapped).sum() });
-        }
-        let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
-        Batch::run(process, BatchOptions { hold_children: false }, |batch| {
-            free(batch, &found, &|_| None, &remote)
-        })?
+/// Unmaps what this session and earlier ones left in the process, as far as it is proven that no thread can be
+/// in it.
+pub(crate) fn free_removed(process: &Process, options: &Options) -> Result<Freed, PatchError> {
+    let found = left_behind(process, &[])?;
+    if found.is_empty() || IN_REGISTERS {
+        return Ok(Freed { unmapped: 0, stays: found.iter().map(FoundSegment::mapped).sum() });
     }
+    let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
+    Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+        free(batch, &found, &|_| None, &remote)
+    })?
 }
 
 /// Unmaps what is proven to be unused.
@@ -142,7 +132,7 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &FoundSegment) -> Result<()
     for map in others.into_iter().chain(block) {
         caller.munmap(map.start, map.end - map.start)?;
     }
-    if let Some(trampolines) = trampolines_of(&segment.block) {
+    if let Some(trampolines) = segment.block.trampolines() {
         caller.munmap(RemoteAddr(trampolines.table), trampolines.table_len())?;
     }
     let (stamps, len) = (segment.block.get(at::STAMPS_ADDR), segment.block.get(at::STAMPS_LEN));
@@ -158,14 +148,14 @@ fn unregistered(process: &Process, found: &[FoundSegment]) -> Result<Vec<bool>, 
         let registered =
             Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
         let inherited = segment.owner() != process.pid();
-        Ok(trampolines_of(&segment.block).is_none() || !(registered || inherited))
+        Ok(segment.block.trampolines().is_none() || !(registered || inherited))
     };
     found.iter().map(one).collect()
 }
 
 /// Private memory of ours, which holds no context of the program's.
 fn own_memory(found: &[FoundSegment]) -> Vec<u64> {
-    let tables = found.iter().filter_map(|f| trampolines_of(&f.block)).map(|trampolines| trampolines.table);
+    let tables = found.iter().filter_map(|f| f.block.trampolines()).map(|trampolines| trampolines.table);
     found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).chain(tables).collect()
 }
 
@@ -235,7 +225,7 @@ fn unused_by_contexts(
 
 /// Whether a return trampoline is taken, or that cannot be known.
 fn is_lent(process: &Process, found: &[FoundSegment]) -> bool {
-    let mut all = found.iter().filter_map(|f| trampolines_of(&f.block));
+    let mut all = found.iter().filter_map(|f| f.block.trampolines());
     all.any(|trampolines| !lent(process, &trampolines).is_ok_and(|lent| lent.is_empty()))
 }
 
@@ -248,7 +238,7 @@ fn with_trampolines(
     is_lent: bool,
     may_go: &[bool],
 ) -> Vec<bool> {
-    let in_use = found.iter().zip(&unused).any(|(f, unused)| trampolines_of(&f.block).is_some() && !unused);
+    let in_use = found.iter().zip(&unused).any(|(f, unused)| f.block.trampolines().is_some() && !unused);
     unused.iter_mut().zip(may_go).for_each(|(unused, may_go)| *unused &= may_go & !(in_use || is_lent));
     unused
 }

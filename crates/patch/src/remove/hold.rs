@@ -52,18 +52,19 @@
 
 use std::collections::HashSet;
 
-use trapline_plan::ThreadId;
 use trapline_record::control::{at, fact};
 use trapline_record::journal::{Entry, Kind};
 use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{Batch, BatchOptions, Process, users_of};
 
-use crate::attached::Attached;
+use crate::batches::Batches;
 use crate::error::PatchError;
+use crate::memory::segment::resume;
 use crate::returns::trampolines::disarm;
 use crate::space::SpaceError;
-use crate::space::Still;
-use crate::space::write::{Direction, Outcome, change};
+use crate::space::change::{Direction, Outcome};
+use crate::space::remote::Still;
+use crate::space::write::change;
 use crate::threads::still::move_out;
 
 /// Patches that were taken out because a fact changes.
@@ -75,123 +76,69 @@ pub struct Closed {
     pub left: usize,
 }
 
-impl Attached {
-    /// Facts that threads ask to change, and that patches rely on.
-    #[must_use]
-    pub fn asked(&self) -> u64 {
-        let asked = self.segments.iter().fold(0, |all, segment| all | segment.view().get(at::ASKED));
-        asked & self.relied_on()
+/// Facts that threads ask to change, and that patches rely on.
+pub(crate) fn asked(batches: &Batches) -> u64 {
+    let asked = batches.segments.iter().fold(0, |all, segment| all | segment.view().get(at::ASKED));
+    asked & batches.facts.relied_on()
+}
+
+/// Step H3, and H4 for what is taken out: from now on these facts count as changed.
+pub(crate) fn close(batches: &mut Batches, process: &Process, facts: u64) -> Result<Closed, PatchError> {
+    batches.facts.change(facts);
+    let (entries, probes) = relying(batches, facts);
+    let mut closed = Closed { probes, left: 0 };
+    if entries.is_empty() {
+        return Ok(closed);
     }
-    /// Facts that patches rely on.
-    #[must_use]
-    pub const fn relied_on(&self) -> u64 {
-        self.relied & !self.changed
+    let outcomes = take_out(process, &entries, &batches.guards)?;
+    if let (true, Some(trampolines)) = (facts & fact::CLOCK != 0, batches.trampolines) {
+        closed.left += give_back(batches, process, trampolines)?;
     }
-    /// Whether threads wait before they change one of these facts.
-    #[must_use]
-    pub fn holds(&self) -> bool {
-        !self.holds.is_empty()
-    }
-    /// Whether a thread has waited in vain for one of these facts, and has gone on.
-    #[must_use]
-    pub fn went_on(&self, facts: u64) -> bool {
-        self.segments.iter().any(|segment| segment.view().get(at::CLOSED) & facts != 0)
-    }
-    /// Whether ours may be the only handler of faults.
-    #[must_use]
-    pub fn serves_faults(&self) -> bool {
-        self.takes_faults()
-    }
-    /// Step H3, and H4 for what is taken out: from now on these facts count as changed.
-    ///
-    /// # Errors
-    /// If the process is gone, or could not be stopped. What relies on the facts may still be in place.
-    pub fn close(&mut self, process: &Process, facts: u64) -> Result<Closed, PatchError> {
-        self.changed |= facts;
-        let (entries, probes) = self.relying(facts);
-        let mut closed = Closed { probes, left: 0 };
-        if entries.is_empty() {
-            return Ok(closed);
-        }
-        let outcomes = take_out(process, &entries, &self.guards)?;
-        if let (true, Some(trampolines)) = (facts & fact::CLOCK != 0, self.trampolines) {
-            closed.left += self.give_back(process, trampolines)?;
-        }
-        let is_left = |outcome: &&Outcome| {
-            !matches!(outcome, Outcome::Done | Outcome::Already | Outcome::KeptBreakpoint)
-        };
-        closed.left += outcomes.iter().filter(is_left).count();
-        let out: HashSet<u64> = entries.iter().map(|entry| entry.addr.0).collect();
-        self.held.retain(|patch| !out.contains(&patch.addr.0));
-        let mut users: Vec<u32> = self.memfds().into_iter().flat_map(users_of).collect();
-        users.sort_unstable();
-        users.dedup();
-        for child in users.into_iter().filter(|user| *user != process.pid()) {
-            // A child that ends, or that another tracer holds, is no failure of the process.
-            if let Ok(child) = Process::open(child) {
-                drop(take_out(&child, &entries, &self.guards));
-            }
-        }
-        Ok(closed)
-    }
-    /// Step H5: threads wait no longer for the facts that have changed.
-    pub fn let_go(&mut self) {
-        self.answered = self.changed;
-        self.say_closed();
-    }
-    /// Step H0: no thread waits for a fact on which nothing relies. If a fact was closed and is not answered
-    /// yet, threads still wait for it, since its sites are being probed anew.
-    pub(crate) fn say_closed(&self) {
-        let closed = !(self.relied & !self.answered);
-        for segment in &self.segments {
-            segment.view().set(at::CLOSED, closed);
+    closed.left += outcomes.iter().filter(|outcome| !outcome.is_in_place()).count();
+    batches.held.remove(&entries.iter().map(|entry| entry.addr.0).collect());
+    let mut users: Vec<u32> = batches.memfds().into_iter().flat_map(users_of).collect();
+    users.sort_unstable();
+    users.dedup();
+    for child in users.into_iter().filter(|user| *user != process.pid()) {
+        // A child that ends, or that another tracer holds, is no failure of the process.
+        if let Ok(child) = Process::open(child) {
+            drop(take_out(&child, &entries, &batches.guards));
         }
     }
-    /// Whether one of these facts has changed, which a probe would rely on.
-    pub(crate) const fn has_changed(&self, fact: u64) -> bool {
-        self.changed & fact != 0
+    Ok(closed)
+}
+
+/// Puts back the return addresses of calls that run, since the code to which they would return reads the
+/// clock. Returns how many could not be put back.
+fn give_back(batches: &Batches, process: &Process, trampolines: Trampolines) -> Result<usize, PatchError> {
+    let guard = |addr| batches.resume(addr);
+    let done = Batch::run(process, BatchOptions::default(), |batch| disarm(batch, &[trampolines], &guard))??;
+    Ok(done.left as usize)
+}
+
+/// Sites that rely on these facts, and their probes. If one site of a probe goes, all go: an entry
+/// without its exits would be reported as still running.
+fn relying(batches: &Batches, facts: u64) -> (Vec<Entry>, HashSet<(usize, u32)>) {
+    let patch_of = |entry: &Entry| {
+        let patch = batches.held.at(entry.addr)?;
+        Some(patch).filter(|patch| patch.new == entry.new && !batches.facts.holds_at(patch.addr.0))
+    };
+    let (mut entries, mut probes) = (Vec::new(), HashSet::new());
+    for (index, segment) in batches.segments.iter().enumerate() {
+        let sites = segment.entries.iter().filter(|entry| entry.kind != Kind::Semaphore);
+        let sites: Vec<_> = sites.filter_map(|entry| Some((entry, patch_of(entry)?))).collect();
+        let relies = |faults: bool| facts & !fact::FAULTS != 0 || faults;
+        let of: HashSet<u32> =
+            sites.iter().filter(|(_, patch)| relies(patch.faults)).map(|(_, p)| p.probe).collect();
+        entries.extend(sites.iter().filter(|(_, p)| of.contains(&p.probe)).map(|(entry, _)| **entry));
+        probes.extend(of.into_iter().map(|probe| (index, probe)));
     }
-    /// Notes what the next batch relies on.
-    pub(crate) fn rely(&mut self, timed: bool, calls: bool, faults: bool) {
-        let all = [(timed, fact::CLOCK), (calls, fact::FILTER), (faults, fact::FAULTS)];
-        self.relied |= all.iter().filter(|(is, _)| *is).fold(0, |bits, (_, fact)| bits | fact);
-    }
-    /// Puts back the return addresses of calls that run, since the code to which they would return reads the
-    /// clock. Returns how many could not be put back.
-    fn give_back(&self, process: &Process, trampolines: Trampolines) -> Result<usize, PatchError> {
-        let guard = |addr| self.resume(addr);
-        let done =
-            Batch::run(process, BatchOptions::default(), |batch| disarm(batch, &[trampolines], &guard))??;
-        Ok(done.left as usize)
-    }
-    /// Whether stubs read a thread's number by a system call.
-    pub(crate) fn asks_by_call(&self) -> bool {
-        self.thread_id == ThreadId::Call
-    }
-    /// Sites that rely on these facts, and their probes. If one site of a probe goes, all go: an entry
-    /// without its exits would be reported as still running.
-    fn relying(&self, facts: u64) -> (Vec<Entry>, HashSet<(usize, u32)>) {
-        let patch_of = |entry: &Entry| {
-            let at = self.held.binary_search_by_key(&entry.addr, |patch| patch.addr).ok()?;
-            Some(&self.held[at]).filter(|patch| patch.new == entry.new && !self.holds.contains(&patch.addr.0))
-        };
-        let (mut entries, mut probes) = (Vec::new(), HashSet::new());
-        for (index, segment) in self.segments.iter().enumerate() {
-            let sites = segment.entries.iter().filter(|entry| entry.kind != Kind::Semaphore);
-            let sites: Vec<_> = sites.filter_map(|entry| Some((entry, patch_of(entry)?))).collect();
-            let relies = |faults: bool| facts & !fact::FAULTS != 0 || faults;
-            let of: HashSet<u32> =
-                sites.iter().filter(|(_, patch)| relies(patch.faults)).map(|(_, p)| p.probe).collect();
-            entries.extend(sites.iter().filter(|(_, p)| of.contains(&p.probe)).map(|(entry, _)| **entry));
-            probes.extend(of.into_iter().map(|probe| (index, probe)));
-        }
-        (entries, probes)
-    }
+    (entries, probes)
 }
 
 /// Writes the file's bytes while all threads of a process are stopped.
 fn take_out(process: &Process, entries: &[Entry], guards: &[(u64, u64)]) -> Result<Vec<Outcome>, PatchError> {
-    let guard = |addr| crate::attached::resume(guards, addr);
+    let guard = |addr| resume(guards, addr);
     Batch::run(process, BatchOptions { hold_children: false }, |batch| {
         let mut stopped = batch.stop_all(&guard)?;
         move_out(process, &mut stopped, &guard)?;

@@ -11,17 +11,19 @@ use trapline_tracee::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
-use crate::space::write::{Direction, Outcome, change};
-use crate::space::{Running, SpaceError};
+use crate::space::SpaceError;
+use crate::space::change::{Direction, Outcome};
+use crate::space::remote::Running;
+use crate::space::write::change;
 
 /// Takes out all sites of the newest segment and puts them back, `times` times, in one seizure.
 ///
 /// # Errors
 /// If the process is gone, or a write fails.
 pub fn toggle(attached: &Attached, process: &Process, times: u64) -> Result<(u64, BatchReport), PatchError> {
-    let entries: &[Entry] = attached.segments.last().map_or(&[], |segment| &segment.entries);
+    let entries: &[Entry] = attached.batches.segments.last().map_or(&[], |segment| &segment.entries);
     Batch::run(process, BatchOptions::default(), |batch| {
-        let installed = attached.installed;
+        let installed = attached.batches.installed;
         batch.set_trap_handler(installed.and_then(|i| i.trap()));
         batch.set_illegal_handler(installed.and_then(|i| i.illegal()));
         let (guard, remote) = (|addr| attached.resume(addr), RemoteOptions::default());

@@ -40,103 +40,14 @@
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
-use trapline_record::control::at;
-use trapline_record::trampolines::{self, CHAIN, ENTRY, LENT, Trampolines, at as entry};
-use trapline_tracee::{Batch, Process, StoppedAll};
+use trapline_record::trampolines::{self, CHAIN, Trampolines, at as entry};
+use trapline_tracee::{Batch, BatchOptions, Process, StoppedAll};
 
-use crate::attached::Attached;
+use crate::batches::Batches;
 use crate::error::PatchError;
-use crate::memory::words::Block;
 use crate::native::returns::{BELOW, number_in, put_back};
+use crate::returns::armed::{Armed, PutBack, armed, lent, on_shared_stacks};
 use crate::threads::still::words_in;
-
-/// A call whose return address is replaced.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Armed {
-    /// Number of its return trampoline.
-    pub trampoline: u32,
-    /// Its return address: an address of the program, or a trampoline under this one.
-    pub real: u64,
-    /// Address of its stack word; 0 while the trampoline is being taken or given back.
-    pub word: u64,
-    /// What the trampolines' code knows about its function.
-    pub what: u64,
-}
-
-/// The return trampolines that a control block names, if what it names makes sense.
-pub(crate) fn trampolines_of(block: &Block) -> Option<Trampolines> {
-    let count = u32::try_from(block.get(at::SLOTS_COUNT)).ok()?;
-    let (least, most) = Trampolines::LIMITS;
-    let fits = count.is_power_of_two() && (least..=most).contains(&count);
-    fits.then(|| Trampolines { code: block.get(at::SLOTS_CODE), table: block.get(at::SLOTS_TABLE), count })
-}
-
-/// Makes CPUs begin their searches at different places. Must come before the first search.
-pub(crate) fn write_hints(process: &Process, trampolines: &Trampolines) -> Result<(), PatchError> {
-    let mut bytes = vec![0; Trampolines::LENT_OFF as usize];
-    for (addr, word) in trampolines.hints() {
-        let off = (addr - trampolines.table) as usize;
-        bytes[off..off + 8].copy_from_slice(&word.to_le_bytes());
-    }
-    Ok(process.write_text(RemoteAddr(trampolines.table), &bytes)?)
-}
-
-/// A trampoline's byte when its stack word holds the real address again: its call has not ended, and no word
-/// leads to the trampoline.
-pub(crate) const PUT_BACK: u8 = 0x7f;
-
-/// Numbers of the taken trampolines.
-pub(crate) fn lent(process: &Process, trampolines: &Trampolines) -> Result<Vec<u32>, PatchError> {
-    numbers(process, trampolines, |byte| byte == LENT)
-}
-
-fn numbers(
-    process: &Process,
-    trampolines: &Trampolines,
-    which: fn(u8) -> bool,
-) -> Result<Vec<u32>, PatchError> {
-    let mut bytes = vec![0; trampolines.count as usize];
-    process.read(RemoteAddr(trampolines.table + Trampolines::LENT_OFF), &mut bytes)?;
-    Ok((0u32..).zip(bytes).filter(|&(_, byte)| which(byte)).map(|(trampoline, _)| trampoline).collect())
-}
-
-/// The calls that are armed in a process, or that were armed when it was detached.
-///
-/// # Errors
-/// If its memory cannot be read.
-pub fn armed(process: &Process, trampolines: &Trampolines) -> Result<Vec<Armed>, PatchError> {
-    let one = |trampoline| {
-        let mut bytes = [0; ENTRY as usize];
-        process.read(RemoteAddr(trampolines.entry(trampoline)), &mut bytes)?;
-        let word = |at: u64| {
-            let at = at as usize;
-            bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
-        };
-        Ok(Armed { trampoline, real: word(entry::REAL), word: word(entry::WORD), what: word(entry::WHAT) })
-    };
-    numbers(process, trampolines, |byte| byte == LENT || byte == PUT_BACK)?.into_iter().map(one).collect()
-}
-
-/// What became of the calls that were armed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct PutBack {
-    /// Calls that return directly to their callers again.
-    pub(crate) restored: u32,
-    /// Calls that still return through their trampolines, because their return addresses are signed, or were
-    /// not searched for.
-    pub(crate) left: u32,
-}
-
-/// The address to which the call of a trampoline really returns, through all trampolines under it; `None` if
-/// it is not known.
-pub(crate) fn real_of(trampolines: &Trampolines, armed: &[Armed], trampoline: u32) -> Option<u64> {
-    let under = |trampoline| armed.iter().find(|call| call.trampoline == trampoline);
-    let mut real = under(trampoline).filter(|call| call.word != 0)?.real;
-    for _ in 0..CHAIN {
-        real = trampolines.number_of(real).and_then(under).map_or(real, |call| call.real);
-    }
-    trampolines.number_of(real).is_none().then_some(real)
-}
 
 /// Stops all threads and puts return addresses back, if any are replaced.
 pub(crate) fn disarm(
@@ -174,47 +85,35 @@ pub struct Reclaimed {
     pub stopped: Duration,
 }
 
-impl Attached {
-    /// Number of trampolines of the process, and number of taken ones; `None` without trampolines.
-    ///
-    /// # Errors
-    /// If its memory cannot be read.
-    pub fn lent(&self, process: &Process) -> Result<Option<(u32, u32)>, PatchError> {
-        let Some(trampolines) = self.trampolines else { return Ok(None) };
-        Ok(Some((trampolines.count, lent(process, &trampolines)?.len() as u32)))
+/// Gives back the trampolines of calls that were left without a return. Each is counted as unreturned.
+pub(crate) fn reclaim(batches: &Batches, process: &Process) -> Result<Reclaimed, PatchError> {
+    let Some(trampolines) = batches.trampolines else { return Ok(Reclaimed::default()) };
+    let made = batches.segments.iter().find_map(|segment| segment.trampolines);
+    let shared = made.map_or((0, 0), |made| made.shared);
+    let mut found = Reclaimed::default();
+    let left = Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+        let guard = |addr| batches.resume(addr);
+        let start = Instant::now();
+        let stopped = batch.stop_all(&guard)?;
+        let calls = armed(process, &trampolines)?;
+        found.lent = calls.len() as u32;
+        let left = match named(process, &stopped, &trampolines, (&calls, shared))? {
+            Some(named) => {
+                calls.into_iter().filter(|c| c.word != 0 && !named[c.trampoline as usize]).collect()
+            }
+            None => Vec::new(),
+        };
+        let given =
+            left.iter().try_for_each(|call: &Armed| give_back(process, &trampolines, call.trampoline));
+        stopped.resume()?;
+        found.stopped = start.elapsed();
+        given.map(|()| left)
+    })??;
+    found.freed = left.len() as u32;
+    for call in &left {
+        batches.segments.iter().for_each(|segment| segment.count_unreturned(call.what));
     }
-    /// Gives back the trampolines of calls that were left without a return. Each is counted as unreturned.
-    ///
-    /// # Errors
-    /// If the process is gone or cannot be stopped.
-    pub fn reclaim(&mut self, process: &Process) -> Result<Reclaimed, PatchError> {
-        let Some(trampolines) = self.trampolines else { return Ok(Reclaimed::default()) };
-        let shared = self.segments.iter().find_map(|s| s.trampolines).map_or((0, 0), |made| made.shared);
-        let mut found = Reclaimed::default();
-        let left = Batch::run(process, trapline_tracee::BatchOptions { hold_children: false }, |batch| {
-            let guard = |addr| self.resume(addr);
-            let start = Instant::now();
-            let stopped = batch.stop_all(&guard)?;
-            let calls = armed(process, &trampolines)?;
-            found.lent = calls.len() as u32;
-            let left = match named(process, &stopped, &trampolines, (&calls, shared))? {
-                Some(named) => {
-                    calls.into_iter().filter(|c| c.word != 0 && !named[c.trampoline as usize]).collect()
-                }
-                None => Vec::new(),
-            };
-            let given =
-                left.iter().try_for_each(|call: &Armed| give_back(process, &trampolines, call.trampoline));
-            stopped.resume()?;
-            found.stopped = start.elapsed();
-            given.map(|()| left)
-        })??;
-        found.freed = left.len() as u32;
-        for call in &left {
-            self.segments.iter().for_each(|segment| segment.count_unreturned(call.what));
-        }
-        Ok(found)
-    }
+    Ok(found)
 }
 
 /// For each trampoline, whether something names it; `None` if that cannot be known now.
@@ -249,22 +148,11 @@ fn named(
             known &= !is_shared(word);
         }
     })?;
-    on_shared_stacks(process, calls)?
+    on_shared_stacks(process, calls, BELOW)?
         .into_iter()
         .for_each(|trampoline| name(trampolines.address(trampoline)));
     name_under(&mut named, trampolines, calls);
     Ok((all && known).then_some(named))
-}
-
-/// Trampolines of calls on stacks that are not private memory, which is not searched.
-pub(crate) fn on_shared_stacks(process: &Process, calls: &[Armed]) -> Result<Vec<u32>, PatchError> {
-    let maps = process.maps()?;
-    let is_shared = |call: &&Armed| {
-        let at = RemoteAddr(call.word.wrapping_sub(BELOW));
-        let stack = maps.iter().find(|map| map.contains(at));
-        stack.is_some_and(|map| map.perms.shared || !map.perms.read || !map.perms.write)
-    };
-    Ok(calls.iter().filter(is_shared).map(|call| call.trampoline).collect())
 }
 
 /// A call that was entered by a jump from an armed one returns through that one's trampoline. Only its own

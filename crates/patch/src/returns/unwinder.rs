@@ -15,7 +15,7 @@
 //! | T6 | the first bit is cleared | no unwinder refers to it any more |
 //!
 //! An unwinder that is loaded while trampolines are taken is informed by the same steps
-//! (`Attached::register_unwinders`), a moment later. Until T2 it sees no further than a call whose return
+//! ([`register_late`]), a moment later. Until T2 it sees no further than a call whose return
 //! address is replaced, as for any code without unwind information. One at the same address as an earlier one
 //! is taken for that one: libgcc_s is never unloaded. If a detach leaves calls that come home through their
 //! trampolines (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and
@@ -30,22 +30,14 @@ use trapline_record::RemoteAddr;
 use trapline_record::control::{MAX_UNWINDERS, at};
 use trapline_tracee::{Batch, BatchOptions, Process, TargetError};
 
-use crate::attached::Attached;
+use crate::batches::Batches;
 use crate::error::PatchError;
 use crate::memory::segment::Segment;
 use crate::memory::words::{Block, Words};
+use crate::request::Unwinder;
 
 /// How long a thread is waited for that may call an allocating function.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// An unwinder of the process that takes frame information at run time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unwinder {
-    /// Its `__register_frame`.
-    pub register: RemoteAddr,
-    /// Its `__deregister_frame`.
-    pub take_back: RemoteAddr,
-}
 
 const fn perhaps(n: u64) -> u64 {
     1 << (2 * n)
@@ -85,40 +77,29 @@ fn no_place(batch: &Batch<'_>) -> TargetError {
     TargetError::NoCaller { pid: batch.process().pid(), why }
 }
 
-impl Attached {
-    /// Those of these unwinders that were not informed about the trampolines yet.
-    #[must_use]
-    pub fn unregistered(&self, unwinders: &[Unwinder]) -> Vec<Unwinder> {
-        let Some(segment) = self.segments.iter().find(|segment| segment.trampolines.is_some()) else {
-            return Vec::new();
-        };
-        let view = segment.view();
-        let registered = view.get(at::UNWIND_TOLD);
-        let knows = |n: u64, one: &Unwinder| {
-            registered & (perhaps(n) | surely(n)) != 0
-                && view.get(at::UNWIND_TAKE_BACK + n * 8) == one.take_back.0
-        };
-        unwinders.iter().copied().filter(|one| !(0..MAX_UNWINDERS).any(|n| knows(n, one))).collect()
-    }
-    /// Informs unwinders that were loaded later about the existing trampolines.
-    ///
-    /// # Errors
-    /// [`TargetError::NoCaller`] if no thread is fit for it now, or too many were informed before; others as
-    /// of any batch.
-    pub fn register_unwinders(
-        &self,
-        process: &Process,
-        unwinders: &[Unwinder],
-        own: &[Range<u64>],
-    ) -> Result<(), PatchError> {
-        let Some(segment) = self.segments.iter().find(|segment| segment.trampolines.is_some()) else {
-            return Ok(());
-        };
-        let guard = |addr| self.resume(addr);
-        Ok(Batch::run(process, BatchOptions { hold_children: false }, |batch| {
-            register(batch, segment, unwinders, own, &guard)
-        })??)
-    }
+/// Those of these unwinders that were not informed about the segment's trampolines yet.
+pub(crate) fn unregistered(segment: &Segment, unwinders: &[Unwinder]) -> Vec<Unwinder> {
+    let view = segment.view();
+    let registered = view.get(at::UNWIND_TOLD);
+    let knows = |n: u64, one: &Unwinder| {
+        registered & (perhaps(n) | surely(n)) != 0
+            && view.get(at::UNWIND_TAKE_BACK + n * 8) == one.take_back.0
+    };
+    unwinders.iter().copied().filter(|one| !(0..MAX_UNWINDERS).any(|n| knows(n, one))).collect()
+}
+
+/// The same steps for unwinders that were loaded later.
+pub(crate) fn register_late(
+    batches: &Batches,
+    process: &Process,
+    unwinders: &[Unwinder],
+    own: &[Range<u64>],
+) -> Result<(), PatchError> {
+    let Some(segment) = batches.with_trampolines() else { return Ok(()) };
+    let guard = |addr| batches.resume(addr);
+    Ok(Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+        register(batch, segment, unwinders, own, &guard)
+    })??)
 }
 
 /// Steps T4 to T6. Without a fit thread the unwinders keep the registration, which stays true.

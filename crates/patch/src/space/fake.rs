@@ -1,5 +1,6 @@
 //! A code space made of bytes, for tests. It keeps a log of writes, checks PATCH-5 on each, and can die or
 //! lose pages at any of them.
+#![allow(dead_code, reason = "some of it is for windows that change in steps, which not every processor has")]
 
 use trapline_record::RemoteAddr;
 use trapline_tracee::TargetError;

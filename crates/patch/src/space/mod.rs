@@ -4,16 +4,22 @@
 //! bytes in tests. So the order of writes and every failure in between is tested without a process.
 //! Does not: know what a patch is.
 
-pub(crate) mod cpu;
+pub(crate) mod change;
 #[cfg(test)]
-mod fake;
-mod run;
+pub(crate) mod fake;
+pub(crate) mod proven;
+pub(crate) mod remote;
+pub(crate) mod run;
 pub(crate) mod soft;
-pub(crate) mod staged;
 pub(crate) mod write;
+#[cfg(test)]
+pub(crate) mod write_tests;
 
 use trapline_record::RemoteAddr;
-use trapline_tracee::{Batch, Process, RemoteOptions, TargetError};
+use trapline_tracee::TargetError;
+
+use crate::error::PatchError;
+use crate::native::cpu::proven;
 
 /// Bytes of a cache line: the unit within which one write is seen whole.
 pub(crate) const LINE: u64 = 64;
@@ -28,7 +34,7 @@ pub(crate) enum SpaceError {
 }
 
 impl SpaceError {
-    pub(crate) fn into_error(self) -> crate::PatchError {
+    pub(crate) fn into_error(self) -> PatchError {
         match self {
             Self::Place(error) | Self::Gone(error) => error.into(),
         }
@@ -57,6 +63,7 @@ pub(crate) trait CodeSpace {
     /// one page, each seen whole or not at all.
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError>;
     /// Makes a write of aligned words of which any part may be seen before another.
+    #[allow(dead_code, reason = "for windows that change in steps, which not every processor has")]
     fn write_parts(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
         self.write(at, bytes)
     }
@@ -64,75 +71,13 @@ pub(crate) trait CodeSpace {
     fn takes_words(&self) -> bool;
     /// Whether a running thread would see it so. If not, an earlier writer may have written here in steps.
     fn proves_words(&self) -> bool {
-        crate::space::cpu::proven().words
+        proven().words
     }
     /// Whether such a write may be longer than a word.
     fn takes_runs(&self) -> bool;
     /// Returns when every CPU that runs this code has serialised since the call.
+    #[allow(dead_code, reason = "for windows that change in steps, which not every processor has")]
     fn sync(&mut self) -> Result<(), SpaceError>;
     /// Answers threads that stopped meanwhile.
     fn serve(&mut self) -> Result<(), SpaceError>;
-}
-
-/// A seized process whose threads run.
-pub(crate) struct Running<'a, 'b, 'p> {
-    /// The seizure.
-    pub(crate) batch: &'a mut Batch<'p>,
-    /// Returns where a thread that trapped goes on.
-    pub(crate) guard: &'b dyn Fn(u64) -> Option<u64>,
-    /// How to choose the thread that serialises the others.
-    pub(crate) remote: &'b RemoteOptions,
-}
-
-impl CodeSpace for Running<'_, '_, '_> {
-    fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError> {
-        Ok(self.batch.process().read(at, into)?)
-    }
-    fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
-        Ok(self.batch.process().write_text(at, bytes)?)
-    }
-    fn takes_words(&self) -> bool {
-        crate::space::cpu::proven().words
-    }
-    fn takes_runs(&self) -> bool {
-        crate::space::cpu::proven().runs
-    }
-    fn sync(&mut self) -> Result<(), SpaceError> {
-        let mut caller = self.batch.remote(self.remote, self.guard)?;
-        caller.sync_cores()?;
-        caller.finish()?;
-        Ok(())
-    }
-    fn serve(&mut self) -> Result<(), SpaceError> {
-        self.batch.serve(self.guard)?;
-        Ok(())
-    }
-}
-
-/// A process whose threads are all stopped. It needs no core sync (threads serialise when they resume), and
-/// no stop has to be answered.
-pub(crate) struct Still<'a> {
-    /// The process.
-    pub(crate) process: &'a Process,
-}
-
-impl CodeSpace for Still<'_> {
-    fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError> {
-        Ok(self.process.read(at, into)?)
-    }
-    fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
-        Ok(self.process.write_text(at, bytes)?)
-    }
-    fn takes_words(&self) -> bool {
-        true
-    }
-    fn takes_runs(&self) -> bool {
-        true
-    }
-    fn sync(&mut self) -> Result<(), SpaceError> {
-        Ok(())
-    }
-    fn serve(&mut self) -> Result<(), SpaceError> {
-        Ok(())
-    }
 }

@@ -13,7 +13,7 @@
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, MAX_PATCH};
 
-use crate::space::write::{Change, Direction, Outcome};
+use crate::space::change::{Change, Direction, Outcome};
 use crate::space::{CodeSpace, SpaceError};
 
 /// Number of bytes that are stored at once.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use trapline_record::RemoteAddr;
 
-use crate::space::staged::INT3;
+use crate::native::traps::is_trap;
 use crate::space::{CodeSpace, SpaceError};
 
 /// Traps by address, with the bytes that they stand for.
@@ -19,7 +19,7 @@ pub(crate) type Soft = BTreeMap<u64, u8>;
 pub(crate) fn unmask(soft: &Soft, at: RemoteAddr, bytes: &mut [u8]) {
     for (addr, byte) in soft.range(at.0..at.0 + bytes.len() as u64) {
         let present = &mut bytes[(addr - at.0) as usize];
-        if *present == INT3 {
+        if is_trap(*present) {
             *present = *byte;
         }
     }
@@ -55,44 +55,5 @@ impl<S: CodeSpace> CodeSpace for Masked<'_, S> {
     }
     fn serve(&mut self) -> Result<(), SpaceError> {
         self.space.serve()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use trapline_record::RemoteAddr;
-    use trapline_record::journal::{Entry, Kind};
-
-    use super::{INT3, Masked, Soft};
-    use crate::space::fake::Fake;
-    use crate::space::write::{Direction, Outcome, change};
-
-    const BASE: u64 = 0x1000;
-
-    /// Text of 1, 2, 3, …, with a trap at byte 9; a window there, or right before it, in the same word.
-    fn changed(words: bool, at: u64, len: u8) -> (Vec<Outcome>, Vec<u8>) {
-        let text: Vec<u8> = (1..=64).collect();
-        let (mut old, new) = ([0; 8], [0xe9, 0xcc, 0xcc, 0xcc, 0xcc, 0, 0, 0]);
-        old[..usize::from(len)].copy_from_slice(&text[at as usize..][..usize::from(len)]);
-        let entry = Entry { addr: RemoteAddr(BASE + at), len, kind: Kind::Entry, starts: 0b10, old, new };
-        let mut space = Fake { words, runs: words, ..Fake::new(BASE, text) };
-        space.bytes[9] = INT3;
-        let soft = Soft::from([(BASE + 9, 10)]);
-        let mut outcomes = Vec::new();
-        let mut masked = Masked { space, soft: &soft };
-        change(&mut masked, &[entry], Direction::Publish, &mut outcomes).expect("alive");
-        (outcomes, masked.space.bytes)
-    }
-
-    #[test]
-    fn a_trap_goes_with_its_own_window_and_no_sooner() {
-        for words in [false, true] {
-            let (outcomes, bytes) = changed(words, 8, 5);
-            assert_eq!((outcomes[0], &bytes[8..13]), (Outcome::Done, &[0xe9, 0xcc, 0xcc, 0xcc, 0xcc][..]));
-            for at in [4, 10] {
-                let (outcomes, bytes) = changed(words, at, 5);
-                assert_eq!((outcomes[0], bytes[9]), (Outcome::Done, INT3), "a window at {at}");
-            }
-        }
     }
 }

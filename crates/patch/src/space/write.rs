@@ -7,8 +7,10 @@
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 
+use crate::native::staged::change_staged;
+use crate::native::traps::is_staged;
+use crate::space::change::{Change, Direction, Outcome};
 use crate::space::run::{change_run, in_word, same_run};
-use crate::space::staged::{INT3, change_staged, is_staged};
 use crate::space::{CodeSpace, LINE, SpaceError};
 
 /// Number of writes between two looks for stops: about 20 µs.
@@ -17,135 +19,6 @@ const SERVE_EVERY: u32 = 16;
 const SERVE_EVERY_RUN: usize = 8;
 /// Bytes of text that are read at once. What was read is used within a millisecond.
 const RUN: u64 = 16 * 1024;
-
-/// In which direction sites change.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Direction {
-    /// From old to new.
-    Publish,
-    /// From old to new, where a write may have been begun by the process from which this one was forked.
-    Complete,
-    /// From new to old.
-    Remove,
-    /// From new to old, where a write may not have been finished: its writer died, or a fork happened
-    /// meanwhile.
-    Recover,
-}
-
-impl Direction {
-    /// Whether it leads to *new*.
-    pub(crate) const fn installs(self) -> bool {
-        matches!(self, Self::Publish | Self::Complete)
-    }
-}
-
-/// Result of one change.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
-    /// It was written.
-    Done,
-    /// It already held the bytes to be written; nothing was written.
-    Already,
-    /// It held other bytes than *old* and *new*; nothing was written.
-    Differs {
-        /// The bytes that it held; the first `len` are valid.
-        found: [u8; MAX_PATCH],
-    },
-    /// A breakpoint of another tool (a kernel uprobe) stands at the head. The bytes behind it were written;
-    /// the breakpoint was kept.
-    KeptBreakpoint,
-    /// It could not be read or written, for example because it is not mapped any more.
-    Unreachable,
-}
-
-/// What a window holds now, compared with what is to be written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Present {
-    /// The bytes that are to be replaced.
-    Before,
-    /// The bytes that are to be written.
-    After,
-    /// One of our own intermediate states, or one with another tool's breakpoint put on it or taken off it.
-    Between,
-    /// Something else.
-    Foreign,
-}
-
-/// The window of an entry; the direction decides which bytes are `before` and `after`.
-pub(crate) struct Change<'e> {
-    entry: &'e Entry,
-    before: &'e [u8],
-    after: &'e [u8],
-}
-
-impl<'e> Change<'e> {
-    pub(crate) fn new(entry: &'e Entry, way: Direction) -> Self {
-        let len = usize::from(entry.len).min(MAX_PATCH);
-        let (old, new) = (&entry.old[..len], &entry.new[..len]);
-        let (before, after) = if way.installs() { (old, new) } else { (new, old) };
-        Self { entry, before, after }
-    }
-    pub(crate) fn addr(&self) -> u64 {
-        self.entry.addr.0
-    }
-    /// The bytes that the window is to hold.
-    pub(crate) fn after(&self) -> &'e [u8] {
-        self.after
-    }
-    fn classify(&self, present: &[u8], way: Direction) -> Present {
-        if present == self.after {
-            return Present::After;
-        }
-        if present == self.before {
-            return Present::Before;
-        }
-        let (old, new) = (&self.entry.old, &self.entry.new);
-        let traps = |i: usize| (self.entry.starts | 1) & 1 << i != 0 && present[i] == INT3;
-        let ours = |i: usize| [old[i], new[i]].contains(&present[i]) || traps(i);
-        if way != Direction::Publish && (0..present.len()).all(ours) {
-            Present::Between
-        } else {
-            Present::Foreign
-        }
-    }
-    /// What the window holds, with traps of ours replaced by the bytes that they stand for.
-    fn seen<'w>(&self, space: &impl CodeSpace, present: &[u8], window: &'w mut [u8; MAX_PATCH]) -> &'w [u8] {
-        let window = &mut window[..present.len()];
-        window.copy_from_slice(present);
-        space.look_past_traps(self.entry.addr, window);
-        window
-    }
-    /// Whether another tool put an int3 at the head: a writer that came to its end leaves none of ours there.
-    fn is_foreign_trap(&self, space: &impl CodeSpace, present: &[u8], way: Direction) -> bool {
-        let staged = is_staged(self.entry, space.proves_words());
-        let finished = way == Direction::Remove || (way == Direction::Recover && !staged);
-        finished && present[0] == INT3 && self.before[0] != INT3
-    }
-    /// The result for a window that holds `present`, and from which of its bytes on it is to be written, if
-    /// at all.
-    pub(crate) fn decide(
-        &self,
-        space: &impl CodeSpace,
-        present: &[u8],
-        way: Direction,
-    ) -> (Outcome, Option<usize>) {
-        let mut window = [0; MAX_PATCH];
-        let present = self.seen(space, present, &mut window);
-        match self.classify(present, way) {
-            Present::After => (Outcome::Already, None),
-            Present::Foreign => {
-                let mut found = [0; MAX_PATCH];
-                found[..present.len()].copy_from_slice(present);
-                (Outcome::Differs { found }, None)
-            }
-            Present::Before => (Outcome::Done, Some(0)),
-            Present::Between if self.is_foreign_trap(space, present, way) => {
-                (Outcome::KeptBreakpoint, Some(1))
-            }
-            Present::Between => (Outcome::Done, Some(0)),
-        }
-    }
-}
 
 /// The phase in which a kind is written: islands, exits, entries (PATCH-3). Semaphores are no code.
 pub(crate) const fn phase(kind: Kind) -> u8 {
@@ -189,7 +62,7 @@ pub(crate) fn verify(space: &mut impl CodeSpace, entries: &[Entry]) -> Vec<Outco
             if text.prepare(space, entries[index..].iter()).is_err() {
                 return Outcome::Unreachable;
             }
-            let present = text.window(change.addr(), change.after.len());
+            let present = text.window(change.addr(), change.after().len());
             match change.decide(space, present, Direction::Publish).0 {
                 Outcome::Already => Outcome::Differs { found: entries[index].new },
                 other => other,
@@ -229,7 +102,7 @@ fn change_phase(
         let change = Change::new(&entries[index], way);
         let ahead = group[nth..].iter().map(|&i| &entries[i]);
         outcomes[index] =
-            place(text.prepare(space, ahead).and_then(|()| one(space, &mut text, &change, way)))?;
+            Outcome::of(text.prepare(space, ahead).and_then(|()| one(space, &mut text, &change, way)))?;
         writes += 1;
         if writes.is_multiple_of(SERVE_EVERY) {
             space.serve()?;
@@ -239,14 +112,6 @@ fn change_phase(
     change_staged(space, entries, &staged, way, outcomes)
 }
 
-/// Turns the failure of one place into that place's outcome; the others go on.
-pub(crate) fn place(result: Result<Outcome, SpaceError>) -> Result<Outcome, SpaceError> {
-    match result {
-        Err(SpaceError::Place(_)) => Ok(Outcome::Unreachable),
-        other => other,
-    }
-}
-
 /// Writes one window inside one line.
 fn one(
     space: &mut impl CodeSpace,
@@ -254,9 +119,9 @@ fn one(
     change: &Change<'_>,
     way: Direction,
 ) -> Result<Outcome, SpaceError> {
-    let (outcome, part) = change.decide(space, text.window(change.addr(), change.after.len()), way);
+    let (outcome, part) = change.decide(space, text.window(change.addr(), change.after().len()), way);
     if let Some(part) = part {
-        text.put(space, change.addr() + part as u64, &change.after[part..])?;
+        text.put(space, change.addr() + part as u64, &change.after()[part..])?;
     }
     Ok(outcome)
 }
@@ -318,7 +183,3 @@ impl Text {
         Ok(())
     }
 }
-
-#[cfg(test)]
-#[path = "write_tests.rs"]
-mod tests;

@@ -3,45 +3,43 @@
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind};
 
-use super::{Direction, Outcome, change};
+use crate::space::change::{Direction, Outcome};
 use crate::space::fake::{Did, Fake};
+use crate::space::write::change;
 use crate::space::{LINE, SpaceError};
 
-const BASE: u64 = 0x1000;
-const JUMP: [u8; 8] = [0xe9, 0xcc, 0xcc, 0xcc, 0xcc, 0, 0, 0];
+pub(crate) const BASE: u64 = 0x1000;
+pub(crate) const JUMP: [u8; 8] = [0xe9, 0xcc, 0xcc, 0xcc, 0xcc, 0, 0, 0];
 
 /// Text whose every byte is its own position, so that a misplaced byte shows.
-fn text() -> Vec<u8> {
+pub(crate) fn text() -> Vec<u8> {
     (0..512u32).map(|i| (i % 199 + 1) as u8).collect()
 }
 
-fn entry(at: u64, kind: Kind) -> Entry {
+pub(crate) fn entry(at: u64, kind: Kind) -> Entry {
     let mut old = [0; 8];
     let from = (at - BASE) as usize;
     old[..5].copy_from_slice(&text()[from..from + 5]);
     Entry { addr: RemoteAddr(at), len: 5, kind, starts: 0, old, new: JUMP }
 }
 
-/// Entries inside lines, at both ends of lines, next to each other, and across lines at every split.
-fn many() -> Vec<Entry> {
-    let crossing = (1..5).map(|low| entry(BASE + (low + 1) * LINE - low, Kind::Entry));
-    let mut all = vec![
+/// Entries inside lines, at both ends of lines, next to each other.
+pub(crate) fn in_lines() -> Vec<Entry> {
+    vec![
         entry(BASE, Kind::Entry),
         entry(BASE + 5, Kind::Exit),
         entry(BASE + 10, Kind::Island),
         entry(BASE + LINE - 5, Kind::Entry),
         entry(BASE + 70, Kind::Exit),
-    ];
-    all.extend(crossing);
-    all
+    ]
 }
 
-fn publish(fake: &mut Fake, entries: &[Entry]) -> Result<Vec<Outcome>, SpaceError> {
+pub(crate) fn publish(fake: &mut Fake, entries: &[Entry]) -> Result<Vec<Outcome>, SpaceError> {
     let mut outcomes = Vec::new();
     change(fake, entries, Direction::Publish, &mut outcomes).map(|()| outcomes)
 }
 
-fn remove(fake: &mut Fake, entries: &[Entry]) -> Vec<Outcome> {
+pub(crate) fn remove(fake: &mut Fake, entries: &[Entry]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     change(fake, entries, Direction::Remove, &mut outcomes).expect("alive");
     outcomes
@@ -54,19 +52,23 @@ fn recover(fake: &mut Fake, entries: &[Entry]) -> Vec<Outcome> {
     outcomes
 }
 
-#[test]
-fn there_and_back() {
+/// Publishes and removes: every window holds the patch, then the text again.
+pub(crate) fn there_and_back(all: &[Entry]) {
     let mut fake = Fake::new(BASE, text());
-    let all = many();
-    assert!(publish(&mut fake, &all).expect("alive").iter().all(|o| *o == Outcome::Done));
+    assert!(publish(&mut fake, all).expect("alive").iter().all(|o| *o == Outcome::Done));
     let mut request = text();
-    for e in &all {
+    for e in all {
         let at = (e.addr.0 - BASE) as usize;
         request[at..at + 5].copy_from_slice(&JUMP[..5]);
     }
     assert_eq!(fake.bytes, request);
-    assert!(remove(&mut fake, &all).iter().all(|o| *o == Outcome::Done));
+    assert!(remove(&mut fake, all).iter().all(|o| *o == Outcome::Done));
     assert_eq!(fake.bytes, text());
+}
+
+#[test]
+fn windows_in_lines_go_there_and_back() {
+    there_and_back(&in_lines());
 }
 
 #[test]
@@ -113,7 +115,7 @@ fn what_cannot_be_written_as_a_run_is_written_alone() {
 
 #[test]
 fn islands_then_exits_then_entries_and_back() {
-    let all = &many()[..5];
+    let all = &in_lines();
     let mut fake = Fake::new(BASE, text());
     publish(&mut fake, all).expect("alive");
     let at = |n: usize| all[n].addr.0;
@@ -125,80 +127,34 @@ fn islands_then_exits_then_entries_and_back() {
 
 /// The tracer dies before each write and each sync of a publication, and of a removal. A later tracer
 /// restores everything.
-#[test]
-fn death_anywhere_is_undone() {
-    deaths(true, false, 10);
-    deaths(true, true, 9);
-    deaths(false, false, 15);
-}
-
-fn deaths(words: bool, runs: bool, expected: usize) {
-    let all = many();
+pub(crate) fn deaths(all: &[Entry], words: bool, runs: bool, expected: usize) {
     let new = |text| Fake { words, runs, ..Fake::new(BASE, text) };
     let mut whole = new(text());
-    publish(&mut whole, &all).expect("alive");
+    publish(&mut whole, all).expect("alive");
     let armed = whole.bytes.clone();
     let steps = whole.log.iter().filter(|d| **d != Did::Serve).count();
     assert_eq!(steps, expected);
     for dies_at in 0..=steps {
         let mut fake = new(text());
         fake.dies_at = Some(dies_at);
-        drop(publish(&mut fake, &all));
+        drop(publish(&mut fake, all));
         fake.dies_at = None;
-        let left = recover(&mut fake, &all);
+        let left = recover(&mut fake, all);
         assert!(!left.iter().any(|o| matches!(o, Outcome::Differs { .. })), "death {dies_at}: {left:?}");
         assert_eq!(fake.bytes, text(), "death {dies_at} of a publication");
 
         let mut fake = new(armed.clone());
         fake.dies_at = Some(dies_at);
         let mut outcomes = Vec::new();
-        drop(change(&mut fake, &all, Direction::Remove, &mut outcomes));
+        drop(change(&mut fake, all, Direction::Remove, &mut outcomes));
         fake.dies_at = None;
-        recover(&mut fake, &all);
+        recover(&mut fake, all);
         assert_eq!(fake.bytes, text(), "death {dies_at} of a removal");
     }
 }
 
 #[test]
-fn foreign_bytes_are_left_alone() {
-    let all = many();
-    let mut fake = Fake::new(BASE, text());
-    fake.bytes[2] = 0x90;
-    let outcomes = publish(&mut fake, &all).expect("alive");
-    assert!(matches!(outcomes[0], Outcome::Differs { found } if found[2] == 0x90), "{:?}", outcomes[0]);
-    assert_eq!(fake.bytes[..5], [1, 2, 0x90, 4, 5]);
-    fake.bytes[LINE as usize - 3] = 0x90;
-    let outcomes = remove(&mut fake, &all);
-    assert!(matches!(outcomes[3], Outcome::Differs { .. }), "{:?}", outcomes[3]);
-    assert_eq!(outcomes[1], Outcome::Done);
-}
-
-#[test]
-fn a_kernel_uprobe_put_on_a_patch_survives_its_removal() {
-    let site = [entry(BASE + 8, Kind::Entry)];
-    let mut fake = Fake::new(BASE, text());
-    publish(&mut fake, &site).expect("alive");
-    fake.bytes[8] = 0xcc;
-    assert_eq!(remove(&mut fake, &site), [Outcome::KeptBreakpoint]);
-    let mut request = text();
-    request[8] = 0xcc;
-    assert_eq!(fake.bytes, request);
-    // The kernel removes its breakpoint and puts the file's byte back, over a patch that is still there.
-    let mut fake = Fake::new(BASE, text());
-    publish(&mut fake, &site).expect("alive");
-    fake.bytes[8] = text()[8];
-    assert_eq!(remove(&mut fake, &site), [Outcome::Done]);
-    assert_eq!(fake.bytes, text());
-}
-
-#[test]
-fn an_unmapped_page_costs_only_its_own_sites() {
-    let all = many();
-    let mut fake = Fake::new(BASE, text());
-    fake.hole = Some((BASE + LINE, BASE + 2 * LINE));
-    let outcomes = publish(&mut fake, &all).expect("alive");
-    assert_eq!(outcomes[0], Outcome::Done);
-    assert_eq!(outcomes[4], Outcome::Unreachable);
-    assert_eq!(outcomes[5], Outcome::Unreachable);
-    assert_eq!(outcomes[7], Outcome::Done);
+fn a_death_between_writes_is_undone() {
+    deaths(&in_lines(), true, false, 5);
+    deaths(&in_lines(), true, true, 4);
 }

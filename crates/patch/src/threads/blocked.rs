@@ -8,15 +8,8 @@ use trapline_tracee::Process;
 
 use crate::error::PatchError;
 use crate::native::threads::{is_slow, runs_nothing};
+use crate::signals::TRAPS;
 use crate::why::NoTraps;
-
-/// Bit of a signal in a set of signals.
-pub(crate) const fn bit(signal: u32) -> u64 {
-    1 << (signal - 1)
-}
-/// Signal numbers.
-pub(crate) const SIGILL: i32 = 4;
-pub(crate) const SIGTRAP: i32 = 5;
 
 /// libc blocks all signals for microseconds when it creates threads. A thread has them blocked for good if it
 /// sleeps for this long with them blocked. The same holds if it ran between a number of looks and had them
@@ -52,7 +45,7 @@ pub(crate) fn no_traps(
             if runs_nothing(process, &status) {
                 return false;
             }
-            let blocks = status.blocked & (bit(SIGTRAP as u32) | bit(SIGILL as u32)) != 0;
+            let blocks = status.blocked & TRAPS != 0;
             *looks += u32::from(std::mem::replace(last, ran) != ran);
             let asleep = status.state == 'S' && start.elapsed() > TRANSIENT_SLEEP;
             let proven = !tells_nothing && (asleep || *looks > TRANSIENT_LOOKS);

@@ -2,6 +2,7 @@
 //! contexts, traps on their way.
 
 pub(crate) mod blocked;
+pub(crate) mod known;
 pub(crate) mod library;
 pub(crate) mod quiesce;
 pub(crate) mod stack;

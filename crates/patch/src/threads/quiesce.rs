@@ -26,7 +26,7 @@ use std::time::Duration;
 use trapline_tracee::{Batch, InCall, Process, TargetError, ThreadStatus};
 
 use crate::error::PatchError;
-use crate::install::survey::{SIGILL, SIGTRAP};
+use crate::signals::{SIGILL, SIGTRAP};
 
 /// A thread needs a few microseconds from a trap to its stop; after this much run time it has made it.
 const ENOUGH_NS: u64 = 200_000;

@@ -14,7 +14,7 @@ use trapline_record::RemoteAddr;
 use trapline_tracee::{Batch, Mapping, Process, StoppedAll, TargetError};
 
 use crate::error::PatchError;
-use crate::threads::blocked::{SIGILL, SIGTRAP, bit};
+use crate::signals::TRAPS;
 
 const PAGE: u64 = 4096;
 /// Upper bound of the memory that is read, perhaps while all threads are stopped: about a third of a second.
@@ -55,8 +55,7 @@ pub(crate) fn move_blocked_out(
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<(), PatchError> {
     let process = batch.process();
-    let traps = bit(SIGTRAP as u32) | bit(SIGILL as u32);
-    let blocks = |tid| process.thread_status(tid).is_ok_and(|status| status.blocked & traps != 0);
+    let blocks = |tid| process.thread_status(tid).is_ok_and(|status| status.blocked & TRAPS != 0);
     if process.threads()?.into_iter().any(blocks) {
         let mut stopped = batch.stop_all(guard)?;
         move_out(process, &mut stopped, guard)?;

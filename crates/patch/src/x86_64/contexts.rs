@@ -9,7 +9,6 @@ use trapline_record::control::at;
 use trapline_tracee::Process;
 
 use crate::memory::find::FoundSegment;
-use crate::returns::trampolines::trampolines_of;
 
 /// Selector of user code, in the lowest bits of the word behind the flags.
 const CODE_SEGMENT: u64 = 0x33;
@@ -44,7 +43,9 @@ impl Word {
     pub(crate) fn leads_into(&self, process: &Process, segment: &FoundSegment) -> bool {
         let handler = segment.block.get(at::HANDLER);
         let is_handler = handler != 0 && (self.value == handler || self.value == handler - RESTORER);
-        let is_trampoline = trampolines_of(&segment.block)
+        let is_trampoline = segment
+            .block
+            .trampolines()
             .is_some_and(|trampolines| trampolines.number_of(self.value).is_some());
         self.is_context()
             || is_handler

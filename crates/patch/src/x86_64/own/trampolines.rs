@@ -19,11 +19,11 @@ impl Own {
         count: u32,
         code: impl FnOnce(&Trampolines) -> TrampolineCode,
     ) -> Result<OwnTrampolines, PatchError> {
-        let made = match self.attached.own_trampolines {
+        let made = match self.batches.own_trampolines {
             Some(made) => made,
             None => make(&self.process, count, own_trampoline_code_len, code)?,
         };
-        self.attached.own_trampolines = Some(made);
+        self.batches.own_trampolines = Some(made);
         Ok(made.into())
     }
 }

@@ -10,14 +10,7 @@
 use std::fs;
 use std::sync::OnceLock;
 
-/// What may be written while threads run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Proven {
-    /// One word of eight bytes anywhere inside a line.
-    pub(crate) words: bool,
-    /// Any number of aligned words inside a page.
-    pub(crate) runs: bool,
-}
+use crate::space::proven::{Proven, WORDS};
 
 /// How the kernel copies into another process: `memcpy` in arch/x86/lib/memcpy_64.S, chosen at boot by the
 /// CPU's features.
@@ -29,7 +22,6 @@ enum Copy {
     Strings,
 }
 
-const WORDS: Proven = Proven { words: true, runs: false };
 const RUNS: Proven = Proven { words: true, runs: true };
 
 /// Vendor, family, model with a run. Model −1: every model of the family that was seen shares its core.
@@ -45,10 +37,6 @@ const PROVEN: &[(&str, u32, i32, Copy, Proven)] = &[
 pub(crate) fn proven() -> Proven {
     static ANSWER: OnceLock<Proven> = OnceLock::new();
     *ANSWER.get_or_init(|| {
-        if cfg!(target_arch = "aarch64") {
-            // Aligned words, which all patches are there (Arm ARM, B2.2.1).
-            return WORDS;
-        }
         if std::env::var_os("TRAPLINE_UNPROVEN").is_some() {
             return Proven::default();
         }

@@ -6,30 +6,16 @@
 //! `write`, `run`).
 
 use trapline_record::RemoteAddr;
-use trapline_record::journal::{Entry, Kind, MAX_PATCH};
+use trapline_record::journal::{Entry, MAX_PATCH};
 
+use super::traps::INT3;
+use crate::space::change::{Change, Direction, Outcome};
 use crate::space::run::same_run;
-use crate::space::write::{Change, Direction, Outcome, place};
-use crate::space::{CodeSpace, LINE, SpaceError};
+use crate::space::{CodeSpace, SpaceError};
 
-/// The instruction that traps.
-pub(crate) const INT3: u8 = 0xcc;
 /// Number of writes to a window, with a core sync behind each.
 const STEPS: u8 = 3;
 const WORD: u64 = MAX_PATCH as u64;
-
-/// Whether a window changes in steps, because no single write of it would be seen whole. `words`: a write of
-/// eight bytes inside a line would be.
-pub(crate) fn is_staged(entry: &Entry, words: bool) -> bool {
-    let last = entry.addr.0 + u64::from(entry.len) - 1;
-    entry.len > 1 && (!words || entry.addr.0 / LINE != last / LINE)
-}
-
-/// Whether some of these change in steps while threads run.
-pub(crate) fn any_staged(entries: &[Entry]) -> bool {
-    let words = crate::space::cpu::proven().words;
-    entries.iter().any(|entry| entry.kind != Kind::Semaphore && is_staged(entry, words))
-}
 
 /// What a window holds after a step. Between two syncs only two kinds of bytes change: traps, each a single
 /// byte, and bytes that no thread reaches.
@@ -66,7 +52,7 @@ pub(crate) fn change_staged(
                 Err(SpaceError::Place(_)) => {
                     for &index in page {
                         let alone = take_step(space, entries, &[index], way, step, outcomes);
-                        outcomes[index] = place(alone.map(|()| outcomes[index]))?;
+                        outcomes[index] = Outcome::of(alone.map(|()| outcomes[index]))?;
                     }
                 }
                 other => other?,

@@ -4,8 +4,9 @@ use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind};
 
 use crate::space::LINE;
+use crate::space::change::{Direction, Outcome};
 use crate::space::fake::{Did, Fake};
-use crate::space::write::{Direction, Outcome, change};
+use crate::space::write::change;
 
 const BASE: u64 = 0x1000;
 /// A jump whose displacement traps wherever an instruction may start.

@@ -7,6 +7,7 @@
 use trapline_record::RemoteAddr;
 use trapline_tracee::{OwnCaller, Process};
 
+use crate::native::cpu::proven;
 use crate::space::{CodeSpace, SpaceError};
 
 /// This process, running.
@@ -29,10 +30,10 @@ impl CodeSpace for Live<'_> {
         Ok(())
     }
     fn takes_words(&self) -> bool {
-        crate::space::cpu::proven().words
+        proven().words
     }
     fn takes_runs(&self) -> bool {
-        crate::space::cpu::proven().runs
+        proven().runs
     }
     fn sync(&mut self) -> Result<(), SpaceError> {
         Ok(OwnCaller::default().sync_cores()?)
