@@ -25,6 +25,7 @@ mod remove;
 mod report;
 mod request;
 mod returns;
+mod seizure;
 mod signals;
 mod space;
 mod threads;

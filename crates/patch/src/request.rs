@@ -206,9 +206,8 @@ impl Request<'_> {
     }
     /// Whether some calls get return trampolines, or may get them.
     pub(crate) fn may_use_trampolines(&self) -> bool {
-        let other = self.wants(Action::Latency) || self.follows_returns();
         self.wants(Action::LatencyByTrampoline)
             || self.returns_by_trampolines()
-            || self.options.or_trampolines && other
+            || self.options.or_trampolines && (self.wants(Action::Latency) || self.follows_returns())
     }
 }

@@ -26,6 +26,7 @@ use crate::report::{AttachReport, Memory, Placed, Refused};
 use crate::request::Request;
 use crate::returns::armed::write_hints;
 use crate::returns::unwinder::register;
+use crate::seizure::Seizure;
 use crate::why::Why;
 
 const OPTIONS: BatchOptions = BatchOptions { hold_children: true };
@@ -119,7 +120,8 @@ fn look_in(batches: &Batches, batch: &mut Batch<'_>, request: &Request<'_>) -> R
 /// freed anything.
 fn make_room(batches: &Batches, batch: &mut Batch<'_>, remote: &RemoteOptions) -> Result<bool, PatchError> {
     let found = left_behind(batch.process(), &batches.memfds())?;
-    Ok(!found.is_empty() && free(batch, &found, &|addr| batches.resume(addr), remote)?.unmapped > 0)
+    Ok(!found.is_empty()
+        && free(batch, &found, Seizure { guard: &|addr| batches.resume(addr), remote })?.unmapped > 0)
 }
 
 /// Step H0 of `hold`.

@@ -16,6 +16,7 @@ use crate::memory::segment::resume;
 use crate::memory::semaphore;
 use crate::native::traps::any_staged;
 use crate::report::AttachReport;
+use crate::seizure::Seizure;
 use crate::signals::{SIGTRAP, bit};
 use crate::space::SpaceError;
 use crate::space::change::{Direction, Outcome};
@@ -64,7 +65,8 @@ pub(crate) fn publish(
         if batches.segments.len() > 1 && any_staged(&entries) {
             quiesce(batch, &guard)?;
         }
-        let mut space = Running { batch, guard: &guard, remote };
+        let seizure = Seizure { guard: &guard, remote };
+        let mut space = Running { batch, seizure };
         change(&mut space, &entries, Direction::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
         move_blocked_out(batch, &guard)?;
     }

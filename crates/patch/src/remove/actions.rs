@@ -4,11 +4,12 @@
 //! were. Does not: touch what the program has set meanwhile.
 
 use trapline_record::control::at;
-use trapline_tracee::{Batch, RemoteCaller, RemoteOptions, TargetError};
+use trapline_tracee::{Batch, RemoteCaller, TargetError};
 
 use crate::error::PatchError;
 use crate::remove::removal::Removal;
 use crate::report::Restored;
+use crate::seizure::Seizure;
 use crate::signals::SERVED;
 
 /// Step R2a: if a trap is hit while its signal is blocked, the kernel resets the action; the batch puts back
@@ -16,11 +17,10 @@ use crate::signals::SERVED;
 pub(crate) fn keep_actions(
     batch: &mut Batch<'_>,
     removals: &[Removal<'_>],
-    remote: &RemoteOptions,
-    guard: &dyn Fn(u64) -> Option<u64>,
+    seizure: Seizure<'_>,
 ) -> Result<(), PatchError> {
     let handles = removals.iter().fold(0, |all, r| all | r.handles());
-    let mut caller = batch.remote(remote, guard)?;
+    let mut caller = batch.remote(seizure.remote, seizure.guard)?;
     let mut present = [None; 2];
     let traps = SERVED.iter().zip(&mut present).filter(|(served, _)| handles & served.bit != 0);
     let asked = traps.map(|(served, present)| {
@@ -40,8 +40,7 @@ pub(crate) fn keep_actions(
 pub(crate) fn put_back_actions(
     batch: &mut Batch<'_>,
     removals: &[Removal<'_>],
-    remote: &RemoteOptions,
-    guard: &dyn Fn(u64) -> Option<u64>,
+    seizure: Seizure<'_>,
     restored: &mut Restored,
 ) -> Result<(), PatchError> {
     let with_handler: Vec<&Removal<'_>> = removals.iter().filter(|r| r.handles() != 0).collect();
@@ -50,7 +49,7 @@ pub(crate) fn put_back_actions(
     }
     batch.set_trap_handler(None);
     batch.set_illegal_handler(None);
-    let mut caller = batch.remote(remote, guard)?;
+    let mut caller = batch.remote(seizure.remote, seizure.guard)?;
     let mut result = Ok(());
     for removal in with_handler {
         result = result.and_then(|()| put_back(&mut caller, removal, restored));

@@ -23,6 +23,7 @@ use crate::report::{NotRestored, Restored};
 use crate::request::Options;
 use crate::returns::trampolines::disarm;
 use crate::returns::unwinder::take_back;
+use crate::seizure::Seizure;
 use crate::space::SpaceError;
 use crate::space::change::{Direction, Outcome};
 use crate::space::remote::{Running, Still};
@@ -32,13 +33,6 @@ use crate::threads::still::move_out;
 
 /// How long a detach waits for another tracer to release the process.
 const HELD_BY_ANOTHER: Duration = Duration::from_secs(5);
-
-/// How a process is seized: where a trapped thread goes on, and how a thread is chosen that makes our calls.
-#[derive(Clone, Copy)]
-struct Seizure<'a> {
-    guard: &'a dyn Fn(u64) -> Option<u64>,
-    remote: &'a RemoteOptions,
-}
 
 /// Steps R1 to R6 for one process.
 pub(crate) fn clean(
@@ -83,7 +77,7 @@ fn clean_in(
 
     let clock = Instant::now();
     let strict = options.strict || restored.barred.is_some();
-    write_back(batch, &removals, (way, strict), seizure, &mut restored)?;
+    write_back(batch, &removals, way, strict, seizure, &mut restored)?;
     // No patch relies on any fact now: threads that wait in our code go on (`hold`).
     for removal in &removals {
         removal.words.set(at::CLOSED, u64::MAX)?;
@@ -98,7 +92,7 @@ fn clean_in(
     removals.iter().try_for_each(|removal| removal.set_state(process, State::Removed))?;
     let found: Vec<FoundSegment> = removals.into_iter().map(|removal| removal.found).collect();
     if restored.barred.is_none() && (options.free || options.strict) {
-        let freed = free(batch, &found, &guard, &remote)?;
+        let freed = free(batch, &found, seizure)?;
         (restored.unmapped, restored.stays_mapped) = (freed.unmapped, freed.stays);
     } else {
         restored.stays_mapped = found.iter().map(FoundSegment::mapped).sum();
@@ -137,8 +131,9 @@ fn barred(batch: &mut Batch<'_>, seizure: Seizure<'_>) -> Result<Option<String>,
 fn write_back(
     batch: &mut Batch<'_>,
     removals: &[Removal<'_>],
-    (way, strict): (Direction, bool),
-    Seizure { guard, remote }: Seizure<'_>,
+    way: Direction,
+    strict: bool,
+    seizure: Seizure<'_>,
     restored: &mut Restored,
 ) -> Result<(), PatchError> {
     let process = batch.process();
@@ -148,17 +143,17 @@ fn write_back(
     let unserved = removals.iter().all(|r| r.handles() == 0);
     let still = strict || removals.iter().any(Removal::is_trap_the_programs);
     let result = if still || !NEEDED || (unserved && !proven().words) {
-        let mut stopped = batch.stop_all(guard)?;
-        move_out(process, &mut stopped, guard)?;
+        let mut stopped = batch.stop_all(seizure.guard)?;
+        move_out(process, &mut stopped, seizure.guard)?;
         let result = change(&mut Still { process }, &entries, way, &mut outcomes);
         stopped.resume()?;
         result
     } else {
         if any_staged(&entries) {
-            quiesce(batch, guard)?;
-            keep_actions(batch, removals, remote, guard)?;
+            quiesce(batch, seizure.guard)?;
+            keep_actions(batch, removals, seizure)?;
         }
-        change(&mut Running { batch, guard, remote }, &entries, way, &mut outcomes)
+        change(&mut Running { batch, seizure }, &entries, way, &mut outcomes)
     };
     result.map_err(SpaceError::into_error)?;
     tally(&entries, &outcomes, restored);
@@ -170,21 +165,21 @@ fn write_back(
 fn put_back_others(
     batch: &mut Batch<'_>,
     removals: &[Removal<'_>],
-    Seizure { guard, remote }: Seizure<'_>,
+    seizure: Seizure<'_>,
     restored: &mut Restored,
 ) -> Result<(), PatchError> {
     let trampolines: Vec<Trampolines> =
         removals.iter().filter_map(|removal| removal.found.block.trampolines()).collect();
-    let done = disarm(batch, &trampolines, guard)?;
+    let done = disarm(batch, &trampolines, seizure.guard)?;
     restored.returns = done.restored;
     if restored.barred.is_some() {
         return Ok(());
     }
     let pid = batch.process().pid();
     for removal in removals.iter().filter(|r| r.found.owner() == pid && done.left == 0) {
-        take_back(batch, &removal.found.block, &removal.words, guard)?;
+        take_back(batch, &removal.found.block, &removal.words, seizure.guard)?;
     }
-    put_back_actions(batch, removals, remote, guard, restored)
+    put_back_actions(batch, removals, seizure, restored)
 }
 
 /// Counts what became of each site.

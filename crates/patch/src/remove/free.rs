@@ -53,6 +53,7 @@ use crate::native::contexts;
 use crate::native::returns::IN_REGISTERS;
 use crate::request::Options;
 use crate::returns::armed::lent;
+use crate::seizure::Seizure;
 use crate::threads::still::{runs_in, words_in};
 
 /// Number of looks at the threads before giving up: a thread in a stub is out of it in a moment.
@@ -76,7 +77,7 @@ pub(crate) fn free_removed(process: &Process, options: &Options) -> Result<Freed
     }
     let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
     Batch::run(process, BatchOptions { hold_children: false }, |batch| {
-        free(batch, &found, &|_| None, &remote)
+        free(batch, &found, Seizure { guard: &|_| None, remote: &remote })
     })?
 }
 
@@ -84,8 +85,7 @@ pub(crate) fn free_removed(process: &Process, options: &Options) -> Result<Freed
 pub(crate) fn free(
     batch: &mut Batch<'_>,
     found: &[FoundSegment],
-    guard: &dyn Fn(u64) -> Option<u64>,
-    remote: &RemoteOptions,
+    Seizure { guard, remote }: Seizure<'_>,
 ) -> Result<Freed, PatchError> {
     let process = batch.process();
     let all: u64 = found.iter().map(FoundSegment::mapped).sum();

@@ -11,6 +11,7 @@ use trapline_tracee::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
+use crate::seizure::Seizure;
 use crate::space::SpaceError;
 use crate::space::change::{Direction, Outcome};
 use crate::space::remote::Running;
@@ -30,7 +31,7 @@ pub fn toggle(attached: &Attached, process: &Process, times: u64) -> Result<(u64
         let (mut outcomes, mut undone) = (Vec::new(), 0);
         for _ in 0..times {
             for way in [Direction::Remove, Direction::Publish] {
-                let mut space = Running { batch, guard: &guard, remote: &remote };
+                let mut space = Running { batch, seizure: Seizure { guard: &guard, remote: &remote } };
                 change(&mut space, entries, way, &mut outcomes).map_err(SpaceError::into_error)?;
                 undone += outcomes.iter().filter(|outcome| **outcome != Outcome::Done).count() as u64;
             }

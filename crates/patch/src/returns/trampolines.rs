@@ -97,7 +97,7 @@ pub(crate) fn reclaim(batches: &Batches, process: &Process) -> Result<Reclaimed,
         let stopped = batch.stop_all(&guard)?;
         let calls = armed(process, &trampolines)?;
         found.lent = calls.len() as u32;
-        let left = match named(process, &stopped, &trampolines, (&calls, shared))? {
+        let left = match named(process, &stopped, &trampolines, &calls, shared)? {
             Some(named) => {
                 calls.into_iter().filter(|c| c.word != 0 && !named[c.trampoline as usize]).collect()
             }
@@ -121,7 +121,8 @@ fn named(
     process: &Process,
     stopped: &StoppedAll<'_, '_>,
     trampolines: &Trampolines,
-    (calls, shared): (&[Armed], (u64, u64)),
+    calls: &[Armed],
+    shared: (u64, u64),
 ) -> Result<Option<Vec<bool>>, PatchError> {
     let mut named = vec![false; trampolines.count as usize];
     let address = !stopped.signature();

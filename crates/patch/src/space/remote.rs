@@ -3,23 +3,19 @@
 //! In: a process, seized or stopped. Out: a [`CodeSpace`]. Does not: stop or resume threads.
 
 use trapline_record::RemoteAddr;
-use trapline_tracee::{Batch, Process, RemoteOptions};
+use trapline_tracee::{Batch, Process};
 
 use crate::native::cpu::proven;
+use crate::seizure::Seizure;
 use crate::space::{CodeSpace, SpaceError};
 
 /// A seized process whose threads run.
-pub(crate) struct Running<'a, 'b, 'p> {
-    /// The seizure.
+pub(crate) struct Running<'a, 'p> {
     pub(crate) batch: &'a mut Batch<'p>,
-    /// Returns where a thread that trapped goes on.
-    pub(crate) guard: &'b dyn Fn(u64) -> Option<u64>,
-    /// How to choose the thread that serialises the others.
-    #[allow(dead_code, reason = "for windows that change in steps, which not every processor has")]
-    pub(crate) remote: &'b RemoteOptions,
+    pub(crate) seizure: Seizure<'a>,
 }
 
-impl CodeSpace for Running<'_, '_, '_> {
+impl CodeSpace for Running<'_, '_> {
     fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError> {
         Ok(self.batch.process().read(at, into)?)
     }
@@ -33,13 +29,13 @@ impl CodeSpace for Running<'_, '_, '_> {
         proven().runs
     }
     fn sync(&mut self) -> Result<(), SpaceError> {
-        let mut caller = self.batch.remote(self.remote, self.guard)?;
+        let mut caller = self.batch.remote(self.seizure.remote, self.seizure.guard)?;
         caller.sync_cores()?;
         caller.finish()?;
         Ok(())
     }
     fn serve(&mut self) -> Result<(), SpaceError> {
-        self.batch.serve(self.guard)?;
+        self.batch.serve(self.seizure.guard)?;
         Ok(())
     }
 }

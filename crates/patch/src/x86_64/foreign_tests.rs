@@ -46,5 +46,5 @@ fn only_the_files_bytes_are_written_again() {
     let lost = |present: &[u8]| lost(&patch(present.len() as u8), present).collect::<Vec<_>>();
     assert_eq!(lost(&[0x48, 0xCC, 0xCC, 0xCC, 0x60]), [0]);
     assert_eq!(lost(&[0x48, 0xCC, 0xEC, 0xCC, 0x60]), [0, 2]);
-    assert_eq!(lost(&[0xCC, 0xCC, 0xEC, 0xCC, 0x60]), [2], "the int3 is somebody's");
+    assert_eq!(lost(&[0xCC, 0xCC, 0xEC, 0xCC, 0x60]), [2], "the int3 is another tool's");
 }

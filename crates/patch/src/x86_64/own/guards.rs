@@ -47,16 +47,18 @@ impl GuardTables {
             guards.iter().for_each(|&(addr, resume)| self.lead(segments, addr, resume));
         }
     }
-    /// Adds code, guards and sites of a further batch to a segment, which is known by its index (H1 to H3). In the
+    /// Adds code, guards and sites of a further batch to the segment of this index (H1 to H3). In the
     /// old table, numbers behind its end become the highest possible; the count is raised; the new table is
     /// written separately; one word switches to it.
     pub(super) fn append(
         &mut self,
-        (segment, nth): (&mut Segment, usize),
+        segments: &mut [Segment],
+        nth: usize,
         plans: &[ModulePlan],
         entries: &[Entry],
         guards: &[(u64, u64)],
     ) -> Result<(), PatchError> {
+        let segment = &mut segments[nth];
         segment.write_chunks(plans)?;
         let from = merge(&mut segment.guards, guards);
         if self.stale.len() <= nth {

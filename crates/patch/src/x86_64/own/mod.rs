@@ -162,8 +162,8 @@ impl Own {
             self.come_back()?;
             let (entries, guards) = (prepared.entries(), prepared.guards());
             let nth = self.code_regions.segment(region);
-            let segment = &mut self.batches.segments[nth];
-            self.tables.append((segment, nth), &prepared.plans, &entries, &guards)?;
+            let segments = &mut self.batches.segments;
+            self.tables.append(segments, nth, &prepared.plans, &entries, &guards)?;
             return Ok((None, guards));
         }
         let segment = self.build(prepared, survey, alone)?;

@@ -1,10 +1,10 @@
-//! Copies of displaced words and stubs of jumps, and the code regions (arenas) that they lie in.
+//! Copies of displaced words and stubs of jumps, and the code regions that they lie in.
 //!
 //! In: a word and its address. Out: the address of its copy or stub, within reach; what the handler must know
 //! about it. Invariants: COPY-1; a copy or stub is written once, and stays. Does not: make anything lead
 //! there.
 //!
-//! An arena has [`LEN`] bytes. If there is no such gap in reach (a long text, reservations beside it), it is
+//! A code region has [`LEN`] bytes. If there is no such gap in reach (a long text, reservations beside it), it is
 //! a page. Islands, as they are used from outside, would save nothing: a stub here is no longer than one, as
 //! the code that it calls lies elsewhere.
 
@@ -28,16 +28,16 @@ use crate::why::Why;
 const MOST: u64 = 2 * SLOT;
 
 #[derive(Debug)]
-struct Arena {
+struct CodeRegion {
     at: RemoteAddr,
     len: u64,
     used: u64,
 }
 
-/// All arenas of a process.
+/// All code regions of a process.
 #[derive(Debug, Default)]
-pub(super) struct Arenas {
-    all: Vec<Arena>,
+pub(super) struct CodeRegions {
+    all: Vec<CodeRegion>,
     /// Addresses of copies, by the word's address and value.
     copies: HashMap<(u64, u32), u64>,
     /// Stubs by the same key, each with the probes that it calls, and what the copy may use.
@@ -64,21 +64,22 @@ pub(super) struct Displaced {
     pub(super) comes_back: bool,
 }
 
-impl Arenas {
+impl CodeRegions {
     /// Returns the copy of a word; the handler knows about it afterwards.
     pub(super) fn copy(
         &mut self,
-        (process, windows): (&Process, &Windows),
+        process: &Process,
+        windows: &Windows,
         one: &Displaced,
     ) -> Result<Result<u64, Why>, PatchError> {
         let Displaced { at, word, options, .. } = *one;
         if let Some(&known) = self.copies.get(&(at.0, word)) {
             return Ok(Ok(known));
         }
-        let Some(arena) = self.arena(process, one)? else {
+        let Some(into) = self.with_room(process, one)? else {
             return Ok(Err(Why::Word(Refusal::NoRoom { at: at.0 })));
         };
-        let to = arena.at + arena.used;
+        let to = into.at + into.used;
         let made = match copy(&word.to_le_bytes(), at.0, to.0, options) {
             Ok(made) => made,
             Err(CopyError::Relocate(why)) => {
@@ -87,8 +88,8 @@ impl Arenas {
             Err(_) => return Ok(Err(Why::Word(Refusal::NoRoom { at: at.0 }))),
         };
         process.write_text(to, &made.bytes)?;
-        arena.used += SLOT;
-        let (region, originals) = (arena.region(), made.originals(to.0, at.0).to_vec());
+        into.used += SLOT;
+        let (region, originals) = (into.range(), made.originals(to.0, at.0).to_vec());
         windows.add(Brought { region, originals, guards: Vec::new() });
         self.copies.insert((at.0, word), to.0);
         Ok(Ok(to.0))
@@ -97,9 +98,11 @@ impl Arenas {
     /// if no branch leads there and back, or if the word cannot be moved there.
     pub(super) fn stub(
         &mut self,
-        (process, windows): (&Process, &Windows),
+        process: &Process,
+        windows: &Windows,
         &Displaced { at, word, options, .. }: &Displaced,
-        (gate, called): (u64, &[Called]),
+        gate: u64,
+        called: &[Called],
     ) -> Result<Option<Entrance>, PatchError> {
         let known = self.stubs.get(&(at.0, word)).into_iter().flatten();
         let mut same = known.filter(|(jump, of, _)| *jump.called == *called && *of == options);
@@ -107,10 +110,10 @@ impl Arenas {
             return Ok(Some(entrance));
         }
         // Every thread comes by a branch from the word.
-        let Some(arena) = self.arena(process, &Displaced { at, word, options, comes_back: true })? else {
+        let Some(into) = self.with_room(process, &Displaced { at, word, options, comes_back: true })? else {
             return Ok(None);
         };
-        let to = arena.at.0 + arena.used;
+        let to = into.at.0 + into.used;
         let jump = Box::new(Jump::new(at.0, called));
         let argument = std::ptr::from_ref(&*jump).addr() as u64;
         let Ok(Stub { words, displaced }) = call(to, (word, at.0), options, (gate, argument)) else {
@@ -118,12 +121,12 @@ impl Arenas {
         };
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         process.write_text(RemoteAddr(to), &bytes)?;
-        arena.used += (bytes.len() as u64).next_multiple_of(SLOT);
+        into.used += (bytes.len() as u64).next_multiple_of(SLOT);
         // At its first word nothing is done yet. From there to its displaced word it stands for no place of
         // the program's.
         let (begins, ends) = displaced;
         let originals = vec![(to, at.0), (to + 4, 0), (begins, at.0), (ends, at.0 + 4), (ends + 4, 0)];
-        windows.add(Brought { region: arena.region(), originals, guards: Vec::new() });
+        windows.add(Brought { region: into.range(), originals, guards: Vec::new() });
         let entrance = Entrance { at: to, displaced: begins };
         self.stubs.entry((at.0, word)).or_default().push((Box::leak(jump), options, entrance));
         self.fresh = true;
@@ -133,35 +136,40 @@ impl Arenas {
     pub(super) fn are_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
     }
-    /// An arena in reach that has as much left as the longest stub takes; makes one if there is none.
-    fn arena(&mut self, process: &Process, one: &Displaced) -> Result<Option<&mut Arena>, PatchError> {
-        let serves =
-            |arena: &Arena| arena.used + MOST <= arena.len && (!one.comes_back || reaches(arena.at, one.at));
+    /// A code region in reach that has as much left as the longest stub takes; makes one if there is none.
+    fn with_room(
+        &mut self,
+        process: &Process,
+        one: &Displaced,
+    ) -> Result<Option<&mut CodeRegion>, PatchError> {
+        let serves = |region: &CodeRegion| {
+            region.used + MOST <= region.len && (!one.comes_back || reaches(region.at, one.at))
+        };
         if let Some(index) = self.all.iter().position(serves) {
             return Ok(Some(&mut self.all[index]));
         }
-        let Some(arena) = map_near(process, one.at)? else { return Ok(None) };
-        self.all.push(arena);
+        let Some(made) = map_near(process, one.at)? else { return Ok(None) };
+        self.all.push(made);
         Ok(self.all.last_mut())
     }
 }
 
-impl Arena {
-    const fn region(&self) -> Range<u64> {
+impl CodeRegion {
+    const fn range(&self) -> Range<u64> {
         self.at.0..self.at.0 + self.len
     }
 }
 
-/// Maps an arena near an address.
-fn map_near(process: &Process, near_to: RemoteAddr) -> Result<Option<Arena>, PatchError> {
+/// Maps a code region near an address.
+fn map_near(process: &Process, near_to: RemoteAddr) -> Result<Option<CodeRegion>, PatchError> {
     /// How often another thread may map right there between our look and our call.
     const LOOKS: u32 = 16;
     for _ in 0..LOOKS {
         let space = AddressSpace { occupied: process.occupied()?, heap_end: process.heap_end()? };
-        let place = |len| near(&space, near_to, len).map(|at| Arena { at, len, used: 0 });
-        let Some(arena) = place(LEN).or_else(|| place(OwnCaller::page_size())) else { return Ok(None) };
-        match OwnCaller::default().code(arena.at, arena.len) {
-            Ok(()) => return Ok(Some(arena)),
+        let place = |len| near(&space, near_to, len).map(|at| CodeRegion { at, len, used: 0 });
+        let Some(region) = place(LEN).or_else(|| place(OwnCaller::page_size())) else { return Ok(None) };
+        match OwnCaller::default().code(region.at, region.len) {
+            Ok(()) => return Ok(Some(region)),
             Err(TargetError::System { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {}
             Err(other) => return Err(other.into()),
         }
