@@ -25,7 +25,6 @@ mod remove;
 mod report;
 mod request;
 mod returns;
-mod seizure;
 mod signals;
 mod space;
 mod threads;

@@ -26,7 +26,7 @@ use crate::report::{AttachReport, Memory, Placed, Refused};
 use crate::request::Request;
 use crate::returns::armed::write_hints;
 use crate::returns::unwinder::register;
-use crate::seizure::Seizure;
+use crate::space::remote::Seizure;
 use crate::why::Why;
 
 const OPTIONS: BatchOptions = BatchOptions { hold_children: true };
@@ -168,7 +168,7 @@ fn install(
     }
     segment.set_state(State::Armed);
     segment.paid = segment.resident();
-    batches.may_grow = batches.may_grow.into_iter().chain(prepared.may_grow).min();
+    batches.may_grow = batches.may_grow.into_iter().chain(prepared.room.may_grow).min();
     batches.push(segment);
     note_reliance(batches, &prepared, request, survey);
     report.timings.fill = clock.elapsed();
@@ -190,7 +190,7 @@ fn fill(
     request: &Request<'_>,
 ) -> Result<(), PatchError> {
     segment.fill(&prepared.plans, request.options.alone)?;
-    segment.pay(&prepared.paid)?;
+    segment.pay(&prepared.room.paid)?;
     let Some((made, code)) = &prepared.trampolines else { return Ok(()) };
     segment.write_code(RemoteAddr(made.trampolines.code), code)?;
     write_hints(batch.process(), &made.trampolines)?;

@@ -19,6 +19,7 @@ use crate::report::AttachReport;
 use crate::request::{Durations, Options, Request};
 
 /// Where a batch's data lies, and what it costs.
+#[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) layout: DataLayout,
     /// Which bytes of the segment are allocated before a site is written, and by how much the others may grow.

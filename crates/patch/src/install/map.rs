@@ -22,14 +22,14 @@ use crate::native::handler::{handler, signals};
 
 /// The mappings that plans and stamps need, and the bytes of the memfd behind them.
 fn regions(prepared: &Prepared) -> (Vec<MappedRegion>, u64) {
-    let Prepared { layout, plans, stamps, .. } = prepared;
-    let mut end = layout.len;
+    let Prepared { plans, room, .. } = prepared;
+    let mut end = room.layout.len;
     let mut regions = Vec::new();
-    if let Some(region) = *stamps {
+    if let Some(region) = room.stamps {
         regions.push(MappedRegion { region, off: 0, kind: RegionKind::Stamps });
     }
-    if let Some(region) = prepared.far {
-        regions.push(MappedRegion { region, off: layout.near, kind: RegionKind::Data });
+    if let Some(region) = room.far {
+        regions.push(MappedRegion { region, off: room.layout.near, kind: RegionKind::Data });
     }
     for plan in plans {
         regions.push(MappedRegion { region: plan.data, off: 0, kind: RegionKind::Data });
@@ -84,7 +84,7 @@ pub(crate) fn map_by(
         .filter(|_| survey.no_traps.is_none() && !batches.serves_itself);
 
     let mut made = Vec::new();
-    let result = map_regions(caller, contents, &prepared.layout, len, &mut made).and_then(|segment| {
+    let result = map_regions(caller, contents, &prepared.room.layout, len, &mut made).and_then(|segment| {
         let Some((code, handler)) = handler else { return Ok(segment) };
         if batches.installed.is_none() {
             segment.write_code(first.spare.addr, &code)?;

@@ -55,8 +55,7 @@ pub(crate) fn prepare(
         Some(_) => None,
     };
     report.timings.verify = start.elapsed();
-    let Room { layout, paid, may_grow, stamps, far, .. } = room;
-    Ok(Prepared { plans, sites, shares, layout, paid, may_grow, stamps, far, semaphores, trampolines })
+    Ok(Prepared { plans, sites, shares, room, semaphores, trampolines })
 }
 
 /// Plans of all modules, in the order of the request.

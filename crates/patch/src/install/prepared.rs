@@ -4,10 +4,11 @@
 //! needs. Invariants: PATCH-7.
 //! Does not: plan, compare, or write.
 
-use trapline_plan::{DataLayout, ModulePlan, Patch, PatchRole, Region, Tactic};
+use trapline_plan::{ModulePlan, Patch, PatchRole, Tactic};
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind};
 
+use crate::install::layout::Room;
 use crate::memory::segment::MadeTrampolines;
 use crate::native::cpu::proven;
 use crate::native::traps::is_staged;
@@ -59,14 +60,8 @@ pub(crate) struct Prepared {
     pub(crate) sites: Vec<PreparedSite>,
     /// Triples (module, request, other request): two requests that share a site.
     pub(crate) shares: Vec<(u32, u32, u32)>,
-    pub(crate) layout: DataLayout,
-    /// Which bytes of the segment are allocated before a site is written, and by how much the others may
-    /// grow.
-    pub(crate) paid: [(u64, u64); 3],
-    pub(crate) may_grow: Option<u64>,
-    pub(crate) stamps: Option<Region>,
-    /// The far part of the data, if there is one.
-    pub(crate) far: Option<Region>,
+    /// Where its data lies.
+    pub(crate) room: Room,
     pub(crate) semaphores: Vec<Entry>,
     /// Return trampolines that are to be made, and their code.
     pub(crate) trampolines: Option<(MadeTrampolines, Vec<u8>)>,

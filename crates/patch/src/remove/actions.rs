@@ -9,8 +9,8 @@ use trapline_tracee::{Batch, RemoteCaller, TargetError};
 use crate::error::PatchError;
 use crate::remove::removal::Removal;
 use crate::report::Restored;
-use crate::seizure::Seizure;
 use crate::signals::SERVED;
+use crate::space::remote::Seizure;
 
 /// Step R2a: if a trap is hit while its signal is blocked, the kernel resets the action; the batch puts back
 /// the action that is set now.

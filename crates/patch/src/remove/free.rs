@@ -49,12 +49,12 @@ use trapline_tracee::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions,
 use crate::error::PatchError;
 use crate::memory::find::{FoundSegment, left_behind};
 use crate::memory::words::Block;
-use crate::native::contexts;
+use crate::native::contexts::leads_into;
 use crate::native::returns::IN_REGISTERS;
 use crate::request::Options;
 use crate::returns::armed::lent;
-use crate::seizure::Seizure;
-use crate::threads::still::{runs_in, words_in};
+use crate::space::remote::Seizure;
+use crate::threads::still::{Word, runs_in, words_in};
 
 /// Number of looks at the threads before giving up: a thread in a stub is out of it in a moment.
 const TRIES: u32 = 5;
@@ -214,8 +214,8 @@ fn unused_by_contexts(
             for (leads, segment) in leads.iter_mut().zip(found).filter(|(leads, _)| !**leads) {
                 let at = from + nth as u64 * 8;
                 let before = nth.checked_sub(1).and_then(word);
-                let found = contexts::Word { at, before, value, next: [word(nth + 1), word(nth + 2)] };
-                *leads = segment.is_code(value) && found.leads_into(process, segment);
+                let found = Word { at, before, value, next: [word(nth + 1), word(nth + 2)] };
+                *leads = segment.is_code(value) && leads_into(&found, process, segment);
             }
         }
     })?;

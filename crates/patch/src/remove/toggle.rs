@@ -11,10 +11,9 @@ use trapline_tracee::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
-use crate::seizure::Seizure;
 use crate::space::SpaceError;
 use crate::space::change::{Direction, Outcome};
-use crate::space::remote::Running;
+use crate::space::remote::{Running, Seizure};
 use crate::space::write::change;
 
 /// Takes out all sites of the newest segment and puts them back, `times` times, in one seizure.

@@ -3,11 +3,19 @@
 //! In: a process, seized or stopped. Out: a [`CodeSpace`]. Does not: stop or resume threads.
 
 use trapline_record::RemoteAddr;
-use trapline_tracee::{Batch, Process};
+use trapline_tracee::{Batch, Process, RemoteOptions};
 
 use crate::native::cpu::proven;
-use crate::seizure::Seizure;
 use crate::space::{CodeSpace, SpaceError};
+
+/// How a seized process is treated.
+#[derive(Clone, Copy)]
+pub(crate) struct Seizure<'a> {
+    /// Returns where a thread that trapped goes on.
+    pub(crate) guard: &'a dyn Fn(u64) -> Option<u64>,
+    /// How to choose the thread that makes our calls.
+    pub(crate) remote: &'a RemoteOptions,
+}
 
 /// A seized process whose threads run.
 pub(crate) struct Running<'a, 'p> {

@@ -25,6 +25,19 @@ const ASK: u64 = 1 << 16;
 /// Bits 63 and 62 of a pagemap word: in memory, or swapped out.
 const PRESENT: u64 = 3 << 62;
 
+/// A word of memory, and what lies around it.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "on some processors any word counts, whatever lies around it")]
+pub(crate) struct Word {
+    /// Its address.
+    pub(crate) at: u64,
+    /// The word before it.
+    pub(crate) before: Option<u64>,
+    pub(crate) value: u64,
+    /// The two words behind it.
+    pub(crate) next: [Option<u64>; 2],
+}
+
 /// Moves each thread that stands at a boundary to the copy.
 pub(crate) fn move_out(
     process: &Process,
