@@ -43,14 +43,14 @@ impl Attached {
     /// plan is made.
     ///
     /// # Errors
-    /// As [`attach`]; what was there before stays.
+    /// As [`attach()`]; what was there before stays.
     pub fn add(&mut self, process: &Process, request: &Request<'_>) -> Result<AttachReport, PatchError> {
         attach::add(&mut self.batches, process, request)
     }
     /// The same inside an existing seizure, which may hold forked children.
     ///
     /// # Errors
-    /// As [`attach`].
+    /// As [`attach()`].
     pub fn add_in(
         &mut self,
         batch: &mut Batch<'_>,

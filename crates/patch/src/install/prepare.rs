@@ -10,7 +10,6 @@ use trapline_plan::{
     Action, ActionRequest, LatencyInput, ModuleInput, ModulePlan, PlanError, Refusal, Unwind,
     layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module, trampolines_for,
 };
-use trapline_record::trampolines::Trampolines;
 use trapline_tracee::Process;
 
 use crate::batches::Before;
@@ -103,7 +102,7 @@ fn make_trampolines(
     latency: Option<LatencyInput>,
 ) -> Option<(MadeTrampolines, Vec<u8>)> {
     let input = latency?;
-    let trampolines: Trampolines = input.trampolines?;
+    let trampolines = input.trampolines?;
     let walks = |action| matches!(action, Action::Record { stack, .. } if stack != Unwind::None);
     let needed = input.by_trampolines
         || request.wants(Action::LatencyByTrampoline)

@@ -12,7 +12,6 @@ use crate::error::PatchError;
 use crate::install::compare::refuse;
 use crate::install::prepared::{Prepared, PreparedSite};
 use crate::install::survey::Survey;
-use crate::memory::segment::resume;
 use crate::memory::semaphore;
 use crate::native::traps::any_staged;
 use crate::report::AttachReport;
@@ -23,7 +22,7 @@ use crate::space::remote::{Running, Seizure, Still};
 use crate::space::write::change;
 use crate::threads::quiesce::quiesce;
 use crate::threads::still::{move_blocked_out, move_out, saved_contexts};
-use crate::why::Why;
+use crate::why::{NoTraps, Why};
 
 /// Writes all sites of the newest segment, raises its semaphores, and brings held children up to date.
 pub(crate) fn publish(
@@ -34,48 +33,72 @@ pub(crate) fn publish(
     remote: &RemoteOptions,
     report: &mut AttachReport,
 ) -> Result<(), PatchError> {
-    let guards = batches.guards.clone();
-    let guard = |addr| resume(&guards, addr);
-    let mut sites = prepared.sites;
-    let mut outcomes = Vec::new();
     batches.is_unfinished = true;
-    if survey.still {
-        let process = batch.process();
-        let mut stopped = batch.stop_all(&guard)?;
-        move_out(process, &mut stopped, &guard)?;
-        if let Some(because) = survey.no_traps {
-            // A head is not inside a window, though many pointers name it.
-            let is_head = |at: u64| sites.binary_search_by_key(&at, |site| site.patch.addr.0).is_ok();
-            let own = batches.segments.last().map_or(&[][..], |s| &s.guards);
-            let inside: Vec<_> = own.iter().copied().filter(|guard| !is_head(guard.0)).collect();
-            let caught = saved_contexts(process, &inside)?;
-            let bad =
-                within(&sites, &caught).map(|(index, addr)| (index, Why::SavedContext { addr, because }));
-            let bad = bad.collect();
-            refuse(&mut sites, bad, report);
-        }
-        let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
-        let result = change(&mut Still { process }, &entries, Direction::Publish, &mut outcomes);
-        stopped.resume()?;
-        result.map_err(SpaceError::into_error)?;
+    let Prepared { sites, semaphores, .. } = prepared;
+    let (sites, outcomes) = if survey.still {
+        write_stopped(batches, batch, sites, survey.no_traps, report)?
     } else {
-        let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
-        // An earlier batch may have released threads behind their traps' stops (PATCH-13).
-        if batches.segments.len() > 1 && any_staged(&entries) {
-            quiesce(batch, &guard)?;
-        }
-        let seizure = Seizure { guard: &guard, remote };
-        let mut space = Running { batch, seizure };
-        change(&mut space, &entries, Direction::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
-        move_blocked_out(batch, &guard)?;
-    }
+        write_running(batches, batch, sites, remote)?
+    };
     batches.is_unfinished = false;
-    batches.held.add(sites.iter().map(|s| s.patch));
-    report.semaphores = raise(batches, batch.process(), &prepared.semaphores, sites_in_journal(batches));
-    let entries: Vec<Entry> = sites.iter().map(PreparedSite::entry).collect();
-    report.children += children(batches, batch, &entries)?;
+    batches.held.add(sites.iter().map(|site| site.patch));
+    report.semaphores = raise(batches, batch.process(), &semaphores, sites_in_journal(batches));
+    report.children += children(batches, batch, &entries_of(&sites))?;
     settle(&sites, &outcomes, report);
     Ok(())
+}
+
+/// Step I8 with all threads stopped. Without traps, sites into which a saved context points are refused (PATCH-9).
+fn write_stopped(
+    batches: &Batches,
+    batch: &mut Batch<'_>,
+    mut sites: Vec<PreparedSite>,
+    no_traps: Option<NoTraps>,
+    report: &mut AttachReport,
+) -> Result<(Vec<PreparedSite>, Vec<Outcome>), PatchError> {
+    let process = batch.process();
+    let guard = |addr| batches.resume(addr);
+    let mut stopped = batch.stop_all(&guard)?;
+    move_out(process, &mut stopped, &guard)?;
+    if let Some(because) = no_traps {
+        // A head is not inside a window, though many pointers name it.
+        let is_head = |at: u64| sites.binary_search_by_key(&at, |site| site.patch.addr.0).is_ok();
+        let own = batches.segments.last().map_or(&[][..], |segment| &segment.guards);
+        let inside: Vec<_> = own.iter().copied().filter(|guard| !is_head(guard.0)).collect();
+        let caught = saved_contexts(process, &inside)?;
+        let bad = within(&sites, &caught);
+        let bad = bad.map(|(index, addr)| (index, Why::SavedContext { addr, because })).collect();
+        refuse(&mut sites, bad, report);
+    }
+    let mut outcomes = Vec::new();
+    let result = change(&mut Still { process }, &entries_of(&sites), Direction::Publish, &mut outcomes);
+    stopped.resume()?;
+    result.map_err(SpaceError::into_error)?;
+    Ok((sites, outcomes))
+}
+
+/// Step I8 while threads run.
+fn write_running(
+    batches: &Batches,
+    batch: &mut Batch<'_>,
+    sites: Vec<PreparedSite>,
+    remote: &RemoteOptions,
+) -> Result<(Vec<PreparedSite>, Vec<Outcome>), PatchError> {
+    let guard = |addr| batches.resume(addr);
+    let entries = entries_of(&sites);
+    // An earlier batch may have released threads behind their traps' stops (PATCH-13).
+    if batches.segments.len() > 1 && any_staged(&entries) {
+        quiesce(batch, &guard)?;
+    }
+    let mut outcomes = Vec::new();
+    let mut space = Running { batch, seizure: Seizure { guard: &guard, remote } };
+    change(&mut space, &entries, Direction::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
+    move_blocked_out(batch, &guard)?;
+    Ok((sites, outcomes))
+}
+
+fn entries_of(sites: &[PreparedSite]) -> Vec<Entry> {
+    sites.iter().map(PreparedSite::entry).collect()
 }
 
 /// Sites whose window contains an address of `caught`.

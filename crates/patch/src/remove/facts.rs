@@ -61,3 +61,26 @@ impl Facts {
         !(self.relied & !self.answered)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use trapline_record::control::fact;
+
+    use super::Facts;
+
+    #[test]
+    fn threads_wait_for_what_patches_rely_on_until_it_is_answered() {
+        let mut facts = Facts::default();
+        assert_eq!(facts.closed(), u64::MAX, "nothing relies on any fact");
+        facts.rely(true, false, true);
+        assert_eq!(
+            (facts.relied_on(), facts.closed()),
+            (fact::CLOCK | fact::FAULTS, !(fact::CLOCK | fact::FAULTS))
+        );
+        facts.change(fact::CLOCK);
+        assert!(facts.has_changed(fact::CLOCK) && !facts.has_changed(fact::FAULTS));
+        assert_eq!((facts.relied_on(), facts.closed()), (fact::FAULTS, !(fact::CLOCK | fact::FAULTS)));
+        facts.answer();
+        assert_eq!(facts.closed(), !fact::FAULTS);
+    }
+}

@@ -179,23 +179,10 @@ fn unused_by_contexts(
 ) -> Result<Vec<bool>, PatchError> {
     let process = batch.process();
     let (may_go, is_lent) = (unregistered(process, found)?, is_lent(process, found));
-    let mut unused = vec![true; found.len()];
     if process.is_shared() {
         return Ok(vec![false; found.len()]);
     }
-    let mut stacks = Vec::new();
-    for tid in process.threads()? {
-        let mut inside = Vec::new();
-        for _ in 0..TRIES {
-            let Some((pc, sp)) = batch.place_of(tid, guard)? else { break };
-            inside = found.iter().map(|segment| segment.is_code(pc)).collect();
-            if !inside.contains(&true) {
-                stacks.push(sp);
-                break;
-            }
-        }
-        unused.iter_mut().zip(inside).for_each(|(unused, inside)| *unused &= !inside);
-    }
+    let (inside, stacks) = inside(batch, found, guard)?;
     let (own, (low, high)) = (own_memory(found), bounds(found));
     let mut leads = vec![false; found.len()];
     let all = runs_in(process, &mut |map, from, bytes| {
@@ -219,8 +206,32 @@ fn unused_by_contexts(
             }
         }
     })?;
-    unused.iter_mut().zip(leads).for_each(|(unused, leads)| *unused &= all && !leads);
+    let used = inside.into_iter().zip(leads).map(|(inside, leads)| inside || leads);
+    let unused = used.map(|used| all && !used).collect();
     Ok(with_trampolines(found, unused, is_lent, &may_go))
+}
+
+/// Step P2: for each segment, whether a thread is in its code; and the stack pointers of all threads that are in
+/// none.
+fn inside(
+    batch: &mut Batch<'_>,
+    found: &[FoundSegment],
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<(Vec<bool>, Vec<u64>), PatchError> {
+    let (mut all, mut stacks) = (vec![false; found.len()], Vec::new());
+    for tid in batch.process().threads()? {
+        let mut inside = Vec::new();
+        for _ in 0..TRIES {
+            let Some((pc, sp)) = batch.place_of(tid, guard)? else { break };
+            inside = found.iter().map(|segment| segment.is_code(pc)).collect();
+            if !inside.contains(&true) {
+                stacks.push(sp);
+                break;
+            }
+        }
+        all.iter_mut().zip(inside).for_each(|(all, inside)| *all |= inside);
+    }
+    Ok((all, stacks))
 }
 
 /// Whether a return trampoline is taken, or that cannot be known.

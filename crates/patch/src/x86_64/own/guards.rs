@@ -127,3 +127,17 @@ pub(super) fn lead_inside(segments: &[Segment], windows: &Windows, site: &OwnSit
     let is_own_trap = |addr| site.tactic == Tactic::Trap && addr == start;
     inside.filter(|g| !is_own_trap(g.0)).for_each(|&(addr, resume)| windows.lead(addr, resume));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::merge;
+
+    #[test]
+    fn guards_of_a_further_batch_come_in_order_and_replace_those_of_the_same_address() {
+        let mut all = vec![(10, 1), (20, 2), (30, 3)];
+        assert_eq!(merge(&mut all, &[(40, 4)]), 3);
+        assert_eq!(merge(&mut all, &[(20, 5), (25, 6)]), 1);
+        assert_eq!(all, [(10, 1), (20, 5), (25, 6), (30, 3), (40, 4)]);
+        assert_eq!(merge(&mut all, &[]), 5);
+    }
+}

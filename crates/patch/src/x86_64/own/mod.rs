@@ -62,6 +62,13 @@ pub struct Added {
     pub shares: Vec<(u32, u32, u32)>,
 }
 
+/// What was laid for a batch, before anything leads there.
+struct Laid {
+    /// Its segment, if it has one of its own.
+    segment: Option<Segment>,
+    guards: Vec<(u64, u64)>,
+}
+
 /// Our own process, and what is patched there.
 #[derive(Debug)]
 pub struct Own {
@@ -136,7 +143,7 @@ impl Own {
         let mut added = Added::default();
         if !prepared.sites.is_empty() {
             added.shares = std::mem::take(&mut prepared.shares);
-            let (segment, guards) = self.lay(&prepared, choice, &mut work, request.options.alone)?;
+            let Laid { segment, guards } = self.lay(&prepared, choice, &mut work, request.options.alone)?;
             self.tables.lead_all(&mut self.batches.segments, &guards);
             hand_over(self.windows, &mut prepared, &guards);
             announce(calls(&mut prepared));
@@ -147,15 +154,14 @@ impl Own {
         added.report = work.report;
         Ok(added)
     }
-    /// Steps O2 to O4, up to the segment's state. Returns the segment, if it is a new one, and the batch's
-    /// guards. `alone`: on this thread only.
+    /// Steps O2 to O4, up to the segment's state. `alone`: on this thread only.
     fn lay(
         &mut self,
         prepared: &Prepared,
         choice: RegionChoice,
         work: &mut Work,
         alone: bool,
-    ) -> Result<(Option<Segment>, Vec<(u64, u64)>), PatchError> {
+    ) -> Result<Laid, PatchError> {
         let Work { survey, report, .. } = work;
         report.code = prepared.plans.iter().map(|plan| plan.bytes.len() as u64).sum();
         if let RegionChoice::Existing(region) = choice {
@@ -164,12 +170,12 @@ impl Own {
             let nth = self.code_regions.segment(region);
             let segments = &mut self.batches.segments;
             self.tables.append(segments, nth, &prepared.plans, &entries, &guards)?;
-            return Ok((None, guards));
+            return Ok(Laid { segment: None, guards });
         }
         let segment = self.build(prepared, survey, alone)?;
         report.mapped = segment.mapped();
         let guards = segment.guards.clone();
-        Ok((Some(segment), guards))
+        Ok(Laid { segment: Some(segment), guards })
     }
     /// Steps O2 to O4, in a segment of its own, up to its state.
     fn build(&mut self, prepared: &Prepared, survey: &Survey, alone: bool) -> Result<Segment, PatchError> {
