@@ -5,61 +5,35 @@
 //! ([`DetachReport`]). A later tracer finds what a dead one left, and undoes it, from the process' own memory
 //! ([`status`], [`recover`]).
 //!
+//! From the ground up: values (`request`, `report`, `why`, `error`, `signals`, `held`); `space`, how bytes of code
+//! are written; `memory`, what a batch shares with the process; `threads`, what threads show; `returns`, return
+//! trampolines; `batches`, what a session has left in a process; `install` and `remove`, the steps; [`Attached`]
+//! and [`own`], what callers use. `x86_64` and `aarch64` hold what differs by processor.
+//!
 //! Invariants: PATCH-1 to PATCH-15, argued step by step in [`protocol`]; they keep SAFE-3, SAFE-4 and SAFE-5.
 //! Does not: choose functions, plan windows, make code, print.
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    target_arch = "aarch64",
-    allow(
-        dead_code,
-        reason = "what only our own process needs, with windows of several instructions, is x86-64's as yet"
-    )
-)]
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
-mod attach;
 mod attached;
-mod blocked;
+mod batches;
 mod both;
-mod caller;
-mod cpu;
-mod detach;
 mod error;
-#[cfg(test)]
-mod fake;
-mod find;
 mod foreign;
-mod free;
-mod hold;
-mod library_threads;
-mod map;
-#[cfg(target_arch = "x86_64")]
+mod held;
+mod install;
+mod memory;
 pub mod own;
-mod own_semaphores;
-mod own_trampolines;
-mod prepare;
 pub mod protocol;
-mod publish;
-mod quiesce;
-mod rehearse;
+mod remove;
+mod report;
 mod request;
-mod run;
-mod segment;
-mod semaphore;
-mod soft;
+mod returns;
+mod signals;
 mod space;
-mod stack;
-mod staged;
-mod still;
-mod survey;
-mod toggle;
-mod trampolines;
-mod translated;
-mod unwinder;
+mod threads;
 mod why;
-mod words;
-mod write;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
@@ -69,25 +43,22 @@ use aarch64 as native;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as native;
 
-#[cfg(target_arch = "aarch64")]
-pub use aarch64::own;
-pub use attach::attach;
-pub use attached::Attached;
-pub use detach::recover;
+pub use attached::{Attached, attach};
 pub use error::PatchError;
-pub use find::{FoundSegment, SegmentStatus, find_segments, status};
 pub use foreign::Changed;
-pub use free::Freed;
-pub use hold::Closed;
-pub use rehearse::rehearse;
-pub use request::{
-    AttachReport, DetachReport, Durations, Memory, Module, NotRestored, Options, Placed, Refused, Request,
-    Restored, Semaphore, Threads, Timings, Untouched,
-};
-pub use segment::Segment;
+pub use install::rehearse::rehearse;
+pub use install::translated::translator;
+pub use memory::find::{FoundSegment, SegmentStatus, find_segments, status};
+pub use memory::segment::Segment;
+pub use remove::detach::recover;
+pub use remove::free::Freed;
+pub use remove::hold::Closed;
 #[doc(hidden)]
-pub use toggle::toggle;
-pub use trampolines::{Armed, Reclaimed, armed};
-pub use translated::translator;
-pub use unwinder::Unwinder;
+pub use remove::toggle::toggle;
+pub use report::{
+    AttachReport, DetachReport, Memory, NotRestored, Placed, Refused, Restored, Timings, Untouched,
+};
+pub use request::{Durations, Module, Options, Request, Semaphore, Threads, Unwinder};
+pub use returns::armed::{Armed, armed};
+pub use returns::trampolines::Reclaimed;
 pub use why::{NoTraps, Why};

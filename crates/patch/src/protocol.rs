@@ -159,7 +159,7 @@
 //! | R6 | state Removed; children that map the same memory follow, each a batch of its own | a child's own text shows what is left |
 //! | R7 | once everything is read: what is proven to be unused is unmapped, of this session and of earlier ones (`free`: P1 to P4) | mapped and Removed: the next tracer frees it |
 //! *A seccomp filter that came after us* may forbid all calls that R2a, R4a's unwinders, R5 and unmapping
-//! need (`detach::barred`). Then R3 runs with all threads stopped, by the tracer's writes alone, and the
+//! need (`clean::barred`). Then R3 runs with all threads stopped, by the tracer's writes alone, and the
 //! steps that need calls are left out. The handler stays, finds no guard's trap, and passes others on;
 //! mappings stay. The report says so.
 //!

@@ -6,20 +6,10 @@
 
 use trapline_tracee::Process;
 
-use crate::find::FoundSegment;
+use crate::memory::find::FoundSegment;
+use crate::threads::still::Word;
 
-/// A word, and what lies around it.
-#[allow(dead_code, reason = "what is asked on x86-64")]
-pub(crate) struct Word {
-    pub(crate) at: u64,
-    pub(crate) before: Option<u64>,
-    pub(crate) value: u64,
-    pub(crate) next: [Option<u64>; 2],
-}
-
-impl Word {
-    /// Whether the word, an address in the segment's code, can lead a thread there.
-    pub(crate) const fn leads_into(&self, _: &Process, _: &FoundSegment) -> bool {
-        true
-    }
+/// Whether a word, an address in the segment's code, can lead a thread there.
+pub(crate) const fn leads_into(_: &Word, _: &Process, _: &FoundSegment) -> bool {
+    true
 }

@@ -70,7 +70,7 @@ mod tests {
         let alone = [(0x8f00, 0x8f00), (0x8f08, 0x8f00), (0x8f10, 0x8f00), (0x8f20, number)];
         assert_eq!(kept(THREAD, TID, of(&alone)), Some(-0xe0));
         let ring = [(0x8f00, 0x8f00), (0x8f08, 0x2000), (0x8f10, 0x3000), (0x8f20, number)];
-        assert_eq!(kept(THREAD, TID, of(&ring)), None, "who do not name it");
+        assert_eq!(kept(THREAD, TID, of(&ring)), None, "others that do not name it");
         let others = [(0x2010, 0x8f00), (0x3008, 0x8f00)];
         assert_eq!(kept(THREAD, TID, of(&[&ring[..], &others].concat())), Some(-0xe0));
     }

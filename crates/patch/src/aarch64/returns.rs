@@ -18,8 +18,11 @@ use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{Process, Regs, StoppedAll, TargetError};
 
 use crate::error::PatchError;
-use crate::still::words_in;
-use crate::trampolines::{PutBack, armed, on_shared_stacks, real_of};
+use crate::returns::armed::{PutBack, armed, on_shared_stacks, real_of};
+use crate::threads::still::words_in;
+
+/// Number of bytes of code for which room is kept.
+pub(crate) use trapline_plan::x86_64::stub::trampoline_code_len;
 
 /// How far below an entry's WORD, the stack pointer at the entry, the return address lies at least.
 pub(crate) const BELOW: u64 = 8;
@@ -48,7 +51,7 @@ pub(crate) fn put_back(
         armed.iter().any(|call| call.trampoline == trampoline).then_some((trampoline, real))
     };
     let (mut writes, mut restored) = (Vec::new(), HashSet::new());
-    let mut left: HashSet<u32> = on_shared_stacks(process, &armed)?.into_iter().collect();
+    let mut left: HashSet<u32> = on_shared_stacks(process, &armed, BELOW)?.into_iter().collect();
     let all = words_in(process, &mut |map, at, word| match named(word) {
         Some(_) if map.start.0 == trampolines.table => {}
         Some((trampoline, Some(real))) => writes.push((at, trampoline, real)),

@@ -8,8 +8,8 @@ use trapline_record::RemoteAddr;
 use trapline_record::control::at;
 use trapline_tracee::Process;
 
-use crate::find::FoundSegment;
-use crate::trampolines::trampolines_of;
+use crate::memory::find::FoundSegment;
+use crate::threads::still::Word;
 
 /// Selector of user code, in the lowest bits of the word behind the flags.
 const CODE_SEGMENT: u64 = 0x33;
@@ -27,40 +27,28 @@ const LONGEST: u64 = 4096;
 /// Upper bound of the CPUs for which a kernel may be built.
 const MOST_CPUS: u64 = 8192;
 
-/// A word, and what lies around it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Word {
-    /// Its address.
-    pub(crate) at: u64,
-    /// The word before it.
-    pub(crate) before: Option<u64>,
-    pub(crate) value: u64,
-    /// The two words behind it.
-    pub(crate) next: [Option<u64>; 2],
+/// Whether a word, an address in the segment's code, can lead a thread there.
+pub(crate) fn leads_into(word: &Word, process: &Process, segment: &FoundSegment) -> bool {
+    let handler = segment.block.get(at::HANDLER);
+    let is_handler = handler != 0 && (word.value == handler || word.value == handler - RESTORER);
+    let is_trampoline =
+        segment.block.trampolines().is_some_and(|trampolines| trampolines.number_of(word.value).is_some());
+    is_context(word)
+        || is_handler
+        || is_trampoline
+        || is_in_area(word) && is_descriptor(process, segment, word.value)
 }
 
-impl Word {
-    /// Whether the word, an address in the segment's code, can lead a thread there.
-    pub(crate) fn leads_into(&self, process: &Process, segment: &FoundSegment) -> bool {
-        let handler = segment.block.get(at::HANDLER);
-        let is_handler = handler != 0 && (self.value == handler || self.value == handler - RESTORER);
-        let is_trampoline = trampolines_of(&segment.block)
-            .is_some_and(|trampolines| trampolines.number_of(self.value).is_some());
-        self.is_context()
-            || is_handler
-            || is_trampoline
-            || self.is_in_area() && is_descriptor(process, segment, self.value)
-    }
-    /// A context as the kernel saves it: behind the word lie flags, then segments.
-    fn is_context(&self) -> bool {
-        let [Some(flags), Some(segments)] = self.next else { return false };
-        flags & ALWAYS != 0 && flags < FLAGS_END && segments & 0xffff == CODE_SEGMENT
-    }
-    /// A field of `struct rseq`, which is aligned: it lies behind the CPU's number, twice.
-    fn is_in_area(&self) -> bool {
-        let Some(cpu) = self.before else { return false };
-        self.at % DESCRIPTOR == 8 && cpu >> 32 == cpu & 0xffff_ffff && cpu >> 32 < MOST_CPUS
-    }
+/// A context as the kernel saves it: behind the word lie flags, then segments.
+fn is_context(word: &Word) -> bool {
+    let [Some(flags), Some(segments)] = word.next else { return false };
+    flags & ALWAYS != 0 && flags < FLAGS_END && segments & 0xffff == CODE_SEGMENT
+}
+
+/// A field of `struct rseq`, which is aligned: it lies behind the CPU's number, twice.
+fn is_in_area(word: &Word) -> bool {
+    let Some(cpu) = word.before else { return false };
+    word.at % DESCRIPTOR == 8 && cpu >> 32 == cpu & 0xffff_ffff && cpu >> 32 < MOST_CPUS
 }
 
 /// A `struct rseq_cs`: version and flags, start, length, where to go on.
@@ -76,7 +64,7 @@ fn is_descriptor(process: &Process, segment: &FoundSegment, word: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Word;
+    use super::{Word, is_context, is_in_area};
 
     fn word(before: u64, next: [Option<u64>; 2]) -> Word {
         Word { at: 0x1008, before: Some(before), value: 0x1_0000, next }
@@ -84,8 +72,8 @@ mod tests {
 
     #[test]
     fn a_context_has_flags_and_segments_behind_it_and_a_number_has_not() {
-        assert!(word(0, [Some(0x246), Some(0x002b_0000_0000_0033)]).is_context());
-        assert!(word(0, [Some(0x10202), Some(0x33)]).is_context());
+        assert!(is_context(&word(0, [Some(0x246), Some(0x002b_0000_0000_0033)])));
+        assert!(is_context(&word(0, [Some(0x10202), Some(0x33)])));
         for next in [
             [Some(0x246), Some(0x34)],
             [Some(0x244), Some(0x33)],
@@ -93,16 +81,16 @@ mod tests {
             [Some(0x246), None],
             [None, None],
         ] {
-            assert!(!word(0, next).is_context(), "{next:x?}");
+            assert!(!is_context(&word(0, next)), "{next:x?}");
         }
     }
 
     #[test]
     fn an_area_says_its_cpu_twice_and_is_aligned() {
         let area = word(0x0000_0003_0000_0003, [None; 2]);
-        assert!(area.is_in_area());
-        assert!(!Word { at: 0x1010, ..area }.is_in_area());
-        assert!(!word(0x0000_0003_0000_0004, [None; 2]).is_in_area());
-        assert!(!word(0x0b00_1001, [None; 2]).is_in_area());
+        assert!(is_in_area(&area));
+        assert!(!is_in_area(&Word { at: 0x1010, ..area }));
+        assert!(!is_in_area(&word(0x0000_0003_0000_0004, [None; 2])));
+        assert!(!is_in_area(&word(0x0b00_1001, [None; 2])));
     }
 }

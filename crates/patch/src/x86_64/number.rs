@@ -53,7 +53,7 @@ mod tests {
             let alone = [(0x1000, 0x1000), (0x1010, 0x1000), (0x1018, 0x1000), (tid, number)];
             assert_eq!(kept(0x1000, TID, of(&alone)), Some(at));
             let ring = [(0x1000, 0x1000), (0x1010, 0x2000), (0x1018, 0x3000), (tid, number)];
-            assert_eq!(kept(0x1000, TID, of(&ring)), None, "who do not name it");
+            assert_eq!(kept(0x1000, TID, of(&ring)), None, "others that do not name it");
             let others = [(0x2018, 0x1000), (0x3010, 0x1000)];
             assert_eq!(kept(0x1000, TID, of(&[&ring[..], &others].concat())), Some(at));
         }

@@ -13,7 +13,10 @@ use trapline_record::trampolines::{CHAIN, Trampolines};
 use trapline_tracee::{Process, Regs, StoppedAll, TargetError};
 
 use crate::error::PatchError;
-use crate::trampolines::{Armed, PUT_BACK, PutBack, armed, real_of};
+use crate::returns::armed::{Armed, PUT_BACK, PutBack, armed, real_of};
+
+/// Number of bytes of code for which room is kept.
+pub(crate) use trapline_plan::x86_64::stub::trampoline_code_len;
 
 /// How far below an entry's WORD the return address lies: exactly there.
 pub(crate) const BELOW: u64 = 0;

@@ -83,7 +83,7 @@ impl Process {
 }
 
 type Step = fn(&Process);
-/// `Segment::begin`, `Segment::fill`, `Attached::install`.
+/// `Segment::begin`, `Segment::fill`, `install::attach`.
 const STEPS: [Step; 9] = [
     |p| {
         p.second.view().set(at::STATE, State::Building as u64);

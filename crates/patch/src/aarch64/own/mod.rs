@@ -8,28 +8,30 @@
 //! Does not: lock (the caller does), know consumers, wait for them, keep a journal (no other tool takes out
 //! this process' traps).
 
-mod arenas;
-mod pages;
+mod code_regions;
+mod live;
+mod placed;
 pub mod protocol;
+mod site;
 mod trampolines;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use trapline_plan::aarch64::{BRK, Options, Step, branch, is_landing_pad};
 use trapline_plan::{PatchRole, Tactic};
-use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 use trapline_record::{FileOffset, RemoteAddr};
 use trapline_runtime::aarch64::{Called, Windows, gate};
 use trapline_tracee::{FileId, Mapping, OwnCaller, Process};
 
-use crate::blocked::no_traps;
 use crate::error::PatchError;
-pub use crate::own_trampolines::OwnTrampolines;
-use crate::segment::MadeTrampolines;
+use crate::memory::segment::MadeTrampolines;
+use crate::threads::blocked::no_traps;
 use crate::why::{NoTraps, Why};
-use arenas::{Arenas, Displaced};
-use pages::{Pages, Words, mapping};
+use code_regions::{CodeRegions, Displaced};
+use live::{Pages, Words, mapping};
+use placed::Placed;
+pub use site::OwnSite;
 
 /// A word to be patched.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -63,17 +65,6 @@ pub struct Ready {
     new: u32,
 }
 
-/// A site of our own process: enough to take it out and to put it back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OwnSite {
-    /// What the patch is for.
-    pub role: PatchRole,
-    /// How it is reached: [`Tactic::Jump`] or [`Tactic::Trap`].
-    pub tactic: Tactic,
-    /// Address and words.
-    pub entry: Entry,
-}
-
 /// What a batch placed.
 #[derive(Debug, Default)]
 pub struct Added {
@@ -88,15 +79,13 @@ pub struct Added {
 pub struct Own {
     process: Process,
     windows: &'static Windows,
-    arenas: Arenas,
+    code_regions: CodeRegions,
     /// Address of the gate through which jumps lead.
     gate: u64,
     /// Return trampolines, once they were requested.
     trampolines: Option<MadeTrampolines>,
-    /// Our patches by address: the file's word, and ours.
-    placed: BTreeMap<u64, (u32, u32)>,
-    /// Those of them that are planned anew (S1).
-    soft: BTreeSet<u64>,
+    /// Our patches.
+    placed: Placed,
 }
 
 impl Own {
@@ -107,8 +96,8 @@ impl Own {
     pub fn open(windows: &'static Windows) -> Result<Self, PatchError> {
         let process = Process::open(std::process::id())?;
         let gate = gate::address(std::arch::is_aarch64_feature_detected!("sve"));
-        let (placed, soft) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { process, windows, arenas: Arenas::default(), gate, trampolines: None, placed, soft })
+        let (code_regions, placed) = (CodeRegions::default(), Placed::default());
+        Ok(Self { process, windows, code_regions, gate, trampolines: None, placed })
     }
     /// The process.
     #[must_use]
@@ -148,7 +137,7 @@ impl Own {
                 Err(why) => added.refused.push((index, why)),
             }
         }
-        if self.arenas.are_fresh() {
+        if self.code_regions.are_fresh() {
             OwnCaller::default().sync_cores()?;
         }
         announce(&ready);
@@ -187,7 +176,7 @@ impl Own {
         };
         let options = Options { guarded, ..word.options };
         let one = Displaced { at: word.at, word: word.old, options, comes_back: true };
-        let stub = self.arenas.stub((&self.process, self.windows), &one, (self.gate, called))?;
+        let stub = self.code_regions.stub(&self.process, self.windows, &one, self.gate, called)?;
         Ok(stub.and_then(|stub| {
             let new = branch(word.at.0, stub.at)?;
             Some(Ready { index, tactic: Tactic::Jump, copy: stub.displaced, new })
@@ -202,10 +191,9 @@ impl Own {
         let mut left = 0;
         for returns in [false, true] {
             let mut words = Words::new();
-            for site in sites.iter().filter(|site| (site.entry.kind == Kind::Exit) == returns) {
+            for site in sites.iter().filter(|site| site.is_return() == returns) {
                 let at = site.entry.addr;
-                self.soft.remove(&at.0);
-                let Some((old, new)) = self.placed.remove(&at.0) else { continue };
+                let Some((old, new)) = self.placed.forget(at.0) else { continue };
                 match self.word(at) {
                     Some(word) if word == new => drop(words.insert(at.0, old)),
                     Some(word) if word == old => {}
@@ -223,8 +211,7 @@ impl Own {
     /// # Errors
     /// None on arm64.
     pub fn soften(&mut self, sites: &[OwnSite], _: &[RemoteAddr]) -> Result<(), PatchError> {
-        let placed = sites.iter().map(|site| site.entry.addr.0).filter(|at| self.placed.contains_key(at));
-        self.soft.extend(placed);
+        self.placed.soften(sites.iter().map(|site| site.entry.addr.0));
         Ok(())
     }
     /// Step S3: removes soft patches that were not placed anew, and for which `stay` is false.
@@ -232,13 +219,10 @@ impl Own {
     /// # Errors
     /// If memory cannot be reached at all.
     pub fn harden(&mut self, stay: impl Fn(u64) -> bool) -> Result<(), PatchError> {
-        let soft = std::mem::take(&mut self.soft);
-        let over = soft.into_iter().filter(|at| !stay(*at));
-        let over: Vec<OwnSite> = over
-            .filter_map(|at| {
-                Some(site(RemoteAddr(at), *self.placed.get(&at)?, PatchRole::Entry, Tactic::Trap))
-            })
-            .collect();
+        let over = self.placed.take_soft().into_iter().filter(|at| !stay(*at));
+        let site =
+            |at| Some(OwnSite::of(RemoteAddr(at), self.placed.at(at)?, PatchRole::Entry, Tactic::Trap));
+        let over: Vec<OwnSite> = over.filter_map(site).collect();
         self.take_out(&over).map(drop)
     }
     /// Puts back sites that were taken out, with the copies that they had. Returns for each whether it is in
@@ -252,8 +236,8 @@ impl Own {
         let maps = self.process.maps()?;
         let fits = |site: &OwnSite| {
             let at = site.entry.addr;
-            let is_free = !self.placed.contains_key(&at.0) || self.soft.contains(&at.0);
-            is_free && self.original(at) == Some(words(site).0)
+            let original = self.word(at).map(|word| self.placed.original(at.0, word));
+            self.placed.is_free(at.0) && original == Some(site.words().0)
         };
         let fit: Vec<bool> = sites.iter().map(fits).collect();
         let back: Vec<OwnSite> = sites.iter().zip(&fit).filter(|one| *one.1).map(|one| *one.0).collect();
@@ -267,25 +251,22 @@ impl Own {
     /// the file's words.
     #[must_use]
     pub fn holds(&self, sites: &[OwnSite]) -> bool {
-        sites.iter().all(|site| self.word(site.entry.addr) == Some(words(site).1))
+        sites.iter().all(|site| self.word(site.entry.addr) == Some(site.words().1))
     }
     /// Forgets sites that went away with their mapping.
     pub fn forget(&mut self, sites: &[OwnSite]) {
-        sites.iter().for_each(|site| self.forget_at(site.entry.addr));
-    }
-    fn forget_at(&mut self, at: RemoteAddr) {
-        self.placed.remove(&at.0);
-        self.soft.remove(&at.0);
+        for site in sites {
+            self.placed.forget(site.entry.addr.0);
+        }
     }
     /// Steps O4 to O6, returns before entries.
     fn write(&mut self, maps: &[Mapping], sites: &[OwnSite]) -> Result<(), PatchError> {
         for returns in [true, false] {
             let mut words = Words::new();
-            for site in sites.iter().filter(|site| (site.entry.kind == Kind::Exit) == returns) {
-                let (at, (old, new)) = (site.entry.addr.0, self::words(site));
-                let stands = self.placed.insert(at, (old, new)).filter(|_| self.soft.remove(&at));
-                if stands != Some((old, new)) {
-                    words.insert(at, new);
+            for site in sites.iter().filter(|site| site.is_return() == returns) {
+                let (at, both) = (site.entry.addr.0, site.words());
+                if self.placed.place(at, both) {
+                    words.insert(at, both.1);
                 }
             }
             if !words.is_empty() {
@@ -308,13 +289,13 @@ impl Own {
         let mut found = [0; 4];
         self.process.read(addr, &mut found)?;
         let present = u32::from_le_bytes(found);
-        match self.placed.get(&addr.0) {
-            Some(&(old, new)) if present == new => {
-                let is_free = self.soft.contains(&addr.0) && old == word.old;
+        match self.placed.at(addr.0) {
+            Some((old, new)) if present == new => {
+                let is_free = self.placed.is_soft(addr.0) && old == word.old;
                 return Ok((!is_free).then_some(Why::Held { addr }));
             }
             // The patch that stood here went away with its mapping.
-            Some(_) => self.forget_at(addr),
+            Some(_) => _ = self.placed.forget(addr.0),
             None => {}
         }
         let differs = Why::Differs { addr, file: word.old.to_le_bytes().to_vec(), found: found.to_vec() };
@@ -324,19 +305,13 @@ impl Own {
     fn displace(&mut self, word: &Word<'_>) -> Result<Result<u64, Why>, PatchError> {
         let Step::Copy { comes_back } = word.step else { return Ok(Ok(0)) };
         let one = Displaced { at: word.at, word: word.old, options: word.options, comes_back };
-        self.arenas.copy((&self.process, self.windows), &one)
+        self.code_regions.copy(&self.process, self.windows, &one)
     }
     /// The word at an address.
     fn word(&self, at: RemoteAddr) -> Option<u32> {
         let mut word = [0; 4];
         self.process.read(at, &mut word).ok()?;
         Some(u32::from_le_bytes(word))
-    }
-    /// The same, as if soft patches were not there.
-    fn original(&self, at: RemoteAddr) -> Option<u32> {
-        let word = self.word(at)?;
-        let soft = self.placed.get(&at.0).filter(|placed| placed.1 == word && self.soft.contains(&at.0));
-        Some(soft.map_or(word, |placed| placed.0))
     }
     /// Checks that no tracer holds us: two tools that put `brk` into the same code would each take the
     /// other's for its own.
@@ -377,25 +352,6 @@ impl Look {
 
 impl Word<'_> {
     fn site(&self, ready: &Ready) -> OwnSite {
-        site(self.at, (self.old, ready.new), self.role, ready.tactic)
+        OwnSite::of(self.at, (self.old, ready.new), self.role, ready.tactic)
     }
-}
-
-fn site(addr: RemoteAddr, (old, new): (u32, u32), role: PatchRole, tactic: Tactic) -> OwnSite {
-    let bytes = |word: u32| {
-        let mut bytes = [0; MAX_PATCH];
-        bytes[..4].copy_from_slice(&word.to_le_bytes());
-        bytes
-    };
-    let kind = if role == PatchRole::ExitRet { Kind::Exit } else { Kind::Entry };
-    OwnSite { role, tactic, entry: Entry { addr, len: 4, kind, starts: 0, old: bytes(old), new: bytes(new) } }
-}
-
-/// The file's word, and ours.
-fn words(site: &OwnSite) -> (u32, u32) {
-    let word = |bytes: &[u8; MAX_PATCH]| {
-        let [a, b, c, d, ..] = *bytes;
-        u32::from_le_bytes([a, b, c, d])
-    };
-    (word(&site.entry.old), word(&site.entry.new))
 }

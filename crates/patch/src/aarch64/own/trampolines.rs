@@ -7,7 +7,7 @@ use trapline_tracee::OwnCaller;
 
 use super::Own;
 use crate::error::PatchError;
-use crate::own_trampolines::{OwnTrampolines, make};
+use crate::own::trampolines::{OwnTrampolines, make};
 
 impl Own {
     /// The return trampolines of this process. If there are none yet, it makes `count` of them, within the

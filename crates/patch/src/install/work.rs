@@ -1,0 +1,82 @@
+//! A batch while it is being made: what was found about the process, and the report so far.
+//!
+//! In: a process, what earlier batches left there. Out: what a plan is made from (I1). Does not: stop a thread,
+//! or change the process.
+
+use std::time::Instant;
+
+use trapline_record::control::fact;
+use trapline_tracee::{Process, RemoteOptions};
+
+use crate::batches::Batches;
+use crate::error::PatchError;
+use crate::install::prepare::prepare;
+use crate::install::prepared::Prepared;
+use crate::install::survey::Survey;
+use crate::memory::find::{check_free, find_segments};
+use crate::report::AttachReport;
+use crate::request::Request;
+
+/// State of a batch.
+pub(crate) struct Work {
+    pub(crate) survey: Survey,
+    pub(crate) remote: RemoteOptions,
+    pub(crate) report: AttachReport,
+}
+
+impl Work {
+    /// Step I1, and what /proc shows. `idle` is called while threads are waited for.
+    pub(crate) fn look(
+        batches: &Batches,
+        process: &Process,
+        request: &Request<'_>,
+        idle: &mut dyn FnMut() -> Result<(), PatchError>,
+    ) -> Result<Self, PatchError> {
+        let start = Instant::now();
+        check_free(process.pid(), &find_segments(process)?, &batches.memfds(), false)?;
+        let pid = process.pid();
+        if let (true, Some((tid, _))) = (request.has_texts(), process.restricted()?) {
+            return Err(PatchError::NoTexts { pid, tid });
+        }
+        // What a thread is about to do counts as done.
+        if request.has_texts() && batches.facts.has_changed(fact::FILTER) {
+            return Err(PatchError::NoTexts { pid, tid: pid });
+        }
+        if request.is_timed() && batches.facts.has_changed(fact::CLOCK) {
+            return Err(PatchError::NoClock { pid, tid: pid, why: "PR_SET_TSC or seccomp strict mode" });
+        }
+        let mut survey = Survey::new(process, request.go, &request.options, idle)?;
+        survey.still |= batches.is_trap_the_programs(&process.status()?);
+        if request.calls.is_none() {
+            survey.ask_groups(pid);
+        }
+        let remote = RemoteOptions { patience: request.options.patience, ..RemoteOptions::default() };
+        let mut report =
+            AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
+        report.timings.look = start.elapsed();
+        Ok(Self { survey, remote, report })
+    }
+    /// Notes what threads have shown (I2).
+    pub(crate) fn note(&mut self, batches: &Batches, request: &Request<'_>) {
+        let (traits, threads) = (&mut self.survey.traits, &batches.threads);
+        traits.rseq = threads.rseq.flatten();
+        traits.thread_id = threads.id;
+        traits.stacks.block = threads.stack_block;
+        traits.stacks.go = request.durations.go_g;
+        if threads.only_our_faults {
+            traits.has_fault_handler = false;
+        }
+        let may_come = request.options.faults_may_be_caught && !request.options.faults_are_fatal;
+        traits.has_fault_handler |= batches.facts.has_changed(fact::FAULTS) || may_come;
+        self.report.fault_handler = traits.has_fault_handler;
+    }
+    /// Step I3.
+    pub(crate) fn prepare(
+        &mut self,
+        batches: &Batches,
+        process: &Process,
+        request: &Request<'_>,
+    ) -> Result<Prepared, PatchError> {
+        prepare(process, request, &mut self.survey, batches.before(), &mut self.report)
+    }
+}

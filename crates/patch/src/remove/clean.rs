@@ -1,0 +1,196 @@
+//! Takes all patches out of one process: steps R1 to R6 of `protocol`.
+//!
+//! In: a process, the files of the segments. Out: text, actions and semaphores as they were, in one batch; what
+//! was left alone. Every step looks before it acts, so all of it may be repeated (SAFE-3, SAFE-4).
+//! Does not: look for the process' children.
+
+use std::time::{Duration, Instant};
+
+use trapline_record::control::{State, at};
+use trapline_record::journal::{Entry, Kind};
+use trapline_record::trampolines::Trampolines;
+use trapline_tracee::{Batch, BatchOptions, FileId, Process, RemoteOptions, TargetError};
+
+use crate::error::PatchError;
+use crate::memory::find::FoundSegment;
+use crate::memory::segment::resume;
+use crate::native::cpu::proven;
+use crate::native::traps::{NEEDED, any_staged};
+use crate::remove::actions::{keep_actions, put_back_actions};
+use crate::remove::free::free;
+use crate::remove::removal::{Removal, removals};
+use crate::report::{NotRestored, Restored};
+use crate::request::Options;
+use crate::returns::trampolines::disarm;
+use crate::returns::unwinder::take_back;
+use crate::space::SpaceError;
+use crate::space::change::{Direction, Outcome};
+use crate::space::remote::{Running, Seizure, Still};
+use crate::space::write::change;
+use crate::threads::quiesce::quiesce;
+use crate::threads::still::move_out;
+
+/// How long a detach waits for another tracer to release the process.
+const HELD_BY_ANOTHER: Duration = Duration::from_secs(5);
+
+/// Steps R1 to R6 for one process.
+pub(crate) fn clean(
+    process: &Process,
+    files: &[FileId],
+    options: &Options,
+    way: Direction,
+) -> Result<Restored, PatchError> {
+    let start = Instant::now();
+    let mut restored = loop {
+        let run = |batch: &mut Batch<'_>| clean_in(batch, files, options, way);
+        match Batch::run(process, BatchOptions { hold_children: false }, run) {
+            // Another tracer holds the process for the moment of a batch; ours must come out all the same.
+            Err(TargetError::AlreadyTraced { .. } | TargetError::Denied { .. })
+                if start.elapsed() < HELD_BY_ANOTHER =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => break other??,
+        }
+    };
+    restored.pid = process.pid();
+    restored.total = start.elapsed();
+    Ok(restored)
+}
+
+fn clean_in(
+    batch: &mut Batch<'_>,
+    files: &[FileId],
+    options: &Options,
+    way: Direction,
+) -> Result<Restored, PatchError> {
+    let process = batch.process();
+    let removals = removals(process, files)?;
+    let guards = begin(process, &removals)?;
+    let guard = |addr| resume(&guards, addr);
+    let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
+    let seizure = Seizure { guard: &guard, remote: &remote };
+    let semaphores = removals.iter().map(|removal| removal.lower(process)).sum();
+    let barred = barred(batch, seizure)?;
+    let mut restored = Restored { semaphores, barred, ..Restored::default() };
+
+    let clock = Instant::now();
+    let strict = options.strict || restored.barred.is_some();
+    write_back(batch, &removals, way, strict, seizure, &mut restored)?;
+    // No patch relies on any fact now: threads that wait in our code go on (`hold`).
+    for removal in &removals {
+        removal.words.set(at::CLOSED, u64::MAX)?;
+    }
+    removals.iter().try_for_each(|removal| removal.forget_pages(process))?;
+    restored.restore = clock.elapsed();
+
+    let clock = Instant::now();
+    quiesce(batch, &guard)?;
+    restored.quiesce = clock.elapsed();
+    put_back_others(batch, &removals, seizure, &mut restored)?;
+    removals.iter().try_for_each(|removal| removal.set_state(process, State::Removed))?;
+    let found: Vec<FoundSegment> = removals.into_iter().map(|removal| removal.found).collect();
+    if restored.barred.is_none() && (options.free || options.strict) {
+        let freed = free(batch, &found, seizure)?;
+        (restored.unmapped, restored.stays_mapped) = (freed.unmapped, freed.stays);
+    } else {
+        restored.stays_mapped = found.iter().map(FoundSegment::mapped).sum();
+    }
+    restored.batch = batch.report();
+    Ok(restored)
+}
+
+/// Step R1. Returns the guards of all segments, sorted.
+fn begin(process: &Process, removals: &[Removal<'_>]) -> Result<Vec<(u64, u64)>, PatchError> {
+    let mut guards = Vec::new();
+    for removal in removals {
+        guards.extend(removal.found.block.guards(process, removal.found.control)?);
+        removal.set_state(process, State::Removing)?;
+    }
+    guards.sort_unstable();
+    Ok(guards)
+}
+
+/// Why no thread can make calls for us, if a filter came after us. Then bytes and return addresses are put
+/// back all the same, by the tracer alone and with all threads stopped (R3, R4a). What needs a call of the
+/// process' own is left: actions (R5), the registration with unwinders, mappings. All of that works on
+/// without us.
+fn barred(batch: &mut Batch<'_>, seizure: Seizure<'_>) -> Result<Option<String>, TargetError> {
+    if batch.process().restricted()?.is_none() {
+        return Ok(None);
+    }
+    match batch.remote(seizure.remote, seizure.guard) {
+        Ok(caller) => caller.finish().map(|_| None),
+        Err(TargetError::NoCaller { why, .. }) => Ok(Some(why)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Steps R2a and R3. `strict`: with all threads stopped, whatever the patches are.
+fn write_back(
+    batch: &mut Batch<'_>,
+    removals: &[Removal<'_>],
+    way: Direction,
+    strict: bool,
+    seizure: Seizure<'_>,
+    restored: &mut Restored,
+) -> Result<(), PatchError> {
+    let process = batch.process();
+    let entries: Vec<Entry> = removals.iter().flat_map(|r| r.entries.iter().copied()).collect();
+    let mut outcomes = Vec::new();
+    // No handler serves a trap there, and a trap would be left if we died between two steps.
+    let unserved = removals.iter().all(|r| r.handles() == 0);
+    let still = strict || removals.iter().any(Removal::is_trap_the_programs);
+    let result = if still || !NEEDED || (unserved && !proven().words) {
+        let mut stopped = batch.stop_all(seizure.guard)?;
+        move_out(process, &mut stopped, seizure.guard)?;
+        let result = change(&mut Still { process }, &entries, way, &mut outcomes);
+        stopped.resume()?;
+        result
+    } else {
+        if any_staged(&entries) {
+            quiesce(batch, seizure.guard)?;
+            keep_actions(batch, removals, seizure)?;
+        }
+        change(&mut Running { batch, seizure }, &entries, way, &mut outcomes)
+    };
+    result.map_err(SpaceError::into_error)?;
+    tally(&entries, &outcomes, restored);
+    Ok(())
+}
+
+/// Steps R4a and R5: return addresses, what unwinders were given, and actions. If some call is still to come
+/// home through its return trampoline, unwinders keep what they were given (UNW-1).
+fn put_back_others(
+    batch: &mut Batch<'_>,
+    removals: &[Removal<'_>],
+    seizure: Seizure<'_>,
+    restored: &mut Restored,
+) -> Result<(), PatchError> {
+    let trampolines: Vec<Trampolines> =
+        removals.iter().filter_map(|removal| removal.found.block.trampolines()).collect();
+    let done = disarm(batch, &trampolines, seizure.guard)?;
+    restored.returns = done.restored;
+    if restored.barred.is_some() {
+        return Ok(());
+    }
+    let pid = batch.process().pid();
+    for removal in removals.iter().filter(|r| r.found.owner() == pid && done.left == 0) {
+        take_back(batch, &removal.found.block, &removal.words, seizure.guard)?;
+    }
+    put_back_actions(batch, removals, seizure, restored)
+}
+
+/// Counts what became of each site.
+fn tally(entries: &[Entry], outcomes: &[Outcome], restored: &mut Restored) {
+    for (entry, outcome) in entries.iter().zip(outcomes).filter(|(e, _)| e.kind != Kind::Semaphore) {
+        let left = |found| NotRestored { addr: entry.addr, found, len: entry.len };
+        match outcome {
+            Outcome::Done => restored.sites += 1,
+            Outcome::Already => restored.already += 1,
+            Outcome::KeptBreakpoint => restored.breakpoints += 1,
+            Outcome::Differs { found } => restored.left.push(left(Some(*found))),
+            Outcome::Unreachable => restored.left.push(left(None)),
+        }
+    }
+}

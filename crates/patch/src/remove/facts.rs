@@ -1,0 +1,86 @@
+//! Facts on which patches rely, and what has become of them (`hold` has the protocol).
+//!
+//! In: what each batch relies on, and what changes. Out: which facts threads wait for, and the word that says
+//! for which they do not. Invariants: what is answered has changed.
+//! Does not: take patches out, or write the word.
+
+use std::collections::HashSet;
+
+use trapline_record::control::fact;
+
+/// Sets of facts (`record::control::fact`), and where threads wait for them.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// Facts that patches rely on.
+    relied: u64,
+    /// Facts that have changed, or are about to.
+    changed: u64,
+    /// Facts whose waiting threads were released.
+    answered: u64,
+    /// Addresses at which threads wait before they change a fact.
+    holds: HashSet<u64>,
+}
+
+impl Facts {
+    /// Notes what the next batch relies on.
+    pub(crate) fn rely(&mut self, timed: bool, calls: bool, faults: bool) {
+        let all = [(timed, fact::CLOCK), (calls, fact::FILTER), (faults, fact::FAULTS)];
+        self.relied |= all.iter().filter(|(is, _)| *is).fold(0, |bits, (_, fact)| bits | fact);
+    }
+    /// Notes addresses at which threads wait.
+    pub(crate) fn hold_at(&mut self, addrs: impl Iterator<Item = u64>) {
+        self.holds.extend(addrs);
+    }
+    /// Notes that these have changed.
+    pub(crate) const fn change(&mut self, facts: u64) {
+        self.changed |= facts;
+    }
+    /// Notes that threads wait no longer for what has changed.
+    pub(crate) const fn answer(&mut self) {
+        self.answered = self.changed;
+    }
+    /// Facts that patches rely on, and that hold.
+    pub(crate) const fn relied_on(&self) -> u64 {
+        self.relied & !self.changed
+    }
+    /// Whether one of these has changed, which a probe would rely on.
+    pub(crate) const fn has_changed(&self, facts: u64) -> bool {
+        self.changed & facts != 0
+    }
+    /// Whether threads wait anywhere.
+    pub(crate) fn hold_any(&self) -> bool {
+        !self.holds.is_empty()
+    }
+    /// Whether threads wait at an address.
+    pub(crate) fn holds_at(&self, addr: u64) -> bool {
+        self.holds.contains(&addr)
+    }
+    /// The word `CLOSED`: no thread waits for a fact on which nothing relies. If a fact was closed and is not
+    /// answered yet, threads still wait for it, since its sites are being probed anew.
+    pub(crate) const fn closed(&self) -> u64 {
+        !(self.relied & !self.answered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trapline_record::control::fact;
+
+    use super::Facts;
+
+    #[test]
+    fn threads_wait_for_what_patches_rely_on_until_it_is_answered() {
+        let mut facts = Facts::default();
+        assert_eq!(facts.closed(), u64::MAX, "nothing relies on any fact");
+        facts.rely(true, false, true);
+        assert_eq!(
+            (facts.relied_on(), facts.closed()),
+            (fact::CLOCK | fact::FAULTS, !(fact::CLOCK | fact::FAULTS))
+        );
+        facts.change(fact::CLOCK);
+        assert!(facts.has_changed(fact::CLOCK) && !facts.has_changed(fact::FAULTS));
+        assert_eq!((facts.relied_on(), facts.closed()), (fact::FAULTS, !(fact::CLOCK | fact::FAULTS)));
+        facts.answer();
+        assert_eq!(facts.closed(), !fact::FAULTS);
+    }
+}

@@ -1,0 +1,151 @@
+//! Facts that the program changes while patches rely on them: the thread that is about to change one waits
+//! until those patches are out.
+//!
+//! In: a process with patches, and facts (`record::control::fact`). Out: which facts threads ask for; patches
+//! that rely on them taken out, here and in forked children; threads released. Invariants: HOLD-1, HOLD-2
+//! (`plan`'s `stub/hold.rs`); HOLD-3 the tracer sets a fact's bit in `CLOSED` only if nothing of the process
+//! relies on it, or if taking it out failed, which is reported. The thread must not wait for what cannot be
+//! done.
+//! Does not: see calls that bypass the C library; the session looks for their effects (`trapline`'s
+//! `traced/held.rs`).
+//!
+//! # Protocol
+//!
+//! What takes part: *C*, the thread that calls `sigaction`, `prctl` or `syscall`; *T*, the tracer; *O*, other
+//! threads. Words of the control block: `ASKED`, `CLOSED`.
+//!
+//! | step | by | what | if T dies right after |
+//! |---|---|---|---|
+//! | H0 | T | before a batch's first site is written: `CLOSED` = all facts on which nothing relies (H0 of each later batch writes it anew) | detach, or `recover`, sets all bits |
+//! | H1 | C | looks at its arguments; passes if they change no fact, or a closed one | – |
+//! | H2 | C | sets the fact's bit in `ASKED` | C waits its turns, closes the fact itself (HOLD-2), goes on as without H; no later call waits |
+//! | H3 | T | sees the bit at its next poll; all threads stop; those at boundaries are moved out; sites that rely on the fact get the file's bytes; threads go on | as H2; the journal names the sites, `recover` finds them restored |
+//! | H4 | T | does the same in children that map the segment; what another tactic reaches is probed anew as if the fact had changed already | as H2 |
+//! | H5 | T | sets the bit in `CLOSED` | C goes on |
+//! | H6 | C | goes on: the displaced instructions, the system call | – |
+//!
+//! # Interleavings
+//!
+//! - *O hits a site between H2 and H3*: the fact still holds.
+//! - *O is inside a stub or copy at H3, and still there after H6*: it was stopped there, or waits for a page
+//!   there. A copied instruction that faults then meets C's handler with the copy's address. A text that is
+//!   copied then is subject to the filter, if that is for all threads (TSYNC). Both take a fault, or a call,
+//!   of O that lasts from H3 to H6, some milliseconds. Stated, not solved. The right to read the clock is C's
+//!   alone, and C is in no such stub.
+//! - *C stands in a signal handler that interrupted a stub of its own*: as O, until it returns there.
+//! - *Two threads ask*: for different facts, T sees both bits or one after the other; for one fact, both wait
+//!   for one bit.
+//! - *A signal comes while C waits*: its handler runs, and hits as any; C waits on when it returns. A handler
+//!   that never returns leaves a bit set in `ASKED`, which does no harm.
+//! - *C's turns are over between H3 and H5*: it goes on while sites are being taken out. T sees that C closed
+//!   the bit itself, and reports it.
+//! - *A forked child asks*: the words are shared. T closes in both; closing in the parent alone would do the
+//!   child no good, hence H4.
+//! - *A child of vfork asks*: it is C, on its parent's memory; its action is its own, so T closes for
+//!   nothing.
+//! - *C passed H1 before the site was published*: T's survey was earlier, and the change is later: it is
+//!   found like a call that bypasses the C library.
+//! - *Detaching*: all bits of `CLOSED` are set when the sites hold the file's bytes, before it waits for
+//!   threads in our code.
+//! - *exec*: the new program has no patches. *The process ends, or C is killed*: no thread waits.
+//! - *The tracer is stopped, or slow*: as if it had died, except for what it finds later.
+
+use std::collections::HashSet;
+
+use trapline_record::control::{at, fact};
+use trapline_record::journal::{Entry, Kind};
+use trapline_record::trampolines::Trampolines;
+use trapline_tracee::{Batch, BatchOptions, Process, users_of};
+
+use crate::batches::Batches;
+use crate::error::PatchError;
+use crate::memory::segment::resume;
+use crate::returns::trampolines::disarm;
+use crate::space::SpaceError;
+use crate::space::change::{Direction, Outcome};
+use crate::space::remote::Still;
+use crate::space::write::change;
+use crate::threads::still::move_out;
+
+/// Patches that were taken out because a fact changes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Closed {
+    /// Probes that have lost a patch: the index of the segment, and the probe's number in it.
+    pub probes: HashSet<(usize, u32)>,
+    /// Number of patches that hold other bytes than ours, or could not be written.
+    pub left: usize,
+}
+
+/// Facts that threads ask to change, and that patches rely on.
+pub(crate) fn asked(batches: &Batches) -> u64 {
+    let asked = batches.segments.iter().fold(0, |all, segment| all | segment.view().get(at::ASKED));
+    asked & batches.facts.relied_on()
+}
+
+/// Step H3, and H4 for what is taken out: from now on these facts count as changed.
+pub(crate) fn close(batches: &mut Batches, process: &Process, facts: u64) -> Result<Closed, PatchError> {
+    batches.facts.change(facts);
+    let (entries, probes) = relying(batches, facts);
+    let mut closed = Closed { probes, left: 0 };
+    if entries.is_empty() {
+        return Ok(closed);
+    }
+    let outcomes = take_out(process, &entries, &batches.guards)?;
+    if let (true, Some(trampolines)) = (facts & fact::CLOCK != 0, batches.trampolines) {
+        closed.left += give_back(batches, process, trampolines)?;
+    }
+    closed.left += outcomes.iter().filter(|outcome| !outcome.is_in_place()).count();
+    batches.held.remove(&entries.iter().map(|entry| entry.addr.0).collect());
+    let mut users: Vec<u32> = batches.memfds().into_iter().flat_map(users_of).collect();
+    users.sort_unstable();
+    users.dedup();
+    for child in users.into_iter().filter(|user| *user != process.pid()) {
+        // A child that ends, or that another tracer holds, is no failure of the process.
+        if let Ok(child) = Process::open(child) {
+            drop(take_out(&child, &entries, &batches.guards));
+        }
+    }
+    Ok(closed)
+}
+
+/// Puts back the return addresses of calls that run, since the code to which they would return reads the
+/// clock. Returns how many could not be put back.
+fn give_back(batches: &Batches, process: &Process, trampolines: Trampolines) -> Result<usize, PatchError> {
+    let guard = |addr| batches.resume(addr);
+    let done = Batch::run(process, BatchOptions::default(), |batch| disarm(batch, &[trampolines], &guard))??;
+    Ok(done.left as usize)
+}
+
+/// Sites that rely on these facts, and their probes. If one site of a probe goes, all go: an entry
+/// without its exits would be reported as still running.
+fn relying(batches: &Batches, facts: u64) -> (Vec<Entry>, HashSet<(usize, u32)>) {
+    let patch_of = |entry: &Entry| {
+        let patch = batches.held.at(entry.addr)?;
+        Some(patch).filter(|patch| patch.new == entry.new && !batches.facts.holds_at(patch.addr.0))
+    };
+    let (mut entries, mut probes) = (Vec::new(), HashSet::new());
+    for (index, segment) in batches.segments.iter().enumerate() {
+        let sites = segment.entries.iter().filter(|entry| entry.kind != Kind::Semaphore);
+        let sites: Vec<_> = sites.filter_map(|entry| Some((entry, patch_of(entry)?))).collect();
+        let relies = |faults: bool| facts & !fact::FAULTS != 0 || faults;
+        let of: HashSet<u32> =
+            sites.iter().filter(|(_, patch)| relies(patch.faults)).map(|(_, p)| p.probe).collect();
+        entries.extend(sites.iter().filter(|(_, p)| of.contains(&p.probe)).map(|(entry, _)| **entry));
+        probes.extend(of.into_iter().map(|probe| (index, probe)));
+    }
+    (entries, probes)
+}
+
+/// Writes the file's bytes while all threads of a process are stopped.
+fn take_out(process: &Process, entries: &[Entry], guards: &[(u64, u64)]) -> Result<Vec<Outcome>, PatchError> {
+    let guard = |addr| resume(guards, addr);
+    Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+        let mut stopped = batch.stop_all(&guard)?;
+        move_out(process, &mut stopped, &guard)?;
+        let mut outcomes = Vec::new();
+        let result = change(&mut Still { process }, entries, Direction::Recover, &mut outcomes);
+        stopped.resume()?;
+        result.map_err(SpaceError::into_error)?;
+        Ok(outcomes)
+    })?
+}
