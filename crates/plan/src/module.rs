@@ -5,10 +5,12 @@
 use crate::bounds::texts;
 use crate::bounds::{bounds, has_exits};
 use crate::filter::{Tally, TargetFilter, Tree};
+use crate::input::ModuleInput;
 use crate::layout::{DataAt, DataCounts, DataLayout};
+use crate::machine::ProcessTraits;
 use crate::plan::{Chunk, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
-use crate::request::{Action, ActionRequest, LatencyInput, ModuleInput, ProcessTraits, Unwind};
+use crate::request::{Action, ActionRequest, LatencyInput, Unwind};
 use crate::space::{AddressSpace, CodeRegion, ModuleSpace, Need, PAGE, choose};
 use crate::unwind::TrampolineCode;
 use crate::x86_64::Env;

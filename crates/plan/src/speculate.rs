@@ -22,8 +22,10 @@ use smallvec::SmallVec;
 use trapline_image::{FunctionIndex, Image, Machine};
 use trapline_record::addr::Bias;
 
+use crate::calls::CallInput;
 use crate::codemap::CodeMap;
-use crate::request::{Action, ActionRequest, CallInput, ProcessTraits};
+use crate::machine::ProcessTraits;
+use crate::request::{Action, ActionRequest};
 use crate::space::AddressSpace;
 use crate::x86_64::Env;
 use crate::x86_64::function::Planner;

@@ -12,13 +12,14 @@ use super::stub::deferred::DEFERRED_BYTES;
 use super::stub::filter::NODE_BYTES;
 use super::stub::rows::ROW_BYTES;
 use super::stub::text::{BYTES, ROOM_BYTES};
-use super::stub::trace::ARGUMENTS;
 use super::stub::{
-    self, Code, ExitKind, Filtered, Latency, Machine, Rings, Signed, Table, Tallied, Threads, Timed, Traced,
+    self, ARGUMENTS, Code, ExitKind, Filtered, Latency, Machine, Rings, Signed, Table, Tallied, Threads,
+    Timed, Traced,
 };
 use crate::filter::{Tally, TargetFilter, Tree};
 use crate::layout::{DataAt, DataLayout};
-use crate::request::{Floats, LatencyInput, Read, Stacks, ThreadId, Unwind};
+use crate::machine::{Stacks, ThreadId};
+use crate::request::{Floats, LatencyInput, Read, Unwind};
 
 /// An action at a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

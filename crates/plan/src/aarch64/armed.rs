@@ -20,7 +20,7 @@ use trapline_record::addr::Bias;
 use super::exits::{Goes, goes, is_call, landings};
 use super::site::Refusal;
 use super::stub::Signed;
-use crate::request::ModuleInput;
+use crate::input::ModuleInput;
 
 /// Upper bound of the instructions that are examined, each with what is known there.
 const MOST: usize = 1 << 16;

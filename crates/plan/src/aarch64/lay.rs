@@ -18,10 +18,12 @@ use super::site::{self, PatchedWord as Word};
 use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, trampoline_code};
 use super::supported::may_fault;
 use crate::AddressSpace;
+use crate::input::ModuleInput;
 use crate::layout::DataAt;
+use crate::machine::ProcessTraits;
 use crate::plan::{Chunk, ModulePlan, Patch, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
-use crate::request::{LatencyInput, ModuleInput, ProcessTraits};
+use crate::request::LatencyInput;
 use crate::space::PAGE;
 use crate::unwind::TrampolineCode;
 

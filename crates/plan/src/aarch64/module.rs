@@ -39,9 +39,10 @@ use super::site::entry_index;
 use super::stub::ExitKind;
 use super::supported::{check, may_fault, readable};
 use crate::filter::TargetFilter;
+use crate::input::ModuleInput;
 use crate::plan::{ModulePlan, PatchRole, Refused};
 use crate::refusal::{CodeBytes, PlanError, Refusal};
-use crate::request::{Action, ActionRequest, Floats, ModuleInput};
+use crate::request::{Action, ActionRequest, Floats};
 
 /// How far around an instruction outside all functions exclusive sequences are looked for, in bytes.
 const AROUND: u64 = 128;

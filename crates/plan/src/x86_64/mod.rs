@@ -9,10 +9,12 @@ pub(crate) mod site;
 pub mod stub;
 pub(crate) mod window;
 
+use crate::calls::{CallInput, Callee};
 use crate::codemap::CodeMap;
 use crate::filter::{Tally, TargetFilter, Tree};
+use crate::machine::{ProcessTraits, ThreadId};
 use crate::refusal::Refusal;
-use crate::request::{Action, ActionRequest, CallInput, Callee, ProcessTraits, Read, ThreadId};
+use crate::request::{Action, ActionRequest, Read};
 use site::SiteAction;
 use stub::arguments::ArgumentForm;
 use trapline_image::{Convention, Image};

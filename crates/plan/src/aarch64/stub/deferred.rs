@@ -34,16 +34,17 @@ use trapline_record::counters::filtered;
 use trapline_record::ring::{HEAD, Kind, first_float};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
+use super::code::Code;
 use super::counted::{count, count_last};
 use super::filter::{Conditions, EntryRecord, Fields};
 use super::filtering::{self, Rare};
 use super::frame::{A, AT, B, C, RING, SLOT, TIME};
-use super::latency::{Claim, Lookup};
+use super::latency::{Claim, Latency, Lookup, Timed};
 use super::put::Key;
 use super::rseq::{self, Section};
 use super::saves;
-use super::trace::{ARGUMENTS, Traced};
-use super::{Code, Latency, Timed, text, threads};
+use super::traced::{ARGUMENTS, Traced};
+use super::{text, threads};
 use crate::filter::{Known, Late, Tree};
 
 /// Offset of the words above what `saves` keeps: the cell's address; at an exit also the time, and the

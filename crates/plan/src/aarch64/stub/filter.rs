@@ -12,7 +12,8 @@ use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::saves::{A, B, C, waiting};
 use super::threads;
 use crate::filter::{Binary, Float, Int, Known, Tree, Unary};
-use crate::request::{Read, ThreadId};
+use crate::machine::ThreadId;
+use crate::request::Read;
 
 /// Number of general registers that hold arguments: x0 to x5.
 const ARGUMENTS: u32 = 6;

@@ -9,27 +9,17 @@ use trapline_record::names::PLACES;
 use trapline_record::ring::Kind;
 
 use super::asm::{Asm, Cond, Fix, SP};
+use super::code::Code;
 use super::counted::{add_one, by_thread, count, count_last, cpu};
 use super::filter::Conditions;
-use super::latency::Mark;
+use super::latency::{Mark, Timed};
+use super::machine::{Machine, Rseq};
 use super::rseq::{self, Section};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
-use super::trace::Traced;
-use super::{Code, Machine, Rseq, Timed, threads};
-use crate::filter::{TargetFilter, Tree};
-use crate::request::ThreadId;
-
-/// A filter, and the words in which it counts.
-#[derive(Clone, Copy, Debug)]
-pub struct Filtered<'a> {
-    /// Which hits pass.
-    pub filter: &'a TargetFilter,
-    /// Address on line 0 of two words: number of hits that did not pass, and number of hits to leave out
-    /// before the next sample.
-    pub words: u64,
-    /// Address of the pass-over table, if the filter depends on thread names.
-    pub names: Option<u64>,
-}
+use super::threads;
+use super::traced::{Filtered, Traced};
+use crate::filter::TargetFilter;
+use crate::machine::ThreadId;
 
 /// The word on the last line to which a thread without an area adds one.
 #[derive(Clone, Copy, Debug)]
@@ -148,10 +138,6 @@ impl Traced<'_> {
             _ => {}
         }
         rare.finish(asm, self.machine, leaves);
-    }
-    /// The condition that must hold for fields.
-    pub(super) fn by_fields(&self) -> Option<&'_ Tree> {
-        self.filter.and_then(|filtered| filtered.filter.fields.as_ref())
     }
     /// Emits this behind `fetch`: it jumps if an entry does not pass because of what was read. Spoils `A`,
     /// `B`, `C`.

@@ -15,8 +15,7 @@ use trapline_record::ring::Kind;
 
 use super::asm::{Asm, Reg, SP};
 use super::saves;
-use super::stack::Walk;
-use super::trace::Traced;
+use super::traced::Traced;
 
 /// Registers of a stub (`A`, `B`, `C` and `AT` are those that `counted` spoils). `A`, `B`: anything, and `B`
 /// also holds the thread's area. `RING`: the ring. `AT`: its head. `SLOT`: the slot behind that. `TIME`: the
@@ -45,7 +44,7 @@ impl Traced<'_> {
     /// By how many bytes the stack pointer is below the program's.
     pub(super) fn step(&self, kind: Kind) -> u32 {
         match kind {
-            _ if Walk::wanted(self.unwind, kind) => LONG,
+            _ if self.holds_stack(kind) => LONG,
             Kind::Entry if self.by_fields().is_some() => saves::FRAME.unsigned_abs(),
             _ => SHORT,
         }

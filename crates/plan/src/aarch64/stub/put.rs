@@ -17,8 +17,9 @@ use super::latency::{G, STACK_END};
 use super::rseq::CPU_ID;
 use super::stack::Walk;
 use super::text::Texts;
-use super::trace::{ARGUMENTS, Traced};
-use crate::request::{ThreadId, Unwind};
+use super::traced::{ARGUMENTS, Traced};
+use crate::machine::ThreadId;
+use crate::request::Unwind;
 
 /// How records are identified: both records of a call have this key, and no other open call has it.
 #[derive(Clone, Copy, Debug)]

@@ -13,9 +13,9 @@ use trapline_record::tally::{
     self, CELLS, FNV, OVERFLOW, OWNER, PHI, PROBES, Shape, TAKING, TEXT_BYTES, bits_in_reach,
 };
 
-use super::Machine;
 use super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
 use super::counted::add_one;
+use super::machine::Machine;
 use super::saves::{A, B, C, INDEX, KEY, SLOT, VALUE, waiting};
 use crate::filter::Tally;
 

@@ -15,15 +15,19 @@
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
+use super::code::Code;
 use super::counted::{add_one, by_thread, cpu};
 use super::filter::Conditions;
-use super::filtering::{self, Filtered, Rare, Shared};
+use super::filtering::{self, Rare, Shared};
+use super::machine::Machine;
 use super::rows::{Copied, Rows};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
 use super::text::Texts;
-use super::{Code, Machine, rseq, threads};
+use super::traced::Filtered;
+use super::{rseq, threads};
 use crate::filter::{GroupBy, Sort, THREAD_UNIT, Tally};
-use crate::request::{Read, ThreadId};
+use crate::machine::ThreadId;
+use crate::request::Read;
 
 /// Where a probe's tables lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

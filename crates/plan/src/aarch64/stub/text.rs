@@ -37,8 +37,9 @@ use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::filter::Fields;
 use super::frame::{A, B, SLOT};
 use super::latency::G;
-use super::trace::ARGUMENTS;
-use crate::request::{Read, ThreadId};
+use super::traced::ARGUMENTS;
+use crate::machine::ThreadId;
+use crate::request::Read;
 
 /// Linux, arm64.
 mod nr {

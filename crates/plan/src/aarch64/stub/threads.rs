@@ -21,9 +21,10 @@
 use trapline_record::threads::{PROBES, ThreadArea};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
+use super::code::Code;
+use super::machine::Machine;
 use super::saves::{self, A, ANSWER, B, C, INDEX, KEY, SLOT, VALUE, waiting};
-use super::{Code, Machine};
-use crate::request::ThreadId;
+use crate::machine::ThreadId;
 
 /// Where hits are counted by thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

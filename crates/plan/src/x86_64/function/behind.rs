@@ -37,7 +37,7 @@
 //!   instruction runs again.
 
 use super::{LEAST, LOOK, Mark, Planner};
-use crate::request::TrapsPolicy;
+use crate::machine::TrapsPolicy;
 use crate::x86_64::site::SiteAction;
 use crate::x86_64::stub;
 use crate::x86_64::window::{JUMP, Stretch, walk};

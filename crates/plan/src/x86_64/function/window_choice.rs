@@ -6,8 +6,8 @@
 //! Does not: know why the action is requested.
 
 use super::Planner;
+use crate::machine::TrapsPolicy;
 use crate::refusal::Refusal;
-use crate::request::TrapsPolicy;
 use crate::x86_64::padding::{SHORT, island};
 use crate::x86_64::site::{Owner, PatchedSite, PlacedAction, Reach, SiteAction};
 use crate::x86_64::window::{JUMP, Stop, Stretch, Window, in_rseq, refusal, walk};

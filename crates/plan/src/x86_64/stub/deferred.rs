@@ -75,11 +75,12 @@ use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R10, R11, RAX, RDX, RSI, RSP, Reg
 use super::counted::{Counted, count};
 use super::filter::{Conditions, EntryRecord, Fields};
 use super::filtering::FilterExits;
-use super::latency::{Claim, Lookup};
+use super::latency::{Claim, Latency, Lookup, Timed};
+use super::machine::{Liveness, Machine};
 use super::put::Placed;
 use super::rseq::{self, Section};
-use super::trace::{ARGUMENTS, Traced};
-use super::{Latency, Liveness, Machine, Pending, Timed};
+use super::threads;
+use super::traced::{ARGUMENTS, Traced};
 use crate::filter::{Known, Late, Tree};
 
 /// Offset of this save, below those of `trace`.
@@ -218,18 +219,12 @@ pub(super) struct Deferred<'a> {
 
 /// Appends the part of a stub that comes before the displaced code; `None` if no return decides about the
 /// probe's calls.
-pub(super) fn defer(
-    asm: &mut Asm<'_>,
-    traced: &Traced<'_>,
-    kind: Kind,
-    values: usize,
-) -> Option<Pending<'static>> {
+pub(super) fn defer(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind, values: usize) -> Option<Tail> {
     let defer = Deferred::of(traced, values)?;
-    if kind == Kind::Entry {
-        return defer.begin(asm);
+    match kind {
+        Kind::Entry => defer.entry(asm).map(Tail::Entry),
+        _ => Some(Tail::Exit(defer.exit(asm, kind))),
     }
-    let tail = Tail::Exit(defer.exit(asm, kind));
-    Some(Pending::new(asm, super::Kind::Deferred(tail)))
 }
 
 impl<'a> Deferred<'a> {
@@ -248,17 +243,12 @@ impl<'a> Deferred<'a> {
         let values = values.min(ARGUMENTS);
         Some(Self { traced, late, of_probe, words, values })
     }
-    /// Emits the part of an entry's stub that comes before the displaced code.
-    pub(super) fn begin(&self, asm: &mut Asm<'_>) -> Option<Pending<'static>> {
-        let tail = Tail::Entry(self.entry(asm)?);
-        Some(Pending::new(asm, super::Kind::Deferred(tail)))
-    }
 
     /// Steps E1 to E4.
     fn entry(&self, asm: &mut Asm<'_>) -> Option<EntryTail> {
         let (traced, kind) = (self.traced, Kind::Entry);
         traced.enter(asm, kind);
-        traced.rings.id.ask(asm);
+        threads::ask(traced.rings.id, asm);
         let passed = traced.pass(asm, traced.filter?, kind);
         let begun = count(asm, &self.of_probe.machine);
         let behind_begun = asm.here();
@@ -450,19 +440,21 @@ pub(super) fn asks_for_duration(tree: &Tree) -> bool {
 }
 
 impl Tail {
-    pub(super) fn fixups(&self) -> &[(u64, u64)] {
-        if let Self::Entry(tail) = self { &tail.fixups } else { &[] }
-    }
-    pub(super) fn finish(self, asm: &mut Asm<'_>) {
+    /// Appends what comes behind the displaced code. Returns the instructions that may fault, and where a thread
+    /// goes on then.
+    pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
         match self {
             Self::Entry(tail) => tail.finish(asm),
-            Self::Exit(tail) => tail.finish(asm),
+            Self::Exit(tail) => {
+                tail.finish(asm);
+                Vec::new()
+            }
         }
     }
 }
 
 impl EntryTail {
-    fn finish(self, asm: &mut Asm<'_>) {
+    fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
         let Self { of_probe, words, leave, .. } = self;
         of_probe.unregistered(asm, self.begun, words.begun, self.behind_begun);
         // E3
@@ -483,6 +475,7 @@ impl EntryTail {
         asm.bind(self.begun.line);
         asm.u64(words.begun);
         self.passed.addresses(asm, rejected);
+        self.fixups
     }
     /// Step E1, for a call that does not pass.
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
