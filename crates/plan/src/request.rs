@@ -208,3 +208,13 @@ pub struct LatencyInput {
     /// A return trampoline leads on to the action of its function's return, instead of taking the time.
     pub leads_on: bool,
 }
+
+/// Which functions a [`CodeMap`](crate::CodeMap) covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope<'a> {
+    /// All of the module's text.
+    All,
+    /// The requested functions and their neighbours. A branch from elsewhere into a window is not seen then;
+    /// a thread that takes it is served by the guards. Not for a process in which no trap can be served.
+    For(&'a [ActionRequest]),
+}

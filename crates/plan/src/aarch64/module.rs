@@ -24,22 +24,20 @@
 //!
 //! x16 and x17 are not taken to be free, even at an entry, which may be the head of a loop: stubs push them.
 
-use std::collections::BTreeMap;
-
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
 use trapline_record::ring::Kind;
 
-use super::action::{Record, SiteAction, is_looped, loads, nodes};
-use super::armed::may_arm_behind;
-use super::exits::{begins_elsewhere, exits, landings, ways_out};
+use super::action::{Record, SiteAction, loads, nodes};
+use super::exits::{begins_elsewhere, exits, is_looped, landings, ways_out};
 use super::go::{copies, is_go, is_goroutines, reads_g};
 use super::lay::lay;
-use super::site::entry_index;
-use super::stub::ExitKind;
+use super::patch::entry_index;
+use super::return_address::may_arm_behind;
+use super::site::{PatchedSite, Sites, add};
 use super::supported::{check, may_fault, readable};
-use crate::filter::TargetFilter;
 use crate::input::ModuleInput;
+use crate::machine::ExitKind;
 use crate::plan::{ModulePlan, PatchRole, Refused};
 use crate::refusal::{CodeBytes, PlanError, Refusal};
 use crate::request::{Action, ActionRequest, Floats};
@@ -47,31 +45,11 @@ use crate::request::{Action, ActionRequest, Floats};
 /// How far around an instruction outside all functions exclusive sequences are looked for, in bytes.
 const AROUND: u64 = 128;
 
-/// A word that is to be patched.
-#[derive(Clone, Debug)]
-pub(super) struct PatchedSite {
-    /// All words of its function, or those around it.
-    pub(super) words: Vec<u32>,
-    pub(super) start: Svma,
-    pub(super) index: usize,
-    pub(super) role: PatchRole,
-    /// The actions there, in order, each with the index of its request.
-    pub(super) actions: Vec<(u32, SiteAction)>,
-}
-
-impl PatchedSite {
-    pub(super) fn at(&self) -> Svma {
-        self.start + 4 * self.index as u64
-    }
-}
-
-pub(super) type Sites = BTreeMap<Svma, PatchedSite>;
-
 /// Plans all requests for one module.
 ///
 /// # Errors
 /// [`PlanError`] if nothing at all can be planned; a request that fails alone is in [`ModulePlan::refused`].
-pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
+pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let mut sites = Sites::new();
     let (mut refused, mut slotted) = (Vec::new(), Vec::new());
     let or_trampolines =
@@ -126,17 +104,6 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     Ok(plan)
 }
 
-fn add(sites: &mut Sites, request: u32, found: Vec<(PatchedSite, SiteAction)>) {
-    for (site, action) in found {
-        let known = sites.entry(site.at()).or_insert_with(|| site.clone());
-        if site.role == PatchRole::Entry {
-            known.role = PatchRole::Entry;
-        }
-        known.actions.push((request, action));
-        known.actions.sort_by_key(|one| one.1.rank());
-    }
-}
-
 /// The words that a request needs, each with its action.
 fn words_of(
     input: &ModuleInput<'_>,
@@ -153,10 +120,10 @@ fn words_of(
     let one =
         |index: usize, role| PatchedSite { words: words.clone(), start, index, role, actions: Vec::new() };
     let count = counting(input, request.probe);
-    let waits = filter(input, request.probe).is_some_and(|filter| filter.late.is_some());
-    let asks = waits || copies(request.action, filter(input, request.probe));
+    let waits = input.filter(request.probe).is_some_and(|filter| filter.late.is_some());
+    let asks = waits || copies(request.action, input.filter(request.probe));
     let goroutine = input.traits.go && is_goroutines(image, request, asks, (&words, at))?;
-    let decided = filter(input, request.probe).filter(|filter| !filter.passes_all()).map(nodes);
+    let decided = input.filter(request.probe).filter(|filter| !filter.passes_all()).map(nodes);
     let found = match request.action {
         Action::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
         Action::CountAt(at) | Action::RecordAt(at, _) if !at.0.is_multiple_of(4) => {
@@ -195,7 +162,7 @@ fn words_of(
         }
         Action::Record { values, returns, texts, floats, fields, stack: unwind } => {
             let probe = request.probe;
-            let loads = filter(input, probe).map_or(0, loads);
+            let loads = input.filter(probe).map_or(0, loads);
             // A condition may read memory that no record holds.
             readable(at, &words, texts != 0 || fields != 0 || loads > 0)?;
             let action = |kind| {
@@ -235,7 +202,7 @@ fn words_of(
             [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
         }
         Action::Tally { exits } => {
-            let filter = filter(input, request.probe).ok_or(Refusal::Incomplete { at })?;
+            let filter = input.filter(request.probe).ok_or(Refusal::Incomplete { at })?;
             let (nodes, late, loads) = (nodes(filter), filter.late.is_some(), loads(filter));
             readable(at, &words, loads > 0)?;
             let tally =
@@ -280,14 +247,9 @@ fn left(
     Ok(found.map(|(index, kind)| (index, kind, role(kind))).collect())
 }
 
-/// The filter of a probe's hits.
-pub(super) fn filter<'a>(input: &ModuleInput<'a>, probe: u32) -> Option<&'a TargetFilter> {
-    input.filters.get(probe as usize).and_then(Option::as_ref)
-}
-
 /// The action that counts a probe's hits.
 fn counting(input: &ModuleInput<'_>, probe: u32) -> SiteAction {
-    match filter(input, probe).filter(|filter| !filter.passes_all()) {
+    match input.filter(probe).filter(|filter| !filter.passes_all()) {
         Some(filter) => SiteAction::FilteredCount { probe, nodes: nodes(filter) },
         None => SiteAction::Count { probe },
     }

@@ -7,7 +7,6 @@ use trapline_record::Svma;
 
 use super::action::loads;
 use super::go::not_in_go;
-use super::module::filter;
 use super::stub::SIGNATURE;
 use crate::filter::{TargetFilter, Tree};
 use crate::input::ModuleInput;
@@ -24,7 +23,7 @@ pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) 
         request.action,
         Action::CountEntry | Action::CountExits | Action::CountAt(_) | Action::Tally { .. }
     );
-    let filter = filter(input, request.probe);
+    let filter = input.filter(request.probe);
     let by_thread = input.layout.threads.rows > 0;
     let what = match () {
         () if input.traits.go

@@ -15,9 +15,9 @@
 use trapline_record::ring::Kind;
 
 use super::asm::{Asm, Fix};
-use super::code::Code;
 use super::deferred::{self, Deferred, Looked, PLACE, asks_for_duration};
 use super::filtering::Rare;
+use super::pending::Code;
 use super::rows::Copied;
 use super::tally::{Into, Table, Tallied, one_more, unseen, value};
 use super::threads;

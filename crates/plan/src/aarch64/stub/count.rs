@@ -15,9 +15,9 @@
 //! | A5 | clear the announcement | counted; the kernel clears it too |
 
 use super::asm::{Asm, Fix, Reg, ZERO};
-use super::code::Code;
 use super::counted::by_thread;
 use super::machine::{Machine, Rseq, SIGNATURE};
+use super::pending::Code;
 
 const A: Reg = 16;
 const B: Reg = 17;

@@ -5,9 +5,9 @@
 //! one restartable sequence; without rseq an atomic addition on some line. Spoils `A`, `B`, `KEY`, `C`.
 
 use super::asm::{Asm, Cond, Fix, Reg, Update, ZERO};
+use super::frame::{A, B, C, KEY};
 use super::machine::Machine;
 use super::rseq::{self, CPU_ID, Section};
-use super::saves::{A, B, C, KEY};
 
 /// With rseq: the section, and the jump of threads without an area.
 pub(super) type Counted = Option<(Section, Fix)>;

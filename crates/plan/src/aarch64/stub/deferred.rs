@@ -34,22 +34,22 @@ use trapline_record::counters::filtered;
 use trapline_record::ring::{HEAD, Kind, first_float};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
-use super::code::Code;
 use super::counted::{count, count_last};
 use super::filter::{Conditions, EntryRecord, Fields};
 use super::filtering::{self, Rare};
-use super::frame::{A, AT, B, C, RING, SLOT, TIME};
+use super::frame;
 use super::latency::{Claim, Latency, Lookup, Timed};
+use super::pending::Code;
 use super::put::Key;
 use super::rseq::{self, Section};
-use super::saves;
+use super::saves::{A, AT, B, C, RING, SLOT, TIME};
 use super::traced::{ARGUMENTS, Traced};
 use super::{text, threads};
 use crate::filter::{Known, Late, Tree};
 
-/// Offset of the words above what `saves` keeps: the cell's address; at an exit also the time, and the
+/// Offset of the words above what `frame` keeps: the cell's address; at an exit also the time, and the
 /// nanoseconds that the call took.
-const FRAME: u32 = saves::FRAME.unsigned_abs();
+const FRAME: u32 = frame::FRAME.unsigned_abs();
 pub(super) const PLACE: u32 = FRAME;
 const STAMP: u32 = FRAME + 8;
 const TOOK: u32 = FRAME + 16;
@@ -57,7 +57,7 @@ const MORE: i32 = 32;
 /// By how many bytes the stack pointer is below the program's.
 const DEPTH: u32 = FRAME + MORE.unsigned_abs();
 /// Register in which `Timed::lookup` leaves a cell.
-const FOUND: Reg = saves::SLOT;
+const FOUND: Reg = frame::SLOT;
 /// Offset of the word that makes a cell marked.
 const MARK: u32 = 16;
 /// Number of words that are copied one by one; more are copied in a loop.
@@ -136,7 +136,7 @@ pub fn defer<'a>(at: u64, traced: Traced<'a>, kind: Kind, values: usize) -> Opti
 /// Makes room, and saves what is spoilt.
 pub(super) fn enter(asm: &mut Asm) {
     asm.add_imm(SP, SP, -MORE);
-    saves::enter(asm);
+    frame::enter(asm);
 }
 
 impl<'a> Deferred<'a> {

@@ -9,13 +9,13 @@ use trapline_record::names::PLACES;
 use trapline_record::ring::Kind;
 
 use super::asm::{Asm, Cond, Fix, SP};
-use super::code::Code;
 use super::counted::{add_one, by_thread, count, count_last, cpu};
 use super::filter::Conditions;
+use super::frame::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
 use super::latency::{Mark, Timed};
 use super::machine::{Machine, Rseq};
+use super::pending::Code;
 use super::rseq::{self, Section};
-use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
 use super::threads;
 use super::traced::{Filtered, Traced};
 use crate::filter::TargetFilter;
@@ -73,7 +73,7 @@ pub fn count_filtered(
 
 /// Saves what is spoilt, and jumps if a hit does not pass.
 fn decide(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
-    saves::enter(asm);
+    frame::enter(asm);
     if filtered.filter.asks_for_thread() {
         threads::ask(id, asm);
     }
@@ -107,13 +107,13 @@ impl Traced<'_> {
             (Kind::Entry, Some(_)) if late => return None,
             (Kind::Entry, Some(filtered)) => {
                 let rare = decide(asm, self.machine, self.rings.id, filtered);
-                (rare, self.timed().map(|timed| timed.mark(asm, saves::FRAME.unsigned_abs(), true)))
+                (rare, self.timed().map(|timed| timed.mark(asm, frame::FRAME.unsigned_abs(), true)))
             }
             (Kind::Entry, None) => return None,
             _ => {
                 let timed = self.timed()?;
-                saves::enter(asm);
-                (Rare::default(), Some(timed.take_mark(asm, saves::FRAME.unsigned_abs())))
+                frame::enter(asm);
+                (Rare::default(), Some(timed.take_mark(asm, frame::FRAME.unsigned_abs())))
             }
         };
         leave(asm, self.machine);
@@ -129,7 +129,7 @@ impl Traced<'_> {
             (Some(timed), mark, Kind::Entry) => {
                 // An abandoned call may have left a mark in the cell of a call that does not pass.
                 rare.rejected.drain(..).for_each(|fix| asm.bind(fix));
-                let none = timed.mark(asm, saves::FRAME.unsigned_abs(), false);
+                let none = timed.mark(asm, frame::FRAME.unsigned_abs(), false);
                 rare.rejected.push(asm.b_later());
                 timed.finish_unmarked(asm, none, none.after());
                 mark.into_iter().for_each(|mark| timed.finish_mark(asm, mark));
@@ -210,7 +210,7 @@ pub(super) fn leave(asm: &mut Asm, machine: &Machine) {
     if let Some(rseq) = machine.rseq {
         rseq::clear(asm, rseq, B);
     }
-    saves::leave(asm);
+    frame::leave(asm);
 }
 
 /// Ends the part that comes before the displaced code.

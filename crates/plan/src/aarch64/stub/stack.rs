@@ -38,8 +38,8 @@ use trapline_record::ring::Kind;
 use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
-use super::frame::{A, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
 use super::latency::G;
+use super::saves::{A, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
 use super::traced::Traced;
 use crate::machine::Stacks;
 use crate::request::Unwind;

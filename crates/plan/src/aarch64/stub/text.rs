@@ -35,8 +35,8 @@ use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::filter::Fields;
-use super::frame::{A, B, SLOT};
 use super::latency::G;
+use super::saves::{A, B, SLOT};
 use super::traced::ARGUMENTS;
 use crate::machine::ThreadId;
 use crate::request::Read;

@@ -25,12 +25,12 @@
 use trapline_record::ring::Kind;
 
 use super::asm::{Asm, Fix, SP};
-use super::code::Code;
 use super::counted::{count, count_last};
 use super::filtering::Before;
-use super::frame::{A, B};
 use super::latency::Mark;
+use super::pending::Code;
 use super::rseq::{self, Section};
+use super::saves::{A, B};
 use super::threads;
 use super::traced::Traced;
 use crate::filter::Tree;

@@ -38,9 +38,10 @@
 
 use super::{LEAST, LOOK, Mark, Planner};
 use crate::machine::TrapsPolicy;
-use crate::x86_64::site::SiteAction;
+use crate::x86_64::action::SiteAction;
+use crate::x86_64::jump::JUMP;
 use crate::x86_64::stub;
-use crate::x86_64::window::{JUMP, Stretch, walk};
+use crate::x86_64::window::{Stretch, walk};
 use trapline_insn::x86_64::{Class, Gpr, Insn, Lead, faults_on_register};
 use trapline_record::Svma;
 

@@ -9,17 +9,18 @@
 
 mod behind;
 mod exits;
-mod frame;
 mod window_choice;
 
-use super::Env;
+use super::action::{PlacedAction, SiteAction, Stack, When};
+use super::body::body_of;
+use super::env::Env;
+use super::jump::JUMP;
 use super::kernel::takes_uprobe;
 use super::padding::Claims;
 use super::pun::Puns;
-use super::site::{Owner, PatchedSite, PlacedAction, SiteAction, Stack, When};
+use super::site::{Owner, PatchedSite};
 use super::stub;
-use super::window::{JUMP, Stretch};
-use crate::codemap::body_of;
+use super::window::Stretch;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
 use crate::request::{Action, ActionRequest, Floats};

@@ -43,7 +43,7 @@ mod timed;
 use trapline_record::latency::{self as words, at};
 
 use super::asm::{Asm, Cond, Fix, ZERO};
-use super::code::Code;
+use super::pending::Code;
 use crate::machine::ExitKind;
 use armed::Armed;
 pub use armed::{Signed, trampoline_code};

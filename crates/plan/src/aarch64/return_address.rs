@@ -18,7 +18,7 @@ use trapline_record::Svma;
 use trapline_record::addr::Bias;
 
 use super::exits::{Goes, goes, is_call, landings};
-use super::site::Refusal;
+use super::refusal::Refusal;
 use super::stub::Signed;
 use crate::input::ModuleInput;
 
