@@ -7,6 +7,7 @@ mod action;
 pub mod code_region;
 mod emit;
 pub mod exits;
+mod function;
 mod go;
 mod island;
 pub(crate) mod lay;

@@ -10,6 +10,7 @@
 
 mod access;
 pub mod aggregate_at_return;
+mod arithmetic;
 mod asm;
 mod call;
 mod count;

@@ -36,7 +36,8 @@
 //!   left in front. The call would not be seen if the handler leaves, and would be seen twice if the
 //!   instruction runs again.
 
-use super::{LEAST, LOOK, Mark, Planner};
+use super::entry::{LEAST, LOOK};
+use super::{Mark, Planner};
 use crate::machine::TrapsPolicy;
 use crate::x86_64::action::SiteAction;
 use crate::x86_64::jump::JUMP;

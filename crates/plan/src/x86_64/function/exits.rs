@@ -4,7 +4,9 @@
 //! In: a function's code. Out: sites. An exit without room for a jump is patched where it is decided. Does
 //! not: choose windows (see `place`).
 
-use super::{Code, Planner, entry_index, kind_of};
+use super::code::Code;
+use super::entry::entry_index;
+use super::{Planner, kind_of};
 use crate::plan::PatchRole;
 use crate::refusal::{NoTrampoline, Refusal};
 use crate::request::{Action, ActionRequest};

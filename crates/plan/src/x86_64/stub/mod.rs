@@ -9,8 +9,10 @@
 //! counted exactly: by one rseq commit, or by `lock add` (LOSS-1).
 //! Does not: relocate displaced code, choose addresses, decide what is dead.
 
+mod access;
 mod aggregate_at_return;
 pub(crate) mod arguments;
+mod arithmetic;
 mod asm;
 pub mod call;
 mod count;
