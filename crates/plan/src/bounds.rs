@@ -4,7 +4,8 @@
 
 use crate::codemap::CodeMap;
 use crate::layout::{DataCounts, MODULE_REGIONS};
-use crate::request::{Action, ActionRequest, ProcessTraits, Unwind};
+use crate::machine::ProcessTraits;
+use crate::request::{Action, ActionRequest, Unwind};
 use trapline_image::Image;
 use trapline_record::ring::{LEAST_SLOT, RingArea};
 use trapline_record::stack::{room_for_copy, room_for_frames};

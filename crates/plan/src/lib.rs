@@ -17,36 +17,38 @@
 
 pub mod aarch64;
 pub mod bounds;
+pub mod calls;
 pub mod charge;
 pub mod codemap;
 pub mod filter;
+pub mod input;
 pub mod layout;
+pub mod machine;
 pub mod module;
 pub mod plan;
 pub mod preview;
 pub mod refusal;
 pub mod request;
 pub mod space;
-mod speculate;
 mod unwind;
 pub mod x86_64;
 
 pub use bounds::bounds;
+pub use calls::{CallFunctions, CallInput, Callee, ExtendedState, InlinedPath};
 pub use charge::{Charged, MemoryLimits, TooLittle, charge};
-pub use codemap::{CodeMap, Scope};
+pub use codemap::CodeMap;
+pub use input::ModuleInput;
 pub use layout::{DataAt, DataCounts, DataLayout};
-pub use module::{find_code_region, plan_module, room_for_calls, trampolines_for};
+pub use machine::{Buckets, ProcessTraits, Rseq as RseqTraits, Stacks, ThreadId, TrapsPolicy};
+pub use module::{plan_module, trampolines_for};
 pub use plan::{
     Call, Chunk, Guard, KernelSite, ModulePlan, Original, Patch, PatchRole, Refused, Region, Stats, Tactic,
 };
 pub use preview::preview;
 pub use refusal::{NoTrampoline, PlanError, Refusal};
-pub use request::{
-    Action, ActionRequest, Buckets, CallFunctions, CallInput, Callee, ExtendedState, Floats, Hold,
-    InlinedPath, LatencyInput, ModuleInput, Operand, ProcessTraits, Read, RseqTraits, Stacks, ThreadId,
-    TrapsPolicy, Unwind,
-};
+pub use request::{Action, ActionRequest, Floats, Hold, LatencyInput, Operand, Read, Scope, Unwind};
 pub use space::{AddressSpace, CodeRegion};
 /// The file that a plan is for.
 pub use trapline_image::Image;
 pub use unwind::TrampolineCode;
+pub use x86_64::{find_code_region, room_for_calls};

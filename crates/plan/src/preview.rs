@@ -5,11 +5,13 @@
 
 use crate::bounds::bounds;
 use crate::codemap::CodeMap;
+use crate::input::ModuleInput;
 use crate::layout::DataLayout;
+use crate::machine::ProcessTraits;
 use crate::module::plan_module;
 use crate::plan::{ModulePlan, Tactic};
 use crate::refusal::Refusal;
-use crate::request::{ActionRequest, LatencyInput, ModuleInput, ProcessTraits};
+use crate::request::{ActionRequest, LatencyInput};
 use crate::space::AddressSpace;
 use crate::x86_64::stub::Buckets;
 use trapline_image::{Image, ImageKind};

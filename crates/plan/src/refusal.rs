@@ -212,7 +212,7 @@ pub enum Refusal {
     #[error("{why}")]
     Word {
         /// The reason.
-        why: crate::aarch64::Refusal,
+        why: crate::aarch64::refusal::Refusal,
     },
     /// The request is not implemented for this processor.
     #[error("{at:#x}: not on arm64 yet: {what}")]

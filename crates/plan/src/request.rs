@@ -1,85 +1,13 @@
-//! What is asked of the planner: requests, and what the process allows.
+//! What is asked of the planner: an action at one function or instruction, and what its records hold.
+//!
+//! In: what others ask for. Out: plain values; on either processor the same.
+//! Does not: know files, processes or code.
 
-use crate::codemap::CodeMap;
-use crate::filter::TargetFilter;
-use crate::layout::DataLayout;
-use crate::space::{AddressSpace, CodeRegion};
-pub use crate::x86_64::stub::{
-    Buckets, CallFunctions, ExtendedState, InlinedPath, Rseq as RseqTraits, ThreadId,
-};
-use trapline_image::{FunctionIndex, Image};
-use trapline_record::addr::Bias;
+use crate::machine::Buckets;
+use trapline_image::FunctionIndex;
 use trapline_record::latency::Stamps;
 use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma};
-
-/// Whether a guard trap may happen in the process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum TrapsPolicy {
-    /// Guard traps are served: windows of several instructions may be patched while threads run.
-    #[default]
-    Guarded,
-    /// SIGTRAP is blocked in some thread, or the program owns it. Such windows are still planned; the crate
-    /// `patch` checks [`Patch::starts`](crate::Patch::starts) against the stopped threads, and refuses.
-    MustNotTrap,
-}
-
-/// What the process and its CPU offer and forbid.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ProcessTraits {
-    /// Where threads have their rseq areas; `None` if some threads have none.
-    pub rseq: Option<RseqTraits>,
-    /// CPUs that may run the process (highest possible CPU number + 1).
-    pub cpus: u32,
-    /// The CPU has `rdpid`.
-    pub rdpid: bool,
-    /// `rdfsbase` may be used.
-    pub fsgsbase: bool,
-    /// arm64: one instruction can add to memory (FEAT_LSE).
-    pub lse: bool,
-    /// arm64: the CPU has vectors that a system call does not preserve (SVE).
-    pub sve: bool,
-    /// The program catches SIGSEGV or SIGBUS. Then no instruction is displaced that may fault on a
-    /// register-based operand.
-    pub has_fault_handler: bool,
-    /// A shadow stack is on, so no call is displaced.
-    pub shadow_stack: bool,
-    /// A Go program: the goroutine pointer is in r14, and stacks move.
-    pub go: bool,
-    /// Whether a guard trap may happen.
-    pub traps: TrapsPolicy,
-    /// Sites that no jump reaches may become kernel uprobes.
-    pub kernel_allowed: bool,
-    /// Counter lines; see `record::counters`.
-    pub lines: u32,
-    /// How a stub reads a thread's number, if hits are counted by thread.
-    pub thread_id: ThreadId,
-    /// Where stacks end, if records hold stacks.
-    pub stacks: Stacks,
-}
-
-impl ProcessTraits {
-    /// Traits of most processes: rseq as glibc lays it out, no handlers for faults, guard traps served.
-    #[must_use]
-    pub const fn usual(cpus: u32) -> Self {
-        Self {
-            rseq: Some(RseqTraits { offset: -160, signature: 0x5305_3053 }),
-            cpus,
-            rdpid: false,
-            fsgsbase: true,
-            lse: false,
-            sve: false,
-            has_fault_handler: false,
-            shadow_stack: false,
-            go: false,
-            traps: TrapsPolicy::Guarded,
-            kernel_allowed: false,
-            lines: cpus + 1,
-            thread_id: ThreadId::Call,
-            stacks: Stacks { main: (0, 0), block: None, go: None },
-        }
-    }
-}
 
 /// Which part of the stack a record holds at a hit (`record::stack`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -92,19 +20,6 @@ pub enum Unwind {
     Frames(u8),
     /// A copy of the top of the stack, in a record of this many bytes.
     Copy(u32),
-}
-
-/// Where stacks end, as far as this is known in a process; see `x86_64::stub::stack`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stacks {
-    /// The main thread's stack: its lowest address when it was looked up, and the first address behind it.
-    /// Empty if unknown.
-    pub main: (u64, u64),
-    /// Offset, from the thread pointer, of two words: the start of a thread's stack (0 for the main
-    /// thread's), and its length.
-    pub block: Option<i32>,
-    /// Offset of the goroutine pointer from the thread pointer, in a Go program.
-    pub go: Option<i32>,
 }
 
 /// Which floats a record holds: the low 64 bits of vector registers.
@@ -193,7 +108,7 @@ pub enum Action {
         /// Floats, which follow the values and texts.
         floats: Floats,
         /// Number of words of fields behind the floats. The request's filter names the fields
-        /// ([`TargetFilter::reads`]).
+        /// ([`TargetFilter::reads`](crate::filter::TargetFilter::reads)).
         fields: u16,
         /// Which part of the stack an entry's record holds; if any, the record holds no arguments.
         stack: Unwind,
@@ -201,12 +116,12 @@ pub enum Action {
     /// Write a record, without values but maybe with a stack, whenever this instruction is about to run.
     RecordAt(Svma, Unwind),
     /// Write a record whenever this instruction, a USDT probe, is about to run. The request's filter names
-    /// six values ([`TargetFilter::operands`]), and this many words of fields follow.
+    /// six values ([`TargetFilter::operands`](crate::filter::TargetFilter::operands)), and this many words of fields follow.
     RecordMark(Svma, u16),
     /// Add one to a value's row in the counter's table, at every entry or at every exit. The request's filter
     /// names the value.
     Tally {
-        /// At exits. With [`TargetFilter::late`], the entries keep for them what is known only at the entry.
+        /// At exits. With [`TargetFilter::late`](crate::filter::TargetFilter::late), the entries keep for them what is known only at the entry.
         exits: bool,
     },
     /// Call a consumer at every entry.
@@ -252,32 +167,6 @@ impl Action {
     }
 }
 
-/// What stubs call at a hit in a program that probes itself; the same for all modules of a segment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CallInput<'a> {
-    /// The functions that all stubs call.
-    pub functions: CallFunctions,
-    /// Indexed by [`ActionRequest::probe`]: the argument of the call, and what is saved around it.
-    pub callees: &'a [Callee],
-    /// A site that no jump reaches gets an int3, from which the guard table leads to the stub.
-    pub may_trap: bool,
-}
-
-/// How one probe's consumers are called.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Callee {
-    /// First argument of the called function.
-    pub argument: u64,
-    /// The extended state is saved before the call, and restored after it.
-    pub saves_state: bool,
-    /// No consumer is called at the entry: all wait for the return only.
-    pub only_returns: bool,
-    /// The function's return address may be replaced ([`Action::CallArmed`]).
-    pub arms: bool,
-    /// Use an int3 even if a jump would fit.
-    pub by_trap: bool,
-}
-
 /// One request: an action at one function or instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ActionRequest {
@@ -298,7 +187,7 @@ pub struct LatencyInput {
     /// `AddressSpace::find`.
     pub stamps: RemoteAddr,
     /// Size of the stamp cells. They hold whole records if a return decides about some of them
-    /// ([`TargetFilter::late`]).
+    /// ([`TargetFilter::late`](crate::filter::TargetFilter::late)).
     pub shape: Stamps,
     /// Calls shorter than this many ticks are counted as returns, but not timed.
     pub min_ticks: u64,
@@ -320,37 +209,12 @@ pub struct LatencyInput {
     pub leads_on: bool,
 }
 
-/// Everything that the plan of a module depends on.
-#[derive(Clone, Copy, Debug)]
-pub struct ModuleInput<'a> {
-    /// The file.
-    pub image: &'a Image,
-    /// Difference between its live and its stated addresses.
-    pub bias: Bias,
-    /// The module's branch targets; must cover the requested functions.
-    pub map: &'a CodeMap,
-    /// What the process and its CPU allow.
-    pub traits: &'a ProcessTraits,
-    /// What is mapped, including the spaces that other modules got already.
-    pub space: &'a AddressSpace,
-    /// The module's space, if it has one. Otherwise one is chosen for these requests alone.
-    pub code_region: Option<CodeRegion>,
-    /// Plan on this thread only; create no helper threads.
-    pub alone: bool,
-    /// Layout of the segment's data.
-    pub layout: &'a DataLayout,
-    /// Where the segment's far part will be mapped.
-    pub far: RemoteAddr,
-    /// How many separate small code regions the module may take.
-    pub regions: u32,
-    /// Required if a request [`is_timed`](Action::is_timed), or is a filtered [`Action::Record`] with
-    /// returns.
-    pub latency: Option<LatencyInput>,
-    /// Required if a request calls a consumer.
-    pub calls: Option<CallInput<'a>>,
-    /// Filters, indexed by [`ActionRequest::probe`]. A request without one, or behind the end, passes all
-    /// hits.
-    pub filters: &'a [Option<TargetFilter>],
-    /// The requests.
-    pub requests: &'a [ActionRequest],
+/// Which functions a [`CodeMap`](crate::CodeMap) covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope<'a> {
+    /// All of the module's text.
+    All,
+    /// The requested functions and their neighbours. A branch from elsewhere into a window is not seen then;
+    /// a thread that takes it is served by the guards. Not for a process in which no trap can be served.
+    For(&'a [ActionRequest]),
 }

@@ -9,8 +9,8 @@ use trapline_image::Image;
 use trapline_insn::aarch64::{Away, Op, Refusal as Why, Through, Verdict, decode};
 use trapline_record::Svma;
 
-use super::site::Refusal;
-use super::stub::ExitKind;
+use super::refusal::Refusal;
+use crate::machine::ExitKind;
 
 /// Where control goes from a word.
 pub(super) enum Goes {
@@ -159,9 +159,20 @@ pub(crate) fn exit_bounds(image: &Image) -> Vec<u32> {
     image.functions().iter().map(of).collect()
 }
 
+/// Whether a branch of the function leads to its beginning, or to the word at `entry`.
+pub(super) fn is_looped(words: &[u32], entry: usize) -> bool {
+    (0..).zip(words).any(|(index, &word): (isize, _)| match decode(word) {
+        Verdict::Simulate(Op::Branch { offset, link: false } | Op::BranchIf { offset, .. }) => {
+            let to = index + offset as isize / 4;
+            to == 0 || usize::try_from(to) == Ok(entry)
+        }
+        _ => false,
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{ExitKind, Refusal, exits, ways_out};
+    use super::{ExitKind, Refusal, exits, is_looped, ways_out};
     use trapline_insn::aarch64::encode;
 
     const START: u64 = 0x40_0000;
@@ -224,5 +235,17 @@ mod tests {
         // It leaves only if it is taken, so leaving and staying would have to be distinguished.
         let why = Refusal::LeavesByJump { at: START, word: cbz(10), to: START + 40 };
         assert_eq!(ways_out(&[cbz(10), RET], START, &[], other), Err(why));
+    }
+
+    #[test]
+    fn loops_lead_to_the_entry() {
+        const RET: u32 = 0xD65F_03C0;
+        let b = |from, to| encode::b(from, to).expect("near");
+        assert!(!is_looped(&[encode::NOP, RET], 0));
+        assert!(!is_looped(&[encode::NOP, encode::NOP, b(8, 4), RET], 0));
+        assert!(is_looped(&[encode::NOP, encode::NOP, b(8, 0), RET], 0));
+        // Behind a landing pad, or at it.
+        assert!(is_looped(&[encode::NOP, encode::NOP, b(8, 4), RET], 1));
+        assert!(is_looped(&[encode::NOP, encode::NOP, b(8, 0), RET], 1));
     }
 }

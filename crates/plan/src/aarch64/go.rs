@@ -33,7 +33,6 @@
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
 
-use super::action::Begun;
 use super::stub::Code;
 use crate::filter::{Tally, TargetFilter};
 use crate::refusal::Refusal;
@@ -133,8 +132,8 @@ fn asks_late_for_thread(filter: &TargetFilter) -> bool {
 
 /// A stub, 16 bytes lower on the stack if requested (GO-2).
 #[derive(Debug)]
-pub(super) struct Lowered<'a> {
-    stub: Begun<'a>,
+pub(super) struct Lowered<C> {
+    stub: C,
     lowered: bool,
 }
 
@@ -143,14 +142,14 @@ pub(super) const fn begins(at: u64, lowered: bool) -> u64 {
     at + if lowered { 4 } else { 0 }
 }
 
-impl<'a> Lowered<'a> {
+impl<C> Lowered<C> {
     /// `stub` was begun at the address that [`begins`] returns.
-    pub(super) const fn new(stub: Begun<'a>, lowered: bool) -> Self {
+    pub(super) const fn new(stub: C, lowered: bool) -> Self {
         Self { stub, lowered }
     }
 }
 
-impl Code for Lowered<'_> {
+impl<C: Code> Code for Lowered<C> {
     fn displaced_at(&self) -> u64 {
         begins(self.stub.displaced_at(), self.lowered)
     }

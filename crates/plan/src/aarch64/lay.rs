@@ -9,19 +9,22 @@ use trapline_record::RemoteAddr;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::trampolines::Trampolines;
 
-use super::action::Setting;
 use super::code_region::{Islands, for_islands, for_text};
+use super::emit::Setting;
 use super::go::{Lowered, begins};
 use super::island::{self, IslandStub};
-use super::module::{PatchedSite, Sites};
-use super::site::{self, PatchedWord as Word};
+use super::patch::{self, PatchedWord as Word};
+use super::refusal::Refusal as WordRefusal;
+use super::site::{PatchedSite, Sites};
 use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, trampoline_code};
 use super::supported::may_fault;
 use crate::AddressSpace;
+use crate::input::ModuleInput;
 use crate::layout::DataAt;
+use crate::machine::ProcessTraits;
 use crate::plan::{Chunk, ModulePlan, Patch, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
-use crate::request::{LatencyInput, ModuleInput, ProcessTraits};
+use crate::request::LatencyInput;
 use crate::space::PAGE;
 use crate::unwind::TrampolineCode;
 
@@ -86,7 +89,7 @@ fn islands(
     let at: Vec<u64> = sites.keys().map(|at| input.bias.live(*at).0).collect();
     for_islands(space, &at).map_err(|nth| {
         let request = sites.values().nth(nth).map_or(0, |site| site.actions[0].0);
-        (request, Refusal::Word { why: site::Refusal::NoRoom { at: at[nth] } })
+        (request, Refusal::Word { why: WordRefusal::NoRoom { at: at[nth] } })
     })
 }
 
@@ -101,7 +104,7 @@ fn stubs_of(
     let start = input.bias.live(site.start).0;
     let at = start + 4 * site.index as u64;
     let word = |why| Refusal::Word { why };
-    let far = |stub: u64| word(site::Refusal::OutOfReach { at, stub });
+    let far = |stub: u64| word(WordRefusal::OutOfReach { at, stub });
     let incomplete = || Refusal::Incomplete { at: site.at() };
     let head = next.0;
     let lowered = input.traits.go;
@@ -119,11 +122,11 @@ fn stubs_of(
     }
     let place = Word { words: &site.words, start, index: site.index, options: Options::default() };
     let stub = begin(*next, last.1).ok_or_else(incomplete)?;
-    let made = site::patch_with(&place, stub, head, island.map(|island| island.0)).map_err(word)?;
+    let made = patch::patch_with(&place, stub, head, island.map(|island| island.0)).map_err(word)?;
     debug_assert!(4 * made.stub.len() as u64 <= last.1.room(), "a stub of {} words", made.stub.len());
     let len = (4 * made.stub.len() as u64).next_multiple_of(LINE);
     put(plan, next, &made.stub, len);
-    if let (site::Tactic::Island { words }, Some(mut island)) = (&made.tactic, island) {
+    if let (patch::Tactic::Island { words }, Some(mut island)) = (&made.tactic, island) {
         put(plan, &mut island, words, island::LEN);
     }
     Ok(made.new)

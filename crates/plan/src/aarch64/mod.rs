@@ -4,22 +4,27 @@
 //! no branch can lead inside it (PLAN-1, PLAN-2 hold by themselves). Of the rules, PLAN-3 and PLAN-4 remain.
 
 mod action;
-pub mod armed;
 pub mod code_region;
+mod emit;
 pub mod exits;
+mod function;
 mod go;
 mod island;
 pub(crate) mod lay;
-pub mod module;
-pub mod site;
+pub(crate) mod module;
+mod patch;
+pub(crate) mod refusal;
+mod return_address;
+mod site;
 pub mod stub;
 mod supported;
 pub mod target;
 pub mod trap;
 
-pub use armed::may_arm;
 pub use exits::{exits, landings, ways_out};
-pub use site::{Patch, PatchedWord, Refusal, Tactic, entry_index, patch, patch_with};
+pub use patch::{Patch, PatchedWord, Tactic, entry_index, patch, patch_with};
+pub use refusal::Refusal;
+pub use return_address::may_arm;
 pub use target::{Unsupported, supported};
 pub use trap::{Step, trapped};
 /// What a word's copy may use, why there is none, the word that traps, and the one that branches.

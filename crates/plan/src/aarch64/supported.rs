@@ -7,22 +7,23 @@ use trapline_record::Svma;
 
 use super::action::loads;
 use super::go::not_in_go;
-use super::module::filter;
 use super::stub::SIGNATURE;
 use crate::filter::{TargetFilter, Tree};
+use crate::input::ModuleInput;
+use crate::machine::{Rseq, ThreadId};
 use crate::refusal::Refusal;
-use crate::request::{Action, ActionRequest, ModuleInput, RseqTraits, ThreadId, Unwind};
+use crate::request::{Action, ActionRequest, Unwind};
 
 /// Checks everything except the request's role.
 pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) -> Result<(), Refusal> {
     let timed = request.action.is_timed();
     let recorded = matches!(request.action, Action::Record { .. } | Action::RecordAt(..));
-    let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
+    let other = |rseq: Rseq| rseq.signature != SIGNATURE;
     let counts = matches!(
         request.action,
         Action::CountEntry | Action::CountExits | Action::CountAt(_) | Action::Tally { .. }
     );
-    let filter = filter(input, request.probe);
+    let filter = input.filter(request.probe);
     let by_thread = input.layout.threads.rows > 0;
     let what = match () {
         () if input.traits.go

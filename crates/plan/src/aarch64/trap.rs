@@ -9,7 +9,8 @@
 
 use trapline_insn::aarch64::{Immovable, Op, Verdict, decode, in_exclusive, relocate};
 
-use super::site::{PatchedWord, Refusal};
+use super::patch::PatchedWord;
+use super::refusal::Refusal;
 
 /// What is done for a trapped word at a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,7 +10,7 @@
 //! is known. A `&&` or `||` that is used in a computation is known if it is decided, and its `passes` is used
 //! then.
 
-use super::{Binary, Known, MAX_NODES, Tree, Unary};
+use super::tree::{Binary, Known, MAX_NODES, Tree, Unary};
 
 /// Trees with more nodes than this are left to the reader: each `&&` or `||` that is used in a computation
 /// occurs three times.

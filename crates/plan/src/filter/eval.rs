@@ -1,7 +1,7 @@
 //! The value of a tree for given facts: the meaning of the language. Generated code must agree with it
 //! (FLT-1).
 
-use super::{Binary, Known, MAX_FIELDS, Tree, Unary};
+use super::tree::{Binary, Known, MAX_FIELDS, Tree, Unary};
 
 /// What is known about a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -2,89 +2,14 @@
 //!
 //! In: text; the names that it may use. Out: a tree within FLT-2, or what is wrong and at which token.
 
-use std::fmt;
-use std::ops::Range;
-
+use super::error::{FilterError, Misread, Span, Why};
 use super::eval::Facts;
 use super::real::{Side, compare};
 use super::token::{Token, token};
-use super::{Binary, Known, MAX_NODES, MAX_TEMPORARIES, Symbol, Tree, Unary};
+use super::tree::{Binary, Int, Known, MAX_NODES, MAX_TEMPORARIES, Symbol, Tree, Unary};
 
 /// Deeper nesting than this is refused.
 const DEPTH: u32 = 64;
-
-/// A range of bytes in a text.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Span {
-    pub(super) start: usize,
-    pub(super) len: usize,
-}
-
-/// What is wrong with a condition.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum Why {
-    #[error("`{0}` is nothing that a condition may hold")]
-    Stray(char),
-    #[error("this is no number; 12, 0xc, 0b1100, 014, 'c' are, and times: 5us, 2ms, 1s")]
-    Number,
-    #[error("this is no character; 'a' and '\\n' are")]
-    Character,
-    #[error("a value is missing here")]
-    NoValue,
-    #[error("an operator is missing here")]
-    NoOperator,
-    #[error("a `)` is missing here")]
-    NoBracket,
-    #[error("`{name}` is unknown{near}")]
-    Unknown { name: String, near: String },
-    #[error("{0}")]
-    Path(String),
-    #[error("only a constant from 0 to 63 may stand here")]
-    Shift,
-    #[error("only a constant from 1 on may stand here")]
-    Divisor,
-    #[error("this always is {0}; a condition depends on the call")]
-    Constant(bool),
-    #[error("a float may be compared, and no more")]
-    Float,
-    #[error("only a float or double can be compared with a fraction")]
-    Real,
-    #[error("these are floats of different widths, which cannot be compared")]
-    Widths,
-    #[error("a float is compared with a constant or another of its type")]
-    Mixed,
-    #[error("this is too long: {0} numbers and operators of at most {MAX_NODES}")]
-    Long(usize),
-    #[error("this is nested too deeply")]
-    Deep,
-}
-
-/// Why a text is no condition. It is shown with the text, and a mark under the token.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FilterError {
-    text: String,
-    span: Span,
-    why: Why,
-}
-
-impl FilterError {
-    /// Number of characters before the token that is wrong.
-    #[must_use]
-    pub fn at(&self) -> usize {
-        self.text[..self.span.start].chars().count()
-    }
-}
-
-impl fmt::Display for FilterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown: String = self.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let token = &self.text[self.span.start..self.span.start + self.span.len];
-        let (before, under) = (self.at(), token.chars().count().max(1));
-        write!(f, "{}\n    {shown}\n    {}{}", self.why, " ".repeat(before), "^".repeat(under))
-    }
-}
-
-impl std::error::Error for FilterError {}
 
 /// Binary operators, those that bind loosest first.
 const LEVELS: [&[(&str, Binary)]; 10] = [
@@ -108,15 +33,6 @@ pub fn parse(text: &str, names: &[(String, Symbol)]) -> Result<Tree, FilterError
     let none =
         |path: &str| Err(Misread { at: 0..path.len(), why: "nothing is known of fields here".to_owned() });
     parse_with(text, names, &none)
-}
-
-/// What is wrong with a path to a field, and in which bytes of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Misread {
-    /// Bytes of the path.
-    pub at: Range<usize>,
-    /// The explanation, in one line.
-    pub why: String,
 }
 
 /// Reads a condition. `fields` returns what a path such as `req->len` means.
@@ -333,7 +249,7 @@ fn edits(a: &str, b: &str) -> usize {
 /// Names for callers without a signature, and for tests: `arg0` to `arg5`, as in bpftrace, and `tid`.
 #[must_use]
 pub fn registers() -> Vec<(String, Symbol)> {
-    let argument = |n: u8| (format!("arg{n}"), Symbol::Known(Known::Argument(n, super::Int::U64)));
+    let argument = |n: u8| (format!("arg{n}"), Symbol::Known(Known::Argument(n, Int::U64)));
     (0..6).map(argument).chain([("tid".to_owned(), Symbol::Known(Known::Thread))]).collect()
 }
 

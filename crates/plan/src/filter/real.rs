@@ -1,51 +1,18 @@
 //! Comparisons of floats, as comparisons of integers.
 //!
-//! In: an operator and two sides, at least one of which is a float of the hit. Out: a tree over *order keys*,
-//! so that neither the evaluator nor generated code needs a float operation. The bits of an IEEE 754 number
-//! are a sign and a magnitude, and magnitudes are in the order of the numbers. As two's complement (IEEE
-//! 754-2019, 5.10) they are integers in that order. There both zeros are 0, and what is not a number lies
-//! beyond the infinities. Invariant: FLT-3 a comparison has the result that C's has for the same numbers: for
-//! a NaN only `!=` is true; a constant that the type does not have lies between two that it has.
+//! In: an operator and two sides, at least one of which is a float of the hit. Out: a tree over *order keys*
+//! (`float`), so that neither the evaluator nor generated code needs a float operation. Invariant: FLT-3 a
+//! comparison has the result that C's has for the same numbers: for a NaN only `!=` is true; a constant that
+//! the type does not have lies between two that it has.
 
 use std::cmp::Ordering;
 
-use super::parse::Why;
-use super::{Binary, Known, Tree, Unary};
+use super::error::Why;
+use super::float::Float;
+use super::tree::{Binary, Known, Tree, Unary};
 use crate::request::Floats;
 
-/// A type of IEEE 754.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Float {
-    /// C's `float`: the low 32 bits of a vector register.
-    Single,
-    /// C's `double`: the low 64 bits.
-    Double,
-}
-
 impl Float {
-    /// Order key: the number's place in the order of all numbers of the type; 0 for both zeros.
-    #[must_use]
-    pub const fn key(self, bits: u64) -> i64 {
-        let (bits, least) = match self {
-            Self::Single => ((bits as u32).cast_signed() as i64, i32::MIN as i64),
-            Self::Double => (bits.cast_signed(), i64::MIN),
-        };
-        if bits < 0 { least.wrapping_sub(bits) } else { bits }
-    }
-    /// The number with that bit pattern.
-    #[must_use]
-    pub fn number(self, bits: u64) -> f64 {
-        match self {
-            Self::Single => f32::from_bits(bits as u32).into(),
-            Self::Double => f64::from_bits(bits),
-        }
-    }
-    const fn infinity(self) -> i64 {
-        match self {
-            Self::Single => self.key(f32::INFINITY.to_bits() as u64),
-            Self::Double => self.key(f64::INFINITY.to_bits()),
-        }
-    }
     /// The keys next below and above a constant; the same one twice if the type has it.
     fn around(self, constant: Constant) -> (i64, i64) {
         let (near, bits) = match (self, constant) {

@@ -7,7 +7,7 @@
 use trapline_record::ring::RingArea;
 use trapline_record::tally::{LOG2_CELLS, Shape, log2_cell};
 
-use super::{ARGUMENTS, Tree};
+use super::tree::{ARGUMENTS, Tree};
 use crate::request::{Floats, Operand, Read};
 
 /// A late condition: decides at a call's return whether the call is recorded, from what its entry kept for

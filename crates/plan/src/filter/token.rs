@@ -4,7 +4,7 @@
 //! `1ms`, `2s`), in nanoseconds; with a fraction or an exponent they are real (`0.5`, `1e-3`, `0.1f`). Does
 //! not: know what a name means.
 
-use super::parse::{Span, Why};
+use super::error::{Span, Why};
 
 /// A token.
 #[derive(Clone, Copy, PartialEq, Debug)]

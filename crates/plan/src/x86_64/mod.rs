@@ -1,106 +1,24 @@
 //! x86-64: windows, tactics and generated code.
 
-pub(crate) mod emit;
-pub(crate) mod function;
-pub(crate) mod kernel;
-pub(crate) mod padding;
-pub(crate) mod pun;
+pub(crate) mod action;
+mod body;
+pub(crate) mod branch_map;
+mod code_region;
+mod emit;
+pub(crate) mod env;
+mod function;
+mod jump;
+mod kernel;
+pub(crate) mod lay;
+pub(crate) mod module;
+mod padding;
+mod pun;
+mod return_address;
+mod room;
 pub(crate) mod site;
+pub(crate) mod speculate;
 pub mod stub;
-pub(crate) mod window;
+mod window;
 
-use crate::codemap::CodeMap;
-use crate::filter::{Tally, TargetFilter, Tree};
-use crate::refusal::Refusal;
-use crate::request::{Action, ActionRequest, CallInput, Callee, ProcessTraits, Read, ThreadId};
-use site::SiteAction;
-use stub::arguments::ArgumentForm;
-use trapline_image::{Convention, Image};
-use trapline_record::Svma;
-use trapline_record::addr::Bias;
-use trapline_record::ring::Kind;
-
-/// What decisions about a site depend on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Env<'a> {
-    pub(crate) image: &'a Image,
-    pub(crate) map: &'a CodeMap,
-    pub(crate) traits: &'a ProcessTraits,
-    pub(crate) calls: Option<CallInput<'a>>,
-    pub(crate) filters: &'a [Option<TargetFilter>],
-    /// Hits are counted by thread.
-    pub(crate) by_thread: bool,
-}
-
-impl<'a> Env<'a> {
-    /// The filter that decides which hits of this probe are recorded.
-    pub(crate) fn filter(&self, probe: u32) -> Option<&'a TargetFilter> {
-        self.filters.get(probe as usize)?.as_ref().filter(|filter| !filter.passes_all())
-    }
-    /// How this probe's hits are aggregated.
-    pub(crate) fn tally(&self, probe: u32) -> Option<&'a Tally> {
-        self.filters.get(probe as usize)?.as_ref()?.tally.as_ref()
-    }
-    /// What this probe's records read from memory.
-    pub(crate) fn reads(&self, probe: u32) -> &'a [Read] {
-        self.filters.get(probe as usize).and_then(Option::as_ref).map_or(&[], |filter| &filter.reads)
-    }
-    /// Where an action at an instruction finds arguments; as in C if it reads none.
-    pub(crate) fn passed(&self, at: Svma, action: &SiteAction, bias: Bias) -> ArgumentForm<'a> {
-        let (SiteAction::Record { probe, kind: Kind::Entry, .. }
-        | SiteAction::Tally { probe, kind: Kind::Entry }
-        | SiteAction::Count { probe, kind: Kind::Entry }) = *action
-        else {
-            return ArgumentForm::AsInC;
-        };
-        let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
-        if let Some(filter) = filter.filter(|filter| !filter.operands.is_empty()) {
-            return ArgumentForm::AsNoted(&filter.operands, bias);
-        }
-        let asks = !matches!(action, SiteAction::Count { .. }) || self.filter(probe).is_some();
-        if asks && self.is_go_at(at) { ArgumentForm::AsInGo } else { ArgumentForm::AsInC }
-    }
-    /// Whether arguments are in Go's registers in this function.
-    pub(crate) fn is_go_at(&self, at: Svma) -> bool {
-        let function = if self.image.is_go() { self.image.function_at(at) } else { None };
-        let start = function.map(|function| self.image.function(function).start);
-        start.is_some_and(|start| self.image.convention_at(start) == Convention::Go)
-    }
-    /// Whether this probe's records can be written.
-    pub(crate) fn recordable(&self, at: Svma, probe: u32, texts: bool) -> Result<(), Refusal> {
-        let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
-        let asks = texts || filter.is_some_and(TargetFilter::asks_for_thread);
-        match self.traits.thread_id {
-            ThreadId::Unknown if asks => Err(Refusal::NoThreadNumber { at }),
-            _ => Ok(()),
-        }
-    }
-    /// Checks that only hits which pass are counted or timed: all that the filter depends on must be known at
-    /// the hit.
-    pub(crate) fn decides(&self, at: Svma, request: &ActionRequest) -> Result<(), Refusal> {
-        let Some(filter) = self.filter(request.probe) else { return Ok(()) };
-        let at_exit = request.action == Action::CountExits;
-        let known = |tree: &Tree| match at_exit {
-            // At a tail call the code of the filter is longer.
-            true => tree.is_known_at_exit() && tree.is_known_at_return(),
-            false => tree.is_known_at_entry(),
-        };
-        let what = match () {
-            () if request.action.is_timed() => "no code filters what it times",
-            () if request.action.calls() => "no code filters what it calls",
-            () if self.by_thread => "no code counts by thread what passes a filter",
-            () if filter.by_name => "no code that counts looks at what threads are called",
-            () if filter.fields.is_some() => "no code that counts reads fields",
-            () if filter.late.is_some() => "no code that counts decides at returns by what entries left",
-            () if !filter.condition.as_ref().is_none_or(known) => {
-                "no code decides by what is not known there"
-            }
-            () => return self.recordable(at, request.probe, false),
-        };
-        Err(Refusal::Undecided { at, what })
-    }
-    /// What a request for this probe calls. That there is one was checked before anything is planned.
-    pub(crate) fn callee(&self, probe: u32) -> Option<Callee> {
-        self.calls.and_then(|calls| calls.callees.get(probe as usize).copied())
-    }
-}
+pub use code_region::find_code_region;
+pub use room::room_for_calls;

@@ -3,9 +3,8 @@
 //!
 //! An island is used by one site, and never lies in a function's body (PLAN-3).
 
-use super::Env;
-use super::window::JUMP;
-use crate::space::TRAPPING;
+use super::env::Env;
+use super::jump::{JUMP, TRAPPING};
 use std::collections::BTreeMap;
 use trapline_record::Svma;
 

@@ -4,10 +4,10 @@
 //! In: a window of less than five bytes. Out: displacement and target, in memory that is free. The code at
 //! the target is one more jump, to the stub, so the target must also be within reach of the module's arena.
 
-use super::window::JUMP;
+use super::jump::{JUMP, REACH, TRAPPING};
 use crate::layout::SMALL_REGIONS;
 use crate::plan::Region;
-use crate::space::{AddressSpace, PAGE, REACH, TRAPPING};
+use crate::space::{AddressSpace, PAGE};
 use trapline_record::RemoteAddr;
 
 /// Number of planners for one module, which share its regions.

@@ -3,13 +3,11 @@
 //! In: a stretch of instructions and where to begin. Out: whole instructions, and the padding behind them, up
 //! to the first thing that forbids more (PLAN-1).
 
-use super::Env;
-use crate::refusal::{CodeBytes, Refusal};
+use super::env::Env;
+use super::jump::JUMP;
+use crate::refusal::Refusal;
 use trapline_insn::x86_64::{Flow, Gpr, Immovable, Insn, faults_on_register, may_displace};
 use trapline_record::Svma;
-
-/// Length of `jmp rel32`.
-pub(crate) const JUMP: u64 = 5;
 
 /// Instructions in address order without gaps, all in one piece of code.
 #[derive(Clone, Copy, Debug)]
@@ -170,12 +168,4 @@ pub(crate) fn refusal(env: &Env<'_>, stretch: Stretch<'_>, window: &Window) -> R
 pub(crate) fn in_rseq(env: &Env<'_>, start: Svma, end: Svma) -> Option<Refusal> {
     let section = env.image.rseq_sections().iter().find(|s| s.start < end && start < s.start + s.len)?;
     Some(Refusal::InRseq { site: env.place(start, end - start), section: section.start })
-}
-
-impl Env<'_> {
-    /// An address and up to `len` bytes there.
-    pub(crate) fn place(&self, at: Svma, len: u64) -> CodeBytes {
-        let bytes = (1..=len).rev().find_map(|len| self.image.text(at, len));
-        CodeBytes::new(at, bytes.unwrap_or(&[]))
-    }
 }

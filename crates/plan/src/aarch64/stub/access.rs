@@ -1,11 +1,130 @@
-//! Instructions that records and tables of values need: ordered accesses, exclusive and atomic ones, and
-//! accesses at a distance that is in a register.
+//! Instructions that read and write memory: plain, ordered, exclusive and atomic ones, and those at a distance that
+//! is in a register.
 //!
 //! In: registers. Out: words ([`Asm`]). Encodings: Arm ARM C6.2.
 
-use super::asm::{Asm, Fix, Reg};
+use super::asm::{Asm, Cond, Reg, SP, Update};
 
 impl Asm {
+    /// `ldr to, [from, #at]` of 32 bits; `at` a multiple of 4 below 16 KiB.
+    pub(super) fn load32(&mut self, to: Reg, from: Reg, at: u32) {
+        self.word(0xB940_0000 | (at / 4) << 10 | from << 5 | to);
+    }
+    /// `ldr to, [from]`
+    pub(super) fn load(&mut self, to: Reg, from: Reg) {
+        self.word(0xF940_0000 | from << 5 | to);
+    }
+    /// `str from, [to, #at]`; `at` a multiple of 8 below 32 KiB.
+    pub(super) fn store(&mut self, from: Reg, to: Reg, at: u32) {
+        self.word(0xF900_0000 | (at / 8) << 10 | to << 5 | from);
+    }
+    /// `stadd what, [to]` (FEAT_LSE).
+    pub(super) fn add_atomic(&mut self, what: Reg, to: Reg) {
+        self.word(0xF820_001F | what << 16 | to << 5);
+    }
+    pub(super) fn load_exclusive(&mut self, to: Reg, from: Reg) {
+        self.word(0xC85F_7C00 | from << 5 | to);
+    }
+    /// `ldaxrb to, [from]`: later accesses are not seen before it.
+    pub(super) fn load_exclusive_byte(&mut self, to: Reg, from: Reg) {
+        self.word(0x085F_FC00 | from << 5 | to);
+    }
+    /// `stxrb failed, from, [to]`
+    pub(super) fn store_exclusive_byte(&mut self, failed: Reg, from: Reg, to: Reg) {
+        self.word(0x0800_7C00 | failed << 16 | to << 5 | from);
+    }
+    /// `stlrb from, [to]`: earlier accesses are not seen after it.
+    pub(super) fn store_release_byte(&mut self, from: Reg, to: Reg) {
+        self.word(0x089F_FC00 | to << 5 | from);
+    }
+    /// `str from, [to]` of 32 bits.
+    pub(super) fn store32(&mut self, from: Reg, to: Reg) {
+        self.word(0xB900_0000 | to << 5 | from);
+    }
+    pub(super) fn store_exclusive(&mut self, failed: Reg, from: Reg, to: Reg) {
+        self.word(0xC800_7C00 | failed << 16 | to << 5 | from);
+    }
+    /// `stp a, b, [sp, #at]`; `at` a multiple of 8 below 512.
+    pub(super) fn store_pair(&mut self, a: Reg, b: Reg, at: u32) {
+        self.word(0xA900_0000 | (at / 8) << 15 | b << 10 | SP << 5 | a);
+    }
+    /// `ldr to, [sp, #at]`; `at` a multiple of 8 below 32 KiB.
+    pub(super) fn load_from_stack(&mut self, to: Reg, at: u32) {
+        self.word(0xF940_0000 | (at / 8) << 10 | SP << 5 | to);
+    }
+    /// `stp a, b, [sp, #-16]!`
+    pub(super) fn push_pair(&mut self, a: Reg, b: Reg) {
+        self.word(0xA9BF_0000 | b << 10 | SP << 5 | a);
+    }
+    /// `ldp a, b, [sp], #16`
+    pub(super) fn pop_pair(&mut self, a: Reg, b: Reg) {
+        self.word(0xA8C1_0000 | b << 10 | SP << 5 | a);
+    }
+    /// `ldr to, [from, #at]`; `at` a multiple of 8 below 32 KiB.
+    pub(super) fn load_at(&mut self, to: Reg, from: Reg, at: u32) {
+        self.word(0xF940_0000 | (at / 8) << 10 | from << 5 | to);
+    }
+    /// `ldr to, [from, index, lsl #3]`
+    pub(super) fn load_nth(&mut self, to: Reg, from: Reg, index: Reg) {
+        self.word(0xF860_7800 | index << 16 | from << 5 | to);
+    }
+    /// `stp a, b, [to, #at]`; `at` a multiple of 8 below 512.
+    pub(super) fn store_two(&mut self, a: Reg, b: Reg, to: Reg, at: u32) {
+        self.word(0xA900_0000 | (at / 8) << 15 | b << 10 | to << 5 | a);
+    }
+    /// `ldp a, b, [from, #at]`; `at` as above.
+    pub(super) fn load_two(&mut self, a: Reg, b: Reg, from: Reg, at: u32) {
+        self.word(0xA940_0000 | (at / 8) << 15 | b << 10 | from << 5 | a);
+    }
+    /// Updates the word at `[to]` with `value`, by an atomic access. Spoils the two scratch registers and,
+    /// without FEAT_LSE, flags.
+    pub(super) fn update(&mut self, lse: bool, how: Update, value: Reg, to: Reg, scratch: [Reg; 2]) {
+        if lse {
+            // stadd, stumax.
+            let opcode = match how {
+                Update::Add => 0xF820_001F,
+                Update::Max => 0xF820_601F,
+            };
+            self.word(opcode | value << 16 | to << 5);
+            return;
+        }
+        let [new, failed] = scratch;
+        let again = self.here();
+        self.load_exclusive(new, to);
+        match how {
+            Update::Add => self.add(new, new, value),
+            Update::Max => {
+                self.compare(new, value);
+                self.select(new, new, value, Cond::Above);
+            }
+        }
+        self.store_exclusive(failed, new, to);
+        self.unless_zero(failed, again);
+    }
+    /// `ldar to, [from]`: later accesses are not seen before it.
+    pub(super) fn load_acquire(&mut self, to: Reg, from: Reg) {
+        self.word(0xC8DF_FC00 | from << 5 | to);
+    }
+    /// `ldur to, [from, #-8]`
+    pub(super) fn load_before(&mut self, to: Reg, from: Reg) {
+        self.word(0xF85F_8000 | from << 5 | to);
+    }
+    /// `stur from, [to, #-8]`
+    pub(super) fn store_before(&mut self, from: Reg, to: Reg) {
+        self.word(0xF81F_8000 | to << 5 | from);
+    }
+    /// Adds `value` to the word at `[to]` by an atomic access; `old` gets the previous value. Without
+    /// FEAT_LSE it spoils the scratch registers.
+    pub(super) fn fetch_add(&mut self, lse: bool, old: Reg, value: Reg, to: Reg, [new, failed]: [Reg; 2]) {
+        if lse {
+            return self.word(0xF820_0000 | value << 16 | to << 5 | old);
+        }
+        let again = self.here();
+        self.load_exclusive(old, to);
+        self.add(new, old, value);
+        self.store_exclusive(failed, new, to);
+        self.unless_zero(failed, again);
+    }
     /// `stlr from, [to]`: earlier stores are seen before it.
     pub(super) fn store_release(&mut self, from: Reg, to: Reg) {
         self.word(0xC89F_FC00 | to << 5 | from);
@@ -33,39 +152,6 @@ impl Asm {
     /// `str from, [to, past]`
     pub(super) fn store_past(&mut self, from: Reg, to: Reg, past: Reg) {
         self.word(0xF820_6800 | past << 16 | to << 5 | from);
-    }
-    /// `to` = `from` with its low `bits` bits set.
-    pub(super) fn set_low(&mut self, to: Reg, from: Reg, bits: u32) {
-        self.word(0xB240_0000 | ((bits - 1) & 63) << 10 | from << 5 | to);
-    }
-    /// `to` = `from` with its low `bits` bits clear; `bits` is 1 to 63.
-    pub(super) fn clear_low(&mut self, to: Reg, from: Reg, bits: u32) {
-        self.word(0x9240_0000 | ((64 - bits) & 63) << 16 | ((63 - bits) & 63) << 10 | from << 5 | to);
-    }
-    /// Branches if bit `bit`, below 32, is set.
-    pub(super) fn if_bit_later(&mut self, of: Reg, bit: u32) -> Fix {
-        self.later(0x3700_0000 | (bit & 31) << 19 | of)
-    }
-    /// `xpaclri`: removes the signature from x30. It has no effect if there is none, or if the processor has
-    /// no such feature.
-    pub(super) fn strip_link(&mut self) {
-        self.word(0xD503_20FF);
-    }
-    /// `umulh to, a, b`: the upper half of an unsigned product.
-    pub(super) fn multiply_high(&mut self, to: Reg, a: Reg, b: Reg) {
-        self.word(0x9BC0_7C00 | b << 16 | a << 5 | to);
-    }
-    /// `extr`: 64 bits of `high` and `low` together, from bit `at` of `low` on; `at` is below 64.
-    pub(super) fn extract(&mut self, to: Reg, (high, low): (Reg, Reg), at: u32) {
-        self.word(0x93C0_0000 | low << 16 | (at & 63) << 10 | high << 5 | to);
-    }
-    /// `svc #0`: of the general registers, the kernel spoils only x0.
-    pub(super) fn system_call(&mut self) {
-        self.word(0xD400_0001);
-    }
-    /// `mov to, sp`
-    pub(super) fn stack_pointer(&mut self, to: Reg) {
-        self.word(0x9100_03E0 | to);
     }
     /// `str d<vector>, [to, #at]`; `at` a multiple of 8 below 32 KiB.
     pub(super) fn store_vector(&mut self, vector: u32, to: Reg, at: u32) {

@@ -17,10 +17,11 @@ use trapline_record::ring::Kind;
 use super::asm::{Asm, Fix};
 use super::deferred::{self, Deferred, Looked, PLACE, asks_for_duration};
 use super::filtering::Rare;
+use super::pending::Code;
 use super::rows::Copied;
 use super::tally::{Into, Table, Tallied, one_more, unseen, value};
-use super::trace::{ARGUMENTS, Traced};
-use super::{Code, threads};
+use super::threads;
+use super::traced::{ARGUMENTS, Traced};
 
 /// A stub that waits for its displaced code.
 #[derive(Debug)]

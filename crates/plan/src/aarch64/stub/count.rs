@@ -16,7 +16,8 @@
 
 use super::asm::{Asm, Fix, Reg, ZERO};
 use super::counted::by_thread;
-use super::{Machine, Rseq, SIGNATURE};
+use super::machine::{Machine, Rseq, SIGNATURE};
+use super::pending::Code;
 
 const A: Reg = 16;
 const B: Reg = 17;
@@ -164,5 +165,14 @@ impl Pending {
         last_line.into_iter().for_each(|fix| asm.bind(fix));
         asm.double(word.wrapping_add(64 * (u64::from(machine.lines.max(1)) - 1)));
         asm.words()
+    }
+}
+
+impl Code for Pending {
+    fn displaced_at(&self) -> u64 {
+        Self::displaced_at(self)
+    }
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+        Self::finish(self, displaced, back)
     }
 }

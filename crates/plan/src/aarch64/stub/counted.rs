@@ -4,10 +4,10 @@
 //! In: what the machine offers, the word on line 0. Out: code, and what is left to bind ([`Counted`]). It is
 //! one restartable sequence; without rseq an atomic addition on some line. Spoils `A`, `B`, `KEY`, `C`.
 
-use super::Machine;
 use super::asm::{Asm, Cond, Fix, Reg, Update, ZERO};
+use super::frame::{A, B, C, KEY};
+use super::machine::Machine;
 use super::rseq::{self, CPU_ID, Section};
-use super::saves::{A, B, C, KEY};
 
 /// With rseq: the section, and the jump of threads without an area.
 pub(super) type Counted = Option<(Section, Fix)>;

@@ -3,16 +3,17 @@
 //! In: a tree whose values are known where the code runs: at an entry, or at a return. Out: code, and the
 //! jumps that are taken if the condition does not hold. It reads argument registers, and x0 at a return, as
 //! the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. It spoils `A`, `B`, `C` and
-//! flags; intermediate values lie in the frame (`saves`). What an entry kept for its return (`EntryRecord`)
+//! flags; intermediate values lie in the frame (`frame`). What an entry kept for its return (`EntryRecord`)
 //! and fields (`Fields`) are read from memory. FLT-1: it decides as [`Tree::holds`] does.
 
 use trapline_record::ring::FIRST_VALUE;
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
-use super::saves::{A, B, C, waiting};
+use super::frame::{A, B, C, waiting};
 use super::threads;
 use crate::filter::{Binary, Float, Int, Known, Tree, Unary};
-use crate::request::{Read, ThreadId};
+use crate::machine::ThreadId;
+use crate::request::Read;
 
 /// Number of general registers that hold arguments: x0 to x5.
 const ARGUMENTS: u32 = 6;
@@ -27,7 +28,7 @@ pub const NODE_BYTES: u64 = 56;
 pub(super) struct Conditions<'a> {
     /// How a thread's number is read; it was asked for before.
     pub(super) id: ThreadId,
-    /// By how many bytes the stack pointer is below the frame of `saves`.
+    /// By how many bytes the stack pointer is below the frame of `frame`.
     pub(super) depth: u32,
     /// At a return: what the entry kept.
     pub(super) left: Option<EntryRecord>,

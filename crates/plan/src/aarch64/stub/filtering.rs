@@ -11,25 +11,15 @@ use trapline_record::ring::Kind;
 use super::asm::{Asm, Cond, Fix, SP};
 use super::counted::{add_one, by_thread, count, count_last, cpu};
 use super::filter::Conditions;
-use super::latency::Mark;
+use super::frame::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
+use super::latency::{Mark, Timed};
+use super::machine::{Machine, Rseq};
+use super::pending::Code;
 use super::rseq::{self, Section};
-use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
-use super::trace::Traced;
-use super::{Code, Machine, Rseq, Timed, threads};
-use crate::filter::{TargetFilter, Tree};
-use crate::request::ThreadId;
-
-/// A filter, and the words in which it counts.
-#[derive(Clone, Copy, Debug)]
-pub struct Filtered<'a> {
-    /// Which hits pass.
-    pub filter: &'a TargetFilter,
-    /// Address on line 0 of two words: number of hits that did not pass, and number of hits to leave out
-    /// before the next sample.
-    pub words: u64,
-    /// Address of the pass-over table, if the filter depends on thread names.
-    pub names: Option<u64>,
-}
+use super::threads;
+use super::traced::{Filtered, Traced};
+use crate::filter::TargetFilter;
+use crate::machine::ThreadId;
 
 /// The word on the last line to which a thread without an area adds one.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +73,7 @@ pub fn count_filtered(
 
 /// Saves what is spoilt, and jumps if a hit does not pass.
 fn decide(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
-    saves::enter(asm);
+    frame::enter(asm);
     if filtered.filter.asks_for_thread() {
         threads::ask(id, asm);
     }
@@ -117,13 +107,13 @@ impl Traced<'_> {
             (Kind::Entry, Some(_)) if late => return None,
             (Kind::Entry, Some(filtered)) => {
                 let rare = decide(asm, self.machine, self.rings.id, filtered);
-                (rare, self.timed().map(|timed| timed.mark(asm, saves::FRAME.unsigned_abs(), true)))
+                (rare, self.timed().map(|timed| timed.mark(asm, frame::FRAME.unsigned_abs(), true)))
             }
             (Kind::Entry, None) => return None,
             _ => {
                 let timed = self.timed()?;
-                saves::enter(asm);
-                (Rare::default(), Some(timed.take_mark(asm, saves::FRAME.unsigned_abs())))
+                frame::enter(asm);
+                (Rare::default(), Some(timed.take_mark(asm, frame::FRAME.unsigned_abs())))
             }
         };
         leave(asm, self.machine);
@@ -139,7 +129,7 @@ impl Traced<'_> {
             (Some(timed), mark, Kind::Entry) => {
                 // An abandoned call may have left a mark in the cell of a call that does not pass.
                 rare.rejected.drain(..).for_each(|fix| asm.bind(fix));
-                let none = timed.mark(asm, saves::FRAME.unsigned_abs(), false);
+                let none = timed.mark(asm, frame::FRAME.unsigned_abs(), false);
                 rare.rejected.push(asm.b_later());
                 timed.finish_unmarked(asm, none, none.after());
                 mark.into_iter().for_each(|mark| timed.finish_mark(asm, mark));
@@ -148,10 +138,6 @@ impl Traced<'_> {
             _ => {}
         }
         rare.finish(asm, self.machine, leaves);
-    }
-    /// The condition that must hold for fields.
-    pub(super) fn by_fields(&self) -> Option<&'_ Tree> {
-        self.filter.and_then(|filtered| filtered.filter.fields.as_ref())
     }
     /// Emits this behind `fetch`: it jumps if an entry does not pass because of what was read. Spoils `A`,
     /// `B`, `C`.
@@ -224,7 +210,7 @@ pub(super) fn leave(asm: &mut Asm, machine: &Machine) {
     if let Some(rseq) = machine.rseq {
         rseq::clear(asm, rseq, B);
     }
-    saves::leave(asm);
+    frame::leave(asm);
 }
 
 /// Ends the part that comes before the displaced code.

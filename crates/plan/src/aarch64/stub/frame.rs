@@ -1,79 +1,54 @@
-//! Which registers a record's code saves, and where: on the stack, above its own stack pointer, since memory
-//! below a stack pointer may be overwritten.
+//! The frame of stubs that compute: where they save the program's registers, and where their own values wait.
 //!
-//! In: what is recorded. Out: code that saves what is used, and loads it again. Invariants: STUB-1, and sp a
-//! multiple of 16 throughout, as it was.
+//! In: nothing. Out: code that makes room on the stack and saves there everything that such a stub may spoil,
+//! and code that puts it back (SAFE-2). Argument registers, and x0 at a return, are never written, so
+//! conditions read them as the program left them.
 //!
 //! ```text
-//!   S        the program's stack pointer
-//!   S-64 …   x16, x17; x14, x15; x12, x13; x11, flags       <- sp in most stubs
-//!   S-96 …   the same, then x9, x10; x30, the end of the stack: if a stack is recorded
-//!   S-144 …  the same, then what conditions need (`saves`): if fields decide
+//!   sp      x16, x17; x14, x15; x12, x13; x11, flags
+//!   sp+64   the system's answer for the thread's number
+//!   sp+80   intermediate values, eight words
 //! ```
 
-use trapline_record::ring::Kind;
-
 use super::asm::{Asm, Reg, SP};
-use super::saves;
-use super::stack::Walk;
-use super::trace::Traced;
+use crate::filter::MAX_TEMPORARIES;
 
-/// Registers of a stub (`A`, `B`, `C` and `AT` are those that `counted` spoils). `A`, `B`: anything, and `B`
-/// also holds the thread's area. `RING`: the ring. `AT`: its head. `SLOT`: the slot behind that. `TIME`: the
-/// time. `C`: anything.
+/// Two registers for anything, and for what is computed.
 pub(super) const A: Reg = 16;
 pub(super) const B: Reg = 17;
-pub(super) const RING: Reg = 14;
-pub(super) const AT: Reg = 15;
-pub(super) const SLOT: Reg = 13;
-pub(super) const TIME: Reg = 12;
+/// For anything, if both are in use.
+pub(super) const KEY: Reg = 15;
+pub(super) const SLOT: Reg = 14;
+pub(super) const INDEX: Reg = 13;
+/// Keeps its value over a restartable sequence.
+pub(super) const VALUE: Reg = 12;
 pub(super) const C: Reg = 11;
-const _: () = assert!(A == saves::A && B == saves::B && C == saves::C && AT == saves::KEY);
-/// Registers for a recorded stack.
-pub(super) const LIMIT: Reg = 9;
-pub(super) const FRAME: Reg = 10;
-pub(super) const LINK: Reg = 30;
 
-const SHORT: u32 = 64;
-const LONG: u32 = 96;
-/// Offset from the stack pointer at which x30 is saved.
-pub(super) const SAVED_LINK: u32 = 80;
-/// Offset of the end of the stack.
-pub(super) const END: u32 = 88;
+/// Offset at which the result of a system call waits.
+pub(super) const ANSWER: u32 = 64;
+const WAITING: u32 = 80;
+/// By how many bytes the frame lowers the stack pointer.
+pub(super) const FRAME: i32 = WAITING as i32 + 8 * MAX_TEMPORARIES as i32;
 
-impl Traced<'_> {
-    /// By how many bytes the stack pointer is below the program's.
-    pub(super) fn step(&self, kind: Kind) -> u32 {
-        match kind {
-            _ if Walk::wanted(self.unwind, kind) => LONG,
-            Kind::Entry if self.by_fields().is_some() => saves::FRAME.unsigned_abs(),
-            _ => SHORT,
-        }
-    }
-    pub(super) fn enter(&self, asm: &mut Asm, kind: Kind) {
-        let step = self.step(kind);
-        asm.add_imm(SP, SP, -step.cast_signed());
-        asm.store_two(A, B, SP, 0);
-        asm.store_two(RING, AT, SP, 16);
-        asm.store_two(TIME, SLOT, SP, 32);
-        asm.flags(A);
-        asm.store_two(C, A, SP, 48);
-        if step == LONG {
-            asm.store_two(LIMIT, FRAME, SP, 64);
-            asm.store(LINK, SP, SAVED_LINK);
-        }
-    }
-    pub(super) fn leave(&self, asm: &mut Asm, kind: Kind) {
-        let step = self.step(kind);
-        if step == LONG {
-            asm.load_two(LIMIT, FRAME, SP, 64);
-            asm.load_at(LINK, SP, SAVED_LINK);
-        }
-        asm.load_two(C, A, SP, 48);
-        asm.set_flags(A);
-        asm.load_two(TIME, SLOT, SP, 32);
-        asm.load_two(RING, AT, SP, 16);
-        asm.load_two(A, B, SP, 0);
-        asm.add_imm(SP, SP, step.cast_signed());
-    }
+/// Offset at which a value waits while others are computed.
+pub(super) const fn waiting(nth: usize) -> u32 {
+    WAITING + 8 * (nth % MAX_TEMPORARIES) as u32
+}
+
+pub(super) fn enter(asm: &mut Asm) {
+    asm.add_imm(SP, SP, -FRAME);
+    asm.store_two(A, B, SP, 0);
+    asm.store_two(SLOT, KEY, SP, 16);
+    asm.store_two(VALUE, INDEX, SP, 32);
+    asm.flags(A);
+    asm.store_two(C, A, SP, 48);
+}
+
+pub(super) fn leave(asm: &mut Asm) {
+    asm.load_two(C, A, SP, 48);
+    asm.set_flags(A);
+    asm.load_two(VALUE, INDEX, SP, 32);
+    asm.load_two(SLOT, KEY, SP, 16);
+    asm.load_two(A, B, SP, 0);
+    asm.add_imm(SP, SP, FRAME);
 }

@@ -10,6 +10,7 @@
 
 mod access;
 pub mod aggregate_at_return;
+mod arithmetic;
 mod asm;
 mod call;
 mod count;
@@ -19,7 +20,9 @@ pub mod filter;
 pub mod filtering;
 mod frame;
 pub mod latency;
+mod machine;
 mod own_trampolines;
+mod pending;
 mod put;
 pub mod rows;
 mod rseq;
@@ -29,58 +32,21 @@ pub mod tally;
 pub(crate) mod text;
 pub mod threads;
 pub mod trace;
+mod traced;
 mod trampolines;
 
+pub use crate::machine::ExitKind;
 pub use aggregate_at_return::aggregate_call;
 pub use call::{Called, NoCall, call};
+
 pub use count::{Pending, count};
 pub use deferred::defer;
-pub use filtering::{Filtered, count_filtered};
-pub use latency::{
-    ExitKind, Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, trampoline_code,
-};
+pub use filtering::count_filtered;
+pub use latency::{Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, trampoline_code};
+pub use machine::{Machine, Rseq, SIGNATURE};
 pub use own_trampolines::{common_return, own_trampoline_code, own_trampoline_code_len};
+pub use pending::Code;
 pub use tally::{Table, Tallied, tally};
 pub use threads::{Threads, count_by_thread};
-pub use trace::{Rings, Traced, trace};
-
-/// The code of a stub, which waits for its displaced code.
-pub trait Code {
-    /// Address at which the displaced code will run. The caller relocates it for that address.
-    fn displaced_at(&self) -> u64;
-    /// The whole stub, with the displaced code, and a branch `back` if that falls through. `None` if this is
-    /// out of reach.
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>>;
-}
-
-impl Code for Pending {
-    fn displaced_at(&self) -> u64 {
-        Self::displaced_at(self)
-    }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        Self::finish(self, displaced, back)
-    }
-}
-
-/// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION reports it. Its signature is
-/// the architecture's own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rseq {
-    /// Offset of the area from the thread pointer, in bytes; within ±16 MiB.
-    pub offset: i32,
-}
-
-/// `RSEQ_SIG` (glibc, sys/rseq.h, aarch64): a `brk` that nothing executes.
-pub const SIGNATURE: u32 = 0xD428_BC00;
-
-/// What the process and its CPU offer to generated code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Machine {
-    /// Present if the process' threads have rseq areas.
-    pub rseq: Option<Rseq>,
-    /// FEAT_LSE: one instruction adds to memory.
-    pub lse: bool,
-    /// Number of counter lines of 64 bytes, at most 4095. With rseq, all lines but the last belong to one CPU
-    /// each; the last is for threads without an area.
-    pub lines: u32,
-}
+pub use trace::trace;
+pub use traced::{ARGUMENTS, Filtered, Rings, Traced};

@@ -12,13 +12,14 @@ use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES,
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::counted::by_thread;
-use super::frame::{A, AT, B, C, RING, SLOT, TIME};
 use super::latency::{G, STACK_END};
 use super::rseq::CPU_ID;
+use super::saves::{A, AT, B, C, RING, SLOT, TIME};
 use super::stack::Walk;
 use super::text::Texts;
-use super::trace::{ARGUMENTS, Traced};
-use crate::request::{ThreadId, Unwind};
+use super::traced::{ARGUMENTS, Traced};
+use crate::machine::ThreadId;
+use crate::request::Unwind;
 
 /// How records are identified: both records of a call have this key, and no other open call has it.
 #[derive(Clone, Copy, Debug)]

@@ -13,10 +13,10 @@ use trapline_record::tally::{
     self, CELLS, FNV, OVERFLOW, OWNER, PHI, PROBES, Shape, TAKING, TEXT_BYTES, bits_in_reach,
 };
 
-use super::Machine;
 use super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
 use super::counted::add_one;
-use super::saves::{A, B, C, INDEX, KEY, SLOT, VALUE, waiting};
+use super::frame::{A, B, C, INDEX, KEY, SLOT, VALUE, waiting};
+use super::machine::Machine;
 use crate::filter::Tally;
 
 /// Upper bound of the additional code bytes for texts, owners and what cannot be read.
@@ -85,7 +85,7 @@ impl Copied {
 
 impl Rows {
     /// `None` if the table has cells instead of rows. `depth`: by how many bytes the stack pointer is lower
-    /// than `saves` left it.
+    /// than `frame` left it.
     pub(super) fn of(shape: Shape, tally: &Tally, copied: Copied, depth: u32) -> Option<Self> {
         let rows = shape.rows()?;
         let text = (rows.texts && tally.texts() != 0).then_some(copied);

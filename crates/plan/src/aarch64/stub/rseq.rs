@@ -6,7 +6,7 @@
 //! handler, which starts again. The signature before that is a `brk` that never runs.
 
 use super::asm::{Asm, Fix, Reg, ZERO};
-use super::{Rseq, SIGNATURE};
+use super::machine::{Rseq, SIGNATURE};
 
 /// `struct rseq`, field `cpu_id`: negative in a thread that is not registered.
 pub(super) const CPU_ID: u32 = 4;

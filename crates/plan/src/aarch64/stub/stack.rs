@@ -38,9 +38,11 @@ use trapline_record::ring::Kind;
 use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
-use super::frame::{A, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
 use super::latency::G;
-use crate::request::{Stacks, Unwind};
+use super::saves::{A, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
+use super::traced::Traced;
+use crate::machine::Stacks;
+use crate::request::Unwind;
 
 const FIRST_BYTE: u32 = FIRST as u32 * 8;
 
@@ -59,11 +61,17 @@ pub(super) struct Walk {
     pub(super) goroutine: bool,
 }
 
-impl Walk {
-    /// Whether a record of this kind holds a stack.
-    pub(super) fn wanted(unwind: Unwind, kind: Kind) -> bool {
-        kind == Kind::Entry && unwind != Unwind::None
+impl Traced<'_> {
+    /// The stack part of this record, if it has one.
+    pub(super) fn walk(&self, kind: Kind) -> Option<Walk> {
+        let Self { unwind, at_entry, goroutine, .. } = *self;
+        let (stacks, most) = (self.rings.stacks, self.rings.area.most);
+        let step = self.step(kind);
+        self.holds_stack(kind).then_some(Walk { stacks, unwind, step, most, at_entry, goroutine })
     }
+}
+
+impl Walk {
     /// Leaves in `LIMIT` how many bytes from S on may be read; for a walk, how many bytes from S on a frame
     /// may begin. Spoils `A`, `B`, `C`.
     pub(super) fn bound(&self, asm: &mut Asm) {

@@ -17,13 +17,17 @@ use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
 use super::counted::{add_one, by_thread, cpu};
 use super::filter::Conditions;
-use super::filtering::{self, Filtered, Rare, Shared};
+use super::filtering::{self, Rare, Shared};
+use super::frame::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
+use super::machine::Machine;
+use super::pending::Code;
 use super::rows::{Copied, Rows};
-use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
 use super::text::Texts;
-use super::{Code, Machine, rseq, threads};
+use super::traced::Filtered;
+use super::{rseq, threads};
 use crate::filter::{GroupBy, Sort, THREAD_UNIT, Tally};
-use crate::request::{Read, ThreadId};
+use crate::machine::ThreadId;
+use crate::request::Read;
 
 /// Where a probe's tables lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,7 +80,7 @@ pub fn tally(
 ) -> Pending {
     let Tallied { tally, table, reads } = what;
     let mut asm = Asm::new(at);
-    saves::enter(&mut asm);
+    frame::enter(&mut asm);
     let filtered = filtered.filter(|_| seen);
     if seen && (tally.asks_for_thread() || filtered.is_some_and(|one| one.filter.asks_for_thread())) {
         threads::ask(id, &mut asm);
@@ -194,7 +198,7 @@ pub(super) enum Into {
 
 impl Into {
     /// `copied` is where texts are copied to; `depth`: by how many bytes the stack pointer is lower than
-    /// `saves` left it.
+    /// `frame` left it.
     pub(super) fn of(table: Table, tally: &Tally, (copied, depth): (Copied, u32), seen: bool) -> Self {
         match Rows::of(table.area.shape, tally, copied, depth) {
             _ if !seen => Self::Unseen,

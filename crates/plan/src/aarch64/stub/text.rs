@@ -35,10 +35,11 @@ use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::filter::Fields;
-use super::frame::{A, B, SLOT};
 use super::latency::G;
-use super::trace::ARGUMENTS;
-use crate::request::{Read, ThreadId};
+use super::saves::{A, B, SLOT};
+use super::traced::ARGUMENTS;
+use crate::machine::ThreadId;
+use crate::request::Read;
 
 /// Linux, arm64.
 mod nr {

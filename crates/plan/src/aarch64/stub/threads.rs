@@ -21,9 +21,10 @@
 use trapline_record::threads::{PROBES, ThreadArea};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
-use super::saves::{self, A, ANSWER, B, C, INDEX, KEY, SLOT, VALUE, waiting};
-use super::{Code, Machine};
-use crate::request::ThreadId;
+use super::frame::{self, A, ANSWER, B, C, INDEX, KEY, SLOT, VALUE, waiting};
+use super::machine::Machine;
+use super::pending::Code;
+use crate::machine::ThreadId;
 
 /// Where hits are counted by thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +88,7 @@ pub(super) fn load_below(id: ThreadId, asm: &mut Asm, to: Reg, depth: u32) {
 pub fn count_by_thread(at: u64, machine: &Machine, threads: &Threads, counter: u32) -> Pending {
     let mut asm = Asm::new(at);
     let ThreadArea { rows, .. } = threads.area;
-    saves::enter(&mut asm);
+    frame::enter(&mut asm);
     ask(threads.id, &mut asm);
     load(threads.id, &mut asm, A);
     first_row(&mut asm, A, rows);
@@ -102,7 +103,7 @@ pub fn count_by_thread(at: u64, machine: &Machine, threads: &Threads, counter: u
     asm.mul_add(B, ROW, A, B);
     asm.one(A);
     asm.update(machine.lse, Update::Add, A, B, [C, KEY]);
-    saves::leave(&mut asm);
+    frame::leave(&mut asm);
     Pending { asm, rows, elsewhere, found }
 }
 

@@ -22,67 +22,18 @@
 //! counter, which runs at one rate on all CPUs (Arm ARM D12.1). It may show the same time for two records of
 //! one thread: readers keep the order in which a ring has them. If the return decides, see `defer`.
 
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::Kind;
 
 use super::asm::{Asm, Fix, SP};
 use super::counted::{count, count_last};
-use super::filtering::{Before, Filtered};
-use super::frame::{A, B};
+use super::filtering::Before;
 use super::latency::Mark;
+use super::pending::Code;
 use super::rseq::{self, Section};
-use super::stack::Walk;
-use super::{Code, Latency, Machine, threads};
+use super::saves::{A, B};
+use super::threads;
+use super::traced::Traced;
 use crate::filter::Tree;
-use crate::request::{Floats, Read, Stacks, ThreadId, Unwind};
-
-/// Number of arguments that a record can hold, of those in registers.
-pub const ARGUMENTS: usize = 6;
-
-/// Where records go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rings {
-    /// Shape of the rings; its offset is not used. There is one ring for each line of counters but the last;
-    /// without rseq, [`RingArea::shared`] for that number of CPUs.
-    pub area: RingArea,
-    /// Address of ring 0.
-    pub base: u64,
-    /// How a thread's number is read. If that would take a system call, records hold none: the call loses
-    /// what vectors of SVE hold above 128 bits.
-    pub id: ThreadId,
-    /// Where stacks end.
-    pub stacks: Stacks,
-}
-
-/// Everything that one probe's records depend on.
-#[derive(Clone, Copy, Debug)]
-pub struct Traced<'a> {
-    /// What the process offers.
-    pub machine: &'a Machine,
-    /// Where the records go.
-    pub rings: &'a Rings,
-    /// The probe that was hit; below 2³¹.
-    pub probe: u32,
-    /// Address of the counter of dropped records on line 0.
-    pub dropped: u64,
-    /// Decides which entries are recorded; `None` for all.
-    pub filter: Option<Filtered<'a>>,
-    /// Where entries leave marks for exits, so that exits of filtered entries are not recorded. `None` if all
-    /// are recorded.
-    pub marks: Option<Latency>,
-    /// Bit `n`: at an entry, argument `n` points to text.
-    pub texts: u8,
-    /// Floats. The record holds them behind arguments and texts; at a return, in place of the value.
-    pub floats: Floats,
-    /// What is read from memory at an entry. The record holds it behind the floats.
-    pub fields: &'a [Read],
-    /// Which part of the stack an entry's record holds; if any, it holds neither arguments nor texts.
-    pub unwind: Unwind,
-    /// The stub stands at a function's entry.
-    pub at_entry: bool,
-    /// The call belongs to the goroutine that x28 names. What is recorded in place of the stack pointer is
-    /// the same wherever its stack is.
-    pub goroutine: bool,
-}
 
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
@@ -111,7 +62,7 @@ pub struct Pending<'a> {
 }
 
 /// The part of a stub that comes before the displaced code. At an entry it records the first `values` of the
-/// [`ARGUMENTS`], at a return the returned value. The stub starts at `at`.
+/// [`ARGUMENTS`](super::traced::ARGUMENTS), at a return the returned value. The stub starts at `at`.
 pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<'_> {
     let mut asm = Asm::new(at);
     let before = traced.before(&mut asm, kind);
@@ -154,15 +105,6 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<
     }
     traced.leave(&mut asm, kind);
     Pending { asm, traced, section, none, full, written, before, cramped, deep, mark, leaves, kind }
-}
-
-impl Traced<'_> {
-    fn walk(&self, kind: Kind) -> Option<Walk> {
-        let Self { unwind, at_entry, goroutine, .. } = *self;
-        let (stacks, most) = (self.rings.stacks, self.rings.area.most);
-        let step = self.step(kind);
-        Walk::wanted(unwind, kind).then_some(Walk { stacks, unwind, step, most, at_entry, goroutine })
-    }
 }
 
 impl Code for Pending<'_> {

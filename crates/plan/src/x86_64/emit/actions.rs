@@ -6,21 +6,20 @@
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
-use trapline_record::counters::filtered;
 use trapline_record::ring::{Kind, RingArea};
 
 use super::{Emitter, Setting};
 use crate::filter::TargetFilter;
-use crate::request::{Floats, Unwind};
-use crate::x86_64::site::{PlacedAction, SiteAction, Stack};
+use crate::machine::ThreadId;
+use crate::x86_64::action::{PlacedAction, SiteAction, Stack};
 use crate::x86_64::stub::tally::Table;
-use crate::x86_64::stub::{self, Filtered, Latency, Liveness, Pending, Rings, ThreadId, Timed, Traced};
+use crate::x86_64::stub::{self, Latency, Liveness, Pending, Traced};
 
 impl Emitter<'_, '_> {
     /// Emits one action.
     pub(super) fn placed(&mut self, placed: &PlacedAction, base: RemoteAddr) {
         let set = self.set;
-        let passed = set.env.passed(placed.at, &placed.action, set.bias);
+        let passed = set.arguments(placed.at, &placed.action);
         let here = base.0 + self.len();
         passed.before(&mut self.plan.bytes, here);
         let placed = &PlacedAction { dead: passed.dead(placed.dead), ..*placed };
@@ -87,54 +86,6 @@ impl Emitter<'_, '_> {
 }
 
 impl Setting<'_> {
-    const fn timed(&self, function: u32, site: Liveness) -> Option<Timed<'_>> {
-        match &self.latency {
-            Some(latency) => Some(Timed { machine: &self.machine, latency, function, site }),
-            None => None,
-        }
-    }
-
-    /// Address of a probe's counter on line 0.
-    const fn counter(&self, probe: u32) -> u64 {
-        self.data.of(self.layout.counters.word(probe))
-    }
-
-    /// The filter of a probe, with the words in which its rejected hits are counted.
-    fn filtered(&self, probe: u32) -> Option<Filtered<'_>> {
-        let words = self.data.of(self.layout.filtered.word(filtered::WORDS * probe));
-        let names = self.layout.names;
-        let names_at = self.data.of(names.off);
-        self.env.filter(probe).map(|filter| {
-            let by_name = filter.by_name && !names.is_empty();
-            Filtered { filter, words, names: by_name.then_some(names_at) }
-        })
-    }
-
-    /// Rings for hits that write no record: only the way to read thread numbers is used.
-    fn no_rings(&self, area: RingArea, id: ThreadId) -> Rings {
-        let known = crate::module::known(self.layout, self.data);
-        Rings { area, base: self.data.of(0), id, stacks: self.env.traits.stacks, known }
-    }
-
-    /// A hit without values, texts, fields or a stack: only that it happened, and passed the filter.
-    fn plain<'t>(&'t self, rings: &'t Rings, probe: u32, site: Liveness) -> Traced<'t> {
-        Traced {
-            machine: &self.machine,
-            rings,
-            probe,
-            dropped: self.counter(probe),
-            site,
-            filter: self.filtered(probe),
-            texts: 0,
-            floats: Floats::default(),
-            fields: &[],
-            marks: None,
-            unwind: Unwind::None,
-            at_entry: true,
-            trampolines: None,
-        }
-    }
-
     fn count(
         &self,
         out: &mut Vec<u8>,

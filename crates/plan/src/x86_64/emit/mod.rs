@@ -5,54 +5,24 @@
 //! reached from there by one jump.
 
 mod actions;
+mod guards;
+mod patch;
+mod setting;
 
-use super::Env;
-use super::site::{PatchedSite, PlacedAction, Reach, SiteAction, When};
-use super::stub::{Gate, Latency, Machine, Pending, Rings, Threads};
-use super::window::JUMP;
-use crate::layout::{DataAt, DataLayout};
-use crate::plan::{Call, Chunk, Guard, ModulePlan, Original, Patch, PatchRole};
-use crate::refusal::Refusal;
-use crate::request::TrapsPolicy;
-use crate::space::ModuleSpace;
+use super::action::{PlacedAction, When};
+use super::jump::{JUMP, jump};
+use super::site::{PatchedSite, Reach};
+use super::stub::Pending;
+use crate::plan::{Chunk, Guard, ModulePlan, Original};
+use crate::refusal::{CodeBytes, Refusal};
+pub(super) use setting::Setting;
 use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_into, sweep};
-use trapline_record::addr::Bias;
-use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
 
 /// Stubs go to the arena right away if the place has fewer bytes than this.
 const LEAST_STUB: u64 = 128;
 /// Bytes between the starts of two stubs in the arena; a cache line would be 64.
 const ALIGN: u64 = 16;
-/// `jmp rel32`
-const E9: u8 = 0xE9;
-/// `jmp rel8`
-const EB: u8 = 0xEB;
-const INT3: u8 = 0xCC;
-
-/// What stubs depend on, in addition to their site.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Setting<'a> {
-    pub(crate) env: Env<'a>,
-    pub(crate) bias: Bias,
-    pub(crate) place: ModuleSpace,
-    /// Where the segment's data is mapped.
-    pub(crate) data: DataAt,
-    /// End of the mirrored range: no stub there may reach beyond it.
-    pub(crate) mirror_end: RemoteAddr,
-    /// Sites of other batches may come between these, so the mirrored range holds only jumps.
-    pub(crate) shared_space: bool,
-    pub(crate) layout: &'a DataLayout,
-    pub(crate) machine: Machine,
-    /// Present if durations are measured.
-    pub(crate) latency: Option<Latency>,
-    /// Present if hits are counted by thread.
-    pub(crate) threads: Option<Threads>,
-    /// Present if records are written.
-    pub(crate) rings: Option<Rings>,
-    /// Present if consumers are called.
-    pub(crate) gate: Option<Gate>,
-}
 
 /// Lays out code.
 #[derive(Debug)]
@@ -151,35 +121,6 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.astray_guard(site, head);
         self.patch(site, head);
         Ok(())
-    }
-
-    /// Notes what a trap handler needs to call the site's consumers without the stub.
-    fn calls(&mut self, site: &PatchedSite) {
-        let head = self.set.bias.live(site.start);
-        let is_trap = site.reach == Reach::Trap;
-        let call = |placed: &PlacedAction| match placed.action {
-            SiteAction::Call { probe, exit, .. } if placed.when == When::Before => Some((probe, exit)),
-            _ => None,
-        };
-        for actions in site.actions.chunk_by(|a, b| a.at == b.at) {
-            let at = self.set.bias.live(actions[0].at);
-            let copy = self.originals.iter().find(|o| o.of == at).map_or(at, |o| o.copy);
-            let called = actions.iter().filter_map(call).collect();
-            self.plan.calls.push(Call { at, head, is_trap, copy, called });
-        }
-    }
-
-    /// Keeps the guards inside the changed bytes. If an instruction has two, the first one is kept: it leads
-    /// to before the actions there.
-    fn keep_guards(&mut self, site: &PatchedSite) {
-        let start = self.set.bias.live(site.start);
-        let mut last = start;
-        for guard in self.guards.drain(..) {
-            if guard.at > last && guard.at < start + site.changed {
-                self.plan.guards.push(guard);
-                last = guard.at;
-            }
-        }
     }
 
     fn chunk(&mut self, addr: RemoteAddr) {
@@ -357,11 +298,6 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
     }
 
-    fn guard(&mut self, insn: Svma, at: RemoteAddr) {
-        let resume = at + self.len();
-        self.guards.push(Guard { at: self.set.bias.live(insn), resume });
-    }
-
     /// Appends the copies of instructions. Returns whether control runs off their end.
     fn displaced(
         &mut self,
@@ -393,22 +329,12 @@ impl<'a, 'p> Emitter<'a, 'p> {
         Ok(falls_through)
     }
 
-    fn copy_guards(&mut self, moved: &Relocated, live: RemoteAddr, here: RemoteAddr) {
-        for &(old, new) in &moved.offsets {
-            let (at, resume) = (live + u64::from(old), here + u64::from(new));
-            self.guards.push(Guard { at, resume });
-            if self.set.gate.is_some() {
-                self.originals.push(Original { copy: resume, of: at });
-            }
-        }
-    }
-
     fn refused(&self, site: &PatchedSite, why: trapline_insn::x86_64::RelocateError) -> Refusal {
         use trapline_insn::x86_64::RelocateError as E;
         let place = self.set.env.place(site.start, JUMP);
         match why {
             E::Immovable { addr, bytes, why } => {
-                let insn = crate::refusal::CodeBytes::new(self.set.bias.stated(RemoteAddr(addr)), &bytes);
+                let insn = CodeBytes::new(self.set.bias.stated(RemoteAddr(addr)), &bytes);
                 Refusal::Immovable { site: place, insn, why }
             }
             E::IntoInstruction { target, .. } => {
@@ -417,105 +343,4 @@ impl<'a, 'p> Emitter<'a, 'p> {
             E::Mismatch { .. } => Refusal::NotCode { site: place },
         }
     }
-
-    /// Adds guards for nops in the changed bytes that no known code runs: a thread there goes on behind them.
-    fn padding_guards(&mut self, site: &PatchedSite) {
-        let (end, limit) = (site.code_end(), site.start + site.changed);
-        if end >= limit {
-            return;
-        }
-        let room = (limit - end) + 15;
-        let bytes = (1..=room).rev().find_map(|len| self.set.env.image.text(end, len)).unwrap_or(&[]);
-        let nops: Vec<Insn> = sweep(bytes, end.0)
-            .take_while(|i| i.is_padding() && i.class != trapline_insn::x86_64::Class::Int3)
-            .collect();
-        let Some(behind) = nops.iter().map(Insn::end).find(|e| *e >= limit.0) else { return };
-        for nop in nops.iter().filter(|i| i.addr < limit.0) {
-            let at = self.set.bias.live(Svma(nop.addr));
-            self.plan.guards.push(Guard { at, resume: self.set.bias.live(Svma(behind)) });
-        }
-    }
-
-    /// Adds a guard for the moment at which a kernel uprobe on the site's first byte is removed: the kernel
-    /// puts the file's first byte in front of our displacement. A prefix there has no effect on the int3
-    /// behind it. So a thread that traps on that int3 has not executed anything yet, and begins with the stub
-    /// (docs/guide/foreign-patches.md).
-    fn astray_guard(&mut self, site: &PatchedSite, head: RemoteAddr) {
-        let first = self.set.env.image.text(site.start, 1).map_or(0, |bytes| bytes[0]);
-        let at = self.set.bias.live(site.start) + 1;
-        let traps =
-            self.set.place.k.to_le_bytes()[0] == INT3 && site.insns.first().is_some_and(|i| i.len > 1);
-        let served = self.set.gate.is_none() && self.set.env.traits.traps == TrapsPolicy::Guarded;
-        if site.reach == Reach::Mirror && served && traps && is_prefix_of_int3(first) {
-            self.plan.guards.push(Guard { at, resume: head });
-        }
-    }
-
-    fn patch(&mut self, site: &PatchedSite, head: RemoteAddr) {
-        let k = self.set.place.k.to_le_bytes();
-        let mut new = [0; MAX_PATCH];
-        match site.reach {
-            Reach::Mirror => new[..5].copy_from_slice(&[E9, k[0], k[1], k[2], k[3]]),
-            Reach::Pun(rel, _) => {
-                let whole = [E9, rel[0], rel[1], rel[2], rel[3]];
-                let changed = site.changed as usize;
-                new[..changed].copy_from_slice(&whole[..changed]);
-            }
-            Reach::Trap => new[0] = INT3,
-            Reach::Island(island) => {
-                let rel = island.0.wrapping_sub(site.start.0 + 2) as u8;
-                new[..2].copy_from_slice(&[EB, rel]);
-                let mut jump = [0; MAX_PATCH];
-                jump[..5].copy_from_slice(&[E9, k[0], k[1], k[2], k[3]]);
-                self.push(site, island, JUMP, jump, head, PatchRole::Island);
-            }
-        }
-        self.push(site, site.start, site.changed, new, head, site.owner.role);
-    }
-
-    fn push(
-        &mut self,
-        site: &PatchedSite,
-        start: Svma,
-        changed: u64,
-        new: [u8; MAX_PATCH],
-        head: RemoteAddr,
-        role: PatchRole,
-    ) {
-        let addr = self.set.bias.live(start);
-        let mut old = [0; MAX_PATCH];
-        if let Some(bytes) = self.set.env.image.text(start, changed) {
-            old[..bytes.len()].copy_from_slice(bytes);
-        }
-        let patch = Patch {
-            probe: site.owner.probe,
-            request: site.owner.request,
-            role,
-            tactic: site.tactic(),
-            addr,
-            len: changed as u8,
-            relies: if role != PatchRole::Island && matches!(site.reach, Reach::Pun(..)) {
-                JUMP
-            } else {
-                changed
-            } as u8,
-            old,
-            new,
-            head,
-            crosses_line: addr.0 / 64 != (addr.0 + changed - 1) / 64,
-            starts: if role == PatchRole::Island { 0 } else { site.starts() },
-            faults: site.may_fault(),
-        };
-        self.plan.patches.push(patch);
-    }
-}
-
-/// Prefixes that an int3 may have, and that do not change it: segments, sizes, `repne`, `rep`, REX.
-const fn is_prefix_of_int3(byte: u8) -> bool {
-    matches!(byte, 0x26 | 0x2E | 0x36 | 0x3E | 0x40..=0x4F | 0x64..=0x67 | 0xF2 | 0xF3)
-}
-
-fn jump(from: RemoteAddr, to: RemoteAddr) -> [u8; 5] {
-    let rel = (to.distance_from(from + JUMP) as i32).to_le_bytes();
-    [E9, rel[0], rel[1], rel[2], rel[3]]
 }

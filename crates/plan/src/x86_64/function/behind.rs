@@ -36,11 +36,13 @@
 //!   left in front. The call would not be seen if the handler leaves, and would be seen twice if the
 //!   instruction runs again.
 
-use super::{LEAST, LOOK, Mark, Planner};
-use crate::request::TrapsPolicy;
-use crate::x86_64::site::SiteAction;
+use super::entry::{LEAST, LOOK};
+use super::{Mark, Planner};
+use crate::machine::TrapsPolicy;
+use crate::x86_64::action::SiteAction;
+use crate::x86_64::jump::JUMP;
 use crate::x86_64::stub;
-use crate::x86_64::window::{JUMP, Stretch, walk};
+use crate::x86_64::window::{Stretch, walk};
 use trapline_insn::x86_64::{Class, Gpr, Insn, Lead, faults_on_register};
 use trapline_record::Svma;
 

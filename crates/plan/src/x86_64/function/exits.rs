@@ -4,12 +4,15 @@
 //! In: a function's code. Out: sites. An exit without room for a jump is patched where it is decided. Does
 //! not: choose windows (see `place`).
 
-use super::frame::names_return_address;
-use super::{Code, Planner, entry_index, kind_of};
+use super::code::Code;
+use super::entry::entry_index;
+use super::{Planner, kind_of};
 use crate::plan::PatchRole;
 use crate::refusal::{NoTrampoline, Refusal};
 use crate::request::{Action, ActionRequest};
-use crate::x86_64::site::{Detour, Owner, PlacedAction, SiteAction, Stack, When};
+use crate::x86_64::action::{Detour, PlacedAction, SiteAction, Stack, When};
+use crate::x86_64::return_address::names_return_address;
+use crate::x86_64::site::Owner;
 use crate::x86_64::stub;
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, may_displace};

@@ -8,37 +8,32 @@
 //! return address and the user did not ask for exits alone.
 
 mod behind;
+mod code;
+mod entry;
 mod exits;
-mod frame;
 mod window_choice;
 
-use super::Env;
+use super::action::{SiteAction, Stack};
+use super::env::Env;
 use super::kernel::takes_uprobe;
 use super::padding::Claims;
 use super::pun::Puns;
-use super::site::{Owner, PatchedSite, PlacedAction, SiteAction, Stack, When};
+use super::site::{Owner, PatchedSite};
 use super::stub;
-use super::window::{JUMP, Stretch};
-use crate::codemap::body_of;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
 use crate::request::{Action, ActionRequest, Floats};
+use code::{Code, code_for};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use trapline_image::{FunctionIndex, Image};
-use trapline_insn::x86_64::{
-    Body, Class, ExitKind, Insn, Look, faults_on_register, flags_dead_after, overwritten_gprs, sweep,
-};
+use trapline_image::FunctionIndex;
+use trapline_insn::x86_64::{ExitKind, Insn, Look};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
 use trapline_record::ring::Kind;
 
-/// Number of instructions decoded at an entry: the window, and those that may show which registers are dead.
-const LOOK: usize = 6;
 /// Number of functions that are analysed in one round if several threads do it.
 const ROUND: usize = 1024;
-/// Least number of bytes decoded at an entry: `endbr64` and a jump.
-const LEAST: u64 = 4 + JUMP;
 
 /// The sum of what planning a module's functions gives.
 #[derive(Debug)]
@@ -85,56 +80,6 @@ struct Mark {
     puns: Vec<trapline_record::RemoteAddr>,
     kernel: usize,
     slotted: usize,
-}
-
-/// A function's code in full.
-struct Code {
-    function: FunctionIndex,
-    body: Body,
-    /// Ranges of `body.insns`, one for each part.
-    parts: Vec<core::ops::Range<usize>>,
-}
-
-impl Code {
-    fn stretch_of(&self, at: u64) -> Option<(Stretch<'_>, usize)> {
-        self.parts.iter().find_map(|part| {
-            let insns = &self.body.insns[part.clone()];
-            let i = insns.binary_search_by_key(&at, |i| i.addr).ok()?;
-            Some((Stretch { insns, whole: true }, i))
-        })
-    }
-}
-
-/// The code of a function, if a request needs more than its entry.
-fn code_for(
-    env: Env<'_>,
-    function: Option<FunctionIndex>,
-    requests: &[(u32, ActionRequest)],
-) -> Option<Code> {
-    let entry_only = requests
-        .iter()
-        .all(|(_, w)| matches!(w.action, Action::CountEntry | Action::CallEntry | Action::Hold(_)));
-    function.filter(|_| !entry_only).map(|f| code_of(env.image, f))
-}
-
-fn code_of(image: &Image, function: FunctionIndex) -> Code {
-    let f = image.function(function);
-    let mut cold = f.cold.clone();
-    loop {
-        let body = body_of(image, f.start, f.len, &cold);
-        let fragment = body.exits.iter().find_map(|exit| match exit.kind {
-            ExitKind::TailJump(to) | ExitKind::TailBranch(to) => fragment_at(image.fragments(), Svma(to)),
-            _ => None,
-        });
-        match fragment.filter(|f| !cold.contains(f) && cold.len() < 8) {
-            Some(fragment) => cold.push(fragment),
-            None => {
-                let all = [(f.start, f.len)].into_iter().chain(cold);
-                let parts = all.filter_map(|(start, len)| part_of(&body, start, len)).collect();
-                return Code { function, body, parts };
-            }
-        }
-    }
 }
 
 impl<'a> Planner<'a> {
@@ -228,81 +173,100 @@ impl<'a> Planner<'a> {
     }
 
     fn request(&mut self, index: u32, request: &ActionRequest, code: Option<&Code>) -> Result<(), Refusal> {
-        let owner = |role| Owner { request: index, probe: request.probe, role };
-        let count = |kind| SiteAction::Count { probe: request.probe, kind };
-        let call = |ip| SiteAction::Call { probe: request.probe, ip, exit: false };
         self.decides(request)?;
         self.has_goroutine(request)?;
-        match (request.action, request.function) {
-            (Action::CountEntry, Some(f)) => {
-                let done = self.entry(f, count(Kind::Entry), owner(PatchRole::Entry));
-                self.or_kernel(done, owner(PatchRole::Entry), self.env.image.function(f).start)
-            }
+        let owner = Owner { request: index, probe: request.probe, role: PatchRole::Entry };
+        let function = match (request.action, request.function) {
             (Action::CountAt(at), f) => {
-                let done = self.instruction(f, at, code, count(Kind::Entry), owner(PatchRole::Entry));
-                self.or_kernel(done, owner(PatchRole::Entry), at)
+                let count = SiteAction::Count { probe: owner.probe, kind: Kind::Entry };
+                let done = self.instruction(f, at, code, count, owner);
+                return self.or_kernel(done, owner, at);
             }
-            (Action::Hold(hold), Some(f)) => self.entry(f, SiteAction::Hold(hold), owner(PatchRole::Entry)),
-            (Action::CallEntry, Some(f)) => {
-                let at = self.env.image.function(f).start;
-                self.entry(f, call(at), owner(PatchRole::Entry))
-            }
-            (Action::CallArmed, Some(f)) => {
-                self.may_arm(f, code)?;
-                let at = self.env.image.function(f).start;
-                self.entry(f, call(at), owner(PatchRole::Entry))
-            }
+            (Action::CallAt(at), f) => return self.instruction(f, at, code, call(owner.probe, at), owner),
             (Action::RecordAt(at, unwind), f) => {
                 self.env.recordable(at, request.probe, false)?;
-                let (probe, kind, stack) = (request.probe, Kind::Entry, Stack { unwind, at_entry: false });
-                let floats = Floats::default();
-                let action =
-                    SiteAction::Record { probe, kind, values: 0, marked: false, texts: 0, floats, stack };
-                self.instruction(f, at, code, action, owner(PatchRole::Entry))
+                let record = record_at(owner.probe, 0, Stack { unwind, at_entry: false });
+                return self.instruction(f, at, code, record, owner);
             }
             (Action::RecordMark(at, fields), f) => {
                 self.env.recordable(at, request.probe, fields != 0)?;
-                let (probe, kind, floats) = (request.probe, Kind::Entry, Floats::default());
-                let stack = Stack::default();
-                let action =
-                    SiteAction::Record { probe, kind, values: 6, marked: false, texts: 0, floats, stack };
-                self.instruction(f, at, code, action, owner(PatchRole::Entry))
+                let record = record_at(owner.probe, 6, Stack::default());
+                return self.instruction(f, at, code, record, owner);
             }
-            (Action::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
-            (Action::Record { returns: true, .. }, Some(f)) => {
-                self.seen_to_end((index, request), code, |p, by_slot| {
-                    p.record(f, code, owner, request, by_slot)
-                })
+            (_, Some(f)) => f,
+            (_, None) => return Err(Refusal::Incomplete { at: Svma(0) }),
+        };
+        match request.action {
+            Action::CountEntry
+            | Action::Hold(_)
+            | Action::CallEntry
+            | Action::CallArmed
+            | Action::Tally { exits: false } => self.at_entry(function, code, owner, request),
+            _ => self.calls(function, code, owner, request),
+        }
+    }
+
+    /// Plans a request that needs only the function's entry.
+    fn at_entry(
+        &mut self,
+        f: FunctionIndex,
+        code: Option<&Code>,
+        owner: Owner,
+        request: &ActionRequest,
+    ) -> Result<(), Refusal> {
+        let (at, probe) = (self.env.image.function(f).start, owner.probe);
+        match request.action {
+            Action::CountEntry => {
+                let done = self.entry(f, SiteAction::Count { probe, kind: Kind::Entry }, owner);
+                self.or_kernel(done, owner, at)
             }
-            (Action::Record { .. }, Some(f)) => self.whole(|p| p.record(f, code, owner, request, false)),
-            (Action::Tally { exits: false }, Some(f)) => {
-                self.env.recordable(self.env.image.function(f).start, request.probe, false)?;
-                let action = SiteAction::Tally { probe: request.probe, kind: Kind::Entry };
-                self.entry(f, action, owner(PatchRole::Entry))
+            Action::Hold(hold) => self.entry(f, SiteAction::Hold(hold), owner),
+            Action::CallArmed => {
+                self.may_arm(f, code)?;
+                self.entry(f, call(probe, at), owner)
             }
-            (Action::Tally { exits: true }, Some(f)) => {
-                self.seen_to_end((index, request), code, |p, by_slot| {
-                    p.tally(f, code, owner, request, by_slot)
-                })
+            Action::Tally { .. } => {
+                self.env.recordable(at, probe, false)?;
+                self.entry(f, SiteAction::Tally { probe, kind: Kind::Entry }, owner)
             }
-            (Action::CallExits, Some(f)) => self.whole(|p| p.call_exits(f, code, owner, request.probe)),
-            (Action::CountExits, Some(f)) => {
-                self.whole(|p| p.at_exits(f, code, owner, |exit| count(kind_of(exit))))
-            }
-            (Action::Latency, Some(f)) => {
-                let latency =
-                    request.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
-                self.seen_to_end((index, request), code, |p, by_slot| match by_slot {
+            _ => self.entry(f, call(probe, at), owner),
+        }
+    }
+
+    /// Plans a request that needs the function's exits, or a return trampoline.
+    fn calls(
+        &mut self,
+        f: FunctionIndex,
+        code: Option<&Code>,
+        entry: Owner,
+        request: &ActionRequest,
+    ) -> Result<(), Refusal> {
+        let owner = |role| Owner { role, ..entry };
+        let latency = || request.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start });
+        match request.action {
+            Action::Record { returns: false, .. } => self.whole(|p| p.record(f, code, owner, request, false)),
+            Action::Record { .. } => self.seen_to_end((entry.request, request), code, |p, by_slot| {
+                p.record(f, code, owner, request, by_slot)
+            }),
+            Action::Tally { .. } => self.seen_to_end((entry.request, request), code, |p, by_slot| {
+                p.tally(f, code, owner, request, by_slot)
+            }),
+            Action::CallExits => self.whole(|p| p.call_exits(f, code, owner, entry.probe)),
+            Action::Latency => {
+                let latency = latency()?;
+                self.seen_to_end((entry.request, request), code, |p, by_slot| match by_slot {
                     true => p.armed(f, code, owner, latency),
                     false => p.latency(f, code, owner, latency),
                 })
             }
-            (Action::LatencyByTrampoline, Some(f)) => {
-                let latency =
-                    request.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
+            Action::LatencyByTrampoline => {
+                let latency = latency()?;
                 self.whole(|p| p.armed(f, code, owner, latency))
             }
-            (_, None) => Err(Refusal::Incomplete { at: Svma(0) }),
+            _ => {
+                let count = |exit| SiteAction::Count { probe: entry.probe, kind: kind_of(exit) };
+                self.whole(|p| p.at_exits(f, code, owner, count))
+            }
         }
     }
 
@@ -409,143 +373,22 @@ impl<'a> Planner<'a> {
             None => Err(why),
         }
     }
+}
 
-    fn entry(&mut self, function: FunctionIndex, action: SiteAction, owner: Owner) -> Result<(), Refusal> {
-        let f = self.env.image.function(function);
-        let bytes = self.env.image.text(f.start, f.len).ok_or(Refusal::NotInFile { at: f.start })?;
-        let mut insns = core::mem::take(&mut self.scratch);
-        // Nothing below rsp is live when a function is called. If it jumps back to its entry, its red zone
-        // may be live, except in Go, which has none.
-        let red_zone_live = self.env.map.is_looped(function) && !self.env.traits.go;
-        if let Some(behind) = self.behind(&mut insns, (bytes, f.start), &action, red_zone_live) {
-            let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
-            let (at, request) = (Svma(insns[1].addr), owner.request);
-            let (dead, lowered) = (behind.dead, behind.lowered);
-            let placed =
-                PlacedAction { at, when: When::Before, action, dead, request, lowered, detour: None };
-            let done = self.place(Stretch { insns: &insns, whole }, 1, placed, owner, false);
-            self.scratch = insns;
-            return done;
-        }
-        let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
-        // If a consumer is called, everything is saved, so what is dead does not matter.
-        let asks = !matches!(action, SiteAction::Call { .. });
-        // `endbr64` neither reads nor writes, so what is dead at it is dead behind it.
-        let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| asks && !faulty(i));
-        let dead = stub::Liveness { flags_dead: found.flags, dead: found.gprs, red_zone_live };
-        let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
-        let i = entry_index(&self.env, &insns);
-        let stretch = Stretch { insns: &insns, whole };
-        let placed = PlacedAction {
-            at: Svma(insns[i].addr),
-            when: When::Before,
-            action,
-            dead,
-            request: owner.request,
-            lowered: 0,
-            detour: None,
-        };
-        let done = self.place(stretch, i, placed, owner, false);
-        self.scratch = insns;
-        done
-    }
+/// The call of a consumer at an entry or a single instruction.
+const fn call(probe: u32, ip: Svma) -> SiteAction {
+    SiteAction::Call { probe, ip, exit: false }
+}
 
-    fn instruction(
-        &mut self,
-        function: Option<FunctionIndex>,
-        at: Svma,
-        code: Option<&Code>,
-        action: SiteAction,
-        owner: Owner,
-    ) -> Result<(), Refusal> {
-        if let Some(f) = function
-            && self.env.image.function(f).start == at
-        {
-            return self.entry(f, action, owner);
-        }
-        if let Some((stretch, i)) = code.and_then(|c| c.stretch_of(at.0)) {
-            let dead = dead_at(&self.env, &stretch.insns[i..stretch.insns.len().min(i + LOOK)], true);
-            return self.place(
-                stretch,
-                i,
-                PlacedAction {
-                    at,
-                    when: When::Before,
-                    action,
-                    dead,
-                    request: owner.request,
-                    lowered: 0,
-                    detour: None,
-                },
-                owner,
-                true,
-            );
-        }
-        if let Some(insn) = code.and_then(|c| c.body.insns.iter().find(|i| i.addr < at.0 && at.0 < i.end())) {
-            return Err(Refusal::InsideInstruction { site: self.env.place(at, 5), starts: Svma(insn.addr) });
-        }
-        self.loose(at, action, owner)
-    }
-
-    /// Plans an instruction outside all known functions.
-    fn loose(&mut self, at: Svma, action: SiteAction, owner: Owner) -> Result<(), Refusal> {
-        let bytes =
-            (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
-        let insns: Vec<Insn> = sweep(bytes, at.0).take(LOOK).collect();
-        let dead = dead_at(&self.env, &insns, true);
-        let placed = PlacedAction {
-            at,
-            when: When::Before,
-            action,
-            dead,
-            request: owner.request,
-            lowered: 0,
-            detour: None,
-        };
-        self.place(Stretch { insns: &insns, whole: false }, 0, placed, owner, false)
-    }
+/// A record at a single instruction, with this many values.
+fn record_at(probe: u32, values: u8, stack: Stack) -> SiteAction {
+    let (kind, floats) = (Kind::Entry, Floats::default());
+    SiteAction::Record { probe, kind, values, marked: false, texts: 0, floats, stack }
 }
 
 pub(super) const fn kind_of(exit: stub::ExitKind) -> Kind {
     match exit {
         stub::ExitKind::Return => Kind::Return,
         stub::ExitKind::Tail => Kind::Tail,
-    }
-}
-
-fn fragment_at(fragments: &[(Svma, u64)], at: Svma) -> Option<(Svma, u64)> {
-    let next = fragments.partition_point(|f| f.0 <= at);
-    let found = *fragments.get(next.checked_sub(1)?)?;
-    (at.0 - found.0.0 < found.1).then_some(found)
-}
-
-fn part_of(body: &Body, start: Svma, len: u64) -> Option<core::ops::Range<usize>> {
-    let first = body.insns.iter().position(|i| i.addr == start.0)?;
-    let end = start.0.saturating_add(len);
-    let count = body.insns[first..].iter().take_while(|i| i.addr >= start.0 && i.addr < end).count();
-    Some(first..first + count)
-}
-
-/// Index of the instruction at which an entry's patch begins: behind `endbr64`, unless something branches
-/// there.
-fn entry_index(env: &Env<'_>, insns: &[Insn]) -> usize {
-    match insns {
-        [first, second, ..] if first.class == Class::Endbr64 && !env.map.is_target(Svma(second.addr)) => 1,
-        _ => 0,
-    }
-}
-
-/// What the straight line of code that begins here overwrites before reading it. If the process catches
-/// faults, only what is overwritten before anything can fault counts, so that a handler sees true registers.
-fn dead_at(env: &Env<'_>, insns: &[Insn], red_zone_live: bool) -> stub::Liveness {
-    let faulty = |i: &Insn| env.traits.has_fault_handler && faults_on_register(i);
-    let sure = insns.iter().position(faulty).unwrap_or(insns.len());
-    let insns = &insns[..sure];
-    let len: u64 = insns.iter().map(|i| u64::from(i.len)).sum();
-    let bytes = insns.first().and_then(|i| env.image.text(Svma(i.addr), len)).unwrap_or(&[]);
-    stub::Liveness {
-        flags_dead: flags_dead_after(insns, bytes),
-        dead: overwritten_gprs(insns, bytes),
-        red_zone_live,
     }
 }

@@ -6,11 +6,13 @@
 //! Does not: know why the action is requested.
 
 use super::Planner;
+use crate::machine::TrapsPolicy;
 use crate::refusal::Refusal;
-use crate::request::TrapsPolicy;
+use crate::x86_64::action::{PlacedAction, SiteAction};
+use crate::x86_64::jump::JUMP;
 use crate::x86_64::padding::{SHORT, island};
-use crate::x86_64::site::{Owner, PatchedSite, PlacedAction, Reach, SiteAction};
-use crate::x86_64::window::{JUMP, Stop, Stretch, Window, in_rseq, refusal, walk};
+use crate::x86_64::site::{Owner, PatchedSite, Reach};
+use crate::x86_64::window::{Stop, Stretch, Window, in_rseq, refusal, walk};
 use smallvec::{SmallVec, smallvec};
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{Flow, faults_on_register, may_displace};

@@ -18,7 +18,6 @@
 
 use trapline_record::ring::{FIRST_TEXT, Kind};
 
-use super::Pending;
 use super::asm::{Asm, Fix, R11, RSI};
 use super::counted::count;
 use super::deferred::{Deferred, MARK, OfProbe, SAVED_RSI, Words, asks_for_duration};
@@ -26,7 +25,7 @@ use super::latency::{Claim, Lookup};
 use super::rows::Copied;
 use super::rseq::{self, Section};
 use super::tally::{Into, Shared, Table, add, add_anywhere, add_shared, unseen, value};
-use super::trace::{ARGUMENTS, Traced};
+use super::traced::{ARGUMENTS, Traced};
 use crate::filter::Tally;
 
 /// A text in a call's stamp cell.
@@ -52,20 +51,15 @@ pub(super) struct Tail {
     leave: u64,
 }
 
-/// Appends the part of a stub that comes before the displaced code; `None` if the value is known at the hit
-/// itself.
+/// Appends the part of an exit's stub that comes before the displaced code; `None` if the value is known at
+/// the hit itself. (The entry's stub is that of [`defer`](super::deferred::defer), with all [`ARGUMENTS`].)
 pub(super) fn aggregate_call(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
     (tally, table): (&Tally, Table),
     kind: Kind,
-) -> Option<Pending<'static>> {
-    let defer = Deferred::of(traced, ARGUMENTS)?;
-    if kind == Kind::Entry {
-        return defer.begin(asm);
-    }
-    let tail = defer.add(asm, (tally, table), kind);
-    Some(Pending::new(asm, super::Kind::Aggregated(tail)))
+) -> Option<Tail> {
+    Deferred::of(traced, ARGUMENTS).map(|defer| defer.add(asm, (tally, table), kind))
 }
 
 impl Deferred<'_> {

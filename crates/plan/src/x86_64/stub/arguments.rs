@@ -21,9 +21,9 @@
 
 use trapline_record::addr::Bias;
 
-use super::Liveness;
 use super::asm::{Asm, Mem, R8, R9, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::filter::ARGUMENT;
+use super::machine::Liveness;
 use crate::request::Operand;
 
 /// Go's registers for integers (ABIInternal) are rax, rbx, rcx, rdi, rsi, r8; the psABI's are rdi, rsi, rdx,

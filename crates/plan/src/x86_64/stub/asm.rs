@@ -1,29 +1,13 @@
-//! The handful of x86-64 encodings that generated code needs, appended to a byte vector.
+//! Assembles the code of a stub: the handful of x86-64 encodings that it needs, appended to a byte vector.
+//! `access` adds the instructions that read and write memory, `arithmetic` those that compute.
 //!
 //! In: registers and memory operands as values. Out: bytes at known addresses. Jumps forward return a [`Fix`]
 //! that is bound later; nothing else is remembered, so that emitting costs a few nanoseconds.
 //! Does not: choose encodings by iteration, check ranges beyond `debug_assert` (addresses come from the
 //! planner, which lays out a module's code and data within ±2 GiB).
 
+pub(super) use super::reg::{R8, R9, R10, R11, R12, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::word::Word;
-
-/// A general register by its hardware number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Reg(pub(super) u8);
-
-pub(super) const RAX: Reg = Reg(0);
-pub(super) const RCX: Reg = Reg(1);
-pub(super) const RDX: Reg = Reg(2);
-pub(super) const RBX: Reg = Reg(3);
-pub(super) const RSP: Reg = Reg(4);
-pub(super) const RBP: Reg = Reg(5);
-pub(super) const RSI: Reg = Reg(6);
-pub(super) const RDI: Reg = Reg(7);
-pub(super) const R8: Reg = Reg(8);
-pub(super) const R9: Reg = Reg(9);
-pub(super) const R10: Reg = Reg(10);
-pub(super) const R11: Reg = Reg(11);
-pub(super) const R12: Reg = Reg(12);
 
 /// A memory operand.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +161,7 @@ impl<'a> Asm<'a> {
     }
 
     /// Emits one instruction with a memory operand; the caller appends `imm` immediate bytes.
-    fn mem(&mut self, lock: bool, wide: bool, op: &[u8], reg: u8, mem: Mem, imm: u64) {
+    pub(super) fn mem(&mut self, lock: bool, wide: bool, op: &[u8], reg: u8, mem: Mem, imm: u64) {
         let mut code = Word::default();
         if lock {
             code.byte(0xF0);
@@ -213,7 +197,7 @@ impl<'a> Asm<'a> {
         }
         self.put(code);
     }
-    fn regs(&mut self, wide: bool, op: &[u8], reg: u8, rm: Reg) {
+    pub(super) fn regs(&mut self, wide: bool, op: &[u8], reg: u8, rm: Reg) {
         let mut code = Word::default();
         let rex = u8::from(wide) << 3 | (reg >> 3) << 2 | rm.0 >> 3;
         if rex != 0 {
@@ -229,172 +213,6 @@ impl<'a> Asm<'a> {
         self.out.extend_from_slice(&code.bits.to_le_bytes());
         self.out.truncate(end);
     }
-
-    pub(super) fn load(&mut self, to: Reg, from: Mem) {
-        self.mem(false, true, &[0x8B], to.0, from, 0);
-    }
-    pub(super) fn load32(&mut self, to: Reg, from: Mem) {
-        self.mem(false, false, &[0x8B], to.0, from, 0);
-    }
-    pub(super) fn load_byte(&mut self, to: Reg, from: Mem) {
-        self.mem(false, false, &[0x0F, 0xB6], to.0, from, 0);
-    }
-    pub(super) fn store(&mut self, to: Mem, from: Reg) {
-        self.mem(false, true, &[0x89], from.0, to, 0);
-    }
-    pub(super) fn store32(&mut self, to: Mem, from: Reg) {
-        self.mem(false, false, &[0x89], from.0, to, 0);
-    }
-    /// `mov qword [to], imm32` sign-extended.
-    pub(super) fn store_imm(&mut self, to: Mem, value: i32) {
-        self.mem(false, true, &[0xC7], 0, to, 4);
-        self.raw(&value.to_le_bytes());
-    }
-    pub(super) fn lea(&mut self, to: Reg, of: Mem) {
-        self.mem(false, true, &[0x8D], to.0, of, 0);
-    }
-    pub(super) fn mov(&mut self, to: Reg, from: Reg) {
-        self.regs(true, &[0x89], from.0, to);
-    }
-    pub(super) fn exchange(&mut self, one: Reg, other: Reg) {
-        self.regs(true, &[0x87], one.0, other);
-    }
-    pub(super) fn mov32(&mut self, to: Reg, from: Reg) {
-        self.regs(false, &[0x89], from.0, to);
-    }
-    pub(super) fn mov_imm32(&mut self, to: Reg, value: u32) {
-        if to.0 >= 8 {
-            self.raw(&[0x41]);
-        }
-        self.raw(&[0xB8 | to.0 & 7]);
-        self.raw(&value.to_le_bytes());
-    }
-    pub(super) fn mov_imm64(&mut self, to: Reg, value: u64) {
-        match u32::try_from(value) {
-            Ok(value) => self.mov_imm32(to, value),
-            Err(_) => {
-                self.raw(&[0x48 | to.0 >> 3, 0xB8 | to.0 & 7]);
-                self.u64(value);
-            }
-        }
-    }
-    pub(super) fn alu(&mut self, op: Alu, to: Reg, with: Reg) {
-        self.regs(true, &[(op as u8) << 3 | 1], with.0, to);
-    }
-    pub(super) fn alu_load(&mut self, op: Alu, to: Reg, with: Mem) {
-        self.mem(false, true, &[(op as u8) << 3 | 3], to.0, with, 0);
-    }
-    pub(super) fn alu_store(&mut self, op: Alu, to: Mem, with: Reg, lock: bool) {
-        self.mem(lock, true, &[(op as u8) << 3 | 1], with.0, to, 0);
-    }
-    /// `op qword [to], imm8` sign-extended.
-    pub(super) fn alu_mem_imm(&mut self, op: Alu, to: Mem, value: i8, lock: bool) {
-        self.mem(lock, true, &[0x83], op as u8, to, 1);
-        self.raw(&value.to_le_bytes());
-    }
-    pub(super) fn alu_imm(&mut self, op: Alu, to: Reg, value: i32, wide: bool) {
-        if let Ok(byte) = i8::try_from(value) {
-            self.regs(wide, &[0x83], op as u8, to);
-            self.raw(&byte.to_le_bytes());
-        } else {
-            self.regs(wide, &[0x81], op as u8, to);
-            self.raw(&value.to_le_bytes());
-        }
-    }
-    /// `cmp qword [with], imm32` sign-extended.
-    pub(super) fn cmp_mem_imm(&mut self, with: Mem, value: i32) {
-        self.mem(false, true, &[0x81], Alu::Cmp as u8, with, 4);
-        self.raw(&value.to_le_bytes());
-    }
-    /// `cmp dword [with], imm32`.
-    pub(super) fn cmp_mem_imm32(&mut self, with: Mem, value: u32) {
-        self.mem(false, false, &[0x81], Alu::Cmp as u8, with, 4);
-        self.raw(&value.to_le_bytes());
-    }
-    pub(super) fn test(&mut self, a: Reg, b: Reg, wide: bool) {
-        self.regs(wide, &[0x85], b.0, a);
-    }
-    /// `movq`: the low 64 bits of a vector register. The vector register stays as it is.
-    pub(super) fn vector_to(&mut self, to: Reg, vector: u8) {
-        self.raw(&[0x66]);
-        self.regs(true, &[0x0F, 0x7E], vector, to);
-    }
-    /// `movlps`: does the same to memory.
-    pub(super) fn store_vector(&mut self, to: Mem, vector: u8) {
-        self.mem(false, false, &[0x0F, 0x13], vector, to, 0);
-    }
-    /// Complements the highest bit.
-    pub(super) fn flip_sign(&mut self, reg: Reg) {
-        self.regs(true, &[0x0F, 0xBA], 7, reg);
-        self.raw(&[63]);
-    }
-    pub(super) fn not(&mut self, reg: Reg) {
-        self.regs(true, &[0xF7], 2, reg);
-    }
-    pub(super) fn negate(&mut self, reg: Reg) {
-        self.regs(true, &[0xF7], 3, reg);
-    }
-    /// Extends the low `bits` of a register to all of another one.
-    pub(super) fn extend(&mut self, to: Reg, from: Reg, bits: u8, signed: bool) {
-        let op: &[u8] = match (bits, signed) {
-            (8, false) => &[0x0F, 0xB6],
-            (8, true) => &[0x0F, 0xBE],
-            (16, false) => &[0x0F, 0xB7],
-            (16, true) => &[0x0F, 0xBF],
-            (32, true) => &[0x63],
-            (32, false) => return self.mov32(to, from),
-            _ => return self.mov(to, from),
-        };
-        self.regs(true, op, to.0, from);
-    }
-    /// `to *= by`, the low 64 bits.
-    pub(super) fn multiply(&mut self, to: Reg, by: Reg) {
-        self.regs(true, &[0x0F, 0xAF], to.0, by);
-    }
-    /// `rdx:rax = rax * by`.
-    pub(super) fn multiply_wide(&mut self, by: Reg) {
-        self.regs(true, &[0xF7], 4, by);
-    }
-    /// `shrd`: shifts right by less than 64, and fills in the bits of `from`.
-    pub(super) fn shift_from(&mut self, to: Reg, from: Reg, by: u8) {
-        self.regs(true, &[0x0F, 0xAC], from.0, to);
-        self.raw(&[by]);
-    }
-    /// Signed division of rax alone; otherwise as `div`.
-    pub(super) fn divide_signed(&mut self, by: Reg) {
-        self.raw(&[0x48, 0x99]);
-        self.regs(true, &[0xF7], 7, by);
-    }
-    /// `rdx:rax / by`: quotient to rax, remainder to rdx.
-    pub(super) fn div(&mut self, by: Reg) {
-        self.regs(true, &[0xF7], 6, by);
-    }
-    pub(super) fn shift(&mut self, op: Shift, reg: Reg, by: u8, wide: bool) {
-        self.regs(wide, &[0xC1], op as u8, reg);
-        self.raw(&[by]);
-    }
-    /// Shifts by `cl`.
-    pub(super) fn shift_cl(&mut self, op: Shift, reg: Reg) {
-        self.regs(true, &[0xD3], op as u8, reg);
-    }
-    pub(super) fn bsr(&mut self, to: Reg, from: Reg) {
-        self.regs(true, &[0x0F, 0xBD], to.0, from);
-    }
-    pub(super) fn bsf(&mut self, to: Reg, from: Reg) {
-        self.regs(true, &[0x0F, 0xBC], to.0, from);
-    }
-    /// `xchg [at], al`, which is locked by itself.
-    pub(super) fn exchange_al(&mut self, at: Mem) {
-        self.mem(false, false, &[0x86], 0, at, 0);
-    }
-    pub(super) fn store_byte_imm(&mut self, to: Mem, value: u8) {
-        self.mem(false, false, &[0xC6], 0, to, 1);
-        self.raw(&[value]);
-    }
-    /// `test al, al`.
-    pub(super) fn test_al(&mut self) {
-        self.raw(&[0x84, 0xC0]);
-    }
     /// `call qword [at]`.
     pub(super) fn call_mem(&mut self, at: Mem) {
         self.mem(false, false, &[0xFF], 2, at, 0);
@@ -403,42 +221,9 @@ impl<'a> Asm<'a> {
     pub(super) fn jmp_mem(&mut self, at: Mem) {
         self.mem(false, false, &[0xFF], 4, at, 0);
     }
-    /// `push imm32`, sign-extended to a word.
-    pub(super) fn push_imm(&mut self, value: i32) {
-        self.raw(&[0x68]);
-        self.raw(&value.to_le_bytes());
-    }
-    pub(super) fn imul_imm(&mut self, to: Reg, from: Reg, by: i32, wide: bool) {
-        self.regs(wide, &[0x69], to.0, from);
-        self.raw(&by.to_le_bytes());
-    }
-    /// `lock cmpxchg [to], with`, comparing with rax.
-    pub(super) fn cmpxchg(&mut self, to: Mem, with: Reg) {
-        self.mem(true, true, &[0x0F, 0xB1], with.0, to, 0);
-    }
-    /// `lock xadd [to], with`: `with` gets the previous value.
-    pub(super) fn exchange_add(&mut self, to: Mem, with: Reg) {
-        self.mem(true, true, &[0x0F, 0xC1], with.0, to, 0);
-    }
     /// `lsl`: limit of the segment that `selector` names. `to` stays as it is if there is no such segment.
     pub(super) fn segment_limit(&mut self, to: Reg, selector: Reg) {
         self.regs(false, &[0x0F, 0x03], to.0, selector);
-    }
-    pub(super) fn push(&mut self, reg: Reg) {
-        if reg.0 >= 8 {
-            self.raw(&[0x41]);
-        }
-        self.raw(&[0x50 | reg.0 & 7]);
-    }
-    pub(super) fn pop(&mut self, reg: Reg) {
-        if reg.0 >= 8 {
-            self.raw(&[0x41]);
-        }
-        self.raw(&[0x58 | reg.0 & 7]);
-    }
-    /// `prefetchw [at]`: without effect on processors that do not have it, and never a fault.
-    pub(super) fn prefetchw(&mut self, at: Mem) {
-        self.mem(false, false, &[0x0F, 0x0D], 1, at, 0);
     }
     pub(super) fn rdtsc(&mut self) {
         self.raw(&[0x0F, 0x31]);
@@ -475,40 +260,12 @@ impl<'a> Asm<'a> {
     pub(super) fn popfq(&mut self) {
         self.raw(&[0x9D]);
     }
-    /// `push qword [from]`, whose address is computed before the push.
-    pub(super) fn push_mem(&mut self, from: Mem) {
-        self.mem(false, false, &[0xFF], 6, from, 0);
-    }
-    /// `test reg, imm32` of the low half.
-    pub(super) fn test_imm32(&mut self, reg: Reg, bits: u32) {
-        self.regs(false, &[0xF7], 0, reg);
-        self.raw(&bits.to_le_bytes());
-    }
-    /// `test dword [at], bits`.
-    pub(super) fn test_mem_imm32(&mut self, at: Mem, bits: u32) {
-        self.mem(false, false, &[0xF7], 0, at, 4);
-        self.raw(&bits.to_le_bytes());
-    }
-    /// `xsavec64`, components in edx:eax.
-    pub(super) fn xsavec(&mut self, to: Mem) {
-        self.mem(false, true, &[0x0F, 0xC7], 4, to, 0);
-    }
-    /// `xrstor64`, components in edx:eax.
-    pub(super) fn xrstor(&mut self, from: Mem) {
-        self.mem(false, true, &[0x0F, 0xAE], 5, from, 0);
-    }
     pub(super) fn call(&mut self, target: u64) {
         self.raw(&[0xE8]);
         self.rel32_to(target, 0);
     }
     pub(super) fn call_reg(&mut self, reg: Reg) {
         self.regs(false, &[0xFF], 2, reg);
-    }
-
-    /// Copies bit `bit` of a register to CF.
-    pub(super) fn bit_test(&mut self, reg: Reg, bit: u8) {
-        self.regs(true, &[0x0F, 0xBA], 4, reg);
-        self.raw(&[bit]);
     }
     pub(super) fn jmp_reg(&mut self, reg: Reg) {
         self.regs(false, &[0xFF], 4, reg);

@@ -8,8 +8,9 @@
 //! the stores are what a hit costs: announce, count, clear, and one for each register that had to be saved.
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use super::machine::{Liveness, Machine};
 use super::rseq::{self, CPU_ID, Section};
-use super::{Kind, Liveness, Machine, Pending, Rseq};
+use crate::machine::Rseq;
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Copy, Debug)]
@@ -74,19 +75,17 @@ impl Saves {
 const ANY: [Reg; 9] = [R11, R10, R9, R8, RDI, RSI, RDX, RCX, RAX];
 const SECOND: [Reg; 8] = [RDX, R11, R10, R9, R8, RDI, RSI, RAX];
 
-/// Appends the part of a count stub that comes before the displaced code. The stub starts at `at`; `word` is
-/// the counter on line 0, within ±2 GiB.
-pub fn count(out: &mut Vec<u8>, at: u64, machine: &Machine, word: u64, site: &Liveness) -> Pending<'static> {
-    let mut asm = Asm::new(out, at);
+/// Appends the part of a count stub that comes before the displaced code. `word` is the counter on line 0,
+/// within ±2 GiB.
+pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine, word: u64, site: &Liveness) -> Tail {
     let saves = Saves { regs: [None; 3], step: site.red_zone_live, flags: !site.flags_dead };
     let last_line = word.wrapping_add((u64::from(machine.lines.max(1)) - 1) * 64);
     let tail = Tail { section: None, unregistered: None, pointer: None, word, last_line, saves };
-    let tail = match machine.rseq {
-        Some(rseq) if site.flags_dead => owned(&mut asm, machine, rseq, site, tail),
-        Some(rseq) => owned_flags_live(&mut asm, rseq, site, tail),
-        None => shared(&mut asm, machine, site, tail),
-    };
-    Pending::new(&asm, Kind::Count(tail))
+    match machine.rseq {
+        Some(rseq) if site.flags_dead => owned(asm, machine, rseq, site, tail),
+        Some(rseq) => owned_flags_live(asm, rseq, site, tail),
+        None => shared(asm, machine, site, tail),
+    }
 }
 
 fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Liveness, mut tail: Tail) -> Tail {

@@ -4,8 +4,8 @@
 //! In: what the machine offers. Out: code, and what waits for the word's address ([`Counted`]). It is one
 //! restartable sequence; without rseq it is a `lock add` on some line.
 
-use super::Machine;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R11, Shift};
+use super::machine::Machine;
 use super::rseq::{self, CPU_ID, Section};
 
 /// A count that waits for its word's address.

@@ -7,9 +7,10 @@
 
 use trapline_record::ring::FIRST_VALUE;
 
-use super::ThreadId;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use super::threads;
 use crate::filter::{Binary, Float, Known, MAX_TEMPORARIES, Tree, Unary};
+use crate::machine::ThreadId;
 use crate::request::Read;
 
 /// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
@@ -222,7 +223,7 @@ impl Conditions<'_> {
                 }
                 None => asm.mov_imm32(to, 0),
             },
-            Tree::Known(Known::Thread) => self.id.load(asm, to, self.depth),
+            Tree::Known(Known::Thread) => threads::load(self.id, asm, to, self.depth),
             Tree::Known(Known::Field(nth, int)) if self.fields.is_some() => {
                 self.fields.iter().for_each(|fields| asm.load(to, fields.word(*nth, 1)));
                 asm.extend(to, to, int.bits, int.signed);

@@ -11,10 +11,10 @@ use trapline_record::ring::Kind;
 
 use super::asm::{Alu, Asm, Mem};
 use super::counted::{Counted, count};
-use super::filtering::{FilterExits, Filtered};
-use super::rseq;
-use super::trace::Traced;
-use super::{Machine, Pending};
+use super::filtering::FilterExits;
+use super::machine::Machine;
+use super::traced::{Filtered, Traced};
+use super::{rseq, threads};
 use crate::filter::{TargetFilter, Tree};
 
 /// What is left to append behind the displaced code.
@@ -29,28 +29,26 @@ pub(super) struct Tail {
     leave: u64,
 }
 
-/// Appends the part of a stub that comes before the displaced code. The stub starts at `at`. The counter is
-/// the one of `traced`'s dropped records. Of its rings only the way to read a thread's number is used.
-pub fn count_filtered(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind) -> Pending<'static> {
+/// Appends the part of a stub that comes before the displaced code. The counter is the one of `traced`'s
+/// dropped records. Of its rings only the way to read a thread's number is used.
+pub(super) fn count_filtered(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind) -> Tail {
     let machine = *traced.machine;
-    let mut asm = Asm::new(out, at);
-    traced.enter(&mut asm, kind);
+    traced.enter(asm, kind);
     if traced.filters_by_thread() {
-        traced.rings.id.ask(&mut asm);
+        threads::ask(traced.rings.id, asm);
     }
     let passed = traced.filter.map_or_else(FilterExits::default, |filtered| {
         let tail = filtered.filter.at_tail();
         let filter = if kind == Kind::Tail { &tail } else { filtered.filter };
-        traced.pass(&mut asm, Filtered { filter, ..filtered }, kind)
+        traced.pass(asm, Filtered { filter, ..filtered }, kind)
     });
-    let counted = count(&mut asm, &machine);
+    let counted = count(asm, &machine);
     let leave = asm.here();
     if let Some(rseq) = machine.rseq {
-        rseq::clear(&mut asm, rseq);
+        rseq::clear(asm, rseq);
     }
-    traced.leave(&mut asm, kind);
-    let tail = Tail { machine, counted, word: traced.dropped, passed, leave };
-    Pending::new(&asm, super::Kind::FilteredCount(tail))
+    traced.leave(asm, kind);
+    Tail { machine, counted, word: traced.dropped, passed, leave }
 }
 
 impl TargetFilter {

@@ -13,11 +13,12 @@ use trapline_record::ring::Kind;
 use super::asm::{Alu, Asm, Cond, Fix, Mem};
 use super::counted::{Counted, count};
 use super::latency::{Claim, Mark, MarkLookup};
+use super::machine::Machine;
 use super::rseq;
 use super::saves::{First, Second};
-use super::trace::{Marks, Traced};
-use super::{Machine, ThreadId};
+use super::traced::{Marks, Traced};
 use crate::filter::Tree;
+use crate::machine::ThreadId;
 
 /// Hits that ran straight through, and the jumps of those that pass.
 #[derive(Clone, Debug)]

@@ -11,21 +11,10 @@ use super::counted::{Counted, any_line};
 use super::filter::{Conditions, Fields};
 use super::rseq::{self, CPU_ID, Section};
 use super::saves::{SAVED_RAX, SAVED_RDX};
-use super::trace::Traced;
-use super::{Rseq, ThreadId};
-use crate::filter::{Known, TargetFilter, Tree};
-
-/// A filter, and the words in which it counts.
-#[derive(Clone, Copy, Debug)]
-pub struct Filtered<'a> {
-    /// Which hits pass.
-    pub filter: &'a TargetFilter,
-    /// Address on line 0 of two words: number of hits that did not pass, and number of hits to leave out
-    /// before the next sample.
-    pub words: u64,
-    /// Address of the pass-over table, if the filter depends on thread names.
-    pub names: Option<u64>,
-}
+use super::threads;
+use super::traced::{Filtered, Traced};
+use crate::filter::{Known, Tree};
+use crate::machine::{Rseq, ThreadId};
 
 /// Jumps and addresses that a filter's code has left open.
 #[derive(Clone, Debug, Default)]
@@ -82,11 +71,11 @@ impl Traced<'_> {
         if id == ThreadId::Unknown {
             return None;
         }
-        id.load(asm, R11, 0);
+        threads::load(id, asm, R11, 0);
         asm.alu_imm(Alu::And, R11, PLACES as i32 - 1, false);
         asm.lea(RAX, Mem::Rip(names));
         asm.lea(R11, Mem::Sum(RAX, R11, 3, 0));
-        id.load(asm, RAX, 0);
+        threads::load(id, asm, RAX, 0);
         asm.lea(RAX, Mem::At(RAX, 1));
         Some(asm.unbroken(|asm| {
             asm.alu_load(Alu::Cmp, RAX, Mem::At(R11, 0));

@@ -34,9 +34,9 @@
 use trapline_record::trampolines::Trampolines;
 
 use super::asm::{Asm, Mem, RSP};
-use super::call::{return_gate, return_path};
+use super::call::{call, return_gate, return_path};
 use super::trampolines::lay;
-use super::{CallFunctions, call};
+use crate::calls::CallFunctions;
 use crate::unwind::{TrampolineCode, X86_64, unwind_info};
 
 /// Bytes of the code that trampolines lead to if their call was not entered from there.

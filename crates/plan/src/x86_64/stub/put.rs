@@ -11,8 +11,9 @@ use super::rseq::{self, CPU_ID};
 use super::saves::{SAVED_RAX, SAVED_RDX};
 use super::stack::Walk;
 use super::text::{self, Texts};
-use super::trace::{ARGUMENTS, Traced};
-use super::{Rseq, ThreadId};
+use super::threads;
+use super::traced::{ARGUMENTS, Traced};
+use crate::machine::{Rseq, ThreadId};
 use crate::request::Unwind;
 
 /// How the records of a call are identified that has a stamp cell in private memory (`defer`).
@@ -179,7 +180,7 @@ impl Traced<'_> {
             (Some(placed), _) => asm.load(RDX, Mem::At(placed.at, 0)),
             (None, ThreadId::Unknown) => asm.mov_imm32(RDX, self.probe),
             (None, id) => {
-                id.load(asm, RDX, depth);
+                threads::load(id, asm, RDX, depth);
                 asm.shift(Shift::Left, RDX, 32, true);
                 asm.alu_imm(Alu::Or, RDX, self.probe as i32, true);
             }

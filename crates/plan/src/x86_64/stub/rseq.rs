@@ -5,8 +5,9 @@
 //! starts again. The signature stands in the immediate of a `ud1` before the handler, so that disassemblers
 //! stay in step.
 
-use super::Rseq;
-use super::asm::{Asm, Fix, Mem, RAX, Reg};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RSP, Reg, Shift};
+use super::machine::Machine;
+use crate::machine::Rseq;
 
 /// `struct rseq`, field `cpu_id`: negative in a thread that is not registered.
 pub(super) const CPU_ID: i32 = 4;
@@ -76,12 +77,12 @@ pub(super) fn any_line(asm: &mut Asm<'_>, line: Reg, rdpid: bool, lines: u32) {
     if rdpid {
         asm.rdpid(line);
     } else {
-        asm.mov(line, super::asm::RSP);
-        asm.shift(super::asm::Shift::Right, line, 16, true);
+        asm.mov(line, RSP);
+        asm.shift(Shift::Right, line, 16, true);
         asm.imul_imm(line, line, PHI, false);
-        asm.shift(super::asm::Shift::Right, line, 16, false);
+        asm.shift(Shift::Right, line, 16, false);
     }
-    asm.alu_imm(super::asm::Alu::And, line, mask as i32, false);
+    asm.alu_imm(Alu::And, line, mask as i32, false);
     debug_assert!(line != RAX, "rax holds the flags");
 }
 
@@ -89,7 +90,7 @@ pub(super) fn any_line(asm: &mut Asm<'_>, line: Reg, rdpid: bool, lines: u32) {
 /// If `rdpid` is missing, it uses the limit of the segment that Linux keeps for this (`__CPUNODE_SEG`,
 /// arch/x86/include/asm/segment.h; its vDSO reads it so). The low 12 bits hold the number, and the node is
 /// above, as with `rdpid`. A kernel without that segment leaves a meaningless number, and CPU 0 is taken.
-pub(super) fn likely_cpu(asm: &mut Asm<'_>, cpu: Reg, machine: &super::Machine) {
+pub(super) fn likely_cpu(asm: &mut Asm<'_>, cpu: Reg, machine: &Machine) {
     const CPU_SEGMENT: u32 = 0x7b;
     const NUMBER: i32 = 0xfff;
     if machine.rdpid {
@@ -98,9 +99,9 @@ pub(super) fn likely_cpu(asm: &mut Asm<'_>, cpu: Reg, machine: &super::Machine) 
         asm.mov_imm32(cpu, CPU_SEGMENT);
         asm.segment_limit(cpu, cpu);
     }
-    asm.alu_imm(super::asm::Alu::And, cpu, NUMBER, false);
-    asm.alu_imm(super::asm::Alu::Cmp, cpu, machine.lines as i32 - 1, false);
-    let known = asm.jcc_later(super::asm::Cond::Below);
+    asm.alu_imm(Alu::And, cpu, NUMBER, false);
+    asm.alu_imm(Alu::Cmp, cpu, machine.lines as i32 - 1, false);
+    let known = asm.jcc_later(Cond::Below);
     asm.mov_imm32(cpu, 0);
     asm.bind(known);
 }

@@ -6,10 +6,10 @@
 
 use trapline_record::ring::Kind;
 
-use super::Liveness;
 use super::asm::{Asm, Mem, R10, R11, RAX, RDX, RSP, Reg};
-use super::stack::{self, Walk};
-use super::trace::Traced;
+use super::machine::Liveness;
+use super::stack;
+use super::traced::Traced;
 
 const RED_ZONE: i32 = 128;
 pub(super) const SAVED_RAX: i32 = -8;
@@ -23,7 +23,7 @@ const SAVED_R10: i32 = -88;
 impl Traced<'_> {
     /// Registers that are saved in addition to those of [`First`] and [`Second`].
     fn saved(&self, kind: Kind) -> impl Iterator<Item = (Reg, i32)> {
-        let walked = if Walk::wanted(self.unwind, kind) { &stack::SAVED[..] } else { &[] };
+        let walked = if self.holds_stack(kind) { &stack::SAVED[..] } else { &[] };
         let r10 = (!self.site.is_dead(R10)).then_some((R10, SAVED_R10));
         r10.into_iter().chain(walked.iter().copied())
     }

@@ -60,11 +60,12 @@
 
 use trapline_record::ring::{FIRST_VALUE, Kind};
 use trapline_record::stack::{END, FIRST, FRAME, USED};
-
 use trapline_record::trampolines::{self, Trampolines, at};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RBP, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
-use crate::request::{Stacks, Unwind};
+use super::traced::Traced;
+use crate::machine::Stacks;
+use crate::request::Unwind;
 
 /// Registers that are used in addition to the records' own, and the offsets from the stack pointer at which
 /// they are saved.
@@ -128,11 +129,23 @@ impl Real {
     }
 }
 
-impl Walk {
-    /// Whether a record of this kind holds a stack.
-    pub(super) fn wanted(unwind: Unwind, kind: Kind) -> bool {
-        kind == Kind::Entry && unwind != Unwind::None
+impl Traced<'_> {
+    /// The stack part of this record, if it has one.
+    pub(super) fn walk(&self, kind: Kind) -> Option<Walk> {
+        let Self { unwind, at_entry, trampolines, .. } = *self;
+        let (stacks, most) = (self.rings.stacks, self.rings.area.most);
+        self.holds_stack(kind).then(|| Walk {
+            stacks,
+            unwind,
+            step: self.step(),
+            most,
+            at_entry,
+            trampolines,
+        })
     }
+}
+
+impl Walk {
     /// Leaves in rcx how many bytes from S on may be read; for a walk, how many bytes from S on a frame may
     /// begin. Spoils rdx, rsi and flags.
     pub(super) fn bound(&self, asm: &mut Asm<'_>) {

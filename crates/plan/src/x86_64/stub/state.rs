@@ -24,18 +24,8 @@
 //! XINUSE may report a component in use that is in its initial configuration, but never the other way round.
 //! So Q never loses a component, and saves at most one too many. SSE and MXCSR are kept whatever it reports.
 
-use super::asm::{Alu, Asm, Cond, Mem, R12, RAX, RBX, RCX, RDX, RSP, Reg};
-
-/// Components of the extended state, and the room that they take.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ExtendedState {
-    /// Component bits, as XSAVEC takes them in eax. x87, SSE, AVX and AVX-512 have bits 0, 1, 2, 5, 6, 7.
-    pub mask: u32,
-    /// Bytes of their XSAVE area in the compacted format; the code here rounds it up to a multiple of 64.
-    pub len: u32,
-    /// XGETBV reports what is in use, and opmasks, if there are any, have 64 bits (AVX512BW).
-    pub shows_use: bool,
-}
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R12, RAX, RBX, RCX, RDX, RSP, Reg};
+use crate::calls::ExtendedState;
 
 const R13: Reg = Reg(13);
 const SSE: u32 = 1 << 1;
@@ -77,7 +67,7 @@ pub(super) fn call_saved(asm: &mut Asm<'_>, state: ExtendedState, call: impl Fn(
 }
 
 /// Emits Q1 to Q5, and a jump to what follows. Falls through if Q cannot be used.
-fn quick(asm: &mut Asm<'_>, mask: u32, call: &impl Fn(&mut Asm<'_>)) -> super::asm::Fix {
+fn quick(asm: &mut Asm<'_>, mask: u32, call: &impl Fn(&mut Asm<'_>)) -> Fix {
     let kept = mask & (SSE | OPMASKS | HIGH);
     in_use(asm);
     let others = asm.unbroken(|asm| {

@@ -16,15 +16,15 @@
 use trapline_record::ring::Kind;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
-use super::aggregate_at_return::aggregate_call;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
 use super::counted::{Counted, count};
 use super::filter::Conditions;
 use super::filtering::FilterExits;
+use super::machine::Machine;
 use super::rows::{Copied, Rows, text_key};
 use super::rseq::{self, CPU_ID, Section};
-use super::trace::Traced;
-use super::{Machine, Pending};
+use super::threads;
+use super::traced::Traced;
 use crate::filter::{GroupBy, Sort, THREAD_UNIT, Tally};
 
 /// Where a probe's tables lie.
@@ -64,57 +64,52 @@ pub(super) enum Shared {
     Word(u64),
 }
 
-/// Appends the part of a stub that comes before the displaced code. The stub starts at `at`. Of the rings and
-/// texts in `traced` only the way to read a thread's number is used.
-pub fn tally(
-    out: &mut Vec<u8>,
-    at: u64,
+/// Appends the part of a stub that comes before the displaced code. Of the rings and texts in `traced` only
+/// the way to read a thread's number is used.
+pub(super) fn tally(
+    asm: &mut Asm<'_>,
     traced: &Traced<'_>,
     (tally, table): (&Tally, Table),
     kind: Kind,
-) -> Pending<'static> {
+) -> Tail {
     let machine = *traced.machine;
-    let mut asm = Asm::new(out, at);
-    if let Some(aggregated) = aggregate_call(&mut asm, traced, (tally, table), kind) {
-        return aggregated;
-    }
     let copied = Copied::ON_STACK;
-    traced.enter(&mut asm, kind);
+    traced.enter(asm, kind);
     let seen = kind != Kind::Tail;
     let reads = kind == Kind::Entry && !traced.fields.is_empty();
     if seen && (reads || tally.asks_for_thread() || traced.filters_by_thread()) {
-        traced.rings.id.ask(&mut asm);
+        threads::ask(traced.rings.id, asm);
     }
     let mut passed = match traced.filter.filter(|_| seen) {
-        Some(filtered) => traced.pass(&mut asm, filtered, kind),
+        Some(filtered) => traced.pass(asm, filtered, kind),
         None => FilterExits::default(),
     };
     let (mut cramped, mut fixups, mut unread) = (None, Vec::new(), Vec::new());
     if reads || seen && tally.texts() != 0 {
-        cramped = traced.room(&mut asm, kind);
-        fixups = traced.fetch(&mut asm, kind);
-        passed.deep = traced.pass_fields(&mut asm, kind);
+        cramped = traced.room(asm, kind);
+        fixups = traced.fetch(asm, kind);
+        passed.deep = traced.pass_fields(asm, kind);
     }
     let into = Into::of(table, tally, copied, seen);
     if seen {
-        unread = value(&mut asm, tally, (traced.behind_fetch(kind), copied), into);
+        unread = value(asm, tally, (traced.behind_fetch(kind), copied), into);
     }
     let (owned, pointer) = match machine.rseq {
         Some(rseq) => {
             let (section, (unregistered, pointer)) =
-                rseq::section_with(&mut asm, rseq, R11, |asm| add(asm, (machine, table), into));
+                rseq::section_with(asm, rseq, R11, |asm| add(asm, (machine, table), into));
             (Some((section, unregistered)), pointer)
         }
-        None => (None, add_anywhere(&mut asm, (machine, table), into)),
+        None => (None, add_anywhere(asm, (machine, table), into)),
     };
     let counted = asm.here();
-    traced.drop_texts(&mut asm, kind);
+    traced.drop_texts(asm, kind);
     let without_text = asm.here();
     if let Some(rseq) = machine.rseq {
-        rseq::clear(&mut asm, rseq);
+        rseq::clear(asm, rseq);
     }
-    traced.leave(&mut asm, kind);
-    let tail = Tail {
+    traced.leave(asm, kind);
+    Tail {
         machine,
         table,
         owned,
@@ -126,8 +121,7 @@ pub fn tally(
         cramped,
         fixups,
         unread,
-    };
-    Pending::new(&asm, super::Kind::Tallied(tail))
+    }
 }
 
 /// Where one is added.
@@ -297,11 +291,9 @@ fn linear(asm: &mut Asm<'_>, unsigned: bool, (min, step, count): (i64, u64, u32)
 }
 
 impl Tail {
-    pub(super) fn fixups(&self) -> &[(u64, u64)] {
-        &self.fixups
-    }
     /// Appends the paths of threads without an area and of rejected hits, the descriptors and the addresses.
-    pub(super) fn finish(self, asm: &mut Asm<'_>) {
+    /// Returns the instructions that may fault, and where a thread goes on then.
+    pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
         if let Some((_, unregistered)) = self.owned {
             asm.bind(unregistered);
             add_shared(asm, (self.machine, self.table), self.shared);
@@ -324,6 +316,7 @@ impl Tail {
         unread.into_iter().for_each(|(_, pointer)| asm.bind(pointer));
         asm.u64(self.table.base);
         self.passed.addresses(asm, filtered);
+        self.fixups
     }
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
         if !self.passed.bind(asm) {

@@ -95,8 +95,10 @@ use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::filter::ARGUMENT;
+use super::machine::Machine;
 use super::rseq::{self, CPU_ID, PHI};
-use super::{Machine, ThreadId};
+use super::threads;
+use crate::machine::ThreadId;
 use crate::request::Read;
 
 /// Linux, x86-64.
@@ -347,7 +349,7 @@ impl One<'_> {
     /// The entry in r11's table for the page that holds r10 + `end`; sets rax to what it should hold. Spoils
     /// rdx.
     fn entry(self, asm: &mut Asm<'_>, end: i32) -> Mem {
-        self.id.0.load(asm, RDX, self.id.1);
+        threads::load(self.id.0, asm, RDX, self.id.1);
         asm.shift(Shift::Left, RDX, THREAD_SHIFT, true);
         asm.lea(RAX, Mem::At(R10, end));
         asm.alu_imm(Alu::Or, RAX, PAGE_MASK as i32, true);
@@ -421,7 +423,7 @@ fn copy(asm: &mut Asm<'_>, (id, depth): (ThreadId, i32), (to, len): (i32, i32)) 
     asm.store(Mem::At(RSP, 0), RAX);
     asm.store_imm(Mem::At(RSP, 8), len);
     asm.store_imm(Mem::At(RSP, 24), len);
-    id.load(asm, RDI, depth);
+    threads::load(id, asm, RDI, depth);
     asm.mov(RSI, RSP);
     asm.mov_imm32(RDX, 1);
     asm.lea(R10, Mem::At(RSP, 16));

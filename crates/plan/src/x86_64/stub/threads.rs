@@ -9,45 +9,32 @@
 use trapline_record::threads::{PROBES, ThreadArea};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
-use super::{Kind, Liveness, Pending};
-
-/// How generated code reads the number of the thread that runs it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ThreadId {
-    /// The C library keeps it: 32 bits at this offset from the thread pointer.
-    At(i32),
-    /// By a system call.
-    #[default]
-    Call,
-    /// Not at all: it is kept nowhere, and a filter of system calls might punish the call.
-    Unknown,
-}
+use super::machine::Liveness;
+use crate::machine::ThreadId;
 
 /// Offset from the stack pointer at which a stub keeps the result of the call: beside the flags, which take
 /// four bytes of their word.
 const ANSWER: i32 = -12;
 
-impl ThreadId {
-    /// Makes the system call if one is needed: once in a hit, outside of restartable sequences, and before
-    /// [`Self::load`]. The number cannot be cached, in a word of the thread's or of ours: it would be wrong
-    /// in a forked child, or in the next thread on the same block. Spoils rax, r10, r11.
-    pub(super) fn ask(self, asm: &mut Asm<'_>) {
-        if self == Self::Call {
-            asm.mov(R10, RCX);
-            asm.mov_imm32(RAX, SYS_GETTID);
-            asm.syscall();
-            asm.store32(Mem::At(RSP, ANSWER), RAX);
-            asm.mov(RCX, R10);
-        }
+/// Makes the system call if one is needed: once in a hit, outside of restartable sequences, and before
+/// [`load`]. The number cannot be cached, in a word of the thread's or of ours: it would be wrong in a forked
+/// child, or in the next thread on the same block. Spoils rax, r10, r11.
+pub(super) fn ask(id: ThreadId, asm: &mut Asm<'_>) {
+    if id == ThreadId::Call {
+        asm.mov(R10, RCX);
+        asm.mov_imm32(RAX, SYS_GETTID);
+        asm.syscall();
+        asm.store32(Mem::At(RSP, ANSWER), RAX);
+        asm.mov(RCX, R10);
     }
-    /// Loads the number, or 0. `depth`: by how many bytes the stack pointer is lower than when it was asked
-    /// for.
-    pub(super) fn load(self, asm: &mut Asm<'_>, to: Reg, depth: i32) {
-        match self {
-            Self::At(offset) => asm.load32(to, Mem::Fs(offset)),
-            Self::Call => asm.load32(to, Mem::At(RSP, depth + ANSWER)),
-            Self::Unknown => asm.mov_imm32(to, 0),
-        }
+}
+
+/// Loads the number, or 0. `depth`: by how many bytes the stack pointer is lower than when it was asked for.
+pub(super) fn load(id: ThreadId, asm: &mut Asm<'_>, to: Reg, depth: i32) {
+    match id {
+        ThreadId::At(offset) => asm.load32(to, Mem::Fs(offset)),
+        ThreadId::Call => asm.load32(to, Mem::At(RSP, depth + ANSWER)),
+        ThreadId::Unknown => asm.mov_imm32(to, 0),
     }
 }
 
@@ -85,18 +72,11 @@ fn saved(id: ThreadId, site: &Liveness) -> impl Iterator<Item = (Reg, i32)> {
         .map(|(_, reg, at)| (reg, at))
 }
 
-/// Appends the part of a stub that comes before the displaced code. The stub starts at `at`.
-pub fn count_by_thread(
-    out: &mut Vec<u8>,
-    at: u64,
-    threads: &Threads,
-    counter: u32,
-    site: &Liveness,
-) -> Pending<'static> {
-    let mut asm = Asm::new(out, at);
-    enter(&mut asm, threads.id, site);
+/// Appends the part of a stub that comes before the displaced code.
+pub(super) fn count_by_thread(asm: &mut Asm<'_>, threads: &Threads, counter: u32, site: &Liveness) -> Tail {
+    enter(asm, threads.id, site);
     let ThreadArea { rows, .. } = threads.area;
-    thread(&mut asm, threads.id);
+    thread(asm, threads.id);
     asm.mov32(RCX, RDX);
     asm.alu_imm(Alu::And, RCX, rows as i32 - 1, false);
     asm.lea(RDX, Mem::At(RDX, 1));
@@ -109,8 +89,8 @@ pub fn count_by_thread(
     asm.imul_imm(RCX, RCX, threads.area.stride() as i32, true);
     let word = threads.area.first() + u64::from(counter) * 8;
     asm.alu_mem_imm(Alu::Add, Mem::Sum(RSI, RCX, 0, word as i32), 1, true);
-    leave(&mut asm, threads.id, site);
-    Pending::new(&asm, Kind::Threads(Tail { rows, elsewhere, found }))
+    leave(asm, threads.id, site);
+    Tail { rows, elsewhere, found }
 }
 
 fn enter(asm: &mut Asm<'_>, id: ThreadId, site: &Liveness) {

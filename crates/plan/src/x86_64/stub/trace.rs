@@ -15,72 +15,15 @@
 //! lies behind.
 //! Registers are saved below the stack pointer, as in `count`.
 
-use trapline_record::ring::{Kind, RingArea};
-use trapline_record::trampolines::Trampolines;
+use trapline_record::ring::Kind;
 
 use super::asm::Asm;
-use super::deferred::defer;
-use super::filter::ARGUMENT;
 use super::filtered_path::{FilteredPath, Unmarked};
-use super::filtering::{FilterExits, Filtered};
+use super::filtering::FilterExits;
 use super::saves::Second;
-use super::stack::Walk;
-use super::text::PageNotes;
+use super::threads;
+use super::traced::Traced;
 use super::written::Written;
-use super::{Latency, Liveness, Machine, Pending, ThreadId, Timed};
-use crate::request::{Floats, Read, Stacks, Unwind};
-
-/// Number of arguments that registers hold.
-pub const ARGUMENTS: usize = ARGUMENT.len();
-
-/// Where records go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rings {
-    /// Shape of the rings; its offset is not used. There is one ring for each line of counters but the last;
-    /// without rseq, [`RingArea::shared`] for that number of CPUs.
-    pub area: RingArea,
-    /// Address of ring 0.
-    pub base: u64,
-    /// How a thread's number is read. If that takes a system call, only records of entries hold the number,
-    /// and records of stacks do not.
-    pub id: ThreadId,
-    /// Where stacks end.
-    pub stacks: Stacks,
-    /// Where the notes lie about pages that texts may be loaded from; `None` if the kernel copies all texts.
-    pub known: Option<PageNotes>,
-}
-
-/// Everything that one probe's records depend on.
-#[derive(Clone, Copy, Debug)]
-pub struct Traced<'a> {
-    /// What the process offers.
-    pub machine: &'a Machine,
-    /// Where the records go.
-    pub rings: &'a Rings,
-    /// The probe that was hit; below 2³¹.
-    pub probe: u32,
-    /// Address of the counter of dropped records on line 0.
-    pub dropped: u64,
-    /// What is dead where the stub runs.
-    pub site: Liveness,
-    /// Decides which entries are recorded; `None` for all.
-    pub filter: Option<Filtered<'a>>,
-    /// Bit `n`: at an entry, argument `n` points to text.
-    pub texts: u8,
-    /// Floats. The record holds them behind arguments and texts; at a return, in place of the value.
-    pub floats: Floats,
-    /// What is read from memory at an entry. The record holds it behind the floats.
-    pub fields: &'a [Read],
-    /// Where entries leave marks for exits, so that exits of filtered entries are not recorded. `None` if all
-    /// are recorded.
-    pub marks: Option<Latency>,
-    /// Which part of the stack an entry's record holds; if any, it holds neither arguments nor texts.
-    pub unwind: Unwind,
-    /// The stub stands at a function's entry.
-    pub at_entry: bool,
-    /// Return trampolines that may stand in place of return addresses. They must be mapped.
-    pub trampolines: Option<Trampolines>,
-}
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Debug)]
@@ -102,60 +45,23 @@ pub(super) struct Recorded<'a> {
     behind: u64,
 }
 
-/// Where calls leave marks, with everything that this depends on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Marks {
-    machine: Machine,
-    latency: Latency,
-    probe: u32,
-    site: Liveness,
-}
-
-impl Marks {
-    pub(super) const fn timed(&self) -> Timed<'_> {
-        Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
-    }
-}
-
 /// Appends the part of a stub that comes before the displaced code. At an entry it records the first `values`
-/// of the [`ARGUMENTS`]; at a return it records the returned value, and `values` are those of the entry. The
-/// stub starts at `at`.
-pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, values: usize) -> Pending<'a> {
-    let mut asm = Asm::new(out, at);
-    if let Some(deferred) = defer(&mut asm, traced, kind, values) {
-        return deferred;
-    }
+/// of the [`ARGUMENTS`](super::traced::ARGUMENTS); at a return it records the returned value, and `values` are
+/// those of the entry.
+pub(super) fn trace<'a>(asm: &mut Asm<'_>, traced: &Traced<'a>, kind: Kind, values: usize) -> Tail<'a> {
     let recorded = |asm: &Asm<'_>| Recorded { traced: *traced, kind, values, behind: asm.here() };
-    let tail = if traced.rejects_early(kind) {
-        let rejected = traced.reject(&mut asm);
-        Tail::FilteredPath(recorded(&asm), rejected)
+    if traced.rejects_early(kind) {
+        let rejected = traced.reject(asm);
+        Tail::FilteredPath(recorded(asm), rejected)
     } else if let (Kind::Return | Kind::Tail, Some(marks)) = (kind, traced.entry_marks()) {
-        let unmarked = traced.unmarked(&mut asm, marks);
-        Tail::Unmarked(recorded(&asm), unmarked)
+        let unmarked = traced.unmarked(asm, marks);
+        Tail::Unmarked(recorded(asm), unmarked)
     } else {
-        Tail::Recorded(traced.record(&mut asm, kind, values))
-    };
-    Pending::new(&asm, super::Kind::Traced(tail))
+        Tail::Recorded(traced.record(asm, kind, values))
+    }
 }
 
 impl Traced<'_> {
-    pub(super) fn walk(&self, kind: Kind) -> Option<Walk> {
-        let Self { unwind, at_entry, trampolines, .. } = *self;
-        let (stacks, most) = (self.rings.stacks, self.rings.area.most);
-        Walk::wanted(unwind, kind).then(|| Walk {
-            stacks,
-            unwind,
-            step: self.step(),
-            most,
-            at_entry,
-            trampolines,
-        })
-    }
-    /// Where entries leave marks, if they do.
-    pub(super) fn entry_marks(&self) -> Option<Marks> {
-        let Self { machine, probe, site, .. } = *self;
-        Some(Marks { machine: *machine, latency: self.marks?, probe, site })
-    }
     /// Emits the whole code for a hit that is recorded, or that is rejected by a filter which has to save as
     /// much.
     fn record(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) -> Written {
@@ -164,7 +70,7 @@ impl Traced<'_> {
         self.enter_rest(asm, kind);
         let early = kind == Kind::Entry && self.filters_by_thread();
         if early {
-            self.rings.id.ask(asm);
+            threads::ask(self.rings.id, asm);
         }
         let passed = match (kind, self.filter) {
             (Kind::Entry, Some(filtered)) => self.pass(asm, filtered, Kind::Entry),

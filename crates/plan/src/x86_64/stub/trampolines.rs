@@ -45,8 +45,8 @@
 use trapline_record::trampolines::{self, Trampolines, at};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use super::machine::Machine;
 use super::rseq::{self, CPU_ID};
-use super::{Machine, asm};
 
 /// Appends the code of all trampolines, which will lie at `trampolines.code`. Each pushes its number and
 /// jumps to `common`. That code finds the number in the word where the return address was, with every
@@ -147,10 +147,7 @@ impl Taking {
 /// `to` = address of the entry of the trampoline in `trampoline`, as a base for [`entry`]; `memory` holds the
 /// private memory's address.
 pub(super) fn entry_of(asm: &mut Asm<'_>, to: Reg, trampoline: Reg, memory: Reg) {
-    debug_assert!(
-        to != trampoline && to != memory && to != asm::RSP,
-        "operands are read behind the first write"
-    );
+    debug_assert!(to != trampoline && to != memory && to != RSP, "operands are read behind the first write");
     asm.mov(to, trampoline);
     asm.shift(Shift::Left, to, trampolines::ENTRY.trailing_zeros() as u8, true);
     asm.alu(Alu::Add, to, memory);

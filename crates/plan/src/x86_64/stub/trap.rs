@@ -234,10 +234,15 @@ fn chain(asm: &mut Asm<'_>, control: u64) {
     asm.bind(stays);
     asm.jmp_reg(R11);
 
-    // The signal is blocked until the handler returns; then the default action ends the process. A fault
-    // happens once more, so that the core dump shows where. A signal that does not repeat by itself is sent.
     asm.bind(default);
     asm.bind(fault);
+    end(asm);
+}
+
+/// Restores the default action, and ends as that does. In: the handler's own arguments.
+fn end(asm: &mut Asm<'_>) {
+    // The signal is blocked until the handler returns; then the default action ends the process. A fault
+    // happens once more, so that the core dump shows where. A signal that does not repeat by itself is sent.
     asm.mov32(R8, RDI);
     asm.load32(R9, Mem::At(RSI, SI_CODE));
     reset(asm);

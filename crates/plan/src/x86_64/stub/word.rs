@@ -2,7 +2,7 @@
 //!
 //! In: prefixes, opcode, operands. Out: its bytes, the first one lowest. Does not: know addresses.
 
-use super::asm::Reg;
+use super::reg::Reg;
 
 /// An unfinished instruction without its immediate: at most 15 bytes, the first one lowest.
 #[derive(Clone, Copy, Default)]

@@ -7,13 +7,14 @@
 
 use trapline_record::ring::Kind;
 
-use super::Machine;
 use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX};
 use super::counted::{Counted, count};
 use super::filtering::FilterExits;
 use super::latency::{Claim, Mark};
+use super::machine::Machine;
 use super::rseq::{self, Section};
-use super::trace::{Marks, Traced};
+use super::threads;
+use super::traced::{Marks, Traced};
 
 /// What is left to append.
 #[derive(Clone, Debug)]
@@ -59,7 +60,7 @@ impl Traced<'_> {
             kind == Kind::Entry && self.filter.is_some_and(|filtered| filtered.filter.fields.is_some());
         let mut marks = if by_fields { None } else { self.leave_mark(asm, kind) };
         if kind != Kind::Entry || !self.filters_by_thread() {
-            self.number(kind).ask(asm);
+            threads::ask(self.number(kind), asm);
         }
         let cramped = self.room(asm, kind);
         let fixups = self.fetch(asm, kind);

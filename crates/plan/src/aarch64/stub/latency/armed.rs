@@ -38,9 +38,11 @@ use trapline_record::latency::{self as words, at};
 use trapline_record::trampolines::{self, Trampolines, at as entry};
 
 use super::super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
+use super::super::machine::Machine;
 use super::super::rseq::{self, CPU_ID};
 use super::super::trampolines::{LINK, RET, RETURN, lay};
-use super::{A, B, C, ExitKind, FRAME, INDEX, KEY, Latency, Machine, Pending, SLOT, TIME, Tail, Timed};
+use super::timed::{A, B, C, FRAME, INDEX, KEY, Latency, SLOT, TIME, Timed};
+use crate::machine::ExitKind;
 use crate::unwind::TrampolineCode;
 
 /// The key with which a function signs its return address: the word of its landing pad, and the word that
@@ -90,16 +92,6 @@ pub(super) struct Armed {
     leave: u64,
 }
 
-/// The stub of an entry that puts a return trampoline into x30, up to the displaced code. `None` without
-/// trampolines.
-#[must_use]
-pub fn latency_arm(at: u64, timed: Timed<'_>, signed: Option<Signed>) -> Option<Pending<'_>> {
-    let trampolines = timed.latency.trampolines?;
-    let mut asm = Asm::new(at);
-    let tail = Tail::Armed(timed.arm(&mut asm, &trampolines, signed));
-    Some(Pending { asm, timed, tail })
-}
-
 /// Trampolines, the code that they share, and their unwind information. `None` if nothing is timed by
 /// trampolines, or if there are more than a branch reaches.
 #[must_use]
@@ -113,7 +105,8 @@ pub fn trampoline_code(machine: &Machine, latency: &Latency) -> Option<Trampolin
 }
 
 impl Timed<'_> {
-    fn arm(&self, asm: &mut Asm, trampolines: &Trampolines, signed: Option<Signed>) -> Armed {
+    /// The part of an entry's stub that comes before the displaced code.
+    pub(super) fn arm(&self, asm: &mut Asm, trampolines: &Trampolines, signed: Option<Signed>) -> Armed {
         if let Some(key) = signed {
             asm.word(key.authenticate());
         }

@@ -7,7 +7,7 @@
 //! in the cell's second word.
 
 use super::stamp_cell::{Claim, Lookup};
-use super::{A, B, SLOT, Timed};
+use super::timed::{A, B, SLOT, Timed};
 use crate::aarch64::stub::asm::{Asm, Cond, Fix, ZERO};
 
 /// A look for a cell, to be finished behind the displaced code.

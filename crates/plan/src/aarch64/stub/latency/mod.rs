@@ -38,85 +38,21 @@ mod armed;
 mod mark;
 mod record;
 mod stamp_cell;
+mod timed;
 
 use trapline_record::latency::{self as words, at};
-use trapline_record::trampolines::Trampolines;
 
-use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
-use super::{Code, Machine};
-use crate::request::Buckets;
+use super::asm::{Asm, Cond, Fix, ZERO};
+use super::pending::Code;
+use crate::machine::ExitKind;
 use armed::Armed;
-pub use armed::{Signed, latency_arm, trampoline_code};
+pub use armed::{Signed, trampoline_code};
 pub(super) use mark::Mark;
 use record::Rare;
-pub(super) use stamp_cell::{Claim, G, Lookup, STACK_END};
-
-/// What is timed, and where the results are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Latency {
-    /// Address of function 0's block on line 0.
-    pub area: u64,
-    /// Number of functions in the area.
-    pub functions: u32,
-    /// Address of the stamp memory: tags, then blocks.
-    pub stamps: u64,
-    /// Size of its stamp cells.
-    pub shape: words::Stamps,
-    /// Address of the control block's MISSED word.
-    pub missed: u64,
-    /// Calls shorter than this many ticks are counted as returns, but enter no bucket, total, minimum or
-    /// maximum.
-    pub min_ticks: u64,
-    /// How durations are sorted into histogram buckets.
-    pub buckets: Buckets,
-    /// Count recursion once, by its outermost call.
-    pub outermost: bool,
-    /// Where calls get return trampolines, if some do.
-    pub trampolines: Option<Trampolines>,
-}
-
-impl Latency {
-    /// The same memory, with a cell for each call of any depth.
-    #[must_use]
-    pub const fn for_deferred(self) -> Self {
-        Self { outermost: false, ..self }
-    }
-}
-
-/// How a call leaves its function.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ExitKind {
-    /// By `ret`.
-    Return,
-    /// By a jump to another function.
-    Tail,
-}
-
-/// Registers of a stub. `A`, `B`: anything. `SLOT`: the cell (before that the tags, afterwards the block).
-/// `KEY`: the tag. `INDEX`: the block's number, or a bucket. `TIME`: the time. `C`: anything.
-const A: Reg = 16;
-const B: Reg = 17;
-const SLOT: Reg = 14;
-const KEY: Reg = 15;
-const INDEX: Reg = 13;
-const TIME: Reg = 12;
-const C: Reg = 11;
-/// Bytes that these registers take on the stack, with the flags.
-const FRAME: u32 = 64;
-
-/// One site of a timed function.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Timed<'a> {
-    /// What the process offers.
-    pub machine: &'a Machine,
-    /// What is timed, and where the results are kept.
-    pub latency: &'a Latency,
-    /// The function's number, below `latency.functions`.
-    pub function: u32,
-    /// The call belongs to the goroutine that x28 names, wherever its stack is, and not to a place on the
-    /// stack.
-    pub goroutine: bool,
-}
+pub(super) use stamp_cell::{Claim, Lookup};
+use timed::{A, B, C, FRAME, SLOT, TIME};
+pub(super) use timed::{G, STACK_END};
+pub use timed::{Latency, Timed};
 
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
@@ -164,6 +100,16 @@ pub fn latency_exit(at: u64, timed: Timed<'_>, kind: ExitKind) -> Pending<'_> {
     Pending { asm, timed, tail }
 }
 
+/// The stub of an entry that puts a return trampoline into x30, up to the displaced code. `None` without
+/// trampolines.
+#[must_use]
+pub fn latency_arm(at: u64, timed: Timed<'_>, signed: Option<Signed>) -> Option<Pending<'_>> {
+    let trampolines = timed.latency.trampolines?;
+    let mut asm = Asm::new(at);
+    let tail = Tail::Armed(timed.arm(&mut asm, &trampolines, signed));
+    Some(Pending { asm, timed, tail })
+}
+
 impl Code for Pending<'_> {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
@@ -181,54 +127,6 @@ impl Code for Pending<'_> {
 }
 
 impl Timed<'_> {
-    const fn stride(&self) -> u64 {
-        self.machine.lines as u64 * words::STRIDE
-    }
-    /// The function's block on line 0.
-    const fn block(&self) -> u64 {
-        self.latency.area.wrapping_add(self.function as u64 * self.stride())
-    }
-    /// Address of a word of the function's block on the last line.
-    const fn last(&self, word: u64) -> u64 {
-        self.block().wrapping_add(self.stride() - words::STRIDE + word)
-    }
-
-    fn prologue(asm: &mut Asm) {
-        asm.add_imm(SP, SP, -FRAME.cast_signed());
-        asm.store_two(A, B, SP, 0);
-        asm.store_two(SLOT, KEY, SP, 16);
-        asm.store_two(TIME, INDEX, SP, 32);
-        asm.flags(A);
-        asm.store_two(C, A, SP, 48);
-    }
-    fn epilogue(asm: &mut Asm) {
-        asm.load_two(C, A, SP, 48);
-        asm.set_flags(A);
-        asm.load_two(TIME, INDEX, SP, 32);
-        asm.load_two(SLOT, KEY, SP, 16);
-        asm.load_two(A, B, SP, 0);
-        asm.add_imm(SP, SP, FRAME.cast_signed());
-    }
-    /// Adds one to the word whose address is in `B`. Spoils `A`, `C` and `KEY`.
-    fn add_one(&self, asm: &mut Asm) {
-        asm.one(A);
-        asm.update(self.machine.lse, Update::Add, A, B, [C, KEY]);
-    }
-
-    /// `to` = what this call puts into its cell's second word. Spoils `KEY`.
-    fn owner(&self, asm: &mut Asm, to: Reg) {
-        if !self.latency.outermost {
-            return asm.number(to, self.function + 1);
-        }
-        asm.add_imm(to, SP, FRAME.cast_signed());
-        if self.goroutine {
-            // The stack moves, and its end with it. Deeper places have smaller numbers here, too: none is
-            // above the end.
-            asm.load_at(KEY, G, STACK_END);
-            asm.sub(to, to, KEY);
-        }
-    }
-
     fn enter(&self, asm: &mut Asm, loop_entry: bool) -> Tail {
         Self::prologue(asm);
         let lookup = self.lookup(asm, FRAME);

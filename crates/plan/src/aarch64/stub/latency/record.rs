@@ -6,12 +6,12 @@
 use trapline_record::hist;
 use trapline_record::latency::{self as words, at};
 
-use super::super::Rseq;
 use super::super::asm::{Asm, Cond, Fix, Reg, Update, ZERO};
 use super::super::counted::by_thread;
+use super::super::machine::Rseq;
 use super::super::rseq::{self, CPU_ID, Section};
-use super::{A, B, C, ExitKind, INDEX, KEY, SLOT, TIME, Timed};
-use crate::request::Buckets;
+use super::timed::{A, B, C, INDEX, KEY, SLOT, TIME, Timed};
+use crate::machine::{Buckets, ExitKind};
 
 /// Jumps out of `record_owned`, and the places to which they come back.
 #[derive(Debug)]
@@ -191,13 +191,4 @@ fn add(asm: &mut Asm, to: Reg, word: u64, value: Option<Reg>) {
         None => asm.add_imm(KEY, KEY, 1),
     }
     asm.store(KEY, to, word as u32);
-}
-
-impl ExitKind {
-    const fn word(self) -> u64 {
-        match self {
-            Self::Return => at::RETURNS,
-            Self::Tail => at::TAIL_EXITS,
-        }
-    }
 }

@@ -10,17 +10,12 @@
 use trapline_record::latency as words;
 
 use super::super::asm::{Asm, Cond, Fix, Reg, SP};
-use super::{A, B, C, INDEX, KEY, SLOT, Timed};
+use super::timed::{A, B, C, G, INDEX, KEY, SLOT, STACK_END, Timed};
 
 /// Number of cells in a block, as a power of two.
 const SLOT_BITS: u32 = 9;
 /// 2^32 over the golden ratio: spreads neighbouring numbers.
 const PHI: u32 = 0x9E37_79B1;
-
-/// The register of Go's g.
-pub(in super::super) const G: Reg = 28;
-/// Offset in g of the end of its stack (`stack.hi`).
-pub(in super::super) const STACK_END: u32 = 8;
 
 /// A search for a cell, and where it leaves the common path.
 #[derive(Clone, Copy, Debug)]

@@ -8,19 +8,17 @@
 //! Does not: know what a piece does.
 
 use super::super::asm::{Alu, Asm, Cond, Mem, R8, R9, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
-use super::{
-    BACK_UP, DOWN, FRAME, ReturnPath, WITH_STATE, back_up, fill, fill_below, gpr, load_all,
-    special_and_unusual,
+use super::regs::{
+    BACK_UP, DOWN, FRAME, WITH_STATE, back_up, fill, fill_below, gpr, load_all, special_and_unusual,
 };
+use crate::calls::InlinedPath;
 
-/// Code that is inlined, at a multiple of 64. It names no address, so it does the same wherever it lies. Its
-/// common path goes on in its gap, which has room for the gate's own code; its other path goes on at its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InlinedPath {
-    /// All bytes of the code.
-    pub text: &'static [u8],
-    /// Offset of the gap, and its length.
-    pub room: (usize, usize),
+/// What the code of return trampolines needs from a gate: the path to `functions.exit`.
+pub(in crate::x86_64::stub) struct ReturnPath {
+    /// Address to be called.
+    pub(in crate::x86_64::stub) exit: u64,
+    pub(super) again: u64,
+    pub(super) moved: u64,
 }
 
 /// Registers that a piece at an entry may spoil; they are saved in `Regs`.

@@ -10,9 +10,10 @@ use trapline_record::latency::{self as words, at};
 use trapline_record::trampolines::{self, Trampolines, at as entry_at};
 
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Shift};
+use super::super::machine::{Liveness, Machine};
 use super::super::trampolines::{Taking, entry, entry_of, give_back, lay};
-use super::super::{Kind, Liveness, Machine, Pending};
-use super::{ExitKind, Latency, Tail, Timed, clock, reload, save, spill};
+use super::timed::{Latency, Timed, clock, reload, save, spill};
+use crate::machine::ExitKind;
 use crate::unwind::{TrampolineCode, X86_64, unwind_info};
 
 /// What is left to append behind an arming entry's displaced code.
@@ -24,26 +25,6 @@ pub(in super::super) struct Armed {
     leave: u64,
     /// If the trampoline leads on: the fix that waits for the word behind the stub, which says where.
     ahead: Option<Fix>,
-}
-
-/// Appends the stub of an entry that puts a return trampoline into its stack word: the part before the
-/// displaced code. `None` without trampolines.
-pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
-    arm(out, at, timed, false)
-}
-
-/// The same, but the trampoline runs more code right before the call returns, with all registers and the
-/// stack as its `ret` finds them. The code behind the displaced instructions ends in a word, which the caller
-/// fills with that code's address.
-pub fn return_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
-    arm(out, at, timed, true)
-}
-
-fn arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, ahead: bool) -> Option<Pending<'static>> {
-    let trampolines = timed.latency.trampolines?;
-    let mut asm = Asm::new(out, at);
-    let tail = Tail::Armed(timed.arm(&mut asm, &trampolines, ahead));
-    Some(Pending::new(&asm, Kind::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail)))
 }
 
 /// Upper bound of the bytes that [`trampoline_code`] makes.
@@ -89,7 +70,11 @@ impl Timed<'_> {
         Mem::At(RSP, self.skipped())
     }
 
-    fn arm(&self, asm: &mut Asm<'_>, trampolines: &Trampolines, ahead: bool) -> Armed {
+    /// The part of an entry's stub that comes before the displaced code: it puts a return trampoline into the
+    /// stack word. With `ahead`, the trampoline runs more code right before the call returns, with all
+    /// registers and the stack as its `ret` finds them. The code behind the displaced instructions then ends in
+    /// a word, which the caller fills with that code's address.
+    pub(in super::super) fn arm(&self, asm: &mut Asm<'_>, trampolines: &Trampolines, ahead: bool) -> Armed {
         self.prologue(asm, true);
         asm.load(RAX, self.word());
         asm.mov_imm64(RCX, trampolines.code);

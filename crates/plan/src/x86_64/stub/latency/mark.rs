@@ -6,8 +6,8 @@
 //! word. So an exit recognizes its own call by (stack page, stack pointer, function), in private memory, and
 //! a call that was filtered costs its exit one look.
 
-use super::Timed;
 use super::stamp_cell::{Claim, Lookup};
+use super::timed::Timed;
 use crate::x86_64::stub::asm::{Asm, Cond, Fix, Mem, R11};
 
 /// A mark that was left or taken away, to be finished behind the displaced code.

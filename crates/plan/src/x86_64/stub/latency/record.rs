@@ -6,10 +6,10 @@
 use trapline_record::hist;
 use trapline_record::latency::{self as words, at};
 
-use super::super::Rseq;
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, Shift};
 use super::super::rseq::{self, CPU_ID, Section};
-use super::{Buckets, ExitKind, Timed};
+use super::timed::Timed;
+use crate::machine::{Buckets, ExitKind, Rseq};
 
 /// Jumps out of `record_owned`, and the places to which they come back.
 #[derive(Debug)]
@@ -179,15 +179,6 @@ impl Timed<'_> {
         }
         if let Some(short) = short {
             asm.bind(short);
-        }
-    }
-}
-
-impl ExitKind {
-    const fn word(self) -> u64 {
-        match self {
-            Self::Return => at::RETURNS,
-            Self::Tail => at::TAIL_EXITS,
         }
     }
 }

@@ -8,7 +8,7 @@ use trapline_record::latency as words;
 
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RDX, RSI, RSP, Reg, Shift};
 use super::super::rseq::PHI;
-use super::{Timed, add_one, reload, save, spill};
+use super::timed::{Timed, add_one, reload, save, spill};
 
 /// A search for a cell, and where it leaves the common path.
 #[derive(Clone, Copy, Debug)]

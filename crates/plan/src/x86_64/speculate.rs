@@ -19,20 +19,26 @@
 //! - *No thread plans*: the batch failed before. The code that started the other thread drops the result.
 
 use smallvec::SmallVec;
-use trapline_image::{FunctionIndex, Image, Machine};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use trapline_image::{FunctionIndex, Image};
 use trapline_record::addr::Bias;
 
-use crate::codemap::CodeMap;
-use crate::request::{Action, ActionRequest, CallInput, ProcessTraits};
+use super::branch_map::BranchMap;
+use super::env::Env;
+use super::function::Planner;
+use super::pun::Puns;
+use super::site::{PatchedSite, Reach};
+use crate::calls::CallInput;
+use crate::machine::ProcessTraits;
+use crate::request::{Action, ActionRequest};
 use crate::space::AddressSpace;
-use crate::x86_64::Env;
-use crate::x86_64::function::Planner;
-use crate::x86_64::pun::Puns;
-use crate::x86_64::site::{PatchedSite, Reach};
 
-/// State of a map's speculative planning.
+/// What is planned in advance with one map: computed once, and taken once.
 #[derive(Debug, Default)]
-pub(crate) enum Speculation {
+pub(crate) struct Speculation(Mutex<State>);
+
+#[derive(Debug, Default)]
+enum State {
     /// It was not requested.
     #[default]
     None,
@@ -40,6 +46,26 @@ pub(crate) enum Speculation {
     Is(Option<SpeculativeSites>),
     /// A plan was made already.
     Over,
+}
+
+impl Speculation {
+    /// Plans the entries of these functions, unless this was done before, or the result was taken already.
+    pub(crate) fn plan(&self, image: &Image, map: &BranchMap, functions: &[FunctionIndex]) {
+        let mut state = self.state();
+        if matches!(*state, State::None) {
+            *state = State::Is(plan_entries(image, map, functions));
+        }
+    }
+    /// Takes the result; waits if a thread is still computing it. From now on none is computed.
+    pub(crate) fn take(&self) -> Option<SpeculativeSites> {
+        match std::mem::replace(&mut *self.state(), State::Over) {
+            State::Is(speculative) => speculative,
+            State::None | State::Over => None,
+        }
+    }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A batch: the functions whose entries are requested, in the batch's order, and their sites, by function.
@@ -78,12 +104,8 @@ fn decides(traits: &ProcessTraits) -> impl PartialEq + use<> {
 }
 
 /// Plans the entries of these functions; the probe of each is its index.
-pub(crate) fn plan_speculatively(
-    image: &Image,
-    map: &CodeMap,
-    functions: &[FunctionIndex],
-) -> Option<SpeculativeSites> {
-    if image.machine() != Machine::X86_64 || image.is_go() {
+fn plan_entries(image: &Image, map: &BranchMap, functions: &[FunctionIndex]) -> Option<SpeculativeSites> {
+    if image.is_go() {
         return None;
     }
     let mut order: Vec<(FunctionIndex, u32)> = functions.iter().copied().zip(0..).collect();

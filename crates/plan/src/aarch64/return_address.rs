@@ -18,9 +18,9 @@ use trapline_record::Svma;
 use trapline_record::addr::Bias;
 
 use super::exits::{Goes, goes, is_call, landings};
-use super::site::Refusal;
+use super::refusal::Refusal;
 use super::stub::Signed;
-use crate::request::ModuleInput;
+use crate::input::ModuleInput;
 
 /// Upper bound of the instructions that are examined, each with what is known there.
 const MOST: usize = 1 << 16;

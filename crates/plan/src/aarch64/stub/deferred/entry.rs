@@ -1,0 +1,96 @@
+//! The entry of a call whose record is deferred: steps E1 to E4.
+
+use trapline_record::ring::Kind;
+
+use super::call::{DEPTH, Deferred, FOUND, MARK, PLACE, enter};
+use crate::aarch64::stub::asm::{Asm, Fix, SP, ZERO};
+use crate::aarch64::stub::counted::{count, count_last};
+use crate::aarch64::stub::filtering::{self, Rare};
+use crate::aarch64::stub::latency::{Claim, Lookup};
+use crate::aarch64::stub::put::Key;
+use crate::aarch64::stub::rseq::{self, Section};
+use crate::aarch64::stub::saves::{SLOT, TIME};
+use crate::aarch64::stub::threads;
+use crate::filter::Tree;
+
+/// What is left to append behind an entry's displaced code.
+#[derive(Debug)]
+pub(super) struct EntryTail {
+    rare: Rare,
+    begun: Option<(Section, Fix)>,
+    behind_begun: u64,
+    lookup: Lookup,
+    /// The jump of hits whose goroutine stack has no room for the copies.
+    cramped: Option<Fix>,
+    leave: u64,
+}
+
+impl Deferred<'_> {
+    /// Steps E1 to E4.
+    pub(super) fn entry(&self, asm: &mut Asm) -> Option<EntryTail> {
+        let (traced, kind) = (&self.traced, Kind::Entry);
+        let filtered = traced.filter?;
+        enter(asm);
+        let by_condition = filtered.filter.condition.as_ref().is_some_and(Tree::asks_for_thread);
+        if by_condition || filtered.filter.by_name {
+            threads::ask(traced.rings.id, asm);
+        }
+        let rare = filtering::pass(asm, traced.machine, traced.rings.id, filtered);
+        let begun = count(asm, traced.machine, self.words.begun);
+        let behind_begun = asm.here();
+        let lookup = self.timed().lookup(asm, DEPTH);
+        asm.store(ZERO, FOUND, MARK);
+        asm.store(FOUND, SP, PLACE);
+        let texts = traced.texts(kind);
+        let cramped = texts.room(asm);
+        texts.fetch(asm);
+        asm.load_at(SLOT, SP, texts.depth() + PLACE);
+        asm.clock(TIME);
+        traced.put(asm, kind, self.values, Key::Itself);
+        if texts.depth() > 0 {
+            asm.add_imm(SP, SP, texts.depth().cast_signed());
+        }
+        let leave = asm.here();
+        self.leave(asm);
+        Some(EntryTail { rare, begun, behind_begun, lookup, cramped, leave })
+    }
+    /// Step E1, for a call that does not pass, and for threads that have no sample.
+    fn reject(&self, asm: &mut Asm, rare: &mut Rare, leave: u64) {
+        if rare.rejected.is_empty() && rare.unsampled.is_empty() {
+            return;
+        }
+        let forget = asm.here();
+        let lookup = self.timed().lookup(asm, DEPTH);
+        asm.store(ZERO, FOUND, MARK);
+        asm.b(leave);
+        self.timed().search(asm, lookup, Claim::No);
+        asm.b(leave);
+        rare.rejected.drain(..).for_each(|fix| asm.bind(fix));
+        self.counted(asm, self.words.rejected, forget, &mut rare.sections);
+        if !rare.unsampled.is_empty() {
+            rare.unsampled.drain(..).for_each(|fix| asm.bind(fix));
+            count_last(asm, self.traced.machine, self.words.begun);
+            self.lost(asm, self.words.dropped, forget);
+        }
+    }
+    /// Appends the rare paths of an entry.
+    pub(super) fn finish_entry(&self, asm: &mut Asm, tail: EntryTail) {
+        let EntryTail { mut rare, begun, behind_begun, lookup, cramped, leave } = tail;
+
+        if let Some((section, unregistered)) = begun {
+            rare.sections.push(section);
+            asm.bind(unregistered);
+            self.lost(asm, self.words.begun, behind_begun);
+        }
+        // E3
+        self.timed().search(asm, lookup, Claim::Yes);
+        self.lost(asm, self.words.dropped, leave);
+        // The cell has no mark then.
+        if let Some(cramped) = cramped {
+            asm.bind(cramped);
+            self.counted(asm, self.words.dropped, leave, &mut rare.sections);
+        }
+        self.reject(asm, &mut rare, leave);
+        rseq::descriptors(asm, &rare.sections);
+    }
+}

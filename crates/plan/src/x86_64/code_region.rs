@@ -1,0 +1,211 @@
+//! Where a module's generated code and its data may lie.
+//!
+//! In: what is mapped, what is requested. Out: a displacement K whose bytes all trap, and the module space that it leads to.
+//! Invariant: SPACE-2 module, data alias and code region lie within 2 GiB of each other, end to end.
+
+use super::jump::{REACH, TRAPPING};
+use super::room::{GATE, arena_per_site, stubs};
+use crate::bounds::{bounds, has_exits};
+use crate::input::ModuleInput;
+use crate::plan::Region;
+use crate::refusal::PlanError;
+use crate::request::Action;
+use crate::space::{AddressSpace, CodeRegion, PAGE};
+use trapline_image::Image;
+use trapline_record::addr::Bias;
+use trapline_record::{RemoteAddr, Svma};
+
+type Span = (RemoteAddr, RemoteAddr);
+
+/// What a module needs room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Need {
+    /// Live range of the whole module, which displaced instructions may refer to.
+    pub(crate) module: (RemoteAddr, RemoteAddr),
+    /// Live range of the text that may be patched.
+    pub(crate) text: (RemoteAddr, RemoteAddr),
+    /// Bytes of the data alias.
+    pub(crate) data: u64,
+    /// Bytes behind the mirrored range.
+    pub(crate) arena: u64,
+}
+
+/// A module's space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ModuleSpace {
+    pub(crate) k: i32,
+    pub(crate) data: Region,
+    pub(crate) code: Region,
+    /// First byte behind the mirrored range.
+    pub(crate) arena: RemoteAddr,
+}
+
+impl CodeRegion {
+    pub(crate) fn of(place: ModuleSpace) -> Self {
+        let ModuleSpace { k, data, code, arena } = place;
+        Self { k, data, code, mirror_end: arena, free: arena }
+    }
+    pub(crate) const fn place(&self) -> ModuleSpace {
+        ModuleSpace { k: self.k, data: self.data, code: self.code, arena: self.mirror_end }
+    }
+    /// A space anywhere, for `data` and `stubs` bytes. No jump leads there, but traps do.
+    #[must_use]
+    pub fn anywhere(space: &AddressSpace, data: u64, stubs: u64) -> Option<Self> {
+        let at = space.find(data + stubs)?;
+        let (data, code) = (Region { addr: at, len: data }, Region { addr: at + data, len: stubs });
+        Some(Self { k: displacements().next()?, data, code, mirror_end: code.addr, free: code.addr })
+    }
+}
+
+/// The displacements to try: all bytes int3 first, then as many as possible; the small distances come first.
+fn displacements() -> impl Iterator<Item = i32> {
+    let pairs = TRAPPING.iter().flat_map(|&k2| TRAPPING.iter().map(move |&k3| (k2, k3)));
+    pairs.map(|(k2, k3)| i32::from_le_bytes([0xCC, 0xCC, k2, k3]))
+}
+
+/// Chooses K and the space behind it.
+///
+/// # Errors
+/// [`PlanError::NoSpace`] when no displacement leads to free memory.
+pub(crate) fn choose(space: &AddressSpace, need: &Need) -> Result<ModuleSpace, PlanError> {
+    let mut tried = 0;
+    for k in displacements() {
+        tried += 1;
+        if let Some(place) = place_at(space, need, k) {
+            return Ok(place);
+        }
+    }
+    let len = need.data + (need.text.1 - need.text.0) + need.arena;
+    Err(PlanError::NoSpace { text: need.text.0, need: len, tried })
+}
+
+fn place_at(space: &AddressSpace, need: &Need, k: i32) -> Option<ModuleSpace> {
+    let shift = i64::from(k) + 5;
+    let low = need.text.0.0.checked_add_signed(shift)? & !(PAGE - 1);
+    let arena = need.text.1.0.checked_add_signed(shift)?.next_multiple_of(PAGE) + PAGE;
+    let end = arena.checked_add(need.arena)?;
+    let data = low.checked_sub(need.data)?;
+    if !space.is_free(RemoteAddr(data), RemoteAddr(end)) {
+        return None;
+    }
+    let (first, last) = (data.min(need.module.0.0), end.max(need.module.1.0));
+    (last - first <= REACH).then(|| ModuleSpace {
+        k,
+        data: Region { addr: RemoteAddr(data), len: need.data },
+        code: Region { addr: RemoteAddr(low), len: end - low },
+        arena: RemoteAddr(arena),
+    })
+}
+
+/// Chooses a space for a module's whole text, with `data` bytes for its segment, and `stubs` bytes for code.
+///
+/// # Errors
+/// [`PlanError::NoSpace`], [`PlanError::NoText`].
+pub fn find_code_region(
+    image: &Image,
+    bias: Bias,
+    space: &AddressSpace,
+    data: u64,
+    stubs: u64,
+) -> Result<CodeRegion, PlanError> {
+    let text = image.text_ranges().iter().fold(None, |all: Option<(Svma, Svma)>, &(start, len)| {
+        let (low, high) = all.unwrap_or((start, start));
+        Some((low.min(start), high.max(start + len)))
+    });
+    let text = text.ok_or(PlanError::NoText)?;
+    let need = Need { module: module(image, bias)?, text: around(text, bias), data, arena: stubs };
+    choose(space, &need).map(CodeRegion::of)
+}
+
+/// What the module needs room for. The mirrored range covers the requested functions only.
+pub(super) fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
+    let module = module(input.image, input.bias)?;
+    let low = input.bias.stated(module.0);
+    let text = requested_text(input).unwrap_or((low, low + PAGE));
+    let counts = bounds(input.image, input.map, input.traits, input.requests);
+    let arena =
+        stubs(&counts, arena_per_site(input)) + if input.calls.is_some() { GATE + PAGE } else { PAGE };
+    Ok(Need { module, text: around(text, input.bias), data: input.layout.near, arena })
+}
+
+/// Range of the text that the requests are about, if there is any.
+fn requested_text(input: &ModuleInput<'_>) -> Option<(Svma, Svma)> {
+    let mut text = (Svma(u64::MAX), Svma(0));
+    let mut cover = |start: Svma, end: Svma| text = (text.0.min(start), text.1.max(end));
+    for request in input.requests {
+        if let Action::CountAt(at)
+        | Action::CallAt(at)
+        | Action::RecordAt(at, _)
+        | Action::RecordMark(at, _) = request.action
+        {
+            cover(at, at + 16);
+        }
+        let Some(function) = request.function.map(|f| input.image.function(f)) else { continue };
+        cover(function.start, function.end());
+        function.cold.iter().for_each(|&(start, len)| cover(start, start + len));
+    }
+    if input.requests.iter().any(|w| has_exits(w.action)) {
+        input.image.fragments().iter().for_each(|&(start, len)| cover(start, start + len));
+    }
+    (text.0 < text.1).then_some(text)
+}
+
+/// Range of live addresses of a whole module.
+fn module(image: &Image, bias: Bias) -> Result<Span, PlanError> {
+    let loads = image.loads();
+    let low = loads.iter().map(|s| s.svma).min().ok_or(PlanError::NoText)?;
+    let high = loads.iter().map(|s| s.svma + s.memsz).max().ok_or(PlanError::NoText)?;
+    Ok((bias.live(low), bias.live(high)))
+}
+
+/// Range of live addresses of a text, and what lies close. An island may lie this far off, and padding behind
+/// the last function is covered too.
+fn around(text: (Svma, Svma), bias: Bias) -> Span {
+    const NEAR: u64 = 256;
+    (bias.live(text.0 - NEAR.min(text.0.0)), bias.live(text.1 + NEAR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::HEAP_GROWTH;
+
+    fn need(text: u64) -> Need {
+        let text = (RemoteAddr(text), RemoteAddr(text + 0x10_0000));
+        Need { module: text, text, data: 0x4000, arena: 0x10_0000 }
+    }
+
+    #[test]
+    fn every_displacement_traps_everywhere() {
+        let all: Vec<i32> = displacements().collect();
+        assert_eq!(all.len(), 400);
+        assert_eq!(all[0].to_le_bytes(), [0xCC; 4]);
+        assert!(all.iter().all(|k| k.to_le_bytes().iter().all(|b| TRAPPING.contains(b))));
+    }
+
+    #[test]
+    fn prefers_int3_and_keeps_off_what_is_there() {
+        let mut space = AddressSpace::default();
+        let text = 0x7f00_0000_0000;
+        let first = choose(&space, &need(text)).unwrap();
+        assert_eq!(first.k.to_le_bytes(), [0xCC; 4]);
+        assert_eq!(first.data.end(), first.code.addr);
+        space.occupy(first.code.addr, first.code.addr + 1);
+        let second = choose(&space, &need(text)).unwrap();
+        assert_ne!(second.k, first.k);
+        assert!(space.is_free(second.data.addr, second.code.end()));
+    }
+
+    #[test]
+    fn a_program_at_4_mib_goes_above_its_heap_or_nowhere() {
+        let space = AddressSpace {
+            occupied: vec![(RemoteAddr(0x40_0000), RemoteAddr(0x80_0000))],
+            heap_end: Some(RemoteAddr(0x6666_6666)),
+        };
+        let place = choose(&space, &need(0x40_0000)).unwrap();
+        assert!(place.k > 0);
+        assert!(!(place.data.addr.0 < 0x6666_6666 + HEAP_GROWTH && place.code.end().0 > 0x6666_6666));
+        let full = AddressSpace { occupied: vec![(RemoteAddr(0), RemoteAddr(1 << 47))], heap_end: None };
+        assert!(matches!(choose(&full, &need(0x40_0000)), Err(PlanError::NoSpace { tried: 400, .. })));
+    }
+}

@@ -1,0 +1,88 @@
+//! What decisions about a site depend on.
+//!
+//! In: a file, its branch map, what the process allows, filters. Out: what can be recorded, decided or called at
+//! a site, or the refusal that says why not (PLAN-4).
+
+use super::branch_map::BranchMap;
+use crate::calls::{CallInput, Callee};
+use crate::filter::{Tally, TargetFilter, Tree};
+use crate::machine::{ProcessTraits, ThreadId};
+use crate::refusal::{CodeBytes, Refusal};
+use crate::request::{Action, ActionRequest, Read};
+use trapline_image::{Convention, Image};
+use trapline_record::Svma;
+
+/// What decisions about a site depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Env<'a> {
+    pub(crate) image: &'a Image,
+    pub(crate) map: &'a BranchMap,
+    pub(crate) traits: &'a ProcessTraits,
+    pub(crate) calls: Option<CallInput<'a>>,
+    pub(crate) filters: &'a [Option<TargetFilter>],
+    /// Hits are counted by thread.
+    pub(crate) by_thread: bool,
+}
+
+impl<'a> Env<'a> {
+    /// The filter that decides which hits of this probe are recorded.
+    pub(crate) fn filter(&self, probe: u32) -> Option<&'a TargetFilter> {
+        self.filters.get(probe as usize)?.as_ref().filter(|filter| !filter.passes_all())
+    }
+    /// How this probe's hits are aggregated.
+    pub(crate) fn tally(&self, probe: u32) -> Option<&'a Tally> {
+        self.filters.get(probe as usize)?.as_ref()?.tally.as_ref()
+    }
+    /// What this probe's records read from memory.
+    pub(crate) fn reads(&self, probe: u32) -> &'a [Read] {
+        self.filters.get(probe as usize).and_then(Option::as_ref).map_or(&[], |filter| &filter.reads)
+    }
+    /// Whether arguments are in Go's registers in this function.
+    pub(crate) fn is_go_at(&self, at: Svma) -> bool {
+        let function = if self.image.is_go() { self.image.function_at(at) } else { None };
+        let start = function.map(|function| self.image.function(function).start);
+        start.is_some_and(|start| self.image.convention_at(start) == Convention::Go)
+    }
+    /// Whether this probe's records can be written.
+    pub(crate) fn recordable(&self, at: Svma, probe: u32, texts: bool) -> Result<(), Refusal> {
+        let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
+        let asks = texts || filter.is_some_and(TargetFilter::asks_for_thread);
+        match self.traits.thread_id {
+            ThreadId::Unknown if asks => Err(Refusal::NoThreadNumber { at }),
+            _ => Ok(()),
+        }
+    }
+    /// Checks that only hits which pass are counted or timed: all that the filter depends on must be known at
+    /// the hit.
+    pub(crate) fn decides(&self, at: Svma, request: &ActionRequest) -> Result<(), Refusal> {
+        let Some(filter) = self.filter(request.probe) else { return Ok(()) };
+        let at_exit = request.action == Action::CountExits;
+        let known = |tree: &Tree| match at_exit {
+            // At a tail call the code of the filter is longer.
+            true => tree.is_known_at_exit() && tree.is_known_at_return(),
+            false => tree.is_known_at_entry(),
+        };
+        let what = match () {
+            () if request.action.is_timed() => "no code filters what it times",
+            () if request.action.calls() => "no code filters what it calls",
+            () if self.by_thread => "no code counts by thread what passes a filter",
+            () if filter.by_name => "no code that counts looks at what threads are called",
+            () if filter.fields.is_some() => "no code that counts reads fields",
+            () if filter.late.is_some() => "no code that counts decides at returns by what entries left",
+            () if !filter.condition.as_ref().is_none_or(known) => {
+                "no code decides by what is not known there"
+            }
+            () => return self.recordable(at, request.probe, false),
+        };
+        Err(Refusal::Undecided { at, what })
+    }
+    /// What a request for this probe calls. That there is one was checked before anything is planned.
+    pub(crate) fn callee(&self, probe: u32) -> Option<Callee> {
+        self.calls.and_then(|calls| calls.callees.get(probe as usize).copied())
+    }
+    /// An address and up to `len` bytes there.
+    pub(crate) fn place(&self, at: Svma, len: u64) -> CodeBytes {
+        let bytes = (1..=len).rev().find_map(|len| self.image.text(at, len));
+        CodeBytes::new(at, bytes.unwrap_or(&[]))
+    }
+}

@@ -1,0 +1,281 @@
+//! Lays out the code of a module's sites: a stub for each, and what all of them share.
+//!
+//! In: sites, the module's space. Out: chunks, patches and guards of a [`ModulePlan`]. A request of which some
+//! part cannot be laid out is refused as a whole. Does not: choose windows or the space.
+
+use super::code_region::ModuleSpace;
+use super::emit::{Emitter, Setting};
+use super::env::Env;
+use super::jump::JUMP;
+use super::room::{GATE, SPARE, arena_per_site};
+use super::site::{PatchedSite, Reach};
+use super::stub::{self, Latency, Machine};
+use crate::input::ModuleInput;
+use crate::machine::ProcessTraits;
+use crate::plan::{Chunk, ModulePlan, Patch, Refused, Region};
+use crate::request::{ActionRequest, LatencyInput};
+use crate::space::PAGE;
+use crate::unwind::TrampolineCode;
+use trapline_record::addr::Bias;
+use trapline_record::trampolines::Trampolines;
+use trapline_record::{RemoteAddr, Svma};
+
+/// Approximate number of code bytes for a counted entry.
+const BYTES_PER_SITE: usize = 224;
+/// From this many sites on, two threads lay them out.
+const PARALLEL: usize = 1000;
+
+type Span = (RemoteAddr, RemoteAddr);
+
+/// Lays out all sites into `plan`.
+pub(super) fn lay(
+    input: &ModuleInput<'_>,
+    env: Env<'_>,
+    place: ModuleSpace,
+    sites: &[PatchedSite],
+    plan: &mut ModulePlan,
+) {
+    let (mirror_end, mut shared) = (place.arena, Vec::new());
+    let gate = input.calls.map(|calls| stub::gate(&mut shared, mirror_end.0, &calls.functions));
+    // The gate's pages come first, then what belongs to single sites.
+    let used = input.code_region.map_or(mirror_end, |code_region| code_region.free);
+    let place = ModuleSpace { arena: used.max(gate.map_or(mirror_end, |_| mirror_end + GATE)), ..place };
+    let laid = lay_sites(Setting::new(input, env, (place, mirror_end), gate), input, sites);
+    plan.join(laid.part);
+    if gate.is_some() && used == mirror_end {
+        debug_assert!(shared.len() as u64 <= GATE, "the gate takes {} bytes", shared.len());
+        let (off, len) = (plan.bytes.len() as u32, shared.len() as u32);
+        plan.chunks.push(Chunk { addr: mirror_end, off, len });
+        plan.bytes.append(&mut shared);
+    }
+    plan.free = laid.arena;
+    let spare = RemoteAddr(plan.free.0.next_multiple_of(PAGE));
+    plan.spare = Region { addr: spare, len: SPARE };
+    plan.code = match input.code_region {
+        Some(code_region) => code_region.code,
+        None => Region { addr: place.code.addr, len: spare + SPARE - place.code.addr },
+    };
+    withdraw(plan, sites, input.requests, laid.lost);
+}
+
+/// Lays out all sites, by one thread or, if there are many, by two.
+fn lay_sites(set: Setting<'_>, input: &ModuleInput<'_>, sites: &[PatchedSite]) -> Laid {
+    let Setting { place, mirror_end, .. } = set;
+    let stub_starts = stub_starts(sites, set.bias, place.k, place.arena);
+    let limit = RemoteAddr(place.code.end().0 - SPARE);
+    let is_one = input.alone || stub_starts.len() < PARALLEL;
+    let middle = if is_one { stub_starts.len() } else { stub_starts.len() / 2 };
+    let (first, second) = stub_starts.split_at(middle);
+    // A window may serve both an entry and an exit.
+    let actions =
+        |(_, site): &(RemoteAddr, u32)| sites.get(*site as usize).map_or(0, |site| site.actions.len() as u64);
+    let between = match second.is_empty() {
+        true => limit,
+        false => place.arena + first.iter().map(actions).sum::<u64>() * arena_per_site(input),
+    };
+    let end = second.first().map_or(mirror_end, |l| l.0);
+    // `all` has room for everything, since the other half is appended to it. This thread allocates both: the
+    // other thread's memory would be new, and the kernel would have to clear it.
+    let calls = input.calls.is_some();
+    let (all, its) = (room_for(stub_starts.len(), calls), room_for(second.len(), calls));
+    let (mut laid, other) = std::thread::scope(|scope| {
+        let other = (!second.is_empty())
+            .then(|| scope.spawn(|| lay_part(set, sites, second, mirror_end, (between, limit), its)));
+        let own = lay_part(set, sites, first, end, (place.arena, between.min(limit)), all);
+        (own, other.and_then(|t| t.join().ok()))
+    });
+    if let Some(other) = other {
+        laid.part.join(other.part);
+        laid.lost.extend(other.lost);
+        laid.arena = other.arena;
+    }
+    laid
+}
+
+/// Code for some of the sites.
+struct Laid {
+    part: ModulePlan,
+    lost: Vec<Refused>,
+    /// First free byte of its arena.
+    arena: RemoteAddr,
+}
+
+/// An empty plan with room for the code and patches of this many sites.
+fn room_for(sites: usize, calls: bool) -> ModulePlan {
+    let mut part = ModulePlan::default();
+    part.bytes.reserve(sites * BYTES_PER_SITE);
+    part.chunks.reserve(sites * 2);
+    part.patches.reserve(sites);
+    part.guards.reserve(sites * 2);
+    if calls {
+        part.calls.reserve(sites);
+        part.originals.reserve(sites * 4);
+    }
+    part
+}
+
+/// Lays the sites whose stubs begin at `stub_starts` into `part`. The next site behind them begins at `end`.
+fn lay_part(
+    set: Setting<'_>,
+    sites: &[PatchedSite],
+    stub_starts: &[(RemoteAddr, u32)],
+    end: RemoteAddr,
+    arena: Span,
+    mut part: ModulePlan,
+) -> Laid {
+    let mut emitter = Emitter::new(&set, &mut part, arena);
+    let mut lost = Vec::new();
+    for (n, &(stub_start, site)) in stub_starts.iter().enumerate() {
+        let next = stub_starts.get(n + 1).map_or(end, |l| l.0).min(set.mirror_end);
+        let room = if set.shared_space { JUMP } else { next.0.saturating_sub(stub_start.0) };
+        let site = &sites[site as usize];
+        if let Err(why) = emitter.site(site, stub_start, room) {
+            // Every request that has an action there is refused, not only the first one.
+            let mut asked: Vec<u32> = site.actions.iter().map(|a| a.request).collect();
+            asked.dedup();
+            let new = asked.into_iter().map(|request| Refused { probe: 0, request, why: why.clone() });
+            lost.extend(new);
+        }
+    }
+    let arena = emitter.finish();
+    Laid { part, lost, arena }
+}
+
+/// Removes all patches of requests for which some part could not be laid out. A request that shares a patch
+/// with one of them loses that patch too, and is refused for the same reason.
+fn withdraw(
+    plan: &mut ModulePlan,
+    sites: &[PatchedSite],
+    requests: &[ActionRequest],
+    mut lost: Vec<Refused>,
+) {
+    if lost.is_empty() {
+        return;
+    }
+    let mut known = 0;
+    while known < lost.len() {
+        let Refused { request, why, .. } = lost[known].clone();
+        known += 1;
+        for site in sites.iter().filter(|s| s.actions.iter().any(|a| a.request == request)) {
+            for placed in &site.actions {
+                if !lost.iter().any(|r| r.request == placed.request) {
+                    lost.push(Refused { probe: 0, request: placed.request, why: why.clone() });
+                }
+            }
+        }
+    }
+    plan.patches.retain(|p| !lost.iter().any(|r| r.request == p.request));
+    for mut refused in lost {
+        refused.probe = requests.get(refused.request as usize).map_or(0, |w| w.probe);
+        if !plan.refused.iter().any(|r| r.request == refused.request) {
+            plan.refused.push(refused);
+        }
+    }
+    let patches = &plan.patches;
+    let inside = |p: &Patch, at: RemoteAddr| p.addr < at && at < p.addr + u64::from(p.len);
+    plan.guards.retain(|g| patches.iter().any(|p| inside(p, g.at)));
+    plan.calls.retain(|call| patches.iter().any(|p| p.addr == call.head));
+}
+
+/// Where each site's stub begins, in address order.
+fn stub_starts(sites: &[PatchedSite], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
+    let mirror = |at: Svma| (bias.live(at) + JUMP).offset(i64::from(k));
+    let mut all: Vec<(RemoteAddr, u32)> = sites
+        .iter()
+        .zip(0..)
+        .map(|(site, n)| match site.reach {
+            Reach::Mirror => (mirror(site.start), n),
+            Reach::Island(at) => (mirror(at), n),
+            Reach::Pun(_, target) => (target, n),
+            // No jump leads to it, so the arena is as good as any address behind the mirrored range.
+            Reach::Trap => (arena, n),
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// The code of a process' return trampolines.
+pub(crate) fn trampolines_for(
+    traits: &ProcessTraits,
+    trampolines: Trampolines,
+    input: &LatencyInput,
+) -> Option<TrampolineCode> {
+    let machine = Machine { rseq: traits.rseq, rdpid: traits.rdpid, lines: traits.lines };
+    let latency = Latency {
+        area: 0,
+        functions: 0,
+        stamps: 0,
+        shape: input.shape,
+        missed: 0,
+        min_ticks: input.min_ticks,
+        buckets: input.buckets,
+        outermost: false,
+        go: None,
+        trampolines: Some(trampolines),
+    };
+    match input.leads_on {
+        true => stub::leading_trampoline_code(&machine, &latency),
+        false => stub::trampoline_code(&machine, &latency),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{PatchRole, Tactic};
+    use crate::refusal::Refusal;
+    use crate::request::Action;
+    use crate::x86_64::action::{PlacedAction, SiteAction, When};
+    use crate::x86_64::site::Owner;
+    use smallvec::SmallVec;
+    use trapline_record::ring::Kind;
+
+    fn site(start: u64, asked: &[u32]) -> PatchedSite {
+        let placed = |&request: &u32| PlacedAction {
+            at: Svma(start),
+            when: When::Before,
+            action: SiteAction::Count { probe: 10 + request, kind: Kind::Entry },
+            dead: stub::Liveness::default(),
+            request,
+            lowered: 0,
+            detour: None,
+        };
+        PatchedSite {
+            owner: Owner { request: asked[0], probe: 10 + asked[0], role: PatchRole::Entry },
+            start: Svma(start),
+            insns: SmallVec::new(),
+            actions: asked.iter().map(placed).collect(),
+            changed: JUMP,
+            reach: Reach::Mirror,
+        }
+    }
+
+    #[test]
+    fn who_shares_a_patch_with_one_withdrawn_is_refused_too() {
+        let request =
+            |probe| ActionRequest { probe, latency: None, function: None, action: Action::CountEntry };
+        let requests = [request(10), request(11), request(12)];
+        let sites = [site(0x10, &[0]), site(0x20, &[0, 1]), site(0x30, &[2])];
+        let patch = |n: usize| Patch {
+            probe: sites[n].owner.probe,
+            request: sites[n].owner.request,
+            role: PatchRole::Entry,
+            tactic: Tactic::Jump,
+            addr: RemoteAddr(sites[n].start.0),
+            len: 5,
+            relies: 5,
+            old: [0; 8],
+            new: [0; 8],
+            head: RemoteAddr(0),
+            crosses_line: false,
+            starts: 0,
+            faults: false,
+        };
+        let mut plan = ModulePlan { patches: vec![patch(1), patch(2)], ..ModulePlan::default() };
+        let lost = Refused { probe: 0, request: 0, why: Refusal::NotInFile { at: Svma(0x10) } };
+        withdraw(&mut plan, &sites, &requests, vec![lost]);
+        assert_eq!(plan.refused.iter().map(|r| (r.request, r.probe)).collect::<Vec<_>>(), [(0, 10), (1, 11)]);
+        assert_eq!(plan.patches.iter().map(|p| p.request).collect::<Vec<_>>(), [2]);
+    }
+}

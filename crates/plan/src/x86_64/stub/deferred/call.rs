@@ -1,0 +1,181 @@
+//! The calls of one probe whose records are deferred: how a call's cell is found, and what its return knows.
+//!
+//! In: the probe's records, its late condition. Out: code that finds the cell, looks for the mark, reads the clock;
+//! how a condition reads what the entry kept. The steps are those of `deferred`.
+
+use trapline_record::counters::filtered;
+use trapline_record::ring::{Kind, first_float};
+
+use crate::filter::{Known, Late, Tree};
+use crate::x86_64::stub::asm::{Alu, Asm, Cond, Fix, Mem, R8, R11, RAX, RDX, RSI, RSP, Reg};
+use crate::x86_64::stub::counted::Counted;
+use crate::x86_64::stub::filter::{Conditions, EntryRecord, Fields};
+use crate::x86_64::stub::latency::{Claim, Latency, Lookup, Timed};
+use crate::x86_64::stub::machine::{Liveness, Machine};
+use crate::x86_64::stub::put::Placed;
+use crate::x86_64::stub::rseq::{self, Section};
+use crate::x86_64::stub::traced::{ARGUMENTS, Traced};
+
+/// Offset of this save, below those of `trace`.
+pub(in crate::x86_64::stub) const SAVED_RSI: Mem = Mem::At(RSP, -112);
+/// Where r8 is saved while a cell is looked for; no intermediate value of a condition lies there then.
+const SAVED_R8: Mem = Mem::At(RSP, -56);
+/// At an exit: the time, and later the nanoseconds that the call took.
+pub(super) const TIME: Mem = Mem::At(RSP, -120);
+pub(super) const TOOK: i32 = -128;
+/// The two words of a cell that make its mark: the record's probe, and the stack pointer.
+const RECORD_IDS: Mem = Mem::At(RSI, 0);
+const BEGAN: Mem = Mem::At(RSI, 8);
+pub(in crate::x86_64::stub) const MARK: Mem = Mem::At(RSI, 16);
+
+/// The calls whose cell is looked for, with all that this depends on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::x86_64::stub) struct OfProbe {
+    pub(in crate::x86_64::stub) machine: Machine,
+    pub(super) latency: Latency,
+    pub(super) probe: u32,
+    pub(super) site: Liveness,
+}
+
+impl OfProbe {
+    pub(super) const fn timed(&self) -> Timed<'_> {
+        Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
+    }
+    /// A word of a probe on the last line.
+    pub(super) fn last_line(&self, word: u64) -> Mem {
+        Mem::Rip(word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64))
+    }
+    /// Closes a count: emits the path of threads without an area, and jumps to where all go on.
+    pub(in crate::x86_64::stub) fn unregistered(
+        &self,
+        asm: &mut Asm<'_>,
+        counted: Counted,
+        word: u64,
+        behind: u64,
+    ) {
+        if counted.section().is_some() {
+            counted.bind_unregistered(asm);
+            asm.alu_mem_imm(Alu::Add, self.last_line(word), 1, true);
+            asm.jmp(behind);
+        }
+    }
+    /// Out: rsi = the cell, once it is found; the previous rsi is in [`SAVED_RSI`]. Spoils rax, rdx.
+    pub(in crate::x86_64::stub) fn look(&self, asm: &mut Asm<'_>) -> Lookup {
+        asm.store(SAVED_RSI, RSI);
+        if self.timed().special() {
+            asm.store(SAVED_R8, R8);
+        }
+        let lookup = self.timed().lookup(asm);
+        self.restore(asm);
+        lookup
+    }
+    /// Emits the search for the case that the first look did not find the cell. Falls out of the end if there
+    /// is none.
+    pub(in crate::x86_64::stub) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
+        self.timed().search(asm, lookup, claim);
+        self.restore(asm);
+    }
+    fn restore(&self, asm: &mut Asm<'_>) {
+        if self.timed().special() {
+            asm.load(R8, SAVED_R8);
+        }
+    }
+    /// How the records of the call are identified whose cell's address is in `at`.
+    pub(super) const fn placed(&self, at: Reg, kind: Kind) -> Option<Placed> {
+        let names = self.latency.go.is_some() && !matches!(kind, Kind::Entry);
+        Some(Placed { at, names })
+    }
+    pub(in crate::x86_64::stub) fn descriptors(&self, asm: &mut Asm<'_>, sections: &[Option<Section>]) {
+        let Some(rseq) = self.machine.rseq else { return };
+        sections.iter().flatten().for_each(|&section| rseq::descriptors(asm, rseq, &[section]));
+    }
+}
+
+/// Addresses of the words that count a probe's calls.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::x86_64::stub) struct Words {
+    pub(super) rejected: u64,
+    pub(super) begun: u64,
+    pub(in crate::x86_64::stub) rejected_late: u64,
+    pub(super) dropped: u64,
+}
+
+/// The calls of one probe.
+pub(in crate::x86_64::stub) struct Deferred<'a> {
+    pub(in crate::x86_64::stub) traced: &'a Traced<'a>,
+    pub(super) late: &'a Late,
+    pub(in crate::x86_64::stub) of_probe: OfProbe,
+    pub(in crate::x86_64::stub) words: Words,
+    /// Number of arguments in an entry's record.
+    pub(super) values: usize,
+}
+
+impl<'a> Deferred<'a> {
+    /// `None` if no return decides about the probe's calls.
+    pub(in crate::x86_64::stub) fn of(traced: &'a Traced<'a>, values: usize) -> Option<Self> {
+        let filter = traced.filter?;
+        let (late, latency) = (filter.filter.late.as_ref()?, traced.marks?);
+        let word = |n: u32| filter.words + u64::from(n) * 8;
+        let words = Words {
+            rejected: word(filtered::REJECTED),
+            begun: word(filtered::BEGUN),
+            rejected_late: word(filtered::REJECTED_LATE),
+            dropped: traced.dropped,
+        };
+        let of_probe = OfProbe { machine: *traced.machine, latency, probe: traced.probe, site: traced.site };
+        let values = values.min(ARGUMENTS);
+        Some(Self { traced, late, of_probe, words, values })
+    }
+
+    /// Step X1. In: rsi = the cell.
+    pub(in crate::x86_64::stub) fn look(&self, asm: &mut Asm<'_>) -> [Fix; 2] {
+        let place = asm.unbroken(|asm| {
+            asm.alu_load(Alu::Cmp, RSI, MARK);
+            asm.jcc_later(Cond::NotEqual)
+        });
+        let probe = asm.unbroken(|asm| {
+            asm.cmp_mem_imm32(RECORD_IDS, self.of_probe.probe);
+            asm.jcc_later(Cond::NotEqual)
+        });
+        [place, probe]
+    }
+
+    /// The condition that must hold.
+    pub(in crate::x86_64::stub) fn condition(&self, kind: Kind) -> Tree {
+        match kind {
+            Kind::Tail => self.late.condition.at_tail(),
+            _ => self.late.condition.decided(),
+        }
+    }
+    /// Reads the clock and, if `took`, computes how long the call took. Spoils rax, rdx, r11.
+    pub(in crate::x86_64::stub) fn time(&self, asm: &mut Asm<'_>, took: bool) {
+        self.traced.clock(asm);
+        asm.store(TIME, RDX);
+        if took {
+            asm.mov(RAX, RDX);
+            asm.alu_load(Alu::Sub, RAX, BEGAN);
+            let forwards = asm.jcc_later(Cond::AboveEq);
+            asm.mov_imm32(RAX, 0);
+            asm.bind(forwards);
+            asm.mov_imm64(R11, self.late.tick);
+            asm.multiply_wide(R11);
+            asm.shift_from(RAX, RDX, 32);
+            asm.store(Mem::At(RSP, TOOK), RAX);
+        }
+    }
+    /// How a condition reads what is known at a return. In: rsi = the cell.
+    pub(in crate::x86_64::stub) fn known(&self) -> Conditions<'_> {
+        let traced = self.traced;
+        let first = first_float(self.values, traced.texts.count_ones() as usize);
+        let left = EntryRecord { floats: (first, traced.floats.arguments), took: TOOK };
+        let first_field = first + u64::from(traced.floats.arguments.count_ones());
+        let fields = Some(Fields { reads: traced.fields, at: (EntryRecord::AT, first_field as i32 * 8) });
+        Conditions { left: Some(left), fields, ..traced.conditions(Kind::Return) }
+    }
+}
+
+pub(in crate::x86_64::stub) fn asks_for_duration(tree: &Tree) -> bool {
+    let mut asks = false;
+    tree.each_known(&mut |known| asks |= known == Known::Took);
+    asks
+}

@@ -1,0 +1,123 @@
+//! The entry of a call whose record is deferred: steps E1 to E4.
+
+use trapline_record::ring::Kind;
+
+use super::call::{Deferred, MARK, OfProbe, SAVED_RSI, Words};
+use crate::x86_64::stub::asm::{Alu, Asm, Fix, Mem, R10, RSI, RSP};
+use crate::x86_64::stub::counted::{Counted, count};
+use crate::x86_64::stub::filtering::FilterExits;
+use crate::x86_64::stub::latency::{Claim, Lookup};
+use crate::x86_64::stub::{rseq, threads};
+
+/// At an entry: offset of the cell's address.
+const PLACE: i32 = -120;
+
+/// What is left to append behind an entry's displaced code.
+#[derive(Clone, Debug)]
+pub(in crate::x86_64::stub) struct EntryTail {
+    of_probe: OfProbe,
+    words: Words,
+    passed: FilterExits,
+    begun: Counted,
+    /// Where the count of begun calls goes on.
+    behind_begun: u64,
+    lookup: Lookup,
+    cramped: Option<Fix>,
+    /// Where a call without a cell goes on, and one that does not pass.
+    placeless: u64,
+    leave: u64,
+    fixups: Vec<(u64, u64)>,
+}
+
+impl Deferred<'_> {
+    /// Steps E1 to E4.
+    pub(super) fn entry(&self, asm: &mut Asm<'_>) -> Option<EntryTail> {
+        let (traced, kind) = (self.traced, Kind::Entry);
+        traced.enter(asm, kind);
+        threads::ask(traced.rings.id, asm);
+        let passed = traced.pass(asm, traced.filter?, kind);
+        let begun = count(asm, &self.of_probe.machine);
+        let behind_begun = asm.here();
+        let lookup = self.of_probe.look(asm);
+        asm.store_imm(MARK, 0);
+        asm.store(Mem::At(RSP, PLACE), RSI);
+        asm.load(RSI, SAVED_RSI);
+        let cramped = traced.room(asm, kind);
+        let fixups = traced.fetch(asm, kind);
+        asm.load(R10, Mem::At(RSP, traced.depth(kind) + PLACE));
+        traced.clock(asm);
+        traced.put(asm, kind, self.values, self.of_probe.placed(R10, kind));
+        traced.drop_texts(asm, kind);
+        let leave = asm.here();
+        if let Some(rseq) = self.of_probe.machine.rseq {
+            rseq::clear(asm, rseq);
+        }
+        traced.leave(asm, kind);
+        let (of_probe, words) = (self.of_probe, self.words);
+        let placeless = leave;
+        Some(EntryTail {
+            of_probe,
+            words,
+            passed,
+            begun,
+            behind_begun,
+            lookup,
+            cramped,
+            placeless,
+            leave,
+            fixups,
+        })
+    }
+}
+
+impl EntryTail {
+    pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
+        let Self { of_probe, words, leave, .. } = self;
+        of_probe.unregistered(asm, self.begun, words.begun, self.behind_begun);
+        // E3
+        of_probe.search(asm, self.lookup, Claim::Yes);
+        asm.load(RSI, SAVED_RSI);
+        asm.alu_mem_imm(Alu::Add, of_probe.last_line(words.dropped), 1, true);
+        asm.jmp(self.placeless);
+        if let Some(cramped) = self.cramped {
+            asm.bind(cramped);
+            asm.alu_mem_imm(Alu::Add, of_probe.last_line(words.dropped), 1, true);
+            asm.jmp(leave);
+        }
+        let rejected = self.reject(asm);
+        let sample = self.passed.sample.and_then(|(section, _)| section);
+        let rejects = rejected.and_then(|rejected| rejected.section());
+        of_probe.descriptors(asm, &[self.begun.section(), sample, rejects]);
+        asm.align(8);
+        asm.bind(self.begun.line);
+        asm.u64(words.begun);
+        self.passed.addresses(asm, rejected);
+        self.fixups
+    }
+    /// Step E1, for a call that does not pass.
+    fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
+        let Self { of_probe, words, .. } = self;
+        if !self.passed.bind(asm) {
+            return None;
+        }
+        let counted = count(asm, &of_probe.machine);
+        let forget = asm.here();
+        let lookup = of_probe.look(asm);
+        asm.store_imm(MARK, 0);
+        let none = asm.here();
+        asm.load(RSI, SAVED_RSI);
+        asm.jmp(self.leave);
+        of_probe.search(asm, lookup, Claim::No);
+        asm.jmp(none);
+        of_probe.unregistered(asm, counted, words.rejected, forget);
+        if !self.passed.unregistered.is_empty() {
+            // A thread without an area has no sample of its own, so its call is counted as begun and dropped.
+            self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
+            for word in [words.begun, words.dropped] {
+                asm.alu_mem_imm(Alu::Add, of_probe.last_line(word), 1, true);
+            }
+            asm.jmp(forget);
+        }
+        Some(counted)
+    }
+}

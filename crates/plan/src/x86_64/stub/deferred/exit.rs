@@ -1,0 +1,175 @@
+//! The exit of a call whose record is deferred: steps X1 to X4.
+
+use trapline_record::ring::{HEAD, Kind, LOCKED, first_float};
+
+use super::call::{Deferred, MARK, OfProbe, SAVED_RSI, TIME, Words, asks_for_duration};
+use crate::x86_64::stub::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSI};
+use crate::x86_64::stub::counted::count;
+use crate::x86_64::stub::latency::{Claim, Lookup};
+use crate::x86_64::stub::rseq::{self, Section};
+
+/// Number of words that are copied one by one; more are copied in a loop.
+const UNROLLED: u64 = 8;
+
+/// What is left to append behind an exit's displaced code.
+#[derive(Clone, Debug)]
+pub(in crate::x86_64::stub) struct ExitTail {
+    of_probe: OfProbe,
+    words: Words,
+    base: u64,
+    /// With rseq: the section, and the jump of threads without an area; otherwise the jump of calls that
+    /// found all rings locked.
+    section: Option<Section>,
+    astray: Fix,
+    ring: Fix,
+    full: Fix,
+    rejected: Vec<Fix>,
+    lookup: Lookup,
+    unmarked: [Fix; 2],
+    /// Step X4, and what comes behind it.
+    done: u64,
+    leave: u64,
+}
+
+impl Deferred<'_> {
+    /// Steps X1 to X4.
+    pub(super) fn exit(&self, asm: &mut Asm<'_>, kind: Kind) -> ExitTail {
+        let Self { traced, of_probe, words, .. } = *self;
+        traced.enter(asm, kind);
+        let lookup = of_probe.look(asm);
+        let unmarked = self.look(asm);
+        let (section, (rejected, (ring, astray, full))) = match of_probe.machine.rseq {
+            Some(rseq) => {
+                let (section, fixes) = rseq::section_with(asm, rseq, R11, |asm| {
+                    let rejected = self.decide(asm, kind);
+                    let fixes = traced.find(asm, rseq, self.full());
+                    self.write(asm, kind);
+                    (rejected, fixes)
+                });
+                (Some(section), fixes)
+            }
+            None => {
+                let rejected = self.decide(asm, kind);
+                let fixes = traced.lock(asm, self.full());
+                self.write(asm, kind);
+                (None, (rejected, fixes))
+            }
+        };
+        let done = asm.here();
+        asm.store_imm(MARK, 0);
+        asm.load(RSI, SAVED_RSI);
+        let leave = asm.here();
+        if let Some(rseq) = of_probe.machine.rseq {
+            rseq::clear(asm, rseq);
+        }
+        traced.leave(asm, kind);
+        let base = traced.rings.base;
+        ExitTail {
+            of_probe,
+            words,
+            base,
+            section,
+            astray,
+            ring,
+            full,
+            rejected,
+            lookup,
+            unmarked,
+            done,
+            leave,
+        }
+    }
+
+    /// A ring with this many bytes in use, or more, has no room for two records.
+    const fn full(&self) -> u32 {
+        let area = &self.traced.rings.area;
+        area.bytes.saturating_sub(area.slot)
+    }
+
+    /// Reads the clock, computes the duration, and jumps if the condition does not hold. Spoils rax, rdx,
+    /// r11.
+    fn decide(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<Fix> {
+        let tree = self.condition(kind);
+        self.time(asm, asks_for_duration(&tree));
+        self.known().branch(asm, &tree, false)
+    }
+
+    /// Number of words in the entry's record.
+    fn length(&self) -> u64 {
+        let traced = self.traced;
+        let fields: usize = traced.fields.iter().map(crate::request::Read::words).sum();
+        let behind = first_float(self.values, traced.texts.count_ones() as usize);
+        let all = behind + u64::from(traced.floats.arguments.count_ones()) + fields as u64;
+        all.min(u64::from(traced.rings.area.slot) / 8)
+    }
+
+    /// Writes both records, and commits them. In: r11 = ring, rax = its head, rsi = the cell. Spoils rdx,
+    /// r10.
+    fn write(&self, asm: &mut Asm<'_>, kind: Kind) {
+        let traced = self.traced;
+        let slot = traced.rings.area.slot as i32;
+        asm.lea(R10, Mem::At(RAX, slot));
+        traced.behind(asm);
+        asm.load(RDX, TIME);
+        traced.put(asm, kind, self.values, self.of_probe.placed(RSI, kind));
+        asm.mov(R10, RAX);
+        traced.behind(asm);
+        let words = self.length();
+        if words <= UNROLLED {
+            for word in 0..words as i32 {
+                asm.load(RDX, Mem::At(RSI, word * 8));
+                asm.store(Mem::At(R10, word * 8), RDX);
+            }
+            asm.lea(RAX, Mem::At(RAX, 2 * slot));
+        } else {
+            asm.mov_imm32(RAX, words as u32);
+            let again = asm.here();
+            asm.load(RDX, Mem::Sum(RSI, RAX, 3, -8));
+            asm.store(Mem::Sum(R10, RAX, 3, -8), RDX);
+            asm.alu_imm(Alu::Sub, RAX, 1, false);
+            asm.jcc(Cond::NotEqual, again);
+            // The ring is still this CPU's, or still locked by this thread.
+            let locked = if self.of_probe.machine.rseq.is_some() { 0 } else { LOCKED as i32 };
+            asm.load(RAX, Mem::At(R11, HEAD as i32));
+            asm.lea(RAX, Mem::At(RAX, 2 * slot - locked));
+        }
+        asm.store(Mem::At(R11, HEAD as i32), RAX);
+    }
+}
+
+impl ExitTail {
+    pub(super) fn finish(self, asm: &mut Asm<'_>) {
+        let Self { of_probe, words, done, .. } = self;
+        // X3
+        asm.bind(self.full);
+        if self.section.is_none() {
+            asm.bind(self.astray);
+        }
+        let dropped = count(asm, &of_probe.machine);
+        asm.jmp(done);
+        if self.section.is_some() {
+            asm.bind(self.astray);
+            // The count by a section would take the same way, since the thread has no area.
+            asm.alu_mem_imm(Alu::Add, of_probe.last_line(words.dropped), 1, true);
+            asm.jmp(done);
+        }
+        of_probe.unregistered(asm, dropped, words.dropped, done);
+        self.rejected.iter().for_each(|&fix| asm.bind(fix));
+        let rejected = count(asm, &of_probe.machine);
+        asm.jmp(done);
+        of_probe.unregistered(asm, rejected, words.rejected_late, done);
+        // X1 without a mark.
+        of_probe.search(asm, self.lookup, Claim::No);
+        self.unmarked.into_iter().for_each(|fix| asm.bind(fix));
+        asm.load(RSI, SAVED_RSI);
+        asm.jmp(self.leave);
+        of_probe.descriptors(asm, &[self.section, dropped.section(), rejected.section()]);
+        asm.align(8);
+        asm.bind(self.ring);
+        asm.u64(self.base);
+        asm.bind(dropped.line);
+        asm.u64(words.dropped);
+        asm.bind(rejected.line);
+        asm.u64(words.rejected_late);
+    }
+}

@@ -1,0 +1,172 @@
+//! The stubs that end with displaced code: how each begins, and how all of them end.
+//!
+//! In: the action, with everything that it depends on. Out: the part of a stub that comes before the displaced
+//! code, appended to a vector; a [`Pending`], which appends the rest when the displaced code is there.
+//! Does not: know the code of any action; it only names them all.
+
+use trapline_record::ring::Kind as RecordKind;
+
+use super::asm::Asm;
+use super::deferred::{self, defer};
+use super::latency::{self, Latency, Timed};
+use super::machine::{Liveness, Machine};
+use super::tally::Table;
+use super::threads::{self, Threads};
+use super::traced::{ARGUMENTS, Traced};
+use super::{aggregate_at_return, filtered_count};
+use crate::filter::Tally;
+use crate::machine::ExitKind;
+
+/// A stub that waits for its displaced code. The caller relocates it to [`Pending::displaced_at`], appends it
+/// to the same vector, and calls [`Pending::finish`].
+#[derive(Debug)]
+#[must_use]
+pub struct Pending<'a> {
+    origin: u64,
+    displaced: u64,
+    kind: Kind<'a>,
+}
+
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, on the stack: a box would cost more than the copy"
+)]
+enum Kind<'a> {
+    Count(super::count::Tail),
+    FilteredCount(filtered_count::Tail),
+    Threads(threads::Tail),
+    Traced(super::trace::Tail<'a>),
+    Deferred(deferred::Tail),
+    Aggregated(aggregate_at_return::Tail),
+    Tallied(super::tally::Tail),
+    Latency(Machine, Latency, u32, Liveness, latency::Tail),
+}
+
+impl Kind<'_> {
+    fn timed(timed: &Timed<'_>, tail: latency::Tail) -> Self {
+        Self::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail)
+    }
+}
+
+impl<'a> Pending<'a> {
+    /// Appends the code that `emit` emits, which starts at `at`.
+    fn begin(out: &mut Vec<u8>, at: u64, emit: impl FnOnce(&mut Asm<'_>) -> Kind<'a>) -> Self {
+        let mut asm = Asm::new(out, at);
+        let kind = emit(&mut asm);
+        Self { origin: asm.origin(), displaced: asm.here(), kind }
+    }
+    /// Address where the displaced code will lie.
+    #[must_use]
+    pub const fn displaced_at(&self) -> u64 {
+        self.displaced
+    }
+    /// Appends what follows the displaced code: a jump to `resume` (none if that code never runs on), the
+    /// paths that are rarely taken, and the rseq descriptors. Returns pairs of addresses: an instruction that
+    /// may fault, and where its thread goes on then.
+    pub fn finish(self, out: &mut Vec<u8>, resume: Option<u64>) -> Vec<(u64, u64)> {
+        let mut asm = Asm::resume(out, self.origin);
+        if let Some(resume) = resume {
+            asm.unbroken(|asm| asm.jmp(resume));
+        }
+        let mut fixups = Vec::new();
+        match self.kind {
+            Kind::Count(tail) => tail.finish(&mut asm),
+            Kind::FilteredCount(tail) => tail.finish(&mut asm),
+            Kind::Threads(tail) => tail.finish(&mut asm),
+            Kind::Traced(tail) => fixups = tail.finish(&mut asm),
+            Kind::Deferred(tail) => fixups = tail.finish(&mut asm),
+            Kind::Aggregated(tail) => tail.finish(&mut asm),
+            Kind::Tallied(tail) => fixups = tail.finish(&mut asm),
+            Kind::Latency(machine, latency, function, site, tail) => {
+                Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);
+            }
+        }
+        fixups
+    }
+}
+
+/// Begins a stub that adds one to a counter. It starts at `at`; `word` is the counter on line 0, within
+/// ±2 GiB.
+pub fn count(out: &mut Vec<u8>, at: u64, machine: &Machine, word: u64, site: &Liveness) -> Pending<'static> {
+    Pending::begin(out, at, |asm| Kind::Count(super::count::count(asm, machine, word, site)))
+}
+
+/// Begins a stub that counts hits which pass a filter. It starts at `at`. The counter is the one of `traced`'s
+/// dropped records. Of its rings only the way to read a thread's number is used.
+pub fn count_filtered(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: RecordKind) -> Pending<'static> {
+    Pending::begin(out, at, |asm| Kind::FilteredCount(filtered_count::count_filtered(asm, traced, kind)))
+}
+
+/// Begins a stub that counts hits by thread. It starts at `at`.
+pub fn count_by_thread(
+    out: &mut Vec<u8>,
+    at: u64,
+    threads: &Threads,
+    counter: u32,
+    site: &Liveness,
+) -> Pending<'static> {
+    Pending::begin(out, at, |asm| Kind::Threads(threads::count_by_thread(asm, threads, counter, site)))
+}
+
+/// Begins a stub that writes a record. It starts at `at`. At an entry it records the first `values` of the
+/// [`ARGUMENTS`]; at a return it records the returned value, and `values` are those of the entry.
+pub fn trace<'a>(
+    out: &mut Vec<u8>,
+    at: u64,
+    traced: &Traced<'a>,
+    kind: RecordKind,
+    values: usize,
+) -> Pending<'a> {
+    Pending::begin(out, at, |asm| match defer(asm, traced, kind, values) {
+        Some(deferred) => Kind::Deferred(deferred),
+        None => Kind::Traced(super::trace::trace(asm, traced, kind, values)),
+    })
+}
+
+/// Begins a stub that aggregates a value. It starts at `at`. Of the rings and texts in `traced` only the way to
+/// read a thread's number is used.
+pub fn tally(
+    out: &mut Vec<u8>,
+    at: u64,
+    traced: &Traced<'_>,
+    (tally, table): (&Tally, Table),
+    kind: RecordKind,
+) -> Pending<'static> {
+    Pending::begin(out, at, |asm| {
+        let known_later = match kind {
+            RecordKind::Entry => defer(asm, traced, kind, ARGUMENTS).map(Kind::Deferred),
+            _ => aggregate_at_return::aggregate_call(asm, traced, (tally, table), kind).map(Kind::Aggregated),
+        };
+        known_later.unwrap_or_else(|| Kind::Tallied(super::tally::tally(asm, traced, (tally, table), kind)))
+    })
+}
+
+/// Begins the stub of a timed entry. With `loop_entry` the entry is also a branch target, so the first stamp of
+/// (function, S) is kept until the exit.
+pub fn latency_enter(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, loop_entry: bool) -> Pending<'static> {
+    Pending::begin(out, at, |asm| Kind::timed(timed, timed.enter(asm, loop_entry)))
+}
+
+/// Begins the stub of a timed exit, for right before the `ret` or jump that leaves.
+pub fn latency_exit(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, kind: ExitKind) -> Pending<'static> {
+    Pending::begin(out, at, |asm| Kind::timed(timed, timed.exit(asm, kind)))
+}
+
+/// Begins the stub of an entry that puts a return trampoline into its stack word. `None` without trampolines.
+pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
+    arm(out, at, timed, false)
+}
+
+/// The same, but the trampoline runs more code right before the call returns, with all registers and the
+/// stack as its `ret` finds them. The code behind the displaced instructions ends in a word, which the caller
+/// fills with that code's address.
+pub fn return_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
+    arm(out, at, timed, true)
+}
+
+fn arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, ahead: bool) -> Option<Pending<'static>> {
+    let trampolines = timed.latency.trampolines?;
+    let armed = |asm: &mut Asm<'_>| latency::Tail::Armed(timed.arm(asm, &trampolines, ahead));
+    Some(Pending::begin(out, at, |asm| Kind::timed(timed, armed(asm))))
+}
