@@ -10,12 +10,12 @@ use crate::function::Convention;
 use crate::functions::{self, Functions};
 use crate::gopclntab::{self, GoFunction, Passes};
 use crate::readers::READERS;
-use crate::symbols::{Import, Pool, Source, Symbol, SymbolKind, Table, Versions};
+use crate::symbols::{Import, Pool, Symbol, SymbolKind, Table, Versions};
 use crate::unwind::{self, Fde};
 use crate::{
     Btf, Bytes, DataSymbol, DebugFile, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind,
-    Machine, MarkArgument, Name, RseqSection, Segment, Usdt, data, debugdata, demangle, dynamic, inlined,
-    notes, operands, targets,
+    Machine, MarkArgument, Name, RseqSection, Segment, Source, Usdt, data, debugdata, demangle, dynamic,
+    inlined, notes, operands, targets,
 };
 use object::elf as constants;
 use std::sync::OnceLock;
@@ -257,7 +257,7 @@ impl Image {
     pub fn data_near(&self, name: &str) -> Vec<String> {
         let mut near = Vec::new();
         self.each_data(&mut |raw, _| near.push(demangle::short(raw).unwrap_or_else(|| raw.to_owned())));
-        crate::select::nearest_of(name, near.into_iter())
+        crate::nearest::nearest_of(name, near.into_iter())
     }
     /// The variable that contains an address, used to name the address.
     #[must_use]

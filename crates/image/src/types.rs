@@ -153,6 +153,18 @@ impl DebugInfo {
     }
 }
 
+/// The entry of the same unit that an attribute refers to.
+///
+/// # Errors
+/// The attribute is no such reference.
+pub(crate) fn reference(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<UnitOffset>> {
+    Ok(match entry.attr_value(which)? {
+        Some(AttributeValue::UnitRef(of)) => Some(of),
+        Some(_) => return Err(gimli::Error::UnexpectedNull),
+        None => None,
+    })
+}
+
 pub(crate) fn member_offset(entry: &Entry<'_>) -> gimli::Result<Option<u64>> {
     if let Some(bits) = entry.attr_value(gimli::DW_AT_data_bit_offset)?.and_then(|bits| bits.udata_value()) {
         return Ok(Some(bits / 8));

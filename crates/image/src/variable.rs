@@ -10,7 +10,7 @@ use gimli::{AttributeValue, Unit, UnitOffset};
 use trapline_record::Svma;
 
 use crate::debuginfo::{DebugInfo, NoVariable, Slice, Variable};
-use crate::select::nearest_of;
+use crate::nearest::nearest_of;
 use crate::types::{Entry, MAX_CHAIN, member_offset};
 
 /// Maximum number of members that are read in one type, with those of anonymous members and base classes;

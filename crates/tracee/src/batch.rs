@@ -14,7 +14,7 @@ use crate::error::TargetError;
 use crate::gadget::Gadgets;
 use crate::permission;
 use crate::process::Process;
-use crate::remote::RemoteReport;
+use crate::remote_options::RemoteReport;
 use crate::seizing::Seizing;
 use crate::status::InCall;
 use crate::sys::clock::thread_id;

@@ -32,7 +32,7 @@ use crate::error::TargetError;
 use crate::maps::Mapping;
 use crate::native::frame;
 use crate::numbers::waits_outside;
-use crate::remote::RemoteOptions;
+use crate::remote_options::RemoteOptions;
 use crate::serve::Guard;
 use crate::session::Session;
 use crate::sys::wait::{self, Stop};
@@ -185,7 +185,7 @@ impl Batch<'_> {
                 }
                 None => {
                     self.serve_others(guard)?;
-                    crate::serve::pause(start.elapsed());
+                    crate::sys::wait::pause(start.elapsed());
                 }
             }
         }

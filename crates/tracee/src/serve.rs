@@ -33,10 +33,10 @@ use crate::error::TargetError;
 use crate::gadget::Gadgets;
 use crate::living;
 use crate::regs::{NOTES_CALLS, Regs, Repair};
-use crate::remote::RemoteOptions;
+use crate::remote_options::RemoteOptions;
 use crate::session::{Session, may_redo_eintr};
 use crate::status::{InCall, ThreadStatus};
-use crate::sys::wait::{self, Stop};
+use crate::sys::wait::{self, Stop, pause};
 use crate::sys::{clock, fd, ptrace, signals};
 
 /// Maps the address of a trapping byte to where its thread goes on.
@@ -434,14 +434,5 @@ impl Batch<'_> {
             ptrace::cont(tid, 0)
         };
         unless_killed(run()).map_err(|e| TargetError::system(tid, "let a thread run", e))
-    }
-}
-
-/// Waits a little: at first only by yielding the CPU, after a millisecond by short sleeps.
-pub(crate) fn pause(passed: Duration) {
-    if passed < Duration::from_millis(1) {
-        std::thread::yield_now();
-    } else {
-        std::thread::sleep(Duration::from_micros(100));
     }
 }

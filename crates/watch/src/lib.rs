@@ -21,6 +21,7 @@ mod error;
 pub mod expr;
 mod holders;
 pub mod record;
+mod registers;
 mod rotate;
 pub mod spec;
 pub mod value;

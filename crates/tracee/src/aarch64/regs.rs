@@ -36,6 +36,9 @@ const LINK: usize = 30;
 /// Bits of pstate with the type of the branch that led to pc; landing pads check them.
 const BTYPE: u64 = 3 << 10;
 
+/// The user registers that samples hold, by bit numbers of `asm/perf_regs.h`: x0…x30 sp pc.
+pub const USER_REGS: u64 = (1 << 33) - 1;
+
 /// General registers, as the kernel shows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Regs {

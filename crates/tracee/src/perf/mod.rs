@@ -6,15 +6,17 @@
 //! threads, or know which debug registers are free.
 
 pub mod breakpoint;
+mod cpus;
 mod mappings;
 mod program;
 mod sampled;
 mod tasks;
 
+pub use crate::regs::USER_REGS;
+pub use breakpoint::Access;
+pub use cpus::NotArmed;
 pub use mappings::{MappingRecord, MappingRings};
-pub use sampled::{
-    Access, Armed, Breakpoint, Family, NotArmed, SLOTS, SampleOptions, SampleRings, USER_REGS,
-};
+pub use sampled::{Armed, Breakpoint, Family, SLOTS, SampleOptions, SampleRings};
 pub use tasks::{Followed, TaskRings};
 
 use std::time::Duration;

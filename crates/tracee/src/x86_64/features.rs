@@ -1,6 +1,6 @@
 //! The features that generated code may use.
 
-use crate::process::CpuFeatures;
+use crate::features::CpuFeatures;
 use crate::sys::cpu;
 
 /// Reads them from AT_HWCAP2 of a process and from CPUID.

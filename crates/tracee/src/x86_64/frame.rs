@@ -7,10 +7,8 @@
 use crate::regs::Regs;
 use crate::sys::cpu;
 use crate::sys::ptrace::Registers;
-use crate::x86_64::gadget::{Gadgets, Restore};
+use crate::x86_64::gadget::{Gadgets, MAX_SKIP, Restore};
 
-/// Number of words that a gadget may pop between its `syscall` and its `ret`.
-pub(crate) const MAX_SKIP: u64 = 12;
 /// Bytes that a leaf function may use below its stack pointer.
 pub(crate) const RED_ZONE: u64 = 128;
 /// Bytes for arguments in memory.

@@ -12,6 +12,10 @@ pub(crate) const NOTES_CALLS: bool = false;
 /// The instruction that makes a call.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
+/// The user registers that samples hold, by bit numbers of `asm/perf_regs.h`: ax bx cx dx si di bp sp ip
+/// flags, r8…r15.
+pub const USER_REGS: u64 = 0x3ff | 0xff << 16;
+
 /// General registers, as the kernel keeps them.
 #[derive(Clone, Copy, Debug)]
 pub struct Regs(Registers);
