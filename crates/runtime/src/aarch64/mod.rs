@@ -20,10 +20,10 @@ pub mod thread;
 pub use trapline_insn::aarch64::{Op, Regs};
 
 pub use crate::trap::{
-    Answer, Arena, Block, Brought, Copies, Copy, InstallError, Signal, Step, Traps, Windows, blocks_traps,
-    install, standing, stands, uninstall,
+    Answer, Arena, Block, Brought, Copies, Copy, InstallError, SLOT, Signal, Step, Traps, Windows,
+    blocks_traps, install, standing, stands, uninstall,
 };
 #[cfg(not(loom))]
 pub use crate::trap::{Called, Placed, Role, Sites};
 pub use context::{Context, Info};
-pub use copies::{CopyError, SLOT, copy, without_copy};
+pub use copies::{CopyError, copy, without_copy};

@@ -58,7 +58,7 @@ impl Call {
     /// A1 to A6, as in `dispatch`. False: the call is missed.
     fn enters(self, table: &'static TrampolineTable, probe: &Probe) -> bool {
         // SAFETY: it is a word of this thread.
-        let taken = unsafe { table.take((self.at(), self.word.load(Relaxed)), 0, probe) };
+        let taken = unsafe { table.take((self.at(), self.word.load(Relaxed)), 0, probe.address()) };
         let trampoline = taken.and_then(|taken| taken.arm(self.word.load(Relaxed)));
         trampoline.into_iter().for_each(|trampoline| self.word.store(trampoline, Release));
         trampoline.is_some()

@@ -40,16 +40,16 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use trapline_record::RemoteAddr;
 
 use super::trap_table::TrapTable;
+use super::traps::{Answer, Step, Traps};
 use super::windows::Windows;
-use super::{Answer, Step, Traps};
 use crate::dispatch::{self, GoOn};
 use crate::engine::Engine;
 use crate::epoch::{Inside, Seal, ThreadPointer};
+use crate::file_site::FileSite;
 use crate::native::Regs;
 use crate::native::access::{Quick, is_push, push};
 use crate::probe::Probe;
 use crate::regions::{Map, Marks, Regions, Retry};
-use crate::registry::FileSite;
 
 /// The kind of place that a trap is at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
