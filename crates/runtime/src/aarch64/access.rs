@@ -197,6 +197,9 @@ pub(crate) fn quick(op: &Op, state: &mut State<'_>) -> bool {
     }
 }
 
+/// Bytes of what is known of one trap (`trap::sites`): one cache line.
+pub(crate) const ENTRY_LEN: usize = 64;
+
 /// Instructions that nearly every function begins with or ends in, done at the hit itself. Only the registers
 /// are needed; all else was decided when the trap was added.
 ///

@@ -15,7 +15,7 @@ mod handler;
 pub mod install;
 pub mod signals;
 #[cfg(not(loom))]
-mod sites;
+pub(crate) mod sites;
 mod trap_table;
 mod traps;
 pub mod windows;
@@ -24,8 +24,6 @@ pub use block::{Block, Signal};
 pub use copies::{Arena, Copies, Copy, SLOT};
 pub use handler::handler_address;
 pub use install::{InstallError, blocks_traps, install, standing, stands, uninstall};
-#[cfg(all(not(loom), target_arch = "aarch64"))]
-pub(crate) use sites::call;
 #[cfg(not(loom))]
 pub use sites::{Called, Placed, Role, Sites};
 pub(crate) use traps::Stands;

@@ -128,6 +128,9 @@ unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
     }
 }
 
+/// Bytes of what is known of one trap (`trap::sites`): the instruction makes it two cache lines.
+pub(crate) const ENTRY_LEN: usize = 128;
+
 /// Simulation that is done at the hit itself. On x86-64 there is none, because at that point the registers
 /// are not the frame's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
