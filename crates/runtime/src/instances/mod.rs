@@ -110,8 +110,6 @@
 //! and the kernel does not know that area as the child's. So a sequence of the pool is not restarted there,
 //! and between `vfork` and `exec` two calls may be given one instance, with the same result.
 
-#[cfg(not(loom))]
-mod ask;
 pub(crate) mod hints;
 mod instance;
 pub(crate) mod kept_place;

@@ -13,7 +13,6 @@ pub(crate) mod copies;
 mod fault;
 mod handler;
 pub mod install;
-pub mod signals;
 #[cfg(not(loom))]
 pub(crate) mod sites;
 mod trap_table;

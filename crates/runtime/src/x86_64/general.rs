@@ -35,7 +35,6 @@ pub mod inlined;
 #[rustfmt::skip]
 mod parts;
 pub mod returns;
-pub mod trampolines;
 
 pub use parts::WITH_STATE;
 

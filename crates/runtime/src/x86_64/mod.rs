@@ -13,8 +13,6 @@ pub mod general;
 pub(crate) mod returning;
 pub mod signal_wrappers;
 pub mod sys;
-pub(crate) mod syscall;
-pub mod thread;
 
 pub use trapline_insn::x86_64::Regs;
 pub use trapline_insn::x86_64::simulate::Op;
@@ -27,3 +25,11 @@ pub use crate::trap::{
 pub use crate::trap::{Called, Placed, Role, Sites};
 pub use context::{Context, Info};
 pub use copies::{CopyError, copy};
+
+/// What a thread knows of itself, and of the other threads of its process.
+pub mod thread {
+    pub use super::sys::{add_own, thread_pointer};
+    pub use crate::kernel::{
+        AlternateStack, Word, alternate_stack, membarrier, read_word, register_core_sync, register_membarrier,
+    };
+}
