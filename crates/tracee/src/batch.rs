@@ -17,7 +17,7 @@ use crate::process::Process;
 use crate::remote_options::RemoteReport;
 use crate::seizing::Seizing;
 use crate::status::InCall;
-use crate::sys::clock::thread_id;
+use crate::sys::own::thread_id;
 use crate::sys::ptrace;
 
 /// Which events a batch reports.

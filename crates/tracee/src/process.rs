@@ -20,7 +20,7 @@ use crate::maps::{self, DELETED, FileId, FileOf, Mapping};
 use crate::native::features;
 use crate::permission;
 use crate::status::{InCall, Seccomp, ThreadStatus};
-use crate::sys::{compare, fault, fd};
+use crate::sys::{fault, fd};
 
 /// A live process.
 #[derive(Debug)]
@@ -210,7 +210,7 @@ impl Process {
         let lists = threads.into_iter().filter_map(|tid| self.text(&format!("task/{tid}/children")).ok());
         lists
             .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
-            .any(|child| match compare::same_memory(self.pid, child) {
+            .any(|child| match fd::same_memory(self.pid, child) {
                 Ok(same) => same,
                 // It is gone.
                 Err(error) => error.raw_os_error() != Some(libc::ESRCH),

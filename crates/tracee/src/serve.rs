@@ -37,7 +37,7 @@ use crate::remote_options::RemoteOptions;
 use crate::session::{Session, may_redo_eintr};
 use crate::status::{InCall, ThreadStatus};
 use crate::sys::wait::{self, Stop, pause};
-use crate::sys::{clock, fd, ptrace, signals};
+use crate::sys::{fd, own, ptrace, signals};
 
 /// Maps the address of a trapping byte to where its thread goes on.
 pub(crate) type Guard<'a> = &'a dyn Fn(u64) -> Option<u64>;
@@ -223,7 +223,7 @@ impl Batch<'_> {
     fn tgid_of(&self, tid: u32) -> Option<u32> {
         let text = std::fs::read(format!("/proc/{tid}/status")).ok()?;
         let status = ThreadStatus::parse(&text);
-        (status.tracer == clock::thread_id()).then_some(status.tgid)
+        (status.tracer == own::thread_id()).then_some(status.tgid)
     }
     /// Answers an event's stop; returns whether a thread was born.
     fn answer_event(&mut self, tid: u32, event: i32) -> io::Result<bool> {
