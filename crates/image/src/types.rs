@@ -153,6 +153,17 @@ impl DebugInfo {
     }
 }
 
+/// Whether an entry is a type or namespace in which names are declared.
+pub(crate) fn is_scope(tag: gimli::DwTag) -> bool {
+    matches!(
+        tag,
+        gimli::DW_TAG_namespace
+            | gimli::DW_TAG_class_type
+            | gimli::DW_TAG_structure_type
+            | gimli::DW_TAG_union_type
+    )
+}
+
 /// The entry of the same unit that an attribute refers to.
 ///
 /// # Errors

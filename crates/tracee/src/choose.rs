@@ -10,11 +10,10 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use crate::batch::Batch;
-use crate::calls::{Interruption, classify};
+use crate::calls::{Interruption, Repair, classify};
 use crate::error::TargetError;
 use crate::maps::Mapping;
 use crate::numbers::{CLOCK_MAY_BE_DENIED, forgets_timeout, is_last_choice};
-use crate::regs::Repair;
 use crate::remote::RemoteCaller;
 use crate::remote_options::{RemoteOptions, RemoteReport};
 use crate::serve::Guard;

@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 use trapline_record::RemoteAddr;
 
 use crate::batch::Batch;
+use crate::calls::waits_outside;
 use crate::choose::STOP_TIME;
 use crate::error::TargetError;
 use crate::maps::Mapping;
 use crate::native::frame;
-use crate::numbers::waits_outside;
 use crate::remote_options::RemoteOptions;
 use crate::serve::Guard;
 use crate::session::Session;

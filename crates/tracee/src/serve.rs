@@ -28,11 +28,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::batch::{Batch, Event, Handler, Served};
-use crate::calls::Interruption;
+use crate::calls::{Interruption, Repair};
 use crate::error::TargetError;
 use crate::gadget::Gadgets;
 use crate::living;
-use crate::regs::{NOTES_CALLS, Regs, Repair};
+use crate::regs::{NOTES_CALLS, Regs};
 use crate::remote_options::RemoteOptions;
 use crate::session::{Session, may_redo_eintr};
 use crate::status::{InCall, ThreadStatus};

@@ -24,13 +24,14 @@ use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 
+use crate::calls::Repair;
 use crate::error::TargetError;
 use crate::filter::harmful;
 use crate::frame::{ARGUMENT_LEN, Frame, RED_ZONE};
 use crate::gadget::Gadgets;
 use crate::maps::Mapping;
 use crate::process::Process;
-use crate::regs::{Regs, Repair, SYSCALL};
+use crate::regs::{Regs, SYSCALL};
 use crate::remote_options::{RemoteOptions, Rseq};
 use crate::room::{check_room, frame_place};
 use crate::status::{InCall, Seccomp, ThreadStatus};

@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant};
 
 use crate::batch::Batch;
-use crate::calls::Interruption;
+use crate::calls::{Interruption, Repair};
 use crate::error::TargetError;
-use crate::regs::{Regs, Repair};
+use crate::regs::Regs;
 use crate::remote::RemoteCaller;
 use crate::remote_options::RemoteOptions;
 use crate::serve::Guard;

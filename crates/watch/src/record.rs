@@ -5,7 +5,7 @@
 //! Layout: perf_event_open(2).
 
 use crate::native::{REGISTERS, user_regs};
-pub use crate::registers::UserRegs;
+pub use crate::trap_state::UserRegs;
 
 const LOST: u32 = 2;
 const COMM: u32 = 3;

@@ -15,8 +15,9 @@ use core::ptr;
 
 use trapline_insn::aarch64::{Fault, Gpr, Memory, Op, Regs, Through, simulate};
 
-use super::context::{Context, Info, State};
+use super::context::{Context, State};
 use super::frame::{self, number};
+use crate::trap::Info;
 use crate::trap::Step;
 
 // In: x0 = the address, x1 = a `Faulted` to fill, x2 and x3 = what to store. Out: x0 = the value that was

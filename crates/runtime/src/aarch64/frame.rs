@@ -14,7 +14,8 @@ use core::ptr;
 
 use trapline_insn::aarch64::{Memory, Op, simulate};
 
-use super::context::{Context, Info};
+use super::context::Context;
+use crate::trap::Info;
 
 const _: () = assert!(size_of::<Info>() == 128 && size_of::<Context>() % 16 == 0);
 

@@ -44,47 +44,39 @@ pub(super) struct Magazines {
 /// Nothing was taken or put. A magazine holds objects as their number + 1, so 0 is none.
 const NONE: u32 = 0;
 
+/// Runs a sequence, with its operand `outcome`: what `done` is afterwards, or the CPU's number from the rseq
+/// area.
+macro_rules! run {
+    ($sequence:ident, $magazines:ident, $thread:ident, $($outcome:tt)*) => {{
+        let (mut cpu, mut done): (u64, u32);
+        // SAFETY: the area is this thread's (`Registered::new`). A CPU below `cpus` has a magazine at first +
+        // stride * CPU: a word, then its limit (the code that made `Magazines` ensures it).
+        unsafe {
+            $sequence!(
+                area = in(reg) $thread.area.as_ptr(),
+                cpus = in(reg) $magazines.cpus,
+                stride = in(reg) $magazines.stride,
+                first = in(reg) $magazines.first.as_ptr(),
+                scratch = out(reg) _,
+                magazine = out(reg) _,
+                $($outcome)*,
+                cpu = out(reg) cpu,
+                done = inout(reg) NONE => done,
+                options(nostack)
+            );
+        }
+        if done == NONE { Err(cpu as u32) } else { Ok(done) }
+    }};
+}
+
 /// G1 and G2: an object, or the CPU's number from the rseq area.
 #[inline]
 pub(super) fn take(magazines: Magazines, thread: Registered) -> Result<u32, u32> {
-    let (mut cpu, mut object): (u64, u32);
-    // SAFETY: the area is this thread's (`Registered::new`). A CPU below `cpus` has a magazine at first +
-    // stride * CPU: a word, then its limit (the code that made `Magazines` ensures it).
-    unsafe {
-        take!(
-            area = in(reg) thread.area.as_ptr(),
-            cpus = in(reg) magazines.cpus,
-            stride = in(reg) magazines.stride,
-            first = in(reg) magazines.first.as_ptr(),
-            scratch = out(reg) _,
-            magazine = out(reg) _,
-            outcome = out(reg) _,
-            cpu = out(reg) cpu,
-            done = inout(reg) NONE => object,
-            options(nostack)
-        );
-    }
-    if object == NONE { Err(cpu as u32) } else { Ok(object - 1) }
+    run!(take, magazines, thread, outcome = out(reg) _).map(|object| object - 1)
 }
 
 /// P1 and P2: done, or the CPU's number from the rseq area.
 #[inline]
 pub(super) fn put(magazines: Magazines, thread: Registered, object: u32) -> Result<(), u32> {
-    let (mut cpu, mut done): (u64, u32);
-    // SAFETY: as in `take`.
-    unsafe {
-        put!(
-            area = in(reg) thread.area.as_ptr(),
-            cpus = in(reg) magazines.cpus,
-            stride = in(reg) magazines.stride,
-            first = in(reg) magazines.first.as_ptr(),
-            scratch = out(reg) _,
-            magazine = out(reg) _,
-            outcome = in(reg) u64::from(object) + 1,
-            cpu = out(reg) cpu,
-            done = inout(reg) NONE => done,
-            options(nostack)
-        );
-    }
-    if done == NONE { Err(cpu as u32) } else { Ok(()) }
+    run!(put, magazines, thread, outcome = in(reg) u64::from(object) + 1).map(drop)
 }

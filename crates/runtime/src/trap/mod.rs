@@ -13,6 +13,7 @@ pub(crate) mod copies;
 mod fault;
 mod handler;
 pub mod install;
+mod siginfo;
 #[cfg(not(loom))]
 pub(crate) mod sites;
 mod trap_table;
@@ -23,6 +24,7 @@ pub use block::{Block, Signal};
 pub use copies::{Arena, Copies, Copy, SLOT};
 pub use handler::handler_address;
 pub use install::{InstallError, blocks_traps, install, standing, stands, uninstall};
+pub use siginfo::Info;
 #[cfg(not(loom))]
 pub use sites::{Called, Placed, Role, Sites};
 pub(crate) use traps::Stands;

@@ -14,8 +14,9 @@ use core::ptr;
 
 use trapline_insn::x86_64::simulate::{Memory, Op, Size, simulate};
 
-use super::context::{Context, Info, State};
+use super::context::{Context, State};
 use crate::native::Regs;
+use crate::trap::Info;
 use crate::trap::Step;
 
 // In: rdi = the address, rsi = a `Faulted` to fill, rdx = the value to store. Out: rax = the value that was

@@ -18,12 +18,12 @@ pub use trapline_insn::x86_64::Regs;
 pub use trapline_insn::x86_64::simulate::Op;
 
 pub use crate::trap::{
-    Answer, Arena, Block, Brought, Copies, Copy, InstallError, SLOT, Signal, Step, Traps, Windows,
+    Answer, Arena, Block, Brought, Copies, Copy, Info, InstallError, SLOT, Signal, Step, Traps, Windows,
     blocks_traps, install, standing, stands, uninstall,
 };
 #[cfg(not(loom))]
 pub use crate::trap::{Called, Placed, Role, Sites};
-pub use context::{Context, Info};
+pub use context::Context;
 pub use copies::{CopyError, copy};
 
 /// What a thread knows of itself, and of the other threads of its process.

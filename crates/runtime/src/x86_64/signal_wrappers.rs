@@ -37,8 +37,9 @@
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 
-use super::context::{Context, Info};
+use super::context::Context;
 use super::sys::{self, SignalAction};
+use crate::trap::Info;
 use crate::trap::block::{ALL, block};
 
 /// Maximum number of handlers. The assembly contains the same number.

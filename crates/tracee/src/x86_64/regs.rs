@@ -2,6 +2,7 @@
 //!
 //! Input: registers at a stop. Output: registers to go on with. Invariants: TGT-3.
 
+use crate::calls::Repair;
 use crate::status::InCall;
 use crate::sys::ptrace::{self, Registers};
 use crate::x86_64::gadget::Gadgets;
@@ -26,19 +27,6 @@ const RESTARTNOINTR: i64 = -513;
 const RESTARTNOHAND: i64 = -514;
 const RESTART_RESTARTBLOCK: i64 = -516;
 const DIRECTION: u64 = 1 << 10;
-
-/// What [`Regs::repaired`] did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Repair {
-    /// The thread was in no call, or the call was done.
-    None,
-    /// The call goes on as the kernel would have continued it.
-    Restarted,
-    /// The call had returned EINTR and is made again.
-    Again,
-    /// The call returned EINTR and must stay so, because a signal is pending.
-    Eintr,
-}
 
 impl Regs {
     /// Reads a stopped thread's registers.

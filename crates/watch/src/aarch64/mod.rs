@@ -21,7 +21,7 @@ pub(crate) use trapline_insn::aarch64::Regs as RegFile;
 use trapline_insn::effect::Effect;
 
 use crate::constraints::Slots;
-use crate::registers::UserRegs;
+use crate::trap_state::UserRegs;
 use crate::value::Range;
 
 /// The counts of most processors. Where there are fewer, the kernel reports it.

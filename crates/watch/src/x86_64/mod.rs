@@ -9,7 +9,7 @@ pub(crate) use trapline_insn::x86_64::Accessor;
 pub(crate) use trapline_insn::x86_64::RegFile;
 
 use crate::constraints::Slots;
-use crate::registers::UserRegs;
+use crate::trap_state::UserRegs;
 use crate::value::Range;
 
 /// Every debug register takes breakpoints of either kind.
