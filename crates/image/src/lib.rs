@@ -28,6 +28,7 @@ mod pattern;
 mod prototype;
 mod readers;
 mod select;
+mod sources;
 mod spec;
 mod symbols;
 mod targets;
