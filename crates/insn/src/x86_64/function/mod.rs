@@ -6,10 +6,10 @@
 //! Does not: follow calls, or decide whether a callee returns. If a part ends in a call, the callee is
 //! assumed not to return.
 
-mod analyse;
+mod analysis;
 mod indirect;
 
-pub use analyse::analyse;
+pub use analysis::analyse;
 
 use super::decode::Insn;
 
