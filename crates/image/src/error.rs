@@ -1,4 +1,5 @@
-//! Why a file cannot be read as a program. Each error contains the numbers that show it.
+//! Why a file cannot be read as a program, or a probe's specification is invalid. Each error contains the
+//! numbers or the text that show it.
 
 /// The file is not a 64-bit little-endian ELF program or library for a supported processor, or parts of it
 /// are outside the file.
@@ -36,4 +37,36 @@ pub enum ImageError {
     /// A table has invalid content.
     #[error("malformed: {0}")]
     Malformed(&'static str),
+}
+
+/// Why a probe specification is invalid.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// It names nothing to probe.
+    #[error("`{0}` names no function")]
+    NoFunction(String),
+    /// A probe type that does not apply to functions of programs.
+    #[error("`{kind}:` probes are not supported; known are uprobe (u), uretprobe (ur) and usdt (U)")]
+    Kind {
+        /// The word before the first colon.
+        kind: String,
+    },
+    /// The regular expression does not compile.
+    #[error("`/{pattern}/` is no regular expression: {reason}")]
+    Regex {
+        /// The pattern between the slashes.
+        pattern: String,
+        /// The compiler's message.
+        reason: String,
+    },
+    /// The number after `+`, or of an address, is invalid.
+    #[error("`{0}` is neither a decimal number nor a hexadecimal one with 0x")]
+    Number(String),
+    /// An offset at a return probe, a glob, or a USDT probe.
+    #[error("`{0}`: an offset can only follow one plain function name of a uprobe")]
+    Offset(String),
+    /// More parts than `provider:name` after a USDT probe's file.
+    #[error("`{0}`: expected usdt:PATH:provider:name")]
+    Parts(String),
 }

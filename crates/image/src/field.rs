@@ -10,8 +10,8 @@ use gimli::{Unit, UnitOffset};
 use trapline_record::Svma;
 
 use crate::debuginfo::{DebugInfo, Slice};
+use crate::nearest::nearest_of;
 use crate::prototype::{Declared, ParameterPlace, Prototype, ValueType};
-use crate::select::nearest_of;
 use crate::types::MAX_CHAIN;
 
 /// Maximum number of consecutive loads.

@@ -2,12 +2,28 @@
 //!
 //! These are plain values; the image that made them resolves their handles.
 
-use crate::Source;
 use trapline_record::Svma;
 
 /// Index into [`crate::Image::functions`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FunctionIndex(pub u32);
+
+/// Source of bounds and names, best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Source {
+    /// `.symtab`.
+    Symtab,
+    /// `.symtab` of a separate debug file.
+    DebugFile,
+    /// `.dynsym`.
+    Dynsym,
+    /// `.symtab` inside `.gnu_debugdata`.
+    DebugData,
+    /// Go's `.gopclntab`.
+    GoPclntab,
+    /// An unwind entry that no symbol covers; the function has no name.
+    Fde,
+}
 
 /// What the symbol of a function denotes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -7,9 +7,9 @@
 //! Does not: look at instructions.
 
 use crate::elf::Elf;
-use crate::symbols::{NameRef, Pool, Source, Symbol, SymbolKind};
+use crate::symbols::{NameRef, Pool, Symbol, SymbolKind};
 use crate::unwind::Fde;
-use crate::{Function, Kind, Names};
+use crate::{Function, Kind, Names, Source};
 use object::elf as constants;
 use std::cmp::Reverse;
 use std::collections::HashMap;

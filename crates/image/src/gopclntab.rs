@@ -88,32 +88,17 @@ fn header(elf: &Elf) -> Option<Header<'_>> {
     }
     let field = |index: usize| u64_at(table, 8 + 8 * index);
     let count = usize::try_from(field(0)?).ok()?;
-    let header = if magic == GO_1_16 {
-        Header {
-            table,
-            offset: section.offset,
-            names: field(2)?,
-            functab: field(6)?,
-            count,
-            text: 0,
-            word: 8,
-            flags: None,
-        }
-    } else {
-        let text = text_start(elf, field(2)?);
-        // Go 1.20 inserted the line at which a function starts before them.
-        let flags = Some(if magic == GO_1_18 { 37 } else { 41 });
-        Header {
-            table,
-            offset: section.offset,
-            names: field(3)?,
-            functab: field(7)?,
-            count,
-            text,
-            word: 4,
-            flags,
-        }
+    let (names, functab, text, word) = match magic {
+        GO_1_16 => (field(2)?, field(6)?, 0, 8),
+        _ => (field(3)?, field(7)?, text_start(elf, field(2)?), 4),
     };
+    // Go 1.20 inserted the line at which a function starts before them.
+    let flags = match magic {
+        GO_1_16 => None,
+        GO_1_18 => Some(37),
+        _ => Some(41),
+    };
+    let header = Header { table, offset: section.offset, names, functab, count, text, word, flags };
     // An entry is two words, so a count that does not fit is forged.
     (count.checked_mul(2 * header.word)? <= table.len()).then_some(header)
 }

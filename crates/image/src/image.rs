@@ -10,11 +10,12 @@ use crate::function::Convention;
 use crate::functions::{self, Functions};
 use crate::gopclntab::{self, GoFunction, Passes};
 use crate::readers::READERS;
-use crate::symbols::{Import, Pool, Source, Symbol, SymbolKind, Table, Versions};
+use crate::sources::{dynamic_table, find_debug, go_symbols, own_symbols, packed_symbols, symtab};
+use crate::symbols::{Import, Pool, Table};
 use crate::unwind::{self, Fde};
 use crate::{
-    Btf, Bytes, DataSymbol, DebugFile, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind,
-    Machine, MarkArgument, Name, RseqSection, Segment, Usdt, data, debugdata, demangle, dynamic, inlined,
+    Btf, Bytes, DataSymbol, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind, Machine,
+    MarkArgument, Name, RseqSection, Segment, Source, Usdt, data, debugdata, demangle, dynamic, inlined,
     notes, operands, targets,
 };
 use object::elf as constants;
@@ -59,10 +60,7 @@ impl Image {
         let debug = find_debug(&elf, &build_id, debug);
         let imports = own_symbols(&elf, &dynamic, &mut pool, &mut symbols);
         if let Some(debug) = &debug {
-            let file = pool.add_file(&debug.bytes);
-            if let Some(table) = Table::find(debug, constants::SHT_SYMTAB) {
-                table.collect(&elf, &mut pool, file, Source::DebugFile, None, &mut symbols);
-            }
+            symtab(&elf, debug, Source::DebugFile, &mut pool, &mut symbols);
         }
         packed_symbols(&elf, &mut pool, &mut symbols);
         let go = gopclntab::functions(&elf);
@@ -257,7 +255,7 @@ impl Image {
     pub fn data_near(&self, name: &str) -> Vec<String> {
         let mut near = Vec::new();
         self.each_data(&mut |raw, _| near.push(demangle::short(raw).unwrap_or_else(|| raw.to_owned())));
-        crate::select::nearest_of(name, near.into_iter())
+        crate::nearest::nearest_of(name, near.into_iter())
     }
     /// The variable that contains an address, used to name the address.
     #[must_use]
@@ -452,65 +450,4 @@ impl Image {
         self.go.iter().filter_map(|f| f.resume).for_each(&mut each);
         gopclntab::made_up(&self.elf, &self.go).into_iter().for_each(each);
     }
-}
-
-/// The dynamic symbol table, found by section or by the dynamic table.
-fn dynamic_table<'a>(elf: &'a Elf, dynamic: &Dynamic) -> Option<Table<'a>> {
-    Table::find(elf, constants::SHT_DYNSYM)
-        .or_else(|| Table::from_dynamic(elf, dynamic.symtab, dynamic.strtab, dynamic.strsz))
-}
-
-/// Collects `.symtab` and `.dynsym` of the file itself; returns its imports.
-fn own_symbols(elf: &Elf, dynamic: &Dynamic, pool: &mut Pool, symbols: &mut Vec<Symbol>) -> Vec<Import> {
-    let file = pool.add_file(&elf.bytes);
-    if let Some(table) = Table::find(elf, constants::SHT_SYMTAB) {
-        table.collect(elf, pool, file, Source::Symtab, None, symbols);
-    }
-    let Some(table) = dynamic_table(elf, dynamic) else { return Vec::new() };
-    let versions = Versions::find(elf, pool);
-    table.collect(elf, pool, file, Source::Dynsym, versions.as_ref(), symbols);
-    table.imports(pool, file, versions.as_ref())
-}
-
-fn packed_symbols(elf: &Elf, pool: &mut Pool, symbols: &mut Vec<Symbol>) {
-    let Some(unpacked) = debugdata::gnu_debugdata(elf) else { return };
-    let Ok(small) = Elf::parse_debug(Bytes::from(unpacked)) else { return };
-    let file = pool.add_file(&small.bytes);
-    if let Some(table) = Table::find(&small, constants::SHT_SYMTAB) {
-        table.collect(elf, pool, file, Source::DebugData, None, symbols);
-    }
-}
-
-fn go_symbols(go: &[GoFunction], pool: &mut Pool, symbols: &mut Vec<Symbol>) {
-    for function in go {
-        let Some(name) = pool.name(0, function.name) else { continue };
-        symbols.push(Symbol {
-            start: function.start,
-            size: function.len,
-            name,
-            source: Source::GoPclntab,
-            kind: SymbolKind::Function,
-            local: false,
-            unit: 0,
-        });
-    }
-}
-
-/// The separate debug file, if the file has no symbol table and one is found; one of another build is
-/// ignored.
-fn find_debug(elf: &Elf, build_id: &[u8], debug: &mut dyn DebugFiles) -> Option<Elf> {
-    if Table::find(elf, constants::SHT_SYMTAB).is_some() && elf.section(".debug_info").is_some() {
-        return None;
-    }
-    let link = elf.section_data(".gnu_debuglink").and_then(|data| {
-        let name = crate::elf::text(data, 0)?;
-        Some((name.to_owned(), crate::elf::u32_at(data, data.len().checked_sub(4)?)?))
-    });
-    if build_id.is_empty() && link.is_none() {
-        return None;
-    }
-    let request = DebugFile { build_id: build_id.to_vec(), link };
-    let found = Elf::parse_debug(debug.find(&request)?).ok()?;
-    let theirs = notes::build_id(&found);
-    (build_id.is_empty() || theirs.is_empty() || theirs == build_id).then_some(found)
 }

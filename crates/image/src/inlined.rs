@@ -6,6 +6,7 @@
 
 use crate::debugdata;
 use crate::elf::Elf;
+use crate::types::is_scope;
 use gimli::{AttributeValue, DebugInfoOffset, EndianSlice, LittleEndian, UnitSectionOffset};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -52,7 +53,7 @@ fn find_origins(
         while let Some((delta, entry)) = entries.next_dfs()? {
             depth += delta;
             scopes.retain(|(of, _)| *of < depth);
-            if is_scope(entry.tag()) {
+            if is_scope(entry.tag()) || entry.tag() == gimli::DW_TAG_enumeration_type {
                 let name = entry.attr_value(gimli::DW_AT_name)?;
                 let name = name.and_then(|name| dwarf.attr_string(&unit, name).ok());
                 let name = name.map(|name| String::from_utf8_lossy(name.slice()).into_owned());
@@ -78,17 +79,6 @@ fn find_origins(
         }
     }
     Ok(())
-}
-
-fn is_scope(tag: gimli::DwTag) -> bool {
-    matches!(
-        tag,
-        gimli::DW_TAG_namespace
-            | gimli::DW_TAG_class_type
-            | gimli::DW_TAG_structure_type
-            | gimli::DW_TAG_union_type
-            | gimli::DW_TAG_enumeration_type
-    )
 }
 
 /// Whether these scopes end in those names. A scope that the compiler named (`{impl#0}` in Rust) matches any

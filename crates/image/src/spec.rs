@@ -5,7 +5,7 @@
 //! Does not: look for files. A colon is a separator only if it is single (or before a `::`): `ns::f` is a
 //! name.
 
-use crate::Pattern;
+use crate::{Pattern, SpecError};
 use std::fmt;
 use std::str::FromStr;
 
@@ -76,38 +76,6 @@ pub struct ProbeSpec {
     pub func: Pattern,
     /// The text from which it was parsed.
     pub text: String,
-}
-
-/// Why a probe specification is invalid.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SpecError {
-    /// It names nothing to probe.
-    #[error("`{0}` names no function")]
-    NoFunction(String),
-    /// A probe type that does not apply to functions of programs.
-    #[error("`{kind}:` probes are not supported; known are uprobe (u), uretprobe (ur) and usdt (U)")]
-    Kind {
-        /// The word before the first colon.
-        kind: String,
-    },
-    /// The regular expression does not compile.
-    #[error("`/{pattern}/` is no regular expression: {reason}")]
-    Regex {
-        /// The pattern between the slashes.
-        pattern: String,
-        /// The compiler's message.
-        reason: String,
-    },
-    /// The number after `+`, or of an address, is invalid.
-    #[error("`{0}` is neither a decimal number nor a hexadecimal one with 0x")]
-    Number(String),
-    /// An offset at a return probe, a glob, or a USDT probe.
-    #[error("`{0}`: an offset can only follow one plain function name of a uprobe")]
-    Offset(String),
-    /// More parts than `provider:name` after a USDT probe's file.
-    #[error("`{0}`: expected usdt:PATH:provider:name")]
-    Parts(String),
 }
 
 impl FromStr for ProbeSpec {

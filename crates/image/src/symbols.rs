@@ -6,26 +6,9 @@
 //! Does not: merge aliases, demangle.
 
 use crate::elf::{Elf, Section, records, text, u32_at};
-use crate::{Bytes, Name};
+use crate::{Bytes, Name, Source};
 use object::LittleEndian as LE;
 use object::elf;
-
-/// Source of bounds and names, best first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Source {
-    /// `.symtab`.
-    Symtab,
-    /// `.symtab` of a separate debug file.
-    DebugFile,
-    /// `.dynsym`.
-    Dynsym,
-    /// `.symtab` inside `.gnu_debugdata`.
-    DebugData,
-    /// Go's `.gopclntab`.
-    GoPclntab,
-    /// An unwind entry that no symbol covers; the function has no name.
-    Fde,
-}
 
 /// A name: file, position, length and version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

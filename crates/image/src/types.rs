@@ -153,6 +153,29 @@ impl DebugInfo {
     }
 }
 
+/// Whether an entry is a type or namespace in which names are declared.
+pub(crate) fn is_scope(tag: gimli::DwTag) -> bool {
+    matches!(
+        tag,
+        gimli::DW_TAG_namespace
+            | gimli::DW_TAG_class_type
+            | gimli::DW_TAG_structure_type
+            | gimli::DW_TAG_union_type
+    )
+}
+
+/// The entry of the same unit that an attribute refers to.
+///
+/// # Errors
+/// The attribute is no such reference.
+pub(crate) fn reference(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<UnitOffset>> {
+    Ok(match entry.attr_value(which)? {
+        Some(AttributeValue::UnitRef(of)) => Some(of),
+        Some(_) => return Err(gimli::Error::UnexpectedNull),
+        None => None,
+    })
+}
+
 pub(crate) fn member_offset(entry: &Entry<'_>) -> gimli::Result<Option<u64>> {
     if let Some(bits) = entry.attr_value(gimli::DW_AT_data_bit_offset)?.and_then(|bits| bits.udata_value()) {
         return Ok(Some(bits / 8));

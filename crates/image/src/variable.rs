@@ -10,8 +10,8 @@ use gimli::{AttributeValue, Unit, UnitOffset};
 use trapline_record::Svma;
 
 use crate::debuginfo::{DebugInfo, NoVariable, Slice, Variable};
-use crate::select::nearest_of;
-use crate::types::{Entry, MAX_CHAIN, member_offset};
+use crate::nearest::nearest_of;
+use crate::types::{Entry, MAX_CHAIN, is_scope, member_offset};
 
 /// Maximum number of members that are read in one type, with those of anonymous members and base classes;
 /// more are forged.
@@ -95,17 +95,6 @@ impl Scopes {
     }
 }
 
-fn is_scope(tag: gimli::DwTag) -> bool {
-    matches!(
-        tag,
-        gimli::DW_TAG_namespace
-            | gimli::DW_TAG_class_type
-            | gimli::DW_TAG_structure_type
-            | gimli::DW_TAG_union_type
-            | gimli::DW_TAG_subprogram
-    )
-}
-
 /// Whether a typed name refers to a variable: it must be the last parts of the variable's qualified name.
 fn means(typed: &str, qualified: &str) -> bool {
     match typed.strip_prefix("::") {
@@ -141,7 +130,7 @@ impl Search<'_> {
         let mut entries = unit.entries();
         while let Some((step, entry)) = entries.next_dfs()? {
             scopes.move_by(step);
-            if is_scope(entry.tag()) {
+            if is_scope(entry.tag()) || entry.tag() == gimli::DW_TAG_subprogram {
                 let name = self.info.text(unit, entry, gimli::DW_AT_name)?;
                 scopes.enter(name.unwrap_or_else(|| "(anonymous)".to_owned()));
             }

@@ -51,7 +51,7 @@
 
 mod shape;
 
-pub use shape::{Rows, Shape};
+pub use shape::{BITS, CELLS, MAX_CELLS, PROBES, Rows, Shape, TEXT_BYTES, bits_in_reach};
 
 use crate::counters::LINE;
 use crate::view::View;
@@ -60,26 +60,16 @@ use crate::view::View;
 pub const OVERFLOW: u64 = 0;
 /// Byte offset in a table: number of hits without a value.
 pub const UNSEEN: u64 = 8;
-/// Byte offset in a table of its cells or rows.
-pub const CELLS: u64 = 16;
 /// Value in place of a row's hits while a thread stores its key.
 pub const TAKING: u64 = 1 << 63;
 /// Byte offset in a row of its group-by key.
 pub const OWNER: u64 = 16;
-/// Number of rows that are tried for a key.
-pub const PROBES: u32 = 16;
-/// Maximum number of cells.
-pub const MAX_CELLS: u32 = 4096;
-/// Minimum and maximum number of bits of a row's number.
-pub const BITS: (u8, u8) = (4, 14);
 /// Number of cells of values by magnitude: below 0, 0, and one for each power of two.
 pub const LOG2_CELLS: u32 = 66;
 /// 2^64 over the golden ratio, odd. The highest bits of a key times this are the number of its first row
 /// (Knuth, TAOCP 6.4).
 pub const PHI: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Maximum number of bytes of a text in a row.
-pub const TEXT_BYTES: usize = crate::ring::TEXT_BYTES;
 /// FNV-1a, 64 bits: initial value and multiplier (Fowler, Noll, Vo: draft-eastlake-fnv).
 pub const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x0000_0100_0000_01b3);
 
@@ -93,18 +83,6 @@ pub fn text_key(text: &[u8]) -> u64 {
 /// Maximum length of an area in bytes, unless its rows cannot be fewer. Only tables that are counted in take
 /// memory.
 pub const MAX_LEN: u64 = 256 << 20;
-
-/// The number of bits, within the limits.
-#[must_use]
-pub const fn bits_in_reach(bits: u8) -> u8 {
-    if bits < BITS.0 {
-        BITS.0
-    } else if bits > BITS.1 {
-        BITS.1
-    } else {
-        bits
-    }
-}
 
 /// The first row that is tried for a key.
 #[must_use]

@@ -19,13 +19,12 @@
 //! An entry contains no thread's number: the stack word identifies the call, and a stack may go on in another
 //! thread.
 
+pub use crate::native::RETURN;
+
 /// Number of lines of hints; a power of two.
 pub const HOMES: u64 = 64;
 /// Length of a trampoline's code in bytes.
 pub const CODE: u64 = 32;
-/// Offset of the byte of a trampoline that a return leads to. It is behind the first instruction, which never
-/// runs, so that an unwinder that looks one byte back still finds the same trampoline.
-pub const RETURN: u64 = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
 /// In our own process, offset of a second way through a trampoline: a call of the function, from within the
 /// trampoline, …
 pub const ENTER: u64 = 11;

@@ -88,8 +88,11 @@ pub unsafe extern "C" fn returned_to_trampoline(trampolines: *const TrampolineTa
     let number = unsafe { returning::address(regs) } as u32;
     // SAFETY: as above.
     let Some(returned) = (unsafe { trampolines.returned(number) }) else { return GoOn::Original as u64 };
+    // SAFETY: the trampoline is in use, so that is the address of a probe that is never freed
+    // (`TrampolineTable::new`).
+    let probe = returned.probe.map(|probe| unsafe { Probe::at(probe) });
     // End the instance before its key becomes free.
-    let kept = returned.probe.and_then(|probe| match returned.site {
+    let kept = probe.and_then(|probe| match returned.site {
         Some(site) => Some(KeptCall::of(site)),
         None => probe.instances().end(probe.engine().returns(), returned.key, probe.address()),
     });
@@ -97,7 +100,7 @@ pub unsafe extern "C" fn returned_to_trampoline(trampolines: *const TrampolineTa
     // SAFETY: as above; no frame of ours lies there or above.
     unsafe { returning::replace(regs, returned.real) };
     regs.set_ip(returned.real);
-    let (Some(probe), Some(kept)) = (returned.probe, kept) else { return GoOn::Original as u64 };
+    let (Some(probe), Some(kept)) = (probe, kept) else { return GoOn::Original as u64 };
     // A stack may go on in a thread for which there is no line.
     let Some((row, line)) = own_line(probe) else { return GoOn::Original as u64 };
     let seal = Seal::new();
@@ -191,8 +194,11 @@ fn instance(probe: &Probe, row: usize, (ip, sp): (u64, u64), key: u64) -> Option
 fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64), real: u64) -> Option<Waited> {
     let returns = probe.engine().returns();
     // SAFETY: as in `begin`.
-    let slot = unsafe { returns.1.trampolines?.take((sp, real), returns.1.home(), probe) }?;
-    if let Some((left, is_alone)) = slot.left
+    let slot = unsafe { returns.1.trampolines?.take((sp, real), returns.1.home(), probe.address()) }?;
+    // SAFETY: the trampoline is in use, so that is the address of a probe that is never freed
+    // (`TrampolineTable::new`).
+    let left = slot.left.map(|(left, is_alone)| (unsafe { Probe::at(left) }, is_alone));
+    if let Some((left, is_alone)) = left
         && (is_alone || left.instances().end(returns, slot.key(), left.address()).is_some())
     {
         left.engine().counts().unreturned(row, left.number());

@@ -13,12 +13,16 @@
 use core::fmt;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
-#[cfg(not(loom))]
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 use crate::epoch::{Line, Lines};
+#[cfg(not(loom))]
+use crate::instances::ThreadPlace;
 use crate::instances::{KeptPlace, KeptPlaces};
 use crate::native::thread::add_own;
+#[cfg(not(loom))]
+use crate::sync::LeakedOrNone;
+#[cfg(not(loom))]
+use crate::trampolines::TrampolineTable;
 
 /// How often a probe was hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -143,7 +147,7 @@ pub struct Engine {
     places: KeptPlaces,
     rseq: Option<isize>,
     #[cfg(not(loom))]
-    pub(crate) trampolines: AtomicPtr<crate::trampolines::TrampolineTable>,
+    pub(crate) trampolines: LeakedOrNone<TrampolineTable>,
 }
 
 /// Addresses of lines and counters, in a layout that assembly code relies on (`general` of the two
@@ -208,7 +212,7 @@ impl Engine {
             places,
             rseq: None,
             #[cfg(not(loom))]
-            trampolines: AtomicPtr::new(core::ptr::null_mut()),
+            trampolines: LeakedOrNone::none(),
         })
     }
     /// The same engine, for threads whose rseq area is at this distance from their thread pointer, in bytes.
@@ -238,23 +242,22 @@ impl Engine {
     }
     /// What a call in flight needs to find its instance.
     #[cfg(not(loom))]
-    pub(crate) fn returns(&self) -> (KeptPlaces, crate::instances::ThreadPlace) {
-        (self.places, crate::instances::ThreadPlace { rseq: self.rseq, trampolines: self.trampolines() })
+    pub(crate) fn returns(&self) -> (KeptPlaces, ThreadPlace) {
+        (self.places, ThreadPlace { rseq: self.rseq, trampolines: self.trampolines() })
     }
     /// From now on, calls of probes that arm ([`Probe::set_arms`](crate::probe::Probe::set_arms)) get return
     /// addresses from these return trampolines. May be called once per engine, with trampolines that no other
     /// engine uses.
     #[cfg(not(loom))]
-    pub fn lend(&'static self, trampolines: &'static crate::trampolines::TrampolineTable) {
-        trampolines.raw.engine.store(core::ptr::from_ref(self).cast_mut(), Relaxed);
-        self.trampolines.store(core::ptr::from_ref(trampolines).cast_mut(), Release);
+    pub fn lend(&'static self, trampolines: &'static TrampolineTable) {
+        trampolines.raw.engine.store(core::ptr::from_ref(self).cast_mut().cast(), Relaxed);
+        self.trampolines.set(trampolines);
     }
     /// The return trampolines given to [`lend`](Self::lend).
     #[cfg(not(loom))]
     #[must_use]
     #[inline]
-    pub fn trampolines(&self) -> Option<&'static crate::trampolines::TrampolineTable> {
-        // SAFETY: null, or a reference that is valid for good (`lend`).
-        unsafe { self.trampolines.load(Acquire).as_ref() }
+    pub fn trampolines(&self) -> Option<&'static TrampolineTable> {
+        self.trampolines.get()
     }
 }

@@ -24,6 +24,7 @@ pub mod consumer;
 pub mod dispatch;
 pub mod engine;
 pub mod epoch;
+mod file_site;
 pub mod instances;
 pub mod kernel;
 #[cfg(all(test, loom))]

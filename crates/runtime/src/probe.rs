@@ -32,14 +32,15 @@
 
 use alloc::boxed::Box;
 use core::ffi::c_void;
-use core::ptr;
+#[cfg(not(loom))]
+use core::num::NonZeroU64;
 
 use trapline_record::{FileId, FileOffset};
 
 use crate::consumer::{Consumer, ConsumerId, Flags, Handler, Installed};
 use crate::engine::{Engine, GROUP_LEN};
-use crate::epoch::{Inside, Writer};
-use crate::sync::{Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
+use crate::epoch::{Inside, Published, Writer};
+use crate::sync::{AtomicU32, Relaxed};
 
 /// Consumers of one probe, newest first. The first is in the list itself, since most probes have one.
 #[derive(Clone, Debug)]
@@ -113,7 +114,7 @@ impl List {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Consumers {
-    pub(crate) list: AtomicPtr<List>,
+    pub(crate) list: Published<List>,
     /// [`List::only_returns`] of the list, stored after it, for hits that do not look at the list.
     pub(crate) only_returns: AtomicU32,
     /// Not 0: calls that a consumer waits for get a return trampoline. Next to the other flag, since
@@ -124,17 +125,15 @@ pub struct Consumers {
 impl Default for Consumers {
     fn default() -> Self {
         let (only_returns, arms) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { list: AtomicPtr::new(ptr::null_mut()), only_returns, arms }
+        Self { list: Published::new(None), only_returns, arms }
     }
 }
 
 impl Consumers {
     /// H2: the present list; `None` if there are no consumers.
     #[inline]
-    pub fn get<'a>(&self, _inside: &'a Inside<'_>) -> Option<&'a List> {
-        // SAFETY: null, or a list from `replace`, which is freed after the grace period of every hit that
-        // could load it (EPO-1); this hit is inside for 'a. Acquire: the list's own stores are visible.
-        unsafe { self.list.load(Acquire).as_ref() }
+    pub fn get<'a>(&'a self, inside: &'a Inside<'_>) -> Option<&'a List> {
+        self.list.get(inside)
     }
     /// Whether there is one consumer, which waits for returns, uses general registers only, and is not called
     /// at the entry.
@@ -142,49 +141,27 @@ impl Consumers {
     pub(crate) fn only_returns(&self) -> bool {
         self.only_returns.load(Relaxed) != 0
     }
-    /// The present list, for the writer.
-    fn current(&self, _writer: &Writer) -> Option<&List> {
-        // SAFETY: null or alive: only the writer retires lists, and the caller is the writer.
-        unsafe { self.list.load(Relaxed).as_ref() }
-    }
     /// A2 and A3.
     fn replace(&self, writer: &mut Writer, list: Option<List>) {
         let only_returns = list.as_ref().is_some_and(List::only_returns);
-        let new = list.map_or(ptr::null_mut(), |list| Box::into_raw(Box::new(list)));
-        let old = self.list.load(Relaxed);
-        self.list.store(new, Release);
+        self.list.replace(writer, list.map(Box::new));
         self.only_returns.store(only_returns.into(), Relaxed);
-        if !old.is_null() {
-            // SAFETY: `old` came from `Box::into_raw` above, and no pointer leads to it any more.
-            writer.unlinked(unsafe { Box::from_raw(old) });
-        }
     }
     /// Puts a consumer in front.
     pub fn add(&self, writer: &mut Writer, installed: Installed) {
-        let older = self.current(writer).map(|list| list.iter().copied().collect()).unwrap_or_default();
+        let older = self.list.current(writer).map(|list| list.iter().copied().collect()).unwrap_or_default();
         self.replace(writer, Some(List::of(installed, older)));
     }
     /// Removes a consumer. Hits that began before may still call it until a grace period has ended. False if
     /// it is not in the list.
     pub fn remove(&self, writer: &mut Writer, id: ConsumerId) -> bool {
-        let Some(list) = self.current(writer) else { return false };
+        let Some(list) = self.list.current(writer) else { return false };
         let is_there = list.iter().any(|installed| installed.id == id);
         if is_there {
             let others = List::new(list.iter().copied().filter(|installed| installed.id != id));
             self.replace(writer, others);
         }
         is_there
-    }
-}
-
-impl Drop for Consumers {
-    fn drop(&mut self) {
-        let list = self.list.load(Relaxed);
-        if !list.is_null() {
-            // SAFETY: it came from `Box::into_raw`; the code that drops a probe knows that no hit leads to
-            // it.
-            drop(unsafe { Box::from_raw(list) });
-        }
     }
 }
 
@@ -227,6 +204,15 @@ impl Probe {
             file,
             offset,
         }
+    }
+    /// The probe at an address that a call's record holds.
+    ///
+    /// # Safety
+    /// It is the [address](Self::address) of a probe that is never freed.
+    #[cfg(not(loom))]
+    pub(crate) const unsafe fn at(address: NonZeroU64) -> &'static Self {
+        // SAFETY: the caller promises it.
+        unsafe { &*(address.get() as *const Self) }
     }
     /// What it shares with all other probes.
     #[must_use]
@@ -281,6 +267,7 @@ impl Probe {
     #[must_use]
     pub fn all_declare(&self, writer: &Writer, flags: Flags) -> bool {
         self.consumers
+            .list
             .current(writer)
             .is_some_and(|list| list.iter().all(|one| one.consumer.flags.has(flags)))
     }
@@ -288,6 +275,7 @@ impl Probe {
     #[must_use]
     pub fn any_declares(&self, writer: &Writer, flags: Flags) -> bool {
         self.consumers
+            .list
             .current(writer)
             .is_some_and(|list| list.iter().any(|one| one.consumer.flags.has(flags)))
     }

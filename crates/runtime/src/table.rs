@@ -37,8 +37,8 @@
 use alloc::boxed::Box;
 use core::num::NonZeroU64;
 
-use crate::epoch::{Inside, Writer};
-use crate::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release};
+use crate::epoch::{AlwaysPublished, Inside, Writer};
+use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
 
 /// Places in a bucket, which is one cache line.
 const WAYS: usize = 4;
@@ -139,59 +139,43 @@ impl Buckets {
 
 /// The table in use.
 #[derive(Debug)]
-pub(crate) struct Table(AtomicPtr<Buckets>);
+pub(crate) struct Table(AlwaysPublished<Buckets>);
 
 impl Table {
     /// An empty table with room for so many keys.
     pub(crate) fn new(room: usize) -> Self {
-        Self(AtomicPtr::new(Box::into_raw(Box::new(Buckets::new(room * 2)))))
+        Self(AlwaysPublished::new(Box::new(Buckets::new(room * 2))))
     }
     /// The value that a key has.
     #[inline]
-    pub(crate) fn get(&self, _inside: &Inside<'_>, key: NonZeroU64) -> Option<NonZeroU64> {
-        // SAFETY: never null. What `set` replaces is freed after the grace period of every reader that could
-        // load it (EPO-1), and this reader is inside.
-        unsafe { &*self.0.load(Acquire) }.value(key)
+    pub(crate) fn get(&self, inside: &Inside<'_>, key: NonZeroU64) -> Option<NonZeroU64> {
+        self.0.get(inside).value(key)
     }
     /// The value that a key has, for the writer.
-    pub(crate) fn peek(&self, _writer: &Writer, key: NonZeroU64) -> Option<NonZeroU64> {
-        // SAFETY: never null, and only the writer replaces it.
-        unsafe { &*self.0.load(Relaxed) }.value(key)
+    pub(crate) fn peek(&self, writer: &Writer, key: NonZeroU64) -> Option<NonZeroU64> {
+        self.0.current(writer).value(key)
     }
     /// Sets a key's value; 0 removes it.
     pub(crate) fn set(&self, writer: &mut Writer, key: NonZeroU64, value: u64) {
-        // SAFETY: never null, and only the writer replaces it.
-        let places = unsafe { &*self.0.load(Relaxed) };
-        if places.is_full() {
-            self.grow(writer, places);
+        if self.0.current(writer).is_full() {
+            self.grow(writer);
         }
-        // SAFETY: as above.
-        unsafe { &*self.0.load(Relaxed) }.set(key, value);
+        self.0.current(writer).set(key, value);
     }
     /// A twin of `set` that must fail: X2 before X1.
     #[cfg(all(test, loom))]
     pub(crate) fn set_in_a_table_shown_early(&self, writer: &mut Writer, key: NonZeroU64, value: u64) {
-        // SAFETY: as above.
-        let places = unsafe { &*self.0.load(Relaxed) };
-        let new = Box::leak(Box::new(Buckets::new((places.live().count() + 1) * 2)));
-        self.0.store(new, Release);
-        places.live().for_each(|(key, value)| new.set(key, value));
+        let live: alloc::vec::Vec<_> = self.0.current(writer).live().collect();
+        self.0.replace(writer, Box::new(Buckets::new((live.len() + 1) * 2)));
+        let new = self.0.current(writer);
+        live.into_iter().for_each(|(key, value)| new.set(key, value));
         self.set(writer, key, value);
     }
     /// X1 to X3.
-    fn grow(&self, writer: &mut Writer, places: &Buckets) {
-        let new = Buckets::new((places.live().count() + 1) * 2);
-        places.live().for_each(|(key, value)| new.set(key, value));
-        let old = self.0.load(Relaxed);
-        self.0.store(Box::into_raw(Box::new(new)), Release);
-        // SAFETY: it came from `Box::into_raw`, here or in `new`, and no pointer leads to it any more.
-        writer.unlinked(unsafe { Box::from_raw(old) });
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        // SAFETY: it came from `Box::into_raw`; the code that drops the table is its only user.
-        drop(unsafe { Box::from_raw(self.0.load(Relaxed)) });
+    fn grow(&self, writer: &mut Writer) {
+        let old = self.0.current(writer);
+        let new = Buckets::new((old.live().count() + 1) * 2);
+        old.live().for_each(|(key, value)| new.set(key, value));
+        self.0.replace(writer, Box::new(new));
     }
 }

@@ -14,10 +14,10 @@ use crate::error::TargetError;
 use crate::gadget::Gadgets;
 use crate::permission;
 use crate::process::Process;
-use crate::remote::RemoteReport;
+use crate::remote_options::RemoteReport;
 use crate::seizing::Seizing;
 use crate::status::InCall;
-use crate::sys::clock::thread_id;
+use crate::sys::own::thread_id;
 use crate::sys::ptrace;
 
 /// Which events a batch reports.
@@ -218,21 +218,17 @@ impl<'p> Batch<'p> {
         let pid = self.process.pid();
         let mut any = false;
         for tid in self.process.threads()? {
-            if self.tracees.contains_key(&tid) {
-                continue;
-            }
-            let (seized, reaped) = seizing.seize(tid);
-            self.tracees.retain(|tid, _| !reaped.contains(tid));
-            match seized {
-                Ok(()) => {
+            match seizing.seize(tid, &mut self.tracees) {
+                None => {}
+                Some(Ok(())) => {
                     any = true;
                     self.adopt(tid, pid);
                 }
-                Err(_) if *refused.entry(tid).or_default() < TRIES => {
+                Some(Err(_)) if *refused.entry(tid).or_default() < TRIES => {
                     *refused.entry(tid).or_default() += 1;
                     any = true;
                 }
-                Err(error) => any |= self.explain_unseized(tid, error)?,
+                Some(Err(error)) => any |= self.explain_unseized(tid, error)?,
             }
         }
         Ok(any)

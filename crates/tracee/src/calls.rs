@@ -1,7 +1,8 @@
 //! Which system calls notice that their thread was stopped for a moment.
 //!
 //! Input: a call's number and arguments. Output: whether the kernel restarts it by itself. If it returns
-//! EINTR: whether a restart would begin a finite timeout anew. Does not: look at the thread.
+//! EINTR: whether a restart would begin a finite timeout anew. And whether a thread in it holds locks. Does not:
+//! look at the thread.
 
 /// What an interruption does to a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,9 +15,22 @@ pub(crate) enum Interruption {
     EintrTimeout,
 }
 
+/// What was done for a call that a stop interrupted (`regs`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Repair {
+    /// The thread was in no call, or the call was done.
+    None,
+    /// The call goes on as the kernel would have continued it (on arm64, except for its timeout).
+    Restarted,
+    /// The call had returned EINTR and is made again.
+    Again,
+    /// The call returned EINTR and must stay so, because a signal is pending.
+    Eintr,
+}
+
 use Interruption::{EintrEndless, EintrTimeout, Restarts};
 
-use crate::numbers::{EPOLL_WAIT, IO_PGETEVENTS, forgets_timeout};
+use crate::numbers::{EPOLL_WAIT, IO_PGETEVENTS, forgets_timeout, waits_outside_here};
 
 /// Classifies a call. `has_timeout(fd, sending)` returns whether a socket has a timeout, `None` if that
 /// cannot be known.
@@ -53,6 +67,30 @@ pub(crate) fn classify(
         | libc::SYS_connect => socket(true),
         _ if forgets_timeout(nr, args) => EintrTimeout,
         _ => Restarts,
+    }
+}
+
+/// FUTEX_WAIT_BITSET, in the low bits of the operation. Conditions, semaphores and joins wait with it.
+const WAIT_BITSET: u64 = 9;
+
+/// Whether a thread that waits in this call holds no lock of the allocator, the loader or the unwinder.
+pub(crate) const fn waits_outside(nr: i64, args: &[u64; 6]) -> bool {
+    match nr {
+        libc::SYS_futex => args[1] & 0x7f == WAIT_BITSET,
+        libc::SYS_nanosleep
+        | libc::SYS_clock_nanosleep
+        | libc::SYS_ppoll
+        | libc::SYS_pselect6
+        | libc::SYS_epoll_pwait
+        | libc::SYS_wait4
+        | libc::SYS_waitid
+        | libc::SYS_rt_sigsuspend
+        | libc::SYS_rt_sigtimedwait
+        | libc::SYS_accept
+        | libc::SYS_accept4
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg => true,
+        _ => waits_outside_here(nr),
     }
 }
 

@@ -10,12 +10,12 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use crate::batch::Batch;
-use crate::calls::{Interruption, classify};
+use crate::calls::{Interruption, Repair, classify};
 use crate::error::TargetError;
 use crate::maps::Mapping;
 use crate::numbers::{CLOCK_MAY_BE_DENIED, forgets_timeout, is_last_choice};
-use crate::regs::Repair;
-use crate::remote::{RemoteCaller, RemoteOptions, RemoteReport};
+use crate::remote::RemoteCaller;
+use crate::remote_options::{RemoteOptions, RemoteReport};
 use crate::serve::Guard;
 use crate::session::Session;
 use crate::status::InCall;
@@ -77,7 +77,7 @@ impl<'p> Batch<'p> {
                 return Err(why.unwrap_or_else(|| self.no_thread()));
             }
             self.serve(guard)?;
-            crate::serve::pause(start.elapsed());
+            crate::sys::wait::pause(start.elapsed());
         }
     }
     /// A thread that may not read the clock that stubs read (prctl PR_GET_TSC), if there is one. The right
@@ -145,7 +145,7 @@ impl<'p> Batch<'p> {
                 return Ok(());
             }
             self.serve(guard)?;
-            crate::serve::pause(start.elapsed());
+            crate::sys::wait::pause(start.elapsed());
         }
     }
     /// Whether a thread has ended.

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use crate::sys::clock;
+use crate::sys::{native, own};
 
 /// Measures how long a tick is.
 #[derive(Clone, Copy, Debug)]
@@ -17,9 +17,9 @@ pub struct TickClock {
 
 fn pair() -> (u64, Instant) {
     let one = || {
-        let before = clock::ticks();
+        let before = native::ticks();
         let now = Instant::now();
-        let after = clock::ticks();
+        let after = native::ticks();
         (after - before, (before + (after - before) / 2, now))
     };
     let reads = [one(), one(), one()];
@@ -50,14 +50,14 @@ impl TickClock {
     /// The counter's value now.
     #[must_use]
     pub fn ticks() -> u64 {
-        clock::ticks()
+        native::ticks()
     }
 }
 
 /// The local time of day, as `12:34:56`.
 #[must_use]
 pub fn time_of_day() -> String {
-    let (hour, minute, second) = clock::local_time();
+    let (hour, minute, second) = own::local_time();
     format!("{hour:02}:{minute:02}:{second:02}")
 }
 

@@ -211,3 +211,11 @@ impl TargetError {
         matches!(self, Self::Gone { .. } | Self::NoProcess { .. } | Self::Zombie { .. })
     }
 }
+
+/// Makes an error; ESRCH and ENOENT mean that the process is gone.
+pub(crate) fn gone_or(pid: u32, what: &str, error: io::Error) -> TargetError {
+    match error.raw_os_error() {
+        Some(libc::ESRCH | libc::ENOENT) => TargetError::Gone { pid, how: "it ended".to_owned() },
+        _ => TargetError::system(pid, what, error),
+    }
+}

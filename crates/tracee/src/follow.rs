@@ -215,17 +215,13 @@ impl Tracer {
         loop {
             let mut any = false;
             for tid in living::threads(pid)? {
-                if self.tracees.contains_key(&tid) {
-                    continue;
-                }
-                let (seized, reaped) = seizing.seize(tid);
-                self.tracees.retain(|tid, _| !reaped.contains(tid));
-                match seized {
-                    Ok(()) => {
+                match seizing.seize(tid, &mut self.tracees) {
+                    None => {}
+                    Some(Ok(())) => {
                         any = true;
                         self.tracees.insert(tid, Tracee { tgid: pid, trap: None });
                     }
-                    Err(error) => first = first.or(Some(error)),
+                    Some(Err(error)) => first = first.or(Some(error)),
                 }
             }
             if !any {

@@ -27,12 +27,12 @@ use std::time::{Duration, Instant};
 use trapline_record::RemoteAddr;
 
 use crate::batch::Batch;
+use crate::calls::waits_outside;
 use crate::choose::STOP_TIME;
 use crate::error::TargetError;
 use crate::maps::Mapping;
 use crate::native::frame;
-use crate::numbers::waits_outside;
-use crate::remote::RemoteOptions;
+use crate::remote_options::RemoteOptions;
 use crate::serve::Guard;
 use crate::session::Session;
 use crate::sys::wait::{self, Stop};
@@ -185,7 +185,7 @@ impl Batch<'_> {
                 }
                 None => {
                     self.serve_others(guard)?;
-                    crate::serve::pause(start.elapsed());
+                    crate::sys::wait::pause(start.elapsed());
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus};
 use crate::park::{EntryTrap, Parked, in_own_thread, wait_stop};
 use crate::permission;
 use crate::sys::wait::Stop;
-use crate::sys::{ptrace, spawn, wait};
+use crate::sys::{ptrace, wait};
 
 /// A command that we started.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Launched {
     pub fn start(mut command: Command) -> io::Result<(Self, Option<Parked>)> {
         permission::check_command(&command)?;
         in_own_thread(move || {
-            let mut launched = Self { child: spawn::traced(&mut command)? };
+            let mut launched = Self { child: ptrace::start_traced(&mut command)? };
             match park(launched.pid()) {
                 Ok(parked) => Ok((launched, parked)),
                 Err(error) => {
@@ -42,7 +42,7 @@ impl Launched {
     /// # Errors
     /// When the command cannot be started.
     pub fn unheld(mut command: Command) -> io::Result<Self> {
-        Ok(Self { child: spawn::untraced(&mut command)? })
+        Ok(Self { child: ptrace::start_untraced(&mut command)? })
     }
     /// Its pid.
     #[must_use]

@@ -42,9 +42,9 @@ use std::time::{Duration, Instant};
 
 use crate::native::park::{ALIVE, BEHIND, IS_HELD, LEN, LOOP, TRAP, waiting};
 use crate::regs::Regs;
-use crate::serve::pause;
 use crate::stuck::Stuck;
 use crate::sys::perf::{self, Attr};
+use crate::sys::wait::pause;
 use crate::sys::wait::{self, Stop};
 use crate::sys::{fault, ptrace, signals};
 

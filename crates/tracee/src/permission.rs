@@ -9,10 +9,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::TargetError;
+use crate::error::{TargetError, gone_or};
 use crate::living;
 use crate::numbers::{MACHINE, SMALL};
-use crate::process::gone_or;
 use crate::status::ThreadStatus;
 use crate::sys::fd;
 

@@ -13,28 +13,14 @@ use std::path::{Path, PathBuf};
 
 use trapline_record::RemoteAddr;
 
-use crate::error::TargetError;
+use crate::error::{TargetError, gone_or};
+use crate::features::CpuFeatures;
 use crate::living::{self, Stat};
 use crate::maps::{self, DELETED, FileId, FileOf, Mapping};
 use crate::native::features;
 use crate::permission;
 use crate::status::{InCall, Seccomp, ThreadStatus};
-use crate::sys::{compare, fault, fd};
-
-/// What generated code may rely on: features of the CPU, and the number of CPUs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CpuFeatures {
-    /// x86-64: `rdpid` may be used.
-    pub rdpid: bool,
-    /// x86-64: `rdfsbase` may be used (AT_HWCAP2 bit 1).
-    pub fsgsbase: bool,
-    /// arm64: one instruction can add to memory (FEAT_LSE).
-    pub lse: bool,
-    /// arm64: there are vectors that a system call does not preserve (SVE).
-    pub sve: bool,
-    /// Possible CPUs: one more than the highest number that a thread may run on.
-    pub cpus: u32,
-}
+use crate::sys::{fault, fd};
 
 /// A live process.
 #[derive(Debug)]
@@ -224,7 +210,7 @@ impl Process {
         let lists = threads.into_iter().filter_map(|tid| self.text(&format!("task/{tid}/children")).ok());
         lists
             .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
-            .any(|child| match compare::same_memory(self.pid, child) {
+            .any(|child| match fd::same_memory(self.pid, child) {
                 Ok(same) => same,
                 // It is gone.
                 Err(error) => error.raw_os_error() != Some(libc::ESRCH),
@@ -404,14 +390,6 @@ fn word(bytes: &[u8]) -> u64 {
 fn same_device(dev: u64, id: FileId, mapping: &Mapping, pid: u32) -> bool {
     dev == id.dev
         || fs::metadata(mapping.map_files_path(pid)).is_ok_and(|m| m.dev() == dev && m.ino() == id.inode)
-}
-
-/// Makes an error; ESRCH and ENOENT mean that the process is gone.
-pub(crate) fn gone_or(pid: u32, what: &str, error: io::Error) -> TargetError {
-    match error.raw_os_error() {
-        Some(libc::ESRCH | libc::ENOENT) => TargetError::Gone { pid, how: "it ended".to_owned() },
-        _ => TargetError::system(pid, what, error),
-    }
 }
 
 pub(crate) fn possible_cpus() -> u32 {

@@ -11,7 +11,7 @@ use crate::error::TargetError;
 use crate::frame::Frame;
 use crate::maps::Mapping;
 use crate::process::Process;
-use crate::remote::RemoteOptions;
+use crate::remote_options::RemoteOptions;
 
 /// Larger inaccessible mappings are reserved heap (glibc's arenas), not guards.
 const LARGEST_GUARD: u64 = 1 << 20;

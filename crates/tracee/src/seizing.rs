@@ -23,6 +23,7 @@
 //! - *the main thread is dead*: the kernel keeps it until all others are gone. It may be a child of ours that
 //!   other code waits for. It is left alone, and T takes its place.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -66,9 +67,12 @@ impl Seizing {
     pub(crate) const fn until_dropped(&self) -> Over<'_> {
         Over(self)
     }
-    /// Seizes a thread. Also returns the process' threads that have ended and were reaped meanwhile; no other
-    /// wait reports them.
-    pub(crate) fn seize(&self, tid: u32) -> (io::Result<()>, Vec<u32>) {
+    /// Seizes a thread that is not among the tracees; `None` if it is. Removes those that have ended and were
+    /// reaped meanwhile; no other wait reports them.
+    pub(crate) fn seize<T>(&self, tid: u32, tracees: &mut HashMap<u32, T>) -> Option<io::Result<()>> {
+        if tracees.contains_key(&tid) {
+            return None;
+        }
         let mut state = self.lock();
         state.attempts += 1;
         state.inside = Some(state.attempts);
@@ -76,7 +80,8 @@ impl Seizing {
         let seized = ptrace::seize(tid);
         let mut state = self.lock();
         state.inside = None;
-        (seized, std::mem::take(&mut state.reaped))
+        state.reaped.drain(..).for_each(|tid| drop(tracees.remove(&tid)));
+        Some(seized)
     }
     /// Reaps ended threads of `pid` while the tracer cannot; returns when seizing is over.
     pub(crate) fn attend(&self, pid: u32) {

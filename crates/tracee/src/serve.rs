@@ -28,16 +28,16 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::batch::{Batch, Event, Handler, Served};
-use crate::calls::Interruption;
+use crate::calls::{Interruption, Repair};
 use crate::error::TargetError;
 use crate::gadget::Gadgets;
 use crate::living;
-use crate::regs::{NOTES_CALLS, Regs, Repair};
-use crate::remote::RemoteOptions;
+use crate::regs::{NOTES_CALLS, Regs};
+use crate::remote_options::RemoteOptions;
 use crate::session::{Session, may_redo_eintr};
 use crate::status::{InCall, ThreadStatus};
-use crate::sys::wait::{self, Stop};
-use crate::sys::{clock, fd, ptrace, signals};
+use crate::sys::wait::{self, Stop, pause};
+use crate::sys::{fd, own, ptrace, signals};
 
 /// Maps the address of a trapping byte to where its thread goes on.
 pub(crate) type Guard<'a> = &'a dyn Fn(u64) -> Option<u64>;
@@ -223,7 +223,7 @@ impl Batch<'_> {
     fn tgid_of(&self, tid: u32) -> Option<u32> {
         let text = std::fs::read(format!("/proc/{tid}/status")).ok()?;
         let status = ThreadStatus::parse(&text);
-        (status.tracer == clock::thread_id()).then_some(status.tgid)
+        (status.tracer == own::thread_id()).then_some(status.tgid)
     }
     /// Answers an event's stop; returns whether a thread was born.
     fn answer_event(&mut self, tid: u32, event: i32) -> io::Result<bool> {
@@ -434,14 +434,5 @@ impl Batch<'_> {
             ptrace::cont(tid, 0)
         };
         unless_killed(run()).map_err(|e| TargetError::system(tid, "let a thread run", e))
-    }
-}
-
-/// Waits a little: at first only by yielding the CPU, after a millisecond by short sleeps.
-pub(crate) fn pause(passed: Duration) {
-    if passed < Duration::from_millis(1) {
-        std::thread::yield_now();
-    } else {
-        std::thread::sleep(Duration::from_micros(100));
     }
 }

@@ -24,20 +24,21 @@ use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 
+use crate::calls::Repair;
 use crate::error::TargetError;
 use crate::filter::harmful;
 use crate::frame::{ARGUMENT_LEN, Frame, RED_ZONE};
 use crate::gadget::Gadgets;
 use crate::maps::Mapping;
 use crate::process::Process;
-use crate::regs::{Regs, Repair, SYSCALL};
-use crate::remote::{RemoteOptions, Rseq};
+use crate::regs::{Regs, SYSCALL};
+use crate::remote_options::{RemoteOptions, Rseq};
 use crate::room::{check_room, frame_place};
-use crate::serve::pause;
 use crate::status::{InCall, Seccomp, ThreadStatus};
 use crate::stuck::Stuck;
 use crate::sys::ptrace::{self, Vectors};
 use crate::sys::signals;
+use crate::sys::wait::pause;
 use crate::sys::wait::{self, Stop};
 
 const PTRACE_O_SUSPEND_SECCOMP: i32 = 1 << 21;

@@ -6,10 +6,11 @@
 use std::time::{Duration, Instant};
 
 use crate::batch::Batch;
-use crate::calls::Interruption;
+use crate::calls::{Interruption, Repair};
 use crate::error::TargetError;
-use crate::regs::{Regs, Repair};
-use crate::remote::{RemoteCaller, RemoteOptions};
+use crate::regs::Regs;
+use crate::remote::RemoteCaller;
+use crate::remote_options::RemoteOptions;
 use crate::serve::Guard;
 use crate::session::may_redo_eintr;
 use crate::status::InCall;

@@ -23,6 +23,7 @@ mod holders;
 pub mod record;
 mod rotate;
 pub mod spec;
+mod trap_state;
 pub mod value;
 mod watching;
 mod watchpoint;

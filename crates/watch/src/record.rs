@@ -4,7 +4,8 @@
 //! of a shared ring is not trusted: every length is checked, and what does not fit is [`Record::Malformed`].
 //! Layout: perf_event_open(2).
 
-use crate::native::{REGISTERS, RegFile, user_regs};
+use crate::native::{REGISTERS, user_regs};
+pub use crate::trap_state::UserRegs;
 
 const LOST: u32 = 2;
 const COMM: u32 = 3;
@@ -29,15 +30,6 @@ pub struct Layout {
     pub stack: bool,
     /// Identifiers of the events whose samples hold what the BPF program read.
     pub value_ids: Vec<u64>,
-}
-
-/// The user's registers at a trap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct UserRegs {
-    /// General registers.
-    pub file: RegFile,
-    /// Instruction pointer.
-    pub ip: u64,
 }
 
 /// One trap.
@@ -258,22 +250,10 @@ mod tests {
         let Record::Sample(one) = parse(&layout, SAMPLE, &words(&all)) else { panic!("a sample") };
         assert_eq!((one.id, one.ip, one.pid, one.tid, one.time_ns), (5, 0x1000, 42, 43, 99));
         assert_eq!((one.addr, one.cpu, &one.stack[..]), (0x2000, 1, &[0x1000, 0x3000][..]));
-        check_registers(one.regs.expect("registers"));
+        crate::native::check_registers(one.regs.expect("registers"));
         for short in 0..all.len() {
             assert_eq!(parse(&layout, SAMPLE, &words(&all[..short])), Record::Malformed, "{short}");
         }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn check_registers(regs: super::UserRegs) {
-        // ax bx cx dx si di bp sp ip flags r8…r15 came as 100…117.
-        assert_eq!(regs.file.gprs[..8], [100, 102, 103, 101, 107, 106, 104, 105]);
-        assert_eq!((regs.ip, regs.file.flags, regs.file.gprs[8], regs.file.gprs[15]), (108, 109, 110, 117));
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    fn check_registers(regs: super::UserRegs) {
-        assert_eq!((regs.file.x[0], regs.file.x[30], regs.file.sp, regs.ip), (100, 130, 131, 132));
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn kernel() -> Result<Kernel, String> {
     let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let cpus =
         online.trim().strip_prefix("0-").and_then(|last| last.parse::<u32>().ok()).map_or(1, |last| last + 1);
-    if online != possible || !cfg!(target_arch = "x86_64") {
+    if online != possible || std::env::consts::ARCH != "x86_64" {
         return Err(format!("CPUs on line are {}, possible {}", online.trim(), possible.trim()));
     }
     let machine = Machine::new(cpus, Slots::Shared(SLOTS)).map_err(|e| e.to_string())?;

@@ -10,23 +10,14 @@ use trapline_record::Svma;
 
 use super::entry::corrected;
 use super::passing::{Passed, Shape, passed, places};
-use super::{Prototype, ValueType};
+use super::{Declared, Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
-use crate::types::{Entry, MAX_CHAIN};
+use crate::types::{Entry, MAX_CHAIN, reference};
 
 /// Additional parameters of GCC's constructors and destructors of classes with virtual bases. Their source
 /// has both. Of its copies, those for a whole object (C1, D1) get neither, and those for a base (C2, D2) the
 /// second.
 const HIDDEN: [&str; 2] = ["__in_chrg", "__vtt_parm"];
-
-/// A parameter as the source declares it.
-#[derive(Clone, Debug)]
-pub(crate) struct Declared {
-    /// Its entry, to which the entry in a compiled copy refers.
-    pub(crate) at: UnitOffset,
-    pub(crate) name: String,
-    pub(crate) of: UnitOffset,
-}
 
 impl DebugInfo {
     /// The parameters and return value of the function that begins at an address. `None`: nothing is
@@ -256,14 +247,6 @@ fn copied(unit: &Unit<Slice>, copy: &Entry<'_>) -> gimli::Result<HashSet<UnitOff
 fn is_record(entry: &Entry<'_>) -> bool {
     let records = [gimli::DW_TAG_structure_type, gimli::DW_TAG_class_type, gimli::DW_TAG_union_type];
     records.contains(&entry.tag())
-}
-
-pub(super) fn reference(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<UnitOffset>> {
-    Ok(match entry.attr_value(which)? {
-        Some(gimli::AttributeValue::UnitRef(of)) => Some(of),
-        Some(_) => return Err(gimli::Error::UnexpectedNull),
-        None => None,
-    })
 }
 
 fn language(unit: &Unit<Slice>) -> gimli::Result<Option<DwLang>> {

@@ -12,11 +12,10 @@ use std::collections::HashMap;
 
 use gimli::{AttributeValue, Operation, Unit, UnitOffset};
 
-use super::dwarf::{Declared, reference};
 use super::passing::Passed;
-use super::{ParameterPlace, Prototype, ValueType};
+use super::{Declared, ParameterPlace, Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
-use crate::types::Entry;
+use crate::types::{Entry, reference};
 
 /// The argument registers by DWARF's numbers: rdi, rsi, rdx, rcx, r8, r9.
 const GENERAL: [u16; 6] = [5, 4, 1, 2, 8, 9];

@@ -11,7 +11,8 @@ mod entry;
 mod passing;
 
 pub use btf::Btf;
-pub(crate) use dwarf::Declared;
+
+use gimli::UnitOffset;
 
 /// Type of a value, as far as it matters for showing the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,4 +80,13 @@ pub struct Prototype {
     pub parameters: Vec<DeclaredParameter>,
     /// The return value.
     pub value: ValueType,
+}
+
+/// A parameter as the source declares it.
+#[derive(Clone, Debug)]
+pub(crate) struct Declared {
+    /// Its entry, to which the entry in a compiled copy refers.
+    pub(crate) at: UnitOffset,
+    pub(crate) name: String,
+    pub(crate) of: UnitOffset,
 }

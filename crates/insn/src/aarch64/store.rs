@@ -2,7 +2,7 @@
 //!
 //! In: a word; the general registers before it runs. Out: which bytes it reads or writes, and what it writes:
 //! the value itself, or what becomes of the old value, or that the registers do not show it (vector stores,
-//! exclusive stores). Invariants: INSN-1; INSN-4 (proven against execution in `tests/aarch64/store.rs`).
+//! exclusive stores). Invariants: INSN-1; INSN-4 (proven against execution in `tests/aarch64/store_native.rs`).
 //! Does not: know what memory contains, or read it.
 //!
 //! The registers are those *before* the instruction, since a watchpoint traps before the access (Arm ARM

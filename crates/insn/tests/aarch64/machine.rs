@@ -257,3 +257,10 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
         machine.pc = a64_recover as *const () as u64;
     }
 }
+
+impl super::Rng {
+    /// A number below a bound.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        ((self.next() >> 32) * bound) >> 32
+    }
+}

@@ -18,6 +18,8 @@ mod words;
 mod machine;
 #[cfg(target_arch = "aarch64")]
 mod native;
+#[cfg(target_arch = "aarch64")]
+mod store_native;
 
 /// xorshift64*, since a run must be repeatable.
 struct Rng(u64);
@@ -28,10 +30,6 @@ impl Rng {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-    #[cfg(target_arch = "aarch64")]
-    fn below(&mut self, bound: u64) -> u64 {
-        ((self.next() >> 32) * bound) >> 32
     }
 }
 

@@ -3,7 +3,28 @@
 //! In: what is aggregated. Out: number of words, and offsets.
 //! Does not: read them.
 
-use super::{CELLS, MAX_CELLS, PROBES, TEXT_BYTES, bits_in_reach};
+/// Byte offset in a table of its cells or rows.
+pub const CELLS: u64 = 16;
+/// Number of rows that are tried for a key.
+pub const PROBES: u32 = 16;
+/// Maximum number of cells.
+pub const MAX_CELLS: u32 = 4096;
+/// Minimum and maximum number of bits of a row's number.
+pub const BITS: (u8, u8) = (4, 14);
+/// Maximum number of bytes of a text in a row.
+pub const TEXT_BYTES: usize = crate::ring::TEXT_BYTES;
+
+/// The number of bits, within the limits.
+#[must_use]
+pub const fn bits_in_reach(bits: u8) -> u8 {
+    if bits < BITS.0 {
+        BITS.0
+    } else if bits > BITS.1 {
+        BITS.1
+    } else {
+        bits
+    }
+}
 
 /// How a table is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -15,8 +15,9 @@ use core::ptr;
 
 use trapline_insn::aarch64::{Fault, Gpr, Memory, Op, Regs, Through, simulate};
 
-use super::context::{Context, Info, State};
-use super::frame;
+use super::context::{Context, State};
+use super::frame::{self, number};
+use crate::trap::Info;
 use crate::trap::Step;
 
 // In: x0 = the address, x1 = a `Faulted` to fill, x2 and x3 = what to store. Out: x0 = the value that was
@@ -197,6 +198,9 @@ pub(crate) fn quick(op: &Op, state: &mut State<'_>) -> bool {
     }
 }
 
+/// Bytes of what is known of one trap (`trap::sites`): one cache line.
+pub(crate) const ENTRY_LEN: usize = 64;
+
 /// Instructions that nearly every function begins with or ends in, done at the hit itself. Only the registers
 /// are needed; all else was decided when the trap was added.
 ///
@@ -292,19 +296,6 @@ pub(crate) fn simulated<'a>(
         Ok(()) => None,
         Err(Fault::StackAlignment { sp }) => Some(memory.record.write(Faulted::misaligned(sp))),
         Err(Fault::Load { .. } | Fault::Store { .. }) => memory.faulted(),
-    }
-}
-
-/// The bytes of a store as a number: 4, 8 or 16 bytes. Each is read at once, since compilers turn a copy of
-/// bytes into a call of the C library.
-pub(super) const fn number(bytes: &[u8]) -> u128 {
-    if let Some(sixteen) = bytes.first_chunk() {
-        return u128::from_le_bytes(*sixteen);
-    }
-    match (bytes.first_chunk(), bytes.first_chunk()) {
-        (Some(eight), _) => u64::from_le_bytes(*eight) as u128,
-        (None, Some(four)) => u32::from_le_bytes(*four) as u128,
-        (None, None) => 0,
     }
 }
 

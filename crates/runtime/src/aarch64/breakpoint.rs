@@ -8,7 +8,8 @@ use core::mem::MaybeUninit;
 use trapline_insn::aarch64::encode::BRK;
 
 use super::access::Own;
-use super::context::{BREAKPOINT, Context, Info};
+use super::context::{BREAKPOINT, Context};
+use crate::trap::Info;
 use crate::trap::Stands;
 
 /// A patch is one word, so no thread is inside it, and there are no guards.

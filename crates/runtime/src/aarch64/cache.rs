@@ -4,7 +4,7 @@
 //! In: a range of addresses through which code was written. Out: every processor that shares the memory and
 //! fetches there later fetches what was written.
 //! Does not: make other processors fetch again what they have fetched:
-//! [`synchronise_cores`](super::thread::synchronise_cores) does.
+//! [`synchronise_cores`](crate::kernel::synchronise_cores) does.
 
 use core::arch::asm;
 

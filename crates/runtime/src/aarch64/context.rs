@@ -1,7 +1,7 @@
-//! What the kernel saves at a signal: its `ucontext`, `sigcontext` and `siginfo`, and the conversion from and
+//! What the kernel saves at a signal: its `ucontext` and `sigcontext`, and the conversion from and
 //! to the engine's [`Regs`].
 //!
-//! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h, asm-generic/siginfo.h), not a C library's. The
+//! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h), not a C library's. The
 //! thread goes on with the [`Context`] that a handler leaves, including the mask. Of the records behind the
 //! registers only a fault's syndrome is touched; vector state is another of them.
 
@@ -164,39 +164,12 @@ impl<'a> State<'a> {
     pub(crate) const fn read(&self) {}
 }
 
-/// `siginfo_t`, as far as faults and traps fill it.
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug)]
-pub struct Info {
-    /// The signal.
-    pub signal: i32,
-    errno: i32,
-    /// The signal's reason; above 0 it comes from the kernel.
-    pub code: i32,
-    padding: i32,
-    /// The address that the signal is about: of memory, or of the instruction.
-    pub addr: u64,
-    rest: [u64; 13],
-}
-
 /// `si_code` of a `brk` (`TRAP_BRKPT`).
 pub const BREAKPOINT: i32 = 1;
 
-impl Info {
-    /// The siginfo of a signal as the kernel would have raised it.
-    pub(super) const fn forced(signal: i32, code: i32, addr: u64) -> Self {
-        Self { signal, errno: 0, code, padding: 0, addr, rest: [0; 13] }
-    }
-    /// Whether the kernel raised the signal for something that this thread did.
-    #[must_use]
-    pub const fn is_forced(&self) -> bool {
-        self.code > 0
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Context, Info, SYNDROME_HEAD};
+    use super::{Context, SYNDROME_HEAD};
     use std::mem::{offset_of, size_of};
     use trapline_insn::aarch64::Regs;
 
@@ -217,7 +190,6 @@ mod tests {
         // libc's records are private; they are aligned to 16 behind PSTATE, and are the last field.
         assert_eq!(offset_of!(Context, records), field(288));
         assert_eq!(size_of::<Context>(), size_of::<libc::ucontext_t>());
-        assert_eq!(size_of::<Info>(), size_of::<libc::siginfo_t>());
     }
 
     fn context() -> Context {

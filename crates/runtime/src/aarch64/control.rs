@@ -14,9 +14,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::syscall::{call, nr};
-use super::thread::thread_pointer;
-use crate::kernel::{Read, Word, read_word, read_words};
+use super::sys::thread_pointer;
+use crate::kernel::{self, Read, Word, read_word, read_words};
 
 /// Maximum length of `struct pthread` in bytes (it is 0x740 in glibc 2.36).
 const LONGEST: u64 = 0x1000;
@@ -52,8 +51,7 @@ fn distance() -> Option<u64> {
 fn find() -> Option<u64> {
     /// Bytes read at once. A piece is aligned to this, so it lies within a page.
     const PIECE: u64 = 512;
-    // SAFETY: gettid has no arguments.
-    let own = unsafe { call(nr::GETTID, [0; 6]) } as u32;
+    let own = kernel::tid() as u32;
     let here = thread_pointer();
     let mut end = here;
     while end > here.saturating_sub(LONGEST) {
@@ -107,8 +105,11 @@ mod tests {
             std::println!("SKIP: process_vm_readv is not to be had here");
             return;
         }
-        // SAFETY: no pointers.
-        let own = || unsafe { libc::gettid() } as u32;
+        // The number as the system shows it: PID/task/TID.
+        let own = || {
+            let link = std::fs::read_link("/proc/thread-self").expect("the system shows it");
+            link.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number")
+        };
         let own_is_told = move || {
             let thread = thread_pointer();
             // Other threads start and end meanwhile, and change the list.

@@ -8,10 +8,7 @@
 
 use trapline_insn::aarch64::{Immovable, Options, Verdict, decode, encode, relocate};
 
-use crate::trap::{Copy, Step};
-
-/// Bytes for one copy: the longest copy and the way back.
-pub const SLOT: u64 = 64;
+use crate::trap::{Copy, SLOT, Step};
 
 /// Why an instruction has no copy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

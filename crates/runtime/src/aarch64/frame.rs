@@ -14,10 +14,23 @@ use core::ptr;
 
 use trapline_insn::aarch64::{Memory, Op, simulate};
 
-use super::access::number;
-use super::context::{Context, Info};
+use super::context::Context;
+use crate::trap::Info;
 
 const _: () = assert!(size_of::<Info>() == 128 && size_of::<Context>() % 16 == 0);
+
+/// The bytes of a store as a number: 4, 8 or 16 bytes. Each is read at once, since compilers turn a copy of
+/// bytes into a call of the C library.
+pub(super) const fn number(bytes: &[u8]) -> u128 {
+    if let Some(sixteen) = bytes.first_chunk() {
+        return u128::from_le_bytes(*sixteen);
+    }
+    match (bytes.first_chunk(), bytes.first_chunk()) {
+        (Some(eight), _) => u64::from_le_bytes(*eight) as u128,
+        (None, Some(four)) => u32::from_le_bytes(*four) as u128,
+        (None, None) => 0,
+    }
+}
 
 /// What a push stores.
 #[derive(Debug, Default)]

@@ -51,10 +51,11 @@ use trapline_insn::aarch64::{FRAME, Regs};
 use crate::consumer::{Hit, Verdict};
 use crate::dispatch::{GoOn, returned_to_trampoline};
 use crate::engine::{Engine, Raw};
-use crate::epoch::{FRAME_ALIGN, Line, SPREAD, SPREAD_SHIFT, TURN_BITS};
+use crate::epoch::{FRAME_ALIGN, Line, SPREAD, SPREAD_SHIFT, Seal, TURN_BITS, ThreadPointer};
 use crate::probe::{Alone, Consumers, List, Probe};
 use crate::trampolines::TrampolineTable;
-use crate::trap::{Called, Role, call};
+use crate::trap::sites::{call_inside, unplaced};
+use crate::trap::{Called, Role};
 
 /// What a stub passes to the gate: its site and probes. It outlives the stub.
 #[derive(Debug)]
@@ -96,6 +97,22 @@ unsafe impl Sync for Jump {}
 #[must_use]
 pub fn address(has_sve: bool) -> u64 {
     if has_sve { with_sve as *const () as u64 } else { without_sve as *const () as u64 }
+}
+
+/// S2, S5 and S6 for a hit by a jump. The mapping at the site is the one that was patched, or the thread
+/// could not have come here.
+///
+/// # Safety
+/// As for [`call_inside`]. All probes are of one engine, and never freed.
+unsafe fn call(all: &[Called], regs: &mut Regs) -> GoOn {
+    let Some(first) = all.first() else { return GoOn::Original };
+    let Some((row, line)) = first.probe.engine().lines().of(ThreadPointer::own()) else {
+        unplaced(all);
+        return GoOn::Original;
+    };
+    let seal = Seal::new();
+    // SAFETY: the caller promises it.
+    unsafe { call_inside(&line.enter_from(&seal, regs.sp()), row, all, regs) }
 }
 
 /// G3.

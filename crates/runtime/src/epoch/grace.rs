@@ -1,5 +1,5 @@
-//! A grace period: waiting for hits that are going on, and what is freed afterwards. [`epoch`](super)
-//! describes the protocol.
+//! A grace period: waiting for hits that are going on, and what is freed afterwards; pointers that a writer
+//! replaces while hits follow them. [`epoch`](super) describes the protocol.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,7 +7,8 @@ use core::any::Any;
 use core::fmt;
 use core::mem::ManuallyDrop;
 
-use super::line::{Active, Lines, ThreadPointer};
+use super::line::{Active, Inside, Lines, ThreadPointer};
+use crate::sync::{Acquire, AtomicPtr, Relaxed, Release};
 
 /// Makes every running thread of the process execute a full memory barrier. False: it could not.
 pub type Barrier = fn() -> bool;
@@ -141,5 +142,80 @@ impl fmt::Debug for Writer {
             .field("fresh", &self.fresh.len())
             .field("waiting", &waiting)
             .finish_non_exhaustive()
+    }
+}
+
+/// A pointer that a writer replaces while hits follow it. It is null, or leads to an object that is freed
+/// after the grace period of every hit that could load it.
+#[repr(transparent)]
+pub(crate) struct Published<T>(AtomicPtr<T>);
+
+impl<T: Send + Sync + 'static> Published<T> {
+    pub(crate) fn new(object: Option<Box<T>>) -> Self {
+        Self(AtomicPtr::new(object.map_or(core::ptr::null_mut(), Box::into_raw)))
+    }
+    /// The object of this moment, for a hit. Acquire: what was stored in it before it was published is
+    /// visible.
+    #[inline]
+    pub(crate) fn get<'a>(&'a self, _inside: &'a Inside<'_>) -> Option<&'a T> {
+        // SAFETY: null, or an object from `new` or `replace`, which is freed after the grace period of every
+        // hit that could load it (EPO-1); this hit is inside for 'a.
+        unsafe { self.0.load(Acquire).as_ref() }
+    }
+    /// The present object, for the writer.
+    pub(crate) fn current<'a>(&'a self, _writer: &'a Writer) -> Option<&'a T> {
+        // SAFETY: null or alive: only the writer retires objects, and it is borrowed for 'a.
+        unsafe { self.0.load(Relaxed).as_ref() }
+    }
+    /// Publishes another object (release), and hands the old one to the writer.
+    pub(crate) fn replace(&self, writer: &mut Writer, object: Option<Box<T>>) {
+        let old = self.0.load(Relaxed);
+        self.0.store(object.map_or(core::ptr::null_mut(), Box::into_raw), Release);
+        if !old.is_null() {
+            // SAFETY: it came from `Box::into_raw`, here or in `new`, and no pointer leads to it any more.
+            writer.unlinked(unsafe { Box::from_raw(old) });
+        }
+    }
+}
+
+impl<T> Drop for Published<T> {
+    fn drop(&mut self) {
+        let object = self.0.load(Relaxed);
+        if !object.is_null() {
+            // SAFETY: it came from `Box::into_raw`. The code that drops this is its only user: no hit leads
+            // here any more.
+            drop(unsafe { Box::from_raw(object) });
+        }
+    }
+}
+
+impl<T> fmt::Debug for Published<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Like [`Published`], and never null.
+#[derive(Debug)]
+pub(crate) struct AlwaysPublished<T>(Published<T>);
+
+impl<T: Send + Sync + 'static> AlwaysPublished<T> {
+    pub(crate) fn new(object: Box<T>) -> Self {
+        Self(Published::new(Some(object)))
+    }
+    /// As [`Published::get`].
+    #[inline]
+    pub(crate) fn get<'a>(&'a self, _inside: &'a Inside<'_>) -> &'a T {
+        // SAFETY: as in `Published::get`; it is never null (`new`, `replace`).
+        unsafe { &*self.0.0.load(Acquire) }
+    }
+    /// As [`Published::current`].
+    pub(crate) fn current<'a>(&'a self, _writer: &'a Writer) -> &'a T {
+        // SAFETY: as in `Published::current`; it is never null.
+        unsafe { &*self.0.0.load(Relaxed) }
+    }
+    /// As [`Published::replace`].
+    pub(crate) fn replace(&self, writer: &mut Writer, object: Box<T>) {
+        self.0.replace(writer, Some(object));
     }
 }

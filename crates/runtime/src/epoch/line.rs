@@ -1,12 +1,11 @@
 //! A thread's own line: the frame of its hit, if it is in one. [`epoch`](super) describes the protocol.
 
-use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 
 use crate::native::thread;
 #[cfg(not(loom))]
 use crate::native::thread::Word;
-use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release, light_barrier};
+use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release, WrittenWord, light_barrier};
 
 /// Thread pointer, by which threads are distinguished; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,21 +47,19 @@ impl Active {
 /// memory of one that was left.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
-pub struct Seal(UnsafeCell<u64>);
+pub struct Seal(WrittenWord);
 
 impl Seal {
     /// A seal to be placed on the stack of the hit.
     #[must_use]
     pub const fn new() -> Self {
-        Self(UnsafeCell::new(0))
+        Self(WrittenWord::new())
     }
     fn frame(&self) -> u64 {
-        self.0.get() as u64
+        self.0.address()
     }
     fn close(&self, active: Active) {
-        // SAFETY: only this thread reaches the cell (`Seal` is not `Sync`). Volatile, since it is read
-        // through its address only.
-        unsafe { self.0.get().write_volatile(active.0) };
+        self.0.write(active.0);
     }
 }
 

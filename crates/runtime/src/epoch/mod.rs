@@ -108,6 +108,7 @@
 mod grace;
 mod line;
 
+pub(crate) use grace::{AlwaysPublished, Published};
 pub use grace::{Barrier, Grace, Straggler, Writer};
 pub(crate) use line::{FRAME_ALIGN, SPREAD, SPREAD_SHIFT, TURN_BITS};
 pub use line::{Inside, Line, Lines, Seal, ThreadPointer};

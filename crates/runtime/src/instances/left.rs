@@ -5,9 +5,8 @@
 //! is off the fast path.
 //! Does not: claim.
 
-use super::ask::{are_readable, is_thread};
+use crate::kernel::{Word, alternate_stack, are_readable, is_thread, read_word};
 use crate::native::control::tid;
-use crate::native::thread::{Word, alternate_stack, read_word};
 
 /// Longest stack that is considered, in bytes.
 const FAR: u64 = 8 << 20;

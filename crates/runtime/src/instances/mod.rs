@@ -110,28 +110,20 @@
 //! and the kernel does not know that area as the child's. So a sequence of the pool is not restarted there,
 //! and between `vfork` and `exec` two calls may be given one instance, with the same result.
 
-#[cfg(not(loom))]
-mod ask;
-mod hints;
+pub(crate) mod hints;
 mod instance;
-mod kept_place;
+pub(crate) mod kept_place;
 #[cfg(not(loom))]
 mod left;
 #[cfg(not(loom))]
-mod of_probe;
+pub(crate) mod of_probe;
 
 pub use hints::Hint;
-#[cfg(all(not(loom), target_arch = "x86_64"))]
-pub(crate) use hints::{HINT_SHIFT, HINT_SPREAD, NO_CONSUMER, NUMBER_BITS};
 pub(crate) use hints::{Hinted, Hints, LINE_LEN};
 pub use instance::{Instance, KeptCall, SESSIONS};
 pub use kept_place::KeptPlace;
 pub(crate) use kept_place::KeptPlaces;
-#[cfg(all(not(loom), target_arch = "x86_64"))]
-pub(crate) use kept_place::PLACE_SHIFT;
 #[cfg(not(loom))]
 pub use of_probe::Instances;
-#[cfg(all(not(loom), target_arch = "x86_64"))]
-pub(crate) use of_probe::Pool;
 #[cfg(not(loom))]
 pub(crate) use of_probe::{Call, ThreadPlace};

@@ -4,8 +4,6 @@
 //! In: `maxactive`, then entries and exits. Out: instances.
 //! Does not: free a pool.
 
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-
 use alloc::boxed::Box;
 
 use super::hints::{Hint, Hinted};
@@ -15,6 +13,7 @@ use super::left;
 use crate::epoch::Writer;
 use crate::native::thread::thread_pointer;
 use crate::pool::{At, BadRegion, Held, OwnedPool, Raw, Registered, Shape};
+use crate::sync::LeakedOrNone;
 use crate::trampolines::TrampolineTable;
 
 /// How to find out where the calling thread runs.
@@ -68,10 +67,16 @@ pub(crate) struct Pool {
     older: Option<&'static Self>,
 }
 
-/// The pools of a probe.
-#[derive(Debug, Default)]
+/// The pools of a probe, the newest first. They are never freed, since a call may be in flight.
+#[derive(Debug)]
 #[repr(transparent)]
-pub struct Instances(AtomicPtr<Pool>);
+pub struct Instances(LeakedOrNone<Pool>);
+
+impl Default for Instances {
+    fn default() -> Self {
+        Self(LeakedOrNone::none())
+    }
+}
 
 /// A call that has an instance.
 #[derive(Debug)]
@@ -102,8 +107,7 @@ impl Instances {
             return Ok(());
         }
         let pool = OwnedPool::new(shape)?;
-        let pool = Box::new(Pool { raw: pool.raw(), pool, older });
-        self.0.store(Box::into_raw(pool), Release);
+        self.0.set(Box::leak(Box::new(Pool { raw: pool.raw(), pool, older })));
         Ok(())
     }
     /// Length of all its pools in bytes.
@@ -120,8 +124,7 @@ impl Instances {
         self.pools().flat_map(Pool::all).map(|(_, instance)| instance.calls()).sum()
     }
     fn newest(&self) -> Option<&'static Pool> {
-        // SAFETY: null, or leaked by `provide`.
-        unsafe { self.0.load(Acquire).as_ref() }
+        self.0.get()
     }
     fn pools(&self) -> impl Iterator<Item = &'static Pool> {
         core::iter::successors(self.newest(), |one| one.older)
@@ -249,12 +252,5 @@ impl Call<'_> {
         let (hint, sp) = (&places.of(self.sp).hint, self.sp);
         self.end(here, hint);
         hint.no_consumer(sp);
-    }
-}
-
-impl Drop for Instances {
-    fn drop(&mut self) {
-        // Pools stay: a call may be in flight.
-        self.0.store(core::ptr::null_mut(), Relaxed);
     }
 }

@@ -1,14 +1,13 @@
 //! PRB-1, PRB-2, REG-2: consumers and probes are added and removed beside a hit.
 
 use std::boxed::Box;
-use std::ptr::NonNull;
 use std::vec::Vec;
 
 use loom::sync::Arc;
 use loom::thread;
 use trapline_record::{FileId, FileOffset};
 
-use super::{FREED, READER, Thing, barrier, inside, leaked, lines, model, wait, writer};
+use super::{FREED, READER, Thing, barrier, inside, leaked, lines, model, put, wait, writer};
 use crate::consumer::{Consumer, ConsumerId, Flags, Installed};
 use crate::engine::{Counts, Engine, Memory};
 use crate::epoch::{Lines, Writer};
@@ -98,8 +97,7 @@ fn register(unregister: fn(&Registry, &Probe, &mut Writer, &Lines, FileSite)) {
         let (probe, thing): (&Probe, _) =
             (Box::leak(Box::new(Probe::new(engine, 0, file, FileOffset(16)))), Thing::leak(1));
         probe.consumers().add(&mut writer, installed(1, thing));
-        // SAFETY: leaked.
-        unsafe { registry.put(&mut writer, site, NonNull::from(probe)) };
+        put(&registry, &mut writer, site, probe);
         unregister(&registry, probe, &mut writer, &lines, site);
         thing.free();
         hitting.join().expect("it hits");

@@ -20,6 +20,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{Ordering, fence};
 
 use crate::epoch::{Barrier, Grace, Inside, Line, Lines, Seal, ThreadPointer, Writer};
+use crate::probe::Probe;
+use crate::registry::{FileSite, Registry};
 
 /// Used in place of `membarrier`.
 fn barrier() -> bool {
@@ -49,6 +51,12 @@ fn inside<T>(lines: &Lines, thread: ThreadPointer, f: impl FnOnce(&Inside<'_>) -
     let seal = Seal::new();
     let (_, line) = lines.of(thread).expect("a line for each");
     f(&line.enter(&seal))
+}
+
+/// Puts a probe that is never freed at a site.
+fn put(registry: &Registry, writer: &mut Writer, site: FileSite, probe: &'static Probe) {
+    // SAFETY: it is neither moved nor freed.
+    unsafe { registry.put(writer, site, std::ptr::NonNull::from(probe)) };
 }
 
 /// Polls until all noted hits are over.

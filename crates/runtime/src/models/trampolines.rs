@@ -2,7 +2,7 @@
 //! while other threads take trampolines, unwind, close the table and fork.
 //!
 //! `take`, `arm`, `returned` and `put_back` are the crate's own; `quick_arms` and `quick_lands` do the steps
-//! of the code in `x86_64::general::trampolines`, which no model can run. Memory orders are weaker here than
+//! of the code in `x86_64::general::inlined`, which no model can run. Memory orders are weaker here than
 //! those of a processor that keeps stores in order. A stack word is an atomic whose address is the word's.
 
 use std::boxed::Box;
@@ -58,7 +58,7 @@ impl Call {
     /// A1 to A6, as in `dispatch`. False: the call is missed.
     fn enters(self, table: &'static TrampolineTable, probe: &Probe) -> bool {
         // SAFETY: it is a word of this thread.
-        let taken = unsafe { table.take((self.at(), self.word.load(Relaxed)), 0, probe) };
+        let taken = unsafe { table.take((self.at(), self.word.load(Relaxed)), 0, probe.address()) };
         let trampoline = taken.and_then(|taken| taken.arm(self.word.load(Relaxed)));
         trampoline.into_iter().for_each(|trampoline| self.word.store(trampoline, Release));
         trampoline.is_some()

@@ -9,8 +9,8 @@ use core::fmt;
 use core::ptr::NonNull;
 
 use super::magazine::Magazine;
-use super::native::{self, Magazines, Registered};
 use super::protocol::{self, NotClosed, Parts, Returned};
+use super::sequence::{self, Magazines, Registered};
 use super::set;
 use super::shape::{BadShape, HEADER, Shape};
 use super::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
@@ -305,14 +305,14 @@ impl Parts for Pool {
     #[inline]
     fn take_from_magazine(&self, at: At) -> Result<u32, u32> {
         match at {
-            At::Rseq(thread) => native::take(self.magazines, thread).map_err(|cpu| self.known(cpu)),
+            At::Rseq(thread) => sequence::take(self.magazines, thread).map_err(|cpu| self.known(cpu)),
             At::Cpu(cpu) => Err(self.known(cpu)),
         }
     }
     #[inline]
     fn put_into_magazine(&self, at: At, object: u32) -> Result<(), u32> {
         match at {
-            At::Rseq(thread) => native::put(self.magazines, thread, object).map_err(|cpu| self.known(cpu)),
+            At::Rseq(thread) => sequence::put(self.magazines, thread, object).map_err(|cpu| self.known(cpu)),
             At::Cpu(cpu) => Err(self.known(cpu)),
         }
     }

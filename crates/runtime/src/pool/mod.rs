@@ -121,16 +121,18 @@
 //! - *closed twice*: C1's claim refuses the second.
 
 #[cfg(all(not(loom), target_arch = "aarch64"))]
-pub mod aarch64;
+mod aarch64;
 pub mod magazine;
 #[cfg(not(loom))]
 mod memory;
 pub mod protocol;
+#[cfg(not(loom))]
+mod sequence;
 pub mod set;
 pub mod shape;
 mod sync;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
-pub mod x86_64;
+mod x86_64;
 
 #[cfg(not(loom))]
 pub use crate::kernel::{register_restarts, restart_sequences};
@@ -140,9 +142,9 @@ use aarch64 as native;
 pub(crate) use memory::Raw;
 #[cfg(not(loom))]
 pub use memory::{At, BadRegion, Held, Leaving, OwnedPool, Pool};
-#[cfg(not(loom))]
-pub use native::Registered;
 pub use protocol::{NotClosed, Returned};
+#[cfg(not(loom))]
+pub use sequence::Registered;
 pub use shape::{BadShape, Shape};
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 use x86_64 as native;

@@ -3,8 +3,8 @@
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 
 use super::leaf::Hint;
-use super::{FoundRegion, Mapped, Mapping, Retry};
-use crate::registry::FileNumber;
+use super::mapping::{FoundRegion, Mapped, Mapping, Retry};
+use crate::file_site::FileNumber;
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release, fence};
 
 /// The low bits of `seq`: the state. A zeroed entry was never used.

@@ -11,7 +11,7 @@ use trapline_record::RemoteAddr;
 use super::leaf::{GRANULE, Hint, Leaf, PAGE, Word, granule, granules, pages};
 use super::{FoundRegion, Mapping, Regions};
 use crate::epoch::Writer;
-use crate::registry::{BadSite, FileNumber, Files};
+use crate::file_site::{BadSite, FileNumber, Files};
 use crate::sync::{Relaxed, Release};
 
 /// A range of whole pages.

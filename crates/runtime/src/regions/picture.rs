@@ -1,24 +1,7 @@
 //! A picture of all regions as of one moment, while they change. [`regions`](super) describes the protocol.
 
-use trapline_record::{FileId, FileOffset, RemoteAddr};
-
-use super::{Regions, Retry};
+use super::{Mapped, Regions, Retry};
 use crate::sync::{Acquire, Relaxed};
-
-/// One region in a picture.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mapped {
-    /// First address.
-    pub start: RemoteAddr,
-    /// First address after it.
-    pub end: RemoteAddr,
-    /// Offset in the file at which it begins.
-    pub offset: FileOffset,
-    /// The file.
-    pub file: FileId,
-    /// Whether breakpoints may be placed there.
-    pub takes_breakpoints: bool,
-}
 
 /// Why there is no picture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

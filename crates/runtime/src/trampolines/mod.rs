@@ -111,11 +111,12 @@
 
 mod words;
 
+use core::ffi::c_void;
+use core::num::NonZeroU64;
+
 use trapline_record::trampolines::{self, CHAIN, LENT, Trampolines, at};
 
-use crate::engine::Engine;
 use crate::instances::{Hint, Hinted, Hints, LINE_LEN};
-use crate::probe::Probe;
 use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release};
 use words::Words;
 
@@ -156,9 +157,9 @@ pub struct TrampolineTable {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Raw {
-    /// Engine that owns these trampolines; null until they are first handed out. Cached here because reading
+    /// The `Engine` that owns these trampolines; null until they are first handed out. Cached here because reading
     /// it through the call's probe would put a dependent load on the return path.
-    pub(crate) engine: AtomicPtr<Engine>,
+    pub(crate) engine: AtomicPtr<c_void>,
     /// Quick hints: byte offsets of bound trampolines' entries from the first entry; their number is a power
     /// of two. While no trampolines are handed out, this points to words that are always 0: no call has
     /// trampoline 0.
@@ -175,8 +176,9 @@ pub(crate) struct TakenTrampoline {
     table: &'static TrampolineTable,
     number: u32,
     real: u64,
-    /// Probe of the previous call, which was left without a return, and whether that call had no instance.
-    pub(crate) left: Option<(&'static Probe, bool)>,
+    /// Address of the probe of the previous call, which was left without a return, and whether that call had
+    /// no instance.
+    pub(crate) left: Option<(NonZeroU64, bool)>,
 }
 
 /// What is known of a call that has returned to its trampoline.
@@ -184,8 +186,8 @@ pub(crate) struct TakenTrampoline {
 pub(crate) struct ReturnedCall {
     /// Address that the call returns to.
     pub(crate) real: u64,
-    /// Probe of the call; `None` if no consumer waits.
-    pub(crate) probe: Option<&'static Probe>,
+    /// Address of the call's probe; `None` if no consumer waits.
+    pub(crate) probe: Option<NonZeroU64>,
     /// Key of its instance: the trampoline's address.
     pub(crate) key: u64,
     /// Address that was hit, if the call has no instance.
@@ -286,7 +288,7 @@ impl TrampolineTable {
         self.trampolines.number_of(key).map_or(key, |number| self.words.word(number, at::WORD).load(Acquire))
     }
     /// A1 to A4, without the instance. The arguments are the address of the stack word and the return
-    /// address.
+    /// address; a CPU; the address of the probe.
     ///
     /// # Safety
     /// The call has just begun in this thread, with this stack word and return address.
@@ -295,7 +297,7 @@ impl TrampolineTable {
         &'static self,
         (word, real): (u64, u64),
         home: u32,
-        probe: &Probe,
+        probe: u64,
     ) -> Option<TakenTrampoline> {
         if self.closed.load(Relaxed) != 0 {
             return None;
@@ -316,8 +318,7 @@ impl TrampolineTable {
                 self.words.word(number, at::BOUND).store(1, Relaxed);
                 self.words.word(number, at::UNDER).store(under, Relaxed);
                 let is_alone = self.words.word(number, at::SITE).load(Relaxed) != 0;
-                // SAFETY: 0, or the address of a probe that is never freed (`new`).
-                (number, unsafe { self.probe_of(number) }.map(|left| (left, is_alone)))
+                (number, self.probe_of(number).map(|left| (left, is_alone)))
             }
             None => {
                 let number = self.free(home)?;
@@ -338,7 +339,7 @@ impl TrampolineTable {
         // A matching `GO` implies the site, so neither stays.
         self.words.word(number, at::SITE).store(0, Relaxed);
         self.words.word(number, at::GO).store(0, Relaxed);
-        self.words.word(number, at::WHAT).store(core::ptr::from_ref(probe) as u64, Relaxed);
+        self.words.word(number, at::WHAT).store(probe, Relaxed);
         Some(TakenTrampoline { table: self, number, real, left })
     }
     /// A2: the trampoline that this (stack word, return address) already has.
@@ -369,11 +370,10 @@ impl TrampolineTable {
         first.store(number, Relaxed);
         Some(number)
     }
-    /// # Safety
-    /// The trampoline is in use, so `WHAT` is 0 or a probe that is never freed (`new`).
-    unsafe fn probe_of(&self, number: u32) -> Option<&'static Probe> {
-        // SAFETY: the caller promises it.
-        unsafe { (self.words.word(number, at::WHAT).load(Relaxed) as *const Probe).as_ref() }
+    /// What `WHAT` holds: while the trampoline is in use, 0 or the address of a probe that is never freed
+    /// (`new`).
+    fn probe_of(&self, number: u32) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.words.word(number, at::WHAT).load(Relaxed))
     }
     /// B2. `None` if there is no trampoline of that number.
     ///
@@ -384,8 +384,7 @@ impl TrampolineTable {
             return None;
         }
         let is_lent = self.words.byte(number).load(Acquire) != 0;
-        // SAFETY: it is in use.
-        let probe = unsafe { if is_lent { self.probe_of(number) } else { None } };
+        let probe = if is_lent { self.probe_of(number) } else { None };
         let real = self.words.word(number, at::REAL).load(Relaxed);
         let site = self.words.word(number, at::SITE).load(Relaxed);
         Some(ReturnedCall {

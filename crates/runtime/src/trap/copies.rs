@@ -30,7 +30,8 @@ use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-use crate::native::SLOT;
+/// Bytes for one copy: what an instruction becomes, and the longest way back, with room to spare.
+pub const SLOT: u64 = 64;
 
 /// One copy, before it is written.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -15,8 +15,8 @@
 //! same (`x86_64::signal_wrappers`). Deferring signals, as the kernel does for its own copies, would take two
 //! system calls a hit.
 
+use super::block::{Block, block, saved};
 use super::chain::{Delivered, die};
-use super::install::{Block, block, saved};
 use crate::native::{Context, Info, access, sys};
 
 /// # Safety

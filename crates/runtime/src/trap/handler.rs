@@ -37,14 +37,21 @@
 
 use core::mem::MaybeUninit;
 
+use super::block::{Block, block};
 use super::chain::Delivered;
 use super::fault::{again, deliver};
-use super::install::{Block, block};
-use super::{Answer, Stands, Step};
+use super::traps::{Answer, Stands, Step};
 use crate::native::access::{quick, simulated};
 use crate::native::breakpoint::{GUARDS, executed, stands};
 use crate::native::context::{ControlWords, State};
 use crate::native::{Context, Info, Op};
+
+/// Address of the function that the kernel calls for a trap. Code that walks a stack recognizes the trap by
+/// it.
+#[must_use]
+pub fn handler_address() -> u64 {
+    on_trap as *const () as u64
+}
 
 /// # Safety
 /// Called by the kernel as the handler of a signal.

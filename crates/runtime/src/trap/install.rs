@@ -13,59 +13,11 @@
 //! [`blocks_traps`] checks a mask for whether a thread does so now. The caller reads the mask from `SigBlk`
 //! in `/proc/self/task/TID/status`. It says nothing about the next moment.
 
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
-
-use super::Traps;
+use super::block::{ALL, BLOCK, Block, SAVED, Signal};
 use super::chain::Saved;
-use super::copies::Copies;
 use super::fault::on_fault;
 use super::handler::on_trap;
 use crate::native::sys::{self, SignalAction, flags};
-
-/// What handlers need. It is never freed: a handler may still run after `uninstall`.
-pub struct Block {
-    /// Looks up our traps.
-    pub traps: &'static dyn Traps,
-    /// Copies that threads may be in.
-    pub copies: Copies,
-}
-
-impl Block {
-    /// If `pc` is in a copy: where the thread would be without it.
-    pub(crate) fn original(&self, pc: u64) -> Option<u64> {
-        self.copies.original(pc).or_else(|| self.traps.original(pc))
-    }
-}
-
-impl core::fmt::Debug for Block {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Block").field("copies", &self.copies).finish_non_exhaustive()
-    }
-}
-
-/// Signals for which our handlers may be installed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(i32)]
-pub enum Signal {
-    /// Traps, and guards that are traps.
-    Trap = 5,
-    /// Guards that are no instruction; copies that are not valid at their place.
-    Ill = 4,
-    /// Copies that divide by zero.
-    Fpe = 8,
-    /// Copies and simulated instructions that access memory.
-    Segv = 11,
-    /// Copies and simulated instructions that access memory.
-    Bus = 7,
-}
-
-/// In the order of installation: when traps are handled, the faults of what their handler does are handled
-/// already.
-pub(crate) const ALL: [Signal; 5] = [Signal::Segv, Signal::Bus, Signal::Fpe, Signal::Ill, Signal::Trap];
-
-static BLOCK: AtomicPtr<Block> = AtomicPtr::new(ptr::null_mut());
-static SAVED: [Saved; ALL.len()] = [const { Saved::new() }; ALL.len()];
 
 /// A disposition that could not be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -75,15 +27,6 @@ pub struct InstallError {
     pub signal: Signal,
     /// Error number of rt_sigaction.
     pub errno: i32,
-}
-
-pub(crate) fn block() -> Option<&'static Block> {
-    // SAFETY: null, or a 'static block from `install`. Acquire: its content is visible.
-    unsafe { BLOCK.load(Acquire).as_ref() }
-}
-
-pub(super) fn saved(signal: i32) -> Option<&'static Saved> {
-    ALL.iter().zip(&SAVED).find_map(|(of, saved)| (*of as i32 == signal).then_some(saved))
 }
 
 fn handler(signal: Signal) -> u64 {
@@ -99,7 +42,7 @@ fn handler(signal: Signal) -> u64 {
 /// # Errors
 /// The first signal that failed; what was changed before is put back.
 pub fn install(block: &'static Block) -> Result<(), InstallError> {
-    BLOCK.store(ptr::from_ref(block).cast_mut(), Release);
+    BLOCK.set(block);
     ALL.iter().zip(&SAVED).try_for_each(|(&signal, saved)| {
         put(signal, saved).map_err(|errno| {
             uninstall();

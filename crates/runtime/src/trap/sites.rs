@@ -40,16 +40,16 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use trapline_record::RemoteAddr;
 
 use super::trap_table::TrapTable;
+use super::traps::{Answer, Step, Traps};
 use super::windows::Windows;
-use super::{Answer, Step, Traps};
 use crate::dispatch::{self, GoOn};
 use crate::engine::Engine;
 use crate::epoch::{Inside, Seal, ThreadPointer};
+use crate::file_site::FileSite;
 use crate::native::Regs;
-use crate::native::access::{Quick, is_push, push};
+use crate::native::access::{ENTRY_LEN, Quick, is_push, push};
 use crate::probe::Probe;
 use crate::regions::{Map, Marks, Regions, Retry};
-use crate::registry::FileSite;
 
 /// The kind of place that a trap is at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,8 +100,7 @@ struct Entry {
     quick: Option<Quick>,
     placed: Placed,
 }
-#[cfg(target_arch = "aarch64")]
-const _: () = assert!(size_of::<Entry>() == 64);
+const _: () = assert!(size_of::<Entry>() == ENTRY_LEN);
 
 /// All traps of an engine.
 #[derive(Debug)]
@@ -210,7 +209,7 @@ fn entry(word: u64) -> Option<&'static Entry> {
 }
 
 /// Counts the hit as missed, for a thread without a line.
-fn unplaced(called: &[Called]) {
+pub(crate) fn unplaced(called: &[Called]) {
     for called in called.iter().filter(|called| called.role == Role::Entry) {
         called.probe.engine().counts().unplaced(called.probe.number());
     }
@@ -221,7 +220,7 @@ fn unplaced(called: &[Called]) {
 /// # Safety
 /// `regs` is the state of the calling thread at the site of these probes, and only the caller uses it.
 #[inline]
-unsafe fn call_inside(inside: &Inside<'_>, row: usize, all: &[Called], regs: &mut Regs) -> GoOn {
+pub(crate) unsafe fn call_inside(inside: &Inside<'_>, row: usize, all: &[Called], regs: &mut Regs) -> GoOn {
     let sp = regs.sp();
     for called in all {
         // SAFETY: the caller promises it.
@@ -236,23 +235,6 @@ unsafe fn call_inside(inside: &Inside<'_>, row: usize, all: &[Called], regs: &mu
         }
     }
     if regs.sp() == sp { GoOn::Original } else { GoOn::OtherStack }
-}
-
-/// S2, S5 and S6 for a hit by a jump. The mapping at the site is the one that was patched, or the thread
-/// could not have come here.
-///
-/// # Safety
-/// As for [`call_inside`]. All probes are of one engine, and never freed.
-#[cfg(target_arch = "aarch64")]
-pub(crate) unsafe fn call(all: &[Called], regs: &mut Regs) -> GoOn {
-    let Some(first) = all.first() else { return GoOn::Original };
-    let Some((row, line)) = first.probe.engine().lines().of(ThreadPointer::own()) else {
-        unplaced(all);
-        return GoOn::Original;
-    };
-    let seal = Seal::new();
-    // SAFETY: the caller promises it.
-    unsafe { call_inside(&line.enter_from(&seal, regs.sp()), row, all, regs) }
 }
 
 impl Traps for Sites {

@@ -14,8 +14,9 @@
 //!   are set later were not executed before.
 
 use alloc::boxed::Box;
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use crate::sync::Leaked;
 
 /// `addr` 0 means free; it is set once.
 #[derive(Debug, Default)]
@@ -69,37 +70,32 @@ impl Table {
 
 /// The table in use.
 #[derive(Debug)]
-pub(super) struct TrapTable(AtomicPtr<Table>);
+pub(super) struct TrapTable(Leaked<Table>);
 
 impl TrapTable {
     /// An empty table with room for so many addresses.
     pub(super) fn new(room: usize) -> Self {
-        Self(AtomicPtr::new(ptr::from_ref(Table::leaked(room)).cast_mut()))
-    }
-    #[inline]
-    fn table(&self) -> &'static Table {
-        // SAFETY: never null; tables are leaked. Acquire pairs with the release that published it.
-        unsafe { &*self.0.load(Acquire) }
+        Self(Leaked::new(Table::leaked(room)))
     }
     /// The word at an address. What was written before it was set is visible.
     #[inline]
     pub(super) fn get(&self, addr: u64) -> u64 {
-        self.table().place(addr).map_or(0, |place| place.word.load(Acquire))
+        self.0.get().place(addr).map_or(0, |place| place.word.load(Acquire))
     }
     /// Sets the word at an address. For the writer.
     pub(super) fn set(&self, addr: u64, word: u64) {
-        let mut table = self.table();
+        let mut table = self.0.get();
         if table.is_full() {
             let larger = Table::leaked(table.places.len());
             self.each(|addr, word| larger.set(addr, word));
-            self.0.store(ptr::from_ref(larger).cast_mut(), Release);
+            self.0.set(larger);
             table = larger;
         }
         table.set(addr, word);
     }
     /// Visits all addresses and words. For the writer.
     pub(super) fn each(&self, mut see: impl FnMut(u64, u64)) {
-        for place in &self.table().places {
+        for place in &self.0.get().places {
             let (addr, word) = (place.addr.load(Relaxed), place.word.load(Relaxed));
             if addr != 0 && word != 0 {
                 see(addr, word);

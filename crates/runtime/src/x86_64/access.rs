@@ -14,8 +14,9 @@ use core::ptr;
 
 use trapline_insn::x86_64::simulate::{Memory, Op, Size, simulate};
 
-use super::context::{Context, Info, State};
+use super::context::{Context, State};
 use crate::native::Regs;
+use crate::trap::Info;
 use crate::trap::Step;
 
 // In: rdi = the address, rsi = a `Faulted` to fill, rdx = the value to store. Out: rax = the value that was
@@ -127,6 +128,9 @@ unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
             options(nostack, preserves_flags));
     }
 }
+
+/// Bytes of what is known of one trap (`trap::sites`): the instruction makes it two cache lines.
+pub(crate) const ENTRY_LEN: usize = 128;
 
 /// Simulation that is done at the hit itself. On x86-64 there is none, because at that point the registers
 /// are not the frame's.

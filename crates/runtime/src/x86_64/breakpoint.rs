@@ -8,7 +8,8 @@ use core::mem::MaybeUninit;
 use trapline_insn::x86_64::simulate::{Memory, Size};
 
 use super::access::Own;
-use super::context::{Context, Info, SI_KERNEL};
+use super::context::{Context, SI_KERNEL};
+use crate::trap::Info;
 use crate::trap::Stands;
 
 /// `int3`.

@@ -1,7 +1,7 @@
-//! What the kernel saves at a signal: its `ucontext`, `sigcontext` and `siginfo`, and the conversion from and
+//! What the kernel saves at a signal: its `ucontext` and `sigcontext`, and the conversion from and
 //! to the engine's [`Regs`].
 //!
-//! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h, asm-generic/siginfo.h), not a C library's. The
+//! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h), not a C library's. The
 //! thread goes on with the [`Context`] that a handler leaves, including the mask. Vector state is behind a
 //! pointer and is never touched.
 
@@ -157,36 +157,13 @@ impl<'a> State<'a> {
     }
 }
 
-/// `siginfo_t`, as far as faults and traps fill it.
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug)]
-pub struct Info {
-    /// The signal.
-    pub signal: i32,
-    errno: i32,
-    /// The signal's reason; above 0 it comes from the kernel.
-    pub code: i32,
-    padding: i32,
-    /// The address that the signal is about: of memory, or of the instruction.
-    pub addr: u64,
-    rest: [u64; 13],
-}
-
 /// `si_code` of an int3 (and of other exceptions without details).
 pub const SI_KERNEL: i32 = 0x80;
 
-impl Info {
-    /// Whether the kernel raised the signal for something that this thread did.
-    #[must_use]
-    pub const fn is_forced(&self) -> bool {
-        self.code > 0
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Context, Info};
-    use std::mem::{offset_of, size_of};
+    use super::Context;
+    use std::mem::offset_of;
     use trapline_insn::x86_64::{Gpr, Regs};
 
     #[test]
@@ -204,7 +181,6 @@ mod tests {
         ] {
             assert_eq!(40 + 8 * register as usize, field);
         }
-        assert_eq!(size_of::<Info>(), size_of::<libc::siginfo_t>());
     }
 
     #[test]

@@ -8,11 +8,8 @@ use alloc::vec::Vec;
 
 use trapline_insn::x86_64::{Flow, Options, RelocateError, decode_one, relocate_with};
 
-use crate::trap::Copy;
+use crate::trap::{Copy, SLOT};
 
-/// Bytes for one copy: an instruction, what a system call needs behind it, and the longest way back, with
-/// room to spare.
-pub const SLOT: u64 = 64;
 /// Byte in the unused rest: int3.
 const FILLER: u8 = 0xCC;
 

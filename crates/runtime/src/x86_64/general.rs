@@ -19,46 +19,27 @@
 //! Does not: handle any other case.
 
 use core::arch::naked_asm;
-use core::mem::{offset_of, size_of};
+use core::mem::offset_of;
 
 use trapline_insn::x86_64::{Gpr, Regs};
 
 use crate::consumer::{Hit, Verdict};
 use crate::dispatch::GoOn;
-use crate::engine::{Engine, GROUP_LEN, Raw};
+use crate::engine::{Engine, Raw};
 use crate::epoch::{FRAME_ALIGN, Line, SPREAD, SPREAD_SHIFT, TURN_BITS};
-use crate::instances::Instance;
 use crate::probe::{Alone, Consumers, List, Probe};
+use parts::{HIT, LINE_SHIFT, ROOM};
 
 // rustfmt would reflow these lines of instructions.
 pub mod inlined;
 #[rustfmt::skip]
 mod parts;
 pub mod returns;
-pub mod trampolines;
 
-/// Answer: nothing was done; call `dispatch::entry` with the extended state saved.
-pub const WITH_STATE: u64 = 3;
+pub use parts::WITH_STATE;
 
 /// Distance from rbx up to `Regs`, in bytes.
 const BELOW: usize = 8;
-/// Stack frame, from rsp up: at 0 the seal, whose address names the frame; at `HIT` the hit; at `SP` the
-/// earlier stack pointer; at `KEPT` what else is kept of a call.
-const HIT: usize = 16;
-const SP: usize = HIT + size_of::<Hit>();
-const KEPT: usize = SP + 8;
-/// Length of the frame in bytes: with the return address, a multiple of 16.
-const ROOM: usize = 88;
-/// Logarithm of a line's length.
-const LINE_SHIFT: u32 = size_of::<Line>().trailing_zeros();
-/// Offsets in `struct rseq` of the CPU and of the pointer to the sequence in progress.
-const AREA_CPU: usize = 4;
-const AREA_SEQUENCE: usize = 8;
-/// Length of an instance in bytes. Magazines and hints contain an instance's number + 1, so that times this
-/// length leads to the instance's end.
-const OBJECT: usize = size_of::<Instance>();
-const _: () = assert!(KEPT + 4 * 8 <= ROOM && size_of::<Line>() == 128 && GROUP_LEN.is_power_of_two());
-
 /// The hit described above.
 ///
 /// # Safety

@@ -13,17 +13,23 @@ pub mod general;
 pub(crate) mod returning;
 pub mod signal_wrappers;
 pub mod sys;
-pub(crate) mod syscall;
-pub mod thread;
 
 pub use trapline_insn::x86_64::Regs;
 pub use trapline_insn::x86_64::simulate::Op;
 
 pub use crate::trap::{
-    Answer, Arena, Block, Brought, Copies, Copy, InstallError, Signal, Step, Traps, Windows, blocks_traps,
-    install, standing, stands, uninstall,
+    Answer, Arena, Block, Brought, Copies, Copy, Info, InstallError, SLOT, Signal, Step, Traps, Windows,
+    blocks_traps, install, standing, stands, uninstall,
 };
 #[cfg(not(loom))]
 pub use crate::trap::{Called, Placed, Role, Sites};
-pub use context::{Context, Info};
-pub use copies::{CopyError, SLOT, copy};
+pub use context::Context;
+pub use copies::{CopyError, copy};
+
+/// What a thread knows of itself, and of the other threads of its process.
+pub mod thread {
+    pub use super::sys::{add_own, thread_pointer};
+    pub use crate::kernel::{
+        AlternateStack, Word, alternate_stack, membarrier, read_word, register_core_sync, register_membarrier,
+    };
+}

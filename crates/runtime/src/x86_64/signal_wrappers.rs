@@ -37,9 +37,10 @@
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 
-use super::context::{Context, Info};
+use super::context::Context;
 use super::sys::{self, SignalAction};
-use crate::trap::install::{ALL, block};
+use crate::trap::Info;
+use crate::trap::block::{ALL, block};
 
 /// Maximum number of handlers. The assembly contains the same number.
 const ROOM: usize = 256;

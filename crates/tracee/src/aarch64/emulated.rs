@@ -11,9 +11,9 @@ use std::sync::OnceLock;
 
 use trapline_record::RemoteAddr;
 
-use crate::error::TargetError;
+use crate::error::{TargetError, gone_or};
 use crate::maps;
-use crate::process::{Process, gone_or};
+use crate::process::Process;
 use crate::status::ThreadStatus;
 
 impl Process {

@@ -1,6 +1,6 @@
 //! The features that generated code may use.
 
-use crate::process::CpuFeatures;
+use crate::features::CpuFeatures;
 
 /// `HWCAP_ATOMICS` (asm/hwcap.h).
 const HWCAP_ATOMICS: u64 = 1 << 8;

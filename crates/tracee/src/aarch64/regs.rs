@@ -21,6 +21,7 @@
 //! the microseconds between the look and the order.
 
 use crate::aarch64::gadget::Gadgets;
+use crate::calls::Repair;
 use crate::status::InCall;
 use crate::sys::ptrace::{self, Registers};
 
@@ -36,25 +37,15 @@ const LINK: usize = 30;
 /// Bits of pstate with the type of the branch that led to pc; landing pads check them.
 const BTYPE: u64 = 3 << 10;
 
+/// The user registers that samples hold, by bit numbers of `asm/perf_regs.h`: x0…x30 sp pc.
+pub const USER_REGS: u64 = (1 << 33) - 1;
+
 /// General registers, as the kernel shows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Regs {
     now: Registers,
     /// The call in which the thread was stopped.
     call: Option<(i64, [u64; 6])>,
-}
-
-/// What [`Regs::repaired`] did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Repair {
-    /// The thread was in no call, or the call was done.
-    None,
-    /// The call goes on as the kernel would have continued it, except for its timeout.
-    Restarted,
-    /// The call had returned EINTR and is made again.
-    Again,
-    /// The call returned EINTR and must stay so, because a signal is pending.
-    Eintr,
 }
 
 impl Regs {

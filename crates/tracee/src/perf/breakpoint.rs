@@ -12,14 +12,14 @@ use trapline_record::RemoteAddr;
 
 use crate::sys::perf::{self, Attr};
 
-/// Which accesses count.
+/// Which accesses trap. x86-64 cannot watch reads alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// Writes to the range.
+    /// Stores.
     Write,
-    /// Reads of the range, and writes to it.
+    /// Loads and stores.
     ReadWrite,
-    /// Execution of the instruction that begins there.
+    /// Execution of the instruction at the address, before it runs.
     Execute,
 }
 

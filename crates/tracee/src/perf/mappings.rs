@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 
-use super::sampled::{online_cpus, ring};
+use super::cpus::{online_cpus, ring};
 use crate::kernel::threads;
 use crate::sys::perf::{self, Attr, Ring};
 

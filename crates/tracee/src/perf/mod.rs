@@ -6,15 +6,17 @@
 //! threads, or know which debug registers are free.
 
 pub mod breakpoint;
+mod cpus;
 mod mappings;
 mod program;
 mod sampled;
 mod tasks;
 
+pub use crate::regs::USER_REGS;
+pub use breakpoint::Access;
+pub use cpus::NotArmed;
 pub use mappings::{MappingRecord, MappingRings};
-pub use sampled::{
-    Access, Armed, Breakpoint, Family, NotArmed, SLOTS, SampleOptions, SampleRings, USER_REGS,
-};
+pub use sampled::{Armed, Breakpoint, Family, SLOTS, SampleOptions, SampleRings};
 pub use tasks::{Followed, TaskRings};
 
 use std::time::Duration;
@@ -22,7 +24,7 @@ use std::time::Duration;
 /// The time on CLOCK_MONOTONIC in nanoseconds. All samples use this clock.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
-    crate::sys::clock::monotonic().as_nanos() as u64
+    crate::sys::own::monotonic().as_nanos() as u64
 }
 
 /// Raises the limit of descriptors by `more`; returns how many there may be now.
@@ -36,13 +38,13 @@ pub fn allow_files(more: u64) -> std::io::Result<u64> {
 /// The calling thread's number.
 #[must_use]
 pub fn this_thread() -> u32 {
-    crate::sys::clock::thread_id()
+    crate::sys::own::thread_id()
 }
 
 /// CPU time of the calling thread.
 #[must_use]
 pub fn thread_time() -> Duration {
-    crate::sys::clock::thread_time()
+    crate::sys::own::thread_time()
 }
 
 /// Returns once every CPU has left the interrupt or trap handler that it was in. It uses
@@ -51,7 +53,7 @@ pub fn thread_time() -> Duration {
 /// # Errors
 /// When the kernel does not offer it.
 pub fn wait_for_handlers() -> std::io::Result<()> {
-    crate::sys::barrier::global()
+    crate::sys::own::global_barrier()
 }
 
 /// The number of CPUs that can ever come online.

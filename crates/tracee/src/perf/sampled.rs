@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use trapline_record::RemoteAddr;
 
-use super::{TaskRings, program};
+use super::breakpoint::Access;
+use super::cpus::{NotArmed, online_cpus, ring};
+use super::{TaskRings, USER_REGS, program};
 use crate::sys::bpf;
 use crate::sys::perf::{self, Attr, Ring};
 
@@ -33,21 +35,6 @@ const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 /// The number of debug registers for addresses. An x86-64 processor has four, for data and instructions alike
 /// (Intel SDM 3B, 18.2.1). Most arm64 processors have four for data (2 to 16: Arm ARM D2.8).
 pub const SLOTS: u8 = 4;
-
-/// The user registers that are sampled: bit numbers of `asm/perf_regs.h`. On x86-64 ax bx cx dx si di bp sp
-/// ip flags, r8…r15; on arm64 x0…x30 sp pc.
-pub const USER_REGS: u64 = if cfg!(target_arch = "aarch64") { (1 << 33) - 1 } else { 0x3ff | 0xff << 16 };
-
-/// Which accesses trap. x86-64 cannot watch reads alone.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Access {
-    /// Stores.
-    Write,
-    /// Loads and stores.
-    ReadWrite,
-    /// Execution of the instruction at the address, before it runs.
-    Execute,
-}
 
 /// What a debug register is to hold.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -114,17 +101,6 @@ pub struct SampleRings {
 pub struct Armed {
     events: Vec<OwnedFd>,
     attr: Attr,
-}
-
-/// An event that could not be opened.
-#[derive(Debug)]
-pub struct NotArmed {
-    /// The thread.
-    pub tid: u32,
-    /// The CPU.
-    pub cpu: u32,
-    /// The kernel's error.
-    pub source: io::Error,
 }
 
 impl SampleRings {
@@ -314,18 +290,6 @@ impl SampleRings {
     }
 }
 
-/// Maps the largest ring that our limit of locked memory allows, at most `pages`.
-pub(super) fn ring(event: OwnedFd, pages: u64) -> io::Result<Ring> {
-    const LEAST: u64 = 8;
-    let mut pages = pages.max(LEAST);
-    loop {
-        match Ring::with_pages(event.try_clone()?, pages) {
-            Err(error) if pages > LEAST && error.raw_os_error() == Some(libc::EPERM) => pages /= 2,
-            other => return other,
-        }
-    }
-}
-
 impl Armed {
     /// Starts it.
     ///
@@ -361,31 +325,5 @@ impl Armed {
             Access::Execute => (4, 8),
         };
         self.events.iter().try_for_each(|event| perf::modify(event.as_fd(), self.attr))
-    }
-}
-
-/// Numbers of `/sys/devices/system/cpu/online`, such as `0-3,8`.
-pub(super) fn online_cpus() -> Vec<u32> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let cpus = parse_cpus(&text);
-    if cpus.is_empty() { (0..crate::process::possible_cpus()).collect() } else { cpus }
-}
-
-fn parse_cpus(text: &str) -> Vec<u32> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse::<u32>().ok()?..=last.parse().ok()?)
-    };
-    text.trim().split(',').filter_map(range).flatten().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_cpus;
-
-    #[test]
-    fn cpus_are_listed_in_ranges() {
-        assert_eq!(parse_cpus("0-2,5,7-8\n"), [0, 1, 2, 5, 7, 8]);
-        assert_eq!(parse_cpus(""), [0u32; 0]);
     }
 }

@@ -9,8 +9,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::NotArmed;
-use super::sampled::online_cpus;
+use super::cpus::{NotArmed, online_cpus};
 use crate::sys::perf::{self, Attr, Ring};
 
 const TYPE_SOFTWARE: u32 = 1;

@@ -1,9 +1,9 @@
 //! bpf(2): maps, programs, and uprobe_multi links.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use super::check;
+use super::{check, fd};
 
 /// BPF_MAP_TYPE_PERF_EVENT_ARRAY.
 pub(crate) const PERF_EVENT_ARRAY: u32 = 4;
@@ -60,9 +60,29 @@ fn bpf<T>(command: i32, attr: &T) -> io::Result<i64> {
     check(unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) })
 }
 
-fn owned(result: io::Result<i64>) -> io::Result<OwnedFd> {
-    // SAFETY: the call succeeded and returned a descriptor that has no other owner.
-    result.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
+/// As [`bpf`], for a command that makes a descriptor.
+fn make<T>(command: i32, attr: &T) -> io::Result<OwnedFd> {
+    let made = bpf(command, attr)?;
+    // SAFETY: each caller in this module passes a command that returns a new descriptor.
+    unsafe { fd::owned(made) }
+}
+
+/// An entry of a map: where its key and its value are.
+#[repr(C)]
+struct Element {
+    map: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+impl Element {
+    fn new<T>(map: BorrowedFd<'_>, key: &u32, value: *const T) -> Self {
+        let map = map.as_raw_fd() as u32;
+        let key = std::ptr::from_ref(key).expose_provenance() as u64;
+        Self { map, pad: 0, key, value: value.expose_provenance() as u64, flags: 0 }
+    }
 }
 
 pub(crate) fn map(kind: u32, key_size: u32, value_size: u32, entries: u32) -> io::Result<OwnedFd> {
@@ -70,50 +90,20 @@ pub(crate) fn map(kind: u32, key_size: u32, value_size: u32, entries: u32) -> io
     struct Attr {
         words: [u32; 4],
     }
-    owned(bpf(MAP_CREATE, &Attr { words: [kind, key_size, value_size, entries] }))
+    make(MAP_CREATE, &Attr { words: [kind, key_size, value_size, entries] })
 }
 
 /// Reads one entry of a per-CPU array: the words of all CPUs. `cpus` is the number of possible CPUs.
 pub(crate) fn lookup(map: BorrowedFd<'_>, key: u32, cpus: usize) -> io::Result<Vec<u64>> {
-    #[repr(C)]
-    struct Attr {
-        map: u32,
-        pad: u32,
-        key: u64,
-        value: u64,
-        flags: u64,
-    }
     let mut values = vec![0u64; cpus];
-    let attr = Attr {
-        map: map.as_raw_fd() as u32,
-        pad: 0,
-        key: (&raw const key).expose_provenance() as u64,
-        value: values.as_mut_ptr().expose_provenance() as u64,
-        flags: 0,
-    };
-    bpf(MAP_LOOKUP, &attr)?;
+    bpf(MAP_LOOKUP, &Element::new(map, &key, values.as_mut_ptr()))?;
     Ok(values)
 }
 
 /// Puts a descriptor into an array.
 pub(crate) fn put(map: BorrowedFd<'_>, key: u32, value: BorrowedFd<'_>) -> io::Result<()> {
-    #[repr(C)]
-    struct Attr {
-        map: u32,
-        pad: u32,
-        key: u64,
-        value: u64,
-        flags: u64,
-    }
     let value = value.as_raw_fd();
-    let attr = Attr {
-        map: map.as_raw_fd() as u32,
-        pad: 0,
-        key: (&raw const key).expose_provenance() as u64,
-        value: (&raw const value).expose_provenance() as u64,
-        flags: 0,
-    };
-    bpf(MAP_UPDATE, &attr).map(drop)
+    bpf(MAP_UPDATE, &Element::new(map, &key, &raw const value)).map(drop)
 }
 
 /// Loads a program for uprobe_multi; an error contains the end of the verifier's log.
@@ -158,14 +148,14 @@ fn load(code: &[Insn], kind: u32, attach_type: u32) -> io::Result<OwnedFd> {
         ifindex: 0,
         attach_type,
     };
-    let first = owned(bpf(PROG_LOAD, &attr));
+    let first = make(PROG_LOAD, &attr);
     let Err(error) = first else { return first };
     if error.raw_os_error() == Some(libc::EPERM) {
         return Err(error);
     }
     (attr.log_level, attr.log_size) = (1, log.len() as u32);
     attr.log = log.as_mut_ptr().expose_provenance() as u64;
-    owned(bpf(PROG_LOAD, &attr)).map_err(|e| {
+    make(PROG_LOAD, &attr).map_err(|e| {
         let text = String::from_utf8_lossy(&log);
         let text = text.trim_end_matches('\0').trim_end();
         let last = text.lines().rev().find(|l| !l.starts_with("processed")).unwrap_or("");
@@ -206,7 +196,7 @@ pub(crate) fn uprobe_multi(program: BorrowedFd<'_>, sites: &Sites<'_>) -> io::Re
         pid: u32,
         pad: u32,
     }
-    owned(bpf(
+    make(
         LINK_CREATE,
         &Attr {
             program: program.as_raw_fd() as u32,
@@ -222,5 +212,5 @@ pub(crate) fn uprobe_multi(program: BorrowedFd<'_>, sites: &Sites<'_>) -> io::Re
             pid: sites.pid,
             pad: 0,
         },
-    ))
+    )
 }

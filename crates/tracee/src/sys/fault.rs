@@ -12,6 +12,8 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::signals::die;
+
 struct Fault {
     before: bool,
     number: u64,
@@ -26,16 +28,6 @@ fn fault() -> Option<&'static Fault> {
             Some(Fault { before: side == "before", number: number.parse().ok()? })
         })
         .as_ref()
-}
-
-fn die() -> ! {
-    // SAFETY: kill and pause take plain numbers; SIGKILL to ourselves ends the process here.
-    unsafe {
-        libc::kill(libc::getpid(), libc::SIGKILL);
-        loop {
-            libc::pause();
-        }
-    }
 }
 
 /// Runs one request, with a fault point before and after it.

@@ -5,26 +5,30 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::check;
 
-fn owned(result: i64) -> io::Result<OwnedFd> {
+/// The descriptor that a call has returned.
+///
+/// # Safety
+/// The call returned −1, or a new descriptor that has no other owner.
+pub(super) unsafe fn owned(result: i64) -> io::Result<OwnedFd> {
     let fd = check(result)?;
-    // SAFETY: the call that made `result` succeeded and returned a new descriptor that has no other owner.
+    // SAFETY: the call succeeded; the caller promises the rest.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: plain numbers.
-    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+    // SAFETY: plain numbers; a new descriptor.
+    unsafe { owned(libc::syscall(libc::SYS_pidfd_open, pid, 0)) }
 }
 /// A pidfd for one thread (Linux 6.9).
 pub(crate) fn pidfd_of_thread(tid: u32) -> io::Result<OwnedFd> {
     const PIDFD_THREAD: i32 = libc::O_EXCL;
-    // SAFETY: plain numbers.
-    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })
+    // SAFETY: plain numbers; a new descriptor.
+    unsafe { owned(libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD)) }
 }
 /// Copies a descriptor of another process.
 pub(crate) fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
-    // SAFETY: plain numbers; `pidfd` is open while borrowed.
-    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })
+    // SAFETY: plain numbers, and `pidfd` is open while borrowed; a new descriptor.
+    unsafe { owned(libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0)) }
 }
 
 /// A process' wait status after its parent has reaped it (Linux 6.15); `None` where the kernel does not give
@@ -46,12 +50,11 @@ pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     (result == 0 && info.mask & EXIT != 0).then_some(info.numbers[11])
 }
 
-/// Whether two processes share their address space; `None` when the kernel cannot compare them.
-pub(crate) fn same_memory(a: u32, b: u32) -> Option<bool> {
-    const KCMP_VM: i32 = 1;
+/// Whether two processes share their address space.
+pub(crate) fn same_memory(a: u32, b: u32) -> io::Result<bool> {
+    const KCMP_VM: libc::c_int = 1;
     // SAFETY: plain numbers.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) };
-    (order >= 0).then_some(order == 0)
+    check(unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) }).map(|order| order == 0)
 }
 
 /// Whether a socket has a timeout for receiving (or sending); `None` when it is not a socket.
@@ -123,8 +126,8 @@ pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> io::Result<Option<(u64
 #[cfg(test)]
 pub(crate) fn memfd(name: &std::ffi::CStr, sealing: bool) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | if sealing { libc::MFD_ALLOW_SEALING } else { 0 };
-    // SAFETY: the name is live and ends with a zero.
-    owned(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+    // SAFETY: the name is live and ends with a zero; a new descriptor.
+    unsafe { owned(libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags)) }
 }
 
 /// Our effective user and group.
@@ -135,8 +138,8 @@ pub(crate) fn whoami() -> (u32, u32) {
 
 /// Makes an eventfd; reading and writing it never blocks.
 pub(crate) fn event() -> io::Result<OwnedFd> {
-    // SAFETY: plain numbers.
-    owned(i64::from(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }))
+    // SAFETY: plain numbers; a new descriptor.
+    unsafe { owned(i64::from(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))) }
 }
 
 /// Makes the eventfd readable. Preserves the thread's errno, since this is called in the middle of other

@@ -3,49 +3,19 @@
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use super::check;
-
-/// The resource that is limited.
-#[derive(Clone, Copy)]
-enum Of {
-    Descriptors,
-    FileSizes,
-}
-
-fn get(of: Of) -> io::Result<libc::rlimit> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is live and of the type that is filled.
-    let result = unsafe {
-        match of {
-            Of::Descriptors => libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit),
-            Of::FileSizes => libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit),
-        }
-    };
-    check(i64::from(result)).map(|_| limit)
-}
-
-fn set(of: Of, limit: libc::rlimit) -> io::Result<()> {
-    // SAFETY: `limit` is live.
-    let result = unsafe {
-        match of {
-            Of::Descriptors => libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit),
-            Of::FileSizes => libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit),
-        }
-    };
-    check(i64::from(result)).map(drop)
-}
+use super::own::{Limited, limit, set_limit};
 
 /// Raises the limit so that `more` descriptors can be opened beyond a few of our own; returns the limit that
 /// now holds. Only root may go beyond the hard limit. For others the limit becomes what it may be, and
 /// opening then fails with the reason.
 pub(crate) fn raise(more: u64) -> io::Result<u64> {
     const OWN: u64 = 256;
-    let now = get(Of::Descriptors)?;
+    let now = limit(Limited::Descriptors)?;
     let wanted = more.saturating_add(OWN);
     if now.rlim_cur >= wanted {
         return Ok(now.rlim_cur);
     }
-    let set = |cur, max| set(Of::Descriptors, libc::rlimit { rlim_cur: cur, rlim_max: max });
+    let set = |cur, max| set_limit(Limited::Descriptors, libc::rlimit { rlim_cur: cur, rlim_max: max });
     if now.rlim_max < wanted && set(wanted, wanted).is_ok() {
         return Ok(wanted);
     }
@@ -64,14 +34,14 @@ pub(crate) fn with_file_size<T>(len: u64, grow: impl FnOnce() -> T) -> Result<T,
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     // If the limit cannot be read, the kernel decides.
-    let Ok(old) = get(Of::FileSizes) else { return Ok(grow()) };
+    let Ok(old) = limit(Limited::FileSizes) else { return Ok(grow()) };
     if old.rlim_cur >= len {
         return Ok(grow());
     }
     let raised = libc::rlimit { rlim_cur: len, rlim_max: old.rlim_max.max(len) };
-    set(Of::FileSizes, raised).map_err(|_| TooLow(old.rlim_max))?;
+    set_limit(Limited::FileSizes, raised).map_err(|_| TooLow(old.rlim_max))?;
     let grown = grow();
     // The old limit was allowed before, and every process may lower a limit.
-    drop(set(Of::FileSizes, old));
+    drop(set_limit(Limited::FileSizes, old));
     Ok(grown)
 }

@@ -6,12 +6,7 @@
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64;
-pub(crate) mod barrier;
 pub(crate) mod bpf;
-pub(crate) mod clock;
-pub(crate) mod compare;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod cpu;
 pub(crate) mod fault;
 pub(crate) mod fd;
 pub(crate) mod limit;
@@ -20,7 +15,6 @@ pub(crate) mod own;
 pub(crate) mod perf;
 pub(crate) mod ptrace;
 pub(crate) mod signals;
-pub(crate) mod spawn;
 pub(crate) mod wait;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;

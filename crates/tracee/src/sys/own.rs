@@ -1,23 +1,22 @@
-//! Calls that change this very process.
+//! Calls about this very process: its memory, limits, clocks, and barriers between its threads.
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use super::check;
+use super::fd::owned;
 
 /// A memfd; marked as executable where the kernel has a flag for that.
 pub(crate) fn memfd(name: &CStr) -> io::Result<OwnedFd> {
     const MFD_EXEC: u32 = 0x10;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     let make = |flags: u32| {
-        // SAFETY: the name is live and ends with a zero.
-        check(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+        // SAFETY: the name is live and ends with a zero; a new descriptor.
+        unsafe { owned(libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags)) }
     };
     // Kernels before 6.3 do not know the flag.
-    let fd = make(flags | MFD_EXEC).or_else(|_| make(flags))?;
-    // SAFETY: the call succeeded and returned a new descriptor that has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    make(flags | MFD_EXEC).or_else(|_| make(flags))
 }
 
 /// Maps memory at an address where nothing is mapped.
@@ -44,11 +43,73 @@ pub(crate) unsafe fn munmap(addr: u64, len: u64) -> io::Result<()> {
     check(i64::from(unsafe { libc::munmap(addr as *mut _, len as usize) })).map(drop)
 }
 
+fn membarrier(command: i32) -> io::Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }).map(drop)
+}
+
+/// Issues MEMBARRIER_CMD_GLOBAL.
+pub(crate) fn global_barrier() -> io::Result<()> {
+    membarrier(1)
+}
+
 /// Makes every CPU that runs a thread of this process serialise before it returns.
 pub(crate) fn sync_cores() -> io::Result<()> {
     const REGISTER: i32 = 1 << 6;
     const SYNC_CORE: i32 = 1 << 5;
-    // SAFETY: plain numbers.
-    let call = |command: i32| check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) });
-    call(SYNC_CORE).or_else(|_| call(REGISTER).and_then(|_| call(SYNC_CORE))).map(drop)
+    membarrier(SYNC_CORE).or_else(|_| membarrier(REGISTER).and_then(|()| membarrier(SYNC_CORE)))
+}
+
+/// A resource of this process that is limited.
+#[derive(Clone, Copy)]
+pub(crate) enum Limited {
+    Descriptors = libc::RLIMIT_NOFILE as isize,
+    FileSizes = libc::RLIMIT_FSIZE as isize,
+}
+
+/// The limit of a resource.
+pub(crate) fn limit(of: Limited) -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is live and of the type that is filled.
+    check(i64::from(unsafe { libc::getrlimit(of as _, &raw mut limit) })).map(|_| limit)
+}
+
+/// Sets it.
+pub(crate) fn set_limit(of: Limited, limit: libc::rlimit) -> io::Result<()> {
+    // SAFETY: `limit` is live.
+    check(i64::from(unsafe { libc::setrlimit(of as _, &raw const limit) })).map(drop)
+}
+
+/// Hour, minute and second of the day, in local time.
+pub(crate) fn local_time() -> (i32, i32, i32) {
+    // SAFETY: `tm` is plain integers and a pointer that is never followed; all-zero is a value of it.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: a null pointer is allowed: the time is then only returned.
+    let now = unsafe { libc::time(std::ptr::null_mut()) };
+    // SAFETY: both are live; on failure `tm` keeps its zeros.
+    unsafe { libc::localtime_r(&raw const now, &raw mut tm) };
+    (tm.tm_hour, tm.tm_min, tm.tm_sec)
+}
+
+fn clock(clock: libc::clockid_t) -> std::time::Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is live; the clock is one of the two below, which always exist.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// CLOCK_MONOTONIC.
+pub(crate) fn monotonic() -> std::time::Duration {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// CPU time of the calling thread.
+pub(crate) fn thread_time() -> std::time::Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// The calling thread's number.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::gettid() }.cast_unsigned()
 }

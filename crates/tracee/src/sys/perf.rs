@@ -1,11 +1,12 @@
 //! perf_event_open, counters and rings.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::check;
+use super::fd::owned;
 use super::map::Map;
 
 /// PERF_TYPE_BREAKPOINT.
@@ -64,12 +65,8 @@ pub(crate) fn open(mut attr: Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     if attr.kind == BREAKPOINT {
         super::fault::refuse_breakpoint(attr.flags)?;
     }
-    // SAFETY: `attr` is live and as long as its `size` states.
-    let fd = check(unsafe {
-        libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, FD_CLOEXEC)
-    })?;
-    // SAFETY: the call succeeded and returned a descriptor that has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    // SAFETY: `attr` is live and as long as its `size` states; a new descriptor.
+    unsafe { owned(libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, FD_CLOEXEC)) }
 }
 
 /// Sends an event's records into another event's ring.

@@ -1,11 +1,11 @@
-//! Waiting for signals: they are blocked, and read from a signalfd.
+//! Waiting for signals: they are blocked, and read from a signalfd. And the one that ends this process.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::check;
+use super::fd::owned;
 
 /// The signals that end a session.
 pub(crate) const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -32,12 +32,8 @@ pub(crate) fn open(signals: &[i32]) -> io::Result<OwnedFd> {
         return Err(io::Error::from_raw_os_error(blocked));
     }
     ORIGINAL.get_or_init(|| old);
-    // SAFETY: `set` is live.
-    let fd = check(i64::from(unsafe {
-        libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
-    }))?;
-    // SAFETY: the call succeeded and returned a new descriptor that has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    // SAFETY: `set` is live; a new descriptor.
+    unsafe { owned(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK).into()) }
 }
 
 /// Gives the calling thread the mask from before [`open`]. Fit for a child between fork and exec: it
@@ -80,4 +76,15 @@ pub(crate) fn next(fd: &OwnedFd, others: &[i32], at_most: Duration) -> io::Resul
     // SAFETY: `info` is live and of the length given.
     let read = unsafe { libc::read(fd.as_raw_fd(), (&raw mut info).cast(), size_of_val(&info)) };
     Ok(if read == size_of_val(&info) as isize { info.ssi_signo as i32 } else { 0 })
+}
+
+/// Ends this process by SIGKILL.
+pub(super) fn die() -> ! {
+    // SAFETY: kill and pause take plain numbers; SIGKILL to ourselves ends the process here.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGKILL);
+        loop {
+            libc::pause();
+        }
+    }
 }

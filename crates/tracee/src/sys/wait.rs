@@ -2,6 +2,7 @@
 //! ended.
 
 use std::io;
+use std::time::Duration;
 
 /// A stop or an end that waits to be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,4 +86,12 @@ pub(crate) fn reap(tid: u32) -> bool {
 pub(crate) fn ended(pid: u32) -> io::Result<bool> {
     let stop = wait(libc::P_PID, pid, libc::WNOHANG | libc::WNOWAIT)?;
     Ok(matches!(stop, Some(Stop::Exit { .. })))
+}
+/// Waits a little: at first only by yielding the CPU, after a millisecond by short sleeps.
+pub(crate) fn pause(passed: Duration) {
+    if passed < Duration::from_millis(1) {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_micros(100));
+    }
 }

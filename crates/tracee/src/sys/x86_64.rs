@@ -1,5 +1,6 @@
 //! x86-64: calls that change this very process, registers of other threads, and queries of the CPU.
 
+use core::arch::x86_64::{__cpuid_count, CpuidResult};
 use std::io;
 
 use super::check;
@@ -102,10 +103,7 @@ pub(crate) unsafe fn sigaction(signal: i32, new: Option<&[u8; 32]>) -> io::Resul
 /// The components of the extended state that the system has enabled.
 pub(crate) fn enabled_components() -> Option<u64> {
     const OSXSAVE: u32 = 1 << 27;
-    // SAFETY: every x86-64 CPU has cpuid.
-    #[allow(unused_unsafe, reason = "safe in newer toolchains")]
-    let leaf = unsafe { core::arch::x86_64::__cpuid(1) };
-    if leaf.ecx & OSXSAVE == 0 {
+    if cpuid(1, 0).ecx & OSXSAVE == 0 {
         return None;
     }
     let (low, high): (u32, u32);
@@ -116,10 +114,47 @@ pub(crate) fn enabled_components() -> Option<u64> {
     Some(u64::from(high) << 32 | u64::from(low))
 }
 
-/// Leaf 13 of cpuid.
-pub(crate) fn xsave_leaf(index: u32) -> core::arch::x86_64::CpuidResult {
-    // SAFETY: every x86-64 CPU has cpuid; leaf 13 reads as zero where it does not exist.
+fn cpuid(leaf: u32, index: u32) -> CpuidResult {
+    // SAFETY: every x86-64 CPU has cpuid; leaves that do not exist read as zero, or as another leaf.
     #[allow(unused_unsafe, reason = "safe in newer toolchains")]
-    let leaf = unsafe { core::arch::x86_64::__cpuid_count(13, index) };
-    leaf
+    unsafe {
+        __cpuid_count(leaf, index)
+    }
+}
+
+/// Leaf 13 of cpuid; reads as zero for components that do not exist.
+pub(crate) fn xsave_leaf(index: u32) -> CpuidResult {
+    cpuid(13, index)
+}
+
+/// The end of XSAVE component `index` (2 and up) in the standard layout, in bytes.
+pub(crate) fn xsave_end(index: u32) -> usize {
+    let leaf = xsave_leaf(index);
+    leaf.ebx as usize + leaf.eax as usize
+}
+
+/// Whether `rdpid` exists.
+pub(crate) fn has_rdpid() -> bool {
+    cpuid(7, 0).ecx >> 22 & 1 == 1
+}
+
+/// A signal's frame that the kernel made, for tests: its first words, from the restorer's address on.
+#[cfg(test)]
+pub(crate) fn frame_of_a_signal() -> Vec<u64> {
+    use std::sync::Mutex;
+    static FOUND: Mutex<[u64; 64]> = Mutex::new([0; 64]);
+    extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the context lies right above the restorer's address, and is larger than that.
+        let words = unsafe { std::slice::from_raw_parts(context.cast::<u64>().sub(1), 64) };
+        FOUND.try_lock().expect("one signal").copy_from_slice(words);
+    }
+    // SAFETY: the handler has the signature that the flags state, and stays.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut()), 0);
+        assert_eq!(libc::raise(libc::SIGURG), 0);
+    }
+    FOUND.lock().expect("the handler has returned").to_vec()
 }

@@ -5,12 +5,10 @@
 //! area, as the kernel's own signal delivery would have made it. Does not: touch the target.
 
 use crate::regs::Regs;
-use crate::sys::cpu;
 use crate::sys::ptrace::Registers;
-use crate::x86_64::gadget::{Gadgets, Restore};
+use crate::sys::x86_64::xsave_end;
+use crate::x86_64::gadget::{Gadgets, MAX_SKIP, Restore};
 
-/// Number of words that a gadget may pop between its `syscall` and its `ret`.
-pub(crate) const MAX_SKIP: u64 = 12;
 /// Bytes that a leaf function may use below its stack pointer.
 pub(crate) const RED_ZONE: u64 = 128;
 /// Bytes for arguments in memory.
@@ -61,7 +59,7 @@ fn signal_xstate(xstate: &[u8]) -> Option<Vec<u8>> {
     let word = |at: usize| Some(u64::from_le_bytes(xstate.get(at..at + 8)?.try_into().ok()?));
     let (supported, in_use) = (word(SW_RESERVED)?, word(XSAVE_HEADER)?);
     let features = supported & (!XTILE | (XTILE & in_use));
-    let len = (2..63).filter(|i| features >> i & 1 == 1).map(cpu::xsave_end).fold(XSAVE_MIN, usize::max);
+    let len = (2..63).filter(|i| features >> i & 1 == 1).map(xsave_end).fold(XSAVE_MIN, usize::max);
     let mut bytes = xstate.get(..len)?.to_vec();
     let mut software = [0u8; 48];
     software[..4].copy_from_slice(&FP_XSTATE_MAGIC1.to_le_bytes());
@@ -151,23 +149,7 @@ mod tests {
 
     /// A frame that the kernel made, for a handler of ours.
     #[test]
-    #[allow(unsafe_code, reason = "a handler, and the words above what it was told of")]
     fn a_frame_of_the_kernels_is_one() {
-        use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-        static FOUND: AtomicBool = AtomicBool::new(false);
-        extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-            // SAFETY: the context lies right above the restorer's address, and is larger than that.
-            let words = unsafe { std::slice::from_raw_parts(context.cast::<u64>().sub(1), 64) };
-            FOUND.store(may_begin(words), SeqCst);
-        }
-        // SAFETY: the handler has the signature that the flags state, and stays.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = handler as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO;
-            assert_eq!(libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut()), 0);
-            assert_eq!(libc::raise(libc::SIGURG), 0);
-        }
-        assert!(FOUND.load(SeqCst));
+        assert!(may_begin(&crate::sys::x86_64::frame_of_a_signal()));
     }
 }

@@ -14,6 +14,8 @@ const RET: u8 = 0xc3;
 /// `mov $15, %rax; syscall`: every libc's signal restorer.
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 const POP_RAX_RET: [u8; 2] = [0x58, RET];
+/// Number of words that a gadget may pop between its `syscall` and its `ret`.
+pub(crate) const MAX_SKIP: u64 = 12;
 const CHUNK: usize = 1 << 18;
 const OVERLAP: usize = 64;
 
@@ -161,7 +163,7 @@ fn syscall_ret(bytes: &[u8]) -> Option<(u64, u8)> {
             }
             _ => return None,
         }
-        if skip > crate::frame::MAX_SKIP {
+        if skip > MAX_SKIP {
             return None;
         }
     }

@@ -15,32 +15,9 @@ pub(crate) const fn is_last_choice(_: i64) -> bool {
     false
 }
 
-/// FUTEX_WAIT_BITSET, in the low bits of the operation. Conditions, semaphores and joins wait with it.
-const WAIT_BITSET: u64 = 9;
-
-/// Whether a thread that waits in this call holds no lock of the allocator, the loader or the unwinder.
-pub(crate) const fn waits_outside(nr: i64, args: &[u64; 6]) -> bool {
-    match nr {
-        libc::SYS_futex => args[1] & 0x7f == WAIT_BITSET,
-        libc::SYS_nanosleep
-        | libc::SYS_clock_nanosleep
-        | libc::SYS_poll
-        | libc::SYS_ppoll
-        | libc::SYS_select
-        | libc::SYS_pselect6
-        | libc::SYS_epoll_wait
-        | libc::SYS_epoll_pwait
-        | libc::SYS_wait4
-        | libc::SYS_waitid
-        | libc::SYS_pause
-        | libc::SYS_rt_sigsuspend
-        | libc::SYS_rt_sigtimedwait
-        | libc::SYS_accept
-        | libc::SYS_accept4
-        | libc::SYS_recvfrom
-        | libc::SYS_recvmsg => true,
-        _ => false,
-    }
+/// Calls of this processor alone for [`waits_outside`](crate::calls::waits_outside).
+pub(crate) const fn waits_outside_here(nr: i64) -> bool {
+    matches!(nr, libc::SYS_poll | libc::SYS_select | libc::SYS_epoll_wait | libc::SYS_pause)
 }
 
 /// `AUDIT_ARCH_X86_64`.

@@ -2,6 +2,7 @@
 //!
 //! Input: registers at a stop. Output: registers to go on with. Invariants: TGT-3.
 
+use crate::calls::Repair;
 use crate::status::InCall;
 use crate::sys::ptrace::{self, Registers};
 use crate::x86_64::gadget::Gadgets;
@@ -11,6 +12,10 @@ use crate::x86_64::gadget::Gadgets;
 pub(crate) const NOTES_CALLS: bool = false;
 /// The instruction that makes a call.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// The user registers that samples hold, by bit numbers of `asm/perf_regs.h`: ax bx cx dx si di bp sp ip
+/// flags, r8…r15.
+pub const USER_REGS: u64 = 0x3ff | 0xff << 16;
 
 /// General registers, as the kernel keeps them.
 #[derive(Clone, Copy, Debug)]
@@ -22,19 +27,6 @@ const RESTARTNOINTR: i64 = -513;
 const RESTARTNOHAND: i64 = -514;
 const RESTART_RESTARTBLOCK: i64 = -516;
 const DIRECTION: u64 = 1 << 10;
-
-/// What [`Regs::repaired`] did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Repair {
-    /// The thread was in no call, or the call was done.
-    None,
-    /// The call goes on as the kernel would have continued it.
-    Restarted,
-    /// The call had returned EINTR and is made again.
-    Again,
-    /// The call returned EINTR and must stay so, because a signal is pending.
-    Eintr,
-}
 
 impl Regs {
     /// Reads a stopped thread's registers.

@@ -21,7 +21,7 @@ pub(crate) use trapline_insn::aarch64::Regs as RegFile;
 use trapline_insn::effect::Effect;
 
 use crate::constraints::Slots;
-use crate::record::UserRegs;
+use crate::trap_state::UserRegs;
 use crate::value::Range;
 
 /// The counts of most processors. Where there are fewer, the kernel reports it.
@@ -59,4 +59,10 @@ pub(crate) const fn has_pushed(_: &UserRegs, _: Range) -> bool {
 /// Whether the program can never get past the instruction while that traps.
 pub(crate) const fn never_ends(one: &Accessor) -> bool {
     one.is_exclusive()
+}
+
+/// Checks registers that came as 100…132.
+#[cfg(test)]
+pub(crate) fn check_registers(regs: UserRegs) {
+    assert_eq!((regs.file.x[0], regs.file.x[30], regs.file.sp, regs.ip), (100, 130, 131, 132));
 }

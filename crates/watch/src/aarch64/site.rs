@@ -4,21 +4,12 @@
 
 use trapline_insn::aarch64::Accessor;
 
+pub use crate::trap_state::Code;
+
 /// Bytes that are needed in front of an address.
 pub const BACK: u64 = 0;
 /// Bytes that are needed from an address on.
 pub const AHEAD: u64 = 4;
-
-/// Code around an address.
-#[derive(Clone, Copy, Debug)]
-pub struct Code<'a> {
-    /// The bytes of the code.
-    pub bytes: &'a [u8],
-    /// Address of the first.
-    pub addr: u64,
-    /// Whether the first byte begins an instruction.
-    pub in_step: bool,
-}
 
 /// The instruction at `ip`, if it accesses memory.
 #[must_use]

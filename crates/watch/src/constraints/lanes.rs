@@ -5,9 +5,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Patience;
 use super::rule::{Move, POOLS};
-use super::sync::{AtomicU32, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use super::sync::{AtomicU32, Patience, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::words::MAX_SLOTS;
 
 /// Number of tasks by how many debug registers they pin, from 1 up; one cache line. The parts of a sum may

@@ -3,10 +3,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Patience;
 use super::lanes::{Histogram, Lanes};
 use super::rule::{Account, CountOwner, Exchange, POOLS, Picture};
-use super::sync::{AtomicU32, Mutex};
+use super::sync::{AtomicU32, Mutex, Patience};
 use super::table::Table;
 use super::words::{Cpu, Held, Machine, Refusal, TaskId};
 

@@ -132,6 +132,7 @@ pub use words::{
 };
 
 use rule::Exchange;
+use sync::Patience;
 
 /// The accounting of one machine.
 #[derive(Debug)]
@@ -144,13 +145,6 @@ pub struct Constraints {
 enum Books {
     One(Box<one::One>),
     Many(Box<many::Many>),
-}
-
-/// Whether an operation may wait.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Patience {
-    Wait,
-    Never,
 }
 
 impl Constraints {

@@ -1,8 +1,7 @@
 //! Accounting on a machine of one CPU: one mutex, plain numbers, the same rule.
 
-use super::Patience;
 use super::rule::{Account, CountOwner, Counts, Exchange, Move, POOLS, Picture};
-use super::sync::Mutex;
+use super::sync::{Mutex, Patience};
 use super::table::Table;
 use super::words::{Cpu, Held, MAX_SLOTS, Machine, Refusal};
 

@@ -11,8 +11,6 @@ pub(super) use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWri
 
 use std::sync::{LockResult, TryLockError, TryLockResult};
 
-use super::Patience;
-
 /// The guard. Nothing panics while these locks are held, so even a poisoned lock would guard a complete
 /// state.
 fn whole<G>(result: LockResult<G>) -> G {
@@ -25,6 +23,13 @@ fn free<G>(result: TryLockResult<G>) -> Option<G> {
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
+}
+
+/// Whether an operation may wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Patience {
+    Wait,
+    Never,
 }
 
 impl Patience {

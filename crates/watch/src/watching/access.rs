@@ -33,8 +33,7 @@ use trapline_record::RemoteAddr;
 use trapline_tracee::Process;
 use trapline_tracee::perf::{Access, Breakpoint};
 
-use super::stream::Trap;
-use super::words::{CodeMap, Event, Kind, Target};
+use super::words::{CodeMap, Event, First, Kind, Target, Trap, Where};
 use crate::native::{self, Accessor};
 use crate::site::{self, AHEAD, BACK, Code};
 use crate::value::{Chain, Change, Range, ValueSource};
@@ -43,18 +42,6 @@ use crate::value::{Chain, Change, Range, ValueSource};
 const LONGEST_FUNCTION: u64 = 1 << 20;
 /// The kernel's addresses begin here.
 const KERNEL: u64 = 1 << 63;
-
-/// Process, index of the target, index of the point.
-pub(super) type Where = (u32, usize, usize);
-
-/// The value that was read when watching began.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct First {
-    pub(super) at: Where,
-    pub(super) value: u64,
-    /// Time at which its reading began.
-    pub(super) from_ns: u64,
-}
 
 #[derive(Clone, Debug, Default)]
 struct Link {

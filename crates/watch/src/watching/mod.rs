@@ -25,11 +25,11 @@ use crate::births::Births;
 use crate::error::WatchError;
 use crate::native;
 use crate::record::Layout;
-use access::{Accesses, First, read_bytes};
+use access::{Accesses, read_bytes};
 use opening::{Group, Opened, check, group, open};
-use stream::{Entry, Stream, Trap};
-use threads::{Member, name_of};
+use stream::{Entry, Stream};
 pub use words::{CodeMap, Event, Exec, Kind, NoMap, Options, Point, Tally, Target};
+use words::{First, Member, Trap, name_of};
 
 /// Watchpoints at work. Dropping it disarms.
 pub struct Watching {

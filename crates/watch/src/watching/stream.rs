@@ -15,23 +15,13 @@ use std::collections::HashMap;
 
 use trapline_tracee::perf::{SampleRings, monotonic_ns};
 
-use super::access::First;
+use super::words::{First, Trap};
 use crate::births::Births;
-use crate::record::{self, Layout, Read, Record, Sample, TaskRecord};
+use crate::record::{self, Layout, Read, Record, TaskRecord};
 
 /// Limit for the time from an access to its sample's timestamp, in nanoseconds. It takes some 5 µs, and a few
 /// interrupts.
 const CLOSE_NS: u64 = 100_000;
-
-/// A trap.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Trap {
-    pub(super) sample: Sample,
-    /// The word that the BPF program read at it.
-    pub(super) word: Option<u64>,
-    /// Whether another CPU accessed the same bytes at about the same time.
-    pub(super) disputed: bool,
-}
 
 /// An entry of the merged stream.
 #[derive(Debug)]

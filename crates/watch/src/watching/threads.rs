@@ -4,25 +4,15 @@
 //! each holds in our account. A thread that is born whole has its breakpoints already. Where the kernel does
 //! not let threads inherit, they are armed here, late, and counted as late.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use trapline_tracee::perf::{NotArmed, monotonic_ns};
 
-use super::{Exec, Watching};
+use super::Watching;
+use super::words::{Exec, Member, name_of};
 use crate::accounts::Slotted;
 use crate::arm::{Armory, NotNow};
 use crate::record::{Task, TaskRecord};
-
-/// A watched thread.
-#[derive(Debug)]
-pub(super) struct Member {
-    pub(super) pid: u32,
-    pub(super) target: usize,
-    /// Whether it has events of its own.
-    pub(super) own: bool,
-    pub(super) slotted: Slotted,
-}
 
 impl Watching {
     pub(super) fn became(&mut self, record: TaskRecord) {
@@ -120,8 +110,4 @@ impl Watching {
             }
         }
     }
-}
-
-pub(super) fn name_of(tid: u32) -> Rc<str> {
-    trapline_tracee::comm(tid).into()
 }

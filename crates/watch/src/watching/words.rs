@@ -1,4 +1,4 @@
-//! The requests to a watch, and its results.
+//! The requests to a watch, its results, and what its parts hand to each other.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,6 +7,8 @@ use trapline_record::RemoteAddr;
 use trapline_tracee::Process;
 use trapline_tracee::perf::Breakpoint;
 
+use crate::accounts::Slotted;
+use crate::record::Sample;
 use crate::value::Change;
 
 /// A point to watch.
@@ -164,4 +166,40 @@ impl CodeMap for NoMap {
     fn start_of(&mut self, _: usize, _: &Process, _: RemoteAddr) -> Option<RemoteAddr> {
         None
     }
+}
+
+/// A watched thread.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) pid: u32,
+    pub(super) target: usize,
+    /// Whether it has events of its own.
+    pub(super) own: bool,
+    pub(super) slotted: Slotted,
+}
+
+pub(super) fn name_of(tid: u32) -> Rc<str> {
+    trapline_tracee::comm(tid).into()
+}
+
+/// Process, index of the target, index of the point.
+pub(super) type Where = (u32, usize, usize);
+
+/// The value that was read when watching began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct First {
+    pub(super) at: Where,
+    pub(super) value: u64,
+    /// Time at which its reading began.
+    pub(super) from_ns: u64,
+}
+
+/// A trap.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Trap {
+    pub(super) sample: Sample,
+    /// The word that the BPF program read at it.
+    pub(super) word: Option<u64>,
+    /// Whether another CPU accessed the same bytes at about the same time.
+    pub(super) disputed: bool,
 }

@@ -9,7 +9,7 @@ pub(crate) use trapline_insn::x86_64::Accessor;
 pub(crate) use trapline_insn::x86_64::RegFile;
 
 use crate::constraints::Slots;
-use crate::record::UserRegs;
+use crate::trap_state::UserRegs;
 use crate::value::Range;
 
 /// Every debug register takes breakpoints of either kind.
@@ -54,4 +54,11 @@ pub(crate) const fn has_pushed(regs: &UserRegs, range: Range) -> bool {
 /// Whether the program can never get past the instruction while that traps.
 pub(crate) const fn never_ends(_: &Accessor) -> bool {
     false
+}
+
+/// Checks registers that came as 100…117.
+#[cfg(test)]
+pub(crate) fn check_registers(regs: UserRegs) {
+    assert_eq!(regs.file.gprs[..8], [100, 102, 103, 101, 107, 106, 104, 105]);
+    assert_eq!((regs.ip, regs.file.flags, regs.file.gprs[8], regs.file.gprs[15]), (108, 109, 110, 117));
 }

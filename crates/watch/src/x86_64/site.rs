@@ -10,23 +10,14 @@
 
 use trapline_insn::x86_64::{Accessor, decode_one, sweep};
 
+pub use crate::trap_state::Code;
+
 /// Bytes that are looked at in front of an address if no function's start is known.
 pub const BACK: u64 = 96;
 /// Bytes that are needed behind an address, for an instruction that traps at itself.
 pub const AHEAD: u64 = 15;
 /// Length of the longest instruction in bytes.
 const LONGEST: u64 = 15;
-
-/// Code around an address.
-#[derive(Clone, Copy, Debug)]
-pub struct Code<'a> {
-    /// The bytes of the code.
-    pub bytes: &'a [u8],
-    /// Address of the first.
-    pub addr: u64,
-    /// Whether the first byte begins an instruction.
-    pub in_step: bool,
-}
 
 /// Instructions that may have made the access that trapped with `ip` behind it.
 #[must_use]

@@ -9,6 +9,31 @@
 //! A pool's steps are between the labels 72 and 73 of a restartable sequence; label 77 is its descriptor, and
 //! 74 is where the kernel continues it after an abort ([`sequence`]).
 
+use crate::consumer::Hit;
+use crate::engine::GROUP_LEN;
+use crate::epoch::Line;
+use crate::instances::Instance;
+
+/// Answer: nothing was done; call `dispatch::entry` with the extended state saved.
+pub const WITH_STATE: u64 = 3;
+
+/// Stack frame, from rsp up: at 0 the seal, whose address names the frame; at `HIT` the hit; at `SP` the
+/// earlier stack pointer; at `KEPT` what else is kept of a call.
+pub(super) const HIT: usize = 16;
+pub(super) const SP: usize = HIT + size_of::<Hit>();
+pub(super) const KEPT: usize = SP + 8;
+/// Length of the frame in bytes: with the return address, a multiple of 16.
+pub(super) const ROOM: usize = 88;
+/// Logarithm of a line's length.
+pub(super) const LINE_SHIFT: u32 = size_of::<Line>().trailing_zeros();
+/// Offsets in `struct rseq` of the CPU and of the pointer to the sequence in progress.
+pub(super) const AREA_CPU: usize = 4;
+pub(super) const AREA_SEQUENCE: usize = 8;
+/// Length of an instance in bytes. Magazines and hints contain an instance's number + 1, so that times this
+/// length leads to the instance's end.
+pub(super) const OBJECT: usize = size_of::<Instance>();
+const _: () = assert!(KEPT + 4 * 8 <= ROOM && size_of::<Line>() == 128 && GROUP_LEN.is_power_of_two());
+
 /// `naked_asm` with the constants that the steps name.
 macro_rules! general_asm {
     ($($all:tt)*) => {
@@ -34,7 +59,7 @@ macro_rules! general_asm {
             bound = const core::mem::offset_of!($crate::instances::KeptPlace, bound),
             keeps = const core::mem::offset_of!($crate::instances::KeptPlace, keeps),
             kept_site = const core::mem::offset_of!($crate::instances::KeptPlace, site),
-            place_shift = const $crate::instances::PLACE_SHIFT,
+            place_shift = const $crate::instances::kept_place::PLACE_SHIFT,
             rseq = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, rseq),
             trampolines = const core::mem::offset_of!($crate::engine::Engine, trampolines),
             owner = const core::mem::offset_of!($crate::epoch::Line, owner),
@@ -42,23 +67,23 @@ macro_rules! general_asm {
             turns = const 1_u64 << $crate::epoch::TURN_BITS,
             frame = const $crate::epoch::TURN_BITS - $crate::epoch::FRAME_ALIGN,
             spread = const $crate::epoch::SPREAD,
-            shift = const $crate::epoch::SPREAD_SHIFT - super::LINE_SHIFT,
-            hint_spread = const $crate::instances::HINT_SPREAD,
-            hint_shift = const $crate::instances::HINT_SHIFT,
-            hint_bits = const $crate::instances::NUMBER_BITS,
-            no_consumer = const $crate::instances::NO_CONSUMER,
-            magazines = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, magazines),
-            stride = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, stride),
-            cpus = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, cpus),
-            objects = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, objects),
-            count = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, count),
+            shift = const $crate::epoch::SPREAD_SHIFT - super::parts::LINE_SHIFT,
+            hint_spread = const $crate::instances::hints::HINT_SPREAD,
+            hint_shift = const $crate::instances::hints::HINT_SHIFT,
+            hint_bits = const $crate::instances::hints::NUMBER_BITS,
+            no_consumer = const $crate::instances::hints::NO_CONSUMER,
+            magazines = const core::mem::offset_of!($crate::instances::of_probe::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, magazines),
+            stride = const core::mem::offset_of!($crate::instances::of_probe::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, stride),
+            cpus = const core::mem::offset_of!($crate::instances::of_probe::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, cpus),
+            objects = const core::mem::offset_of!($crate::instances::of_probe::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, objects),
+            count = const core::mem::offset_of!($crate::instances::of_probe::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, count),
             word = const core::mem::offset_of!($crate::pool::magazine::Magazine, word),
             limit = const core::mem::offset_of!($crate::pool::magazine::Magazine, limit),
             bits = const $crate::pool::magazine::BITS,
-            sequence = const super::AREA_SEQUENCE,
-            cpu = const super::AREA_CPU,
-            object = const super::OBJECT,
-            object_shift = const super::OBJECT.trailing_zeros(),
+            sequence = const super::parts::AREA_SEQUENCE,
+            cpu = const super::parts::AREA_CPU,
+            object = const super::parts::OBJECT,
+            object_shift = const super::parts::OBJECT.trailing_zeros(),
             sp = const core::mem::offset_of!($crate::instances::Instance, sp),
             site = const core::mem::offset_of!($crate::instances::Instance, site),
             thread = const core::mem::offset_of!($crate::instances::Instance, thread),
@@ -72,16 +97,16 @@ macro_rules! general_asm {
             data = const core::mem::offset_of!($crate::probe::List, alone) + core::mem::offset_of!($crate::probe::Alone, data),
             rip = const core::mem::offset_of!(trapline_insn::x86_64::Regs, rip),
             rsp = const core::mem::offset_of!(trapline_insn::x86_64::Regs, gpr) + trapline_insn::x86_64::Gpr::Rsp as usize * 8,
-            hit = const super::HIT,
-            hit_regs = const super::HIT + core::mem::offset_of!($crate::consumer::Hit, regs),
-            hit_site = const super::HIT + core::mem::offset_of!($crate::consumer::Hit, site),
-            hit_cookie = const super::HIT + core::mem::offset_of!($crate::consumer::Hit, cookie),
-            own = const super::SP,
-            kept = const super::KEPT,
-            room = const super::ROOM,
+            hit = const super::parts::HIT,
+            hit_regs = const super::parts::HIT + core::mem::offset_of!($crate::consumer::Hit, regs),
+            hit_site = const super::parts::HIT + core::mem::offset_of!($crate::consumer::Hit, site),
+            hit_cookie = const super::parts::HIT + core::mem::offset_of!($crate::consumer::Hit, cookie),
+            own = const super::parts::SP,
+            kept = const super::parts::KEPT,
+            room = const super::parts::ROOM,
             elsewhere = const $crate::dispatch::GoOn::Elsewhere as u64,
             other_stack = const $crate::dispatch::GoOn::OtherStack as u64,
-            with_state = const super::WITH_STATE,
+            with_state = const super::parts::WITH_STATE,
         )
     };
 }

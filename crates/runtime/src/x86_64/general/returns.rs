@@ -1,7 +1,7 @@
 //! A call whose return one consumer waits for that uses general registers only: its entry and its return, in
 //! code that does the same. `begin` is the entry where no consumer is called, `session` the entry with a
-//! handler, `exit` the return of either. [`inlined`](super::inlined) is for calls that are kept in place, and
-//! [`trampolines`](super::trampolines) for calls that get return trampolines.
+//! handler, `exit` the return of either. [`inlined`](super::inlined) is for calls that are kept in place, and for
+//! calls that get return trampolines.
 //!
 //! In: as `dispatch`, from generated code only. Out: the answer that all is done, or that nothing was and
 //! `dispatch` must be called. The protocol is that of `dispatch`, `epoch`, `instances` and `pool`, step by

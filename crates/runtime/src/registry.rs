@@ -5,76 +5,20 @@
 //! TAB-1, TAB-2.
 //! Does not: know where files are mapped (`regions`), or own probes.
 //!
-//! A site is one word, so that a lookup compares one word: the file's number, given once by [`Files`] and
-//! never again, and the offset. A number outlives the file. If an inode is used again for another file, the
-//! same (device, inode) would lead to the old number, since no number is forgotten; so the code that
-//! registers compares the file itself.
-//!
 //! The protocol is that of `table`: hits that began before a probe was removed still find it, until a grace
 //! period has ended. Such a hit calls the consumers in the probe's list as of then: none, if the list was
 //! emptied first.
 
-mod files;
+pub use crate::file_site::{BadSite, FileNumber, FileSite, Files};
 
-pub use files::{FileNumber, Files};
-
-use core::num::NonZeroU64;
 use core::ptr::NonNull;
 
-use trapline_record::{FileOffset, RemoteAddr};
+use trapline_record::RemoteAddr;
 
 use crate::epoch::{Inside, Writer};
 use crate::probe::Probe;
 use crate::regions::{Regions, Retry};
 use crate::table::Table;
-
-/// Bits of a site for the offset: files up to 1 TiB.
-const OFFSET_BITS: u32 = 40;
-
-/// (file, offset) as one word.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct FileSite(NonZeroU64);
-
-/// Why (file, offset) cannot be a site.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BadSite {
-    /// Offsets end at 2^40.
-    OffsetTooLarge {
-        /// The offset.
-        offset: FileOffset,
-    },
-    /// 2^24 − 1 files have numbers.
-    TooManyFiles,
-}
-
-impl core::fmt::Display for BadSite {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::OffsetTooLarge { offset } => {
-                write!(f, "offset {offset}: probes end at {:#x}", 1_u64 << OFFSET_BITS)
-            }
-            Self::TooManyFiles => {
-                write!(f, "{} files have probes or were mapped: no more numbers", FileNumber::MAX)
-            }
-        }
-    }
-}
-
-impl core::error::Error for BadSite {}
-
-impl FileSite {
-    /// The site of a file's number and an offset in it.
-    ///
-    /// # Errors
-    /// The offset is too large.
-    #[inline]
-    pub const fn new(file: FileNumber, offset: FileOffset) -> Result<Self, BadSite> {
-        match NonZeroU64::new((file.get() as u64) << OFFSET_BITS | offset.0) {
-            Some(word) if offset.0 >> OFFSET_BITS == 0 => Ok(Self(word)),
-            _ => Err(BadSite::OffsetTooLarge { offset }),
-        }
-    }
-}
 
 /// All probes of a process.
 #[derive(Debug)]

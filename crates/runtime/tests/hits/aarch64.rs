@@ -1,0 +1,37 @@
+//! setjmp and longjmp, with a buffer that each thread passes itself (`leave`).
+
+std::arch::global_asm!(
+    ".globl trapline_test_catch",
+    "trapline_test_catch:", // (jump: *mut u64, f: fn(data), data)
+    "stp x29, x30, [sp, #-160]!",
+    "stp x19, x20, [sp, #16]",
+    "stp x21, x22, [sp, #32]",
+    "stp x23, x24, [sp, #48]",
+    "stp x25, x26, [sp, #64]",
+    "stp x27, x28, [sp, #80]",
+    "stp d8, d9, [sp, #96]",
+    "stp d10, d11, [sp, #112]",
+    "stp d12, d13, [sp, #128]",
+    "stp d14, d15, [sp, #144]",
+    "mov x9, sp",
+    "str x9, [x0]",
+    "mov x9, x1",
+    "mov x0, x2",
+    "blr x9",
+    "0: ldp x19, x20, [sp, #16]",
+    "ldp x21, x22, [sp, #32]",
+    "ldp x23, x24, [sp, #48]",
+    "ldp x25, x26, [sp, #64]",
+    "ldp x27, x28, [sp, #80]",
+    "ldp d8, d9, [sp, #96]",
+    "ldp d10, d11, [sp, #112]",
+    "ldp d12, d13, [sp, #128]",
+    "ldp d14, d15, [sp, #144]",
+    "ldp x29, x30, [sp], #160",
+    "ret",
+    ".globl trapline_test_throw",
+    "trapline_test_throw:", // (jump: *mut u64) -> !
+    "ldr x9, [x0]",
+    "mov sp, x9",
+    "b 0b",
+);
