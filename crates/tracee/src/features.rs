@@ -1,6 +1,6 @@
 //! What the processors of this machine can do, as far as generated code depends on it.
 //!
-//! Input: nothing. Output: a plain value. Does not: find it out (`features` of the processors).
+//! Input: nothing. Output: a plain value. Does not: find it out (`numbers` of the processors).
 
 /// What generated code may rely on: features of the CPU, and the number of CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

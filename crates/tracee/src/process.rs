@@ -17,7 +17,7 @@ use crate::error::{TargetError, gone_or};
 use crate::features::CpuFeatures;
 use crate::living::{self, Stat};
 use crate::maps::{self, DELETED, FileId, FileOf, Mapping};
-use crate::native::features;
+use crate::numbers::features;
 use crate::permission;
 use crate::status::{InCall, Seccomp, ThreadStatus};
 use crate::sys::{fault, fd};
@@ -348,7 +348,7 @@ impl Process {
             let mut pairs = auxv.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
             pairs.find_map(|(key, value)| (key == wanted).then_some(value)).unwrap_or(0)
         };
-        Ok(features::features(value(AT_HWCAP), value(AT_HWCAP2), possible_cpus()))
+        Ok(features(value(AT_HWCAP), value(AT_HWCAP2), possible_cpus()))
     }
     /// The break: where the heap ends and will grow.
     ///

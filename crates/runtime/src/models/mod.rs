@@ -18,10 +18,12 @@ use std::vec::Vec;
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{Ordering, fence};
+use trapline_record::trampolines::Trampolines;
 
 use crate::epoch::{Barrier, Grace, Inside, Line, Lines, Seal, ThreadPointer, Writer};
 use crate::probe::Probe;
 use crate::registry::{FileSite, Registry};
+use crate::trampolines::{ReturnedCall, TakenTrampoline, TrampolineTable};
 
 /// Used in place of `membarrier`.
 fn barrier() -> bool {
@@ -57,6 +59,32 @@ fn inside<T>(lines: &Lines, thread: ThreadPointer, f: impl FnOnce(&Inside<'_>) -
 fn put(registry: &Registry, writer: &mut Writer, site: FileSite, probe: &'static Probe) {
     // SAFETY: it is neither moved nor freed.
     unsafe { registry.put(writer, site, std::ptr::NonNull::from(probe)) };
+}
+
+/// A table of return trampolines with one line of hints, and one quick hint.
+fn trampoline_table(trampolines: Trampolines) -> &'static TrampolineTable {
+    // SAFETY: a model's words are its own; probes are leaked.
+    let table = unsafe { TrampolineTable::new(trampolines, leaked(8), leaked(2)) };
+    Box::leak(Box::new(table.expect("sizes fit")))
+}
+
+/// A1 to A4, for a call of this thread with this (stack word, return address).
+fn take(table: &'static TrampolineTable, at: (u64, u64), probe: &Probe) -> Option<TakenTrampoline> {
+    // SAFETY: it is a word of this thread.
+    unsafe { table.take(at, 0, probe.address()) }
+}
+
+/// B2, for a call whose word holds this trampoline's address.
+fn returned(table: &TrampolineTable, number: u32) -> ReturnedCall {
+    // SAFETY: the thread is the one that returns there.
+    unsafe { table.returned(number) }.expect("a slot")
+}
+
+/// The quick hint that a hash selects, as assembly code reads it.
+fn quick_hint(table: &TrampolineTable, hash: u64) -> u32 {
+    let quick = table.raw.quick.load(Ordering::Acquire);
+    // SAFETY: at most the last hint (`TrampolineTable::new`).
+    unsafe { &*quick.add((hash & table.raw.quick_mask) as usize / 4) }.load(Ordering::Acquire)
 }
 
 /// Polls until all noted hits are over.

@@ -14,7 +14,7 @@ use loom::thread;
 use trapline_record::trampolines::{ENTRY, LENT, Trampolines, at};
 use trapline_record::{FileId, FileOffset};
 
-use super::{leaked, model};
+use super::{leaked, model, quick_hint, returned, take, trampoline_table};
 use crate::engine::{Counts, Engine, Memory};
 use crate::probe::Probe;
 use crate::trampolines::{QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, TrampolineTable};
@@ -25,10 +25,7 @@ const CODE: u64 = 0x10_0000;
 
 fn table() -> &'static TrampolineTable {
     let trampolines = Trampolines { code: CODE, table: 0x20_0000, count: COUNT };
-    // One line of hints, and one quick hint.
-    // SAFETY: a model's words are its own; probes are leaked.
-    let table = unsafe { TrampolineTable::new(trampolines, leaked(8), leaked(2)) };
-    Box::leak(Box::new(table.expect("sizes fit")))
+    trampoline_table(trampolines)
 }
 
 fn probe() -> &'static Probe {
@@ -57,8 +54,7 @@ impl Call {
     }
     /// A1 to A6, as in `dispatch`. False: the call is missed.
     fn enters(self, table: &'static TrampolineTable, probe: &Probe) -> bool {
-        // SAFETY: it is a word of this thread.
-        let taken = unsafe { table.take((self.at(), self.word.load(Relaxed)), 0, probe.address()) };
+        let taken = take(table, (self.at(), self.word.load(Relaxed)), probe);
         let trampoline = taken.and_then(|taken| taken.arm(self.word.load(Relaxed)));
         trampoline.into_iter().for_each(|trampoline| self.word.store(trampoline, Release));
         trampoline.is_some()
@@ -69,8 +65,7 @@ impl Call {
     }
     /// B1 to B6: the address that the call returns to, and whether a consumer waited for it.
     fn lands(self, table: &TrampolineTable) -> (u64, bool) {
-        // SAFETY: the word holds this trampoline's address.
-        let returned = unsafe { table.returned(self.trampoline(table)) }.expect("a slot");
+        let returned = returned(table, self.trampoline(table));
         table.put_back(&returned);
         self.word.store(returned.real, Relaxed);
         (returned.real, returned.probe.is_some())
@@ -82,10 +77,7 @@ impl Call {
     fn quick_arms(self, table: &TrampolineTable, probe: &Probe) -> bool {
         let (word, real) = (self.at(), self.word.load(Relaxed));
         let sum = (word << QUICK_UP).wrapping_add(real).wrapping_mul(QUICK_SPREAD);
-        let quick = table.raw.quick.load(Acquire);
-        // SAFETY: at most the last hint (`TrampolineTable::new`).
-        let quick = unsafe { &*quick.add((sum >> QUICK_SHIFT & table.raw.quick_mask) as usize / 4) };
-        let number = quick.load(Acquire) / ENTRY as u32;
+        let number = quick_hint(table, sum >> QUICK_SHIFT) / ENTRY as u32;
         let of = |off| table.words.word(number, off);
         if of(at::WORD).load(Acquire) != word
             || of(at::REAL).load(Acquire) != real

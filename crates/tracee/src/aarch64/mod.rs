@@ -2,7 +2,6 @@
 //! an emulator of it.
 
 mod emulated;
-pub(crate) mod features;
 pub(crate) mod frame;
 pub(crate) mod gadget;
 pub(crate) mod numbers;

@@ -1,4 +1,6 @@
-//! Facts that differ between processors: system calls, the clock, ELF.
+//! Facts that differ between processors: system calls, the clock, ELF, features.
+
+use crate::features::CpuFeatures;
 
 /// arm64 does not have this call.
 pub(crate) const EPOLL_WAIT: i64 = -1;
@@ -40,3 +42,19 @@ pub(crate) const CLOCK_MAY_BE_DENIED: bool = false;
 /// ELF's number of this processor, and the name of its 32-bit programs.
 pub(crate) const MACHINE: u16 = 183;
 pub(crate) const SMALL: &str = "ILP32";
+
+/// `HWCAP_ATOMICS` (asm/hwcap.h).
+const HWCAP_ATOMICS: u64 = 1 << 8;
+/// `HWCAP_SVE`.
+const HWCAP_SVE: u64 = 1 << 22;
+
+/// The features that generated code may use, from AT_HWCAP of a process.
+pub(crate) const fn features(hwcap: u64, _: u64, cpus: u32) -> CpuFeatures {
+    CpuFeatures {
+        rdpid: false,
+        fsgsbase: false,
+        lse: hwcap & HWCAP_ATOMICS != 0,
+        sve: hwcap & HWCAP_SVE != 0,
+        cpus,
+    }
+}

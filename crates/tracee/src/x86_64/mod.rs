@@ -1,6 +1,5 @@
 //! x86-64: what is done to our own process and to other threads by this processor's rules.
 
-pub(crate) mod features;
 pub(crate) mod frame;
 pub(crate) mod gadget;
 pub(crate) mod numbers;

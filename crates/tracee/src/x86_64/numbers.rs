@@ -1,4 +1,7 @@
-//! Facts that differ between processors: system calls, the clock, ELF.
+//! Facts that differ between processors: system calls, the clock, ELF, features.
+
+use crate::features::CpuFeatures;
+use crate::sys::x86_64::has_rdpid;
 
 pub(crate) const EPOLL_WAIT: i64 = libc::SYS_epoll_wait;
 /// io_pgetevents, for which some versions of libc have no name.
@@ -29,3 +32,8 @@ pub(crate) const CLOCK_MAY_BE_DENIED: bool = true;
 /// ELF's number of this processor, and the name of its 32-bit programs.
 pub(crate) const MACHINE: u16 = 62;
 pub(crate) const SMALL: &str = "x32";
+
+/// The features that generated code may use, from AT_HWCAP2 of a process and from CPUID.
+pub(crate) fn features(_: u64, hwcap2: u64, cpus: u32) -> CpuFeatures {
+    CpuFeatures { rdpid: has_rdpid(), fsgsbase: hwcap2 & 2 != 0, lse: false, sve: false, cpus }
+}
