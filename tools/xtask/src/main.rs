@@ -165,7 +165,7 @@ fn ci() -> Result<Outcome> {
         ("test", &[]),
         ("fuzz", &["--seconds", "10"]),
         ("stress", &["--cycles", "100"]),
-        ("world", &["--seconds", "60"]),
+        ("world", &["--seconds", "300"]),
         ("storm", &["--seconds", "10"]),
         ("arm64", &[]),
     ];
