@@ -65,7 +65,7 @@ pub struct ExtendedState {
 pub struct CallInput<'a> {
     /// The functions that all stubs call.
     pub functions: CallFunctions,
-    /// Indexed by [`ActionRequest::probe`]: the argument of the call, and what is saved around it.
+    /// Indexed by [`ActionRequest::probe`](crate::ActionRequest::probe): the argument of the call, and what is saved around it.
     pub callees: &'a [Callee],
     /// A site that no jump reaches gets an int3, from which the guard table leads to the stub.
     pub may_trap: bool,
@@ -80,7 +80,7 @@ pub struct Callee {
     pub saves_state: bool,
     /// No consumer is called at the entry: all wait for the return only.
     pub only_returns: bool,
-    /// The function's return address may be replaced ([`Action::CallArmed`]).
+    /// The function's return address may be replaced ([`Action::CallArmed`](crate::Action::CallArmed)).
     pub arms: bool,
     /// Use an int3 even if a jump would fit.
     pub by_trap: bool,

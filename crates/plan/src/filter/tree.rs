@@ -234,7 +234,8 @@ impl Tree {
         });
         known
     }
-    /// Whether generated code can evaluate it when the function returns, from what its entry kept ([`Late`]).
+    /// Whether generated code can evaluate it when the function returns, from what its entry kept
+    /// ([`Late`](super::Late)).
     #[must_use]
     pub fn is_known_at_return(&self) -> bool {
         self.is_small_decided()

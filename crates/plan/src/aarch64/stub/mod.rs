@@ -19,6 +19,8 @@ pub mod deferred;
 pub mod filter;
 pub mod filtering;
 mod frame;
+#[cfg(target_arch = "aarch64")]
+mod host;
 pub mod latency;
 mod machine;
 mod own_trampolines;

@@ -63,7 +63,7 @@ const PRIVATE: u16 = Gpr::Rax.bit()
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behind {
     pub(super) dead: stub::Liveness,
-    /// As [`PlacedAction::lowered`](crate::x86_64::site::PlacedAction::lowered).
+    /// As [`PlacedAction::lowered`](crate::x86_64::action::PlacedAction::lowered).
     pub(super) lowered: u32,
 }
 

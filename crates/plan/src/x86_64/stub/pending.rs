@@ -110,7 +110,7 @@ pub fn count_by_thread(
 }
 
 /// Begins a stub that writes a record. It starts at `at`. At an entry it records the first `values` of the
-/// [`ARGUMENTS`]; at a return it records the returned value, and `values` are those of the entry.
+/// arguments; at a return it records the returned value, and `values` are those of the entry.
 pub fn trace<'a>(
     out: &mut Vec<u8>,
     at: u64,

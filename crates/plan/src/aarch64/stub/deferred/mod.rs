@@ -1,7 +1,7 @@
 //! Deferred records: a call about which its return decides. Nothing is recorded before the return, and all of
 //! it then; the same as x86-64's twin.
 //!
-//! In: as for `trace`, with a filter that has a late part ([`Late`]): a condition on the returned value, on
+//! In: as for `trace`, with a filter that has a late part ([`Late`](crate::filter::Late)): a condition on the returned value, on
 //! the duration, and on the entry's arguments together with these. Out: the code of the entry, and of the
 //! exits.
 //!

@@ -1,7 +1,7 @@
 //! Deferred records: a call about which its return decides. Nothing is recorded before the return, and all of
 //! it then.
 //!
-//! In: as for `trace`, with a filter that has a late part ([`Late`]): a condition on the returned value, on
+//! In: as for `trace`, with a filter that has a late part ([`Late`](crate::filter::Late)): a condition on the returned value, on
 //! the duration, and on the entry's arguments together with these. Out: the code of the entry, and of the
 //! exits. General registers only. No system call except those that texts and threads' numbers take at any
 //! entry.
@@ -49,7 +49,7 @@
 //!   different name in it.
 //! - *A tail call*: the exit of the first function comes before the entry of the second one, which may have
 //!   the same cell. What the first one returned is not known: a comparison with it decides neither way
-//!   ([`Tree::at_tail`]).
+//!   ([`Tree::at_tail`](crate::filter::Tree::at_tail)).
 //! - *Fork between entry and exit*: the child has the cells too, as its own copy. It comes back from the call
 //!   as its parent does, and each writes what passes: two calls ended for one that began.
 //! - *vfork*: the child runs on its parent's stack and in its memory, below it. It does not return from where
