@@ -117,6 +117,7 @@ mod mapped_files;
 mod memory;
 mod notice;
 mod own_stack;
+mod placing;
 mod probed_site;
 mod semaphores;
 mod settle;
