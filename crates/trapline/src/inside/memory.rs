@@ -22,31 +22,7 @@ use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::MappingEntry;
 
 use super::arch::room;
-
-/// How much the engine has room for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Capacity {
-    /// Number of threads that can be distinguished; hits of further ones count as missed.
-    pub(super) lines: usize,
-    /// Most probes.
-    pub(super) probes: usize,
-}
-
-impl Capacity {
-    /// As much as address space allows; pages that are never written to take no memory.
-    pub(super) const USUAL: Self = Self { lines: 4096, probes: 1 << 17 };
-}
-/// Most mappings of code that are known at a time. Mappings that are gone stay for pictures until their entry
-/// is needed.
-const REGIONS: usize = 1 << 16;
-/// Table entries for calls kept in place: those of 1024 stack pages, 8 MiB if all are used. If more pages are
-/// in use, they share entries, and calls take longer.
-const PLACES: usize = 1 << 18;
-/// Number of hints at return trampolines, for as many stack pages.
-const HINTS: usize = 1 << 18;
-/// Number of quick hints at return trampolines: four for each trampoline, so that few are shared by two
-/// calls; and as many again that stay 0.
-const QUICK: usize = 1 << 17;
+use super::capacity::{HINTS, PLACES, QUICK, REGIONS};
 
 /// Address at which the counts are requested: terabytes away from programs and libraries. The kernel would
 /// put these gigabytes right below the libraries, where jumps look for room.
@@ -69,7 +45,7 @@ pub(super) fn made() -> Option<&'static Engine> {
 
 /// The engine's only writer; for the holder of the engine's lock, once.
 pub(super) fn writer(engine: &'static Engine) -> Writer {
-    // SAFETY: only `State` asks for it, of which there is one. Stubs and consumers' lists use this engine's
+    // SAFETY: only `Registry` asks for it, of which there is one. Stubs and consumers' lists use this engine's
     // lines. `make` registered for the membarrier.
     unsafe { Writer::new(*engine.lines(), membarrier) }
 }
@@ -148,7 +124,7 @@ pub(super) fn keep_blocks(sites: usize) {
     }
 }
 
-/// Called after [`keep_blocks`], by a thread that may have to wait for another one (`early`). The memory that
+/// Called after [`keep_blocks`], by a thread that may have to wait for another one (`speculate`). The memory that
 /// the batch takes then comes in large pages, if the kernel gives them; so does that of probes from number
 /// `first` on. Until `is_over` is true, pages are also populated at once. Either takes a fraction of the time
 /// that page faults in the midst of the batch would take. While the result lives, glibc gives none of it

@@ -14,8 +14,9 @@ use trapline_patch::own::{Own, OwnSite};
 use trapline_patch::{PatchError, Why};
 use trapline_record::RemoteAddr;
 
+use super::group::{Group, Sets, without_parts};
 use super::mapped_files::MappedFiles;
-use super::site_request::{Group, Sets, SiteRequest, without_parts};
+use super::site_request::SiteRequest;
 use super::trampolines;
 use super::traps::{CalledSite, EngineTrap};
 
@@ -101,21 +102,28 @@ impl<'a> Placing<'a> {
                 all[group].parts.push(one.part);
             }
         }
-        let lost = without_parts(all, first);
-        let sites: Vec<OwnSite> = lost.iter().flat_map(|group| group.sites.iter().copied()).collect();
-        if !sites.is_empty()
-            && let Err(error) = own.take_out(&sites)
-        {
-            all.truncate(first);
-            return Err(error);
-        }
-        // Entered in the table, but not written, or taken out again.
-        lost.iter().flat_map(|group| &group.traps).for_each(EngineTrap::take_out);
+        drop_lost((own, all), first)?;
+        // Entered in the table, but not written.
         traps.left().for_each(|trap| trap.take_out());
         let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
         refused.sort_by_key(|one| one.0);
         Ok(refused)
     }
+}
+
+/// Takes out new groups, from index `first` on, that serve no site.
+fn drop_lost((own, all): (&mut Own, &mut Vec<Group>), first: usize) -> Result<(), PatchError> {
+    let lost = without_parts(all, first);
+    let sites: Vec<OwnSite> = lost.iter().flat_map(|group| group.sites.iter().copied()).collect();
+    if !sites.is_empty()
+        && let Err(error) = own.take_out(&sites)
+    {
+        all.truncate(first);
+        return Err(error);
+    }
+    // Entered in the table, but taken out again.
+    lost.iter().flat_map(|group| &group.traps).for_each(EngineTrap::take_out);
+    Ok(())
 }
 
 /// What belongs to heads of patches, taken in the order of their addresses.

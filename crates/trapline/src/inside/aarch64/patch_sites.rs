@@ -19,19 +19,12 @@ use trapline_record::{RemoteAddr, Svma};
 use trapline_runtime::native::{Called, Role};
 
 use super::check::word;
+use super::setting::Setting;
 use crate::files::ModuleFile;
+use crate::inside::group::{Group, Sets};
 use crate::inside::mapped_files::MappedFiles;
 use crate::inside::placing::{Placing, StubCall};
-use crate::inside::site_request::{Group, Sets, SiteRequest};
-use crate::inside::state::{Key, State};
-use crate::inside::{Error, traps};
-
-/// What all batches have in common.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::inside) struct Setting {
-    /// Calls are guarded by a second stack; not yet known of any program here.
-    pub(in crate::inside) shadow_stack: bool,
-}
+use crate::inside::site_request::SiteRequest;
 
 /// A word to be patched, and the sites that it serves: their indices, each with whether this is a return.
 struct Site {
@@ -53,9 +46,6 @@ impl Site {
         (!self.called.iter().any(traps)).then(|| self.called.iter().map(one).collect())
     }
 }
-
-/// Prepares planning near these offsets: nothing here takes long.
-pub(in crate::inside) const fn know_near(_: &ModuleFile, _: &[u64]) {}
 
 /// Patches each of the `site_requests` as a whole or not at all. New groups come after all others. Returns
 /// those that are refused: their index, and why.
@@ -177,15 +167,4 @@ fn code(file: &ModuleFile, function: Option<FunctionIndex>, at: Svma) -> (Svma, 
         (1..=AROUND).take_while(|n| at.0 >= 4 * n && word(file, Svma(at.0 - 4 * n)).is_some()).count() as u64;
     let start = Svma(at.0 - 4 * before);
     (start, (0..before + AROUND).map_while(|n| word(file, start + 4 * n)).collect())
-}
-
-impl State {
-    /// Settings for all batches from now on; the handlers are installed.
-    pub(in crate::inside) fn setting(&mut self) -> Result<Setting, Error> {
-        traps::serve()?;
-        self.own()?;
-        Ok(Setting { shadow_stack: false })
-    }
-    /// Finds out now what a look must know of these sites' files: nothing here takes long.
-    pub(in crate::inside) const fn know_code(&self, _: &[Key]) {}
 }

@@ -11,8 +11,6 @@ use trapline_record::trampolines::Trampolines;
 use trapline_runtime::aarch64::gate::Jump;
 use trapline_runtime::trampolines::TrampolineTable;
 
-use crate::inside::trampolines::TRAMPOLINES;
-
 /// `prctl` option that asks for a guarded control stack, and the first bit of its answer (Linux 6.13,
 /// include/uapi/linux/prctl.h).
 const PR_GET_SHADOW_STACK_STATUS: libc::c_int = 74;
@@ -32,12 +30,13 @@ pub(in crate::inside) fn possible() -> Result<(), String> {
     }
 }
 
-/// Makes return trampolines. `table` is called with their addresses before they are mapped.
+/// Makes `count` return trampolines. `table` is called with their addresses before they are mapped.
 pub(in crate::inside) fn make(
     own: &mut Own,
+    count: u32,
     table: impl FnOnce(&Trampolines) -> Option<&'static TrampolineTable>,
 ) -> Result<OwnTrampolines, String> {
-    let made = own.trampolines(TRAMPOLINES, |trampolines, gate| {
+    let made = own.trampolines(count, |trampolines, gate| {
         // For good, as is the code that refers to it.
         let jump = table(trampolines)
             .map(|table| Box::leak(Box::new(Jump::for_trampolines(common_return(trampolines), table))));

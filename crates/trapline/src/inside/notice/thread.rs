@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use trapline_tracee::Bell;
 
-use super::super::state::lock;
 use super::PATIENCE;
 use super::misses::Misses;
 
@@ -30,23 +29,36 @@ struct Desk {
     changed: Condvar,
     impatient: AtomicU64,
     misses: Misses,
+    looker: Looker,
 }
 
-/// How often an unwinder that is being loaded is looked at.
-const LOADING: Duration = Duration::from_millis(1);
+/// How the thread reaches the engine's state. Each function takes the engine's lock.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::inside) struct Looker {
+    /// What T1 waits for: descriptors, and how long at most.
+    pub(in crate::inside) waits: fn() -> (Vec<i32>, Option<Duration>),
+    /// T4 and T5. Whether a thread asked, and whether a miss did; returns whether anything was found.
+    pub(in crate::inside) look: fn(bool, bool) -> bool,
+    /// T4 and T5 in the calling thread, unless a thread holds the lock.
+    pub(in crate::inside) look_unless_locked: fn(),
+}
 
 /// The desk of this process; a forked child makes its own.
 static DESK: AtomicPtr<Desk> = AtomicPtr::new(ptr::null_mut());
 
 /// The desk, if its thread belongs to this process.
 fn desk() -> Option<&'static Desk> {
+    any_desk().filter(|desk| desk.pid == std::process::id())
+}
+
+/// The desk; in a forked child it may be the parent's.
+fn any_desk() -> Option<&'static Desk> {
     // SAFETY: null, or leaked by `start`. Acquire makes its contents visible.
-    let desk = unsafe { DESK.load(Acquire).as_ref() }?;
-    (desk.pid == std::process::id()).then_some(desk)
+    unsafe { DESK.load(Acquire).as_ref() }
 }
 
 /// Makes the thread. Returns false if the system gives no thread or no descriptor.
-pub(super) fn start() -> bool {
+pub(in crate::inside) fn start(looker: Looker) -> bool {
     let Ok(bell) = Bell::new() else { return false };
     let desk: &'static Desk = Box::leak(Box::new(Desk {
         pid: std::process::id(),
@@ -56,6 +68,7 @@ pub(super) fn start() -> bool {
         changed: Condvar::new(),
         impatient: AtomicU64::new(0),
         misses: Misses::new(),
+        looker,
     }));
     let builder = std::thread::Builder::new().name("trapline-learn".into());
     let made = with_signals_blocked(|| builder.spawn(move || run(desk))).is_ok();
@@ -112,14 +125,11 @@ impl Drop for Mask {
 fn run(desk: &'static Desk) {
     let mut served = 0;
     loop {
-        let (rings, patience) = {
-            let state = lock();
-            (state.descriptors(), state.unwinders.loading.then_some(LOADING))
-        };
+        let (rings, patience) = (desk.looker.waits)();
         desk.bell.wait(&rings, patience);
         desk.bell.clear();
         let (asked, seen) = (desk.asked.load(Acquire), desk.misses.seen());
-        let found = lock().update(asked > served, desk.misses.asks(seen));
+        let found = (desk.looker.look)(asked > served, desk.misses.asks(seen));
         desk.misses.looked(seen, found);
         served = asked;
         *desk.done.lock().unwrap_or_else(PoisonError::into_inner) = served;
@@ -146,7 +156,7 @@ pub(in crate::inside) fn missed() {
 }
 
 /// How often [`missed`] was called.
-pub(super) fn misses() -> u64 {
+pub(in crate::inside) fn misses() -> u64 {
     desk().map_or(0, |desk| desk.misses.seen())
 }
 
@@ -160,8 +170,9 @@ pub(super) fn look_up() {
 /// A1 to A3. In a forked child without a thread: the caller looks by itself, if no thread holds the lock.
 pub(super) fn ask_and_wait() {
     let Some(desk) = desk() else {
-        if let Some(mut state) = super::super::state::try_lock() {
-            state.update(true, false);
+        // The call is probed only where a desk was made, in this process or in the one that forked it.
+        if let Some(desk) = any_desk() {
+            (desk.looker.look_unless_locked)();
         }
         return;
     };
@@ -180,6 +191,6 @@ pub(super) fn ask_and_wait() {
 }
 
 /// Number of askers that did not wait any longer.
-pub(super) fn impatient() -> u64 {
+pub(in crate::inside) fn impatient() -> u64 {
     desk().map_or(0, |desk| desk.impatient.load(Relaxed))
 }

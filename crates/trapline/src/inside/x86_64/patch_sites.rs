@@ -7,28 +7,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use trapline_image::FunctionIndex;
 use trapline_patch::own::{Own, OwnCall};
 use trapline_patch::{Module, Options, PatchError, Request, Why};
-use trapline_plan::{
-    Action, ActionRequest, CallFunctions, CallInput, Callee, CodeMap, ExtendedState, InlinedPath,
-};
+use trapline_plan::{Action, ActionRequest, CallFunctions, CallInput, Callee, CodeMap, ExtendedState};
 use trapline_record::addr::Bias;
-use trapline_record::{FileId, FileOffset};
 use trapline_runtime::dispatch;
 use trapline_runtime::x86_64::general;
 
-use crate::files::ModuleFile;
+use super::code_map::GUARDED;
+use super::setting::{Setting, inlined};
+use crate::inside::group::{Group, Sets};
 use crate::inside::mapped_files::MappedFiles;
 use crate::inside::placing::{Placing, StubCall};
-use crate::inside::site_request::{Group, Load, Sets, SiteRequest, StubAction};
-use crate::inside::state::{Key, State};
-use crate::inside::{Error, loader, traps};
-
-/// Only code near the sites is searched for branches into windows. A thread that comes from elsewhere meets a
-/// guard, which the engine's handlers serve. (If a thread blocks traps for good, no window with an interior
-/// boundary is patched.)
-const GUARDED: bool = true;
+use crate::inside::site_request::{Load, SiteRequest, StubAction};
 
 impl SiteRequest {
     /// Roles of a site, each with whether it is to use a trap.
@@ -42,45 +33,6 @@ impl SiteRequest {
         };
         let entry = has_entry.then_some((entry, entry_traps));
         entry.into_iter().chain(returns.then_some((Action::CallExits, exits_trap)))
-    }
-}
-
-/// What all batches have in common.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::inside) struct Setting {
-    pub(in crate::inside) state: ExtendedState,
-    /// Faults of displaced code are shown at the original address.
-    pub(in crate::inside) shows_originals: bool,
-    pub(in crate::inside) shadow_stack: bool,
-    /// No thread may be made to help: a thread that waits for this one may hold the loader's lock.
-    pub(in crate::inside) alone: bool,
-}
-
-pub(super) fn inlined(
-    general::inlined::InlinedPath { text, room }: general::inlined::InlinedPath,
-) -> InlinedPath {
-    InlinedPath { text, room }
-}
-
-/// Makes a file's map of code near these offsets, in the calling thread, so that a later plan finds it. If
-/// all of them are entries of functions, it also plans speculatively.
-pub(in crate::inside) fn know_near(file: &ModuleFile, offsets: &[u64]) {
-    let image = &file.image;
-    let mut last = None;
-    let request = |&offset: &u64| {
-        let at = image.svma_of(FileOffset(offset))?;
-        let function = image.function_near(at, last);
-        last = function;
-        Some(ActionRequest { probe: 0, latency: None, function, action: Action::CallAt(at) })
-    };
-    let requests: Vec<ActionRequest> = offsets.iter().filter_map(request).collect();
-    let map = file.code_map(&requests, GUARDED, true);
-    let entry = |request: &ActionRequest| {
-        request.function.filter(|&function| request.action == Action::CallAt(image.function(function).start))
-    };
-    let entries: Option<Vec<FunctionIndex>> = requests.iter().map(entry).collect();
-    if let Some(entries) = entries.filter(|entries| entries.len() == offsets.len()) {
-        map.plan_speculatively(image, &entries);
     }
 }
 
@@ -224,47 +176,5 @@ impl<'a> Batch<'a> {
     /// Index of the site request to which one of the planner's belongs.
     fn request_of(&self, module: u32, request: u32) -> usize {
         self.belongs[self.modules[module as usize].requests[request as usize].probe as usize]
-    }
-}
-
-impl State {
-    /// Settings for all batches from now on; the handlers are installed.
-    pub(in crate::inside) fn setting(&mut self) -> Result<Setting, Error> {
-        let state = trapline_tracee::ExtendedState::here().ok_or(Error::NoExtendedState)?;
-        let state = ExtendedState { mask: state.mask, len: state.len, shows_use: state.shows_use };
-        traps::serve()?;
-        let process = self.own()?.process();
-        let status = process.status().map_err(trapline_patch::PatchError::from)?;
-        let in_the_loader = loader::is_above(process);
-        let (shows_originals, shadow_stack) = (traps::shows_originals(), status.shadow_stack);
-        Ok(Setting {
-            state,
-            shows_originals,
-            shadow_stack,
-            alone: in_the_loader || self.noticing.is_looking(),
-        })
-    }
-    /// Finds out now what a look must know of these sites' files, if they are not mapped yet.
-    pub(in crate::inside) fn know_code(&self, keys: &[Key]) {
-        let Some(own) = &self.own else { return };
-        let probed_sites = keys.iter().map(|key| &self.probed_sites[key.0 as usize]);
-        let mut requests: HashMap<FileId, (&ModuleFile, Vec<ActionRequest>)> = HashMap::new();
-        for probed_site in probed_sites.filter(|probed_site| probed_site.groups.is_empty()) {
-            let request = ActionRequest {
-                probe: 0,
-                latency: None,
-                function: probed_site.function,
-                action: Action::CallAt(probed_site.at),
-            };
-            requests
-                .entry(probed_site.file.id)
-                .or_insert_with(|| (&probed_site.file, Vec::new()))
-                .1
-                .push(request);
-        }
-        if !requests.is_empty() {
-            let alone = loader::is_above(own.process());
-            requests.values().for_each(|(file, requests)| drop(file.code_map(requests, GUARDED, alone)));
-        }
     }
 }
