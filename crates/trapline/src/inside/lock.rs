@@ -4,7 +4,6 @@
 //! looks reaches it; handlers that libc calls around `fork`. The thread that forks holds the lock meanwhile,
 //! so the child finds it free, and all that it protects whole. A child that is made by a raw clone finds the
 //! lock as it was: it may hit probes, and must not register. Does not: decide anything (`state`).
-#![allow(unsafe_code, reason = "pthread_atfork takes C functions")]
 
 use std::cell::RefCell;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -13,10 +12,11 @@ use std::time::Duration;
 use super::memory::engine;
 use super::notice::Looker;
 use super::state::State;
+use super::system::around_forks;
 use super::{Error, own_stack};
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
-    prepare_forks();
+    around_forks(before_fork, after_fork);
     Mutex::new(State::new(Looker { waits, look, look_unless_locked }))
 });
 
@@ -63,19 +63,12 @@ thread_local! {
     static HELD: RefCell<Option<MutexGuard<'static, State>>> = const { RefCell::new(None) };
 }
 
-/// Called once in each process.
-fn prepare_forks() {
-    // SAFETY: the functions live as long as the program, and call nothing that is forbidden in a forked
-    // child.
-    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
-}
-
-unsafe extern "C" fn before() {
+extern "C" fn before_fork() {
     let guard = lock();
     // A thread whose local storage is gone forks without the lock; there is no place to keep it.
     HELD.try_with(|held| *held.borrow_mut() = Some(guard)).unwrap_or_default();
 }
 
-unsafe extern "C" fn after() {
+extern "C" fn after_fork() {
     drop(HELD.try_with(|held| held.borrow_mut().take()));
 }

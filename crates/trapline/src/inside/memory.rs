@@ -10,7 +10,7 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
 use trapline_record::{FileId, FileOffset};
@@ -226,6 +226,24 @@ fn rseq() -> Option<isize> {
 /// An entry for each mapping of code.
 pub(super) fn slots() -> Option<&'static [MappingEntry]> {
     zeroed(0, REGIONS, 0)
+}
+
+/// A word that leads to a value that stays for good, or to none yet.
+#[derive(Debug)]
+pub(super) struct Leaked<T: 'static>(AtomicPtr<T>);
+
+impl<T: Sync> Leaked<T> {
+    pub(super) const fn new() -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()))
+    }
+    /// The value that was set last.
+    pub(super) fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or what `set` was given. Acquire makes its contents visible.
+        unsafe { self.0.load(Acquire).as_ref() }
+    }
+    pub(super) fn set(&self, value: &'static T) {
+        self.0.store(std::ptr::from_ref(value).cast_mut(), Release);
+    }
 }
 
 /// Types that zeroed memory may hold.

@@ -133,6 +133,7 @@ mod semaphores;
 mod site_request;
 mod speculate;
 mod state;
+mod system;
 mod trampolines;
 mod traps;
 #[cfg(target_arch = "x86_64")]

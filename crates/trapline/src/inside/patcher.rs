@@ -17,11 +17,11 @@ use super::arch::patch_sites::place;
 use super::arch::setting::Setting;
 use super::group::Group;
 use super::mapped_files::MappedFiles;
-use super::notice::with_signals_held;
 use super::own_process::OwnProcess;
 use super::probed_site::ProbedSite;
 use super::registry::Registry;
 use super::site_request::{Load, SiteRequest, StubAction};
+use super::system::with_signals_held;
 use super::traps::EngineTrap;
 use super::{Error, trampolines};
 

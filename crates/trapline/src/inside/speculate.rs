@@ -27,8 +27,8 @@ use std::thread::{Builder, scope};
 
 use super::check::{Stamp, opened};
 use super::memory::{keep_blocks, make_own_room};
-use super::notice::with_signals_blocked;
 use super::own_process::OwnProcess;
+use super::system::with_signals_blocked;
 use super::{Request, arch, loader};
 use crate::files::{Files, ModuleFile, parsed};
 

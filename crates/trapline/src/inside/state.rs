@@ -11,9 +11,10 @@ use trapline_plan::Tactic;
 
 use super::arch::LISTENS_BY_TRAPS;
 use super::notice::calls::{self, Call, Of};
-use super::notice::{Listening, Looker, NoticeMode, Noticed, thread, with_signals_held};
+use super::notice::{Listening, Looker, NoticeMode, Noticed, thread};
 use super::probes::Probes;
 use super::registry::Key;
+use super::system::with_signals_held;
 use super::{Error, Request};
 
 /// How often an unwinder that is being loaded is looked at.

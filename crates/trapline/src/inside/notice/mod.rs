@@ -107,7 +107,7 @@ use trapline_record::FileId;
 
 pub(super) use listening::Listening;
 pub(super) use notices::Notices;
-pub(super) use thread::{Looker, missed, with_signals_blocked, with_signals_held};
+pub(super) use thread::{Looker, missed};
 
 /// How this process notices what it maps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -1,12 +1,6 @@
 //! The thread that looks, and requests to it. The protocol is in [`notice`](super).
-#![allow(
-    unsafe_code,
-    reason = "signals are blocked around the making of a thread; what askers share with it is leaked"
-)]
 
-use std::mem::MaybeUninit;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,10 +8,8 @@ use trapline_tracee::Bell;
 
 use super::PATIENCE;
 use super::misses::Misses;
-
-/// Signals that instructions raise; all others are blocked.
-const RAISED: [i32; 6] =
-    [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS];
+use crate::inside::memory::Leaked;
+use crate::inside::system::with_signals_blocked;
 
 /// State that askers and the thread share.
 struct Desk {
@@ -43,18 +35,12 @@ pub(in crate::inside) struct Looker {
     pub(in crate::inside) look_unless_locked: fn(),
 }
 
-/// The desk of this process; a forked child makes its own.
-static DESK: AtomicPtr<Desk> = AtomicPtr::new(ptr::null_mut());
+/// The desk of this process. A forked child has its parent's until it makes its own.
+static DESK: Leaked<Desk> = Leaked::new();
 
 /// The desk, if its thread belongs to this process.
 fn desk() -> Option<&'static Desk> {
-    any_desk().filter(|desk| desk.pid == std::process::id())
-}
-
-/// The desk; in a forked child it may be the parent's.
-fn any_desk() -> Option<&'static Desk> {
-    // SAFETY: null, or leaked by `start`. Acquire makes its contents visible.
-    unsafe { DESK.load(Acquire).as_ref() }
+    DESK.get().filter(|desk| desk.pid == std::process::id())
 }
 
 /// Makes the thread. Returns false if the system gives no thread or no descriptor.
@@ -73,52 +59,9 @@ pub(in crate::inside) fn start(looker: Looker) -> bool {
     let builder = std::thread::Builder::new().name("trapline-learn".into());
     let made = with_signals_blocked(|| builder.spawn(move || run(desk))).is_ok();
     if made {
-        DESK.store(ptr::from_ref(desk).cast_mut(), Release);
+        DESK.set(desk);
     }
     made
-}
-
-/// Blocks signals while a thread is made. The new thread inherits the mask, so no signal reaches it before it
-/// could set its own.
-pub(in crate::inside) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
-    with_mask(libc::SIG_SETMASK, body)
-}
-
-/// Blocks signals around work that makes threads for as long as it takes, so the program's signals go to its
-/// own threads. Signals that instructions raise keep their state.
-pub(in crate::inside) fn with_signals_held<T>(body: impl FnOnce() -> T) -> T {
-    with_mask(libc::SIG_BLOCK, body)
-}
-
-fn with_mask<T>(how: i32, body: impl FnOnce() -> T) -> T {
-    let _before = Mask::change(how);
-    body()
-}
-
-/// Former signal mask of this thread; it is restored at the end, even after a panic.
-struct Mask(libc::sigset_t);
-
-impl Mask {
-    fn change(how: i32) -> Self {
-        let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: both sets are live and written before they are read; the calls change only this thread's
-        // mask.
-        unsafe {
-            libc::sigfillset(blocked.as_mut_ptr());
-            for signal in RAISED {
-                libc::sigdelset(blocked.as_mut_ptr(), signal);
-            }
-            libc::pthread_sigmask(how, blocked.as_ptr(), before.as_mut_ptr());
-            Self(before.assume_init())
-        }
-    }
-}
-
-impl Drop for Mask {
-    fn drop(&mut self) {
-        // SAFETY: the mask is the one that `change` saved.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
-    }
 }
 
 /// T1 to T6, for as long as the process lives.
@@ -171,7 +114,7 @@ pub(super) fn look_up() {
 pub(super) fn ask_and_wait() {
     let Some(desk) = desk() else {
         // The call is probed only where a desk was made, in this process or in the one that forked it.
-        if let Some(desk) = any_desk() {
+        if let Some(desk) = DESK.get() {
             (desk.looker.look_unless_locked)();
         }
         return;
