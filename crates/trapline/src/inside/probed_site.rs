@@ -6,9 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use trapline_image::FunctionIndex;
 use trapline_patch::Why;
-use trapline_record::{FileOffset, Svma};
 use trapline_runtime::consumer::ConsumerId;
 use trapline_runtime::probe::Probe;
 
@@ -24,9 +22,7 @@ use crate::why::kind_of;
 pub(super) struct ProbedSite {
     path: Arc<Path>,
     file: Arc<ModuleFile>,
-    offset: FileOffset,
-    at: Svma,
-    function: Option<FunctionIndex>,
+    site: CheckedSite,
     by_trap: bool,
     semaphore: Option<Semaphore>,
     probe: &'static Probe,
@@ -47,32 +43,16 @@ impl ProbedSite {
         (by_trap, semaphore): (bool, Option<Semaphore>),
         probe: &'static Probe,
     ) -> Self {
-        let CheckedSite { offset, at, function } = site;
         let (path, file) = (path.clone(), file.clone());
         let (consumers, groups, removed, armed) = (SmallVec::new(), SmallVec::new(), false, false);
-        Self {
-            path,
-            file,
-            offset,
-            at,
-            function,
-            by_trap,
-            semaphore,
-            probe,
-            consumers,
-            groups,
-            removed,
-            armed,
-        }
+        Self { path, file, site, by_trap, semaphore, probe, consumers, groups, removed, armed }
     }
     pub(super) const fn file(&self) -> &Arc<ModuleFile> {
         &self.file
     }
-    pub(super) const fn at(&self) -> Svma {
-        self.at
-    }
-    pub(super) const fn function(&self) -> Option<FunctionIndex> {
-        self.function
+    /// Where it is in the file.
+    pub(super) const fn site(&self) -> CheckedSite {
+        self.site
     }
     pub(super) const fn probe(&self) -> &'static Probe {
         self.probe
@@ -155,12 +135,12 @@ impl ProbedSite {
     }
     /// A request to patch it in one mapping.
     pub(super) fn request(&self, part: StubAction, load: Load) -> SiteRequest {
-        let (file, at, function, probe) = (self.file.clone(), self.at, self.function, self.probe);
-        SiteRequest { load, part, file, at, function, probe }
+        let CheckedSite { at, function, .. } = self.site;
+        SiteRequest { load, part, file: self.file.clone(), at, function, probe: self.probe }
     }
     /// Whether the site is the start of a function.
     fn is_entry(&self) -> bool {
-        self.function.is_some_and(|function| self.file.image.function(function).start == self.at)
+        self.site.function.is_some_and(|function| self.file.image.function(function).start == self.site.at)
     }
     /// Checks that a request names the same semaphore as the site's other consumers.
     pub(super) fn agrees(&self, request: &Request) -> Result<(), Error> {
@@ -168,10 +148,10 @@ impl ProbedSite {
         if have == asked {
             return Ok(());
         }
-        Err(Error::OtherSemaphore { path: self.path.to_path_buf(), offset: self.offset.0, have, asked })
+        Err(Error::OtherSemaphore { path: self.path.to_path_buf(), offset: self.site.offset.0, have, asked })
     }
     pub(super) fn refused(&self, why: &Why) -> Error {
-        let (path, offset, text) = (self.path.to_path_buf(), self.offset.0, why.to_string());
+        let (path, offset, text) = (self.path.to_path_buf(), self.site.offset.0, why.to_string());
         match why {
             Why::Differs { .. } => Error::Differs { path, offset, why: text },
             _ => Error::Refused { path, offset, kind: kind_of(why), why: text },

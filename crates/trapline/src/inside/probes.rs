@@ -323,10 +323,6 @@ impl Probes {
         let tally = self.notices.tally();
         Noticed { failed: tally.failed + self.known.missed, ..tally }
     }
-    /// Descriptors that T1 polls.
-    pub(super) fn descriptors(&self) -> Vec<i32> {
-        self.notices.descriptors()
-    }
     /// T4 and T5. Returns whether there was anything to be found.
     pub(super) fn look(&mut self, asked: bool, missed: bool) -> bool {
         self.notices.drain();

@@ -79,7 +79,7 @@ impl Registry {
     ) -> Result<(u32, bool), Error> {
         // Requests are often in the order of their file.
         let last = last.map(|last| &self[last]).filter(|last| last.file().id == file.id);
-        let site = check::site(request, file, last.and_then(ProbedSite::function))?;
+        let site = check::site(request, file, last.and_then(|last| last.site().function))?;
         let semaphore = Semaphore::of(request, file)?;
         let number = self.probed_sites.len() as u32;
         match self.of_site.entry((file.id, site.offset)) {

@@ -91,8 +91,8 @@ impl State {
         Noticed { impatient: thread::impatient(), misses: thread::misses(), ..tally }
     }
     /// What T1 waits for: descriptors, and how long at most.
-    pub(super) fn waits(&self) -> (Vec<i32>, Option<Duration>) {
-        (self.probes.descriptors(), self.probes.is_unwinder_loading().then_some(LOADING))
+    pub(super) fn waits(&mut self) -> (Vec<i32>, Option<Duration>) {
+        (self.probes.notices().descriptors(), self.probes.is_unwinder_loading().then_some(LOADING))
     }
     /// T4 and T5. Returns whether there was anything to be found.
     pub(super) fn look(&mut self, asked: bool, missed: bool) -> bool {

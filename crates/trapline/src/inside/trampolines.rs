@@ -1,7 +1,7 @@
 //! Replaced return addresses in the own process: which sites use return trampolines (slots in the code), and
 //! which unwinders are told of them.
 //!
-//! In: the form that consumers request ([`Returns`]). Out: return trampolines, made when the first consumer
+//! In: the form that consumers request ([`Returns`](super::Returns)). Out: return trampolines, made when the first consumer
 //! requests them; the unwinders of this process told of them, also those that are mapped later. Invariants:
 //! UNW-3 no call is armed while an unwinder is known that was not told. Does not: take trampolines
 //! (`trapline_runtime::trampolines`), make their code (`trampolines` of the twins), decide whether a function
@@ -52,7 +52,7 @@ use crate::unwinders::unwinding;
 pub const TRAMPOLINES: u32 = trampolines::USUAL;
 
 /// Real return address of a call whose stack word holds `address`, if that is a return trampoline
-/// ([`Consumer::returns_by`]). This is for unwinders that find no unwind information by themselves (framehop,
+/// ([`Consumer::returns_by`](super::Consumer::returns_by)). This is for unwinders that find no unwind information by themselves (framehop,
 /// frame pointers). Only for calls that have not returned: ask from their own thread, or while that is
 /// stopped. Takes no lock.
 #[must_use]

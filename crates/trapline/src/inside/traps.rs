@@ -15,9 +15,7 @@ use smallvec::SmallVec;
 use trapline_image::Image;
 use trapline_record::RemoteAddr;
 use trapline_record::addr::Bias;
-use trapline_runtime::native::{
-    Block, Called, Copies, Placed, Role, Signal, Sites, install, standing, stands,
-};
+use trapline_runtime::native::{Block, Called, Copies, Placed, Role, Signal, Sites, install, stands};
 use trapline_runtime::probe::Probe;
 
 use super::Error;
@@ -43,12 +41,6 @@ pub(super) fn serve() -> Result<(), Error> {
         install(BLOCK.get_or_init(|| Block { traps, copies: Copies::new() }))?;
     }
     if stands(Signal::Trap) { Ok(()) } else { Err(Error::TrapsTaken) }
-}
-
-/// Whether every fault of displaced code is shown at its original address. Then code that may fault can be
-/// displaced, even if a handler looks the address up.
-pub(super) fn shows_originals() -> bool {
-    standing()
 }
 
 /// An instruction before which consumers are called.

@@ -11,6 +11,7 @@ use trapline_plan::{Action, ActionRequest};
 use trapline_record::{FileId, FileOffset};
 
 use crate::files::ModuleFile;
+use crate::inside::check::CheckedSite;
 use crate::inside::loader;
 use crate::inside::probed_site::ProbedSite;
 
@@ -49,7 +50,8 @@ pub(in crate::inside) fn know_code<'a>(
     let Some(own) = own else { return };
     let mut requests: HashMap<FileId, (&ModuleFile, Vec<ActionRequest>)> = HashMap::new();
     for one in probed_sites.filter(|probed_site| probed_site.groups().is_empty()) {
-        let (function, action) = (one.function(), Action::CallAt(one.at()));
+        let CheckedSite { at, function, .. } = one.site();
+        let action = Action::CallAt(at);
         let request = ActionRequest { probe: 0, latency: None, function, action };
         requests.entry(one.file().id).or_insert_with(|| (one.file(), Vec::new())).1.push(request);
     }

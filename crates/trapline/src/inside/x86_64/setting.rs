@@ -4,6 +4,7 @@
 
 use trapline_patch::PatchError;
 use trapline_plan::{ExtendedState, InlinedPath};
+use trapline_runtime::native::standing;
 use trapline_runtime::x86_64::general::inlined as runtime;
 
 use crate::inside::own_process::OwnProcess;
@@ -13,7 +14,8 @@ use crate::inside::{Error, loader, traps};
 #[derive(Clone, Copy, Debug)]
 pub(in crate::inside) struct Setting {
     pub(super) state: ExtendedState,
-    /// Faults of displaced code are shown at the original address.
+    /// Every fault of displaced code is shown at its original address. Then code that may fault can be
+    /// displaced, even if a handler looks the address up.
     pub(super) shows_originals: bool,
     pub(in crate::inside) shadow_stack: bool,
     /// No thread may be made to help: a thread that waits for this one may hold the loader's lock.
@@ -29,7 +31,7 @@ impl Setting {
         let process = process.open()?.process();
         let status = process.status().map_err(PatchError::from)?;
         let in_the_loader = loader::is_above(process);
-        let (shows_originals, shadow_stack) = (traps::shows_originals(), status.shadow_stack);
+        let (shows_originals, shadow_stack) = (standing(), status.shadow_stack);
         Ok(Self { state, shows_originals, shadow_stack, alone: in_the_loader || looking })
     }
 }
