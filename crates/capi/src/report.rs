@@ -159,46 +159,51 @@ impl Report {
     }
     fn add(&mut self, process: &ProcessReport, texts: &mut Texts) {
         let pid = process.pid;
-        for count in &process.counts {
-            let site = &count.site;
-            self.counts.push(Count {
-                size: 0,
-                probe: texts.keep(&site.probe),
-                label: texts.keep(&site.label),
-                file: texts.keep(&site.file),
-                offset: site.offset,
-                hits: count.hits,
-                delta: count.delta,
-                missed: process.missed,
-                pid,
-                reserved: 0,
-            });
-        }
+        self.counts.extend(process.counts.iter().map(|count| counted(process, count, texts)));
         for times in &process.times {
             let Some(site) = &times.site else { continue };
-            let row = Times {
-                size: 0,
-                probe: texts.keep(&site.probe),
-                label: texts.keep(&site.label),
-                file: texts.keep(&site.file),
-                offset: site.offset,
-                calls: times.calls,
-                in_flight: times.in_flight,
-                unpaired: times.unpaired,
-                unreturned: times.unreturned,
-                total_ns: times.total_ns,
-                min_ns: times.min_ns,
-                max_ns: times.max_ns,
-                pid,
-                reserved: 0,
-            };
-            self.times.push((row, times.histogram.clone()));
+            self.times.push((timed(pid, times, site, texts), times.histogram.clone()));
         }
         for refused in process.refused.iter() {
             let (probe, kind) = (texts.keep(&refused.probe), texts.keep(refused.kind));
             let reason = texts.keep(&refused.reason);
             self.refusals.push(Refusal { size: 0, probe, kind, reason, pid, reserved: 0 });
         }
+    }
+}
+
+fn counted(process: &ProcessReport, count: &trapline::Count, texts: &mut Texts) -> Count {
+    let site = &count.site;
+    Count {
+        size: 0,
+        probe: texts.keep(&site.probe),
+        label: texts.keep(&site.label),
+        file: texts.keep(&site.file),
+        offset: site.offset,
+        hits: count.hits,
+        delta: count.delta,
+        missed: process.missed,
+        pid: process.pid,
+        reserved: 0,
+    }
+}
+
+fn timed(pid: u32, times: &trapline::Times, site: &trapline::Site, texts: &mut Texts) -> Times {
+    Times {
+        size: 0,
+        probe: texts.keep(&site.probe),
+        label: texts.keep(&site.label),
+        file: texts.keep(&site.file),
+        offset: site.offset,
+        calls: times.calls,
+        in_flight: times.in_flight,
+        unpaired: times.unpaired,
+        unreturned: times.unreturned,
+        total_ns: times.total_ns,
+        min_ns: times.min_ns,
+        max_ns: times.max_ns,
+        pid,
+        reserved: 0,
     }
 }
 

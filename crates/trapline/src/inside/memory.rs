@@ -4,7 +4,7 @@
 //! memory. Lines are wiped in a forked child, since its threads are different ones.
 #![allow(
     unsafe_code,
-    reason = "anonymous mappings made into slices of atomics: zeroed, shared with nobody, never unmapped"
+    reason = "anonymous mappings made into slices of atomics: zeroed, shared with no other process, never unmapped"
 )]
 
 use std::ffi::c_void;
@@ -124,8 +124,8 @@ pub(super) fn keep_blocks(sites: usize) {
     }
 }
 
-/// Called after [`keep_blocks`], by a thread that may have to wait for another one (`speculate`). The memory that
-/// the batch takes then comes in large pages, if the kernel gives them; so does that of probes from number
+/// Called after [`keep_blocks`], by a thread that may have to wait for another one (`speculate`). The memory
+/// that the batch takes then comes in large pages, if the kernel gives them; so does that of probes from number
 /// `first` on. Until `is_over` is true, pages are also populated at once. Either takes a fraction of the time
 /// that page faults in the midst of the batch would take. While the result lives, glibc gives none of it
 /// back.
