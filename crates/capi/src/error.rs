@@ -101,7 +101,7 @@ pub enum Error {
 }
 
 /// All errors, with a few words for each.
-const TEXTS: [(Error, &CStr); 40] = [
+pub(crate) const TEXTS: [(Error, &CStr); 40] = [
     (Error::None, c"no error"),
     (Error::NullPointer, c"a pointer is null"),
     (Error::StructSize, c"a structure's size is out of range"),
@@ -235,59 +235,18 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<(), Fault>) -> Error {
     error
 }
 
-/// Describes an error in a few words. Never null.
-#[unsafe(no_mangle)]
-pub extern "C" fn trapline_error_text(error: i32) -> *const c_char {
+/// An error in a few words.
+pub(crate) fn text_of(error: i32) -> &'static CStr {
     let found = TEXTS.iter().find(|(one, _)| *one as i32 == error);
-    found.map_or(c"an error of a later version", |(_, text)| *text).as_ptr()
+    found.map_or(c"an error of a later version", |(_, text)| *text)
 }
 
-/// Describes the last failure in this thread, with names and numbers; empty if there was none. Valid until
-/// the thread's next call that fails.
-#[unsafe(no_mangle)]
-pub extern "C" fn trapline_last_error() -> *const c_char {
+/// Address of the text of this thread's last failure. It stays until the next one.
+pub(crate) fn last_text() -> *const c_char {
     LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// What the kernel's uprobes would return in the case of this thread's last failure, as a positive errno; 0
-/// if they have no such case.
-#[unsafe(no_mangle)]
-pub extern "C" fn trapline_last_errno() -> i32 {
+/// Number of this thread's last failure, as the kernel has it.
+pub(crate) fn last_errno() -> i32 {
     LAST.try_with(|last| last.borrow().0).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Error, Fault, TEXTS, guard, trapline_error_text, trapline_last_errno, trapline_last_error};
-    use std::ffi::CStr;
-
-    fn text(at: *const std::ffi::c_char) -> String {
-        // SAFETY: texts of this module end in a zero.
-        unsafe { CStr::from_ptr(at) }.to_str().expect("UTF-8").to_owned()
-    }
-
-    #[test]
-    fn every_error_has_a_number_and_a_text_of_its_own() {
-        for (n, (error, words)) in TEXTS.iter().enumerate() {
-            assert_eq!(text(trapline_error_text(*error as i32)).as_bytes(), words.to_bytes());
-            assert!(TEXTS[..n].iter().all(|(other, text)| (*other as i32) < *error as i32 && text != words));
-        }
-        assert_eq!(text(trapline_error_text(-5)), "an error of a later version");
-        // The header lists as many as there are texts.
-        let listed = include_str!("../include/trapline.h").lines();
-        let listed = listed.filter(|line| line.trim_start().starts_with("TRAPLINE_ERROR_")).count();
-        assert_eq!(listed, TEXTS.len());
-    }
-
-    #[test]
-    fn a_panic_is_an_error_and_the_last_failure_is_told() {
-        assert_eq!(guard(|| Ok(())), Error::None);
-        assert_eq!(guard(|| Err(Fault::new(Error::NoRow, "row\x005"))), Error::NoRow);
-        assert_eq!((text(trapline_last_error()).as_str(), trapline_last_errno()), ("row 5", 0));
-        assert_eq!(guard(|| panic!("seen by nobody")), Error::Panic);
-        assert!(text(trapline_last_error()).contains("fault of the library"));
-        std::thread::spawn(|| assert_eq!(text(trapline_last_error()), "")).join().expect("its own");
-        assert_eq!(guard(|| Err(trapline::inside::Error::InsideHandler.into())), Error::InsideHandler);
-        assert_eq!(trapline_last_errno(), libc::EDEADLK);
-    }
 }

@@ -1,15 +1,15 @@
 //! The caller's own process: consumers on (file, offset).
 //!
-//! In: probes as C describes them. Out: registrations. The engine calls handlers directly, with no code of
-//! this crate in between. So what handlers declare is true of all that runs at a hit. Does not: look names up
-//! by itself.
+//! In: probes as C describes them. Out: requests, and what registrations have counted. The engine calls
+//! handlers directly, with no code of this crate in between. So what handlers declare is true of all that runs
+//! at a hit. Does not: look names up by itself, or read what a pointer leads to (`functions`).
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 
-use trapline::inside::{self, Consumer, Functions, Request, Returns, Tactic, raw};
+use trapline::inside::{self, Consumer, Request, Returns, Tactic};
 
-use crate::error::{Error, Fault, guard};
-use crate::growing::{self, Growing};
+use crate::error::{Error, Fault};
+use crate::pointers::Growing;
 
 /// Answer of a handler. Other numbers count as TRAPLINE_VERDICT_CONTINUE.
 #[repr(u32)]
@@ -131,8 +131,7 @@ pub struct Probe {
     pub returns_by: u64,
 }
 
-// SAFETY: `repr(C)`, a size, addresses and numbers without padding; functions are nullable.
-unsafe impl Growing for Probe {
+impl Growing for Probe {
     const NAME: &'static str = "trapline_probe";
     const FIRST: usize = 80;
 }
@@ -159,8 +158,7 @@ pub struct Tally {
     pub empty: u64,
 }
 
-// SAFETY: `repr(C)`, numbers of one size, so without padding.
-unsafe impl Growing for Tally {
+impl Growing for Tally {
     const NAME: &'static str = "trapline_tally";
     const FIRST: usize = 64;
 }
@@ -169,218 +167,73 @@ unsafe impl Growing for Tally {
 #[derive(Debug)]
 pub struct Registration(inside::Registration);
 
-/// Takes a text from C.
-///
-/// # Safety
-/// `at` is null, or points to bytes that end in a zero.
-pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, Fault> {
-    if at.is_null() {
-        return Err(Fault::new(Error::NullPointer, format!("{what} is null")));
-    }
-    // SAFETY: `at` is not null, and the caller promises bytes that end in a zero.
-    let bytes = unsafe { CStr::from_ptr(at) };
-    bytes.to_str().map_err(|error| Fault::new(Error::NotUtf8, format!("{what}: {error}")))
-}
-
-/// Stores a result.
-///
-/// # Safety
-/// `at` is null, or may be written.
-pub(crate) unsafe fn leave<T>(at: *mut T, value: T, what: &str) -> Result<(), Fault> {
-    if at.is_null() {
-        return Err(Fault::new(Error::NullPointer, format!("{what} is null")));
-    }
-    // SAFETY: `at` is not null, and the caller promises that it may be written.
-    unsafe { at.write(value) };
-    Ok(())
-}
-
-/// # Safety
-/// What the header demands of a probe.
-unsafe fn request(probe: *const Probe) -> Result<Request, Fault> {
-    // SAFETY: the header demands a structure of the size that it states.
-    let probe = unsafe { growing::read(probe)? };
-    if probe.flags & !FLAGS != 0 {
-        let text = format!("trapline_probe: unknown flags {:#x}", probe.flags & !FLAGS);
-        return Err(Fault::new(Error::UnknownFlag, text));
-    }
-    // SAFETY: the header demands texts that end in a zero. This is for both texts.
-    let file = unsafe { text(probe.file, "trapline_probe's file")? };
-    let (file, offset) = if probe.function.is_null() {
-        (file.into(), probe.offset)
-    } else {
-        // SAFETY: as above.
-        let function = unsafe { text(probe.function, "trapline_probe's function")? };
-        let (file, start) = inside::find(file, function)?;
-        (file, start.wrapping_add(probe.offset))
-    };
-    let form = match probe.returns_by {
-        TRAPLINE_RETURNS_EXITS => Returns::Exits,
-        TRAPLINE_RETURNS_AUTO => Returns::Auto,
-        TRAPLINE_RETURNS_STACK => Returns::Stack,
-        other => {
-            let text = format!("trapline_probe: unknown returns_by {other}");
-            return Err(Fault::new(Error::UnknownFlag, text));
+impl Probe {
+    /// Fails if it has flags that this version does not know.
+    pub(crate) fn check_flags(&self) -> Result<(), Fault> {
+        let unknown = self.flags & !FLAGS;
+        match unknown {
+            0 => Ok(()),
+            _ => Err(Fault::new(Error::UnknownFlag, format!("trapline_probe: unknown flags {unknown:#x}"))),
         }
-    };
-    // SAFETY: the header demands that the functions are handlers.
-    let consumer = unsafe { consumer(&probe) }.returns_by(form);
-    let consumer = if probe.maxactive > 0 { consumer.maxactive(probe.maxactive) } else { consumer };
-    let request = Request::new(file, offset, consumer);
-    let request = if probe.semaphore > 0 { request.semaphore(probe.semaphore) } else { request };
-    Ok(if probe.flags & TRAPLINE_PROBE_BY_TRAP != 0 { request.by_trap() } else { request })
-}
-
-/// # Safety
-/// The probe's functions are handlers, as the header describes them.
-unsafe fn consumer(probe: &Probe) -> Consumer {
-    // SAFETY: the types differ in names only. `Hit` and `Verdict` are laid out as the engine's (the tests
-    // below compare them), and the engine accepts any number for a verdict.
-    let handler = |handler: Handler| unsafe { std::mem::transmute::<Handler, Option<raw::Handler>>(handler) };
-    // SAFETY: as above.
-    let filter = unsafe { std::mem::transmute::<Filter, Option<raw::Filter>>(probe.filter) };
-    let (entry, returns) = (handler(probe.entry), handler(probe.returns));
-    // SAFETY: the caller promises that the functions are handlers.
-    let consumer = unsafe { Consumer::functions(Functions { entry, returns, filter, data: probe.data }) };
-    let has = |flag: u32| probe.flags & flag != 0;
-    let consumer = if has(TRAPLINE_PROBE_MOVES_IP) { consumer.moves_ip() } else { consumer };
-    let consumer = if has(TRAPLINE_PROBE_MOVES_SP) { consumer.moves_sp() } else { consumer };
-    if has(TRAPLINE_PROBE_GENERAL_REGS_ONLY) {
-        // SAFETY: by setting the flag, the C program makes that promise.
-        unsafe { consumer.general_regs_only() }
-    } else {
-        consumer
     }
-}
-
-/// Registers a consumer on (file, offset). It is called in every executable, private, unwritable mapping of
-/// the file that this process has or will have (see trapline_rescan), from the return of this function on.
-/// trapline_unregister ends it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_register(
-    probe: *const Probe,
-    registration: *mut *mut Registration,
-) -> Error {
-    // SAFETY: the header demands one probe and room for one registration.
-    unsafe { trapline_register_all(probe, 1, registration) }
-}
-
-/// Registers all, in their order, or none. `probes` is an array of structures, which all have the size of the
-/// first one. `registrations` has room for as many.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_register_all(
-    probes: *const Probe,
-    count: usize,
-    registrations: *mut *mut Registration,
-) -> Error {
-    guard(|| {
-        if registrations.is_null() {
-            return Err(Fault::new(Error::NullPointer, "no room for registrations"));
-        }
-        // SAFETY: the header demands an array of `count` probes.
-        let requests = unsafe { requests(probes, count)? };
-        for (at, one) in inside::register_all(requests)?.into_iter().enumerate() {
-            // SAFETY: the header demands room for `count` registrations, which is the number of requests.
-            unsafe { registrations.add(at).write(Box::into_raw(Box::new(Registration(one)))) };
-        }
-        Ok(())
-    })
-}
-
-/// # Safety
-/// As [`trapline_register_all`].
-unsafe fn requests(probes: *const Probe, count: usize) -> Result<Vec<Request>, Fault> {
-    if count == 0 {
-        return Err(inside::Error::Empty.into());
+    pub(crate) const fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
     }
-    // The size of the first tells where the second begins. The first is read as a whole before that, so it is
-    // not null and its size is possible.
-    // SAFETY: the caller promises an array with at least one probe.
-    let (first, stride) = unsafe { (request(probes)?, probes.cast::<usize>().read_unaligned()) };
-    let mut requests = vec![first];
-    for at in 1..count {
-        // SAFETY: the caller promises an array of `count` probes, whose stride is the size of the first.
-        let (probe, size) = unsafe {
-            let probe = probes.byte_add(at * stride);
-            (probe, probe.cast::<usize>().read_unaligned())
+    /// The request that it describes, with its texts and its functions.
+    pub(crate) fn request(
+        &self,
+        file: &str,
+        function: Option<&str>,
+        consumer: Consumer,
+    ) -> Result<Request, Fault> {
+        let (file, offset) = match function {
+            None => (file.into(), self.offset),
+            Some(function) => {
+                let (file, start) = inside::find(file, function)?;
+                (file, start.wrapping_add(self.offset))
+            }
         };
-        if size != stride {
-            let text = format!("trapline_probe {at} of {size} bytes, the first of {stride}");
-            return Err(Fault::new(Error::StructSize, text));
-        }
-        // SAFETY: the probe is within that array.
-        requests.push(unsafe { request(probe)? });
-    }
-    Ok(requests)
-}
-
-/// Unregisters a consumer, and returns when no handler of it can still run. The registration is gone then,
-/// unless a handler made this call. Null is allowed, and does nothing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_unregister(registration: *mut Registration) -> Error {
-    // SAFETY: the header demands null or a live registration.
-    unsafe { trapline_unregister_all(&raw const registration, 1) }
-}
-
-/// Unregisters all, and waits once, until no handler of any of them can still run. Otherwise as
-/// trapline_unregister.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_unregister_all(
-    registrations: *const *mut Registration,
-    count: usize,
-) -> Error {
-    guard(|| {
-        if registrations.is_null() && count > 0 {
-            return Err(Fault::new(Error::NullPointer, "registrations is null"));
-        }
-        if inside::is_inside_handler() {
-            return Err(inside::Error::InsideHandler.into());
-        }
-        // SAFETY: the header demands an array of `count` registrations.
-        let all = (0..count).map(|at| unsafe { registrations.add(at).read() }).filter(|one| !one.is_null());
-        // SAFETY: the header demands live registrations: made by `trapline_register_all`, and not ended
-        // since.
-        let all: Vec<_> = all.map(|one| unsafe { Box::from_raw(one) }.0).collect();
-        Ok(inside::unregister_all(all)?)
-    })
-}
-
-/// Probes what was mapped since the last look (dlopen, mmap), and drops what was unmapped. `sites`, if not
-/// null, is set to the number of sites that were patched.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_rescan(sites: *mut usize) -> Error {
-    guard(|| {
-        let patched = inside::rescan()?;
-        if !sites.is_null() {
-            // SAFETY: `sites` is not null, and the header demands that it may be written.
-            unsafe { sites.write(patched) };
-        }
-        Ok(())
-    })
-}
-
-/// Fills in what the registration's site has counted. The caller sets `tally->size`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_tally_of(registration: *const Registration, tally: *mut Tally) -> Error {
-    guard(|| {
-        // SAFETY: the header demands null or a live registration.
-        let Some(Registration(one)) = (unsafe { registration.as_ref() }) else {
-            return Err(Fault::new(Error::NullPointer, "registration is null"));
+        let form = match self.returns_by {
+            TRAPLINE_RETURNS_EXITS => Returns::Exits,
+            TRAPLINE_RETURNS_AUTO => Returns::Auto,
+            TRAPLINE_RETURNS_STACK => Returns::Stack,
+            other => {
+                let text = format!("trapline_probe: unknown returns_by {other}");
+                return Err(Fault::new(Error::UnknownFlag, text));
+            }
         };
-        let inside::Tally { hits, nested, unplaced, empty, unreturned } = one.counts();
-        let (traps, jumps): (Vec<_>, Vec<_>) = one.sites().into_iter().partition(|way| *way == Tactic::Trap);
+        let consumer = consumer.returns_by(form);
+        let consumer = if self.has(TRAPLINE_PROBE_MOVES_IP) { consumer.moves_ip() } else { consumer };
+        let consumer = if self.has(TRAPLINE_PROBE_MOVES_SP) { consumer.moves_sp() } else { consumer };
+        let consumer = if self.maxactive > 0 { consumer.maxactive(self.maxactive) } else { consumer };
+        let request = Request::new(file, offset, consumer);
+        let request = if self.semaphore > 0 { request.semaphore(self.semaphore) } else { request };
+        Ok(if self.has(TRAPLINE_PROBE_BY_TRAP) { request.by_trap() } else { request })
+    }
+}
+
+impl Registration {
+    pub(crate) const fn new(registration: inside::Registration) -> Self {
+        Self(registration)
+    }
+    pub(crate) fn into_inner(self) -> inside::Registration {
+        self.0
+    }
+    /// What its site has counted.
+    pub(crate) fn tally(&self) -> Tally {
+        let inside::Tally { hits, nested, unplaced, empty, unreturned } = self.0.counts();
+        let (traps, jumps): (Vec<_>, Vec<_>) =
+            self.0.sites().into_iter().partition(|way| *way == Tactic::Trap);
         let (by_jump, by_trap) = (jumps.len() as u64, traps.len() as u64);
-        let value = Tally { size: 0, hits, nested, unplaced, unreturned, by_jump, by_trap, empty };
-        // SAFETY: the header demands a structure of the size that it states, not in use elsewhere.
-        unsafe { growing::write(tally, &value) }
-    })
+        Tally { size: 0, hits, nested, unplaced, unreturned, by_jump, by_trap, empty }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Growing as _, Hit, Probe, Regs, Tally, Verdict, raw};
+    use super::{Growing as _, Hit, Probe, Regs, Tally, Verdict};
     use std::mem::{align_of, offset_of, size_of};
-    use trapline::inside::Gpr;
+    use trapline::inside::{Gpr, raw};
 
     #[test]
     fn registers_and_hits_are_laid_out_as_the_engines() {

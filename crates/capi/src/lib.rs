@@ -5,32 +5,30 @@
 //! processes. Invariants: CAP-1 no panic crosses the boundary. CAP-2 a structure that is handed in or filled
 //! states its own size, and bytes that this version does not know must be zero. CAP-3 a call that fails
 //! writes no result, and gives the reason in words. Does not: decide anything.
-#![allow(
-    unsafe_code,
-    clippy::missing_safety_doc,
-    reason = "functions for C: what they ask of pointers stands in the header, in C's words, and once here: handles are alive, \
-              structures hold as many bytes as they say, texts end in a zero, results may be written unless said to be optional"
-)]
+#![deny(unsafe_code)]
 
 mod error;
-mod growing;
+mod functions;
 mod inside;
+mod pointers;
 mod report;
 mod session;
 
-pub use error::{Error, trapline_error_text, trapline_last_errno, trapline_last_error};
+pub use error::Error;
+pub use functions::{
+    trapline_count, trapline_detach, trapline_error_text, trapline_last_errno, trapline_last_error,
+    trapline_latency, trapline_poll, trapline_read, trapline_register, trapline_register_all,
+    trapline_report_count, trapline_report_counts, trapline_report_free, trapline_report_notice,
+    trapline_report_percentile, trapline_report_refusal, trapline_report_refusals, trapline_report_time,
+    trapline_report_times, trapline_rescan, trapline_tally_of, trapline_unregister, trapline_unregister_all,
+};
 pub use inside::{
     Filter, Handler, Hit, Probe, Registration, Regs, TRAPLINE_PROBE_BY_TRAP,
     TRAPLINE_PROBE_GENERAL_REGS_ONLY, TRAPLINE_PROBE_MOVES_IP, TRAPLINE_PROBE_MOVES_SP,
-    TRAPLINE_RETURNS_AUTO, TRAPLINE_RETURNS_EXITS, TRAPLINE_RETURNS_STACK, Tally, Verdict, trapline_register,
-    trapline_register_all, trapline_rescan, trapline_tally_of, trapline_unregister, trapline_unregister_all,
+    TRAPLINE_RETURNS_AUTO, TRAPLINE_RETURNS_EXITS, TRAPLINE_RETURNS_STACK, Tally, Verdict,
 };
-pub use report::{
-    Count, Refusal, Report, Times, trapline_report_count, trapline_report_counts, trapline_report_free,
-    trapline_report_notice, trapline_report_percentile, trapline_report_refusal, trapline_report_refusals,
-    trapline_report_time, trapline_report_times,
-};
+pub use report::{Count, Refusal, Report, Times};
 pub use session::{
     Options, Session, TRAPLINE_OPTION_FAULTS_ARE_FATAL, TRAPLINE_OPTION_FOLLOW, TRAPLINE_OPTION_OUTERMOST,
-    TRAPLINE_OPTION_STRICT, trapline_count, trapline_detach, trapline_latency, trapline_poll, trapline_read,
+    TRAPLINE_OPTION_STRICT,
 };

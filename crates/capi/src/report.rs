@@ -8,9 +8,8 @@ use std::ptr::null;
 
 use trapline::{Histogram, ProcessReport};
 
-use crate::error::{Error, Fault, guard};
-use crate::growing::{self, Growing};
-use crate::inside::leave;
+use crate::error::{Error, Fault};
+use crate::pointers::Growing;
 
 /// A session's report at one moment. Texts in its rows are valid until it is freed.
 #[derive(Debug, Default)]
@@ -49,8 +48,7 @@ pub struct Count {
     pub reserved: u32,
 }
 
-// SAFETY: `repr(C)`, a size, addresses and numbers without padding.
-unsafe impl Growing for Count {
+impl Growing for Count {
     const NAME: &'static str = "trapline_count_row";
     const FIRST: usize = 72;
 }
@@ -89,8 +87,7 @@ pub struct Times {
     pub reserved: u32,
 }
 
-// SAFETY: `repr(C)`, a size, addresses and numbers without padding.
-unsafe impl Growing for Times {
+impl Growing for Times {
     const NAME: &'static str = "trapline_times_row";
     const FIRST: usize = 104;
 }
@@ -113,8 +110,7 @@ pub struct Refusal {
     pub reserved: u32,
 }
 
-// SAFETY: `repr(C)`, a size, addresses and numbers without padding.
-unsafe impl Growing for Refusal {
+impl Growing for Refusal {
     const NAME: &'static str = "trapline_refusal_row";
     const FIRST: usize = 40;
 }
@@ -135,6 +131,22 @@ fn c_string(text: &str) -> CString {
 }
 
 impl Report {
+    /// Counted sites.
+    pub(crate) fn counts(&self) -> &[Count] {
+        &self.counts
+    }
+    /// Timed functions, each with its histogram.
+    pub(crate) fn times(&self) -> &[(Times, Histogram)] {
+        &self.times
+    }
+    /// Places that are not probed.
+    pub(crate) fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+    /// What else a user should know.
+    pub(crate) fn notices(&self) -> &[CString] {
+        &self.notices
+    }
     pub(crate) fn new(processes: Vec<ProcessReport>, notices: Vec<String>) -> Self {
         let mut texts = Texts::default();
         let mut report = Self::default();
@@ -147,40 +159,10 @@ impl Report {
     }
     fn add(&mut self, process: &ProcessReport, texts: &mut Texts) {
         let pid = process.pid;
-        for count in &process.counts {
-            let site = &count.site;
-            self.counts.push(Count {
-                size: 0,
-                probe: texts.keep(&site.probe),
-                label: texts.keep(&site.label),
-                file: texts.keep(&site.file),
-                offset: site.offset,
-                hits: count.hits,
-                delta: count.delta,
-                missed: process.missed,
-                pid,
-                reserved: 0,
-            });
-        }
+        self.counts.extend(process.counts.iter().map(|count| counted(process, count, texts)));
         for times in &process.times {
             let Some(site) = &times.site else { continue };
-            let row = Times {
-                size: 0,
-                probe: texts.keep(&site.probe),
-                label: texts.keep(&site.label),
-                file: texts.keep(&site.file),
-                offset: site.offset,
-                calls: times.calls,
-                in_flight: times.in_flight,
-                unpaired: times.unpaired,
-                unreturned: times.unreturned,
-                total_ns: times.total_ns,
-                min_ns: times.min_ns,
-                max_ns: times.max_ns,
-                pid,
-                reserved: 0,
-            };
-            self.times.push((row, times.histogram.clone()));
+            self.times.push((timed(pid, times, site, texts), times.histogram.clone()));
         }
         for refused in process.refused.iter() {
             let (probe, kind) = (texts.keep(&refused.probe), texts.keep(refused.kind));
@@ -190,96 +172,45 @@ impl Report {
     }
 }
 
-/// # Safety
-/// `report` is null or alive.
-unsafe fn of<'a>(report: *const Report) -> Result<&'a Report, Fault> {
-    // SAFETY: the caller promises null or a live report.
-    unsafe { report.as_ref() }.ok_or_else(|| Fault::new(Error::NullPointer, "report is null"))
+fn counted(process: &ProcessReport, count: &trapline::Count, texts: &mut Texts) -> Count {
+    let site = &count.site;
+    Count {
+        size: 0,
+        probe: texts.keep(&site.probe),
+        label: texts.keep(&site.label),
+        file: texts.keep(&site.file),
+        offset: site.offset,
+        hits: count.hits,
+        delta: count.delta,
+        missed: process.missed,
+        pid: process.pid,
+        reserved: 0,
+    }
 }
 
-fn nth<T>(rows: &[T], index: usize) -> Result<&T, Fault> {
+fn timed(pid: u32, times: &trapline::Times, site: &trapline::Site, texts: &mut Texts) -> Times {
+    Times {
+        size: 0,
+        probe: texts.keep(&site.probe),
+        label: texts.keep(&site.label),
+        file: texts.keep(&site.file),
+        offset: site.offset,
+        calls: times.calls,
+        in_flight: times.in_flight,
+        unpaired: times.unpaired,
+        unreturned: times.unreturned,
+        total_ns: times.total_ns,
+        min_ns: times.min_ns,
+        max_ns: times.max_ns,
+        pid,
+        reserved: 0,
+    }
+}
+
+/// One of a report's rows.
+pub(crate) fn nth<T>(rows: &[T], index: usize) -> Result<&T, Fault> {
     let none = || Fault::new(Error::NoRow, format!("row {index} of {}", rows.len()));
     rows.get(index).ok_or_else(none)
-}
-
-/// Number of counted sites.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_report_counts(report: *const Report) -> usize {
-    // SAFETY: the header demands null or a live report.
-    unsafe { report.as_ref() }.map_or(0, |report| report.counts.len())
-}
-
-/// Fills in the row of one counted site.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_report_count(
-    report: *const Report,
-    index: usize,
-    row: *mut Count,
-) -> Error {
-    // SAFETY: the header demands null or a live report, and a row of the size that it states.
-    guard(|| unsafe { growing::write(row, nth(&of(report)?.counts, index)?) })
-}
-
-/// Number of timed functions.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_report_times(report: *const Report) -> usize {
-    // SAFETY: the header demands null or a live report.
-    unsafe { report.as_ref() }.map_or(0, |report| report.times.len())
-}
-
-/// Fills in the row of one timed function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_report_time(report: *const Report, index: usize, row: *mut Times) -> Error {
-    // SAFETY: the header demands null or a live report, and a row of the size that it states.
-    guard(|| unsafe { growing::write(row, &nth(&of(report)?.times, index)?.0) })
-}
-
-/// Sets `ns` to the duration that a share (0 to 1) of a timed function's calls did not exceed, in
-/// nanoseconds. It is off by at most 1/32.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_report_percentile(
-    report: *const Report,
-    index: usize,
-    share: f64,
-    ns: *mut u64,
-) -> Error {
-    // SAFETY: the header demands null or a live report, and that `ns` may be written.
-    guard(|| unsafe { leave(ns, nth(&of(report)?.times, index)?.1.percentile(share), "ns") })
-}
-
-/// Number of places that are not probed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_report_refusals(report: *const Report) -> usize {
-    // SAFETY: the header demands null or a live report.
-    unsafe { report.as_ref() }.map_or(0, |report| report.refusals.len())
-}
-
-/// Fills in the row of one place that is not probed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_report_refusal(
-    report: *const Report,
-    index: usize,
-    row: *mut Refusal,
-) -> Error {
-    // SAFETY: the header demands null or a live report, and a row of the size that it states.
-    guard(|| unsafe { growing::write(row, nth(&of(report)?.refusals, index)?) })
-}
-
-/// What else a user should know: one sentence for each `index`, and null after the last.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_report_notice(report: *const Report, index: usize) -> *const c_char {
-    // SAFETY: the header demands null or a live report.
-    let report = unsafe { report.as_ref() };
-    report.and_then(|report| report.notices.get(index)).map_or(null(), |notice| notice.as_ptr())
-}
-
-/// Frees a report. Null is allowed, and does nothing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn trapline_report_free(report: *mut Report) {
-    if !report.is_null() {
-        // SAFETY: the header demands a live report, made by `trapline_read` or `trapline_detach`.
-        drop(unsafe { Box::from_raw(report) });
-    }
 }
 
 #[cfg(test)]

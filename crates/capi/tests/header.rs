@@ -5,7 +5,7 @@ use std::process::Command;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 /// In the order in which the header has them.
-const SOURCES: [&str; 4] = ["error", "inside", "session", "report"];
+const SOURCES: [&str; 5] = ["error", "inside", "session", "report", "functions"];
 
 fn generated() -> String {
     let config =

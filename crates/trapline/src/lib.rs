@@ -24,10 +24,6 @@
 //! module that keeps it. Does not: print, wait, or handle signals; that is left to the program (see
 //! [`Interrupts`] for a way to wait for Ctrl-C).
 #![deny(unsafe_code)]
-#![cfg_attr(
-    target_arch = "aarch64",
-    allow(dead_code, reason = "what only jumps of our own process need is x86-64's as yet")
-)]
 
 mod builder;
 mod calls;

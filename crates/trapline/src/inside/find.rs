@@ -1,7 +1,7 @@
 //! Finds a name among what this process has mapped, as (file, offset).
 //!
 //! In: a file as users type it, a function's name or pattern. Out: the file's path and the function's offset.
-//! Does not: register.
+//! Does not: register, or take the engine's lock.
 
 use std::path::PathBuf;
 
@@ -9,22 +9,10 @@ use trapline_image::{FunctionIndex, Image, Pattern};
 use trapline_tracee::Process;
 
 use super::Error;
-use super::state::lock;
 use crate::files::Files;
 use crate::modules::mapped;
 
-/// Finds a function. `file` is a path, a library's short name (`libc`) or the program's own name. `function`
-/// is a name (`name@VERSION`, `name@@` for the version that the linker takes), `name+off`, or
-/// `BASENAME+0xADDR`. It may also be a glob or a regular expression, of which the first match counts.
-///
-/// # Errors
-/// If no such file is mapped, or it has no such function, or several functions have the name
-/// ([`Error::Ambiguous`]).
-pub fn find(file: &str, function: &str) -> Result<(PathBuf, u64), Error> {
-    lock().looking(|process, files| find_in(process, files, file, function))
-}
-
-/// The same, for a caller that holds the lock.
+/// As [`find`](super::find()).
 pub(super) fn find_in(
     process: &Process,
     files: &mut Files,

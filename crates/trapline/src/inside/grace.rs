@@ -3,7 +3,7 @@
 //! In: the engine's lines. Out: the proof (see `trapline_runtime::epoch`, W2 to W4). A hit that was left by
 //! `longjmp`, or whose thread ended in it, never reports its end. Its thread is then found by its number, and
 //! inspected from outside. Does not: unlink anything.
-#![allow(unsafe_code, reason = "one promise to the engine: whom it need not wait for")]
+#![allow(unsafe_code, reason = "one promise to the engine: for which hits it need not wait")]
 
 use std::time::{Duration, Instant};
 

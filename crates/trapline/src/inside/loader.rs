@@ -4,14 +4,13 @@
 //! In: the calls that this thread is in. Out: whether one of them is the loader's, as for a library's
 //! constructor. Does not: notice a loader that waits for this thread from another one. Code that was compiled
 //! without unwind tables, which the psABI asks for, hides the frames above it.
-#![allow(unsafe_code, reason = "one word of the auxiliary vector")]
 
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use trapline_tracee::Process;
 
-use super::own_stack;
+use super::system;
 
 /// Most calls that are looked at.
 const MOST: usize = 256;
@@ -21,7 +20,7 @@ pub(super) fn is_above(process: &Process) -> bool {
     static LOADER: OnceLock<Range<u64>> = OnceLock::new();
     let loader = LOADER.get_or_init(|| text(process).unwrap_or_default());
     let (mut calls, mut found) = (0, false);
-    own_stack::walk(|frame| {
+    system::walk(|frame| {
         calls += 1;
         found = loader.contains(&frame.at);
         !found && calls < MOST
@@ -31,8 +30,7 @@ pub(super) fn is_above(process: &Process) -> bool {
 
 /// Range of the loader's code; `None` in a program without one.
 fn text(process: &Process) -> Option<Range<u64>> {
-    // SAFETY: it only returns a number.
-    let base = unsafe { libc::getauxval(libc::AT_BASE) };
+    let base = system::loader_base();
     let maps = process.maps().ok()?;
     let file = maps.iter().find(|one| one.start.0 <= base && base < one.end.0)?.file?;
     let code = maps.iter().find(|one| one.file == Some(file) && one.perms.exec)?;

@@ -187,40 +187,22 @@ fn page_kib(smaps: &str, start: RemoteAddr) -> u64 {
 }
 
 #[cfg(test)]
-#[allow(unsafe_code, reason = "a file of huge pages, mapped")]
 mod tests {
-    use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-    use std::ptr::null_mut;
-
+    use super::super::system::HugeCode;
     use super::{code_of, page_kib, takes_breakpoints};
     use trapline_record::RemoteAddr;
     use trapline_tracee::Process;
 
-    /// Mapped as code, but no page of it is touched: the system need not have one.
     #[test]
     fn a_file_of_huge_pages_takes_no_breakpoints() {
-        const LEN: usize = 2 << 20;
-        // SAFETY: a new file, a new mapping of it to which nothing else refers, and their end.
-        unsafe {
-            let file = libc::memfd_create(c"huge".as_ptr(), libc::MFD_HUGETLB);
-            if file < 0 {
-                println!("SKIP: no huge pages: {}", std::io::Error::last_os_error());
-                return;
-            }
-            let file = OwnedFd::from_raw_fd(file);
-            assert_eq!(libc::ftruncate(file.as_raw_fd(), LEN as i64), 0);
-            let (prot, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
-            let at = libc::mmap(null_mut(), LEN, prot, flags, file.as_raw_fd(), 0);
-            if at == libc::MAP_FAILED {
-                println!("SKIP: huge pages are not mapped here: {}", std::io::Error::last_os_error());
-                return;
-            }
-            let maps = Process::open(std::process::id()).and_then(|own| own.maps()).expect("our own maps");
-            let here = maps.iter().find(|one| one.start.0 == at as u64).expect("mapped");
-            assert_eq!(code_of(here).map(|one| one.access.huge), Some(true));
-            assert!(!takes_breakpoints(here));
-            libc::munmap(at, LEN);
-        }
+        let code = match HugeCode::map() {
+            Ok(code) => code,
+            Err(why) => return println!("SKIP: {why}"),
+        };
+        let maps = Process::open(std::process::id()).and_then(|own| own.maps()).expect("our own maps");
+        let here = maps.iter().find(|one| one.start.0 == code.start()).expect("mapped");
+        assert_eq!(code_of(here).map(|one| one.access.huge), Some(true));
+        assert!(!takes_breakpoints(here));
     }
 
     #[test]

@@ -4,13 +4,13 @@
 //! memory. Lines are wiped in a forked child, since its threads are different ones.
 #![allow(
     unsafe_code,
-    reason = "anonymous mappings made into slices of atomics: zeroed, shared with nobody, never unmapped"
+    reason = "anonymous mappings made into slices of atomics: zeroed, shared with no other process, never unmapped"
 )]
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
 use trapline_record::{FileId, FileOffset};
@@ -22,31 +22,7 @@ use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::MappingEntry;
 
 use super::arch::room;
-
-/// How much the engine has room for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Capacity {
-    /// Number of threads that can be distinguished; hits of further ones count as missed.
-    pub(super) lines: usize,
-    /// Most probes.
-    pub(super) probes: usize,
-}
-
-impl Capacity {
-    /// As much as address space allows; pages that are never written to take no memory.
-    pub(super) const USUAL: Self = Self { lines: 4096, probes: 1 << 17 };
-}
-/// Most mappings of code that are known at a time. Mappings that are gone stay for pictures until their entry
-/// is needed.
-const REGIONS: usize = 1 << 16;
-/// Table entries for calls kept in place: those of 1024 stack pages, 8 MiB if all are used. If more pages are
-/// in use, they share entries, and calls take longer.
-const PLACES: usize = 1 << 18;
-/// Number of hints at return trampolines, for as many stack pages.
-const HINTS: usize = 1 << 18;
-/// Number of quick hints at return trampolines: four for each trampoline, so that few are shared by two
-/// calls; and as many again that stay 0.
-const QUICK: usize = 1 << 17;
+use super::capacity::{HINTS, PLACES, QUICK, REGIONS};
 
 /// Address at which the counts are requested: terabytes away from programs and libraries. The kernel would
 /// put these gigabytes right below the libraries, where jumps look for room.
@@ -69,7 +45,7 @@ pub(super) fn made() -> Option<&'static Engine> {
 
 /// The engine's only writer; for the holder of the engine's lock, once.
 pub(super) fn writer(engine: &'static Engine) -> Writer {
-    // SAFETY: only `State` asks for it, of which there is one. Stubs and consumers' lists use this engine's
+    // SAFETY: only `Registry` asks for it, of which there is one. Stubs and consumers' lists use this engine's
     // lines. `make` registered for the membarrier.
     unsafe { Writer::new(*engine.lines(), membarrier) }
 }
@@ -148,8 +124,8 @@ pub(super) fn keep_blocks(sites: usize) {
     }
 }
 
-/// Called after [`keep_blocks`], by a thread that may have to wait for another one (`early`). The memory that
-/// the batch takes then comes in large pages, if the kernel gives them; so does that of probes from number
+/// Called after [`keep_blocks`], by a thread that may have to wait for another one (`speculate`). The memory
+/// that the batch takes then comes in large pages, if the kernel gives them; so does that of probes from number
 /// `first` on. Until `is_over` is true, pages are also populated at once. Either takes a fraction of the time
 /// that page faults in the midst of the batch would take. While the result lives, glibc gives none of it
 /// back.
@@ -250,6 +226,24 @@ fn rseq() -> Option<isize> {
 /// An entry for each mapping of code.
 pub(super) fn slots() -> Option<&'static [MappingEntry]> {
     zeroed(0, REGIONS, 0)
+}
+
+/// A word that leads to a value that stays for good, or to none yet.
+#[derive(Debug)]
+pub(super) struct Leaked<T: 'static>(AtomicPtr<T>);
+
+impl<T: Sync> Leaked<T> {
+    pub(super) const fn new() -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()))
+    }
+    /// The value that was set last.
+    pub(super) fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or what `set` was given. Acquire makes its contents visible.
+        unsafe { self.0.load(Acquire).as_ref() }
+    }
+    pub(super) fn set(&self, value: &'static T) {
+        self.0.store(std::ptr::from_ref(value).cast_mut(), Release);
+    }
 }
 
 /// Types that zeroed memory may hold.

@@ -105,24 +105,35 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+mod capacity;
+mod change;
 mod check;
 mod consumer;
 mod error;
 mod find;
-mod fork;
 mod grace;
-mod groups;
+mod group;
 mod loader;
+mod lock;
 mod mapped_files;
 mod memory;
 mod notice;
+mod own_process;
 mod own_stack;
+mod patcher;
+mod placing;
 mod probed_site;
+mod probes;
+mod registered_files;
+mod registration;
+mod registry;
+mod request;
+mod semaphore;
 mod semaphores;
-mod settle;
 mod site_request;
 mod speculate;
 mod state;
+mod system;
 mod trampolines;
 mod traps;
 #[cfg(target_arch = "x86_64")]
@@ -138,10 +149,13 @@ pub use crate::Returns;
 pub use arch::{Gpr, Regs};
 pub use consumer::{Consumer, Functions, Hit, Verdict};
 pub use error::Error;
-pub use find::find;
 pub use mapped_files::{Code, CodePlace, code, code_at};
 pub use notice::{NoticeMode, Noticed};
 pub use own_stack::is_inside_handler;
+pub use registration::{
+    Registration, find, notice_by, noticed, register, register_all, rescan, unregister_all,
+};
+pub use request::Request;
 pub use trampolines::{TRAMPOLINES, returns_to};
 pub use trapline_plan::Tactic;
 pub use trapline_record::FileId;
@@ -151,143 +165,3 @@ pub mod raw {
 }
 pub use trapline_runtime::engine::Tally;
 pub use trapline_runtime::regions::PictureError;
-
-use std::path::{Path, PathBuf};
-
-use arch::signals;
-use state::{Key, State, lock};
-
-/// A site to be probed, and its consumer.
-#[derive(Debug)]
-pub struct Request {
-    /// The file.
-    pub file: PathBuf,
-    /// Bytes from the start of the file to the instruction.
-    pub offset: u64,
-    /// The consumer that is called.
-    pub consumer: Consumer,
-    /// Use a trap even if a jump might fit.
-    pub by_trap: bool,
-    /// Bytes from the start of the file to a USDT semaphore: a 16-bit word of the file's data.
-    pub semaphore: Option<u64>,
-}
-
-impl Request {
-    /// A request for a jump where one fits.
-    #[must_use]
-    pub fn new(file: impl AsRef<Path>, offset: u64, consumer: Consumer) -> Self {
-        Self { file: file.as_ref().to_owned(), offset, consumer, by_trap: false, semaphore: None }
-    }
-    /// Uses a trap even if a jump might fit.
-    #[must_use]
-    pub const fn by_trap(mut self) -> Self {
-        self.by_trap = true;
-        self
-    }
-    /// Increments a USDT semaphore while this site is active, in every mapping of the file; if the data is
-    /// not mapped yet, as soon as it is. All consumers of a site must name the same one.
-    #[must_use]
-    pub const fn semaphore(mut self, offset: u64) -> Self {
-        self.semaphore = Some(offset);
-        self
-    }
-}
-
-/// A registered consumer. Dropping it unregisters the consumer and waits for running hits, some 15 µs each
-/// time; for many registrations, [`unregister_all`] waits only once.
-#[derive(Debug)]
-#[must_use = "dropping it unregisters the consumer"]
-pub struct Registration {
-    key: Option<Key>,
-}
-
-/// Registers a consumer on (file, offset). A library's constructor may call this.
-///
-/// # Errors
-/// Nothing is registered then.
-pub fn register(file: impl AsRef<Path>, offset: u64, consumer: Consumer) -> Result<Registration, Error> {
-    let mut all = register_all([Request::new(file, offset, consumer)])?;
-    all.pop().ok_or(Error::Empty)
-}
-
-/// Registers all or none, in the order of the requests.
-///
-/// # Errors
-/// Nothing is registered then.
-pub fn register_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Registration>, Error> {
-    let keys = state::enter()?.register_and_notice(requests.into_iter().collect())?;
-    Ok(keys.into_iter().map(|key| Registration { key: Some(key) }).collect())
-}
-
-/// Unregisters all, and returns when no handler of any of them can still run.
-///
-/// # Errors
-/// Called inside a handler: nothing was unregistered. Otherwise if code could not be written: the consumers
-/// are out all the same.
-pub fn unregister_all(registrations: impl IntoIterator<Item = Registration>) -> Result<(), Error> {
-    let mut registrations: Vec<Registration> = registrations.into_iter().collect();
-    let mut state = state::enter()?;
-    state.unregister_and_notice(registrations.iter_mut().filter_map(|one| one.key.take()).collect())
-}
-
-/// Probes what was mapped since the last look, and drops what was unmapped. Returns how many sites were
-/// patched. Sites that cannot be patched where they are mapped now are left out, as by the kernel;
-/// [`Registration::sites`] shows that.
-///
-/// # Errors
-/// If the process as a whole cannot be patched.
-pub fn rescan() -> Result<usize, Error> {
-    state::enter()?.rescan_and_notice()
-}
-
-/// Chooses how this process notices what it maps. Must come before anything is registered.
-///
-/// # Errors
-/// If another way is in use already.
-pub fn notice_by(way: NoticeMode) -> Result<(), Error> {
-    lock().noticing.choose(way)
-}
-
-/// What was noticed of mappings, and how.
-#[must_use]
-pub fn noticed() -> Noticed {
-    lock().noticed()
-}
-
-impl Registration {
-    /// Unregisters, and returns when no handler of the consumer can still run.
-    ///
-    /// # Errors
-    /// As [`unregister_all`].
-    pub fn unregister(self) -> Result<(), Error> {
-        unregister_all([self])
-    }
-    /// Hits of the site so far, by all its consumers, and hits that were missed.
-    #[must_use]
-    pub fn counts(&self) -> Tally {
-        self.read(State::counts).unwrap_or_default()
-    }
-    /// How the site is reached in each mapping where it is patched now.
-    #[must_use]
-    pub fn sites(&self) -> Vec<Tactic> {
-        self.read(State::tactics).unwrap_or_default()
-    }
-    /// How returns of the site's function are seen, if any consumer waits for them: [`Returns::Exits`] or
-    /// [`Returns::Stack`].
-    #[must_use]
-    pub fn returns_by(&self) -> Option<Returns> {
-        self.read(State::form).flatten()
-    }
-    fn read<T>(&self, read: impl FnOnce(&State, Key) -> T) -> Option<T> {
-        Some(read(&lock(), self.key?))
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if let (Some(key), Ok(mut state)) = (self.key.take(), state::enter()) {
-            // The consumer is out of the list, even if the bytes could not be changed back.
-            drop(state.unregister_and_notice(vec![key]));
-        }
-    }
-}

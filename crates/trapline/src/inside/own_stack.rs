@@ -14,13 +14,11 @@
 //! ```
 //!
 //! If the walk ends early, since code on the way has no tables, the answer is yes, as the seal suggests.
-#![allow(unsafe_code, reason = "the unwinder calls back with a pointer of ours")]
-
-use core::ffi::{c_int, c_void};
 
 use trapline_runtime::epoch::ThreadPointer;
 
 use super::memory::made;
+use super::system::walk;
 
 /// Number of frames above the one that holds the seal after which the answer is certain: a stub and `on_trap`
 /// are among the first few.
@@ -74,55 +72,6 @@ impl Search {
     fn is_live(&self) -> bool {
         self.in_trap_handler || self.above.is_none_or(|above| above < BEHIND_STUB)
     }
-}
-
-/// One call that this thread is in.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
-    /// Address of the instruction that it is at.
-    pub(super) at: u64,
-    /// Lowest address of its part of the stack.
-    low: u64,
-    /// Address of its function; 0 if no table has it.
-    function: u64,
-}
-
-/// State of the unwinder at one frame.
-#[repr(C)]
-struct Context {
-    _private: [u8; 0],
-}
-
-type See<'a> = &'a mut dyn FnMut(Frame) -> bool;
-
-// Itanium C++ ABI, "Exception Handling ABI", 1.3; the standard library links it.
-unsafe extern "C" {
-    /// Calls `take` with each frame, from the innermost on, until it answers anything but 0.
-    fn _Unwind_Backtrace(take: extern "C" fn(*mut Context, *mut c_void) -> c_int, see: *mut c_void) -> c_int;
-    fn _Unwind_GetIP(context: *mut Context) -> usize;
-    fn _Unwind_GetCFA(context: *mut Context) -> usize;
-    fn _Unwind_GetRegionStart(context: *mut Context) -> usize;
-}
-
-/// Calls `see` with each frame of this thread, from the innermost on, until it answers false or no unwind
-/// table covers the next one.
-pub(super) fn walk(mut see: impl FnMut(Frame) -> bool) {
-    let mut see: See<'_> = &mut see;
-    // SAFETY: `take` gets `see`, which outlives the call, and never unwinds.
-    unsafe { _Unwind_Backtrace(take, (&raw mut see).cast()) };
-}
-
-extern "C" fn take(context: *mut Context, see: *mut c_void) -> c_int {
-    // SAFETY: `context` is the frame that the unwinder is at, and `see` is what `walk` handed over.
-    let (see, frame) = unsafe {
-        let frame = Frame {
-            at: _Unwind_GetIP(context) as u64,
-            low: _Unwind_GetCFA(context) as u64,
-            function: _Unwind_GetRegionStart(context) as u64,
-        };
-        (&mut *see.cast::<See<'_>>(), frame)
-    };
-    c_int::from(!see(frame))
 }
 
 #[cfg(test)]

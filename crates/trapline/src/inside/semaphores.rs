@@ -23,44 +23,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use trapline_patch::PatchError;
-use trapline_record::addr::Bias;
-use trapline_record::{FileOffset, RemoteAddr, Svma};
+use trapline_record::RemoteAddr;
 use trapline_tracee::Mapping;
 
-use super::site_request::{Group, Load};
-use super::state::State;
-use super::{Error, Request};
-use crate::files::ModuleFile;
-
-/// Semaphore of a site.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Semaphore {
-    pub(super) offset: FileOffset,
-    at: Svma,
-}
-
-impl Semaphore {
-    /// Semaphore that a request names, if its offset is possible.
-    pub(super) fn of(request: &Request, file: &ModuleFile) -> Result<Option<Self>, Error> {
-        let Some(offset) = request.semaphore else { return Ok(None) };
-        let bad = |why| Error::BadSemaphore { path: request.file.clone(), semaphore: offset, why };
-        if !offset.is_multiple_of(2) {
-            return Err(bad("it is odd"));
-        }
-        let len = file.image.bytes().len() as u64;
-        if offset >= len {
-            return Err(bad("it is behind the file's end"));
-        }
-        let at = file.image.svma_of(FileOffset(offset)).ok_or_else(|| bad("no segment has it"))?;
-        if file.image.text(at, 1).is_some() {
-            return Err(bad("it is code"));
-        }
-        Ok(Some(Self { offset: FileOffset(offset), at }))
-    }
-    fn live(self, load: Load) -> RemoteAddr {
-        Bias(load.bias).live(self.at)
-    }
-}
+use super::Error;
+use super::group::Group;
+use super::patcher::Patcher;
+use super::registry::Registry;
 
 /// All semaphores in use.
 #[derive(Debug, Default)]
@@ -83,87 +52,74 @@ impl Semaphores {
     pub(super) const fn are_delayed(&self) -> bool {
         self.delayed > 0
     }
-}
-
-impl State {
     /// Raises and lowers what these maps require.
-    pub(super) fn count_semaphores(&mut self, maps: &[Mapping]) -> Result<(), Error> {
-        if self.semaphores.is_empty() {
-            return Ok(());
-        }
-        self.count_once(maps)?;
-        if self.noticing.read_data(self.semaphores.are_delayed()) {
-            let maps = self.maps()?;
-            self.count_once(&maps)?;
-        }
-        Ok(())
-    }
-    /// Lowers the semaphores of sites that were taken out.
-    pub(super) fn lower_semaphores(&mut self) -> Result<(), Error> {
-        if self.semaphores.is_empty() {
-            return Ok(());
-        }
-        let maps = self.maps()?;
-        self.count_semaphores(&maps)
-    }
-    fn count_once(&mut self, maps: &[Mapping]) -> Result<(), Error> {
-        let site_requests = self.wanted_semaphores();
-        self.own()?;
-        let Some(own) = &self.own else { return Ok(()) };
-        let mapped = |&(probed_site, at): &(u32, RemoteAddr)| {
-            let probed_site = &self.probed_sites[probed_site as usize];
-            let offset = |m: &Mapping| m.offset + (at - m.start);
-            maps.iter().any(|m| {
-                let is_data = m.perms.write && !m.perms.shared && m.file == Some(probed_site.file.id);
-                is_data && m.contains(at) && probed_site.semaphore.is_some_and(|one| one.offset == offset(m))
-            })
-        };
-        let over = self.semaphores.raised.iter().filter(|one| !site_requests.contains_key(one));
+    pub(super) fn count(
+        &mut self,
+        registry: &Registry,
+        patcher: &mut Patcher,
+        maps: &[Mapping],
+    ) -> Result<(), Error> {
+        let wanted = self.wanted(registry, patcher.groups());
+        patcher.own()?;
+        let (Some(own), groups) = (patcher.opened(), patcher.groups()) else { return Ok(()) };
+        let mapped = |one: &(u32, RemoteAddr)| is_mapped(registry, maps, *one);
+        let over = self.raised.iter().filter(|one| !wanted.contains_key(one));
         for one in over.copied().collect::<Vec<_>>() {
-            self.semaphores.raised.remove(&one);
+            self.raised.remove(&one);
             if mapped(&one) {
                 own.lower(one.1).map_err(PatchError::from)?;
             }
         }
         let mut delayed = 0;
-        for (one, groups) in site_requests {
-            let is_raised = self.semaphores.raised.contains(&one);
+        for (one, by) in wanted {
+            let is_raised = self.raised.contains(&one);
             let is_due = || !is_raised || own.semaphore(one.1).is_ok_and(|word| word == 0);
-            let is_there = || groups.iter().any(|&group| own.holds(&self.groups[group].sites));
+            let is_there = || by.iter().any(|&group| own.holds(&groups[group].sites));
             if !mapped(&one) {
                 delayed += 1;
             } else if is_due() && is_there() {
                 match own.raise(one.1) {
-                    Ok(_) => drop(self.semaphores.raised.insert(one)),
+                    Ok(_) => drop(self.raised.insert(one)),
                     Err(_) => delayed += 1,
                 }
             }
         }
-        self.semaphores.delayed = delayed;
+        self.delayed = delayed;
         Ok(())
     }
     /// For each site in each mapping where it is active, the groups that make it so.
-    fn wanted_semaphores(&self) -> BTreeMap<(u32, RemoteAddr), Vec<usize>> {
-        let mut site_requests: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-        for &number in &self.semaphores.probed_sites {
-            let probed_site = &self.probed_sites[number as usize];
-            let Some(semaphore) = probed_site.semaphore.filter(|_| probed_site.is_wanted()) else { continue };
-            for &index in &probed_site.groups {
-                let group = &self.groups[index];
+    fn wanted(&self, registry: &Registry, groups: &[Group]) -> BTreeMap<(u32, RemoteAddr), Vec<usize>> {
+        let mut wanted: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for &number in &self.probed_sites {
+            let probed_site = &registry[number];
+            let Some(semaphore) = probed_site.semaphore().filter(|_| probed_site.is_wanted()) else {
+                continue;
+            };
+            for &index in probed_site.groups() {
+                let group = &groups[index];
                 if group.live && group.parts.iter().any(|part| part.probed_site == number && part.entry) {
-                    site_requests.entry((number, semaphore.live(group.load))).or_default().push(index);
+                    wanted.entry((number, semaphore.live(group.load))).or_default().push(index);
                 }
             }
         }
-        site_requests
+        wanted
     }
     /// Forgets the words of a group whose mapping is gone.
-    pub(super) fn forget_semaphores(&mut self, group: usize) {
-        let Group { load, parts, .. } = &self.groups[group];
-        for part in parts {
-            if let Some(semaphore) = self.probed_sites[part.probed_site as usize].semaphore {
-                self.semaphores.raised.remove(&(part.probed_site, semaphore.live(*load)));
+    pub(super) fn forget(&mut self, registry: &Registry, group: &Group) {
+        for part in &group.parts {
+            if let Some(semaphore) = registry[part.probed_site].semaphore() {
+                self.raised.remove(&(part.probed_site, semaphore.live(group.load)));
             }
         }
     }
+}
+
+/// SEM-2: whether the word of a site's semaphore is at this address, in the file's private writable mapping.
+fn is_mapped(registry: &Registry, maps: &[Mapping], (probed_site, at): (u32, RemoteAddr)) -> bool {
+    let probed_site = &registry[probed_site];
+    let offset = |m: &Mapping| m.offset + (at - m.start);
+    maps.iter().any(|m| {
+        let is_data = m.perms.write && !m.perms.shared && m.file == Some(probed_site.file().id);
+        is_data && m.contains(at) && probed_site.semaphore().is_some_and(|one| one.offset == offset(m))
+    })
 }

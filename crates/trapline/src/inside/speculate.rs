@@ -8,7 +8,7 @@
 //! | thread | batch |
 //! |---|---|
 //! | E1 opens the file: identity and stamp | B1 starts noticing mappings (`notice`): puts the engine's own probes on the loader's notice |
-//! | E2 parses it | B2 asks for that file (`State::file`), and waits for E3 |
+//! | E2 parses it | B2 asks for that file (`RegisteredFiles::file`), and waits for E3 |
 //! | E3 hands it over | B3 takes it if identity and stamp are what it finds itself; makes sites, adds consumers |
 //! | E4 makes the file's map of the code near the sites | B4 plans: asks for the map, whose lock E4 holds |
 //! | E5 plans speculatively (`trapline_plan`'s `plan_speculatively` describes meeting B4) | B5 waits for the thread's end; drops speculative plans that were not used |
@@ -27,10 +27,10 @@ use std::thread::{Builder, scope};
 
 use super::check::{Stamp, opened};
 use super::memory::{keep_blocks, make_own_room};
-use super::notice::with_signals_blocked;
-use super::state::State;
+use super::own_process::OwnProcess;
+use super::system::with_signals_blocked;
 use super::{Request, arch, loader};
-use crate::files::{ModuleFile, parsed};
+use crate::files::{Files, ModuleFile, parsed};
 
 /// Number of requests about one file from which on a second thread pays.
 const MANY: usize = 2000;
@@ -59,25 +59,24 @@ pub(super) struct Parsed {
 
 impl SpeculativeTask {
     /// `None` if there is nothing for a thread to do, or none may be made.
-    pub(super) fn of(state: &mut State, requests: &[Request]) -> Option<Self> {
+    pub(super) fn of(requests: &[Request], files: &Files, process: &mut OwnProcess) -> Option<Self> {
         let path = &requests.first().filter(|_| requests.len() >= MANY)?.file;
         let its = requests.iter().filter(|one| one.file.as_os_str() == path.as_os_str());
         let offsets: Vec<u64> = its.map(|one| one.offset).collect();
-        let is_new = offsets.len() >= MANY && opened(path).is_ok_and(|(_, id, _)| !state.files.has(id));
-        let alone = !is_new || loader::is_above(state.own().ok()?.process());
+        let is_new = offsets.len() >= MANY && opened(path).is_ok_and(|(_, id, _)| !files.has(id));
+        let alone = !is_new || loader::is_above(process.open().ok()?.process());
         (!alone).then(|| Self { path: path.clone(), offsets })
     }
-    /// Runs a batch with that thread beside it.
-    pub(super) fn beside<T>(self, state: &mut State, batch: impl FnOnce(&mut State) -> T) -> T {
+    /// Runs a batch with that thread beside it. The batch gets the thread's result to come, if there is a
+    /// thread.
+    pub(super) fn beside<T>(self, batch: impl FnOnce(Option<SpeculativePlan>) -> T) -> T {
         let (hand, file) = sync_channel(1);
         let path = self.path.clone();
         keep_blocks(self.offsets.len());
         scope(|scope| {
             let thread = Builder::new().name("trapline-early".into());
             let thread = with_signals_blocked(|| thread.spawn_scoped(scope, || self.run(hand))).ok();
-            state.early = thread.is_some().then_some(SpeculativePlan { path, file, here: None });
-            let done = batch(state);
-            state.early = None;
+            let done = batch(thread.is_some().then(|| SpeculativePlan::new(path, file)));
             // B5. A panic in the thread does not affect the batch.
             let file = thread.and_then(|thread| thread.join().ok()).flatten();
             file.iter().for_each(|file| file.forget_speculative());
@@ -90,13 +89,16 @@ impl SpeculativeTask {
         let (file, id, stamp) = opened(&self.path).ok()?;
         let file = parsed(&file, id, &self.path).ok()?;
         if hand.send(Parsed { file: file.clone(), stamp }).is_ok() {
-            arch::patch_sites::know_near(&file, &self.offsets);
+            arch::code_map::know_near(&file, &self.offsets);
         }
         Some(file)
     }
 }
 
 impl SpeculativePlan {
+    pub(super) const fn new(path: PathBuf, file: Receiver<Parsed>) -> Self {
+        Self { path, file, here: None }
+    }
     pub(super) fn is_of(&self, path: &Path) -> bool {
         self.path == path
     }
@@ -108,36 +110,5 @@ impl SpeculativePlan {
     /// B2: waits for the file. `None` if it could not be read.
     pub(super) fn wait(self) -> Option<Parsed> {
         self.here.or_else(|| self.file.recv().ok())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// B3: what was parsed is another file by now, or the same with other bytes.
-    #[test]
-    fn what_is_not_the_file_of_now_is_parsed_anew() {
-        let program = std::env::current_exe().expect("this program");
-        let other = Path::new("/proc/self/exe");
-        for is_same in [true, false] {
-            let (hand, file) = sync_channel(1);
-            let (opened_file, id, mut stamp) = opened(&program).expect("readable");
-            let early = parsed(&opened_file, id, other).expect("a program");
-            if !is_same {
-                stamp = opened(Path::new("/etc/passwd")).expect("readable").2;
-            }
-            hand.send(Parsed { file: early.clone(), stamp }).expect("room for one");
-            let mut state = State::default();
-            state.early.replace(SpeculativePlan { path: program.clone(), file, here: None });
-            let found = state.file(&program).expect("a program");
-            assert_eq!(Arc::ptr_eq(&found, &early), is_same);
-            assert!(state.early.is_none());
-        }
-        // The thread ended without a result.
-        let (_, file) = sync_channel(1);
-        let mut state = State::default();
-        state.early.replace(SpeculativePlan { path: program.clone(), file, here: None });
-        assert!(state.file(&program).is_ok());
     }
 }

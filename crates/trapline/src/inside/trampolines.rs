@@ -1,7 +1,7 @@
 //! Replaced return addresses in the own process: which sites use return trampolines (slots in the code), and
 //! which unwinders are told of them.
 //!
-//! In: the form that consumers request ([`Returns`]). Out: return trampolines, made when the first consumer
+//! In: the form that consumers request ([`Returns`](super::Returns)). Out: return trampolines, made when the first consumer
 //! requests them; the unwinders of this process told of them, also those that are mapped later. Invariants:
 //! UNW-3 no call is armed while an unwinder is known that was not told. Does not: take trampolines
 //! (`trapline_runtime::trampolines`), make their code (`trampolines` of the twins), decide whether a function
@@ -37,21 +37,22 @@ use std::ffi::c_void;
 
 use trapline_record::{RemoteAddr, trampolines};
 use trapline_runtime::engine::Engine;
+use trapline_runtime::probe::Probe;
 use trapline_runtime::trampolines::TrampolineTable;
 
+use super::Error;
 use super::arch::trampolines as arch_trampolines;
 use super::memory::{self, engine};
+use super::own_process::OwnProcess;
 use super::site_request::SiteRequest;
-use super::state::{Key, State};
-use super::{Consumer, Error, Request};
-use crate::Returns;
+use crate::files::Files;
 use crate::unwinders::unwinding;
 
 /// Number of calls whose return address can be replaced at a time, in all threads.
 pub const TRAMPOLINES: u32 = trampolines::USUAL;
 
 /// Real return address of a call whose stack word holds `address`, if that is a return trampoline
-/// ([`Consumer::returns_by`]). This is for unwinders that find no unwind information by themselves (framehop,
+/// ([`Consumer::returns_by`](super::Consumer::returns_by)). This is for unwinders that find no unwind information by themselves (framehop,
 /// frame pointers). Only for calls that have not returned: ask from their own thread, or while that is
 /// stopped. Takes no lock.
 #[must_use]
@@ -65,125 +66,70 @@ pub(super) struct Unwinders {
     unwind: Option<RemoteAddr>,
     registered: HashSet<RemoteAddr>,
     /// One is mapped that cannot be told yet.
-    pub(super) loading: bool,
+    loading: bool,
 }
 
 /// Called when a site is about to be written.
 pub(super) fn accepted(site_request: &SiteRequest) {
     if site_request.part.armed {
-        // SAFETY: the planner has accepted the function (`Action::CallArmed`), and all unwinders were told
-        // before the site was requested (UNW-3).
-        unsafe { site_request.probe.set_arms(true) };
+        arm(site_request.probe);
     }
 }
 
-impl State {
-    /// Prepares return trampolines for sites whose consumers request them. Returns the sites that use them
-    /// from now on.
-    pub(super) fn armed_by(&mut self, probed_sites: &[u32], requests: &[Request]) -> Result<Vec<u32>, Error> {
-        let mut armed = Vec::new();
-        for (&probed_site, request) in probed_sites.iter().zip(requests) {
-            let wanted = request.consumer.form() == Some(Returns::Stack);
-            if !wanted || self.probed_sites[probed_site as usize].armed {
-                continue;
-            }
-            self.lend().map_err(|why| Error::NoTrampolines {
-                path: request.file.clone(),
-                offset: request.offset,
-                why,
-            })?;
-            armed.push(probed_site);
-        }
-        armed.iter().for_each(|&probed_site| self.probed_sites[probed_site as usize].armed = true);
-        Ok(armed)
-    }
-    /// How returns are seen at a site.
-    pub(super) fn form(&self, (probed_site, _): Key) -> Option<Returns> {
-        let one = &self.probed_sites[probed_site as usize];
-        let waits = one.consumers.iter().any(|(_, consumer)| consumer.has_return());
-        waits.then_some(if one.armed { Returns::Stack } else { Returns::Exits })
-    }
-    /// Uses return trampolines at a site whose exits cannot be patched, if one of its consumers leaves the
-    /// choice to the engine.
-    pub(super) fn arm_instead(&mut self, probed_site: u32) -> bool {
-        let one = &self.probed_sites[probed_site as usize];
-        let auto = |consumer: &Consumer| consumer.form() == Some(Returns::Auto);
-        let wanted = !one.armed && one.consumers.iter().any(|(_, consumer)| auto(consumer));
-        let armed = wanted && self.lend().is_ok();
-        self.probed_sites[probed_site as usize].armed |= armed;
-        armed
-    }
-    /// Sets sites back to exits.
-    pub(super) fn disarm(&mut self, probed_sites: &[u32]) {
-        for &probed_site in probed_sites {
-            let one = &mut self.probed_sites[probed_site as usize];
-            one.armed = false;
-            // SAFETY: the probe arms no more calls, which needs no promise.
-            unsafe { one.probe.set_arms(false) };
-        }
-    }
-    /// Disarms sites at which no consumer waits for returns.
-    pub(super) fn disarm_idle(&mut self, probed_sites: impl Iterator<Item = u32>) {
-        let waits = |probed_site: u32| {
-            self.probed_sites[probed_site as usize].consumers.iter().any(|(_, one)| one.has_return())
-        };
-        let idle: Vec<u32> = probed_sites.filter(|&probed_site| !waits(probed_site)).collect();
-        self.disarm(&idle);
-    }
-    /// Lets sites arm calls whose patch was planned for that.
-    pub(super) fn arm(&self, probed_sites: &[u32]) {
-        for &probed_site in probed_sites {
-            let one = &self.probed_sites[probed_site as usize];
-            let mut parts = one.groups.iter().flat_map(|&group| &self.groups[group].parts);
-            if one.armed && parts.any(|part| part.probed_site == probed_site && part.armed) {
-                // SAFETY: the planner has accepted the function (`Action::CallArmed`), and all unwinders were
-                // told (UNW-3).
-                unsafe { one.probe.set_arms(true) };
-            }
-        }
+/// Lets a probe arm calls. Only for a site whose patch was planned for that (`Action::CallArmed`).
+pub(super) fn arm(probe: &Probe) {
+    // SAFETY: the planner has accepted the function (`Action::CallArmed`), and all unwinders were told before
+    // the site was requested (UNW-3).
+    unsafe { probe.set_arms(true) };
+}
+
+/// Lets a probe arm no more calls.
+pub(super) fn disarm(probe: &Probe) {
+    // SAFETY: the probe arms no more calls, which needs no promise.
+    unsafe { probe.set_arms(false) };
+}
+
+impl Unwinders {
+    /// Whether one is mapped that cannot be told yet.
+    pub(super) const fn is_loading(&self) -> bool {
+        self.loading
     }
     /// Provides return trampolines, once, after all unwinders were told.
-    fn lend(&mut self) -> Result<(), String> {
+    pub(super) fn lend(&mut self, process: &mut OwnProcess, files: &mut Files) -> Result<(), String> {
         let engine: &'static Engine = engine().ok_or_else(|| Error::NoEngine.to_string())?;
         if engine.trampolines().is_none() {
-            let table = self.make()?;
-            self.register_unwinders()?;
+            let table = self.make(process)?;
+            self.register(process, files)?;
             engine.lend(table);
         }
-        self.register_trampolines()
+        self.tell(process, files)
     }
     /// Maps return trampolines, which are not in use yet.
-    fn make(&mut self) -> Result<&'static TrampolineTable, String> {
+    fn make(&mut self, process: &mut OwnProcess) -> Result<&'static TrampolineTable, String> {
         arch_trampolines::possible()?;
         let (hints, quick) = memory::hints().ok_or_else(|| Error::NoEngine.to_string())?;
         let mut table = None;
-        let own = self.own().map_err(|error| error.to_string())?;
+        let own = process.open().map_err(|error| error.to_string())?;
         let maps = own.process().maps().map_err(|error| error.to_string())?;
-        let made = arch_trampolines::make(own, |trampolines| {
+        let made = arch_trampolines::make(own, TRAMPOLINES, |trampolines| {
             // SAFETY: `Own::trampolines` maps it for good right after this; probes stay for good (INS-3).
             let made =
                 unsafe { TrampolineTable::new(*trampolines, hints, quick) }.map(Box::new).map(Box::leak);
             table = made.map(|made| &*made);
             table
         })?;
-        self.unwinders.unwind = Some(made.unwind);
+        self.unwind = Some(made.unwind);
         let vdso = maps.iter().find(|map| map.path == "[vdso]");
         table.zip(vdso).into_iter().for_each(|(table, vdso)| table.spare(vdso.start.0..vdso.end.0));
         table.ok_or_else(|| "more slots than hints can name".into())
     }
     /// Tells all unwinders that are mapped now and were not told yet. If one cannot be told, what others were
     /// told stays.
-    fn register_unwinders(&mut self) -> Result<(), String> {
-        let Some(unwind) = self.unwinders.unwind else { return Ok(()) };
-        let mut why = String::new();
-        let found = self.looking(|process, files| {
-            unwinding(process, files).map_err(|error| {
-                why = error;
-                Error::Empty
-            })
-        });
-        let found = found.map_err(|error| if why.is_empty() { error.to_string() } else { why })?;
-        self.unwinders.loading = found.loading.is_some();
+    fn register(&mut self, process: &mut OwnProcess, files: &mut Files) -> Result<(), String> {
+        let Some(unwind) = self.unwind else { return Ok(()) };
+        let own = process.open().map_err(|error| error.to_string())?;
+        let found = unwinding(own.process(), files)?;
+        self.loading = found.loading.is_some();
         if let Some(path) = found.loading {
             return Err(format!("{path} is just being loaded, and has an unwinder"));
         }
@@ -193,7 +139,7 @@ impl State {
             );
         }
         for unwinder in found.unwinders {
-            if self.unwinders.registered.insert(unwinder.register) {
+            if self.registered.insert(unwinder.register) {
                 // SAFETY: this is the address of that function in a file that is mapped. Its argument is
                 // unwind information, terminated as it expects, and mapped for good.
                 unsafe {
@@ -205,9 +151,9 @@ impl State {
         Ok(())
     }
     /// Called after a look has found other mappings (UNW-3).
-    pub(super) fn register_trampolines(&mut self) -> Result<(), String> {
+    pub(super) fn tell(&mut self, process: &mut OwnProcess, files: &mut Files) -> Result<(), String> {
         let Some(table) = engine().and_then(Engine::trampolines) else { return Ok(()) };
-        let registered = self.register_unwinders();
+        let registered = self.register(process, files);
         table.close(registered.is_err());
         registered
     }

@@ -3,7 +3,7 @@
 //! In: traps that are about to be written, each with the copy of what it displaces and the probes whose
 //! consumers it calls. Out: the runtime's handlers in front of the program's; the table of traps that they
 //! use. Invariants: TRAP-1 to TRAP-3, kept by `trapline_runtime::trap`. PATCH-4: a trap is in the table
-//! before its byte is written, and taken out after the byte is changed back. Does not: write bytes (`place`).
+//! before its byte is written, and taken out after the byte is changed back. Does not: write bytes (`patcher`).
 //!
 //! The handlers are code of this program, so they also exist in a forked child and after `vfork`, and need
 //! nothing that an outside tracer brings. They stay when the last probe goes: there is no way to know that no
@@ -15,9 +15,7 @@ use smallvec::SmallVec;
 use trapline_image::Image;
 use trapline_record::RemoteAddr;
 use trapline_record::addr::Bias;
-use trapline_runtime::native::{
-    Block, Called, Copies, Placed, Role, Signal, Sites, install, standing, stands,
-};
+use trapline_runtime::native::{Block, Called, Copies, Placed, Role, Signal, Sites, install, stands};
 use trapline_runtime::probe::Probe;
 
 use super::Error;
@@ -43,12 +41,6 @@ pub(super) fn serve() -> Result<(), Error> {
         install(BLOCK.get_or_init(|| Block { traps, copies: Copies::new() }))?;
     }
     if stands(Signal::Trap) { Ok(()) } else { Err(Error::TrapsTaken) }
-}
-
-/// Whether every fault of displaced code is shown at its original address. Then code that may fault can be
-/// displaced, even if a handler looks the address up.
-pub(super) fn shows_originals() -> bool {
-    standing()
 }
 
 /// An instruction before which consumers are called.

@@ -1,13 +1,15 @@
 //! The arm64 side: patches of one word, returns at return instructions.
 
 pub(super) mod check;
+pub(super) mod code_map;
 pub(super) mod patch_sites;
+pub(super) mod setting;
 pub(super) mod signals;
 pub(super) mod step;
 pub(super) mod thread;
 pub(super) mod trampolines;
 
-use super::memory::Capacity;
+use super::capacity::Capacity;
 
 pub use trapline_insn::aarch64::{Gpr, Regs};
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 use trapline_image::FunctionIndex;
-use trapline_patch::own::{Own, OwnSite, Ready, Word};
+use trapline_patch::own::{Own, Ready, Word};
 use trapline_patch::{PatchError, Why};
 use trapline_plan::aarch64::site::PatchedWord;
 use trapline_plan::aarch64::{Options, Refusal, exits, landings, may_arm, trapped};
@@ -19,20 +19,12 @@ use trapline_record::{RemoteAddr, Svma};
 use trapline_runtime::native::{Called, Role};
 
 use super::check::word;
+use super::setting::Setting;
 use crate::files::ModuleFile;
+use crate::inside::group::{Group, Sets};
 use crate::inside::mapped_files::MappedFiles;
-use crate::inside::site_request::{Group, Sets, SiteRequest, without_parts};
-use crate::inside::state::{Key, State};
-use crate::inside::trampolines;
-use crate::inside::traps::{CalledSite, EngineTrap};
-use crate::inside::{Error, traps};
-
-/// What all batches have in common.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::inside) struct Setting {
-    /// Calls are guarded by a second stack; not yet known of any program here.
-    pub(in crate::inside) shadow_stack: bool,
-}
+use crate::inside::placing::{Placing, StubCall};
+use crate::inside::site_request::SiteRequest;
 
 /// A word to be patched, and the sites that it serves: their indices, each with whether this is a return.
 struct Site {
@@ -55,15 +47,12 @@ impl Site {
     }
 }
 
-/// Prepares planning near these offsets: nothing here takes long.
-pub(in crate::inside) const fn know_near(_: &ModuleFile, _: &[u64]) {}
-
 /// Patches each of the `site_requests` as a whole or not at all. New groups come after all others. Returns
 /// those that are refused: their index, and why.
 pub(in crate::inside) fn place(
     own: &mut Own,
     site_requests: &[SiteRequest],
-    _: Setting,
+    setting: Setting,
     (known, all): (&mut MappedFiles, &mut Vec<Group>),
 ) -> Result<Vec<(usize, Why)>, PatchError> {
     let mut refused: HashMap<usize, Why> = HashMap::new();
@@ -76,22 +65,19 @@ pub(in crate::inside) fn place(
     let words = sites.iter().zip(&by_jump);
     let words: Vec<Word<'_>> =
         words.map(|(site, called)| Word { by_jump: called.as_deref(), ..site.word }).collect();
-    let mut new_traps: HashMap<usize, (CalledSite, Option<EngineTrap>)> = HashMap::new();
+    let mut placing = Placing::new(site_requests, known, setting.shadow_stack);
     let mut announce = |all: &[Ready]| {
+        placing.expect(all.len());
         for &Ready { index, copy, tactic, .. } in all {
             let Site { word, called } = &sites[index];
-            called.iter().for_each(|&(which, _)| trampolines::accepted(&site_requests[which]));
-            let one = &site_requests[called[0].0];
-            let here = CalledSite::new(
-                word.at.0,
+            placing.announce(StubCall {
+                head: word.at,
+                at: word.at,
                 copy,
-                called.iter().map(|&(which, exit)| (site_requests[which].probe, exit)),
-            );
-            let is_trap = tactic == Tactic::Trap;
-            let new =
-                is_trap.then(|| EngineTrap::new(&here, one.load, &one.file.image, known, false)).flatten();
-            new.iter().for_each(|new| new.put(known));
-            new_traps.insert(index, (here, new));
+                is_trap: tactic == Tactic::Trap,
+                request: called[0].0,
+                called: called.iter().copied(),
+            });
         }
     };
     let added = own.add(&words, &mut announce)?;
@@ -100,37 +86,8 @@ pub(in crate::inside) fn place(
             refused.entry(which).or_insert_with(|| why.clone());
         }
     }
-    let first = all.len();
-    let mut group_of: HashMap<usize, usize> = HashMap::new();
-    for (index, site) in added.sites {
-        let which = sites[index].called[0].0;
-        let group = *group_of.entry(sets.find(which)).or_insert_with(|| {
-            all.push(Group::new(site_requests[which].load));
-            all.len() - 1
-        });
-        let (here, new) = new_traps.remove(&index).unzip();
-        all[group].traps.extend(new.flatten());
-        all[group].calls.extend(here);
-        all[group].sites.push(site);
-    }
-    for (index, one) in site_requests.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)) {
-        if let Some(&group) = group_of.get(&sets.find(index)) {
-            all[group].parts.push(one.part);
-        }
-    }
-    let lost = without_parts(all, first);
-    let sites: Vec<OwnSite> = lost.iter().flat_map(|group| group.sites.iter().copied()).collect();
-    if !sites.is_empty()
-        && let Err(error) = own.take_out(&sites)
-    {
-        all.truncate(first);
-        return Err(error);
-    }
-    // Entered in the table, but taken out again.
-    lost.iter().flat_map(|group| &group.traps).for_each(EngineTrap::take_out);
-    let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
-    refused.sort_by_key(|one| one.0);
-    Ok(refused)
+    let written = added.sites.into_iter().map(|(index, site)| (sites[index].called[0].0, site));
+    placing.group((own, all), written, sets, refused)
 }
 
 /// Words of all sites, by address, each once; none for a site that is refused.
@@ -210,15 +167,4 @@ fn code(file: &ModuleFile, function: Option<FunctionIndex>, at: Svma) -> (Svma, 
         (1..=AROUND).take_while(|n| at.0 >= 4 * n && word(file, Svma(at.0 - 4 * n)).is_some()).count() as u64;
     let start = Svma(at.0 - 4 * before);
     (start, (0..before + AROUND).map_while(|n| word(file, start + 4 * n)).collect())
-}
-
-impl State {
-    /// Settings for all batches from now on; the handlers are installed.
-    pub(in crate::inside) fn setting(&mut self) -> Result<Setting, Error> {
-        traps::serve()?;
-        self.own()?;
-        Ok(Setting { shadow_stack: false })
-    }
-    /// Finds out now what a look must know of these sites' files: nothing here takes long.
-    pub(in crate::inside) const fn know_code(&self, _: &[Key]) {}
 }

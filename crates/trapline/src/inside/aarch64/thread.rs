@@ -1,10 +1,10 @@
-//! A thread's number, from its thread pointer.
+//! A thread's number, from its thread pointer; and whether the calling thread has a guarded stack.
 //!
 //! glibc keeps it in the thread's `struct pthread`, which is below the thread pointer (AAELF64, TLS variant
 //! I) and whose size differs between versions. So the distance is searched once, in the calling thread: the
 //! word that is its own number, after the two links of the list of all threads (nptl/descr.h). The links are
 //! checked again for each thread: a block that is not glibc's has none that lead back.
-#![allow(unsafe_code, reason = "a thread's own number")]
+#![allow(unsafe_code, reason = "what the system knows of the calling thread")]
 
 use std::sync::OnceLock;
 
@@ -27,12 +27,10 @@ const FAR: u64 = 8192;
 /// Number of the thread with that thread pointer. `word` reads memory that may be unmapped.
 pub(in crate::inside) fn number(thread: u64, word: impl Fn(u64) -> Option<u64>) -> Number {
     static DISTANCE: OnceLock<Option<u64>> = OnceLock::new();
-    // SAFETY: it only returns a number.
-    let own = || unsafe { libc::gettid() }.cast_unsigned();
     if word(thread).is_none() {
         return Number::Gone;
     }
-    let Some(distance) = *DISTANCE.get_or_init(|| distance(thread_pointer(), own(), &word)) else {
+    let Some(distance) = *DISTANCE.get_or_init(|| distance(thread_pointer(), own_number(), &word)) else {
         return Number::Unknown;
     };
     let at = thread - distance;
@@ -41,6 +39,25 @@ pub(in crate::inside) fn number(thread: u64, word: impl Fn(u64) -> Option<u64>) 
         Some(tid) if tid as u32 == 0 => Number::Gone,
         Some(tid) => Number::Is(tid as u32),
     }
+}
+
+/// Number of the calling thread.
+fn own_number() -> u32 {
+    // SAFETY: it only returns a number.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
+/// `prctl` option that asks for a guarded control stack, and the first bit of its answer (Linux 6.13,
+/// include/uapi/linux/prctl.h).
+const PR_GET_SHADOW_STACK_STATUS: libc::c_int = 74;
+const PR_SHADOW_STACK_ENABLE: u64 = 1;
+
+/// Whether the calling thread has a guarded control stack.
+pub(super) fn has_guarded_stack() -> bool {
+    let mut status = 0_u64;
+    // SAFETY: it writes one word, or fails as an unknown option.
+    let answered = unsafe { libc::prctl(PR_GET_SHADOW_STACK_STATUS, &raw mut status, 0_u64, 0_u64, 0_u64) };
+    answered == 0 && status & PR_SHADOW_STACK_ENABLE != 0
 }
 
 /// Bytes from a thread's pointer down to its number.
@@ -72,7 +89,7 @@ mod tests {
 
     #[test]
     fn own_number_and_that_of_another_thread_are_found() {
-        let own = || (super::thread_pointer(), unsafe { libc::gettid() }.cast_unsigned());
+        let own = || (super::thread_pointer(), super::own_number());
         let (thread, tid) = own();
         assert!(distance(thread, tid, &reader()).is_some());
         assert_eq!(number(thread, reader()), Number::Is(tid));

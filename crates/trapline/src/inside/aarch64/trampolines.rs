@@ -3,7 +3,6 @@
 //!
 //! In: the own process, and the table that holds the trampolines' state. Out: mapped return trampolines. Does
 //! not: tell unwinders.
-#![allow(unsafe_code, reason = "asks the system one question")]
 
 use trapline_patch::own::{Own, OwnTrampolines};
 use trapline_plan::aarch64::stub::{common_return, own_trampoline_code};
@@ -11,20 +10,12 @@ use trapline_record::trampolines::Trampolines;
 use trapline_runtime::aarch64::gate::Jump;
 use trapline_runtime::trampolines::TrampolineTable;
 
-use crate::inside::trampolines::TRAMPOLINES;
-
-/// `prctl` option that asks for a guarded control stack, and the first bit of its answer (Linux 6.13,
-/// include/uapi/linux/prctl.h).
-const PR_GET_SHADOW_STACK_STATUS: libc::c_int = 74;
-const PR_SHADOW_STACK_ENABLE: u64 = 1;
+use super::thread::has_guarded_stack;
 
 /// Whether this process can have return trampolines: with a guarded control stack, `ret` goes where that
 /// stack says, or faults.
 pub(in crate::inside) fn possible() -> Result<(), String> {
-    let mut status = 0_u64;
-    // SAFETY: it writes one word, or fails as an unknown option.
-    let answered = unsafe { libc::prctl(PR_GET_SHADOW_STACK_STATUS, &raw mut status, 0_u64, 0_u64, 0_u64) };
-    match answered == 0 && status & PR_SHADOW_STACK_ENABLE != 0 {
+    match has_guarded_stack() {
         true => {
             Err("this program runs with a guarded control stack; its exits can be patched instead".into())
         }
@@ -32,12 +23,13 @@ pub(in crate::inside) fn possible() -> Result<(), String> {
     }
 }
 
-/// Makes return trampolines. `table` is called with their addresses before they are mapped.
+/// Makes `count` return trampolines. `table` is called with their addresses before they are mapped.
 pub(in crate::inside) fn make(
     own: &mut Own,
+    count: u32,
     table: impl FnOnce(&Trampolines) -> Option<&'static TrampolineTable>,
 ) -> Result<OwnTrampolines, String> {
-    let made = own.trampolines(TRAMPOLINES, |trampolines, gate| {
+    let made = own.trampolines(count, |trampolines, gate| {
         // For good, as is the code that refers to it.
         let jump = table(trampolines)
             .map(|table| Box::leak(Box::new(Jump::for_trampolines(common_return(trampolines), table))));

@@ -12,9 +12,9 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::thread;
-use crate::inside::arch::{LIBCS, LISTENS_BY_TRAPS, LOADERS};
+use crate::inside::arch::{LIBCS, LISTENS_BY_TRAPS, LOADERS, signals};
 use crate::inside::mapped_files::known_at;
-use crate::inside::{Consumer, Verdict, signals};
+use crate::inside::{Consumer, Verdict};
 
 /// Mappings of data matter too.
 static DATA: AtomicBool = AtomicBool::new(false);
@@ -25,19 +25,19 @@ pub(super) fn read_data(wanted: bool) {
 }
 
 /// A function to be probed, and what runs instead.
-pub(super) struct Call {
-    pub(super) function: &'static str,
+pub(in crate::inside) struct Call {
+    pub(in crate::inside) function: &'static str,
     /// Files in which it may be, as short names.
-    pub(super) files: &'static [&'static str],
+    pub(in crate::inside) files: &'static [&'static str],
     instead: fn() -> u64,
     /// Whether the function does what its replacement does.
     is_known: fn() -> bool,
-    pub(super) reports: Of,
+    pub(in crate::inside) reports: Of,
 }
 
 /// What a call tells of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Of {
+pub(in crate::inside) enum Of {
     /// A change of the loader's list of libraries.
     Libraries,
     Handlers,
@@ -86,14 +86,14 @@ static CALLS: [Call; 5] = [
 ];
 
 /// The calls to be probed; `all`: there are no records.
-pub(super) fn wanted(all: bool) -> impl Iterator<Item = &'static Call> {
+pub(in crate::inside) fn wanted(all: bool) -> impl Iterator<Item = &'static Call> {
     let calls = if all { &CALLS[..] } else { &CALLS[..2] };
     let is_read = |call: &&Call| !LISTENS_BY_TRAPS || call.reports == Of::Libraries;
     calls.iter().filter(is_read).filter(|call| (call.is_known)())
 }
 
 impl Call {
-    pub(super) fn consumer(&self) -> Consumer {
+    pub(in crate::inside) fn consumer(&self) -> Consumer {
         let instead = (self.instead)();
         let handler = move |hit: &mut crate::inside::Hit<'_>| {
             // SAFETY: the function at that address has the signature of the probed one, and does what that

@@ -5,7 +5,7 @@
 //! of it ([`Noticed`]). Invariants: LRN-1 a notice from any source only leads to reading the maps; the maps
 //! are read after it, and they alone are believed. LRN-2 no thread waits without a limit for the one that
 //! looks. LRN-3 what only a look found, what the kernel dropped and what was armed late is counted. Does not:
-//! patch (`state`, `place`), or answer hits.
+//! patch (`probes`, `patcher`), or answer hits.
 //!
 //! # Sources
 //!
@@ -95,26 +95,19 @@
 //! its next call of [`register_all`](super::register_all) or [`rescan`](super::rescan). Until then, the
 //! loader's notice makes the thread that loads look by itself, if no thread holds the lock.
 
-mod calls;
-mod look;
+pub(super) mod calls;
+mod listening;
 mod misses;
-mod thread;
+mod notices;
+pub(super) mod thread;
 
-use std::collections::HashSet;
 use std::time::Duration;
 
-use trapline_plan::Tactic;
-use trapline_record::{FileId, RemoteAddr};
-use trapline_tracee::perf::{MappingRecord, MappingRings, monotonic_ns};
+use trapline_record::FileId;
 
-use super::arch::LISTENS_BY_TRAPS;
-use super::mapped_files::Changed;
-use super::site_request::Load;
-use super::speculate::SpeculativeTask;
-use super::state::{Key, State};
-use super::{Error, Request};
-use calls::Of;
-pub(super) use thread::{missed, with_signals_blocked, with_signals_held};
+pub(super) use listening::Listening;
+pub(super) use notices::Notices;
+pub(super) use thread::{Looker, missed};
 
 /// How this process notices what it maps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -162,246 +155,7 @@ pub struct Noticed {
 }
 
 /// File id that stands for anonymous memory.
-const NO_FILE: FileId = FileId { dev: 0, inode: 0 };
+pub(super) const NO_FILE: FileId = FileId { dev: 0, inode: 0 };
 
 /// How long the loader waits at most.
 const PATIENCE: Duration = Duration::from_millis(100);
-
-/// State of noticing.
-#[derive(Debug, Default)]
-pub(super) struct Noticing {
-    mode: NoticeMode,
-    /// Process to which the thread belongs; 0 before there is one.
-    pid: u32,
-    rings: Option<MappingRings>,
-    /// The rings have records of data mappings too.
-    reads_data: bool,
-    /// Reported ranges that were not looked at yet.
-    pending: Vec<Changed>,
-    records: Vec<MappingRecord>,
-    /// Records were dropped since the last look.
-    lost: bool,
-    /// A look is going on; `asked`: a call asked for it.
-    looking: bool,
-    asked: bool,
-    tally: Noticed,
-    /// Mappings at the last look, of files that were registered then.
-    loads: HashSet<Load>,
-    files: HashSet<FileId>,
-    /// The engine's own consumers, each with the function that it probes.
-    own: Vec<(Key, &'static str)>,
-    /// They are registered, as far as that is possible.
-    listens: bool,
-    /// Number of all other consumers.
-    users: usize,
-}
-
-impl Noticing {
-    /// Sets the way, before anything is registered.
-    pub(super) fn choose(&mut self, way: NoticeMode) -> Result<(), Error> {
-        let began = self.pid == std::process::id();
-        if began && self.mode != way {
-            return Err(Error::NoticesAlready);
-        }
-        self.mode = way;
-        Ok(())
-    }
-    /// T4: takes the records, before maps are read.
-    pub(super) fn drain(&mut self) {
-        let Some(rings) = self.rings.as_ref().filter(|_| self.pid == std::process::id()) else { return };
-        let (records, pending, files) = (&mut self.records, &mut self.pending, &self.files);
-        let lost = rings.drain(|one| {
-            // Data matters where a semaphore may be in it.
-            let may_have_semaphore = one.write && one.file.is_some_and(|file| files.contains(&file));
-            if !one.exec && !may_have_semaphore {
-                return;
-            }
-            pending.push(Changed { start: one.start, end: one.end, file: one.file.unwrap_or(NO_FILE) });
-            records.push(one);
-        });
-        self.tally.lost += lost;
-        self.lost |= lost > 0;
-    }
-    /// Switches records of data mappings on or off. Returns true if they are on from now, so that what was
-    /// mapped before must be looked for.
-    pub(super) fn read_data(&mut self, wanted: bool) -> bool {
-        calls::read_data(wanted);
-        if self.reads_data == wanted || self.rings.is_none() {
-            return false;
-        }
-        // If no more events can be opened, the next look tries again.
-        let Ok(rings) = MappingRings::open(wanted) else { return false };
-        // The new rings record already; the last records of the old ones are taken too.
-        self.drain();
-        (self.rings, self.reads_data) = (Some(rings), wanted);
-        thread::look_up();
-        wanted
-    }
-    /// Takes the mappings of registered files that a look found. `files`: those that are registered now.
-    pub(super) fn saw(&mut self, found: &[(Load, RemoteAddr)], files: &HashSet<FileId>) {
-        let new =
-            found.iter().filter(|(load, _)| !self.loads.contains(load) && self.files.contains(&load.file));
-        for (_, at) in new {
-            let was_recorded = self.records.iter().any(|one| one.exec && one.start <= *at && *at < one.end);
-            let count = match (was_recorded, self.asked) {
-                (true, _) => &mut self.tally.by_record,
-                (false, true) => &mut self.tally.by_call,
-                (false, false) => &mut self.tally.by_look,
-            };
-            *count += 1;
-        }
-        self.loads = found.iter().map(|(load, _)| *load).collect();
-        self.files.clone_from(files);
-    }
-    /// All that is requested in these files was just patched where the maps show them, so earlier notices
-    /// about them are dropped. Otherwise the thread that looks would find the same again, and keep the lock
-    /// from the next caller.
-    pub(super) fn knows(&mut self, files: &HashSet<FileId>) {
-        self.pending.retain(|one| !files.contains(&one.file));
-    }
-    /// Whether a look is going on for which a thread in the loader may wait.
-    pub(super) const fn is_looking(&self) -> bool {
-        self.looking
-    }
-    /// Notes that a mapping turned out to be another one at the same place.
-    pub(super) fn is_another(&mut self, load: &Load) {
-        self.loads.remove(load);
-    }
-    /// Begins a look at everything: what was reported until now is in the maps that it reads. What is reported
-    /// later stays for the next look.
-    pub(super) fn look_begins(&mut self) {
-        self.drain();
-        self.pending.clear();
-        self.lost = false;
-    }
-    /// Notes that a look is over. Records that it took out itself, and did not look at, stay in `pending`; the
-    /// ring does not tell of them again, so the bell does.
-    fn looked(&mut self) {
-        let pending = &self.pending;
-        let is_pending = |at| pending.iter().any(|one: &Changed| one.start <= at && at < one.end);
-        let (stay, over): (Vec<_>, Vec<_>) = self.records.drain(..).partition(|one| is_pending(one.start));
-        let ours = over.iter().filter(|one| one.file.is_some_and(|file| self.files.contains(&file)));
-        if let Some(first) = ours.map(|one| one.time_ns).min() {
-            let took = Duration::from_nanos(monotonic_ns().saturating_sub(first));
-            self.tally.longest = self.tally.longest.max(took);
-        }
-        self.records = stay;
-        if !self.pending.is_empty() || self.lost {
-            thread::look_up();
-        }
-    }
-}
-
-impl State {
-    /// Registers, and notices mappings from then on.
-    pub(super) fn register_and_notice(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
-        match SpeculativeTask::of(self, &requests) {
-            Some(ahead) => ahead.beside(self, |state| state.notice_and_register(requests)),
-            None => self.notice_and_register(requests),
-        }
-    }
-    fn notice_and_register(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
-        self.start_noticing();
-        let result = self.register(requests);
-        match &result {
-            Ok(keys) => {
-                self.noticing.users += keys.len();
-                with_signals_held(|| self.know_code(keys));
-            }
-            Err(_) => {
-                self.forget_requests();
-                if self.noticing.users == 0 {
-                    drop(self.unregister_and_notice(Vec::new()));
-                }
-            }
-        }
-        result
-    }
-    /// Unregisters; with the last consumer also those that the engine registered for itself.
-    pub(super) fn unregister_and_notice(&mut self, mut keys: Vec<Key>) -> Result<(), Error> {
-        self.noticing.users = self.noticing.users.saturating_sub(keys.len());
-        if self.noticing.users == 0 {
-            keys.extend(self.noticing.own.drain(..).map(|(key, _)| key));
-            (self.noticing.tally.notice, self.noticing.tally.handlers) = (false, false);
-            self.noticing.listens = false;
-        }
-        self.unregister(keys)
-    }
-    /// Looks at everything, because the user asked for it.
-    pub(super) fn rescan_and_notice(&mut self) -> Result<usize, Error> {
-        if self.noticing.users > 0 {
-            self.start_noticing();
-        }
-        let found = self.rescan()?;
-        self.noticing.looked();
-        Ok(found)
-    }
-    pub(super) fn noticed(&self) -> Noticed {
-        let failed = self.noticing.tally.failed + self.known.missed;
-        Noticed { impatient: thread::impatient(), misses: thread::misses(), failed, ..self.noticing.tally }
-    }
-    /// Makes the thread, once for each process. All that it watches is watched before this returns.
-    fn start_noticing(&mut self) {
-        if self.noticing.pid != std::process::id() {
-            self.begin();
-        }
-        if self.noticing.tally.way != Some(NoticeMode::Asked) && !self.noticing.listens {
-            self.noticing.listens = true;
-            self.listen();
-        }
-    }
-    fn begin(&mut self) {
-        let noticing = &mut self.noticing;
-        if let Some(rings) = noticing.rings.take() {
-            rings.leave();
-        }
-        (noticing.reads_data, noticing.listens) = (false, false);
-        let mut way = noticing.mode;
-        if way == NoticeMode::Records {
-            noticing.rings = MappingRings::open(false).ok();
-            noticing.tally.complete = noticing.rings.as_ref().is_some_and(|rings| rings.is_complete());
-            if noticing.rings.is_none() {
-                way = NoticeMode::Calls;
-            }
-        }
-        noticing.pid = std::process::id();
-        let reads_records = way != NoticeMode::Asked && thread::start();
-        noticing.tally.way = Some(if reads_records { way } else { NoticeMode::Asked });
-        if !reads_records {
-            noticing.rings = None;
-            (noticing.tally.notice, noticing.tally.handlers) = (false, false);
-            let own = noticing.own.drain(..).map(|(key, _)| key).collect();
-            drop(self.unregister(own));
-        }
-    }
-    /// Registers the engine's own probes on calls. A call on which no jump fits is left out, since a thread
-    /// that blocks signals may come there. Where there are no jumps, only the loader's notice is probed.
-    fn listen(&mut self) {
-        for call in calls::wanted(self.noticing.rings.is_none()) {
-            if self.noticing.own.iter().any(|(_, of)| *of == call.function) {
-                continue;
-            }
-            let Some((file, offset)) = self.find_call(call) else { continue };
-            let Ok(keys) = self.register(vec![Request::new(file, offset, call.consumer())]) else { continue };
-            let by_jumps =
-                keys.iter().all(|&key| self.tactics(key).iter().all(|&tactic| tactic < Tactic::Trap));
-            if by_jumps || LISTENS_BY_TRAPS {
-                self.noticing.tally.notice |= call.reports == Of::Libraries;
-                self.noticing.tally.handlers |= call.reports == Of::Handlers;
-                self.noticing.own.extend(keys.into_iter().map(|key| (key, call.function)));
-            } else {
-                drop(self.unregister(keys));
-            }
-        }
-    }
-    fn find_call(&mut self, call: &calls::Call) -> Option<(std::path::PathBuf, u64)> {
-        let find = |name: &&str| {
-            self.looking(|process, files| super::find::find_in(process, files, name, call.function)).ok()
-        };
-        call.files.iter().find_map(find)
-    }
-    /// Descriptors that T1 polls.
-    fn descriptors(&self) -> Vec<i32> {
-        self.noticing.rings.as_ref().map(MappingRings::descriptors).unwrap_or_default()
-    }
-}

@@ -1,24 +1,15 @@
 //! The thread that looks, and requests to it. The protocol is in [`notice`](super).
-#![allow(
-    unsafe_code,
-    reason = "signals are blocked around the making of a thread; what askers share with it is leaked"
-)]
 
-use std::mem::MaybeUninit;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use trapline_tracee::Bell;
 
-use super::super::state::lock;
 use super::PATIENCE;
 use super::misses::Misses;
-
-/// Signals that instructions raise; all others are blocked.
-const RAISED: [i32; 6] =
-    [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS];
+use crate::inside::memory::Leaked;
+use crate::inside::system::with_signals_blocked;
 
 /// State that askers and the thread share.
 struct Desk {
@@ -30,23 +21,30 @@ struct Desk {
     changed: Condvar,
     impatient: AtomicU64,
     misses: Misses,
+    looker: Looker,
 }
 
-/// How often an unwinder that is being loaded is looked at.
-const LOADING: Duration = Duration::from_millis(1);
+/// How the thread reaches the engine's state. Each function takes the engine's lock.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::inside) struct Looker {
+    /// What T1 waits for: descriptors, and how long at most.
+    pub(in crate::inside) waits: fn() -> (Vec<i32>, Option<Duration>),
+    /// T4 and T5. Whether a thread asked, and whether a miss did; returns whether anything was found.
+    pub(in crate::inside) look: fn(bool, bool) -> bool,
+    /// T4 and T5 in the calling thread, unless a thread holds the lock.
+    pub(in crate::inside) look_unless_locked: fn(),
+}
 
-/// The desk of this process; a forked child makes its own.
-static DESK: AtomicPtr<Desk> = AtomicPtr::new(ptr::null_mut());
+/// The desk of this process. A forked child has its parent's until it makes its own.
+static DESK: Leaked<Desk> = Leaked::new();
 
 /// The desk, if its thread belongs to this process.
 fn desk() -> Option<&'static Desk> {
-    // SAFETY: null, or leaked by `start`. Acquire makes its contents visible.
-    let desk = unsafe { DESK.load(Acquire).as_ref() }?;
-    (desk.pid == std::process::id()).then_some(desk)
+    DESK.get().filter(|desk| desk.pid == std::process::id())
 }
 
 /// Makes the thread. Returns false if the system gives no thread or no descriptor.
-pub(super) fn start() -> bool {
+pub(in crate::inside) fn start(looker: Looker) -> bool {
     let Ok(bell) = Bell::new() else { return false };
     let desk: &'static Desk = Box::leak(Box::new(Desk {
         pid: std::process::id(),
@@ -56,70 +54,25 @@ pub(super) fn start() -> bool {
         changed: Condvar::new(),
         impatient: AtomicU64::new(0),
         misses: Misses::new(),
+        looker,
     }));
     let builder = std::thread::Builder::new().name("trapline-learn".into());
     let made = with_signals_blocked(|| builder.spawn(move || run(desk))).is_ok();
     if made {
-        DESK.store(ptr::from_ref(desk).cast_mut(), Release);
+        DESK.set(desk);
     }
     made
-}
-
-/// Blocks signals while a thread is made. The new thread inherits the mask, so no signal reaches it before it
-/// could set its own.
-pub(in crate::inside) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
-    with_mask(libc::SIG_SETMASK, body)
-}
-
-/// Blocks signals around work that makes threads for as long as it takes, so the program's signals go to its
-/// own threads. Signals that instructions raise keep their state.
-pub(in crate::inside) fn with_signals_held<T>(body: impl FnOnce() -> T) -> T {
-    with_mask(libc::SIG_BLOCK, body)
-}
-
-fn with_mask<T>(how: i32, body: impl FnOnce() -> T) -> T {
-    let _before = Mask::change(how);
-    body()
-}
-
-/// Former signal mask of this thread; it is restored at the end, even after a panic.
-struct Mask(libc::sigset_t);
-
-impl Mask {
-    fn change(how: i32) -> Self {
-        let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: both sets are live and written before they are read; the calls change only this thread's
-        // mask.
-        unsafe {
-            libc::sigfillset(blocked.as_mut_ptr());
-            for signal in RAISED {
-                libc::sigdelset(blocked.as_mut_ptr(), signal);
-            }
-            libc::pthread_sigmask(how, blocked.as_ptr(), before.as_mut_ptr());
-            Self(before.assume_init())
-        }
-    }
-}
-
-impl Drop for Mask {
-    fn drop(&mut self) {
-        // SAFETY: the mask is the one that `change` saved.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
-    }
 }
 
 /// T1 to T6, for as long as the process lives.
 fn run(desk: &'static Desk) {
     let mut served = 0;
     loop {
-        let (rings, patience) = {
-            let state = lock();
-            (state.descriptors(), state.unwinders.loading.then_some(LOADING))
-        };
+        let (rings, patience) = (desk.looker.waits)();
         desk.bell.wait(&rings, patience);
         desk.bell.clear();
         let (asked, seen) = (desk.asked.load(Acquire), desk.misses.seen());
-        let found = lock().update(asked > served, desk.misses.asks(seen));
+        let found = (desk.looker.look)(asked > served, desk.misses.asks(seen));
         desk.misses.looked(seen, found);
         served = asked;
         *desk.done.lock().unwrap_or_else(PoisonError::into_inner) = served;
@@ -146,7 +99,7 @@ pub(in crate::inside) fn missed() {
 }
 
 /// How often [`missed`] was called.
-pub(super) fn misses() -> u64 {
+pub(in crate::inside) fn misses() -> u64 {
     desk().map_or(0, |desk| desk.misses.seen())
 }
 
@@ -160,8 +113,9 @@ pub(super) fn look_up() {
 /// A1 to A3. In a forked child without a thread: the caller looks by itself, if no thread holds the lock.
 pub(super) fn ask_and_wait() {
     let Some(desk) = desk() else {
-        if let Some(mut state) = super::super::state::try_lock() {
-            state.update(true, false);
+        // The call is probed only where a desk was made, in this process or in the one that forked it.
+        if let Some(desk) = DESK.get() {
+            (desk.looker.look_unless_locked)();
         }
         return;
     };
@@ -180,6 +134,6 @@ pub(super) fn ask_and_wait() {
 }
 
 /// Number of askers that did not wait any longer.
-pub(super) fn impatient() -> u64 {
+pub(in crate::inside) fn impatient() -> u64 {
     desk().map_or(0, |desk| desk.impatient.load(Relaxed))
 }

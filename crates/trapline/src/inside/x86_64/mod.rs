@@ -1,13 +1,15 @@
 //! The x86-64 side: patches by jumps and traps, replaced return addresses, signal wrappers.
 
 pub(super) mod check;
+pub(super) mod code_map;
 pub(super) mod patch_sites;
+pub(super) mod setting;
 pub(super) mod signals;
 pub(super) mod step;
 pub(super) mod thread;
 pub(super) mod trampolines;
 
-use super::memory::Capacity;
+use super::capacity::Capacity;
 
 pub use trapline_insn::x86_64::{Gpr, Regs};
 

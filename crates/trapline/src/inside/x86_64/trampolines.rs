@@ -5,16 +5,14 @@
 //! not: tell unwinders.
 
 use trapline_patch::own::{Own, OwnTrampolines};
+use trapline_plan::CallFunctions;
 use trapline_plan::x86_64::stub::own_trampoline_code;
-use trapline_plan::{CallFunctions, ExtendedState};
 use trapline_record::trampolines::Trampolines;
 use trapline_runtime::dispatch;
 use trapline_runtime::trampolines::TrampolineTable;
 use trapline_runtime::x86_64::general::inlined::InlinedPath;
 
-use super::patch_sites::inlined;
-use crate::inside::Error;
-use crate::inside::trampolines::TRAMPOLINES;
+use super::setting::{extended_state, inlined};
 
 /// Whether this process can have return trampolines. (In one with a shadow stack, the planner refuses
 /// functions.)
@@ -22,12 +20,13 @@ pub(in crate::inside) const fn possible() -> Result<(), String> {
     Ok(())
 }
 
-/// Makes return trampolines. `table` is called with their addresses before they are mapped.
+/// Makes `count` return trampolines. `table` is called with their addresses before they are mapped.
 pub(in crate::inside) fn make(
     own: &mut Own,
+    count: u32,
     table: impl FnOnce(&Trampolines) -> Option<&'static TrampolineTable>,
 ) -> Result<OwnTrampolines, String> {
-    let state = trapline_tracee::ExtendedState::here().ok_or_else(|| Error::NoExtendedState.to_string())?;
+    let state = extended_state().map_err(|error| error.to_string())?;
     let returned = dispatch::returned_to_trampoline as *const () as u64;
     let functions = CallFunctions {
         entry: returned,
@@ -38,9 +37,9 @@ pub(in crate::inside) fn make(
         begins: None,
         arms: None,
         ends: Some(inlined(InlinedPath::on_return())),
-        state: ExtendedState { mask: state.mask, len: state.len, shows_use: state.shows_use },
+        state,
     };
-    let made = own.trampolines(TRAMPOLINES, |trampolines| {
+    let made = own.trampolines(count, |trampolines| {
         let argument = table(trampolines).map_or(0, |table| std::ptr::from_ref(table) as u64);
         own_trampoline_code(trampolines, &functions, argument)
     });

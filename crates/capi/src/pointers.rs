@@ -1,9 +1,12 @@
-//! Structures that may grow: each begins with its size in bytes, as the caller's version knows it.
+//! What pointers from C lead to: texts, arrays, handles, results, and structures that may grow. Each of these
+//! begins with its size in bytes, as the caller's version knows it.
 //!
-//! In: a pointer from C. Out: the structure as this version knows it, or what is wrong with it. Invariants:
-//! CAP-2. The rule is that of the kernel's `copy_struct_from_user`: fields that the caller's version lacks
-//! are zero here; fields that this version lacks must be zero there. Does not: know what a structure means.
+//! In: a pointer. Out: what is there, as this version knows it, or what is wrong with it. Invariants: CAP-2:
+//! the rule is that of the kernel's `copy_struct_from_user`. Fields that the caller's version lacks are zero
+//! here; fields that this version lacks must be zero there. Does not: know what a structure means.
+#![allow(unsafe_code, reason = "a pointer from C is read and written, as far as its caller promises")]
 
+use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
 use crate::error::{Error, Fault};
@@ -12,22 +15,25 @@ use crate::error::{Error, Fault};
 const MOST: usize = 4096;
 
 /// A structure of C whose first field is its size.
-///
-/// # Safety
-/// The type is `repr(C)`, begins with a `usize`, and has no padding. All-zero bytes are a valid value of it,
-/// and so are any bytes that C puts there.
-pub(crate) unsafe trait Growing: Copy {
+pub(crate) trait Growing: Copy {
     /// Name of the structure in C.
     const NAME: &'static str;
     /// Size of its first version in bytes.
     const FIRST: usize;
 }
 
+/// A structure that can be read and filled byte by byte.
+///
+/// # Safety
+/// The type is `repr(C)`, begins with a `usize`, and has no padding. All-zero bytes are a valid value of it,
+/// and so are any bytes that C puts there.
+pub(crate) unsafe trait Plain: Growing {}
+
 /// Reads a structure.
 ///
 /// # Safety
 /// `at` is null, or points to a size and to as many bytes as that states.
-pub(crate) unsafe fn read<T: Growing>(at: *const T) -> Result<T, Fault> {
+pub(crate) unsafe fn read<T: Plain>(at: *const T) -> Result<T, Fault> {
     // SAFETY: the caller passes null, or a pointer to a size (`# Safety`).
     let size = unsafe { size_at(at)? };
     // SAFETY: `at` is not null, and the caller promises that there are `size` bytes.
@@ -39,7 +45,7 @@ pub(crate) unsafe fn read<T: Growing>(at: *const T) -> Result<T, Fault> {
         return Err(Fault::new(Error::UnknownField, text));
     }
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: `known` is no longer than a `T`, and `Growing` promises that any bytes are a value of it.
+    // SAFETY: `known` is no longer than a `T`, and `Plain` promises that any bytes are a value of it.
     unsafe {
         value.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), known.len());
         Ok(value.assume_init())
@@ -51,12 +57,12 @@ pub(crate) unsafe fn read<T: Growing>(at: *const T) -> Result<T, Fault> {
 ///
 /// # Safety
 /// As [`read`], and nothing else uses the structure meanwhile.
-pub(crate) unsafe fn write<T: Growing>(at: *mut T, value: &T) -> Result<(), Fault> {
+pub(crate) unsafe fn write<T: Plain>(at: *mut T, value: &T) -> Result<(), Fault> {
     const SIZE: usize = size_of::<usize>();
     // SAFETY: the caller passes null, or a pointer to a size (`# Safety`).
     let size = unsafe { size_at(at)? };
     let known = size.min(size_of::<T>());
-    // SAFETY: the caller promises that there are `size` bytes; `value` has at least `known`, and `Growing`
+    // SAFETY: the caller promises that there are `size` bytes; `value` has at least `known`, and `Plain`
     // rules out padding.
     unsafe {
         let to = at.cast::<u8>();
@@ -69,7 +75,7 @@ pub(crate) unsafe fn write<T: Growing>(at: *mut T, value: &T) -> Result<(), Faul
 
 /// # Safety
 /// As [`read`].
-unsafe fn size_at<T: Growing>(at: *const T) -> Result<usize, Fault> {
+unsafe fn size_at<T: Plain>(at: *const T) -> Result<usize, Fault> {
     if at.is_null() {
         return Err(Fault::new(Error::NullPointer, format!("{} is null", T::NAME)));
     }
@@ -82,9 +88,66 @@ unsafe fn size_at<T: Growing>(at: *const T) -> Result<usize, Fault> {
     Ok(size)
 }
 
+/// Takes a text from C.
+///
+/// # Safety
+/// `at` is null, or points to bytes that end in a zero.
+pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, Fault> {
+    if at.is_null() {
+        return Err(Fault::new(Error::NullPointer, format!("{what} is null")));
+    }
+    // SAFETY: `at` is not null, and the caller promises bytes that end in a zero.
+    let bytes = unsafe { CStr::from_ptr(at) };
+    bytes.to_str().map_err(|error| Fault::new(Error::NotUtf8, format!("{what}: {error}")))
+}
+
+/// Takes an array from C.
+///
+/// # Safety
+/// `at` points to `len` values, or `len` is 0.
+pub(crate) unsafe fn list<'a, T>(at: *const T, len: usize, what: &str) -> Result<&'a [T], Fault> {
+    match len {
+        0 => Ok(&[]),
+        _ if at.is_null() => Err(Fault::new(Error::NullPointer, format!("{what} is null"))),
+        // SAFETY: `at` is not null, and the caller promises that it points to `len` values.
+        _ => Ok(unsafe { std::slice::from_raw_parts(at, len) }),
+    }
+}
+
+/// Takes a handle from C.
+///
+/// # Safety
+/// `at` is null or alive.
+pub(crate) unsafe fn alive<'a, T>(at: *const T, what: &str) -> Result<&'a T, Fault> {
+    // SAFETY: the caller promises null or a live handle.
+    unsafe { at.as_ref() }.ok_or_else(|| Fault::new(Error::NullPointer, format!("{what} is null")))
+}
+
+/// Takes a handle that is changed from C.
+///
+/// # Safety
+/// `at` is null or alive, and nothing else uses it meanwhile.
+pub(crate) unsafe fn alone<'a, T>(at: *mut T, what: &str) -> Result<&'a mut T, Fault> {
+    // SAFETY: the caller promises null or a live handle that nothing else uses.
+    unsafe { at.as_mut() }.ok_or_else(|| Fault::new(Error::NullPointer, format!("{what} is null")))
+}
+
+/// Stores a result.
+///
+/// # Safety
+/// `at` is null, or may be written.
+pub(crate) unsafe fn leave<T>(at: *mut T, value: T, what: &str) -> Result<(), Fault> {
+    if at.is_null() {
+        return Err(Fault::new(Error::NullPointer, format!("{what} is null")));
+    }
+    // SAFETY: `at` is not null, and the caller promises that it may be written.
+    unsafe { at.write(value) };
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Error, Growing, read, write};
+    use super::{Error, Growing, Plain, read, write};
 
     /// Version two of a structure.
     #[repr(C)]
@@ -94,11 +157,12 @@ mod tests {
         a: u64,
         b: u64,
     }
-    // SAFETY: `repr(C)`, three words without padding, of which any bytes are a value.
-    unsafe impl Growing for Two {
+    impl Growing for Two {
         const NAME: &'static str = "two";
         const FIRST: usize = 16;
     }
+    // SAFETY: `repr(C)`, three words without padding, of which any bytes are a value.
+    unsafe impl Plain for Two {}
 
     fn given(bytes: &mut [u64]) -> Result<Two, Error> {
         // SAFETY: no case states more bytes than there are.
