@@ -8,9 +8,11 @@ mod ahead;
 mod arm64;
 mod arm64_system;
 mod arrows;
+mod book;
 mod descendants;
 mod fuzz;
 mod ids;
+mod links;
 mod models;
 mod packages;
 mod perfetto;
@@ -19,6 +21,7 @@ mod storm;
 mod stress;
 mod tally;
 mod test;
+mod tree;
 mod unsteady;
 mod world;
 
@@ -36,6 +39,7 @@ cargo xtask COMMAND
   doc      documentation, warnings are errors
   arrows   which crate may use which, and which may not contain unsafe code
   ids      each id of an invariant has one definition, documents that are named exist; --write writes docs/design/invariants.md
+  book     the documents as pages in target/book; what mdBook warns of and dead links are errors
   build    everything that tests need
   loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]
   fuzz     hostile bytes through every parser [--seconds N]
@@ -124,6 +128,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         ),
         "arrows" => arrows::check(),
         "ids" => ids::run(args),
+        "book" => book::run(),
         "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
         "build" => test::build(),
@@ -152,7 +157,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
 }
 
 /// Steps that only compute: they run beside the tests.
-const BESIDE: &[&str] = &["clippy", "doc", "loom"];
+const BESIDE: &[&str] = &["clippy", "doc", "loom", "book"];
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {

@@ -10,28 +10,13 @@ mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
 use self::definitions::Definition;
 use self::words::Id;
 use crate::Outcome;
-
-/// Folders of sources and documents.
-const FOLDERS: &[&str] = &["crates", "docs", "fuzz", "tests", "tools"];
-/// What is not read: committed runs are as they were, and this folder.
-const UNREAD: &[&str] = &["tools/bench/runs/", "tools/xtask/src/ids/"];
-/// How the names of files end that are read.
-const READ: &[&str] = &["rs", "md", "toml", "c", "h", "js", "py", "sh"];
-
-/// The repository: paths from its root on, with `/`.
-#[derive(Debug, Default)]
-struct Tree {
-    paths: BTreeSet<String>,
-    /// Of the files that are read.
-    texts: BTreeMap<String, String>,
-}
+use crate::tree::{self, Tree};
 
 /// Checks the repository, behind writing the table if that is asked for.
 pub(crate) fn run(args: &[String]) -> Result<Outcome> {
@@ -40,8 +25,8 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
         [flag] if flag == "--write" => true,
         _ => bail!("expected nothing or --write, got `{}`", args.join(" ")),
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut tree = read(&root)?;
+    let root = tree::root();
+    let mut tree = tree::read(&root)?;
     if write {
         let page = expected(&tree).with_context(|| format!("{} lacks the table's lines", table::PAGE))?;
         fs::write(root.join(table::PAGE), &page).context(table::PAGE)?;
@@ -56,36 +41,6 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     }
     println!("ids: {} ids, {} files, {} faults", defined(&tree).len(), tree.texts.len(), faults.len());
     Ok(Outcome::single(faults.is_empty()))
-}
-
-/// All files below the folders, and the documents beside them.
-fn read(root: &Path) -> Result<Tree> {
-    let mut tree = Tree::default();
-    let mut folders: Vec<String> = FOLDERS.iter().map(ToString::to_string).collect();
-    for entry in fs::read_dir(root).context("the repository's root")? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        tree.paths.extend((root.join(&name).is_file()).then_some(name));
-    }
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(root.join(&folder)).with_context(|| folder.clone())? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let path = format!("{folder}/{name}");
-            match entry.file_type()? {
-                _ if name.starts_with('.') || root.join(&path).join("CACHEDIR.TAG").exists() => {}
-                kind if kind.is_dir() => folders.push(path),
-                _ => drop(tree.paths.insert(path)),
-            }
-        }
-    }
-    for path in &tree.paths {
-        let ends = path.rsplit_once('.').is_some_and(|(_, end)| READ.contains(&end));
-        if ends && !UNREAD.iter().any(|unread| path.starts_with(unread)) {
-            let text = fs::read_to_string(root.join(path)).with_context(|| path.clone())?;
-            tree.texts.insert(path.clone(), text);
-        }
-    }
-    Ok(tree)
 }
 
 /// All definitions, in the order of files.
