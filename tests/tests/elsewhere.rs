@@ -1,5 +1,5 @@
-//! Values that are not where C puts them: arguments of Go and of its assembly, of C in a Go program, and of
-//! USDT probes.
+//! VAL-1: values that are not where C puts them: arguments of Go and of its assembly, of C in a Go program,
+//! and of USDT probes.
 
 use serde_json::Value;
 use trapline_tests::running::{Printed, Running};

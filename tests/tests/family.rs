@@ -1,4 +1,4 @@
-//! Fork, exec and dlopen while traced.
+//! LOSS-1, LOSS-2: fork, exec and dlopen while traced.
 
 use serde_json::Value;
 use trapline_tests::counted::{counted, tactic};

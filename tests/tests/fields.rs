@@ -1,5 +1,5 @@
-//! Fields of structures that arguments point to, by debug information: shown, in conditions, in histograms;
-//! compared with what the kernel reads.
+//! VAL-1: fields of structures that arguments point to, by debug information: shown, in conditions, in
+//! histograms; compared with what the kernel reads.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Other tools at work on the same functions: kernel uprobes and gdb's breakpoints that come and go while
-//! Trapline counts, in either order. The victim lives on, and each hit is seen or reported as missing
+//! SAFE-6: other tools at work on the same functions: kernel uprobes and gdb's breakpoints that come and go
+//! while Trapline counts, in either order. The victim lives on, and each hit is seen or reported as missing
 //! (docs/guide/foreign-patches.md).
 
 #![cfg(target_arch = "x86_64")]

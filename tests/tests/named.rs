@@ -1,5 +1,5 @@
-//! A name with several meanings leads to the right one, and a value comes from where the compiler put it. It
-//! is never another function's, another class's, or whatever a register happens to hold.
+//! VAL-1: a name with several meanings leads to the right one, and a value comes from where the compiler put
+//! it. It is never another function's, another class's, or whatever a register happens to hold.
 
 use serde_json::{Value, json};
 use trapline_tests::running::Running;

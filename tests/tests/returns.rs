@@ -1,5 +1,5 @@
-//! Replaced return addresses (`--ret=stack`): calls return to where they were called from, whatever they do
-//! in between.
+//! SAFE-4: replaced return addresses (`--ret=stack`): calls return to where they were called from, whatever
+//! they do in between.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! `str` and `buf(len=…)`: what arguments point to, at the edges of memory and of records. The program is not
-//! disturbed, whatever they point to.
+//! VAL-1, SAFE-2: `str` and `buf(len=…)`: what arguments point to, at the edges of memory and of records. The
+//! program is not disturbed, whatever they point to.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

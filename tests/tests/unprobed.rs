@@ -1,4 +1,5 @@
-//! What was requested but is not probed is reported, and a launched command keeps its exit status.
+//! LOSS-2, SAFE-5: what was requested but is not probed is reported, and a launched command keeps its exit
+//! status.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

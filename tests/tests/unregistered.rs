@@ -1,5 +1,5 @@
 //! Records of processes in which threads have no rseq areas: Go without the C library, musl, glibc with rseq
-//! switched off. Records have arguments and values, and written + missed = hits, exactly (LOSS-2).
+//! switched off. Records have arguments and values (VAL-1), and written + missed = hits, exactly (LOSS-2).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Floats and doubles, as arguments, values and in conditions. What is shown is what the registers held, to
-//! the bit.
+//! VAL-1: floats and doubles, as arguments, values and in conditions. What is shown is what the registers
+//! held, to the bit.
 
 use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;

@@ -1,5 +1,5 @@
-//! `trapline watch` on real programs: every access is reported once, with its thread and its value, and no
-//! breakpoint is left.
+//! WCH-1…5: `trapline watch` on real programs: every access is reported once, with its thread and its value,
+//! and no breakpoint is left.
 
 use serde_json::Value;
 use trapline_tests::or_skip;

@@ -280,8 +280,8 @@ fn loops_to_the_entry_are_timed_as_such() {
     assert!(len(&plan) > len(&straight), "a looped entry checks whether the call is already under way");
 }
 
-/// The window begins behind the first instruction if the action can happen there, and if no known branch
-/// leads there.
+/// SAFE-6: the window begins behind the first instruction if the action can happen there, and if no known
+/// branch leads there.
 #[test]
 fn the_first_byte_is_left_to_others() {
     let nops = [0x0F, 0x1F, 0x44, 0, 0, 0x0F, 0x1F, 0x44, 0, 0, RET];

@@ -1,5 +1,5 @@
-//! Watchpoints on threads of our own: every access is reported once, with the right thread and values, by
-//! each source of values.
+//! WCH-1…5: watchpoints on threads of our own: every access is reported once, with the right thread and
+//! values, by each source of values.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, MutexGuard};

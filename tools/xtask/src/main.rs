@@ -38,7 +38,8 @@ cargo xtask COMMAND
   clippy   clippy over all targets, warnings are errors
   doc      documentation, warnings are errors
   arrows   which crate may use which, and which may not contain unsafe code
-  ids      each id of an invariant has one definition, documents that are named exist; --write writes docs/design/invariants.md
+  ids      each id of an invariant has one definition, each promise a test, documents that are named exist; --write writes
+           docs/design/invariants.md and docs/promises-tests.md
   book     the documents as pages in target/book; what mdBook warns of and dead links are errors
   build    everything that tests need
   loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]

@@ -1,5 +1,5 @@
-//! What a hit leaves unchanged, and what handlers see and change: registers, flags, vectors and the stack,
-//! bit for bit, after jumps and after traps.
+//! SAFE-2: what a hit leaves unchanged, and what handlers see and change: registers, flags, vectors and the
+//! stack, bit for bit, after jumps and after traps.
 #![allow(unsafe_code, reason = "handlers that change registers and spoil vectors")]
 
 use std::arch::asm;

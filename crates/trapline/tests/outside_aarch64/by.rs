@@ -1,4 +1,5 @@
-//! Hits by thread, hits that pass a condition, and values: as many as the victim made, by its own figures.
+//! LOSS-1, LOSS-2: hits by thread, hits that pass a condition, and values: as many as the victim made, by its
+//! own figures.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};

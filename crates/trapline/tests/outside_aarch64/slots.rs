@@ -1,5 +1,5 @@
-//! Return addresses replaced from outside (`--ret=stack`): each call returns to its caller and is timed once,
-//! in all circumstances.
+//! SAFE-4, LOSS-1: return addresses replaced from outside (`--ret=stack`): each call returns to its caller
+//! and is timed once, in all circumstances.
 
 use trapline::{ProcessReport, Returns, Session};
 use trapline_record::trampolines::{CODE, RETURN};

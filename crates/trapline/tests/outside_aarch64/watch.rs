@@ -1,5 +1,5 @@
-//! `trapline watch` as a user types it: as many accesses as the victim makes, each with its function and the
-//! value that it leaves.
+//! WCH-1…5: `trapline watch` as a user types it: as many accesses as the victim makes, each with its function
+//! and the value that it leaves.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
