@@ -16,6 +16,7 @@ mod links;
 mod models;
 mod packages;
 mod perfetto;
+mod prose;
 mod redis;
 mod storm;
 mod stress;
@@ -40,6 +41,7 @@ cargo xtask COMMAND
   arrows   which crate may use which, and which may not contain unsafe code
   ids      each id of an invariant has one definition, each promise a test, documents that are named exist; --write writes
            docs/design/invariants.md and docs/promises-tests.md
+  prose    how long documents, sentences and cells are
   book     the documents as pages in target/book; what mdBook warns of and dead links are errors
   build    everything that tests need
   loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]
@@ -130,6 +132,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "arrows" => arrows::check(),
         "ids" => ids::run(args),
         "book" => book::run(),
+        "prose" => prose::run(),
         "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
         "build" => test::build(),
@@ -162,10 +165,11 @@ const BESIDE: &[&str] = &["clippy", "doc", "loom", "book"];
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 10] = [
+    let steps: [(&str, &[&str]); 11] = [
         ("fmt", &[]),
         ("arrows", &[]),
         ("ids", &[]),
+        ("prose", &[]),
         ("build", &[]),
         ("test", &[]),
         ("fuzz", &["--seconds", "10"]),
