@@ -18,6 +18,7 @@ mod packages;
 mod perfetto;
 mod prose;
 mod redis;
+mod screenshot;
 mod storm;
 mod stress;
 mod tally;
@@ -48,6 +49,7 @@ cargo xtask COMMAND
   fuzz     hostile bytes through every parser [--seconds N]
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
   arm64    the portable crates built for arm64, their tests under user-mode emulation [--runs N]
+  screenshot  draws docs/demo.txt, which `trapline demo` printed, as docs/demo.svg (not part of ci)
   a64-sweep  each of the 2^32 words of A64 against a second decoder (not part of ci, which looks at every 61st)
   arm64-system  a stock arm64 kernel under full emulation: count, lat, watch and the trap path, beside its own uprobes, with figures [PART…]
            (not part of ci)
@@ -133,6 +135,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "ids" => ids::run(args),
         "book" => book::run(),
         "prose" => prose::run(),
+        "screenshot" => screenshot::run(),
         "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
         "build" => test::build(),
