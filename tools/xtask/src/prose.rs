@@ -1,6 +1,6 @@
 //! How long documents, sentences and cells may be.
 //!
-//! In: the documents. Out: what is too long, and the share of long sentences.
+//! In: the documents, and the comments of sources. Out: what is too long, and the share of long sentences.
 //! A sentence ends at `.`, `?` or `!` before a space, or with its paragraph or list item. Code, tables and headings are
 //! none. A word is what spaces separate, if it has a letter or a digit; a link counts as its text.
 //! Does not: judge whether a sentence is good.
@@ -13,7 +13,7 @@ use crate::{Outcome, tree};
 const LINES: &[(&str, usize)] = &[("README.md", 120), ("ARCHITECTURE.md", 150)];
 /// Characters that a cell of README.md's tables may have, as a reader sees it.
 const CELL: usize = 80;
-/// Words that a sentence may have, and how many of a hundred may have more, in a document and in all pages of `docs`.
+/// Words that a sentence may have, and how many of a hundred may have more: in a document, in `docs`, in all comments.
 const SENTENCE: usize = 35;
 const LONG_OF_HUNDRED: usize = 5;
 /// Words of an entry of CHANGELOG.md, and one too many.
@@ -36,6 +36,10 @@ pub(crate) fn run() -> Result<Outcome> {
         faults.extend(long_sentences(path, &[(path, text(path))]));
     }
     faults.extend(long_sentences("docs", &pages));
+    let sources = tree.texts.iter().filter(|(path, _)| path.ends_with(".rs"));
+    let sources: Vec<(&str, String)> = sources.map(|(path, text)| (path.as_str(), comments(text))).collect();
+    let sources: Vec<(&str, &str)> = sources.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    faults.extend(long_sentences("comments", &sources));
     for fault in &faults {
         println!("prose: {fault}");
     }
@@ -79,6 +83,15 @@ fn long_sentences(name: &str, documents: &[(&str, &str)]) -> Vec<String> {
     }
     println!("prose: {name}: {} of {all} sentences have more than {SENTENCE} words", long.len());
     if long.len() * 100 <= all * LONG_OF_HUNDRED { Vec::new() } else { long }
+}
+
+/// The comments of a source, each on its line.
+fn comments(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let comment = line.trim_start().strip_prefix("//").unwrap_or_default();
+        comment.strip_prefix(['/', '!']).unwrap_or(comment).to_owned() + "\n"
+    });
+    lines.collect()
 }
 
 /// Paragraphs and list items, each in one line, with the number of its first line.
@@ -136,7 +149,7 @@ fn words(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{long_entries, long_sentences, sentences, wide_cells};
+    use super::{comments, long_entries, long_sentences, sentences, wide_cells};
 
     #[test]
     fn sentences_end_where_a_reader_ends_them() {
@@ -154,6 +167,12 @@ mod tests {
         assert_eq!(found, [format!("a.md:3: a sentence of 36 words: {long}.")]);
         let among = format!("{} {long}.", "One.".to_owned() + &" Two.".repeat(20));
         assert_eq!(long_sentences("x", &[("a.md", &among)]), [""; 0], "one of twenty-two");
+    }
+
+    #[test]
+    fn comments_are_text_on_their_lines() {
+        let source = "//! One\n//! two.\n\n/// Three\nfn f() {\n    // four\n}\n";
+        assert_eq!(comments(source), " One\n two.\n\n Three\n\n four\n\n");
     }
 
     #[test]
