@@ -9,11 +9,13 @@ mod arm64;
 mod arm64_system;
 mod arrows;
 mod book;
+mod cargo;
 mod descendants;
 mod fuzz;
 mod ids;
 mod links;
 mod models;
+mod outcome;
 mod packages;
 mod perfetto;
 mod prose;
@@ -27,10 +29,13 @@ mod tree;
 mod unsteady;
 mod world;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
+
+use cargo::{cargo, flag};
+use outcome::Outcome;
 
 const HELP: &str = "\
 cargo xtask COMMAND
@@ -58,39 +63,6 @@ cargo xtask COMMAND
   world    programs that are not ours, bare and traced: same output, same status [--install] [--seconds N] [--package NAME]
            [--under VERB] [--in SETTING] [--lanes N] [--log FILE]
            --services CYCLES: services instead, attached to and left while they answer [--package NAME]";
-
-/// What a step came to.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Outcome {
-    passed: u64,
-    failed: u64,
-    /// Name and reason of each test that did not run.
-    skipped: Vec<String>,
-    /// Name of each test that failed, and what it said.
-    failures: Vec<String>,
-    /// The same of those that passed when they were run alone; they count as passed.
-    unsteady: Vec<String>,
-}
-
-impl Outcome {
-    fn single(ok: bool) -> Self {
-        Self { passed: u64::from(ok), failed: u64::from(!ok), ..Self::default() }
-    }
-    fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped.extend(other.skipped);
-        self.failures.extend(other.failures);
-        self.unsteady.extend(other.unsteady);
-    }
-    fn closing_line(&self) -> String {
-        let unsteady = match self.unsteady.len() {
-            0 => String::new(),
-            count => format!(" ({count} unsteady)"),
-        };
-        format!("{} passed{unsteady}, {} failed, {} skipped", self.passed, self.failed, self.skipped.len())
-    }
-}
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -212,54 +184,6 @@ fn ci() -> Result<Outcome> {
     Ok(total)
 }
 
-/// Runs cargo with these arguments, its output shown; on a machine that nobody watches without a line for each crate.
-fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome> {
-    println!("cargo {}", args.join(" "));
-    let mut command = Command::new(cargo_path());
-    command.args(args).envs(env.iter().copied());
-    if std::env::var_os("CI").is_some() {
-        command.env("CARGO_TERM_QUIET", "true");
-    }
-    let status = command.status().context("cargo")?;
-    Ok(Outcome::single(status.success()))
-}
-
-/// The cargo that started us.
-fn cargo_path() -> String {
-    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
-}
-
-/// The number after `name`, or `default`.
-fn flag(args: &[String], name: &str, default: u64) -> Result<u64> {
-    match args {
-        [] => Ok(default),
-        [given, value] if given == name => value.parse().with_context(|| format!("{name} {value}")),
-        _ => bail!("expected `{name} N`, got `{}`", args.join(" ")),
-    }
-}
-
 fn seconds(took: Duration) -> String {
     format!("{:.1} s", took.as_secs_f64())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Outcome, flag};
-
-    #[test]
-    fn a_skip_is_not_a_pass() {
-        let mut sum = Outcome::single(true);
-        sum.add(Outcome { skipped: vec!["stress: no binary".into()], ..Outcome::default() });
-        sum.add(Outcome::single(false));
-        assert_eq!(sum.closing_line(), "1 passed, 1 failed, 1 skipped");
-    }
-
-    #[test]
-    fn flags_are_checked() {
-        let args = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(flag(&[], "--n", 7).ok(), Some(7));
-        assert_eq!(flag(&args(&["--n", "3"]), "--n", 7).ok(), Some(3));
-        assert!(flag(&args(&["--n", "x"]), "--n", 7).is_err());
-        assert!(flag(&args(&["--m", "3"]), "--n", 7).is_err());
-    }
 }

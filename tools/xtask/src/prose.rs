@@ -7,7 +7,8 @@
 
 use anyhow::Result;
 
-use crate::{Outcome, tree};
+use crate::outcome::Outcome;
+use crate::tree;
 
 /// Lines that a document may have.
 const LINES: &[(&str, usize)] = &[("README.md", 120), ("ARCHITECTURE.md", 150)];

@@ -9,7 +9,8 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{Outcome, tree};
+use crate::outcome::Outcome;
+use crate::tree;
 
 const TEXT: &str = "docs/demo.txt";
 const PICTURE: &str = "docs/demo.svg";

@@ -8,7 +8,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{Outcome, cargo_path, test};
+use crate::cargo::cargo_path;
+use crate::outcome::Outcome;
+use crate::test;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// State over the lines of `cargo test -- --show-output`.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// How many may be unsteady in one step.
 const MOST: usize = 3;
@@ -47,7 +47,7 @@ pub(crate) fn judge(first: Outcome, second: &Outcome) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::{MOST, alone, judge};
-    use crate::Outcome;
+    use crate::outcome::Outcome;
     use std::process::Command;
 
     fn failed(count: usize) -> (Outcome, Vec<String>) {

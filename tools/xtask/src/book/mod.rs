@@ -13,7 +13,8 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use crate::{Outcome, tree};
+use crate::outcome::Outcome;
+use crate::tree;
 
 /// Builds the book and checks it.
 pub(crate) fn run() -> Result<Outcome> {

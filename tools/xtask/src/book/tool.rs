@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::cargo_path;
+use crate::cargo::cargo_path;
 
 /// Another version may warn of other things.
 const VERSION: &str = "0.5.4";

@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, bail};
 
 use self::definitions::Definition;
 use self::words::Id;
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::tree::{self, Tree};
 
 /// Checks the repository, behind writing the table if that is asked for.
