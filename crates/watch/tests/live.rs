@@ -83,7 +83,7 @@ fn accesses(seed: u64, times: u64, cell: &AtomicU64) -> Vec<u64> {
 }
 
 #[test]
-fn every_value_that_a_thread_leaves_is_told_exactly() {
+fn every_value_that_a_thread_leaves_is_reported_exactly() {
     let _one = alone();
     for bpf in [true, false] {
         let options = Options { bpf, ..Options::default() };
@@ -115,7 +115,7 @@ fn every_value_that_a_thread_leaves_is_told_exactly() {
 }
 
 #[test]
-fn threads_born_before_and_after_are_told_apart() {
+fn threads_born_before_and_after_are_distinguished() {
     let _one = alone();
     const EACH: u64 = 300;
     let armed = Barrier::new(3);
@@ -374,7 +374,7 @@ impl Drop for EndsChurn<'_> {
 
 #[cfg(not(target_arch = "aarch64"))]
 /// How often each write was reported, by the value that it found.
-fn times_told(events: &[Event], point: usize) -> std::collections::HashMap<u64, u32> {
+fn times_reported(events: &[Event], point: usize) -> std::collections::HashMap<u64, u32> {
     let mut told = std::collections::HashMap::new();
     for event in events.iter().filter(|event| event.point == point) {
         assert!(event.change.before_exact, "{event:?}");
@@ -407,7 +407,7 @@ fn arm_under_churn(cells: &'static [AtomicU64], rounds: usize, options: Options)
             events.extend(rest);
             assert_eq!((tally.lost, tally.malformed), (0, 0));
             for (point, (from, to)) in from.into_iter().zip(to).enumerate() {
-                let told = times_told(&events, point);
+                let told = times_reported(&events, point);
                 let wrong: Vec<_> = (from..to).filter(|value| told.get(value) != Some(&1)).collect();
                 let twice: Vec<_> = told.iter().filter(|(_, times)| **times != 1).collect();
                 assert!(
@@ -490,7 +490,7 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
 }
 
 #[test]
-fn our_own_books_say_who_has_what() {
+fn our_own_accounting_lists_what_each_session_holds() {
     let _one = alone();
     static CELLS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
     let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();

@@ -212,7 +212,7 @@ mod native {
     }
 
     #[test]
-    fn stores_leave_what_is_told() {
+    fn stores_leave_what_effect_gives() {
         let (machine, mut rng) = (Machine::new(), Rng(0x0570_4E50));
         let runs = setting("TRAPLINE_A64_RUNS", 100_000).max(4000) / 20;
         let around = 4096;

@@ -68,7 +68,9 @@ fn invariants(paragraph: &str) -> Vec<(Id, String)> {
     starts.sort_unstable();
     let ends = starts.iter().skip(1).copied().chain([list.len()]);
     let clauses = starts.iter().zip(ends).map(|(&from, to)| &list[from..to]);
-    clauses.filter_map(|clause| leading(clause).and_then(|(id, rest)| Some((id, text_behind(rest)?)))).collect()
+    clauses
+        .filter_map(|clause| leading(clause).and_then(|(id, rest)| Some((id, text_behind(rest)?))))
+        .collect()
 }
 
 /// What follows an id, if that defines it.
