@@ -1,4 +1,4 @@
-//! By default, a target that is blocked in a call sees neither EINTR nor a longer timeout.
+//! SAFE-4: by default, a target that is blocked in a call sees neither EINTR nor a longer timeout.
 
 use std::time::Duration;
 

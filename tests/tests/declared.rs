@@ -1,5 +1,5 @@
-//! Arguments without a typed signature: names, types and registers come from debug information. gdb finds the
-//! same there.
+//! VAL-1: arguments without a typed signature: names, types and registers come from debug information. gdb
+//! finds the same there.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Values that are not where C puts them: arguments of Go and of its assembly, of C in a Go program, and of
-//! USDT probes.
+//! VAL-1: values that are not where C puts them: arguments of Go and of its assembly, of C in a Go program,
+//! and of USDT probes.
 
 use serde_json::Value;
 use trapline_tests::running::{Printed, Running};
@@ -63,7 +63,7 @@ fn c_in_a_go_program_is_passed_as_c_does() {
 /// former, sums of its values, and `str` for the latter are refused. Where only shown, such values are
 /// unknown.
 #[test]
-fn what_cannot_be_told_of_go_is_refused() {
+fn what_cannot_be_known_of_go_is_refused() {
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
     let pid = victim.pid().to_string();
     for (words, says) in [

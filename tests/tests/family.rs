@@ -1,4 +1,4 @@
-//! Fork, exec and dlopen while traced.
+//! LOSS-1, LOSS-2: fork, exec and dlopen while traced.
 
 use serde_json::Value;
 use trapline_tests::counted::{counted, tactic};
@@ -68,7 +68,7 @@ fn calls_that_children_are_in_are_counted() {
 /// A forked child inherits jumps, but not the kernel's probes. The report must say that its hits at the
 /// latter are not seen.
 #[test]
-fn what_only_the_kernel_probes_is_told_not_to_count_children() {
+fn what_only_the_kernel_probes_is_reported_not_to_count_children() {
     let path = or_skip!(victims::plain("family"));
     for follow in [&[][..], &["-f"]] {
         let mut victim = Running::start(&path, &["fork"]);
@@ -96,7 +96,7 @@ fn what_only_the_kernel_probes_is_told_not_to_count_children() {
 
 /// Children forked before the attach have none of our patches, and must not be reported as counted.
 #[test]
-fn children_forked_before_are_not_said_to_count() {
+fn children_forked_before_are_not_reported_to_count() {
     let path = or_skip!(victims::plain("family"));
     let mut victim = Running::start(&path, &["inside"]);
     assert_eq!(victim.run(3)["failed"], 0);
@@ -145,7 +145,7 @@ fn late(report: &Report) -> Value {
 /// Most loads are over before the tracer can look. Each is reported, as one that was probed late or as one
 /// that passed.
 #[test]
-fn no_load_of_a_library_goes_untold() {
+fn no_load_of_a_library_goes_unreported() {
     let path = or_skip!(victims::plain("family"));
     let plugin = or_skip!(victims::shared("plugin"));
     for loads in [1, 100] {

@@ -1,5 +1,5 @@
-//! Fields of structures that arguments point to, by debug information: shown, in conditions, in histograms;
-//! compared with what the kernel reads.
+//! VAL-1: fields of structures that arguments point to, by debug information: shown, in conditions, in
+//! histograms; compared with what the kernel reads.
 
 use std::path::Path;
 
@@ -181,7 +181,7 @@ fn fields_decide(path: &Path) {
 }
 
 #[test]
-fn what_is_no_field_is_said_under_its_name() {
+fn what_is_no_field_is_refused_under_its_name() {
     let path = or_skip!(victims::plain("values"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();

@@ -1,5 +1,5 @@
-//! Other tools at work on the same functions: kernel uprobes and gdb's breakpoints that come and go while
-//! Trapline counts, in either order. The victim lives on, and each hit is seen or reported as missing
+//! SAFE-6: other tools at work on the same functions: kernel uprobes and gdb's breakpoints that come and go
+//! while Trapline counts, in either order. The victim lives on, and each hit is seen or reported as missing
 //! (docs/guide/foreign-patches.md).
 
 #![cfg(target_arch = "x86_64")]
@@ -166,7 +166,7 @@ fn what_is_recorded_or_timed_is_the_entrys() {
 /// A uprobe on the head of a window. When it is removed, the kernel puts the file's first byte in front of
 /// our displacement. That is survived, found, corrected and reported.
 #[test]
-fn a_uprobe_on_our_jump_is_survived_and_told() {
+fn a_uprobe_on_our_jump_is_survived_and_reported() {
     for variant in BUILT {
         let path = or_skip!(c("firsts", variant));
         let heads = AT_HEAD.map(|name| (name, 0)).into_iter().chain([("f_push", 1), ("f_r15", 2)]);

@@ -1,5 +1,5 @@
-//! `hist --comm` and `--by comm`: hits belong to the names that threads had, in the target and from records;
-//! threads that came and went have names, too (NAM-2).
+//! LOSS-2: `hist --comm` and `--by comm`: hits belong to the names that threads had, in the target and from
+//! records; threads that came and went have names, too (NAM-2).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

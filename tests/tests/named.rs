@@ -1,5 +1,5 @@
-//! A name with several meanings leads to the right one, and a value comes from where the compiler put it. It
-//! is never another function's, another class's, or whatever a register happens to hold.
+//! VAL-1: a name with several meanings leads to the right one, and a value comes from where the compiler put
+//! it. It is never another function's, another class's, or whatever a register happens to hold.
 
 use serde_json::{Value, json};
 use trapline_tests::running::Running;
@@ -98,7 +98,7 @@ fn what_is_not_the_variable_is_not_watched() {
 /// Constructors of classes with virtual bases take more arguments than their source says. For a base they are
 /// other ones than for a whole object. Reports show the arguments of the source.
 #[test]
-fn constructors_of_virtual_bases_are_told_what_was_written() {
+fn constructors_of_virtual_bases_show_the_arguments_of_the_source() {
     for (compiler, level) in [("g++", "-O0"), ("g++", "-O2"), ("clang++", "-O0"), ("clang++", "-O2")] {
         let path = or_skip!(victims::cpp_by("virtual", compiler, &[level, "-fno-inline"]));
         let mut victim = Running::start(&path, &[]);

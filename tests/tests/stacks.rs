@@ -1,5 +1,5 @@
-//! `stack`: the same callers as the kernel reports for the same hits. Whatever rbp and the stack hold, the
-//! program is not disturbed.
+//! SAFE-2: `stack`: the same callers as the kernel reports for the same hits. Whatever rbp and the stack
+//! hold, the program is not disturbed.
 
 use std::collections::BTreeMap;
 use std::path::Path;

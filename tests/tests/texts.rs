@@ -1,5 +1,5 @@
-//! `str` and `buf(len=…)`: what arguments point to, at the edges of memory and of records. The program is not
-//! disturbed, whatever they point to.
+//! VAL-1, SAFE-2: `str` and `buf(len=…)`: what arguments point to, at the edges of memory and of records. The
+//! program is not disturbed, whatever they point to.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -209,7 +209,7 @@ fn texts_stand_beside_the_other_arguments() {
 }
 
 #[test]
-fn what_cannot_be_text_is_said() {
+fn what_cannot_be_text_is_refused_by_name() {
     for (probe, output_text) in [
         ("f(int n) -> str", "`str` is no type"),
         ("f(buf(len=m) p, int n)", "`m` is no argument"),

@@ -1,4 +1,4 @@
-//! Patching under fire: full attach/detach cycles by separate processes, with new stubs each time, of
+//! SAFE-4: patching under fire: full attach/detach cycles by separate processes, with new stubs each time, of
 //! functions that eight threads run, during signals and thread creation. `cargo xtask stress` runs more of
 //! them.
 

@@ -1,4 +1,5 @@
-//! What was requested but is not probed is reported, and a launched command keeps its exit status.
+//! LOSS-2, SAFE-5: what was requested but is not probed is reported, and a launched command keeps its exit
+//! status.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ fn output_text(output: &Output) -> String {
 
 /// A followed command runs a program, and the batch for that fails: alone, and beside one that is probed.
 #[test]
-fn a_followed_program_whose_probes_fail_is_told() {
+fn a_followed_program_with_probes_that_fail_is_reported() {
     let (path, probe) = or_skip!(family());
     let alone = format!("{LIMIT}; {} once; exit 5", path.display());
     let beside = format!("{} once; {alone}", path.display());
@@ -46,7 +47,7 @@ fn a_followed_program_whose_probes_fail_is_told() {
 }
 
 #[test]
-fn json_tells_each_process_that_is_not_probed() {
+fn json_lists_each_process_that_is_not_probed() {
     let (path, probe) = or_skip!(family());
     let script = format!("{LIMIT}; {0} once; {0} once; exit 6", path.display());
     let output = once(&["lat", "-f", "--json", &probe, "--", "sh", "-c", &script]);
@@ -149,7 +150,7 @@ fn a_command_that_ends_before_its_first_instruction_keeps_its_status() {
 
 /// strace traces us, and so the program too. We cannot hold the program then.
 #[test]
-fn a_program_that_another_tracer_holds_runs_and_is_told() {
+fn a_program_that_another_tracer_holds_runs_and_is_reported() {
     let (path, probe) = or_skip!(family());
     or_skip!(strace());
     for verb in ["count", "lat", "trace"] {

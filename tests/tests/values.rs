@@ -1,5 +1,5 @@
-//! Floats and doubles, as arguments, values and in conditions. What is shown is what the registers held, to
-//! the bit.
+//! VAL-1: floats and doubles, as arguments, values and in conditions. What is shown is what the registers
+//! held, to the bit.
 
 use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
@@ -157,7 +157,7 @@ fn conditions_on_floats_say_what_comparisons_say() {
 }
 
 #[test]
-fn what_floats_cannot_be_is_said() {
+fn what_floats_cannot_be_is_reported() {
     let nine = format!("f({})", ["double"; 9].join(","));
     for (words, output_text) in [
         (

@@ -1,5 +1,5 @@
-//! `trapline watch` on real programs: every access is reported once, with its thread and its value, and no
-//! breakpoint is left.
+//! WCH-1…5: `trapline watch` on real programs: every access is reported once, with its thread and its value,
+//! and no breakpoint is left.
 
 use serde_json::Value;
 use trapline_tests::or_skip;
@@ -53,7 +53,7 @@ fn exact(all: &[&Value]) -> Vec<i64> {
 }
 
 #[test]
-fn every_write_is_told_with_thread_function_and_value() {
+fn every_write_is_reported_with_thread_function_and_value() {
     or_skip!(available());
     const FIELD: &str = "server.list[2].deep";
     for variant in [Variant::Plain, Variant::NonPie, Variant::O0, Variant::Static] {
@@ -154,7 +154,7 @@ fn a_process_that_runs_itself_anew_is_watched_on() {
 }
 
 #[test]
-fn a_child_s_new_program_is_watched_or_it_is_said_that_it_is_not() {
+fn a_child_s_new_program_is_watched_or_reported_as_not_watched() {
     or_skip!(available());
     let path = or_skip!(victims::plain("writers"));
     let mut victim = Running::start(&path, &["spawn"]);
@@ -286,7 +286,7 @@ fn as_nobody(program: &std::path::Path, args: &[&str]) -> Result<std::process::C
 }
 
 #[test]
-fn a_user_without_capabilities_watches_their_own_and_nobody_else_s() {
+fn a_user_without_capabilities_watches_only_their_own_processes() {
     or_skip!(available());
     let binary = trapline_tests::tracing::binary();
     let path = or_skip!(victims::plain("writers"));

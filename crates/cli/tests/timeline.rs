@@ -159,7 +159,7 @@ fn slices_nest_as_calls_do() {
 /// All calls are made while the tracer does not run, so it reads them when it ends. Their thread has a name
 /// all the same.
 #[test]
-fn a_thread_whose_first_calls_are_the_last_ones_has_a_name() {
+fn a_thread_with_few_calls_at_the_end_has_a_name() {
     let file = Scratch::new("last.perfetto-trace");
     let mut victim = Victim::start();
     let pid = victim.pid();

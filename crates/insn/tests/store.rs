@@ -1,5 +1,5 @@
-//! `Accessor::effect` is right about what the processor does: single instructions run natively from random
-//! states. Then memory is compared with what `effect` derives from the registers after them (INSN-4).
+//! WCH-3: `Accessor::effect` is right about what the processor does: single instructions run natively from
+//! random states. Then memory is compared with what `effect` derives from the registers after them (INSN-4).
 
 #[allow(dead_code, reason = "the bench of `semantics`, of which this test uses a part")]
 mod machine;

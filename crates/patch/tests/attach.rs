@@ -1,4 +1,4 @@
-//! A live process is patched, counted, and restored.
+//! SAFE-4: a live process is patched, counted, and restored.
 
 mod common;
 

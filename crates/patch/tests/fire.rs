@@ -1,5 +1,5 @@
-//! Attaches and detaches again and again while threads run the functions all the time, with signals and
-//! births.
+//! SAFE-4: attaches and detaches again and again while threads run the functions all the time, with signals
+//! and births.
 
 mod common;
 

@@ -611,7 +611,7 @@ fn return_addresses_are_replaced_behind_the_pads_or_kept_by_name() {
 
 /// Functions that look at their return address keep it.
 #[test]
-fn whose_return_address_is_looked_at_keeps_it() {
+fn a_function_that_looks_at_its_return_address_keeps_it() {
     use trapline_plan::aarch64::may_arm;
     const POP: u32 = 0xA8C1_7BFD;
     const STRIP: u32 = 0xD503_20FF;

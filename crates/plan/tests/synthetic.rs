@@ -216,7 +216,7 @@ fn the_tail_before_a_return_is_copied_for_each_way_into_it() {
 }
 
 #[test]
-fn a_pun_leans_on_what_nobody_else_changes() {
+fn a_pun_relies_on_what_no_other_patch_changes() {
     // ret, alone; the next function's bytes determine where a pun leads: a displacement of 0x10c48348
     let image = pack(&[&[RET], &[0x48, 0x83, 0xC4, 0x10, 0x31, 0xC0, RET]], 0);
     let map = map(&image);
@@ -231,7 +231,7 @@ fn a_pun_leans_on_what_nobody_else_changes() {
 }
 
 #[test]
-fn where_nobody_may_trap_no_window_has_a_seam() {
+fn where_no_trap_is_allowed_no_window_has_a_seam() {
     // xor eax, eax; xor ecx, ecx; xor edx, edx; ret
     let image = pack(&[&[0x31, 0xC0, 0x31, 0xC9, 0x31, 0xD2, RET]], 16);
     let plan = planned(&image, &traits(), Action::CountEntry);
@@ -280,8 +280,8 @@ fn loops_to_the_entry_are_timed_as_such() {
     assert!(len(&plan) > len(&straight), "a looped entry checks whether the call is already under way");
 }
 
-/// The window begins behind the first instruction if the action can happen there, and if no known branch
-/// leads there.
+/// SAFE-6: the window begins behind the first instruction if the action can happen there, and if no known
+/// branch leads there.
 #[test]
 fn the_first_byte_is_left_to_others() {
     let nops = [0x0F, 0x1F, 0x44, 0, 0, 0x0F, 0x1F, 0x44, 0, 0, RET];

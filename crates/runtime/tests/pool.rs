@@ -169,7 +169,7 @@ fn closed_while_held_the_last_one_releases() {
 }
 
 #[test]
-fn closed_while_all_are_home() {
+fn closed_while_all_objects_are_in_the_pool() {
     let pool = pool(2, 6, 4);
     let area = Area::on(1);
     let held = take_all(&pool, area.at());

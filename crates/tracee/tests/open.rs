@@ -90,7 +90,7 @@ fn a_traced_process_is_refused_with_its_tracer() {
 }
 
 #[test]
-fn another_user_is_told_so() {
+fn another_user_is_named_as_the_obstacle() {
     if !is_root() {
         return;
     }
@@ -103,7 +103,7 @@ fn another_user_is_told_so() {
 }
 
 #[test]
-fn an_undumpable_process_is_told_so() {
+fn an_undumpable_process_is_named_as_the_obstacle() {
     if !is_root() {
         return;
     }

@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn try_forms_answer_alike_when_nobody_is_in_the_way((machine, steps) in sequence()) {
+    fn try_forms_answer_alike_when_no_thread_is_in_the_way((machine, steps) in sequence()) {
         let (ours, rule) = (Constraints::new(machine), BruteForce::new(machine));
         let (mut our_held, mut rule_held): (Vec<Reservation>, _) = (Vec::new(), Vec::new());
         for &step in &steps {

@@ -1,4 +1,4 @@
-//! Watchpoints on threads of our own: every access is reported once, with the right thread and values, by
+//! WCH-1…5: watchpoints on threads of our own: every access is reported once, with the right thread and values, by
 //! each source of values.
 
 #[cfg(not(target_arch = "aarch64"))]
@@ -87,7 +87,7 @@ fn accesses(seed: u64, times: u64, cell: &AtomicU64) -> Vec<u64> {
 }
 
 #[test]
-fn every_value_that_a_thread_leaves_is_told_exactly() {
+fn every_value_that_a_thread_leaves_is_reported_exactly() {
     let _one = alone();
     for bpf in [true, false] {
         let options = Options { bpf, ..Options::default() };
@@ -119,7 +119,7 @@ fn every_value_that_a_thread_leaves_is_told_exactly() {
 }
 
 #[test]
-fn threads_born_before_and_after_are_told_apart() {
+fn threads_born_before_and_after_are_distinguished() {
     let _one = alone();
     const EACH: u64 = 300;
     let armed = Barrier::new(3);
@@ -371,7 +371,7 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
 }
 
 #[test]
-fn our_own_books_say_who_has_what() {
+fn our_own_accounting_lists_what_each_session_holds() {
     let _one = alone();
     static CELLS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
     let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// What a step printed, and whether it ended well.
 type Ran = Result<(String, bool)>;

@@ -8,8 +8,10 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
+use crate::cargo::cargo_path;
+use crate::outcome::Outcome;
+use crate::packages;
 use crate::test::run_and_count;
-use crate::{Outcome, cargo_path, packages};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use crate::{Outcome, cargo};
+use crate::cargo::cargo;
+use crate::outcome::Outcome;
 
 /// Runs each fuzz target for its share of `seconds`. A panic fails the step and prints the seed that brings it back. As a test of the whole
 /// workspace, of which nothing is built twice.

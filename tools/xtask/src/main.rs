@@ -8,24 +8,34 @@ mod ahead;
 mod arm64;
 mod arm64_system;
 mod arrows;
+mod book;
+mod cargo;
 mod descendants;
 mod fuzz;
 mod ids;
+mod links;
 mod models;
+mod outcome;
 mod packages;
 mod perfetto;
+mod prose;
 mod redis;
+mod screenshot;
 mod storm;
 mod stress;
 mod tally;
 mod test;
+mod tree;
 mod unsteady;
 mod world;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
+
+use cargo::{cargo, flag};
+use outcome::Outcome;
 
 const HELP: &str = "\
 cargo xtask COMMAND
@@ -36,12 +46,16 @@ cargo xtask COMMAND
   doc      documentation, warnings are errors
   arrows   which crate may use which, which may not contain unsafe code, and no circle of more than three files;
            FOLDER…: the circles of these crates, with the names that tie them
-  ids      each id of an invariant has one definition, documents that are named exist; --write writes docs/design/invariants.md
+  ids      each id of an invariant has one definition, each promise a test, documents that are named exist; --write writes
+           docs/design/invariants.md and docs/promises-tests.md
+  prose    how long documents, sentences and cells are
+  book     the documents as pages in target/book; what mdBook warns of and dead links are errors
   build    everything that tests need
   loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]
   fuzz     hostile bytes through every parser [--seconds N]
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
   arm64    the portable crates built for arm64, their tests under user-mode emulation [--runs N]
+  screenshot  draws docs/demo.txt, which `trapline demo` printed, as docs/demo.svg (not part of ci)
   a64-sweep  each of the 2^32 words of A64 against a second decoder (not part of ci, which looks at every 61st)
   arm64-system  a stock arm64 kernel under full emulation: count, lat, watch and the trap path, beside its own uprobes, with figures [PART…]
            (not part of ci)
@@ -50,39 +64,6 @@ cargo xtask COMMAND
   world    programs that are not ours, bare and traced: same output, same status [--install] [--seconds N] [--package NAME]
            [--under VERB] [--in SETTING] [--lanes N] [--log FILE]
            --services CYCLES: services instead, attached to and left while they answer [--package NAME]";
-
-/// What a step came to.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Outcome {
-    passed: u64,
-    failed: u64,
-    /// Name and reason of each test that did not run.
-    skipped: Vec<String>,
-    /// Name of each test that failed, and what it said.
-    failures: Vec<String>,
-    /// The same of those that passed when they were run alone; they count as passed.
-    unsteady: Vec<String>,
-}
-
-impl Outcome {
-    fn single(ok: bool) -> Self {
-        Self { passed: u64::from(ok), failed: u64::from(!ok), ..Self::default() }
-    }
-    fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped.extend(other.skipped);
-        self.failures.extend(other.failures);
-        self.unsteady.extend(other.unsteady);
-    }
-    fn closing_line(&self) -> String {
-        let unsteady = match self.unsteady.len() {
-            0 => String::new(),
-            count => format!(" ({count} unsteady)"),
-        };
-        format!("{} passed{unsteady}, {} failed, {} skipped", self.passed, self.failed, self.skipped.len())
-    }
-}
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -96,11 +77,11 @@ fn main() -> ExitCode {
             for line in &outcome.skipped {
                 println!("skipped: {line}");
             }
-            for said in &outcome.unsteady {
-                println!("UNSTEADY, failed and then passed alone: {said}");
+            for line in &outcome.unsteady {
+                println!("UNSTEADY, failed and then passed alone: {line}");
             }
-            for said in &outcome.failures {
-                println!("failed: {said}");
+            for line in &outcome.failures {
+                println!("failed: {line}");
             }
             println!("{}", outcome.closing_line());
             ExitCode::from(u8::from(outcome.failed > 0))
@@ -125,6 +106,9 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         ),
         "arrows" => arrows::run(args),
         "ids" => ids::run(args),
+        "book" => book::run(),
+        "prose" => prose::run(),
+        "screenshot" => screenshot::run(),
         "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
         "build" => test::build(),
@@ -153,14 +137,15 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
 }
 
 /// Steps that only compute: they run beside the tests.
-const BESIDE: &[&str] = &["clippy", "doc", "loom"];
+const BESIDE: &[&str] = &["clippy", "doc", "loom", "book"];
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 10] = [
+    let steps: [(&str, &[&str]); 11] = [
         ("fmt", &[]),
         ("arrows", &[]),
         ("ids", &[]),
+        ("prose", &[]),
         ("build", &[]),
         ("test", &[]),
         ("fuzz", &["--seconds", "10"]),
@@ -200,54 +185,6 @@ fn ci() -> Result<Outcome> {
     Ok(total)
 }
 
-/// Runs cargo with these arguments, its output shown; on a machine that nobody watches without a line for each crate.
-fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome> {
-    println!("cargo {}", args.join(" "));
-    let mut command = Command::new(cargo_path());
-    command.args(args).envs(env.iter().copied());
-    if std::env::var_os("CI").is_some() {
-        command.env("CARGO_TERM_QUIET", "true");
-    }
-    let status = command.status().context("cargo")?;
-    Ok(Outcome::single(status.success()))
-}
-
-/// The cargo that started us.
-fn cargo_path() -> String {
-    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
-}
-
-/// The number after `name`, or `default`.
-fn flag(args: &[String], name: &str, default: u64) -> Result<u64> {
-    match args {
-        [] => Ok(default),
-        [given, value] if given == name => value.parse().with_context(|| format!("{name} {value}")),
-        _ => bail!("expected `{name} N`, got `{}`", args.join(" ")),
-    }
-}
-
 fn seconds(took: Duration) -> String {
     format!("{:.1} s", took.as_secs_f64())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Outcome, flag};
-
-    #[test]
-    fn a_skip_is_not_a_pass() {
-        let mut sum = Outcome::single(true);
-        sum.add(Outcome { skipped: vec!["stress: no binary".into()], ..Outcome::default() });
-        sum.add(Outcome::single(false));
-        assert_eq!(sum.closing_line(), "1 passed, 1 failed, 1 skipped");
-    }
-
-    #[test]
-    fn flags_are_checked() {
-        let args = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(flag(&[], "--n", 7).ok(), Some(7));
-        assert_eq!(flag(&args(&["--n", "3"]), "--n", 7).ok(), Some(3));
-        assert!(flag(&args(&["--n", "x"]), "--n", 7).is_err());
-        assert!(flag(&args(&["--m", "3"]), "--n", 7).is_err());
-    }
 }

@@ -5,7 +5,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{Outcome, cargo_path, test};
+use crate::cargo::cargo_path;
+use crate::outcome::Outcome;
+use crate::test;
 
 /// Packages, and where their models are (`--lib` if they look at what is private). Words of `record` become loom's by a feature and not by
 /// the flag of the others: crates that live on real shared memory would not build with them.

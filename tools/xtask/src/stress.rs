@@ -3,7 +3,8 @@
 
 use anyhow::Result;
 
-use crate::{Outcome, cargo};
+use crate::cargo::cargo;
+use crate::outcome::Outcome;
 
 /// Runs this many full attach/detach cycles by separate processes.
 pub(crate) fn run(cycles: u64) -> Result<Outcome> {

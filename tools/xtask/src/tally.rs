@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// State over the lines of `cargo test -- --show-output`.
 #[derive(Debug, Default)]
@@ -127,7 +127,7 @@ mod tests {
     use super::Tally;
 
     #[test]
-    fn what_failed_is_kept_with_what_it_said() {
+    fn what_failed_is_kept_with_its_output() {
         let text = "
      Running tests/a.rs (target/a-1)
 running 2 tests

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use crate::cargo::{cargo, cargo_path};
+use crate::outcome::Outcome;
 use crate::tally::Tally;
-use crate::{Outcome, cargo, cargo_path, descendants, packages, perfetto, redis, unsteady};
+use crate::{descendants, packages, perfetto, redis, unsteady};
 
 /// Longer than any test, and than any build between two of cargo's lines that go elsewhere.
 const SILENCE: Duration = Duration::from_secs(900);

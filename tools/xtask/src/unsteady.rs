@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// How many may be unsteady in one step.
 const MOST: usize = 3;
@@ -47,7 +47,7 @@ pub(crate) fn judge(first: Outcome, second: &Outcome) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::{MOST, alone, judge};
-    use crate::Outcome;
+    use crate::outcome::Outcome;
     use std::process::Command;
 
     fn failed(count: usize) -> (Outcome, Vec<String>) {
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_run_again_and_nobody_who_died() {
+    fn few_are_run_again_and_no_binary_that_died() {
         let mut command = Command::new("cargo");
         command.args(["test", "-p", "a", "--", "--show-output", "--skip", "b"]).env("X", "1").env_remove("Y");
         let (outcome, names) = failed(2);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn who_passes_alone_is_unsteady_and_named() {
+    fn a_test_that_passes_alone_is_unsteady_and_named() {
         let (first, names) = failed(2);
         let both = Outcome { passed: 2, ..Outcome::default() };
         let now = judge(first.clone(), &both);

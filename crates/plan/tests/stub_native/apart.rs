@@ -59,7 +59,7 @@ fn by(value: Tree, sort: Sort, key: Tree) -> Tally {
 }
 
 #[test]
-fn entries_are_told_apart_as_the_language_says() {
+fn entries_are_grouped_as_the_language_says() {
     let _one = ONE.lock();
     for machine in machines() {
         let mut random = Random(0xa9a7_7e11_1234_9876);
@@ -107,7 +107,7 @@ fn entries_are_told_apart_as_the_language_says() {
 }
 
 #[test]
-fn calls_are_told_apart_as_the_language_says() {
+fn calls_are_grouped_as_the_language_says() {
     let _one = ONE.lock();
     machines().iter().for_each(calls_fall);
 }

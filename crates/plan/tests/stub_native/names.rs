@@ -98,11 +98,11 @@ fn passed_over(machine: &Machine) {
         }
         arena.unmap();
     }
-    nobody_is_nobody(machine);
+    a_thread_with_an_unknown_number_has_no_name(machine);
 }
 
 /// A thread with an unknown number is never filtered by name, whatever the table says.
-fn nobody_is_nobody(machine: &Machine) {
+fn a_thread_with_an_unknown_number_has_no_name(machine: &Machine) {
     let mut arena = Arena::new();
     let mut rings = rings_for(&arena, machine, 1 << 14, 64);
     rings.id = ThreadId::Unknown;

@@ -119,7 +119,7 @@ fn conditions_decide(machine: &Machine) {
 }
 
 #[test]
-fn returns_decide_too_and_a_tail_call_for_nobody() {
+fn returns_decide_too_and_a_tail_call_passes_nothing() {
     let _one = ONE.lock();
     machines().iter().for_each(returns_decide);
 }

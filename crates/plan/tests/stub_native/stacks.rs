@@ -153,7 +153,7 @@ fn a_walk_follows_frames_and_nothing_else() {
 /// STK-2: a return trampoline's address is reported as the address that it stands for, through trampolines
 /// under it. An address beside them is reported as it is.
 #[test]
-fn a_slot_is_told_as_what_it_stands_for() {
+fn a_return_trampoline_is_reported_as_what_it_stands_for() {
     let _one = ONE.lock();
     if with_rseq().is_none() {
         return;

@@ -185,7 +185,7 @@ fn values_fall(machine: &Machine) {
 }
 
 #[test]
-fn what_is_returned_is_tallied_and_what_goes_on_is_told_apart() {
+fn what_is_returned_is_aggregated_and_tail_calls_are_counted_apart() {
     let _one = ONE.lock();
     machines().iter().for_each(what_is_returned);
 }
@@ -245,7 +245,7 @@ fn a_full_table(machine: &Machine) {
 }
 
 #[test]
-fn threads_are_told_apart() {
+fn threads_are_distinguished() {
     let _one = ONE.lock();
     machines().iter().for_each(threads_apart);
 }

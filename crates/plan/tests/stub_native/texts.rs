@@ -136,7 +136,7 @@ fn field(word: &dyn Fn(u64) -> u64, at: u64, read: &Read) -> Result<Vec<u8>, i64
 }
 
 #[test]
-fn fields_are_read_through_pointers_or_said_to_be_out_of_reach() {
+fn fields_are_read_through_pointers_or_reported_as_out_of_reach() {
     let _one = ONE.lock();
     machines().iter().for_each(fields_are_read);
 }

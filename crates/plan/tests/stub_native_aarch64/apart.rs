@@ -23,7 +23,7 @@ fn by(value: &Tree, round: u32, key: &Tree) -> Tally {
 }
 
 #[test]
-fn entries_are_told_apart_as_the_language_says() {
+fn entries_are_grouped_as_the_language_says() {
     let mut random = Random(0xa9a7_7e11_1234_9877);
     let (machines, ids, mut memory) = (machines(by_hand), ids(), Memory::new());
     let (mut seen, mut unseen) = (0, 0);
@@ -65,7 +65,7 @@ fn entries_are_told_apart_as_the_language_says() {
 }
 
 #[test]
-fn calls_are_told_apart_as_the_language_says() {
+fn calls_are_grouped_as_the_language_says() {
     let mut random = Random(0xa9a7_7e12_1234_9877);
     let (machines, ids, mut memory) = (machines(by_hand), ids(), Memory::new());
     let (mut seen, mut unseen) = (0, 0);

@@ -112,7 +112,7 @@ fn hits_of_noted_threads_are_passed_over() {
 
 /// A thread with an unknown number is never filtered by name, whatever the table says.
 #[test]
-fn nobody_is_nobody() {
+fn a_thread_with_an_unknown_number_has_no_name() {
     for machine in machines(by_hand) {
         on_cpu(2);
         let names = Names::new();

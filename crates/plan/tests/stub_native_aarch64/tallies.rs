@@ -167,7 +167,7 @@ fn values_fall_where_the_language_says() {
 }
 
 #[test]
-fn what_is_returned_is_tallied_and_what_goes_on_is_told_apart() {
+fn what_is_returned_is_aggregated_and_tail_calls_are_counted_apart() {
     for machine in machines(by_hand) {
         let returned = Known::Returned(Int { bits: 32, signed: true });
         let names = [("ret".to_owned(), Symbol::Known(returned))];
@@ -216,7 +216,7 @@ fn a_table_that_is_full_counts_on() {
 }
 
 #[test]
-fn threads_are_told_apart() {
+fn threads_are_distinguished() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {

@@ -90,7 +90,7 @@ fn a_larger_pool_forgets_no_call() {
 
 /// Calls whose stack pointers share a hint find their own instances.
 #[test]
-fn hints_that_are_wrong_mislead_nobody() {
+fn hints_that_are_wrong_mislead_no_call() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 4);
     session(log, probe);
@@ -174,7 +174,7 @@ fn what_has_the_same_key_is_had_again_without_a_hint() {
 
 /// The call of a session that declines holds nothing while the function runs.
 #[test]
-fn a_call_that_nobody_waits_for_holds_nothing() {
+fn a_call_that_no_consumer_waits_for_holds_nothing() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 5);
     add(probe, logging(log, 'd', Kind::Session, Verdict::IGNORE_RETURN));

@@ -158,7 +158,7 @@ fn hits_are_the_probes() {
 }
 
 #[test]
-fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
+fn a_trap_elsewhere_than_it_was_put_is_not_ours() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let page = page();
     let mut parts = parts();

@@ -1,4 +1,4 @@
-//! What a hit preserves: vector registers up to AVX-512, the red zone, errno.
+//! SAFE-2: what a hit preserves: vector registers up to AVX-512, the red zone, errno.
 
 use std::arch::asm;
 

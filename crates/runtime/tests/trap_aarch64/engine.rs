@@ -264,7 +264,7 @@ fn filters_are_asked_first() {
 }
 
 #[test]
-fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
+fn a_trap_elsewhere_than_it_was_put_is_not_ours() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let text = text!(elsewhere_mapped: "nop", "add x0, x0, x1", "ret");
     let page = page(text);

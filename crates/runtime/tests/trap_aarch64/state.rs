@@ -1,4 +1,4 @@
-//! What a hit preserves: general and vector registers, flags, the stack, errno.
+//! SAFE-2: what a hit preserves: general and vector registers, flags, the stack, errno.
 
 use trapline_runtime::native::Regs;
 

@@ -123,7 +123,7 @@ fn patched(probe: &Registration) -> usize {
 }
 
 #[test]
-fn raw_calls_that_map_code_are_told_of_by_records() {
+fn raw_calls_that_map_code_are_noticed_by_records() {
     let path = Victim::file();
     let offset = Victim::load_file(path.clone()).offset("add");
     let count = word();

@@ -44,7 +44,7 @@ fn sees_and_changes(victim: &Victim, of: &dyn Fn(Consumer) -> Consumer) {
 }
 
 #[test]
-fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told() {
+fn recursive_calls_find_their_own_cookies_and_those_that_declined_see_no_return() {
     both_ways(find_their_own_cookies);
 }
 
@@ -144,7 +144,7 @@ fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
 
 /// A function that does not run holds nothing, and neither does a call that was declined.
 #[test]
-fn calls_that_nobody_waits_for_hold_nothing() {
+fn calls_that_no_consumer_waits_for_hold_nothing() {
     both_ways(|victim, of| {
         let (returns, twice) = (word(), victim.function("twice"));
         let consumer = Consumer::session(

@@ -56,7 +56,7 @@ fn told(which: &[(&str, bool)], expected: &[u64]) {
 /// session: of three functions, the first and the last decline the return; each has a session, and a second
 /// one that does the same.
 #[test]
-fn a_session_that_declines_is_not_told_of_the_return() {
+fn a_session_that_declines_does_not_see_the_return() {
     let which = [("add", true), ("twice", false), ("deep", true)];
     let twice: Vec<_> = which.iter().chain(&which).copied().collect();
     told(&twice, &[1, 2, 1, 1, 2, 1]);
@@ -65,7 +65,7 @@ fn a_session_that_declines_is_not_told_of_the_return() {
 /// session_single: three on one function, of which the first and the third decline; each sees the return as
 /// it chose itself.
 #[test]
-fn of_three_sessions_on_one_function_each_is_told_by_what_it_said() {
+fn of_three_sessions_on_one_function_each_sees_the_return_as_it_chose() {
     told(&[("add", true), ("add", false), ("add", true)], &[1, 2, 1]);
     told(&[("add", false), ("add", true), ("add", false)], &[2, 1, 2]);
 }

@@ -29,7 +29,7 @@ fn a_return_handler_sees_and_changes_the_value() {
 }
 
 #[test]
-fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told() {
+fn recursive_calls_find_their_own_cookies_and_those_that_declined_see_no_return() {
     Victim::in_both_forms(|victim| {
         let fib = victim.function("fib");
         static SEEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());

@@ -250,7 +250,7 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
 /// A probe goes while calls are in flight: they return through their trampolines, and no return is reported.
 /// A child returns by itself.
 #[test]
-fn calls_in_flight_come_home() {
+fn calls_in_flight_return_to_their_callers() {
     static GATE: Barrier = Barrier::new(2);
     extern "C" fn blocks(x: u64) -> u64 {
         GATE.wait();
@@ -294,7 +294,7 @@ fn calls_in_flight_come_home() {
 
 /// A trampoline's address leads to the call's real return address; any other address leads to none.
 #[test]
-fn who_unwinds_by_himself_may_ask() {
+fn an_unwinder_of_its_own_may_ask() {
     static LINK: AtomicU64 = AtomicU64::new(0);
     let victim = Victim::load();
     let real = word();

@@ -1,5 +1,5 @@
-//! What a hit leaves unchanged, and what handlers see and change: registers, flags, vectors and the stack,
-//! bit for bit, after jumps and after traps.
+//! SAFE-2: what a hit leaves unchanged, and what handlers see and change: registers, flags, vectors and the
+//! stack, bit for bit, after jumps and after traps.
 #![allow(unsafe_code, reason = "handlers that change registers and spoil vectors")]
 
 use std::arch::asm;
@@ -128,7 +128,7 @@ fn a_return_to_a_slot_leaves_all_registers_alone() {
 
 /// A jump leaves the target's address in x17, which is free there; a trap leaves all registers unchanged.
 #[test]
-fn who_goes_elsewhere_takes_all_registers_along() {
+fn a_handler_that_goes_elsewhere_takes_all_registers_along() {
     Victim::in_both_forms(|victim| {
         let elsewhere = victim.address("elsewhere");
         let handler = move |hit: &mut Hit<'_>| {

@@ -211,7 +211,7 @@ fn a_slot_is_had_the_long_way_and_the_short_one_in_turn() {
 /// A consumer that waits only for returns. A child and its parent both return, each by itself; so does a call
 /// whose probe is gone.
 #[test]
-fn calls_that_were_entered_from_their_slots_come_home() {
+fn calls_that_were_entered_from_their_trampolines_return_to_their_callers() {
     static CHILD: AtomicU64 = AtomicU64::new(0);
     static GATE: Barrier = Barrier::new(2);
     extern "C" fn forks(x: u64) -> u64 {
@@ -412,7 +412,7 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
 }
 
 #[test]
-fn who_cannot_have_slots_is_refused_by_name() {
+fn a_function_that_cannot_have_trampolines_is_refused_by_name() {
     let by_stack = |file: &str, name: &str| {
         let (file, offset) = find(file, name).expect("there");
         register(file, offset, Consumer::returns(|_| {}).returns_by(Returns::Stack)).expect_err("refused")

@@ -321,13 +321,13 @@ fn unwinders_that_are_loaded_later() {
 
 /// An unwinder that cannot be told closes the trampolines: no more calls are armed while it is there.
 #[test]
-fn unwinders_that_cannot_be_told_close_the_slots() {
+fn unwinders_that_cannot_be_informed_rule_out_trampolines() {
     /// A single call site, so that its trampoline is bound and found at once.
     #[inline(never)]
     fn call(victim: &Victim) {
         assert_eq!(victim.function("add")(2, 1), 7);
     }
-    alone("unwinding::unwinders_that_cannot_be_told_close_the_slots", || {
+    alone("unwinding::unwinders_that_cannot_be_informed_rule_out_trampolines", || {
         let seen = Seen::new();
         for (consumer, how) in [(seen.session(), How::Slot), (Consumer::returns(|_| ()), How::SlotGeneral)] {
             let victim = Victim::load();

@@ -1,4 +1,5 @@
-//! Hits by thread, hits that pass a condition, and values: as many as the victim made, by its own figures.
+//! LOSS-1, LOSS-2: hits by thread, hits that pass a condition, and values: as many as the victim made, by its
+//! own figures.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
@@ -198,7 +199,7 @@ fn what_is_known_at_returns_is_tallied() {
 
 /// By thread; and calls that leave by a jump have no value yet.
 #[test]
-fn values_are_told_by_thread() {
+fn values_are_reported_by_thread() {
     let Some(mut victim) = Victim::start() else { return };
     let by_thread = Tally { value: argument(), sort: Sort::Log2, group_by: GroupBy::Thread };
     let mut session = tallying(&victim, "store_plain", None, by_thread, false);

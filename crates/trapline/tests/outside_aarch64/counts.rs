@@ -1,4 +1,4 @@
-//! As many hits as the kernel's own uprobes see, and as the victim made.
+//! LOSS-1: as many hits as the kernel's own uprobes see, and as the victim made.
 
 use crate::kernel::Uprobe;
 use crate::victim::{FUNCTIONS, THREADS, TURNS, Victim, calls_of, of};

@@ -133,7 +133,7 @@ fn outermost_calls_are_timed() {
 
 /// Callers by frame pointers, up to where the goroutine began.
 #[test]
-fn callers_are_told() {
+fn callers_are_reported() {
     let Some(mut grows) = Grows::start() else { return };
     for name in ["main.leaf", "main.deep"] {
         let builder = Session::builder().pid(grows.child.id()).ring(8 << 20).probe(name).expect("a probe");

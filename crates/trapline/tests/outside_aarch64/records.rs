@@ -1,5 +1,5 @@
-//! Calls traced, each with its arguments and its returned value. Calls that were recorded and calls that were
-//! lost are together as many as the victim made, and as the kernel's uprobes saw.
+//! LOSS-2: calls traced, each with its arguments and its returned value. Calls that were recorded and calls
+//! that were lost are together as many as the victim made, and as the kernel's uprobes saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};

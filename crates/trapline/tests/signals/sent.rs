@@ -189,7 +189,7 @@ fn handlers_that_were_there_and_handlers_that_come_see_the_original() {
 }
 
 #[test]
-fn the_program_is_told_of_its_own_handlers() {
+fn the_program_sees_its_own_handlers() {
     let signal = libc::SIGURG;
     let first = libc::sigaction {
         sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER,

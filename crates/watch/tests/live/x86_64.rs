@@ -66,7 +66,7 @@ impl Drop for EndsChurn<'_> {
 }
 
 /// How often each write was reported, by the value that it found.
-fn times_told(events: &[Event], point: usize) -> std::collections::HashMap<u64, u32> {
+fn times_reported(events: &[Event], point: usize) -> std::collections::HashMap<u64, u32> {
     let mut told = std::collections::HashMap::new();
     for event in events.iter().filter(|event| event.point == point) {
         assert!(event.change.before_exact, "{event:?}");
@@ -98,7 +98,7 @@ fn arm_under_churn(cells: &'static [AtomicU64], rounds: usize, options: Options)
             events.extend(rest);
             assert_eq!((tally.lost, tally.malformed), (0, 0));
             for (point, (from, to)) in from.into_iter().zip(to).enumerate() {
-                let told = times_told(&events, point);
+                let told = times_reported(&events, point);
                 let wrong: Vec<_> = (from..to).filter(|value| told.get(value) != Some(&1)).collect();
                 let twice: Vec<_> = told.iter().filter(|(_, times)| **times != 1).collect();
                 assert!(

@@ -1,4 +1,4 @@
-//! `attach`: how long it takes to probe N functions, and to remove the probes, beside the kernel's
+//! COST-3: `attach`: how long it takes to probe N functions, and to remove the probes, beside the kernel's
 //! uprobe_multi.
 //!
 //! Ours is the attach itself as the session reports it: from known offsets until all sites are patched. The

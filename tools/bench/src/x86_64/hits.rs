@@ -1,4 +1,4 @@
-//! `uprobe` and `uretprobe`: the cost of a hit, in interleaved rounds of these ways:
+//! COST-1: `uprobe` and `uretprobe`: the cost of a hit, in interleaved rounds of these ways:
 //!
 //! - bare and control;
 //! - ours (for returns: exits patched, and return trampolines), and ours without rseq;

@@ -200,7 +200,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn rows_are_told_by_their_marks() {
+    fn rows_are_known_by_their_marks() {
         let account = "Taking exception 7 [Breakpoint]\n...with ESR 0x3c/0xf2000005\n...with ESR 0x3c/0xf2000702\n\
             ...with ESR 0x15/0x56000000\n...with ESR 0x3c/0xf2000000\n...with ESR 0x32/0xca000022\nTaking exception 5 [IRQ]\n\
             ...with ESR 0x24/0x92000047\n...with ESR 0x3c/0xf20006ff\n...with ESR 0x15/0x56000000\n";
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn what_does_not_fit_is_reported() {
         let good = rows(instructions, |how| how);
         assert_eq!(judge(&good), Vec::<String>::new());
         assert_eq!(unnoticed(&good, "stepped").len(), 6);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_another_thread_are_nobodys() {
+    fn calls_of_another_thread_are_left_out() {
         for (row, field, value, is_fine) in [
             ("uretprobe-push simulated", "calls", 2.1, true),
             ("uretprobe-push simulated", "calls", 1.9, false),

@@ -18,8 +18,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::outcome::Outcome;
 use crate::tally::Tally;
-use crate::{Outcome, arm64, packages};
+use crate::{arm64, packages};
 use boot::System;
 use fetch::{fetch, first_in, kernel_package};
 use initramfs::Initramfs;

@@ -12,7 +12,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::{Outcome, cargo_path};
+use crate::cargo::cargo_path;
+use crate::outcome::Outcome;
 
 /// Package and the packages of ours that it may use. Packages not listed (tools, tests) may use any.
 const ARROWS: &[(&str, &[&str])] = &[

@@ -14,7 +14,7 @@ use super::words::{Id, leading};
 pub(super) struct Definition {
     pub(super) id: Id,
     pub(super) path: String,
-    /// All that is said of it, in one line.
+    /// What it says, in one line.
     pub(super) says: String,
 }
 
@@ -56,7 +56,7 @@ fn paragraphs(text: &str) -> Vec<String> {
 /// The ids that a paragraph defines.
 fn invariants(paragraph: &str) -> Vec<(Id, String)> {
     if let Some(item) = paragraph.strip_prefix("- ") {
-        return leading(item).and_then(|(id, rest)| Some((id, said(rest)?))).into_iter().collect();
+        return leading(item).and_then(|(id, rest)| Some((id, text_behind(rest)?))).into_iter().collect();
     }
     let behind = ["Invariants:", "Invariant:"].iter().find_map(|word| paragraph.split_once(word));
     let Some((_, list)) = behind else { return Vec::new() };
@@ -68,11 +68,13 @@ fn invariants(paragraph: &str) -> Vec<(Id, String)> {
     starts.sort_unstable();
     let ends = starts.iter().skip(1).copied().chain([list.len()]);
     let clauses = starts.iter().zip(ends).map(|(&from, to)| &list[from..to]);
-    clauses.filter_map(|clause| leading(clause).and_then(|(id, rest)| Some((id, said(rest)?)))).collect()
+    clauses
+        .filter_map(|clause| leading(clause).and_then(|(id, rest)| Some((id, text_behind(rest)?))))
+        .collect()
 }
 
 /// What follows an id, if that defines it.
-fn said(rest: &str) -> Option<String> {
+fn text_behind(rest: &str) -> Option<String> {
     let text = rest.strip_prefix(' ')?;
     let refers = text.starts_with('(') || text.strip_prefix("to ").is_some_and(|to| leading(to).is_some());
     (!refers && !text.is_empty()).then(|| text.trim_end_matches([' ', ';', '.']).to_owned())

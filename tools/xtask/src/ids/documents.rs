@@ -6,9 +6,11 @@
 
 use std::collections::BTreeSet;
 
+use crate::links::{self, resolve};
+
 /// Each missing document, with the number of the line that names it.
 pub(super) fn missing(path: &str, text: &str, paths: &BTreeSet<String>) -> Vec<(usize, String)> {
-    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let folder = links::folder(path);
     let is_there = |path: &str| {
         let folder = format!("{}/", path.trim_end_matches('/'));
         let inside = paths.range(folder.clone()..).next().is_some_and(|found| found.starts_with(&folder));
@@ -37,10 +39,9 @@ pub(super) fn missing(path: &str, text: &str, paths: &BTreeSet<String>) -> Vec<(
             let fails = is_capitals(name) && !is_there(&format!("{name}.md"));
             found.extend(fails.then(|| (line, format!("{name} {}", &section[..end]))));
         }
-        for (at, _) in text.match_indices("](").filter(|_| path.ends_with(".md")) {
-            let link = text[at + 2..].split([')', '#', ' ']).next().unwrap_or_default();
-            let ours = !link.is_empty() && !link.contains(':') && !link.starts_with(['`', '<']);
-            let fails = ours && !resolve(folder, link).is_some_and(|path| is_there(&path));
+        for at in links::targets(text).into_iter().filter(|_| path.ends_with(".md")) {
+            let link = &text[at];
+            let fails = !resolve(folder, link).is_some_and(|path| is_there(&path));
             found.extend(fails.then(|| (line, link.to_owned())));
         }
     }
@@ -50,19 +51,6 @@ pub(super) fn missing(path: &str, text: &str, paths: &BTreeSet<String>) -> Vec<(
 /// Whether this may be the name of one of our documents: four capital letters or more.
 fn is_capitals(name: &str) -> bool {
     name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_uppercase())
-}
-
-/// A path relative to a folder, from the root on; none if it leads out of the repository.
-fn resolve(folder: &str, link: &str) -> Option<String> {
-    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
-    for part in link.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()?),
-            name => parts.push(name),
-        }
-    }
-    Some(parts.join("/"))
 }
 
 #[cfg(test)]

@@ -1,37 +1,25 @@
 //! Ids of invariants and promises: each has one definition, each that is named has one, and each document that is named exists.
+//! Promises have tests, or say that they have none.
 //!
-//! In: the sources and documents. Out: what is wrong; docs/design/invariants.md, compared or written (`--write`).
+//! In: the sources and documents. Out: what is wrong; docs/design/invariants.md and docs/promises-tests.md, compared or
+//! written (`--write`).
 //! Does not: judge whether an invariant is kept, or look into this folder, whose tests are full of made-up ids.
 
 mod definitions;
 mod documents;
+mod promises;
 mod table;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
 use self::definitions::Definition;
 use self::words::Id;
-use crate::Outcome;
-
-/// Folders of sources and documents.
-const FOLDERS: &[&str] = &["crates", "docs", "fuzz", "tests", "tools"];
-/// What is not read: committed runs are as they were, and this folder.
-const UNREAD: &[&str] = &["tools/bench/runs/", "tools/xtask/src/ids/"];
-/// How the names of files end that are read.
-const READ: &[&str] = &["rs", "md", "toml", "c", "h", "js", "py", "sh"];
-
-/// The repository: paths from its root on, with `/`.
-#[derive(Debug, Default)]
-struct Tree {
-    paths: BTreeSet<String>,
-    /// Of the files that are read.
-    texts: BTreeMap<String, String>,
-}
+use crate::outcome::Outcome;
+use crate::tree::{self, Tree};
 
 /// Checks the repository, behind writing the table if that is asked for.
 pub(crate) fn run(args: &[String]) -> Result<Outcome> {
@@ -40,12 +28,16 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
         [flag] if flag == "--write" => true,
         _ => bail!("expected nothing or --write, got `{}`", args.join(" ")),
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut tree = read(&root)?;
+    let root = tree::root();
+    let mut tree = tree::read(&root)?;
     if write {
         let page = expected(&tree).with_context(|| format!("{} lacks the table's lines", table::PAGE))?;
-        fs::write(root.join(table::PAGE), &page).context(table::PAGE)?;
-        tree.texts.insert(table::PAGE.into(), page);
+        let (tests, _) = promises::page(&tree.texts);
+        for (path, page) in [(table::PAGE, page), (promises::PAGE, tests)] {
+            fs::write(root.join(path), &page).context(path)?;
+            tree.paths.insert(path.into());
+            tree.texts.insert(path.into(), page);
+        }
     }
     let faults = faults(&tree);
     for fault in &faults {
@@ -56,36 +48,6 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     }
     println!("ids: {} ids, {} files, {} faults", defined(&tree).len(), tree.texts.len(), faults.len());
     Ok(Outcome::single(faults.is_empty()))
-}
-
-/// All files below the folders, and the documents beside them.
-fn read(root: &Path) -> Result<Tree> {
-    let mut tree = Tree::default();
-    let mut folders: Vec<String> = FOLDERS.iter().map(ToString::to_string).collect();
-    for entry in fs::read_dir(root).context("the repository's root")? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        tree.paths.extend((root.join(&name).is_file()).then_some(name));
-    }
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(root.join(&folder)).with_context(|| folder.clone())? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let path = format!("{folder}/{name}");
-            match entry.file_type()? {
-                _ if name.starts_with('.') || root.join(&path).join("CACHEDIR.TAG").exists() => {}
-                kind if kind.is_dir() => folders.push(path),
-                _ => drop(tree.paths.insert(path)),
-            }
-        }
-    }
-    for path in &tree.paths {
-        let ends = path.rsplit_once('.').is_some_and(|(_, end)| READ.contains(&end));
-        if ends && !UNREAD.iter().any(|unread| path.starts_with(unread)) {
-            let text = fs::read_to_string(root.join(path)).with_context(|| path.clone())?;
-            tree.texts.insert(path.clone(), text);
-        }
-    }
-    Ok(tree)
 }
 
 /// All definitions, in the order of files.
@@ -128,24 +90,31 @@ fn faults(tree: &Tree) -> Vec<String> {
     if page.is_none() || page.as_ref() != tree.texts.get(table::PAGE) {
         faults.push(format!("{} is not what `cargo xtask ids --write` writes", table::PAGE));
     }
+    let (tests, unshown) = promises::page(&tree.texts);
+    if tree.texts.get(promises::PAGE) != Some(&tests) {
+        faults.push(format!("{} is not what `cargo xtask ids --write` writes", promises::PAGE));
+    }
+    faults.extend(unshown);
     faults
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Tree, expected, faults, table};
+    use super::{Tree, expected, faults, promises, table};
 
     /// A repository of these files, with the table written.
     fn tree(files: &[(&str, &str)]) -> Tree {
         let page =
             "<!-- The table is written by `cargo xtask ids --write`. -->\n<!-- End of the table. -->\n";
         let mut tree = Tree::default();
-        for (path, text) in files.iter().chain(&[(table::PAGE, page)]) {
+        for (path, text) in [("PROMISES.md", ""), (table::PAGE, page)].iter().chain(files) {
             tree.paths.insert((*path).to_owned());
             tree.texts.insert((*path).to_owned(), (*text).to_owned());
         }
         let page = expected(&tree).expect("the page has a place for the table");
         tree.texts.insert(table::PAGE.into(), page);
+        let (page, _) = promises::page(&tree.texts);
+        tree.texts.insert(promises::PAGE.into(), page);
         tree
     }
 
@@ -154,7 +123,7 @@ mod tests {
         let files = [
             ("a.rs", "//! Invariants: TAB-1 one.\n// TAB-1, SAFE-1\n"),
             ("b.rs", "//! Invariants: TAB-1: here.\n"),
-            ("PROMISES.md", "| SAFE-1 | Never. | x |\n"),
+            ("PROMISES.md", "| SAFE-1 | Never. | no test |\n"),
         ];
         assert_eq!(faults(&tree(&files)), [""; 0]);
     }
@@ -191,5 +160,16 @@ mod tests {
         assert_eq!(faults(&tree), ["docs/design/invariants.md is not what `cargo xtask ids --write` writes"]);
         tree.texts.remove(table::PAGE);
         assert_eq!(faults(&tree).len(), 1, "no page, no table");
+    }
+
+    #[test]
+    fn a_promise_that_no_test_names_is_found() {
+        let promises = [("PROMISES.md", "| SAFE-1 | Never. | kept |\n")];
+        assert_eq!(faults(&tree(&promises)), ["SAFE-1: no test names it, and its status does not say so"]);
+        let test = ("tests/tests/a.rs", "//! SAFE-1: it is not.\n");
+        let mut tree = tree(&[promises[0], test]);
+        assert_eq!(faults(&tree), [""; 0]);
+        tree.texts.insert(test.0.into(), "//! SAFE-1: it never is.\n".into());
+        assert_eq!(faults(&tree), ["docs/promises-tests.md is not what `cargo xtask ids --write` writes"]);
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn write(page: &str, defined: &[Definition], pages: &BTreeMap<Id, Vec
 }
 
 /// The first sentence, as Markdown of another file: names in brackets are no links there.
-fn first_sentence(says: &str) -> String {
+pub(super) fn first_sentence(says: &str) -> String {
     let text = says.split(". ").next().unwrap_or(says);
     let mut plain = String::new();
     let mut rest = text;

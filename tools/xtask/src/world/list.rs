@@ -10,6 +10,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
+/// Where the lists stand, below the repository's root.
+pub(super) const LISTS: &str = "tools/xtask/world";
+
 /// A package of the distribution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Package {

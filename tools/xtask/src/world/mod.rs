@@ -25,13 +25,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::Outcome;
+use crate::outcome::Outcome;
+use list::LISTS;
 use programs::Program;
 use report::Report;
 use setting::Setting;
-
-/// Where the lists stand, below the repository's root.
-const LISTS: &str = "tools/xtask/world";
 
 /// What the command line asked for.
 #[derive(Debug, Default)]

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 
 use super::compare::{Measure, Verdict};
 use super::programs::{Found, Program};
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// Collects; shared by all lanes.
 #[derive(Debug)]

@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::LISTS;
+use super::list::LISTS;
 use super::setting::Setting;
-use crate::{Outcome, descendants};
+use crate::descendants;
+use crate::outcome::Outcome;
 
 /// Those of `services.sh`.
 const NAMES: [&str; 12] = [

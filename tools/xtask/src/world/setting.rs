@@ -248,7 +248,7 @@ mod tests {
     use super::{SETTINGS, named};
 
     #[test]
-    fn names_are_found_and_others_are_told_what_there_is() {
+    fn names_are_found_and_for_others_all_names_are_listed() {
         for setting in &SETTINGS {
             assert_eq!(named(setting.name).ok(), Some(setting));
         }

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use trapline_watch::constraints::{Accounting, Kind, Reservation, Target, TaskId};
 
+use super::how::{How, Load, cpus, machine};
 use super::row::{BreakpointFigures, BreakpointRow};
 use super::thread::ended;
-use super::{How, Load, cpus, machine};
 use crate::x86_64::hits::Effort;
 
 /// Tasks of each thread, for the first question.

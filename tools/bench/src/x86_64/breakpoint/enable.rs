@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
+use super::how::{Load, cpus};
 use super::row::{BreakpointFigures, BreakpointRow};
-use super::{Load, cpus, thread};
+use super::thread;
 use crate::x86_64::hits::Effort;
 
 pub(super) fn run(

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{How, Load};
+use super::how::{How, Load};
 use crate::x86_64::row::{Line, quartiles};
 
 /// A measured row.
@@ -176,7 +176,7 @@ impl Line for BreakpointRow {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{How, Load};
+    use super::super::how::{How, Load};
     use super::{BreakpointFigures, BreakpointRow};
     use crate::x86_64::row::Line as _;
 

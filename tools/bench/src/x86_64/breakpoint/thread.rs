@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result};
 use trapline_tracee::perf::breakpoint::{Access, Breakpoint, Scope, Spec};
 use trapline_watch::constraints::{Accounting, Kind, Target, TaskId};
 
+use super::how::{How, Load, cpus, machine};
 use super::row::{BreakpointFigures, BreakpointRow};
-use super::{How, Load, cpus, machine};
 use crate::x86_64::hits::Effort;
 
 /// Stack bytes of a thread. Threads that only wait need little.

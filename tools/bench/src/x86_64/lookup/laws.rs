@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use proptest::prelude::*;
 
-use super::{How, Lookup, Mapped, PAGE};
+use super::How;
+use super::operations::{Lookup, Mapped, PAGE};
 
 const LOOKUPS: [How; 4] = [How::Ours, How::MmWide, How::Rwlock, How::Mutex];
 

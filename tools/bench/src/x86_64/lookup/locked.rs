@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, RwLock};
 
+use super::operations::{Lookup, Mapped};
 use super::plain::Plain;
-use super::{Lookup, Mapped};
 
 macro_rules! locked {
     ($(#[$doc:meta])* $name:ident, $lock:ident, $read:ident, $write:ident) => {

@@ -9,8 +9,8 @@ use std::sync::atomic::{
 };
 use std::sync::{PoisonError, RwLock};
 
+use super::operations::{Lookup, Mapped};
 use super::plain::Plain;
-use super::{Lookup, Mapped};
 
 /// The lookup that the module describes.
 #[derive(Debug)]

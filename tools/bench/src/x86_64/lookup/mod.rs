@@ -11,6 +11,7 @@ mod churn;
 mod laws;
 mod locked;
 mod mm_wide;
+mod operations;
 mod ours;
 mod pages;
 mod plain;
@@ -27,43 +28,20 @@ use crate::x86_64::functions::pin;
 use crate::x86_64::hits::Effort;
 use crate::x86_64::row::{Figures, Row, quartiles, shared};
 
+use operations::{Lookup, Mapped, PAGE};
+
 pub(crate) use churn::{churner, run as run_churn};
 
 /// Number of regions, and of probes in all of them together.
 const REGIONS: u64 = 1000;
 const PROBES: u64 = 10_000;
 /// A region has 16 pages; the next one begins 1 MiB after its start.
-const PAGE: u64 = 4096;
 const PAGES: u64 = 16;
 const STRIDE: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
 /// Largest variation of the control at which rows of several threads are still worth something.
 const STEADY: f64 = 0.05;
 const RETRIES: usize = 3;
-
-/// A mapping of whole pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Mapped {
-    start: u64,
-    end: u64,
-    /// Number of the file, from 1 up.
-    file: u64,
-    offset: u64,
-}
-
-/// The compared operations. `map` and `unmap` report that the address space has changed there. A mapping
-/// never covers one that exists, and only whole mappings are removed.
-trait Lookup: Sync {
-    /// What `register` returned for the place where the address lies.
-    fn find(&self, addr: u64) -> Option<u64>;
-    fn map(&self, mapped: Mapped);
-    fn unmap(&self, mapped: Mapped);
-    /// Registers a probe. Returns the number that lookups there will find.
-    fn register(&self, file: u64, offset: u64) -> u64;
-    fn unregister(&self, file: u64, offset: u64);
-    /// The address space changes where no known mapping lies.
-    fn elsewhere(&self, change: &mut dyn FnMut());
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {

@@ -15,7 +15,7 @@ use trapline_runtime::registry::{FileSite, Files};
 use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
 use trapline_runtime::x86_64::{Called, Placed, Role, Sites, Step};
 
-use super::{Lookup, Mapped};
+use super::operations::{Lookup, Mapped};
 
 /// As in `trapline::inside`. With 64 lines, two threads with stacks 2 MiB apart began at the same line in one
 /// run of ten. Each lookup of the thread that had to go on to the next line then read a line that the other

@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{Lookup, Mapped, PAGE};
+use super::operations::{Lookup, Mapped, PAGE};
 
 /// Pages loaded from; one more page is stored to.
 const LOADED: usize = 5;
@@ -62,7 +62,7 @@ impl Lookup for Pages {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Lookup as _, PAGE};
+    use super::super::operations::{Lookup as _, PAGE};
     use super::{LOADED, Pages, place};
     use std::sync::atomic::Ordering::Relaxed;
 

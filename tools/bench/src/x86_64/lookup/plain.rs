@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::{Mapped, PAGE};
+use super::operations::{Mapped, PAGE};
 
 const PAGES: u64 = 16;
 

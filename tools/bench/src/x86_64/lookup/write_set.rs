@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::Barrier;
 
+use super::How;
+use super::operations::{Lookup, Mapped, PAGE};
 use super::ours::Ours;
-use super::{How, Lookup, Mapped, PAGE};
 
 const LINE: u64 = 64;
 const CPUS: usize = 2;

@@ -1,0 +1,47 @@
+//! The book: the repository's documents as pages for a browser.
+//!
+//! In: the documents, the chapters that docs/SUMMARY.md lists. Out: `target/book`, which needs no other file: sources that
+//! pages link to lie in it, too. What mdBook warns of is a fault, and so is a link or a heading that is not there.
+//! Does not: install mdBook for other uses. It is built once, into `target/tools`; where that fails, the step is skipped
+//! and says so.
+
+mod rendered;
+mod stage;
+mod tool;
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+use crate::outcome::Outcome;
+use crate::tree;
+
+/// Builds the book and checks it.
+pub(crate) fn run() -> Result<Outcome> {
+    let (root, target) = (tree::root(), tree::target()?);
+    let (sources, book) = (target.join("book-sources"), target.join("book"));
+    let layout = stage::Layout::of(tree::read(&root)?)?;
+    fs::remove_dir_all(&sources).or_else(is_absent).context("earlier sources")?;
+    let mut faults = layout.write(&root, &sources)?;
+    let mut skipped = Vec::new();
+    match tool::ensure(&target) {
+        Ok(program) => {
+            let warnings = tool::build(&program, &sources, &book)?;
+            faults.extend(if warnings.is_empty() { rendered::check(&book)? } else { warnings });
+        }
+        Err(error) => skipped.push(format!("book: {error:#}")),
+    }
+    for fault in &faults {
+        println!("book: {fault}");
+    }
+    println!("book: {} chapters, {} faults, in {}", layout.chapters(), faults.len(), book.display());
+    if skipped.is_empty() || !faults.is_empty() {
+        return Ok(Outcome { skipped, ..Outcome::single(faults.is_empty()) });
+    }
+    Ok(Outcome { skipped, ..Outcome::default() })
+}
+
+/// No error where nothing was there.
+fn is_absent(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
