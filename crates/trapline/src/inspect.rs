@@ -10,15 +10,17 @@ use trapline_plan::{Action, ActionRequest, ProcessTraits, preview};
 use trapline_record::addr::Bias;
 use trapline_tracee::Process;
 
-use crate::builder::Builder;
+use crate::choose::{Chosen, choose};
 use crate::error::Error;
 use crate::files::Files;
+use crate::form::Returns;
 use crate::modules::{Module, is_short_name, mapped};
+use crate::names::ProcessNames;
 use crate::report::{Listed, Refused, Tactic};
-use crate::requests::{Requests, kernel_cannot_time, no_unwinder, refusals, tactics};
+use crate::requests::{Requests, is_guarded, kernel_cannot_time, no_unwinder, refusals, tactics};
+use crate::session_request::{HitAction, SessionRequest};
 use crate::sites::{ProbedPlace, ProbedPlaces, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
-use crate::traced::{HitAction, Returns, SessionRequest, Traced};
 use crate::unwinders::{Unwinding, unwinding_now};
 
 /// Result of a listing.
@@ -30,49 +32,37 @@ pub struct Listing {
     pub notices: Vec<String>,
 }
 
-impl Builder {
-    /// Lists the places that the probes mean, and how each would be reached. With `timed`, they are planned
-    /// as [`Builder::latency`] would patch them. Without a target, only files are looked at.
-    ///
-    /// # Errors
-    /// If a process or file cannot be opened, or nothing is found.
-    pub fn list(&self, timed: bool) -> Result<Listing, Error> {
-        // Where probes go does not depend on filters.
-        let filters = Vec::new();
-        let requested = SessionRequest {
-            filters,
-            ..self.requested(if timed { self.timing() } else { HitAction::Count })
-        };
-        let mut files = Files::default();
-        let mut listing = Listing::default();
-        match &self.target {
-            Target::Running { .. } => {
-                let processes = resolve(&self.target, &self.specs, &mut listing.notices)?;
-                let mut several = Several::new(processes.len());
-                let mut listed = processes.len();
-                for process in processes {
-                    let pid = process.pid();
-                    let done = list_process(process, &mut files, &requested, &mut listing);
-                    if several.one(pid, done)?.is_none() {
-                        listing.notices.push(gone_notice(pid));
-                        listed -= 1;
-                    }
+/// Lists the places that the probes mean, and how each would be reached.
+pub(crate) fn list(target: &Target, requested: &SessionRequest) -> Result<Listing, Error> {
+    let mut files = Files::default();
+    let mut listing = Listing::default();
+    match target {
+        Target::Running { .. } => {
+            let processes = resolve(target, &requested.specs, &mut listing.notices)?;
+            let mut several = Several::new(processes.len());
+            let mut listed = processes.len();
+            for process in processes {
+                let pid = process.pid();
+                let done = list_process(process, &mut files, requested, &mut listing);
+                if several.one(pid, done)?.is_none() {
+                    listing.notices.push(gone_notice(pid));
+                    listed -= 1;
                 }
-                several.end(listed)?;
             }
-            Target::Launch(words) => {
-                let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
-                let missing = || no_file(&program.to_string_lossy(), "launched command");
-                let program = find_program(program).ok_or_else(missing)?;
-                list_files(&mut files, &requested, Some(&program), &mut listing)?;
-            }
-            Target::Any => list_files(&mut files, &requested, None, &mut listing)?,
+            several.end(listed)?;
         }
-        if listing.listed.is_empty() {
-            return Err(Error::NoMatch { misses: listing.notices });
+        Target::Launch(words) => {
+            let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
+            let missing = || no_file(&program.to_string_lossy(), "launched command");
+            let program = find_program(program).ok_or_else(missing)?;
+            list_files(&mut files, requested, Some(&program), &mut listing)?;
         }
-        Ok(listing)
+        Target::Any => list_files(&mut files, requested, None, &mut listing)?,
     }
+    if listing.listed.is_empty() {
+        return Err(Error::NoMatch { misses: listing.notices });
+    }
+    Ok(listing)
 }
 
 fn list_process(
@@ -84,11 +74,11 @@ fn list_process(
     let pid = process.pid();
     let maps = process.maps()?;
     let fresh = mapped(&process, &maps);
-    let mut traced = Traced::new(process, 0)?;
-    let (modules, places) = traced.choose(files, requested, &fresh);
-    let ProbedPlaces { found, refused, .. } = places;
+    let names = ProcessNames::of(&process)?;
+    let chosen = choose(&process, names.shown(), files, requested, &fresh, &mut HashSet::new());
+    let Chosen { modules, places: ProbedPlaces { found, refused, .. }, misses, notices } = chosen;
     if !found.is_empty() {
-        let answers = rehearsed(&traced, files, &modules, &found, requested)?;
+        let answers = rehearsed(&process, files, &modules, &found, requested)?;
         for (place, (tactic, returns)) in found.iter().zip(answers) {
             listing.listed.push(Listed { returns, ..listed(&modules, place, tactic, Some(pid)) });
         }
@@ -96,8 +86,7 @@ fn list_process(
     for one in refused {
         listing.notices.push(format!("{}: {}", one.probe, one.reason));
     }
-    listing.notices.append(&mut traced.misses);
-    listing.notices.append(&mut traced.notices);
+    listing.notices.extend(misses.into_iter().chain(notices));
     Ok(())
 }
 
@@ -105,7 +94,7 @@ type Answer = (Result<Tactic, Refused>, Option<Returns>);
 
 /// Answers that an attach would give for each place, and how the ends of its calls would be seen.
 fn rehearsed(
-    traced: &Traced,
+    process: &Process,
     files: &mut Files,
     modules: &[Module],
     found: &[ProbedPlace],
@@ -113,22 +102,21 @@ fn rehearsed(
 ) -> Result<Vec<Answer>, Error> {
     let form = requested.form();
     let options = match form {
-        Returns::Stack => match unwinding_now(&traced.process, files) {
+        Returns::Stack => match unwinding_now(process, files) {
             Ok(_) => Options { by_trampolines: true, ..requested.options },
             Err(why) => {
                 return Ok(found.iter().map(|place| (Err(no_unwinder(place, &why)), None)).collect());
             }
         },
-        Returns::Auto => Options {
-            or_trampolines: Unwinding::of_auto(&traced.process, files).is_ok(),
-            ..requested.options
-        },
+        Returns::Auto => {
+            Options { or_trampolines: Unwinding::of_auto(process, files).is_ok(), ..requested.options }
+        }
         Returns::Exits => requested.options,
     };
     let requested = SessionRequest { options, ..requested.clone() };
-    let requests = Requests::new(modules, found, traced.is_guarded(modules), requested.tick);
+    let requests = Requests::new(modules, found, is_guarded(process, modules), requested.tick);
     let asked = requests.asked();
-    let report = rehearse(&traced.process, &requests.request(&asked, requests.filters(), &requested))?;
+    let report = rehearse(process, &requests.request(&asked, requests.filters(), &requested))?;
     let slotted: HashSet<u32> = report.slotted.iter().copied().collect();
     let one = |(index, tactic): (u32, Result<Tactic, Refused>)| {
         let returns = match form {

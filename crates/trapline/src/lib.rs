@@ -29,8 +29,10 @@
     allow(dead_code, reason = "what only jumps of our own process need is x86-64's as yet")
 )]
 
+mod arch;
 mod builder;
 mod calls;
+mod choose;
 mod decode;
 mod error;
 mod files;
@@ -44,21 +46,25 @@ mod inspect;
 mod library;
 mod modules;
 mod names;
+mod pairing;
+mod past;
+mod procfs;
 mod prototypes;
 mod quick;
 mod report;
 mod requests;
 pub mod saved;
 mod session;
+mod session_request;
 mod sites;
 mod stacks;
+mod summary;
 mod tallies;
 mod target;
 mod threads;
 mod times;
 mod traced;
 mod tracers;
-mod unprobed;
 mod unwinders;
 mod values;
 pub mod watch;
@@ -73,11 +79,12 @@ pub use inspect::{Listing, clean_up, patched};
 pub use modules::is_short_name;
 pub use prototypes::Noted;
 pub use report::{
-    By, ByTactic, Count, Ended, Filtered, Group, Late, Listed, Overwritten, ProcessReport, Refused, Share,
-    Site, Summary, Tactic, Times, Unprobed,
+    By, Count, Ended, Filtered, Group, Late, Listed, ProcessReport, Refused, Share, Site, Tactic, Times,
+    Unprobed,
 };
 pub use session::{Finished, Running, Session};
 pub use stacks::{Frame, Function, StackFile, StackSum, Symbols, Unwinding};
+pub use summary::{ByTactic, Overwritten, Summary};
 pub use tallies::{GroupHits, Tallied};
 pub use target::Target;
 pub use trapline_image::{

@@ -1,9 +1,9 @@
 //! Pairs entry and exit records into calls.
 //!
-//! In: records in the order in which rings gave them. Out: calls: an entry with its arguments, and its exit.
+//! In: records in the order in which rings gave them. Out: an entry, and its exit if that was seen.
 //! Invariants: CLS-1 an exit belongs to the last entry of the same thread, function and stack pointer (of any
 //! thread where exits name none). CLS-2 an entry or exit without its other half is reported as such. CLS-3
-//! calls are reported in the order in which they ended. Does not: read rings (`traced::records`) or slots
+//! calls are reported in the order in which they ended. Does not: read rings (`traced::rings`) or slots
 //! (`decode`).
 //!
 //! A thread's records may be in several rings, since threads move and each CPU has a ring. The reader takes
@@ -23,123 +23,10 @@
 //! entry no exit; both are reported. Calls that were running at the attach have an exit without an entry.
 //! Records of one key with equal times stay in the order of their ring.
 
-use std::sync::Arc;
-use std::time::Duration;
+use trapline_record::ring::{Kind, Record};
 
-use trapline_record::ring::{Kind, Record, TEXT_BYTES};
-
+use crate::calls::CallEnd;
 use crate::quick::Quick;
-use crate::report::Site;
-
-/// How a call ended, as far as was seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CallEnd {
-    /// Only the entry was recorded.
-    Entered,
-    /// It returned.
-    Returned,
-    /// It ended by a jump to another function.
-    TailCall,
-    /// Its exit was not seen: it was still running when tracing ended, was left by a longjmp or an exception,
-    /// or its record was dropped.
-    Unfinished,
-}
-
-/// One call of a function, or one hit of an instruction.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Call {
-    /// Traced process; calls of a forked child count as its parent's.
-    pub pid: u32,
-    /// Thread that entered; 0 if its number is not known: its C library keeps none, and a seccomp filter may
-    /// forbid to ask for it.
-    pub tid: u32,
-    /// Site of the function or instruction.
-    pub site: Arc<Site>,
-    /// Time of the entry, from the session's start.
-    pub at: Duration,
-    /// First integer arguments as registers hold them; as many as requested.
-    pub arguments: [u64; 6],
-    /// Bit `n`: argument `n` is not known, because it is neither in a register nor in readable memory. Its
-    /// word is 0.
-    pub unseen: u8,
-    /// Low 64 bits of the vector registers that hold the first floats; 0 for those that were not requested.
-    pub floats: [u64; 8],
-    /// What arguments pointed to at the entry, if requested.
-    pub texts: Vec<Text>,
-    /// Fields that were read for the call, in the order of [`Filter::reads`](crate::filter::Filter::reads);
-    /// `argument` is the index there.
-    pub fields: Vec<Text>,
-    /// Returned value; for a float, its bits if requested.
-    pub returned: Option<u64>,
-    /// Duration; for a call that ended by a jump to another function, until that jump.
-    pub took: Option<Duration>,
-    /// How it ended.
-    pub how: CallEnd,
-}
-
-impl Call {
-    /// Nanoseconds from the entry to the return. `None` for a call that ended by a jump to another function,
-    /// since that function is part of it.
-    #[must_use]
-    pub fn whole_ns(&self) -> Option<u64> {
-        let took = self.took.filter(|_| self.how != CallEnd::TailCall)?;
-        Some(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX))
-    }
-}
-
-/// Bytes that an argument pointed to.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Text {
-    /// Index of the argument, from 0.
-    pub argument: u8,
-    /// First bytes there, at most [`TEXT_BYTES`].
-    pub bytes: Vec<u8>,
-    /// Why there are no more bytes.
-    pub reading: Reading,
-}
-
-/// How far the memory was read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reading {
-    /// As far as a record has room.
-    Whole,
-    /// Up to unmapped memory: the program could not have read further either.
-    Fault,
-    /// Not at all, because of this error.
-    Failed(i32),
-}
-
-impl Text {
-    /// The bytes as a number, if all were read.
-    #[must_use]
-    pub fn word(&self) -> Option<u64> {
-        let mut word = [0; 8];
-        let len = self.bytes.len().min(8);
-        word[..len].copy_from_slice(&self.bytes[..len]);
-        (self.reading == Reading::Whole).then_some(u64::from_le_bytes(word))
-    }
-    /// Decodes a text from the words of a record: the answer of process_vm_readv (or its equal from the
-    /// stub's own loads), then the bytes.
-    pub(crate) fn new(argument: u8, words: impl Fn(u64) -> u64) -> Self {
-        Self::of(argument, TEXT_BYTES, words)
-    }
-    /// The same, where `asked` bytes were requested.
-    pub(crate) fn of(argument: u8, asked: usize, words: impl Fn(u64) -> u64) -> Self {
-        const EFAULT: i64 = 14;
-        let answer = words(0).cast_signed();
-        let read = usize::try_from(answer).unwrap_or(0).min(asked.min(TEXT_BYTES));
-        let mut bytes: Vec<u8> =
-            (1..=asked.div_ceil(8) as u64).flat_map(|n| words(n).to_le_bytes()).collect();
-        bytes.truncate(read);
-        let reading = match answer {
-            0.. if read == asked => Reading::Whole,
-            0.. => Reading::Fault,
-            _ if answer == -EFAULT => Reading::Fault,
-            _ => Reading::Failed(i32::try_from(answer.wrapping_neg()).unwrap_or(i32::MAX)),
-        };
-        Self { argument, bytes, reading }
-    }
-}
 
 /// A record, and where it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,11 +52,6 @@ pub(crate) struct Paired {
     pub(crate) entry: Record,
     pub(crate) exit: Option<Record>,
     pub(crate) how: CallEnd,
-}
-
-/// Calls of several processes, in the order in which they ended.
-pub(crate) fn in_order(calls: &mut [Call]) {
-    calls.sort_by_key(|call| call.at + call.took.unwrap_or_default());
 }
 
 /// Notice about exits without an entry.
@@ -254,7 +136,8 @@ const fn unfinished(segment: usize, entry: Record) -> Paired {
 mod tests {
     use std::collections::HashMap;
 
-    use super::{CallEnd, FoundRecord, Paired, Pairing};
+    use super::{FoundRecord, Paired, Pairing};
+    use crate::calls::CallEnd;
     use proptest::collection::vec;
     use proptest::prelude::*;
     use trapline_record::ring::{Kind, MAX_VALUES, Record};

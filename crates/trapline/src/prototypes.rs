@@ -4,7 +4,7 @@
 //! information has them. Does not: attach, or fail. What cannot be looked at has no prototypes, and a session
 //! says why.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use trapline_image::{
 use trapline_record::Svma;
 use trapline_tracee::{FileId, Process};
 
-use crate::builder::Builder;
+use crate::choose::{Chosen, choose};
 use crate::files::Files;
 use crate::inspect::{file_modules, find_program};
 use crate::modules::{Module, mapped};
+use crate::session_request::SessionRequest;
 use crate::sites::{ProbedPlace, ProbedPlaces};
 use crate::target::{Target, resolve};
-use crate::traced::{HitAction, SessionRequest, Traced};
 
 /// Number of processes beyond which none is looked at.
 const MANY: usize = 64;
@@ -35,7 +35,7 @@ pub struct Noted {
     pub spec: ProbeSpec,
     /// What it takes and returns, if that is noted, and noted alike wherever the function is found.
     pub prototype: Option<Prototype>,
-    /// Whether texts can be read in the process ([`Builder::texts`]), as far as is known beforehand.
+    /// Whether texts can be read in the process ([`Builder::texts`](crate::Builder::texts)), as far as is known beforehand.
     pub reads_texts: bool,
     at: Svma,
     debug: Option<Arc<DebugInfo>>,
@@ -79,45 +79,38 @@ struct FileNotes {
 /// Notes of each file, read once.
 type NotesByFile = HashMap<FileId, FileNotes>;
 
-impl Builder {
-    /// For each probe, the functions and USDT probes that it means. Empty if nothing that it means can be
-    /// looked at, if a glob means too many functions, or if several processes might give a glob without a
-    /// file different meanings.
-    #[must_use]
-    pub fn prototypes(&self) -> Vec<Vec<Noted>> {
-        let (mut files, mut known) = (Files::default(), NotesByFile::new());
-        let mut processes = match &self.target {
-            Target::Launch(_) => Vec::new(),
-            target => resolve(target, &self.specs, &mut Vec::new()).unwrap_or_default(),
-        };
-        if processes.len() > MANY {
-            processes.clear();
-        }
-        let pids: Vec<u32> = processes.iter().map(Process::pid).collect();
-        drop(processes);
-        let reads_texts = pids.iter().all(|&pid| may_read(pid));
-        let hit_action = HitAction::Record { values: 0, returns: false };
-        let one = |spec: &ProbeSpec| {
-            // A function's prototype is looked up by its entry, whatever part of it is probed.
-            let kind = if spec.kind == ProbeKind::Usdt { ProbeKind::Usdt } else { ProbeKind::Entry };
-            let noted = ProbeSpec { kind, ..spec.clone() };
-            let requested =
-                SessionRequest { specs: vec![noted], most: Some(MOST), ..self.requested(hit_action) };
-            let looked = match &self.target {
-                Target::Launch(words) => in_file(words, &requested, &mut files, &mut known),
-                _ => {
-                    let noted = |&pid| in_process(pid, &requested, &mut files, &mut known, reads_texts);
-                    alike(pids.iter().filter_map(noted))
-                }
-            };
-            // In another process, a glob may mean other functions.
-            let alone = pids.len() < 2 || spec.file.is_some();
-            let mut found = looked.filter(|all| alone || all.len() == 1).unwrap_or_default();
-            found.iter_mut().for_each(|one| one.probed_as(spec));
-            found
-        };
-        self.specs.iter().map(one).collect()
+/// For each probe, the functions and USDT probes that it means in the target.
+pub(crate) fn find(target: &Target, requested: &SessionRequest) -> Vec<Vec<Noted>> {
+    let (mut files, mut known) = (Files::default(), NotesByFile::new());
+    let mut processes = match target {
+        Target::Launch(_) => Vec::new(),
+        target => resolve(target, &requested.specs, &mut Vec::new()).unwrap_or_default(),
+    };
+    if processes.len() > MANY {
+        processes.clear();
     }
+    let pids: Vec<u32> = processes.iter().map(Process::pid).collect();
+    drop(processes);
+    let reads_texts = pids.iter().all(|&pid| may_read(pid));
+    let one = |spec: &ProbeSpec| {
+        // A function's prototype is looked up by its entry, whatever part of it is probed.
+        let kind = if spec.kind == ProbeKind::Usdt { ProbeKind::Usdt } else { ProbeKind::Entry };
+        let noted = ProbeSpec { kind, ..spec.clone() };
+        let requested = SessionRequest { specs: vec![noted], most: Some(MOST), ..requested.clone() };
+        let looked = match target {
+            Target::Launch(words) => in_file(words, &requested, &mut files, &mut known),
+            _ => {
+                let noted = |&pid| in_process(pid, &requested, &mut files, &mut known, reads_texts);
+                alike(pids.iter().filter_map(noted))
+            }
+        };
+        // In another process, a glob may mean other functions.
+        let alone = pids.len() < 2 || spec.file.is_some();
+        let mut found = looked.filter(|all| alone || all.len() == 1).unwrap_or_default();
+        found.iter_mut().for_each(|one| one.probed_as(spec));
+        found
+    };
+    requested.specs.iter().map(one).collect()
 }
 
 /// What all processes have alike; a prototype that differs is dropped.
@@ -143,8 +136,7 @@ fn in_process(
     let process = Process::open(pid).ok()?;
     let maps = process.maps().ok()?;
     let fresh = mapped(&process, &maps);
-    let mut traced = Traced::new(process, 0).ok()?;
-    let (modules, places) = traced.choose(files, requested, &fresh);
+    let Chosen { modules, places, .. } = choose(&process, "", files, requested, &fresh, &mut HashSet::new());
     noted(requested, &modules, &places, reads_texts, known)
 }
 

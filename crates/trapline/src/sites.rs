@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use trapline_image::{
-    Function, FunctionIndex, Image, Kind, MarkArgument, NoMatch, Pattern, ProbeKind, ProbeSpec,
+    Convention, Function, FunctionIndex, Image, Kind, MarkArgument, NoMatch, Pattern, ProbeKind, ProbeSpec,
 };
 use trapline_plan::Action;
 use trapline_record::{FileOffset, Svma};
@@ -19,7 +19,7 @@ use crate::error::nearest;
 use crate::filter::Filter;
 use crate::modules::Module;
 use crate::report::Refused;
-use crate::traced::HitAction;
+use crate::session_request::HitAction;
 use crate::values::Values;
 
 /// A place that a probe means.
@@ -45,6 +45,18 @@ pub(crate) struct ProbedPlace {
     pub(crate) asked: Option<Arc<Filter>>,
     /// Of a USDT probe: its arguments.
     pub(crate) arguments: Option<Vec<MarkArgument>>,
+}
+
+impl ProbedPlace {
+    /// Whether it is one where calls are held; its hits are not reported.
+    pub(crate) const fn is_hold(&self) -> bool {
+        matches!(self.action, Action::Hold(_))
+    }
+    /// Calling convention of its function; C's if it has none.
+    pub(crate) fn convention(&self, image: &Image) -> Convention {
+        let start = self.function.map(|index| image.function(index).start);
+        start.map_or(Convention::C, |start| image.convention_at(start))
+    }
 }
 
 /// What specifications found.

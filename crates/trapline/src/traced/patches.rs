@@ -1,26 +1,31 @@
-//! Patches the places that were chosen, and takes all patches out.
+//! The patches of one process: puts them in, keeps them working, and takes all of them out.
 //!
-//! In: places in modules. Out: tracked sites, each with where its hits are counted, and refusals. Places that
-//! no jump reaches go to `kernel`. Does not: decide how a place is reached; `trapline_patch` does.
+//! In: places in modules. Out: for each place that is probed, where its hits are counted; refusals; notices.
+//! Places that no jump reaches go to `kernel`. Invariant: SES-1: after `detach`, no patch of this session is
+//! left that could be taken out. Does not: decide how a place is reached; `trapline_patch` does.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Instant;
 
-use trapline_patch::{AttachReport, Durations, Options, PatchError, Request};
-use trapline_plan::Action;
-use trapline_tracee::TargetError;
-use trapline_tracee::kernel::UprobeMulti;
+use trapline_patch::{
+    AttachReport, Attached, DetachReport, Durations, Options, PatchError, Request, Segment, Threads,
+};
+use trapline_tracee::{Process, TargetError};
 
-use super::held::is_hold;
-use super::{Key, Returns, SessionRequest, Source, Traced, Tracked};
+use super::costs::Costs;
+use super::kernel::KernelLinks;
+use super::site_table::Source;
+use super::target_process::TargetProcess;
 use crate::error::Error;
 use crate::files::Files;
+use crate::form::Returns;
+use crate::histogram::LinearBuckets;
 use crate::library;
 use crate::modules::Module;
-use crate::report::{Ended, Refused, Site, Tactic};
-use crate::requests::{Requests, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
+use crate::report::{Refused, Tactic};
+use crate::requests::{Requests, is_guarded, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
+use crate::session_request::SessionRequest;
 use crate::sites::ProbedPlace;
+use crate::times::stamps_resident;
 use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
 /// Notice for a program without an unwinder in which return addresses are replaced.
@@ -28,119 +33,131 @@ const NOT_REGISTERED: &str = "the process has loaded no unwinder (libgcc_s); one
                            pthread_cancel or backtrace) is told of replaced return addresses a moment later, and until \
                            then sees no further than a probed call";
 
-/// Key of a place's site.
-pub(super) fn key(modules: &[Module], place: &ProbedPlace) -> Key {
-    let returns = matches!(
-        place.action,
-        Action::CountExits | Action::Tally { exits: true } | Action::Record { returns: true, .. }
-    );
-    (modules[place.module].file.id, place.offset, returns)
+/// Places that are to be patched together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Batch<'a> {
+    pub(super) modules: &'a [Module],
+    pub(super) places: &'a [ProbedPlace],
+    /// The program may change its handlers of faults before that is seen.
+    pub(super) is_blind: bool,
 }
 
-impl Traced {
-    /// Whether returns can decide about calls here. In Go that takes the goroutine, by which an exit finds
-    /// what its entry left; on arm64 it is in a register.
-    pub(super) const fn returns_decide(&self) -> bool {
-        !self.is_go || self.go_g.is_some() || cfg!(target_arch = "aarch64")
+/// What became of the places of a batch, by index.
+#[derive(Debug, Default)]
+pub(super) struct BatchOutcome {
+    pub(super) probed: Vec<(usize, Tactic, Source)>,
+    pub(super) refused: Vec<(usize, Refused)>,
+}
+
+impl BatchOutcome {
+    /// All places refused.
+    pub(super) fn refuse_all(batch: &Batch<'_>, why: impl Fn(&ProbedPlace) -> Refused) -> Self {
+        Self { refused: batch.places.iter().map(why).enumerate().collect(), ..Self::default() }
     }
-    /// Whether guard traps can be served: the program's runtime leaves SIGTRAP alone, and no thread blocks it
-    /// now.
-    pub(crate) fn is_guarded(&self, modules: &[Module]) -> bool {
-        const SIGTRAP: u64 = 1 << 4;
-        let is_go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
-        let blocks = |tid| self.process.thread_status(tid).is_ok_and(|status| status.blocked & SIGTRAP != 0);
-        !is_go && self.process.threads().is_ok_and(|threads| !threads.into_iter().any(blocks))
+}
+
+/// All patches of a process.
+#[derive(Debug)]
+pub(super) struct Patches {
+    pub(super) attached: Attached,
+    pub(super) links: KernelLinks,
+    /// What the process' files show of its threads, such as where their rseq areas are.
+    threads: Threads,
+    /// An unwinder was loaded that must still be told of return trampolines.
+    unregistered: bool,
+    /// Earliest time of the next search for return trampolines to give back.
+    reclaim_after: Instant,
+    /// Equal steps in which stubs count durations, if they do.
+    pub(super) steps: Option<LinearBuckets>,
+    pub(super) costs: Costs,
+    pub(super) detached: bool,
+}
+
+impl Patches {
+    /// None yet.
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            attached: Attached::default(),
+            links: KernelLinks::default(),
+            threads: Threads::default(),
+            unregistered: false,
+            reclaim_after: now,
+            steps: None,
+            costs: Costs::default(),
+            detached: false,
+        }
     }
+    pub(super) fn segments(&self) -> &[Segment] {
+        self.attached.segments()
+    }
+    /// Whether threads may wait for an answer.
+    pub(super) fn hold(&self) -> bool {
+        !self.detached && self.attached.holds() && self.attached.relied_on() != 0
+    }
+    /// Patches one batch.
     pub(super) fn attach(
         &mut self,
+        target: &TargetProcess,
         files: &mut Files,
         requested: &SessionRequest,
-        modules: &[Module],
-        places: &[ProbedPlace],
-    ) -> Result<Vec<(usize, Refused)>, Error> {
-        self.threads = library::threads(&self.process, files);
+        batch: &Batch<'_>,
+        notices: &mut Vec<String>,
+    ) -> Result<BatchOutcome, Error> {
+        self.threads = library::threads(&target.process, files);
         let calls = |place: &ProbedPlace| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
-        if !self.returns_decide() && places.iter().any(calls) {
-            return Ok(places.iter().map(no_goroutine).enumerate().collect());
+        if !target.returns_decide() && batch.places.iter().any(calls) {
+            return Ok(BatchOutcome::refuse_all(batch, no_goroutine));
         }
         match requested.form() {
-            Returns::Stack => self.attach_trampolines(files, requested, modules, places),
-            Returns::Auto => self.attach_by_need(files, requested, modules, places),
-            Returns::Exits => self.attach_as_asked(&Unwinding::default(), requested, modules, places, None),
-        }
-    }
-    /// Turns refusals of places into refusals of sites. A place yields none if its site is probed in another
-    /// mapping of the file, was already refused in one, or is unmapped by now. The second value holds the
-    /// modules of which places are unmapped.
-    pub(super) fn refusals_of_sites(
-        &mut self,
-        modules: &[Module],
-        places: &[ProbedPlace],
-        why: Vec<(usize, Refused)>,
-    ) -> (Vec<Refused>, HashSet<usize>) {
-        let (mut refused, mut gone, mut partly) = (Vec::new(), HashSet::new(), None);
-        let why = why.into_iter().filter(|(index, _)| !places.get(*index).is_some_and(is_hold));
-        for (place, why) in why.filter_map(|(index, why)| Some((places.get(index)?, why))) {
-            let key = key(modules, place);
-            match (why.kind, self.keys.contains_key(&key)) {
-                ("not-mapped", _) => drop(gone.insert(place.module)),
-                // The site's own patch is there.
-                ("held", true) => {}
-                (_, true) => partly = Some(partly.map_or((1, why), |(n, first): (u64, _)| (n + 1, first))),
-                (_, false) if !self.not_probed.insert(key) => {}
-                (_, false) => refused.push(why),
+            Returns::Stack => self.attach_trampolines(target, files, requested, batch, notices),
+            Returns::Auto => self.attach_by_need(target, files, requested, batch, notices),
+            Returns::Exits => {
+                self.attach_as_asked(target, &Unwinding::default(), requested, batch, None, notices)
             }
         }
-        if self.held.again() {
-            self.held.note_lost(partly);
-        } else if let Some((places, first)) = partly {
-            self.notices.push(format!(
-                "{places} places are probed in one mapping of their file and not in another, where their hits are not seen; for example {}: {}",
-                first.probe, first.reason
-            ));
-        }
-        (refused, gone)
     }
     /// Patches exits where that is possible. Replaces return addresses where it is not, and where a call may
     /// end as another function, if all unwinders can be told. One plan decides both, because most of its cost
-    /// is finding exits. Returns the refusals, by index.
+    /// is finding exits.
     fn attach_by_need(
         &mut self,
+        target: &TargetProcess,
         files: &mut Files,
         requested: &SessionRequest,
-        modules: &[Module],
-        places: &[ProbedPlace],
-    ) -> Result<Vec<(usize, Refused)>, Error> {
+        batch: &Batch<'_>,
+        notices: &mut Vec<String>,
+    ) -> Result<BatchOutcome, Error> {
         let start = Instant::now();
-        let found = Unwinding::of_auto(&self.process, files);
+        let found = Unwinding::of_auto(&target.process, files);
         self.costs.attach += start.elapsed();
         let left_alone = match found {
             Ok(unwinding) => {
                 let options = Options { or_trampolines: true, ..requested.options };
                 let requested = SessionRequest { options, ..requested.clone() };
-                match self.attach_as_asked(&unwinding, &requested, modules, places, None) {
+                match self.attach_as_asked(target, &unwinding, &requested, batch, None, notices) {
                     Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => why,
                     other => return other,
                 }
             }
             Err(why) => why,
         };
-        self.attach_as_asked(&Unwinding::default(), requested, modules, places, Some(&left_alone))
+        self.attach_as_asked(target, &Unwinding::default(), requested, batch, Some(&left_alone), notices)
     }
-    /// Replaces return addresses, if all unwinders can be told of it. Returns the refusals, by index.
+    /// Replaces return addresses, if all unwinders can be told of it.
     fn attach_trampolines(
         &mut self,
+        target: &TargetProcess,
         files: &mut Files,
         requested: &SessionRequest,
-        modules: &[Module],
-        places: &[ProbedPlace],
-    ) -> Result<Vec<(usize, Refused)>, Error> {
-        let refuse = |why: &str| places.iter().map(|place| no_unwinder(place, why)).enumerate().collect();
-        let unwinding = match unwinding_now(&self.process, files) {
+        batch: &Batch<'_>,
+        notices: &mut Vec<String>,
+    ) -> Result<BatchOutcome, Error> {
+        let refuse = |why: &str| BatchOutcome::refuse_all(batch, |place| no_unwinder(place, why));
+        let unwinding = match unwinding_now(&target.process, files) {
             // An unwinder that is loaded later is told then (`register_unwinders`): a moment late, which the
             // user accepted by `--ret=stack`.
             Ok(unwinding) if unwinding.unwinders.is_empty() && !unwinding.is_static => {
-                self.notices.push(NOT_REGISTERED.to_owned());
+                notices.push(NOT_REGISTERED.to_owned());
                 unwinding
             }
             Ok(unwinding) => unwinding,
@@ -148,20 +165,78 @@ impl Traced {
         };
         let options = Options { by_trampolines: true, ..requested.options };
         let requested = SessionRequest { options, ..requested.clone() };
-        match self.attach_as_asked(&unwinding, &requested, modules, places, None) {
+        match self.attach_as_asked(target, &unwinding, &requested, batch, None, notices) {
             Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => Ok(refuse(&why)),
             other => other,
         }
     }
+    /// Patches one batch by one plan. `left_alone`: why no return address is replaced.
+    fn attach_as_asked(
+        &mut self,
+        target: &TargetProcess,
+        unwinding: &Unwinding,
+        requested: &SessionRequest,
+        batch: &Batch<'_>,
+        left_alone: Option<&str>,
+        notices: &mut Vec<String>,
+    ) -> Result<BatchOutcome, Error> {
+        let &Batch { modules, places, is_blind } = batch;
+        self.steps = requested.steps;
+        let start = Instant::now();
+        let tick = requested.tick.filter(|_| target.returns_decide());
+        let requests = Requests::new(modules, places, is_guarded(&target.process, modules), tick);
+        let asked = requests.asked();
+        let request = Request {
+            options: Options { faults_may_be_caught: is_blind, ..requested.options },
+            unwinders: &unwinding.unwinders,
+            own_code: &unwinding.own_code,
+            go: target.is_go,
+            threads: self.threads,
+            durations: Durations { go_g: target.go_g, ..requested.durations },
+            ..requests.request(&asked, requests.filters(), requested)
+        };
+        let report = self.attached.add(&target.process, &request)?;
+        self.costs.attach += start.elapsed();
+        let mut out = self.outcome(&report, places);
+        let start = Instant::now();
+        let linked = self.links.attach(target, modules, places, &report.kernel);
+        out.probed.extend(linked.probed.into_iter().map(|(index, source)| (index, Tactic::Kernel, source)));
+        out.refused.extend(linked.refused);
+        notices.extend(linked.notices);
+        notices.extend(slow_notice(target.pid(), &report, is_blind));
+        notices.extend(report.small_rings.map(small_rings_notice));
+        notices.extend(tails_notice(&report, places, left_alone));
+        self.costs.attach += start.elapsed();
+        self.costs.add_attach(&report);
+        Ok(out)
+    }
+    /// What a report of the batch that was added last means for its places.
+    fn outcome(&self, report: &AttachReport, places: &[ProbedPlace]) -> BatchOutcome {
+        let tactics = tactics(report);
+        let segment = self.segments().len().saturating_sub(1);
+        let probed = (0u32..).zip(places).filter(|(_, place)| !place.is_hold());
+        let probed = probed.filter_map(|(index, place)| {
+            let latency = place.action.is_timed().then_some(index);
+            let source = Source::Counter { segment, index, latency };
+            Some((index as usize, *tactics.get(&index)?, source))
+        });
+        BatchOutcome { probed: probed.collect(), refused: refusals(report, places) }
+    }
     /// Tells unwinders that were loaded since return trampolines were made. That waits until the loader is
     /// done with them and some thread can make the call. `fresh`: there are modules that were not looked at
     /// yet.
-    pub(super) fn register_unwinders(&mut self, files: &mut Files, fresh: bool) {
+    pub(super) fn register_unwinders(
+        &mut self,
+        process: &Process,
+        files: &mut Files,
+        fresh: bool,
+        notices: &mut Vec<String>,
+    ) {
         if self.attached.trampolines().is_none() || !(fresh || self.unregistered) {
             return;
         }
         self.unregistered = false;
-        let registered = match unwinding(&self.process, files) {
+        let registered = match unwinding(process, files) {
             Ok(Unwinding { loading: Some(_), .. }) => {
                 self.unregistered = true;
                 return;
@@ -170,7 +245,7 @@ impl Traced {
                 new if new.is_empty() => Ok(()),
                 new => self
                     .attached
-                    .register_unwinders(&self.process, &new, &found.own_code)
+                    .register_unwinders(process, &new, &found.own_code)
                     .map_err(|e| e.to_string()),
             },
             Err(why) => Err(why),
@@ -179,139 +254,62 @@ impl Traced {
             // It is tried again, since some thread may be able to make the call later.
             self.unregistered = true;
             let notice = format!("an unwinder that was loaded sees no further than a probed call: {why}");
-            if !self.notices.contains(&notice) {
-                self.notices.push(notice);
+            if !notices.contains(&notice) {
+                notices.push(notice);
             }
         }
     }
-    /// Attaches one batch. Returns the refusals, by index. `left_alone`: why no return address is replaced.
-    fn attach_as_asked(
+    /// Gives back return trampolines of calls that were left without a return, once half of all are in use.
+    /// All threads stop for it, so it takes at most a hundredth of the time.
+    pub(super) fn reclaim(&mut self, process: &Process) {
+        let lent = self.attached.lent(process).ok().flatten();
+        if self.detached
+            || self.reclaim_after > Instant::now()
+            || lent.is_none_or(|(all, lent)| lent < all / 2)
+        {
+            return;
+        }
+        if let Ok(done) = self.attached.reclaim(process) {
+            self.reclaim_after = Instant::now() + done.stopped * 100;
+            self.costs.longest_stop = self.costs.longest_stop.max(done.stopped);
+        }
+    }
+    /// Takes all patches out. Counts can still be read afterwards. `runs_on` is false if the process runs
+    /// another program, which has none.
+    pub(super) fn detach(
         &mut self,
-        unwinding: &Unwinding,
-        requested: &SessionRequest,
-        modules: &[Module],
-        places: &[ProbedPlace],
-        left_alone: Option<&str>,
-    ) -> Result<Vec<(usize, Refused)>, Error> {
-        self.steps = requested.steps;
+        process: &Process,
+        runs_on: bool,
+        options: &Options,
+    ) -> Option<DetachReport> {
         let start = Instant::now();
-        let tick = requested.tick.filter(|_| self.returns_decide());
-        let requests = Requests::new(modules, places, self.is_guarded(modules), tick);
-        let asked = requests.asked();
-        let options = Options { faults_may_be_caught: self.held.is_blind(), ..requested.options };
-        let request = Request {
-            options,
-            unwinders: &unwinding.unwinders,
-            own_code: &unwinding.own_code,
-            go: self.is_go,
-            threads: self.threads,
-            durations: Durations { go_g: self.go_g, ..requested.durations },
-            ..requests.request(&asked, requests.filters(), requested)
-        };
-        let report = self.attached.add(&self.process, &request)?;
-        self.costs.attach += start.elapsed();
-        let tactics = tactics(&report);
-        let segment = self.attached.segments().len().saturating_sub(1);
-        for (probe, place) in (0u32..).zip(places).filter(|(_, place)| !is_hold(place)) {
-            if let Some(&tactic) = tactics.get(&probe) {
-                let latency = place.action.is_timed().then_some(probe);
-                self.track(modules, place, tactic, Source::Counter { segment, index: probe, latency });
-            }
+        self.links.detach();
+        if self.segments().is_empty() || !runs_on {
+            return None;
         }
-        let mut refused = refusals(&report, places);
-        let start = Instant::now();
-        let mut by_kernel = Vec::new();
-        self.attach_kernel(modules, places, &report.kernel, &mut by_kernel);
-        refused.extend(by_kernel);
-        self.note_slow(&report);
-        if let Some((have, wanted)) = report.small_rings {
-            self.notices.push(format!(
-                "rings of records have {} KiB instead of {} for each CPU: no more than an eighth of the memory that limits leave is taken; \
-                 records that find theirs full are dropped, and counted",
-                have >> 10,
-                wanted >> 10
-            ));
-        }
-        self.notices.extend(tails_notice(&report, places, left_alone));
-        self.costs.attach += start.elapsed();
-        self.costs.add_attach(&report);
-        Ok(refused)
+        let report = self.attached.detach(process, options);
+        self.costs.detach = start.elapsed();
+        Some(report)
     }
-    /// Explains why many functions are counted by kernel uprobes, if the user can do something about it.
-    fn note_slow(&mut self, report: &AttachReport) {
-        let kernel = report.kernel.len();
-        if report.fault_handler && kernel > 0 {
-            let pid = self.process.pid();
-            self.notices.push(format!(
-                "{kernel} places of process {pid} are probed by the kernel, at microseconds a hit: the process {} SIGSEGV \
-                 or SIGBUS, so that instructions that may fault stay where they are; if its handler only reports and ends it, \
-                 try --faults-are-fatal",
-                if self.held.is_blind() { "may come to catch unseen (a static program without symbols)" } else { "catches" }
-            ));
-        }
-    }
-    pub(super) fn track(&mut self, modules: &[Module], place: &ProbedPlace, tactic: Tactic, source: Source) {
-        let file = &modules[place.module].file;
-        let key = key(modules, place);
-        if let Some(&known) = self.keys.get(&key) {
-            let known = &mut self.sites[known];
-            known.sources.push(source);
-            if known.site.tactic < tactic {
-                Arc::make_mut(&mut known.site).tactic = tactic;
-            }
-            return;
-        }
-        let site = Site {
-            probe: place.probe.clone(),
-            aliases: place.aliases.clone(),
-            file: file.path.clone(),
-            offset: place.offset.0,
-            label: place.label.clone(),
-            tactic,
-        };
-        self.keys.insert(key, self.sites.len());
-        self.sites.push(Tracked {
-            site: Arc::new(site),
-            action: place.action,
-            filter: place.filter.clone(),
-            values: place.values.clone(),
-            asked: place.asked.clone(),
-            sources: vec![source],
-            last: 0,
-            parts: HashMap::new(),
-            settled: Default::default(),
-        });
-    }
-    /// Takes all patches out. Counts can still be read afterwards.
-    pub(crate) fn detach(&mut self, options: &Options) {
-        if std::mem::replace(&mut self.detached, true) {
-            return;
-        }
-        self.look_once_more();
-        let start = Instant::now();
-        self.links.iter_mut().for_each(UprobeMulti::detach);
-        if !self.attached.segments().is_empty() && self.ended != Some(Ended::Exec) {
-            self.restore(options);
-            self.costs.detach = start.elapsed();
-        }
-    }
-    fn restore(&mut self, options: &Options) {
-        let report = self.attached.detach(&self.process, options);
-        if report.gone {
-            self.end(Ended::Exited);
-        }
+    /// Adds up what a detach did and left behind.
+    pub(super) fn note_detached(
+        &mut self,
+        target: &mut TargetProcess,
+        report: &DetachReport,
+        notices: &mut Vec<String>,
+    ) {
         for restored in &report.restored {
-            if restored.pid != self.process.pid() {
-                self.children.insert(restored.pid);
+            let pid = restored.pid;
+            if pid != target.pid() {
+                target.children.insert(pid);
             }
             self.costs.add(&restored.batch);
             self.costs.left_mapped += restored.stays_mapped;
             let foreign = restored.left.iter().filter(|left| left.found.is_some());
             self.costs.foreign_sites += foreign.count() as u64;
             if let Some(why) = &restored.barred {
-                let pid = restored.pid;
                 self.costs.undone += 1;
-                self.notices.push(format!(
+                notices.push(format!(
                     "process {pid} may make no more calls for us: {why}; its code is as it was, but our signal handler and memory stay \
                      until it ends"
                 ));
@@ -320,8 +318,52 @@ impl Traced {
         for untouched in &report.untouched {
             let (pid, why) = (untouched.pid, &untouched.why);
             self.costs.undone += 1;
-            self.notices
+            notices
                 .push(format!("could not detach from process {pid}: {why}; try: trapline detach -p {pid}"));
         }
     }
+    /// Called after the last report. Gives back counters, latency areas, and code that no thread can be in.
+    /// Returns the bytes of memory that stay behind.
+    pub(super) fn forget(&mut self, process: &Process, options: &Options, notices: &mut Vec<String>) -> u64 {
+        let mut resident = 0;
+        for segment in self.attached.segments() {
+            if let Err(error) = segment.forget() {
+                notices.push(format!("memory was not given back: {error}"));
+            }
+            resident += segment.resident() + stamps_resident(process, segment);
+        }
+        // What is in use, or cannot be proven unused now, stays as it is. The next tracer that comes tries
+        // again.
+        if let Ok(freed) = self.attached.free(process, options) {
+            self.costs.left_mapped = freed.stays;
+            resident = if freed.stays == 0 { 0 } else { resident };
+        }
+        resident
+    }
+    /// Threads that were inside a window and were sent on.
+    pub(super) fn guard_hits(&self) -> u64 {
+        self.costs.guards + self.segments().iter().map(Segment::guard_hits).sum::<u64>()
+    }
+}
+
+/// Explains why many functions are counted by kernel uprobes, if the user can do something about it.
+fn slow_notice(pid: u32, report: &AttachReport, is_blind: bool) -> Option<String> {
+    let kernel = report.kernel.len();
+    (report.fault_handler && kernel > 0).then(|| {
+        format!(
+            "{kernel} places of process {pid} are probed by the kernel, at microseconds a hit: the process {} SIGSEGV \
+             or SIGBUS, so that instructions that may fault stay where they are; if its handler only reports and ends it, \
+             try --faults-are-fatal",
+            if is_blind { "may come to catch unseen (a static program without symbols)" } else { "catches" }
+        )
+    })
+}
+
+fn small_rings_notice((have, wanted): (u64, u64)) -> String {
+    format!(
+        "rings of records have {} KiB instead of {} for each CPU: no more than an eighth of the memory that limits leave is taken; \
+         records that find theirs full are dropped, and counted",
+        have >> 10,
+        wanted >> 10
+    )
 }
