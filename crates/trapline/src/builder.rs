@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::filter::{Filter, Undecided};
 use crate::form::Returns;
 use crate::histogram::LinearBuckets;
-use crate::inspect::{self, Listing};
-use crate::prototypes::{self, Noted};
+use crate::listing::{self, Listing};
+use crate::prototypes::{self, ProbedFunction};
 use crate::report::By;
 use crate::session::{Session, Setup};
 use crate::session_request::{HitAction, SessionRequest};
@@ -26,7 +26,9 @@ use crate::target::Target;
 /// Ring size for stacks, in bytes: room for tens of thousands of stacks, or thousands of copies.
 const STACKS_RING: u32 = 32 << 20;
 
-/// Description of a session: what to trace, and how.
+/// Description of a session: what to trace, and how. Begin with [`Session::builder`]; end with what is to
+/// happen at each hit: [`count`](Self::count), [`latency`](Self::latency), [`record`](Self::record),
+/// [`tally`](Self::tally) or [`stacks`](Self::stacks).
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     target: Target,
@@ -157,7 +159,7 @@ impl Builder {
         self.filters = filters;
         self
     }
-    /// Selects arguments that point to text; records hold its first [`TEXT_BYTES`](crate::TEXT_BYTES). Bit
+    /// Selects arguments that point to text; records hold its first [`TEXT_BYTES`](crate::calls::TEXT_BYTES). Bit
     /// `n` is for argument `n`, the first byte is for the first probe, and so on. The target first reads a
     /// page by a system call, and then loads from it directly for a while.
     #[must_use]
@@ -235,13 +237,13 @@ impl Builder {
         let hit_action = if timed { self.timing() } else { HitAction::Count };
         // Where probes go does not depend on filters.
         let requested = SessionRequest { filters: Vec::new(), ..self.requested(hit_action) };
-        inspect::list(&self.target, &requested)
+        listing::list(&self.target, &requested)
     }
     /// For each probe, the functions and USDT probes that it means. Empty if nothing that it means can be
     /// looked at, if a glob means too many functions, or if several processes might give a glob without a
     /// file different meanings.
     #[must_use]
-    pub fn prototypes(&self) -> Vec<Vec<Noted>> {
+    pub fn prototypes(&self) -> Vec<Vec<ProbedFunction>> {
         let requested = self.requested(HitAction::Record { values: 0, returns: false });
         prototypes::find(&self.target, &requested)
     }

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapline_record::ring::TEXT_BYTES;
+/// Which floats and which memory records hold, if requested.
+pub use trapline_plan::{Floats, Read as FieldRead};
+pub use trapline_record::ring::TEXT_BYTES;
 
 use crate::report::Site;
 
@@ -24,7 +26,8 @@ pub enum CallEnd {
     Unfinished,
 }
 
-/// One call of a function, or one hit of an instruction.
+/// One call of a function, or one hit of an instruction. [`Session::calls`](crate::Session::calls) returns them
+/// while calls are recorded ([`Builder::record`](crate::Builder::record)).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
     /// Traced process; calls of a forked child count as its parent's.
@@ -74,12 +77,12 @@ pub struct Text {
     /// First bytes there, at most [`TEXT_BYTES`].
     pub bytes: Vec<u8>,
     /// Why there are no more bytes.
-    pub reading: Reading,
+    pub reading: ReadOutcome,
 }
 
 /// How far the memory was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reading {
+pub enum ReadOutcome {
     /// As far as a record has room.
     Whole,
     /// Up to unmapped memory: the program could not have read further either.
@@ -95,7 +98,7 @@ impl Text {
         let mut word = [0; 8];
         let len = self.bytes.len().min(8);
         word[..len].copy_from_slice(&self.bytes[..len]);
-        (self.reading == Reading::Whole).then_some(u64::from_le_bytes(word))
+        (self.reading == ReadOutcome::Whole).then_some(u64::from_le_bytes(word))
     }
     /// Decodes a text from the words of a record: the answer of process_vm_readv (or its equal from the
     /// stub's own loads), then the bytes.
@@ -111,10 +114,10 @@ impl Text {
             (1..=asked.div_ceil(8) as u64).flat_map(|n| words(n).to_le_bytes()).collect();
         bytes.truncate(read);
         let reading = match answer {
-            0.. if read == asked => Reading::Whole,
-            0.. => Reading::Fault,
-            _ if answer == -EFAULT => Reading::Fault,
-            _ => Reading::Failed(i32::try_from(answer.wrapping_neg()).unwrap_or(i32::MAX)),
+            0.. if read == asked => ReadOutcome::Whole,
+            0.. => ReadOutcome::Fault,
+            _ if answer == -EFAULT => ReadOutcome::Fault,
+            _ => ReadOutcome::Failed(i32::try_from(answer.wrapping_neg()).unwrap_or(i32::MAX)),
         };
         Self { argument, bytes, reading }
     }

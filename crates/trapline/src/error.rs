@@ -3,14 +3,15 @@
 
 use std::io;
 
-use trapline_image::SpecError;
-use trapline_patch::PatchError;
-use trapline_tracee::TargetError;
+pub use trapline_image::SpecError;
+pub use trapline_patch::PatchError;
+pub use trapline_tracee::TargetError;
+use trapline_watch::WatchError;
 
 use crate::filter::Undecided;
 use crate::report::{Refused, Unprobed};
 
-/// Why a session cannot start or go on.
+/// Why a session cannot start or go on. Show its text: it says what was tried, why it failed, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -89,7 +90,7 @@ pub enum Error {
     },
     /// An error of watchpoints.
     #[error(transparent)]
-    Watch(#[from] trapline_watch::WatchError),
+    Watch(#[from] WatchError),
     /// No variable to watch was found.
     #[error("nothing to watch: {}", .misses.join("; "))]
     NoPlace {

@@ -1,6 +1,7 @@
 //! How the end of a call is seen.
 
-/// How the end of a call is seen, if it is timed, or if its return is recorded or aggregated.
+/// How the end of a call is seen, if it is timed, or if its return is recorded or aggregated. Choose another
+/// than [`Returns::Auto`] where a call's tail calls matter ([`Builder::returns`](crate::Builder::returns)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Returns {
     /// Its exits are patched. Its return address is replaced instead if exits cannot all be found or patched,

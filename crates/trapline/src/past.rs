@@ -11,11 +11,11 @@ use std::time::Instant;
 
 use trapline_tracee::FileId;
 
+use crate::aggregation::Tallied;
 use crate::files::id_of;
 use crate::report::{ProcessReport, Refused, Site};
 use crate::stacks::{Frame, StackFile, StackSum};
 use crate::summary::Summary;
-use crate::tallies::Tallied;
 use crate::threads::Names;
 
 /// All of them, in the order in which they were let go.

@@ -8,16 +8,17 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use trapline_image::{
-    Btf, DebugInfo, DeclaredParameter, Field, MarkArgument, MarkPlace, Misplaced, NoField, ParameterPlace,
-    ProbeKind, ProbeSpec, Prototype, ValueType,
-};
+use trapline_image::{Btf, DebugInfo, MarkArgument, MarkPlace, ProbeKind, ProbeSpec};
 use trapline_record::Svma;
 use trapline_tracee::{FileId, Process};
 
+pub use trapline_image::{
+    DeclaredParameter, Field, Misplaced as FieldError, NoField, ParameterPlace, Prototype, ValueType,
+};
+
 use crate::choose::{Chosen, choose};
 use crate::files::Files;
-use crate::inspect::{file_modules, find_program};
+use crate::listing::{file_modules, find_program};
 use crate::modules::{Module, mapped};
 use crate::session_request::SessionRequest;
 use crate::sites::{ProbedPlace, ProbedPlaces};
@@ -30,7 +31,7 @@ const MOST: usize = 1000;
 
 /// A function that a probe means.
 #[derive(Clone, Debug)]
-pub struct Noted {
+pub struct ProbedFunction {
     /// A probe that means this function alone.
     pub spec: ProbeSpec,
     /// What it takes and returns, if that is noted, and noted alike wherever the function is found.
@@ -41,7 +42,7 @@ pub struct Noted {
     debug: Option<Arc<DebugInfo>>,
 }
 
-impl Noted {
+impl ProbedFunction {
     /// Whether it is the same function of the same file.
     fn is_like(&self, other: &Self) -> bool {
         let same_file = match (&self.debug, &other.debug) {
@@ -63,8 +64,8 @@ impl Noted {
     ///
     /// # Errors
     /// What is wrong with the path, and where.
-    pub fn field(&self, path: &str) -> Result<Field, Misplaced> {
-        let whole = || Misplaced { at: 0..path.len(), why: NoField::NothingNoted };
+    pub fn field(&self, path: &str) -> Result<Field, FieldError> {
+        let whole = || FieldError { at: 0..path.len(), why: NoField::NothingNoted };
         self.debug.as_ref().filter(|_| self.prototype.is_some()).ok_or_else(whole)?.field(self.at, path)
     }
 }
@@ -80,7 +81,7 @@ struct FileNotes {
 type NotesByFile = HashMap<FileId, FileNotes>;
 
 /// For each probe, the functions and USDT probes that it means in the target.
-pub(crate) fn find(target: &Target, requested: &SessionRequest) -> Vec<Vec<Noted>> {
+pub(crate) fn find(target: &Target, requested: &SessionRequest) -> Vec<Vec<ProbedFunction>> {
     let (mut files, mut known) = (Files::default(), NotesByFile::new());
     let mut processes = match target {
         Target::Launch(_) => Vec::new(),
@@ -114,7 +115,7 @@ pub(crate) fn find(target: &Target, requested: &SessionRequest) -> Vec<Vec<Noted
 }
 
 /// What all processes have alike; a prototype that differs is dropped.
-fn alike(mut all: impl Iterator<Item = Vec<Noted>>) -> Option<Vec<Noted>> {
+fn alike(mut all: impl Iterator<Item = Vec<ProbedFunction>>) -> Option<Vec<ProbedFunction>> {
     let mut first = all.next()?;
     for other in all {
         for one in &mut first {
@@ -132,7 +133,7 @@ fn in_process(
     files: &mut Files,
     known: &mut NotesByFile,
     reads_texts: bool,
-) -> Option<Vec<Noted>> {
+) -> Option<Vec<ProbedFunction>> {
     let process = Process::open(pid).ok()?;
     let maps = process.maps().ok()?;
     let fresh = mapped(&process, &maps);
@@ -151,7 +152,7 @@ fn in_file(
     requested: &SessionRequest,
     files: &mut Files,
     known: &mut NotesByFile,
-) -> Option<Vec<Noted>> {
+) -> Option<Vec<ProbedFunction>> {
     let program = find_program(words.first()?)?;
     let (modules, places) = file_modules(files, requested, Some(&program), &mut Vec::new()).ok()?;
     noted(requested, &modules, &places, true, known)
@@ -163,12 +164,12 @@ fn noted(
     places: &ProbedPlaces,
     reads_texts: bool,
     known: &mut NotesByFile,
-) -> Option<Vec<Noted>> {
+) -> Option<Vec<ProbedFunction>> {
     let found = &places.found;
     if found.is_empty() || found.len() > MOST {
         return None;
     }
-    let mut all: Vec<Noted> = Vec::new();
+    let mut all: Vec<ProbedFunction> = Vec::new();
     for place in found {
         if let Some(arguments) = &place.arguments {
             all.extend(of_mark(requested, place, arguments, (found.len() == 1, reads_texts), &all));
@@ -186,7 +187,7 @@ fn noted(
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
             Some(other) if other.prototype != prototype => other.prototype = None,
             Some(_) => {}
-            None => all.push(Noted { spec, prototype, reads_texts, at: place.at, debug }),
+            None => all.push(ProbedFunction { spec, prototype, reads_texts, at: place.at, debug }),
         }
     }
     Some(all)
@@ -198,8 +199,8 @@ fn of_mark(
     place: &ProbedPlace,
     arguments: &[MarkArgument],
     (is_alone, reads): (bool, bool),
-    before: &[Noted],
-) -> Option<Noted> {
+    before: &[ProbedFunction],
+) -> Option<ProbedFunction> {
     let spec: ProbeSpec = if is_alone { requested.specs[0].clone() } else { place.probe.parse().ok()? };
     let parameter = |(nth, argument): (u8, &MarkArgument)| {
         let of = match *argument {
@@ -215,7 +216,7 @@ fn of_mark(
     let parameters = (0..).zip(arguments).map(parameter).collect();
     let prototype = Some(Prototype { parameters, value: ValueType::Void });
     let is_new = before.iter().all(|other| other.spec.text != spec.text);
-    is_new.then_some(Noted { spec, prototype, reads_texts: false, at: place.at, debug: None })
+    is_new.then_some(ProbedFunction { spec, prototype, reads_texts: false, at: place.at, debug: None })
 }
 
 impl FileNotes {

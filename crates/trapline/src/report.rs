@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::form::Returns;
 use crate::histogram::Histogram;
 
 pub use trapline_plan::Tactic;
 
-/// A probed place in one process. Two names for the same (file, offset) are one site.
+/// A probed place in one process, as reports and calls refer to it. Two names for the same (file, offset) are
+/// one site.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Site {
     /// `uprobe:PATH:func`, as bpftrace writes it.
@@ -27,7 +27,7 @@ pub struct Site {
     pub tactic: Tactic,
 }
 
-/// Hits of one site.
+/// Hits of one site: a row of [`ProcessReport::counts`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Count {
     /// The site.
@@ -55,7 +55,7 @@ pub struct Filtered {
     pub unended: u64,
 }
 
-/// How hits are grouped.
+/// How hits are grouped; [`Builder::by`](crate::Builder::by) takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     /// By CPU: one share for each CPU, in order, then one for threads that have no rseq area.
@@ -179,7 +179,7 @@ impl Unprobed {
     }
 }
 
-/// Durations of one function, or of several together.
+/// Durations of one function, or of several together: a row of [`ProcessReport::times`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Times {
     /// The function; `None` for a sum of several.
@@ -244,30 +244,6 @@ impl Times {
     }
 }
 
-/// A function that a pattern matched, and what would be done with it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
-    /// Process; `None` if only the file was looked at.
-    pub pid: Option<u32>,
-    /// `uprobe:PATH:func`.
-    pub probe: String,
-    /// The same for the function's other names.
-    pub aliases: Vec<String>,
-    /// Path of the file.
-    pub file: String,
-    /// Name of the function alone.
-    pub function: String,
-    /// Bytes from the start of the file to the function.
-    pub offset: u64,
-    /// Length of its main body in bytes.
-    pub size: u64,
-    /// How it would be reached, or why it would be refused.
-    pub tactic: Result<Tactic, Refused>,
-    /// How the ends of its calls would be seen: [`Returns::Exits`] or [`Returns::Stack`]. `None` if they
-    /// would not be timed.
-    pub returns: Option<Returns>,
-}
-
 /// How a process ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ended {
@@ -286,7 +262,8 @@ pub enum Ended {
     Exec,
 }
 
-/// Report of one process for one interval.
+/// Report of one process for one interval. [`Session::report`](crate::Session::report) returns one for each
+/// process, and so does [`Finished::reports`](crate::Finished::reports).
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProcessReport {
     /// Process id.

@@ -12,7 +12,7 @@ use trapline_record::Svma;
 
 use crate::filter::Filter;
 use crate::form::Returns;
-use crate::histogram::{LinearBuckets, Scale};
+use crate::histogram::{LinearBuckets, TickScale};
 use crate::report::By;
 
 /// What a session requests of each process.
@@ -132,7 +132,7 @@ const fn recorded(values: u8, returns: bool, stack: Unwind) -> Action {
 /// How a session reports what it counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReportOptions {
-    pub(crate) scale: Scale,
+    pub(crate) scale: TickScale,
     pub(crate) timed: bool,
     /// How counters are split.
     pub(crate) by: Option<By>,
@@ -144,7 +144,7 @@ impl ReportOptions {
     /// Options of a session that groups hits by `by`, on a clock whose tick takes so many nanoseconds.
     pub(crate) fn new(hit_action: HitAction, by: Option<By>, ns_per_tick: f64) -> Self {
         Self {
-            scale: Scale::new(ns_per_tick),
+            scale: TickScale::new(ns_per_tick),
             timed: hit_action.is_timed(),
             // Only counters are split by it; a table's rows name their thread or key themselves.
             by: by.filter(|_| hit_action == HitAction::Count),

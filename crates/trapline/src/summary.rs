@@ -36,7 +36,7 @@ pub struct Overwritten {
     pub longest: Duration,
 }
 
-/// Totals of a whole session, at its end.
+/// Totals of a whole session, at its end: [`Finished::summary`](crate::Finished::summary).
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Summary {
     /// Processes that were probed.

@@ -11,7 +11,7 @@ use trapline_record::latency::{STAMP_BLOCK, STAMP_TAGS_LEN, STAMPS_LEN, STRIDE, 
 use trapline_record::{RemoteAddr, control};
 use trapline_tracee::Process;
 
-use crate::histogram::{Histogram, LinearBuckets, Scale};
+use crate::histogram::{Histogram, LinearBuckets, TickScale};
 use crate::report::{Site, Times};
 
 /// Calls of each function (by latency area) that have a stamp and no exit yet, in one process; `None` if its
@@ -66,7 +66,7 @@ pub(crate) fn read_times<'a>(
     areas: impl Iterator<Item = (&'a Segment, &'a [Range<u64>], u32)>,
     site: Arc<Site>,
     in_flight: u64,
-    scale: Scale,
+    scale: TickScale,
     steps: Option<LinearBuckets>,
 ) -> Times {
     let mut sums = [0u64; 6];

@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use trapline::calls::Floats;
 use trapline::filter::Filter;
 use trapline::watch::{Expr, WatchSpec};
-use trapline::{By, Floats, ProbeSpec, Returns, Target};
+use trapline::{By, ProbeSpec, Returns, Target};
 
 use super::ends::Ends;
 use super::filters::FilterOptions;

@@ -6,8 +6,9 @@
 
 use std::cell::RefCell;
 
+use trapline::calls::FieldRead;
 use trapline::filter::{Known, MAX_FIELDS, Misread, Symbol};
-use trapline::{Noted, Read, ValueType};
+use trapline::prototypes::{ProbedFunction, ValueType};
 
 use super::prototype::type_of;
 use super::types::{Signature, Type};
@@ -17,14 +18,14 @@ use super::types::{Signature, Type};
 pub(crate) struct FieldOf {
     /// As typed.
     pub(crate) path: String,
-    pub(crate) read: Read,
+    pub(crate) read: FieldRead,
     pub(crate) shown: Type,
 }
 
 /// The fields that one probe's records contain. It grows with the paths that are used.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
-    noted: Option<&'a Noted>,
+    noted: Option<&'a ProbedFunction>,
     known: RefCell<Vec<FieldOf>>,
 }
 
@@ -35,13 +36,13 @@ pub(crate) fn is_path(word: &str) -> bool {
 }
 
 /// The field to which a path leads in a function.
-pub(crate) fn find(noted: Option<&Noted>, path: &str) -> Result<FieldOf, Misread> {
+pub(crate) fn find(noted: Option<&ProbedFunction>, path: &str) -> Result<FieldOf, Misread> {
     let whole = |why: &str| Misread { at: 0..path.len(), why: why.to_owned() };
     let unknown = "fields are known from debug information alone, and only where no types were typed";
     let field = noted.ok_or_else(|| whole(unknown))?.field(path);
     let field = field.map_err(|wrong| Misread { at: wrong.at, why: wrong.why.to_string() })?;
     let shown = if field.of == ValueType::Text { Type::Str } else { type_of(field.of) };
-    let read = Read { register: field.register, offsets: field.offsets, bytes: field.bytes };
+    let read = FieldRead { register: field.register, offsets: field.offsets, bytes: field.bytes };
     Ok(FieldOf { path: path.to_owned(), read, shown })
 }
 
@@ -77,7 +78,7 @@ impl<'a> Fields<'a> {
         }))
     }
     /// All memory that must be read.
-    pub(crate) fn reads(&self) -> Vec<Read> {
+    pub(crate) fn reads(&self) -> Vec<FieldRead> {
         self.known.borrow().iter().map(|one| one.read.clone()).collect()
     }
 }

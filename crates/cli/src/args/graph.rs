@@ -1,7 +1,8 @@
 //! `graph`, as typed and as ready values.
 
 use clap::Args;
-use trapline::{Pattern, ProbeSpec};
+use trapline::ProbeSpec;
+use trapline::probes::Pattern;
 
 use super::command::Run;
 use super::ends::{Ends, TypedEnds};

@@ -4,7 +4,8 @@
 
 use clap::Args;
 use trapline::filter::{Filter, Known, Sort, Tree};
-use trapline::{By, ProbeKind, ProbeSpec};
+use trapline::probes::ProbeKind;
+use trapline::{By, ProbeSpec};
 
 use super::aggregation::{Aggregation, Split, Value, aggregation, shown, values};
 use super::command::{Lat, Run, Shape};

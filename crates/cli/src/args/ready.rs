@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use trapline::filter::Filter;
+use trapline::probes::{Pattern, ProbeKind};
 use trapline::watch::Expr;
-use trapline::{Pattern, ProbeKind, ProbeSpec, Returns, Target};
+use trapline::{ProbeSpec, Returns, Target};
 
 use super::command::{Calls, Count, Demo, Lat, List, Pids, Recording, Run, Shape, TimeUnit, Watch};
 use super::error::UsageError;

@@ -2,7 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use trapline::filter::Filter;
-use trapline::{ProbeKind, ProbeSpec, Unwinding};
+use trapline::probes::ProbeKind;
+use trapline::{ProbeSpec, Unwinding};
 
 use super::command::Run;
 use super::ends::{Ends, TypedEnds};

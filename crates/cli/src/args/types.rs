@@ -6,8 +6,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use trapline::Call;
+use trapline::calls::Floats;
 use trapline::filter::{Float, Int};
-use trapline::{Call, Floats, Noted};
+use trapline::prototypes::ProbedFunction;
 
 use super::fields::FieldOf;
 
@@ -79,7 +81,7 @@ pub(crate) struct Signature {
     /// The memory of those fields, in the order of [`ArgumentPlace::Field`].
     pub(crate) fields: Vec<FieldOf>,
     /// Debug information in which further fields are found.
-    pub(crate) noted: Option<Rc<Noted>>,
+    pub(crate) noted: Option<Rc<ProbedFunction>>,
 }
 
 impl PartialEq for Signature {

@@ -4,7 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use trapline::{Builder, By, ProcessReport, Session, Tallied, time_of_day};
+use trapline::aggregation::Tallied;
+use trapline::system::time_of_day;
+use trapline::{Builder, By, ProcessReport, Session};
 
 use super::reader_aggregation::ReaderAggregation;
 use super::run_output::{self, RunOutput};

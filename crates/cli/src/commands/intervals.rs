@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use trapline::{Builder, Error, Finished, Interrupts, Running, Session, time_of_day};
+use trapline::system::time_of_day;
+use trapline::{Builder, Error, Finished, Interrupts, Running, Session};
 
 use super::run_output::RunOutput;
 use super::{Failure, Outcome};

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trapline::{Call, CallEnd, ProbeSpec, Site, time_of_day};
+use trapline::calls::CallEnd;
+use trapline::system::time_of_day;
+use trapline::{Call, ProbeSpec, Site};
 
 use super::format::Format;
 use super::json::{SCHEMA, line};
@@ -158,7 +160,7 @@ pub(crate) fn nearness(spec: &ProbeSpec, site: &Site) -> Option<u8> {
     names.any(|name| spec.means(name)).then(|| {
         let Some(wanted) = spec.file.as_deref() else { return 1 };
         let own = site.probe.parse::<ProbeSpec>().ok().and_then(|probe| probe.file);
-        let is_named = |path: &str| path == wanted || trapline::is_short_name(path, wanted);
+        let is_named = |path: &str| path == wanted || trapline::probes::is_short_name(path, wanted);
         2 * u8::from(own.iter().chain([&site.file]).any(|path| is_named(path)))
     })
 }
@@ -344,7 +346,9 @@ mod tests {
     use crate::report::format::Format;
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::{Call, CallEnd, Reading, Site, Tactic, Text};
+    use trapline::calls::{CallEnd, ReadOutcome, Text};
+    use trapline::report::Tactic;
+    use trapline::{Call, Site};
 
     #[test]
     fn rows_have_a_column_for_each_argument() {
@@ -364,7 +368,7 @@ mod tests {
                 tactic: Tactic::Jump,
             })
         };
-        let text = Text { argument: 0, bytes: b"a,\"b\0c".to_vec(), reading: Reading::Fault };
+        let text = Text { argument: 0, bytes: b"a,\"b\0c".to_vec(), reading: ReadOutcome::Fault };
         let open = Call {
             pid: 7,
             tid: 8,

@@ -1,6 +1,7 @@
 //! Histograms as bpftrace draws them: `[1K, 2K)   123 |@@@@    |`, 52 columns for the fullest row.
 
-use trapline::{Histogram, HistogramRow};
+use trapline::Histogram;
+use trapline::histogram::HistogramRow;
 
 use super::number::binary;
 use crate::args::command::Shape;

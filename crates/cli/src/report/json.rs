@@ -3,9 +3,10 @@
 //! The order of fields is part of the format. It is the order of the structs' fields below.
 
 use serde::Serialize;
-use trapline::{
-    By, Count, Group, HistogramRow, Late, Listed, ProcessReport, Returns, Share, Times, Unprobed,
-};
+use trapline::histogram::HistogramRow;
+use trapline::listing::Listed;
+use trapline::report::{Group, Late, Share, Unprobed};
+use trapline::{By, Count, ProcessReport, Returns, Times};
 
 /// Schema version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -276,10 +277,10 @@ fn times_row(times: &Times) -> Option<TimesRow<'_>> {
 pub(crate) mod tests {
     use super::{count, lat, list, unprobed};
     use std::sync::Arc;
-    use trapline::{
-        By, Count, Group, Histogram, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Tactic,
-        Times, Unprobed,
-    };
+    use trapline::histogram::TickScale;
+    use trapline::listing::Listed;
+    use trapline::report::{Group, Refused, Share, Tactic, Unprobed};
+    use trapline::{By, Count, Histogram, ProcessReport, Returns, Site, Times};
 
     fn site(name: &str, label: &str) -> Arc<Site> {
         Arc::new(Site {
@@ -367,8 +368,8 @@ pub(crate) mod tests {
 
     /// A report with one timed function: calls of 100, 101 and 310 ns.
     pub(crate) fn timed() -> ProcessReport {
-        let mut buckets = vec![0; trapline::BUCKETS];
-        [100, 101, 310].iter().for_each(|&ns| buckets[trapline::bucket(ns)] += 1);
+        let mut buckets = vec![0; trapline::histogram::BUCKETS];
+        [100, 101, 310].iter().for_each(|&ns| buckets[trapline::histogram::bucket(ns)] += 1);
         let times = Times {
             site: Some(site("work", "work")),
             calls: 3,
@@ -380,7 +381,7 @@ pub(crate) mod tests {
             total_ns: 511,
             min_ns: 100,
             max_ns: 310,
-            histogram: Histogram::new(&buckets, Scale::new(1.0)),
+            histogram: Histogram::new(&buckets, TickScale::new(1.0)),
         };
         ProcessReport { counts: Vec::new(), times: vec![times], ..sample() }
     }

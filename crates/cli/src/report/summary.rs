@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use trapline::{Overwritten, Refused, Summary, Tactic};
+use trapline::Summary;
+use trapline::report::{Refused, Tactic};
+use trapline::summary::Overwritten;
 
 use super::number::{bytes, duration, grouped, plural};
 
@@ -140,7 +142,9 @@ fn nanos(time: std::time::Duration) -> u64 {
 mod tests {
     use super::text;
     use std::time::Duration;
-    use trapline::{ByTactic, Refused, Summary, Tactic, Unprobed};
+    use trapline::Summary;
+    use trapline::report::{Refused, Tactic, Unprobed};
+    use trapline::summary::ByTactic;
 
     #[test]
     fn every_promise_has_its_line() {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use trapline::time_of_day;
+use trapline::system::time_of_day;
 use trapline::watch::{
     Access, Accessed, Encoding, Facts, Kind, NewProgram, Tally, ValueSource, WatchEnd, Watched, Where,
 };

@@ -7,7 +7,8 @@ use std::process::ExitStatus;
 
 use trapline_tracee::Launched;
 
-/// A launched command. At a session's end it runs on, no longer traced.
+/// A command that was launched ([`Target::Launch`](crate::Target::Launch)). At a session's end it runs on, no
+/// longer traced; wait for it with [`status`](Self::status).
 #[derive(Debug)]
 pub struct Running {
     launched: Launched,

@@ -5,14 +5,14 @@
 use std::collections::HashMap;
 
 use super::command::Running;
+use crate::aggregation::Tallied;
 use crate::calls::Call;
 use crate::error::Error;
 use crate::report::ProcessReport;
 use crate::stacks::StackSum;
 use crate::summary::Summary;
-use crate::tallies::Tallied;
 
-/// What a session returns at its end.
+/// What a session returns at its end: [`Session::detach`](super::Session::detach).
 #[derive(Debug)]
 pub struct Finished {
     /// The last report of each process, counted after the last patch was out.

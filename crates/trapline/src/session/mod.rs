@@ -22,14 +22,14 @@ use trapline_tracee::{Interrupt, Interrupts, TickClock};
 
 use self::processes::Processes;
 use self::recording::{Recording, numbers};
+use crate::aggregation::Tallied;
 use crate::calls::{Call, in_order};
 use crate::error::Error;
-use crate::histogram::{LinearBuckets, Scale};
+use crate::histogram::{LinearBuckets, TickScale};
 use crate::report::{By, ProcessReport};
 use crate::saved;
 use crate::session_request::{ReportOptions, SessionRequest};
 use crate::summary::Summary;
-use crate::tallies::Tallied;
 use crate::target::Target;
 use crate::traced::Traced;
 
@@ -50,7 +50,8 @@ pub(crate) struct Setup {
     pub(crate) steps: Option<LinearBuckets>,
 }
 
-/// A running session. Dropping it takes all patches out.
+/// A running session. Call [`poll`](Self::poll) a few times a second, [`report`](Self::report) when you want to
+/// know, and [`detach`](Self::detach) at the end. Dropping it takes all patches out.
 #[derive(Debug)]
 pub struct Session {
     processes: Processes,
@@ -72,7 +73,7 @@ impl Session {
             requested.tick = Some(Late::tick_of(clock.ns_per_tick()));
         }
         if let Some(steps) = steps.filter(|_| timed)
-            && let Some(buckets) = steps.buckets(Scale::new(clock.ns_per_tick()))
+            && let Some(buckets) = steps.buckets(TickScale::new(clock.ns_per_tick()))
         {
             requested.durations.buckets = buckets;
             requested.steps = Some(steps);
@@ -125,7 +126,7 @@ impl Session {
         reports
     }
     /// Calls that were recorded since the last call, in the order in which they ended; see
-    /// [`Builder::record`]. Call this often: records that find a ring full meanwhile are dropped, and
+    /// [`Builder::record`](crate::Builder::record). Call this often: records that find a ring full meanwhile are dropped, and
     /// counted.
     pub fn calls(&mut self) -> Vec<Call> {
         let (clock, until) = (numbers(&self.clock), Some(TickClock::ticks()));
@@ -170,7 +171,7 @@ impl Session {
     ) -> Result<usize, E> {
         self.recording.round(&mut self.processes.traced, self.processes.past.len(), &self.clock, until, write)
     }
-    /// Aggregations since attach, site by site; see [`Builder::tally`].
+    /// Aggregations since attach, site by site; see [`Builder::tally`](crate::Builder::tally).
     pub fn tallies(&mut self) -> Vec<Tallied> {
         let by = self.by;
         let there = self.processes.traced.iter_mut().flat_map(|traced| traced.tallies(by));

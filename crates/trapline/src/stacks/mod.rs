@@ -32,7 +32,7 @@ pub(crate) use self::seen_code::{SeenCode, open};
 pub(crate) use self::sums::{Ended, StackId, Sums};
 pub use self::symbols::{Function, Symbols};
 
-/// How a stack is read.
+/// How a stack is read; [`Builder::stacks`](crate::Builder::stacks) takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unwinding {
     /// By frame pointers, in the program itself: at most so many return addresses.

@@ -11,7 +11,7 @@ use trapline_tracee::Process;
 
 use super::site_table::{SiteTable, Source, Tracked};
 use super::target_process::TargetProcess;
-use crate::histogram::{LinearBuckets, Scale};
+use crate::histogram::{LinearBuckets, TickScale};
 use crate::report::Times;
 use crate::times::{in_flight, read_times};
 
@@ -54,7 +54,7 @@ impl CallTimes {
         &self,
         sites: &SiteTable,
         segments: &[Segment],
-        scale: Scale,
+        scale: TickScale,
         steps: Option<LinearBuckets>,
     ) -> Vec<Times> {
         let written: Vec<_> = segments.iter().map(Segment::timed).collect();

@@ -12,9 +12,9 @@ use trapline_record::counters::filtered;
 use super::kernel::KernelLinks;
 use super::site_table::{SiteTable, Source, Tracked};
 use super::thread_names::ThreadNames;
+use crate::aggregation::{FilteredByName, GroupHits, TableContents, Tallied};
 use crate::decode::Decoder;
 use crate::report::{By, Count, Filtered, Share};
-use crate::tallies::{FilteredByName, GroupHits, TableContents, Tallied};
 
 /// Everything that counts in one process.
 #[derive(Clone, Copy, Debug)]

@@ -53,6 +53,7 @@ use self::leaving::Leaving;
 use self::prober::{LookWith, Looked, Prober};
 use self::readings::Readings;
 use self::target_process::TargetProcess;
+use crate::aggregation::Tallied;
 use crate::calls::Call;
 use crate::decode::Clock;
 use crate::error::Error;
@@ -64,7 +65,6 @@ use crate::report::{By, Ended, ProcessReport, Refused, Site, Tactic, Unprobed};
 use crate::session_request::{ReportOptions, SessionRequest};
 use crate::stacks::StackSum;
 use crate::summary::Summary;
-use crate::tallies::Tallied;
 
 /// A process under trace.
 #[derive(Debug)]

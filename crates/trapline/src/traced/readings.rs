@@ -11,14 +11,14 @@ use super::prober::Prober;
 use super::recorder::Recorder;
 use super::target_process::TargetProcess;
 use super::thread_names::ThreadNames;
+use crate::aggregation::Tallied;
 use crate::calls::Call;
 use crate::decode::Clock;
-use crate::histogram::Scale;
+use crate::histogram::TickScale;
 use crate::past::Interval;
 use crate::report::{By, Ended, ProcessReport, Share, Times};
 use crate::session_request::ReportOptions;
 use crate::stacks::StackSum;
-use crate::tallies::Tallied;
 
 /// What reading takes.
 #[derive(Debug)]
@@ -150,14 +150,14 @@ impl Readings {
         target: &TargetProcess,
         prober: &Prober,
         is_there: bool,
-        scale: Scale,
+        scale: TickScale,
     ) -> Vec<Times> {
         if is_there {
             self.times.look(target, &prober.patches.attached);
         }
         self.times.times(&prober.sites, prober.patches.segments(), scale, prober.patches.steps)
     }
-    fn times_of_stacks(&self, prober: &Prober, scale: Scale) -> Vec<Times> {
+    fn times_of_stacks(&self, prober: &Prober, scale: TickScale) -> Vec<Times> {
         let (stacks, read) = (self.recorder.stacks.as_ref(), &self.recorder.decoder.read);
         stacks.map_or_else(Vec::new, |stacks| stacks.times(&prober.sites, read, scale))
     }

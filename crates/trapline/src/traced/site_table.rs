@@ -13,13 +13,13 @@ use trapline_plan::Action;
 use trapline_record::FileOffset;
 use trapline_tracee::FileId;
 
+use crate::aggregation::{Settled, TableContents};
 use crate::decode::{ProbeFacts, Shape};
 use crate::filter::Filter;
 use crate::group_by::{GroupNumber, parts, shares};
 use crate::modules::Module;
 use crate::report::{By, Refused, Share, Site, Tactic};
 use crate::sites::ProbedPlace;
-use crate::tallies::{Settled, TableContents};
 use crate::threads::Names;
 use crate::values::Values;
 

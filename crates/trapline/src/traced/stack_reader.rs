@@ -20,7 +20,7 @@ use super::site_table::{SiteTable, Tracked};
 use super::target_process::TargetProcess;
 use crate::calls::CallEnd;
 use crate::decode::{Counts, Decoder, TextKey, text_key};
-use crate::histogram::{Histogram, Scale};
+use crate::histogram::{Histogram, TickScale};
 use crate::pairing::{FoundRecord, Paired};
 use crate::quick::InTurn;
 use crate::report::{Site, Times};
@@ -126,11 +126,11 @@ impl StackReader {
         }
     }
     /// Durations of calls of each site, if these are summed. `read` counts the entries that were read.
-    pub(super) fn times(&self, sites: &SiteTable, read: &Counts, scale: Scale) -> Vec<Times> {
+    pub(super) fn times(&self, sites: &SiteTable, read: &Counts, scale: TickScale) -> Vec<Times> {
         let waits = |tracked: &&Tracked| matches!(tracked.action, Action::Record { returns: true, .. });
         sites.iter().filter(waits).map(|tracked| self.times_of(tracked, read, scale)).collect()
     }
-    fn times_of(&self, tracked: &Tracked, read: &Counts, scale: Scale) -> Times {
+    fn times_of(&self, tracked: &Tracked, read: &Counts, scale: TickScale) -> Times {
         let (mut all, mut buckets) = (Ended::default(), vec![0; BUCKETS]);
         for ended in tracked.counters().filter_map(|key| self.sums.ended.get(&key)) {
             buckets.iter_mut().zip(&ended.buckets).for_each(|(sum, calls)| *sum += calls);

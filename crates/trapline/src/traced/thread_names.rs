@@ -12,7 +12,7 @@
 //! A row has a thread's number, and no name. In each round, steps N1 to N3 do this as well:
 //!
 //! - N1 Some threads are reported to have another name than a round ago. What their rows have grown since
-//!   they were last settled goes to the name of a round ago ([`Settled`](crate::tallies::Settled)).
+//!   they were last settled goes to the name of a round ago ([`Settled`](crate::aggregation::Settled)).
 //! - N2 Names of new threads come from /proc. For a thread that is gone they come from the kernel's records:
 //!   a thread begins with the name of the thread that made it.
 //! - N3 is the same as for records.
@@ -34,9 +34,9 @@ use trapline_tracee::{Changed, NameWatcher};
 
 use super::site_table::{SiteTable, Tracked};
 use super::target_process::TargetProcess;
+use crate::aggregation::TableContents;
 use crate::report::By;
 use crate::session_request::{HitAction, SessionRequest};
-use crate::tallies::TableContents;
 use crate::threads::{Names, Thread};
 
 /// How often names are read again: where the kernel reports changes, and where it does not.

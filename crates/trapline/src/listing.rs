@@ -1,11 +1,13 @@
-//! Commands that change nothing, and cleaning up: `list`, `--dry-run`, `status`, `detach`.
+//! Lists the places that probes mean, and how each would be reached: `list`, `--dry-run`.
+//!
+//! In: a target, requests. Out: a [`Listing`]. Files can be looked at without a process. Does not: patch.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use trapline_patch::{AttachReport, DetachReport, Options, SegmentStatus, recover, rehearse, status};
+use trapline_patch::{AttachReport, Options, rehearse};
 use trapline_plan::{Action, ActionRequest, ProcessTraits, preview};
 use trapline_record::addr::Bias;
 use trapline_tracee::Process;
@@ -16,12 +18,36 @@ use crate::files::Files;
 use crate::form::Returns;
 use crate::modules::{Module, is_short_name, mapped};
 use crate::names::ProcessNames;
-use crate::report::{Listed, Refused, Tactic};
+use crate::report::{Refused, Tactic};
 use crate::requests::{Requests, is_guarded, kernel_cannot_time, no_unwinder, refusals, tactics};
 use crate::session_request::{HitAction, SessionRequest};
 use crate::sites::{ProbedPlace, ProbedPlaces, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
 use crate::unwinders::{Unwinding, unwinding_now};
+
+/// A function that a pattern matched, and what would be done with it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// Process; `None` if only the file was looked at.
+    pub pid: Option<u32>,
+    /// `uprobe:PATH:func`.
+    pub probe: String,
+    /// The same for the function's other names.
+    pub aliases: Vec<String>,
+    /// Path of the file.
+    pub file: String,
+    /// Name of the function alone.
+    pub function: String,
+    /// Bytes from the start of the file to the function.
+    pub offset: u64,
+    /// Length of its main body in bytes.
+    pub size: u64,
+    /// How it would be reached, or why it would be refused.
+    pub tactic: Result<Tactic, Refused>,
+    /// How the ends of its calls would be seen: [`Returns::Exits`] or [`Returns::Stack`]. `None` if they
+    /// would not be timed.
+    pub returns: Option<Returns>,
+}
 
 /// Result of a listing.
 #[derive(Debug, Default)]
@@ -298,20 +324,4 @@ fn is_elf(path: &Path) -> bool {
     use std::io::Read;
     let mut head = [0u8; 4];
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *b"\x7fELF"
-}
-
-/// Lists what is patched in a process, and by which tracers.
-///
-/// # Errors
-/// If the process cannot be looked at.
-pub fn patched(pid: u32) -> Result<Vec<SegmentStatus>, Error> {
-    Ok(status(&Process::look_into(pid)?)?)
-}
-
-/// Cleans up after a tracer that died.
-///
-/// # Errors
-/// If the process cannot be traced, or another tracer is at work in it.
-pub fn clean_up(pid: u32) -> Result<DetachReport, Error> {
-    Ok(recover(&Process::open(pid)?, &Options::default())?)
 }
