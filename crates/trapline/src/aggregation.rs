@@ -1,8 +1,8 @@
 //! Aggregations: how often a probe's expression had which value.
 //!
-//! In: tables as segments hold them; the names of threads, present and former. Out: [`Tallied`], row by row.
-//! Does not: know what a bucket means ([`Tally::key`] does), or read names (`traced::thread_names` decides which
-//! name counts).
+//! In: tables as segments hold them; the names of threads, present and former. Out: [`Tallied`], row by
+//! row. Does not: know what a bucket means ([`Tally::key`] does), or read names (`traced::thread_names`
+//! decides which name counts).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

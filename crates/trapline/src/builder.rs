@@ -1,7 +1,7 @@
 //! Describes a session before anything is done: targets, probes, options.
 //!
-//! In: the user's choices. Out: a [`Setup`], by which a [`Session`] starts; listings and prototypes, for which
-//! nothing is patched. Does not: touch a process.
+//! In: the user's choices. Out: a [`Setup`], by which a [`Session`] starts; listings and prototypes, for
+//! which nothing is patched. Does not: touch a process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -159,9 +159,10 @@ impl Builder {
         self.filters = filters;
         self
     }
-    /// Selects arguments that point to text; records hold its first [`TEXT_BYTES`](crate::calls::TEXT_BYTES). Bit
-    /// `n` is for argument `n`, the first byte is for the first probe, and so on. The target first reads a
-    /// page by a system call, and then loads from it directly for a while.
+    /// Selects arguments that point to text; records hold its first
+    /// [`TEXT_BYTES`](crate::calls::TEXT_BYTES). Bit `n` is for argument `n`, the first byte is for the first
+    /// probe, and so on. The target first reads a page by a system call, and then loads from it directly for a
+    /// while.
     #[must_use]
     pub fn texts(mut self, texts: Vec<u8>) -> Self {
         self.texts = texts;

@@ -26,8 +26,8 @@ pub enum CallEnd {
     Unfinished,
 }
 
-/// One call of a function, or one hit of an instruction. [`Session::calls`](crate::Session::calls) returns them
-/// while calls are recorded ([`Builder::record`](crate::Builder::record)).
+/// One call of a function, or one hit of an instruction. [`Session::calls`](crate::Session::calls) returns
+/// them while calls are recorded ([`Builder::record`](crate::Builder::record)).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
     /// Traced process; calls of a forked child count as its parent's.

@@ -1,7 +1,7 @@
 //! What tracers have left in processes, and cleaning up after them: `status`, `detach`.
 //!
-//! In: a pid. Out: the segments that are mapped there; with [`clean_up`], the process as it was. Does not: touch
-//! what a tracer that still runs has patched.
+//! In: a pid. Out: the segments that are mapped there; with [`clean_up`], the process as it was. Does not:
+//! touch what a tracer that still runs has patched.
 
 use trapline_patch::{Options, recover, status};
 use trapline_tracee::Process;

@@ -1,8 +1,8 @@
 //! What is kept of processes that have ended: their counts, and no more.
 //!
-//! In: the last report, aggregations and stacks of a process that was let go (PAST-1, `traced::leaving`). Out:
-//! what later reports still need. Equal values of several processes are kept once. Invariant: TRC-2. Does not:
-//! touch a process, or keep anything of its memory.
+//! In: the last report, aggregations and stacks of a process that was let go (PAST-1, `traced::leaving`).
+//! Out: what later reports still need. Equal values of several processes are kept once. Invariant: TRC-2.
+//! Does not: touch a process, or keep anything of its memory.
 
 use std::collections::HashSet;
 use std::hash::Hash;

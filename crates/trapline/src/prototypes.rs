@@ -36,7 +36,8 @@ pub struct ProbedFunction {
     pub spec: ProbeSpec,
     /// What it takes and returns, if that is noted, and noted alike wherever the function is found.
     pub prototype: Option<Prototype>,
-    /// Whether texts can be read in the process ([`Builder::texts`](crate::Builder::texts)), as far as is known beforehand.
+    /// Whether texts can be read in the process ([`Builder::texts`](crate::Builder::texts)), as far as is
+    /// known beforehand.
     pub reads_texts: bool,
     at: Svma,
     debug: Option<Arc<DebugInfo>>,

@@ -1,7 +1,7 @@
 //! Totals of a whole session.
 //!
-//! In: the totals of each process, at its end. Out: one [`Summary`], shown by a report's last lines. Does not:
-//! count.
+//! In: the totals of each process, at its end. Out: one [`Summary`], shown by a report's last lines. Does
+//! not: count.
 
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ pub struct Summary {
     pub processes: u64,
     /// Of these, processes that had ended, or ran another program, before the tracer detached.
     pub ended: u64,
-    /// Of the ended ones that the user named, those that were killed: see [`Ended::Killed`](crate::report::Ended::Killed).
+    /// Of the ended ones that the user named, those that were killed: see
+    /// [`Ended::Killed`](crate::report::Ended::Killed).
     pub killed: u64,
     /// Forked children that counted into their parent's table.
     pub children: u64,

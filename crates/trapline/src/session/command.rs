@@ -1,7 +1,8 @@
 //! A command that a session launched.
 //!
-//! In: a started command. Out: its exit status. Invariant: a command that must not run unprobed is killed when
-//! its [`KillOnDrop`] is dropped. Does not: hold the command at its first instruction; `trapline_tracee` does.
+//! In: a started command. Out: its exit status. Invariant: a command that must not run unprobed is killed
+//! when its [`KillOnDrop`] is dropped. Does not: hold the command at its first instruction;
+//! `trapline_tracee` does.
 
 use std::process::ExitStatus;
 

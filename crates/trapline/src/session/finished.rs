@@ -26,12 +26,13 @@ pub struct Finished {
     /// Thread names for [`calls`](Self::calls), by process and thread. A thread that ended before its name
     /// was read is not in it.
     pub names: HashMap<(u32, u32), String>,
-    /// Bytes that were recorded and not saved yet, if saving was begun. [`saved::end`](crate::saved::end) must follow them in
-    /// the file.
+    /// Bytes that were recorded and not saved yet, if saving was begun. [`saved::end`](crate::saved::end)
+    /// must follow them in the file.
     pub saved: Vec<u8>,
     /// Aggregations; see [`Session::tallies`](super::Session::tallies).
     pub tallies: Vec<Tallied>,
-    /// Callers, by process, most calls first; filled if [`Builder::stacks`](crate::Builder::stacks) asked for them.
+    /// Callers, by process, most calls first; filled if [`Builder::stacks`](crate::Builder::stacks) asked
+    /// for them.
     pub stacks: Vec<StackSum>,
     /// Why nothing was ever probed, if that is so: [`Error::NoMatch`] or [`Error::AllRefused`].
     pub nothing: Option<Error>,

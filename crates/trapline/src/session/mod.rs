@@ -50,8 +50,8 @@ pub(crate) struct Setup {
     pub(crate) steps: Option<LinearBuckets>,
 }
 
-/// A running session. Call [`poll`](Self::poll) a few times a second, [`report`](Self::report) when you want to
-/// know, and [`detach`](Self::detach) at the end. Dropping it takes all patches out.
+/// A running session. Call [`poll`](Self::poll) a few times a second, [`report`](Self::report) when you
+/// want to know, and [`detach`](Self::detach) at the end. Dropping it takes all patches out.
 #[derive(Debug)]
 pub struct Session {
     processes: Processes,
@@ -126,8 +126,8 @@ impl Session {
         reports
     }
     /// Calls that were recorded since the last call, in the order in which they ended; see
-    /// [`Builder::record`](crate::Builder::record). Call this often: records that find a ring full meanwhile are dropped, and
-    /// counted.
+    /// [`Builder::record`](crate::Builder::record). Call this often: records that find a ring full
+    /// meanwhile are dropped, and counted.
     pub fn calls(&mut self) -> Vec<Call> {
         let (clock, until) = (numbers(&self.clock), Some(TickClock::ticks()));
         let mut calls = Vec::new();

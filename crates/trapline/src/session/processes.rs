@@ -1,15 +1,15 @@
 //! The processes of a session: added, looked at, followed, and let go when they have ended.
 //!
-//! In: a target, requests. Out: processes under trace; notices, and processes that are not probed. Invariants:
-//! SES-1; SES-2 a process that cannot be traced stops the session only if the user named it by its pid, and
-//! only if it has not just ended while others go on. Does not: read counts or records.
+//! In: a target, requests. Out: processes under trace; notices, and processes that are not probed.
+//! Invariants: SES-1; SES-2 a process that cannot be traced stops the session only if the user named it by
+//! its pid, and only if it has not just ended while others go on. Does not: read counts or records.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use trapline_tracee::{Launched, Process, why_not_held};
+use trapline_tracee::{Launched, Parked, Process, why_not_held};
 
 use super::command::{KillOnDrop, Running};
 use crate::error::{Error, nothing_had};
@@ -108,6 +108,17 @@ impl Processes {
             self.command = launched.0.take().map(Running::new);
             return Ok(());
         };
+        self.probe_launched(parked, failed)?;
+        self.command = launched.0.take().map(Running::new);
+        Ok(())
+    }
+    /// Probes a launched command that waits at its entry point, and lets it run.
+    fn probe_launched(
+        &mut self,
+        parked: Parked,
+        failed: impl Fn(std::io::Error) -> Error,
+    ) -> Result<(), Error> {
+        let pid = parked.pid();
         match Process::open(pid) {
             Ok(process) => self.add(process, false)?,
             Err(error) => self.is_unprobed(pid, &error),
@@ -124,7 +135,6 @@ impl Processes {
         let may = self.may_follow(pid);
         self.following.let_go(parked, may).map_err(failed)?;
         self.notices.extend(self.following.take_strayed());
-        self.command = launched.0.take().map(Running::new);
         Ok(())
     }
     /// Adds the processes of a target that run already.

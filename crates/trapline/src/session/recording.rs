@@ -26,8 +26,8 @@ impl Recording {
     pub(super) const fn is_begun(&self) -> bool {
         self.next.is_some()
     }
-    /// Writes what was recorded since the last round. `past` is the number of processes that have been let go.
-    /// Returns the number of records.
+    /// Writes what was recorded since the last round. `past` is the number of processes that have been let
+    /// go. Returns the number of records.
     pub(super) fn round<E>(
         &mut self,
         traced: &mut [Traced],

@@ -1,7 +1,7 @@
 //! Stacks as values: frames, sums, and copies as records hold them.
 //!
-//! In: nothing. Out: plain values. A frame is known by (file, offset), and its file is held open. Does not: read
-//! or name anything.
+//! In: nothing. Out: plain values. A frame is known by (file, offset), and its file is held open. Does
+//! not: read or name anything.
 
 use std::fs::File;
 use std::sync::Arc;

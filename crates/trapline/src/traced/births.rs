@@ -1,7 +1,7 @@
 //! Threads that the C library did not make, where stubs rely on the number that it keeps.
 //!
-//! In: the process' threads, at each look. Out: a notice at the first such thread. Attaching checks all threads
-//! that exist then; this finds those made later. Does not: change what is counted.
+//! In: the process' threads, at each look. Out: a notice at the first such thread. Attaching checks all
+//! threads that exist then; this finds those made later. Does not: change what is counted.
 
 use std::collections::HashSet;
 

@@ -1,8 +1,8 @@
 //! Durations of calls, as stubs have summed them.
 //!
-//! In: latency areas, entry stamps and armed calls of the process and its children. Out: [`Times`] of each site.
-//! Invariant: after the process' end, and after a detach that freed the entry stamps, calls in flight stay as
-//! they were read last. Does not: read records.
+//! In: latency areas, entry stamps and armed calls of the process and its children. Out: [`Times`] of each
+//! site. Invariant: after the process' end, and after a detach that freed the entry stamps, calls in
+//! flight stay as they were read last. Does not: read records.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Reads what was counted: hits, aggregations, and what was filtered or lost.
 //!
-//! In: the process' segments, kernel links, and entries that were read from rings. Out: numbers, by site and in
-//! all. A site's hits are those of all its sources, one for each time that its file was mapped. Does not:
-//! change anything.
+//! In: the process' segments, kernel links, and entries that were read from rings. Out: numbers, by site
+//! and in all. A site's hits are those of all its sources, one for each time that its file was mapped.
+//! Does not: change anything.
 
 use std::sync::Arc;
 

@@ -70,8 +70,8 @@ impl Foreign {
         (self.since, self.file, self.looked) = (since, file, now);
         news && !self.ever.is_empty()
     }
-    /// Looks whether other tools changed the patches, if it is time to, and repairs what a kernel uprobe left.
-    /// Returns a notice at the first change.
+    /// Looks whether other tools changed the patches, if it is time to, and repairs what a kernel uprobe
+    /// left. Returns a notice at the first change.
     pub(super) fn look(&mut self, process: &Process, attached: &Attached) -> Option<String> {
         if self.again <= Instant::now() { self.inspect(process, attached, true) } else { None }
     }

@@ -1,9 +1,10 @@
 //! When a process that has ended is let go.
 //!
-//! In: a followed process that has ended or runs another program. Out: whether anything may still be counted
-//! in its segments. What is kept of it then (`crate::past`) holds none of the target's memory, descriptors, or
-//! tables of the plan. Invariants: TRC-2. PAST-1 a process is let go only when its counts are final: no
-//! process can count there any more, and all its records have been reported. Does not: touch a process.
+//! In: a followed process that has ended or runs another program. Out: whether anything may still be
+//! counted in its segments. What is kept of it then (`crate::past`) holds none of the target's memory,
+//! descriptors, or tables of the plan. Invariants: TRC-2. PAST-1 a process is let go only when its counts
+//! are final: no process can count there any more, and all its records have been reported. Does not: touch
+//! a process.
 //!
 //! # When a process is let go
 //!

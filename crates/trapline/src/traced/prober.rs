@@ -1,5 +1,5 @@
-//! Looks at a process' modules, probes what is requested there, and probes it in another way where the program
-//! changes what patches rely on.
+//! Looks at a process' modules, probes what is requested there, and probes it in another way where the
+//! program changes what patches rely on.
 //!
 //! In: mappings, requests. Out: sites that are probed or refused; lines about what was not found. Invariants:
 //! TRC-1, HLD-1. Does not: read counts, or notice how the process ends.
@@ -22,7 +22,7 @@ use crate::choose::{Chosen, choose};
 use crate::error::Error;
 use crate::files::Files;
 use crate::follow::Following;
-use crate::modules::{Module, mapped};
+use crate::modules::{Mapped, Module, mapped};
 use crate::requests::batch_failed;
 use crate::session_request::{HitAction, SessionRequest};
 use crate::sites::ProbedPlaces;
@@ -113,23 +113,7 @@ impl Prober {
             }
             return Ok(Looked::Nothing);
         }
-        let chosen = choose(process, &with.target.name, files, requested, &fresh, self.loads.matched());
-        let Chosen { mut modules, mut places, misses, notices } = chosen;
-        with.misses.extend(misses);
-        with.notices.extend(notices);
-        if let (true, Some(by)) = (places.found.is_empty(), translator(&maps)) {
-            // Translated code is not mapped as a program, so nothing else would explain why it has no such
-            // function.
-            *with.misses = vec![PatchError::Translated { pid: process.pid(), by }.to_string()];
-        }
-        self.held.keep_closed(&modules, &mut places);
-        if !places.found.is_empty() {
-            self.held.request_holds(process, files, requested, &fresh, &mut modules, &mut places.found);
-        }
-        if !first {
-            with.misses.clear();
-        }
-        with.target.note_program(&modules);
+        let (modules, mut places) = self.choose(with, files, requested, (&fresh, first), &maps);
         if places.found.is_empty() {
             self.sites.refuse(places.refused);
             return Ok(Looked::New);
@@ -143,6 +127,35 @@ impl Prober {
             self.loads.note_late(&modules, &places.found, &fresh, &gone);
         }
         Ok(Looked::New)
+    }
+    /// What is to be probed in new modules. `first`: no module was looked at before.
+    fn choose(
+        &mut self,
+        with: &mut LookWith<'_>,
+        files: &mut Files,
+        requested: &SessionRequest,
+        (fresh, first): (&[Mapped], bool),
+        maps: &[Mapping],
+    ) -> (Vec<Module>, ProbedPlaces) {
+        let process = &with.target.process;
+        let chosen = choose(process, &with.target.name, files, requested, fresh, self.loads.matched());
+        let Chosen { mut modules, mut places, misses, notices } = chosen;
+        with.misses.extend(misses);
+        with.notices.extend(notices);
+        if let (true, Some(by)) = (places.found.is_empty(), translator(maps)) {
+            // Translated code is not mapped as a program, so nothing else would explain why it has no such
+            // function.
+            *with.misses = vec![PatchError::Translated { pid: process.pid(), by }.to_string()];
+        }
+        self.held.keep_closed(&modules, &mut places);
+        if !places.found.is_empty() {
+            self.held.request_holds(process, files, requested, fresh, &mut modules, &mut places.found);
+        }
+        if !first {
+            with.misses.clear();
+        }
+        with.target.note_program(&modules);
+        (modules, places)
     }
     /// Whether segments were made, and none is mapped any more.
     fn has_lost_segments(&self, maps: &[Mapping]) -> bool {

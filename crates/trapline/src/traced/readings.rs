@@ -1,7 +1,7 @@
 //! Reads what was counted and recorded in one process.
 //!
-//! In: its patches and sites ([`Prober`]). Out: calls, aggregations, durations, a [`ProcessReport`]. Invariant:
-//! TRC-2. Does not: patch.
+//! In: its patches and sites ([`Prober`]). Out: calls, aggregations, durations, a [`ProcessReport`].
+//! Invariant: TRC-2. Does not: patch.
 
 use std::time::Instant;
 
@@ -52,9 +52,9 @@ impl Readings {
             names: &self.names,
         }
     }
-    /// Reads a round and reports calls, or sums stacks. With `until`, the tick at which the round begins, these
-    /// are the calls that ended before the round before it. Without it, these are all calls, including those
-    /// that have not ended. Returns the number of records taken.
+    /// Reads a round and reports calls, or sums stacks. With `until`, the tick at which the round begins,
+    /// these are the calls that ended before the round before it. Without it, these are all calls,
+    /// including those that have not ended. Returns the number of records taken.
     pub(super) fn each_call(
         &mut self,
         target: &TargetProcess,

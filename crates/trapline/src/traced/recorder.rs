@@ -1,8 +1,8 @@
 //! Reads a process' records: as calls, as bytes to be saved, or as sums of stacks.
 //!
 //! In: rings, and what is known of the probes. Out: [`Call`]s; blocks of a recording (`saving`); stacks
-//! (`stack_reader`). Invariant: LOSS-2: each record is read once, and counted with its probe. Does not: decide
-//! which of the three a session reads.
+//! (`stack_reader`). Invariant: LOSS-2: each record is read once, and counted with its probe. Does not:
+//! decide which of the three a session reads.
 
 use std::collections::HashSet;
 

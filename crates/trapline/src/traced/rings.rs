@@ -1,7 +1,8 @@
 //! Takes what is in a process' rings.
 //!
-//! In: the rings of all its segments. Out: the bytes of ring slots, or single records; each once. Invariant:
-//! LOSS-2: hits = records read + records dropped, exactly. Does not: know what records mean (`crate::decode`).
+//! In: the rings of all its segments. Out: the bytes of ring slots, or single records; each once.
+//! Invariant: LOSS-2: hits = records read + records dropped, exactly. Does not: know what records mean
+//! (`crate::decode`).
 
 use std::time::{Duration, Instant};
 

@@ -117,8 +117,8 @@ impl Saver {
         })?;
         Ok(taken)
     }
-    /// Writes the slots of one ring, block by block. Returns how many there were, or `None` if the head has an
-    /// impossible value.
+    /// Writes the slots of one ring, block by block. Returns how many there were, or `None` if the head
+    /// has an impossible value.
     fn save_ring<E>(
         &mut self,
         mut ring: Ring<'_>,

@@ -35,6 +35,31 @@ struct StackReading {
     pc: u64,
 }
 
+impl StackReading {
+    /// Puts a stack's return addresses into `addresses`, given the words of its record. Returns whether the
+    /// stack goes on.
+    fn unwind(
+        &self,
+        sums: &mut Sums,
+        stack: &Stack,
+        sp: u64,
+        words: &mut Vec<u64>,
+        addresses: &mut Vec<u64>,
+    ) -> bool {
+        match self.unwind {
+            Unwind::Copy(_) => {
+                let copy = StackCopy { pc: self.pc, sp, frame: stack.frame, words };
+                sums.copies.unwind(&sums.places, copy, addresses)
+            }
+            Unwind::Frames(frames) => {
+                std::mem::swap(words, addresses);
+                stack.is_cut(frames)
+            }
+            Unwind::None => false,
+        }
+    }
+}
+
 /// Stacks of one process.
 #[derive(Debug, Default)]
 pub(super) struct StackReader {
@@ -74,18 +99,7 @@ impl StackReader {
                 let stack = Stack::new(record, room);
                 words.clear();
                 words.extend((0..stack.words).map(|n| word(FIRST + n)));
-                let cut = match wanted.unwind {
-                    Unwind::Copy(_) => {
-                        let copy =
-                            StackCopy { pc: wanted.pc, sp: record.sp, frame: stack.frame, words: &words };
-                        sums.copies.unwind(&sums.places, copy, &mut addresses)
-                    }
-                    Unwind::Frames(frames) => {
-                        std::mem::swap(&mut words, &mut addresses);
-                        stack.is_cut(frames)
-                    }
-                    Unwind::None => false,
-                };
+                let cut = wanted.unwind(sums, &stack, record.sp, &mut words, &mut addresses);
                 let stack = sums.number(&addresses, cut, &mut look);
                 if wanted.waits {
                     waiting.insert(text_key(nth, record), stack);

@@ -61,7 +61,8 @@ pub struct NewProgram {
     pub comm: String,
     /// Time of the exec, on the clock of accesses.
     pub time_ns: u64,
-    /// Places that are watched in it: a part of [`WatchSession::watched`](super::WatchSession::watched); empty if there are none.
+    /// Places that are watched in it: a part of [`WatchSession::watched`](super::WatchSession::watched);
+    /// empty if there are none.
     pub watched: std::ops::Range<usize>,
     /// How long it ran before they were armed.
     pub unwatched: Duration,

@@ -1,7 +1,7 @@
 //! Describes a watch session, and arms it.
 //!
-//! In: targets, variables as users name them, options. Out: a running [`WatchSession`], with notices about what
-//! cannot be seen here. Invariant: SES-2. Does not: wait for accesses.
+//! In: targets, variables as users name them, options. Out: a running [`WatchSession`], with notices about
+//! what cannot be seen here. Invariant: SES-2. Does not: wait for accesses.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -107,6 +107,20 @@ impl WatchBuilder {
             // The tracer's own debug registers are in use, or it may not use them; arming reports the reason.
             Err(_) => None,
         };
+        let (targets, places) = self.find(processes, &mut notices)?;
+        let map = Box::new(Map(places.locator.clone()));
+        let watching = Watching::start(targets, self.options, map, progress)?;
+        notices.extend(watching.ended_unarmed().map(gone_notice));
+        notices.extend(blind_spots(&watching));
+        notices.extend(neighbours(&places.watched));
+        Ok(WatchSession::new(watching, places, cost, notices, self.specs, self.options.forks))
+    }
+    /// Finds the variables in all processes.
+    fn find(
+        &self,
+        processes: Vec<Process>,
+        notices: &mut Vec<String>,
+    ) -> Result<(Vec<trapline_watch::Target>, Places), Error> {
         let mut locator = Locator::default();
         let (mut targets, mut watched, mut first, mut misses) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -135,13 +149,7 @@ impl WatchBuilder {
         notices.extend(misses);
         let cpu_began = targets.iter().map(|one| cpu_time(one.process.pid()).unwrap_or_default()).collect();
         let locator = Rc::new(RefCell::new(locator));
-        let watching = Watching::start(targets, self.options, Box::new(Map(locator.clone())), progress)?;
-        notices.extend(watching.ended_unarmed().map(gone_notice));
-        notices.extend(blind_spots(&watching));
-        notices.extend(neighbours(&watched));
-        let places = Places { locator, watched, first, cpu_began };
-        let forks = self.options.forks;
-        Ok(WatchSession::new(watching, places, cost, notices, self.specs, forks))
+        Ok((targets, Places { locator, watched, first, cpu_began }))
     }
 }
 

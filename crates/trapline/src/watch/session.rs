@@ -1,10 +1,10 @@
 //! A watch session: accesses, with the code that made them, and programs that are executed meanwhile.
 //!
 //! In: armed places; accesses and execs as the kernel reports them. Out: [`Accessed`]s, [`NewProgram`]s,
-//! [`WatchEnd`]. The variables are looked up again in a program that is executed. No thread is stopped, so the
-//! new program runs for a moment before it is armed; that time is reported. Libraries are not mapped yet when a
-//! program begins. So what is not found is looked for again until [`PATIENCE_NS`] have passed. Does not: find
-//! variables (`watched_places`).
+//! [`WatchEnd`]. The variables are looked up again in a program that is executed. No thread is stopped, so
+//! the new program runs for a moment before it is armed; that time is reported. Libraries are not mapped
+//! yet when a program begins. So what is not found is looked for again until [`PATIENCE_NS`] have passed.
+//! Does not: find variables (`watched_places`).
 
 use std::time::Duration;
 
