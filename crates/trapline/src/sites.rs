@@ -69,6 +69,15 @@ pub(crate) struct ProbedPlaces {
     most: Option<usize>,
 }
 
+/// A place in a function.
+struct Selected {
+    index: FunctionIndex,
+    /// Bytes from the function's start.
+    inside: u64,
+    /// Names that led there.
+    named: Vec<String>,
+}
+
 /// Why a specification found nothing in one module.
 pub(crate) type Miss = NoMatch;
 
@@ -102,12 +111,14 @@ impl ProbedPlaces {
                 named.push(format!("{:#x}", at.0));
             }
             if function.kind != Kind::Ifunc || process.is_none() {
-                self.put(modules, module, spec.kind, selected.function, selected.offset, named, hit_action);
+                let place = Selected { index: selected.function, inside: selected.offset, named };
+                self.put(module, one, spec.kind, place, hit_action);
                 continue;
             }
             match process.and_then(|process| implementation(process, modules, module, function)) {
                 Some(running) => {
-                    self.put(modules, module, spec.kind, running, selected.offset, named, hit_action)
+                    let place = Selected { index: running, inside: selected.offset, named };
+                    self.put(module, one, spec.kind, place, hit_action);
                 }
                 None => self.refused.push(Refused {
                     probe: probe_text(spec.kind, &one.called, &named[0]),
@@ -137,18 +148,10 @@ impl ProbedPlaces {
             place.label.push_str(&format!(" ({:#x})", place.at.0));
         }
     }
-    #[allow(clippy::too_many_arguments, reason = "one call site, all of them different things")]
-    fn put(
-        &mut self,
-        modules: &[Module],
-        module: usize,
-        kind: ProbeKind,
-        index: FunctionIndex,
-        inside: u64,
-        mut named: Vec<String>,
-        hit_action: HitAction,
-    ) {
-        let one @ Module { file, is_program, .. } = &modules[module];
+    /// Adds a place in a function of the module `one`, whose index is `module`.
+    fn put(&mut self, module: usize, one: &Module, kind: ProbeKind, place: Selected, hit_action: HitAction) {
+        let Module { file, is_program, .. } = one;
+        let Selected { index, inside, mut named } = place;
         let function = file.image.function(index);
         for name in names(&file.image, function, one.basename()) {
             if !named.contains(&name) {
