@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Returns {
     /// Its exits are patched. Its return address is replaced instead if exits cannot all be found or patched,
-    /// or one is a jump to another function; but only if all unwinders there can be told of it.
+    /// or one is a jump to another function; but only if that can be registered with all unwinders there.
     #[default]
     Auto,
     /// Its exits are patched. A call that ends by a jump to another function is timed until that jump.

@@ -56,8 +56,8 @@ pub(crate) struct Paired {
 
 /// Notice about exits without an entry.
 pub(crate) fn unpaired_notice(pid: u32, unpaired: u64) -> Option<String> {
-    let say = || format!("{unpaired} returns in process {pid} were of calls whose entry was not recorded");
-    (unpaired > 0).then(say)
+    let text = || format!("{unpaired} returns in process {pid} were of calls whose entry was not recorded");
+    (unpaired > 0).then(text)
 }
 
 /// Entries that wait for their exits.

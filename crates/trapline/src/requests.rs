@@ -105,7 +105,8 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// Whether guard traps can be served: the program's runtime leaves SIGTRAP alone, and no thread blocks it now.
+/// Whether guard traps can be served: the program's runtime leaves SIGTRAP alone, and no thread blocks it
+/// now.
 pub(crate) fn is_guarded(process: &Process, modules: &[Module]) -> bool {
     const SIGTRAP: u64 = 1 << 4;
     let is_go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
@@ -145,7 +146,7 @@ pub(crate) fn tails_notice(
     ))
 }
 
-/// Refusal of a place that needs a return trampoline, in a process whose unwinders cannot be told of them.
+/// Refusal of a place that needs a return trampoline, where that cannot be registered with all unwinders.
 pub(crate) fn no_unwinder(place: &ProbedPlace, why: &str) -> Refused {
     let reason =
         format!("its return address cannot be replaced: {why}; its exits may be patched (--ret=exits)");

@@ -1,4 +1,4 @@
-//! Unwinders in a process, and whether all of them can be told of return trampolines.
+//! Unwinders in a process, and whether return trampolines can be registered with all of them.
 //!
 //! In: the process' files. Out: the address of `__register_frame` in each file that has an unwinder, and code
 //! that calls neither allocator nor loader with a lock held; or a reason why return trampolines would break
@@ -82,8 +82,8 @@ impl Unwinding {
         }
         Ok(())
     }
-    /// Whether all unwinders can be told of replaced return addresses. Either there are some that can be
-    /// called, or there is none now and none comes later.
+    /// Whether replaced return addresses can be registered with all unwinders. Either there are some that
+    /// can be called, or there is none now and none comes later.
     const fn can_register(&self) -> bool {
         !self.go && (!self.unwinders.is_empty() || self.is_static || !self.may_load)
     }
@@ -145,7 +145,7 @@ const ALLOCATES: [&str; 4] = ["malloc", "free", "_Znwm", "_ZdlPv"];
 /// Looks at all files of a process.
 ///
 /// # Errors
-/// Why its unwinders cannot all be told.
+/// Why nothing can be registered with some unwinder.
 pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwinding, String> {
     let maps = process.maps().map_err(|error| error.to_string())?;
     let mut out = Unwinding::default();
@@ -154,7 +154,7 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
         let module = one.open(process, files)?;
         let image = &module.file.image;
         if module.is_program && image.is_go() {
-            // Go's runtime is told nothing.
+            // Nothing can be registered with Go's runtime.
             return Ok(Unwinding { go: true, ..out });
         }
         let defined = Defined::of(image);
@@ -174,7 +174,7 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
     }
 }
 
-/// The same as [`unwinding`], for a process in which all unwinders can be told at once.
+/// The same as [`unwinding`], for a process in which all unwinders can be called at once.
 ///
 /// # Errors
 /// Why they cannot be; also if the loader is at work on one, which must not be called before its addresses

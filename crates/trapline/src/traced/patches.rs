@@ -63,7 +63,7 @@ pub(super) struct Patches {
     pub(super) links: KernelLinks,
     /// What the process' files show of its threads, such as where their rseq areas are.
     threads: Threads,
-    /// An unwinder was loaded that must still be told of return trampolines.
+    /// An unwinder was loaded, with which return trampolines must still be registered.
     unregistered: bool,
     /// Earliest time of the next search for return trampolines to give back.
     reclaim_after: Instant,
@@ -116,9 +116,9 @@ impl Patches {
             }
         }
     }
-    /// Patches exits where that is possible. Replaces return addresses where it is not, and where a call may
-    /// end as another function, if all unwinders can be told. One plan decides both, because most of its cost
-    /// is finding exits.
+    /// Patches exits where that is possible. Replaces return addresses where it is not, and where a call
+    /// may end as another function, if that can be registered with all unwinders. One plan decides both,
+    /// because most of its cost is finding exits.
     fn attach_by_need(
         &mut self,
         target: &TargetProcess,
@@ -143,7 +143,7 @@ impl Patches {
         };
         self.attach_as_asked(target, &Unwinding::default(), requested, batch, Some(&left_alone), notices)
     }
-    /// Replaces return addresses, if all unwinders can be told of it.
+    /// Replaces return addresses, if they can be registered with all unwinders.
     fn attach_trampolines(
         &mut self,
         target: &TargetProcess,
@@ -154,8 +154,8 @@ impl Patches {
     ) -> Result<BatchOutcome, Error> {
         let refuse = |why: &str| BatchOutcome::refuse_all(batch, |place| no_unwinder(place, why));
         let unwinding = match unwinding_now(&target.process, files) {
-            // An unwinder that is loaded later is told then (`register_unwinders`): a moment late, which the
-            // user accepted by `--ret=stack`.
+            // With an unwinder that is loaded later they are registered then (`register_unwinders`): a moment
+            // late, which the user accepted by `--ret=stack`.
             Ok(unwinding) if unwinding.unwinders.is_empty() && !unwinding.is_static => {
                 notices.push(NOT_REGISTERED.to_owned());
                 unwinding
@@ -222,9 +222,9 @@ impl Patches {
         });
         BatchOutcome { probed: probed.collect(), refused: refusals(report, places) }
     }
-    /// Tells unwinders that were loaded since return trampolines were made. That waits until the loader is
-    /// done with them and some thread can make the call. `fresh`: there are modules that were not looked at
-    /// yet.
+    /// Registers return trampolines with unwinders that were loaded since they were made. That waits until
+    /// the loader is done with them and some thread can make the call. `fresh`: there are modules that
+    /// were not looked at yet.
     pub(super) fn register_unwinders(
         &mut self,
         process: &Process,
