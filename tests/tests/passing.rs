@@ -1,8 +1,9 @@
 //! Counts behind a filter, through the library. Hits that pass are counted, the filtered ones are reported
 //! beside them. A condition that no part could decide is an error before anything is touched (LOSS-2).
 
+use trapline::calls::FieldRead;
 use trapline::filter::{Filter, Int, Known, Symbol, Undecided};
-use trapline::{Builder, By, Error, Read, Session, Unwinding};
+use trapline::{Builder, By, Error, Session, Unwinding};
 use trapline_tests::running::Running;
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
@@ -197,6 +198,6 @@ fn threads_are_distinguished_where_asking_is_punished() {
     assert_eq!(hits, [20]);
 }
 
-fn read() -> Read {
-    Read { register: 0, offsets: vec![0], bytes: 8 }
+fn read() -> FieldRead {
+    FieldRead { register: 0, offsets: vec![0], bytes: 8 }
 }

@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use trapline::PatchError;
+use trapline::error::PatchError;
 use trapline::inside::Error as Inside;
 
 /// Result of a function. Numbers keep their meaning; later versions may have more of them.

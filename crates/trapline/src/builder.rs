@@ -1,6 +1,7 @@
 //! Describes a session before anything is done: targets, probes, options.
 //!
-//! In: the user's choices. Out: a running [`Session`]. Does not: touch a process.
+//! In: the user's choices. Out: a [`Setup`], by which a [`Session`] starts; listings and prototypes, for
+//! which nothing is patched. Does not: touch a process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,36 +12,41 @@ use trapline_plan::Floats;
 use trapline_tracee::kernel::UprobeMulti;
 
 use crate::error::Error;
-use crate::filter::Filter;
+use crate::filter::{Filter, Undecided};
+use crate::form::Returns;
 use crate::histogram::LinearBuckets;
+use crate::listing::{self, Listing};
+use crate::prototypes::{self, ProbedFunction};
 use crate::report::By;
-use crate::session::Session;
+use crate::session::{Session, Setup};
+use crate::session_request::{HitAction, SessionRequest};
 use crate::stacks::Unwinding;
 use crate::target::Target;
-use crate::traced::{HitAction, Returns, SessionRequest};
 
 /// Ring size for stacks, in bytes: room for tens of thousands of stacks, or thousands of copies.
 const STACKS_RING: u32 = 32 << 20;
 
-/// Description of a session: what to trace, and how.
+/// Description of a session: what to trace, and how. Begin with [`Session::builder`]; end with what is to
+/// happen at each hit: [`count`](Self::count), [`latency`](Self::latency), [`record`](Self::record),
+/// [`tally`](Self::tally) or [`stacks`](Self::stacks).
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
-    pub(crate) target: Target,
-    pub(crate) specs: Vec<ProbeSpec>,
-    pub(crate) strict: bool,
+    target: Target,
+    specs: Vec<ProbeSpec>,
+    strict: bool,
     faults_are_fatal: bool,
-    pub(crate) follow: bool,
-    pub(crate) by: Option<By>,
+    follow: bool,
+    by: Option<By>,
     outermost: bool,
     returns: Returns,
     maxactive: Option<u32>,
     ring: Option<u32>,
-    pub(crate) filters: Vec<Filter>,
+    filters: Vec<Filter>,
     texts: Vec<u8>,
     floats: Vec<Floats>,
     ended: Vec<u8>,
-    pub(crate) min: Duration,
-    pub(crate) steps: Option<LinearBuckets>,
+    min: Duration,
+    steps: Option<LinearBuckets>,
 }
 
 impl Builder {
@@ -153,9 +159,10 @@ impl Builder {
         self.filters = filters;
         self
     }
-    /// Selects arguments that point to text; records hold its first [`TEXT_BYTES`](crate::TEXT_BYTES). Bit
-    /// `n` is for argument `n`, the first byte is for the first probe, and so on. The target first reads a
-    /// page by a system call, and then loads from it directly for a while.
+    /// Selects arguments that point to text; records hold its first
+    /// [`TEXT_BYTES`](crate::calls::TEXT_BYTES). Bit `n` is for argument `n`, the first byte is for the first
+    /// probe, and so on. The target first reads a page by a system call, and then loads from it directly for a
+    /// while.
     #[must_use]
     pub fn texts(mut self, texts: Vec<u8>) -> Self {
         self.texts = texts;
@@ -179,7 +186,7 @@ impl Builder {
     /// # Errors
     /// If no process can be traced, or nothing can be probed; nothing is left behind then.
     pub fn count(self) -> Result<Session, Error> {
-        Session::start(self, HitAction::Count)
+        self.start(HitAction::Count)
     }
     /// Starts timing.
     ///
@@ -187,7 +194,7 @@ impl Builder {
     /// As [`Self::count`].
     pub fn latency(self) -> Result<Session, Error> {
         let hit_action = self.timing();
-        Session::start(self, hit_action)
+        self.start(hit_action)
     }
     /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most)
     /// and, if `returns`, with what it returned and when. [`Session::calls`] reports them. Values that
@@ -203,7 +210,7 @@ impl Builder {
             self.floats.resize(floats.len(), Floats::default());
         }
         self.floats.iter_mut().zip(floats).for_each(|(asked, needed)| *asked = asked.and(needed));
-        Session::start(self, HitAction::Record { values: arguments.max(needed).min(6), returns })
+        self.start(HitAction::Record { values: arguments.max(needed).min(6), returns })
     }
     /// Starts aggregating: [`filters`](Self::filters) say what, see [`Filter::tally`]. [`Session::tallies`]
     /// reports the result.
@@ -211,7 +218,7 @@ impl Builder {
     /// # Errors
     /// As [`Self::count`].
     pub fn tally(self, exits: bool) -> Result<Session, Error> {
-        Session::start(self, HitAction::Tally { exits })
+        self.start(HitAction::Tally { exits })
     }
     /// Starts recording the stack of each hit. With `time`, the durations of the calls are summed as well,
     /// from entry to return, and reports have each function's durations beside its hits. [`Session::calls`]
@@ -220,10 +227,35 @@ impl Builder {
     /// # Errors
     /// As [`Self::count`].
     pub fn stacks(self, unwinding: Unwinding, time: bool) -> Result<Session, Error> {
-        Session::start(self, HitAction::Stack { unwind: unwinding.unwind(), returns: time })
+        self.start(HitAction::Stack { unwind: unwinding.unwind(), returns: time })
+    }
+    /// Lists the places that the probes mean, and how each would be reached. With `timed`, they are planned
+    /// as [`Builder::latency`] would patch them. Without a target, only files are looked at.
+    ///
+    /// # Errors
+    /// If a process or file cannot be opened, or nothing is found.
+    pub fn list(&self, timed: bool) -> Result<Listing, Error> {
+        let hit_action = if timed { self.timing() } else { HitAction::Count };
+        // Where probes go does not depend on filters.
+        let requested = SessionRequest { filters: Vec::new(), ..self.requested(hit_action) };
+        listing::list(&self.target, &requested)
+    }
+    /// For each probe, the functions and USDT probes that it means. Empty if nothing that it means can be
+    /// looked at, if a glob means too many functions, or if several processes might give a glob without a
+    /// file different meanings.
+    #[must_use]
+    pub fn prototypes(&self) -> Vec<Vec<ProbedFunction>> {
+        let requested = self.requested(HitAction::Record { values: 0, returns: false });
+        prototypes::find(&self.target, &requested)
+    }
+    fn start(self, hit_action: HitAction) -> Result<Session, Error> {
+        self.decides(hit_action)?;
+        let requested = self.requested(hit_action);
+        let Self { target, by, follow, min, steps, .. } = self;
+        Session::start(Setup { target, requested, by, follow, min, steps })
     }
     /// Action for timed calls.
-    pub(crate) const fn timing(&self) -> HitAction {
+    const fn timing(&self) -> HitAction {
         match (self.returns, self.outermost) {
             (Returns::Auto, true) => HitAction::Time(Returns::Exits),
             (returns, _) => HitAction::Time(returns),
@@ -231,11 +263,11 @@ impl Builder {
     }
     /// # Errors
     /// [`Error::Filter`]: a filter that neither the target nor the reader could decide.
-    pub(crate) fn decides(&self, hit_action: HitAction) -> Result<(), Error> {
+    fn decides(&self, hit_action: HitAction) -> Result<(), Error> {
         let by_thread = self.counts_by_thread(hit_action);
         for (spec, filter) in self.specs.iter().zip(&self.filters) {
             let action = hit_action.action(spec.kind == ProbeKind::Return, None);
-            if let Some(why) = filter.undecided(action, by_thread) {
+            if let Some(why) = Undecided::of(filter, action, by_thread) {
                 return Err(Error::Filter { probe: spec.text.clone(), why });
             }
         }
@@ -244,7 +276,7 @@ impl Builder {
     fn counts_by_thread(&self, hit_action: HitAction) -> bool {
         hit_action == HitAction::Count && matches!(self.by, Some(By::Thread | By::ThreadName))
     }
-    pub(crate) fn requested(&self, hit_action: HitAction) -> SessionRequest {
+    fn requested(&self, hit_action: HitAction) -> SessionRequest {
         let kernel_allowed = UprobeMulti::available().is_ok();
         let by_thread = self.counts_by_thread(hit_action);
         let options = Options {
@@ -274,5 +306,13 @@ impl Builder {
             ended: self.ended.clone(),
             most: None,
         }
+    }
+}
+
+impl Session {
+    /// Starts the description of a session.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
     }
 }

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Kind, Record, TEXT_WORDS, first_float};
 
-use crate::calls::{Call, FoundRecord, Paired, Pairing, Text};
+use crate::calls::{Call, Text};
 use crate::filter::Filter;
+use crate::pairing::{FoundRecord, Paired, Pairing};
 use crate::quick::InTurn;
 use crate::report::Site;
 use crate::values::Values;

@@ -1,15 +1,17 @@
 //! Errors that stop a session. Each text says what was tried, why it failed, and what to do. What stops a
-//! single probe only is a [`Refused`](crate::Refused) or a notice.
+//! single probe only is a [`Refused`] or a notice.
 
 use std::io;
 
-use trapline_image::SpecError;
-use trapline_patch::PatchError;
-use trapline_tracee::TargetError;
+pub use trapline_image::SpecError;
+pub use trapline_patch::PatchError;
+pub use trapline_tracee::TargetError;
+use trapline_watch::WatchError;
 
 use crate::filter::Undecided;
+use crate::report::{Refused, Unprobed};
 
-/// Why a session cannot start or go on.
+/// Why a session cannot start or go on. Show its text: it says what was tried, why it failed, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -68,7 +70,7 @@ pub enum Error {
         /// One probe and the reason for its refusal.
         example: String,
         /// All refusals.
-        refused: Vec<crate::Refused>,
+        refused: Vec<Refused>,
     },
     /// A filter that neither the target nor the reader could decide.
     #[error("the filter of {probe} cannot decide: {why}")]
@@ -88,7 +90,7 @@ pub enum Error {
     },
     /// An error of watchpoints.
     #[error(transparent)]
-    Watch(#[from] trapline_watch::WatchError),
+    Watch(#[from] WatchError),
     /// No variable to watch was found.
     #[error("nothing to watch: {}", .misses.join("; "))]
     NoPlace {
@@ -115,6 +117,20 @@ impl Error {
             _ => false,
         }
     }
+    /// Adds advice where nothing matched: it may come later. `launched`: a command was started for it.
+    pub(crate) fn with_follow(self, launched: bool) -> Self {
+        const LATER: &str = "-f waits for programs and libraries that come later";
+        match self {
+            Self::NoMatch { mut misses } => {
+                misses.push(match launched {
+                    true => format!("the command was not run; {LATER}"),
+                    false => LATER.to_owned(),
+                });
+                Self::NoMatch { misses }
+            }
+            other => other,
+        }
+    }
     /// Whether the error means that the probes were understood, and nothing could be probed.
     #[must_use]
     pub const fn is_nothing_probed(&self) -> bool {
@@ -125,4 +141,31 @@ impl Error {
 /// `; did you mean a, b?` or nothing.
 pub(crate) fn nearest(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", near.join(", ")) }
+}
+
+/// Why a session that follows programs has probed nothing; becomes the text of an [`Error::NoMatch`].
+pub(crate) fn nothing_had(texts: &[&str], unprobed: &[Unprobed]) -> String {
+    let texts = texts.join(", ");
+    match unprobed {
+        [] => format!("no program that was run has {texts}"),
+        [first, ..] => format!(
+            "no program that could be looked at has {texts}, and {} could not; for example {}",
+            unprobed.len(),
+            first.line()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Unprobed, nothing_had};
+
+    #[test]
+    fn what_could_not_be_looked_at_is_not_said_to_lack_it() {
+        assert_eq!(nothing_had(&["a:f", "b:g"], &[]), "no program that was run has a:f, b:g");
+        let one = Unprobed { pid: 7, name: "x".to_owned(), reason: "it runs a 32-bit program".to_owned() };
+        let text = nothing_had(&["a:f"], &[one.clone(), one]);
+        assert!(text.starts_with("no program that could be looked at has a:f, and 2 could not"), "{text}");
+        assert!(text.ends_with("x (7) is not probed: it runs a 32-bit program"), "{text}");
+    }
 }

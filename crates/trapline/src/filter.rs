@@ -19,6 +19,7 @@ pub use trapline_plan::filter::{
 use trapline_plan::filter::Late;
 use trapline_plan::{Action, Floats, Operand, Read, Unwind, filter};
 
+use crate::arch::FILTERS_ROWS_BY_NAME;
 use crate::calls::{Call, Text};
 use crate::values::Marked;
 
@@ -153,7 +154,7 @@ impl Filter {
     /// Whether the table's rows allow for the thread names that are requested.
     const fn fits_rows(&self, tally: &Tally) -> bool {
         let by_thread = matches!(tally.group_by, GroupBy::Thread);
-        tally.is_sound() && (self.names.is_empty() || cfg!(target_arch = "x86_64") && by_thread)
+        tally.is_sound() && (self.names.is_empty() || FILTERS_ROWS_BY_NAME && by_thread)
     }
     /// Whether the target knows the value at an entry where fields are read.
     fn is_known_when_read(&self, tree: &Tree) -> bool {
@@ -208,6 +209,10 @@ impl Filter {
     pub fn floats(&self) -> Floats {
         let trees = [&self.read, &self.late].into_iter().flatten();
         trees.fold(Floats::default(), |all, tree| all.and(tree.floats()))
+    }
+    /// Whole condition for a hit that is not recorded.
+    fn whole(&self) -> Option<Tree> {
+        Tree::and(self.early.clone(), self.rest())
     }
     /// Condition on fields and condition on returns, joined: both must hold.
     fn rest(&self) -> Option<Tree> {

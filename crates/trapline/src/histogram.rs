@@ -5,13 +5,14 @@
 //! straddles a row's edge is divided in proportion, so that rows add up to the exact number of calls.
 
 use trapline_plan::Buckets;
-use trapline_record::hist::{BUCKETS, bounds};
+use trapline_record::hist::bounds;
+pub use trapline_record::hist::{BUCKETS, bucket};
 
 /// Nanoseconds per tick.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Scale(pub(crate) f64);
+pub struct TickScale(pub(crate) f64);
 
-impl Scale {
+impl TickScale {
     /// Scale of a clock whose tick takes so many nanoseconds.
     #[must_use]
     pub const fn new(ns_per_tick: f64) -> Self {
@@ -38,7 +39,7 @@ impl LinearBuckets {
     }
     /// Buckets for stubs, if whole ticks come close enough: the last edge is off by less than a twentieth of
     /// a step.
-    pub(crate) fn buckets(self, scale: Scale) -> Option<Buckets> {
+    pub(crate) fn buckets(self, scale: TickScale) -> Option<Buckets> {
         if self.step == 0 || self.max <= self.min {
             return None;
         }
@@ -50,7 +51,10 @@ impl LinearBuckets {
     }
 }
 
-/// A histogram: rows (low, high, calls) in nanoseconds, half open, ascending, none empty.
+/// A histogram: rows (low, high, calls) in nanoseconds, half open, ascending, none empty. [`Times`] has one of
+/// each function's durations.
+///
+/// [`Times`]: crate::Times
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Histogram {
     rows: Vec<(f64, f64, u64)>,
@@ -64,7 +68,7 @@ pub type HistogramRow = (u64, u64, u64);
 impl Histogram {
     /// Converts bucket counts (`counts[i]` calls in bucket `i` of [`trapline_record::hist`]).
     #[must_use]
-    pub fn new(counts: &[u64], scale: Scale) -> Self {
+    pub fn new(counts: &[u64], scale: TickScale) -> Self {
         let row = |(index, &calls): (usize, &u64)| {
             (calls > 0).then(|| {
                 let (low, high) = bounds(index);
@@ -222,14 +226,13 @@ fn fill(rows: Vec<HistogramRow>, next: impl Fn(u64) -> u64) -> Vec<HistogramRow>
 
 #[cfg(test)]
 mod tests {
-    use super::{Histogram, LinearBuckets, Scale};
+    use super::{BUCKETS, Histogram, LinearBuckets, TickScale, bucket};
     use trapline_plan::Buckets;
-    use trapline_record::hist::{BUCKETS, bucket};
 
     fn of(values: &[u64], scale: f64) -> Histogram {
         let mut counts = vec![0; BUCKETS];
         values.iter().for_each(|&v| counts[bucket(v)] += 1);
-        Histogram::new(&counts, Scale(scale))
+        Histogram::new(&counts, TickScale(scale))
     }
 
     #[test]
@@ -266,8 +269,12 @@ mod tests {
     fn steps_that_the_stubs_count_are_not_shared_out() {
         let steps = LinearBuckets { min: 100, max: 500, step: 100 };
         let wanted = Buckets::Linear { min: 250, step: 250, count: 4 };
-        assert_eq!(steps.buckets(Scale(0.4)), Some(wanted));
-        assert_eq!(LinearBuckets { step: 1, ..steps }.buckets(Scale(0.4)), None, "no whole number of ticks");
+        assert_eq!(steps.buckets(TickScale(0.4)), Some(wanted));
+        assert_eq!(
+            LinearBuckets { step: 1, ..steps }.buckets(TickScale(0.4)),
+            None,
+            "no whole number of ticks"
+        );
         let histogram = Histogram::by_steps(&[5, 0, 7, 1, 0, 3], steps, 9000);
         let rows = vec![(200, 300, 7), (300, 400, 1)];
         assert_eq!((histogram.calls(), histogram.linear(1, 100, 500, 100)), (16, (5, rows, 3)));

@@ -20,70 +20,86 @@
 //! # }
 //! ```
 //!
-//! Dropping a [`Session`] detaches too. Invariants: SES-1, SES-2, TRC-1, TRC-2; each is described in the
-//! module that keeps it. Does not: print, wait, or handle signals; that is left to the program (see
-//! [`Interrupts`] for a way to wait for Ctrl-C).
+//! Dropping a [`Session`] detaches too. What else there is:
+//!
+//! | to | see |
+//! |---|---|
+//! | choose processes, and how calls' ends are seen | [`Target`], [`Returns`], [`By`] |
+//! | time calls | [`Builder::latency`], [`Times`], [`histogram`] |
+//! | record calls, with arguments, texts and fields | [`Builder::record`], [`Call`], [`calls`] |
+//! | decide which hits count | [`filter`], [`Builder::filters`] |
+//! | add hits up by a value | [`Builder::tally`], [`aggregation`] |
+//! | see callers | [`Builder::stacks`], [`Unwinding`], [`stacks`] |
+//! | save records, and read them back | [`Session::save`], [`saved`] |
+//! | list what a probe means, before anything is patched | [`Builder::list`], [`listing`], [`probes`] |
+//! | know what functions take and return | [`Builder::prototypes`], [`prototypes`] |
+//! | watch a variable | [`watch`] |
+//! | probe the program's own functions | [`inside`] |
+//! | clean up after a tracer that died | [`cleanup`] |
+//!
+//! Invariants: SES-1, SES-2, TRC-1, TRC-2; each is described in the module that keeps it. Does not: print,
+//! wait, or handle signals; that is left to the program (see [`Interrupts`] for a way to wait for Ctrl-C).
 #![deny(unsafe_code)]
 
+pub mod aggregation;
+mod arch;
 mod builder;
-mod calls;
+pub mod calls;
+mod choose;
+pub mod cleanup;
 mod decode;
-mod error;
+pub mod error;
 mod files;
 pub mod filter;
 mod follow;
 mod form;
 mod group_by;
-mod histogram;
+pub mod histogram;
+#[cfg_attr(
+    target_arch = "aarch64",
+    allow(dead_code, reason = "what only jumps of our own process need is x86-64's as yet")
+)]
 pub mod inside;
-mod inspect;
 mod library;
+pub mod listing;
 mod modules;
 mod names;
-mod prototypes;
+mod pairing;
+mod past;
+pub mod probes;
+mod procfs;
+pub mod prototypes;
 mod quick;
-mod report;
+pub mod report;
 mod requests;
 pub mod saved;
 mod session;
+mod session_request;
 mod sites;
-mod stacks;
-mod tallies;
+pub mod stacks;
+pub mod summary;
+pub mod system;
 mod target;
 mod threads;
 mod times;
 mod traced;
 mod tracers;
-mod unprobed;
 mod unwinders;
 mod values;
 pub mod watch;
 mod why;
 
 pub use builder::Builder;
-pub use calls::{Call, CallEnd, Reading, Text};
+pub use calls::Call;
 pub use error::Error;
 pub use form::Returns;
-pub use histogram::{Histogram, HistogramRow, Scale};
-pub use inspect::{Listing, clean_up, patched};
-pub use modules::is_short_name;
-pub use prototypes::Noted;
-pub use report::{
-    By, ByTactic, Count, Ended, Filtered, Group, Late, Listed, Overwritten, ProcessReport, Refused, Share,
-    Site, Summary, Tactic, Times, Unprobed,
-};
+pub use histogram::Histogram;
+pub use report::{By, Count, ProcessReport, Site, Times};
 pub use session::{Finished, Running, Session};
-pub use stacks::{Frame, Function, StackFile, StackSum, Symbols, Unwinding};
-pub use tallies::{GroupHits, Tallied};
+pub use stacks::Unwinding;
+pub use summary::Summary;
 pub use target::Target;
-pub use trapline_image::{
-    DeclaredParameter, Field, Misplaced, NoField, ParameterPlace, Pattern, ProbeKind, ProbeSpec, Prototype,
-    SpecError, ValueType,
-};
-pub use trapline_patch::{DetachReport, PatchError, Restored, SegmentStatus, Untouched};
-/// Which floats records hold.
-pub use trapline_plan::{Floats, Read};
-pub use trapline_record::control::State;
-pub use trapline_record::hist::{BUCKETS, bucket};
-pub use trapline_record::ring::TEXT_BYTES;
-pub use trapline_tracee::{Interrupt, Interrupts, TargetError, kernel, time_of_day};
+/// [`Builder::probe`] parses one; parse it yourself (`text.parse()`) to look at its parts first.
+pub use trapline_image::ProbeSpec;
+/// A way to wait for Ctrl-C: [`Session::wait`] takes the first and returns the second.
+pub use trapline_tracee::{Interrupt, Interrupts};

@@ -4,24 +4,25 @@
 //! information has them. Does not: attach, or fail. What cannot be looked at has no prototypes, and a session
 //! says why.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use trapline_image::{
-    Btf, DebugInfo, DeclaredParameter, Field, MarkArgument, MarkPlace, Misplaced, NoField, ParameterPlace,
-    ProbeKind, ProbeSpec, Prototype, ValueType,
-};
+use trapline_image::{Btf, DebugInfo, MarkArgument, MarkPlace, ProbeKind, ProbeSpec};
 use trapline_record::Svma;
 use trapline_tracee::{FileId, Process};
 
-use crate::builder::Builder;
+pub use trapline_image::{
+    DeclaredParameter, Field, Misplaced as FieldError, NoField, ParameterPlace, Prototype, ValueType,
+};
+
+use crate::choose::{Chosen, choose};
 use crate::files::Files;
-use crate::inspect::{file_modules, find_program};
+use crate::listing::{file_modules, find_program};
 use crate::modules::{Module, mapped};
+use crate::session_request::SessionRequest;
 use crate::sites::{ProbedPlace, ProbedPlaces};
 use crate::target::{Target, resolve};
-use crate::traced::{HitAction, SessionRequest, Traced};
 
 /// Number of processes beyond which none is looked at.
 const MANY: usize = 64;
@@ -30,18 +31,19 @@ const MOST: usize = 1000;
 
 /// A function that a probe means.
 #[derive(Clone, Debug)]
-pub struct Noted {
+pub struct ProbedFunction {
     /// A probe that means this function alone.
     pub spec: ProbeSpec,
     /// What it takes and returns, if that is noted, and noted alike wherever the function is found.
     pub prototype: Option<Prototype>,
-    /// Whether texts can be read in the process ([`Builder::texts`]), as far as is known beforehand.
+    /// Whether texts can be read in the process ([`Builder::texts`](crate::Builder::texts)), as far as is
+    /// known beforehand.
     pub reads_texts: bool,
     at: Svma,
     debug: Option<Arc<DebugInfo>>,
 }
 
-impl Noted {
+impl ProbedFunction {
     /// Whether it is the same function of the same file.
     fn is_like(&self, other: &Self) -> bool {
         let same_file = match (&self.debug, &other.debug) {
@@ -63,8 +65,8 @@ impl Noted {
     ///
     /// # Errors
     /// What is wrong with the path, and where.
-    pub fn field(&self, path: &str) -> Result<Field, Misplaced> {
-        let whole = || Misplaced { at: 0..path.len(), why: NoField::NothingNoted };
+    pub fn field(&self, path: &str) -> Result<Field, FieldError> {
+        let whole = || FieldError { at: 0..path.len(), why: NoField::NothingNoted };
         self.debug.as_ref().filter(|_| self.prototype.is_some()).ok_or_else(whole)?.field(self.at, path)
     }
 }
@@ -79,49 +81,42 @@ struct FileNotes {
 /// Notes of each file, read once.
 type NotesByFile = HashMap<FileId, FileNotes>;
 
-impl Builder {
-    /// For each probe, the functions and USDT probes that it means. Empty if nothing that it means can be
-    /// looked at, if a glob means too many functions, or if several processes might give a glob without a
-    /// file different meanings.
-    #[must_use]
-    pub fn prototypes(&self) -> Vec<Vec<Noted>> {
-        let (mut files, mut known) = (Files::default(), NotesByFile::new());
-        let mut processes = match &self.target {
-            Target::Launch(_) => Vec::new(),
-            target => resolve(target, &self.specs, &mut Vec::new()).unwrap_or_default(),
-        };
-        if processes.len() > MANY {
-            processes.clear();
-        }
-        let pids: Vec<u32> = processes.iter().map(Process::pid).collect();
-        drop(processes);
-        let reads_texts = pids.iter().all(|&pid| may_read(pid));
-        let hit_action = HitAction::Record { values: 0, returns: false };
-        let one = |spec: &ProbeSpec| {
-            // A function's prototype is looked up by its entry, whatever part of it is probed.
-            let kind = if spec.kind == ProbeKind::Usdt { ProbeKind::Usdt } else { ProbeKind::Entry };
-            let noted = ProbeSpec { kind, ..spec.clone() };
-            let requested =
-                SessionRequest { specs: vec![noted], most: Some(MOST), ..self.requested(hit_action) };
-            let looked = match &self.target {
-                Target::Launch(words) => in_file(words, &requested, &mut files, &mut known),
-                _ => {
-                    let noted = |&pid| in_process(pid, &requested, &mut files, &mut known, reads_texts);
-                    alike(pids.iter().filter_map(noted))
-                }
-            };
-            // In another process, a glob may mean other functions.
-            let alone = pids.len() < 2 || spec.file.is_some();
-            let mut found = looked.filter(|all| alone || all.len() == 1).unwrap_or_default();
-            found.iter_mut().for_each(|one| one.probed_as(spec));
-            found
-        };
-        self.specs.iter().map(one).collect()
+/// For each probe, the functions and USDT probes that it means in the target.
+pub(crate) fn find(target: &Target, requested: &SessionRequest) -> Vec<Vec<ProbedFunction>> {
+    let (mut files, mut known) = (Files::default(), NotesByFile::new());
+    let mut processes = match target {
+        Target::Launch(_) => Vec::new(),
+        target => resolve(target, &requested.specs, &mut Vec::new()).unwrap_or_default(),
+    };
+    if processes.len() > MANY {
+        processes.clear();
     }
+    let pids: Vec<u32> = processes.iter().map(Process::pid).collect();
+    drop(processes);
+    let reads_texts = pids.iter().all(|&pid| may_read(pid));
+    let one = |spec: &ProbeSpec| {
+        // A function's prototype is looked up by its entry, whatever part of it is probed.
+        let kind = if spec.kind == ProbeKind::Usdt { ProbeKind::Usdt } else { ProbeKind::Entry };
+        let noted = ProbeSpec { kind, ..spec.clone() };
+        let requested = SessionRequest { specs: vec![noted], most: Some(MOST), ..requested.clone() };
+        let looked = match target {
+            Target::Launch(words) => in_file(words, &requested, &mut files, &mut known),
+            _ => {
+                let noted = |&pid| in_process(pid, &requested, &mut files, &mut known, reads_texts);
+                alike(pids.iter().filter_map(noted))
+            }
+        };
+        // In another process, a glob may mean other functions.
+        let alone = pids.len() < 2 || spec.file.is_some();
+        let mut found = looked.filter(|all| alone || all.len() == 1).unwrap_or_default();
+        found.iter_mut().for_each(|one| one.probed_as(spec));
+        found
+    };
+    requested.specs.iter().map(one).collect()
 }
 
 /// What all processes have alike; a prototype that differs is dropped.
-fn alike(mut all: impl Iterator<Item = Vec<Noted>>) -> Option<Vec<Noted>> {
+fn alike(mut all: impl Iterator<Item = Vec<ProbedFunction>>) -> Option<Vec<ProbedFunction>> {
     let mut first = all.next()?;
     for other in all {
         for one in &mut first {
@@ -139,12 +134,11 @@ fn in_process(
     files: &mut Files,
     known: &mut NotesByFile,
     reads_texts: bool,
-) -> Option<Vec<Noted>> {
+) -> Option<Vec<ProbedFunction>> {
     let process = Process::open(pid).ok()?;
     let maps = process.maps().ok()?;
     let fresh = mapped(&process, &maps);
-    let mut traced = Traced::new(process, 0).ok()?;
-    let (modules, places) = traced.choose(files, requested, &fresh);
+    let Chosen { modules, places, .. } = choose(&process, "", files, requested, &fresh, &mut HashSet::new());
     noted(requested, &modules, &places, reads_texts, known)
 }
 
@@ -159,7 +153,7 @@ fn in_file(
     requested: &SessionRequest,
     files: &mut Files,
     known: &mut NotesByFile,
-) -> Option<Vec<Noted>> {
+) -> Option<Vec<ProbedFunction>> {
     let program = find_program(words.first()?)?;
     let (modules, places) = file_modules(files, requested, Some(&program), &mut Vec::new()).ok()?;
     noted(requested, &modules, &places, true, known)
@@ -171,12 +165,12 @@ fn noted(
     places: &ProbedPlaces,
     reads_texts: bool,
     known: &mut NotesByFile,
-) -> Option<Vec<Noted>> {
+) -> Option<Vec<ProbedFunction>> {
     let found = &places.found;
     if found.is_empty() || found.len() > MOST {
         return None;
     }
-    let mut all: Vec<Noted> = Vec::new();
+    let mut all: Vec<ProbedFunction> = Vec::new();
     for place in found {
         if let Some(arguments) = &place.arguments {
             all.extend(of_mark(requested, place, arguments, (found.len() == 1, reads_texts), &all));
@@ -194,7 +188,7 @@ fn noted(
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
             Some(other) if other.prototype != prototype => other.prototype = None,
             Some(_) => {}
-            None => all.push(Noted { spec, prototype, reads_texts, at: place.at, debug }),
+            None => all.push(ProbedFunction { spec, prototype, reads_texts, at: place.at, debug }),
         }
     }
     Some(all)
@@ -206,8 +200,8 @@ fn of_mark(
     place: &ProbedPlace,
     arguments: &[MarkArgument],
     (is_alone, reads): (bool, bool),
-    before: &[Noted],
-) -> Option<Noted> {
+    before: &[ProbedFunction],
+) -> Option<ProbedFunction> {
     let spec: ProbeSpec = if is_alone { requested.specs[0].clone() } else { place.probe.parse().ok()? };
     let parameter = |(nth, argument): (u8, &MarkArgument)| {
         let of = match *argument {
@@ -223,7 +217,7 @@ fn of_mark(
     let parameters = (0..).zip(arguments).map(parameter).collect();
     let prototype = Some(Prototype { parameters, value: ValueType::Void });
     let is_new = before.iter().all(|other| other.spec.text != spec.text);
-    is_new.then_some(Noted { spec, prototype, reads_texts: false, at: place.at, debug: None })
+    is_new.then_some(ProbedFunction { spec, prototype, reads_texts: false, at: place.at, debug: None })
 }
 
 impl FileNotes {

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::traced::Returns;
+use crate::histogram::Histogram;
 
 pub use trapline_plan::Tactic;
 
-/// A probed place in one process. Two names for the same (file, offset) are one site.
+/// A probed place in one process, as reports and calls refer to it. Two names for the same (file, offset) are
+/// one site.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Site {
     /// `uprobe:PATH:func`, as bpftrace writes it.
@@ -26,7 +27,7 @@ pub struct Site {
     pub tactic: Tactic,
 }
 
-/// Hits of one site.
+/// Hits of one site: a row of [`ProcessReport::counts`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Count {
     /// The site.
@@ -54,7 +55,7 @@ pub struct Filtered {
     pub unended: u64,
 }
 
-/// How hits are grouped.
+/// How hits are grouped; [`Builder::by`](crate::Builder::by) takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     /// By CPU: one share for each CPU, in order, then one for threads that have no rseq area.
@@ -125,6 +126,33 @@ pub struct Late {
     pub passed: u64,
 }
 
+impl Late {
+    /// Lines of text that report it.
+    pub(crate) fn lines(&self, pid: u32) -> Vec<String> {
+        let file = &self.file;
+        let most = if self.exact { "" } else { "at most " };
+        let ms = self.longest.as_secs_f64() * 1e3;
+        let late = match self.loads {
+            0 => None,
+            1 => Some(format!(
+                "{file} was mapped {most}{ms:.1} ms before it was probed in process {pid}; calls in that time were not seen"
+            )),
+            loads => Some(format!(
+                "{file} was mapped {loads} times, {most}{ms:.1} ms at the longest before it was probed in process {pid}; calls in \
+                 these times were not seen"
+            )),
+        };
+        let passed = (self.passed > 0).then(|| {
+            let times = self.passed;
+            format!(
+                "{file} was mapped, and unmapped or at the end before it could be probed, {times} times in process {pid}; calls \
+                 meanwhile were not seen"
+            )
+        });
+        late.into_iter().chain(passed).collect()
+    }
+}
+
 /// A process that is not probed although a probe means something in it, or because it could not be looked at.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unprobed {
@@ -136,7 +164,22 @@ pub struct Unprobed {
     pub reason: String,
 }
 
-/// Durations of one function, or of several together.
+impl Unprobed {
+    /// The process with this pid. Its name comes from the kernel, and is empty once the process is gone.
+    pub(crate) fn new(pid: u32, reason: impl Into<String>) -> Self {
+        let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned();
+        Self { pid, name, reason: reason.into() }
+    }
+    /// Notice about it.
+    pub(crate) fn line(&self) -> String {
+        let Self { pid, name, reason } = self;
+        let name = if name.is_empty() { "a process" } else { name };
+        format!("{name} ({pid}) is not probed: {reason}")
+    }
+}
+
+/// Durations of one function, or of several together: a row of [`ProcessReport::times`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Times {
     /// The function; `None` for a sum of several.
@@ -160,12 +203,12 @@ pub struct Times {
     /// Longest call.
     pub max_ns: u64,
     /// Calls by duration, 16 rows to an octave.
-    pub histogram: crate::Histogram,
+    pub histogram: Histogram,
 }
 
 impl Times {
     /// Duration that a share `of` (0 to 1) of the calls did not exceed, in nanoseconds. This is
-    /// [`Histogram::percentile`](crate::Histogram), limited to the range from the shortest to the longest
+    /// [`Histogram::percentile`], limited to the range from the shortest to the longest
     /// call.
     #[must_use]
     pub fn percentile(&self, of: f64) -> u64 {
@@ -201,30 +244,6 @@ impl Times {
     }
 }
 
-/// A function that a pattern matched, and what would be done with it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
-    /// Process; `None` if only the file was looked at.
-    pub pid: Option<u32>,
-    /// `uprobe:PATH:func`.
-    pub probe: String,
-    /// The same for the function's other names.
-    pub aliases: Vec<String>,
-    /// Path of the file.
-    pub file: String,
-    /// Name of the function alone.
-    pub function: String,
-    /// Bytes from the start of the file to the function.
-    pub offset: u64,
-    /// Length of its main body in bytes.
-    pub size: u64,
-    /// How it would be reached, or why it would be refused.
-    pub tactic: Result<Tactic, Refused>,
-    /// How the ends of its calls would be seen: [`Returns::Exits`] or [`Returns::Stack`]. `None` if they
-    /// would not be timed.
-    pub returns: Option<Returns>,
-}
-
 /// How a process ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ended {
@@ -243,7 +262,8 @@ pub enum Ended {
     Exec,
 }
 
-/// Report of one process for one interval.
+/// Report of one process for one interval. [`Session::report`](crate::Session::report) returns one for each
+/// process, and so does [`Finished::reports`](crate::Finished::reports).
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProcessReport {
     /// Process id.
@@ -276,127 +296,4 @@ pub struct ProcessReport {
     pub restarted_timeouts: u64,
     /// How the process ended, if it has.
     pub ended: Option<Ended>,
-}
-
-/// Number of sites by tactic.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ByTactic(pub [u64; Tactic::ALL.len()]);
-
-impl ByTactic {
-    /// Counts one more site.
-    pub const fn add(&mut self, tactic: Tactic) {
-        self.0[tactic as usize] += 1;
-    }
-    /// Sites with any tactic.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-    /// Tactics in use with their number of sites, preferred ones first.
-    pub fn iter(&self) -> impl Iterator<Item = (Tactic, u64)> + '_ {
-        Tactic::ALL.iter().map(|&tactic| (tactic, self.0[tactic as usize])).filter(|&(_, n)| n > 0)
-    }
-}
-
-/// Sites that another tool changed while they were probed. Hits there are not seen during that time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Overwritten {
-    /// Number of sites.
-    pub sites: u64,
-    /// Longest time for which one of them may have been changed.
-    pub longest: Duration,
-}
-
-/// Totals of a whole session, at its end.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Summary {
-    /// Processes that were probed.
-    pub processes: u64,
-    /// Of these, processes that had ended, or ran another program, before the tracer detached.
-    pub ended: u64,
-    /// Of the ended ones that the user named, those that were killed: see [`Ended::Killed`].
-    pub killed: u64,
-    /// Forked children that counted into their parent's table.
-    pub children: u64,
-    /// Places that the probes mean, in all processes.
-    pub matched: u64,
-    /// Sites that are probed, by tactic.
-    pub patched: ByTactic,
-    /// Places that are not probed.
-    pub refused: Vec<Refused>,
-    /// Processes that are not probed as a whole: their batch failed, or they could not be looked at.
-    pub unprobed: Vec<Unprobed>,
-    /// Hits recorded.
-    pub hits: u64,
-    /// Hits that could not be recorded.
-    pub missed: u64,
-    /// Hits that a filter kept out.
-    pub filtered: Option<Filtered>,
-    /// See [`ProcessReport::interrupted_syscalls`].
-    pub interrupted_syscalls: u64,
-    /// See [`ProcessReport::restarted_timeouts`].
-    pub restarted_timeouts: u64,
-    /// Threads that were inside a window and were sent on: by the tracer, or by the trap handler in the
-    /// process.
-    pub guard_traps: u64,
-    /// Longest time that any thread was stopped.
-    pub longest_stop: Duration,
-    /// Time from known offsets to the last patch, including the map of branch targets; summed over all
-    /// processes.
-    pub attach_time: Duration,
-    /// Time that detaching took.
-    pub detach_time: Duration,
-    /// Bytes of the processes' memory that the sites took: code, journal and guards.
-    pub memory_sites: u64,
-    /// Bytes for counters and latency areas, for each CPU that hits them.
-    pub memory_per_cpu: u64,
-    /// Bytes of address space for code and data that stay mapped in processes that still run.
-    pub left_mapped: u64,
-    /// Bytes of memory behind that address space.
-    pub left_resident: u64,
-    /// Sites that no longer held this tracer's patch at the detach, and were left alone.
-    pub foreign_sites: u64,
-    /// Sites that another tool changed for a time while they were probed.
-    pub overwritten: Overwritten,
-    /// Processes in which patches or a signal handler stay behind. The notices name them and the reason.
-    pub undone: u64,
-    /// Things that went wrong without ending the session.
-    pub notices: Vec<String>,
-}
-
-impl Summary {
-    /// Adds the totals of another process.
-    pub(crate) fn add(&mut self, more: &Self) {
-        self.processes += more.processes;
-        self.ended += more.ended;
-        self.killed += more.killed;
-        self.children += more.children;
-        self.matched += more.matched;
-        self.patched.0.iter_mut().zip(more.patched.0).for_each(|(sum, sites)| *sum += sites);
-        self.refused.extend_from_slice(&more.refused);
-        self.unprobed.extend_from_slice(&more.unprobed);
-        self.hits += more.hits;
-        self.missed += more.missed;
-        if let Some(more) = more.filtered {
-            let sum = self.filtered.get_or_insert_default();
-            sum.in_target += more.in_target;
-            sum.by_reader += more.by_reader;
-            sum.unended += more.unended;
-        }
-        self.interrupted_syscalls += more.interrupted_syscalls;
-        self.restarted_timeouts += more.restarted_timeouts;
-        self.guard_traps += more.guard_traps;
-        self.longest_stop = self.longest_stop.max(more.longest_stop);
-        self.attach_time += more.attach_time;
-        self.detach_time += more.detach_time;
-        self.memory_sites += more.memory_sites;
-        self.memory_per_cpu += more.memory_per_cpu;
-        self.left_mapped += more.left_mapped;
-        self.left_resident += more.left_resident;
-        self.foreign_sites += more.foreign_sites;
-        self.overwritten.sites += more.overwritten.sites;
-        self.overwritten.longest = self.overwritten.longest.max(more.overwritten.longest);
-        self.undone += more.undone;
-        self.notices.extend_from_slice(&more.notices);
-    }
 }

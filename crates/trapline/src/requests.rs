@@ -3,19 +3,21 @@
 //!
 //! In: modules, the places meant there, a session's requests. Out: a [`Request`] that borrows from a
 //! [`Requests`]; which tactic each place got, and which places were refused. An attach and a rehearsal ask
-//! the same. Does not: touch the process.
+//! the same. Does not: change the process.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt::Display;
 use std::sync::Arc;
 
 use trapline_patch::{AttachReport, Durations, Request, Semaphore, Threads};
 use trapline_plan::filter::TargetFilter;
 use trapline_plan::{Action, ActionRequest, CodeMap, Tactic};
+use trapline_tracee::Process;
 
 use crate::modules::Module;
 use crate::report::Refused;
+use crate::session_request::SessionRequest;
 use crate::sites::ProbedPlace;
-use crate::traced::SessionRequest;
 use crate::why::kind_of;
 
 /// Requests by module; `ActionRequest::probe` is the index of the place.
@@ -103,6 +105,15 @@ impl<'a> Requests<'a> {
     }
 }
 
+/// Whether guard traps can be served: the program's runtime leaves SIGTRAP alone, and no thread blocks it
+/// now.
+pub(crate) fn is_guarded(process: &Process, modules: &[Module]) -> bool {
+    const SIGTRAP: u64 = 1 << 4;
+    let is_go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
+    let blocks = |tid| process.thread_status(tid).is_ok_and(|status| status.blocked & SIGTRAP != 0);
+    !is_go && process.threads().is_ok_and(|threads| !threads.into_iter().any(blocks))
+}
+
 /// Notice about functions whose exits are patched, and some of whose exits are jumps to other functions.
 /// `left_alone`: why return addresses were not replaced instead.
 pub(crate) fn tails_notice(
@@ -135,7 +146,7 @@ pub(crate) fn tails_notice(
     ))
 }
 
-/// Refusal of a place that needs a return trampoline, in a process whose unwinders cannot be told of them.
+/// Refusal of a place that needs a return trampoline, where that cannot be registered with all unwinders.
 pub(crate) fn no_unwinder(place: &ProbedPlace, why: &str) -> Refused {
     let reason =
         format!("its return address cannot be replaced: {why}; its exits may be patched (--ret=exits)");
@@ -170,7 +181,7 @@ pub(crate) fn refusals(report: &AttachReport, places: &[ProbedPlace]) -> Vec<(us
 }
 
 /// Refusal of a place whose whole batch failed.
-pub(crate) fn batch_failed(place: &ProbedPlace, why: &crate::Error) -> Refused {
+pub(crate) fn batch_failed(place: &ProbedPlace, why: &dyn Display) -> Refused {
     Refused { probe: place.probe.clone(), kind: "batch-failed", reason: why.to_string() }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use trapline_image::{
-    Function, FunctionIndex, Image, Kind, MarkArgument, NoMatch, Pattern, ProbeKind, ProbeSpec,
+    Convention, Function, FunctionIndex, Image, Kind, MarkArgument, NoMatch, Pattern, ProbeKind, ProbeSpec,
 };
 use trapline_plan::Action;
 use trapline_record::{FileOffset, Svma};
@@ -19,7 +19,7 @@ use crate::error::nearest;
 use crate::filter::Filter;
 use crate::modules::Module;
 use crate::report::Refused;
-use crate::traced::HitAction;
+use crate::session_request::HitAction;
 use crate::values::Values;
 
 /// A place that a probe means.
@@ -47,6 +47,18 @@ pub(crate) struct ProbedPlace {
     pub(crate) arguments: Option<Vec<MarkArgument>>,
 }
 
+impl ProbedPlace {
+    /// Whether it is one where calls are held; its hits are not reported.
+    pub(crate) const fn is_hold(&self) -> bool {
+        matches!(self.action, Action::Hold(_))
+    }
+    /// Calling convention of its function; C's if it has none.
+    pub(crate) fn convention(&self, image: &Image) -> Convention {
+        let start = self.function.map(|index| image.function(index).start);
+        start.map_or(Convention::C, |start| image.convention_at(start))
+    }
+}
+
 /// What specifications found.
 #[derive(Debug, Default)]
 pub(crate) struct ProbedPlaces {
@@ -55,6 +67,15 @@ pub(crate) struct ProbedPlaces {
     index: HashMap<(usize, u64, u8), usize>,
     /// Limit on a glob: it is followed no further than to one place beyond this number.
     most: Option<usize>,
+}
+
+/// A place in a function.
+struct Selected {
+    index: FunctionIndex,
+    /// Bytes from the function's start.
+    inside: u64,
+    /// Names that led there.
+    named: Vec<String>,
 }
 
 /// Why a specification found nothing in one module.
@@ -90,12 +111,14 @@ impl ProbedPlaces {
                 named.push(format!("{:#x}", at.0));
             }
             if function.kind != Kind::Ifunc || process.is_none() {
-                self.put(modules, module, spec.kind, selected.function, selected.offset, named, hit_action);
+                let place = Selected { index: selected.function, inside: selected.offset, named };
+                self.put(module, one, spec.kind, place, hit_action);
                 continue;
             }
             match process.and_then(|process| implementation(process, modules, module, function)) {
                 Some(running) => {
-                    self.put(modules, module, spec.kind, running, selected.offset, named, hit_action)
+                    let place = Selected { index: running, inside: selected.offset, named };
+                    self.put(module, one, spec.kind, place, hit_action);
                 }
                 None => self.refused.push(Refused {
                     probe: probe_text(spec.kind, &one.called, &named[0]),
@@ -125,18 +148,10 @@ impl ProbedPlaces {
             place.label.push_str(&format!(" ({:#x})", place.at.0));
         }
     }
-    #[allow(clippy::too_many_arguments, reason = "one call site, all of them different things")]
-    fn put(
-        &mut self,
-        modules: &[Module],
-        module: usize,
-        kind: ProbeKind,
-        index: FunctionIndex,
-        inside: u64,
-        mut named: Vec<String>,
-        hit_action: HitAction,
-    ) {
-        let one @ Module { file, is_program, .. } = &modules[module];
+    /// Adds a place in a function of the module `one`, whose index is `module`.
+    fn put(&mut self, module: usize, one: &Module, kind: ProbeKind, place: Selected, hit_action: HitAction) {
+        let Module { file, is_program, .. } = one;
+        let Selected { index, inside, mut named } = place;
         let function = file.image.function(index);
         for name in names(&file.image, function, one.basename()) {
             if !named.contains(&name) {

@@ -12,7 +12,8 @@ use trapline_tracee::{Process, by_name};
 use crate::error::Error;
 use crate::modules::mapped;
 
-/// Processes to trace.
+/// Processes to trace; [`Builder::target`](crate::Builder::target) takes it. For a single process,
+/// [`Builder::pid`](crate::Builder::pid) is shorter.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Target {
     /// Every process that maps a probed file and may be traced.

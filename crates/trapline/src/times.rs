@@ -8,10 +8,11 @@ use std::sync::Arc;
 use trapline_patch::Segment;
 use trapline_record::hist::BUCKETS;
 use trapline_record::latency::{STAMP_BLOCK, STAMP_TAGS_LEN, STAMPS_LEN, STRIDE, Stamps, at};
+use trapline_record::view::View;
 use trapline_record::{RemoteAddr, control};
 use trapline_tracee::Process;
 
-use crate::histogram::{Histogram, LinearBuckets, Scale};
+use crate::histogram::{Histogram, LinearBuckets, TickScale};
 use crate::report::{Site, Times};
 
 /// Calls of each function (by latency area) that have a stamp and no exit yet, in one process; `None` if its
@@ -60,45 +61,59 @@ fn is_written(written: &[Range<u64>], from: u64, to: u64) -> bool {
     written.get(next).is_some_and(|one| one.start < to)
 }
 
+/// Sums of one function's latency areas, in ticks.
+#[derive(Default)]
+struct Sums {
+    /// [`at::RETURNS`] to [`at::TOTAL`], as listed in [`Sums::add`].
+    words: [u64; 6],
+    min_not: u64,
+    max: u64,
+    /// Most functions have no calls, so this allocates nothing before the first.
+    buckets: Vec<u64>,
+}
+
+impl Sums {
+    /// Adds the area that begins at `base`.
+    fn add(&mut self, view: View<'_>, base: u64) {
+        let words = [at::RETURNS, at::TAIL_EXITS, at::UNPAIRED, at::UNRETURNED, at::CLAMPED, at::TOTAL];
+        for (sum, word) in self.words.iter_mut().zip(words) {
+            *sum = sum.wrapping_add(view.get(base + word));
+        }
+        // Most lines of most functions were never written: their buckets are skipped, and so stay
+        // unallocated.
+        if view.get(base + at::RETURNS) + view.get(base + at::TAIL_EXITS) == 0 {
+            return;
+        }
+        self.min_not = self.min_not.max(view.get(base + at::MIN_NOT));
+        self.max = self.max.max(view.get(base + at::MAX));
+        self.buckets.resize(BUCKETS, 0);
+        for (bucket, nth) in self.buckets.iter_mut().zip(0u64..) {
+            *bucket += view.get(base + at::BUCKETS + nth * 8);
+        }
+    }
+}
+
 /// Reads one function's latency areas where they were written to: reading others would allocate pages of
 /// zeros.
 pub(crate) fn read_times<'a>(
     areas: impl Iterator<Item = (&'a Segment, &'a [Range<u64>], u32)>,
     site: Arc<Site>,
     in_flight: u64,
-    scale: Scale,
+    scale: TickScale,
     steps: Option<LinearBuckets>,
 ) -> Times {
-    let mut sums = [0u64; 6];
-    let (mut min_not, mut max) = (0u64, 0u64);
-    // Most functions have no calls, so this allocates nothing yet.
-    let mut buckets: Vec<u64> = Vec::new();
+    let mut sums = Sums::default();
     for (segment, written, index) in areas {
-        let view = segment.view();
         let first = segment.layout().latency(index);
         for line in 0..u64::from(segment.counters().lines) {
             let base = first + line * STRIDE;
-            if !is_written(written, base, base + STRIDE) {
-                continue;
-            }
-            let words = [at::RETURNS, at::TAIL_EXITS, at::UNPAIRED, at::UNRETURNED, at::CLAMPED, at::TOTAL];
-            for (sum, word) in sums.iter_mut().zip(words) {
-                *sum = sum.wrapping_add(view.get(base + word));
-            }
-            // Most lines of most functions were never written: their buckets are skipped, and so stay
-            // unallocated.
-            if view.get(base + at::RETURNS) + view.get(base + at::TAIL_EXITS) == 0 {
-                continue;
-            }
-            min_not = min_not.max(view.get(base + at::MIN_NOT));
-            max = max.max(view.get(base + at::MAX));
-            buckets.resize(BUCKETS, 0);
-            for (bucket, nth) in buckets.iter_mut().zip(0u64..) {
-                *bucket += view.get(base + at::BUCKETS + nth * 8);
+            if is_written(written, base, base + STRIDE) {
+                sums.add(segment.view(), base);
             }
         }
     }
-    let [_, tail_exits, unpaired, unreturned, clamped, total] = sums;
+    let Sums { words, min_not, max, buckets } = sums;
+    let [_, tail_exits, unpaired, unreturned, clamped, total] = words;
     Times {
         site: Some(site),
         calls: buckets.iter().sum(),

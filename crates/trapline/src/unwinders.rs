@@ -1,4 +1,4 @@
-//! Unwinders in a process, and whether all of them can be told of return trampolines.
+//! Unwinders in a process, and whether return trampolines can be registered with all of them.
 //!
 //! In: the process' files. Out: the address of `__register_frame` in each file that has an unwinder, and code
 //! that calls neither allocator nor loader with a lock held; or a reason why return trampolines would break
@@ -50,8 +50,40 @@ impl Unwinding {
             false => Err(MAY_LOAD.to_owned()),
         }
     }
-    /// Whether all unwinders can be told of replaced return addresses. Either there are some that can be
-    /// called, or there is none now and none comes later.
+    /// Adds what one file shows.
+    ///
+    /// # Errors
+    /// Why return addresses cannot be replaced in a process that has it.
+    fn add(&mut self, module: &Module, defined: &Defined<'_>, maps: &[Mapping]) -> Result<(), String> {
+        let &Module { ref file, bias, is_program, .. } = module;
+        let (image, path) = (&file.image, &file.path);
+        self.may_load |= image.imported().any(|name| LOADS.contains(&name.raw));
+        if image.is_go() {
+            return Err(format!("{path} is Go's, which moves its stacks and must know every return address"));
+        }
+        if let Some((runtime, _)) = FRAME_WALKERS.iter().find(|(_, names)| defined.has(names)) {
+            return Err(format!("{path} has {runtime}, which must know every return address"));
+        }
+        if defined.has(&UNWINDS) {
+            if !is_program && !is_relocated(maps, image, bias) {
+                self.loading = Some(path.clone());
+            }
+            self.unwinders.push(registered_by(defined, bias).ok_or_else(|| {
+                format!("{path} has an unwinder of its own that takes no frame information at run time")
+            })?);
+        }
+        if is_program {
+            self.is_static = image.is_static();
+            if !defined.has(&ALLOCATES) && !image.is_static() {
+                let ranges = image.text_ranges().iter();
+                self.own_code
+                    .extend(ranges.map(|&(start, len)| bias.live(start).0..bias.live(start + len).0));
+            }
+        }
+        Ok(())
+    }
+    /// Whether replaced return addresses can be registered with all unwinders. Either there are some that
+    /// can be called, or there is none now and none comes later.
     const fn can_register(&self) -> bool {
         !self.go && (!self.unwinders.is_empty() || self.is_static || !self.may_load)
     }
@@ -113,49 +145,22 @@ const ALLOCATES: [&str; 4] = ["malloc", "free", "_Znwm", "_ZdlPv"];
 /// Looks at all files of a process.
 ///
 /// # Errors
-/// Why its unwinders cannot all be told.
+/// Why nothing can be registered with some unwinder.
 pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwinding, String> {
     let maps = process.maps().map_err(|error| error.to_string())?;
     let mut out = Unwinding::default();
     let mut stripped = None;
     for one in mapped(process, &maps) {
         let module = one.open(process, files)?;
-        let &Module { ref file, bias, is_program, .. } = &module;
-        if is_program && file.image.is_go() {
-            // Go's runtime is told nothing.
+        let image = &module.file.image;
+        if module.is_program && image.is_go() {
+            // Nothing can be registered with Go's runtime.
             return Ok(Unwinding { go: true, ..out });
         }
-        out.may_load |= file.image.imported().any(|name| LOADS.contains(&name.raw));
-        if file.image.is_go() {
-            return Err(format!(
-                "{} is Go's, which moves its stacks and must know every return address",
-                file.path
-            ));
-        }
-        let defined = Defined::of(&file.image);
-        if let Some((runtime, _)) = FRAME_WALKERS.iter().find(|(_, names)| defined.has(names)) {
-            return Err(format!("{} has {runtime}, which must know every return address", file.path));
-        }
-        if defined.has(&UNWINDS) {
-            if !is_program && !is_relocated(&maps, &file.image, bias) {
-                out.loading = Some(file.path.clone());
-            }
-            out.unwinders.push(registered_by(&defined, bias).ok_or_else(|| {
-                format!(
-                    "{} has an unwinder of its own that takes no frame information at run time",
-                    file.path
-                )
-            })?);
-        }
-        if is_program {
-            out.is_static = file.image.is_static();
-            if !defined.has(&["main", "_start"]) {
-                stripped = Some(file.path.clone());
-            }
-            if !defined.has(&ALLOCATES) && !file.image.is_static() {
-                let ranges = file.image.text_ranges().iter();
-                out.own_code.extend(ranges.map(|&(start, len)| bias.live(start).0..bias.live(start + len).0));
-            }
+        let defined = Defined::of(image);
+        out.add(&module, &defined, &maps)?;
+        if module.is_program && !defined.has(&["main", "_start"]) {
+            stripped = Some(module.file.path.clone());
         }
     }
     match stripped {
@@ -169,7 +174,7 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
     }
 }
 
-/// The same as [`unwinding`], for a process in which all unwinders can be told at once.
+/// The same as [`unwinding`], for a process in which all unwinders can be called at once.
 ///
 /// # Errors
 /// Why they cannot be; also if the loader is at work on one, which must not be called before its addresses

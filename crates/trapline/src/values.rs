@@ -11,14 +11,13 @@
 //! stub. So a wrong note faults nowhere, and what cannot be read is unknown. What a text argument points to
 //! is a field, too.
 
-use trapline_image::{Convention, Image, MarkArgument, MarkPlace};
+use trapline_image::{Image, MarkArgument, MarkPlace};
+use trapline_plan::filter::{Int, Known, MAX_FIELDS};
 use trapline_plan::{Operand, Read};
 use trapline_record::Svma;
 use trapline_record::ring::TEXT_BYTES;
 
 use crate::calls::{Call, Text};
-use crate::filter::{Filter, Int, Known, MAX_FIELDS};
-use crate::sites::ProbedPlace;
 
 /// Number of arguments for which records have room.
 const MOST: usize = 6;
@@ -60,6 +59,8 @@ pub(crate) struct NeededArguments {
     pub(crate) values: u8,
     /// Bit `n`: what argument `n` points to is needed.
     pub(crate) texts: u8,
+    /// Bit `n`: a condition needs argument `n`.
+    pub(crate) decides: u8,
 }
 
 impl Marked {
@@ -69,11 +70,10 @@ impl Marked {
         image: &Image,
         arguments: &[MarkArgument],
         asked: NeededArguments,
-        filter: &Filter,
     ) -> (Self, Vec<Operand>, Vec<Read>) {
         let mut marked = Self { slots: [ArgumentSource::Unknown; MOST], texts: Vec::new() };
         let (mut operands, mut reads) = (vec![Operand::Unknown; MOST], Vec::new());
-        let decides = filter.arguments_named();
+        let decides = asked.decides;
         for (nth, argument) in arguments.iter().enumerate().take(MOST) {
             let register = nth as u8;
             let int = Int { bits: argument.bytes * 8, signed: argument.signed };
@@ -174,12 +174,6 @@ impl Values {
             Self::Marked(marked) => marked.finish(call),
         }
     }
-}
-
-/// Calling convention of a place's function; C's if it has none.
-pub(crate) fn convention(image: &Image, place: &ProbedPlace) -> Convention {
-    let start = place.function.map(|index| image.function(index).start);
-    start.map_or(Convention::C, |start| image.convention_at(start))
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use trapline::ProbeSpec;
+use trapline::calls::FieldRead;
 use trapline::filter::{Float, Int};
-use trapline::{ProbeSpec, Read};
 
 use super::command::Calls;
 use super::command::types::{ArgumentPlace, Enumeration, FieldOf, Parameter, Signature, Type};
@@ -21,7 +22,7 @@ pub(crate) enum KeptError {
     Form(#[from] serde_json::Error),
     /// It has a probe that cannot have been typed.
     #[error("it is of a probe that cannot be read: {0}")]
-    Probe(#[from] trapline::SpecError),
+    Probe(#[from] trapline::error::SpecError),
     /// It has a type that no value has.
     #[error("argument `{0}` has a type that there is none of")]
     Type(String),
@@ -185,7 +186,7 @@ impl Kept {
         let field = |one: &Field| {
             let shown = one.of.ready().ok_or_else(|| wrong(&one.path))?;
             // The field was read when the call was recorded.
-            let read = Read { register: 0, offsets: Vec::new(), bytes: 0 };
+            let read = FieldRead { register: 0, offsets: Vec::new(), bytes: 0 };
             Ok(FieldOf { path: plain(&one.path)?, read, shown })
         };
         let value = self.value.as_ref().map(|value| value.ready().ok_or_else(|| wrong("return")));

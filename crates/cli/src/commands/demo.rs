@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use trapline::kernel::UprobeMulti;
+use trapline::system::kernel::UprobeMulti;
 use trapline::{Builder, Interrupts, Session};
 
 use super::run::follow::{TICK, Turns, follow};

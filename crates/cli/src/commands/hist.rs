@@ -1,6 +1,8 @@
 //! `hist`: how often an argument, a returned value, or what is computed from them, had which value.
 
-use trapline::{Builder, By, Finished, ProcessReport, Session, Tallied, time_of_day};
+use trapline::aggregation::Tallied;
+use trapline::system::time_of_day;
+use trapline::{Builder, By, Finished, ProcessReport, Session};
 
 use super::reader_aggregation::ReaderAggregation;
 use super::run::Request;

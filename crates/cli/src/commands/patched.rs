@@ -1,7 +1,7 @@
 //! `status` and `detach`: what is patched in a process, and removing it after a tracer died.
 
 use serde::Serialize;
-use trapline::{DetachReport, SegmentStatus, State, clean_up, patched};
+use trapline::cleanup::{DetachReport, SegmentState, SegmentStatus, clean_up, patched};
 
 use super::{Failure, Outcome};
 use crate::args::command::Pids;
@@ -55,12 +55,12 @@ pub(crate) fn status(args: &Pids) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-const fn state_word(state: Option<State>) -> &'static str {
+const fn state_word(state: Option<SegmentState>) -> &'static str {
     match state {
-        Some(State::Building) => "building",
-        Some(State::Armed) => "armed",
-        Some(State::Removing) => "removing",
-        Some(State::Removed) => "removed",
+        Some(SegmentState::Building) => "building",
+        Some(SegmentState::Armed) => "armed",
+        Some(SegmentState::Removing) => "removing",
+        Some(SegmentState::Removed) => "removed",
         None => "unknown",
     }
 }
@@ -91,7 +91,7 @@ fn status_text(pid: u32, segments: &[SegmentStatus]) -> String {
     let one = |segment: &SegmentStatus| {
         let tracer = match (&segment.tracer_comm, segment.state) {
             (Some(comm), _) => format!("trapline {} ({comm}), which is running", segment.tracer),
-            (None, Some(State::Removed)) => format!("trapline {}, which has detached", segment.tracer),
+            (None, Some(SegmentState::Removed)) => format!("trapline {}, which has detached", segment.tracer),
             (None, _) => {
                 format!("trapline {}, which has died: clean up with trapline detach -p {pid}", segment.tracer)
             }
@@ -126,7 +126,7 @@ pub(crate) fn detach(args: &Pids) -> Result<Outcome, Failure> {
 }
 
 fn detach_json(report: &DetachReport) -> String {
-    let row = |one: &trapline::Restored| {
+    let row = |one: &trapline::cleanup::Restored| {
         line(&DetachRow {
             r#type: "detach",
             schema: SCHEMA,

@@ -7,8 +7,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use trapline::aggregation::{GroupHits, Tallied};
 use trapline::filter::{Facts, Sort, fields};
-use trapline::{By, Call, Group, GroupHits, Site, Tallied};
+use trapline::report::Group;
+use trapline::{By, Call, Site};
 
 use crate::args::aggregation::{Aggregation, Of};
 use crate::args::hist::Hist;

@@ -2,7 +2,8 @@
 //!
 //! In: reports. Out: what a [`Renderer`] makes of them. Does not: know what it makes.
 
-use trapline::{Finished, ProcessReport, Session, time_of_day};
+use trapline::system::time_of_day;
+use trapline::{Finished, ProcessReport, Session};
 
 use super::run::follow::Reporter;
 use crate::args::command::Run;

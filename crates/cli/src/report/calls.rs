@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trapline::{Call, CallEnd, ProbeSpec, Site, time_of_day};
+use trapline::calls::CallEnd;
+use trapline::system::time_of_day;
+use trapline::{Call, ProbeSpec, Site};
 
 use super::format::Format;
 use super::json::{SCHEMA, line};
@@ -322,7 +324,9 @@ mod tests {
     use crate::report::format::Format;
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::{Call, CallEnd, Reading, Site, Tactic, Text};
+    use trapline::calls::{CallEnd, ReadOutcome, Text};
+    use trapline::report::Tactic;
+    use trapline::{Call, Site};
 
     #[test]
     fn rows_have_a_column_for_each_argument() {
@@ -342,7 +346,7 @@ mod tests {
                 tactic: Tactic::Jump,
             })
         };
-        let text = Text { argument: 0, bytes: b"a,\"b\0c".to_vec(), reading: Reading::Fault };
+        let text = Text { argument: 0, bytes: b"a,\"b\0c".to_vec(), reading: ReadOutcome::Fault };
         let open = Call {
             pid: 7,
             tid: 8,

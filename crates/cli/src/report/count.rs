@@ -1,7 +1,8 @@
 //! The table of `count`: most hits of the last interval first. Functions without a hit are left out and
 //! counted.
 
-use trapline::{By, Count, Group, ProcessReport, Share};
+use trapline::report::{Group, Share};
+use trapline::{By, Count, ProcessReport};
 
 use super::number::{grouped, plural, rate};
 use super::site;

@@ -3,7 +3,8 @@
 //!
 //! In: reports. Out: text. Does not: repeat what was refused or missed; the summary and `--json` report that.
 
-use trapline::{By, Count, Group, ProcessReport, Share, Site, Times};
+use trapline::report::{Group, Share};
+use trapline::{By, Count, ProcessReport, Site, Times};
 
 use super::Renderer;
 

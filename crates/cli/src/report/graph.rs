@@ -286,7 +286,9 @@ mod tests {
     use super::Trees;
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::{Call, CallEnd, Site, Tactic};
+    use trapline::calls::CallEnd;
+    use trapline::report::Tactic;
+    use trapline::{Call, Site};
 
     fn call(name: &str, tid: u32, begin: u64, end: u64) -> Call {
         let site = Site {

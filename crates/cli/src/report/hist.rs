@@ -3,8 +3,10 @@
 //! In: aggregations, made in the target or in the reader. Out: text. Does not: aggregate.
 
 use serde::Serialize;
+use trapline::aggregation::{GroupHits, Tallied};
 use trapline::filter::Sort;
-use trapline::{Group, GroupHits, ProcessReport, Site, Tallied};
+use trapline::report::Group;
+use trapline::{ProcessReport, Site};
 
 use super::histogram::bars;
 use super::json::{self, SCHEMA, line};

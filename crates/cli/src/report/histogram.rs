@@ -1,7 +1,8 @@
 //! Histograms as bpftrace draws them: `[1K, 2K)   123 |@@@@    |`, 52 columns for the fullest row. Columns are
 //! wider than there where a label or a number needs it, so that all bars begin in one column.
 
-use trapline::{Histogram, HistogramRow};
+use trapline::Histogram;
+use trapline::histogram::HistogramRow;
 
 use super::number::binary;
 use crate::args::command::Shape;

@@ -3,9 +3,10 @@
 //! The order of fields is part of the format. It is the order of the structs' fields below.
 
 use serde::Serialize;
-use trapline::{
-    By, Count, Group, HistogramRow, Late, Listed, ProcessReport, Returns, Share, Times, Unprobed,
-};
+use trapline::histogram::HistogramRow;
+use trapline::listing::Listed;
+use trapline::report::{Group, Late, Share, Unprobed};
+use trapline::{By, Count, ProcessReport, Returns, Times};
 
 /// Schema version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -276,7 +277,8 @@ fn times_row(times: &Times) -> Option<TimesRow<'_>> {
 mod tests {
     use super::{count, lat, list, unprobed};
     use crate::report::samples::{listed, sample, split, timed};
-    use trapline::{By, Unprobed};
+    use trapline::By;
+    use trapline::report::Unprobed;
 
     #[test]
     fn list_is_as_documented() {

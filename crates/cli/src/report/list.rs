@@ -1,6 +1,7 @@
 //! The table of `list` and `--dry-run`: function, file, offset, size, tactic or refusal.
 
-use trapline::{ByTactic, Listed};
+use trapline::listing::Listed;
+use trapline::summary::ByTactic;
 
 use super::json::form;
 use super::number::{grouped, plural};

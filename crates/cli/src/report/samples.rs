@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use trapline::{
-    By, Count, Group, Histogram, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Tactic, Times,
-};
+use trapline::histogram::TickScale;
+use trapline::listing::Listed;
+use trapline::report::{Group, Refused, Share, Tactic};
+use trapline::{By, Count, Histogram, ProcessReport, Returns, Site, Times};
 
 fn site(name: &str, label: &str) -> Arc<Site> {
     Arc::new(Site {
@@ -88,8 +89,8 @@ pub(crate) fn split(by: By) -> ProcessReport {
 
 /// A report with one timed function: calls of 100, 101 and 310 ns.
 pub(crate) fn timed() -> ProcessReport {
-    let mut buckets = vec![0; trapline::BUCKETS];
-    [100, 101, 310].iter().for_each(|&ns| buckets[trapline::bucket(ns)] += 1);
+    let mut buckets = vec![0; trapline::histogram::BUCKETS];
+    [100, 101, 310].iter().for_each(|&ns| buckets[trapline::histogram::bucket(ns)] += 1);
     let times = Times {
         site: Some(site("work", "work")),
         calls: 3,
@@ -101,7 +102,7 @@ pub(crate) fn timed() -> ProcessReport {
         total_ns: 511,
         min_ns: 100,
         max_ns: 310,
-        histogram: Histogram::new(&buckets, Scale::new(1.0)),
+        histogram: Histogram::new(&buckets, TickScale::new(1.0)),
     };
     ProcessReport { counts: Vec::new(), times: vec![times], ..sample() }
 }

@@ -33,7 +33,7 @@ pub(crate) fn nearness(spec: &ProbeSpec, site: &Site) -> Option<u8> {
     names.any(|name| spec.means(name)).then(|| {
         let Some(wanted) = spec.file.as_deref() else { return 1 };
         let own = site.probe.parse::<ProbeSpec>().ok().and_then(|probe| probe.file);
-        let is_named = |path: &str| path == wanted || trapline::is_short_name(path, wanted);
+        let is_named = |path: &str| path == wanted || trapline::probes::is_short_name(path, wanted);
         2 * u8::from(own.iter().chain([&site.file]).any(|path| is_named(path)))
     })
 }

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use trapline::{Overwritten, Refused, Summary, Tactic, Unprobed};
+use trapline::Summary;
+use trapline::report::{Refused, Tactic, Unprobed};
+use trapline::summary::Overwritten;
 
 use super::number::{bytes, grouped, plural, rough};
 
@@ -144,7 +146,9 @@ fn left_alone(sites: u64) -> Option<String> {
 mod tests {
     use super::text;
     use std::time::Duration;
-    use trapline::{ByTactic, Filtered, Overwritten, Refused, Summary, Tactic, Unprobed};
+    use trapline::Summary;
+    use trapline::report::{Filtered, Refused, Tactic, Unprobed};
+    use trapline::summary::{ByTactic, Overwritten};
 
     #[test]
     fn every_promise_has_its_line() {

@@ -3,7 +3,8 @@
 //! In: a call's texts, as the kernel read them. Out: the part that the argument's type denotes, and whether
 //! it goes on. Does not: read memory.
 
-use trapline::{Call, Reading, TEXT_BYTES};
+use trapline::Call;
+use trapline::calls::{ReadOutcome, TEXT_BYTES};
 
 use crate::args::types::{ArgumentPlace, Parameter, Type};
 
@@ -45,14 +46,14 @@ pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>
         _ => return None,
     };
     let failed = match (text.reading, pointer) {
-        (Reading::Failed(error), _) => Some(error),
+        (ReadOutcome::Failed(error), _) => Some(error),
         // The address at which it would have been read is not in the record.
-        (Reading::Fault, None) => Some(EFAULT),
+        (ReadOutcome::Fault, None) => Some(EFAULT),
         _ => None,
     };
     let ends = wanted.filter(|&wanted| wanted <= text.bytes.len());
     let bytes = &text.bytes[..ends.unwrap_or(text.bytes.len())];
-    let stops = ends.is_none() && failed.is_none() && text.reading == Reading::Fault;
+    let stops = ends.is_none() && failed.is_none() && text.reading == ReadOutcome::Fault;
     Some(Read {
         bytes,
         cut: ends.is_none() && text.bytes.len() == TEXT_BYTES,
@@ -94,9 +95,11 @@ mod tests {
     use crate::args::types::{ArgumentPlace, Parameter, Type};
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::{Call, CallEnd, Reading, Site, Tactic, Text};
+    use trapline::calls::{CallEnd, ReadOutcome, Text};
+    use trapline::report::Tactic;
+    use trapline::{Call, Site};
 
-    fn call(bytes: &[u8], reading: Reading, length: u64) -> Call {
+    fn call(bytes: &[u8], reading: ReadOutcome, length: u64) -> Call {
         let site = Site {
             probe: String::new(),
             aliases: Vec::new(),
@@ -129,19 +132,19 @@ mod tests {
     fn text_is_shown_as_far_as_it_was_read() {
         let full = [b'x'; 64];
         for (bytes, reading, shown, expected) in [
-            (&b"ab\0cd"[..], Reading::Fault, Type::Str, "\"ab\"".to_owned()),
-            (b"ab", Reading::Fault, Type::Str, "\"ab\"<fault 0x1002>".to_owned()),
-            (b"", Reading::Fault, Type::Str, "<fault 0x1000>".to_owned()),
-            (b"", Reading::Failed(1), Type::Str, "<error 1>".to_owned()),
-            (&full, Reading::Whole, Type::Str, format!("\"{}\"...", "x".repeat(64))),
-            (b"a\xffb", Reading::Fault, Type::Buf(1), "\"a\\xffb\"".to_owned()),
-            (b"a\0b\0", Reading::Fault, Type::Buf(1), "\"a\\0b\"".to_owned()),
-            (b"a", Reading::Fault, Type::Buf(1), "\"a\"<fault 0x1001>".to_owned()),
-            ("aé".as_bytes(), Reading::Fault, Type::Buf(1), "\"aé\"".to_owned()),
+            (&b"ab\0cd"[..], ReadOutcome::Fault, Type::Str, "\"ab\"".to_owned()),
+            (b"ab", ReadOutcome::Fault, Type::Str, "\"ab\"<fault 0x1002>".to_owned()),
+            (b"", ReadOutcome::Fault, Type::Str, "<fault 0x1000>".to_owned()),
+            (b"", ReadOutcome::Failed(1), Type::Str, "<error 1>".to_owned()),
+            (&full, ReadOutcome::Whole, Type::Str, format!("\"{}\"...", "x".repeat(64))),
+            (b"a\xffb", ReadOutcome::Fault, Type::Buf(1), "\"a\\xffb\"".to_owned()),
+            (b"a\0b\0", ReadOutcome::Fault, Type::Buf(1), "\"a\\0b\"".to_owned()),
+            (b"a", ReadOutcome::Fault, Type::Buf(1), "\"a\"<fault 0x1001>".to_owned()),
+            ("aé".as_bytes(), ReadOutcome::Fault, Type::Buf(1), "\"aé\"".to_owned()),
         ] {
             assert_eq!(show(&call(bytes, reading, 3), shown), Some(expected), "{bytes:?}");
         }
-        assert_eq!(show(&call(b"a", Reading::Whole, 3), Type::Hex), None);
-        assert_eq!(show(&call(b"", Reading::Fault, 0), Type::Buf(1)).as_deref(), Some("\"\""));
+        assert_eq!(show(&call(b"a", ReadOutcome::Whole, 3), Type::Hex), None);
+        assert_eq!(show(&call(b"", ReadOutcome::Fault, 0), Type::Buf(1)).as_deref(), Some("\"\""));
     }
 }

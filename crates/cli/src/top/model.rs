@@ -181,12 +181,13 @@ pub(crate) mod tests {
         assert_eq!((row.rate, row.recent), (0.0, None), "nothing ended since");
         assert!(row.whole.is_some_and(|whole| whole.p50 < 128 && whole.p99 >= 300));
         let mut slower = timed();
-        let mut buckets = vec![0; trapline::BUCKETS];
+        let mut buckets = vec![0; trapline::histogram::BUCKETS];
         for (ns, calls) in [(100, 2), (310, 1), (5000, 7)] {
-            buckets[trapline::bucket(ns)] += calls;
+            buckets[trapline::histogram::bucket(ns)] += calls;
         }
         (slower.times[0].calls, slower.times[0].max_ns) = (10, 5001);
-        slower.times[0].histogram = trapline::Histogram::new(&buckets, trapline::Scale::new(1.0));
+        slower.times[0].histogram =
+            trapline::Histogram::new(&buckets, trapline::histogram::TickScale::new(1.0));
         model.feed(&[slower]);
         let row = &model.rows()[0];
         assert!(row.recent.is_some_and(|recent| recent.p50 > 4500), "only the new ones: {row:?}");

@@ -53,86 +53,77 @@ pub enum Undecided {
     NotTallied,
 }
 
-impl Filter {
+impl Undecided {
     /// Why the filter could not be decided for hits of such a probe; `None` if it can be.
-    pub(crate) fn undecided(&self, action: Action, by_thread: bool) -> Option<Undecided> {
+    pub(crate) fn of(filter: &Filter, action: Action, by_thread: bool) -> Option<Self> {
         match action {
-            Action::Record { values, returns, stack, .. } => self.unrecorded(values, returns, stack),
-            Action::RecordAt(_, stack) => {
-                (stack != Unwind::None && self.is_named()).then_some(Undecided::Names)
-            }
-            Action::RecordMark(..) => self.unrecorded(6, false, Unwind::None),
-            Action::Tally { exits } => self.untallied(exits),
-            _ if !self.rejects() => None,
-            Action::CountEntry | Action::CountExits | Action::CountAt(_) if by_thread => {
-                Some(Undecided::ByThread)
-            }
+            Action::Record { values, returns, stack, .. } => Self::unrecorded(filter, values, returns, stack),
+            Action::RecordAt(_, stack) => (stack != Unwind::None && filter.is_named()).then_some(Self::Names),
+            Action::RecordMark(..) => Self::unrecorded(filter, 6, false, Unwind::None),
+            Action::Tally { exits } => Self::untallied(filter, exits),
+            _ if !filter.rejects() => None,
+            Action::CountEntry | Action::CountExits | Action::CountAt(_) if by_thread => Some(Self::ByThread),
             Action::CountEntry | Action::CountExits | Action::CountAt(_) => {
-                self.unknown(action == Action::CountExits)
+                Self::unknown(filter, action == Action::CountExits)
             }
-            _ => Some(Undecided::Timed),
+            _ => Some(Self::Timed),
         }
     }
-    /// Whole condition for a hit that is not recorded.
-    pub(super) fn whole(&self) -> Option<Tree> {
-        Tree::and(self.early.clone(), self.rest())
-    }
-    fn unknown(&self, at_exit: bool) -> Option<Undecided> {
-        if self.is_named() {
-            return Some(Undecided::Names);
+    fn unknown(filter: &Filter, at_exit: bool) -> Option<Self> {
+        if filter.is_named() {
+            return Some(Self::Names);
         }
-        let whole = self.whole()?;
+        let whole = filter.whole()?;
         let why = |known| match known {
             Known::Thread => None,
-            Known::Field(..) | Known::FloatField(..) | Known::Readable(_) => Some(Undecided::Fields),
-            Known::Argument(..) | Known::Float(..) => at_exit.then_some(Undecided::Arguments),
-            Known::Took => Some(if at_exit { Undecided::Duration } else { Undecided::Return }),
-            Known::Returned(_) | Known::FloatReturned(_) => (!at_exit).then_some(Undecided::Return),
+            Known::Field(..) | Known::FloatField(..) | Known::Readable(_) => Some(Self::Fields),
+            Known::Argument(..) | Known::Float(..) => at_exit.then_some(Self::Arguments),
+            Known::Took => Some(if at_exit { Self::Duration } else { Self::Return }),
+            Known::Returned(_) | Known::FloatReturned(_) => (!at_exit).then_some(Self::Return),
         };
         let mut found = None;
         whole.each_known(&mut |known| found = found.or(why(known)));
         // A return may be a jump to another function, of which less is known.
-        found.or((at_exit && !whole.is_known_at_return()).then_some(Undecided::TooLong))
+        found.or((at_exit && !whole.is_known_at_return()).then_some(Self::TooLong))
     }
     /// Why no record will hold what the reader's part needs.
-    fn unrecorded(&self, values: u8, returns: bool, stack: Unwind) -> Option<Undecided> {
+    fn unrecorded(filter: &Filter, values: u8, returns: bool, stack: Unwind) -> Option<Self> {
         // Stacks are summed as they are read: no reader decides about them.
         let summed = stack != Unwind::None;
-        if summed && self.is_named() {
-            return Some(Undecided::Names);
+        if summed && filter.is_named() {
+            return Some(Self::Names);
         }
         let why = |known| match known {
-            Known::Took | Known::Returned(_) | Known::FloatReturned(_) if summed => Some(Undecided::Stacks),
+            Known::Took | Known::Returned(_) | Known::FloatReturned(_) if summed => Some(Self::Stacks),
             Known::Took | Known::Returned(_) | Known::FloatReturned(_) => {
-                (!returns).then_some(Undecided::Unrecorded)
+                (!returns).then_some(Self::Unrecorded)
             }
-            Known::Argument(index, _) => (index >= values).then_some(Undecided::Stacks),
-            Known::Field(..) | Known::FloatField(..) | Known::Float(..) => {
-                summed.then_some(Undecided::Stacks)
-            }
+            Known::Argument(index, _) => (index >= values).then_some(Self::Stacks),
+            Known::Field(..) | Known::FloatField(..) | Known::Float(..) => summed.then_some(Self::Stacks),
             Known::Thread | Known::Readable(_) => None,
         };
         let mut found = None;
-        let trees = [&self.read, &self.late].into_iter().flatten();
+        let trees = [&filter.read, &filter.late].into_iter().flatten();
         trees.for_each(|tree| tree.each_known(&mut |known| found = found.or(why(known))));
         found
     }
-    fn untallied(&self, exits: bool) -> Option<Undecided> {
-        let Some(tally) = &self.tally else { return Some(Undecided::NotTallied) };
-        if self.is_named() && !self.fits_rows(tally) {
-            return Some(Undecided::Names);
+    fn untallied(filter: &Filter, exits: bool) -> Option<Self> {
+        let Some(tally) = &filter.tally else { return Some(Self::NotTallied) };
+        if filter.is_named() && !filter.fits_rows(tally) {
+            return Some(Self::Names);
         }
-        if self.of_calls {
+        if filter.of_calls {
             // Conditions that were added after the aggregation may need anything.
-            let mut trees = [&self.read, &self.late].into_iter().flatten().chain(tally.trees());
-            let known = trees.all(|tree| self.is_known_of_calls(tree));
-            return (!exits || !known).then_some(Undecided::NotTallied);
+            let mut trees = [&filter.read, &filter.late].into_iter().flatten().chain(tally.trees());
+            let known = trees.all(|tree| filter.is_known_of_calls(tree));
+            return (!exits || !known).then_some(Self::NotTallied);
         }
-        let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { self.is_known_when_read(tree) };
-        let trees = [&self.early, &self.read, &self.late].into_iter().flatten().chain(tally.trees());
+        let known =
+            |tree: &Tree| if exits { tree.is_known_at_exit() } else { filter.is_known_when_read(tree) };
+        let trees = [&filter.early, &filter.read, &filter.late].into_iter().flatten().chain(tally.trees());
         // At an exit alone, no text was copied.
         let is_there = !exits || tally.texts() == 0;
-        (!is_there || !trees.into_iter().all(known)).then_some(Undecided::NotTallied)
+        (!is_there || !trees.into_iter().all(known)).then_some(Self::NotTallied)
     }
 }
 
@@ -141,6 +132,7 @@ mod tests {
     use trapline_plan::{Action, Floats, Read, Unwind};
 
     use super::super::{Filter, GroupBy, Int, Known, Sort, Symbol, Tally, Tree};
+    use super::Undecided;
 
     fn filter(text: &str, bytes: u8) -> Filter {
         let field = Known::Field(0, Int { bits: 32, signed: true });
@@ -197,9 +189,9 @@ mod tests {
             assert_eq!(can.clone().map(|one| one.is_some()), [at_entry, at_exit], "{tally:?}");
             for (exits, one) in [false, true].into_iter().zip(can) {
                 let Some(one) = one else { continue };
-                assert_eq!(one.undecided(Action::Tally { exits }, false), None, "{tally:?}");
-                let other = one.undecided(Action::Tally { exits: !exits }, false);
-                assert_eq!(other, Some(super::Undecided::NotTallied), "{tally:?}");
+                assert_eq!(Undecided::of(&one, Action::Tally { exits }, false), None, "{tally:?}");
+                let other = Undecided::of(&one, Action::Tally { exits: !exits }, false);
+                assert_eq!(other, Some(Undecided::NotTallied), "{tally:?}");
             }
             assert_eq!(filter.clone().tally_calls(tally.clone()).is_some(), of_calls, "{tally:?}");
             // Rows belong to keys, not to threads.

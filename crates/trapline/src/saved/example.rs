@@ -6,8 +6,7 @@ use trapline_record::ring::{FIRST_TEXT, Kind as Records, TEXT_WORDS};
 
 use super::frame::{Kind, Put};
 use super::pack::pack;
-use super::tables::{Loss, Round, Table, put_losses, put_names};
-use super::{begin, end};
+use super::tables::{Loss, Round, Table, begin, end, put_losses, put_names};
 use crate::decode::{Clock, ProbeFacts, Probes, Shape};
 use crate::report::{Site, Tactic};
 use crate::values::Values;

@@ -43,34 +43,8 @@ pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 #[doc(hidden)]
 pub use example::example;
 pub use read::{Saved, SavedError, Step};
-pub use tables::Loss;
-
-use crate::decode::Clock;
-use frame::{HEAD, Kind, MAGIC, Put, VERSION};
-
-/// First bytes of a file.
-pub(crate) fn begin(clock: Clock, note: &[u8]) -> Vec<u8> {
-    let mut file = Vec::with_capacity(HEAD);
-    file.extend_from_slice(&MAGIC);
-    file.extend_from_slice(&VERSION.to_le_bytes());
-    file.extend_from_slice(&[0; 4]);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut block = Put::block(Kind::Begin);
-    block.u64(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)).u64(clock.0).u64(clock.1.to_bits());
-    block.bytes(note);
-    file.append(&mut block.done());
-    file
-}
-
-/// Last block of a file.
-#[must_use]
-pub fn end(note: &[u8]) -> Vec<u8> {
-    let mut block = Put::block(Kind::End);
-    block.bytes(note);
-    block.done()
-}
+pub(crate) use tables::begin;
+pub use tables::{Loss, end};

@@ -10,9 +10,10 @@ use std::time::Duration;
 use super::frame::{BLOCK, Get, HEAD, Kind, LONGEST, MAGIC, VERSION};
 use super::pack::{MOST, unpack};
 use super::tables::{Loss, Round, Table, get_losses, get_names};
-use crate::calls::{Call, in_order, unpaired_notice};
+use crate::calls::{Call, in_order};
 use crate::decode::{Clock, Decoder};
 use crate::filter::Filter;
+use crate::pairing::unpaired_notice;
 use crate::quick::Quick;
 use crate::report::Site;
 

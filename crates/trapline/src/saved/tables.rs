@@ -1,14 +1,16 @@
-//! Blocks other than slots: probes, thread names, losses, rounds.
+//! The head, and blocks other than slots: begin, probes, thread names, losses, rounds, end.
 //!
 //! In: values, or a block's bytes. Out: a block, or values; `None` for bytes that cannot be such a block.
 //! Invariant: SAV-1: what is read from a block is bounded by its length, and probes' numbers are bounded by
 //! [`MOST_PROBES`]. Does not: read or write files.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::frame::{Get, Kind, Put};
+use trapline_plan::filter::Int;
+
+use super::frame::{Get, HEAD, Kind, MAGIC, Put, VERSION};
 use crate::decode::{Clock, ProbeFacts, Probes, Shape};
-use crate::filter::Int;
 use crate::report::{Site, Tactic};
 use crate::values::{ArgumentSource, Marked, Values};
 
@@ -16,6 +18,28 @@ use crate::values::{ArgumentSource, Marked, Values};
 const MOST_SEGMENTS: u32 = 1 << 12;
 /// Limit on probes in all segments, unused numbers included.
 const MOST_PROBES: u64 = 1 << 21;
+
+/// First bytes of a file.
+pub(crate) fn begin(clock: Clock, note: &[u8]) -> Vec<u8> {
+    let mut file = Vec::with_capacity(HEAD);
+    file.extend_from_slice(&MAGIC);
+    file.extend_from_slice(&VERSION.to_le_bytes());
+    file.extend_from_slice(&[0; 4]);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut block = Put::block(Kind::Begin);
+    block.u64(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)).u64(clock.0).u64(clock.1.to_bits());
+    block.bytes(note);
+    file.append(&mut block.done());
+    file
+}
+
+/// Last block of a file.
+#[must_use]
+pub fn end(note: &[u8]) -> Vec<u8> {
+    let mut block = Put::block(Kind::End);
+    block.bytes(note);
+    block.done()
+}
 
 /// A process as it is saved.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use super::frame::{BLOCK, HEAD, Kind};
 use super::pack::unpack;
 use super::tables::{Round, Table, put_names};
 use super::{Saved, SavedError, Step, begin, end};
-use crate::calls::{Call, CallEnd, Reading, in_order};
+use crate::calls::{Call, CallEnd, ReadOutcome, in_order};
 use crate::decode::{Decoder, ProbeFacts, Probes, Shape};
 use crate::filter::Int;
 use crate::filter::{Filter, Known as Fact, Symbol};
@@ -107,7 +107,7 @@ fn a_file_tells_what_its_records_say() {
     assert_eq!((ended.tid, ended.how, open.tid, open.how), (8, CallEnd::Returned, 9, CallEnd::Unfinished));
     assert_eq!((ended.at, ended.took), (Duration::from_nanos(500), Some(Duration::from_nanos(500))));
     assert_eq!((ended.arguments, ended.returned), ([3, 4, 5, 6, 7, 8], Some(3)));
-    assert_eq!((&ended.texts[0].bytes[..], ended.texts[0].reading), (&b"a text\0!"[..], Reading::Fault));
+    assert_eq!((&ended.texts[0].bytes[..], ended.texts[0].reading), (&b"a text\0!"[..], ReadOutcome::Fault));
     assert_eq!((ended.floats[1], ended.fields[0].word()), (18, Some(20)));
     assert_eq!((saved.thread_name(ended).as_deref(), saved.thread_name(open)), (Some("main?"), None));
     assert_eq!(saved.processes().collect::<Vec<_>>(), [(7, "demo")]);

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadCache};
 
+use super::frame::{StackCopy, StackFile};
 use super::native::registers::{Cache, Unwinder, registers};
-use super::{SeenCode, StackFile};
+use super::seen_code::SeenCode;
 
 /// Most return addresses of a stack.
 pub(crate) const MOST: usize = 1000;
@@ -46,17 +47,6 @@ pub(crate) struct Copies {
     version: u64,
 }
 
-/// A stack as a record holds it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Copy<'a> {
-    /// Address of the instruction that was about to run.
-    pub(crate) pc: u64,
-    pub(crate) sp: u64,
-    pub(crate) frame: u64,
-    /// Words from `sp` on; on arm64 the link register comes first.
-    pub(crate) words: &'a [u64],
-}
-
 impl std::fmt::Debug for Copies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Copies").field("known", &self.known).finish_non_exhaustive()
@@ -65,7 +55,7 @@ impl std::fmt::Debug for Copies {
 
 impl Copies {
     /// Writes return addresses to `to`, innermost first. Returns whether the stack goes on.
-    pub(crate) fn unwind(&mut self, places: &SeenCode, copy: Copy<'_>, to: &mut Vec<u64>) -> bool {
+    pub(crate) fn unwind(&mut self, places: &SeenCode, copy: StackCopy<'_>, to: &mut Vec<u64>) -> bool {
         self.add_code(places);
         to.clear();
         let (regs, stack) = registers(&copy);
@@ -164,7 +154,7 @@ impl Tables {
 
 #[cfg(test)]
 mod tests {
-    use super::{Copies, Copy, MOST};
+    use super::{Copies, MOST, StackCopy};
     use crate::stacks::SeenCode;
 
     /// Without tables, frames are followed by frame pointers, within the copy.
@@ -172,7 +162,7 @@ mod tests {
     fn nothing_is_read_outside_a_copy() {
         let (mut copies, places, mut to) = (Copies::default(), SeenCode::default(), Vec::new());
         let mut unwind = |sp: u64, frame: u64, words: &[u64]| {
-            let cut = copies.unwind(&places, Copy { pc: 0x1000, sp, frame, words }, &mut to);
+            let cut = copies.unwind(&places, StackCopy { pc: 0x1000, sp, frame, words }, &mut to);
             (cut, to.clone())
         };
         for (sp, frame) in [(0x7000, 0x7000), (0, 0), (u64::MAX - 7, 8), (0x7000, 0x6ff8), (0x7000, 0x7001)] {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use trapline_tracee::{FileId, Mapping, Process};
 
-use super::{Frame, StackFile};
+use super::frame::{Frame, StackFile};
 
 /// A range of code.
 #[derive(Clone, Debug)]

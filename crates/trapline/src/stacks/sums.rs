@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use trapline_record::hist::{BUCKETS, bucket};
 
-use super::{Copies, Frame, SeenCode};
+use super::copied::Copies;
+use super::frame::Frame;
+use super::seen_code::SeenCode;
 
 /// Number of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -15,8 +15,8 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 use trapline_image::{Image, NoDebugFiles};
 use trapline_record::FileOffset;
 
+use super::frame::{Frame, StackFile};
 use super::jit::JitMap;
-use super::{Frame, StackFile};
 
 /// A function that a frame is in.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -10,11 +10,11 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use trapline_patch::Changed;
+use trapline_patch::{Attached, Changed};
 use trapline_record::RemoteAddr;
+use trapline_tracee::Process;
 
-use super::Traced;
-use crate::report::Overwritten;
+use crate::summary::Overwritten;
 
 /// Looks take at most this part of the time: one hundredth.
 const SHARE: u32 = 100;
@@ -70,43 +70,35 @@ impl Foreign {
         (self.since, self.file, self.looked) = (since, file, now);
         news && !self.ever.is_empty()
     }
-    fn overwritten_sites(&self) -> Overwritten {
-        Overwritten { sites: self.ever.len() as u64, longest: self.longest }
-    }
-}
-
-impl Traced {
-    /// Looks whether other tools changed the patches, and repairs what a kernel uprobe left.
-    pub(super) fn look_for_others(&mut self) {
-        if !self.detached && self.foreign.again <= Instant::now() {
-            self.inspect(true);
-        }
+    /// Looks whether other tools changed the patches, if it is time to, and repairs what a kernel uprobe
+    /// left. Returns a notice at the first change.
+    pub(super) fn look(&mut self, process: &Process, attached: &Attached) -> Option<String> {
+        if self.again <= Instant::now() { self.inspect(process, attached, true) } else { None }
     }
     /// The last look, before the patches are taken out.
-    pub(super) fn look_once_more(&mut self) {
-        if self.ended.is_none() {
-            self.inspect(false);
-        }
+    pub(super) fn look_once_more(&mut self, process: &Process, attached: &Attached) -> Option<String> {
+        self.inspect(process, attached, false)
     }
-    fn inspect(&mut self, repair: bool) {
-        if self.attached.segments().is_empty() {
-            return;
+    fn inspect(&mut self, process: &Process, attached: &Attached, repair: bool) -> Option<String> {
+        if attached.segments().is_empty() {
+            return None;
         }
         let start = Instant::now();
-        let changed = self.attached.inspect(&self.process, repair);
-        let news = self.foreign.take(&changed, start);
-        self.foreign.again = Instant::now() + start.elapsed() * SHARE;
-        if news {
-            self.notices.push(format!(
+        let changed = attached.inspect(process, repair);
+        let news = self.take(&changed, start);
+        self.again = Instant::now() + start.elapsed() * SHARE;
+        news.then(|| {
+            format!(
                 "another tool (a kernel uprobe or a debugger) changed code of process {} that is probed, at {:#x} for one; hits there \
                  may be missed while it is at work",
-                self.process.pid(),
+                process.pid(),
                 changed.first().map_or(0, |one| one.addr.0)
-            ));
-        }
+            )
+        })
     }
-    pub(crate) fn overwritten(&self) -> Overwritten {
-        self.foreign.overwritten_sites()
+    /// Sites that were changed so far.
+    pub(super) fn overwritten(&self) -> Overwritten {
+        Overwritten { sites: self.ever.len() as u64, longest: self.longest }
     }
 }
 
@@ -132,7 +124,7 @@ mod tests {
         assert!(!foreign.take(&[changed(1), changed(2)], began + 3 * STEP));
         assert!(!foreign.take(&[changed(2)], began + 4 * STEP));
         assert!(!foreign.take(&[], began + 9 * STEP));
-        assert_eq!((foreign.overwritten_sites().sites, foreign.overwritten_sites().longest), (2, 7 * STEP));
+        assert_eq!((foreign.overwritten().sites, foreign.overwritten().longest), (2, 7 * STEP));
     }
 
     #[test]
@@ -141,7 +133,7 @@ mod tests {
         let mut foreign = Foreign::new(began);
         assert!(foreign.take(&[Changed { repaired: true, ..changed(1) }], began + STEP));
         assert!(!foreign.take(&[], began + 9 * STEP));
-        assert_eq!((foreign.overwritten_sites().sites, foreign.overwritten_sites().longest), (1, STEP));
+        assert_eq!((foreign.overwritten().sites, foreign.overwritten().longest), (1, STEP));
     }
 
     #[test]
@@ -151,7 +143,7 @@ mod tests {
         let file = Changed { is_file: true, ..changed(1) };
         assert!(!foreign.take(&[file], began + STEP));
         assert!(!foreign.take(&[], began + 2 * STEP));
-        assert_eq!(foreign.overwritten_sites().sites, 0);
+        assert_eq!(foreign.overwritten().sites, 0);
         assert!(!foreign.take(&[file], began + 3 * STEP));
         assert!(foreign.take(&[file], began + 4 * STEP), "it stays so");
     }

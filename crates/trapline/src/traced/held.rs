@@ -13,15 +13,18 @@
 use std::collections::HashSet;
 
 use trapline_image::ProbeSpec;
+use trapline_patch::Attached;
 use trapline_plan::{Action, Hold};
 use trapline_record::control::fact;
+use trapline_tracee::Process;
 
-use super::attach::key;
-use super::{Key, SessionRequest, Source, Traced};
+use super::site_table::SiteKey;
+use crate::arch::HOLDS_CALLS;
+use crate::error::Error;
 use crate::files::Files;
-use crate::follow::Following;
-use crate::modules::{Mapped, Module};
+use crate::modules::{Mapped, Module, name_of};
 use crate::report::Refused;
+use crate::session_request::SessionRequest;
 use crate::sites::{ProbedPlace, ProbedPlaces};
 use crate::values::Values;
 
@@ -37,7 +40,7 @@ pub(super) struct Held {
     /// A static program in which none of them was found: its calls are not seen before they are made.
     blind: bool,
     /// Sites that are being probed anew.
-    again: Option<HashSet<Key>>,
+    again: Option<HashSet<SiteKey>>,
     /// How many of those could not be probed, and one example.
     lost: Option<(u64, Refused)>,
 }
@@ -51,31 +54,39 @@ impl Held {
     pub(super) const fn is_blind(&self) -> bool {
         self.blind
     }
+    /// Notes places that are probed in one mapping of their file and not in another.
     pub(super) fn note_lost(&mut self, lost: Option<(u64, Refused)>) {
         self.lost = lost;
     }
-}
-
-/// Whether the place is one where calls are held; its hits are not reported.
-pub(super) const fn is_hold(place: &ProbedPlace) -> bool {
-    matches!(place.action, Action::Hold(_))
-}
-
-impl Traced {
-    /// Whether threads may wait for an answer.
-    pub(crate) fn holds(&self) -> bool {
-        self.ended.is_none() && !self.detached && self.attached.holds() && self.attached.relied_on() != 0
+    /// Begins to probe these sites anew.
+    pub(super) fn begin_again(&mut self, sites: HashSet<SiteKey>) {
+        self.again = Some(sites);
+    }
+    /// Ends it, with what the look became. Returns which of `all` sites are not probed any more, and why;
+    /// fails if the process is gone.
+    pub(super) fn end_again(&mut self, looked: Result<(), Error>, all: u64) -> Result<Option<Lost>, Error> {
+        self.again = None;
+        let lost = self.lost.take();
+        match looked {
+            Ok(()) => Ok(lost.map(|(sites, first)| {
+                let why = format!("for example {}: {}", first.probe, first.reason);
+                Lost { sites, why }
+            })),
+            Err(error) if error.is_gone() => Err(error),
+            Err(error) => Ok(Some(Lost { sites: all, why: error.to_string() })),
+        }
     }
     /// While places are probed anew, keeps only those.
     pub(super) fn keep_closed(&self, modules: &[Module], places: &mut ProbedPlaces) {
-        if let Some(again) = &self.held.again {
-            places.found.retain(|place| again.contains(&key(modules, place)));
+        if let Some(again) = &self.again {
+            places.found.retain(|place| again.contains(&SiteKey::of(modules, place)));
             places.refused.clear();
         }
     }
     /// Adds the functions of the C library at which calls are held, once.
     pub(super) fn request_holds(
         &mut self,
+        process: &Process,
         files: &mut Files,
         requested: &SessionRequest,
         fresh: &[Mapped],
@@ -87,13 +98,11 @@ impl Traced {
             && !requested.hit_action.is_reported()
             && !requested.hit_action.is_recorded();
         let needless = counts && requested.options.faults_are_fatal;
-        if std::mem::replace(&mut self.held.wanted, true) || program_is_go || needless || !HOLDS {
+        if std::mem::replace(&mut self.wanted, true) || program_is_go || needless || !HOLDS_CALLS {
             return;
         }
         for one in fresh {
-            let name = one.mapping.path.rsplit('/').next().unwrap_or_default();
-            let is_library =
-                ["libc.so", "libc-2.", "libc.musl-", "ld-musl-"].iter().any(|n| name.starts_with(n));
+            let is_library = is_c_library(&one.mapping.path);
             if !is_library && !one.is_program {
                 continue;
             }
@@ -101,7 +110,7 @@ impl Traced {
                 modules.iter().position(|module| module.file.id == one.id && module.is_at(&one.mapping));
             let module = match known {
                 Some(module) => module,
-                None => match one.open(&self.process, files) {
+                None => match one.open(process, files) {
                     Ok(module) if is_library || module.file.image.is_static() => {
                         modules.push(module);
                         modules.len() - 1
@@ -111,137 +120,106 @@ impl Traced {
             };
             if is_library || modules[module].file.image.is_static() {
                 let holds = holds_in(modules, module);
-                self.held.blind = holds.is_empty();
+                self.blind = holds.is_empty();
                 found.extend(holds);
                 return;
             }
         }
     }
-    /// Answers held calls and, at a `look`, finds changes that were made without asking.
-    pub(crate) fn answer(
-        &mut self,
-        files: &mut Files,
-        requested: &SessionRequest,
-        look: bool,
-        following: &mut Following,
-    ) {
-        if self.ended.is_some() || self.detached || self.attached.relied_on() == 0 {
-            return;
-        }
-        let asked = self.attached.asked();
-        let facts = asked | self.found_changed(look);
-        if facts == 0 {
-            return;
-        }
-        let late = facts & !asked != 0 || self.attached.went_on(asked);
-        following.pause();
-        match self.attached.close(&self.process, facts) {
-            Ok(closed) => {
-                if closed.left > 0 {
-                    let (left, pid) = (closed.left, self.process.pid());
-                    self.notices.push(format!(
-                        "{left} patches of process {pid} could not be taken out although {}: it may end at their next hit",
-                        reason(facts)
-                    ));
-                }
-                self.probe_anew(files, requested, facts, &closed.probes, late);
-            }
-            Err(error) if error.is_gone() => {}
-            Err(error) => self.notices.push(format!("{}: {error}", reason(facts))),
-        }
-        // Before the thread goes on, since it may execute a program at once.
-        self.notices.extend(following.resume());
-        self.attached.let_go();
+}
+
+/// Sites that are not probed any more.
+#[derive(Debug)]
+pub(super) struct Lost {
+    sites: u64,
+    why: String,
+}
+
+/// What a program has changed, and how that was seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    /// Facts that are no longer true, as bits.
+    pub(super) facts: u64,
+    /// Some hits may have come before patches were taken out.
+    late: bool,
+}
+
+impl Change {
+    /// Facts that have changed: those that held calls are about to change, and those that /proc shows.
+    /// `None` if there are none.
+    pub(super) fn find(process: &Process, attached: &Attached, look: bool) -> Option<Self> {
+        let asked = attached.asked();
+        let facts = asked | shown(process, attached, look);
+        (facts != 0).then(|| Self { facts, late: facts & !asked != 0 || attached.went_on(asked) })
     }
-    /// Facts that have changed by what /proc shows. Handlers are checked each time, since one file shows
-    /// them. Filters are checked only at a `look`, since each thread has its own.
-    fn found_changed(&self, look: bool) -> u64 {
-        const FAULTS: u64 = 1 << 10 | 1 << 6;
-        let relied = self.attached.relied_on();
-        let mut found = 0;
-        if relied & fact::FAULTS != 0
-            && !self.attached.serves_faults()
-            && self.process.status().is_ok_and(|status| status.caught & FAULTS != 0)
-        {
-            found |= fact::FAULTS;
-        }
-        if look
-            && relied & fact::FILTER != 0
-            && self.process.restricted().is_ok_and(|restricted| restricted.is_some())
-        {
-            found |= fact::FILTER;
-        }
-        found
+    /// Whether the places can be probed in another way.
+    pub(super) const fn has_another_way(self) -> bool {
+        self.facts & !fact::FAULTS == 0
     }
-    /// Probes the places again that have lost their patches; those for which there is another way get that.
-    fn probe_anew(
-        &mut self,
-        files: &mut Files,
-        requested: &SessionRequest,
-        facts: u64,
-        closed: &HashSet<(usize, u32)>,
-        late: bool,
-    ) {
-        let is_closed = |source: &Source| match *source {
-            Source::Counter { segment, index, .. } => closed.contains(&(segment, index)),
-            Source::Kernel { .. } => false,
-        };
-        let lost = |index: usize| self.sites[index].sources.iter().any(is_closed);
-        let keys: HashSet<Key> =
-            self.keys.iter().filter(|(_, index)| lost(**index)).map(|(key, _)| *key).collect();
-        if keys.is_empty() {
-            return;
+    /// The places that are lost where there is no other way.
+    pub(super) fn loses(self, sites: u64) -> Lost {
+        Lost { sites, why: "attach again to probe what can be probed now".to_owned() }
+    }
+    /// What the program did, for notices.
+    pub(super) const fn reason(self) -> &'static str {
+        match self.facts {
+            fact::FAULTS => "it handles SIGSEGV or SIGBUS now",
+            fact::FILTER => "it filters its system calls now (seccomp)",
+            fact::CLOCK => "it denies a thread the time-stamp counter now (PR_SET_TSC)",
+            _ => "it restricts its threads now",
         }
-        let (all, pid) = (keys.len() as u64, self.process.pid());
-        let refused = if facts & !fact::FAULTS == 0 {
-            self.held.again = Some(keys);
-            let (seen, matched) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.matched));
-            let misses = self.misses.len();
-            let looked = self.look(files, requested, &mut || {});
-            self.misses.truncate(misses);
-            self.seen.extend(seen);
-            self.matched.extend(matched);
-            self.held.again = None;
-            let lost = self.held.lost.take();
-            match looked {
-                Ok(_) => lost.map(|(n, first)| (n, format!("for example {}: {}", first.probe, first.reason))),
-                Err(error) if error.is_gone() => return,
-                Err(error) => Some((all, error.to_string())),
-            }
-        } else {
-            Some((all, "attach again to probe what can be probed now".to_owned()))
-        };
+    }
+    /// Notice about patches that could not be taken out.
+    pub(super) fn left_notice(self, pid: u32, left: usize) -> String {
+        format!(
+            "{left} patches of process {pid} could not be taken out although {}: it may end at their next hit",
+            self.reason()
+        )
+    }
+    /// Notice about the sites that were closed, `all` of them.
+    pub(super) fn closed_notice(self, pid: u32, all: u64, lost: Option<Lost>) -> String {
         let meanwhile =
-            if late { "; hits in the moment before may have ended it, or were missed" } else { "" };
-        let why = reason(facts);
+            if self.late { "; hits in the moment before may have ended it, or were missed" } else { "" };
+        let why = self.reason();
         let places = |n: u64| if n == 1 { "1 place".to_owned() } else { format!("{n} places") };
         let verb = |n: u64| if n == 1 { "is" } else { "are" };
-        self.notices.push(match refused {
+        match lost {
             None => format!(
                 "{} of process {pid} {} probed in another way from now on, since {why}{meanwhile}",
                 places(all),
                 verb(all)
             ),
-            Some((n, what)) => format!(
+            Some(Lost { sites, why: what }) => format!(
                 "{} of process {pid} {} not probed any more, since {why}; calls there are not seen from now on ({what}){meanwhile}",
-                places(n),
-                verb(n)
+                places(sites),
+                verb(sites)
             ),
-        });
+        }
     }
 }
 
-/// Whether stubs can hold calls on this processor.
-const HOLDS: bool = cfg!(target_arch = "x86_64");
-
-/// What the program did, for notices.
-const fn reason(facts: u64) -> &'static str {
-    match facts {
-        fact::FAULTS => "it handles SIGSEGV or SIGBUS now",
-        fact::FILTER => "it filters its system calls now (seccomp)",
-        fact::CLOCK => "it denies a thread the time-stamp counter now (PR_SET_TSC)",
-        _ => "it restricts its threads now",
+/// Facts that have changed by what /proc shows. Handlers are checked each time, since one file shows them.
+/// Filters are checked only at a `look`, since each thread has its own.
+fn shown(process: &Process, attached: &Attached, look: bool) -> u64 {
+    const FAULTS: u64 = 1 << 10 | 1 << 6;
+    let relied = attached.relied_on();
+    let mut found = 0;
+    if relied & fact::FAULTS != 0
+        && !attached.serves_faults()
+        && process.status().is_ok_and(|status| status.caught & FAULTS != 0)
+    {
+        found |= fact::FAULTS;
     }
+    if look && relied & fact::FILTER != 0 && process.restricted().is_ok_and(|restricted| restricted.is_some())
+    {
+        found |= fact::FILTER;
+    }
+    found
+}
+
+/// Whether a file is a C library, or a loader that contains one.
+fn is_c_library(path: &str) -> bool {
+    ["libc.so", "libc-2.", "libc.musl-", "ld-musl-"].iter().any(|start| name_of(path).starts_with(start))
 }
 
 /// The functions of a C library at which calls are held, as places.

@@ -12,78 +12,110 @@ use trapline_plan::{Action, KernelSite};
 use trapline_tracee::TargetError;
 use trapline_tracee::kernel::{Uprobe, UprobeMulti};
 
-use super::{Source, Traced};
+use super::site_table::Source;
+use super::target_process::TargetProcess;
 use crate::modules::Module;
 use crate::names::leads_to;
-use crate::report::{Refused, Tactic};
+use crate::report::Refused;
 use crate::requests::kernel_cannot_time;
 use crate::sites::ProbedPlace;
 
 /// Most links that are tried for one file: enough to find four culprits among ten thousand places.
 const ATTEMPTS: usize = 128;
 
-impl Traced {
+/// What became of the places, by index.
+#[derive(Debug, Default)]
+pub(super) struct Linked {
+    pub(super) probed: Vec<(usize, Source)>,
+    pub(super) refused: Vec<(usize, Refused)>,
+    /// Semaphores that cannot be raised.
+    pub(super) notices: Vec<String>,
+}
+
+/// All links of a process.
+#[derive(Debug, Default)]
+pub(super) struct KernelLinks(Vec<UprobeMulti>);
+
+impl KernelLinks {
     /// Links what can be linked. Returns get links of their own.
-    pub(super) fn attach_kernel(
+    pub(super) fn attach(
         &mut self,
+        target: &TargetProcess,
         modules: &[Module],
         places: &[ProbedPlace],
         sites: &[(u32, KernelSite)],
-        refused: &mut Vec<(usize, Refused)>,
-    ) {
+    ) -> Linked {
+        let mut out = Linked::default();
         let mut groups: BTreeMap<(usize, bool), Vec<(usize, &ProbedPlace)>> = BTreeMap::new();
         let indices = sites.iter().map(|(_, site)| site.probe as usize);
         for (index, place) in indices.filter_map(|index| Some((index, places.get(index)?))) {
             match place.action {
                 Action::Latency | Action::LatencyByTrampoline => {
-                    refused.push((index, kernel_cannot_time(place)))
+                    out.refused.push((index, kernel_cannot_time(place)));
                 }
                 action => {
-                    groups
-                        .entry((place.module, action == Action::CountExits))
-                        .or_default()
-                        .push((index, place));
+                    let returns = action == Action::CountExits;
+                    groups.entry((place.module, returns)).or_default().push((index, place));
                 }
             }
         }
-        let pid = self.process.pid();
         for ((module, returns), places) in groups {
-            let file = &modules[module].file;
-            let path = self.process.path_to(&file.path, file.id);
-            if !leads_to(&path, file.id) {
-                // A link by this path would count in the file that is there now, which the process does not
-                // run.
-                refused.extend(places.into_iter().map(|(index, place)| (index, replaced(place))));
-                continue;
-            }
-            let probes: Vec<Uprobe> = places.iter().map(|(_, place)| self.probe(modules, place)).collect();
-            let attach = |part| UprobeMulti::attach(&path, part, Some(pid), returns);
-            let halved = halved(probes.len(), ATTEMPTS, |part| attach(&probes[part]));
-            for (part, link) in halved.linked {
-                self.links.push(link);
-                let link = self.links.len() - 1;
-                for (nth, (_, place)) in places[part].iter().enumerate() {
-                    self.track(modules, place, Tactic::Kernel, Source::Kernel { link, nth });
-                }
-            }
-            for (part, error) in halved.refused {
-                let culprits = part.len();
-                let some = places[part].iter();
-                refused.extend(some.map(|(index, place)| (*index, refusal(place, &error, culprits))));
-            }
+            self.link(target, &modules[module], returns, &places, &mut out);
+        }
+        out
+    }
+    /// Links places of one file.
+    fn link(
+        &mut self,
+        target: &TargetProcess,
+        module: &Module,
+        returns: bool,
+        places: &[(usize, &ProbedPlace)],
+        out: &mut Linked,
+    ) {
+        let file = &module.file;
+        let path = target.process.path_to(&file.path, file.id);
+        if !leads_to(&path, file.id) {
+            // A link by this path would count in the file that is there now, which the process does not run.
+            out.refused.extend(places.iter().map(|(index, place)| (*index, replaced(place))));
+            return;
+        }
+        let probes: Vec<Uprobe> =
+            places.iter().map(|(_, place)| uprobe(module, place, &mut out.notices)).collect();
+        let attach = |part| UprobeMulti::attach(&path, part, Some(target.pid()), returns);
+        let halved = halved(probes.len(), ATTEMPTS, |part| attach(&probes[part]));
+        for (part, link) in halved.linked {
+            self.0.push(link);
+            let link = self.0.len() - 1;
+            let some = places[part].iter().enumerate();
+            out.probed.extend(some.map(|(nth, (index, _))| (*index, Source::Kernel { link, nth })));
+        }
+        for (part, error) in halved.refused {
+            let culprits = part.len();
+            let some = places[part].iter();
+            out.refused.extend(some.map(|(index, place)| (*index, refusal(place, &error, culprits))));
         }
     }
-    fn probe(&mut self, modules: &[Module], place: &ProbedPlace) -> Uprobe {
-        let semaphore = place.semaphore.and_then(|at| {
-            let offset = modules[place.module].file.image.offset_of(at);
-            if offset.is_none() {
-                self.notices
-                    .push(format!("{}: its semaphore lies in no file and is not raised", place.probe));
-            }
-            offset
-        });
-        Uprobe { offset: place.offset, semaphore }
+    /// Hits of each link's places.
+    pub(super) fn counts(&self) -> Vec<Vec<u64>> {
+        self.0.iter().map(|link| link.counts().unwrap_or_default()).collect()
     }
+    /// Takes all of them off. Their counts can still be read.
+    pub(super) fn detach(&mut self) {
+        self.0.iter_mut().for_each(UprobeMulti::detach);
+    }
+}
+
+/// The kernel's description of a place.
+fn uprobe(module: &Module, place: &ProbedPlace, notices: &mut Vec<String>) -> Uprobe {
+    let semaphore = place.semaphore.and_then(|at| {
+        let offset = module.file.image.offset_of(at);
+        if offset.is_none() {
+            notices.push(format!("{}: its semaphore lies in no file and is not raised", place.probe));
+        }
+        offset
+    });
+    Uprobe { offset: place.offset, semaphore }
 }
 
 fn replaced(place: &ProbedPlace) -> Refused {
@@ -93,8 +125,8 @@ fn replaced(place: &ProbedPlace) -> Refused {
 }
 
 fn refusal(place: &ProbedPlace, error: &TargetError, among: usize) -> Refused {
-    let whose = if among > 1 { format!(", for one of {among} places or more") } else { String::new() };
-    let reason = format!("no jump fits, and {error}{whose}");
+    let others = if among > 1 { format!(", for one of {among} places or more") } else { String::new() };
+    let reason = format!("no jump fits, and {error}{others}");
     Refused { probe: place.probe.clone(), kind: "kernel-uprobe", reason }
 }
 

@@ -1,538 +1,355 @@
-//! One process under trace: which modules were looked at, what is patched there, what was counted.
+//! One process under trace, from the first look at its modules to its last report.
 //!
 //! In: an opened process and the session's requests ([`SessionRequest`]). Out: [`ProcessReport`]s; at the
-//! end, the process as it was. One look goes through these steps: this file finds what is newly mapped;
-//! `choose` finds the places that the probes mean there; `attach` patches them, and takes the patches out
-//! again at the end. `kernel` probes the places that no jump reaches. `foreign` finds patches that other
-//! tools changed. `read` sums what was counted, `records` reads records, and `saving` saves them unread.
-//! `past` drops what a process that has ended no longer needs. Invariants: TRC-1 a (file, offset) is one
-//! site, however often its file was mapped. TRC-2 what was counted stays counted after dlclose, exec and
-//! exit. Does not: choose processes.
+//! end, the process as it was. [`Traced`] puts parts together, each with an invariant of its own:
 //!
-//! [`ProcessReport`]: crate::ProcessReport
+//! | part | holds |
+//! |---|---|
+//! | `target_process` | the process itself, its children, what its program is |
+//! | `prober` | what is probed: the next four |
+//! | `loads` | modules that were looked at, and those that ran before they were probed |
+//! | `patches`, `kernel` | patches and kernel uprobes, and what they cost |
+//! | `site_table` | the sites that are probed, and those that were refused |
+//! | `held` | places at which the program would change what patches rely on |
+//! | `readings` | what is read: the next three |
+//! | `recorder`, `rings`, `saving`, `stack_reader` | records on their way out of the rings |
+//! | `thread_names` | threads by name, for filters and rows |
+//! | `call_times`, `counters` | what stubs have counted |
+//! | `foreign`, `births`, `control_group` | what else may happen to the process |
+//! | `leaving` | when a process that has ended is let go |
+//!
+//! Invariant: TRC-2 what was counted stays counted after dlclose, exec and exit. Does not: choose processes.
 
-mod attach;
-mod called;
-mod choose;
+mod births;
+mod call_times;
+mod control_group;
 mod costs;
-mod ending;
+mod counters;
 mod foreign;
 mod held;
 mod kernel;
-mod late;
-mod past;
-mod procfs;
-mod read;
-mod records;
+mod leaving;
+mod loads;
+mod patches;
+mod prober;
+mod readings;
+mod recorder;
+mod rings;
 mod saving;
-mod stacks;
+mod site_table;
+mod stack_reader;
+mod target_process;
+mod thread_names;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Instant;
 
-use trapline_image::ProbeSpec;
-use trapline_patch::{Attached, Durations, Options, PatchError, Threads, translator};
-use trapline_plan::{Action, Floats, Unwind};
-use trapline_record::{FileOffset, Svma};
-use trapline_tracee::kernel::UprobeMulti;
-use trapline_tracee::perf::monotonic_ns;
-use trapline_tracee::{FileId, Process};
+use trapline_patch::Options;
+use trapline_tracee::Process;
 
-use self::called::Called;
-use self::costs::Costs;
-use self::ending::Group;
+use self::births::Births;
+use self::control_group::ControlGroup;
 use self::foreign::Foreign;
-use self::held::Held;
-use self::late::Loads;
-use self::past::Leaving;
-pub(crate) use self::past::{Past, ReportOptions, Shared};
-use self::procfs::children;
-pub(crate) use self::procfs::cpu_time;
-use self::records::Records;
+use self::leaving::Leaving;
+use self::prober::{LookWith, Looked, Prober};
+use self::readings::Readings;
+use self::target_process::TargetProcess;
+use crate::aggregation::Tallied;
+use crate::calls::Call;
+use crate::decode::Clock;
 use crate::error::Error;
 use crate::files::Files;
-use crate::filter::Filter;
-pub(crate) use crate::form::Returns;
-use crate::group_by::GroupNumber;
-use crate::histogram::LinearBuckets;
-use crate::modules::{Mapped, Module, mapped};
-use crate::names::ProcessNames;
-use crate::report::{By, Ended, Refused, Site, Tactic};
-use crate::requests::batch_failed;
-use crate::sites::ProbedPlace;
-use crate::tallies::Settled;
-use crate::threads::Names;
-use crate::values::Values;
-
-/// What a session requests of each process.
-#[derive(Clone, Debug)]
-pub(crate) struct SessionRequest {
-    pub(crate) specs: Vec<ProbeSpec>,
-    /// Action at each hit.
-    pub(crate) hit_action: HitAction,
-    /// How the ends of calls are seen, where returns are recorded or aggregated.
-    pub(crate) returns: Returns,
-    /// How hits are grouped.
-    pub(crate) by: Option<By>,
-    pub(crate) options: Options,
-    pub(crate) durations: Durations,
-    /// Length of a clock tick, in nanoseconds times 2^32, as stubs compute with it
-    /// ([`Late::tick_of`](trapline_plan::filter::Late::tick_of)); set where a return may decide whether a
-    /// call passes.
-    pub(crate) tick: Option<u64>,
-    /// Equal steps for the histogram of durations, if requested.
-    pub(crate) steps: Option<LinearBuckets>,
-    /// Filter of each probe; the first is for the first specification, and so on.
-    pub(crate) filters: Vec<Arc<Filter>>,
-    /// Arguments that point to text, as bits, one byte for each specification in order.
-    pub(crate) texts: Vec<u8>,
-    /// Floats that records hold, one entry for each specification in order.
-    pub(crate) floats: Vec<Floats>,
-    /// Which of the texts end at a zero byte, as bits, in the same order.
-    pub(crate) ended: Vec<u8>,
-    /// Once more places than this are found, searching may stop: one more tells as much as all of them.
-    pub(crate) most: Option<usize>,
-}
-
-impl SessionRequest {
-    /// How the ends of calls are seen, for actions that leave a choice.
-    pub(crate) const fn form(&self) -> Returns {
-        match self.hit_action {
-            HitAction::Time(form) => form,
-            HitAction::Record { returns: true, .. }
-            | HitAction::Stack { returns: true, .. }
-            | HitAction::Tally { exits: true } => self.returns,
-            _ => Returns::Exits,
-        }
-    }
-}
-
-/// Action at each hit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum HitAction {
-    /// Count it.
-    Count,
-    /// Time the call from its entry to its end; the end is seen in this way.
-    Time(Returns),
-    /// Aggregate a value, at entries or at exits.
-    Tally {
-        /// At exits.
-        exits: bool,
-    },
-    /// Record it: the first arguments and, if requested, the return.
-    Record {
-        /// How many arguments.
-        values: u8,
-        /// Exits too.
-        returns: bool,
-    },
-    /// Record the stack of callers.
-    Stack {
-        /// How the stack is read.
-        unwind: Unwind,
-        /// Exits too.
-        returns: bool,
-    },
-}
-
-impl HitAction {
-    pub(crate) fn is_timed(self) -> bool {
-        matches!(self, Self::Time(_))
-    }
-    /// Whether hits, or their values, are reported one by one or in rows.
-    pub(crate) const fn is_reported(self) -> bool {
-        matches!(self, Self::Record { .. } | Self::Tally { .. })
-    }
-    const fn is_recorded(self) -> bool {
-        matches!(self, Self::Record { .. } | Self::Stack { .. })
-    }
-    /// Action of a single instruction, given this action.
-    pub(crate) const fn at(self, at: Svma) -> Action {
-        match self {
-            Self::Record { .. } => Action::RecordAt(at, Unwind::None),
-            Self::Stack { unwind, .. } => Action::RecordAt(at, unwind),
-            _ => Action::CountAt(at),
-        }
-    }
-    /// Action of a function's entry, or of the instruction `inside` it.
-    pub(crate) const fn action(self, returns: bool, inside: Option<Svma>) -> Action {
-        match (self, returns, inside) {
-            (Self::Record { values, .. }, true, _) => recorded(values, true, Unwind::None),
-            (Self::Record { values, returns }, false, None) => recorded(values, returns, Unwind::None),
-            (Self::Stack { unwind, .. }, true, _) => recorded(0, true, unwind),
-            (Self::Stack { unwind, returns }, false, None) => recorded(0, returns, unwind),
-            (_, false, Some(at)) if self.is_recorded() => self.at(at),
-            (Self::Tally { .. }, true, _) => Action::Tally { exits: true },
-            (Self::Tally { exits }, false, None) => Action::Tally { exits },
-            (_, true, _) => Action::CountExits,
-            (Self::Time(Returns::Stack), ..) => Action::LatencyByTrampoline,
-            (Self::Time(_), ..) => Action::Latency,
-            (_, false, Some(at)) => Action::CountAt(at),
-            (_, false, None) => Action::CountEntry,
-        }
-    }
-}
-
-const fn recorded(values: u8, returns: bool, stack: Unwind) -> Action {
-    let floats = Floats { arguments: 0, returned: false };
-    Action::Record { values, returns, texts: 0, floats, fields: 0, stack }
-}
-
-/// Where the hits of a site are counted.
-#[derive(Debug)]
-enum Source {
-    Counter { segment: usize, index: u32, latency: Option<u32> },
-    Kernel { link: usize, nth: usize },
-}
-
-/// Permanent identity of a site: file, offset, and whether it counts returns.
-type Key = (FileId, FileOffset, bool);
-
-#[derive(Debug)]
-struct Tracked {
-    site: Arc<Site>,
-    action: Action,
-    filter: Option<Arc<Filter>>,
-    values: Values,
-    /// Of a USDT probe whose arguments are read: the filter as requested, for the reader. `filter` then names
-    /// the probe's operands instead.
-    asked: Option<Arc<Filter>>,
-    sources: Vec<Source>,
-    last: u64,
-    /// Hits at the last report, by group.
-    parts: HashMap<GroupNumber, u64>,
-    /// Hits that were credited to a former name of their thread.
-    settled: Settled,
-}
+use crate::follow::Following;
+use crate::past::Past;
+use crate::procfs::cpu_time;
+use crate::report::{By, Ended, ProcessReport, Refused, Site, Tactic, Unprobed};
+use crate::session_request::{ReportOptions, SessionRequest};
+use crate::stacks::StackSum;
+use crate::summary::Summary;
 
 /// A process under trace.
 #[derive(Debug)]
 pub(crate) struct Traced {
-    pub(crate) process: Process,
-    /// Number of the process in this session.
-    nth: u32,
-    name: String,
-    /// Calls belong to goroutines, which may move between threads.
-    pub(crate) is_go: bool,
-    /// What the process' files show of its threads, such as where their rseq areas are.
-    threads: Threads,
-    /// Threads at the last look, and those of them that the C library did not make.
-    known_threads: HashSet<u32>,
-    strangers: HashSet<u32>,
-    /// Where threads keep the pointer to their goroutine: bytes from the thread pointer.
-    go_g: Option<i32>,
-    began: Instant,
-    reported: Instant,
-    attached: Attached,
-    records: Records,
-    links: Vec<UprobeMulti>,
-    /// Calls in flight, by latency area, for each segment.
-    in_flight: Vec<HashMap<u32, u64>>,
-    steps: Option<LinearBuckets>,
-    /// Earliest time of the next search for return trampolines to give back.
-    reclaim_after: Instant,
-    loads: Loads,
-    /// An unwinder was loaded that must still be told of return trampolines.
-    unregistered: bool,
-    sites: Vec<Tracked>,
-    keys: HashMap<Key, usize>,
-    /// Loads of modules that were looked at: file and start address.
-    seen: HashSet<(FileId, u64)>,
-    /// Indices of specifications that found something.
-    matched: HashSet<usize>,
-    /// Sites that were refused.
-    not_probed: HashSet<Key>,
-    refused: Arc<Vec<Refused>>,
-    pub(crate) misses: Vec<String>,
-    pub(crate) notices: Vec<String>,
-    pub(crate) children: HashSet<u32>,
-    names: Names,
-    /// Threads that filters pass over because of their names.
-    called: Option<Called>,
-    pub(crate) costs: Costs,
+    target: TargetProcess,
+    prober: Prober,
+    readings: Readings,
+    births: Births,
     foreign: Foreign,
-    held: Held,
-    group: Group,
+    group: ControlGroup,
+    leaving: Leaving,
     /// The user named this process by pid or name. False for a launched command, for processes that others
     /// started meanwhile, and for processes that were found by the files they map.
     pub(crate) is_asked_for: bool,
     pub(crate) ended: Option<Ended>,
-    leaving: Leaving,
-    pub(crate) detached: bool,
+    pub(crate) misses: Vec<String>,
+    pub(crate) notices: Vec<String>,
 }
 
 impl Traced {
     /// A traced process in which nothing is patched yet.
     pub(crate) fn new(process: Process, nth: u32) -> Result<Self, Error> {
-        let name = ProcessNames::of(&process)?.shown().to_owned();
-        let loads = Loads::new(process.pid());
-        let group = Group::of(process.pid());
-        let now = Instant::now();
+        let target = TargetProcess::new(process, nth)?;
+        let (pid, now) = (target.pid(), Instant::now());
         Ok(Self {
-            process,
-            nth,
-            name,
-            is_go: false,
-            threads: Threads::default(),
-            known_threads: HashSet::new(),
-            strangers: HashSet::new(),
-            go_g: None,
-            began: now,
-            reported: now,
-            attached: Attached::default(),
-            records: Records::default(),
-            links: Vec::new(),
-            in_flight: Vec::new(),
-            steps: None,
-            reclaim_after: now,
-            loads,
-            unregistered: false,
-            sites: Vec::new(),
-            keys: HashMap::new(),
-            seen: HashSet::new(),
-            matched: HashSet::new(),
-            not_probed: HashSet::new(),
-            refused: Arc::default(),
-            misses: Vec::new(),
-            notices: Vec::new(),
-            children: HashSet::new(),
-            names: Names::default(),
-            called: None,
-            costs: Costs::default(),
+            target,
+            prober: Prober::new(pid, now),
+            readings: Readings::new(now),
+            births: Births::default(),
             foreign: Foreign::new(now),
-            held: Held::default(),
-            group,
+            group: ControlGroup::of(pid),
+            leaving: Leaving::default(),
             is_asked_for: false,
             ended: None,
-            leaving: Leaving::default(),
-            detached: false,
+            misses: Vec::new(),
+            notices: Vec::new(),
         })
+    }
+    pub(crate) const fn pid(&self) -> u32 {
+        self.target.pid()
+    }
+    /// Whether calls belong to goroutines, which may move between threads.
+    pub(crate) const fn is_go(&self) -> bool {
+        self.target.is_go
     }
     /// Sites that are probed.
     pub(crate) fn probed(&self) -> impl Iterator<Item = &Site> {
-        self.sites.iter().map(|tracked| &*tracked.site)
+        self.prober.sites.iter().map(|tracked| &*tracked.site)
     }
     /// Whether there is anything to report about the process.
     pub(crate) fn concerns_us(&self) -> bool {
-        !self.sites.is_empty() || !self.refused.is_empty()
+        !self.prober.sites.is_unconcerned()
     }
     pub(crate) fn refused(&self) -> &[Refused] {
-        &self.refused
+        self.prober.sites.refused()
     }
-    /// Looks at modules that are new since the last call, and probes what is requested there. Returns whether
-    /// there were any. `before` is called before the process is seized.
+    /// The parts between which a look goes to and fro.
+    const fn look_parts(&mut self) -> (&mut Prober, LookWith<'_>) {
+        let Self { target, prober, readings, misses, notices, .. } = self;
+        let Readings { recorder, names, .. } = readings;
+        (prober, LookWith { target, names, stacks: &mut recorder.stacks, misses, notices })
+    }
+    /// Looks at modules that are new since the last call, and probes what is requested there. `before` is
+    /// called before the process is seized.
     pub(crate) fn look(
         &mut self,
         files: &mut Files,
         requested: &SessionRequest,
         before: &mut dyn FnMut(),
-    ) -> Result<bool, Error> {
-        let mut began = None;
-        let looked = self.look_from(files, requested, &mut || {
-            before();
-            began = Some(monotonic_ns());
-        });
-        self.loads.looked(&self.seen, began.unwrap_or_else(monotonic_ns));
-        looked
+    ) -> Result<(), Error> {
+        let (prober, mut with) = self.look_parts();
+        if prober.look(&mut with, files, requested, before)? == Looked::Executed {
+            self.end(Ended::Exec);
+        }
+        Ok(())
     }
-    fn look_from(
+    /// Answers held calls and, at a `look`, finds changes that were made without asking.
+    pub(crate) fn answer(
         &mut self,
         files: &mut Files,
         requested: &SessionRequest,
-        before: &mut dyn FnMut(),
-    ) -> Result<bool, Error> {
-        self.loads.reads();
-        let maps = self.process.maps()?;
-        self.read_mappings();
-        if self.loads.executed() {
-            // The follower probes the new program at its entry point.
+        look: bool,
+        following: &mut Following,
+    ) {
+        if self.ended.is_some() {
+            return;
+        }
+        let (prober, mut with) = self.look_parts();
+        if prober.answer(&mut with, files, requested, look, following) {
             self.end(Ended::Exec);
-            return Ok(false);
         }
-        if !self.attached.segments().is_empty() && !maps.iter().any(|m| m.path.starts_with("/memfd:trapline"))
-        {
-            self.end(Ended::Exec);
-            return Ok(false);
-        }
-        if matches!(requested.hit_action, HitAction::Stack { .. }) {
-            self.records.sums.get_or_insert_default();
-            self.note_code(&maps);
-        }
-        self.loads.forget_unmapped(&maps, requested, &mut self.seen);
-        let first = self.seen.is_empty();
-        let fresh: Vec<Mapped> = mapped(&self.process, &maps)
-            .into_iter()
-            .filter(|one| !self.seen.contains(&(one.id, one.mapping.start.0)))
-            .collect();
-        self.register_unwinders(files, !fresh.is_empty() && !first);
-        self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
-        if fresh.is_empty() {
-            if first {
-                self.misses
-                    .push(format!("process {} has mapped no program yet; try again", self.process.pid()));
-            }
-            return Ok(false);
-        }
-        let (mut modules, mut places) = self.choose(files, requested, &fresh);
-        if let (true, Some(by)) = (places.found.is_empty(), translator(&maps)) {
-            // Translated code is not mapped as a program, so nothing else would explain why it has no such
-            // function.
-            self.misses = vec![PatchError::Translated { pid: self.process.pid(), by }.to_string()];
-        }
-        self.keep_closed(&modules, &mut places);
-        if !places.found.is_empty() {
-            self.request_holds(files, requested, &fresh, &mut modules, &mut places.found);
-        }
-        if !first {
-            self.misses.clear();
-        }
-        if let Some(program) = modules.iter().find(|module| module.is_program && module.file.image.is_go()) {
-            self.is_go = true;
-            self.go_g = program.file.image.go_g_in_tls().and_then(|at| i32::try_from(at).ok());
-        }
-        let mut refused = places.refused;
-        if !places.found.is_empty() {
-            before();
-            self.listen(requested);
-            let done = self.attach(files, requested, &modules, &places.found);
-            let (why, failed) = match done {
-                Ok(why) => (why, None),
-                Err(error) if error.is_gone() => return Err(error),
-                Err(error) => {
-                    let why = places.found.iter().map(|place| batch_failed(place, &error));
-                    (why.enumerate().collect(), Some(error))
-                }
-            };
-            self.loads.patched();
-            let (why, gone) = self.refusals_of_sites(&modules, &places.found, why);
-            refused.extend(why);
-            Arc::make_mut(&mut self.refused).extend(refused);
-            if let Some(failed) = failed {
-                return Err(failed);
-            }
-            self.note_all_names();
-            if !first && !self.held.again() {
-                self.note_late(&modules, &places.found, &fresh, &gone);
-            }
-        } else if !refused.is_empty() {
-            Arc::make_mut(&mut self.refused).extend(refused);
-        }
-        Ok(true)
     }
     /// Takes the kernel's records of new mappings. Returns whether there is something new to look at.
     pub(crate) fn read_mappings(&mut self) -> bool {
-        self.loads.read_records(self.process.pid(), &self.seen)
+        self.prober.loads.read_records(self.target.pid())
     }
     /// At the session's end: counts what was mapped and never looked at.
     pub(crate) fn end_looks(&mut self, requested: &SessionRequest) {
         self.read_mappings();
-        self.loads.end(requested);
-    }
-    /// Number of forked children that inherited the patches; their hits count with the parent's.
-    pub(crate) fn forked(&self) -> u64 {
-        if self.attached.segments().is_empty() {
-            return 0;
-        }
-        self.loads.forked().unwrap_or(self.children.len() as u64)
-    }
-    /// Notice about kernel uprobes: they count in this process alone, while other hits in its children count
-    /// with its own.
-    pub(crate) fn notice_of_children(&self) -> Option<String> {
-        let kernel = self.probed().filter(|site| site.tactic == Tactic::Kernel).count();
-        let (pid, forked) = (self.process.pid(), self.loads.forked().unwrap_or(self.children.len() as u64));
-        (kernel > 0 && forked > 0).then(|| {
-            format!(
-                "{kernel} places are probed by the kernel, in process {pid} alone: hits of its {forked} forked children there are not seen"
-            )
-        })
+        self.prober.loads.end(requested);
     }
     /// Descriptors that become readable when the process has mapped something.
     pub(crate) fn descriptors(&self) -> Vec<i32> {
-        if self.ended.is_none() { self.loads.descriptors() } else { Vec::new() }
-    }
-    /// Notes how late the files of these places were probed.
-    fn note_late(
-        &mut self,
-        modules: &[Module],
-        places: &[ProbedPlace],
-        fresh: &[Mapped],
-        gone: &HashSet<usize>,
-    ) {
-        let found: HashSet<usize> = places.iter().map(|place| place.module).collect();
-        for index in found {
-            let module = &modules[index];
-            let place = |one: &&Mapped| one.id == module.file.id && module.is_at(&one.mapping);
-            let load = fresh.iter().find(place).map(|one| (one.id, one.mapping.start.0));
-            load.into_iter().for_each(|load| self.loads.probed(&module.called, load, gone.contains(&index)));
-        }
+        if self.ended.is_none() { self.prober.loads.descriptors() } else { Vec::new() }
     }
     /// Notes what became of the process since the last call. Returns false once it is over.
     pub(crate) fn alive(&mut self) -> bool {
-        if self.ended.is_none() {
-            match cpu_time(self.process.pid()) {
-                Some(_) if self.process.alive() => {
-                    self.children.extend(children(self.process.pid()));
-                    self.name_threads(false);
-                    self.read_names();
-                    self.reclaim();
-                    self.look_for_others();
-                    self.look_at_births();
-                    if self.sites.iter().any(|tracked| matches!(tracked.action, Action::Tally { .. })) {
-                        self.records.forget(self.attached.segments());
-                    }
-                }
-                _ => self.end(Ended::Exited),
-            }
+        if self.ended.is_some() {
+            return false;
         }
-        self.ended.is_none()
-    }
-    /// Warns of threads that the C library did not make, where stubs rely on the number that it keeps.
-    /// Attaching checks all threads that exist then; this finds those made later.
-    fn look_at_births(&mut self) {
-        if self.detached || self.attached.segments().is_empty() {
-            return;
+        if cpu_time(self.target.pid()).is_none() || !self.target.process.alive() {
+            self.end(Ended::Exited);
+            return false;
         }
-        let Ok(threads) = self.process.threads() else { return };
-        let threads: HashSet<u32> = threads.into_iter().collect();
-        if threads.is_subset(&self.known_threads) {
-            return;
+        self.target.look_for_children();
+        self.readings.names.look_at_rows(&self.target, self.prober.patches.segments(), false);
+        self.read_names();
+        let process = &self.target.process;
+        self.prober.patches.reclaim(process);
+        if !self.prober.patches.detached {
+            self.notices.extend(self.foreign.look(process, &self.prober.patches.attached));
+            self.notices.extend(self.births.look(process, &mut self.prober.patches.attached));
         }
-        let Ok(strangers) = self.attached.strangers(&self.process) else { return };
-        self.known_threads = threads;
-        for tid in strangers {
-            if self.strangers.insert(tid) && self.strangers.len() == 1 {
-                self.notices.push(format!(
-                    "thread {tid} of process {} was made without the C library while it was probed, and shares another thread's \
-                     control block or has none: hits may be lost from then on, so the counts are lower bounds; attach again, and \
-                     it is counted exactly",
-                    self.process.pid()
-                ));
-            }
+        if self.prober.sites.iter().any(|tracked| tracked.is_tallied()) {
+            self.readings.recorder.rings.forget(self.prober.patches.segments());
         }
-    }
-    /// Gives back return trampolines of calls that were left without a return, once half of all are in use.
-    /// All threads stop for it, so it takes at most a hundredth of the time.
-    fn reclaim(&mut self) {
-        let lent = self.attached.lent(&self.process).ok().flatten();
-        if self.detached
-            || self.reclaim_after > Instant::now()
-            || lent.is_none_or(|(all, lent)| lent < all / 2)
-        {
-            return;
-        }
-        if let Ok(done) = self.attached.reclaim(&self.process) {
-            self.reclaim_after = Instant::now() + done.stopped * 100;
-            self.costs.longest_stop = self.costs.longest_stop.max(done.stopped);
-        }
+        true
     }
     pub(crate) fn end(&mut self, how: Ended) {
-        if self.ended.is_none() {
-            // The kernel would put its uprobes into the next program, too, if that has the same file.
-            if how == Ended::Exec {
-                self.links.iter_mut().for_each(UprobeMulti::detach);
-            }
-            self.ended = Some(if how == Ended::Exited { self.how_it_ended() } else { how });
+        if self.ended.is_some() {
+            return;
         }
+        // The kernel would put its uprobes into the next program, too, if that has the same file.
+        if how == Ended::Exec {
+            self.prober.patches.links.detach();
+        }
+        let (how, notice) = match how {
+            Ended::Exited => self.group.how_it_ended(&self.target),
+            how => (how, None),
+        };
+        self.notices.extend(notice);
+        self.ended = Some(how);
+    }
+    /// Takes the patches out if the process' own share of the probes' memory has grown too large. Returns
+    /// what to report then.
+    pub(crate) fn stay_in_bounds(&mut self, options: &Options) -> Option<Unprobed> {
+        if self.prober.patches.detached || self.ended.is_some() {
+            return None;
+        }
+        let overgrown = self.group.overgrown(&self.target, &self.prober.patches.attached)?;
+        self.detach(options);
+        Some(overgrown)
+    }
+    /// Takes all patches out. Counts can still be read afterwards.
+    pub(crate) fn detach(&mut self, options: &Options) {
+        if std::mem::replace(&mut self.prober.patches.detached, true) {
+            return;
+        }
+        let process = &self.target.process;
+        if self.ended.is_none() {
+            self.notices.extend(self.foreign.look_once_more(process, &self.prober.patches.attached));
+        }
+        let runs_on = self.ended != Some(Ended::Exec);
+        let Some(report) = self.prober.patches.detach(process, runs_on, options) else { return };
+        if report.gone {
+            self.end(Ended::Exited);
+        }
+        self.prober.patches.note_detached(&mut self.target, &report, &mut self.notices);
+    }
+    /// Whether threads may wait for an answer.
+    pub(crate) fn holds(&self) -> bool {
+        self.ended.is_none() && self.prober.patches.hold()
+    }
+    pub(crate) fn read_names(&mut self) {
+        self.readings.read_names(&self.target, &mut self.prober);
+    }
+    /// Name of a thread. `tid` is the number that the tracer sees.
+    pub(crate) fn thread_name(&mut self, tid: u32) -> Option<String> {
+        self.readings.names.name(&self.target, tid)
+    }
+    /// Reads a round and reports calls, or sums stacks; see [`Readings::each_call`].
+    pub(crate) fn each_call(
+        &mut self,
+        clock: Clock,
+        until: Option<u64>,
+        each: &mut dyn FnMut(Call),
+    ) -> usize {
+        let is_last = self.leaving.is_last_round();
+        let until = until.filter(|_| !is_last);
+        self.readings.each_call(&self.target, &mut self.prober, clock, until, each)
+    }
+    /// Writes what was recorded since the last call, and what is needed to read it. `next` is the number for
+    /// the next process that appears in the file. Returns the number of records.
+    pub(crate) fn save<E>(
+        &mut self,
+        next: &mut u32,
+        last: bool,
+        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let last = self.leaving.is_last_round() || last;
+        let Readings { recorder, names, .. } = &mut self.readings;
+        let Prober { sites, patches, .. } = &self.prober;
+        recorder.save(&self.target, sites, &patches.attached, names, (next, last), write)
+    }
+    /// All sums of stacks, most calls first.
+    pub(crate) fn stack_sums(&self, ns_per_tick: f64) -> Vec<StackSum> {
+        self.readings.stack_sums(&self.target, &self.prober, ns_per_tick)
+    }
+    /// Aggregations, site by site.
+    pub(crate) fn tallies(&mut self, by: Option<By>) -> Vec<Tallied> {
+        self.readings.tallies(&self.target, &mut self.prober, by)
+    }
+    /// All counts now. `ends`: the next interval begins with this report.
+    pub(crate) fn report(&mut self, options: ReportOptions, ends: bool) -> ProcessReport {
+        self.readings.report(&self.target, &mut self.prober, self.ended.as_ref(), options, ends)
+    }
+    /// Called after the last report. Gives back counters, latency areas, and code that no thread can be in.
+    /// Returns the bytes of memory that stay behind.
+    pub(crate) fn forget(&mut self, options: &Options) -> u64 {
+        if self.ended.is_some() || self.prober.patches.segments().is_empty() {
+            return 0;
+        }
+        self.prober.patches.forget(&self.target.process, options, &mut self.notices)
+    }
+    /// Bytes of address space that stay mapped.
+    pub(crate) const fn left_mapped(&self) -> u64 {
+        self.prober.patches.costs.left_mapped
+    }
+    /// Whether the process has ended and nothing can be counted there any more (PAST-1).
+    pub(crate) fn is_past(&mut self) -> bool {
+        if self.ended.is_none() || self.prober.patches.detached {
+            return false;
+        }
+        self.leaving.is_past(&mut self.prober.patches.attached)
+    }
+    /// P4: what is kept of the process, and its totals.
+    pub(crate) fn leave(mut self, options: ReportOptions) -> (Past, Summary) {
+        let interval = self.readings.interval;
+        let report = self.report(options, true);
+        let tallies = self.tallies(options.rows_by);
+        let stacks = self.stack_sums(options.scale.0);
+        let summary = self.summary();
+        let (is_go, names) = (self.target.is_go, self.readings.names.take());
+        (Past { report, interval, tallies, stacks, is_go, names }, summary)
+    }
+    /// Totals at the end, except refusals and what stays mapped.
+    pub(crate) fn summary(&self) -> Summary {
+        let (counters, (ours, kernel)) =
+            (self.readings.counters(&self.prober), self.prober.sites.last_hits());
+        let totals = self.prober.patches.costs.totals();
+        let mut summary = Summary {
+            processes: 1,
+            notices: self.last_notices(),
+            ended: u64::from(self.ended.is_some()),
+            killed: u64::from(self.is_asked_for && matches!(self.ended, Some(Ended::Killed { .. }))),
+            children: if self.prober.patches.segments().is_empty() { 0 } else { self.forked() },
+            matched: (self.prober.sites.len() + self.refused().len()) as u64,
+            hits: ours + kernel,
+            missed: counters.missed(),
+            filtered: counters.all_filtered(),
+            guard_traps: self.prober.patches.guard_hits(),
+            left_mapped: if self.ended.is_some() { 0 } else { totals.left_mapped },
+            overwritten: self.foreign.overwritten(),
+            ..totals
+        };
+        self.probed().for_each(|site| summary.patched.add(site.tactic));
+        summary
+    }
+    /// Number of forked children that inherited the patches; their hits count with the parent's.
+    fn forked(&self) -> u64 {
+        self.prober.loads.forked().unwrap_or(self.target.children.len() as u64)
+    }
+    /// Notices for the end of the session.
+    fn last_notices(&self) -> Vec<String> {
+        let pid = self.target.pid();
+        let mut notices = self.readings.recorder.notices(pid);
+        notices.extend(self.prober.loads.late().iter().flat_map(|late| late.lines(pid)));
+        // Kernel uprobes count in this process alone, while other hits in its children count with its own.
+        let kernel = self.probed().filter(|site| site.tactic == Tactic::Kernel).count();
+        let forked = self.forked();
+        if kernel > 0 && forked > 0 {
+            notices.push(format!(
+                "{kernel} places are probed by the kernel, in process {pid} alone: hits of its {forked} forked children there are not seen"
+            ));
+        }
+        notices
     }
 }

@@ -8,11 +8,14 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use trapline_patch::{Attached, Segment};
 use trapline_record::ring::{KIND_MASK, Kind};
 
-use super::records::{Records, Ring};
-use super::{Source, Traced};
-use crate::decode::{Counts, Probes, word};
+use super::rings::{Ring, Rings};
+use super::site_table::SiteTable;
+use super::target_process::TargetProcess;
+use super::thread_names::ThreadNames;
+use crate::decode::{Counts, Decoder, Probes, word};
 use crate::quick::Quick;
 use crate::saved::frame::{Kind as Block, Put};
 use crate::saved::pack::pack;
@@ -23,7 +26,7 @@ const LOSSES_EVERY: Duration = Duration::from_millis(500);
 
 /// State of saving for one process.
 #[derive(Debug, Default)]
-pub(super) struct Saved {
+pub(super) struct Saver {
     /// Number of the process in the file, once it has one.
     number: Option<u32>,
     /// Threads that were met.
@@ -37,7 +40,7 @@ pub(super) struct Saved {
     losses: Option<(Instant, u64)>,
 }
 
-impl Saved {
+impl Saver {
     /// Counts slots that are about to be written, and notes their threads. Returns the number of slots.
     fn note(
         &mut self,
@@ -71,128 +74,124 @@ impl Saved {
         }
         slots.len() / slot
     }
-}
-
-impl Records {
-    /// Writes the ring slots of one ring, block by block. Returns how many there were, or `None` if the head
+    /// Number of the process in the file; it gets one with its first site. `more`: there are new sites.
+    pub(super) fn number(&mut self, more: bool, next: &mut u32) -> Option<u32> {
+        if more && self.number.is_none() {
+            self.number = Some(*next);
+            *next += 1;
+        }
+        self.number
+    }
+    /// Writes what is known of the probes.
+    pub(super) fn write_probes<E>(
+        number: u32,
+        target: &TargetProcess,
+        decoder: &mut Decoder,
+        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let table = Table {
+            process: number,
+            pid: target.pid(),
+            name: target.name.clone(),
+            exits_name_no_thread: decoder.pairing.exits_name_no_thread,
+            probes: std::mem::take(&mut decoder.probes),
+        };
+        let written = write(&table.put());
+        decoder.probes = table.probes;
+        written
+    }
+    /// Writes the slots of all rings. Returns how many there were.
+    pub(super) fn save_rings<E>(
+        &mut self,
+        number: u32,
+        segments: &[Segment],
+        rings: &mut Rings,
+        decoder: &mut Decoder,
+        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let mut taken = 0;
+        rings.each(segments, |ring| {
+            let saved = self.save_ring(ring, number, decoder, write)?;
+            taken += saved.unwrap_or(0);
+            Ok(saved.is_some())
+        })?;
+        Ok(taken)
+    }
+    /// Writes the slots of one ring, block by block. Returns how many there were, or `None` if the head
     /// has an impossible value.
     fn save_ring<E>(
         &mut self,
         mut ring: Ring<'_>,
         number: u32,
+        decoder: &mut Decoder,
         write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<Option<usize>, E> {
         let (segment, slot) = (ring.segment, ring.slot());
-        let mut block = std::mem::take(&mut self.saved.block);
+        let mut block = std::mem::take(&mut self.block);
         block.begin(Block::Slots);
         block.u32(number).u32(segment as u32).u32(ring.number).u32(slot as u32);
         let (begin, mut records) = (block.0.len(), 0);
-        let mut slots = std::mem::take(&mut self.saved.slots);
-        let (saved, decoder) = (&mut self.saved, &mut self.decoder);
+        let mut slots = std::mem::take(&mut self.slots);
         let whole = ring.empty(&mut slots, |slots| {
-            records += saved.note(segment, slot, slots, &decoder.probes, &mut decoder.read);
+            records += self.note(segment, slot, slots, &decoder.probes, &mut decoder.read);
             block.0.truncate(begin);
             pack(slots, slot, &mut block.0);
             Put::close(&mut block.0);
             write(&block.0)
         });
-        (self.saved.slots, self.saved.block) = (slots, block);
+        (self.slots, self.block) = (slots, block);
         Ok(whole?.then_some(records))
     }
-}
-
-impl Traced {
-    /// Writes what was recorded since the last call, and what is needed to read it. `next` is the number for
-    /// the next process that appears in the file. Returns the number of records.
-    pub(crate) fn save<E>(
+    /// Writes the names of threads that are new.
+    pub(super) fn save_names<E>(
         &mut self,
-        next: &mut u32,
-        last: bool,
+        number: u32,
+        target: &TargetProcess,
+        names: &mut ThreadNames,
         write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<usize, E> {
-        let last = self.is_last_round() || last;
-        let more = self.know_probes();
-        // Without a site there is nothing to save yet.
-        if !more && self.records.saved.number.is_none() {
-            return Ok(0);
+    ) -> Result<(), E> {
+        if self.fresh.is_empty() {
+            return Ok(());
         }
-        let mut records = std::mem::take(&mut self.records);
-        let number = *records.saved.number.get_or_insert_with(|| {
-            *next += 1;
-            *next - 1
-        });
-        let done = self.save_records(&mut records, number, more, last, write);
-        self.records = records;
-        done
+        let fresh = std::mem::take(&mut self.fresh);
+        names.look(target, &fresh, false);
+        let names: Vec<_> = fresh.iter().map(|&tid| (tid, names.get(tid).comm)).collect();
+        write(&put_names(number, &names))
     }
-    fn save_records<E>(
+    /// Writes losses, if there are more, twice a second and at the end.
+    pub(super) fn save_losses<E>(
         &mut self,
-        records: &mut Records,
         number: u32,
-        more: bool,
-        last: bool,
-        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<usize, E> {
-        if more {
-            let table = Table {
-                process: number,
-                pid: self.process.pid(),
-                name: self.name.clone(),
-                exits_name_no_thread: records.decoder.pairing.exits_name_no_thread,
-                probes: std::mem::take(&mut records.decoder.probes),
-            };
-            let written = write(&table.put());
-            records.decoder.probes = table.probes;
-            written?;
-        }
-        let mut taken = 0;
-        records.hand_on(self.attached.segments(), |records, ring| {
-            let saved = records.save_ring(ring, number, write)?;
-            taken += saved.unwrap_or(0);
-            Ok::<bool, E>(saved.is_some())
-        })?;
-        if !records.saved.fresh.is_empty() {
-            let fresh = std::mem::take(&mut records.saved.fresh);
-            self.names.look(self.process.pid(), &self.children, &fresh, false);
-            let names: Vec<_> = fresh.iter().map(|&tid| (tid, self.names.get(tid).comm)).collect();
-            write(&put_names(number, &names))?;
-        }
-        self.save_losses(records, number, last, write)?;
-        Ok(taken)
-    }
-    fn save_losses<E>(
-        &self,
-        records: &mut Records,
-        number: u32,
+        sites: &SiteTable,
+        attached: &Attached,
         last: bool,
         write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (at, before) = records.saved.losses.unwrap_or((Instant::now(), 0));
-        if !last && records.saved.losses.is_some() && at.elapsed() < LOSSES_EVERY {
+        let (at, before) = self.losses.unwrap_or((Instant::now(), 0));
+        if !last && self.losses.is_some() && at.elapsed() < LOSSES_EVERY {
             return Ok(());
         }
-        let losses = self.losses();
+        let losses = losses(sites, attached);
         let sum = losses.iter().map(|loss| loss.records).fold(0, u64::wrapping_add);
-        records.saved.losses = Some((Instant::now(), sum));
+        self.losses = Some((Instant::now(), sum));
         if sum == before { Ok(()) } else { write(&put_losses(number, &losses)) }
     }
-    /// Dropped records, by probe and CPU.
-    fn losses(&self) -> Vec<Loss> {
-        let mut losses = Vec::new();
-        let owned = self.attached.counts_by_cpu();
-        for tracked in self.sites.iter().filter(|tracked| tracked.is_recorded()) {
-            for source in &tracked.sources {
-                let Source::Counter { segment, index, .. } = *source else { continue };
-                let home = &self.attached.segments()[segment];
-                let area = home.counters();
-                for line in 0..area.lines {
-                    let records = area.read_line(home.view(), index, line);
-                    let cpu = (owned && line + 1 < area.lines).then_some(line);
-                    let loss = Loss { segment: segment as u32, probe: index, cpu, records };
-                    losses.extend((records > 0).then_some(loss));
-                }
-            }
+}
+
+/// Dropped records, by probe and CPU.
+fn losses(sites: &SiteTable, attached: &Attached) -> Vec<Loss> {
+    let mut losses = Vec::new();
+    let owned = attached.counts_by_cpu();
+    let recorded = sites.iter().filter(|tracked| tracked.is_recorded());
+    for (segment, probe) in recorded.flat_map(|tracked| tracked.counters()) {
+        let home = &attached.segments()[segment];
+        let area = home.counters();
+        for line in 0..area.lines {
+            let records = area.read_line(home.view(), probe, line);
+            let cpu = (owned && line + 1 < area.lines).then_some(line);
+            let loss = Loss { segment: segment as u32, probe, cpu, records };
+            losses.extend((records > 0).then_some(loss));
         }
-        losses
     }
+    losses
 }

@@ -12,7 +12,7 @@ use trapline_record::RemoteAddr;
 use trapline_tracee::{FileId, Mapping, Process};
 use trapline_watch::CodeMap;
 
-use super::Where;
+use super::accesses::Where;
 use crate::files::Files;
 use crate::modules::{Module, mapped};
 

@@ -11,11 +11,12 @@ use std::rc::Rc;
 use trapline_image::{DebugInfo, Encoding, Exact, NoVariable, Pattern};
 use trapline_record::{RemoteAddr, Svma};
 use trapline_tracee::Process;
-use trapline_watch::spec::check_range;
+use trapline_watch::spec::{WatchPlace, WatchSpec, check_range};
 use trapline_watch::{Access, WatchError};
 
+use super::accesses::Watched;
 use super::locate::Locator;
-use super::{WatchPlace, WatchSpec, Watched};
+
 use crate::error::{Error, nearest};
 use crate::modules::{Module, is_short_name, mapped};
 use crate::names::ProcessNames;

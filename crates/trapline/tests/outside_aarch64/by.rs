@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
 
+use trapline::aggregation::Tallied;
+use trapline::calls::FieldRead;
 use trapline::filter::{Filter, GroupBy, Int, Known, Sort, Symbol, Tally, Tree, parse};
-use trapline::{By, Group, Read, Session, Tallied};
+use trapline::report::Group;
+use trapline::{By, Session};
 
 use crate::command::{VARIABLE, patched};
 use crate::records::NO_RSEQ;
@@ -21,7 +24,7 @@ fn counting_by_thread(victim: &Victim, probe: &str) -> Session {
 /// Thread numbers and hits, in order.
 fn by_thread(report: &trapline::ProcessReport, name: &str) -> Vec<(u32, u64)> {
     let count = report.counts.iter().find(|count| count.site.label.contains(name)).expect("it is probed");
-    let of_thread = |share: &trapline::Share| match share.group {
+    let of_thread = |share: &trapline::report::Share| match share.group {
         Group::Thread { tid, .. } => (tid, share.hits),
         _ => panic!("{share:?}"),
     };
@@ -242,7 +245,7 @@ fn what_arguments_lead_to_is_tallied() {
     const ROUNDS: u64 = 3;
     let text = Tally { value: Tree::Number(0, false), sort: Sort::Text(1), group_by: GroupBy::Nothing };
     let right = u64::from_le_bytes(*b"right 40");
-    let read = Read { register: 1, offsets: vec![0], bytes: 8 };
+    let read = FieldRead { register: 1, offsets: vec![0], bytes: 8 };
     let number = tally(Tree::Known(Known::Field(0, Int::U64)), Sort::Each);
     let reading = |condition: &str| passing(condition).reads(vec![read.clone()]);
     let group = |tally: &Tally| (tally.group_by == GroupBy::Thread).then_some(By::Thread);

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use trapline::calls::{CallEnd, FieldRead};
 use trapline::filter::{Filter, GroupBy, Sort, Tally};
-use trapline::{Builder, CallEnd, Read, Session, Symbols, Unwinding};
+use trapline::stacks::Symbols;
+use trapline::{Builder, Session, Unwinding};
 
 use crate::by::{passing, tree};
 use crate::stacks::names;
@@ -246,7 +248,7 @@ fn calls_are_decided_about_and_added_up_at_their_returns() {
 #[test]
 fn what_arguments_lead_to_is_read() {
     let Some(mut grows) = Grows::start() else { return };
-    let read = |offset| Read { register: 0, offsets: vec![offset], bytes: 8 };
+    let read = |offset| FieldRead { register: 0, offsets: vec![offset], bytes: 8 };
     let pid = grows.child.id();
     let builder = |filter| {
         let builder = Session::builder().pid(pid).filters(vec![filter]).ring(8 << 20);

@@ -1,7 +1,9 @@
 //! Text from which no `b` reaches room for a stub: all that is free within its reach is taken, except a few
 //! pages.
 
-use trapline::{Session, Symbols, Tactic, Unwinding};
+use trapline::report::Tactic;
+use trapline::stacks::Symbols;
+use trapline::{Session, Unwinding};
 
 use crate::command::patched;
 use crate::stacks::names;

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
 
+use trapline::calls::{CallEnd, FieldRead};
 use trapline::filter::Filter;
-use trapline::{Call, CallEnd, Finished, Read, Session};
+use trapline::{Call, Finished, Session};
 
 use crate::by::passing;
 use crate::command::{VARIABLE, patched};
@@ -155,7 +156,7 @@ fn a_filter_decides_in_the_target_which_calls_are_recorded() {
 fn fields_are_read_and_decide() {
     let Some(mut victim) = Victim::start() else { return };
     let right = u64::from_le_bytes(*b"right 60");
-    let read = Read { register: 1, offsets: vec![0], bytes: 8 };
+    let read = FieldRead { register: 1, offsets: vec![0], bytes: 8 };
     for (condition, returns, passes) in [
         (format!("field == {right}"), false, true),
         (format!("field == {right} && ret > 0"), true, true),
@@ -276,7 +277,7 @@ fn texts_are_what_the_victim_wrote() {
             let [text] = &call.texts[..] else { panic!("{call:?}") };
             assert_eq!(
                 (text.argument, text.reading, text.bytes.len()),
-                (2, trapline::Reading::Fault, 0),
+                (2, trapline::calls::ReadOutcome::Fault, 0),
                 "{call:?}"
             );
             assert_eq!(call.arguments[2], call.arguments[0] + 2);

@@ -1,6 +1,7 @@
 //! Callers: by frame pointers, with return addresses that may be signed, and from copies.
 
-use trapline::{Session, StackSum, Symbols, Unwinding};
+use trapline::stacks::{StackSum, Symbols};
+use trapline::{Session, Unwinding};
 
 use crate::records::{NO_RSEQ, command, output};
 use crate::victim::{OUTER, THREADS, Victim};

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use trapline::filter::{Filter, GroupBy, Int, Known, Sort, Symbol, Tally, Tree, parse};
-use trapline::{Returns, Session, Tactic, Unwinding};
+use trapline::report::Tactic;
+use trapline::{Returns, Session, Unwinding};
 
 use crate::x86_64::functions::DEPTH;
 
@@ -126,7 +127,7 @@ impl Ours {
     pub(crate) fn tallied(&mut self) -> (u64, usize) {
         let tallies = self.session.tallies();
         let cells = tallies.iter().flat_map(|one| &one.parts).map(|part| part.hits.len()).sum();
-        (tallies.iter().map(trapline::Tallied::hits).sum(), cells)
+        (tallies.iter().map(trapline::aggregation::Tallied::hits).sum(), cells)
     }
     /// Records stacks by frame pointers with at most this many frames, and with `time` also the calls'
     /// returns.

@@ -2,8 +2,9 @@
 //!
 //! In: plain values. Out: [`Aggregation`], [`Of`]. Does not: decide where, or aggregate.
 
+use trapline::ProbeSpec;
+use trapline::calls::Floats;
 use trapline::filter::Tally;
-use trapline::{Floats, ProbeSpec};
 
 use super::types::Parameter;
 

@@ -4,8 +4,9 @@
 
 use std::path::PathBuf;
 
+use trapline::ProbeSpec;
+use trapline::calls::Floats;
 use trapline::filter::Filter;
-use trapline::{Floats, ProbeSpec};
 
 use super::run::{Ends, Run};
 use super::sink::Sink;

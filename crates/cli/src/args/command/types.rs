@@ -5,8 +5,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use trapline::Call;
+use trapline::calls::{FieldRead, Floats};
 use trapline::filter::{Float, Int};
-use trapline::{Call, Floats, Noted, Read, ValueType};
+use trapline::prototypes::{ProbedFunction, ValueType};
 
 /// How a value is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,7 +73,7 @@ pub(crate) struct FieldOf {
     /// The path, as typed.
     pub(crate) path: String,
     /// How the target reads it.
-    pub(crate) read: Read,
+    pub(crate) read: FieldRead,
     /// The type by which it is shown.
     pub(crate) shown: Type,
 }
@@ -87,7 +89,7 @@ pub(crate) struct Signature {
     /// The memory of those fields, in the order of [`ArgumentPlace::Field`].
     pub(crate) fields: Vec<FieldOf>,
     /// Debug information in which further fields are found.
-    pub(crate) noted: Option<Rc<Noted>>,
+    pub(crate) noted: Option<Rc<ProbedFunction>>,
 }
 
 impl PartialEq for Signature {

@@ -3,8 +3,10 @@
 //! In: the expression of each probe, and filters. Out: an [`Aggregation`] with the filters that belong to it,
 //! or what is wrong. Does not: aggregate.
 
+use trapline::calls::Floats;
 use trapline::filter::{Filter, GroupBy, Known, Sort, Tally, Tree, parse_with};
-use trapline::{By, Floats, ProbeKind, ProbeSpec};
+use trapline::probes::ProbeKind;
+use trapline::{By, ProbeSpec};
 
 use super::error::UsageError;
 use super::fields::Fields;

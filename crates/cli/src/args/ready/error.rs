@@ -2,9 +2,10 @@
 //!
 //! In: what the parts of a command line find wrong. Out: one sentence each. Does not: print.
 
+use trapline::Returns;
+use trapline::error::SpecError;
 use trapline::filter::{FilterError, Misread};
 use trapline::watch::{ExprError, WatchSpecError};
-use trapline::{Returns, SpecError};
 
 use super::signature::SignatureError;
 use super::units::UnitError;

@@ -6,15 +6,16 @@
 
 use std::cell::RefCell;
 
+use trapline::calls::FieldRead;
 use trapline::filter::{Known, MAX_FIELDS, Misread, Symbol};
-use trapline::{Noted, Read, ValueType};
+use trapline::prototypes::{ProbedFunction, ValueType};
 
 use crate::args::command::types::{FieldOf, Signature, Type};
 
 /// The fields that one probe's records contain. It grows with the paths that are used.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
-    noted: Option<&'a Noted>,
+    noted: Option<&'a ProbedFunction>,
     known: RefCell<Vec<FieldOf>>,
 }
 
@@ -25,13 +26,13 @@ pub(crate) fn is_path(word: &str) -> bool {
 }
 
 /// The field to which a path leads in a function.
-pub(crate) fn find(noted: Option<&Noted>, path: &str) -> Result<FieldOf, Misread> {
+pub(crate) fn find(noted: Option<&ProbedFunction>, path: &str) -> Result<FieldOf, Misread> {
     let whole = |why: &str| Misread { at: 0..path.len(), why: why.to_owned() };
     let unknown = "fields are known from debug information alone, and only where no types were typed";
     let field = noted.ok_or_else(|| whole(unknown))?.field(path);
     let field = field.map_err(|wrong| Misread { at: wrong.at, why: wrong.why.to_string() })?;
     let shown = if field.of == ValueType::Text { Type::Str } else { Type::from(field.of) };
-    let read = Read { register: field.register, offsets: field.offsets, bytes: field.bytes };
+    let read = FieldRead { register: field.register, offsets: field.offsets, bytes: field.bytes };
     Ok(FieldOf { path: path.to_owned(), read, shown })
 }
 
@@ -67,7 +68,7 @@ impl<'a> Fields<'a> {
         }))
     }
     /// All memory that must be read.
-    pub(crate) fn reads(&self) -> Vec<Read> {
+    pub(crate) fn reads(&self) -> Vec<FieldRead> {
         self.known.borrow().iter().map(|one| one.read.clone()).collect()
     }
 }

@@ -4,8 +4,9 @@
 //! In: what was typed. Out: one [`Filter`] for each probe, or what is wrong. Does not: decide where a filter
 //! runs.
 
+use trapline::ProbeSpec;
 use trapline::filter::{Filter, Int, Known, Symbol, constants, parse_with};
-use trapline::{Pattern, ProbeKind, ProbeSpec};
+use trapline::probes::{Pattern, ProbeKind};
 
 use super::error::UsageError;
 use super::fields::Fields;

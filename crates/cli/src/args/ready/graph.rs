@@ -2,7 +2,8 @@
 //!
 //! In: typed words, debug information. Out: a [`Graph`], or what is wrong. Does not: trace.
 
-use trapline::{Pattern, ProbeSpec};
+use trapline::ProbeSpec;
+use trapline::probes::Pattern;
 
 use super::error::UsageError;
 use super::prototype::{Look, split};

@@ -3,9 +3,9 @@
 //! In: typed words, debug information. Out: a [`Hist`], or the [`Lat`] that it is the same as, or what is
 //! wrong. Does not: trace.
 
-use trapline::ProbeKind;
 use trapline::ProbeSpec;
 use trapline::filter::{Known, Sort, Tree};
+use trapline::probes::ProbeKind;
 
 use super::aggregation::{Split, Value, aggregation, shown, values};
 use super::error::UsageError;

@@ -5,10 +5,10 @@
 
 use std::rc::Rc;
 
+use trapline::ProbeSpec;
 use trapline::filter::{MAX_FIELDS, Misread};
-use trapline::{
-    DeclaredParameter, Noted, ParameterPlace, Pattern, ProbeKind, ProbeSpec, Prototype, ValueType,
-};
+use trapline::probes::{Pattern, ProbeKind};
+use trapline::prototypes::{DeclaredParameter, ParameterPlace, ProbedFunction, Prototype, ValueType};
 
 use super::error::UsageError;
 use super::fields::{find, is_path};
@@ -21,7 +21,7 @@ use crate::report::format::Format;
 
 /// A function that reads the debug information of a run's files and processes, probe by probe. In tests it
 /// returns none.
-pub(crate) type Look<'a> = &'a dyn Fn(&Run) -> Vec<Vec<Noted>>;
+pub(crate) type Look<'a> = &'a dyn Fn(&Run) -> Vec<Vec<ProbedFunction>>;
 
 /// A run and its typed signatures. What stands in brackets is a signature, unless the whole text is the name
 /// of a function: of an overload, as C++ writes it.
@@ -126,14 +126,18 @@ pub(crate) fn complete(
 }
 
 /// The typed signature, with the noted type of the returned value unless one was typed.
-fn valued(typed: &Signature, noted: Noted) -> Signature {
+fn valued(typed: &Signature, noted: ProbedFunction) -> Signature {
     let value = noted.prototype.is_some().then(|| signature_of(Rc::new(noted)).value).flatten();
     Signature { value: typed.value.clone().or(value), ..typed.clone() }
 }
 
 /// The arguments and fields that were typed by name. Names that do not exist in the source stand for the
 /// arguments in their order.
-fn selected(probe: &ProbeSpec, typed: &Signature, noted: Option<Noted>) -> Result<Signature, UsageError> {
+fn selected(
+    probe: &ProbeSpec,
+    typed: &Signature,
+    noted: Option<ProbedFunction>,
+) -> Result<Signature, UsageError> {
     let all = noted.map(|noted| signature_of(Rc::new(noted)));
     let mut parameters = Vec::new();
     let mut fields: Vec<FieldOf> = Vec::new();
@@ -174,7 +178,7 @@ fn selected(probe: &ProbeSpec, typed: &Signature, noted: Option<Noted>) -> Resul
     Ok(Signature { parameters, value: typed.value.clone().or(value), selected: Vec::new(), fields, noted })
 }
 
-fn signature_of(noted: Rc<Noted>) -> Signature {
+fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
     let Some(Prototype { parameters, value }) = noted.prototype.clone() else {
         let (parameters, value) = (Vec::new(), None);
         return Signature { parameters, value, selected: Vec::new(), fields: Vec::new(), noted: Some(noted) };

@@ -6,7 +6,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use trapline::{Pattern, ProbeKind, ProbeSpec, Returns, Target};
+use trapline::probes::{Pattern, ProbeKind};
+use trapline::{ProbeSpec, Returns, Target};
 
 use super::error::UsageError;
 use super::units;

@@ -2,7 +2,8 @@
 //!
 //! In: typed words, debug information. Out: [`Stacks`], or what is wrong. Does not: trace.
 
-use trapline::{ProbeKind, ProbeSpec, Unwinding};
+use trapline::probes::ProbeKind;
+use trapline::{ProbeSpec, Unwinding};
 
 use super::error::UsageError;
 use super::fields::Fields;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use trapline::Function;
+use trapline::stacks::Function;
 
 use crate::report::stacks::Shown;
 

@@ -14,7 +14,8 @@ mod proto;
 use std::collections::HashMap;
 
 use prost::Message;
-use trapline::{Call, CallEnd, ProbeSpec};
+use trapline::calls::CallEnd;
+use trapline::{Call, ProbeSpec};
 
 use self::lanes::Lanes;
 use self::order::{Edge, nested};

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trapline::{Function, StackSum, Symbols};
+use trapline::stacks::{Function, StackSum, Symbols};
 
 use super::json::{SCHEMA, line};
 use super::number::{duration, grouped, percent, plural};
@@ -180,7 +180,9 @@ pub(crate) mod tests {
     use super::Shown;
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::{Frame, Site, StackSum, Tactic};
+    use trapline::Site;
+    use trapline::report::Tactic;
+    use trapline::stacks::{Frame, StackSum};
 
     /// Stacks of code without files, which are named by their addresses.
     pub(crate) fn sample() -> Vec<StackSum> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
-use trapline::{Function, StackSum};
+use trapline::stacks::{Function, StackSum};
 
 use super::Shown;
 

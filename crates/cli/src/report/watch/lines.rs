@@ -2,7 +2,7 @@
 //!
 //! In: accesses, and their counts. Out: text for people. Does not: print.
 
-use trapline::time_of_day;
+use trapline::system::time_of_day;
 use trapline::watch::{Accessed, NewProgram, Tally, Watched, Where};
 
 use super::tally::Tallied;

@@ -1,25 +1,53 @@
-//! Commands that change nothing, and cleaning up: `list`, `--dry-run`, `status`, `detach`.
+//! Lists the places that probes mean, and how each would be reached: `list`, `--dry-run`.
+//!
+//! In: a target, requests. Out: a [`Listing`]. Files can be looked at without a process. Does not: patch.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use trapline_patch::{AttachReport, DetachReport, Options, SegmentStatus, recover, rehearse, status};
+use trapline_patch::{AttachReport, Options, rehearse};
 use trapline_plan::{Action, ActionRequest, ProcessTraits, preview};
 use trapline_record::addr::Bias;
 use trapline_tracee::Process;
 
-use crate::builder::Builder;
+use crate::choose::{Chosen, choose};
 use crate::error::Error;
 use crate::files::Files;
+use crate::form::Returns;
 use crate::modules::{Module, is_short_name, mapped};
-use crate::report::{Listed, Refused, Tactic};
-use crate::requests::{Requests, kernel_cannot_time, no_unwinder, refusals, tactics};
+use crate::names::ProcessNames;
+use crate::report::{Refused, Tactic};
+use crate::requests::{Requests, is_guarded, kernel_cannot_time, no_unwinder, refusals, tactics};
+use crate::session_request::{HitAction, SessionRequest};
 use crate::sites::{ProbedPlace, ProbedPlaces, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
-use crate::traced::{HitAction, Returns, SessionRequest, Traced};
 use crate::unwinders::{Unwinding, unwinding_now};
+
+/// A function that a pattern matched, and what would be done with it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// Process; `None` if only the file was looked at.
+    pub pid: Option<u32>,
+    /// `uprobe:PATH:func`.
+    pub probe: String,
+    /// The same for the function's other names.
+    pub aliases: Vec<String>,
+    /// Path of the file.
+    pub file: String,
+    /// Name of the function alone.
+    pub function: String,
+    /// Bytes from the start of the file to the function.
+    pub offset: u64,
+    /// Length of its main body in bytes.
+    pub size: u64,
+    /// How it would be reached, or why it would be refused.
+    pub tactic: Result<Tactic, Refused>,
+    /// How the ends of its calls would be seen: [`Returns::Exits`] or [`Returns::Stack`]. `None` if they
+    /// would not be timed.
+    pub returns: Option<Returns>,
+}
 
 /// Result of a listing.
 #[derive(Debug, Default)]
@@ -30,49 +58,37 @@ pub struct Listing {
     pub notices: Vec<String>,
 }
 
-impl Builder {
-    /// Lists the places that the probes mean, and how each would be reached. With `timed`, they are planned
-    /// as [`Builder::latency`] would patch them. Without a target, only files are looked at.
-    ///
-    /// # Errors
-    /// If a process or file cannot be opened, or nothing is found.
-    pub fn list(&self, timed: bool) -> Result<Listing, Error> {
-        // Where probes go does not depend on filters.
-        let filters = Vec::new();
-        let requested = SessionRequest {
-            filters,
-            ..self.requested(if timed { self.timing() } else { HitAction::Count })
-        };
-        let mut files = Files::default();
-        let mut listing = Listing::default();
-        match &self.target {
-            Target::Running { .. } => {
-                let processes = resolve(&self.target, &self.specs, &mut listing.notices)?;
-                let mut several = Several::new(processes.len());
-                let mut listed = processes.len();
-                for process in processes {
-                    let pid = process.pid();
-                    let done = list_process(process, &mut files, &requested, &mut listing);
-                    if several.one(pid, done)?.is_none() {
-                        listing.notices.push(gone_notice(pid));
-                        listed -= 1;
-                    }
+/// Lists the places that the probes mean, and how each would be reached.
+pub(crate) fn list(target: &Target, requested: &SessionRequest) -> Result<Listing, Error> {
+    let mut files = Files::default();
+    let mut listing = Listing::default();
+    match target {
+        Target::Running { .. } => {
+            let processes = resolve(target, &requested.specs, &mut listing.notices)?;
+            let mut several = Several::new(processes.len());
+            let mut listed = processes.len();
+            for process in processes {
+                let pid = process.pid();
+                let done = list_process(process, &mut files, requested, &mut listing);
+                if several.one(pid, done)?.is_none() {
+                    listing.notices.push(gone_notice(pid));
+                    listed -= 1;
                 }
-                several.end(listed)?;
             }
-            Target::Launch(words) => {
-                let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
-                let missing = || no_file(&program.to_string_lossy(), "launched command");
-                let program = find_program(program).ok_or_else(missing)?;
-                list_files(&mut files, &requested, Some(&program), &mut listing)?;
-            }
-            Target::Any => list_files(&mut files, &requested, None, &mut listing)?,
+            several.end(listed)?;
         }
-        if listing.listed.is_empty() {
-            return Err(Error::NoMatch { misses: listing.notices });
+        Target::Launch(words) => {
+            let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
+            let missing = || no_file(&program.to_string_lossy(), "launched command");
+            let program = find_program(program).ok_or_else(missing)?;
+            list_files(&mut files, requested, Some(&program), &mut listing)?;
         }
-        Ok(listing)
+        Target::Any => list_files(&mut files, requested, None, &mut listing)?,
     }
+    if listing.listed.is_empty() {
+        return Err(Error::NoMatch { misses: listing.notices });
+    }
+    Ok(listing)
 }
 
 fn list_process(
@@ -84,11 +100,11 @@ fn list_process(
     let pid = process.pid();
     let maps = process.maps()?;
     let fresh = mapped(&process, &maps);
-    let mut traced = Traced::new(process, 0)?;
-    let (modules, places) = traced.choose(files, requested, &fresh);
-    let ProbedPlaces { found, refused, .. } = places;
+    let names = ProcessNames::of(&process)?;
+    let chosen = choose(&process, names.shown(), files, requested, &fresh, &mut HashSet::new());
+    let Chosen { modules, places: ProbedPlaces { found, refused, .. }, misses, notices } = chosen;
     if !found.is_empty() {
-        let answers = rehearsed(&traced, files, &modules, &found, requested)?;
+        let answers = rehearsed(&process, files, &modules, &found, requested)?;
         for (place, (tactic, returns)) in found.iter().zip(answers) {
             listing.listed.push(Listed { returns, ..listed(&modules, place, tactic, Some(pid)) });
         }
@@ -96,8 +112,7 @@ fn list_process(
     for one in refused {
         listing.notices.push(format!("{}: {}", one.probe, one.reason));
     }
-    listing.notices.append(&mut traced.misses);
-    listing.notices.append(&mut traced.notices);
+    listing.notices.extend(misses.into_iter().chain(notices));
     Ok(())
 }
 
@@ -105,7 +120,7 @@ type Answer = (Result<Tactic, Refused>, Option<Returns>);
 
 /// Answers that an attach would give for each place, and how the ends of its calls would be seen.
 fn rehearsed(
-    traced: &Traced,
+    process: &Process,
     files: &mut Files,
     modules: &[Module],
     found: &[ProbedPlace],
@@ -113,22 +128,21 @@ fn rehearsed(
 ) -> Result<Vec<Answer>, Error> {
     let form = requested.form();
     let options = match form {
-        Returns::Stack => match unwinding_now(&traced.process, files) {
+        Returns::Stack => match unwinding_now(process, files) {
             Ok(_) => Options { by_trampolines: true, ..requested.options },
             Err(why) => {
                 return Ok(found.iter().map(|place| (Err(no_unwinder(place, &why)), None)).collect());
             }
         },
-        Returns::Auto => Options {
-            or_trampolines: Unwinding::of_auto(&traced.process, files).is_ok(),
-            ..requested.options
-        },
+        Returns::Auto => {
+            Options { or_trampolines: Unwinding::of_auto(process, files).is_ok(), ..requested.options }
+        }
         Returns::Exits => requested.options,
     };
     let requested = SessionRequest { options, ..requested.clone() };
-    let requests = Requests::new(modules, found, traced.is_guarded(modules), requested.tick);
+    let requests = Requests::new(modules, found, is_guarded(process, modules), requested.tick);
     let asked = requests.asked();
-    let report = rehearse(&traced.process, &requests.request(&asked, requests.filters(), &requested))?;
+    let report = rehearse(process, &requests.request(&asked, requests.filters(), &requested))?;
     let slotted: HashSet<u32> = report.slotted.iter().copied().collect();
     let one = |(index, tactic): (u32, Result<Tactic, Refused>)| {
         let returns = match form {
@@ -310,20 +324,4 @@ fn is_elf(path: &Path) -> bool {
     use std::io::Read;
     let mut head = [0u8; 4];
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *b"\x7fELF"
-}
-
-/// Lists what is patched in a process, and by which tracers.
-///
-/// # Errors
-/// If the process cannot be looked at.
-pub fn patched(pid: u32) -> Result<Vec<SegmentStatus>, Error> {
-    Ok(status(&Process::look_into(pid)?)?)
-}
-
-/// Cleans up after a tracer that died.
-///
-/// # Errors
-/// If the process cannot be traced, or another tracer is at work in it.
-pub fn clean_up(pid: u32) -> Result<DetachReport, Error> {
-    Ok(recover(&Process::open(pid)?, &Options::default())?)
 }

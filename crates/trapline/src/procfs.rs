@@ -10,7 +10,7 @@ pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
 }
 
 /// Pids of processes that the threads of a process have forked.
-pub(super) fn children(pid: u32) -> Vec<u32> {
+pub(crate) fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     lists

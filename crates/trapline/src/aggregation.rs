@@ -1,8 +1,8 @@
 //! Aggregations: how often a probe's expression had which value.
 //!
-//! In: tables as segments hold them; the names of threads, present and former. Out: [`Tallied`], row by row.
-//! Does not: know what a bucket means ([`Tally::key`] does), or read names (`traced::called` decides which
-//! name counts).
+//! In: tables as segments hold them; the names of threads, present and former. Out: [`Tallied`], row by
+//! row. Does not: know what a bucket means ([`Tally::key`] does), or read names (`traced::thread_names`
+//! decides which name counts).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -200,17 +200,6 @@ fn text(word: &dyn Fn(u64) -> u64) -> String {
     let bytes = (0..TEXT_BYTES as u64 / 8).flat_map(|n| word(n).to_le_bytes());
     let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-impl crate::traced::Traced {
-    /// Aggregations, site by site.
-    pub(crate) fn tallies(&mut self, by: Option<By>) -> Vec<Tallied> {
-        self.read_names();
-        let contents: Vec<(usize, TableContents)> = self.contents(by);
-        let rows = contents.iter().flat_map(|(_, one)| one.hits.keys());
-        self.look_at_names(&rows.filter_map(|row| row.thread).collect());
-        contents.iter().map(|(index, one)| self.tallied(*index, one, by)).collect()
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //! A row has a thread's number, and no name. In each round, steps N1 to N3 do this as well:
 //!
 //! - N1 Some threads are reported to have another name than a round ago. What their rows have grown since
-//!   they were last settled goes to the name of a round ago ([`Settled`](crate::tallies::Settled)).
+//!   they were last settled goes to the name of a round ago ([`Settled`](crate::aggregation::Settled)).
 //! - N2 Names of new threads come from /proc. For a thread that is gone they come from the kernel's records:
 //!   a thread begins with the name of the thread that made it.
 //! - N3 is the same as for records.
@@ -26,23 +26,26 @@
 //! - *The kernel reports nothing, or records were lost*: all names are read again. A thread that came and
 //!   went in between has no name, and its hits are reported under none.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use trapline_patch::Segment;
+use trapline_patch::{Attached, Segment};
 use trapline_tracee::{Changed, NameWatcher};
 
-use super::{HitAction, SessionRequest, Traced};
+use super::site_table::{SiteTable, Tracked};
+use super::target_process::TargetProcess;
+use crate::aggregation::TableContents;
 use crate::report::By;
-use crate::threads::Names;
+use crate::session_request::{HitAction, SessionRequest};
+use crate::threads::{Names, Thread};
 
 /// How often names are read again: where the kernel reports changes, and where it does not.
 const CHECK: Duration = Duration::from_secs(1);
 const CHECK_UNREPORTED: Duration = Duration::from_millis(50);
 
-/// What is known of the threads of one process.
+/// Threads whose names decide something.
 #[derive(Debug)]
-pub(super) struct Called {
+struct Called {
     /// Names that some filter asks for.
     wanted: HashSet<String>,
     watcher: Option<NameWatcher>,
@@ -63,7 +66,7 @@ impl Called {
     /// be new.
     fn read_changes(
         &mut self,
-        (pid, children): (u32, &HashSet<u32>),
+        target: &TargetProcess,
         names: &mut Names,
         segments: &[Segment],
     ) -> HashSet<u32> {
@@ -85,7 +88,7 @@ impl Called {
         if !whole || self.checked.elapsed() >= every {
             self.checked = Instant::now();
             let all = self.rows.is_some() && (!whole || self.watcher.is_none());
-            let alive = names.read(pid, children, (!all).then_some(&self.over));
+            let alive = names.read(target.pid(), &target.children, (!all).then_some(&self.over));
             if all {
                 changed_threads.extend(&alive);
             }
@@ -116,64 +119,99 @@ impl Called {
     }
 }
 
-impl Traced {
+/// What is known of the threads of one process.
+#[derive(Debug, Default)]
+pub(super) struct ThreadNames {
+    known: Names,
+    called: Option<Called>,
+}
+
+impl ThreadNames {
+    /// Names that were read.
+    pub(super) const fn known(&self) -> &Names {
+        &self.known
+    }
+    /// The same, taken out.
+    pub(super) fn take(&mut self) -> Names {
+        std::mem::take(&mut self.known)
+    }
+    /// What is known of a thread, by the number that it sees itself.
+    pub(super) fn get(&self, tid: u32) -> Thread {
+        self.known.get(tid)
+    }
     /// Starts watching thread names. Called before a process is patched, so no change after that is missed.
-    pub(super) fn listen(&mut self, requested: &SessionRequest) {
+    pub(super) fn listen(&mut self, pid: u32, requested: &SessionRequest) {
         let names = requested.filters.iter().flat_map(|filter| filter.names().iter().cloned());
         let wanted: HashSet<String> = names.collect();
         let rows = matches!(requested.hit_action, HitAction::Tally { .. }).then_some(requested.by);
         let matter =
             !wanted.is_empty() || requested.by == Some(By::ThreadName) && requested.hit_action.is_reported();
         if self.called.is_none() && matter {
-            let pid = self.process.pid();
-            self.names.follow(pid);
+            self.known.follow(pid);
             self.called = Some(Called::new(pid, wanted, rows));
         }
     }
     /// After an attach: enters all threads of the process into the tables of all segments.
-    pub(super) fn note_all_names(&mut self) {
-        self.read_names();
+    pub(super) fn note_all(&mut self, target: &TargetProcess, segments: &[Segment]) {
         let Some(called) = &mut self.called else { return };
         called.over.clear();
-        let alive = self.names.read(self.process.pid(), &self.children, None);
-        called.note(&alive, &self.names, self.attached.segments());
+        let alive = self.known.read(target.pid(), &target.children, None);
+        called.note(&alive, &self.known, segments);
     }
     /// N1; and N3 where rows belong to threads.
-    pub(crate) fn read_names(&mut self) {
+    pub(super) fn read(&mut self, target: &TargetProcess, sites: &mut SiteTable, attached: &Attached) {
         let Some(called) = &mut self.called else { return };
-        let process = (self.process.pid(), &self.children);
-        let changed_threads = called.read_changes(process, &mut self.names, self.attached.segments());
+        let changed_threads = called.read_changes(target, &mut self.known, attached.segments());
         let rows = called.rows;
-        let renamed = self.names.take_renamed();
+        let renamed = self.known.take_renamed();
         let Some(by) = rows else { return };
         if !renamed.is_empty() {
-            self.settle(by, &renamed);
+            sites.settle(attached, by, &renamed);
         }
-        if self.names.are_many() {
-            self.forget_names(by);
+        if self.known.are_many() {
+            self.forget(target, sites, attached, by);
         }
-        self.note_names(&changed_threads);
+        self.note(&changed_threads, attached.segments());
     }
     /// N3, for threads whose names were looked up.
-    pub(super) fn note_names(&mut self, threads: &HashSet<u32>) {
+    pub(super) fn note(&mut self, threads: &HashSet<u32>, segments: &[Segment]) {
         let Some(called) = &mut self.called else { return };
-        called.note(threads, &self.names, self.attached.segments());
+        called.note(threads, &self.known, segments);
     }
     /// Grouping of rows that are settled by name.
     pub(super) fn rows_by(&self) -> Option<By> {
         self.called.as_ref().and_then(|called| called.rows).flatten()
     }
-    /// N1, for rows: `renamed` holds the former names of these threads.
-    fn settle(&mut self, by: Option<By>, renamed: &HashMap<u32, Option<String>>) {
-        for (index, contents) in self.contents(by) {
-            self.sites[index].settled.settle(&contents, renamed);
+    /// Looks up the names of these threads; with `again`, also of those that have one.
+    pub(super) fn look(&mut self, target: &TargetProcess, threads: &HashSet<u32>, again: bool) {
+        self.known.look(target.pid(), &target.children, threads, again);
+    }
+    /// Looks up the names of threads that hit something, before they end.
+    pub(super) fn look_at_rows(&mut self, target: &TargetProcess, segments: &[Segment], again: bool) {
+        let rows = segments.iter().flat_map(|segment| segment.threads().rows(segment.view()));
+        let counted: HashSet<u32> = rows.filter_map(|(_, thread)| thread).collect();
+        if !counted.is_empty() {
+            self.look(target, &counted, again);
         }
     }
-    /// Forgets names of threads that are gone and have no row.
-    fn forget_names(&mut self, by: Option<By>) {
-        let contents = self.contents(by);
-        let owners = contents.iter().flat_map(|(_, one)| one.hits.keys().filter_map(|row| row.thread));
-        self.names.keep(&owners.collect());
-        self.names.read(self.process.pid(), &self.children, None);
+    /// Looks up the names of threads that have rows in these tables.
+    pub(super) fn look_at_tables(&mut self, target: &TargetProcess, contents: &[(&Tracked, TableContents)]) {
+        self.look(target, &owners(contents), false);
     }
+    /// Name of a thread. `tid` is the number that the tracer sees.
+    pub(super) fn name(&mut self, target: &TargetProcess, tid: u32) -> Option<String> {
+        let tid = self.known.seen(tid).unwrap_or(tid);
+        self.look(target, &std::iter::once(tid).collect(), false);
+        self.known.get(tid).comm
+    }
+    /// Forgets names of threads that are gone and have no row.
+    fn forget(&mut self, target: &TargetProcess, sites: &SiteTable, attached: &Attached, by: Option<By>) {
+        self.known.keep(&owners(&sites.contents(attached, by)));
+        self.known.read(target.pid(), &target.children, None);
+    }
+}
+
+/// Threads that have rows in these tables.
+fn owners(contents: &[(&Tracked, TableContents)]) -> HashSet<u32> {
+    contents.iter().flat_map(|(_, one)| one.hits.keys().filter_map(|row| row.thread)).collect()
 }

@@ -34,9 +34,10 @@ use std::time::Duration;
 use trapline_tracee::perf::monotonic_ns;
 use trapline_tracee::{Family, FileId, MapWatcher, Mapping};
 
-use super::SessionRequest;
-use crate::modules::is_short_name;
+use crate::modules::{Mapped, Module, is_short_name};
 use crate::report::Late;
+use crate::session_request::SessionRequest;
+use crate::sites::ProbedPlace;
 
 /// One mapping of a file: the file, and its start address.
 type Load = (FileId, u64);
@@ -45,6 +46,8 @@ type Load = (FileId, u64);
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     watcher: Option<MapWatcher>,
+    /// What was looked at.
+    looked_at: LookedAt,
     /// Reported and not looked at yet: time in nanoseconds, and path.
     reported: HashMap<Load, (u64, String)>,
     /// Paths of modules that another mapping replaced in their place before any look.
@@ -64,6 +67,15 @@ pub(super) struct Loads {
     late: BTreeMap<String, Late>,
 }
 
+/// What looks have found so far.
+#[derive(Debug, Default)]
+pub(super) struct LookedAt {
+    /// Loads of modules that were looked at.
+    loads: HashSet<Load>,
+    /// Indices of specifications that found something.
+    matched: HashSet<usize>,
+}
+
 impl Loads {
     /// Without the right to watch mappings, the maps are polled, and a library that is reloaded between two
     /// looks is missed.
@@ -76,12 +88,12 @@ impl Loads {
     }
     /// H: takes the kernel's records. Returns whether the process itself has mapped a file that was not
     /// looked at.
-    pub(super) fn read_records(&mut self, pid: u32, seen: &HashSet<Load>) -> bool {
+    pub(super) fn read_records(&mut self, pid: u32) -> bool {
         if let Some(watcher) = &mut self.watcher {
             // Programs that compile at run time map anonymous memory all the time.
             let own = watcher.poll().into_iter().filter(|new| new.pid == pid && new.file.inode != 0);
             for new in own {
-                if new.time_ns < self.began && seen.contains(&(new.file, new.start.0)) {
+                if new.time_ns < self.began && self.looked_at.loads.contains(&(new.file, new.start.0)) {
                     // A patched this one; the module that the look saw was unmapped by then.
                     self.replaced.push(new.path);
                     continue;
@@ -127,14 +139,10 @@ impl Loads {
     }
     /// Forgets loads that the maps no longer show as they were looked at: unmapped, or mapped anew. Of loads
     /// that were reported and are unmapped, those whose file a probe names count as passed.
-    pub(super) fn forget_unmapped(
-        &mut self,
-        maps: &[Mapping],
-        requested: &SessionRequest,
-        seen: &mut HashSet<Load>,
-    ) {
+    pub(super) fn forget_unmapped(&mut self, maps: &[Mapping], requested: &SessionRequest) {
         let there: HashSet<Load> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
-        seen.retain(|load| there.contains(load) && !self.reported.contains_key(load));
+        let reported = &self.reported;
+        self.looked_at.loads.retain(|load| there.contains(load) && !reported.contains_key(load));
         let read_ns = self.read_ns[1];
         self.note_replaced(requested);
         let late = &mut self.late;
@@ -150,7 +158,7 @@ impl Loads {
     }
     /// N: the file of a load is probed, or was unmapped before that. Only for loads after the first look;
     /// what was there then is not late.
-    pub(super) fn probed(&mut self, path: &str, load: Load, gone: bool) {
+    fn probed(&mut self, path: &str, load: Load, gone: bool) {
         let reported = self.reported.get(&load).map(|reported| reported.0);
         let since = monotonic_ns().saturating_sub(reported.unwrap_or(self.read_ns[0]));
         let late = entry(&mut self.late, path);
@@ -162,12 +170,52 @@ impl Loads {
         late.exact &= reported.is_some();
         late.longest = late.longest.max(Duration::from_nanos(since));
     }
-    /// N: forgets records that are dealt with. `seen`: loads that were looked at; `began`: when A began.
-    pub(super) fn looked(&mut self, seen: &HashSet<Load>, began: u64) {
+    /// N: forgets records that are dealt with. `began`: when A began.
+    pub(super) fn looked(&mut self, began: u64) {
         let read_ns = self.read_ns[1];
         self.began = began;
+        let seen = &self.looked_at.loads;
         self.reported
             .retain(|load, reported| reported.0 > read_ns && !(seen.contains(load) && reported.0 < began));
+    }
+    /// Whether no look has found a module yet.
+    pub(super) fn is_first_look(&self) -> bool {
+        self.looked_at.loads.is_empty()
+    }
+    /// Those of the modules that were not looked at; from now on they were.
+    pub(super) fn take_fresh(&mut self, mapped: Vec<Mapped>) -> Vec<Mapped> {
+        let is_new = |one: &Mapped| self.looked_at.loads.insert((one.id, one.mapping.start.0));
+        mapped.into_iter().filter(is_new).collect()
+    }
+    /// Indices of specifications that found something.
+    pub(super) const fn matched(&mut self) -> &mut HashSet<usize> {
+        &mut self.looked_at.matched
+    }
+    /// Forgets what was looked at, so that the next look finds all of it again.
+    pub(super) fn forget_looks(&mut self) -> LookedAt {
+        std::mem::take(&mut self.looked_at)
+    }
+    /// Adds what was looked at before.
+    pub(super) fn restore_looks(&mut self, before: LookedAt) {
+        self.looked_at.loads.extend(before.loads);
+        self.looked_at.matched.extend(before.matched);
+    }
+    /// N: notes how late the files of these places were probed. `gone` holds the modules, by index, of which
+    /// places are unmapped.
+    pub(super) fn note_late(
+        &mut self,
+        modules: &[Module],
+        places: &[ProbedPlace],
+        fresh: &[Mapped],
+        gone: &HashSet<usize>,
+    ) {
+        let found: HashSet<usize> = places.iter().map(|place| place.module).collect();
+        for index in found {
+            let module = &modules[index];
+            let place = |one: &&Mapped| one.id == module.file.id && module.is_at(&one.mapping);
+            let load = fresh.iter().find(place).map(|one| (one.id, one.mapping.start.0));
+            load.into_iter().for_each(|load| self.probed(&module.called, load, gone.contains(&index)));
+        }
     }
     /// The session's end: what was reported since the last look is never probed.
     pub(super) fn end(&mut self, requested: &SessionRequest) {
@@ -195,33 +243,6 @@ fn named(requested: &SessionRequest, path: &str) -> bool {
     requested.specs.iter().filter_map(|spec| spec.file.as_deref()).any(means)
 }
 
-impl Late {
-    /// Lines of text that report it.
-    pub(crate) fn lines(&self, pid: u32) -> Vec<String> {
-        let file = &self.file;
-        let most = if self.exact { "" } else { "at most " };
-        let ms = self.longest.as_secs_f64() * 1e3;
-        let late = match self.loads {
-            0 => None,
-            1 => Some(format!(
-                "{file} was mapped {most}{ms:.1} ms before it was probed in process {pid}; calls in that time were not seen"
-            )),
-            loads => Some(format!(
-                "{file} was mapped {loads} times, {most}{ms:.1} ms at the longest before it was probed in process {pid}; calls in \
-                 these times were not seen"
-            )),
-        };
-        let passed = (self.passed > 0).then(|| {
-            let times = self.passed;
-            format!(
-                "{file} was mapped, and unmapped or at the end before it could be probed, {times} times in process {pid}; calls \
-                 meanwhile were not seen"
-            )
-        });
-        late.into_iter().chain(passed).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,7 +258,8 @@ mod tests {
     fn what_was_told_is_exact_and_else_the_time_since_the_look_before() {
         let (mut known, load) = loads();
         known.probed("/lib/libp.so", load, false);
-        known.looked(&HashSet::from([load]), 250);
+        known.looked_at.loads = HashSet::from([load]);
+        known.looked(250);
         assert!(known.late()[0].exact && known.reported.is_empty());
         let (mut unregistered, _) = loads();
         unregistered.reported.clear();
@@ -254,9 +276,9 @@ mod tests {
             [(201, false, true), (201, true, false), (251, true, true), (199, false, false)]
         {
             known.reported.insert(load, (reported, "/lib/libp.so".to_owned()));
-            let seen = seen.then_some(load).into_iter().collect();
-            known.looked(&seen, 250);
-            assert_eq!(known.reported.contains_key(&load), waits, "{reported} {seen:?}");
+            known.looked_at.loads = seen.then_some(load).into_iter().collect();
+            known.looked(250);
+            assert_eq!(known.reported.contains_key(&load), waits, "{reported} {seen}");
         }
     }
 }

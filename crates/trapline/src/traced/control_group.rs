@@ -8,9 +8,10 @@
 //! Linux 6.15, from the pidfd. Where neither is possible, all that is known is how many processes of the
 //! group the out-of-memory killer has ended.
 
+use trapline_patch::Attached;
 use trapline_tracee::MemoryGroup;
 
-use super::Traced;
+use super::target_process::TargetProcess;
 use crate::report::{Ended, Unprobed};
 use crate::times::stamps_resident;
 
@@ -19,12 +20,12 @@ const USUAL: [i32; 8] = [1, 2, 3, 13, 14, 15, 10, 12];
 
 /// The memory control group, and its count of killed processes at attach.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct ControlGroup {
     group: MemoryGroup,
     killed: Option<u64>,
 }
 
-impl Group {
+impl ControlGroup {
     pub(super) fn of(pid: u32) -> Self {
         let group = MemoryGroup::of(pid);
         let killed = group.killed();
@@ -35,38 +36,30 @@ impl Group {
     fn is_hit(&self) -> Option<bool> {
         Some(self.group.killed()? > self.killed?)
     }
-}
-
-impl Traced {
-    /// How a process that is gone has ended; adds a notice if something ended it.
-    pub(super) fn how_it_ended(&mut self) -> Ended {
-        let signal = self.process.ended_by();
-        let by_memory = self.group.is_hit() == Some(true) && matches!(signal, None | Some(9));
-        let Some(text) = ending(signal, by_memory, self.group.group.name()) else { return Ended::Exited };
-        self.notices.push(format!(
-            "process {} ({}) {text} while it was probed",
-            self.process.pid(),
-            self.name
-        ));
-        Ended::Killed { signal, by_memory }
-    }
-    /// Takes the patches out if the process' own share of the probes' memory has grown too large. Returns
-    /// what to report then.
-    pub(crate) fn stay_in_bounds(&mut self, options: &trapline_patch::Options) -> Option<Unprobed> {
-        if self.detached || self.ended.is_some() {
-            return None;
+    /// How a process that is gone has ended; and a notice if something ended it.
+    pub(super) fn how_it_ended(&self, target: &TargetProcess) -> (Ended, Option<String>) {
+        let signal = target.process.ended_by();
+        let by_memory = self.is_hit() == Some(true) && matches!(signal, None | Some(9));
+        match ending(signal, by_memory, self.group.name()) {
+            None => (Ended::Exited, None),
+            Some(text) => {
+                let notice = format!("process {} ({}) {text} while it was probed", target.pid(), target.name);
+                (Ended::Killed { signal, by_memory }, Some(notice))
+            }
         }
-        let segments = self.attached.segments().iter();
-        let stamps = || segments.map(|segment| stamps_resident(&self.process, segment)).sum();
-        let grown = self.attached.overgrown(stamps)?;
-        self.detach(options);
+    }
+    /// What to report of a process whose own share of the probes' memory has grown too large (SAFE-7).
+    pub(super) fn overgrown(&self, target: &TargetProcess, attached: &Attached) -> Option<Unprobed> {
+        let segments = attached.segments().iter();
+        let stamps = || segments.map(|segment| stamps_resident(&target.process, segment)).sum();
+        let grown = attached.overgrown(stamps)?;
         let why = format!(
             "tables of calls took {} KiB there, more than an eighth of what its memory control group {} had left: it was let alone before \
              its end; name fewer functions, or raise the limit",
             grown >> 10,
-            self.group.group.name()
+            self.group.name()
         );
-        Some(Unprobed::new(self.process.pid(), why))
+        Some(Unprobed::new(target.pid(), why))
     }
 }
 

@@ -1,0 +1,260 @@
+//! Finds the places in modules that the specifications mean.
+//!
+//! In: modules that are newly mapped. Out: places to probe, and a line for each specification that found
+//! nothing. A specification without a file means the first module that has what it names; the program comes
+//! first. Does not: patch.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use trapline_image::{Convention, Image, MarkArgument, ProbeSpec};
+use trapline_plan::{Action, Floats, Unwind};
+use trapline_tracee::Process;
+
+use crate::arch::READS_MARKS;
+use crate::files::Files;
+use crate::modules::{Mapped, Module};
+use crate::report::Refused;
+use crate::session_request::{HitAction, SessionRequest};
+use crate::sites::{Miss, ProbedPlace, ProbedPlaces, miss_text};
+use crate::threads::{are_renumbered, own_number};
+use crate::values::{Marked, NeededArguments, Values};
+
+/// Why a place's values cannot be read: the kind of reason, and a text for people.
+type Unseen = (&'static str, &'static str);
+
+/// Fills in what the values of a place are.
+fn values(
+    image: &Image,
+    requested: &SessionRequest,
+    nth: usize,
+    place: &mut ProbedPlace,
+) -> Result<(), Unseen> {
+    match place.arguments.clone() {
+        Some(arguments) => of_mark(image, requested, nth, place, &arguments),
+        None => of_function(image, requested, nth, place),
+    }
+}
+
+fn of_mark(
+    image: &Image,
+    requested: &SessionRequest,
+    nth: usize,
+    place: &mut ProbedPlace,
+    arguments: &[MarkArgument],
+) -> Result<(), Unseen> {
+    let texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;
+    let filter = place.filter.clone();
+    let decides = filter.as_ref().map_or(0, |filter| filter.arguments_named());
+    let asks = decides | texts;
+    let (values, at) = match (requested.hit_action, place.action) {
+        (HitAction::Record { values, .. }, Action::RecordAt(at, Unwind::None)) => (values, Some(at)),
+        _ => (0, None),
+    };
+    let at = match at {
+        _ if asks == 0 && values == 0 => return Ok(()),
+        Some(at) => at,
+        None => return Err(("mark-arguments", "only trace and hist read a mark's arguments")),
+    };
+    if !READS_MARKS {
+        place.values = Values::Unknown;
+        let why = ("mark-arguments", "no code reads a mark's arguments on this processor");
+        return if asks == 0 { Ok(()) } else { Err(why) };
+    }
+    place.asked = filter.clone();
+    let filter = filter.unwrap_or_default();
+    let needed = NeededArguments { values, texts, decides };
+    let (marked, operands, reads) = Marked::new(image, arguments, needed);
+    let filter = filter.at_mark(&marked, operands, reads);
+    place.action = Action::RecordMark(at, filter.field_words());
+    place.values = Values::Marked(Box::new(marked));
+    place.filter = Some(Arc::new(filter));
+    Ok(())
+}
+
+fn of_function(
+    image: &Image,
+    requested: &SessionRequest,
+    nth: usize,
+    place: &mut ProbedPlace,
+) -> Result<(), Unseen> {
+    const TEXT: &str =
+        "Go's strings end by their length, which is the argument behind: say buf(len=n) text, u64 n";
+    const STACK: &str = "Go passes what this function takes and returns on the stack, or it cannot be told where; \
+                         probe it without a signature and conditions";
+    let filter = place.filter.as_ref();
+    // The target aggregates texts only if they end at a zero byte.
+    let tally = filter.and_then(|filter| filter.tallied());
+    let ends = requested.ended.get(nth).is_some_and(|ended| *ended != 0)
+        || tally.is_some_and(|tally| tally.texts() != 0);
+    let asks = ends
+        || requested.texts.get(nth).is_some_and(|texts| *texts != 0)
+        || requested.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
+        || filter.is_some_and(|filter| filter.asks_for_values());
+    match place.convention(image) {
+        Convention::Go if ends => Err(("go-text", TEXT)),
+        Convention::Unknown if asks => Err(("go-assembly", STACK)),
+        Convention::Unknown => {
+            place.values = Values::Unknown;
+            Ok(())
+        }
+        Convention::C | Convention::Go => Ok(()),
+    }
+}
+
+/// What was chosen in new modules.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen {
+    /// The modules that were opened, by which places are known.
+    pub(crate) modules: Vec<Module>,
+    pub(crate) places: ProbedPlaces,
+    /// Lines about specifications that found nothing.
+    pub(crate) misses: Vec<String>,
+    /// Files that were replaced on disk.
+    pub(crate) notices: Vec<String>,
+}
+
+/// Places that the specifications mean in new modules. `name` is the process', for people. `matched` holds the
+/// indices of specifications that have found something; those that do so now are added.
+pub(crate) fn choose(
+    process: &Process,
+    name: &str,
+    files: &mut Files,
+    requested: &SessionRequest,
+    fresh: &[Mapped],
+    matched: &mut HashSet<usize>,
+) -> Chosen {
+    let places = ProbedPlaces::at_most(requested.most);
+    let mut search = Search {
+        process,
+        requested,
+        fresh,
+        is_renumbered: are_renumbered(process.pid()),
+        opened: vec![None; fresh.len()],
+        unknown: Vec::new(),
+        chosen: Chosen { places, ..Chosen::default() },
+    };
+    for (nth, spec) in requested.specs.iter().enumerate() {
+        let missed = search.find(nth, spec, files, matched);
+        if !matched.contains(&nth) {
+            search.chosen.misses.push(match (&spec.file, missed.is_empty()) {
+                (Some(file), true) => format!("no file {file} is mapped by {name} ({})", process.pid()),
+                _ => {
+                    let (files, why): (Vec<String>, Vec<Miss>) = missed.into_iter().unzip();
+                    miss_text(spec, &files, &why)
+                }
+            });
+        }
+    }
+    search.finish()
+}
+
+/// A search under way.
+struct Search<'a> {
+    process: &'a Process,
+    requested: &'a SessionRequest,
+    fresh: &'a [Mapped],
+    /// The process' threads see other numbers than the tracer.
+    is_renumbered: bool,
+    /// Index of each opened module in `chosen`.
+    opened: Vec<Option<usize>>,
+    /// Places whose values cannot be read. They stay in the list until all are found, since places are known
+    /// by index.
+    unknown: Vec<usize>,
+    chosen: Chosen,
+}
+
+impl Search<'_> {
+    /// Adds the places of one specification. Returns the files in which it found nothing, and why.
+    fn find(
+        &mut self,
+        nth: usize,
+        spec: &ProbeSpec,
+        files: &mut Files,
+        matched: &mut HashSet<usize>,
+    ) -> Vec<(String, Miss)> {
+        let mut missed = Vec::new();
+        for (index, one) in self.fresh.iter().enumerate() {
+            // Without a file, the first module that has it is meant.
+            if spec.file.is_none() && matched.contains(&nth) {
+                break;
+            }
+            let called = match spec.file.as_deref() {
+                Some(name) => one.path_as(self.process, name),
+                None => Some(one.usual_path(self.process)),
+            };
+            let Some(called) = called else { continue };
+            let module = match self.open(index, files) {
+                Ok(module) => module,
+                Err(reason) => {
+                    if spec.file.is_some() {
+                        let probe = spec.text.clone();
+                        self.chosen.places.refused.push(Refused { probe, kind: "file-unreadable", reason });
+                        matched.insert(nth);
+                    }
+                    continue;
+                }
+            };
+            self.chosen.modules[module].called = called;
+            match self.select(nth, spec, module) {
+                Ok(()) => drop(matched.insert(nth)),
+                Err(miss) => missed.push((self.chosen.modules[module].called.clone(), miss)),
+            }
+        }
+        missed
+    }
+    /// Opens a module, once. Returns its index.
+    fn open(&mut self, index: usize, files: &mut Files) -> Result<usize, String> {
+        if let Some(module) = self.opened[index] {
+            return Ok(module);
+        }
+        let module = self.fresh[index].open(self.process, files)?;
+        if module.file.replaced {
+            self.chosen.notices.push(format!(
+                "{} was replaced on disk since process {} mapped it; the mapped file is probed",
+                module.file.path,
+                self.process.pid()
+            ));
+        }
+        self.chosen.modules.push(module);
+        self.opened[index] = Some(self.chosen.modules.len() - 1);
+        Ok(self.chosen.modules.len() - 1)
+    }
+    /// Adds the places of a specification in one module, with their filters and values.
+    fn select(&mut self, nth: usize, spec: &ProbeSpec, module: usize) -> Result<(), Miss> {
+        let Self { process, requested, is_renumbered, .. } = *self;
+        // Stubs compare thread numbers as the threads themselves see them.
+        let own = |tid: u64| {
+            let own = u32::try_from(tid).ok().and_then(|tid| own_number(process.pid(), tid));
+            own.unwrap_or(u32::MAX).into()
+        };
+        let Chosen { modules, places, .. } = &mut self.chosen;
+        let known = places.found.len();
+        let selected = places.select(Some(process), modules, module, spec, requested.hit_action);
+        places.found[known..].iter_mut().for_each(|place| {
+            let filter = requested.filters.get(nth);
+            let renumbered =
+                filter.filter(|_| is_renumbered).map(|filter| Arc::new(filter.with_threads(&own)));
+            place.filter = renumbered.or_else(|| filter.cloned());
+            if let Action::Record { texts, floats, fields, .. } = &mut place.action {
+                *texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;
+                *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());
+                *floats = requested.floats.get(nth).copied().unwrap_or_default();
+            }
+        });
+        for (index, place) in places.found.iter_mut().enumerate().skip(known) {
+            if let Err((kind, reason)) = values(&modules[module].file.image, requested, nth, place) {
+                let (probe, reason) = (place.probe.clone(), reason.to_owned());
+                places.refused.push(Refused { probe, kind, reason });
+                self.unknown.push(index);
+            }
+        }
+        selected
+    }
+    fn finish(mut self) -> Chosen {
+        let places = &mut self.chosen.places;
+        self.unknown.into_iter().rev().for_each(|index| drop(places.found.remove(index)));
+        places.distinguish();
+        self.chosen
+    }
+}

@@ -1,0 +1,343 @@
+//! The processes of a session: added, looked at, followed, and let go when they have ended.
+//!
+//! In: a target, requests. Out: processes under trace; notices, and processes that are not probed.
+//! Invariants: SES-1; SES-2 a process that cannot be traced stops the session only if the user named it by
+//! its pid, and only if it has not just ended while others go on. Does not: read counts or records.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use trapline_tracee::{Launched, Parked, Process, why_not_held};
+
+use super::command::{KillOnDrop, Running};
+use crate::error::{Error, nothing_had};
+use crate::files::Files;
+use crate::follow::Following;
+use crate::past::PastProcesses;
+use crate::report::{Ended, Refused, Unprobed};
+use crate::session_request::{ReportOptions, SessionRequest};
+use crate::target::{Several, Target, gone_notice, resolve};
+use crate::traced::Traced;
+use crate::tracers::why_not_followed;
+
+/// How often the maps of the processes are read.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Processes under trace, and those that have been.
+#[derive(Debug)]
+pub(super) struct Processes {
+    pub(super) requested: SessionRequest,
+    files: Files,
+    pub(super) traced: Vec<Traced>,
+    /// Followed processes that have ended.
+    pub(super) past: PastProcesses,
+    /// Number that the next process gets.
+    next: u32,
+    pub(super) command: Option<Running>,
+    following: Following,
+    looked: Instant,
+    notices: Vec<String>,
+    /// Processes in which nothing is probed at all.
+    pub(super) unprobed: Vec<Unprobed>,
+}
+
+impl Processes {
+    /// No process yet.
+    pub(super) fn new(requested: SessionRequest, follow: bool) -> Self {
+        Self {
+            requested,
+            files: Files::default(),
+            traced: Vec::new(),
+            past: PastProcesses::default(),
+            next: 0,
+            command: None,
+            following: Following::new(follow),
+            looked: Instant::now(),
+            notices: Vec::new(),
+            unprobed: Vec::new(),
+        }
+    }
+    /// Adds the processes of a target. Without following, at least one place must be probed then.
+    pub(super) fn start(&mut self, target: &Target) -> Result<(), Error> {
+        if let Target::Launch(words) = target {
+            return self.launch(words);
+        }
+        self.attach(target)?;
+        if !self.following.wanted {
+            return self.check().map_err(|error| error.with_follow(false));
+        }
+        for pid in self.traced.iter().map(Traced::pid).collect::<Vec<_>>() {
+            if self.may_follow(pid) {
+                self.following.add(pid);
+            }
+        }
+        let troubles = self.following.resume();
+        self.notices.extend(troubles);
+        Ok(())
+    }
+    /// Starts a command, probes it at its entry point, and lets it run. If probing fails, the command runs
+    /// unprobed. A probe that matches nothing, such as a mistyped name, is an error before the command runs;
+    /// not where programs are followed, since a later one may match.
+    fn launch(&mut self, words: &[OsString]) -> Result<(), Error> {
+        let Some((program, args)) = words.split_first() else { return Ok(()) };
+        let command = || {
+            let mut command = Command::new(program);
+            command.args(args);
+            command
+        };
+        let failed = |source| Error::Launch { command: program.to_string_lossy().into_owned(), source };
+        let (launched, parked) = match Launched::start(command()) {
+            Ok(started) => started,
+            Err(error) => {
+                let Some(why) = why_not_held(&error) else { return Err(failed(error)) };
+                let launched = Launched::unheld(command()).map_err(failed)?;
+                self.is_unprobed(launched.pid(), &why);
+                self.command = Some(Running::new(launched));
+                return Ok(());
+            }
+        };
+        let pid = launched.pid();
+        let mut launched = KillOnDrop(Some(launched));
+        let Some(parked) = parked else {
+            self.unprobed.push(Unprobed::new(
+                pid,
+                format!("{} ended before its first instruction", program.display()),
+            ));
+            self.command = launched.0.take().map(Running::new);
+            return Ok(());
+        };
+        self.probe_launched(parked, failed)?;
+        self.command = launched.0.take().map(Running::new);
+        Ok(())
+    }
+    /// Probes a launched command that waits at its entry point, and lets it run.
+    fn probe_launched(
+        &mut self,
+        parked: Parked,
+        failed: impl Fn(std::io::Error) -> Error,
+    ) -> Result<(), Error> {
+        let pid = parked.pid();
+        match Process::open(pid) {
+            Ok(process) => self.add(process, false)?,
+            Err(error) => self.is_unprobed(pid, &error),
+        }
+        if let Err(error @ Error::NoMatch { .. }) = self.check()
+            && !self.following.wanted
+            && self.unprobed.is_empty()
+        {
+            return Err(error.with_follow(true));
+        }
+        self.following.child = Some(pid);
+        let troubles = self.following.resume();
+        self.notices.extend(troubles);
+        let may = self.may_follow(pid);
+        self.following.let_go(parked, may).map_err(failed)?;
+        self.notices.extend(self.following.take_strayed());
+        Ok(())
+    }
+    /// Adds the processes of a target that run already.
+    fn attach(&mut self, target: &Target) -> Result<(), Error> {
+        let named = matches!(target, Target::Running { pids, .. } if !pids.is_empty());
+        let processes = resolve(target, &self.requested.specs, &mut self.notices)?;
+        let mut several = Several::new(processes.len());
+        for process in processes {
+            let pid = process.pid();
+            let added = self.add(process, named);
+            if several.one(pid, added)?.is_none() {
+                self.notices.push(gone_notice(pid));
+            }
+        }
+        let asked_for = matches!(target, Target::Running { .. });
+        self.traced.iter_mut().for_each(|traced| traced.is_asked_for = asked_for);
+        several.end(self.traced.len())
+    }
+    /// Adds a process to the session. A process that cannot be probed is an error if `must` is set, and a
+    /// notice otherwise.
+    fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
+        let nth = self.next;
+        self.next += 1;
+        let looked = Traced::new(process, nth).map(|mut traced| {
+            let looked = traced.look(&mut self.files, &self.requested, &mut || {});
+            (traced, looked)
+        });
+        match looked {
+            Ok((traced, Ok(_))) => self.traced.push(traced),
+            Ok((_, Err(error))) | Err(error) if must => return Err(error),
+            // One of many processes, and it has ended since it was found.
+            Ok((_, Err(error))) | Err(error) if error.is_gone() => {}
+            Ok((traced, Err(error))) => {
+                self.is_unprobed(traced.pid(), &error);
+                self.traced.push(traced);
+            }
+            Err(error) => self.notices.push(error.to_string()),
+        }
+        Ok(())
+    }
+    /// Whether a process can be followed; adds a notice if it cannot.
+    fn may_follow(&mut self, pid: u32) -> bool {
+        if !self.following.wanted {
+            return false;
+        }
+        let Ok(process) = Process::open(pid) else { return true };
+        let Some(why) = why_not_followed(&process, &mut self.files) else { return true };
+        let name = trapline_tracee::comm(pid);
+        self.notices.push(format!("{name} ({pid}) is not followed, nor are its children: {why}"));
+        false
+    }
+    fn is_unprobed(&mut self, pid: u32, why: &dyn std::fmt::Display) {
+        let one = Unprobed::new(pid, why.to_string());
+        self.notices.push(one.line());
+        self.unprobed.push(one);
+    }
+    /// Fails if nothing is probed at all.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.past.summary().patched.total() > 0
+            || self.traced.iter().any(|traced| traced.probed().next().is_some())
+        {
+            return Ok(());
+        }
+        let refused: Vec<Refused> = self.refused().cloned().collect();
+        // What hindered a whole process explains more than why single functions were refused.
+        let whole = refused.iter().find(|one| one.kind == "batch-failed");
+        if let Some(first) = whole.or_else(|| refused.first().filter(|_| self.unprobed.is_empty())) {
+            let example = format!("{}: {}", first.probe, first.reason);
+            return Err(Error::AllRefused { matched: refused.len() as u64, example, refused });
+        }
+        let mut misses: Vec<String> = self.traced.iter().flat_map(|traced| traced.misses.clone()).collect();
+        misses.sort();
+        misses.dedup();
+        misses.extend(self.notices.iter().cloned());
+        if misses.is_empty() {
+            // Programs in which no probe matched are forgotten, and so are their misses.
+            let texts: Vec<&str> = self.requested.specs.iter().map(|spec| spec.text.as_str()).collect();
+            misses.push(nothing_had(&texts, &self.unprobed));
+        }
+        Err(Error::NoMatch { misses })
+    }
+    pub(super) fn refused(&self) -> impl Iterator<Item = &Refused> {
+        self.past.refused().chain(self.traced.iter().flat_map(Traced::refused))
+    }
+    /// Takes the notices: which probes found nothing, and what else a user should know now. Each appears
+    /// once.
+    pub(super) fn take_notices(&mut self) -> Vec<String> {
+        let mut notices = std::mem::take(&mut self.notices);
+        for traced in &mut self.traced {
+            notices.append(&mut traced.misses);
+            notices.append(&mut traced.notices);
+        }
+        let mut seen = HashSet::new();
+        notices.retain(|notice| seen.insert(notice.clone()));
+        notices
+    }
+    fn look(&mut self, index: usize) {
+        let traced = &mut self.traced[index];
+        if let Some(one) = traced.stay_in_bounds(&self.requested.options) {
+            self.notices.push(one.line());
+            self.unprobed.push(one);
+            return;
+        }
+        let traced = &mut self.traced[index];
+        let following = &mut self.following;
+        match traced.look(&mut self.files, &self.requested, &mut || following.pause()) {
+            Ok(_) => {}
+            Err(error) if error.is_gone() => traced.end(Ended::Exited),
+            Err(error) => traced.notices.push(error.to_string()),
+        }
+    }
+    /// Lets threads go on whose held calls are about to change what patches rely on.
+    fn answer(&mut self, index: usize, look: bool) {
+        self.traced[index].answer(&mut self.files, &self.requested, look, &mut self.following);
+    }
+    /// Probes the programs that followed processes have executed, and lets them run.
+    fn probe_executed(&mut self) {
+        let executed = self.following.executed();
+        self.unprobed.extend(self.following.take_unparked());
+        self.notices.extend(self.following.take_strayed());
+        for parked in executed {
+            let pid = parked.pid();
+            let before = self.traced.iter_mut().filter(|traced| traced.pid() == pid);
+            before.for_each(|traced| traced.end(Ended::Exec));
+            match Process::open(pid) {
+                Ok(process) => {
+                    // A new program in which no probe matches is no trouble: it is one of many.
+                    let notices = self.notices.len();
+                    if let Err(error) = self.add(process, false)
+                        && !error.is_gone()
+                    {
+                        self.is_unprobed(pid, &error);
+                    }
+                    self.notices.truncate(notices);
+                    if let Some(traced) = self.traced.last_mut().filter(|traced| traced.pid() == pid) {
+                        traced.misses.clear();
+                    }
+                    self.traced.retain(|traced| traced.ended.is_some() || traced.concerns_us());
+                }
+                Err(error) if error.is_gone() => continue,
+                Err(error) => self.unprobed.push(Unprobed::new(pid, error.to_string())),
+            }
+            let may = self.may_follow(pid);
+            if let Err(error) = self.following.let_go(parked, may)
+                && Process::open(pid).is_ok()
+            {
+                self.notices.push(format!("process {pid} could not be let go: {error}"));
+            }
+        }
+    }
+    /// Reduces followed processes that have ended to what reports need.
+    fn part_with_ended(&mut self, options: &dyn Fn() -> ReportOptions) {
+        if !self.following.wanted {
+            return;
+        }
+        let options = options();
+        for mut traced in self.traced.extract_if(.., Traced::is_past).collect::<Vec<_>>() {
+            self.notices.append(&mut traced.misses);
+            self.notices.append(&mut traced.notices);
+            let (past, summary) = traced.leave(options);
+            self.past.add(past, &summary);
+        }
+    }
+    /// Looks for new modules, executed programs and processes that ended. Returns false when nothing is left
+    /// to trace. Reports of processes that have ended are made with `options`.
+    pub(super) fn poll(&mut self, options: &dyn Fn() -> ReportOptions) -> bool {
+        self.probe_executed();
+        let mut any = self.following.wanted && self.following.is_busy();
+        let look = self.looked.elapsed() >= LOOK_EVERY;
+        for index in 0..self.traced.len() {
+            self.answer(index, look);
+            match look || self.traced[index].read_mappings() {
+                true if self.traced[index].alive() => self.look(index),
+                true => {}
+                false => self.traced[index].read_names(),
+            }
+            any |= self.traced[index].ended.is_none();
+        }
+        if look {
+            self.looked = Instant::now();
+            self.part_with_ended(options);
+        }
+        let troubles = self.following.resume();
+        self.notices.extend(troubles);
+        let has_ended = self.command.as_mut().is_some_and(|command| command.status().is_some());
+        // Children that outlive a launched command matter only when they are followed.
+        any && (!has_ended || self.following.wanted)
+    }
+    /// Takes all patches out. Counts can still be read afterwards.
+    pub(super) fn detach(&mut self) {
+        self.probe_executed();
+        self.following.stop();
+        for traced in &mut self.traced {
+            traced.alive();
+            traced.end_looks(&self.requested);
+            traced.detach(&self.requested.options);
+        }
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        self.following.stop();
+        self.traced.iter_mut().for_each(|traced| traced.detach(&self.requested.options));
+    }
+}

@@ -1,0 +1,263 @@
+//! Looks at a process' modules, probes what is requested there, and probes it in another way where the
+//! program changes what patches rely on.
+//!
+//! In: mappings, requests. Out: sites that are probed or refused; lines about what was not found. Invariants:
+//! TRC-1, HLD-1. Does not: read counts, or notice how the process ends.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use trapline_patch::{PatchError, translator};
+use trapline_tracee::Mapping;
+use trapline_tracee::perf::monotonic_ns;
+
+use super::held::{Change, Held};
+use super::loads::Loads;
+use super::patches::{Batch, BatchOutcome, Patches};
+use super::site_table::SiteTable;
+use super::stack_reader::StackReader;
+use super::target_process::TargetProcess;
+use super::thread_names::ThreadNames;
+use crate::choose::{Chosen, choose};
+use crate::error::Error;
+use crate::files::Files;
+use crate::follow::Following;
+use crate::modules::{Mapped, Module, mapped};
+use crate::requests::batch_failed;
+use crate::session_request::{HitAction, SessionRequest};
+use crate::sites::ProbedPlaces;
+
+/// What a look found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Looked {
+    /// Modules that are new.
+    New,
+    /// None.
+    Nothing,
+    /// The process runs another program, which is probed as another process.
+    Executed,
+}
+
+/// What a look uses and changes besides.
+#[derive(Debug)]
+pub(super) struct LookWith<'a> {
+    pub(super) target: &'a mut TargetProcess,
+    pub(super) names: &'a mut ThreadNames,
+    pub(super) stacks: &'a mut Option<StackReader>,
+    pub(super) misses: &'a mut Vec<String>,
+    pub(super) notices: &'a mut Vec<String>,
+}
+
+/// What is probed in a process.
+#[derive(Debug)]
+pub(super) struct Prober {
+    pub(super) loads: Loads,
+    pub(super) patches: Patches,
+    pub(super) sites: SiteTable,
+    held: Held,
+}
+
+impl Prober {
+    /// Nothing yet.
+    pub(super) fn new(pid: u32, now: Instant) -> Self {
+        Self {
+            loads: Loads::new(pid),
+            patches: Patches::new(now),
+            sites: SiteTable::default(),
+            held: Held::default(),
+        }
+    }
+    /// Looks at modules that are new since the last call, and probes what is requested there. `before` is
+    /// called before the process is seized.
+    pub(super) fn look(
+        &mut self,
+        with: &mut LookWith<'_>,
+        files: &mut Files,
+        requested: &SessionRequest,
+        before: &mut dyn FnMut(),
+    ) -> Result<Looked, Error> {
+        let mut began = None;
+        let looked = self.look_from(with, files, requested, &mut || {
+            before();
+            began = Some(monotonic_ns());
+        });
+        self.loads.looked(began.unwrap_or_else(monotonic_ns));
+        looked
+    }
+    fn look_from(
+        &mut self,
+        with: &mut LookWith<'_>,
+        files: &mut Files,
+        requested: &SessionRequest,
+        before: &mut dyn FnMut(),
+    ) -> Result<Looked, Error> {
+        self.loads.reads();
+        let maps = with.target.process.maps()?;
+        self.loads.read_records(with.target.pid());
+        if self.loads.executed() || self.has_lost_segments(&maps) {
+            // The follower probes the new program at its entry point.
+            return Ok(Looked::Executed);
+        }
+        let process = &with.target.process;
+        if matches!(requested.hit_action, HitAction::Stack { .. }) {
+            with.stacks.get_or_insert_default().note_code(process, &maps);
+        }
+        self.loads.forget_unmapped(&maps, requested);
+        let first = self.loads.is_first_look();
+        let fresh = self.loads.take_fresh(mapped(process, &maps));
+        let has_more = !fresh.is_empty() && !first;
+        self.patches.register_unwinders(process, files, has_more, with.notices);
+        if fresh.is_empty() {
+            if first {
+                with.misses.push(format!("process {} has mapped no program yet; try again", process.pid()));
+            }
+            return Ok(Looked::Nothing);
+        }
+        let (modules, mut places) = self.choose(with, files, requested, (&fresh, first), &maps);
+        if places.found.is_empty() {
+            self.sites.refuse(places.refused);
+            return Ok(Looked::New);
+        }
+        before();
+        with.names.listen(with.target.pid(), requested);
+        let gone = self.patch(with, files, requested, &modules, &mut places)?;
+        with.names.read(with.target, &mut self.sites, &self.patches.attached);
+        with.names.note_all(with.target, self.patches.segments());
+        if !first && !self.held.again() {
+            self.loads.note_late(&modules, &places.found, &fresh, &gone);
+        }
+        Ok(Looked::New)
+    }
+    /// What is to be probed in new modules. `first`: no module was looked at before.
+    fn choose(
+        &mut self,
+        with: &mut LookWith<'_>,
+        files: &mut Files,
+        requested: &SessionRequest,
+        (fresh, first): (&[Mapped], bool),
+        maps: &[Mapping],
+    ) -> (Vec<Module>, ProbedPlaces) {
+        let process = &with.target.process;
+        let chosen = choose(process, &with.target.name, files, requested, fresh, self.loads.matched());
+        let Chosen { mut modules, mut places, misses, notices } = chosen;
+        with.misses.extend(misses);
+        with.notices.extend(notices);
+        if let (true, Some(by)) = (places.found.is_empty(), translator(maps)) {
+            // Translated code is not mapped as a program, so nothing else would explain why it has no such
+            // function.
+            *with.misses = vec![PatchError::Translated { pid: process.pid(), by }.to_string()];
+        }
+        self.held.keep_closed(&modules, &mut places);
+        if !places.found.is_empty() {
+            self.held.request_holds(process, files, requested, fresh, &mut modules, &mut places.found);
+        }
+        if !first {
+            with.misses.clear();
+        }
+        with.target.note_program(&modules);
+        (modules, places)
+    }
+    /// Whether segments were made, and none is mapped any more.
+    fn has_lost_segments(&self, maps: &[Mapping]) -> bool {
+        let is_ours = |mapping: &Mapping| mapping.path.starts_with("/memfd:trapline");
+        !self.patches.segments().is_empty() && !maps.iter().any(is_ours)
+    }
+    /// Patches the places that were found. Returns the modules, by index, of which places are unmapped.
+    fn patch(
+        &mut self,
+        with: &mut LookWith<'_>,
+        files: &mut Files,
+        requested: &SessionRequest,
+        modules: &[Module],
+        places: &mut ProbedPlaces,
+    ) -> Result<HashSet<usize>, Error> {
+        let batch = Batch { modules, places: &places.found, is_blind: self.held.is_blind() };
+        let done = self.patches.attach(with.target, files, requested, &batch, with.notices);
+        let (outcome, failed) = match done {
+            Ok(outcome) => (outcome, None),
+            Err(error) if error.is_gone() => return Err(error),
+            Err(error) => {
+                (BatchOutcome::refuse_all(&batch, |place| batch_failed(place, &error)), Some(error))
+            }
+        };
+        for (index, tactic, source) in outcome.probed {
+            self.sites.track(modules, &places.found[index], tactic, source);
+        }
+        self.loads.patched();
+        let sorted = self.sites.sort_refusals(modules, &places.found, outcome.refused);
+        if self.held.again() {
+            self.held.note_lost(sorted.partly);
+        } else if let Some((places, first)) = sorted.partly {
+            with.notices.push(format!(
+                "{places} places are probed in one mapping of their file and not in another, where their hits are not seen; for example {}: {}",
+                first.probe, first.reason
+            ));
+        }
+        let mut refused = std::mem::take(&mut places.refused);
+        refused.extend(sorted.new);
+        self.sites.refuse(refused);
+        failed.map_or(Ok(sorted.gone), Err)
+    }
+    /// Answers held calls and, at a `look`, finds changes that were made without asking. Returns whether the
+    /// process was found to run another program.
+    pub(super) fn answer(
+        &mut self,
+        with: &mut LookWith<'_>,
+        files: &mut Files,
+        requested: &SessionRequest,
+        look: bool,
+        following: &mut Following,
+    ) -> bool {
+        if self.patches.detached || self.patches.attached.relied_on() == 0 {
+            return false;
+        }
+        let process = &with.target.process;
+        let Some(change) = Change::find(process, &self.patches.attached, look) else { return false };
+        following.pause();
+        let mut executed = false;
+        match self.patches.attached.close(process, change.facts) {
+            Ok(closed) => {
+                if closed.left > 0 {
+                    with.notices.push(change.left_notice(process.pid(), closed.left));
+                }
+                let looked = self.probe_anew(with, files, requested, change, &closed.probes);
+                executed = looked == Some(Looked::Executed);
+            }
+            Err(error) if error.is_gone() => {}
+            Err(error) => with.notices.push(format!("{}: {error}", change.reason())),
+        }
+        // Before the thread goes on, since it may execute a program at once.
+        with.notices.extend(following.resume());
+        self.patches.attached.let_go();
+        executed
+    }
+    /// Probes the places again that have lost their patches; those for which there is another way get that.
+    /// Returns what the look found, if there was one.
+    fn probe_anew(
+        &mut self,
+        with: &mut LookWith<'_>,
+        files: &mut Files,
+        requested: &SessionRequest,
+        change: Change,
+        closed: &HashSet<(usize, u32)>,
+    ) -> Option<Looked> {
+        let sites = self.sites.closed(closed);
+        if sites.is_empty() {
+            return None;
+        }
+        let all = sites.len() as u64;
+        let (found, lost) = if change.has_another_way() {
+            self.held.begin_again(sites);
+            let (before, misses) = (self.loads.forget_looks(), with.misses.len());
+            let looked = self.look(with, files, requested, &mut || {});
+            with.misses.truncate(misses);
+            self.loads.restore_looks(before);
+            let found = looked.as_ref().ok().copied();
+            (found, self.held.end_again(looked.map(drop), all).ok()?)
+        } else {
+            (None, Some(change.loses(all)))
+        };
+        with.notices.push(change.closed_notice(with.target.pid(), all, lost));
+        found
+    }
+}

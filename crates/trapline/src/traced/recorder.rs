@@ -1,0 +1,147 @@
+//! Reads a process' records: as calls, as bytes to be saved, or as sums of stacks.
+//!
+//! In: rings, and what is known of the probes. Out: [`Call`]s; blocks of a recording (`saving`); stacks
+//! (`stack_reader`). Invariant: LOSS-2: each record is read once, and counted with its probe. Does not:
+//! decide which of the three a session reads.
+
+use std::collections::HashSet;
+
+use trapline_patch::{Attached, Segment};
+
+use super::rings::{Never, Rings};
+use super::saving::Saver;
+use super::site_table::SiteTable;
+use super::stack_reader::StackReader;
+use super::target_process::TargetProcess;
+use super::thread_names::ThreadNames;
+use crate::calls::Call;
+use crate::decode::{Clock, Decoder, Probes};
+use crate::pairing::unpaired_notice;
+use crate::threads::are_renumbered;
+
+/// State of reading.
+#[derive(Debug, Default)]
+pub(super) struct Recorder {
+    pub(super) rings: Rings,
+    pub(super) decoder: Decoder,
+    /// Number of sites and of sources when the decoder was last given its probes.
+    version: (usize, usize),
+    /// A filter of the reader's needs thread names.
+    are_named: bool,
+    /// Ring slots of one ring; empty between rounds.
+    bytes: Vec<u8>,
+    /// Stacks, if they are summed.
+    pub(super) stacks: Option<StackReader>,
+    /// State of the recording.
+    saver: Saver,
+}
+
+impl Recorder {
+    /// Gives the decoder what is known of the probes, if there are new ones. Returns whether there are.
+    fn know_probes(&mut self, target: &TargetProcess, sites: &SiteTable, attached: &Attached) -> bool {
+        self.note_exits(target, attached);
+        let version = sites.version();
+        if self.version == version {
+            return false;
+        }
+        let (mut probes, mut are_named) = (Probes::default(), false);
+        for tracked in sites.iter() {
+            let facts = tracked.facts(target.returns_decide());
+            are_named |= facts.late.as_ref().is_some_and(|filter| filter.is_named());
+            tracked.counters().for_each(|(segment, probe)| probes.set(segment, probe, facts.clone()));
+        }
+        self.decoder.probes = probes;
+        self.version = version;
+        self.are_named = are_named;
+        true
+    }
+    /// Notes whether exits name their thread. A goroutine may have moved to another one.
+    fn note_exits(&mut self, target: &TargetProcess, attached: &Attached) {
+        self.decoder.pairing.exits_name_no_thread = target.is_go || attached.asks_for_thread();
+    }
+    /// Reads one round of records; returns how many.
+    fn take(&mut self, segments: &[Segment]) -> usize {
+        let Self { rings, decoder, bytes, .. } = self;
+        let mut taken = 0;
+        let done = rings.each(segments, |mut ring| {
+            let (segment, slot) = (ring.segment, ring.slot());
+            ring.empty(bytes, |slots| {
+                taken += decoder.take(segment, slot, slots);
+                Ok::<(), Never>(())
+            })
+        });
+        let Ok(()) = done;
+        taken
+    }
+    /// Reads a round and reports calls. With `until`, the tick at which the round begins, these are the calls
+    /// that ended before the round before it. Without it, these are all calls, including those that have not
+    /// ended. Returns the number of records taken.
+    pub(super) fn each_call(
+        &mut self,
+        target: &TargetProcess,
+        sites: &mut SiteTable,
+        attached: &Attached,
+        names: &mut ThreadNames,
+        (clock, until): (Clock, Option<u64>),
+        each: &mut dyn FnMut(Call),
+    ) -> usize {
+        self.know_probes(target, sites, attached);
+        names.read(target, sites, attached);
+        let taken = self.take(attached.segments());
+        let is_renumbered = are_renumbered(target.pid());
+        if self.are_named || is_renumbered {
+            // An exit is on a thread whose entry was read before, or is in the same round.
+            let threads: HashSet<u32> = self.decoder.threads();
+            names.look(target, &threads, false);
+            names.note(&threads, attached.segments());
+        }
+        let comm = |tid| names.get(tid).comm;
+        // Reports name threads by the numbers that the tracer sees.
+        let mut report = |call: Call| {
+            let tid = if is_renumbered { names.get(call.tid).tid } else { call.tid };
+            each(Call { tid, ..call });
+        };
+        self.decoder.report(target.pid(), clock, until, &comm, &mut report);
+        taken
+    }
+    /// Sums the stacks that were recorded since the last call; if `last`, also calls that have not ended.
+    pub(super) fn sum_stacks(
+        &mut self,
+        target: &TargetProcess,
+        sites: &SiteTable,
+        attached: &Attached,
+        last: bool,
+    ) {
+        self.note_exits(target, attached);
+        let Self { rings, decoder, stacks: Some(stacks), .. } = self else { return };
+        stacks.read(&target.process, sites, attached.segments(), (rings, decoder), last);
+    }
+    /// Writes what was recorded since the last call, and what is needed to read it. `next` is the number for
+    /// the next process that appears in the file. Returns the number of records.
+    pub(super) fn save<E>(
+        &mut self,
+        target: &TargetProcess,
+        sites: &SiteTable,
+        attached: &Attached,
+        names: &mut ThreadNames,
+        (next, last): (&mut u32, bool),
+        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let more = self.know_probes(target, sites, attached);
+        // Without a site there is nothing to save yet.
+        let Some(number) = self.saver.number(more, next) else { return Ok(0) };
+        let Self { rings, decoder, saver, .. } = self;
+        if more {
+            Saver::write_probes(number, target, decoder, write)?;
+        }
+        let taken = saver.save_rings(number, attached.segments(), rings, decoder, write)?;
+        saver.save_names(number, target, names, write)?;
+        saver.save_losses(number, sites, attached, last, write)?;
+        Ok(taken)
+    }
+    /// Notices for the end of the session.
+    pub(super) fn notices(&self, pid: u32) -> Vec<String> {
+        let unpaired = unpaired_notice(pid, self.decoder.pairing.unpaired);
+        unpaired.into_iter().chain(self.rings.notice(pid)).collect()
+    }
+}
