@@ -6,8 +6,7 @@
 mod action;
 pub mod code_region;
 mod emit;
-pub mod exits;
-mod function;
+pub(crate) mod function;
 mod go;
 mod island;
 pub(crate) mod lay;
@@ -21,7 +20,7 @@ mod supported;
 pub mod target;
 pub mod trap;
 
-pub use exits::{exits, landings, ways_out};
+pub use function::exits::{exits, landings, ways_out};
 pub use patch::{Patch, PatchedWord, Tactic, entry_index, patch, patch_with};
 pub use refusal::Refusal;
 pub use return_address::may_arm;

@@ -1,7 +1,6 @@
 //! Conditions and values as trees: what they consist of, and what can be said of one without evaluating it.
 //!
-//! In: nothing; `parse` makes trees of text. Out: [`Tree`], and when all of it is known. Invariant: FLT-2 holds
-//! for the trees of `parse`.
+//! In: nothing; `parse` makes trees of text, which are bounded (FLT-2). Out: [`Tree`], and when all of it is known.
 //! Does not: evaluate (`eval`), decide what is not known (`decided`).
 
 use super::float::Float;
