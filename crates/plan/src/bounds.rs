@@ -26,25 +26,7 @@ pub fn bounds(
     let (mut sites, mut timed, mut copies) = (0, 0, 0);
     let (mut counters, mut latency, mut slot, mut most) = (0, 0, 0, 0);
     for request in requests {
-        let exits = || request.function.map_or(0, |f| map.exit_bound(f));
-        sites += match request.action {
-            Action::CountEntry
-            | Action::CountAt(_)
-            | Action::CallEntry
-            | Action::CallArmed
-            | Action::CallAt(_)
-            | Action::Hold(_)
-            | Action::RecordAt(..)
-            | Action::RecordMark(..)
-            | Action::LatencyByTrampoline
-            | Action::Tally { exits: false }
-            | Action::Record { returns: false, .. } => 1,
-            Action::CountExits | Action::CallExits => exits(),
-            // The entry counts too, where returns aggregate what only the entry knew.
-            Action::Latency | Action::Tally { exits: true } | Action::Record { returns: true, .. } => {
-                1 + exits()
-            }
-        };
+        sites += sites_of(request, map);
         timed += usize::from(has_exits(request.action));
         copies += texts(request.action);
         let record = record(request.action);
@@ -69,6 +51,27 @@ pub fn bounds(
         tally: Shape::Nothing,
         named: false,
         regions: MODULE_REGIONS,
+    }
+}
+
+/// Upper bound of the sites that a request needs.
+fn sites_of(request: &ActionRequest, map: &CodeMap) -> u32 {
+    let exits = || request.function.map_or(0, |f| map.exit_bound(f));
+    match request.action {
+        Action::CountEntry
+        | Action::CountAt(_)
+        | Action::CallEntry
+        | Action::CallArmed
+        | Action::CallAt(_)
+        | Action::Hold(_)
+        | Action::RecordAt(..)
+        | Action::RecordMark(..)
+        | Action::LatencyByTrampoline
+        | Action::Tally { exits: false }
+        | Action::Record { returns: false, .. } => 1,
+        Action::CountExits | Action::CallExits => exits(),
+        // The entry counts too, where returns aggregate what only the entry knew.
+        Action::Latency | Action::Tally { exits: true } | Action::Record { returns: true, .. } => 1 + exits(),
     }
 }
 

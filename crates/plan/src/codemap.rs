@@ -5,7 +5,7 @@
 //! covers one word, so nothing can lead inside it and no padding is needed: only how many exits functions have.
 //! Does not: decide about windows.
 
-use crate::aarch64::exits::exit_bounds;
+use crate::aarch64::function::exits::exit_bounds;
 use crate::request::{ActionRequest, Scope};
 use crate::x86_64::branch_map::{BranchMap, FunctionPart};
 use crate::x86_64::speculate::Speculation;

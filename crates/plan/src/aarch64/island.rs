@@ -5,7 +5,7 @@
 //! Invariants: ISL-1 every register is as it was when the stub's own code begins, and again when the
 //! displaced word's copy does (STUB-1). This holds inside a function as at its entry: no register is taken to
 //! be free. ISL-2 the program's text is reached only by a `b`, so no landing pad is required (Arm ARM
-//! D8.4.10). Does not: choose places (`room`).
+//! D8.4.10). Does not: choose places (`code_region`).
 //!
 //! # The way
 //!

@@ -6,8 +6,7 @@
 mod action;
 pub mod code_region;
 mod emit;
-pub mod exits;
-mod function;
+pub(crate) mod function;
 mod go;
 mod island;
 pub(crate) mod lay;
@@ -15,16 +14,17 @@ pub(crate) mod module;
 mod patch;
 pub(crate) mod refusal;
 mod return_address;
-mod site;
+pub mod site;
 pub mod stub;
 mod supported;
 pub mod target;
 pub mod trap;
 
-pub use exits::{exits, landings, ways_out};
-pub use patch::{Patch, PatchedWord, Tactic, entry_index, patch, patch_with};
+pub use function::exits::{exits, landings, ways_out};
+pub use patch::{Patch, Tactic, entry_index, patch, patch_with};
 pub use refusal::Refusal;
 pub use return_address::may_arm;
+pub use site::PatchedWord;
 pub use target::{Unsupported, supported};
 pub use trap::{Step, trapped};
 /// What a word's copy may use, why there is none, the word that traps, and the one that branches.

@@ -5,26 +5,12 @@
 //! `paciasp`) stay in place: [`entry_index`] returns the word behind them.
 //! Does not: choose where stubs lie, or write anything.
 
-use trapline_insn::aarch64::{
-    Options, Verdict, decode, encode, in_exclusive, landing_pad, may_patch_live, relocate,
-};
+use trapline_insn::aarch64::{Verdict, decode, encode, in_exclusive, landing_pad, may_patch_live, relocate};
 
 use super::island::{self, IslandStub};
 use super::refusal::Refusal;
+use super::site::PatchedWord;
 use super::stub::{self, Code, Machine};
-
-/// The word to be patched.
-#[derive(Clone, Copy, Debug)]
-pub struct PatchedWord<'a> {
-    /// All words of its function, or as many of them as there are.
-    pub words: &'a [u32],
-    /// Address of the first of these words.
-    pub start: u64,
-    /// Index of the word to be patched.
-    pub index: usize,
-    /// What its copy may use there.
-    pub options: Options,
-}
 
 /// How the word leads to the stub.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -125,8 +111,8 @@ pub fn patch_with(
 
 #[cfg(test)]
 mod tests {
-    use super::{Machine, Options, PatchedWord, Refusal, Tactic, entry_index, patch};
-    use trapline_insn::aarch64::{Immovable, Refusal as Why, encode};
+    use super::{Machine, PatchedWord, Refusal, Tactic, entry_index, patch};
+    use trapline_insn::aarch64::{Immovable, Options, Refusal as Why, encode};
 
     const NOP: u32 = encode::NOP;
     const PUSH: u32 = 0xA9BF_7BFD;

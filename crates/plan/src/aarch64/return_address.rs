@@ -17,7 +17,7 @@ use trapline_insn::aarch64::{Op, Through, Verdict, decode};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
 
-use super::exits::{Goes, goes, is_call, landings};
+use super::function::exits::{Goes, goes, is_call, landings};
 use super::refusal::Refusal;
 use super::stub::Signed;
 use crate::input::ModuleInput;

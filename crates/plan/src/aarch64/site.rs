@@ -4,12 +4,26 @@
 
 use std::collections::BTreeMap;
 
+use trapline_insn::aarch64::Options;
 use trapline_record::Svma;
 
 use super::action::SiteAction;
 use crate::plan::PatchRole;
 
-/// A word that is to be patched.
+/// A word at its live address, among the words of its function.
+#[derive(Clone, Copy, Debug)]
+pub struct PatchedWord<'a> {
+    /// All words of its function, or as many of them as there are.
+    pub words: &'a [u32],
+    /// Address of the first of these words.
+    pub start: u64,
+    /// Index of the word to be patched.
+    pub index: usize,
+    /// What its copy may use there.
+    pub options: Options,
+}
+
+/// A word that is to be patched, at its stated address, with the actions there.
 #[derive(Clone, Debug)]
 pub(super) struct PatchedSite {
     /// All words of its function, or those around it.

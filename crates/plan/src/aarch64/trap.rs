@@ -9,8 +9,8 @@
 
 use trapline_insn::aarch64::{Immovable, Op, Verdict, decode, in_exclusive, relocate};
 
-use super::patch::PatchedWord;
 use super::refusal::Refusal;
+use super::site::PatchedWord;
 
 /// What is done for a trapped word at a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,7 +2,7 @@
 //! refused.
 //!
 //! In: a function's code. Out: sites. An exit without room for a jump is patched where it is decided. Does
-//! not: choose windows (see `place`).
+//! not: choose windows (see `window_choice`).
 
 use super::code::Code;
 use super::entry::entry_index;

@@ -18,13 +18,13 @@
 
 use trapline_record::ring::{FIRST_TEXT, Kind};
 
-use super::asm::{Asm, Fix, R11, RSI};
+use super::asm::{Asm, Fix, RSI};
 use super::counted::count;
 use super::deferred::{Deferred, MARK, OfProbe, SAVED_RSI, Words, asks_for_duration};
 use super::latency::{Claim, Lookup};
 use super::rows::Copied;
 use super::rseq::{self, Section};
-use super::tally::{Into, Shared, Table, add, add_anywhere, add_shared, unseen, value};
+use super::tally::{Into, Shared, Table, add_shared, one_more, unseen, value};
 use super::traced::{ARGUMENTS, Traced};
 use crate::filter::Tally;
 
@@ -80,14 +80,7 @@ impl Deferred<'_> {
         if seen {
             unread = value(asm, tally, (self.known(), LEFT), into);
         }
-        let (owned, pointer) = match machine.rseq {
-            Some(rseq) => {
-                let (section, (unregistered, pointer)) =
-                    rseq::section_with(asm, rseq, R11, |asm| add(asm, (machine, table), into));
-                (Some((section, unregistered)), pointer)
-            }
-            None => (None, add_anywhere(asm, (machine, table), into)),
-        };
+        let (owned, pointer) = one_more(asm, (machine, table), into);
         let done = asm.here();
         asm.store_imm(MARK, 0);
         asm.load(RSI, SAVED_RSI);

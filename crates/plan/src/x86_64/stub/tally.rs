@@ -94,14 +94,7 @@ pub(super) fn tally(
     if seen {
         unread = value(asm, tally, (traced.behind_fetch(kind), copied), into);
     }
-    let (owned, pointer) = match machine.rseq {
-        Some(rseq) => {
-            let (section, (unregistered, pointer)) =
-                rseq::section_with(asm, rseq, R11, |asm| add(asm, (machine, table), into));
-            (Some((section, unregistered)), pointer)
-        }
-        None => (None, add_anywhere(asm, (machine, table), into)),
-    };
+    let (owned, pointer) = one_more(asm, (machine, table), into);
     let counted = asm.here();
     traced.drop_texts(asm, kind);
     let without_text = asm.here();
@@ -151,8 +144,20 @@ impl Into {
     }
 }
 
+/// Adds one, by one commit. In: rax = cell or key. With rseq, returns the section, and the jump of threads without
+/// an area; and always the fix that waits for the table's address.
+pub(super) fn one_more(
+    asm: &mut Asm<'_>,
+    what: (Machine, Table),
+    into: Into,
+) -> (Option<(Section, Fix)>, Fix) {
+    let Some(rseq) = what.0.rseq else { return (None, add_anywhere(asm, what, into)) };
+    let (section, (unregistered, pointer)) = rseq::section_with(asm, rseq, R11, |asm| add(asm, what, into));
+    (Some((section, unregistered)), pointer)
+}
+
 /// The body of a section: adds one on this CPU's line. In: rax = cell or key.
-pub(super) fn add(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> (Fix, Fix) {
+fn add(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> (Fix, Fix) {
     let area = machine.rseq.map_or(0, |rseq| rseq.offset);
     asm.load32(R11, Mem::Fs(area + CPU_ID));
     let unregistered = asm.unbroken(|asm| {
@@ -170,7 +175,7 @@ pub(super) fn add(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: I
 }
 
 /// Without rseq: adds one on some line, which other threads write too.
-pub(super) fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> Fix {
+fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> Fix {
     rseq::any_line(asm, R11, machine.rdpid, machine.lines);
     asm.imul_imm(R11, R11, table.area.stride() as i32, true);
     let pointer = asm.alu_load_later(Alu::Add, R11);
@@ -369,16 +374,12 @@ pub(super) fn unseen(
         return None;
     }
     unread.iter().for_each(|&fix| asm.bind(fix));
-    let Some(rseq) = what.0.rseq else {
-        let pointer = add_anywhere(asm, what, Into::Unseen);
+    let (owned, pointer) = one_more(asm, what, Into::Unseen);
+    asm.jmp(behind);
+    if let Some((_, unregistered)) = owned {
+        asm.bind(unregistered);
+        add_shared(asm, what, Shared::Word(UNSEEN));
         asm.jmp(behind);
-        return Some((None, pointer));
-    };
-    let (section, (unregistered, pointer)) =
-        rseq::section_with(asm, rseq, R11, |asm| add(asm, what, Into::Unseen));
-    asm.jmp(behind);
-    asm.bind(unregistered);
-    add_shared(asm, what, Shared::Word(UNSEEN));
-    asm.jmp(behind);
-    Some((Some(section), pointer))
+    }
+    Some((owned.map(|(section, _)| section), pointer))
 }

@@ -1,4 +1,7 @@
 //! The exit of a call whose record is deferred: steps X1 to X4.
+//!
+//! In: a probe's records, with a late condition. Out: code that decides about a marked call, and writes both records
+//! by one commit; the paths of calls that are not marked, rejected or dropped.
 
 use trapline_record::ring::{HEAD, Kind};
 

@@ -1,4 +1,7 @@
 //! The entry of a call whose record is deferred: steps E1 to E4.
+//!
+//! In: a probe's records, with a late condition. Out: code that writes the entry's record into the call's cell, and
+//! with it the mark; the paths of calls that do not pass, or have no cell.
 
 use trapline_record::ring::Kind;
 

@@ -1,14 +1,15 @@
 //! The words that one request needs, with their actions: of a function, or around one instruction.
 //!
 //! In: a request, its function's words. Out: words to be patched, or why one of them cannot be (PLAN-4). A request
-//! is met as a whole or refused as a whole. Does not: choose where code lies.
+//! is met as a whole or refused as a whole. `exits` finds where a function is left. Does not: choose where code lies.
+
+pub(crate) mod exits;
 
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
 use trapline_record::ring::Kind;
 
 use super::action::{Record, SiteAction, loads, nodes};
-use super::exits::{begins_elsewhere, exits, is_looped, landings, ways_out};
 use super::go::{copies, is_go, is_goroutines, reads_g};
 use super::patch::entry_index;
 use super::return_address::may_arm_behind;
@@ -20,6 +21,7 @@ use crate::machine::ExitKind;
 use crate::plan::PatchRole;
 use crate::refusal::{CodeBytes, Refusal};
 use crate::request::{Action, ActionRequest, Floats, Unwind};
+use exits::{begins_elsewhere, exits, is_looped, landings, ways_out};
 
 /// How far around an instruction outside all functions exclusive sequences are looked for, in bytes.
 const AROUND: u64 = 128;

@@ -9,11 +9,11 @@ use trapline_image::Image;
 use trapline_insn::aarch64::{Away, Op, Refusal as Why, Through, Verdict, decode};
 use trapline_record::Svma;
 
-use super::refusal::Refusal;
+use crate::aarch64::refusal::Refusal;
 use crate::machine::ExitKind;
 
 /// Where control goes from a word.
-pub(super) enum Goes {
+pub(in crate::aarch64) enum Goes {
     /// To the next one.
     On,
     /// To the next one, or by this many bytes.
@@ -28,7 +28,7 @@ pub(super) enum Goes {
     Nowhere,
 }
 
-pub(super) fn goes(word: u32) -> Goes {
+pub(in crate::aarch64) fn goes(word: u32) -> Goes {
     /// Whether a word is `retaa` or `retab`, which belong to the branches that authenticate (Arm ARM C4.1).
     const fn returns(word: u32) -> bool {
         word & 0xFFFF_FBFF == 0xD65F_0BFF
@@ -46,7 +46,7 @@ pub(super) fn goes(word: u32) -> Goes {
 }
 
 /// Whether a word calls. What is called at a function's end does not return.
-pub(super) fn is_call(word: u32) -> bool {
+pub(in crate::aarch64) fn is_call(word: u32) -> bool {
     matches!(
         decode(word),
         Verdict::Simulate(Op::Branch { link: true, .. } | Op::BranchTo { through: Through::Call, .. })

@@ -90,45 +90,25 @@
 //!   Q + 72 …     for each text, and then for each field: the call's result, then the bytes
 //! ```
 
-use trapline_record::pages::{BITS, FILLED, PAGE_MASK, STRIDE_BITS, THREAD_SHIFT};
-use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
+mod copy;
+mod one;
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use trapline_record::ring::{FIRST_TEXT, TEXT_WORDS};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RAX, RDX, RSP, Reg};
 use super::filter::ARGUMENT;
 use super::machine::Machine;
-use super::rseq::{self, CPU_ID, PHI};
-use super::threads;
 use crate::machine::ThreadId;
 use crate::request::Read;
+use copy::{KEPT, field};
+use one::One;
+pub use one::PageNotes;
 
-/// Linux, x86-64.
-mod nr {
-    pub(super) const RT_SIGACTION: u32 = 13;
-    pub(super) const RT_SIGPROCMASK: u32 = 14;
-    pub(super) const PROCESS_VM_READV: u32 = 310;
-}
-const EFAULT: i32 = 14;
-const SIGBUS: u32 = 7;
-const SIGSEGV: u32 = 11;
 const RED_ZONE: i32 = 128;
-const KEPT: [(Reg, i32); 5] = [(RCX, 32), (RSI, 40), (RDI, 48), (R8, 56), (R9, 64)];
 const TEXTS: i32 = 72;
 /// Offset from the stack pointer of the result for the first text; its bytes follow.
 pub(super) const ANSWER: i32 = TEXTS;
 const TEXT_LEN: i32 = TEXT_WORDS as i32 * 8;
-/// Number of loads for a text.
-const LOADS: usize = TEXT_BYTES / 8;
-/// Offsets of a text's first and last byte.
-const ENDS: [i32; 2] = [0, TEXT_BYTES as i32 - 1];
-
-/// Where the notes lie about pages that may be loaded from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PageNotes {
-    /// Address of CPU 0's table (`record::pages`). There is one for each line of counters but the last.
-    pub tables: u64,
-    /// Address of a word that holds the handler which serves faults of this code; 0 if there is none.
-    pub handler: u64,
-}
 
 /// What is copied, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -140,18 +120,6 @@ pub(super) struct Texts<'a> {
     pub(super) machine: Option<&'a Machine>,
     /// How the thread's number is read; it was asked for before.
     pub(super) id: ThreadId,
-}
-
-/// One text that is being copied.
-#[derive(Clone, Copy)]
-struct One<'a> {
-    machine: Option<&'a Machine>,
-    /// How the thread's number is read, and how many bytes lower the stack pointer is since it was asked for.
-    id: (ThreadId, i32),
-    /// Offsets from the stack pointer: where the pointer is kept during the system call, and where result and
-    /// bytes go.
-    kept: i32,
-    answer: i32,
 }
 
 /// Step X0. Jumps to the returned fix if fewer than `depth` bytes are left below the stack pointer on the
@@ -245,190 +213,4 @@ impl Texts<'_> {
             asm.store(Mem::At(R10, to * 8), RDX);
         }
     }
-}
-
-impl One<'_> {
-    /// Sets r11 to this CPU's table, or to the table of the CPU that it most likely is. Jumps to the returned
-    /// fix in a thread without an area if others have one. Spoils rax.
-    fn table(self, asm: &mut Asm<'_>, known: PageNotes) -> Option<Fix> {
-        let machine = self.machine?;
-        let none = match machine.rseq {
-            Some(rseq) => {
-                asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
-                asm.alu_imm(Alu::Cmp, R11, machine.lines as i32 - 1, false);
-                Some(asm.jcc_later(Cond::AboveEq))
-            }
-            None => {
-                rseq::likely_cpu(asm, R11, machine);
-                None
-            }
-        };
-        asm.shift(Shift::Left, R11, STRIDE_BITS, true);
-        asm.mov_imm64(RAX, known.tables);
-        asm.alu(Alu::Add, R11, RAX);
-        none
-    }
-    /// Steps X1 to X3. In: r10 = the pointer. Returns the jumps to X4, with r10 as it was; the jump of texts
-    /// that end in another page, and where that comes back; the addresses of instructions that may fault.
-    /// Spoils rax, rdx, r11.
-    fn load(self, asm: &mut Asm<'_>, known: PageNotes) -> (Vec<Fix>, (Fix, u64), [u64; LOADS]) {
-        let mut unknown = Vec::from_iter(self.table(asm, known));
-        let [first, last] = ENDS;
-        unknown.push(self.look(asm, first));
-        asm.lea(RAX, Mem::At(R10, last));
-        asm.alu(Alu::Xor, RAX, R10);
-        // If a carry reaches bit 32, it has passed through these bits.
-        let across = asm.unbroken(|asm| {
-            asm.test_imm32(RAX, !PAGE_MASK as u32);
-            asm.jcc_later(Cond::NotEqual)
-        });
-        let back = asm.here();
-        let loads = core::array::from_fn(|word| {
-            let load = asm.here();
-            asm.load(RDX, Mem::At(R10, word as i32 * 8));
-            asm.store(Mem::At(RSP, self.answer + 8 + word as i32 * 8), RDX);
-            load
-        });
-        asm.store_imm(Mem::At(RSP, self.answer), TEXT_BYTES as i32);
-        (unknown, (across, back), loads)
-    }
-    /// Step X1 for one end. Jumps to the returned fix if its page is not noted. In: r10 = the pointer, r11 =
-    /// the table. Spoils rax, rdx.
-    fn look(self, asm: &mut Asm<'_>, end: i32) -> Fix {
-        let entry = self.entry(asm, end);
-        asm.unbroken(|asm| {
-            asm.alu_load(Alu::Cmp, RAX, entry);
-            asm.jcc_later(Cond::NotEqual)
-        })
-    }
-    /// Step X1 for the last byte, off the common path.
-    fn look_behind(self, asm: &mut Asm<'_>, (across, back): (Fix, u64), unknown: &mut Vec<Fix>) {
-        asm.bind(across);
-        unknown.push(self.look(asm, ENDS[1]));
-        asm.jmp(back);
-    }
-    /// Steps X4 and X5. In: r10 = the pointer. Spoils rax, rdx, r10, r11.
-    fn ask(self, asm: &mut Asm<'_>, known: Option<PageNotes>) {
-        KEPT.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
-        asm.mov(RAX, R10);
-        copy(asm, self.id, (self.answer + 8, TEXT_BYTES as i32));
-        asm.store(Mem::At(RSP, self.answer), RAX);
-        if let Some(known) = known {
-            asm.alu_imm(Alu::Cmp, RAX, TEXT_BYTES as i32, true);
-            let mut not = vec![asm.jcc_later(Cond::NotEqual)];
-            verify(asm, known, &mut not);
-            not.extend(self.table(asm, known));
-            asm.load(R10, Mem::At(RSP, self.kept));
-            for end in ENDS {
-                let entry = self.entry(asm, end);
-                asm.store(entry, RAX);
-            }
-            asm.store_imm(Mem::At(R11, FILLED as i32), 1);
-            self.take_back(asm, known);
-            not.into_iter().for_each(|fix| asm.bind(fix));
-        }
-        KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
-    }
-
-    /// The end of X5: the notes are taken back if faults are no longer served. In: r10 = the pointer, r11 =
-    /// the table. Spoils rax, rdx, r9.
-    fn take_back(self, asm: &mut Asm<'_>, known: PageNotes) {
-        // Adds 0, as a fence: the stores before it are seen before the load behind it.
-        asm.alu_mem_imm(Alu::Add, Mem::At(RSP, 0), 0, true);
-        asm.mov_imm64(R9, known.handler);
-        asm.load(R9, Mem::At(R9, 0));
-        asm.test(R9, R9, true);
-        let served = asm.jcc_later(Cond::NotEqual);
-        for end in ENDS {
-            let entry = self.entry(asm, end);
-            asm.store_imm(entry, 0);
-        }
-        asm.bind(served);
-    }
-
-    /// The entry in r11's table for the page that holds r10 + `end`; sets rax to what it should hold. Spoils
-    /// rdx.
-    fn entry(self, asm: &mut Asm<'_>, end: i32) -> Mem {
-        threads::load(self.id.0, asm, RDX, self.id.1);
-        asm.shift(Shift::Left, RDX, THREAD_SHIFT, true);
-        asm.lea(RAX, Mem::At(R10, end));
-        asm.alu_imm(Alu::Or, RAX, PAGE_MASK as i32, true);
-        asm.alu(Alu::Xor, RAX, RDX);
-        // The entry is chosen by the page alone: threads that share a CPU and a page take turns.
-        asm.mov(RDX, RAX);
-        asm.shift(Shift::Right, RDX, STRIDE_BITS, true);
-        asm.imul_imm(RDX, RDX, PHI, false);
-        asm.shift(Shift::Right, RDX, 32 - BITS, false);
-        Mem::Sum(R11, RDX, 3, 0)
-    }
-}
-
-/// Part of X5: jumps to a fix that it adds to `not`, unless faults of this thread are served. Spoils all kept
-/// registers, and rax, rdx, r10, r11.
-fn verify(asm: &mut Asm<'_>, known: PageNotes, not: &mut Vec<Fix>) {
-    asm.mov_imm64(R9, known.handler);
-    asm.load(R9, Mem::At(R9, 0));
-    asm.test(R9, R9, true);
-    not.push(asm.jcc_later(Cond::Equal));
-    // A set of signals has eight bytes.
-    asm.mov_imm32(R10, 8);
-    asm.mov_imm32(RSI, 0);
-    asm.mov(RDX, RSP);
-    for signal in [SIGSEGV, SIGBUS] {
-        asm.mov_imm32(RDI, signal);
-        asm.mov_imm32(RAX, nr::RT_SIGACTION);
-        asm.syscall();
-        asm.test(RAX, RAX, true);
-        not.push(asm.jcc_later(Cond::NotEqual));
-        asm.alu_load(Alu::Cmp, R9, Mem::At(RSP, 0));
-        not.push(asm.jcc_later(Cond::NotEqual));
-    }
-    asm.mov_imm32(RDI, 0);
-    asm.mov_imm32(RAX, nr::RT_SIGPROCMASK);
-    asm.syscall();
-    asm.test(RAX, RAX, true);
-    not.push(asm.jcc_later(Cond::NotEqual));
-    asm.test_mem_imm32(Mem::At(RSP, 0), 1 << (SIGSEGV - 1) | 1 << (SIGBUS - 1));
-    not.push(asm.jcc_later(Cond::NotEqual));
-}
-
-/// Copies one field. In: rax = the register that the field is read through. Out: the result at `at`, and the
-/// bytes behind it.
-fn field(asm: &mut Asm<'_>, id: (ThreadId, i32), at: i32, read: &Read) {
-    let Some((last, before)) = read.offsets.split_last() else { return };
-    let mut broken = Vec::new();
-    for offset in before {
-        asm.lea(RAX, Mem::At(RAX, *offset));
-        copy(asm, id, (at + 8, 8));
-        asm.alu_imm(Alu::Cmp, RAX, 8, true);
-        broken.push(asm.jcc_later(Cond::NotEqual));
-        asm.load(RAX, Mem::At(RSP, at + 8));
-    }
-    asm.lea(RAX, Mem::At(RAX, *last));
-    copy(asm, id, (at + 8, read.bytes.into()));
-    asm.store(Mem::At(RSP, at), RAX);
-    if !broken.is_empty() {
-        let whole = asm.jmp_later();
-        broken.into_iter().for_each(|fix| asm.bind(fix));
-        asm.store_imm(Mem::At(RSP, at), -EFAULT);
-        asm.bind(whole);
-    }
-}
-
-/// Lets the kernel copy `len` bytes to `to`, an offset in the frame. In: rax = source address. Out: rax = the
-/// result. Spoils all kept registers.
-fn copy(asm: &mut Asm<'_>, (id, depth): (ThreadId, i32), (to, len): (i32, i32)) {
-    asm.store(Mem::At(RSP, 16), RAX);
-    asm.lea(RAX, Mem::At(RSP, to));
-    asm.store(Mem::At(RSP, 0), RAX);
-    asm.store_imm(Mem::At(RSP, 8), len);
-    asm.store_imm(Mem::At(RSP, 24), len);
-    threads::load(id, asm, RDI, depth);
-    asm.mov(RSI, RSP);
-    asm.mov_imm32(RDX, 1);
-    asm.lea(R10, Mem::At(RSP, 16));
-    asm.mov_imm32(R8, 1);
-    asm.mov_imm32(R9, 0);
-    asm.mov_imm32(RAX, nr::PROCESS_VM_READV);
-    asm.syscall();
 }
