@@ -18,9 +18,18 @@
 //! | W5 | the stub's end | both are pushed, the address of the island's second half into x16, `br` | on the stack |
 //! | W6 | the island's second half | both are popped, the displaced word's copy, `b` back behind it | the program's |
 //!
-//! So the copy lies where all copies do, within a `b` of the text, and the stub may lie anywhere. The pushed
-//! words lie 32 bytes below the stack pointer. The upper 16 of these are not touched: Go keeps its caller's
-//! x29 there (GO-2). No page of ours is guarded, so `br` may land on any word there.
+//! ```text
+//!   s - 32    x16, x17            <- sp at W2's and W5's `br`; x16 = where it goes
+//!   s - 16    not touched: Go keeps its caller's x29 at s - 8 (GO-2)
+//!   s         <- sp, the program's, at W1, W4's begin and end, and W6's end
+//!
+//!   island +  0   W2: AWAY = 5 words: push, movz, movk, movk, br x16
+//!   island + 20   W6: pop
+//!   island + 24   W6: the copy (`copy_at`), then `b` back if it goes on; LEN = 64 in all
+//! ```
+//!
+//! So the copy lies where all copies do, within a `b` of the text, and the stub may lie anywhere. No page of
+//! ours is guarded, so `br` may land on any word there.
 //!
 //! # Interleavings
 //!

@@ -6,6 +6,19 @@
 //! long that their state continues in it (SVE of 1024 bits or more, SME). Then the frame is copied below the
 //! handler, the push is done, and the kernel gets the copy: rt_sigreturn takes the frame that the stack
 //! pointer is at.
+//!
+//! ```text
+//!   before   sp         <- sp at `leave`, below the frame
+//!            start      siginfo, 128 bytes; then the `Context`; then the extra records    `len` bytes in all
+//!            to         where the push stores: inside [start, start + len)
+//!
+//!   in       x0 = start, x1 = len, x2 = to, x3 = from, x4 = bytes, x5 = pointer
+//!   copied   sp = sp at `leave` - len              x12 = sp - start: how far the frame was moved, below 0
+//!   pointer  [sp + x5] = [sp + x5] + x12           the address of the extra records
+//!   pushed   x4 bytes from x3 on are at x2
+//!   end      rt_sigreturn with sp at the copy; x8 = 139. It does not come back
+//! ```
+//!
 //! Does not: return.
 
 use core::arch::naked_asm;

@@ -121,6 +121,10 @@ impl Regs {
     }
     /// Registers that make a call with the stack pointer `sp`, and then return through the frame there. x7
     /// keeps its value: at a call's stops the kernel shows something else in it, and restores it afterwards.
+    ///
+    /// ```text
+    ///   x0 to x5 = args, x8 = nr, x30 = restorer, sp = sp, pc = call, BTYPE = 0; all others stay
+    /// ```
     pub(crate) const fn for_call(&self, gadgets: &Gadgets, sp: u64, nr: i64, args: [u64; 6]) -> Self {
         let mut regs = *self;
         let mut n = 0;
@@ -136,6 +140,10 @@ impl Regs {
     }
     /// Registers that run a function of one argument, which returns through the frame at `sp`; and a word
     /// that must be written for that, if any.
+    ///
+    /// ```text
+    ///   x0 = argument, x1 to x5 = 0, x8 = 0, x30 = restorer, sp = sp, pc = function, BTYPE = 0; all others stay
+    /// ```
     pub(crate) const fn for_function(
         &self,
         gadgets: &Gadgets,
