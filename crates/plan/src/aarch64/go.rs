@@ -19,9 +19,9 @@
 //!
 //! # What lies below the stack pointer
 //!
-//! A frame is {x29 of the caller, x30}, and Go keeps x29 in the word *below* its stack pointer (`-8(RSP)`),
-//! where a callee's frame has left room for it. So at every instruction, also at an entry and a return, that
-//! word is in use, and a stub begins 16 bytes lower. AAPCS64 has nothing there.
+//! A frame is {x29 of the caller, x30}. Go keeps x29 in the word *below* its stack pointer (`-8(RSP)`), where
+//! a callee's frame has left room for it. So at every instruction, also at an entry and a return, that word
+//! is in use, and a stub begins 16 bytes lower. AAPCS64 has nothing there.
 //!
 //! ```text
 //!   s -  16   not touched                          <- S, sp when the stub's own code begins and ends

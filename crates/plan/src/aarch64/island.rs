@@ -34,8 +34,9 @@
 //! # Interleavings
 //!
 //! An island is written with the stubs, through the tracer's own mapping of the memfd, before the first word
-//! of the text leads there (PATCH-4). It is unmapped with them, when all words are back and it is proven that
-//! no thread stands in any of it and nothing on a stack or in a context leads there (PATCH-10). In between:
+//! of the text leads there (PATCH-4). It is unmapped with them, when all words are back. Then it is proven
+//! that no thread stands in any of it, and that nothing on a stack or in a context leads there (PATCH-10). In
+//! between:
 //!
 //! - *A thread stops at any step*: it goes on there, since all of it stays mapped while it stands there. A
 //!   register that holds an address of ours is x16 at the `br` of W2 and W5, and the pc is ours then, too.

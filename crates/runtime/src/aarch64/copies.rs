@@ -1,8 +1,8 @@
 //! One displaced instruction: how it is carried out without a copy, or its copy.
 //!
 //! In: an instruction, its address, and the address of the memory for its copy. Out: a step; the bytes of
-//! that memory. Invariant: COPY-1. Copies of more than one word are only those of a vector's literal load
-//! that is out of reach, and of simulated instructions, if these are copied all the same.
+//! that memory. Invariant: COPY-1. Two kinds of copies have more than one word: that of a vector's
+//! literal load that is out of reach, and those of simulated instructions, if these are copied all the same.
 //!
 //! ```text
 //!   to          the moved words (`relocate`)

@@ -41,7 +41,7 @@
 //! ```
 //!
 //! - *a signal at any instruction*: whatever is in use lies at or above sp, at every instruction. In G6 the
-//!   frame is first copied to below both places, as the new place may overlap the old; sp is below all of
+//!   frame is first copied to below both places, as the new place may overlap the old. sp is below all of
 //!   these until the copy is complete.
 //! - *G7 changes x17*. A jump's consumer may choose another program counter at a function's entry only
 //!   (elsewhere and at returns the site is a trap, which changes no register). At an entry any code may
@@ -56,8 +56,8 @@
 //! # A: general registers only
 //!
 //! Code that a compiler makes of `dispatch` may use vector registers; this code does not. It does the steps
-//! D1 to D5 and D7 of `dispatch`, and those of `epoch`, for one consumer with an entry handler and no filter,
-//! declared in the list (`probe`'s `Alone`). All other cases go on at G2: a thread without a
+//! D1 to D5 and D7 of `dispatch`, and those of `epoch`, for one consumer. That has an entry handler and no
+//! filter, and is declared in the list (`probe`'s `Alone`). All other cases go on at G2: a thread without a
 //! line, a hit inside a hit, a list that is empty, longer, or changed since. Entering and leaving without a
 //! call is a hit that looked and found nothing to do. This is decided at each hit, so no stub has to be made
 //! again when consumers are added or removed.

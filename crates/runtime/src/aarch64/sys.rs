@@ -1,5 +1,5 @@
-//! What Rust has no words for on arm64: a system call, the thread pointer, an addition that no signal splits,
-//! and the address that a signal's handler returns to.
+//! What Rust has no words for on arm64: a system call, the thread pointer, an addition that no signal splits.
+//! Also the address that a signal's handler returns to.
 //!
 //! In: numbers and arguments; registers of the calling thread. Out: plain numbers. System calls are made
 //! directly, without the C library. So errno stays as it is, and code that wraps the C library's calls does

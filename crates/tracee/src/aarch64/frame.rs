@@ -14,7 +14,7 @@
 //!                F +  304   CONTEXT: fault_address; x0 to x30 from F + 312 on, sp, pc, pstate
 //!                F +  592   RECORDS, 4096 bytes: FPSIMD, SVE if it is in use, a head of zeros
 //!                F + 4688   FRAME_LEN                 F = (top - 4688) & -16
-//!   top                     the caller leaves RED_ZONE above it, up to the program's stack pointer
+//!   top                     the program's sp - RED_ZONE, unless the caller has other memory for the frame
 //! ```
 
 use crate::aarch64::gadget::Gadgets;

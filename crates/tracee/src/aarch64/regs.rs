@@ -103,6 +103,10 @@ impl Regs {
     }
     /// Registers that make an interrupted call again when the kernel can no longer do so. `may_redo_eintr`:
     /// `svc` stands before the pc, and no signal is pending.
+    ///
+    /// ```text
+    ///   (x0, pc) = (args[0], pc - 4)        if x0 = EINTR, and the call is not close
+    /// ```
     pub(crate) const fn repaired(mut self, may_redo_eintr: bool) -> (Self, Repair) {
         let Some((nr, args)) = self.call else { return (self, Repair::None) };
         if self.now.x[0] != EINTR {

@@ -1,5 +1,5 @@
-//! Aggregates a value that is known only when a call returns, from what its entry kept and from what it
-//! returned: arguments, value, duration; the same as x86-64's twin.
+//! Aggregates a value that is known only when a call returns: from what its entry kept, and what it returned.
+//! These are arguments, value and duration. The same as x86-64's twin.
 //!
 //! In: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Out: the code of
 //! the exits; the entry's code is that of `defer` (E1 to E4). At the exit, X1 and X4 are those of `defer`,

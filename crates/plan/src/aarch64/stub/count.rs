@@ -1,10 +1,10 @@
 //! One hit, one increment.
 //!
 //! In: address of the counter's word on line 0, whether x16 and x17 are free. Out: code that adds 1 on this
-//! CPU's line and runs into the displaced code, which the caller appends; then a branch back, the path of
-//! threads without an area, the abort handler, the descriptor. No flag is read or written. If x16 and x17 are
-//! in use, they are pushed, since below sp there is nothing in use (AAPCS64 has no red zone). sp is a
-//! multiple of 16 wherever it is used as an address.
+//! CPU's line and runs into the displaced code, which the caller appends. Behind that come a branch back, the
+//! path of threads without an area, the abort handler, the descriptor. No flag is read or written. If x16 and
+//! x17 are in use, they are pushed: nothing below sp is in use (AAPCS64 has no red zone). sp is a multiple of
+//! 16 wherever it is used as an address.
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|

@@ -202,8 +202,8 @@ fn unless_room(asm: &mut Asm, full: u32) -> Fix {
     asm.if_later(Cond::AboveEq)
 }
 
-/// From `A` = S to a number that is the same for one place of one goroutine's stack, wherever that stack is,
-/// and different for any other place. The low 40 bits are g's, since Go's heap lies there. Deeper calls have
+/// From `A` = S to the number of a place on a goroutine's stack. It is the same wherever that stack is, and
+/// different for any other place. The low 40 bits are g's, since Go's heap lies there. Deeper calls have
 /// smaller numbers. Uses `C`.
 ///
 /// ```text

@@ -3,9 +3,9 @@
 //! (`record::tally`). The same as x86-64's twin.
 //!
 //! In: the key; the owner and the text, if rows have those. Out: the code of a restartable sequence that has
-//! found its table (`Rows::add`), and the code without such a sequence, for a table that other threads change
-//! as well (`Rows::add_anywhere`, R1 to R3). The key is in `VALUE`, and the owner waits in the frame, so a
-//! sequence that starts again finds them as they were.
+//! found its table (`Rows::add`); and code without such a sequence (`Rows::add_anywhere`, R1 to R3). The
+//! latter is for a table that other threads change as well. The key is in `VALUE`, and the owner waits in the
+//! frame, so a sequence that starts again finds them as they were.
 //!
 //! ```text
 //!   hash      = key, or key + FNV.1·owner if rows have owners

@@ -8,7 +8,7 @@
 //! # Protocol
 //!
 //! Let S be the program's stack pointer, and E the end of the stack that S lies on. STK-1: nothing outside
-//! [S, E) is ever read, whatever x29 and the words of the stack are, and all of [S, E) stays mapped while the
+//! [S, E) is ever read, whatever x29 and the words of the stack are. All of [S, E) stays mapped while the
 //! thread is in the stub. E is taken from the first of these that is certain:
 //!
 //! ```text
@@ -30,8 +30,8 @@
 //!
 //! A walk: at a function's entry the return address is in x30, and x29 is still the caller's. Anywhere else
 //! x29 may be the function's own. A frame is two words, the caller's x29 and where it goes on (AAPCS64,
-//! 6.4.6). W1 If there is no room for one more address, or unless S <= x29 and x29 + 16 <= E, the walk ends,
-//! and x29 is recorded. W2 Both words are loaded at once. W3 Repeat from W1.
+//! 6.4.6). W1 Unless there is room for one more address, and S <= x29 and x29 + 16 <= E, the walk ends. Then
+//! x29 is recorded. W2 Both words are loaded at once. W3 Repeat from W1.
 //!
 //! ```text
 //!   W2     (x29, address) = ([x29], strip([x29 + 8]))
@@ -60,8 +60,8 @@
 //!   SLOT + 48   FIRST_BYTE: addresses; or x30 and the words from S on
 //! ```
 //!
-//! What x29 may be, and what may come in between: as on x86-64, described in the twin of this file. x30 is
-//! loaded from where it was saved each time a section begins again.
+//! The twin of this file describes what x29 may be, and what may come in between. On each new start of a
+//! section, x30 is loaded from where it was saved.
 
 use trapline_record::ring::Kind;
 use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};

@@ -2,8 +2,8 @@
 //! stamp.
 //!
 //! In: what is timed. If only outermost calls are, the cell belongs to the thread (or the goroutine) and the
-//! function. Out: code that leaves the cell's address in `SLOT`; and the search for behind the displaced
-//! code, for the case that the first look does not find it. See `record::latency` for tags and blocks.
+//! function. Out: code that leaves the cell's address in `SLOT`. Behind the displaced code a search
+//! follows, for the case that the first look does not find it. See `record::latency` for tags and blocks.
 //!
 //! ```text
 //!               tag                            hash               nth
