@@ -1,11 +1,18 @@
 //! Where a thread's control block holds its number.
 //!
 //! In: the thread pointer, the thread's number, its memory. Out: the number's offset from the thread pointer,
-//! in C libraries whose control block can be distinguished from what else may lie there (glibc, musl);
+//! if the C library's control block can be distinguished from what else may lie there (glibc, musl);
 //! otherwise nothing. Does not: guess.
 //!
 //! Both blocks lie below the thread pointer (AAELF64, TLS variant I), and their length differs from version
 //! to version. So the number is searched from there down, and accepted if the links before it lead back.
+//!
+//! ```text
+//!   at = tpidr_el0 - 8 n, at most FAR below; [at] = the number, 32 bits
+//!
+//!   glibc   e = at - 16   e + 0 = next, e + 8 = previous           [[e] + 8] = e, [e] != 0, [e] != e
+//!   musl    b = at - 32   [b] = b, b + 8 = previous, b + 16 = next [[b + 8] + 16] = b, [[b + 16] + 8] = b
+//! ```
 
 /// Number of bytes below the thread pointer that are examined: glibc's block has some 1800.
 const FAR: u64 = 8192;
@@ -16,8 +23,8 @@ pub(crate) const fn links(_: i32) -> [(i64, i64); 2] {
     [(-16, -8), (-16, -24)]
 }
 
-/// Offset, from the thread pointer, at which the C library keeps the number of the thread whose control block
-/// this is. Both libraries store it before the thread runs, and again in a forked child.
+/// Offset, from the thread pointer, at which the C library keeps the number of the thread to which this
+/// control block belongs. Both libraries store it before the thread runs, and again in a forked child.
 pub(crate) fn kept(thread: u64, tid: u32, word: impl Fn(u64) -> Option<u64>) -> Option<i32> {
     let is = |at: u64| word(at).is_some_and(|word| word as u32 == tid);
     let distances = (8..=FAR.min(thread)).step_by(8);

@@ -28,7 +28,7 @@
 //!   once.
 //! - *In a signal frame with a pc at the word or in a stub*: as the two above, when it returns.
 //! - *Between an exclusive load and its store*: words there are refused.
-//! - *At a `blr` or `br` whose target is the word*: a landing pad stands before the word, and stays.
+//! - *At a `blr` or `br` to the word*: a landing pad stands before the word, and stays.
 //! - *Being born*: it is seized at birth, and comes to a stop of its own before its first instruction.
 //! - *Forking*: the child is held, and gets the same words (I10).
 //!

@@ -3,10 +3,15 @@
 //! In: stopped threads, return trampolines. Out: words of private writable memory, and x30 of
 //! threads, that held a trampoline's address hold the real one again (RET-1). Does not: stop a thread.
 //!
-//! Some calls come home through their trampoline, whose code, entry and unwind information stay for that
-//! (`left`). These are signed addresses, as only the process could sign the real address; a call whose entry
-//! is not complete (its WORD is 0: A3 to A4, under a signal handler perhaps); and a call on a stack that is
+//! Some calls come home through their trampoline: its code, entry and unwind information stay for that
+//! (`left`). These are signed addresses, as only the process could sign the real address; a call with an
+//! incomplete entry (its WORD is 0: A3 to A4, under a signal handler perhaps); and a call on a stack that is
 //! not private memory, which is not searched.
+//!
+//! ```text
+//!   word & address = code + CODE·n + RETURN       address: all bits but those of a signature
+//!   word           = REAL of n                    if that is a trampoline's address, REAL of that (CHAIN)
+//! ```
 //!
 //! A word that only looks like a trampoline's address is a copy by which no call returns: no other number is
 //! likely to be an address in pages of ours.
@@ -29,7 +34,7 @@ pub(crate) const BELOW: u64 = 8;
 /// Whether a return address may be in a register only: it may, in x30.
 pub(crate) const IN_REGISTERS: bool = true;
 
-/// The trampoline whose return a thread in the shared code is making, as long as it is taken.
+/// The trampoline through which a thread in the shared code returns, as long as it is taken.
 #[allow(clippy::unnecessary_wraps, reason = "its twin may fail")]
 pub(crate) const fn number_in(_: &Process, regs: &Regs) -> Result<u64, TargetError> {
     Ok(regs.link())

@@ -21,7 +21,7 @@ pub(super) enum SiteAction {
     Count { probe: u32 },
     /// The same for hits that pass the probe's filter. `nodes`: number of nodes in the filter's trees.
     FilteredCount { probe: u32, nodes: u32 },
-    /// Add one to the row of the probe's value, for hits that pass. With `late` it aggregates calls, whose
+    /// Add one to the row of the probe's value, for hits that pass. With `late` it aggregates calls:
     /// entries keep what is known there. `loads`: number of its loads from memory; `goroutine`: the call is a
     /// goroutine's.
     Tally { probe: u32, kind: Kind, late: bool, nodes: u32, loads: u32, goroutine: bool },

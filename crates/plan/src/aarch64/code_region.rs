@@ -3,6 +3,13 @@
 //! In: what is mapped; the original's address. Out: a free place near it: the way back from a copy is one
 //! `b`, which reaches 128 MiB (Arm ARM C6.2.26). Invariants: SPACE-1: nothing is placed over, or right
 //! beside, what is mapped, nor where the heap grows to, nor in the first 64 KiB.
+//!
+//! ```text
+//!   near       room = the multiple of len nearest to at, with len bytes free on both sides; |room - at| <= REACH
+//!   for_text   greater(text.1, room + len) - lesser(text.0, room) <= TEXT_REACH
+//!   islands    count·LEN bytes, rounded up to pages, for as many neighbouring words as one place serves
+//! ```
+//!
 //! Does not: map anything. Addresses may have as many bits as the kernel gives (48 or 52), so only gaps below
 //! the last mapping are used.
 

@@ -19,9 +19,18 @@
 //!
 //! # What lies below the stack pointer
 //!
-//! A frame is {x29 of the caller, x30}, and Go keeps x29 in the word *below* its stack pointer (`-8(RSP)`),
-//! where a callee's frame has left room for it. So at every instruction, also at an entry and a return, that
-//! word is in use, and a stub begins 16 bytes lower. AAPCS64 has nothing there.
+//! A frame is {x29 of the caller, x30}. Go keeps x29 in the word *below* its stack pointer (`-8(RSP)`), where
+//! a callee's frame has left room for it. So at every instruction, also at an entry and a return, that word
+//! is in use, and a stub begins 16 bytes lower. AAPCS64 has nothing there.
+//!
+//! ```text
+//!   s -  16   not touched                          <- S, sp when the stub's own code begins and ends
+//!   s -   8   x29 of the function's caller, in use
+//!   s         the frame's lowest word              <- s, the program's sp before DOWN and after UP
+//!
+//!   DOWN      sp = sp - BELOW = s - 16             flags and all other registers stay
+//!   UP        sp = sp + BELOW = s
+//! ```
 //!
 //! # Room
 //!
@@ -43,7 +52,7 @@ const BELOW: u32 = 16;
 /// `sub sp, sp, #16`, `add sp, sp, #16`.
 const DOWN: u32 = 0xD100_03FF | BELOW << 10;
 const UP: u32 = 0x9100_03FF | BELOW << 10;
-/// Packages whose functions may run without g; their names go on with `.` or `/`.
+/// Packages with functions that may run without g; their names go on with `.` or `/`.
 const RUNTIME: [&str; 3] = ["runtime", "internal/runtime", "internal/abi"];
 
 /// Whether a word reads through x28: `ldr xN, [x28, #n]`.

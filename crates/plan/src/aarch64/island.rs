@@ -18,15 +18,25 @@
 //! | W5 | the stub's end | both are pushed, the address of the island's second half into x16, `br` | on the stack |
 //! | W6 | the island's second half | both are popped, the displaced word's copy, `b` back behind it | the program's |
 //!
-//! So the copy lies where all copies do, within a `b` of the text, and the stub may lie anywhere. The pushed
-//! words lie 32 bytes below the stack pointer. The upper 16 of these are not touched: Go keeps its caller's
-//! x29 there (GO-2). No page of ours is guarded, so `br` may land on any word there.
+//! ```text
+//!   s - 32    x16, x17            <- sp at W2's and W5's `br`; x16 = where it goes
+//!   s - 16    not touched: Go keeps its caller's x29 at s - 8 (GO-2)
+//!   s         <- sp, the program's, at W1, W4's begin and end, and W6's end
+//!
+//!   island +  0   W2: AWAY = 5 words: push, movz, movk, movk, br x16
+//!   island + 20   W6: pop
+//!   island + 24   W6: the copy (`copy_at`), then `b` back if it goes on; LEN = 64 in all
+//! ```
+//!
+//! So the copy lies where all copies do, within a `b` of the text, and the stub may lie anywhere. No page of
+//! ours is guarded, so `br` may land on any word there.
 //!
 //! # Interleavings
 //!
 //! An island is written with the stubs, through the tracer's own mapping of the memfd, before the first word
-//! of the text leads there (PATCH-4). It is unmapped with them, when all words are back and it is proven that
-//! no thread stands in any of it and nothing on a stack or in a context leads there (PATCH-10). In between:
+//! of the text leads there (PATCH-4). It is unmapped with them, when all words are back. Then it is proven
+//! that no thread stands in any of it, and that nothing on a stack or in a context leads there (PATCH-10). In
+//! between:
 //!
 //! - *A thread stops at any step*: it goes on there, since all of it stays mapped while it stands there. A
 //!   register that holds an address of ours is x16 at the `br` of W2 and W5, and the pc is ours then, too.

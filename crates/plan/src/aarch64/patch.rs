@@ -3,6 +3,15 @@
 //! In: the words of a function, one of them, addresses for a stub and an island. Out: a [`Patch`], or a
 //! [`Refusal`]. Invariants: PLAN-4: each refusal names address, word and rule. Landing pads (`bti`,
 //! `paciasp`) stay in place: [`entry_index`] returns the word behind them.
+//!
+//! ```text
+//!   Branch   at: b stub      stub: action, copy of the word, b at + 4
+//!   Island   at: b island    stub: pop, action, to island + 20
+//!                            island: to stub; + 20: pop, copy of the word, b at + 4
+//! ```
+//!
+//! The last `b` is there only if the copy falls through. All registers at the copy are the program's
+//! (`island`).
 //! Does not: choose where stubs lie, or write anything.
 
 use trapline_insn::aarch64::{Verdict, decode, encode, in_exclusive, landing_pad, may_patch_live, relocate};

@@ -30,7 +30,7 @@ pub enum Unsupported {
 const ARM: u16 = 40;
 const AARCH64: u16 = 183;
 
-/// Whether a program whose file begins with `header` can be probed here.
+/// Whether a program can be probed here if its file begins with `header`.
 ///
 /// # Errors
 /// Why it cannot.

@@ -5,9 +5,25 @@
 //! ([`recover`]), copies siginfo and syndrome to where the access's argument points, and goes on behind the
 //! access. No table is searched and nothing is marked beforehand, so an access that does not fault costs no
 //! more than itself. A pair is stored by a pair: it faults where the program's own would.
-//! Does not: know whose memory it is. If the handler of faults is not installed, the program gets the fault,
-//! at our address. Under memory tagging our stores are checked, while the program's stores through its stack
-//! pointer are not. But memory below a stack pointer is untagged.
+//!
+//! ```text
+//!   load, store   in     x0 = address, x1 = a `Faulted` to fill, x2, x3 = what to store
+//!                 done   x0 = the value that was loaded, x1 = 0
+//!                 fault  x0 is not changed, x1 = 1, the `Faulted` is filled
+//!   push (asm)    in     x0 = `Regs`, x1 = a `Faulted` to fill, x2 = what is added to sp
+//!                 done   x0 = 0; [sp + x2] = x29, x30; sp = sp + x2, pc = pc + 4 in `Regs`
+//!                 else   x0 is not 0, `Regs` is as before: misaligned, or a fault
+//!                 uses   x3, x4 = x29, x30; x5 = sp; x6 = pc; flags
+//!
+//!   Regs + 232   x29, x30
+//!   Regs + 248   sp, pc
+//! ```
+//!
+//! They use no stack. x1 changes only behind the access, so the handler finds the `Faulted` in it.
+//!
+//! Does not: decide to what the memory belongs. If the handler of faults is not installed, the program gets
+//! the fault, at our address. Under memory tagging our stores are checked, while the program's stores through
+//! its stack pointer are not. But memory below a stack pointer is untagged.
 
 use core::arch::{asm, global_asm};
 use core::mem::{MaybeUninit, offset_of};
@@ -20,8 +36,7 @@ use super::frame::{self, number};
 use crate::trap::Info;
 use crate::trap::Step;
 
-// In: x0 = the address, x1 = a `Faulted` to fill, x2 and x3 = what to store. Out: x0 = the value that was
-// loaded, x1 = 1 if the access faulted. hint #34 is `bti c`.
+// State: at the file's head. hint #34 is `bti c`.
 global_asm!(
     ".pushsection .text.trapline_access, \"ax\", @progbits",
     ".macro trapline_access name, insn:vararg",
@@ -45,8 +60,6 @@ global_asm!(
     "trapline_access store8, str x2, [x0]",
     "trapline_access store44, stp w2, w3, [x0]",
     "trapline_access store88, stp x2, x3, [x0]",
-    // In: x0 = `Regs` at a push of x29 and x30, x1 = a `Faulted` to fill, x2 = what is added to sp. Out: x0 =
-    // 0, and `Regs` is as after the push; else x0 is not 0, and `Regs` is unchanged.
     ".hidden trapline_runtime_push",
     ".globl trapline_runtime_push",
     ".type trapline_runtime_push, @function",
@@ -241,6 +254,10 @@ pub(crate) const fn is_push(step: &Step) -> bool {
 
 /// Carries out [this instruction](is_push) at `trap`. False: the registers are elsewhere, or it faults;
 /// nothing was done.
+///
+/// ```text
+///   if sp mod 16 = 0 and pc = trap:   [sp - 16] = x29, [sp - 8] = x30; (sp, pc) = (sp - 16, pc + 4)
+/// ```
 ///
 /// # Safety
 /// These are the registers, in its signal, of a thread that executed a trap at such an instruction. They are

@@ -3,6 +3,20 @@
 //!
 //! In: a range of addresses through which code was written. Out: every processor that shares the memory and
 //! fetches there later fetches what was written.
+//!
+//! ```text
+//!   data line        = 4 << CTR_EL0[19:16] bytes
+//!   instruction line = 4 << CTR_EL0[3:0] bytes
+//!
+//!   dsb ishst    the stores are done
+//!   dc cvau      for each data line from start & -line on
+//!   dsb ish      the lines are cleaned
+//!   ic ivau      for each instruction line from start & -line on
+//!   dsb ish, isb they are invalidated, and this processor fetches anew
+//! ```
+//!
+//! No register but the operands is used, and no stack.
+//!
 //! Does not: make other processors fetch again what they have fetched:
 //! [`synchronise_cores`](crate::kernel::synchronise_cores) does.
 

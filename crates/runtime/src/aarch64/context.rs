@@ -4,6 +4,15 @@
 //! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h), not a C library's. The
 //! thread goes on with the [`Context`] that a handler leaves, including the mask. Of the records behind the
 //! registers only a fault's syndrome is touched; vector state is another of them.
+//!
+//! ```text
+//!   +   0   flags, link; 16: the alternate stack
+//!   +  40   mask
+//!   + 176   fault_address
+//!   + 184   regs: x0 to x30; + 432 sp, + 440 pc, + 448 pstate
+//!   + 464   records, 4096 bytes: each (magic | length << 32), its words; then a head of zeros
+//!           behind them, if they do not fit: the memory that the record EXTRA names
+//! ```
 
 use core::mem::offset_of;
 use core::ptr;
@@ -76,8 +85,8 @@ impl Context {
         }
     }
     /// The record that leads to further records behind this context (`EXTRA_MAGIC`), if there is one: its
-    /// second word, which is their address, and their length in bytes. The length is half of its third word,
-    /// whose other half holds whatever was on the stack.
+    /// second word, which is their address, and their length in bytes. The length is half of its third word.
+    /// The other half holds whatever was on the stack.
     ///
     /// # Errors
     /// There is none: the index of the word at which the records end.

@@ -6,11 +6,18 @@
 //! On arm64 `struct pthread` ends where the thread pointer points to, and its length depends on glibc's
 //! release. What is known is its beginning: the number is right behind the links of the list of all stacks.
 //! So the distance from the thread pointer down to the number is searched for once, in the block of the
-//! calling thread. It is where that thread's number is, with links before it whose targets link back. Other
-//! threads' blocks are recognized by those links, too, as no word in a block contains the block's own address
-//! here. glibc keeps the links when a thread ends, and in a forked child. (musl has no links there, so no
+//! calling thread. It is where that thread's number is, with links before it to words that link back. Other
+//! threads' blocks are recognized by those links, too. (No word in a block contains the block's own address
+//! here.) glibc keeps the links when a thread ends, and in a forked child. (musl has no links there, so no
 //! distance is found, and there is never a number.) While glibc changes the list, links may not lead back.
 //! Then the block is not recognized, and the caller tries again later.
+//!
+//! ```text
+//!   at = tpidr_el0 - DISTANCE
+//!   at - 16   NEXT: the next block's links       [[at - NEXT] + 8] = at - 16
+//!   at -  8   PREVIOUS: the previous one's       [[at - PREVIOUS]] = at - 16
+//!   at        the thread's number, 32 bits
+//! ```
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,8 +1,16 @@
 //! One displaced instruction: how it is carried out without a copy, or its copy.
 //!
 //! In: an instruction, its address, and the address of the memory for its copy. Out: a step; the bytes of
-//! that memory. Invariant: COPY-1. Copies of more than one word are only those of a vector's literal load
-//! that is out of reach, and of simulated instructions, if these are copied all the same.
+//! that memory. Invariant: COPY-1. Two kinds of copies have more than one word: that of a vector's
+//! literal load that is out of reach, and those of simulated instructions, if these are copied all the same.
+//!
+//! ```text
+//!   to          the moved words (`relocate`)
+//!   to + done   b next, if they fall through
+//!   then        brk #0, up to to + SLOT
+//! ```
+//!
+//! No register but those of the instruction changes, except what `relocate` may use by its options.
 //! Does not: claim memory, or write it. The way back is one `b`, since no register is free; so a copy must be
 //! within 128 MiB of its instruction.
 
@@ -44,7 +52,7 @@ pub const fn without_copy(word: u32, at: u64) -> Option<Step> {
     }
 }
 
-/// The copy at `to` of the first word of `bytes`, whose original is at `original`.
+/// The copy at `to` of the first word of `bytes`; the original is at `original`.
 ///
 /// # Errors
 /// Why there is no copy.

@@ -4,8 +4,21 @@
 //! thread, behind the push. Linux leaves no distance below the stack pointer (AAPCS64 has no red zone), so
 //! the push stores into the upper end of the frame. That end is empty room for records, unless vectors are so
 //! long that their state continues in it (SVE of 1024 bits or more, SME). Then the frame is copied below the
-//! handler, the push is done, and the kernel gets the copy: rt_sigreturn takes the frame that the stack
+//! handler, and the push is done. The kernel gets the copy: rt_sigreturn takes the frame that the stack
 //! pointer is at.
+//!
+//! ```text
+//!   before   sp         <- sp at `leave`, below the frame
+//!            start      siginfo, 128 bytes; then the `Context`; then the extra records    `len` bytes in all
+//!            to         where the push stores: inside [start, start + len)
+//!
+//!   in       x0 = start, x1 = len, x2 = to, x3 = from, x4 = bytes, x5 = pointer
+//!   copied   sp = sp at `leave` - len              x12 = sp - start: how far the frame was moved, below 0
+//!   pointer  [sp + x5] = [sp + x5] + x12           the address of the extra records
+//!   pushed   x4 bytes from x3 on are at x2
+//!   end      rt_sigreturn with sp at the copy; x8 = 139. It does not come back
+//! ```
+//!
 //! Does not: return.
 
 use core::arch::naked_asm;
@@ -68,8 +81,8 @@ pub(super) fn push(op: &Op, context: &mut Context) {
     unsafe { leave(start, end - start, pushed.addr, pushed.bytes.as_ptr(), pushed.len, pointer) }
 }
 
-/// Copies the frame of `len` bytes at `start` to below the stack, corrects the pointer in it at offset
-/// `pointer`, copies `bytes` bytes from `from` to `to`, and returns from the signal.
+/// Copies the frame of `len` bytes at `start` to below the stack, and corrects the pointer in it at offset
+/// `pointer`. Then it copies `bytes` bytes from `from` to `to`, and returns from the signal.
 ///
 /// # Safety
 /// This is a signal's frame, a multiple of 16 bytes; the memory at `to` is mapped.

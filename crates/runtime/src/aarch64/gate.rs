@@ -1,26 +1,47 @@
 //! The gate: code that the stubs of all jumps lead through.
 //!
-//! In: from a stub (`plan`'s `stub::call`), or from the code of the return trampolines
-//! (`stub::own_trampolines`). sp is at a [`FRAME`] that holds x0, x1 and x30 of the site, x0 = its [`Jump`],
-//! x30 = the way back. Out: consumers called. All registers but x30 are as they left them, and the thread is
-//! back in the stub, which loads x30, frees the frame and runs the displaced word; or the thread is
-//! elsewhere. Invariants: SAFE-2: registers, flags, vectors and their control words are bit-identical
-//! afterwards, except for what consumers changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
-//! Does not: choose which consumers are called ([`jumped`] uses `dispatch`), know where stubs lie.
+//! In: a thread from a stub (`plan`'s `stub::call`), or from the code of the return trampolines
+//! (`stub::own_trampolines`). Out: consumers called. The thread is back in the stub, which loads x30, frees
+//! the frame and runs the displaced word; or the thread is elsewhere. Invariants: SAFE-2: registers, flags,
+//! vectors and their control words are bit-identical afterwards, except for what consumers changed in
+//! [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
+//! Does not: choose which consumers are called (`jumped` uses `dispatch`), know where stubs lie.
 //!
 //! | step | what |
 //! |---|---|
 //! | G1 | store the way back and the jump in the frame's last words; x2 to x29, sp, the address and the flags in `Regs` |
 //! | A | if there is only one probe, at its own site: call its consumer, if there is nothing else to do and it uses general registers only (below). Then G5 to G7 |
 //! | G2 | store vectors, FPSR and FPCR below. With SVE: all of Z, P and FFR, since a store to a vector register clears what lies above its 128 bits; without: V |
-//! | G3 | [`jumped`]: from entering the thread's line to leaving it, this is a hit like any other (`epoch`) |
+//! | G3 | `jumped`: from entering the thread's line to leaving it, this is a hit like any other (`epoch`) |
 //! | G4 | load what G2 stored. FPCR only if it was changed, since writing it waits for all instructions in progress |
 //! | G5 | answer 0: load flags and registers, back to the stub |
 //! | G6 | the stack pointer was moved: copy the frame to below the new one. With the same program counter, G5 there |
 //! | G7 | the program counter was moved: load flags and all registers from the frame there, free the frame, `ret x17` |
 //!
+//! ```text
+//!   sp +   0   x0, x1                  from the stub          <- sp at the entry = F = S - FRAME = S - 288
+//!   sp +  16   x2 to x29               G1
+//!   sp + 240   x30                     from the stub
+//!   sp + 248   sp = S, pc = Jump.at    G1                     with x0 to x30 and pstate this is `Regs`
+//!   sp + 264   pstate: the flags       G1
+//!   sp + 272   WORDS: the way back, the Jump                  G1
+//!   sp + 288   <- S, the program's stack pointer
+//!
+//!   entry      sp = F          x0 = Jump, x30 = the way back; x2 to x29, flags, vectors are the program's
+//!   G1         sp = F          x19 = F; x2 to x4 are free
+//!   G2, G3     sp = F - v      x0 = Jump, x1 = F, x19 = F, x20 = FPSR, x21 = FPCR; v = bytes of vectors below F
+//!   G4         sp = F - v, F   x0 = the answer (`GoOn`), x19 = F, x20 = FPSR, x21 = FPCR
+//!   G5         sp = F          x0 to x29, flags, vectors as consumers left them, x30 = the way back: `ret`
+//!   G6         sp = F' - FRAME or F - FRAME, the lower    x2 = F' = S' - FRAME, S' = the new stack pointer
+//!   G7         sp = S'         all registers from the frame at F', x17 = pc: `ret x17`
+//!
+//!   v          without SVE: 512. With SVE, VL bytes in a vector: 35 VL
+//!              F - v +  0     P0 to P15, FFR: 17 VL/8, of 3 VL
+//!              F - v + 3 VL   Z0 to Z31: 32 VL
+//! ```
+//!
 //! - *a signal at any instruction*: whatever is in use lies at or above sp, at every instruction. In G6 the
-//!   frame is first copied to below both places, as the new place may overlap the old; sp is below all of
+//!   frame is first copied to below both places, as the new place may overlap the old. sp is below all of
 //!   these until the copy is complete.
 //! - *G7 changes x17*. A jump's consumer may choose another program counter at a function's entry only
 //!   (elsewhere and at returns the site is a trap, which changes no register). At an entry any code may
@@ -35,11 +56,29 @@
 //! # A: general registers only
 //!
 //! Code that a compiler makes of `dispatch` may use vector registers; this code does not. It does the steps
-//! D1 to D5 and D7 of `dispatch`, and those of `epoch`, for one consumer with an entry handler and no filter,
-//! whose declaration is in the list (`probe`'s `Alone`). All other cases go on at G2: a thread without a
+//! D1 to D5 and D7 of `dispatch`, and those of `epoch`, for one consumer. That has an entry handler and no
+//! filter, and is declared in the list (`probe`'s `Alone`). All other cases go on at G2: a thread without a
 //! line, a hit inside a hit, a list that is empty, longer, or changed since. Entering and leaving without a
 //! call is a hit that looked and found nothing to do. This is decided at each hit, so no stub has to be made
 //! again when consumers are added or removed.
+//!
+//! ```text
+//!   line = lines + 128 ((tpidr_el0·SPREAD >> SPREAD_SHIFT) mod count)        128 = the length of a `Line`
+//!          raw.mask = 128 (count - 1): the product is shifted by SPREAD_SHIFT - 7, and masked
+//!   active = (seal >> FRAME_ALIGN) << TURN_BITS | (turn + 1) mod 2^TURN_BITS
+//!   word of the probe = line·raw.row + Probe.words                          D3
+//!
+//!   sp +  0   the seal                     <- sp from D2 to D7: F - ROOM = F - 48
+//!   sp + 16   HIT: regs = F, site = pc, cookie
+//!   sp + 40   not used
+//!   sp + 48   <- F
+//!
+//!   D1        x20 = Probe, x9 = Engine, x10 = tpidr_el0, x21 = line
+//!   D2        x23 = address of line.active, x22 = the turn, [sp] = [x23] = active
+//!   D4, D3    x13 = the list, x14 = the handler, x24 = sp, x25 = pc of `Regs` before the call
+//!   call      x0 = the consumer's data, x1 = the Hit
+//!   D5, D7    w0 = the verdict; x19 to x25 are as before the call (AAPCS64)
+//! ```
 
 use alloc::boxed::Box;
 use core::arch::naked_asm;
@@ -133,7 +172,7 @@ unsafe extern "C" fn jumped(jump: *const Jump, regs: *mut Regs) -> u64 {
 const WORDS: usize = size_of::<Regs>();
 const _: () = assert!(offset_of!(Jump, at) == 0 && WORDS + 16 == FRAME as usize && FRAME.is_multiple_of(16));
 
-/// The frame of A, from sp up: at 0 the seal, whose address names the hit's frame; at `HIT` the hit.
+/// The frame of A: the seal's address names the hit's frame.
 const HIT: usize = 16;
 const ROOM: usize = (HIT + size_of::<Hit>()).next_multiple_of(16);
 /// Logarithm of a line's length.
@@ -348,7 +387,7 @@ macro_rules! gate {
             "ldr x30, [sp, #{words}]",
             "ldp x0, x1, [sp]",
             "ret",
-            // G6: x2 is the new frame, x3 below both.
+            // G6: x2 = F', x3 = below both.
             "5: ldr x2, [x19, #{sp}]",
             "sub x2, x2, #{frame}",
             "cmp x2, x19",

@@ -1,9 +1,16 @@
-//! What Rust has no words for on arm64: a system call, the thread pointer, an addition that no signal splits,
-//! and the address that a signal's handler returns to.
+//! What Rust has no words for on arm64: a system call, the thread pointer, an addition that no signal splits.
+//! Also the address that a signal's handler returns to.
 //!
 //! In: numbers and arguments; registers of the calling thread. Out: plain numbers. System calls are made
-//! directly, without the C library. So errno stays as it is, and code that wraps the C library's calls does not
-//! see it.
+//! directly, without the C library. So errno stays as it is, and code that wraps the C library's calls does
+//! not see it.
+//!
+//! ```text
+//!   call             x8 = number, x0 to x5 = arguments; then x0 = result, and no other register changes
+//!   thread_pointer   any register = tpidr_el0
+//!   add_own          [word] = [word] + 1; two registers are used, flags and stack are not
+//! ```
+//!
 //! Does not: keep anything, or know what a system call does (`kernel`).
 
 use core::arch::asm;

@@ -5,9 +5,15 @@
 //! for models and tests; the processors' files contain the instructions that run. [`pool`](super) describes
 //! the protocol.
 //!
-//! An object is its number + 1, in 16 bits. The last one that was put is lowest, and above the first one are
-//! zeros. One word is better than fields and a count: loads that follow a store whose address depends on the
-//! count would have to wait for it.
+//! ```text
+//!   word  = sum of (object + 1) << 16 n        n = 0 for the last one that was put; zeros above the first one
+//!   limit = 1 << 16 (depth - 1)                room if word < limit; 0 for depth 0, and if it is closed
+//!   take  : object = word mod 2^16 - 1, word = word >> 16
+//!   put   : word = (word << 16) + object + 1
+//! ```
+//!
+//! One word is better than fields and a count: loads behind a store would have to wait for it, if its address
+//! depended on the count.
 
 use super::sync::{Acquire, AtomicU64, Relaxed, Release};
 

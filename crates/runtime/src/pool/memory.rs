@@ -285,7 +285,7 @@ impl Parts for Pool {
         self.magazines.cpus
     }
     fn magazine(&self, cpu: u32) -> &Magazine {
-        // SAFETY: a CPU's part begins with its magazine, whose words are atomic.
+        // SAFETY: a CPU's part begins with its magazine; its words are atomic.
         unsafe { self.part(cpu).cast::<Magazine>().as_ref() }
     }
     #[inline]

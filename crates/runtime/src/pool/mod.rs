@@ -98,9 +98,9 @@
 //! - *G4 passes a bitmap, then an object is put there, and another one that G4 has yet to look at is taken*:
 //!   `None`, although at each moment an object was free. Reported as missed. It takes a second thread that
 //!   takes and a third that puts during the search.
-//! - *interrupted at any instruction*, by a signal whose handler takes and puts, by death or by fork: the
-//!   interrupted operation is either not yet committed or over. An object that another thread held at fork
-//!   stays held in the child for good, since no thread there will put it.
+//! - *interrupted at any instruction*, by a signal with a handler that takes and puts, by death or by fork:
+//!   the interrupted operation is either not yet committed or over. An object that another thread held at
+//!   fork stays held in the child for good, since no thread there will put it.
 //!
 //! *Closing.*
 //! - *P2 before C2*: C3 counts it. *P1 before C1, P2 not before C2*: restarted, goes to P3.

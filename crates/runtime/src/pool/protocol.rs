@@ -25,9 +25,9 @@ pub trait Parts {
     fn closing(&self) -> &AtomicU32;
     /// Number of objects that a magazine can hold.
     fn depth(&self) -> u32;
-    /// G1 and G2 as one sequence: an object, or the CPU whose bitmap is tried next.
+    /// G1 and G2 as one sequence: an object, or the CPU with the bitmap to be tried next.
     fn take_from_magazine(&self, at: Self::At) -> Result<u32, u32>;
-    /// P1 and P2 as one sequence: done, or the CPU whose bitmap is used next.
+    /// P1 and P2 as one sequence: done, or the CPU with the bitmap to be used next.
     fn put_into_magazine(&self, at: Self::At, object: u32) -> Result<(), u32>;
 }
 

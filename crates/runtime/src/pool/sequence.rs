@@ -3,7 +3,8 @@
 //!
 //! In: a thread's rseq area, the magazines. Out: an object, or the CPU. Invariant: the last instruction of a
 //! sequence is the store that commits it; an aborted one does not try again.
-//! Does not: contain instructions (the processors' files do), register threads (their C library does).
+//! Does not: contain instructions, or show registers (the processors' files do), register threads (their C
+//! library does).
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;

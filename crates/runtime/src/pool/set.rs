@@ -2,6 +2,14 @@
 //!
 //! In: words, an object's number. Out: whether it was kept; which was taken. Invariant: each step is one
 //! atomic instruction on one word.
+//!
+//! ```text
+//!   object = PER_WORD·w + b             bit b of word w; PER_WORD = 63; bit 63: closed
+//!   put    word = word + (1 << b)       the bit was 0: no carry
+//!   take   b = ctz(word), word = word & (word - 1)
+//!   close  word = 1 << 63
+//! ```
+//!
 //! Does not: know which CPU it belongs to. [`pool`](super) describes the protocol.
 
 use super::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};

@@ -10,6 +10,14 @@
 //! | 256 | for each CPU its magazine, then its free bitmap, each on 128 bytes of its own or a multiple (lines are fetched in pairs) |
 //! | then | objects, each on cache lines of its own |
 //!
+//! ```text
+//!   objects       = maxactive + cpus·depth
+//!   part of CPU n = HEADER + n·cpu_stride            HEADER = 256; the bitmap is at + 128
+//!   cpu_stride    = 128 + 8·words(objects)           rounded up to a multiple of 128
+//!   object n      = HEADER + cpus·cpu_stride + n·object_stride
+//!   object_stride = object_bytes                     rounded up to a multiple of 64
+//! ```
+//!
 //! The size of a pool does not grow with the number of threads. Four objects of 64 bytes for each CPU (the
 //! seed's guidance) take 2 KB for 2 CPUs; an area of 4 KB for each of the seed's 5,000 tasks would take 20
 //! MB.

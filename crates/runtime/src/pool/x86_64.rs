@@ -1,8 +1,23 @@
 //! The sequences on a per-CPU magazine as x86-64 instructions. `sequence.rs` is the code around them.
 //!
-//! In: operands by name: `area`, `cpus`, `stride`, `first`; registers for `scratch`, `magazine`, `outcome`. Out:
-//! `done`, and `cpu`. The kernel continues an aborted sequence behind itself, at a place that begins with the
-//! signature 0x53053053.
+//! In: operands by name, in registers that the compiler chooses. Out: `done`, and `cpu`. The kernel continues
+//! an aborted sequence behind itself, at a place behind the signature 0x53053053.
+//!
+//! ```text
+//!          cpu       scratch             magazine            outcome         memory
+//!   start  -         the descriptor      -                   put: object + 1 [area + 8] = the descriptor
+//!   72     [area+4]  -                   first + stride cpu  the same        cpu >= cpus: to 75
+//!   take   cpu       word, then >> 16    the same            object + 1      [magazine] = word >> 16
+//!   put    cpu       word, then the new  the same            object + 1      [magazine] = (word << 16) + object + 1
+//!   73     cpu       -                   -                   object + 1      committed; done = outcome
+//!   75     cpu       -                   -                   -               [area + 8] = 0
+//!   74     [area+4]  -                   -                   -               aborted, done is still 0: to 75
+//!
+//!   [magazine] = word: objects + 1, 16 bits each, the last one lowest; [magazine + 8] = limit, 0: closed
+//!   take: to 75 if limit = 0 or word = 0        put: to 75 if word >= limit
+//! ```
+//!
+//! Flags are used; the stack is not.
 
 /// The descriptor (`struct rseq_cs`) of the sequence from label 72 to 73. When it is aborted, it goes on
 /// behind itself, with nothing done and the number of the present CPU.

@@ -5,6 +5,17 @@
 //! (arch/arm64/kernel/signal.c, uapi/asm/sigcontext.h): siginfo, then ucontext. The 4096 bytes in its context
 //! hold a list of records. The record with the low halves of the vector registers must be there. Does not:
 //! touch the target.
+//!
+//! ```text
+//!   base                    ARGUMENT_LEN = 256 bytes for arguments in memory
+//!   base + 256   F +    0   siginfo, 128 bytes        <- F = sp at the call (call_sp) and at rt_sigreturn (return_sp)
+//!                F +  152   STACK_FLAGS = 3           no mode of sigaltstack: its stack stays
+//!                F +  168   SIGMASK
+//!                F +  304   CONTEXT: fault_address; x0 to x30 from F + 312 on, sp, pc, pstate
+//!                F +  592   RECORDS, 4096 bytes: FPSIMD, SVE if it is in use, a head of zeros
+//!                F + 4688   FRAME_LEN                 F = (top - 4688) & -16
+//!   top                     the program's sp - RED_ZONE, unless the caller has other memory for the frame
+//! ```
 
 use crate::aarch64::gadget::Gadgets;
 use crate::regs::Regs;
@@ -30,7 +41,7 @@ const SVE_MAGIC: u32 = 0x5356_4501;
 const HEAD: usize = 8;
 
 /// Whether a frame of the kernel's may begin with the first of these words, which is a restorer's address.
-/// Always true: on arm64 frames hold no such address in memory, so a thread whose stack shows one is in a
+/// Always true: on arm64 frames hold no such address in memory, so a thread with one on its stack is in a
 /// handler.
 pub(crate) const fn may_begin(_: &[u64]) -> bool {
     true

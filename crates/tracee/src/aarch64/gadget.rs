@@ -2,6 +2,13 @@
 //!
 //! Input: executable memory. Output: addresses of `svc` followed by `ret`, and of a signal restorer, to which
 //! x30 points. Nothing is written.
+//!
+//! ```text
+//!   call          svc #0            x8 = number, x0 to x5 = arguments, x30 = restorer, sp = F (`frame`)
+//!   call + 4      ret               x0 = result: to x30
+//!   restorer      mov x8, #139      sp = F
+//!   restorer + 4  svc #0            all registers, mask and vectors are those in the frame at F
+//! ```
 
 use trapline_record::RemoteAddr;
 

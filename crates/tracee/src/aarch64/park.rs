@@ -17,8 +17,19 @@ pub(crate) const ALIVE: u64 = 48;
 /// nanosecond a turn.
 const TURNS: u32 = 0x2000;
 
-/// Code that waits as long as the word at [`ALIVE`] changes, then goes to `entry`. It changes x15 to x17 and
-/// the flags. A program expects nothing in them at its entry.
+/// Code that waits as long as the word at [`ALIVE`] changes, then goes to `entry`. A program expects nothing
+/// in x15 to x17 and the flags at its entry.
+///
+/// ```text
+///   code +  0   x15 = code + ALIVE, x16 = [x15], x17 = TURNS << 16
+///   code + 12   x17 = x17 - 1, until it is 0
+///   code + 24   x17 = [x15]; to code + 0 if it is not x16
+///   code + 36   x16 = [code + 56]; to x16
+///   code + 48   ALIVE: the word that the tracer changes
+///   code + 56   entry
+///
+///   uses        x15, x16, x17, flags; sp is the program's, and the stack is not used
+/// ```
 pub(crate) fn waiting(entry: u64) -> [u8; LEN] {
     let words: [u32; 12] = [
         0x1000_018F,              // 0: adr x15, 48

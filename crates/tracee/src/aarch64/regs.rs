@@ -103,6 +103,10 @@ impl Regs {
     }
     /// Registers that make an interrupted call again when the kernel can no longer do so. `may_redo_eintr`:
     /// `svc` stands before the pc, and no signal is pending.
+    ///
+    /// ```text
+    ///   (x0, pc) = (args[0], pc - 4)        if x0 = EINTR, and the call is not close
+    /// ```
     pub(crate) const fn repaired(mut self, may_redo_eintr: bool) -> (Self, Repair) {
         let Some((nr, args)) = self.call else { return (self, Repair::None) };
         if self.now.x[0] != EINTR {
@@ -121,6 +125,10 @@ impl Regs {
     }
     /// Registers that make a call with the stack pointer `sp`, and then return through the frame there. x7
     /// keeps its value: at a call's stops the kernel shows something else in it, and restores it afterwards.
+    ///
+    /// ```text
+    ///   x0 to x5 = args, x8 = nr, x30 = restorer, sp = sp, pc = call, BTYPE = 0; all others stay
+    /// ```
     pub(crate) const fn for_call(&self, gadgets: &Gadgets, sp: u64, nr: i64, args: [u64; 6]) -> Self {
         let mut regs = *self;
         let mut n = 0;
@@ -136,6 +144,10 @@ impl Regs {
     }
     /// Registers that run a function of one argument, which returns through the frame at `sp`; and a word
     /// that must be written for that, if any.
+    ///
+    /// ```text
+    ///   x0 = argument, x1 to x5 = 0, x8 = 0, x30 = restorer, sp = sp, pc = function, BTYPE = 0; all others stay
+    /// ```
     pub(crate) const fn for_function(
         &self,
         gadgets: &Gadgets,

@@ -30,7 +30,7 @@ impl<'a> Pages<'a> {
     pub(super) fn new(process: &'a Process, maps: &'a [Mapping]) -> Self {
         Self { process, maps, files: HashMap::new(), guarded: HashMap::new(), len: OwnCaller::page_size() }
     }
-    /// Changes all these words. Words whose page is no file's code any more are left out, and returned.
+    /// Changes all these words. Words on pages that are no file's code any more are left out, and returned.
     pub(super) fn change(&mut self, words: &Words) -> Result<Vec<u64>, PatchError> {
         let mut gone = Vec::new();
         let mut of_page: BTreeMap<u64, Vec<(u64, u32)>> = BTreeMap::new();

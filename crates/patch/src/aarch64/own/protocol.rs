@@ -49,8 +49,8 @@
 //! | O4 | for each page with words to change: a spare page of the file (S), filled with what the page holds, and `b` or `brk` in the words' places | as before |
 //! | O5 | `mremap` S over the page | the old page, or the new one; a thread that comes between waits for the kernel's lock on the mappings |
 //! | O6 | when all pages are done: `membarrier` (PRIVATE_EXPEDITED_SYNC_CORE) | behind it, no thread runs what was fetched from an old page |
-//! Pages with returns are exchanged before those with entries, so that no call is seen entering whose return
-//! is not seen (if both are in one page, both at once).
+//! Pages with returns are exchanged before those with entries, so that no call is seen entering and not
+//! returning (if both are in one page, both at once).
 //!
 //! - *A thread comes to a new stub*: the branch that leads there was fetched behind O5, so behind O2's
 //!   barrier. What a processor may have fetched of the stub's memory before it was written is gone. (A thread
@@ -94,8 +94,8 @@
 //! # One word, several calls
 //!
 //! A word may be an entry and a return, or a return and an instruction that is probed too. It is one site,
-//! whose calls the table lists. So if such a word is requested again for more, what is there is planned anew
-//! with it (`trapline::inside`, `with_neighbours`). The patch stays meanwhile:
+//! and the table lists its calls. So if such a word is requested again for more, what is there is planned
+//! anew with it (`trapline::inside`, `with_neighbours`). The patch stays meanwhile:
 //!
 //! | step | what | what a thread meets |
 //! |---|---|---|

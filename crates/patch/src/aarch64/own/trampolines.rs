@@ -11,7 +11,7 @@ use crate::own::trampolines::{OwnTrampolines, make};
 
 impl Own {
     /// The return trampolines of this process. If there are none yet, it makes `count` of them, within the
-    /// limits of [`Trampolines`]. `code` makes their code, whose calls lead to the gate at the given address.
+    /// limits of [`Trampolines`]. `code` makes their code, which calls the gate at the given address.
     ///
     /// # Errors
     /// If there is no room, or the system refuses. Nothing is mapped then.

@@ -1,5 +1,5 @@
-//! Instructions that read and write memory: plain, ordered, exclusive and atomic ones, and those at a distance that
-//! is in a register.
+//! Instructions that read and write memory: plain, ordered, exclusive and atomic ones, and those at a
+//! distance that is in a register.
 //!
 //! In: registers. Out: words ([`Asm`]). Encodings: Arm ARM C6.2.
 
@@ -76,8 +76,8 @@ impl Asm {
     pub(super) fn load_two(&mut self, a: Reg, b: Reg, from: Reg, at: u32) {
         self.word(0xA940_0000 | (at / 8) << 15 | b << 10 | from << 5 | a);
     }
-    /// Updates the word at `[to]` with `value`, by an atomic access. Spoils the two scratch registers and,
-    /// without FEAT_LSE, flags.
+    /// `[to] = [to] + value`, or the maximum of both, by an atomic access. Without FEAT_LSE it uses the two
+    /// scratch registers, and flags for a maximum.
     pub(super) fn update(&mut self, lse: bool, how: Update, value: Reg, to: Reg, scratch: [Reg; 2]) {
         if lse {
             // stadd, stumax.
@@ -113,8 +113,8 @@ impl Asm {
     pub(super) fn store_before(&mut self, from: Reg, to: Reg) {
         self.word(0xF81F_8000 | to << 5 | from);
     }
-    /// Adds `value` to the word at `[to]` by an atomic access; `old` gets the previous value. Without
-    /// FEAT_LSE it spoils the scratch registers.
+    /// `(old, [to]) = ([to], [to] + value)`, by an atomic access. Without FEAT_LSE it uses the scratch
+    /// registers.
     pub(super) fn fetch_add(&mut self, lse: bool, old: Reg, value: Reg, to: Reg, [new, failed]: [Reg; 2]) {
         if lse {
             return self.word(0xF820_0000 | value << 16 | to << 5 | old);

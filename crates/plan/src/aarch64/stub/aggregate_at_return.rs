@@ -1,5 +1,5 @@
-//! Aggregates a value that is known only when a call returns, from what its entry kept and from what it
-//! returned: arguments, value, duration; the same as x86-64's twin.
+//! Aggregates a value that is known only when a call returns: from what its entry kept, and what it returned.
+//! These are arguments, value and duration. The same as x86-64's twin.
 //!
 //! In: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Out: the code of
 //! the exits; the entry's code is that of `defer` (E1 to E4). At the exit, X1 and X4 are those of `defer`,
@@ -9,6 +9,13 @@
 //! |---|---|---|
 //! | G2 | the counter is read if anything depends on the duration; the late condition decides. A call that does not pass is counted, and goes on at X4 | what is read belongs to the call, and stays as it is |
 //! | G3 | the value's cell or row is found as in `tally`, and one is added there by one commit. A text's key is that of the entry's copy. A tail call has returned nothing: a value that depends on the returned value is unseen then, as is one that depends on a field which the entry could not read | back to the section's beginning |
+//!
+//! ```text
+//!   X1   [sp + PLACE] = the call's cell                       sp = S - DEPTH to the end (`deferred::call`)
+//!   G2   [sp + STAMP] = the time, [sp + TOOK] = nanoseconds    only if something depends on the duration
+//!   G3   VALUE = cell or key, [sp + waiting(0)] = group-by key (`tally`, `rows`)
+//!   X4   A = [sp + PLACE], [A + MARK] = 0
+//! ```
 //!
 //! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended.
 

@@ -1,5 +1,5 @@
-//! Assembles the words of a stub, one after another. `access` adds the instructions that read and write memory,
-//! `arithmetic` those that compute.
+//! Assembles the words of a stub, one after another. `access` adds the instructions that read and write
+//! memory, `arithmetic` those that compute.
 //!
 //! In: instructions with their operands; places in the code that are bound later. Out: words. If an operand
 //! does not fit its form, this is noted, and there is no code in the end. Registers are numbers; 31 is sp or
@@ -207,7 +207,7 @@ impl Asm {
     pub(super) fn strip_link(&mut self) {
         self.word(0xD503_20FF);
     }
-    /// `svc #0`: of the general registers, the kernel spoils only x0.
+    /// `svc #0`: of the general registers, the kernel overwrites only x0.
     pub(super) fn system_call(&mut self) {
         self.word(0xD400_0001);
     }

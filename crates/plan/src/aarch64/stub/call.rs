@@ -15,6 +15,20 @@
 //! | C3 | x30 is loaded, and the room is given back. The gate has dealt with sp and pc as the consumers left them: it comes back on another stack, or not at all | in the stub |
 //! | C4 | the displaced word (`relocate`), and a `b` to behind it | at the probed word; at the `b`, behind it |
 //!
+//! ```text
+//!   sp +   0   x0, x1                        <- sp from C1 to C3: S - FRAME = S - 288
+//!   sp +  16   x2 to x29                     the gate stores and loads them
+//!   sp + 240   X30: x30
+//!   sp + 248   sp = S, pc, pstate            the gate stores them; with x0 to x30 this is a `Regs`
+//!   sp + 272   the way back, the argument    the gate stores them
+//!   sp + 288   <- S, the program's stack pointer; what it uses lies at and above S
+//!
+//!   begin      sp = S          all registers are the program's
+//!   C2         sp = S - 288    x0 = argument, x1 = gate, x30 = C3; the others are the program's
+//!   C3         sp = S - 288    all but x30 are as the consumers left them, [sp + 240] = the site's x30
+//!   C4         sp = S          all are as the consumers left them; S too, if they moved it
+//! ```
+//!
 //! A fault of C4 is the program's, and is shown where the word stood. C1 to C3 read and write only the stack.
 //! As everywhere in code that follows AAPCS64, sp is a multiple of 16 where memory is accessed through it. If
 //! it is not for a moment (between two changes of it), a probe there uses a trap, on request.

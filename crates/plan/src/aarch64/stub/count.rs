@@ -1,10 +1,10 @@
 //! One hit, one increment.
 //!
 //! In: address of the counter's word on line 0, whether x16 and x17 are free. Out: code that adds 1 on this
-//! CPU's line and runs into the displaced code, which the caller appends; then a branch back, the path of
-//! threads without an area, the abort handler, the descriptor. No flag is read or written. If x16 and x17 are
-//! in use, they are pushed, since below sp there is nothing in use (AAPCS64 has no red zone). sp is a
-//! multiple of 16 wherever it is used as an address.
+//! CPU's line and runs into the displaced code, which the caller appends. Behind that come a branch back, the
+//! path of threads without an area, the abort handler, the descriptor. No flag is read or written. If x16 and
+//! x17 are in use, they are pushed: nothing below sp is in use (AAPCS64 has no red zone). sp is a multiple of
+//! 16 wherever it is used as an address.
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
@@ -13,6 +13,22 @@
 //! | A3 | load the line's word, add | back to A1 |
 //! | A4 | store it: the commit, and the last of the section | before it, back to A1; behind it, counted |
 //! | A5 | clear the announcement | counted; the kernel clears it too |
+//!
+//! ```text
+//!   last = word + 64 (lines - 1)             the word on the line of threads without an area
+//!   word of a CPU = last + 64 (cpu - (lines - 1))
+//!
+//!            x16 A                   x17 B
+//!   A1       descriptor              the area
+//!   A2       cpu - (lines - 1)       the area        bit 31 of A set: the CPU has a line
+//!   A3, A4   the count, then + 1     the word
+//!   A5       -                       the area
+//!   others   1, or the count + 1     last            x15: whether the exclusive store failed (no FEAT_LSE)
+//!
+//!   sp +  0   x15, 0         in the path of the others, without FEAT_LSE    <- sp
+//!   sp + 16   x16, x17       unless they are free
+//!   sp + 32   <- S           sp + 16 without one of these pairs, sp without both
+//! ```
 
 use super::asm::{Asm, Fix, Reg, ZERO};
 use super::counted::by_thread;
@@ -113,7 +129,7 @@ fn shared(asm: &mut Asm, machine: &Machine, last_line: &mut Vec<Fix>) {
     add(asm, machine);
 }
 
-/// Adds 1 to the word at `B`; spoils `A`.
+/// `[B] = [B] + 1`, by an atomic access. Uses `A`; without FEAT_LSE x15 waits on the stack.
 fn add(asm: &mut Asm, machine: &Machine) {
     if machine.lse {
         asm.one(A);

@@ -2,7 +2,18 @@
 //! dropped.
 //!
 //! In: what the machine offers, the word on line 0. Out: code, and what is left to bind ([`Counted`]). It is
-//! one restartable sequence; without rseq an atomic addition on some line. Spoils `A`, `B`, `KEY`, `C`.
+//! one restartable sequence; without rseq an atomic addition on some line.
+//!
+//! ```text
+//!   word of line l = word + 64 l       l = the CPU; lines - 1 for threads without an area
+//!
+//!                 x16 A                  x17 B      x15 KEY             x11 C
+//!   with rseq     cpu, then the word     the area   the count, then + 1   -
+//!   without       1                      the word   scratch             scratch
+//!   count_last    1                      the word   scratch             scratch
+//! ```
+//!
+//! Flags may change; no other register does.
 
 use super::asm::{Asm, Cond, Fix, Reg, Update, ZERO};
 use super::frame::{A, B, C, KEY};
@@ -33,8 +44,8 @@ pub(super) fn count(asm: &mut Asm, machine: &Machine, word: u64) -> Counted {
     unregistered.map(|unregistered| (section, unregistered))
 }
 
-/// In a section with the area's address in `B`: loads this CPU's number into `A`. Jumps if there is none, or
-/// if the CPU was not known when the plan was made. Spoils `KEY`.
+/// In a section, with the area in `B`: `A` = this CPU's number. Jumps if there is none, or if the CPU was not
+/// known when the plan was made. Uses `KEY` and flags.
 pub(super) fn cpu(asm: &mut Asm, machine: &Machine) -> Fix {
     asm.load32(A, B, CPU_ID);
     asm.number(KEY, machine.lines.saturating_sub(1));
@@ -42,7 +53,7 @@ pub(super) fn cpu(asm: &mut Asm, machine: &Machine) -> Fix {
     asm.if_later(Cond::AboveEq)
 }
 
-/// Adds one to the word whose address is in `B`. Spoils `A`, `C`, `KEY`.
+/// `[B] = [B] + 1`, by an atomic access. Uses `A`, and without FEAT_LSE `C` and `KEY`.
 pub(super) fn add_one(asm: &mut Asm, machine: &Machine) {
     asm.one(A);
     asm.update(machine.lse, Update::Add, A, B, [C, KEY]);
@@ -59,6 +70,10 @@ const PHI: u32 = 0x9E37_79B1;
 
 /// `to` = a number below `below` that differs between most threads which run at once: their blocks lie pages
 /// apart, most of them 8 MiB.
+///
+/// ```text
+///   to = ((tpidr_el0 >> 12)·PHI mod 2^32) >> (32 - k)      k = floor(log2(below)); 0 if k = 0
+/// ```
 pub(super) fn by_thread(asm: &mut Asm, [to, scratch]: [Reg; 2], below: u32) {
     match below.max(1).ilog2() {
         0 => asm.mov(to, ZERO),

@@ -2,9 +2,21 @@
 //!
 //! In: a tree whose values are known where the code runs: at an entry, or at a return. Out: code, and the
 //! jumps that are taken if the condition does not hold. It reads argument registers, and x0 at a return, as
-//! the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. It spoils `A`, `B`, `C` and
-//! flags; intermediate values lie in the frame (`frame`). What an entry kept for its return (`EntryRecord`)
-//! and fields (`Fields`) are read from memory. FLT-1: it decides as [`Tree::holds`] does.
+//! the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. FLT-1: it decides as
+//! [`Tree::holds`] does.
+//!
+//! ```text
+//!   x16 A   the value, or the left operand           x0 to x5, d0 to d7: the program's, at an entry
+//!   x17 B   the right operand                        x0, d0: the program's, at a return
+//!   x11 C   the quotient of a remainder              flags are used; no other register changes
+//!
+//!   left operand, while the right one is computed = [sp + depth + waiting(n)]       n = its depth in the tree
+//!   argument n of the entry, at a return          = [[sp + place] + 8 (FIRST_VALUE + n)]
+//!   nanoseconds since the entry                   = [sp + took]
+//!   field n, here                                 = [sp + at + 8 (words before it + 1)]; [... + 0]: the result
+//!   field n, at a return                          = [[sp + place] + at + 8 (words before it + 1)]
+//!   order key of a float                          = bits if the sign is 0, else -(bits without the sign)
+//! ```
 
 use trapline_record::ring::FIRST_VALUE;
 
@@ -106,7 +118,6 @@ impl Conditions<'_> {
     }
 
     /// Leaves in `A` a value that may depend on what was read from memory. Jumps if that could not be read.
-    /// Spoils `B` and `C`.
     pub(super) fn read(self, asm: &mut Asm, tree: &Tree) -> Vec<Fix> {
         let (readable, value) = tree.if_readable();
         let unread = self.branch(asm, &readable, false);
@@ -224,7 +235,7 @@ impl Conditions<'_> {
         }
     }
 
-    /// Leaves a value in `A`. Spoils `B` and `C`.
+    /// Leaves a value in `A`.
     pub(super) fn value(self, asm: &mut Asm, tree: &Tree, depth: usize) {
         match tree {
             Tree::Number(..) | Tree::Known(_) => self.leaf(asm, tree, A),
@@ -294,7 +305,7 @@ fn extend(asm: &mut Asm, to: Reg, from: Reg, int: Int) {
     }
 }
 
-/// [`Float::key`] of the bits in a register: of a negative one, its magnitude negated.
+/// [`Float::key`] of the bits in a register.
 fn order_key(asm: &mut Asm, to: Reg, float: Float) {
     let magnitude = if float == Float::Double { 63 } else { 31 };
     if float == Float::Single {

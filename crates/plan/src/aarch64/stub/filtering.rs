@@ -4,6 +4,22 @@
 //! In: a condition, a sample. Out: code that jumps if a hit does not pass, before anything is written. Behind
 //! the displaced code (`Rare`) such hits are counted, and threads without an area do with atomic additions
 //! what others do in sections.
+//!
+//! ```text
+//!   passed over   [names + 8 (number mod PLACES)] = number + 1
+//!   sample        n = [words + 64 cpu + 8]; it becomes n - 1, or every - 1 if n = 0; passes if n = 0
+//!   without rseq  n = [words + 64 line + 8] mod every; the word becomes one more; passes if n = 0
+//!
+//!                sp          x16 A          x17 B      x15 KEY      x14 SLOT  x13 INDEX   x12 VALUE      x11 C
+//!   condition    S - FRAME   (`filter`)     (`filter`)              -         -           kept           scratch
+//!   pass_over    S - FRAME   [place]        names      number + 1   -         place       kept           -
+//!   sample       S - FRAME   cpu, words     area       n's next     scratch   n           kept           scratch
+//!   count        S - FRAME   (`counted`)                                                  kept
+//!   end          S           all registers are the program's
+//! ```
+//!
+//! The frame is that of `frame`; all of it uses flags. A late part (`pass_fields`) runs in the frame of
+//! `saves`.
 
 use trapline_record::names::PLACES;
 use trapline_record::ring::Kind;
@@ -26,7 +42,7 @@ use crate::machine::ThreadId;
 pub(super) enum Shared {
     /// This word.
     Word(u64),
-    /// The word whose number is in `VALUE`.
+    /// Word number `VALUE` from here on.
     Nth(u64),
 }
 
@@ -71,7 +87,7 @@ pub fn count_filtered(
     ends(asm, *machine, rare)
 }
 
-/// Saves what is spoilt, and jumps if a hit does not pass.
+/// Saves what is overwritten, and jumps if a hit does not pass.
 fn decide(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
     frame::enter(asm);
     if filtered.filter.asks_for_thread() {
@@ -139,8 +155,8 @@ impl Traced<'_> {
         }
         rare.finish(asm, self.machine, leaves);
     }
-    /// Emits this behind `fetch`: it jumps if an entry does not pass because of what was read. Spoils `A`,
-    /// `B`, `C`.
+    /// Emits this behind `fetch`: it jumps if an entry does not pass because of what was read. Uses `A`, `B`,
+    /// `C` and flags.
     pub(super) fn pass_fields(&self, asm: &mut Asm, kind: Kind) -> Vec<Fix> {
         let (Some(tree), Kind::Entry) = (self.by_fields(), kind) else { return Vec::new() };
         let texts = self.texts(kind);
@@ -163,7 +179,7 @@ impl Traced<'_> {
         asm.add_imm(SP, SP, self.texts(Kind::Entry).depth().cast_signed());
         self.forget(asm, filtered.words, behind);
     }
-    /// Appends the path of entries for whose copies a goroutine's stack has no room; all go on at `behind`.
+    /// Appends the path of entries with no room for copies on a goroutine's stack; all go on at `behind`.
     pub(super) fn behind_room(&self, asm: &mut Asm, cramped: Option<Fix>, behind: u64) {
         if let Some(cramped) = cramped {
             asm.bind(cramped);
@@ -225,7 +241,7 @@ const fn last(machine: &Machine, word: u64) -> u64 {
     word.wrapping_add(64 * (machine.lines as u64 - (machine.lines > 0) as u64))
 }
 
-/// Jumps if a hit does not pass. Spoils all but `VALUE`.
+/// Jumps if a hit does not pass. `VALUE` stays.
 pub(super) fn pass(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
     let conditions = Conditions::of(id);
     let condition = filtered.filter.condition.as_ref();
@@ -243,7 +259,7 @@ pub(super) fn pass(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Fil
     rare
 }
 
-/// Jumps if the pass-over table has this thread (`record::names`). Spoils `A`, `B`, `KEY`, `INDEX`.
+/// Jumps if the pass-over table has this thread (`record::names`).
 fn pass_over(asm: &mut Asm, id: ThreadId, names: u64) -> Option<Fix> {
     if id == ThreadId::Unknown {
         return None;
@@ -257,7 +273,7 @@ fn pass_over(asm: &mut Asm, id: ThreadId, names: u64) -> Option<Fix> {
     Some(asm.if_later(Cond::Equal))
 }
 
-/// Counts down on this CPU's line. Out: `INDEX` = number of hits to leave out before this one.
+/// Counts down on this CPU's line. `INDEX` = number of hits to leave out before this one.
 fn sample(asm: &mut Asm, machine: &Machine, rseq: Rseq, every: u32, rare: &mut Rare) {
     let words = rare.words;
     let section = rseq::section(asm, rseq, [B, A], |asm| {
@@ -274,8 +290,8 @@ fn sample(asm: &mut Asm, machine: &Machine, rseq: Rseq, every: u32, rare: &mut R
     rare.sections.push(section);
 }
 
-/// Without rseq: counts up on some line, where hits may be of many threads. Out: `INDEX` = 0 at each hit that
-/// is sampled.
+/// Without rseq: counts up on some line, where hits may be of many threads. `INDEX` = 0 at each hit that is
+/// sampled.
 fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
     by_thread(asm, [A, KEY], machine.lines);
     asm.constant(B, rare.words.wrapping_add(8));

@@ -1,14 +1,20 @@
 //! The frame of stubs that compute: where they save the program's registers, and where their own values wait.
 //!
-//! In: nothing. Out: code that makes room on the stack and saves there everything that such a stub may spoil,
-//! and code that puts it back (SAFE-2). Argument registers, and x0 at a return, are never written, so
-//! conditions read them as the program left them.
+//! In: nothing. Out: code that makes room on the stack and saves there everything that such a stub may
+//! overwrite, and code that puts it back (SAFE-2). Argument registers, and x0 at a return, are never written.
+//! So conditions read them as the program left them. (`threads::ask` writes x0 and x8, and puts them back.)
 //!
 //! ```text
-//!   sp      x16, x17; x14, x15; x12, x13; x11, flags
-//!   sp+64   the system's answer for the thread's number
-//!   sp+80   intermediate values, eight words
+//!   sp +   0   x16, x17 = A, B             <- sp between `enter` and `leave`: S - FRAME = S - 144
+//!   sp +  16   x14, x15 = SLOT, KEY
+//!   sp +  32   x12, x13 = VALUE, INDEX
+//!   sp +  48   x11 = C; the flags
+//!   sp +  64   ANSWER: the thread's number, if a system call returned it; a word that is not used
+//!   sp +  80   WAITING: eight words (MAX_TEMPORARIES), `waiting(0)` to `waiting(7)`
+//!   sp + 144   <- S
 //! ```
+//!
+//! Nothing below S is the program's: AAPCS64 has no red zone.
 
 use super::asm::{Asm, Reg, SP};
 use crate::filter::MAX_TEMPORARIES;

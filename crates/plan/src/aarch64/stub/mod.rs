@@ -7,6 +7,24 @@
 //! no store goes to a line that another CPU writes, except by threads without an rseq area (COST-2). STUB-4:
 //! every word is counted exactly: by one rseq commit, or by an atomic addition (LOSS-1). Does not: relocate
 //! displaced code, choose addresses, decide what is free.
+//!
+//! In all pictures S is the program's stack pointer, and `[x]` is the word at x. The content of a register
+//! under `-` does not matter. The parts of a stub, in order:
+//!
+//! ```text
+//!   head          sp = S               all registers are the program's
+//!   save          sp = S - step        what the action overwrites is on the stack, flags included
+//!   action        sp <= S - step       x0 to x7, x29 and vectors are the program's, but for calls
+//!   load          sp = S               all registers are the program's again
+//!   displaced     the displaced words, as relocated; then `b` back, if they fall through
+//!   rare paths    each begins where a jump of the action left it, and goes back there
+//!   data          abort handlers and descriptors (`rseq`), then constants
+//! ```
+//!
+//! A system call takes x0 to x5 and x8, which wait on the stack (`threads`, `text`). A consumer is called
+//! with another frame (`call`). In a Go program S is 16 bytes below the program's stack pointer (`go`). A
+//! timed entry may also write x30 (`latency::armed`), and a recorded stack goes through x30 (`stack`), which
+//! is saved for that.
 
 mod access;
 pub mod aggregate_at_return;

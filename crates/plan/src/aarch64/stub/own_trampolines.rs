@@ -4,7 +4,8 @@
 //! In: where trampolines lie ([`Trampolines`]), the gate's address (`trapline_runtime::aarch64::gate`), the
 //! argument for it. Out: the trampolines' code, and the unwind information. Invariants: SLOT-1 to SLOT-3 of
 //! the twin's `stub::trampolines`; SAFE-2: when the caller goes on, all registers but x30 are as the function
-//! left them, and x30 holds the address where it goes on, as behind any `ret x30`; CALL-1, as in `stub::call`.
+//! left them, and x30 holds the address where it goes on, as behind any `ret x30`; CALL-1, as in
+//! `stub::call`.
 //! Does not: take trampolines or give them back (`trapline_runtime::trampolines`).
 //!
 //! | step | what | what code sees that looks then |
@@ -14,9 +15,16 @@
 //! | B4 | x30 := what the gate left there, the real address; the room is given back | |
 //! | B6 | `ret` | |
 //!
-//! Where the function began does not matter: sp is as the function left it, and stays so. The CPU's return
-//! predictor sees neither B1 nor B6 as a pair with the caller's `bl`. B1 is a return to another place than
-//! predicted, and B6 uses up the entry of the caller's caller.
+//! ```text
+//!   B1   sp = S              x30 = the trampoline's number; the others are as the function left them
+//!   B2   sp = S - FRAME      x0 = argument, x1 = gate, x30 = B4, [sp + X30] = the number
+//!   B4   sp = S - FRAME      [sp + X30] = the real address, from the gate; the others are as the consumers left them
+//!   B6   sp = S              x30 = the real address
+//! ```
+//!
+//! The frame is that of `call`: 288 bytes. S is as the function left it, wherever the function began. The
+//! CPU's return predictor sees neither B1 nor B6 as a pair with the caller's `bl`. B1 is a return to another
+//! place than predicted, and B6 uses up the entry of the caller's caller.
 
 use trapline_insn::aarch64::FRAME;
 use trapline_record::trampolines::Trampolines;

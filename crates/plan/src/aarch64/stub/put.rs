@@ -3,6 +3,25 @@
 //! In: where the rings lie, what a record of this kind holds. Out: code that finds this CPU's ring or locks
 //! one (`record::ring`), fills the slot behind its head, and commits it by storing the head.
 //!
+//! ```text
+//!   ring = base + stride·cpu                           `find`
+//!   ring = base + 2·stride·n, + stride at each try     `lock`; n = by_thread(lines - 1), below the number of CPUs
+//!   room: head - [ring + TAIL] < full
+//!   slot = ring + SLOTS + head mod bytes
+//!
+//!           x16 A     x17 B          x14 RING   x15 AT           x13 SLOT       x12 TIME     x11 C
+//!   find    scratch   the area       ring       [ring + HEAD]    -              -            scratch
+//!   lock    scratch   store failed   ring       its head         head + LOCKED  tries left   scratch
+//!   write   scratch   scratch        ring       head             slot           the time     scratch
+//!   end     -         -              ring       head + record    -              -            -
+//!
+//!   slot +  0   probe | number << 32, the time         number: of the thread; 0 unless ThreadId::At
+//!   slot + 16   key + kind
+//!   slot + 24   FIRST_VALUE: arguments, texts, floats, fields; or the value; or a stack (`stack`)
+//! ```
+//!
+//! All of them use flags.
+//!
 //! Memory is ordered no more than necessary. The head is stored with release, so that a reader that sees it
 //! sees the slots. A lock is taken with acquire, so that what its last holder wrote comes before what we
 //! publish with it. A slot's stores come behind the load of the tail, since a branch that depends on it lies
@@ -34,8 +53,7 @@ pub(super) enum Key {
 }
 
 impl Traced<'_> {
-    /// In: `B` = the thread's area. Out: `RING` = this CPU's, `AT` = its head. Jumps if the thread has no
-    /// area, or if the ring is `full`. Spoils `A`, `C`.
+    /// Finds this CPU's ring. Jumps if the thread has no area, or if the ring is `full`.
     pub(super) fn find(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {
         let area = &self.rings.area;
         asm.load32(A, B, CPU_ID);
@@ -50,8 +68,7 @@ impl Traced<'_> {
         let full = unless_room(asm, full);
         (unregistered, full)
     }
-    /// Steps L1 to L3. Out: `RING` = a ring, now locked, `AT` = its head. Jumps if all rings were locked, or
-    /// if one is `full`. Spoils the other registers.
+    /// Steps L1 to L3: locks a ring. Jumps if all rings were locked, or if one is `full`.
     pub(super) fn lock(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {
         let area = &self.rings.area;
         // No register holds the CPU's number; a thread keeps to its rings.
@@ -89,13 +106,13 @@ impl Traced<'_> {
         asm.bind(locked);
         (busy, full)
     }
-    /// `SLOT` = the slot at the head `AT` of `RING`.
+    /// `SLOT = RING + SLOTS + AT mod bytes`
     pub(super) fn slot(&self, asm: &mut Asm) {
         asm.bits(SLOT, AT, 0, self.rings.area.bytes.trailing_zeros());
         asm.add(SLOT, RING, SLOT);
         asm.add_imm(SLOT, SLOT, SLOTS as i32);
     }
-    /// Writes a record, and commits it by a store. In: as `find` or `lock` leaves it. Spoils all but `RING`.
+    /// Writes a record, and commits it by a store, as `find` or `lock` left `RING` and `AT`.
     pub(super) fn write(&self, asm: &mut Asm, kind: Kind, values: usize, walk: Option<Walk>) {
         let slot = self.rings.area.slot;
         asm.clock(TIME);
@@ -125,7 +142,7 @@ impl Traced<'_> {
             false => Texts::default(),
         }
     }
-    /// Writes the words of a record. In: `TIME`, `SLOT`. Spoils `A`, `C`.
+    /// Writes the words of a record at `SLOT`, with `TIME`. Uses `A` and `C`.
     pub(super) fn put(&self, asm: &mut Asm, kind: Kind, values: usize, key: Key) {
         asm.number(A, self.probe);
         if let ThreadId::At(offset) = self.rings.id {
@@ -176,7 +193,7 @@ impl Traced<'_> {
     }
 }
 
-/// Jumps if there is no room behind `AT` in `RING`; the ring is full from `full` bytes on. Spoils `A`, `C`.
+/// Jumps if `AT - [RING + TAIL] >= full`. Uses `A`, `C` and flags.
 fn unless_room(asm: &mut Asm, full: u32) -> Fix {
     asm.load_at(C, RING, TAIL as u32);
     asm.sub(C, AT, C);
@@ -185,9 +202,13 @@ fn unless_room(asm: &mut Asm, full: u32) -> Fix {
     asm.if_later(Cond::AboveEq)
 }
 
-/// In: `A` = S. Out: a number that is the same for one place of one goroutine's stack, wherever that stack
-/// is, and different for any other place. It has S less the stack's end in the high bits. In the low 40 it
-/// has the goroutine, since Go's heap lies there. Deeper calls have smaller numbers. Spoils `C`.
+/// From `A` = S to the number of a place on a goroutine's stack. It is the same wherever that stack is, and
+/// different for any other place. The low 40 bits are g's, since Go's heap lies there. Deeper calls have
+/// smaller numbers. Uses `C`.
+///
+/// ```text
+///   A = ((S - [g + STACK_END]) << 36) + g     S if g = 0
+/// ```
 fn place(asm: &mut Asm) {
     let no_goroutine = asm.if_zero_later(G);
     asm.load_at(C, G, STACK_END);

@@ -3,10 +3,30 @@
 //! (`record::tally`). The same as x86-64's twin.
 //!
 //! In: the key; the owner and the text, if rows have those. Out: the code of a restartable sequence that has
-//! found its table (`Rows::add`), and the code without such a sequence, for a table that other threads change
-//! as well (`Rows::add_anywhere`, R1 to R3). The key is in `VALUE`, and the owner waits in the frame, so a
-//! sequence that starts again finds them as they were. A reader, while threads run, must see a row's key,
-//! owner and text no later than its hits: hits are stored with release.
+//! found its table (`Rows::add`); and code without such a sequence (`Rows::add_anywhere`, R1 to R3). The
+//! latter is for a table that other threads change as well. The key is in `VALUE`, and the owner waits in the
+//! frame, so a sequence that starts again finds them as they were.
+//!
+//! ```text
+//!   hash      = key, or key + FNV.1·owner if rows have owners
+//!   first row = hash·PHI >> (64 - bits)                           products mod 2^64
+//!   B         = A + CELLS + 8 + size·row                          size = 16, or 32 with owners; CELLS = 16
+//!   C         = B of the first row + size·PROBES                  behind the last row that is tried
+//!   [B - 8] = key, [B] = hits (0: free), [B + 8] = owner
+//!   text      = A + first_text + (64 / size) (B - A - CELLS - 8)  64 = TEXT_BYTES for each row
+//!   text key  = fold from FNV.0: key = (key ^ byte)·FNV.1         up to a 0, or to the bytes that were read
+//!
+//!              x16 A     x17 B         x15 KEY   x14 SLOT    x13 INDEX       x12 VALUE   x11 C
+//!   text key   the key   FNV.1         a byte    the bytes   bytes so far    kept        bytes read
+//!   look       table     a row's hits  scratch   owner       the hits        key         behind the last row
+//!   take       table     a row's hits  scratch   the copy    the row's text  key         behind the last row
+//!   end        table     a row's hits  -         -           hits + 1        key         -
+//!
+//!   [sp + key_at] = owner       key_at = depth + waiting(0): sp is depth lower than `frame` left it
+//! ```
+//!
+//! If no row is left, B = A at the end: the overflow, at OVERFLOW = 0. All of it uses flags. A reader, while
+//! threads run, must see a row's key, owner and text no later than its hits: hits are stored with release.
 
 use trapline_record::ring::FIRST_TEXT;
 use trapline_record::tally::{
@@ -37,7 +57,7 @@ pub(super) struct Rows {
 pub(super) enum Copied {
     /// At this offset from the stack pointer.
     Here(u32),
-    /// In the record that the call's entry kept, whose address is at this offset.
+    /// In the record that the call's entry kept; its address is at this offset.
     Left(u32),
 }
 
@@ -52,8 +72,8 @@ impl Copied {
             }
         }
     }
-    /// Out: `A` = the text's key, as [`tally::text_key`]; zeros are written behind its end. Jumps if no byte
-    /// could be read. Spoils `B`, `C`, `KEY`, `SLOT`, `INDEX`.
+    /// `A` = the text's key, as [`tally::text_key`]; zeros are written behind its end. Jumps if no byte could
+    /// be read.
     pub(super) fn key(self, asm: &mut Asm) -> [Fix; 2] {
         self.point(asm, SLOT);
         asm.load(C, SLOT);
@@ -109,8 +129,7 @@ impl Rows {
             asm.load_at(SLOT, SP, self.key_at);
         }
     }
-    /// In: `VALUE` = key, `A` = table. Out: `B` = the hits of its first row, `C` = those behind its last,
-    /// `SLOT` = owner. Spoils `INDEX`.
+    /// `B` = the key's first row, `C` = behind its last, `SLOT` = owner. Uses `INDEX`.
     fn first(self, asm: &mut Asm) {
         self.load_owner(asm);
         let key = if self.rows.owned {
@@ -127,7 +146,7 @@ impl Rows {
         asm.add_imm(B, B, CELLS as i32 + 8);
         asm.add_imm(C, B, self.size() * PROBES as i32);
     }
-    /// Jumps if the row at `B` has this key and this owner. Spoils `KEY`.
+    /// Jumps if the row at `B` has this key and this owner. Uses `KEY` and flags.
     fn is_same(self, asm: &mut Asm) -> Fix {
         asm.load_before(KEY, B);
         asm.compare(KEY, VALUE);
@@ -150,15 +169,14 @@ impl Rows {
         const { assert!(OVERFLOW == 0) };
         asm.b_later()
     }
-    /// Claims the row at `B`: writes key, owner, text. Spoils `KEY`, `SLOT`, `INDEX`.
+    /// Claims the row at `B`: writes key, owner, text. Uses `KEY`, `SLOT`, `INDEX`.
     fn take(self, asm: &mut Asm) {
         asm.store_before(VALUE, B);
         if self.rows.owned {
             asm.store(SLOT, B, OWNER as u32 - 8);
         }
         let Some(copied) = self.text else { return };
-        // A text is as long as `rows` rows, so the offset of its bytes is that many times the offset of its
-        // row.
+        // A text is as long as `rows` rows.
         let rows = TEXT_BYTES as i32 / self.size();
         asm.sub(INDEX, B, A);
         asm.add_shifted(INDEX, A, INDEX, rows.trailing_zeros());
@@ -169,13 +187,12 @@ impl Rows {
             asm.store(KEY, INDEX, 8 * word);
         }
     }
-    /// The rest of a section: adds one to the key's row, or to the overflow. In: `A` = table, and what
-    /// [`Self::keep`] stored. Spoils all but `VALUE`.
+    /// The rest of a section: adds one to the key's row, or to the overflow. `A` = table.
     pub(super) fn add(self, asm: &mut Asm) {
         self.first(asm);
         let again = asm.here();
         asm.load(INDEX, B);
-        // A free row may hold the key of a thread whose sequence started again before it had written the
+        // A free row may hold the key of a thread that started its sequence again before it had written the
         // whole row.
         let free = asm.if_zero_later(INDEX);
         let same = self.is_same(asm);

@@ -3,7 +3,20 @@
 //! In: code that computes and ends with the store. Out: the section; its abort handler and descriptor for
 //! behind the code. A section does this: announce the descriptor in the thread's area, read the CPU number,
 //! compute, store. If the kernel moves or interrupts the thread in between, the thread goes on at the abort
-//! handler, which starts again. The signature before that is a `brk` that never runs.
+//! handler, which starts again.
+//!
+//! ```text
+//!   restart:      area = tpidr_el0 + rseq.offset         `struct rseq`
+//!                 scratch = descriptor
+//!                 [area + RSEQ_CS] = scratch             announced
+//!   start:        the body, with the area in `area`      it may overwrite both registers
+//!                 its last instruction: the committing store
+//!   end:          committed; `clear` takes the announcement away later
+//!   ...
+//!                 brk (SIGNATURE)                        the kernel requires it; it never runs
+//!   abort:        b restart                              sp and memory are as at the abort, registers too
+//!   descriptor:   (version, flags) = 0, start, end - start, abort: four words, at a multiple of 32
+//! ```
 
 use super::asm::{Asm, Fix, Reg, ZERO};
 use super::machine::{Rseq, SIGNATURE};
@@ -13,7 +26,7 @@ pub(super) const CPU_ID: u32 = 4;
 /// `struct rseq`, field `rseq_cs`.
 const RSEQ_CS: u32 = 8;
 
-/// A section whose descriptor is still to be written.
+/// A section without its descriptor, which is still to be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Section {
     descriptor: Fix,

@@ -5,11 +5,19 @@
 //! multiple of 16 throughout, as it was.
 //!
 //! ```text
-//!   S        the program's stack pointer
-//!   S-64 …   x16, x17; x14, x15; x12, x13; x11, flags       <- sp in most stubs
-//!   S-96 …   the same, then x9, x10; x30, the end of the stack: if a stack is recorded
-//!   S-144 …  the same, then what conditions need (`frame`): if fields decide
+//!              most stubs            a stack is recorded        fields decide
+//!   sp +   0   x16, x17 = A, B       the same                   the same         <- sp = S - step
+//!   sp +  16   x14, x15 = RING, AT   the same                   the same
+//!   sp +  32   x12, x13 = TIME, SLOT the same                   the same
+//!   sp +  48   x11 = C; the flags    the same                   the same
+//!   sp +  64   <- S                  x9, x10 = LIMIT, FRAME     ANSWER (`frame`)
+//!   sp +  80                         SAVED_LINK: x30; END       WAITING (`frame`)
+//!   sp +  96                         <- S
+//!   sp + 144                                                    <- S
+//!   step       SHORT = 64            LONG = 96                  frame::FRAME = 144
 //! ```
+//!
+//! END is the end of the stack (`stack`).
 
 use trapline_record::ring::Kind;
 
@@ -17,9 +25,9 @@ use super::asm::{Asm, Reg, SP};
 use super::frame;
 use super::traced::Traced;
 
-/// Registers of a stub (`A`, `B`, `C` and `AT` are those that `counted` spoils). `A`, `B`: anything, and `B`
-/// also holds the thread's area. `RING`: the ring. `AT`: its head. `SLOT`: the slot behind that. `TIME`: the
-/// time. `C`: anything.
+/// Registers of a stub (`counted` overwrites `A`, `B`, `C` and `AT`). `A`, `B`: anything, and `B` also holds
+/// the thread's area. `RING`: the ring. `AT`: its head. `SLOT`: the slot behind that. `TIME`: the time. `C`:
+/// anything.
 pub(super) const A: Reg = 16;
 pub(super) const B: Reg = 17;
 pub(super) const RING: Reg = 14;

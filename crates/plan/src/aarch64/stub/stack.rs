@@ -8,14 +8,21 @@
 //! # Protocol
 //!
 //! Let S be the program's stack pointer, and E the end of the stack that S lies on. STK-1: nothing outside
-//! [S, E) is ever read, whatever x29 and the words of the stack are, and all of [S, E) stays mapped while the
+//! [S, E) is ever read, whatever x29 and the words of the stack are. All of [S, E) stays mapped while the
 //! thread is in the stub. E is taken from the first of these that is certain:
 //!
-//! B2 If the goroutine is known (`go`): its own bounds, the first two words behind g: S lies in them, E is
-//!    the upper one. The runtime moves a stack only where the goroutine does not run code of its own.
-//! B1 The main thread's stack, as it was mapped when we attached: S lies in it, E is its end.
-//! B3 The C library's block of the thread (`stackblock`, `stackblock_size`): S lies in it, E is its end.
-//! B4 Otherwise only the 4 KiB that S lies on, and the record says so.
+//! ```text
+//!   B2   E = [g + 8]                if g != 0      and [g] <= S < E      g = x28
+//!   B1   E = main.1                 if main.0 < E  and main.0 <= S < E
+//!   B3   E = [block] + [block + 8]  if [block] != 0 and [block] <= S < E
+//!   B4   E = S | 4095               otherwise                  block = tpidr_el0 + stacks.block, main = stacks.main
+//! ```
+//!
+//! B2 If the goroutine is known (`go`): its own bounds. The runtime moves a stack only where the goroutine
+//!    does not run code of its own.
+//! B1 The main thread's stack, as it was mapped when we attached.
+//! B3 The C library's block of the thread (`stackblock`, `stackblock_size`).
+//! B4 Only the 4 KiB that S lies on. The record says so: its END is odd.
 //!
 //! In Go x29 points to the word below the stack pointer, where Go saves its caller's (`go`). So S is taken 16
 //! bytes lower there, where stubs begin (GO-2). A copy would begin with what is no frame of the caller's, and
@@ -23,16 +30,38 @@
 //!
 //! A walk: at a function's entry the return address is in x30, and x29 is still the caller's. Anywhere else
 //! x29 may be the function's own. A frame is two words, the caller's x29 and where it goes on (AAPCS64,
-//! 6.4.6). W1 If there is no room for one more address, or unless S <= x29 and x29 + 16 <= E, the walk ends,
-//! and x29 is recorded. W2 Both words are loaded at once. W3 Repeat from W1. Addresses may be signed (pointer
-//! authentication): they go through x30 and `xpaclri`. That strips what the processor put there, and is a
-//! hint on a processor without it.
+//! 6.4.6). W1 Unless there is room for one more address, and S <= x29 and x29 + 16 <= E, the walk ends. Then
+//! x29 is recorded. W2 Both words are loaded at once. W3 Repeat from W1.
+//!
+//! ```text
+//!   W2     (x29, address) = ([x29], strip([x29 + 8]))
+//!   walk   LIMIT = max(E - S - 15, 0)             x29 - S < LIMIT, unsigned, is S <= x29 and x29 + 16 <= E
+//!   copy   LIMIT = min(E - S, most - 56)          both rounded down to a multiple of 8; 56 = FIRST_BYTE + 8
+//! ```
+//!
+//! Addresses may be signed (pointer authentication): they go through x30 and `xpaclri`. That strips what the
+//! processor put there, and is a hint on a processor without it.
 //!
 //! A copy: x30, stripped, in place of the first word; then the words from S up to E, as many as there is room
 //! for. (On x86-64 the return address is the word at S.)
 //!
-//! What x29 may be, and what may come in between: as on x86-64, described in the twin of this file. x30 is
-//! loaded from where it was saved each time a section begins again.
+//! # State
+//!
+//! ```text
+//!           x16 A     x17 B   x11 C                x9 LIMIT   x12 TIME        x10 FRAME   x30 LINK
+//!   bound   scratch   S       scratch              bytes      -               -           the program's
+//!   walk    x29 - S   S       bytes in use         bytes      room, in bytes  x29         an address
+//!   copy    a word    S       bytes copied         bytes      SLOT + 56       -           the program's, stripped
+//!   end     -         S       bytes in use         -          -               x29         -
+//!
+//!   SLOT + 24   USED: bytes of the record in use    SLOT = x13
+//!   SLOT + 32   FRAME_WORD: x29
+//!   SLOT + 40   END_WORD: E, from [sp + END]
+//!   SLOT + 48   FIRST_BYTE: addresses; or x30 and the words from S on
+//! ```
+//!
+//! The twin of this file describes what x29 may be, and what may come in between. On each new start of a
+//! section, x30 is loaded from where it was saved.
 
 use trapline_record::ring::Kind;
 use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
@@ -72,8 +101,7 @@ impl Traced<'_> {
 }
 
 impl Walk {
-    /// Leaves in `LIMIT` how many bytes from S on may be read; for a walk, how many bytes from S on a frame
-    /// may begin. Spoils `A`, `B`, `C`.
+    /// Leaves `LIMIT`, and E in `[sp + END]`. Uses `A`, `B`, `C` and flags.
     pub(super) fn bound(&self, asm: &mut Asm) {
         asm.add_imm(B, SP, self.step.cast_signed());
         let mut done = Vec::new();
@@ -103,7 +131,7 @@ impl Walk {
             }
         }
     }
-    /// Step B1. Jumps to a fix that it adds to `done` with E in `LIMIT`; S is in `B`.
+    /// Step B1. If it is certain, jumps to a fix that it adds to `done`, with E in `LIMIT`. `B` = S.
     fn main(&self, asm: &mut Asm, done: &mut Vec<Fix>) {
         let (low, high) = self.stacks.main;
         if low >= high {
@@ -117,8 +145,7 @@ impl Walk {
         done.push(asm.if_later(Cond::AboveEq));
         asm.bind(above);
     }
-    /// Fills the record at `SLOT`, and leaves in `C` how many of its bytes are used. In: as `bound` leaves
-    /// it. Spoils `A`, `B`, `TIME`, `FRAME`, `LINK`.
+    /// Fills the record at `SLOT`, as `bound` left `LIMIT` and `[sp + END]`.
     pub(super) fn fill(&self, asm: &mut Asm) {
         asm.add_imm(B, SP, self.step.cast_signed());
         match self.unwind {
@@ -131,7 +158,7 @@ impl Walk {
         asm.load_at(A, SP, END);
         asm.store(A, SLOT, END_WORD as u32 * 8);
     }
-    /// Walks. `FRAME` is the frame pointer, and `C` the number of used bytes of the record.
+    /// Steps W1 to W3.
     fn walk(&self, asm: &mut Asm, frames: u8) {
         let room = (u32::from(frames) * 8 + FIRST_BYTE).min(self.most & !7);
         asm.mov(FRAME, 29);
@@ -158,13 +185,13 @@ impl Walk {
     }
 }
 
-/// Loads x30 as it was, without its signature.
+/// `LINK = strip([sp + SAVED_LINK])`
 fn link(asm: &mut Asm) {
     asm.load_at(LINK, SP, SAVED_LINK);
     asm.strip_link();
 }
 
-/// Step B2: the lower end, and behind it the upper one.
+/// Step B2.
 fn goroutine(asm: &mut Asm, done: &mut Vec<Fix>) {
     let none = asm.if_zero_later(G);
     asm.load_two(C, LIMIT, G, 0);
@@ -176,7 +203,7 @@ fn goroutine(asm: &mut Asm, done: &mut Vec<Fix>) {
     asm.bind(below);
 }
 
-/// Step B3: the block's address, and behind it its length.
+/// Step B3.
 fn thread(asm: &mut Asm, block: i32, done: &mut Vec<Fix>) {
     asm.thread_pointer(A);
     asm.add_imm(A, A, block);
@@ -191,8 +218,7 @@ fn thread(asm: &mut Asm, block: i32, done: &mut Vec<Fix>) {
     asm.bind(below);
 }
 
-/// Copies x30, and `LIMIT` bytes from S on. Leaves in `C` the number of used bytes of the record, and in
-/// `FRAME` the frame pointer.
+/// Copies x30, and `LIMIT` bytes from S on.
 fn copy(asm: &mut Asm) {
     link(asm);
     asm.store(LINK, SLOT, FIRST_BYTE);

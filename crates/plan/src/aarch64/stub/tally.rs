@@ -3,9 +3,26 @@
 //! In: what is aggregated, where its table lies. Out: code that computes the value, finds its histogram
 //! bucket (*cell* in the code) or row, and adds one there by one commit; then the displaced code. A filter
 //! comes before it, and counts what it rejects. All cells + overflow + unseen + filtered = hits.
+//!
+//! ```text
+//!   table of line l = base + stride·l
+//!   word of a cell  = table + CELLS + 8 cell                       CELLS = 16, UNSEEN = 8, OVERFLOW = 0
+//!   Log2     cell = 0 if value < 0; else 65 - clz(value)           0 in cell 1, 2^n in cell n + 2
+//!   Linear   cell = 0 if value < min; else 1 + lesser((value - min) / step, count)
+//!
+//!            sp                  x16 A          x17 B       x15 KEY   x14 SLOT  x13 INDEX  x12 VALUE      x11 C
+//!   pass     S - FRAME           (`filtering`)
+//!   value    S - FRAME - depth   the value      scratch     scratch   scratch   scratch    group-by key   scratch
+//!   add      S - FRAME - depth   line, table    area, word  scratch   scratch   the count  cell or key    -
+//!   anywhere S - FRAME - depth   line, table, 1 the word    scratch   scratch   -          cell or key    scratch
+//!   end      S                   all registers are the program's
+//! ```
+//!
+//! The frame is that of `frame`, and depth is what `text` takes. Both forms of `add` for rows: `rows`.
+//!
 //! A value may depend on fields, which are copied onto the stack at entries, as for a record (`text`). A hit
 //! is unseen if one of its fields cannot be read. The value of a text is a hash, computed over a copy on the
-//! stack. A text of which not even one byte can be read is unseen. So is the hit of a goroutine whose stack
+//! stack. A text of which not even one byte can be read is unseen. So is the hit of a goroutine if its stack
 //! has no room for the copies. The group-by key (`GroupBy`) is computed beside the value, and is unseen for
 //! the same reasons. Value and key are looked up together, as one row.
 //! The value is computed before the restartable sequence, so that what may be repeated is short: find this
@@ -58,7 +75,7 @@ pub struct Pending {
     table: Table,
     /// Paths of what is decided before anything is read.
     early: Rare,
-    /// The jump of a goroutine whose stack has no room for the copies.
+    /// The jump of a goroutine without room for the copies on its stack.
     cramped: Option<Fix>,
     leave: u64,
     /// The same behind that, where the stack pointer is lower by the copies.
@@ -114,8 +131,8 @@ pub fn tally(
     Pending { asm, machine: *machine, table, early, cramped, leave, deep, counted, unread }
 }
 
-/// Out: `VALUE` = cell or key, and what rows keep. Jumps if that depends on something that could not be read.
-/// Spoils all.
+/// `VALUE` = cell or key, and what rows keep is in the frame. Jumps if that depends on something that could
+/// not be read.
 pub(super) fn value(
     asm: &mut Asm,
     what: Tallied<'_>,
@@ -144,8 +161,12 @@ pub(super) fn value(
     unread
 }
 
-/// In: `A` = key or cell, `VALUE` = the group-by key, if that is a value of the call. Stores the owner, if
-/// rows have one; for cells of a thread, `A` gets the thread's number. Spoils `B`.
+/// Stores the owner, if rows have one; for cells of a thread, `A` gets the thread's number too. Uses `B`.
+///
+/// ```text
+///   in    A = key or cell, VALUE = the group-by key, if that is a value of the call
+///   out   A = cell | number·THREAD_UNIT     cells of a thread
+/// ```
 fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
     let group_key = match tally.group_by {
         GroupBy::Number(_) | GroupBy::Text(_) => VALUE,
@@ -213,7 +234,7 @@ fn last(machine: &Machine, table: Table) -> u64 {
     table.base.wrapping_add(u64::from(machine.lines.max(1) - 1) * table.area.stride())
 }
 
-/// Adds one, by one commit. In: `VALUE` = cell or key, and what rows keep. Spoils all but `VALUE`.
+/// Adds one, by one commit, for `VALUE` = cell or key and what rows keep. `VALUE` stays.
 pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: Table, into: Into, rare: &mut Rare) {
     let last = last(machine, table);
     match machine.rseq {
@@ -240,7 +261,7 @@ pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: Table, into: Int
     }
 }
 
-/// The path of hits whose value is not known; they go on at `behind`.
+/// The path of hits without a known value; they go on at `behind`.
 pub(super) fn unseen(
     asm: &mut Asm,
     machine: &Machine,
@@ -256,14 +277,14 @@ pub(super) fn unseen(
     }
 }
 
-/// In: `A` = a line's number. Out: `A` = the table there. Spoils `KEY`, `SLOT`.
+/// `A = base + stride·A`. Uses `KEY`, `SLOT`.
 fn find_table(asm: &mut Asm, table: Table) {
     asm.number(KEY, table.area.stride() as u32);
     asm.constant(SLOT, table.base);
     asm.mul_add(A, A, KEY, SLOT);
 }
 
-/// The rest of a section: adds one on this CPU's line. In: `A` = table, `VALUE` = cell or key.
+/// The rest of a section: adds one on this CPU's line. `A` = table.
 fn add(asm: &mut Asm, into: Into) {
     match into {
         Into::Row(rows) => return rows.add(asm),
@@ -285,13 +306,14 @@ fn add_anywhere(asm: &mut Asm, machine: &Machine, into: Into) {
     add_one(asm, machine);
 }
 
-/// Out: `B` = the cell's address.
+/// `B = A + CELLS + 8 VALUE`
 fn cell(asm: &mut Asm) {
     asm.add_shifted(B, A, VALUE, 3);
     asm.add_imm(B, B, CELLS as i32);
 }
 
-/// In: `A` = value. Out: `A` = its cell, or the value itself if there are no cells. Spoils `B`, `C`, `KEY`.
+/// From `A` = value to `A` = its cell, or the value itself if there are no cells. Uses `B`, `C`, `KEY`,
+/// flags.
 fn cell_of(asm: &mut Asm, tally: &Tally) {
     let unsigned = tally.value.is_unsigned();
     match tally.sort {
@@ -301,7 +323,7 @@ fn cell_of(asm: &mut Asm, tally: &Tally) {
     }
 }
 
-/// Cell 0 is for values below 0, cell 1 for 0. Cell n + 2 is for values whose highest bit has number n.
+/// `A = 65 - clz(A)`, or 0 if A < 0.
 fn log2(asm: &mut Asm, unsigned: bool) {
     asm.leading_zeros(B, A);
     asm.number(C, 65);

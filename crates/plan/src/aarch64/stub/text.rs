@@ -12,8 +12,8 @@
 //!
 //! A system call keeps all general registers but x0, the flags, and 128 bits of each vector. It loses what
 //! vectors of SVE hold above that, predicates and SME's modes. At the entry of a function that follows the
-//! base procedure call standard none of that is live (AAPCS64, 6.1.3, 6.3). A function whose words name any
-//! of it has no texts and no fields (`module`).
+//! base procedure call standard none of that is live (AAPCS64, 6.1.3, 6.3). A function with words that name
+//! any of it has no texts and no fields (`supported`).
 //!
 //! A goroutine's stack ends where the heap goes on, and below it there is only what its functions were
 //! promised. If the frame would not fit above the end that g names, nothing is copied, and the hit is counted
@@ -23,12 +23,24 @@
 //!
 //! # Frame
 //!
-//! The frame lies below the stub's saves, and stays until the record is committed:
+//! The frame lies below the stub's saves, and stays until the record is committed. P is sp before `fetch`.
 //!
 //! ```text
-//!   Q + 0, 16    the two iovecs: ours, the program's        <- sp
-//!   Q + 32 …     x0 to x5, x8
-//!   Q + 96 …     for each text, and then for each field: the call's result, then the bytes
+//!   sp +  0   iovec 0: address of the copy, length         <- sp = Q = P - depth
+//!   sp + 16   iovec 1: address of the source, length
+//!   sp + 32   KEPT: x0 to x5
+//!   sp + 80   KEPT_NUMBER: x8; a word that is not used
+//!   sp + 96   TEXTS: 72 bytes for each text: the call's result, then 64 bytes
+//!             then for each field: the call's result, then its bytes, whole words
+//!   sp + depth <- P; a multiple of 16
+//!
+//!   call      x0 = the thread's number, x1 = sp, x2 = 1, x3 = sp + 16, x4 = 1, x5 = 0, x8 = PROCESS_VM_READV
+//!             x16 A = the source, x17 B = the copy
+//!   behind    x0 = bytes that were copied, or -errno
+//!   end       x0 to x5 and x8 are the program's; A, B are free
+//!
+//!   pointers  A = [register], then A = [A + offset] for each offset but the last
+//!   room      P - depth >= [g], if g != 0              g = x28
 //! ```
 
 use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
@@ -97,7 +109,7 @@ impl<'a> Texts<'a> {
     fn fields_len(self) -> u32 {
         8 * words(self.fields) as u32
     }
-    /// Jumps if a goroutine's stack has no room for the frame. Spoils `A`, `B`.
+    /// Jumps if a goroutine's stack has no room for the frame. Uses `A`, `B` and flags.
     pub(super) fn room(self, asm: &mut Asm) -> Option<Fix> {
         if !self.goroutine || self.depth() == 0 {
             return None;
@@ -110,8 +122,7 @@ impl<'a> Texts<'a> {
         asm.bind(no_goroutine);
         Some(cramped)
     }
-    /// Copies all texts and fields. Out: the stack pointer is lower by [`Self::depth`]; the argument
-    /// registers are as they were. Spoils `A`, `B`.
+    /// Copies all texts and fields. The stack pointer is lower by [`Self::depth`] then.
     pub(super) fn fetch(self, asm: &mut Asm) {
         if self.depth() == 0 {
             return;
@@ -138,8 +149,8 @@ impl<'a> Texts<'a> {
         }
         asm.load_at(NUMBER, SP, KEPT_NUMBER);
     }
-    /// Copies one field. In: `A` = the register that the field is read through. Out: the result at `at`, and
-    /// the bytes behind it.
+    /// Copies one field, with `A` = the register that it is read through: `[sp + at]` = the result, and
+    /// behind it the bytes.
     fn field(self, asm: &mut Asm, at: u32, read: &Read) {
         let Some((last, before)) = read.offsets.split_last() else { return };
         let mut broken = Vec::new();
@@ -162,8 +173,7 @@ impl<'a> Texts<'a> {
         }
         asm.store(0, SP, at);
     }
-    /// Lets the kernel copy `len` bytes to `to`, an offset in the frame. In: `A` = source address. Out: x0 =
-    /// the result. Spoils all kept registers, and `B`.
+    /// Lets the kernel copy `len` bytes from `A` to `to`, an offset in the frame; x0 = the result.
     fn copy(self, asm: &mut Asm, to: u32, len: u32) {
         match self.id {
             ThreadId::At(offset) => {
@@ -188,7 +198,7 @@ impl<'a> Texts<'a> {
         asm.number(NUMBER, nr::PROCESS_VM_READV);
         asm.system_call();
     }
-    /// Copies them into the record at `SLOT`; the fields begin at its word `first_field`. Spoils `A`.
+    /// Copies them into the record at `SLOT`; the fields begin at its word `first_field`. Uses `A`.
     pub(super) fn fill(self, asm: &mut Asm, first_field: u32) {
         let texts = (0..self.count() * TEXT_WORDS as u32).map(|n| FIRST_TEXT as u32 + n);
         let to = texts.chain((0..self.fields_len() / 8).map(|n| first_field + n));
@@ -204,7 +214,7 @@ pub(super) fn words(fields: &[Read]) -> usize {
     fields.iter().map(Read::words).sum()
 }
 
-/// Adds any offset to `A`. Spoils `B`.
+/// `A = A + offset`, for any offset. Uses `B`.
 fn past(asm: &mut Asm, offset: i32) {
     if offset.unsigned_abs() >> 24 == 0 {
         return asm.add_imm(A, A, offset);

@@ -12,11 +12,31 @@
 //! | T3 | it is another thread's: the next row, at most `PROBES` of them; then the row of all others | |
 //! | T4 | one more, atomically | before it, or behind it |
 //!
+//! ```text
+//!   tag   = number + 1                               KEY
+//!   row   = number mod rows, then (row + 1) mod rows; at last rows: the row of all others
+//!   tag's place = TAGS + 8 row
+//!   word  = TAGS + first + stride·row + 8 counter    first = 8 rows
+//!
+//!              x16 A            x17 B      x15 KEY   x14 TAGS     x13 ROW   x12 LEFT    x11 C
+//!   T1         [tag's place]    -          tag       tags         row       -           -
+//!   T2, T3     [tag's place]    FAILED     tag       tags         row       rows left   the tag's place
+//!   T4         1                the word   scratch   tags         row       -           scratch
+//! ```
+//!
+//! The frame is that of `frame`: sp = S - FRAME from the first instruction of T1 to the end of T4.
+//!
 //! # A thread's number
 //!
 //! The C library keeps it at an offset from tpidr_el0; otherwise a system call returns it (`gettid`). The
 //! call keeps all registers but x0 (Linux' arm64 ABI), which is put back. It loses what SVE has beyond the
-//! vectors' 128 bits. So on a processor with SVE no call is made (`module::check`).
+//! vectors' 128 bits. So on a processor with SVE no call is made (`supported::check`).
+//!
+//! ```text
+//!   ThreadId::At(offset)   number = [tpidr_el0 + offset], 32 bits
+//!   ThreadId::Call         number = [sp + ANSWER], which `ask` stored
+//!   ThreadId::Unknown      number = 0
+//! ```
 
 use trapline_record::threads::{PROBES, ThreadArea};
 
@@ -54,7 +74,7 @@ const ROW: Reg = INDEX;
 const LEFT: Reg = VALUE;
 
 /// Makes the system call if one is needed: once in a hit, outside of restartable sequences, and before
-/// [`load`].
+/// [`load`]. x0 and x8 wait at `waiting(0)` and `waiting(1)` meanwhile.
 pub(super) fn ask(id: ThreadId, asm: &mut Asm) {
     const NUMBER: Reg = 8;
     if id == ThreadId::Call {
@@ -107,7 +127,7 @@ pub fn count_by_thread(at: u64, machine: &Machine, threads: &Threads, counter: u
     Pending { asm, rows, elsewhere, found }
 }
 
-/// `of` = the number of its first row, below `rows`, which is a power of two.
+/// `ROW = of mod rows`; `rows` is a power of two.
 fn first_row(asm: &mut Asm, of: Reg, rows: u32) {
     match rows.max(1).ilog2() {
         0 => asm.mov(ROW, ZERO),
@@ -132,8 +152,7 @@ impl Code for Pending {
     }
 }
 
-/// Searches from the first row on. In: `TAGS`, `ROW`, `KEY` = tag. Ends with the thread's row, or the row of
-/// all others, in `ROW`.
+/// T2 and T3: goes to `found` with the thread's row, or the row of all others, in `ROW`.
 fn search(asm: &mut Asm, rows: u32, found: u64) {
     const FAILED: Reg = B;
     asm.number(LEFT, PROBES.min(rows));

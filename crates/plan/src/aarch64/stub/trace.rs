@@ -18,6 +18,17 @@
 //!
 //! If a goroutine's stack has no room for what T1 copies: T7, but with the counter of T6.
 //!
+//! ```text
+//!   T0       sp = S - frame::FRAME     only for a filter or a mark; at its end sp = S, all registers loaded
+//!   T1       sp = S - step             registers saved (`saves`), E at [sp + END] if a stack is recorded
+//!            sp = Q = S - step - depth texts and fields copied, if any (`text`); then to the end of T4
+//!   T2       sp = Q                    RING = ring, AT = head, B = area        (`put`)
+//!   T3, T4   sp = Q                    SLOT = slot, TIME = time; AT = the new head at T4
+//!   T5       sp = S - step, then S     all registers are the program's
+//!   T6       sp = Q                    goes back to T5's beginning, where the copies are given back
+//!   T7       sp = S - step             goes back to T5 behind that
+//! ```
+//!
 //! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual
 //! counter, which runs at one rate on all CPUs (Arm ARM D12.1). It may show the same time for two records of
 //! one thread: readers keep the order in which a ring has them. If the return decides, see `defer`.
@@ -50,7 +61,7 @@ pub struct Pending<'a> {
     written: u64,
     /// What the filter has left to append.
     before: Option<Before>,
-    /// The jump of goroutines whose stack has no room for the copies.
+    /// The jump of goroutines without room for the copies on their stack.
     cramped: Option<Fix>,
     /// Jumps of entries that fields rejected.
     deep: Vec<Fix>,

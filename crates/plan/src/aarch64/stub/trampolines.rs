@@ -1,18 +1,24 @@
-//! Return trampolines side by side: code whose address replaces a return address, and
-//! which leads to code that all share.
+//! Return trampolines side by side: their addresses replace return addresses, and they lead to code that all
+//! share.
 //!
 //! In: where trampolines and entries lie ([`Trampolines`]), the function that appends the shared code. Out:
 //! bytes, with the unwind information. Invariants: SLOT-1 to SLOT-3 of the twin, as far as code keeps them.
 //! Does not: know the shared code: `latency::armed` lists one call's steps from outside, `own_trampolines`
 //! those of our own process.
 //!
+//! ```text
+//!   code + CODE·n          nop                         CODE = 32
+//!              + RETURN    x30 = n                     a `ret` leads here; RETURN = 4, one or two words
+//!                          b common
+//!   code + CODE·count      common: the shared code     sp = S, x30 = n, all others as the function left them
+//! ```
+//!
 //! A `ret` leads to a trampoline's second word, so that an unwinder that looks a byte back finds the same
-//! trampoline. There x30 := its number, and a branch leads to the shared code. A caller expects nothing of
-//! x30, which its own call overwrote. A thread whose x30 has a number, whole or in part, is recognized by its
-//! pc until it is there. No word is a landing pad: `ret` needs none (Arm ARM C6.2, RET: BTypeNext is 0), and
-//! these pages are not guarded. With a guarded control stack no thread could come here. A process that has
-//! one is refused before, as no call of ours can be made in it (`tracee`'s `aarch64::frame`; in our own,
-//! `inside`).
+//! trampoline. A caller expects nothing of x30, which its own call overwrote. A thread with a number in x30,
+//! whole or in part, is recognized by its pc until it is there. No word is a landing pad: `ret` needs none
+//! (Arm ARM C6.2, RET: BTypeNext is 0), and these pages are not guarded. With a guarded control stack no
+//! thread could come here. A process that has one is refused before, as no call of ours can be made in it
+//! (`tracee`'s `aarch64::frame`; in our own, `inside`).
 
 use trapline_insn::aarch64::encode::NOP;
 use trapline_record::trampolines::{self, Trampolines};

@@ -1,7 +1,23 @@
-//! The calls of one probe whose records are deferred: how a call's cell is found, and what its return knows.
+//! The calls of one probe with deferred records: how a call's cell is found, and what its return knows.
 //!
-//! In: the probe's records, its late condition. Out: code that finds the cell, looks for the mark, reads the time;
-//! how a condition reads what the entry kept. The steps are those of `deferred`.
+//! In: the probe's records, its late condition. Out: code that finds the cell, looks for the mark, reads the
+//! time; how a condition reads what the entry kept. The steps are those of `deferred`.
+//!
+//! ```text
+//!   sp +   0   what `frame` keeps              <- sp from `enter` to `leave`: S - DEPTH = S - 176
+//!   sp + 144   PLACE: the cell's address
+//!   sp + 152   STAMP: the time of the exit
+//!   sp + 160   TOOK: nanoseconds that the call took
+//!   sp + 168   not used
+//!   sp + 176   <- S
+//!
+//!   cell +  0  probe | number << 32, the time at the entry
+//!   cell + 16  MARK: the cell's own address, as the record's key; 0 if there is no mark
+//!   cell + 24  arguments, texts, floats, fields, as in any record (`put`)
+//!
+//!   marked = [cell + 16] = cell and [cell] = probe, 32 bits
+//!   took   = max(time - [cell + 8], 0)·tick >> 32      of 128 bits; `Late::nanos`
+//! ```
 
 use trapline_record::counters::filtered;
 use trapline_record::ring::{Kind, first_float};
@@ -57,7 +73,7 @@ pub(in crate::aarch64::stub) struct Looked {
     pub(super) unmarked: [Fix; 2],
 }
 
-/// Makes room, and saves what is spoilt.
+/// Makes room, and saves what is overwritten.
 pub(in crate::aarch64::stub) fn enter(asm: &mut Asm) {
     asm.add_imm(SP, SP, -MORE);
     frame::enter(asm);
@@ -91,7 +107,7 @@ impl<'a> Deferred<'a> {
         }
     }
 
-    /// Step X1. Out: the cell's address, in its word of the frame.
+    /// Step X1: `[sp + PLACE]` = the cell's address.
     pub(in crate::aarch64::stub) fn look(&self, asm: &mut Asm) -> Looked {
         let lookup = self.timed().lookup(asm, DEPTH);
         asm.load_at(A, FOUND, MARK);
@@ -117,8 +133,7 @@ impl<'a> Deferred<'a> {
             _ => self.late.condition.decided(),
         }
     }
-    /// Reads the time and, if `took`, computes how long the call took: [`Late::nanos`]. Spoils `A`, `B`, `C`,
-    /// `TIME`.
+    /// Reads the time and, if `took`, computes how long the call took. Uses `A`, `B`, `C`, `TIME` and flags.
     pub(in crate::aarch64::stub) fn time(&self, asm: &mut Asm, took: bool) {
         asm.clock(TIME);
         asm.store(TIME, SP, STAMP);

@@ -1,4 +1,13 @@
-//! The entry of a call whose record is deferred: steps E1 to E4.
+//! The entry of a call with a deferred record: steps E1 to E4.
+//!
+//! ```text
+//!   E1   sp = S - DEPTH            all registers of `frame` are saved and free
+//!   E2   the same
+//!   E3   the same                  x14 = cell, and [sp + PLACE] = cell
+//!   E4   sp = S - DEPTH - depth    texts and fields copied (`text`)
+//!        the same                  x13 SLOT = cell, x12 TIME = the time: the record (`put`)
+//!   end  sp = S                    all registers are the program's
+//! ```
 //!
 //! In: a probe's records, with a late condition. Out: code that writes the entry's record into the call's cell, and
 //! with it the mark; the paths of calls that do not pass, or have no cell.
@@ -23,7 +32,7 @@ pub(super) struct EntryTail {
     begun: Option<(Section, Fix)>,
     behind_begun: u64,
     lookup: Lookup,
-    /// The jump of hits whose goroutine stack has no room for the copies.
+    /// The jump of hits on a goroutine's stack without room for the copies.
     cramped: Option<Fix>,
     leave: u64,
 }

@@ -1,4 +1,14 @@
-//! The exit of a call whose record is deferred: steps X1 to X4.
+//! The exit of a call with a deferred record: steps X1 to X4.
+//!
+//! ```text
+//!   X1   sp = S - DEPTH     x14 = cell, and [sp + PLACE] = cell
+//!   X2   the same           [sp + STAMP] = the time, [sp + TOOK] = nanoseconds, if the condition asks
+//!        the same           x14 RING = ring, x15 AT = head, x17 B = area (`put`)
+//!        the same           record at head + slot: the exit's; record at head: the entry's, copied from the cell
+//!        the same           [ring + HEAD] = head + 2 slot
+//!   X4   the same           x16 = [sp + PLACE], [x16 + MARK] = 0
+//!   end  sp = S             all registers are the program's
+//! ```
 //!
 //! In: a probe's records, with a late condition. Out: code that decides about a marked call, and writes both records
 //! by one commit; the paths of calls that are not marked, rejected or dropped.
@@ -82,7 +92,8 @@ impl Deferred<'_> {
         all.min(self.traced.rings.area.slot / 8)
     }
 
-    /// Writes both records, and commits them. In: `RING`, `AT` = its head. Spoils all but `RING`.
+    /// Writes both records, and commits them, as `find` or `lock` left `RING` and `AT`. All other registers
+    /// of a record's code are free.
     fn write(&self, asm: &mut Asm, kind: Kind) {
         let (traced, slot) = (&self.traced, self.traced.rings.area.slot.cast_signed());
         asm.add_imm(AT, AT, slot);

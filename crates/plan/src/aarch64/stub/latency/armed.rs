@@ -19,16 +19,37 @@
 //! | B3 | WORD := 0, then the byte := 0, which releases what was read | a thread that takes the trampoline now finds nothing of ours in it; x30 still has the number, so a search sees which one it was |
 //! | B4 | x30 := the return address; the duration is recorded as at any exit (`record`); `ret` | |
 //!
+//! ```text
+//!           sp       x30                x16 A     x17 B    x14 SLOT  x15 KEY    x13 INDEX  x12 TIME     x11 C
+//!   A0      S        plain              the others are the program's
+//!   A1      S - 64   plain              scratch   LENT     table     the home   n          groups left  the byte
+//!   A2      S - 64   plain              WHAT      TIME     entry     -          n          -            UNDER
+//!   A3, A4  S - 64   trampoline n       S         -        entry     -          n          -            -
+//!   A5      S        the same, signed   the others are the program's
+//!   B1      S        n                  the others are as the function left them
+//!   B2, B3  S - 64   n                  TIME      WHAT     entry     the byte   -          the time     REAL
+//!   B4      S - 64   REAL               scratch   scratch  WHAT      scratch    bucket     duration     scratch
+//!   end     S        REAL               the others are as the function left them
+//!
+//!   trampoline n = code + CODE·n + RETURN               CODE = 32, RETURN = 4
+//!   its entry    = table + entries_off + ENTRY·n        REAL + 0, WORD + 8, TIME + 16, WHAT + 24, UNDER + 32
+//!   its byte     = table + LENT_OFF + n                 LENT = 255 if taken, else 0
+//!   home         = table + 64 (cpu mod HOMES)           without rseq: (S >> 12) mod HOMES
+//!   n            = [home], then + 8 until its group of eight bytes has one that is 0: the lowest
+//! ```
+//!
+//! The frame is that of `timed`, 64 bytes. WHAT is the function's block on line 0.
+//!
 //! If a call was entered with a trampoline in x30 already (a tail call), its own trampoline returns to that
 //! one. Such chains are at most [`CHAIN`](trapline_record::trampolines::CHAIN) deep. x30 is plain then, or
 //! signed by this function's pad. A signature that was made before the jump here would not be authenticated
 //! by any code.
 //!
 //! A signal may come between any two steps. Its handler's calls take other trampolines, and x30 is in its
-//! frame, where a search of memory finds it. A call that is left by `longjmp` or an exception, and one whose
-//! thread ends, never reaches B1. A detach finds threads at any step, also one that a handler holds there.
-//! What becomes of their trampolines is up to `patch` (`trampolines`, `aarch64::returns`). A forked child has
-//! copies of all but the code, and comes home in its own.
+//! frame, where a search of memory finds it. A call that is left by `longjmp` or an exception, and one on a
+//! thread that ends, never reaches B1. A detach finds threads at any step, also one that a handler holds
+//! there. What becomes of their trampolines is up to `patch` (`trampolines`, `aarch64::returns`). A forked
+//! child has copies of all but the code, and comes home in its own.
 //!
 //! A function that is a signal handler returns into the vdso, which unwinders recognize by that address
 //! alone. From within its call they see no further than the handler. (In our own process such calls are left
@@ -119,7 +140,7 @@ impl Timed<'_> {
         let look = asm.here();
         let full = Self::take(asm, trampolines, look);
         asm.store32(INDEX, KEY);
-        // Steps A2 to A4. In: INDEX = trampoline.
+        // Steps A2 to A4.
         let under = Self::if_trampoline_later(asm, trampolines);
         asm.mov(C, ZERO);
         let known = asm.here();
@@ -142,7 +163,7 @@ impl Timed<'_> {
         Armed { trampolines: *trampolines, chained, take, full, look, under, known, leave }
     }
 
-    /// Jumps if x30 holds a trampoline; `A` = its distance from the first one then. Spoils `B`.
+    /// `A = x30 - code`. Jumps if that is below `code_len`: x30 holds a trampoline. Uses `B` and flags.
     fn if_trampoline_later(asm: &mut Asm, trampolines: &Trampolines) -> Fix {
         asm.constant(A, trampolines.code);
         asm.sub(A, LINK, A);
@@ -150,13 +171,13 @@ impl Timed<'_> {
         asm.compare(A, B);
         asm.if_later(Cond::Below)
     }
-    /// `SLOT` = the entry of the trampoline whose number is in `number`.
+    /// `SLOT = table + entries_off + ENTRY·number`
     fn entry_of(asm: &mut Asm, trampolines: &Trampolines, number: Reg) {
         asm.constant(SLOT, trampolines.entry(0));
         asm.add_shifted(SLOT, SLOT, number, trampolines::ENTRY.trailing_zeros());
     }
-    /// `SLOT` = the private memory, `KEY` = where this CPU, or this stack, begins to search. This is only a
-    /// hint: a stale one costs a longer search. Spoils `A`.
+    /// `SLOT` = the private memory, `KEY` = the home, which holds where this CPU, or this stack, begins to
+    /// search. This is only a hint: a stale one costs a longer search. Uses `A`.
     fn home(&self, asm: &mut Asm, trampolines: &Trampolines) {
         const BITS: u32 = trampolines::HOMES.trailing_zeros();
         asm.constant(SLOT, trampolines.table);
@@ -173,8 +194,13 @@ impl Timed<'_> {
         }
         asm.add_shifted(KEY, SLOT, A, 6);
     }
-    /// Step A1. In: `SLOT` = the private memory, `INDEX` = where to look. Out: `INDEX` = trampoline. Jumps if
-    /// the eight there are taken. If another thread was faster, it looks again. Spoils `A`, `B`, `C`.
+    /// Step A1, for the group of eight at `INDEX`. Jumps if they are taken. If another thread was faster, it
+    /// looks again.
+    ///
+    /// ```text
+    ///   group = n & (count - 8)
+    ///   n     = group + ctz(~[SLOT + LENT_OFF + group]) / 8
+    /// ```
     fn take(asm: &mut Asm, trampolines: &Trampolines, look: u64) -> Fix {
         asm.number(A, trampolines.count - 8);
         asm.and(INDEX, INDEX, A);
@@ -218,8 +244,11 @@ impl Timed<'_> {
         Self::depth(asm, &trampolines);
         asm.b(known);
     }
-    /// In: `A` = distance of the trampoline in x30 from the first one. Out: `C` = number of trampolines that
-    /// lie under one above that. Spoils `SLOT`, `A`.
+    /// `C` = number of trampolines that lie under one above the one in x30. Uses `SLOT` and `A`.
+    ///
+    /// ```text
+    ///   C = [entry of (A / CODE) + UNDER] + 1      A = x30 - code
+    /// ```
     fn depth(asm: &mut Asm, trampolines: &Trampolines) {
         asm.shift_right_by(A, A, trampolines::CODE.trailing_zeros());
         Self::entry_of(asm, trampolines, A);
@@ -227,7 +256,7 @@ impl Timed<'_> {
         asm.add_imm(C, C, 1);
     }
 
-    /// The code that all trampolines share. In: x30 = the trampoline's number.
+    /// The code that all trampolines share: B1 to B4.
     fn come_back(&self, asm: &mut Asm, trampolines: &Trampolines) {
         Self::prologue(asm);
         asm.clock(TIME);

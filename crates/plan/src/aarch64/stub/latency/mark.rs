@@ -3,8 +3,15 @@
 //!
 //! In: which function and call, by how many bytes the stack pointer is below the program's. Out: code that
 //! leaves an entry mark in the call's stamp cell, or takes away what an abandoned call left there. For an
-//! exit, code that takes the mark back, and finds out whether there was one. A mark is the function's number
-//! in the cell's second word.
+//! exit, code that takes the mark back, and finds out whether there was one.
+//!
+//! ```text
+//!   entry, recorded     [cell + 8] = function + 1
+//!   entry, rejected     [cell + 8] = 0
+//!   exit                recorded if [cell + 8] = function + 1; then [cell + 8] = 0
+//!
+//!   sp = S - depth      SLOT = cell; A, B, C, KEY, INDEX and flags are free    (`stamp_cell`)
+//! ```
 
 use super::stamp_cell::{Claim, Lookup};
 use super::timed::{A, B, SLOT, Timed};
@@ -27,7 +34,7 @@ impl Mark {
 }
 
 impl Timed<'_> {
-    /// At an entry: stores whether the call is recorded. Spoils `A`, `B`, `KEY`, `SLOT`, `INDEX`.
+    /// At an entry: stores whether the call is recorded.
     pub(in super::super) fn mark(&self, asm: &mut Asm, depth: u32, recorded: bool) -> Mark {
         let lookup = self.lookup(asm, depth);
         if recorded {
@@ -38,7 +45,7 @@ impl Timed<'_> {
         }
         Mark { lookup, after: asm.here(), unmarked: None }
     }
-    /// At an exit: takes the mark back, and jumps if there is none. Spoils the same registers.
+    /// At an exit: takes the mark back, and jumps if there is none.
     pub(in super::super) fn take_mark(&self, asm: &mut Asm, depth: u32) -> Mark {
         let lookup = self.lookup(asm, depth);
         asm.load_at(A, SLOT, 8);
@@ -48,8 +55,8 @@ impl Timed<'_> {
         asm.store(ZERO, SLOT, 8);
         Mark { lookup, after: asm.here(), unmarked: Some(unmarked) }
     }
-    /// Behind the displaced code: the path of an entry whose cell the first look did not find. If there is no
-    /// room for a block, the call's exit will not be recorded, which counts as missed.
+    /// Behind the displaced code: the path of an entry if the first look did not find its cell. If there is
+    /// no room for a block, the call's exit will not be recorded, which counts as missed.
     pub(in super::super) fn finish_mark(&self, asm: &mut Asm, mark: Mark) {
         self.search(asm, mark.lookup, Claim::Yes);
         asm.constant(B, self.latency.missed);

@@ -7,9 +7,20 @@
 //! run, the stack pointer is the same again:
 //!
 //! ```text
-//!   S        stack pointer at the function's entry: a multiple of 16, so only every other cell is used
-//!   S-64 …   x16, x17; x14, x15; x12, x13; x11, flags       <- sp in the stub
+//!         sp       x16 A          x17 B         x14 SLOT   x15 KEY   x13 INDEX   x12 TIME      x11 C
+//!   E1    S - 64   scratch        S             cell       tag       block       -             -
+//!   E2    S - 64   stamp's owner  this owner    cell       -         -           -             -
+//!   E3    S - 64   the time       this owner    cell       -         -           -             -
+//!   X1    S - 64   stamp's time   its owner     cell       tag       block       the time      this owner
+//!   X2    S - 64   stamp's time   -             cell       -         -           the duration  -
+//!   X3    S - 64   scratch        scratch       block      scratch   bucket      the duration  scratch
+//!   end   S        all registers are the program's
+//!
+//!   cell + 0   the time of the entry
+//!   cell + 8   owner: function + 1, or S if only outermost calls are timed; 0 if there is no stamp
 //! ```
+//!
+//! The frame is that of `timed`. S is a multiple of 16, so only every other cell is used.
 //!
 //! | step | what | a signal there |
 //! |---|---|---|
@@ -201,7 +212,7 @@ impl Timed<'_> {
         }
     }
 
-    /// The path of an entry that finds a stamp in its cell; the stamp's owner is in `A`.
+    /// E2: the path of an entry that finds a stamp in its cell; `A` = the stamp's owner.
     fn occupied(&self, asm: &mut Asm, loop_entry: bool, from: Fix, stamp: u64, leave: u64) {
         asm.bind(from);
         self.owner(asm, B);

@@ -1,7 +1,22 @@
 //! What an exit records: the duration, in the function's block of this CPU's line.
 //!
-//! In: `TIME` = duration, `SLOT` = the function's block on line 0. Out: code that counts the exit, adds to
-//! the sum and to a bucket, and keeps the extremes, each by a commit of its own (STUB-4).
+//! In: a duration. Out: code that counts the exit, adds to the sum and to a bucket, and keeps the extremes,
+//! each by a commit of its own (STUB-4).
+//!
+//! ```text
+//!   block on line l = SLOT + STRIDE·l              SLOT: the function's block on line 0
+//!   Log       e      = floor(log2(TIME | 16))
+//!             bucket = lesser(16 (e - 4) + (TIME >> (e - 4)), BUCKETS - 1)       16 = SUB, 4 = SUB_BITS
+//!   Linear    bucket = 0 if TIME < min; else 1 + lesser((TIME - min) / step, n)  n = lesser(count, BUCKETS - 2)
+//!   extremes  MIN_NOT = max(MIN_NOT, ~TIME), MAX = max(MAX, TIME)
+//!
+//!             x16 A                  x17 B      x14 SLOT            x15 KEY   x13 INDEX  x12 TIME   x11 C
+//!   bucket    scratch                scratch    block on line 0     -         bucket     duration   scratch
+//!   owned     cpu, block on its line area       block on line 0     scratch   bucket     duration   ~TIME
+//!   shared    1                      a word     block on some line  scratch   bucket     duration   scratch
+//! ```
+//!
+//! All of them use flags. After `shared`, `TIME` is its complement, and `SLOT` is at the bucket's word.
 
 use trapline_record::hist;
 use trapline_record::latency::{self as words, at};
@@ -27,11 +42,11 @@ pub(super) struct Rare {
 }
 
 impl Timed<'_> {
-    /// In: `TIME`. Out: `INDEX` = bucket; spoils `A`, `B`, `C`.
+    /// `INDEX` = the bucket of `TIME`.
     fn bucket(&self, asm: &mut Asm) {
         match self.latency.buckets {
             Buckets::Log => {
-                // With octave e (at least 4), bucket = (e - 4) · 16 + (duration >> (e - 4)).
+                // B = e - 4.
                 asm.number(A, hist::SUB as u32);
                 asm.or(A, A, TIME);
                 asm.leading_zeros(A, A);
@@ -58,7 +73,7 @@ impl Timed<'_> {
         asm.compare(INDEX, A);
         asm.select(INDEX, INDEX, A, Cond::BelowEq);
     }
-    /// Jumps to the returned fix if the duration is too short to be kept. Spoils `B`.
+    /// Jumps to the returned fix if the duration is too short to be kept. Uses `B` and flags.
     fn filter(&self, asm: &mut Asm) -> Option<Fix> {
         (self.latency.min_ticks > 0).then(|| {
             asm.constant(B, self.latency.min_ticks);
@@ -67,8 +82,8 @@ impl Timed<'_> {
         })
     }
 
-    /// One commit: `store` ends with the committing instruction. It finds the function's block on this CPU's
-    /// line in `A`, and may use `B` and `KEY`.
+    /// One commit: `store` ends with the committing instruction. `A` = the function's block on this CPU's
+    /// line; `B` and `KEY` are free.
     fn commit(&self, asm: &mut Asm, rseq: Rseq, store: impl FnOnce(&mut Asm)) -> Section {
         rseq::section(asm, rseq, [B, A], |asm| {
             asm.load32(A, B, CPU_ID);
@@ -76,13 +91,13 @@ impl Timed<'_> {
             store(asm);
         })
     }
-    /// In: `A` = a line's number, `SLOT` = block on line 0. Out: `A` = block there; spoils `KEY`.
+    /// `A = SLOT + STRIDE·A`. Uses `KEY`.
     fn line(asm: &mut Asm) {
         asm.number(KEY, words::STRIDE as u32);
         asm.mul_add(A, A, KEY, SLOT);
     }
 
-    /// The common case: this CPU's line. In: `TIME`, `SLOT`. All other registers are free.
+    /// The common case: this CPU's line.
     pub(super) fn record_owned(&self, asm: &mut Asm, rseq: Rseq, kind: ExitKind) -> Rare {
         let mut unregistered = None;
         let counted = rseq::section(asm, rseq, [B, A], |asm| {
@@ -169,7 +184,7 @@ impl Timed<'_> {
             asm.bind(short);
         }
     }
-    /// Updates a word of the block at `SLOT` with a register, or 1. Spoils `A`, `B`, `C`, `KEY`.
+    /// Updates a word of the block at `SLOT` with a register, or 1.
     fn update(&self, asm: &mut Asm, how: Update, word: u64, value: Option<Reg>) {
         asm.add_imm(B, SLOT, word as i32);
         if word == 0 {
@@ -183,7 +198,7 @@ impl Timed<'_> {
     }
 }
 
-/// Adds a register, or 1, to a word of the block at `to`; the last instruction is the store. Spoils `KEY`.
+/// `[to + word] = [to + word] + value`, or + 1; the last instruction is the store. Uses `KEY`.
 fn add(asm: &mut Asm, to: Reg, word: u64, value: Option<Reg>) {
     asm.load_at(KEY, to, word as u32);
     match value {

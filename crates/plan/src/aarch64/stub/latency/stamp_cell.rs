@@ -2,10 +2,31 @@
 //! stamp.
 //!
 //! In: what is timed. If only outermost calls are, the cell belongs to the thread (or the goroutine) and the
-//! function. Out: code that leaves the cell's address in `SLOT`; and the search for behind the displaced
-//! code, for the case that the first look does not find it. See `record::latency` for tags and blocks. A
-//! goroutine's tag is its page's, counted from its stack's end, with its g above that: no thread's page has
-//! so large a number.
+//! function. Out: code that leaves the cell's address in `SLOT`. Behind the displaced code a search
+//! follows, for the case that the first look does not find it. See `record::latency` for tags and blocks.
+//!
+//! ```text
+//!               tag                            hash               nth
+//!   thread      S >> 12                        tag                (S >> 3) mod 512
+//!   goroutine   (~d >> 12) + (g << 16)         tag ^ (tag >> 29)  (d >> 3) mod 512      d = S - [g + STACK_END]
+//!      g = 0    S >> 12                        tag ^ (tag >> 29)  (S >> 3) mod 512
+//!   outermost   (t << 16) | (function >> 9)    tag ^ (tag >> 29)  function mod 512      t = g, or tpidr_el0
+//!      g = 0    no cell
+//!
+//!   block = (hash·PHI mod 2^32) >> (32 - count_bits), then (block + 1) mod 2^count_bits, up to STAMP_PROBES blocks
+//!   [stamps + 8 block] = tag
+//!   cell  = stamps + tags_len + (block << block_bits) + (nth << cell_bits)
+//!
+//!            sp              x16 A           x17 B    x11 C          x14 SLOT   x15 KEY   x13 INDEX
+//!   lookup   S - depth       the tag there   S or d   -              stamps     tag       hash, then block
+//!   search   S - depth - 16  the tag there   S or d   its address    stamps     tag       block
+//!   found    S - depth       -               nth      -              cell       tag       block
+//!
+//!   sp + 0   x10, x9: only in the search, where they are LEFT and FAILED
+//! ```
+//!
+//! A goroutine's tag has its g above the page's number: no thread's page has so large a number. All of this
+//! uses flags.
 
 use trapline_record::latency as words;
 
@@ -38,8 +59,8 @@ impl Timed<'_> {
     const fn index_bits(&self) -> u32 {
         self.latency.shape.count_bits() as u32
     }
-    /// In: by how many bytes the stack pointer is below the program's. Out: `SLOT`. Spoils `A`, `B`, `KEY`,
-    /// `INDEX`.
+    /// `SLOT` = the cell, if the first look finds it. `depth`: by how many bytes the stack pointer is below
+    /// the program's.
     pub(in super::super) fn lookup(&self, asm: &mut Asm, depth: u32) -> Lookup {
         let shape = self.latency.shape;
         asm.constant(SLOT, self.latency.stamps);
@@ -52,8 +73,7 @@ impl Timed<'_> {
         asm.compare(A, KEY);
         let elsewhere = asm.if_later(Cond::NotEqual);
         let found = asm.here();
-        // In: SLOT = tags, INDEX = block's number, B = stack pointer. There is a cell for every eight bytes
-        // of the stack page.
+        // There is a cell for every eight bytes of the stack page.
         asm.add_shifted(SLOT, SLOT, INDEX, shape.block_bits().into());
         let mut past = shape.tags_len() as u32;
         if self.latency.outermost {
@@ -66,8 +86,8 @@ impl Timed<'_> {
         Lookup { no_goroutine, elsewhere, found }
     }
 
-    /// In: `B` = S. Out: `KEY` = tag, `INDEX` = what is hashed; for a goroutine `B` = S less its stack's end.
-    /// Jumps if there is no goroutine, and comes back with `KEY`. Spoils `A`.
+    /// From `B` = S to `KEY` = tag, `INDEX` = hash, `B` = S or d. Jumps if there is no goroutine, and comes
+    /// back with `KEY`.
     fn key(&self, asm: &mut Asm) -> Option<(Fix, u64)> {
         if self.latency.outermost {
             // A goroutine's tag is at hand wherever it runs. A thread that runs none has no cell.
@@ -99,7 +119,7 @@ impl Timed<'_> {
         Self::fold(asm);
         Some((no_goroutine, hash))
     }
-    /// `INDEX` = the tag's high bits in its low ones.
+    /// `INDEX = tag ^ (tag >> 29)`
     fn fold(asm: &mut Asm) {
         asm.shift_right_by(INDEX, KEY, 29);
         asm.xor(INDEX, INDEX, KEY);
@@ -107,7 +127,6 @@ impl Timed<'_> {
 
     /// Goes on if the first look did not find the tag: searches from that block on. If found, goes to `found`
     /// with the block's number. Otherwise falls out of the end, and also if `Claim::No` meets a free tag.
-    /// Spoils `A` and `C`.
     pub(in super::super) fn search(&self, asm: &mut Asm, lookup: Lookup, claim: Claim) {
         const LEFT: Reg = 10;
         const FAILED: Reg = 9;

@@ -2,6 +2,16 @@
 //!
 //! In: addresses and sizes from the layout. Out: plain values; code that saves what a stub uses, and loads it
 //! again (STUB-1).
+//!
+//! ```text
+//!   sp +  0   x16, x17 = A, B         <- sp from `prologue` to `epilogue`: S - FRAME = S - 64
+//!   sp + 16   x14, x15 = SLOT, KEY
+//!   sp + 32   x12, x13 = TIME, INDEX
+//!   sp + 48   x11 = C; the flags
+//!   sp + 64   <- S
+//!
+//!   block of function f on line l = area + (f·lines + l)·STRIDE       l = 0: `block`; lines - 1: `last`
+//! ```
 
 use trapline_record::latency as words;
 use trapline_record::trampolines::Trampolines;
@@ -101,13 +111,19 @@ impl Timed<'_> {
         asm.load_two(A, B, SP, 0);
         asm.add_imm(SP, SP, FRAME.cast_signed());
     }
-    /// Adds one to the word whose address is in `B`. Spoils `A`, `C` and `KEY`.
+    /// `[B] = [B] + 1`, by an atomic access. Uses `A`, and without FEAT_LSE `C` and `KEY`.
     pub(super) fn add_one(&self, asm: &mut Asm) {
         asm.one(A);
         asm.update(self.machine.lse, Update::Add, A, B, [C, KEY]);
     }
 
-    /// `to` = what this call puts into its cell's second word. Spoils `KEY`.
+    /// `to` = what this call puts into its cell's second word. Uses `KEY`.
+    ///
+    /// ```text
+    ///   owner = function + 1                 a cell for each call
+    ///   owner = S                            only outermost calls
+    ///   owner = S - [g + STACK_END]          the same, of goroutines
+    /// ```
     pub(super) fn owner(&self, asm: &mut Asm, to: Reg) {
         if !self.latency.outermost {
             return asm.number(to, self.function + 1);
