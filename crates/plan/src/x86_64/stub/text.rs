@@ -85,9 +85,35 @@
 //! signal handler may run below the stack pointer at any time:
 //!
 //! ```text
-//!   Q + 0, 16    the two iovecs: ours, the program's; later an action or a mask   <- rsp
-//!   Q + 32 …     rcx, rsi, rdi, r8, r9
-//!   Q + 72 …     for each text, and then for each field: the call's result, then the bytes
+//!   rsp              iovec: our buffer's address, its length         X5: an action, or a mask
+//!   rsp + 16         iovec: the program's address, the same length   X5: the rest of the action
+//!   rsp + 32         rcx, rsi, rdi, r8, r9, 8 bytes each (KEPT)
+//!   rsp + TEXTS 72   each text: the call's result, then TEXT_BYTES = 64 bytes
+//!   rsp + first_field = TEXTS + TEXT_LEN · texts
+//!                    each field: the call's result, then its bytes, as whole words
+//!   …                up to 15 bytes unused
+//!   rsp + depth - RED_ZONE   the stub's saves (`saves`): rdx at depth + SAVED_RDX
+//!   rsp + depth      = S - step, the stub's rsp before X1
+//! ```
+//!
+//! The registers of one text:
+//!
+//! ```text
+//!   X0        rdx = g, rax = rsp - [g]            a jump if rax < depth
+//!   X1        r10 = the pointer, r11 = the table, rax = what the entry should hold, rdx = its index
+//!   X2        rdx = eight bytes: [r10 + 8 · n] to [result + 8 + 8 · n]
+//!   X4        process_vm_readv(rdi = thread, rsi = rsp, rdx = 1, r10 = rsp + 16, r8 = 1, r9 = 0)
+//!   X5        r9 = the handler's word; rt_sigaction(rdi, rsi = 0, rdx = rsp, r10 = 8), rt_sigprocmask
+//!   the end   rcx, rsi, rdi, r8, r9 as they were; rax, rdx, r10, r11 used
+//! ```
+//!
+//! The entry for the page of r10 + end, `end` being the offset of a text's first or last byte:
+//!
+//! ```text
+//!   table = tables + CPU << STRIDE_BITS
+//!   value = (r10 + end | PAGE_MASK) ^ thread << THREAD_SHIFT
+//!   index = (value >> STRIDE_BITS) · PHI mod 2^32 >> 32 - BITS
+//!   noted = [table + 8 · index] = value
 //! ```
 
 use trapline_record::pages::{BITS, FILLED, PAGE_MASK, STRIDE_BITS, THREAD_SHIFT};
@@ -154,8 +180,8 @@ struct One<'a> {
     answer: i32,
 }
 
-/// Step X0. Jumps to the returned fix if fewer than `depth` bytes are left below the stack pointer on the
-/// goroutine's stack. `go` is the offset at which the thread keeps its g. Spoils rax, rdx and flags.
+/// Step X0. Jumps to the returned fix if fewer than `depth` bytes are left below rsp on the goroutine's stack.
+/// fs:[go] = g. Uses rax, rdx and flags.
 pub(super) fn room(asm: &mut Asm<'_>, go: i32, depth: i32) -> Fix {
     asm.load(RDX, Mem::Fs(go));
     asm.mov(RAX, RSP);
@@ -190,9 +216,13 @@ impl Texts<'_> {
         let len = self.count() * TEXT_LEN + self.fields_len();
         if len == 0 { 0 } else { (RED_ZONE + TEXTS + len + 15) & !15 }
     }
-    /// Copies all texts and fields. In: rdx is saved at offset `rdx` from the stack pointer; rax, r10, r11
-    /// are saved. Out: the stack pointer is lower by [`Self::depth`]; the argument registers, except rdx, are
-    /// as they were. Returns the instructions that may fault, and where a thread goes on then.
+    /// Copies all texts and fields. Returns the instructions that may fault, and where a thread goes on then.
+    ///
+    /// ```text
+    ///   in    [rsp + rdx] = the program's rdx; rax, r10 and r11 are saved; the other arguments in registers
+    ///   out   rsp lower by depth; rdi, rsi, rcx, r8, r9 as they were
+    ///   uses  rax, rdx, r10, r11, flags
+    /// ```
     pub(super) fn fetch(self, asm: &mut Asm<'_>, rdx: i32) -> Vec<(u64, u64)> {
         let (depth, mut fixups) = (self.depth(), Vec::new());
         if depth > 0 {
@@ -235,7 +265,7 @@ impl Texts<'_> {
         }
         KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
     }
-    /// Copies them into the record at r10; the fields begin at its word `first_field`. Spoils rdx.
+    /// Copies them into the record at r10; the fields begin at its word `first_field`. Uses rdx.
     pub(super) fn fill(self, asm: &mut Asm<'_>, first_field: u64) {
         let fields = self.fields_len() / 8;
         let texts = (0..self.words()).map(|n| FIRST_TEXT as i32 + n);
@@ -248,8 +278,8 @@ impl Texts<'_> {
 }
 
 impl One<'_> {
-    /// Sets r11 to this CPU's table, or to the table of the CPU that it most likely is. Jumps to the returned
-    /// fix in a thread without an area if others have one. Spoils rax.
+    /// r11 = this CPU's table; without rseq, that of `rseq::likely_cpu`. Jumps to the returned fix in a thread
+    /// without an area if others have one. Uses rax and flags.
     fn table(self, asm: &mut Asm<'_>, known: PageNotes) -> Option<Fix> {
         let machine = self.machine?;
         let none = match machine.rseq {
@@ -268,9 +298,9 @@ impl One<'_> {
         asm.alu(Alu::Add, R11, RAX);
         none
     }
-    /// Steps X1 to X3. In: r10 = the pointer. Returns the jumps to X4, with r10 as it was; the jump of texts
-    /// that end in another page, and where that comes back; the addresses of instructions that may fault.
-    /// Spoils rax, rdx, r11.
+    /// Steps X1 to X3; r10 = the pointer. Returns the jumps to X4, with r10 as it was; the jump of texts that
+    /// end in another page, and where that comes back; the addresses of instructions that may fault. Uses rax,
+    /// rdx, r11 and flags.
     fn load(self, asm: &mut Asm<'_>, known: PageNotes) -> (Vec<Fix>, (Fix, u64), [u64; LOADS]) {
         let mut unknown = Vec::from_iter(self.table(asm, known));
         let [first, last] = ENDS;
@@ -292,8 +322,7 @@ impl One<'_> {
         asm.store_imm(Mem::At(RSP, self.answer), TEXT_BYTES as i32);
         (unknown, (across, back), loads)
     }
-    /// Step X1 for one end. Jumps to the returned fix if its page is not noted. In: r10 = the pointer, r11 =
-    /// the table. Spoils rax, rdx.
+    /// Step X1 for one end. Jumps to the returned fix if its page is not noted. Uses rax, rdx and flags.
     fn look(self, asm: &mut Asm<'_>, end: i32) -> Fix {
         let entry = self.entry(asm, end);
         asm.unbroken(|asm| {
@@ -307,7 +336,7 @@ impl One<'_> {
         unknown.push(self.look(asm, ENDS[1]));
         asm.jmp(back);
     }
-    /// Steps X4 and X5. In: r10 = the pointer. Spoils rax, rdx, r10, r11.
+    /// Steps X4 and X5; r10 = the pointer. Uses rax, rdx, r10, r11 and flags.
     fn ask(self, asm: &mut Asm<'_>, known: Option<PageNotes>) {
         KEPT.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
         asm.mov(RAX, R10);
@@ -330,8 +359,8 @@ impl One<'_> {
         KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
     }
 
-    /// The end of X5: the notes are taken back if faults are no longer served. In: r10 = the pointer, r11 =
-    /// the table. Spoils rax, rdx, r9.
+    /// The end of X5: the notes are taken back if faults are no longer served; r10 = the pointer, r11 = the
+    /// table. Uses rax, rdx, r9 and flags.
     fn take_back(self, asm: &mut Asm<'_>, known: PageNotes) {
         // Adds 0, as a fence: the stores before it are seen before the load behind it.
         asm.alu_mem_imm(Alu::Add, Mem::At(RSP, 0), 0, true);
@@ -346,8 +375,7 @@ impl One<'_> {
         asm.bind(served);
     }
 
-    /// The entry in r11's table for the page that holds r10 + `end`; sets rax to what it should hold. Spoils
-    /// rdx.
+    /// The entry in r11's table for the page of r10 + `end`: rax = value, rdx = index. Uses flags.
     fn entry(self, asm: &mut Asm<'_>, end: i32) -> Mem {
         threads::load(self.id.0, asm, RDX, self.id.1);
         asm.shift(Shift::Left, RDX, THREAD_SHIFT, true);
@@ -363,8 +391,8 @@ impl One<'_> {
     }
 }
 
-/// Part of X5: jumps to a fix that it adds to `not`, unless faults of this thread are served. Spoils all kept
-/// registers, and rax, rdx, r10, r11.
+/// Part of X5: jumps to a fix that it adds to `not`, unless faults of this thread are served. Uses the kept
+/// registers, rax, rdx, r10, r11 and flags.
 fn verify(asm: &mut Asm<'_>, known: PageNotes, not: &mut Vec<Fix>) {
     asm.mov_imm64(R9, known.handler);
     asm.load(R9, Mem::At(R9, 0));
@@ -392,8 +420,13 @@ fn verify(asm: &mut Asm<'_>, known: PageNotes, not: &mut Vec<Fix>) {
     not.push(asm.jcc_later(Cond::NotEqual));
 }
 
-/// Copies one field. In: rax = the register that the field is read through. Out: the result at `at`, and the
-/// bytes behind it.
+/// Copies one field. With offsets o0, o1, … on, p the register's value, and * a load of eight bytes:
+///
+/// ```text
+///   in    rax = p
+///   out   [rsp + at] = the result;  [rsp + at + 8 …] = the bytes at *(*(p + o0) + o1) … + on
+///   uses  the kept registers, rax, rdx, r10, r11, flags
+/// ```
 fn field(asm: &mut Asm<'_>, id: (ThreadId, i32), at: i32, read: &Read) {
     let Some((last, before)) = read.offsets.split_last() else { return };
     let mut broken = Vec::new();
@@ -415,8 +448,8 @@ fn field(asm: &mut Asm<'_>, id: (ThreadId, i32), at: i32, read: &Read) {
     }
 }
 
-/// Lets the kernel copy `len` bytes to `to`, an offset in the frame. In: rax = source address. Out: rax = the
-/// result. Spoils all kept registers.
+/// Lets the kernel copy `len` bytes from the address in rax to rsp + `to`; rax = the result. Uses the kept
+/// registers, rdx, r10 and r11.
 fn copy(asm: &mut Asm<'_>, (id, depth): (ThreadId, i32), (to, len): (i32, i32)) {
     asm.store(Mem::At(RSP, 16), RAX);
     asm.lea(RAX, Mem::At(RSP, to));
