@@ -230,7 +230,7 @@ impl Walk {
         asm.bind(above);
     }
     /// Fills the record at r10; rcx is from `bound`. rdx = how many of its bytes are used. Uses rsi, rdi and
-    /// flags; in a walk not rcx.
+    /// flags.
     pub(super) fn fill(&self, asm: &mut Asm<'_>) {
         let real = self.trampolines.map(|trampolines| Real::lay(asm, trampolines));
         match self.unwind {

@@ -2,6 +2,28 @@
 //!
 //! In: the probe's records, its late condition. Out: code that finds the cell, looks for the mark, reads the clock;
 //! how a condition reads what the entry kept. The steps are those of `deferred`.
+//!
+//! What is stored besides the saves of `saves`, and the cell, which is as large as a ring slot:
+//!
+//! ```text
+//!   rsp - 128    TOOK        exits: nanoseconds since the entry
+//!   rsp - 120    TIME        exits: the time;  entries: PLACE, the cell's address
+//!   rsp - 112    SAVED_RSI   rsi
+//!   rsp - 56     SAVED_R8    r8, while a cell is looked for, in a Go program
+//!   rsp          = S - step
+//! ```
+//!
+//! ```text
+//!   rsi + 0      RECORD_IDS  thread << 32 | probe
+//!   rsi + 8      BEGAN       the time of the entry
+//!   rsi + 16     MARK        rsi itself if the cell is marked; 0 if the mark was taken away
+//!   rsi + 24 …   arguments, texts, floats, fields, as in any entry's record (`put`)
+//! ```
+//!
+//! ```text
+//!   X1           marked  =  [rsi + 16] = rsi  and  low half of [rsi] = probe
+//!   took         max(time - [rsi + 8], 0) · tick >> 32        tick: nanoseconds · 2^32 for a tick
+//! ```
 
 use trapline_record::counters::filtered;
 use trapline_record::ring::{Kind, first_float};
@@ -59,7 +81,7 @@ impl OfProbe {
             asm.jmp(behind);
         }
     }
-    /// Out: rsi = the cell, once it is found; the previous rsi is in [`SAVED_RSI`]. Spoils rax, rdx.
+    /// rsi = the cell, once it is found; [SAVED_RSI] = the earlier rsi. Uses rax, rdx and flags.
     pub(in crate::x86_64::stub) fn look(&self, asm: &mut Asm<'_>) -> Lookup {
         asm.store(SAVED_RSI, RSI);
         if self.timed().special() {
@@ -127,7 +149,7 @@ impl<'a> Deferred<'a> {
         Some(Self { traced, late, of_probe, words, values })
     }
 
-    /// Step X1. In: rsi = the cell.
+    /// Step X1: jumps unless the cell at rsi is marked. Uses flags.
     pub(in crate::x86_64::stub) fn look(&self, asm: &mut Asm<'_>) -> [Fix; 2] {
         let place = asm.unbroken(|asm| {
             asm.alu_load(Alu::Cmp, RSI, MARK);
@@ -147,7 +169,7 @@ impl<'a> Deferred<'a> {
             _ => self.late.condition.decided(),
         }
     }
-    /// Reads the clock and, if `took`, computes how long the call took. Spoils rax, rdx, r11.
+    /// [TIME] = the clock; if `took`, also [TOOK]. rsi = the cell. Uses rax, rdx, r11 and flags.
     pub(in crate::x86_64::stub) fn time(&self, asm: &mut Asm<'_>, took: bool) {
         self.traced.clock(asm);
         asm.store(TIME, RDX);
@@ -163,7 +185,7 @@ impl<'a> Deferred<'a> {
             asm.store(Mem::At(RSP, TOOK), RAX);
         }
     }
-    /// How a condition reads what is known at a return. In: rsi = the cell.
+    /// How a condition reads what is known at a return; rsi = the cell.
     pub(in crate::x86_64::stub) fn known(&self) -> Conditions<'_> {
         let traced = self.traced;
         let first = first_float(self.values, traced.texts.count_ones() as usize);
