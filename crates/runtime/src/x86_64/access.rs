@@ -19,8 +19,13 @@ use crate::native::Regs;
 use crate::trap::Info;
 use crate::trap::Step;
 
-// In: rdi = the address, rsi = a `Faulted` to fill, rdx = the value to store. Out: rax = the value that was
-// loaded, rdx = 1 if the access faulted.
+// Each access, from `trapline_runtime_access_begin` up to `trapline_runtime_access_failed`:
+//
+//   in      rdi = the address, rsi = a `Faulted` to fill, rdx = the value to store; [rsp] = return address
+//   access  [rdi] and rax, or rdx; nothing else changes
+//   out     rax = the value that was loaded, rdx = 0
+//   fault   [rsi] = siginfo, error code, exception, address (`recover`);  rip = `trapline_runtime_access_failed`
+//   out     rdx = 1
 global_asm!(
     ".pushsection .text.trapline_access, \"ax\", @progbits",
     ".macro trapline_access name, insn:vararg",

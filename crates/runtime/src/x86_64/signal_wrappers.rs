@@ -12,6 +12,13 @@
 //! there, the thread goes on in the copy, so no instruction is executed twice, and no hit is counted twice.
 //! The handler runs on the kernel's signal frame; our frame is between it and the restorer.
 //!
+//! ```text
+//!   wrapper n, first + 16 · n    endbr64; mov ecx, n; jmp on_signal; int3 …
+//!   at its start                 edi = signal, rsi = siginfo, rdx = context, [rsp] = the restorer
+//!   on_signal                    the same, and ecx = n: its fourth argument
+//!   the handler                  the same arguments; [rsp] = return address in on_signal
+//! ```
+//!
 //! # Interleavings
 //!
 //! | thread A | thread B | |

@@ -5,6 +5,14 @@
 //! directly, without the C library. So errno stays as it is, and code that wraps the C library's calls does not
 //! see it.
 //! Does not: keep anything, or know what a system call does (`kernel`).
+//!
+//! ```text
+//!   call             rax = number;  rdi, rsi, rdx, r10, r8, r9 = arguments
+//!                    rax = result;  uses rcx, r11, flags; the stack stays as it is
+//!   thread_pointer   fs:0, which holds its own address
+//!   add_own          [word] += 1, one instruction;  uses flags
+//!   the restorer     rsp = the signal frame behind its first word;  rax = 15, rt_sigreturn
+//! ```
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::AtomicU64;

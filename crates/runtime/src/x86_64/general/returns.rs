@@ -23,6 +23,45 @@
 //!   sequence nor its descriptor is ever unmapped, since generated code names this code, and stays.
 //!
 //! Does not: handle more than one consumer.
+//!
+//! # Pictures
+//!
+//! S is the stack pointer at the function's entry or exit, where the return address lies:
+//!
+//! ```text
+//!   begin, in     rdi = probe, rsi = site, rdx = S, [rsp] = return address; no frame
+//!                 r8 = engine, r9 = line and then pool, r10 = place, r11 = S << NUMBER_BITS
+//!   A2            rcx = rseq area, r8 = magazine; then rcx = the hint, r8 = number
+//!   A4            r8 = end of the instance; r11 = thread pointer
+//!   out           rcx = 0, or 1: nothing was done;  rcx, rdx, r8 to r11 may have changed
+//! ```
+//!
+//! ```text
+//!   session, in   rax = engine, rcx = list, rsi = Regs, r12 = probe, r13 = line, entered; the frame of `parts`
+//!                 r14 = Regs, r15 = rip, rdx = [rsp + SP] = S, r9 = pool, r10 = place, r8 = number
+//!                 rsp + KEPT: number;  + 8: session's number;  + 16: place
+//!   A5            rdi = data, rsi = rsp + HIT;  eax = verdict
+//!   A6            r11 = end of the instance, r9 = pool, r8 = number, rdx = rseq area, rsi = magazine
+//!   out           eax: GoOn or WITH_STATE;  rsp += ROOM, then `ret` to the gate
+//! ```
+//!
+//! ```text
+//!   exit, in      rsi = Regs, r12 = probe, rbx = Regs - 8, [rsp] = return address
+//!                 rax = engine, r13 = line, r14 = Regs, r15 = S, r10 = place, rdi = pool, r11 = instance
+//!   D2            rsp lower by ROOM; r9 = turn;  rcx = rseq area
+//!   H2            rdx = list, rax = handler
+//!   B3, B4        [instance + sp] = 0;  r8 = number, rsi = magazine
+//!   B5            r12 = rip, rdi = data, rsi = rsp + HIT
+//!   out           eax: GoOn or WITH_STATE;  rsp as at entry
+//! ```
+//!
+//! A hint, and the instance that it names:
+//!
+//! ```text
+//!   hint          [place] = S << NUMBER_BITS | number           number: the instance's, + 1
+//!   instance      objects + OBJECT · (number - 1), if number - 1 < count and [instance + sp] = S
+//!   no consumer   number = NO_CONSUMER: a session declined this call; `exit` has nothing to do
+//! ```
 
 use trapline_insn::x86_64::Regs;
 
@@ -36,8 +75,8 @@ use crate::probe::Probe;
 /// A1 to A4, at an entry where no consumer is called.
 ///
 /// # Safety
-/// As for [`dispatch::entry`](crate::dispatch::entry). It is not a C function: rdi = probe, rsi = site, rdx =
-/// its stack pointer. It changes rcx, rdx and r8 to r11. It returns rcx = 0, or not 0: nothing was done.
+/// As for [`dispatch::entry`](crate::dispatch::entry). It is not a C function: the module's pictures show its
+/// registers.
 #[unsafe(naked)]
 pub unsafe extern "C" fn begin() {
     general_asm!(
@@ -127,8 +166,6 @@ pub unsafe extern "C" fn begin() {
 
 /// A1 to A6 with the entry handler of a session. [`entry`](super::entry) jumps here, inside its frame, if the
 /// list has no consumer for it.
-///
-/// In: rax = engine, rcx = list, rsi = `Regs`, r12 = probe, r13 = line, entered.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn session() {
     general_asm!(

@@ -14,7 +14,7 @@
 //!   A2           rsi = rdi + ENTRY · n, the base of the entry;  REAL = [S], UNDER = r8 or 0, WHAT, TIME
 //!   A3           [S] = rcx = code + CODE · n + RETURN
 //!   A4           WORD = S
-//!   chained      n' = (rax >> log2 CODE);  r8 = UNDER of n' + 1, missed if that is CHAIN; then A1 to A4
+//!   chained      n' = (rax >> log2 CODE);  r8 = UNDER of n' + 1, missed from CHAIN on; then A1 to A4
 //! ```
 //!
 //! In the code behind the trampolines, with rsp = S and [S] = n:
