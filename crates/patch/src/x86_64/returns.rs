@@ -29,7 +29,7 @@ pub(crate) const BELOW: u64 = 0;
 /// Whether a return address may be in a register only: no, since a call stores it.
 pub(crate) const IN_REGISTERS: bool = false;
 
-/// The trampoline whose return a thread in the shared code is making, as long as it is taken.
+/// The trampoline that a thread in the shared code returns through, as long as it is taken.
 pub(crate) fn number_in(process: &Process, regs: &Regs) -> Result<u64, TargetError> {
     process.read_u64(RemoteAddr(regs.sp()))
 }

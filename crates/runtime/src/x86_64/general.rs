@@ -1,4 +1,4 @@
-//! A hit whose only consumer uses general registers only, in code that does the same. Code that a compiler
+//! A hit with one consumer that uses general registers only, in code that does the same. Code that a compiler
 //! makes of [`dispatch::entry`](crate::dispatch::entry) may use vector registers; this code does not.
 //!
 //! In: as `dispatch::entry`, from generated code only, which saves everything in `Regs` and loads it again.
@@ -8,7 +8,7 @@
 //! to do than the steps D1 to D4, D7 for one consumer with an entry handler and no filter. Such cases are a
 //! thread without a line, a hit inside a hit, a list that is empty, longer, or changed since. The protocol is
 //! that of `dispatch` and `epoch`, step by step. Entering and leaving without a call is a hit that looked and
-//! found nothing to do. [`returns`] is for calls whose return is waited for.
+//! found nothing to do. [`returns`] is for consumers that wait for the return.
 //!
 //! `.p2align 5,,N` is before each jump, call and return of the fast path. N is its length with the compare
 //! that it fuses with, or a little more. So none crosses or ends at a 32-byte boundary; there Intel's cores

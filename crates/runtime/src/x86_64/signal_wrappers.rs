@@ -13,7 +13,7 @@
 //! The handler runs on the kernel's signal frame; our frame is between it and the restorer.
 //!
 //! ```text
-//!   wrapper n, first + 16 · n    endbr64; mov ecx, n; jmp on_signal; int3 …
+//!   wrapper n, first + 16 · n    endbr64; mov ecx, n; jmp on_signal; padding
 //!   at its start                 edi = signal, rsi = siginfo, rdx = context, [rsp] = the restorer
 //!   on_signal                    the same, and ecx = n: its fourth argument
 //!   the handler                  the same arguments; [rsp] = return address in on_signal

@@ -3,7 +3,7 @@
 //! Input: registers at a stop. Output: registers to go on with. Invariants: TGT-3.
 //!
 //! ```text
-//!   repaired       rip -= 2, rax = the call's number, orig_rax = -1: `syscall` runs again
+//!   repaired       rip -= 2, rax = the call's number or SYS_restart_syscall, orig_rax = -1: `syscall` runs again
 //!   for_call       rip = the gadget's `syscall`, rsp = sp, rax = number, orig_rax = -1
 //!                  rdi, rsi, rdx, r10, r8, r9 = arguments
 //!   for_function   rip = function, rdi = argument, rsp = sp - 16, rax = 0, orig_rax = -1, DF = 0
@@ -133,8 +133,8 @@ impl Regs {
         regs.orig_rax = u64::MAX;
         Self(regs)
     }
-    /// Registers that run a function of one argument, which returns through the frame whose way back begins
-    /// at `sp`. Also returns a word that must be written for that, at sp - 16: the address of a `ret`, which
+    /// Registers that run a function of one argument, which returns through a frame; its way back
+    /// begins at `sp`. Also returns a word that must be written for that, at sp - 16: the address of a `ret`, which
     /// leads on to the restorer. This extra step aligns the stack.
     pub(crate) const fn for_function(
         &self,

@@ -52,7 +52,7 @@ pub(super) struct Tail {
     owned: Option<(Section, Fix)>,
     pointer: Fix,
     shared: Shared,
-    /// The jumps of hits whose value depends on something that could not be read.
+    /// The jumps of hits with a value that depends on something that could not be read.
     unread: Vec<Fix>,
     rejected: Vec<Fix>,
     lookup: Lookup,

@@ -76,7 +76,7 @@ impl Fields<'_> {
     }
 }
 
-/// How to read the record that a call's entry kept, whose address is in [`EntryRecord::AT`].
+/// How to read the record that a call's entry kept. Its address is in [`EntryRecord::AT`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryRecord {
     /// Word of the record at which its floats begin, and a bit for each of the eight floats that it holds.

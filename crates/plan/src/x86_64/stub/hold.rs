@@ -130,7 +130,7 @@ fn filter(asm: &mut Asm<'_>, ways: &mut Ways, mode: Reg, strict: i32) {
     asm.mov_imm32(RCX, (fact::FILTER | fact::CLOCK) as u32);
 }
 
-/// Detects such calls by `syscall`, whose arguments are one register further on.
+/// Detects such calls by `syscall`: its arguments are one register further on.
 fn call(asm: &mut Asm<'_>, ways: &mut Ways) {
     asm.alu_imm(Alu::Cmp, RDI, nr::SECCOMP, false);
     let other = asm.jcc_later(Cond::NotEqual);

@@ -17,7 +17,7 @@
 //! stack pointer above the stack word, as if the call were over, and goes to the trampoline at
 //! [`ENTER`](trapline_record::trampolines::ENTER). There a *call* puts the return address back, now one in
 //! the trampoline, and leads through the entry's `GO` to the function. Then the CPU predicts the function's
-//! `ret`, and also the `ret` that ends the code here, whose entry is the caller's.
+//! `ret`, and also the `ret` that ends the code here: its entry is the caller's.
 //!
 //! | step | stack pointer | stack word | what code sees that looks then |
 //! |---|---|---|---|

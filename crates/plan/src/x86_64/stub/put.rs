@@ -71,7 +71,7 @@ impl Traced<'_> {
             id => id,
         }
     }
-    /// The texts and fields to copy. A thread whose number is not known has none (the planner refuses that).
+    /// The texts and fields to copy. A thread without a known number has none (the planner refuses that).
     fn texts(&self, kind: Kind) -> Texts<'_> {
         let (known, machine, id) = (self.rings.known, Some(self.machine), self.rings.id);
         match kind == Kind::Entry && self.unwind == Unwind::None && id != ThreadId::Unknown {

@@ -4,7 +4,7 @@
 //!
 //! In: the key; the owner and the text, if rows have those. Out: the code of a restartable sequence that has
 //! found its table ([`Rows::add`]), and the code without such a sequence, for a table that other threads
-//! change as well ([`Rows::add_anywhere`], R1 to R3). Key and owner wait below the stack pointer, so a
+//! change as well ([`Rows::add_anywhere`], R1 to R3). Both keys wait below the stack pointer, so a
 //! sequence that starts again finds them as they were.
 //!
 //! ```text
@@ -179,7 +179,7 @@ impl Rows {
         let unread = self.text.map(|copied| unread(asm, copied));
         self.first(asm);
         let again = asm.here();
-        // A free row may hold the key of a thread whose sequence started again before it had written the
+        // A free row may hold the key of a thread that started its sequence again before it had written the
         // whole row.
         let free = self.waits().then(|| is_free(asm));
         let same = self.is_same(asm);

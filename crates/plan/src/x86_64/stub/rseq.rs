@@ -25,7 +25,7 @@ pub(super) const CPU_ID: i32 = 4;
 /// `struct rseq`, field `rseq_cs`.
 const RSEQ_CS: i32 = 8;
 
-/// A section whose descriptor is still to be written.
+/// A section without its descriptor, which is still to be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Section {
     descriptor: Fix,

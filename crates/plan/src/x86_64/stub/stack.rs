@@ -72,7 +72,7 @@
 //!   end     rdx = bytes used, rsi = rbp;  the record's words USED, FRAME, END = rdx, rsi, E
 //! ```
 //!
-//! Return trampolines: a call whose return address is replaced has a trampoline's address on the stack
+//! Return trampolines: a call with a replaced return address has a trampoline's address on the stack
 //! (`trampolines`). Invariant: STK-2 if a trampoline lies on the stack, the return address that it stands for is
 //! recorded. A word that lies in the trampolines' code is looked up in that trampoline's entry (REAL):
 //!

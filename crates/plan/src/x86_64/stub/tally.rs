@@ -64,10 +64,10 @@ pub(super) struct Tail {
     counted: u64,
     /// The same, behind the code that frees a text's part of the stack.
     without_text: u64,
-    /// The jump of hits whose goroutine stack has no room for a text.
+    /// The jump of hits on a goroutine's stack without room for a text.
     cramped: Option<Fix>,
     fixups: Vec<(u64, u64)>,
-    /// The jumps of hits whose value depends on something that cannot be read.
+    /// The jumps of hits with a value that depends on something that cannot be read.
     unread: Vec<Fix>,
 }
 
@@ -389,7 +389,7 @@ pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, Table), 
     }
 }
 
-/// The path of hits whose value is not known; they go on at `behind`. Returns the section, if there is rseq,
+/// The path of hits without a known value; they go on at `behind`. Returns the section, if there is rseq,
 /// and the fix that waits for the table's address.
 pub(super) fn unseen(
     asm: &mut Asm<'_>,

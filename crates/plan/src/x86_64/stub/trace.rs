@@ -7,7 +7,7 @@
 //! by storing the head. In a process without rseq, a ring is locked for that by a compare-and-swap. If no
 //! ring is free right away, the record is dropped.
 //! A dropped record adds one to the probe's counter. So does the record of a thread without an rseq area in a
-//! process whose other threads have one. A filter comes before all that: a hit that it rejects adds one to a
+//! process where other threads have one. A filter comes before all that: a hit that it rejects adds one to a
 //! counter of its own. Written + dropped + filtered = hits. If exits are recorded too, the entry leaves a
 //! mark for them (`latency::mark`).
 //! A filter's usual answer is no. If the filter needs only the registers of the first save, rejected hits run

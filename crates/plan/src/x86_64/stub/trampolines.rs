@@ -1,5 +1,5 @@
-//! Return trampolines: code whose address replaces a return address, the unwind
-//! information for it, and how one is taken.
+//! Return trampolines: code that replaces a return address by its own, the unwind information for it, and how
+//! one is taken.
 //!
 //! In: where trampolines and their entries lie ([`Trampolines`]). Out: bytes. Invariants: SLOT-1 no two armed
 //! stack words hold the same trampoline. SLOT-2 from the moment at which a stack word holds a trampoline
@@ -68,7 +68,7 @@
 //!   … 32  CODE             int3
 //! ```
 //!
-//! The private memory, whose address is `table`:
+//! The private memory, at `table`:
 //!
 //! ```text
 //!   + 64 · home            the trampoline with which a search begins; home below HOMES

@@ -45,7 +45,7 @@ pub(super) struct Written {
     ring: Fix,
     base: u64,
     full: Fix,
-    /// The jump of hits whose goroutine stack has no room for texts.
+    /// The jump of hits on a goroutine's stack without room for texts.
     cramped: Option<Fix>,
     /// Where the common path goes on.
     written: u64,
@@ -113,7 +113,7 @@ impl Traced<'_> {
         }
     }
     /// Finds a ring and writes. Also returns the fix that waits for the rings' address, and the jump of
-    /// records whose ring was full.
+    /// records that found their ring full.
     fn commit(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) -> (Commit, Fix, Fix) {
         let walk = self.walk(kind);
         if let Some(walk) = walk {
@@ -187,7 +187,7 @@ impl Written {
         self.passed.addresses(asm, filtered);
         self.fixups
     }
-    /// The path of a hit whose rejection comes late.
+    /// The path of a hit that is rejected late.
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
         if !self.passed.bind(asm) {
             return None;

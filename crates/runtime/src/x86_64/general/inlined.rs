@@ -1,4 +1,4 @@
-//! The fast path of a call whose return one consumer waits for, as code that gates inline. No consumer is
+//! The fast path of a call with one consumer that waits for its return, as code that gates inline. None is
 //! called at the entry. An inlined copy needs no call, no return, and no word for a return address.
 //!
 //! There are two kinds. [`begin`](InlinedPath::begin) and [`end`](InlinedPath::end) are for calls whose exits
@@ -42,7 +42,8 @@
 //!   begin        r8 = engine, r9 = line, then the row's word;  rcx = place;  rdx = the probe that it keeps
 //!                [place + keeps] = rdi, [place + site] = rsi, [r9] += 1
 //!   arm          r9 = line, then the row's word;  r8 = trampolines;  rcx = entry
-//!                [entry + GO] = [rsp] and + SITE = rsi, if GO differs;  + WHAT = rdi;  [S] = [entry + INTO];  [r9] += 1
+//!                [entry + GO] = [rsp] and + SITE = rsi, if GO differs;  + WHAT = rdi
+//!                [S] = [entry + INTO];  [r9] += 1
 //!   end          rax = engine, r13 = line, r9 = turn, r10 = place, r15 = S
 //!                rdx = list, rax = handler, [rsp + HIT …] = the hit, [place + keeps] = 0, r12 = rip
 //!   on_return    r15 = S, [S] = number n, r8 = entry n, r9 = probe, r11 = site, r13 = line, r10 = turn
@@ -52,7 +53,8 @@
 //!
 //! ```text
 //!   place        places + (S · HINT_SPREAD >> PLACE_SHIFT & place_mask);  it keeps this call if bound = S
-//!   entry        entries + [quick + (((S << QUICK_UP) + [S]) · QUICK_SPREAD >> QUICK_SHIFT & quick_mask)], 4 bytes
+//!   entry        entries + [quick + (h & quick_mask)], 4 bytes
+//!                h = ((S << QUICK_UP) + [S]) · QUICK_SPREAD >> QUICK_SHIFT
 //!                it is this call's if WORD = S, REAL = [S] and WHAT = 0
 //!   entry n      entries + ENTRY · n
 //! ```

@@ -31,7 +31,7 @@ pub const WITH_STATE: u64 = 3;
 /// Stack frame:
 ///
 /// ```text
-///   rsp                 the seal, whose address names the frame; one word unused
+///   rsp                 the seal: its address names the frame; one word unused
 ///   rsp + HIT    16     the hit, 24 bytes
 ///   rsp + SP     40     the program's stack pointer
 ///   rsp + KEPT   48     what else is kept of a call, 32 bytes; one word unused

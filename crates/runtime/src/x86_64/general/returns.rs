@@ -1,5 +1,5 @@
-//! A call whose return one consumer waits for that uses general registers only: its entry and its return, in
-//! code that does the same. `begin` is the entry where no consumer is called, `session` the entry with a
+//! A call with one consumer that waits for its return and uses general registers only: its entry and its return,
+//! in code that does the same. `begin` is the entry where no consumer is called, `session` the entry with a
 //! handler, `exit` the return of either. [`inlined`](super::inlined) is for calls that are kept in place, and for
 //! calls that get return trampolines.
 //!

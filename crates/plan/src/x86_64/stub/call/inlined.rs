@@ -1,4 +1,4 @@
-//! Fast paths that a gate inlines: the common path of a call whose return one consumer waits for
+//! Fast paths that a gate inlines: the common path of a call with one consumer, which waits for the return
 //! (`runtime::x86_64::general::inlined` and `trampolines`).
 //!
 //! In: an [`InlinedPath`], which was compiled elsewhere and is executed here. Out: a path with a copy of it,
@@ -47,7 +47,7 @@ fn place(reg: Reg) -> Mem {
     Mem::At(RSP, FRAME + gpr(reg.0))
 }
 
-/// The path of `begin` with a piece. If the piece did nothing, all registers are as they were, and it goes on
+/// The path of `begin` with inlined code. If that did nothing, all registers are as they were, and it goes on
 /// to `begin`.
 pub(super) fn begin_inlined(asm: &mut Asm<'_>, inlined: &InlinedPath, begin: u64) -> u64 {
     let head = |asm: &mut Asm<'_>| {
@@ -93,7 +93,7 @@ pub(super) fn arm_inlined(asm: &mut Asm<'_>, inlined: &InlinedPath, general: u64
     start
 }
 
-/// [`way`](super::way) for exits, with a piece before the function.
+/// [`way`](super::way) for exits, with inlined code before the function.
 pub(super) fn end_inlined(
     asm: &mut Asm<'_>,
     inlined: &InlinedPath,
@@ -137,7 +137,7 @@ pub(super) fn end_inlined(
     start
 }
 
-/// Appends `head`, then a piece with `done` in its gap.
+/// Appends `head`, then the inlined code with `done` in its gap.
 fn inline<T>(
     asm: &mut Asm<'_>,
     inlined: &InlinedPath,
@@ -166,9 +166,9 @@ fn inline<T>(
     headed
 }
 
-/// Appends the code for return trampolines with a piece that ends the call, to lie at `at`, and returns where
+/// Appends the code for return trampolines with inlined code that ends the call, to lie at `at`, and returns where
 /// it begins. No code calls it: its common path ends in a `ret` at the stack pointer that it found. The
-/// instruction pointer of `Regs` is undefined until the piece, or `exit`, has put the real one there.
+/// instruction pointer of `Regs` is undefined until that code, or `exit`, has put the real one there.
 pub(in crate::x86_64::stub) fn return_path(
     out: &mut Vec<u8>,
     at: u64,

@@ -1,4 +1,4 @@
-//! The calls of one probe whose records are deferred: how a call's cell is found, and what its return knows.
+//! The calls of one probe with deferred records: how a call's cell is found, and what its return knows.
 //!
 //! In: the probe's records, its late condition. Out: code that finds the cell, looks for the mark, reads the clock;
 //! how a condition reads what the entry kept. The steps are those of `deferred`.
@@ -50,7 +50,7 @@ const RECORD_IDS: Mem = Mem::At(RSI, 0);
 const BEGAN: Mem = Mem::At(RSI, 8);
 pub(in crate::x86_64::stub) const MARK: Mem = Mem::At(RSI, 16);
 
-/// The calls whose cell is looked for, with all that this depends on.
+/// The calls that a cell is looked for, with all that this depends on.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::x86_64::stub) struct OfProbe {
     pub(in crate::x86_64::stub) machine: Machine,
@@ -102,7 +102,7 @@ impl OfProbe {
             asm.load(R8, SAVED_R8);
         }
     }
-    /// How the records of the call are identified whose cell's address is in `at`.
+    /// How the records of a call are identified; `at` holds the address of its cell.
     pub(super) const fn placed(&self, at: Reg, kind: Kind) -> Option<Placed> {
         let names = self.latency.go.is_some() && !matches!(kind, Kind::Entry);
         Some(Placed { at, names })

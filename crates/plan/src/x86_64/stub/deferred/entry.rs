@@ -1,4 +1,4 @@
-//! The entry of a call whose record is deferred: steps E1 to E4.
+//! The entry of a call with a deferred record: steps E1 to E4.
 //!
 //! ```text
 //!   E1    S - step               all saved; rax, r11, r10, rdx used by the filter

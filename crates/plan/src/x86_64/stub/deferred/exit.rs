@@ -1,4 +1,4 @@
-//! The exit of a call whose record is deferred: steps X1 to X4.
+//! The exit of a call with a deferred record: steps X1 to X4.
 //!
 //! ```text
 //!   X1    rsi = the cell; a jump unless it is marked

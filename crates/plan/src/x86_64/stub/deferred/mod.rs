@@ -56,7 +56,7 @@
 //!   it was called.
 //! - *The thread is killed*: before X2's store nothing was written; behind it all was. Between X2 and X3 the
 //!   call is one that has not ended.
-//! - *Detaching* does not wait for calls: a call whose exit is no longer patched has not ended.
+//! - *Detaching* does not wait for calls: a call has not ended if its exit is no longer patched.
 //! - *Cells of several segments* do not meet: each segment has memory of its own.
 //! - *A goroutine's stack moves*: the cell stays where it was. If a function checks whether its stack
 //!   suffices and begins anew on a larger one, its entry is met twice with one cell: the first is a call that

@@ -72,7 +72,7 @@ impl Timed<'_> {
         asm.bind(asked.marked);
         asm.store_imm(asked.word, 0);
     }
-    /// Behind the displaced code: the path of an entry whose cell the first look did not find. If there is no
+    /// Behind the displaced code: the path of an entry that did not find its cell at the first look. If there is no
     /// room for a block, the call's exit will not be recorded, which counts as missed.
     pub(in super::super) fn finish_mark(&self, asm: &mut Asm<'_>, mark: Mark) {
         self.miss(asm, mark.lookup, Claim::Yes, None, self.latency.missed, mark.after);
