@@ -9,7 +9,7 @@
 //! ([`Image::reader_slots`]): that function finds what its caller was entered with. Does not: examine
 //! functions that are called.
 //!
-//! With (sp, bp) the distances of rsp and rbp from the entry's stack pointer, `?` if unknown, at first (0, ?):
+//! (sp, bp) are the distances of rsp and rbp from the entry's stack pointer, `?` if unknown; at first (0, ?):
 //!
 //! ```text
 //!   push r, pushf                 sp - 8                   lea rsp, [r + n]    sp = r + n,  r = sp or bp

@@ -5,8 +5,8 @@
 //! ([`recover`]), copies siginfo and error code to where the access's argument points, and goes on behind the
 //! access. No table is searched and nothing is marked beforehand, so an access that does not fault costs no
 //! more than itself.
-//! Does not: know what the memory belongs to. If the handler of faults is not installed, the program gets the fault,
-//! at our address.
+//! Does not: know what the memory belongs to. If the handler of faults is not installed, the program gets the
+//! fault, at our address.
 
 use core::arch::{asm, global_asm};
 use core::mem::MaybeUninit;

@@ -133,8 +133,8 @@ impl Regs {
         regs.orig_rax = u64::MAX;
         Self(regs)
     }
-    /// Registers that run a function of one argument, which returns through a frame; its way back
-    /// begins at `sp`. Also returns a word that must be written for that, at sp - 16: the address of a `ret`, which
+    /// Registers that run a function of one argument, which returns through a frame; its way back begins at
+    /// `sp`. Also returns a word that must be written for that, at sp - 16: the address of a `ret`, which
     /// leads on to the restorer. This extra step aligns the stack.
     pub(crate) const fn for_function(
         &self,

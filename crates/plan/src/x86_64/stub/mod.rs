@@ -9,7 +9,7 @@
 //! counted exactly: by one rseq commit, or by `lock add` (LOSS-1).
 //!
 //! Pictures of a stub's state write `S` for the program's stack pointer at the site. Offsets are in bytes and
-//! rise from line to line. "In" is what the code finds, "out" what it leaves, "uses" what it overwrites besides:
+//! rise from line to line. `in` is what the code finds, `out` what it leaves, `uses` what else it overwrites.
 //!
 //! ```text
 //!   S - step           rsp in the stub: step = 128 if the function's own red zone may be live, else 0

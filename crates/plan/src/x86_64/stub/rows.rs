@@ -3,8 +3,8 @@
 //! (`record::tally`).
 //!
 //! In: the key; the owner and the text, if rows have those. Out: the code of a restartable sequence that has
-//! found its table ([`Rows::add`]), and the code without such a sequence, for a table that other threads
-//! change as well ([`Rows::add_anywhere`], R1 to R3). Both keys wait below the stack pointer, so a
+//! found its table ([`Rows::add`]). Without such sequences other threads change the table too; for that there
+//! is other code ([`Rows::add_anywhere`], R1 to R3). Both keys wait below the stack pointer, so a
 //! sequence that starts again finds them as they were.
 //!
 //! ```text
@@ -33,8 +33,13 @@
 //!   text of a row = r11 + first_text + TEXT_BYTES · (row - r11 - CELLS) / size
 //! ```
 //!
-//! The commit is [r10 + 8] += 1. For an overflow r10 = r11 + OVERFLOW - 8, and for a text that could not be
-//! read r10 = r11 + UNSEEN - 8.
+//! The commit:
+//!
+//! ```text
+//!   [r10 + 8] += 1
+//!   no row left           r10 = r11 + OVERFLOW - 8
+//!   text was not read     r10 = r11 + UNSEEN - 8
+//! ```
 
 use trapline_record::tally::{
     self, CELLS, FNV, OVERFLOW, OWNER, PHI, PROBES, Shape, TAKING, TEXT_BYTES, UNSEEN, bits_in_reach,

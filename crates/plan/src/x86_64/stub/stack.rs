@@ -80,10 +80,10 @@
 //!   while 0 <= word - code < code_len:    word = [entries + ENTRY · floor((word - code) / CODE) + REAL]
 //! ```
 //!
-//! It is repeated while the result lies there too, which is so for a function that was entered by a tail call.
-//! The frames above S are calls that have not ended, so their trampolines are taken, and SLOT-2 says that
-//! their entries are right. A word that is no return address (in a copy, or if rbp is no frame pointer) may
-//! name a trampoline that was given back. Then some address is recorded that this trampoline stood for.
+//! It is repeated while the result lies there too, which is so for a function that was entered by a tail
+//! call. The frames above S are calls that have not ended, so their trampolines are taken, and SLOT-2 says
+//! that their entries are right. A word that is no return address (in a copy, or if rbp is no frame pointer)
+//! may name a trampoline that was given back. Then some address is recorded that this trampoline stood for.
 //! Entries are mapped as long as stubs are (the plan ensures that), so nothing faults. The repetition ends:
 //! REAL was written when the trampoline that it names was taken, so that one's own REAL was written before.
 //!

@@ -164,7 +164,7 @@ impl Into {
     }
 }
 
-/// The body of a section: adds one on this CPU's line; rax = cell or key. Uses r11, and what `Rows::add` uses.
+/// The body of a section: adds one on this CPU's line; rax = cell or key. Uses r11; with rows, rax, rdx, r10.
 pub(super) fn add(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> (Fix, Fix) {
     let area = machine.rseq.map_or(0, |rseq| rseq.offset);
     asm.load32(R11, Mem::Fs(area + CPU_ID));

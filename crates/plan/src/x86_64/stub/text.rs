@@ -180,8 +180,8 @@ struct One<'a> {
     answer: i32,
 }
 
-/// Step X0. Jumps to the returned fix if fewer than `depth` bytes are left below rsp on the goroutine's stack.
-/// fs:[go] = g. Uses rax, rdx and flags.
+/// Step X0. Jumps to the returned fix if fewer than `depth` bytes are left below rsp on the goroutine's
+/// stack. fs:[go] = g. Uses rax, rdx and flags.
 pub(super) fn room(asm: &mut Asm<'_>, go: i32, depth: i32) -> Fix {
     asm.load(RDX, Mem::Fs(go));
     asm.mov(RAX, RSP);
@@ -278,8 +278,8 @@ impl Texts<'_> {
 }
 
 impl One<'_> {
-    /// r11 = this CPU's table; without rseq, that of `rseq::likely_cpu`. Jumps to the returned fix in a thread
-    /// without an area if others have one. Uses rax and flags.
+    /// r11 = this CPU's table; without rseq, that of `rseq::likely_cpu`. Jumps to the returned fix in a
+    /// thread without an area if others have one. Uses rax and flags.
     fn table(self, asm: &mut Asm<'_>, known: PageNotes) -> Option<Fix> {
         let machine = self.machine?;
         let none = match machine.rseq {
@@ -299,8 +299,8 @@ impl One<'_> {
         none
     }
     /// Steps X1 to X3; r10 = the pointer. Returns the jumps to X4, with r10 as it was; the jump of texts that
-    /// end in another page, and where that comes back; the addresses of instructions that may fault. Uses rax,
-    /// rdx, r11 and flags.
+    /// end in another page, and where that comes back; the addresses of instructions that may fault. Uses
+    /// rax, rdx, r11 and flags.
     fn load(self, asm: &mut Asm<'_>, known: PageNotes) -> (Vec<Fix>, (Fix, u64), [u64; LOADS]) {
         let mut unknown = Vec::from_iter(self.table(asm, known));
         let [first, last] = ENDS;

@@ -13,7 +13,7 @@
 //! A filter's usual answer is no. If the filter needs only the registers of the first save, rejected hits run
 //! straight through, and so do exits of rejected calls (`reject`). The record's code then lies behind.
 //!
-//! The order of the parts, and what is saved while each runs (offsets: `saves`; registers of a record: `put`):
+//! The order of the parts, and what is saved while each runs. `saves` has the offsets, `put` the registers:
 //!
 //! ```text
 //!   Recorded       First, Second, rest | filter | mark | record (`written`) | all loaded | displaced code

@@ -84,8 +84,8 @@ use super::machine::Machine;
 use super::rseq::{self, CPU_ID};
 
 /// Appends the code of all trampolines, which will lie at `trampolines.code`. Each pushes its number and
-/// jumps to `common`. That code finds the number in the word where the return address was, with every
-/// register and flag as the return left it, and must do B1 to B4. With `paired`, each trampoline also has a
+/// jumps to `common`. That code finds the number in the word where the return address was. Every register and
+/// flag is as the return left it. The code must do B2 to B4. With `paired`, each trampoline also has a
 /// call ([`ENTER`](trampolines::ENTER)) through its entry's `GO`; a return from there goes to `paired` in the
 /// same way.
 pub fn lay(out: &mut Vec<u8>, trampolines: &Trampolines, common: u64, paired: Option<u64>) {

@@ -109,10 +109,10 @@ fn syscall(asm: &mut Asm<'_>) {
     asm.raw(&[0x0F, 0x05]);
 }
 
-/// r8, r9 and r11 as in the table. For SIGTRAP the kernel does not report where the fault happened, so any rip
-/// in our code is taken for moved. Jumps to the returned fixes if this can be neither a guard trap nor a fault
-/// of a load, but for example a fault of fetching an instruction. The fault of a load is always at rip, since
-/// its thread is not moved before this code runs. Uses rax and flags.
+/// r8, r9 and r11 as in the table. For SIGTRAP the kernel does not report where the fault happened, so any
+/// rip in our code is taken for moved. Jumps to the returned fixes if this is certainly neither a guard trap
+/// nor a fault of a load. A fault of fetching an instruction is one example. The fault of a load is always at
+/// rip, since its thread is not moved before this code runs. Uses rax and flags.
 fn classify(asm: &mut Asm<'_>) -> [Fix; 3] {
     asm.load32(RAX, Mem::At(RSI, SI_CODE));
     asm.load(R8, Mem::At(RDX, UC_RIP));
@@ -208,8 +208,8 @@ fn guards(asm: &mut Asm<'_>) -> Fix {
     hit
 }
 
-/// Jumps to the returned fix if rip lies in a code region and the fault did not happen at rip itself (if it
-/// did, the displaced code holds an instruction that faults by its nature); r10 = control block.
+/// Jumps to the returned fix if rip lies in a code region and the fault did not happen at rip itself. If it
+/// did, the displaced code holds an instruction that faults by its nature. r10 = control block.
 ///
 /// ```text
 ///   rsi = a region: + 0 start, + 8 length, + 24 kind; 32 bytes;  rdi = regions left;  rax = rip - start
@@ -281,7 +281,8 @@ fn chain(asm: &mut Asm<'_>, control: u64) {
     end(asm);
 }
 
-/// Restores the default action, and ends as that does. edi and rsi are as at entry; r8 = signal, r9 = `si_code`.
+/// Restores the default action, and ends as that does. edi and rsi are as at entry. r8 = signal, r9 = its
+/// code.
 fn end(asm: &mut Asm<'_>) {
     // The signal is blocked until the handler returns; then the default action ends the process. A fault
     // happens once more, so that the core dump shows where. A signal that does not repeat by itself is sent.

@@ -91,7 +91,8 @@ impl InlinedPath {
         Self::of(begin)
     }
     /// L1 and B5, at an exit. After the fast path `Regs` may have changed, except for rip and rsp. After its
-    /// other path eax = a `GoOn`, or [`WITH_STATE`](super::WITH_STATE): nothing was done, and r12 is unchanged.
+    /// other path eax = a `GoOn`, or [`WITH_STATE`](super::WITH_STATE): nothing was done, and r12 is
+    /// unchanged.
     #[must_use]
     pub fn end() -> Self {
         Self::of(end)
@@ -103,8 +104,8 @@ impl InlinedPath {
     pub fn arm() -> Self {
         Self::of(arm)
     }
-    /// B1 to B6 without the last instruction, for a call that [`arm`](Self::arm) began. After it the stack word
-    /// and `Regs` hold the address that the call returns to.
+    /// B1 to B6 without the last instruction, for a call that [`arm`](Self::arm) began. After it the stack
+    /// word and `Regs` hold the address that the call returns to.
     #[must_use]
     pub fn on_return() -> Self {
         Self::of(on_return)

@@ -1,14 +1,14 @@
-//! A call with one consumer that waits for its return and uses general registers only: its entry and its return,
-//! in code that does the same. `begin` is the entry where no consumer is called, `session` the entry with a
-//! handler, `exit` the return of either. [`inlined`](super::inlined) is for calls that are kept in place, and for
-//! calls that get return trampolines.
+//! A call with one consumer that waits for its return and uses general registers only: its entry and its
+//! return, in code that does the same. `begin` is the entry where no consumer is called, `session` the entry
+//! with a handler, `exit` the return of either. [`inlined`](super::inlined) is for calls that are kept in
+//! place, and for calls that get return trampolines.
 //!
 //! In: as `dispatch`, from generated code only. Out: the answer that all is done, or that nothing was and
 //! `dispatch` must be called. The protocol is that of `dispatch`, `epoch`, `instances` and `pool`, step by
 //! step, where each step takes its shortest way. The instance comes from the CPU's own magazine and goes back
 //! to it, and its hint finds it. In all other cases nothing is done. Examples are a thread without a line, a
-//! hit inside a hit, another list, an empty or a full magazine, a hint that belongs to another call. Others
-//! are a call that was left on this very frame, and no rseq.
+//! hit inside a hit, another list, an empty or a full magazine. Others are a hint that belongs to another
+//! call, a call that was left on this very frame, and no rseq.
 //!
 //! If the hint names the instance on top of the magazine (the usual case: the last call with this stack
 //! pointer gave it back), A1 is not needed. No call has an instance that is in a magazine.

@@ -166,8 +166,8 @@ fn inline<T>(
     headed
 }
 
-/// Appends the code for return trampolines with inlined code that ends the call, to lie at `at`, and returns where
-/// it begins. No code calls it: its common path ends in a `ret` at the stack pointer that it found. The
+/// Appends the code for return trampolines with inlined code that ends the call, to lie at `at`, and returns
+/// where it begins. No code calls it: its common path ends in a `ret` at the stack pointer that it found. The
 /// instruction pointer of `Regs` is undefined until that code, or `exit`, has put the real one there.
 pub(in crate::x86_64::stub) fn return_path(
     out: &mut Vec<u8>,

@@ -54,8 +54,8 @@
 //! and no return.
 //!
 //! If all consumers wait for the return only, most of that is not needed. A third function, which *begins* a
-//! call, finds only the registers stored that it may overwrite. It may answer that more is to be done; the gate
-//! then begins anew, with the second function.
+//! call, finds only the registers stored that it may overwrite. It may answer that more is to be done; the
+//! gate then begins anew, with the second function.
 //!
 //! If such a call is armed as well, there is no way back: a jump leads to the gate, and another one to the
 //! return trampoline. A way back is made only if the call could not be armed.
@@ -191,8 +191,8 @@ pub(super) fn return_gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions)
     ReturnPath { exit: exit.start, again: exit.called, moved }
 }
 
-/// The path for [`CallFunctions::begin`], which is entered as [`way`] is. Flags wait in rax: the function uses
-/// no instruction that DF or NT change, and only words at their natural alignment (AC).
+/// The path for [`CallFunctions::begin`], which is entered as [`way`] is. Flags wait in rax: the function
+/// uses no instruction that DF or NT change, and only words at their natural alignment (AC).
 ///
 /// ```text
 ///   in    rdi = number, rsi = site, rsp = S - 288; `Regs` holds rdi and rsi

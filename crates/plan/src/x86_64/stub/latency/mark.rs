@@ -3,8 +3,8 @@
 //! In: which function and call. Out: code that leaves an entry mark in the call's stamp cell, or takes away
 //! what an abandoned call left there. For an exit, code that takes the mark back, and finds out whether there
 //! was one. The cells are those of stamps (`record::latency`). A mark is the function's number in the second
-//! word. So an exit recognizes its own call by (stack page, stack pointer, function), in private memory, and
-//! a call that was filtered costs its exit one look.
+//! word. So an exit recognizes its own call by (stack page, stack pointer, function), in private memory. A
+//! call that was filtered costs its exit one look.
 //!
 //! ```text
 //!   r11, rdx, rax   find the cell (`stamp_cell`): its second word is r11 + rdx · 2^scale + blocks + 8
@@ -72,8 +72,8 @@ impl Timed<'_> {
         asm.bind(asked.marked);
         asm.store_imm(asked.word, 0);
     }
-    /// Behind the displaced code: the path of an entry that did not find its cell at the first look. If there is no
-    /// room for a block, the call's exit will not be recorded, which counts as missed.
+    /// Behind the displaced code: the path of an entry that did not find its cell at the first look. If there
+    /// is no room for a block, the call's exit will not be recorded, which counts as missed.
     pub(in super::super) fn finish_mark(&self, asm: &mut Asm<'_>, mark: Mark) {
         self.miss(asm, mark.lookup, Claim::Yes, None, self.latency.missed, mark.after);
     }

@@ -13,18 +13,18 @@
 //!   r9, r10        during a search: the block's number, and the blocks that are left; saved at rsp - 64, rsp - 72
 //! ```
 //!
-//! Tag and first block. g is the goroutine's pointer, hi = [g + 8] its stack's end, D = S - hi, which is below
-//! 0; PHI is of 32 bits, and so are the products; >>> 32 - n is a shift that leaves `count_bits` = n bits:
+//! Tag and first block. g is the goroutine's pointer, hi = [g + 8] its stack's end, and D = S - hi is below
+//! 0. Products with PHI have 32 bits, of which a shift by 32 - n leaves the n = `count_bits` highest:
 //!
 //! ```text
-//!   a thread             tag = S >> 12                             block = tag · PHI >>> 32 - n
-//!   a goroutine          tag = (~D >> 12) + (g << 16)              block = (tag ^ tag >> 29) · PHI >>> 32 - n
+//!   a thread             tag = S >> 12                             block = tag · PHI >> 32 - n
+//!   a goroutine          tag = (~D >> 12) + (g << 16)              block = (tag ^ tag >> 29) · PHI >> 32 - n
 //!   no goroutine, in Go  tag = S >> 12                             the same
 //!   outermost            tag = (thread or g) << 16 | function >> 9 the same;  thread: the pointer at fs:0
 //! ```
 //!
-//! A tag is looked for in STAMP_PROBES blocks from the first on, modulo 2^n: [base + 8 · block] = tag. With r8
-//! in place of S if `special`:
+//! A tag is looked for in STAMP_PROBES blocks from the first on, modulo 2^n: [base + 8 · block] = tag. With
+//! r8 in place of S if `special`:
 //!
 //! ```text
 //!   cell                 base + tags_len + (block << block_bits) + ((S & 0xff8) << (cell_bits - 3))
