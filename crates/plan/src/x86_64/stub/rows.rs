@@ -93,7 +93,7 @@ impl Rows {
     const fn waits(self) -> bool {
         self.text.is_some() || self.rows.owned
     }
-    /// Before the section: [KEY] = rax, and [KEY_AT] = rdx, the group-by key, if rows have one.
+    /// Before the section: `[KEY]` = rax, and `[KEY_AT]` = rdx, the group-by key, if rows have one.
     pub(super) fn keep(self, asm: &mut Asm<'_>) {
         if self.waits() {
             asm.store(KEY, RAX);

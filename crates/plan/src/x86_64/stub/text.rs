@@ -181,7 +181,7 @@ struct One<'a> {
 }
 
 /// Step X0. Jumps to the returned fix if fewer than `depth` bytes are left below rsp on the goroutine's
-/// stack. fs:[go] = g. Uses rax, rdx and flags.
+/// stack. `fs:[go]` = g. Uses rax, rdx and flags.
 pub(super) fn room(asm: &mut Asm<'_>, go: i32, depth: i32) -> Fix {
     asm.load(RDX, Mem::Fs(go));
     asm.mov(RAX, RSP);

@@ -16,8 +16,8 @@
 //!   without_texts        S - step              rseq_cs = 0, then all is loaded
 //! ```
 //!
-//! The rare paths. Each counts by r11 = this CPU's word, [r11] += 1; a thread without an area by lock
-//! [word + 64 · (lines - 1)] += 1:
+//! The rare paths. Each counts by `[r11] += 1`, r11 being this CPU's word. A thread without an area counts on
+//! the last line, by `lock`:
 //!
 //! ```text
 //!   ring full, all locked, no area     dropped  ->  written

@@ -140,7 +140,7 @@ pub(super) fn special_and_unusual(
     asm.jmp(load);
 }
 
-/// Loads all of `Regs`: eax = the answer, rbx + 8 = `Regs`, rsp = rbx, [rsp] = the return address to the
+/// Loads all of `Regs`: eax = the answer, rbx + 8 = `Regs`, rsp = rbx, `[rsp]` = the return address to the
 /// site's code.
 ///
 /// What is popped at the end lies under the new red zone, which may be anywhere: above `Regs`, below, or

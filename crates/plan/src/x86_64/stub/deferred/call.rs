@@ -81,7 +81,7 @@ impl OfProbe {
             asm.jmp(behind);
         }
     }
-    /// rsi = the cell, once it is found; [SAVED_RSI] = the earlier rsi. Uses rax, rdx and flags.
+    /// rsi = the cell, once it is found; `[SAVED_RSI]` = the earlier rsi. Uses rax, rdx and flags.
     pub(in crate::x86_64::stub) fn look(&self, asm: &mut Asm<'_>) -> Lookup {
         asm.store(SAVED_RSI, RSI);
         if self.timed().special() {
@@ -169,7 +169,7 @@ impl<'a> Deferred<'a> {
             _ => self.late.condition.decided(),
         }
     }
-    /// [TIME] = the clock; if `took`, also [TOOK]. rsi = the cell. Uses rax, rdx, r11 and flags.
+    /// `[TIME]` = the clock; if `took`, also `[TOOK]`. rsi = the cell. Uses rax, rdx, r11 and flags.
     pub(in crate::x86_64::stub) fn time(&self, asm: &mut Asm<'_>, took: bool) {
         self.traced.clock(asm);
         asm.store(TIME, RDX);

@@ -11,7 +11,7 @@
 //!   X4    [rsi + 16] = 0;  rsi = [rsp - 112]
 //! ```
 //!
-//! The ring has no room if head - [ring + TAIL] >= bytes - slot, `bytes` being the ring's length.
+//! The ring has no room if `head - [ring + TAIL] >= bytes - slot`, where `bytes` is the ring's length.
 
 use trapline_record::ring::{HEAD, Kind, LOCKED, first_float};
 

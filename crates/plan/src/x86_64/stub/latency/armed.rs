@@ -17,7 +17,7 @@
 //!   chained      n' = (rax >> log2 CODE);  r8 = UNDER of n' + 1, missed from CHAIN on; then A1 to A4
 //! ```
 //!
-//! In the code behind the trampolines, with rsp = S and [S] = n:
+//! In the code behind the trampolines, with rsp = S and `[S]` = n:
 //!
 //! ```text
 //!   come_back    rdi = time, rax = n, rcx = table, rsi = base of the entry
@@ -180,7 +180,7 @@ impl Timed<'_> {
         }
     }
 
-    /// The code that all trampolines share which lead on; [rsp] = the trampoline's number, where the return
+    /// The code that all trampolines share which lead on; `[rsp]` = the trampoline's number, where the return
     /// address was. The trampoline is given back while the number is still there; then the return address
     /// takes its place.
     fn lead_on(&self, asm: &mut Asm<'_>, trampolines: &Trampolines) {
@@ -197,7 +197,7 @@ impl Timed<'_> {
         asm.jmp_mem(Mem::At(RSP, save::REAL));
     }
 
-    /// The code that all trampolines share; [rsp] = the trampoline's number, where the return address was.
+    /// The code that all trampolines share; `[rsp]` = the trampoline's number, where the return address was.
     fn come_back(&self, asm: &mut Asm<'_>, trampolines: &Trampolines) {
         self.prologue(asm, true);
         clock(asm);

@@ -206,7 +206,7 @@ impl Timed<'_> {
     }
 }
 
-/// [rsi + rdx + at]: a word of the function's block.
+/// `[rsi + rdx + at]`: a word of the function's block.
 const fn word(at: u64) -> Mem {
     Mem::Sum(RSI, RDX, 0, at as i32)
 }

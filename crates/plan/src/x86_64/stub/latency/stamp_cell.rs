@@ -13,7 +13,7 @@
 //!   r9, r10        during a search: the block's number, and the blocks that are left; saved at rsp - 64, rsp - 72
 //! ```
 //!
-//! Tag and first block. g is the goroutine's pointer, hi = [g + 8] its stack's end, and D = S - hi is below
+//! Tag and first block. g is the goroutine's pointer, hi = `[g + 8]` its stack's end, and D = S - hi is below
 //! 0. Products with PHI have 32 bits, of which a shift by 32 - n leaves the n = `count_bits` highest:
 //!
 //! ```text
@@ -23,7 +23,7 @@
 //!   outermost            tag = (thread or g) << 16 | function >> 9 the same;  thread: the pointer at fs:0
 //! ```
 //!
-//! A tag is looked for in STAMP_PROBES blocks from the first on, modulo 2^n: [base + 8 · block] = tag. With
+//! A tag is looked for in STAMP_PROBES blocks from the first on, modulo 2^n: `[base + 8 · block] = tag`. With
 //! r8 in place of S if `special`:
 //!
 //! ```text

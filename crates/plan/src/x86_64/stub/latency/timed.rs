@@ -104,7 +104,7 @@ pub(super) fn reload(asm: &mut Asm<'_>, reg: Reg, at: i32) {
     asm.load(reg, Mem::At(RSP, at));
 }
 
-/// Adds one to a word that many threads write: rax = word, lock [rax] += 1.
+/// Adds one to a word that many threads write: rax = word, `lock [rax] += 1`.
 pub(super) fn add_one(asm: &mut Asm<'_>, word: u64) {
     asm.mov_imm64(RAX, word);
     asm.alu_mem_imm(Alu::Add, Mem::At(RAX, 0), 1, true);
