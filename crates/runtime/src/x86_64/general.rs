@@ -4,8 +4,8 @@
 //! In: as `dispatch::entry`, from generated code only, which saves everything in `Regs` and loads it again.
 //! This code preserves only the registers in the first picture's last line: a CPU stores one word a cycle,
 //! and each push costs one. Out: a [`GoOn`], or [`WITH_STATE`]: nothing was done, and `dispatch::entry` must
-//! be called with the extended state saved. That is the answer whenever there is more to do than the steps D1
-//! to D4, D7 for one consumer with an entry handler and no filter. Such cases are a thread without a line, a
+//! be called with the extended state saved. That is the answer to all but the steps D1 to D4 and D7, for one
+//! consumer with an entry handler and no filter. Such cases are a thread without a line, a
 //! hit inside a hit, a list that is empty, longer, or changed since. The protocol is that of `dispatch` and
 //! `epoch`, step by step. Entering and leaving without a call is a hit that looked and found nothing to do.
 //! [`returns`] is for consumers that wait for the return.

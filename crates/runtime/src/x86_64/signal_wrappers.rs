@@ -36,8 +36,9 @@
 //! - A handler may move the instruction pointer, so that the thread returns to the shown address later
 //!   (goroutines are preempted so). Then it returns to the probed instruction, which is hit once more. The
 //!   kernel, which holds signals back until its copy has run, shows the next instruction there.
-//! - If one instruction is several in the copy (a relative call is), its address is shown from the first of
-//!   them to the last, and the stack pointer as it is.
+//! - One instruction may be several in the copy (a relative call is). Then its address is shown from the
+//! first
+//!   of them to the last, and the stack pointer as it is.
 //! - In stubs, before the first displaced instruction, the address is the stub's.
 //! - Tools that read registers from outside (ptrace, perf) read the copy's address.
 

@@ -48,9 +48,9 @@ pub(crate) unsafe fn call(number: u64, args: [u64; 6]) -> i64 {
 }
 
 /// The thread pointer: the address of the thread's control block, which begins with its own address (psABI,
-/// "Thread-Local Storage", variant II). It distinguishes threads without a thread-local slot. Tasks that
-/// share one (a child of `vfork`, or a raw clone with CLONE_VM and without CLONE_SETTLS) are one thread here,
-/// as they are for their C library.
+/// "Thread-Local Storage", variant II). It distinguishes threads without a thread-local slot. A child
+/// of `vfork` shares its parent's, as does a raw clone with CLONE_VM and without CLONE_SETTLS. Such tasks are
+/// one thread here, as they are for their C library.
 #[must_use]
 #[inline]
 pub fn thread_pointer() -> u64 {

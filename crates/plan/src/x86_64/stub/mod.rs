@@ -13,7 +13,8 @@
 //!
 //! ```text
 //!   S - step           rsp in the stub: step = 128 if the function's own red zone may be live, else 0
-//!   S                  the program's stack; what lies from here on up stays as it is
+//!   S                  the program's stack; what lies from here on up stays as it is. In the action of a USDT
+//!                      probe, S is the stack pointer behind what was pushed (`arguments`)
 //!   saves              rsp - 128 to rsp, where neither the kernel nor a signal handler writes (psABI red zone)
 //!   rbp                the program's, throughout (STUB-2)
 //! ```

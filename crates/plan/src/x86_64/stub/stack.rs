@@ -19,8 +19,8 @@
 //! B3 glibc's block of the thread (`stackblock`, `stackblock_size` in its control block, which the tracer
 //!    found by their values): S lies in it, E is its end. It is given back after the thread has ended. The
 //!    main thread has none: its block begins at 0.
-//! B4 Otherwise only the page that S lies on, and the record says so. That is so for coroutines and alternate
-//!    signal stacks, in other C libraries' threads, and on a main stack that has grown deeper than it was.
+//! B4 Otherwise only the page that S lies on, and the record says so. Examples are coroutines, alternate
+//!    signal stacks, other C libraries' threads, and a main stack that has grown deeper than it was.
 //!
 //! The same as rules; the first that holds decides:
 //!
@@ -46,8 +46,8 @@
 //! - a frame of the running stack: it is followed;
 //! - 0, the end of the chain: the walk ends;
 //! - any other number, in code compiled without frame pointers: below S, or behind E, or nearly so, the walk
-//!   ends. Between them, two words of the stack are taken for a frame, as the kernel does, and what they name
-//!   is followed by the same rule;
+//!   ends. Between them, two words of the stack are taken for a frame, as the kernel does. What they name is
+//!   followed by the same rule;
 //! - itself, or a frame further down: it is followed until the room is used up;
 //! - a frame of another stack (a signal handler on its own stack, a coroutine that names its resumer): the
 //!   walk ends, since rbp is outside [S, E);

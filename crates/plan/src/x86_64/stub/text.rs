@@ -14,8 +14,8 @@
 //!    functions were promised. If the frame below would not fit into the bounds that the thread's g names,
 //!    nothing is copied, and the hit is counted as dropped. A function that has not yet checked for room has
 //!    about 790 bytes, and six texts take less.
-//! X1 If both ends of the text lie in pages that this CPU's table names for this thread (`record::pages`), go
-//!    on with X2, else with X4.
+//! X1 This CPU's table names pages for this thread (`record::pages`). If both ends of the text lie in such
+//!    pages, go on with X2, else with X4.
 //! X2 Load eight bytes at a time, without a system call. If a load faults, the handler of SIGSEGV and SIGBUS
 //!    (`stub::trap`) finds it in the table of fixups, and sends the thread to X4.
 //! X3 The result is the whole length, as the kernel's would be. Done.

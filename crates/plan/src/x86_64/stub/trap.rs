@@ -10,7 +10,7 @@
 //! are written.
 //! Does not: install itself, or serve a program that blocks these signals.
 //!
-//! A guard trap comes from the kernel (`si_code` > 0). The code does not check which exception it was, as the
+//! A guard trap comes from the kernel (`si_code` > 0). The code does not check which exception it was: the
 //! kernel does not report that if it has uprobes of its own in the process. The tracer may have moved the
 //! thread already and died before it took the signal back. Then rip lies in a code region while the fault was
 //! elsewhere, and the signal is dropped.

@@ -1,13 +1,13 @@
-//! The fast path of a call with one consumer that waits for its return, as code that gates inline. None is
+//! The fast path of a call with one consumer that waits for its return, as code that gates inline. It is not
 //! called at the entry. An inlined copy needs no call, no return, and no word for a return address.
 //!
-//! There are two kinds. [`begin`](InlinedPath::begin) and [`end`](InlinedPath::end) are for calls whose exits
-//! are patched: the stack word's place keeps the call (K2, L1 of `instances`). [`arm`](InlinedPath::arm) and
-//! [`on_return`](InlinedPath::on_return) are for calls whose return address is replaced (A2 of `trampolines`):
-//! they take an idle trampoline that is bound to this stack word and return address, as the *quick* hints say.
-//! Such a call needs no instance, which would hold only the site. The trampoline's entry holds that (`SITE`),
-//! and the call counts as the thread's hit. It enters its function from within the trampoline ([`GO`](at::GO),
-//! `plan`'s `stub::own_trampolines`), which spares the CPU a mispredicted return.
+//! There are two kinds. [`begin`](InlinedPath::begin) and [`end`](InlinedPath::end) are for calls with
+//! patched exits: the stack word's place keeps the call (K2, L1 of `instances`). [`arm`](InlinedPath::arm)
+//! and [`on_return`](InlinedPath::on_return) are for calls with a replaced return address (A2 of
+//! `trampolines`): they take an idle trampoline that is bound to this stack word and return address, as the
+//! *quick* hints say. Such a call needs no instance, which would hold only the site. The trampoline's entry
+//! holds that (`SITE`), and the call counts as the thread's hit. It enters its function from within the
+//! trampoline ([`GO`](at::GO), `plan`'s `stub::own_trampolines`), which spares the CPU a mispredicted return.
 //!
 //! In and out: as [`InlinedPath`] says for each. The protocol is that of `dispatch`, `instances` and
 //! `trampolines`, where each step takes its shortest way. In all other cases the code answers that nothing was

@@ -105,8 +105,8 @@ pub unsafe extern "C" fn begin() {
         "jz 9f",
         "add rcx, r11",
         hint_place!("r8", "rdx", "r10"),
-        // Leave to `dispatch` a place that is still to be bound, or that is bound to this stack pointer and
-        // keeps a call of this probe that was left.
+        // Leave to `dispatch` a place that is still to be bound. The same for one that is bound to this stack
+        // pointer and keeps a call of this probe that was left.
         "mov r11, [r10 + {bound}]",
         "test r11, r11",
         "jz 9f",

@@ -50,7 +50,7 @@ const RECORD_IDS: Mem = Mem::At(RSI, 0);
 const BEGAN: Mem = Mem::At(RSI, 8);
 pub(in crate::x86_64::stub) const MARK: Mem = Mem::At(RSI, 16);
 
-/// The calls that a cell is looked for, with all that this depends on.
+/// Everything that the look for a call's cell depends on.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::x86_64::stub) struct OfProbe {
     pub(in crate::x86_64::stub) machine: Machine,
