@@ -36,14 +36,14 @@
 //!   rsp                 seal
 //!   rsp + HIT    16     Hit: regs, + 24 site, + 32 cookie
 //!   rsp + SP     40     the program's stack pointer            returns::session
-//!   rsp + KEPT   48     four words of a call                   returns::session
+//!   rsp + KEPT   48     what else is kept of a call            returns::session
 //!   rsp + ROOM   88     return address to the gate             ROOM + 8 is a multiple of 16
 //! ```
 //!
 //! ```text
-//!   line = lines + (thread pointer · SPREAD >> SPREAD_SHIFT - LINE_SHIFT & mask)
+//!   line = lines + (((thread pointer · SPREAD) >> (SPREAD_SHIFT - LINE_SHIFT)) & mask)
 //!   turn = (active + 1) mod 2^TURN_BITS                        active < 2^TURN_BITS: no hit goes on
-//!   seal = rsp << TURN_BITS - FRAME_ALIGN | turn
+//!   seal = rsp << (TURN_BITS - FRAME_ALIGN) | turn
 //! ```
 
 use core::arch::naked_asm;

@@ -37,8 +37,7 @@
 //!   (goroutines are preempted so). Then it returns to the probed instruction, which is hit once more. The
 //!   kernel, which holds signals back until its copy has run, shows the next instruction there.
 //! - One instruction may be several in the copy (a relative call is). Then its address is shown from the
-//! first
-//!   of them to the last, and the stack pointer as it is.
+//!   first of them to the last, and the stack pointer as it is.
 //! - In stubs, before the first displaced instruction, the address is the stub's.
 //! - Tools that read registers from outside (ptrace, perf) read the copy's address.
 

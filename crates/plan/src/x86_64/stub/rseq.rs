@@ -86,7 +86,7 @@ pub(super) fn descriptors(asm: &mut Asm<'_>, rseq: Rseq, sections: &[Section]) {
 /// ```text
 ///   mask = (greatest power of two <= lines) - 1
 ///   line = rdpid & mask                                        with `rdpid`
-///   line = (rsp >> 16) · PHI mod 2^32 >> 16 & mask             without
+///   line = (((rsp >> 16) · PHI mod 2^32) >> 16) & mask         without
 /// ```
 pub(super) fn any_line(asm: &mut Asm<'_>, line: Reg, rdpid: bool, lines: u32) {
     let mask = (lines.next_power_of_two() >> u32::from(!lines.is_power_of_two())) - 1;

@@ -15,7 +15,7 @@
 //!   rsp - 96           filter: WAITING[6]         then stack: STACK
 //!   rsp - 88           r10  SAVED_R10
 //!   rsp - 80           r11  SAVED_R11             (First)
-//!   rsp - 72, - 64     filter: WAITING[5], [4]    latency::probe: r10, r9
+//!   rsp - 72, -64      filter: WAITING[5], [4]    latency::stamp_cell: r10, r9
 //!   rsp - 56           filter: WAITING[3]         deferred: SAVED_R8
 //!   rsp - 48, -40, -32 filter: WAITING[2], [1], [0]    then rows: KEY_AT, END, KEY
 //!   rsp - 24           rdx  SAVED_RDX             (Second)

@@ -69,7 +69,7 @@
 //!                                    for a copy:  rcx = min((E - S) rounded down to 8, room)
 //!   walk    r10 = record, rsi = rbp, rdi = rsi - S or the address, rdx = bytes used;  on while rsi - S < rcx
 //!   copy    r10 = record, rsi = bytes copied, rdi = the word
-//!   end     rdx = bytes used, rsi = rbp;  the record's words USED, FRAME, END = rdx, rsi, E
+//!   end     rdx = bytes used, rsi = the rbp that was reached;  the record's words USED, FRAME, END = rdx, rsi, E
 //! ```
 //!
 //! Return trampolines: a call with a replaced return address has a trampoline's address on the stack

@@ -110,9 +110,9 @@
 //! The entry for the page of r10 + end, `end` being the offset of a text's first or last byte:
 //!
 //! ```text
-//!   table = tables + CPU << STRIDE_BITS
-//!   value = (r10 + end | PAGE_MASK) ^ thread << THREAD_SHIFT
-//!   index = (value >> STRIDE_BITS) · PHI mod 2^32 >> 32 - BITS
+//!   table = tables + (CPU << STRIDE_BITS)
+//!   value = ((r10 + end) | PAGE_MASK) ^ (thread << THREAD_SHIFT)
+//!   index = ((value >> STRIDE_BITS) · PHI mod 2^32) >> (32 - BITS)
 //!   noted = [table + 8 · index] = value
 //! ```
 

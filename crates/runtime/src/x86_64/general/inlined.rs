@@ -52,9 +52,9 @@
 //! ```
 //!
 //! ```text
-//!   place        places + (S · HINT_SPREAD >> PLACE_SHIFT & place_mask);  it keeps this call if bound = S
+//!   place        places + (((S · HINT_SPREAD) >> PLACE_SHIFT) & place_mask);  it keeps this call if bound = S
 //!   entry        entries + [quick + (h & quick_mask)], 4 bytes
-//!                h = ((S << QUICK_UP) + [S]) · QUICK_SPREAD >> QUICK_SHIFT
+//!                h = (((S << QUICK_UP) + [S]) · QUICK_SPREAD) >> QUICK_SHIFT
 //!                it is this call's if WORD = S, REAL = [S] and WHAT = 0
 //!   entry n      entries + ENTRY · n
 //! ```

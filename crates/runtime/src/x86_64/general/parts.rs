@@ -10,13 +10,13 @@
 //! 74 is where the kernel continues it after an abort ([`sequence`]).
 //!
 //! ```text
-//!   own_line       thread = fs:0;  line = lines + (thread · SPREAD >> SPREAD_SHIFT - LINE_SHIFT & mask)
-//!   hint_place     at = places + (sp · HINT_SPREAD >> PLACE_SHIFT & place_mask)
+//!   own_line       thread = fs:0;  line = lines + (((thread · SPREAD) >> (SPREAD_SHIFT - LINE_SHIFT)) & mask)
+//!   hint_place     at = places + (((sp · HINT_SPREAD) >> PLACE_SHIFT) & place_mask)
 //!   own_magazine   [area + 8] = descriptor;  magazine = magazines + stride · [area + 4], the CPU
 //!   put            [magazine] = [magazine] << BITS | number                    number: of an instance, + 1
 //!   an instance    ends at objects + number · OBJECT
 //!   sealed         turn = (turn + 1) mod 2^TURN_BITS
-//!                  [rsp] = [line + active] = rsp << TURN_BITS - FRAME_ALIGN | turn
+//!                  [rsp] = [line + active] = rsp << (TURN_BITS - FRAME_ALIGN) | turn
 //!   leave          [line + active] = [rsp] mod 2^TURN_BITS
 //! ```
 

@@ -22,7 +22,7 @@
 //!
 //! ```text
 //!   X1           marked  =  [rsi + 16] = rsi  and  low half of [rsi] = probe
-//!   took         max(time - [rsi + 8], 0) · tick >> 32        tick: nanoseconds · 2^32 for a tick
+//!   took         (max(time - [rsi + 8], 0) · tick) >> 32      tick: nanoseconds · 2^32 for a tick
 //! ```
 
 use trapline_record::counters::filtered;

@@ -17,8 +17,8 @@
 //! 0. Products with PHI have 32 bits, of which a shift by 32 - n leaves the n = `count_bits` highest:
 //!
 //! ```text
-//!   a thread             tag = S >> 12                             block = tag · PHI >> 32 - n
-//!   a goroutine          tag = (~D >> 12) + (g << 16)              block = (tag ^ tag >> 29) · PHI >> 32 - n
+//!   a thread             tag = S >> 12                             block = (tag · PHI) >> (32 - n)
+//!   a goroutine          tag = (~D >> 12) + (g << 16)              block = ((tag ^ (tag >> 29)) · PHI) >> (32 - n)
 //!   no goroutine, in Go  tag = S >> 12                             the same
 //!   outermost            tag = (thread or g) << 16 | function >> 9 the same;  thread: the pointer at fs:0
 //! ```
