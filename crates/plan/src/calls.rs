@@ -5,35 +5,43 @@
 //! Does not: generate code (`x86_64::stub::call`).
 
 /// The functions that are called: `extern "C" fn(number, *mut Regs) -> u64`.
+///
+/// S is the site's stack pointer. Registers that no column names are the program's, or undefined:
+///
+/// ```text
+///                    rdi       rsi     rdx   rcx   r12      rbx        may overwrite
+///   entry, exit      number    Regs    -     -     -        -          as any C function
+///   general, general_exit
+///                    number    Regs    -     -     number   Regs - 8   all but rbx, rbp, rsp; with answer 3, r12
+///   begin            number    site    S     -     -        -          rcx, rdx, r8 to r11
+///   begins           number    site    S     -     -        -          rcx, rdx, r8, r9
+///   arms             number    site    S     -     -        -          rcx, rdx, r8, r9      [rsp] = GO
+///   ends             -         Regs    -     S     number   Regs - 8   all but rbx, rbp      rsp: a multiple of 16
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallFunctions {
     /// For entries and single instructions; called with the extended state saved.
     pub entry: u64,
     /// For entries and single instructions; called first, without that state saved, for probes that do not
-    /// ask for it. It leaves the extended state as it is. It may change all general registers except rbx,
-    /// which is the address 8 below `Regs`, rbp and rsp. It may answer 3: call `entry` after all. r12 holds
-    /// the number too, and must still hold it with that answer.
+    /// ask for it. It leaves the extended state as it is. It may answer 3: call `entry` after all. With that
+    /// answer r12 must still hold the number.
     pub general: u64,
-    /// Called first at entries if [`only_returns`](crate::Callee::only_returns): rdi = the number, rsi = the
-    /// site, rdx = its stack pointer. It may change rcx, rdx and r8 to r11. It answers in ecx: 0, or
+    /// Called first at entries if [`only_returns`](crate::Callee::only_returns). It answers in ecx: 0, or
     /// otherwise: call `general` after all.
     pub begin: u64,
-    /// Inlined by the gate before `begin`, if present, with the same in the same registers. It changes rcx,
-    /// rdx, r8 and r9. Its common path: done. Its other path: call `begin`.
+    /// Inlined by the gate before `begin`, if present. Its common path: done. Its other path: call `begin`.
     pub begins: Option<InlinedPath>,
-    /// Inlined where calls may also be [armed](crate::Callee::arms); if absent, none is armed. It has the
-    /// same in the same registers, and at rsp the value for the trampoline's `GO`. It changes the same
-    /// registers. Its common path: the stack word holds a return trampoline, at
-    /// [`ENTER`](trapline_record::trampolines::ENTER). Its other path: call `general` after all.
+    /// Inlined where calls may also be [armed](crate::Callee::arms); if absent, none is armed. Its common
+    /// path: the stack word holds a return trampoline, at [`ENTER`](trapline_record::trampolines::ENTER). Its
+    /// other path: call `general` after all.
     pub arms: Option<InlinedPath>,
     /// For exits; called with the extended state saved.
     pub exit: u64,
     /// For exits, what `general` is for entries; the other function is `exit`.
     pub general_exit: u64,
-    /// Inlined before `general_exit` if [`only_returns`](crate::Callee::only_returns), if present. It has
-    /// what a function called there has, but with rsp a multiple of 16, and in rcx the exit's stack pointer.
-    /// It may leave rsp anywhere below. Its common path: the answer is 0. Its other path: the answer is in
-    /// eax; 3: call `general_exit`.
+    /// Inlined before `general_exit` if [`only_returns`](crate::Callee::only_returns), if present. It may
+    /// leave rsp anywhere below. Its common path: the answer is 0. Its other path: the answer is in eax; 3:
+    /// call `general_exit`.
     pub ends: Option<InlinedPath>,
     /// Components of the extended state that are saved.
     pub state: ExtendedState,

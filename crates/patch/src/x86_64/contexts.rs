@@ -3,6 +3,15 @@
 //! In: a word that is an address in a segment's code, and the words around it. Out: whether it can lead
 //! there. A plain number of that value is not taken for one: near a text at a low address every other integer
 //! is one. Does not: read the program's memory.
+//!
+//! The words around the one that is looked at, `word`:
+//!
+//! ```text
+//!   a context      word = rip         + 8 rflags: ALWAYS set, below FLAGS_END     + 16 selectors: cs = CODE_SEGMENT
+//!   an rseq area   word = rseq_cs     - 8 cpu_id_start = cpu_id, below MOST_CPUS  word's address mod 32 = 8
+//!   descriptor     [word] = 0         + 8 start, + 16 length < LONGEST            + 24 abort
+//!   the handler    word = HANDLER, or HANDLER - RESTORER
+//! ```
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;

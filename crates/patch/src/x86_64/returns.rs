@@ -7,6 +7,12 @@
 //! away). No entry takes trampolines any more, so its own entry stays as it is: a thread that comes by a copy
 //! goes on at the right place (SLOT-2). Before memory is unmapped, such copies are searched for (`free`, F3).
 //! If the tracer dies between both writes, a trampoline stays taken, and the memory mapped.
+//!
+//! ```text
+//!   armed            [WORD] = address of trampoline n
+//!   put back         [WORD] = REAL, followed through the trampolines under it;  then LENT byte n = PUT_BACK
+//!   in shared code   rsp = WORD + 0, [rsp] = n                      (`number_in`)
+//! ```
 
 use trapline_record::RemoteAddr;
 use trapline_record::trampolines::{CHAIN, Trampolines};
@@ -23,7 +29,7 @@ pub(crate) const BELOW: u64 = 0;
 /// Whether a return address may be in a register only: no, since a call stores it.
 pub(crate) const IN_REGISTERS: bool = false;
 
-/// The trampoline whose return a thread in the shared code is making, as long as it is taken.
+/// The trampoline that a thread in the shared code returns through, as long as it is taken.
 pub(crate) fn number_in(process: &Process, regs: &Regs) -> Result<u64, TargetError> {
     process.read_u64(RemoteAddr(regs.sp()))
 }

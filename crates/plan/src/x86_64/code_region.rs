@@ -2,6 +2,14 @@
 //!
 //! In: what is mapped, what is requested. Out: a displacement K whose bytes all trap, and the module space that it leads to.
 //! Invariant: SPACE-2 module, data alias and code region lie within 2 GiB of each other, end to end.
+//!
+//! ```text
+//!   K                 CC CC k2 k3, lowest byte first; k2 and k3 are of TRAPPING
+//!   a jump's target   site + JUMP + K
+//!   data              ends where the mirrored range begins
+//!   mirrored range    text.start + JUMP + K, rounded down to a page .. text.end + JUMP + K, rounded up, + PAGE
+//!   arena             behind it
+//! ```
 
 use super::jump::{REACH, TRAPPING};
 use super::room::{GATE, arena_per_site, stubs};

@@ -21,7 +21,7 @@ pub(crate) const EB: u8 = 0xEB;
 /// `int3`
 pub(crate) const INT3: u8 = 0xCC;
 
-/// `jmp rel32` from one address to another.
+/// `jmp rel32` from one address to another: rel32 = to - (from + JUMP).
 pub(crate) fn jump(from: RemoteAddr, to: RemoteAddr) -> [u8; 5] {
     let rel = (to.distance_from(from + JUMP) as i32).to_le_bytes();
     [E9, rel[0], rel[1], rel[2], rel[3]]

@@ -3,6 +3,11 @@
 //!
 //! In: a window of less than five bytes. Out: displacement and target, in memory that is free. The code at
 //! the target is one more jump, to the stub, so the target must also be within reach of the module's arena.
+//!
+//! ```text
+//!   bytes at the site    E9 b0 b1 b2 b3, of which the first `free` are written
+//!   target               site + JUMP + (b0 b1 b2 b3 as a signed number, b0 lowest)
+//! ```
 
 use super::jump::{JUMP, REACH, TRAPPING};
 use crate::layout::SMALL_REGIONS;

@@ -8,6 +8,18 @@
 //! registers is not seen. A jump to such a function of another file is known by its name
 //! ([`Image::reader_slots`]): that function finds what its caller was entered with. Does not: examine
 //! functions that are called.
+//!
+//! (sp, bp) are the distances of rsp and rbp from the entry's stack pointer, `?` if unknown; at first (0, ?):
+//!
+//! ```text
+//!   push r, pushf                 sp - 8                   lea rsp, [r + n]    sp = r + n,  r = sp or bp
+//!   pop r, popf                   sp + 8                   mov rsp, rbp        sp = bp
+//!   add, sub rsp, n               sp + n, sp - n           mov rbp, rsp        bp = sp
+//!   leave                         sp = bp + 8, bp = ?      call                as before it
+//!   any other write               ?
+//!   names the return address      an access [b + n, b + n + length) that overlaps [0, 8);  b = sp or bp
+//!                                 pop at sp = 0;  mov r, rsp at sp = 0, unless r = rbp
+//! ```
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,

@@ -5,8 +5,8 @@
 //! ([`recover`]), copies siginfo and error code to where the access's argument points, and goes on behind the
 //! access. No table is searched and nothing is marked beforehand, so an access that does not fault costs no
 //! more than itself.
-//! Does not: know whose memory it is. If the handler of faults is not installed, the program gets the fault,
-//! at our address.
+//! Does not: know what the memory belongs to. If the handler of faults is not installed, the program gets the
+//! fault, at our address.
 
 use core::arch::{asm, global_asm};
 use core::mem::MaybeUninit;
@@ -19,8 +19,13 @@ use crate::native::Regs;
 use crate::trap::Info;
 use crate::trap::Step;
 
-// In: rdi = the address, rsi = a `Faulted` to fill, rdx = the value to store. Out: rax = the value that was
-// loaded, rdx = 1 if the access faulted.
+// Each access, from `trapline_runtime_access_begin` up to `trapline_runtime_access_failed`:
+//
+//   in      rdi = the address, rsi = a `Faulted` to fill, rdx = the value to store; [rsp] = return address
+//   access  rax = [rdi], zero-extended; or [rdi] = the low bytes of rdx
+//   out     rax = the value that was loaded, rdx = 0
+//   fault   [rsi] = siginfo, error code, exception, address (`recover`);  rip = `trapline_runtime_access_failed`
+//   out     rdx = 1
 global_asm!(
     ".pushsection .text.trapline_access, \"ax\", @progbits",
     ".macro trapline_access name, insn:vararg",

@@ -2,6 +2,11 @@
 //!
 //! In: a signal; an address. Out: whether an int3 was executed, and where; what is at the address now.
 //! Does not: know whether it is ours.
+//!
+//! ```text
+//!   executed    rip - 1, if si_code = SI_KERNEL
+//!   stands      Trap if [trap] = CC;  Theirs if [trap - 1] = CD 03;  else None
+//! ```
 
 use core::mem::MaybeUninit;
 

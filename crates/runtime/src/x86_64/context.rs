@@ -4,6 +4,15 @@
 //! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h), not a C library's. The
 //! thread goes on with the [`Context`] that a handler leaves, including the mask. Vector state is behind a
 //! pointer and is never touched.
+//!
+//! ```text
+//!   + 0            flags, link; + 16 the alternate stack
+//!   + 40           r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp; + 168 rip; + 176 rflags
+//!   + 184          selectors: cs, gs, fs, ss
+//!   + 192          error code, exception; + 216 the fault's address (cr2)
+//!   + 224          pointer to the vector state: FCW at + 0, MXCSR at + 24
+//!   + 296          mask
+//! ```
 
 use core::arch::asm;
 

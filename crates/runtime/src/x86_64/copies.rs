@@ -3,6 +3,14 @@
 //! In: an instruction, and the address of the memory for its copy. Out: the bytes of that memory. Invariant:
 //! COPY-1.
 //! Does not: claim memory, or write it.
+//!
+//! ```text
+//!   to                 the displaced instruction, as it runs there
+//!   to + done          `syscall` only: rcx = next, where the kernel leaves the address behind the instruction
+//!                      jmp next, if the instruction goes on
+//!   … to + SLOT        int3
+//!   registers, stack   the program's throughout
+//! ```
 
 use alloc::vec::Vec;
 

@@ -1,15 +1,14 @@
-//! A hit whose only consumer uses general registers only, in code that does the same. Code that a compiler
+//! A hit with one consumer that uses general registers only, in code that does the same. Code that a compiler
 //! makes of [`dispatch::entry`](crate::dispatch::entry) may use vector registers; this code does not.
 //!
 //! In: as `dispatch::entry`, from generated code only, which saves everything in `Regs` and loads it again.
-//! This code preserves rbx, rbp, rsp and r12: rbx holds the address 8 below `Regs`; r12 holds the probe, and
-//! is preserved only until a handler was called. It does not preserve other registers, since a CPU stores one
-//! word a cycle and each push costs one. Out: a [`GoOn`], or [`WITH_STATE`]: nothing was done, and
-//! `dispatch::entry` must be called with the extended state saved. That is the answer whenever there is more
-//! to do than the steps D1 to D4, D7 for one consumer with an entry handler and no filter. Such cases are a
-//! thread without a line, a hit inside a hit, a list that is empty, longer, or changed since. The protocol is
-//! that of `dispatch` and `epoch`, step by step. Entering and leaving without a call is a hit that looked and
-//! found nothing to do. [`returns`] is for calls whose return is waited for.
+//! This code preserves only the registers in the first picture's last line: a CPU stores one word a cycle,
+//! and each push costs one. Out: a [`GoOn`], or [`WITH_STATE`]: nothing was done, and `dispatch::entry` must
+//! be called with the extended state saved. That is the answer to all but the steps D1 to D4 and D7, for one
+//! consumer with an entry handler and no filter. Such cases are a thread without a line, a
+//! hit inside a hit, a list that is empty, longer, or changed since. The protocol is that of `dispatch` and
+//! `epoch`, step by step. Entering and leaving without a call is a hit that looked and found nothing to do.
+//! [`returns`] is for consumers that wait for the return.
 //!
 //! `.p2align 5,,N` is before each jump, call and return of the fast path. N is its length with the compare
 //! that it fuses with, or a little more. So none crosses or ends at a 32-byte boundary; there Intel's cores
@@ -17,6 +16,35 @@
 //! a copy measured alone that was 2.5 of 13 ns. In the code that gates inline, order and longer forms
 //! (`{disp8}`, `{disp32}`) are chosen so that none of these inserts any padding.
 //! Does not: handle any other case.
+//!
+//! # Pictures
+//!
+//! ```text
+//!   at entry      rdi = r12 = probe, rsi = Regs, rbx = Regs - BELOW, [rsp] = return address to the gate
+//!   D1            rax = engine, rcx = thread pointer, r13 = line
+//!   D2            r9 = turn, rcx = seal = [rsp] = [r13 + active];  rsp lower by ROOM
+//!   D4            rcx = list, r10 = handler
+//!   D3            r8 = the row's word for the probe, [r8] += 1
+//!   the handler   rdi = data, rsi = rsp + HIT;  r14 = the program's rsp, r15 = its rip, before the call
+//!   D7            [r13 + active] = turn;  rsp as at entry
+//!   answer        eax;  rbx, rbp, rsp as at entry;  r12 = probe, until a handler was called
+//! ```
+//!
+//! The frame (`parts`); the program's own stack begins further up, behind `Regs` and its red zone:
+//!
+//! ```text
+//!   rsp                 seal
+//!   rsp + HIT    16     Hit: regs, + 24 site, + 32 cookie
+//!   rsp + SP     40     the program's stack pointer            returns::session
+//!   rsp + KEPT   48     what else is kept of a call            returns::session
+//!   rsp + ROOM   88     return address to the gate             ROOM + 8 is a multiple of 16
+//! ```
+//!
+//! ```text
+//!   line = lines + (((thread pointer · SPREAD) >> (SPREAD_SHIFT - LINE_SHIFT)) & mask)
+//!   turn = (active + 1) mod 2^TURN_BITS                        active < 2^TURN_BITS: no hit goes on
+//!   seal = rsp << (TURN_BITS - FRAME_ALIGN) | turn
+//! ```
 
 use core::arch::naked_asm;
 use core::mem::offset_of;

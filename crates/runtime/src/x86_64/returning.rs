@@ -3,6 +3,10 @@
 //! In: registers at a function's first instruction, or after a call has returned to its trampoline. Out: the
 //! content of that word, or another address written to it.
 //! Does not: choose one (`trampolines`).
+//!
+//! ```text
+//!   return address = [rsp]
+//! ```
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 

@@ -12,6 +12,13 @@
 //! there, the thread goes on in the copy, so no instruction is executed twice, and no hit is counted twice.
 //! The handler runs on the kernel's signal frame; our frame is between it and the restorer.
 //!
+//! ```text
+//!   wrapper n, first + 16 · n    endbr64; mov ecx, n; jmp on_signal; padding
+//!   at its start                 edi = signal, rsi = siginfo, rdx = context, [rsp] = the restorer
+//!   on_signal                    the same, and ecx = n: its fourth argument
+//!   the handler                  the same arguments; [rsp] = return address in on_signal
+//! ```
+//!
 //! # Interleavings
 //!
 //! | thread A | thread B | |
@@ -29,8 +36,8 @@
 //! - A handler may move the instruction pointer, so that the thread returns to the shown address later
 //!   (goroutines are preempted so). Then it returns to the probed instruction, which is hit once more. The
 //!   kernel, which holds signals back until its copy has run, shows the next instruction there.
-//! - If one instruction is several in the copy (a relative call is), its address is shown from the first of
-//!   them to the last, and the stack pointer as it is.
+//! - One instruction may be several in the copy (a relative call is). Then its address is shown from the
+//!   first of them to the last, and the stack pointer as it is.
 //! - In stubs, before the first displaced instruction, the address is the stub's.
 //! - Tools that read registers from outside (ptrace, perf) read the copy's address.
 

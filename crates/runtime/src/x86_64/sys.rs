@@ -5,6 +5,14 @@
 //! directly, without the C library. So errno stays as it is, and code that wraps the C library's calls does not
 //! see it.
 //! Does not: keep anything, or know what a system call does (`kernel`).
+//!
+//! ```text
+//!   call             rax = number;  rdi, rsi, rdx, r10, r8, r9 = arguments
+//!                    rax = result;  uses rcx, r11, flags; the stack stays as it is
+//!   thread_pointer   fs:0, which holds its own address
+//!   add_own          [word] += 1, one instruction;  uses flags
+//!   the restorer     rsp = the signal frame behind its first word;  rax = 15, rt_sigreturn
+//! ```
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::AtomicU64;
@@ -40,9 +48,9 @@ pub(crate) unsafe fn call(number: u64, args: [u64; 6]) -> i64 {
 }
 
 /// The thread pointer: the address of the thread's control block, which begins with its own address (psABI,
-/// "Thread-Local Storage", variant II). It distinguishes threads without a thread-local slot. Tasks that
-/// share one (a child of `vfork`, or a raw clone with CLONE_VM and without CLONE_SETTLS) are one thread here,
-/// as they are for their C library.
+/// "Thread-Local Storage", variant II). It distinguishes threads without a thread-local slot. A child
+/// of `vfork` shares its parent's, as does a raw clone with CLONE_VM and without CLONE_SETTLS. Such tasks are
+/// one thread here, as they are for their C library.
 #[must_use]
 #[inline]
 pub fn thread_pointer() -> u64 {

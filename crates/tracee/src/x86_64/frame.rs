@@ -3,6 +3,30 @@
 //! Input: registers, signal mask and vector state to return to; where the frame may lie. Output: bytes, and
 //! the stack pointer to start with. The layout is the kernel's `struct rt_sigframe` followed by the XSAVE
 //! area, as the kernel's own signal delivery would have made it. Does not: touch the target.
+//!
+//! ```text
+//!   base                    arguments in memory, ARGUMENT_LEN = 256 bytes
+//!   + 256                   room for the words of the chain, CHAIN_LEN = 128 bytes
+//!   frame_at                the chain's last word (`put_chain`); a multiple of 16
+//!   + UC       8            ucontext: flags; + 24 of it SS_UNCHANGED
+//!   + MCONTEXT 48           r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, flags, selectors, …, fp_at
+//!   + SIGMASK  304          mask
+//!   + 312                   siginfo, 128 bytes of zeros
+//!   fp_at                   vector state (XSAVE), a multiple of 64
+//!   top                     end of the stack that may be used, at most 63 bytes above the state's end
+//! ```
+//!
+//! The chain, which begins at call_sp with `skip` words that the gadget pops:
+//!
+//! ```text
+//!   Restorer   frame_at - 8 · skip        call_sp
+//!              frame_at                   the restorer
+//!   PopRax     frame_at - 16 - 8 · skip   call_sp
+//!              frame_at - 16              address of `pop rax; ret`
+//!              frame_at - 8               15, rt_sigreturn
+//!              frame_at                   address of `syscall`
+//!   both       frame_at + 8               return_sp: rsp in rt_sigreturn
+//! ```
 
 use crate::regs::Regs;
 use crate::sys::ptrace::Registers;
@@ -111,8 +135,7 @@ impl Frame {
         }
         self.put(at(SIGMASK), mask);
     }
-    /// Writes the words that `ret` takes. rt_sigreturn expects the stack pointer one word above the frame's
-    /// start.
+    /// Writes the words that `ret` takes, and sets call_sp.
     fn put_chain(&mut self, frame_at: u64, gadgets: &Gadgets) {
         let skip = gadgets.call.skip * 8;
         match gadgets.restore {

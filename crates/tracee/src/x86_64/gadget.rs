@@ -2,6 +2,12 @@
 //!
 //! Input: executable memory. Output: addresses of `syscall` followed by a path to `ret`, and of a way to
 //! rt_sigreturn. Nothing is written. Does not: decode more than the few instructions named here.
+//!
+//! ```text
+//!   SyscallRet           syscall; pops and `add rsp, n` that take `skip` words; ret
+//!   Restore::Restorer    mov rax, 15; syscall                        rsp = the frame behind its first word
+//!   Restore::PopRax      pop rax; ret, then SyscallRet's `syscall`   rax = 15, rsp the same
+//! ```
 
 use trapline_record::RemoteAddr;
 

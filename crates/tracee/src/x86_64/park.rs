@@ -1,4 +1,21 @@
 //! Instructions that hold a program at its entry point.
+//!
+//! The stack in [`waiting`], rsp being the program's at its entry:
+//!
+//! ```text
+//!   rsp - 32    the word at ALIVE, as it was before the turns
+//!   rsp - 24    turns that are left
+//!   rsp - 8     ALIVE's word on its way to rsp - 32; rax during the comparison
+//!   rsp         the program's: argc and what follows
+//! ```
+//!
+//! ```text
+//!   + 0     [rsp - 32] = [+ 56];  [rsp - 24] = turns
+//!   + 19    [rsp - 24] -= 1 until it is 0
+//!   + 28    + 0 again if [+ 56] differs from [rsp - 32], else jmp [+ 64]
+//!   + 56    ALIVE: a word that the tracer changes
+//!   + 64    the entry's address
+//! ```
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

@@ -1,6 +1,21 @@
 //! A stopped thread's general registers, and how a call that the stop interrupted is made again.
 //!
 //! Input: registers at a stop. Output: registers to go on with. Invariants: TGT-3.
+//!
+//! ```text
+//!   repaired       rip -= 2, rax = the call's number or SYS_restart_syscall, orig_rax = -1: `syscall` runs again
+//!   for_call       rip = the gadget's `syscall`, rsp = sp, rax = number, orig_rax = -1
+//!                  rdi, rsi, rdx, r10, r8, r9 = arguments
+//!   for_function   rip = function, rdi = argument, rsp = sp - 16, rax = 0, orig_rax = -1, DF = 0
+//! ```
+//!
+//! The stack at the function's first instruction, sp being the frame's `return_sp`:
+//!
+//! ```text
+//!   sp - 16    address of a `ret`       <- rsp, 8 below a multiple of 16
+//!   sp - 8     the restorer             the frame's first word
+//!   sp         ucontext
+//! ```
 
 use crate::calls::Repair;
 use crate::status::InCall;
@@ -118,9 +133,9 @@ impl Regs {
         regs.orig_rax = u64::MAX;
         Self(regs)
     }
-    /// Registers that run a function of one argument, which returns through the frame whose way back begins
-    /// at `sp`. Also returns a word that must be written for that: the address of a `ret`, which leads on to
-    /// the restorer, whose address begins the frame. This extra step aligns the stack.
+    /// Registers that run a function of one argument, which returns through a frame; its way back begins at
+    /// `sp`. Also returns a word that must be written for that, at sp - 16: the address of a `ret`, which
+    /// leads on to the restorer. This extra step aligns the stack.
     pub(crate) const fn for_function(
         &self,
         gadgets: &Gadgets,

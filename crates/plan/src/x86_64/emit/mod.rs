@@ -270,7 +270,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         Ok(rest)
     }
 
-    /// `lea rsp, [rsp + by]`, which leaves the flags as they are.
+    /// rsp += `by`, by `lea`, which leaves the flags as they are.
     fn raise_stack(&mut self, by: i32) {
         if by != 0 {
             self.plan.bytes.extend_from_slice(&[0x48, 0x8D, 0xA4, 0x24]);

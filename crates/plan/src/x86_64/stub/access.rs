@@ -90,7 +90,7 @@ impl Asm<'_> {
     pub(super) fn prefetchw(&mut self, at: Mem) {
         self.mem(false, false, &[0x0F, 0x0D], 1, at, 0);
     }
-    /// `push qword [from]`, whose address is computed before the push.
+    /// `push qword [from]`; the address is computed before the push.
     pub(super) fn push_mem(&mut self, from: Mem) {
         self.mem(false, false, &[0xFF], 6, from, 0);
     }

@@ -15,6 +15,17 @@
 //! commit. Everything that G2 and G3 read belongs to the call: its stamp cell and its registers, which stay
 //! as they are. So a thread that is moved or interrupted there repeats only G3's section.
 //! The thread counted is the entry's. Other interleavings are those of `defer`.
+//!
+//! ```text
+//!   rsi            the cell, from X1 on; rsi = [SAVED_RSI] behind X4
+//!   rsi + 0 …      the entry's record (`deferred::call`);  rsi + 8 · FIRST_TEXT: its text, if it has one
+//!   rsp - 128      TOOK: nanoseconds since the entry
+//!   rsp - 120      TIME, until G2 has decided; then OWNED, the group-by key (`tally`)
+//!   rsp - 112      SAVED_RSI
+//!   rsp - 32 …     intermediate values, then the row's KEY, END, KEY_AT (`rows`)
+//!   rax, rdx, r10, r11    as in `tally`, from the value to the commit
+//!   X4             [rsi + 16] = 0
+//! ```
 
 use trapline_record::ring::{FIRST_TEXT, Kind};
 
@@ -41,7 +52,7 @@ pub(super) struct Tail {
     owned: Option<(Section, Fix)>,
     pointer: Fix,
     shared: Shared,
-    /// The jumps of hits whose value depends on something that could not be read.
+    /// The jumps of hits with a value that depends on something that could not be read.
     unread: Vec<Fix>,
     rejected: Vec<Fix>,
     lookup: Lookup,

@@ -11,6 +11,12 @@
 //! touched, so it takes no room of the goroutine's stack. A thread that is interrupted in between, or
 //! restarts a critical section, goes on as in any stub.
 //!
+//! ```text
+//!                  rdi    rsi    rdx    rcx    r8     r9     rax    rbx
+//!   site, exit     arg 3  arg 4  other  arg 2  arg 5  other' arg 0  arg 1      as Go's ABIInternal has them
+//!   the action     arg 0  arg 1  arg 2  arg 3  arg 4  arg 5  other  other'     as the psABI has them
+//! ```
+//!
 //! *USDT probes*: the stack pointer steps over the red zone, the six argument registers are pushed, and each
 //! is loaded with an operand. If the operand is one of the six, its pushed word is loaded, otherwise the
 //! register itself. Behind the action they are popped. A signal handler in between runs below what was
@@ -18,6 +24,18 @@
 //! here. What they point to is read as any field is (`text`), so a wrong operand cannot fault. A record's
 //! stack pointer is lower by what was pushed. That does not matter, since nothing is paired by it: USDT
 //! probes have no end.
+//!
+//! ```text
+//!   rsp                r9     <- rsp at the action: S - RED_ZONE - PUSHED
+//!   rsp + 8            r8
+//!   rsp + 16           rcx
+//!   rsp + 24           rdx
+//!   rsp + 32           rsi
+//!   rsp + 40           rdi
+//!   rsp + PUSHED       = S - RED_ZONE: the program's red zone
+//!   S                  the program's stack pointer
+//!   rdi … r9           the operands, in the order of `ARGUMENT`
+//! ```
 
 use trapline_record::addr::Bias;
 
@@ -99,7 +117,7 @@ fn pushed(reg: Reg) -> Option<Mem> {
     Some(Mem::At(RSP, PUSHED - 8 * (nth as i32 + 1)))
 }
 
-/// Loads the program's value of register `from` into a register that was pushed.
+/// `to` = the program's value of register `from`; `to` was pushed.
 fn fetch(asm: &mut Asm<'_>, to: Reg, from: Reg) {
     match pushed(from) {
         Some(at) => asm.load(to, at),

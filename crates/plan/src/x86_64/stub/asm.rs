@@ -79,7 +79,7 @@ pub(super) struct Asm<'a> {
 }
 
 impl<'a> Asm<'a> {
-    /// Emits at the end of `out`, whose next byte will lie at `at`.
+    /// Emits at the end of `out`. Its next byte will lie at `at`.
     pub(super) fn new(out: &'a mut Vec<u8>, at: u64) -> Self {
         let origin = at.wrapping_sub(out.len() as u64);
         Self { out, origin }
@@ -88,7 +88,7 @@ impl<'a> Asm<'a> {
     pub(super) const fn origin(&self) -> u64 {
         self.origin
     }
-    /// Continues at the end of `out`, whose first byte lies at `origin`.
+    /// Continues at the end of `out`. Its first byte lies at `origin`.
     pub(super) const fn resume(out: &'a mut Vec<u8>, origin: u64) -> Self {
         Self { out, origin }
     }

@@ -6,6 +6,25 @@
 //! Registers are saved below rsp, where neither kernel nor handlers write (the psABI red zone). If the
 //! function's own red zone may be live, rsp first steps over it. On a core that retires one store a cycle,
 //! the stores are what a hit costs: announce, count, clear, and one for each register that had to be saved.
+//!
+//! The stack while the stub runs. `Saves` lists the registers that are not dead, first to last:
+//!
+//! ```text
+//!   rsp - 32           rax, while it holds the flags in a thread without an area
+//!   rsp - 24           third saved register   (no path saves three at present)
+//!   rsp - 16           second: `at` if rcx is saved too; rax if it holds the flags (no rseq)
+//!   rsp - 8            first: `at`, or rcx where flags are live
+//!   rsp                = S - RED_ZONE if the function's red zone may be live, else S
+//! ```
+//!
+//! The registers, up to the commit, which is the last line of each:
+//!
+//! ```text
+//!   flags dead         at = CPU;  at = word + 64 · at;  [at] += 1
+//!   flags live         rcx = CPU · 8;  at = word + 8 · rcx;  rcx = [at] + 1;  [at] = rcx
+//!   no rseq            at = word + 64 · line;  lock [at] += 1       (one line: lock [word] += 1)
+//!   no area            lock [last_line] += 1,  last_line = word + 64 · (lines - 1)
+//! ```
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::machine::{Liveness, Machine};

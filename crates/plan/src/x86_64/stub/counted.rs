@@ -3,6 +3,15 @@
 //!
 //! In: what the machine offers. Out: code, and what waits for the word's address ([`Counted`]). It is one
 //! restartable sequence; without rseq it is a `lock add` on some line.
+//!
+//! ```text
+//!   rseq        r11 = CPU              a jump if the thread has no area
+//!               r11 = word + 64 · r11  word: its address on line 0
+//!               [r11] += 1             the commit
+//!   no rseq     r11 = word + 64 · line (`rseq::any_line`)
+//!               lock [r11] += 1
+//!   uses        r11, flags; the stack stays as it is
+//! ```
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R11, Shift};
 use super::machine::Machine;
@@ -25,7 +34,7 @@ impl Counted {
     }
 }
 
-/// Adds one to a word of this CPU's line; without rseq, to the word of some line. Spoils r11 and flags.
+/// Adds one to a word of this CPU's line; without rseq, to the word of some line. Uses r11 and flags.
 pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine) -> Counted {
     let Some(rseq) = machine.rseq else {
         let line = any_line(asm, machine);
@@ -44,8 +53,7 @@ pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine) -> Counted {
     Counted { owned: Some((section, unregistered)), line }
 }
 
-/// Leaves in r11 the address of a word on some line. The returned fix waits for the word's address on line 0.
-/// Spoils flags.
+/// r11 = word + 64 · some line. The returned fix waits for the word's address on line 0. Uses flags.
 pub(super) fn any_line(asm: &mut Asm<'_>, machine: &Machine) -> Fix {
     rseq::any_line(asm, R11, machine.rdpid, machine.lines);
     asm.shift(Shift::Left, R11, 6, false);

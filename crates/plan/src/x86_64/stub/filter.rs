@@ -1,9 +1,27 @@
 //! A condition as code: it falls through if the condition holds, and jumps if not.
 //!
 //! In: a tree whose values are known where the code runs: at an entry, or at a return with what the entry
-//! kept (`EntryRecord`). Out: code, and the jumps that are taken if the condition does not hold. It reads
-//! argument registers as the program left them. It spoils rax, r11, flags, and rdx where it divides (rdx is
-//! read back); intermediate values lie below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
+//! kept (`EntryRecord`). Out: code, and the jumps that are taken if the condition does not hold.
+//! FLT-1: it decides as [`Tree::holds`] does.
+//!
+//! ```text
+//!   in    rdi, rsi, rdx, rcx, r8, r9    at an entry: the arguments, as the program left them (`ARGUMENT`)
+//!         [rsp + returned]              at a return: the returned value, as saved
+//!         rsi = the entry's record      at a return, if the entry kept one (`EntryRecord::AT`)
+//!         [rsp + took]                  then also: nanoseconds since the entry
+//!         [rsp + rdx]                   rdx, as saved
+//!   work  rax = the value, or the left operand;  r11 = the right operand
+//!         [rsp + WAITING[n]]            the left operand at depth n, while the right one is computed
+//!   uses  rax, r11, flags; rdx where it divides, then rdx = [rsp + rdx]
+//! ```
+//!
+//! A comparison of a signed number s with an unsigned one u. Only signs of numbers are tested that may be
+//! below 0:
+//!
+//! ```text
+//!   s < 0     s < u
+//!   s >= 0    s < u  =  (s below u, both as unsigned)
+//! ```
 
 use trapline_record::ring::FIRST_VALUE;
 
@@ -58,7 +76,7 @@ impl Fields<'_> {
     }
 }
 
-/// How to read the record that a call's entry kept, whose address is in [`EntryRecord::AT`].
+/// How to read the record that a call's entry kept. Its address is in [`EntryRecord::AT`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryRecord {
     /// Word of the record at which its floats begin, and a bit for each of the eight floats that it holds.
@@ -173,7 +191,7 @@ impl Conditions<'_> {
         fixes
     }
 
-    /// Leaves the left operand in rax, and the right one in r11.
+    /// rax = left operand, r11 = right operand.
     fn pair(self, asm: &mut Asm<'_>, left: &Tree, right: &Tree, waiting: usize) {
         if right.is_leaf() {
             self.value(asm, left, waiting);
@@ -237,7 +255,7 @@ impl Conditions<'_> {
         }
     }
 
-    /// Leaves a value in rax. Spoils r11.
+    /// rax = the tree's value. Uses r11 and flags.
     pub(super) fn value(self, asm: &mut Asm<'_>, tree: &Tree, waiting: usize) {
         match tree {
             Tree::Number(..) | Tree::Known(_) => self.leaf(asm, tree, RAX),
@@ -302,7 +320,7 @@ impl Conditions<'_> {
         asm.load(RDX, Mem::At(RSP, self.rdx));
     }
 
-    /// Leaves 0 or 1 in rax.
+    /// rax = 1 if the tree holds, else 0.
     fn truth(self, asm: &mut Asm<'_>, tree: &Tree, waiting: usize) {
         let holds = self.jump(asm, tree, true, waiting);
         asm.mov_imm32(RAX, 0);
@@ -313,7 +331,12 @@ impl Conditions<'_> {
     }
 }
 
-/// [`Float::key`] of the bits in a register. Spoils flags.
+/// `to` = [`Float::key`] of the bits in `to`. Uses flags.
+///
+/// ```text
+///   b >= 0    key = b                     b: the bits as a signed number, a float's extended to 64 bits
+///   b < 0     key = (lowest number) - b   of 64 bits for a double, of 32 bits for a float
+/// ```
 fn order_key(asm: &mut Asm<'_>, to: Reg, float: Float) {
     let wide = float == Float::Double;
     if !wide {

@@ -6,6 +6,14 @@
 //! last line. It has no sample of its own, so it does not pass one.
 //! At an exit the condition is about the returned value. If a tail call leaves the condition undecided, the
 //! hit does not pass ([`Tree::at_tail`](crate::filter::Tree::at_tail)).
+//!
+//! ```text
+//!   the stack      as in `saves`: all that a record without a stack saves
+//!   filter         rax, r11, flags; for samples also r10, rdx      (`filtering`)
+//!   passes         r11 = this CPU's word of the counter;  [r11] += 1, the commit
+//!   rejected       r11 = this CPU's word of the filter;   [r11] += 1, the commit
+//!   no area        lock [word + 64 · (lines - 1)] += 1
+//! ```
 
 use trapline_record::ring::Kind;
 

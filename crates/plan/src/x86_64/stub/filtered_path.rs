@@ -7,6 +7,17 @@
 //! taken jump costs about as much as the condition, and a rejected call has an entry and an exit: so the
 //! recorded calls take the jumps.
 //! A hit that does not pass takes away the mark that an abandoned call left in its cell, and is counted.
+//!
+//! ```text
+//!   rsp - 80       r11     First
+//!   rsp - 24       rdx     Second: if entries leave marks, and at exits
+//!   rsp - 16       flags   First
+//!   rsp - 8        rax     First
+//!   rsp            = S - step
+//!   condition      rax, r11 and flags are overwritten; a jump if it holds
+//!   mark           rax, rdx, r11: the call's stamp cell; [cell + 8] = 0
+//!   count          r11 = this CPU's word of rejected hits; [r11] += 1
+//! ```
 
 use trapline_record::ring::Kind;
 
@@ -42,8 +53,8 @@ pub(super) struct Unmarked {
 }
 
 impl Traced<'_> {
-    /// Whether a hit that does not pass can go on without spoiling what only a record spoils. That is so if
-    /// the filter does not divide, does not sample and makes no system call.
+    /// Whether the filter needs no register beyond those of [`First`]. That is so if it does not divide, does
+    /// not sample and makes no system call.
     pub(super) fn rejects_early(&self, kind: Kind) -> bool {
         let Some(filtered) = self.filter else { return false };
         let (filter, id) = (filtered.filter, self.rings.id);
@@ -77,7 +88,7 @@ impl Traced<'_> {
         let word = self.filter.map_or(self.dropped, |filtered| filtered.words);
         FilteredPath { machine: *self.machine, passes, marks, counted, word, leave }
     }
-    /// Jumps if the hit passes. Spoils rax, r11 and flags.
+    /// Jumps if the hit passes. Uses rax, r11 and flags.
     fn passes(&self, asm: &mut Asm<'_>) -> Vec<Fix> {
         let conditions = self.conditions(Kind::Entry);
         let condition = self.filter.and_then(|filtered| filtered.filter.condition.as_ref());

@@ -2,6 +2,16 @@
 //!
 //! In: a condition, a sample. Out: code that jumps if a hit does not pass, before anything is written; those
 //! jumps, and what waits for addresses ([`FilterExits`]).
+//!
+//! ```text
+//!   condition    as in `filter`; rdx as saved at rsp + SAVED_RDX, rax at rsp + SAVED_RAX
+//!   names        r11 = names + 8 · (thread mod PLACES);  the thread is in the table if [r11] = thread + 1
+//!   sample       r11 = words + 64 · CPU;  rax = [r11 + 8], the hits to leave out before this one
+//!                [r11 + 8] = rax - 1, or every - 1 if rax = 0          the commit
+//!   no rseq      r11 = words + 64 · some line;  rax = [r11 + 8]++ mod every
+//!   passes       if rax = 0
+//!   fields       rsp is lower by depth; rdx = [rsp + depth + SAVED_RDX]
+//! ```
 
 use trapline_record::names::PLACES;
 use trapline_record::ring::Kind;
@@ -32,8 +42,8 @@ pub(super) struct FilterExits {
 }
 
 impl Traced<'_> {
-    /// Jumps if a hit does not pass. Spoils rax, r11 and flags; for samples also r10, and without rseq rdx,
-    /// which is read back.
+    /// Jumps if a hit does not pass. Uses rax, r11 and flags; for samples also r10, and without rseq rdx,
+    /// which is loaded again.
     pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: Kind) -> FilterExits {
         let mut unregistered = Vec::new();
         let conditions = self.conditions(kind);
@@ -51,8 +61,7 @@ impl Traced<'_> {
         });
         FilterExits { rejected, unregistered, words: filtered.words, sample, ..FilterExits::default() }
     }
-    /// Jumps, behind `fetch`, if a hit does not pass because of what was read. Spoils rax, rdx, r11 and
-    /// flags.
+    /// Jumps, behind `fetch`, if a hit does not pass because of what was read. Uses rax, rdx, r11 and flags.
     pub(super) fn pass_fields(&self, asm: &mut Asm<'_>, kind: Kind) -> (Vec<Fix>, i32) {
         let condition = self.filter.and_then(|filtered| filtered.filter.fields.as_ref());
         let (Some(condition), Kind::Entry) = (condition, kind) else { return Default::default() };
@@ -65,7 +74,7 @@ impl Traced<'_> {
         let fields = Some(Fields { reads: self.fields, at: (RSP, self.first_field_copied()) });
         Conditions { depth, rdx: depth + SAVED_RDX, fields, ..self.conditions(kind) }
     }
-    /// Jumps if the table has this thread; with `NotEqual`, if it does not. Spoils rax, r11 and flags.
+    /// Jumps if the table has this thread; with `NotEqual`, if it does not. Uses rax, r11 and flags.
     pub(super) fn is_named(&self, asm: &mut Asm<'_>, names: u64, when: Cond) -> Option<Fix> {
         let id = self.rings.id;
         if id == ThreadId::Unknown {
@@ -82,7 +91,7 @@ impl Traced<'_> {
             asm.jcc_later(when)
         }))
     }
-    /// Counts down on this CPU's line. Out: rax = number of hits to leave out before this one.
+    /// Counts down on this CPU's line. rax = number of hits to leave out before this one.
     fn sample(
         &self,
         asm: &mut Asm<'_>,
@@ -107,8 +116,8 @@ impl Traced<'_> {
         });
         (Some(section), words)
     }
-    /// Without rseq: counts up on some line, where hits may be of many threads. Out: rax = 0 at each hit that
-    /// is sampled.
+    /// Without rseq: counts up on some line, where hits may be of many threads. rax = 0 at each hit that is
+    /// sampled.
     fn sample_shared(&self, asm: &mut Asm<'_>, every: u32) -> (Option<Section>, Fix) {
         let words = any_line(asm, self.machine);
         asm.mov_imm32(RAX, 1);
@@ -136,12 +145,12 @@ impl Traced<'_> {
 }
 
 impl Conditions<'_> {
-    /// Leaves in rax a value that may depend on what was read from memory. Jumps if that could not be read.
-    /// Spoils r11; rdx holds the program's value then.
+    /// rax = a value that may depend on what was read from memory. Jumps if that could not be read. Uses r11
+    /// and flags; rdx = the program's value.
     pub(super) fn read(self, asm: &mut Asm<'_>, tree: &Tree) -> Vec<Fix> {
         let (readable, value) = tree.if_readable();
         if self.depth > 0 {
-            // The copying spoiled it.
+            // The copying has overwritten it.
             asm.load(RDX, Mem::At(RSP, self.rdx));
         }
         let unread = self.branch(asm, &readable, false);

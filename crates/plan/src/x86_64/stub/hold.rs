@@ -8,6 +8,22 @@
 //! Invariants: HOLD-1 a thread waits at most [`TURNS`] turns, whether or not it gets an answer. HOLD-2 a
 //! thread that waited in vain closes the fact itself, so that no other thread waits for it. The answer comes
 //! from `patch`'s `hold`. Does not: decide which patches rely on a fact.
+//!
+//! ```text
+//!   rsp - 32   COUNT       turns that are left, while the thread waits
+//!   rsp - 24   SAVED_RCX   rcx
+//!   rsp - 16   FLAGS       flags, 4 bytes
+//!   rsp - 8    SAVED_RAX   rax
+//!   rsp                    = S - RED_ZONE if the function's own red zone may be live, else S
+//!   rdi, rsi, rdx          the program's arguments, which stay as they are
+//!   rcx                    the facts that the thread is about to change
+//! ```
+//!
+//! ```text
+//!   pass    if closed & facts = facts
+//!   else    asked |= facts;  then up to TURNS turns, until closed & facts = facts
+//!   then    if no turn is left: closed |= facts                                       (HOLD-2)
+//! ```
 
 use trapline_record::control::fact;
 
@@ -114,7 +130,7 @@ fn filter(asm: &mut Asm<'_>, ways: &mut Ways, mode: Reg, strict: i32) {
     asm.mov_imm32(RCX, (fact::FILTER | fact::CLOCK) as u32);
 }
 
-/// Detects such calls by `syscall`, whose arguments are one register further on.
+/// Detects such calls by `syscall`: its arguments are one register further on.
 fn call(asm: &mut Asm<'_>, ways: &mut Ways) {
     asm.alu_imm(Alu::Cmp, RDI, nr::SECCOMP, false);
     let other = asm.jcc_later(Cond::NotEqual);
@@ -133,7 +149,7 @@ fn call(asm: &mut Asm<'_>, ways: &mut Ways) {
     action(asm, ways, (RSI, RDX), false);
 }
 
-/// HOLD-1 and HOLD-2. In: rcx = facts. Spoils rax and flags.
+/// HOLD-1 and HOLD-2; rcx = facts. Uses rax and flags.
 fn wait(asm: &mut Asm<'_>, pass: &mut Vec<Fix>, (asked, closed): (u64, u64)) {
     // All of them are closed already: most programs make such a change once, or no patch relies on the fact.
     asm.load(RAX, Mem::Rip(closed));
@@ -154,6 +170,6 @@ fn wait(asm: &mut Asm<'_>, pass: &mut Vec<Fix>, (asked, closed): (u64, u64)) {
     asm.alu_store(Alu::Or, Mem::Rip(closed), RCX, true);
 }
 
-/// Offset from the stack pointer of the number of turns that are left.
+/// Offset from rsp of the number of turns that are left.
 const COUNT: i32 = -32;
 const PAUSE: [u8; 2] = [0xF3, 0x90];

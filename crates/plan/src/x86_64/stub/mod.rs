@@ -7,6 +7,18 @@
 //! STUB-2 rbp keeps its value, so that frame-pointer unwinding works in a stub; STUB-3 no store goes to a
 //! line that another CPU writes, except by threads without an rseq area (COST-2); STUB-4 every word is
 //! counted exactly: by one rseq commit, or by `lock add` (LOSS-1).
+//!
+//! Pictures of a stub's state write `S` for the program's stack pointer at the site. Offsets are in bytes and
+//! rise from line to line. `in` is what the code finds, `out` what it leaves, `uses` what else it overwrites.
+//!
+//! ```text
+//!   S - step           rsp in the stub: step = 128 if the function's own red zone may be live, else 0
+//!   S                  the program's stack; what lies from here on up stays as it is. In the action of a USDT
+//!                      probe, S is the stack pointer behind what was pushed (`arguments`)
+//!   saves              rsp - 128 to rsp, where neither the kernel nor a signal handler writes (psABI red zone)
+//!   rbp                the program's, throughout (STUB-2)
+//! ```
+//!
 //! Does not: relocate displaced code, choose addresses, decide what is dead.
 
 mod access;

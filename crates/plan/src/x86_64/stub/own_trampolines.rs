@@ -17,7 +17,7 @@
 //! stack pointer above the stack word, as if the call were over, and goes to the trampoline at
 //! [`ENTER`](trapline_record::trampolines::ENTER). There a *call* puts the return address back, now one in
 //! the trampoline, and leads through the entry's `GO` to the function. Then the CPU predicts the function's
-//! `ret`, and also the `ret` that ends the code here, whose entry is the caller's.
+//! `ret`, and also the `ret` that ends the code here: its entry is the caller's.
 //!
 //! | step | stack pointer | stack word | what code sees that looks then |
 //! |---|---|---|---|
@@ -30,6 +30,22 @@
 //! free, for three instructions. `GO` and `REAL` belong to the call until it is back, as all of its entry
 //! does. Both ways through a trampoline have one number, and one key. With a shadow stack this would be
 //! right, too, but no trampolines are used there.
+//!
+//! # Pictures
+//!
+//! ```text
+//!   trampolines.code                   trampolines, CODE bytes each (`trampolines::lay`)
+//!   common = code + code_len           the call of gate.exit; lea rsp, [rsp + 8]; jmp [rsp - 8]
+//!   common + COMMON                    the gate: `moved`, then the path to `functions.exit`
+//!                                      paired: the path with `functions.ends` inlined
+//!   a multiple of 64                   unwind information
+//! ```
+//!
+//! ```text
+//!   at common        rsp = S          [S] = number of the trampoline (B1)
+//!   in the function  Regs.rsp = S     [S] = the real return address, from B4 on
+//!   at the end       rsp = S + 8      rip = [S]
+//! ```
 
 use trapline_record::trampolines::Trampolines;
 

@@ -2,6 +2,33 @@
 //!
 //! In: where the rings lie, what a record of this kind holds. Out: code that finds this CPU's ring or locks
 //! one (`record::ring`), fills the slot behind its head, and commits it by storing the head.
+//!
+//! The registers behind each step; what is saved lies where `saves` shows it:
+//!
+//! ```text
+//!   step            r11     rax       r10               rdx
+//!   clock           free    used      as it was         time
+//!   find            ring    head      bytes in use      as it was
+//!   slot            ring    head      slot              time           = clock, find, behind
+//!   lock            ring    head      used              used           the ring is locked
+//!   fill, put       ring    head      slot, record      used
+//!   the commit      [r11 + HEAD] = head + bytes of the record, as whole slots
+//! ```
+//!
+//! ```text
+//!   ring  = base + stride · CPU            with rseq; without, lock begins at ring 2 · CPU
+//!   used  = head - [ring + TAIL]           the ring is full if used >= full
+//!   slot  = ring + SLOTS + head mod (bytes of a ring)
+//! ```
+//!
+//! A record, from r10 on. `key` is S, or the address of the call's stamp cell ([`Placed`]):
+//!
+//! ```text
+//!   r10 + 0                  thread << 32 | probe
+//!   r10 + 8                  time
+//!   r10 + 16                 key + kind
+//!   r10 + 8 · FIRST_VALUE    values: arguments, or the returned value; then texts, floats, fields; or a stack
+//! ```
 
 use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
 
@@ -44,7 +71,7 @@ impl Traced<'_> {
             id => id,
         }
     }
-    /// The texts and fields to copy. A thread whose number is not known has none (the planner refuses that).
+    /// The texts and fields to copy. A thread without a known number has none (the planner refuses that).
     fn texts(&self, kind: Kind) -> Texts<'_> {
         let (known, machine, id) = (self.rings.known, Some(self.machine), self.rings.id);
         match kind == Kind::Entry && self.unwind == Unwind::None && id != ThreadId::Unknown {
@@ -61,7 +88,7 @@ impl Traced<'_> {
     pub(super) fn fetch(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<(u64, u64)> {
         self.texts(kind).fetch(asm, SAVED_RDX)
     }
-    /// Offset from the stack pointer at which `fetch` leaves the first field.
+    /// The first field, behind `fetch`: at rsp + this.
     pub(super) fn first_field_copied(&self) -> i32 {
         self.texts(Kind::Entry).first_field()
     }
@@ -84,7 +111,7 @@ impl Traced<'_> {
     pub(super) fn depth(&self, kind: Kind) -> i32 {
         self.texts(kind).depth()
     }
-    /// Writes a record, and commits it by a store. In: as `slot` or `lock` leaves it.
+    /// Writes a record, and commits it by a store. The registers are those behind `slot`.
     pub(super) fn write(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, walk: Option<Walk>) {
         self.fill(asm, kind, if walk.is_some() { 0 } else { values });
         let slot = self.rings.area.slot as i32;
@@ -100,8 +127,12 @@ impl Traced<'_> {
         }
         asm.store(Mem::At(R11, HEAD as i32), RAX);
     }
-    /// Steps L1 to L3. Out: r11 = a ring, now locked, rax = its head. Jumps if all rings were locked, or if
-    /// one is `full`. Spoils rdx, r10.
+    /// Steps L1 to L3. Jumps if all rings were locked, or if one is `full`.
+    ///
+    /// ```text
+    ///   out   r11 = a ring, now locked;  rax = its head h;  [r11 + HEAD] = h + LOCKED
+    ///   uses  rdx = rings left to try;  r10;  flags
+    /// ```
     pub(super) fn lock(&self, asm: &mut Asm<'_>, full: u32) -> (Fix, Fix, Fix) {
         let area = &self.rings.area;
         rseq::likely_cpu(asm, R11, self.machine);
@@ -127,18 +158,18 @@ impl Traced<'_> {
         asm.bind(locked);
         (ring, busy, full)
     }
-    /// Out: rdx = time. Spoils rax.
+    /// rdx = time. Uses rax and flags.
     pub(super) fn clock(&self, asm: &mut Asm<'_>) {
         asm.rdtsc();
         asm.shift(Shift::Left, RDX, 32, true);
         asm.alu(Alu::Or, RDX, RAX);
     }
-    /// In: r11 = ring, r10 = head. Out: r10 = the slot behind it.
+    /// r10 = the slot behind the head in r10; r11 = ring.
     pub(super) fn behind(&self, asm: &mut Asm<'_>) {
         asm.alu_imm(Alu::And, R10, self.rings.area.bytes as i32 - 1, false);
         asm.lea(R10, Mem::Sum(R11, R10, 0, SLOTS as i32));
     }
-    /// Out: rdx = time, r11 = this CPU's ring, rax = its head, r10 = the slot behind it.
+    /// r11 = this CPU's ring, rax = its head, r10 = the slot behind it, rdx = time. Jumps as `find` does.
     pub(super) fn slot(&self, asm: &mut Asm<'_>, rseq: Rseq) -> (Fix, Fix, Fix) {
         self.clock(asm);
         let fixes = self.find(asm, rseq, self.rings.area.full());
@@ -146,8 +177,8 @@ impl Traced<'_> {
         self.behind(asm);
         fixes
     }
-    /// Out: r11 = this CPU's ring, rax = its head. Jumps if the thread has no area, or if the ring is `full`.
-    /// Spoils r10.
+    /// r11 = this CPU's ring, rax = its head. Jumps if the thread has no area, or if the ring is `full`.
+    /// Uses r10 and flags.
     pub(super) fn find(&self, asm: &mut Asm<'_>, rseq: Rseq, full: u32) -> (Fix, Fix, Fix) {
         let area = &self.rings.area;
         asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
@@ -166,13 +197,13 @@ impl Traced<'_> {
         });
         (ring, unregistered, full)
     }
-    /// In: as `slot` leaves it. Spoils rdx.
+    /// The registers are those behind `slot`. Uses rdx.
     fn fill(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) {
         let ahead = AHEAD.max(SLOTS_AHEAD * self.rings.area.slot as i32);
         (0..self.lines(kind)).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
         self.put(asm, kind, values, None);
     }
-    /// Writes the words of a record. In: rdx = time, r10 = address. Spoils rdx.
+    /// Writes the words of a record: r10 = its address, rdx = time. Uses rdx.
     pub(super) fn put(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, placed: Option<Placed>) {
         let (depth, word) = (self.depth(kind), |n: u64| Mem::At(R10, n as i32 * 8));
         asm.store(word(1), RDX);

@@ -3,9 +3,43 @@
 //! (`record::tally`).
 //!
 //! In: the key; the owner and the text, if rows have those. Out: the code of a restartable sequence that has
-//! found its table ([`Rows::add`]), and the code without such a sequence, for a table that other threads
-//! change as well ([`Rows::add_anywhere`], R1 to R3). Key and owner wait below the stack pointer, so a
+//! found its table ([`Rows::add`]). Without such sequences other threads change the table too; for that there
+//! is other code ([`Rows::add_anywhere`], R1 to R3). Both keys wait below the stack pointer, so a
 //! sequence that starts again finds them as they were.
+//!
+//! ```text
+//!   rsp - 48   KEY_AT   the group-by key, if rows have one
+//!   rsp - 40   END      address behind the last row for this key; rdx, while a row is claimed without rseq
+//!   rsp - 32   KEY      the key, if rows have texts or group-by keys, or while a row is claimed without rseq
+//!   rax        key
+//!   rdx        address behind the last row for this key; the group-by key, if rows have one
+//!   r10        the row that is looked at
+//!   r11        the table
+//! ```
+//!
+//! ```text
+//!   r11 + OVERFLOW 0, + UNSEEN 8        words
+//!   r11 + CELLS   16                    rows, `size` bytes each:
+//!   r10 + 0 key, + 8 hits, + OWNER 16 group-by key
+//!   r11 + first_text                    the rows' texts, TEXT_BYTES each
+//! ```
+//!
+//! The rows that a key may have, with g the group-by key, all modulo 2^64:
+//!
+//! ```text
+//!   h     = key · PHI;  with group-by keys h = (g · FNV.1 + key) · PHI
+//!   first = r11 + CELLS + size · (h >> (64 - bits))
+//!   last  = first + size · (PROBES - 1)
+//!   text of a row = r11 + first_text + TEXT_BYTES · (row - r11 - CELLS) / size
+//! ```
+//!
+//! The commit:
+//!
+//! ```text
+//!   [r10 + 8] += 1
+//!   no row left           r10 = r11 + OVERFLOW - 8
+//!   text was not read     r10 = r11 + UNSEEN - 8
+//! ```
 
 use trapline_record::tally::{
     self, CELLS, FNV, OVERFLOW, OWNER, PHI, PROBES, Shape, TAKING, TEXT_BYTES, UNSEEN, bits_in_reach,
@@ -59,7 +93,7 @@ impl Rows {
     const fn waits(self) -> bool {
         self.text.is_some() || self.rows.owned
     }
-    /// Stores them before the section. In: rax = key, rdx = owner, if rows have one.
+    /// Before the section: `[KEY]` = rax, and `[KEY_AT]` = rdx, the group-by key, if rows have one.
     pub(super) fn keep(self, asm: &mut Asm<'_>) {
         if self.waits() {
             asm.store(KEY, RAX);
@@ -71,8 +105,11 @@ impl Rows {
     pub(super) const fn are_owned(self) -> bool {
         self.rows.owned
     }
-    /// In: r11 = table, rax = key if that is not stored. Out: rax = key, r10 = the key's first row, rdx =
-    /// address behind the last one. If rows have owners, that address is in [`END`], and rdx = owner.
+    /// ```text
+    ///   in    r11 = table;  rax = key, if it is not stored
+    ///   out   rax = key;  r10 = first;  rdx = last + size
+    ///         with group-by keys: [END] = last + size;  rdx = the group-by key
+    /// ```
     fn first(self, asm: &mut Asm<'_>) {
         if self.waits() {
             asm.load(RAX, KEY);
@@ -97,7 +134,7 @@ impl Rows {
             asm.load(RDX, KEY_AT);
         }
     }
-    /// Jumps if the row at r10 has this key and this owner.
+    /// Jumps if the row at r10 has this key and this group-by key.
     fn is_same(self, asm: &mut Asm<'_>) -> Fix {
         asm.alu_store(Alu::Cmp, Mem::At(R10, 0), RAX, false);
         if !self.rows.owned {
@@ -122,7 +159,7 @@ impl Rows {
         asm.lea(R10, Mem::At(R11, OVERFLOW as i32 - 8));
         asm.jmp_later()
     }
-    /// Claims the row at r10: writes key, owner, text. Spoils rax, and rdx if there is a text.
+    /// Claims the row at r10: writes key, group-by key and text. With a text, uses rax and rdx.
     fn take(self, asm: &mut Asm<'_>) {
         asm.store(Mem::At(R10, 0), RAX);
         if self.rows.owned {
@@ -141,13 +178,13 @@ impl Rows {
             asm.store(Mem::Sum(R11, RDX, 0, first + word * 8), RAX);
         }
     }
-    /// Adds one to the key's row, or to the overflow. In: r11 = table, and what [`keep`](Self::keep) stored.
-    /// Spoils rax, r10, rdx.
+    /// Adds one to the key's row, or to the overflow; r11 = table, and [`keep`](Self::keep) has stored the
+    /// rest. Uses rax, rdx, r10 and flags.
     pub(super) fn add(self, asm: &mut Asm<'_>) {
         let unread = self.text.map(|copied| unread(asm, copied));
         self.first(asm);
         let again = asm.here();
-        // A free row may hold the key of a thread whose sequence started again before it had written the
+        // A free row may hold the key of a thread that started its sequence again before it had written the
         // whole row.
         let free = self.waits().then(|| is_free(asm));
         let same = self.is_same(asm);
@@ -192,7 +229,7 @@ impl Rows {
     }
 }
 
-/// Jumps if no text could be read, with r10 set so that the commit counts the hit as unseen. In: r11 = table.
+/// Jumps if no text could be read, with r10 = r11 + UNSEEN - 8: the commit counts the hit as unseen.
 fn unread(asm: &mut Asm<'_>, copied: Copied) -> Fix {
     asm.lea(R10, Mem::At(R11, UNSEEN as i32 - 8));
     asm.cmp_mem_imm(copied.answer(), 0);
@@ -205,8 +242,14 @@ fn is_free(asm: &mut Asm<'_>) -> Fix {
     asm.jcc_later(Cond::Equal)
 }
 
-/// In: a text as `text` has copied it. Out: rax = its key, as [`trapline_record::tally::text_key`]; zeros are
-/// written behind its end. Spoils rdx, r10, r11.
+/// rax = the key of a text that `text` has copied, as [`trapline_record::tally::text_key`]. Zeros are written
+/// behind its end.
+///
+/// ```text
+///   h = FNV.0;  for each byte before the end or a 0:  h = (h ^ byte) · FNV.1
+///   r10 = h, r11 = FNV.1, rdx = index, rax = byte;  at the end rax = h
+///   uses  rdx, r10, r11, flags
+/// ```
 pub(super) fn text_key(asm: &mut Asm<'_>, copied: Copied) {
     let byte = Mem::Sum(copied.at, RDX, 0, copied.bytes());
     asm.mov_imm64(R10, FNV.0);

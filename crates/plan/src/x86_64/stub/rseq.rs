@@ -4,6 +4,17 @@
 //! the kernel moves or interrupts the thread in between, the thread goes on at the abort handler, which
 //! starts again. The signature stands in the immediate of a `ud1` before the handler, so that disassemblers
 //! stay in step.
+//!
+//! ```text
+//!   restart    scratch = descriptor;  fs:[offset + RSEQ_CS] = scratch
+//!   start      the body: scratch = fs:[offset + CPU_ID], …
+//!              its last instruction is the commit
+//!   end        from here on the kernel no longer interferes; `clear`: fs:[offset + RSEQ_CS] = 0
+//!
+//!              ud1 with the signature
+//!   abort      jmp restart           the kernel changes rip, and sets fs:[offset + RSEQ_CS] = 0
+//!   descriptor { 0, start, end - start, abort }      a multiple of 32
+//! ```
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RSP, Reg, Shift};
 use super::machine::Machine;
@@ -14,7 +25,7 @@ pub(super) const CPU_ID: i32 = 4;
 /// `struct rseq`, field `rseq_cs`.
 const RSEQ_CS: i32 = 8;
 
-/// A section whose descriptor is still to be written.
+/// A section without its descriptor, which is still to be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Section {
     descriptor: Fix,
@@ -69,9 +80,14 @@ pub(super) fn descriptors(asm: &mut Asm<'_>, rseq: Rseq, sections: &[Section]) {
     }
 }
 
-/// Leaves in `line` a number below `lines` that differs between most threads which run at once; spoils the
-/// flags. It is for processes without rseq, where every line is written by `lock add` and any choice counts
-/// exactly.
+/// `line` = a number below `lines` that differs between most threads which run at once. Uses flags. It is for
+/// processes without rseq, where every line is written by `lock add` and any choice counts exactly.
+///
+/// ```text
+///   mask = (greatest power of two <= lines) - 1
+///   line = rdpid & mask                                        with `rdpid`
+///   line = (((rsp >> 16) · PHI mod 2^32) >> 16) & mask         without
+/// ```
 pub(super) fn any_line(asm: &mut Asm<'_>, line: Reg, rdpid: bool, lines: u32) {
     let mask = (lines.next_power_of_two() >> u32::from(!lines.is_power_of_two())) - 1;
     if rdpid {
@@ -86,10 +102,15 @@ pub(super) fn any_line(asm: &mut Asm<'_>, line: Reg, rdpid: bool, lines: u32) {
     debug_assert!(line != RAX, "rax holds the flags");
 }
 
-/// Leaves in `cpu` the number of the CPU that this most likely runs on, below `lines - 1`; spoils the flags.
-/// If `rdpid` is missing, it uses the limit of the segment that Linux keeps for this (`__CPUNODE_SEG`,
+/// `cpu` = the number of the CPU that this most likely runs on, below `lines - 1`. Uses flags. If `rdpid` is
+/// missing, it uses the limit of the segment that Linux keeps for this (`__CPUNODE_SEG`,
 /// arch/x86/include/asm/segment.h; its vDSO reads it so). The low 12 bits hold the number, and the node is
-/// above, as with `rdpid`. A kernel without that segment leaves a meaningless number, and CPU 0 is taken.
+/// above, as with `rdpid`. A kernel without that segment leaves a meaningless number.
+///
+/// ```text
+///   n   = (rdpid, or limit of CPU_SEGMENT) & NUMBER
+///   cpu = n if n < lines - 1, else 0
+/// ```
 pub(super) fn likely_cpu(asm: &mut Asm<'_>, cpu: Reg, machine: &Machine) {
     const CPU_SEGMENT: u32 = 0x7b;
     const NUMBER: i32 = 0xfff;

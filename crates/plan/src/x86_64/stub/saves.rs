@@ -1,8 +1,30 @@
 //! What a record's code saves, and where: below the stack pointer, as in `count`.
 //!
-//! In: what is dead at the site. Out: code that saves what a filter spoils ([`First`]), then what a look for
-//! a mark spoils ([`Second`]), then the rest, and that loads all again.
+//! In: what is dead at the site. Out: code that saves what a filter overwrites ([`First`]), then what a look
+//! for a mark overwrites ([`Second`]), then the rest, and that loads all again.
 //! Invariant: STUB-1. What is saved here is where conditions (`filter`), texts and stacks expect it.
+//!
+//! The stack of a record's or aggregation's stub, with all files that store there. A dead register is not
+//! saved. Where a line names two users, the first one's value is no longer needed when the second one stores:
+//!
+//! ```text
+//!   rsp - 128          rdi (stack::SAVED)         deferred: TOOK at exits, in nanoseconds
+//!   rsp - 120          rsi (stack::SAVED)         deferred: PLACE at entries, TIME at exits; then tally: OWNED
+//!   rsp - 112          rcx (stack::SAVED)         deferred: SAVED_RSI
+//!   rsp - 104          filter: WAITING[7]         then stack: LIMIT
+//!   rsp - 96           filter: WAITING[6]         then stack: STACK
+//!   rsp - 88           r10  SAVED_R10
+//!   rsp - 80           r11  SAVED_R11             (First)
+//!   rsp - 72, -64      filter: WAITING[5], [4]    latency::stamp_cell: r10, r9
+//!   rsp - 56           filter: WAITING[3]         deferred: SAVED_R8
+//!   rsp - 48, -40, -32 filter: WAITING[2], [1], [0]    then rows: KEY_AT, END, KEY
+//!   rsp - 24           rdx  SAVED_RDX             (Second)
+//!   rsp - 16           flags, 4 bytes  FLAGS      (First); at rsp - 12 the thread's number, threads::ANSWER
+//!   rsp - 8            rax  SAVED_RAX             (First); at an exit the returned value
+//!   rsp                = S - step
+//! ```
+//!
+//! Texts and fields lower rsp further (`text`): the saves are then at `depth` + these offsets.
 
 use trapline_record::ring::Kind;
 
@@ -52,7 +74,7 @@ impl Traced<'_> {
     }
 }
 
-/// The second save: rdx, the only register that a look for a mark spoils in addition.
+/// The second save: rdx, the only register that a look for a mark overwrites in addition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Second;
 
@@ -65,7 +87,7 @@ impl Second {
     }
 }
 
-/// The first save: flags, rax and r11, as far as they are live. A filter spoils nothing else.
+/// The first save: flags, rax and r11, as far as they are live. A filter overwrites nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First {
     pub(super) site: Liveness,

@@ -19,21 +19,35 @@
 //! B3 glibc's block of the thread (`stackblock`, `stackblock_size` in its control block, which the tracer
 //!    found by their values): S lies in it, E is its end. It is given back after the thread has ended. The
 //!    main thread has none: its block begins at 0.
-//! B4 Otherwise only the page that S lies on, and the record says so. That is so for coroutines and alternate
-//!    signal stacks, in other C libraries' threads, and on a main stack that has grown deeper than it was.
+//! B4 Otherwise only the page that S lies on, and the record says so. Examples are coroutines, alternate
+//!    signal stacks, other C libraries' threads, and a main stack that has grown deeper than it was.
+//!
+//! The same as rules; the first that holds decides:
+//!
+//! ```text
+//!   B1    low <= S < high            E = high               (low, high) = stacks.main
+//!   B2    g != 0, [g] <= S < [g + 8] E = [g + 8]            g = fs:[go]
+//!   B3    b != 0, b <= S < b + size  E = b + size           b = fs:[block], size = fs:[block + 8]
+//!   B4    always                     E = S | 0xfff          the page's last byte
+//! ```
 //!
 //! A walk: at a function's entry the return address is at S, and rbp is still the caller's. Anywhere else rbp
-//! may be the function's own. W1 If there is no room for one more address, or unless S <= rbp and rbp + 16 <=
-//! E, the walk ends, and rbp is recorded. W2 The word behind rbp is a return address; the word at rbp is the
-//! next rbp. W3 Repeat from W1.
+//! may be the function's own.
+//!
+//! ```text
+//!   entry    address = *S
+//!   W1       end, and record rbp, unless S <= rbp, rbp + 16 <= E and there is room for one more address
+//!   W2       (address, rbp) = (*(rbp + 8), *rbp)
+//!   W3       W1 again
+//! ```
 //!
 //! What rbp may be:
 //!
 //! - a frame of the running stack: it is followed;
 //! - 0, the end of the chain: the walk ends;
 //! - any other number, in code compiled without frame pointers: below S, or behind E, or nearly so, the walk
-//!   ends. Between them, two words of the stack are taken for a frame, as the kernel does, and what they name
-//!   is followed by the same rule;
+//!   ends. Between them, two words of the stack are taken for a frame, as the kernel does. What they name is
+//!   followed by the same rule;
 //! - itself, or a frame further down: it is followed until the room is used up;
 //! - a frame of another stack (a signal handler on its own stack, a coroutine that names its resumer): the
 //!   walk ends, since rbp is outside [S, E);
@@ -42,13 +56,34 @@
 //!
 //! A copy: the words from S up to E, as many as there is room for.
 //!
-//! Return trampolines: a call whose return address is replaced has a trampoline's address on the stack
+//! The registers, and where they are saved (`saves`):
+//!
+//! ```text
+//!   rsp - 128    rdi, as saved               rsp - 104    E    (LIMIT)
+//!   rsp - 120    rsi, as saved               rsp - 96     S    (STACK)
+//!   rsp - 112    rcx, as saved               rsp + step   = S
+//! ```
+//!
+//! ```text
+//!   bound   rdx = S, rcx = E;  then, for a walk:  rcx = max(E - S - 15, 0)
+//!                                    for a copy:  rcx = min((E - S) rounded down to 8, room)
+//!   walk    r10 = record, rsi = rbp, rdi = rsi - S or the address, rdx = bytes used;  on while rsi - S < rcx
+//!   copy    r10 = record, rsi = bytes copied, rdi = the word
+//!   end     rdx = bytes used, rsi = the rbp that was reached;  the record's words USED, FRAME, END = rdx, rsi, E
+//! ```
+//!
+//! Return trampolines: a call with a replaced return address has a trampoline's address on the stack
 //! (`trampolines`). Invariant: STK-2 if a trampoline lies on the stack, the return address that it stands for is
-//! recorded. A word that lies in the trampolines' code is looked up in that trampoline's entry (REAL). This
-//! is repeated while the result lies there too, which is so for a function that was entered by a tail call.
-//! The frames above S are calls that have not ended, so their trampolines are taken, and SLOT-2 says that
-//! their entries are right. A word that is no return address (in a copy, or if rbp is no frame pointer) may
-//! name a trampoline that was given back. Then some address is recorded that this trampoline stood for.
+//! recorded. A word that lies in the trampolines' code is looked up in that trampoline's entry (REAL):
+//!
+//! ```text
+//!   while 0 <= word - code < code_len:    word = [entries + ENTRY · floor((word - code) / CODE) + REAL]
+//! ```
+//!
+//! It is repeated while the result lies there too, which is so for a function that was entered by a tail
+//! call. The frames above S are calls that have not ended, so their trampolines are taken, and SLOT-2 says
+//! that their entries are right. A word that is no return address (in a copy, or if rbp is no frame pointer)
+//! may name a trampoline that was given back. Then some address is recorded that this trampoline stood for.
 //! Entries are mapped as long as stubs are (the plan ensures that), so nothing faults. The repetition ends:
 //! REAL was written when the trampoline that it names was taken, so that one's own REAL was written before.
 //!
@@ -110,8 +145,7 @@ impl Real {
         asm.bind(over);
         Self { code: Mem::Rip(code), entries: Mem::Rip(entries), len: trampolines.code_len() as i32 }
     }
-    /// In: rdi = a word of the stack. Out: rdi = the same, or the address that a trampoline stands for
-    /// (STK-2). Spoils flags.
+    /// rdi = the word in rdi, or the address that a trampoline there stands for (STK-2). Uses flags.
     fn find(self, asm: &mut Asm<'_>) {
         let again = asm.here();
         asm.alu_load(Alu::Sub, RDI, self.code);
@@ -146,8 +180,8 @@ impl Traced<'_> {
 }
 
 impl Walk {
-    /// Leaves in rcx how many bytes from S on may be read; for a walk, how many bytes from S on a frame may
-    /// begin. Spoils rdx, rsi and flags.
+    /// rcx = how many bytes from S on may be read; for a walk, how many bytes from S on a frame may begin.
+    /// Uses rdx, rsi and flags.
     pub(super) fn bound(&self, asm: &mut Asm<'_>) {
         asm.lea(RDX, Mem::At(RSP, self.step));
         asm.store(Mem::At(RSP, STACK), RDX);
@@ -195,8 +229,8 @@ impl Walk {
         done.push(asm.jcc_later(Cond::AboveEq));
         asm.bind(above);
     }
-    /// Fills the record at r10, and leaves in rdx how many of its bytes are used. In: as `bound` leaves it.
-    /// Spoils rsi, rdi and flags.
+    /// Fills the record at r10; rcx is from `bound`. rdx = how many of its bytes are used. Uses rsi, rdi and
+    /// flags.
     pub(super) fn fill(&self, asm: &mut Asm<'_>) {
         let real = self.trampolines.map(|trampolines| Real::lay(asm, trampolines));
         match self.unwind {
@@ -209,8 +243,7 @@ impl Walk {
         asm.load(RDI, Mem::At(RSP, LIMIT));
         asm.store(word(END), RDI);
     }
-    /// Walks. rsi is the frame pointer, and rdx the number of used bytes of the record. From one frame to the
-    /// next it takes one load; the checks are computed beside it.
+    /// Steps W1 to W3. From one frame to the next it takes one load; the checks are computed beside it.
     fn walk(&self, asm: &mut Asm<'_>, frames: u8, real: Option<Real>) {
         let room = (u32::from(frames) * 8 + FIRST as u32 * 8).min(self.most & !7);
         asm.mov(RSI, RBP);
@@ -274,8 +307,7 @@ fn thread(asm: &mut Asm<'_>, block: i32, done: &mut Vec<Fix>) {
     asm.bind(below);
 }
 
-/// Copies rcx bytes from S on. Leaves in rdx the number of used bytes of the record, and in rsi the frame
-/// pointer.
+/// Copies rcx bytes from S on. rdx = bytes used of the record, rsi = rbp. Uses rdi and flags.
 fn copy(asm: &mut Asm<'_>, step: i32, real: Option<Real>) {
     asm.mov_imm32(RSI, 0);
     asm.test(RCX, RCX, true);

@@ -3,8 +3,22 @@
 //! In: which components to keep, where the function lies. Out: code that saves them below the stack pointer,
 //! calls the function, and loads them again; the answer is in rax. Invariants: CALL-2; components that are in
 //! their initial configuration before the call are in it after the call too.
-//! Does not: save general registers. The function keeps rbx, and may spoil all others (the program's values
-//! are in `Regs`).
+//! Does not: save general registers. The function keeps rbx and r12, as the psABI says, and may overwrite
+//! those that the psABI lets it (the program's values are in `Regs`).
+//!
+//! ```text
+//!   rsp                  a multiple of 64; the area is max(state.len, QUICK) bytes, rounded up to 64
+//!   rsp + MXCSR    24    MXCSR                                Q (and the legacy region of an XSAVE area)
+//!   rsp + XMM     160    xmm0 to xmm15, 16 bytes each         Q (their places in an XSAVE area)
+//!   rsp + HEADER  512    64 bytes: zeros where XRSTOR reads; Q writes them only for an XRSTOR of nothing
+//!   rsp + MASKS   576    k0 to k7, 8 bytes each               Q;  in an XSAVE area: the other components
+//!   rsp + ZMM     640    zmm16 to zmm31, 64 bytes each        Q
+//!   rsp + QUICK  1664    behind Q's last byte
+//!   rbx                  the earlier stack pointer: rsp = rbx at the end
+//!   r12                  Q: XINUSE before the call; otherwise the answer, during XRSTOR
+//!   r13                  Q: the answer, from the call on
+//!   rax                  at the end: the answer
+//! ```
 //!
 //! XSAVEC and XRSTOR are microcode: they take 57 ns for SSE alone on a 3 GHz core of 2019. They take 73 ns
 //! with what a C library's string functions leave in use on a processor with AVX-512: opmasks, and registers
@@ -44,7 +58,7 @@ const MASKS: i32 = HEADER.end;
 const ZMM: i32 = MASKS + 64;
 const QUICK: u32 = ZMM as u32 + 16 * 64;
 
-/// Appends the call. In: any stack whose pointer stays in rbx. Out: rsp = rbx, rax = the answer.
+/// Appends the call. rbx = rsp before it, and rsp = rbx behind it; rax = the answer.
 pub(super) fn call_saved(asm: &mut Asm<'_>, state: ExtendedState, call: impl Fn(&mut Asm<'_>)) {
     let room = state.len.max(QUICK).next_multiple_of(64);
     asm.alu_imm(Alu::And, RSP, -64, true);
@@ -102,7 +116,7 @@ fn quick(asm: &mut Asm<'_>, mask: u32, call: &impl Fn(&mut Asm<'_>)) -> Fix {
     done
 }
 
-/// XINUSE to eax. Spoils rcx and rdx.
+/// edx:eax = XINUSE. Uses ecx.
 fn in_use(asm: &mut Asm<'_>) {
     asm.mov_imm32(RCX, 1);
     asm.raw(&[0x0F, 0x01, 0xD0]);

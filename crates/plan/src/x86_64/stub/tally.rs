@@ -12,6 +12,19 @@
 //! The value is computed before the restartable sequence, so that what may be repeated is short: find this
 //! CPU's table, find the row, add one. In a process without rseq all lines are written by `lock add`, and
 //! rows are claimed by a compare-and-swap. Registers are saved below the stack pointer, as in `trace`.
+//!
+//! The registers behind each step; what is saved lies where `saves` shows it:
+//!
+//! ```text
+//!   step          rax            rdx                r10          r11
+//!   read          value          used               used         used
+//!   cell_of       cell           used               used         -
+//!   owner         cell or key    group-by key       used         -
+//!   rows.keep     the same, stored at rsp - 32 and rsp - 48 if rows have texts or group-by keys (`rows`)
+//!   add           cell or key    used by rows       row          table = base + stride · CPU
+//!   the commit    [r11 + CELLS + 8 · rax] += 1,  or [r10 + 8] += 1,  or [r11 + UNSEEN] += 1
+//!   no area       lock [last + CELLS + 8 · rax] += 1,  or OVERFLOW or UNSEEN;  last = base + stride · (lines - 1)
+//! ```
 
 use trapline_record::ring::Kind;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
@@ -51,10 +64,10 @@ pub(super) struct Tail {
     counted: u64,
     /// The same, behind the code that frees a text's part of the stack.
     without_text: u64,
-    /// The jump of hits whose goroutine stack has no room for a text.
+    /// The jump of hits on a goroutine's stack without room for a text.
     cramped: Option<Fix>,
     fixups: Vec<(u64, u64)>,
-    /// The jumps of hits whose value depends on something that cannot be read.
+    /// The jumps of hits with a value that depends on something that cannot be read.
     unread: Vec<Fix>,
 }
 
@@ -144,7 +157,7 @@ impl Into {
     }
 }
 
-/// Adds one, by one commit. In: rax = cell or key. With rseq, returns the section, and the jump of threads without
+/// Adds one, by one commit; rax = cell or key. With rseq, returns the section, and the jump of threads without
 /// an area; and always the fix that waits for the table's address.
 pub(super) fn one_more(
     asm: &mut Asm<'_>,
@@ -156,7 +169,7 @@ pub(super) fn one_more(
     (Some((section, unregistered)), pointer)
 }
 
-/// The body of a section: adds one on this CPU's line. In: rax = cell or key.
+/// The body of a section: adds one on this CPU's line; rax = cell or key. Uses r11; with rows, rax, rdx, r10.
 fn add(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> (Fix, Fix) {
     let area = machine.rseq.map_or(0, |rseq| rseq.offset);
     asm.load32(R11, Mem::Fs(area + CPU_ID));
@@ -191,8 +204,12 @@ fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Int
 /// then.
 const OWNED: Mem = Mem::At(RSP, -120);
 
-/// Out: what [`Into`] uses to find the place: rax = cell or key, as [`Tally::key`], or as rows store it.
-/// Jumps if that depends on something that could not be read. Spoils r10, r11, rdx.
+/// What [`Into`] uses to find the place. Jumps if that depends on something that could not be read.
+///
+/// ```text
+///   out   rax = cell or key, as `Tally::key`, or as rows store it
+///   uses  rdx, r10, r11, flags, [rsp - 120] (OWNED)
+/// ```
 pub(super) fn value(
     asm: &mut Asm<'_>,
     tally: &Tally,
@@ -222,8 +239,15 @@ pub(super) fn value(
     unread
 }
 
-/// In: rax = key or cell. Out: rdx = the group-by key, if rows have one; for cells of a thread, rax = the
-/// thread's number. Spoils r10.
+/// The group-by key.
+///
+/// ```text
+///   by a number, by a text    rdx = [OWNED]
+///   by thread                 rdx = thread;  for cells also rax = cell | thread · THREAD_UNIT
+///   by nothing                rdx = 0, if rows have a group-by key
+///   in    rax = key or cell
+///   uses  r10, flags
+/// ```
 fn owner(asm: &mut Asm<'_>, tally: &Tally, known: Conditions<'_>, into: Into) {
     match tally.group_by {
         GroupBy::Number(_) | GroupBy::Text(_) => asm.load(RDX, OWNED),
@@ -240,7 +264,7 @@ fn owner(asm: &mut Asm<'_>, tally: &Tally, known: Conditions<'_>, into: Into) {
     }
 }
 
-/// In: rax = value. Out: rax = its cell, or the value itself if there are no cells. Spoils r10, rdx.
+/// rax = the cell of the value in rax, or the value itself if there are no cells. Uses r10, rdx and flags.
 fn cell_of(asm: &mut Asm<'_>, tally: &Tally) {
     let unsigned = tally.value.is_unsigned();
     match tally.sort {
@@ -250,7 +274,11 @@ fn cell_of(asm: &mut Asm<'_>, tally: &Tally) {
     }
 }
 
-/// Cell 0 is for values below 0, cell 1 for 0. Cell n + 2 is for values whose highest bit has number n.
+/// ```text
+///   value < 0    rax = 0
+///   value = 0    rax = 1
+///   value > 0    rax = 2 + floor(log2 value)
+/// ```
 fn log2(asm: &mut Asm<'_>, unsigned: bool) {
     asm.mov_imm32(R10, 0);
     asm.test(RAX, RAX, true);
@@ -263,6 +291,10 @@ fn log2(asm: &mut Asm<'_>, unsigned: bool) {
     asm.mov32(RAX, R10);
 }
 
+/// ```text
+///   value < min     rax = 0
+///   value >= min    rax = 1 + min((value - min) / step, count)
+/// ```
 fn linear(asm: &mut Asm<'_>, unsigned: bool, (min, step, count): (i64, u64, u32)) {
     let mut below = None;
     if min != 0 || !unsigned {
@@ -346,7 +378,7 @@ impl Tail {
     }
 }
 
-/// Adds one on the last line, which many threads share. Spoils r11.
+/// Adds one on the last line, which many threads share. Uses r11 and flags.
 pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, Table), what: Shared) {
     let last = u64::from(machine.lines.max(1) - 1) * table.area.stride();
     let table = table.base.wrapping_add(last);
@@ -362,7 +394,7 @@ pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, Table), 
     }
 }
 
-/// The path of hits whose value is not known; they go on at `behind`. Returns the section, if there is rseq,
+/// The path of hits without a known value; they go on at `behind`. Returns the section, if there is rseq,
 /// and the fix that waits for the table's address.
 pub(super) fn unseen(
     asm: &mut Asm<'_>,

@@ -4,7 +4,26 @@
 //! and runs into the displaced code; behind it the search for a row. A thread needs that search only at its
 //! first hit, unless another thread's row is in its way. See `record::threads`. A row belongs to one thread,
 //! so its lines stay in that CPU's cache; `lock add` makes it exact for the numbers that two threads share.
-//! Registers are saved below the stack pointer, as in `count`.
+//! Registers are saved below the stack pointer, as in `count`:
+//!
+//! ```text
+//!   rsp - 56   SCRATCH   rdi, during the search for a row
+//!   rsp - 48             r11, if the number takes a system call
+//!   rsp - 40             rsi
+//!   rsp - 32             rdx
+//!   rsp - 24             rcx
+//!   rsp - 16   FLAGS     flags, 4 bytes;  rsp - 12  ANSWER: the number, for other stubs' `ask` and `load`
+//!   rsp - 8              rax
+//!   rsp                  = S - RED_ZONE if the function's own red zone may be live, else S
+//! ```
+//!
+//! ```text
+//!   rdx = tag = thread + 1;  rsi = tags
+//!   rcx = row = thread mod rows
+//!   search: up to PROBES rows from there on, modulo rows, until [rsi + 8 · rcx] = tag
+//!           a tag of 0 is claimed: compare-and-swap to `tag`;  no row left: rcx = rows, the row of all others
+//!   lock [rsi + stride · rcx + first + 8 · counter] += 1
+//! ```
 
 use trapline_record::threads::{PROBES, ThreadArea};
 
@@ -18,7 +37,7 @@ const ANSWER: i32 = -12;
 
 /// Makes the system call if one is needed: once in a hit, outside of restartable sequences, and before
 /// [`load`]. The number cannot be cached, in a word of the thread's or of ours: it would be wrong in a forked
-/// child, or in the next thread on the same block. Spoils rax, r10, r11.
+/// child, or in the next thread on the same block. Uses rax, r10 and r11.
 pub(super) fn ask(id: ThreadId, asm: &mut Asm<'_>) {
     if id == ThreadId::Call {
         asm.mov(R10, RCX);
@@ -29,7 +48,7 @@ pub(super) fn ask(id: ThreadId, asm: &mut Asm<'_>) {
     }
 }
 
-/// Loads the number, or 0. `depth`: by how many bytes the stack pointer is lower than when it was asked for.
+/// `to` = the number, or 0. rsp is lower by `depth` than at `ask`.
 pub(super) fn load(id: ThreadId, asm: &mut Asm<'_>, to: Reg, depth: i32) {
     match id {
         ThreadId::At(offset) => asm.load32(to, Mem::Fs(offset)),
@@ -117,7 +136,7 @@ fn leave(asm: &mut Asm<'_>, id: ThreadId, site: &Liveness) {
     }
 }
 
-/// Out: rdx = the thread's number. A system call spoils rax, rcx, r11.
+/// rdx = the thread's number. A system call uses rax, rcx and r11.
 fn thread(asm: &mut Asm<'_>, id: ThreadId) {
     match id {
         ThreadId::At(offset) => asm.load32(RDX, Mem::Fs(offset)),

@@ -7,13 +7,21 @@
 //! by storing the head. In a process without rseq, a ring is locked for that by a compare-and-swap. If no
 //! ring is free right away, the record is dropped.
 //! A dropped record adds one to the probe's counter. So does the record of a thread without an rseq area in a
-//! process whose other threads have one. A filter comes before all that: a hit that it rejects adds one to a
+//! process where other threads have one. A filter comes before all that: a hit that it rejects adds one to a
 //! counter of its own. Written + dropped + filtered = hits. If exits are recorded too, the entry leaves a
 //! mark for them (`latency::mark`).
-//! A filter's usual answer is no. If the filter can be evaluated without spoiling what only a record spoils,
-//! rejected hits run straight through, and so do exits of rejected calls (`reject`). The record's code then
-//! lies behind.
-//! Registers are saved below the stack pointer, as in `count`.
+//! A filter's usual answer is no. If the filter needs only the registers of the first save, rejected hits run
+//! straight through, and so do exits of rejected calls (`reject`). The record's code then lies behind.
+//!
+//! The order of the parts, and what is saved while each runs. `saves` has the offsets, `put` the registers:
+//!
+//! ```text
+//!   Recorded       First, Second, rest | filter | mark | record (`written`) | all loaded | displaced code
+//!   FilteredPath   First | filter | (Second) mark, count | First loaded | displaced code     does not pass
+//!                    \ Second, rest | record | all loaded | jump to the displaced code       passes
+//!   Unmarked       First, Second | look for a mark | both loaded | displaced code            no mark
+//!                    \ rest | record | all loaded | jump to the displaced code               a mark
+//! ```
 
 use trapline_record::ring::Kind;
 

@@ -1,5 +1,5 @@
-//! Return trampolines: code whose address replaces a return address, the unwind
-//! information for it, and how one is taken.
+//! Return trampolines: code that replaces a return address by its own, the unwind information for it, and how
+//! one is taken.
 //!
 //! In: where trampolines and their entries lie ([`Trampolines`]). Out: bytes. Invariants: SLOT-1 no two armed
 //! stack words hold the same trampoline. SLOT-2 from the moment at which a stack word holds a trampoline
@@ -41,6 +41,41 @@
 //! If the entry finds a trampoline in its stack word, the function was reached by a tail call. Its own
 //! trampoline then returns to that one. Such chains are at most
 //! [`CHAIN`](trapline_record::trampolines::CHAIN) deep, since mutual tail recursion never ends.
+//!
+//! # Pictures
+//!
+//! The stack word of a call; S is the stack pointer at the function's first instruction:
+//!
+//! ```text
+//!   the call               rsp = S        [S] = return address
+//!   A3, in the stub        rsp = S        [S] = code + CODE · n + RETURN
+//!   `ret`                  rsp = S + 8    rip = that address
+//!   B1, `push n`           rsp = S        [S] = n, where the return address was
+//!   B4                     rsp = S + 8    rip = the entry's REAL
+//!   C4                     rsp = S        [S] = the entry's REAL
+//!   C5, then `ret`         rsp = S + 8    rip = the entry's REAL
+//! ```
+//!
+//! The code of trampoline n, at code + CODE · n:
+//!
+//! ```text
+//!   + 0                    nop, which never runs
+//!   + 1   RETURN           push n
+//!   + 6                    jmp common
+//!   + 11  ENTER            call [entry n + GO]     with `paired` only
+//!   + 17  PAIRED           push n
+//!   + 22                   jmp paired
+//!   … 32  CODE             int3
+//! ```
+//!
+//! The private memory, at `table`:
+//!
+//! ```text
+//!   + 64 · home            the trampoline with which a search begins; home below HOMES
+//!   + LENT_OFF + n         one byte for each trampoline: 0 free, LENT taken
+//!   + entries_off          entries of ENTRY = 64 bytes each:
+//!       + 0 REAL, + 8 WORD, + 16 TIME or SITE, + 24 WHAT, + 32 UNDER, + 40 BOUND, + 48 GO, + 56 INTO
+//! ```
 
 use trapline_record::trampolines::{self, Trampolines, at};
 
@@ -49,8 +84,8 @@ use super::machine::Machine;
 use super::rseq::{self, CPU_ID};
 
 /// Appends the code of all trampolines, which will lie at `trampolines.code`. Each pushes its number and
-/// jumps to `common`. That code finds the number in the word where the return address was, with every
-/// register and flag as the return left it, and must do B1 to B4. With `paired`, each trampoline also has a
+/// jumps to `common`. That code finds the number in the word where the return address was. Every register and
+/// flag is as the return left it. The code must do B2 to B4. With `paired`, each trampoline also has a
 /// call ([`ENTER`](trampolines::ENTER)) through its entry's `GO`; a return from there goes to `paired` in the
 /// same way.
 pub fn lay(out: &mut Vec<u8>, trampolines: &Trampolines, common: u64, paired: Option<u64>) {
@@ -87,7 +122,18 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    /// Step A1. Out: rdi = private memory, rcx = trampoline. Spoils rax, rdx, rsi.
+    /// Step A1.
+    ///
+    /// ```text
+    ///   rdi = table
+    ///   rsi = rdi + 64 · (CPU mod HOMES)          without rseq: `rseq::any_line` in place of the CPU
+    ///   rcx = [rsi] mod count, rounded down to 8
+    ///   rcx += index of the first byte of [rdi + LENT_OFF + rcx] that is 0
+    ///   al  = exchange([rdi + LENT_OFF + rcx], LENT);  taken by this thread if al = 0
+    ///   [rsi] = rcx
+    ///   out   rdi = private memory, rcx = trampoline
+    ///   uses  rax, rdx, rsi, flags
+    /// ```
     pub(super) fn begin(asm: &mut Asm<'_>, trampolines: &Trampolines, machine: &Machine) -> Self {
         asm.mov_imm64(RDI, trampolines.table);
         match machine.rseq {
@@ -118,8 +164,8 @@ impl Taking {
         Self { trampolines: *trampolines, taken, full, look, found }
     }
     /// Appends the rest, for the case that another thread was faster, or that eight neighbours are taken. If
-    /// there is no free trampoline at all, it counts `missed` and goes to `leave`. r8 is saved at `scratch`,
-    /// an offset from rsp.
+    /// there is no free trampoline at all, it counts `missed` and goes to `leave`. r8 counts the groups of
+    /// eight that are left, and is saved at rsp + `scratch`.
     pub(super) fn finish(self, asm: &mut Asm<'_>, scratch: i32, missed: Mem, leave: u64) {
         asm.bind(self.taken);
         asm.jmp(self.look);
@@ -144,8 +190,7 @@ impl Taking {
     }
 }
 
-/// `to` = address of the entry of the trampoline in `trampoline`, as a base for [`entry`]; `memory` holds the
-/// private memory's address.
+/// `to` = `memory` + ENTRY · `trampoline`, a base for [`entry`]; `memory` = the private memory's address.
 pub(super) fn entry_of(asm: &mut Asm<'_>, to: Reg, trampoline: Reg, memory: Reg) {
     debug_assert!(to != trampoline && to != memory && to != RSP, "operands are read behind the first write");
     asm.mov(to, trampoline);
@@ -153,12 +198,12 @@ pub(super) fn entry_of(asm: &mut Asm<'_>, to: Reg, trampoline: Reg, memory: Reg)
     asm.alu(Alu::Add, to, memory);
 }
 
-/// A word of the entry whose address [`entry_of`] computed.
+/// The word at base + entries_off + at; `base` is from [`entry_of`].
 pub(super) const fn entry(trampolines: &Trampolines, base: Reg, at: u64) -> Mem {
     Mem::At(base, (trampolines.entries_off() + at) as i32)
 }
 
-/// Step B3: gives a trampoline back.
+/// Step B3: WORD = 0, then the byte at memory + LENT_OFF + trampoline = 0.
 pub(super) fn give_back(
     asm: &mut Asm<'_>,
     trampolines: &Trampolines,

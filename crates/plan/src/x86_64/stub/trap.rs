@@ -10,10 +10,41 @@
 //! are written.
 //! Does not: install itself, or serve a program that blocks these signals.
 //!
-//! A guard trap comes from the kernel (`si_code` > 0). The code does not check which exception it was, as the
+//! A guard trap comes from the kernel (`si_code` > 0). The code does not check which exception it was: the
 //! kernel does not report that if it has uprobes of its own in the process. The tracer may have moved the
 //! thread already and died before it took the signal back. Then rip lies in a code region while the fault was
 //! elsewhere, and the signal is dropped.
+//!
+//! # Pictures
+//!
+//! ```text
+//!   at entry      edi = signal, rsi = siginfo, rdx = ucontext, [rsp] = the restorer
+//!   classify      r8 = rip, r9 = the address that trapped, r11 = where the fault happened
+//!   search        r10 = a segment's control block; the others as above, except rdi, rsi and r11
+//!   `ret` there   [rdx + UC_RIP] is where the thread goes on
+//!   chain         edi, rsi, rdx as at entry; r10 = the earlier action, r11 = its handler
+//! ```
+//!
+//! The stack during the search, and where an earlier handler is called that SA_RESETHAND resets:
+//!
+//! ```text
+//!   rsp          segments left, of MAX_CHAIN         rsp          an action of zeros: SIG_DFL
+//!   rsp + 8      r11                                 rsp + 32     r11: the earlier handler
+//!   rsp + 16     rsi: siginfo                        rsp + 40     rdx: ucontext
+//!   rsp + 24     rdi: signal                         rsp + 48     rsi: siginfo
+//!   rsp + 32     the restorer                        rsp + 56     rdi: signal
+//!                                                    rsp + 64     the restorer    (GUARD-2)
+//! ```
+//!
+//! What a signal means, by its `si_code` c and `si_addr` a. In all other cases it is none of ours:
+//!
+//! ```text
+//!   SIGTRAP           c = SI_KERNEL          r9 = rip - 1    r11 = 0
+//!   SIGILL            c > 0                  r9 = rip        r11 = a
+//!   SIGSEGV, SIGBUS   c > 0, a != rip        r9 = rip        r11 = rip
+//!   guard             [table + 16 · n] = r9                                rip = [table + 16 · n + 8]
+//!   moved already     region.start <= rip < start + len, kind Code, r11 != rip     rip stays
+//! ```
 
 use trapline_record::control::{MAX_REGIONS, RegionKind, at};
 
@@ -78,10 +109,10 @@ fn syscall(asm: &mut Asm<'_>) {
     asm.raw(&[0x0F, 0x05]);
 }
 
-/// Out: r8 = rip, r9 = address that trapped, r11 = where the fault happened (0 for SIGTRAP: the kernel does
-/// not report it, so any rip in our code is taken for moved). Jumps to the returned fixes if this can be
-/// neither a guard trap nor a fault of a load, but for example a fault of fetching an instruction. The fault
-/// of a load is always at rip, since its thread is not moved before this code runs.
+/// r8, r9 and r11 as in the table. For SIGTRAP the kernel does not report where the fault happened, so any
+/// rip in our code is taken for moved. Jumps to the returned fixes if this is certainly neither a guard trap
+/// nor a fault of a load. A fault of fetching an instruction is one example. The fault of a load is always at
+/// rip, since its thread is not moved before this code runs. Uses rax and flags.
 fn classify(asm: &mut Asm<'_>) -> [Fix; 3] {
     asm.load32(RAX, Mem::At(RSI, SI_CODE));
     asm.load(R8, Mem::At(RDX, UC_RIP));
@@ -108,7 +139,7 @@ fn classify(asm: &mut Asm<'_>) -> [Fix; 3] {
 }
 
 /// Looks up r9 in every guard table and r8 in every code region. Returns to the kernel if one is found, else
-/// falls through. Keeps rdi, rsi, rdx.
+/// falls through, with rdi, rsi and rdx as they were.
 fn search(asm: &mut Asm<'_>, control: u64) {
     asm.push(RDI);
     asm.push(RSI);
@@ -141,8 +172,14 @@ fn search(asm: &mut Asm<'_>, control: u64) {
     asm.pop(RDI);
 }
 
-/// In: r10 = control block. Jumps to the returned fix with rcx = guard if there is one for r9. Spoils rax,
-/// rcx, rsi, rdi, r11.
+/// Jumps to the returned fix if there is a guard for r9; r10 = control block.
+///
+/// ```text
+///   r11 = table = r10 + [r10 + GUARD_OFF]
+///   rax .. rdi    what is left to search, at first 0 .. [r10 + GUARD_COUNT]
+///   rsi = (rax + rdi) / 2;  rcx = r11 + 16 · rsi, the guard at the fix
+///   uses  rax, rcx, rsi, rdi, r11, flags
+/// ```
 fn guards(asm: &mut Asm<'_>) -> Fix {
     asm.load(R11, Mem::At(R10, at::GUARD_OFF as i32));
     asm.alu(Alu::Add, R11, R10);
@@ -171,8 +208,13 @@ fn guards(asm: &mut Asm<'_>) -> Fix {
     hit
 }
 
-/// In: r10 = control block. Jumps to the returned fix if rip lies in a code region and the fault did not
-/// happen at rip itself (if it did, the displaced code holds an instruction that faults by its nature).
+/// Jumps to the returned fix if rip lies in a code region and the fault did not happen at rip itself. If it
+/// did, the displaced code holds an instruction that faults by its nature. r10 = control block.
+///
+/// ```text
+///   rsi = a region: + 0 start, + 8 length, + 24 kind; 32 bytes;  rdi = regions left;  rax = rip - start
+///   uses  rax, rsi, rdi, flags
+/// ```
 fn regions(asm: &mut Asm<'_>) -> Fix {
     asm.alu_load(Alu::Cmp, R8, Mem::At(RSP, 8));
     let faulted_here = asm.jcc_later(Cond::Equal);
@@ -199,7 +241,7 @@ fn regions(asm: &mut Asm<'_>) -> Fix {
     ours
 }
 
-/// Does what the signal would have done without us. In: the handler's own arguments.
+/// Does what the signal would have done without us. edi, rsi and rdx are as at entry.
 fn chain(asm: &mut Asm<'_>, control: u64) {
     asm.lea(R10, Mem::Rip(control.wrapping_add(at::OLD_SIGTRAP)));
     for (signal, old) in [(SIGILL, at::OLD_SIGILL), (SIGSEGV, at::OLD_SIGSEGV), (SIGBUS, at::OLD_SIGBUS)] {
@@ -239,7 +281,8 @@ fn chain(asm: &mut Asm<'_>, control: u64) {
     end(asm);
 }
 
-/// Restores the default action, and ends as that does. In: the handler's own arguments.
+/// Restores the default action, and ends as that does. edi and rsi are as at entry. r8 = signal, r9 = its
+/// code.
 fn end(asm: &mut Asm<'_>) {
     // The signal is blocked until the handler returns; then the default action ends the process. A fault
     // happens once more, so that the core dump shows where. A signal that does not repeat by itself is sent.
@@ -271,7 +314,7 @@ fn end(asm: &mut Asm<'_>) {
     asm.ret();
 }
 
-/// `rt_sigaction(edi, SIG_DFL, NULL)`. Spoils what a system call spoils, and rsi, rdx, r10.
+/// `rt_sigaction(edi, SIG_DFL, NULL)`. Uses rax, rcx, rdx, rsi, r10, r11, flags and 32 bytes of the stack.
 fn reset(asm: &mut Asm<'_>) {
     asm.mov_imm32(RAX, 0);
     for _ in 0..4 {

@@ -1,9 +1,30 @@
 //! A record's code, from behind the saves to the loads of what was saved.
 //!
 //! In: a hit that is recorded, or that a filter rejects which only this code can evaluate; everything that
-//! the code spoils is saved. Out: code that finds a ring, writes, commits, and loads what was saved; and the
-//! rare paths: dropped records, threads without an area, late rejections. See `trace` for what is counted
-//! where.
+//! the code overwrites is saved (`saves`). Out: code that finds a ring, writes, commits, and loads what was
+//! saved; and the rare paths: dropped records, threads without an area, late rejections. See `trace` for what
+//! is counted where.
+//!
+//! ```text
+//!   part                 rsp                   uses
+//!   mark                 S - step              rax, rdx, r11; not if fields decide
+//!   thread's number      S - step              rax, r10, r11; [rsp - 12] = the number
+//!   room, texts, fields  S - step - depth      rax, rdx, r10, r11 (`text`)
+//!   bound                the same              rcx, rdx, rsi (`stack`)
+//!   section or lock      the same              rax, rdx, r10, r11 (`put`); rsi, rdi (`stack`)
+//!   written              S - step              a mark, if fields decided
+//!   without_texts        S - step              rseq_cs = 0, then all is loaded
+//! ```
+//!
+//! The rare paths. Each counts by `[r11] += 1`, r11 being this CPU's word. A thread without an area counts on
+//! the last line, by `lock`:
+//!
+//! ```text
+//!   ring full, all locked, no area     dropped  ->  written
+//!   no room on a goroutine's stack     dropped  ->  without_texts
+//!   rejected by fields                 rsp += depth, then as the next line
+//!   rejected                           mark taken away, rejected  ->  without_texts
+//! ```
 
 use trapline_record::ring::Kind;
 
@@ -24,7 +45,7 @@ pub(super) struct Written {
     ring: Fix,
     base: u64,
     full: Fix,
-    /// The jump of hits whose goroutine stack has no room for texts.
+    /// The jump of hits on a goroutine's stack without room for texts.
     cramped: Option<Fix>,
     /// Where the common path goes on.
     written: u64,
@@ -92,7 +113,7 @@ impl Traced<'_> {
         }
     }
     /// Finds a ring and writes. Also returns the fix that waits for the rings' address, and the jump of
-    /// records whose ring was full.
+    /// records that found their ring full.
     fn commit(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) -> (Commit, Fix, Fix) {
         let walk = self.walk(kind);
         if let Some(walk) = walk {
@@ -114,7 +135,7 @@ impl Traced<'_> {
         self.write(asm, kind, values, walk);
         (Commit::Lock(busy), ring, full)
     }
-    /// Leaves a mark at an entry. Spoils rax, rdx, r11 and flags.
+    /// Leaves a mark at an entry. Uses rax, rdx, r11 and flags.
     fn leave_mark(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<(Marks, Mark)> {
         let marks = self.entry_marks().filter(|_| kind == Kind::Entry)?;
         Some((marks, marks.timed().mark(asm, true)))
@@ -166,7 +187,7 @@ impl Written {
         self.passed.addresses(asm, filtered);
         self.fixups
     }
-    /// The path of a hit whose rejection comes late.
+    /// The path of a hit that is rejected late.
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
         if !self.passed.bind(asm) {
             return None;

@@ -1,13 +1,13 @@
-//! The fast path of a call whose return one consumer waits for, as code that gates inline. No consumer is
+//! The fast path of a call with one consumer that waits for its return, as code that gates inline. It is not
 //! called at the entry. An inlined copy needs no call, no return, and no word for a return address.
 //!
-//! There are two kinds. [`begin`](InlinedPath::begin) and [`end`](InlinedPath::end) are for calls whose exits
-//! are patched: the stack word's place keeps the call (K2, L1 of `instances`). [`arm`](InlinedPath::arm) and
-//! [`on_return`](InlinedPath::on_return) are for calls whose return address is replaced (A2 of `trampolines`):
-//! they take an idle trampoline that is bound to this stack word and return address, as the *quick* hints say.
-//! Such a call needs no instance, which would hold only the site. The trampoline's entry holds that (`SITE`),
-//! and the call counts as the thread's hit. It enters its function from within the trampoline ([`GO`](at::GO),
-//! `plan`'s `stub::own_trampolines`), which spares the CPU a mispredicted return.
+//! There are two kinds. [`begin`](InlinedPath::begin) and [`end`](InlinedPath::end) are for calls with
+//! patched exits: the stack word's place keeps the call (K2, L1 of `instances`). [`arm`](InlinedPath::arm)
+//! and [`on_return`](InlinedPath::on_return) are for calls with a replaced return address (A2 of
+//! `trampolines`): they take an idle trampoline that is bound to this stack word and return address, as the
+//! *quick* hints say. Such a call needs no instance, which would hold only the site. The trampoline's entry
+//! holds that (`SITE`), and the call counts as the thread's hit. It enters its function from within the
+//! trampoline ([`GO`](at::GO), `plan`'s `stub::own_trampolines`), which spares the CPU a mispredicted return.
 //!
 //! In and out: as [`InlinedPath`] says for each. The protocol is that of `dispatch`, `instances` and
 //! `trampolines`, where each step takes its shortest way. In all other cases the code answers that nothing was
@@ -16,8 +16,48 @@
 //! left here.
 //! Does not: contain an address of its own, since it runs elsewhere.
 //!
-//! In memory a function here is: offset of the code from the function's address, length of the code, offset
-//! of its room in the code, length of the room, and the code.
+//! In memory, a function here is:
+//!
+//! ```text
+//!   + 0                 offset of the code from the function's address
+//!   + 8                 length of the code
+//!   + 16                offset of the room in the code
+//!   + 24                length of the room
+//!   a multiple of 64    the code: fast path (label 61), room (62 to 63), other path, end (64)
+//! ```
+//!
+//! The registers at the start, with S the stack pointer of the site:
+//!
+//! ```text
+//!                rdi     rsi     rdx   r12              rbx        rcx   rsp              may change
+//!   begin        probe   site    S     as it was        -          -     -                rcx, rdx, r8, r9
+//!   arm          probe   site    S     as it was        -          -     [rsp] = GO       rcx, rdx, r8, r9
+//!   end          -       Regs    -     probe            Regs - 8   S     multiple of 16   all but rbx, rbp
+//!   on_return    -       Regs    -     TrampolineTable  Regs - 8   S     multiple of 16   all but rbx, rbp
+//! ```
+//!
+//! Inside:
+//!
+//! ```text
+//!   begin        r8 = engine, r9 = line, then the row's word;  rcx = place;  rdx = the probe that it keeps
+//!                [place + keeps] = rdi, [place + site] = rsi, [r9] += 1
+//!   arm          r9 = line, then the row's word;  r8 = trampolines;  rcx = entry
+//!                [entry + GO] = [rsp] and + SITE = rsi, if GO differs;  + WHAT = rdi
+//!                [S] = [entry + INTO];  [r9] += 1
+//!   end          rax = engine, r13 = line, r9 = turn, r10 = place, r15 = S
+//!                rdx = list, rax = handler, [rsp + HIT …] = the hit, [place + keeps] = 0, r12 = rip
+//!   on_return    r15 = S, [S] = number n, r8 = entry n, r9 = probe, r11 = site, r13 = line, r10 = turn
+//!                rdx = list, rax = handler, r12 = REAL;  [entry + WHAT] = 0;  [S] = Regs.rip = r12
+//!   both         a frame as in `parts`, of ROOM + 8 bytes, since there is no return address
+//! ```
+//!
+//! ```text
+//!   place        places + (((S · HINT_SPREAD) >> PLACE_SHIFT) & place_mask);  it keeps this call if bound = S
+//!   entry        entries + [quick + (h & quick_mask)], 4 bytes
+//!                h = (((S << QUICK_UP) + [S]) · QUICK_SPREAD) >> QUICK_SHIFT
+//!                it is this call's if WORD = S, REAL = [S] and WHAT = 0
+//!   entry n      entries + ENTRY · n
+//! ```
 
 use core::mem::offset_of;
 
@@ -45,30 +85,27 @@ impl InlinedPath {
             Self { text: core::slice::from_raw_parts(at.cast::<u8>().add(text), len), room: (room, room_len) }
         }
     }
-    /// K2, at an entry: rdi = probe, rsi = site, rdx = its stack pointer. Changes rcx, rdx, r8 and r9. On its
-    /// other path nothing was done.
+    /// K2, at an entry. On its other path nothing was done.
     #[must_use]
     pub fn begin() -> Self {
         Self::of(begin)
     }
-    /// L1 and B5, at an exit: r12 = probe, rsi = `Regs`, rbx the address 8 below, rcx = the exit's stack
-    /// pointer, rsp a multiple of 16. Preserves only rbx and rbp. After the fast path `Regs` may have
-    /// changed, except for the instruction pointer and the stack pointer. After its other path eax = a
-    /// `GoOn`, or [`WITH_STATE`](super::WITH_STATE): nothing was done, and r12 is unchanged.
+    /// L1 and B5, at an exit. After the fast path `Regs` may have changed, except for rip and rsp. After its
+    /// other path eax = a `GoOn`, or [`WITH_STATE`](super::WITH_STATE): nothing was done, and r12 is
+    /// unchanged.
     #[must_use]
     pub fn end() -> Self {
         Self::of(end)
     }
-    /// A1, A2 and A4 to A6, at an entry. Registers as for [`begin`](Self::begin), and `[rsp]` is the address
-    /// of the displaced instructions. After the fast path the stack word holds a trampoline's address, at
+    /// A1, A2 and A4 to A6, at an entry; `[rsp]` is the address of the displaced instructions. After the fast
+    /// path the stack word holds a trampoline's address, at
     /// [`ENTER`](trapline_record::trampolines::ENTER).
     #[must_use]
     pub fn arm() -> Self {
         Self::of(arm)
     }
-    /// B1 to B6 without the last instruction, for a call that [`arm`](Self::arm) began. Registers as for
-    /// [`end`](Self::end), with the trampolines' [`TrampolineTable`] in place of the probe. After it the
-    /// stack word and `Regs` hold the address that the call returns to.
+    /// B1 to B6 without the last instruction, for a call that [`arm`](Self::arm) began. After it the stack
+    /// word and `Regs` hold the address that the call returns to.
     #[must_use]
     pub fn on_return() -> Self {
         Self::of(on_return)
@@ -90,8 +127,12 @@ macro_rules! room {
 }
 
 /// The end of both returns: calls the consumer, leaves, and has the room; then the other path's answers.
-/// In: rax = the handler, rdx = the list, rbx as above, r12 = the instruction pointer, r13 = the line, entered,
-/// r15 = the stack pointer. Label 8 leaves, and 9 answers, that nothing was done.
+/// Label 8 leaves, and 9 answers, that nothing was done.
+///
+/// ```text
+///   in    rax = handler, rdx = list, rbx = Regs - 8, r12 = rip, r13 = line, entered, r15 = S
+///   eax   {elsewhere} if Regs.rip differs from r12, else {other_stack} if Regs.rsp differs from r15
+/// ```
 macro_rules! call_and_leave {
     () => {
         concat!(

@@ -8,6 +8,17 @@
 //!
 //! A pool's steps are between the labels 72 and 73 of a restartable sequence; label 77 is its descriptor, and
 //! 74 is where the kernel continues it after an abort ([`sequence`]).
+//!
+//! ```text
+//!   own_line       thread = fs:0;  line = lines + (((thread · SPREAD) >> (SPREAD_SHIFT - LINE_SHIFT)) & mask)
+//!   hint_place     at = places + (((sp · HINT_SPREAD) >> PLACE_SHIFT) & place_mask)
+//!   own_magazine   [area + 8] = descriptor;  magazine = magazines + stride · [area + 4], the CPU
+//!   put            [magazine] = [magazine] << BITS | number                    number: of an instance, + 1
+//!   an instance    ends at objects + number · OBJECT
+//!   sealed         turn = (turn + 1) mod 2^TURN_BITS
+//!                  [rsp] = [line + active] = rsp << (TURN_BITS - FRAME_ALIGN) | turn
+//!   leave          [line + active] = [rsp] mod 2^TURN_BITS
+//! ```
 
 use crate::consumer::Hit;
 use crate::engine::GROUP_LEN;
@@ -17,8 +28,15 @@ use crate::instances::Instance;
 /// Answer: nothing was done; call `dispatch::entry` with the extended state saved.
 pub const WITH_STATE: u64 = 3;
 
-/// Stack frame, from rsp up: at 0 the seal, whose address names the frame; at `HIT` the hit; at `SP` the
-/// earlier stack pointer; at `KEPT` what else is kept of a call.
+/// Stack frame:
+///
+/// ```text
+///   rsp                 the seal: its address names the frame; one word unused
+///   rsp + HIT    16     the hit, 24 bytes
+///   rsp + SP     40     the program's stack pointer
+///   rsp + KEPT   48     what else is kept of a call, 32 bytes; one word unused
+///   rsp + ROOM   88     return address
+/// ```
 pub(super) const HIT: usize = 16;
 pub(super) const SP: usize = HIT + size_of::<Hit>();
 pub(super) const KEPT: usize = SP + 8;
@@ -134,8 +152,8 @@ macro_rules! left {
     };
 }
 
-/// D1: finds the line of the thread, if it is at its first place; else jumps to 9. In: `engine`. Out:
-/// `thread` = thread pointer, `line`. `form` is an assembler prefix for the comparison with the owner.
+/// D1: finds the line of the thread, if it is at its first place; else jumps to 9. `thread` = thread pointer,
+/// `line` = its line. `form` is an assembler prefix for the comparison with the owner.
 macro_rules! own_line {
     ($engine:literal, $line:literal, $thread:literal) => {
         own_line!($engine, $line, $thread, "")
@@ -149,7 +167,7 @@ macro_rules! own_line {
     };
 }
 
-/// The place of a stack pointer; the hint is its first word. In: `engine`, `sp`. Out: `at`.
+/// `at` = the place of the stack pointer `sp`; the hint is its first word.
 macro_rules! hint_place {
     ($engine:literal, $sp:literal, $at:literal) => {
         concat!(
@@ -159,8 +177,8 @@ macro_rules! hint_place {
     };
 }
 
-/// The magazine of the CPU where this runs, in a sequence that begins here; jumps to `none` if there
-/// is none. In: `pool`, `area`. Out: `magazine` (`low` is its low half).
+/// `magazine` = the one of the CPU where this runs, in a sequence that begins here; jumps to `none` if there
+/// is none. `low` is the low half of the register `magazine`.
 macro_rules! own_magazine {
     ($pool:literal, $area:literal, $magazine:literal, $low:literal, $its:literal, $start:literal, $none:literal) => {
         concat!(
@@ -172,7 +190,7 @@ macro_rules! own_magazine {
 }
 
 /// P1, P2: puts the object with this number + 1 into the own magazine; jumps to `none` if there is no room.
-/// Changes `magazine` and `area`.
+/// Overwrites `magazine` and `area`.
 macro_rules! put {
     ($pool:literal, $area:literal, $number:literal, $magazine:literal, $low:literal, $its:literal, $start:literal, $end:literal, $none:literal) => {
         concat!(
@@ -209,7 +227,7 @@ macro_rules! begun_anew {
     };
 }
 
-/// R2 with the seal, and `room` bytes below it. In: `turn` as loaded by R1. Changes `turn` and `word`.
+/// R2 with the seal, and `room` bytes of stack; `turn` is from R1. Overwrites `turn` and `word`.
 macro_rules! enter {
     ($line:literal, $turn:literal, $low:literal, $word:literal, $room:literal) => {
         concat!("sub rsp, ", $room, "; ", sealed!($line, $turn, $low, $word))
@@ -226,7 +244,7 @@ macro_rules! sealed {
     };
 }
 
-/// R5, with the turn that the seal holds. In: r13 = line. Changes rsi.
+/// R5, with the turn that the seal holds; r13 = line. Overwrites rsi.
 macro_rules! leave {
     () => {
         "mov rsi, [rsp]; and esi, {turns} - 1; mov [r13 + {active}], rsi"
@@ -234,7 +252,13 @@ macro_rules! leave {
 }
 
 /// D7: a `GoOn`, decided by comparing the stack pointer and the instruction pointer with the earlier ones.
-/// In: r14 = `Regs`, r15 = earlier stack pointer, r12 = earlier instruction pointer. Returns.
+/// Returns.
+///
+/// ```text
+///   in    r14 = Regs, r12 = earlier rip, r15 = earlier rsp
+///   eax   {elsewhere} if rip differs, else {other_stack} if rsp differs, else 0
+///   out   rsp += ROOM;  uses rcx, flags
+/// ```
 macro_rules! go_on {
     () => {
         concat!(

@@ -1,14 +1,14 @@
-//! A call whose return one consumer waits for that uses general registers only: its entry and its return, in
-//! code that does the same. `begin` is the entry where no consumer is called, `session` the entry with a
-//! handler, `exit` the return of either. [`inlined`](super::inlined) is for calls that are kept in place, and for
-//! calls that get return trampolines.
+//! A call with one consumer that waits for its return and uses general registers only: its entry and its
+//! return, in code that does the same. `begin` is the entry where no consumer is called, `session` the entry
+//! with a handler, `exit` the return of either. [`inlined`](super::inlined) is for calls that are kept in
+//! place, and for calls that get return trampolines.
 //!
 //! In: as `dispatch`, from generated code only. Out: the answer that all is done, or that nothing was and
 //! `dispatch` must be called. The protocol is that of `dispatch`, `epoch`, `instances` and `pool`, step by
 //! step, where each step takes its shortest way. The instance comes from the CPU's own magazine and goes back
 //! to it, and its hint finds it. In all other cases nothing is done. Examples are a thread without a line, a
-//! hit inside a hit, another list, an empty or a full magazine, a hint that belongs to another call. Others
-//! are a call that was left on this very frame, and no rseq.
+//! hit inside a hit, another list, an empty or a full magazine. Others are a hint that belongs to another
+//! call, a call that was left on this very frame, and no rseq.
 //!
 //! If the hint names the instance on top of the magazine (the usual case: the last call with this stack
 //! pointer gave it back), A1 is not needed. No call has an instance that is in a magazine.
@@ -23,6 +23,45 @@
 //!   sequence nor its descriptor is ever unmapped, since generated code names this code, and stays.
 //!
 //! Does not: handle more than one consumer.
+//!
+//! # Pictures
+//!
+//! S is the stack pointer at the function's entry or exit, where the return address lies:
+//!
+//! ```text
+//!   begin, in     rdi = probe, rsi = site, rdx = S, [rsp] = return address; no frame
+//!                 r8 = engine, r9 = line and then pool, r10 = place, r11 = S << NUMBER_BITS
+//!   A2            rcx = rseq area, r8 = magazine; then rcx = the hint, r8 = number
+//!   A4            r8 = end of the instance; r11 = thread pointer
+//!   out           rcx = 0, or 1: nothing was done;  rcx, rdx, r8 to r11 may have changed
+//! ```
+//!
+//! ```text
+//!   session, in   rax = engine, rcx = list, rsi = Regs, r12 = probe, r13 = line, entered; the frame of `parts`
+//!                 r14 = Regs, r15 = rip, rdx = [rsp + SP] = S, r9 = pool, r10 = place, r8 = number
+//!                 rsp + KEPT: number;  + 8: session's number;  + 16: place
+//!   A5            rdi = data, rsi = rsp + HIT;  eax = verdict
+//!   A6            r11 = end of the instance, r9 = pool, r8 = number, rdx = rseq area, rsi = magazine
+//!   out           eax: GoOn or WITH_STATE;  rsp += ROOM, then `ret` to the gate
+//! ```
+//!
+//! ```text
+//!   exit, in      rsi = Regs, r12 = probe, rbx = Regs - 8, [rsp] = return address
+//!                 rax = engine, r13 = line, r14 = Regs, r15 = S, r10 = place, rdi = pool, r11 = instance
+//!   D2            rsp lower by ROOM; r9 = turn;  rcx = rseq area
+//!   H2            rdx = list, rax = handler
+//!   B3, B4        [instance + sp] = 0;  r8 = number, rsi = magazine
+//!   B5            r12 = rip, rdi = data, rsi = rsp + HIT
+//!   out           eax: GoOn or WITH_STATE;  rsp as at entry
+//! ```
+//!
+//! A hint, and the instance that it names:
+//!
+//! ```text
+//!   hint          [place] = S << NUMBER_BITS | number           number: the instance's, + 1
+//!   instance      objects + OBJECT · (number - 1), if number - 1 < count and [instance + sp] = S
+//!   no consumer   number = NO_CONSUMER: a session declined this call; `exit` has nothing to do
+//! ```
 
 use trapline_insn::x86_64::Regs;
 
@@ -36,8 +75,8 @@ use crate::probe::Probe;
 /// A1 to A4, at an entry where no consumer is called.
 ///
 /// # Safety
-/// As for [`dispatch::entry`](crate::dispatch::entry). It is not a C function: rdi = probe, rsi = site, rdx =
-/// its stack pointer. It changes rcx, rdx and r8 to r11. It returns rcx = 0, or not 0: nothing was done.
+/// As for [`dispatch::entry`](crate::dispatch::entry). It is not a C function: the module's pictures show its
+/// registers.
 #[unsafe(naked)]
 pub unsafe extern "C" fn begin() {
     general_asm!(
@@ -66,8 +105,8 @@ pub unsafe extern "C" fn begin() {
         "jz 9f",
         "add rcx, r11",
         hint_place!("r8", "rdx", "r10"),
-        // Leave to `dispatch` a place that is still to be bound, or that is bound to this stack pointer and
-        // keeps a call of this probe that was left.
+        // Leave to `dispatch` a place that is still to be bound. The same for one that is bound to this stack
+        // pointer and keeps a call of this probe that was left.
         "mov r11, [r10 + {bound}]",
         "test r11, r11",
         "jz 9f",
@@ -127,8 +166,6 @@ pub unsafe extern "C" fn begin() {
 
 /// A1 to A6 with the entry handler of a session. [`entry`](super::entry) jumps here, inside its frame, if the
 /// list has no consumer for it.
-///
-/// In: rax = engine, rcx = list, rsi = `Regs`, r12 = probe, r13 = line, entered.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn session() {
     general_asm!(

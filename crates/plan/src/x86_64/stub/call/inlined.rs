@@ -1,11 +1,31 @@
-//! Fast paths that a gate inlines: the common path of a call whose return one consumer waits for
+//! Fast paths that a gate inlines: the common path of a call with one consumer, which waits for the return
 //! (`runtime::x86_64::general::inlined` and `trampolines`).
 //!
 //! In: an [`InlinedPath`], which was compiled elsewhere and is executed here. Out: a path with a copy of it,
-//! between the code that stores the registers which it may spoil and the code that loads them again. So the
-//! common path costs no call and no return. If the piece needs more, it has done nothing yet, and a function
-//! is called as if there were no piece. Stack and invariants: as in `call`.
-//! Does not: know what a piece does.
+//! between the code that stores the registers which it may overwrite and the code that loads them again. So
+//! the common path costs no call and no return. If the copy needs more, it has done nothing yet, and a
+//! function is called as if there were no copy. Stack and invariants: as in `call`.
+//! Does not: know what the copy does.
+//!
+//! The registers where the copy begins. Those of `SPOILT` are in `Regs`, or all are (`fill`):
+//!
+//! ```text
+//!                    rdi       rsi     rdx   rax    rcx    r12     rbx       rsp
+//!   begin_inlined    number    site    S     flags  any    any     any       S - 288, [rsp] = way back
+//!   arm_inlined      number    site    S     flags  [rsp]  any     any       S - 288, [rsp] = displaced code
+//!   end_inlined      number    Regs    any   flags  S      number  S - 288   a multiple of 16 below rbx
+//!   return_path      any       Regs    any   flags  S      number  S - 288   a multiple of 16 below rbx
+//! ```
+//!
+//! Where it goes on, and what is loaded:
+//!
+//! ```text
+//!                    common path                               other path
+//!   begin_inlined    SPOILT, rdi, rsi; `ret`                   SPOILT; on to `begin`
+//!   arm_inlined      SPOILT, rdi, rsi; rsp = S + 8, jmp [S]    SPOILT; [rsp] -= BACK_UP; on to `general`
+//!   end_inlined      all of `Regs`; `ret`                      eax: GoOn, on to `moved`; WITH_STATE, `function`
+//!   return_path      all of `Regs`; rsp = S, `ret` to [S]      eax: GoOn, on to `moved`; WITH_STATE, `again`
+//! ```
 
 use super::super::asm::{Alu, Asm, Cond, Mem, R8, R9, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::regs::{
@@ -21,13 +41,13 @@ pub(in crate::x86_64::stub) struct ReturnPath {
     pub(super) moved: u64,
 }
 
-/// Registers that a piece at an entry may spoil; they are saved in `Regs`.
+/// Registers that the copy at an entry may overwrite, and rax, which holds the flags; they are in `Regs`.
 const SPOILT: [Reg; 5] = [RAX, RCX, RDX, R8, R9];
 fn place(reg: Reg) -> Mem {
     Mem::At(RSP, FRAME + gpr(reg.0))
 }
 
-/// The path of `begin` with a piece. If the piece did nothing, all registers are as they were, and it goes on
+/// The path of `begin` with inlined code. If that did nothing, all registers are as they were, and it goes on
 /// to `begin`.
 pub(super) fn begin_inlined(asm: &mut Asm<'_>, inlined: &InlinedPath, begin: u64) -> u64 {
     let head = |asm: &mut Asm<'_>| {
@@ -73,7 +93,7 @@ pub(super) fn arm_inlined(asm: &mut Asm<'_>, inlined: &InlinedPath, general: u64
     start
 }
 
-/// [`way`](super::way) for exits, with a piece before the function.
+/// [`way`](super::way) for exits, with inlined code before the function.
 pub(super) fn end_inlined(
     asm: &mut Asm<'_>,
     inlined: &InlinedPath,
@@ -117,7 +137,7 @@ pub(super) fn end_inlined(
     start
 }
 
-/// Appends `head`, then a piece with `done` in its gap.
+/// Appends `head`, then the inlined code with `done` in its gap.
 fn inline<T>(
     asm: &mut Asm<'_>,
     inlined: &InlinedPath,
@@ -146,9 +166,9 @@ fn inline<T>(
     headed
 }
 
-/// Appends the code for return trampolines with a piece that ends the call, to lie at `at`, and returns where
-/// it begins. No code calls it: its common path ends in a `ret` at the stack pointer that it found. The
-/// instruction pointer of `Regs` is undefined until the piece, or `exit`, has put the real one there.
+/// Appends the code for return trampolines with inlined code that ends the call, to lie at `at`, and returns
+/// where it begins. No code calls it: its common path ends in a `ret` at the stack pointer that it found. The
+/// instruction pointer of `Regs` is undefined until that code, or `exit`, has put the real one there.
 pub(in crate::x86_64::stub) fn return_path(
     out: &mut Vec<u8>,
     at: u64,

@@ -14,12 +14,29 @@
 //!
 //! The stack, S being the stack pointer at the site:
 //!
-//! | where | what |
-//! |---|---|
-//! | S − 128 .. S | the program's red zone |
-//! | S − 280 .. S − 136 | `Regs` |
-//! | S − 288 | return address from the gate to the site's code |
-//! | below, from a multiple of 64 down | XSAVE area, return address of the function |
+//! ```text
+//!   …                       return address of the function; above it the XSAVE area, from a multiple of 64 on,
+//!                           or nothing (`state`)
+//!   S - 288   rbx           return address from the gate to the site's code
+//!                           (`call_arming`: address of the displaced instructions, from `arm_inlined` on)
+//!   S - 280   rbx + FRAME   `Regs`, 144 bytes: gpr[16], rip at + 128, rflags at + 136     = S - DOWN
+//!   S - 136                 one word, from which `ret 128` pops rip if rsp stays (`regs::leave`)
+//!   S - 128                 the program's red zone
+//!   S                       the program's stack pointer
+//! ```
+//!
+//! The registers. One that has another value than the program's is in `Regs`:
+//!
+//! ```text
+//!   at the site               all the program's, rsp = S
+//!   led                       rdi = number, rsi = the site's address; rsp = S - DOWN
+//!   in the gate, `way`        rsp = S - 288
+//!   fill                      rbx = rsp, rax = flags, rcx = S; DF, NT and AC are 0
+//!   the function              rdi = number, rsi = Regs = rbx + 8; r12 = number too, without the state saved
+//!   its answer                rax; rsp = rbx again
+//!   begin                     rdi = number, rsi = site, rdx = S, rax = flags, r11 = function; answer in ecx
+//!   at the end                all from `Regs`
+//! ```
 //!
 //! A function that is called without the extended state saved may answer that it needs it. The gate then
 //! begins anew, from the same `Regs`, with the function that may use that state. Otherwise the function gives
@@ -37,8 +54,8 @@
 //! and no return.
 //!
 //! If all consumers wait for the return only, most of that is not needed. A third function, which *begins* a
-//! call, finds only the registers stored that it may spoil. It may answer that more is to be done; the gate
-//! then begins anew, with the second function.
+//! call, finds only the registers stored that it may overwrite. It may answer that more is to be done; the
+//! gate then begins anew, with the second function.
 //!
 //! If such a call is armed as well, there is no way back: a jump leads to the gate, and another one to the
 //! return trampoline. A way back is made only if the call could not be armed.
@@ -127,8 +144,7 @@ pub fn call_arming(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64)
     back_up(&mut asm);
 }
 
-/// Stores rdi and rsi in `Regs`, which lies `regs` bytes above the stack pointer, and loads them with
-/// `argument` and `ip`.
+/// Stores rdi and rsi in `Regs` at rsp + `regs`; then rdi = `argument`, rsi = `ip`.
 fn led(asm: &mut Asm<'_>, regs: i32, argument: u64, ip: u64) {
     asm.store(Mem::At(RSP, regs + gpr(RDI.0)), RDI);
     asm.store(Mem::At(RSP, regs + gpr(RSI.0)), RSI);
@@ -175,8 +191,14 @@ pub(super) fn return_gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions)
     ReturnPath { exit: exit.start, again: exit.called, moved }
 }
 
-/// The path for [`CallFunctions::begin`]. In: as for [`way`]. Flags wait in rax: the function uses no
-/// instruction that DF or NT change, and only words at their natural alignment (AC).
+/// The path for [`CallFunctions::begin`], which is entered as [`way`] is. Flags wait in rax: the function
+/// uses no instruction that DF or NT change, and only words at their natural alignment (AC).
+///
+/// ```text
+///   in    rdi = number, rsi = site, rsp = S - 288; `Regs` holds rdi and rsi
+///   call  rdx = S, rax = flags, r11 = function; `Regs` also holds rax, rcx, rdx, r8 to r11
+///   out   ecx = 0: all registers are the program's, `ret`;  else rdi and rsi as before, on to `general`
+/// ```
 fn begin(asm: &mut Asm<'_>, function: u64, general: u64) -> u64 {
     const SPOILT: [Reg; 6] = [RCX, RDX, R8, R9, R10, R11];
     let place = |reg: Reg| Mem::At(RSP, FRAME + gpr(reg.0));
@@ -218,8 +240,12 @@ struct Way {
     called: u64,
 }
 
-/// Appends one path. In: `Regs` with rdi and rsi stored, rdi = number, rsi = rip, the return address under
-/// `Regs`.
+/// Appends one path.
+///
+/// ```text
+///   in    rdi = number, rsi = rip, rsp = S - 288, [rsp] = the return address; `Regs` holds rdi and rsi
+///   out   rax = 0: all registers from `Regs`, `ret`;  else on to `again` or `moved`, rsp = rbx
+/// ```
 fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
     asm.align(64);
     let start = asm.here();

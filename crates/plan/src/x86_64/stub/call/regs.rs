@@ -3,6 +3,20 @@
 //! In: a stack pointer that lies right below `Regs` (the picture in `call`). Out: code that completes `Regs`,
 //! and code that goes back to the site with what the called function left there. Invariants: CALL-1, CALL-2.
 //! Does not: call anything.
+//!
+//! ```text
+//!   fill         rsp = S - 288        rsp - 8: the flags, for a moment
+//!   fill_below   rsp = S at first     S - DOWN + FLAGS: the flags are pushed to their place; then rsp = S - 288
+//!   both         rbx = rsp, rax = flags, rcx = S; all else as it was
+//!   load_all     rsp = S - 288        rax = flags, then all from `Regs`
+//! ```
+//!
+//! The flags in rax, and back (`Asm::flags_to_rax`, `flags_from_rax`, `bytes_to_flags`):
+//!
+//! ```text
+//!   ah = SF ZF AF PF CF,  al = OF            al + 127 overflows if al = 1
+//!   ax as `pushfq` stores it, rolled by 8: ah as above, bit 3 of al = OF;  (al & 8) + 0x78 overflows if it is set
+//! ```
 
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 
@@ -76,7 +90,7 @@ fn fill_gprs(asm: &mut Asm<'_>) {
     }
 }
 
-/// In: eax = flags. Leaves the stack pointer in rcx.
+/// rcx = S, also in `Regs`. eax = flags; jumps if DF, NT or AC is set.
 fn fill_sp(asm: &mut Asm<'_>) -> Fix {
     asm.lea(RCX, Mem::At(RBX, FRAME + DOWN));
     asm.store(Mem::At(RBX, FRAME + gpr(RSP.0)), RCX);
@@ -126,12 +140,22 @@ pub(super) fn special_and_unusual(
     asm.jmp(load);
 }
 
-/// Loads all of `Regs`. In: eax = the answer, rbx + 8 = `Regs`, rsp = rbx; at rsp lies the return address to
-/// the site's code.
+/// Loads all of `Regs`: eax = the answer, rbx + 8 = `Regs`, rsp = rbx, `[rsp]` = the return address to the
+/// site's code.
 ///
 /// What is popped at the end lies under the new red zone, which may be anywhere: above `Regs`, below, or
 /// across it. So `Regs` is first copied to below both, then from there to its place. The stack pointer is
 /// below everything that is in use throughout.
+///
+/// ```text
+///   rsp                          the copy of `Regs`: min(slot - POPPED, rbx) - REGS
+///   slot - POPPED  (- 128)       15 general registers, all but rsp, in the order of their numbers
+///   slot - 8                     flags
+///   slot                         rip
+///   slot + 8                     the new red zone, 128 bytes
+///   slot + 136                   the new stack pointer:  slot = gpr[rsp] - RED_ZONE - 8
+///   rsi = Regs, rcx = slot, rdx = the lower of both ends, rax = the word that is copied
+/// ```
 pub(super) fn leave(asm: &mut Asm<'_>) {
     /// Distance from the word of rip, under the new red zone, down to the first register that is popped.
     const POPPED: i32 = 15 * 8 + 8;

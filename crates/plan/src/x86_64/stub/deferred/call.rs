@@ -1,7 +1,29 @@
-//! The calls of one probe whose records are deferred: how a call's cell is found, and what its return knows.
+//! The calls of one probe with deferred records: how a call's cell is found, and what its return knows.
 //!
 //! In: the probe's records, its late condition. Out: code that finds the cell, looks for the mark, reads the clock;
 //! how a condition reads what the entry kept. The steps are those of `deferred`.
+//!
+//! What is stored besides the saves of `saves`, and the cell, which is as large as a ring slot:
+//!
+//! ```text
+//!   rsp - 128    TOOK        exits: nanoseconds since the entry
+//!   rsp - 120    TIME        exits: the time;  entries: PLACE, the cell's address
+//!   rsp - 112    SAVED_RSI   rsi
+//!   rsp - 56     SAVED_R8    r8, while a cell is looked for, in a Go program
+//!   rsp          = S - step
+//! ```
+//!
+//! ```text
+//!   rsi + 0      RECORD_IDS  thread << 32 | probe
+//!   rsi + 8      BEGAN       the time of the entry
+//!   rsi + 16     MARK        rsi itself if the cell is marked; 0 if the mark was taken away
+//!   rsi + 24 …   arguments, texts, floats, fields, as in any entry's record (`put`)
+//! ```
+//!
+//! ```text
+//!   X1           marked  =  [rsi + 16] = rsi  and  low half of [rsi] = probe
+//!   took         (max(time - [rsi + 8], 0) · tick) >> 32      tick: nanoseconds · 2^32 for a tick
+//! ```
 
 use trapline_record::counters::filtered;
 use trapline_record::ring::{Kind, first_float};
@@ -28,7 +50,7 @@ const RECORD_IDS: Mem = Mem::At(RSI, 0);
 const BEGAN: Mem = Mem::At(RSI, 8);
 pub(in crate::x86_64::stub) const MARK: Mem = Mem::At(RSI, 16);
 
-/// The calls whose cell is looked for, with all that this depends on.
+/// Everything that the look for a call's cell depends on.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::x86_64::stub) struct OfProbe {
     pub(in crate::x86_64::stub) machine: Machine,
@@ -59,7 +81,7 @@ impl OfProbe {
             asm.jmp(behind);
         }
     }
-    /// Out: rsi = the cell, once it is found; the previous rsi is in [`SAVED_RSI`]. Spoils rax, rdx.
+    /// rsi = the cell, once it is found; `[SAVED_RSI]` = the earlier rsi. Uses rax, rdx and flags.
     pub(in crate::x86_64::stub) fn look(&self, asm: &mut Asm<'_>) -> Lookup {
         asm.store(SAVED_RSI, RSI);
         if self.timed().special() {
@@ -80,7 +102,7 @@ impl OfProbe {
             asm.load(R8, SAVED_R8);
         }
     }
-    /// How the records of the call are identified whose cell's address is in `at`.
+    /// How the records of a call are identified; `at` holds the address of its cell.
     pub(super) const fn placed(&self, at: Reg, kind: Kind) -> Option<Placed> {
         let names = self.latency.go.is_some() && !matches!(kind, Kind::Entry);
         Some(Placed { at, names })
@@ -127,7 +149,7 @@ impl<'a> Deferred<'a> {
         Some(Self { traced, late, of_probe, words, values })
     }
 
-    /// Step X1. In: rsi = the cell.
+    /// Step X1: jumps unless the cell at rsi is marked. Uses flags.
     pub(in crate::x86_64::stub) fn look(&self, asm: &mut Asm<'_>) -> [Fix; 2] {
         let place = asm.unbroken(|asm| {
             asm.alu_load(Alu::Cmp, RSI, MARK);
@@ -147,7 +169,7 @@ impl<'a> Deferred<'a> {
             _ => self.late.condition.decided(),
         }
     }
-    /// Reads the clock and, if `took`, computes how long the call took. Spoils rax, rdx, r11.
+    /// `[TIME]` = the clock; if `took`, also `[TOOK]`. rsi = the cell. Uses rax, rdx, r11 and flags.
     pub(in crate::x86_64::stub) fn time(&self, asm: &mut Asm<'_>, took: bool) {
         self.traced.clock(asm);
         asm.store(TIME, RDX);
@@ -163,7 +185,7 @@ impl<'a> Deferred<'a> {
             asm.store(Mem::At(RSP, TOOK), RAX);
         }
     }
-    /// How a condition reads what is known at a return. In: rsi = the cell.
+    /// How a condition reads what is known at a return; rsi = the cell.
     pub(in crate::x86_64::stub) fn known(&self) -> Conditions<'_> {
         let traced = self.traced;
         let first = first_float(self.values, traced.texts.count_ones() as usize);

@@ -1,4 +1,15 @@
-//! The entry of a call whose record is deferred: steps E1 to E4.
+//! The entry of a call with a deferred record: steps E1 to E4.
+//!
+//! ```text
+//!   E1    S - step               all saved; rax, r11, r10, rdx used by the filter
+//!   E2                           r11 = this CPU's word of begun calls; [r11] += 1
+//!   E3                           rsi = the cell
+//!   E4                           [rsi + 16] = 0;  [rsp - 120] (PLACE) = rsi;  rsi = [rsp - 112]
+//!         rsp lower by depth     texts and fields are copied (`text`)
+//!                                r10 = the cell, rdx = time; the record is put at r10
+//!                                [r10 + 16] = key + kind = r10: the mark
+//!         S - step               all loaded
+//! ```
 //!
 //! In: a probe's records, with a late condition. Out: code that writes the entry's record into the call's cell, and
 //! with it the mark; the paths of calls that do not pass, or have no cell.

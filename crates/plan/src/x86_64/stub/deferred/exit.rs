@@ -1,4 +1,17 @@
-//! The exit of a call whose record is deferred: steps X1 to X4.
+//! The exit of a call with a deferred record: steps X1 to X4.
+//!
+//! ```text
+//!   X1    rsi = the cell; a jump unless it is marked
+//!   X2    [rsp - 120] = time, [rsp - 128] = nanoseconds     rax, rdx, r11 used
+//!         the condition                                     rax, r11 used
+//!         r11 = ring, rax = its head h                      r10 used; without rseq: locked, rdx used
+//!         r10 = slot of h + slot, rdx = time                the exit's record is put there
+//!         r10 = slot of h                                   the entry's words are copied from rsi to r10
+//!         [r11 + HEAD] = h + 2 · slot                       the commit; without rseq it also unlocks
+//!   X4    [rsi + 16] = 0;  rsi = [rsp - 112]
+//! ```
+//!
+//! The ring has no room if `head - [ring + TAIL] >= bytes - slot`, where `bytes` is the ring's length.
 //!
 //! In: a probe's records, with a late condition. Out: code that decides about a marked call, and writes both records
 //! by one commit; the paths of calls that are not marked, rejected or dropped.
@@ -89,8 +102,8 @@ impl Deferred<'_> {
         area.bytes.saturating_sub(area.slot)
     }
 
-    /// Reads the clock, computes the duration, and jumps if the condition does not hold. Spoils rax, rdx,
-    /// r11.
+    /// Reads the clock, computes the duration, and jumps if the condition does not hold. Uses rax, rdx, r11
+    /// and flags.
     fn decide(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<Fix> {
         let tree = self.condition(kind);
         self.time(asm, asks_for_duration(&tree));
@@ -106,8 +119,8 @@ impl Deferred<'_> {
         all.min(u64::from(traced.rings.area.slot) / 8)
     }
 
-    /// Writes both records, and commits them. In: r11 = ring, rax = its head, rsi = the cell. Spoils rdx,
-    /// r10.
+    /// Writes both records, and commits them: r11 = ring, rax = its head, rsi = the cell. Uses rdx, r10 and
+    /// flags.
     fn write(&self, asm: &mut Asm<'_>, kind: Kind) {
         let traced = self.traced;
         let slot = traced.rings.area.slot as i32;

@@ -1,10 +1,10 @@
 //! Deferred records: a call about which its return decides. Nothing is recorded before the return, and all of
 //! it then.
 //!
-//! In: as for `trace`, with a filter that has a late part ([`Late`](crate::filter::Late)): a condition on the returned value, on
-//! the duration, and on the entry's arguments together with these. Out: the code of the entry, and of the
-//! exits. General registers only. No system call except those that texts and threads' numbers take at any
-//! entry.
+//! In: as for `trace`, with a filter that has a late part ([`Late`](crate::filter::Late)): a condition on the
+//! returned value, on the duration, and on the entry's arguments together with these. Out: the code of the
+//! entry (`entry`), and of the exits (`exit`), with pictures of their states. General registers only. No
+//! system call except those that texts and threads' numbers take at any entry.
 //!
 //! # Protocol
 //!
@@ -18,8 +18,8 @@
 //! E1 The early condition and the sample decide. For a call that does not pass, a mark that an abandoned call
 //!    left in its cell is taken away. The call is counted as rejected, and goes on.
 //! E2 The call is counted as begun.
-//! E3 Its cell is found. If there is none (all blocks that its page may have belong to other pages), the call
-//!    is counted as dropped, and its exit finds no mark.
+//! E3 Its cell is found. There is none if all blocks that its page may have belong to other pages. Then the
+//!    call is counted as dropped, and its exit finds no mark.
 //! E4 The mark is taken away; texts are copied onto the stack; the clock is read; the record is written into
 //!    the cell, and with it the mark.
 //! X1 The exit looks for the mark. Without one, it is the exit of a call that E1 or E3 ended, or that began
@@ -44,8 +44,8 @@
 //!   its own. After E4 it may leave by longjmp: as below.
 //! - *Recursion*: each depth has its own stack pointer, and so its own cell.
 //! - *A call is left by longjmp, an exception, or the end of its thread*: its mark stays, and it counts as
-//!   not ended. The next call with this stack pointer, of whichever thread has that stack by then, takes the
-//!   mark away in E1 or E4, before any exit of its own. The exit of another probe's call there finds a
+//!   not ended. The next call with this stack pointer, in any thread, takes the mark away in E1 or E4, before
+//!   any exit of its own. The exit of another probe's call there finds a
 //!   different name in it.
 //! - *A tail call*: the exit of the first function comes before the entry of the second one, which may have
 //!   the same cell. What the first one returned is not known: a comparison with it decides neither way
@@ -56,7 +56,7 @@
 //!   it was called.
 //! - *The thread is killed*: before X2's store nothing was written; behind it all was. Between X2 and X3 the
 //!   call is one that has not ended.
-//! - *Detaching* does not wait for calls: a call whose exit is no longer patched has not ended.
+//! - *Detaching* does not wait for calls: a call has not ended if its exit is no longer patched.
 //! - *Cells of several segments* do not meet: each segment has memory of its own.
 //! - *A goroutine's stack moves*: the cell stays where it was. If a function checks whether its stack
 //!   suffices and begins anew on a larger one, its entry is met twice with one cell: the first is a call that

@@ -5,6 +5,29 @@
 //! the code that they share. Steps A1 to B4 are those of `trampolines`; between B2 and B4 the duration is
 //! recorded as at any exit (see `record`). The trampolines of one process serve all its segments. Does not:
 //! inform unwinders.
+//!
+//! The stack word at S, and the registers, in the entry's stub (saves: `timed`):
+//!
+//! ```text
+//!   arm          rax = [S] - code;  below code_len: a trampoline lies there, so a tail call led here (`chained`)
+//!   A1           rdi = private memory, rcx = n                        (`Taking::begin`)
+//!   A2           rsi = rdi + ENTRY · n, the base of the entry;  REAL = [S], UNDER = r8 or 0, WHAT, TIME
+//!   A3           [S] = rcx = code + CODE · n + RETURN
+//!   A4           WORD = S
+//!   chained      n' = (rax >> log2 CODE);  r8 = UNDER of n' + 1, missed from CHAIN on; then A1 to A4
+//! ```
+//!
+//! In the code behind the trampolines, with rsp = S and `[S]` = n:
+//!
+//! ```text
+//!   come_back    rdi = time, rax = n, rcx = table, rsi = base of the entry
+//!                [rsp - 80] = rdx = REAL;  rdi -= TIME, or 0 if that is below 0;  rdx = WHAT
+//!   B3           WORD = 0, LENT = 0
+//!   record       rsi = WHAT, the function's block;  rdi = duration
+//!   B4           all loaded, rsp = S + 8, jmp [S - 80]
+//!   lead_on      rax = n, rcx = table, rsi = base;  rdx = REAL, [rsp - 80] = rdi = WHAT;  B3
+//!   C4, C5       [S] = rdx;  all loaded, rsp = S, jmp [S - 80]
+//! ```
 
 use trapline_record::latency::{self as words, at};
 use trapline_record::trampolines::{self, Trampolines, at as entry_at};
@@ -90,9 +113,13 @@ impl Timed<'_> {
         Armed { trampolines: *trampolines, taking, chained, leave, ahead }
     }
 
-    /// Steps A2 to A4. In: rdi = private memory, rcx = trampoline; with `chained`, r8 = number of trampolines
-    /// under it. Returns, with `ahead`, the fix that waits for the word with the address to which the
+    /// Steps A2 to A4. Returns, with `ahead`, the fix that waits for the word with the address to which the
     /// trampoline leads.
+    ///
+    /// ```text
+    ///   in    rdi = private memory, rcx = trampoline;  with `chained`, r8 = number of trampolines under it
+    ///   uses  rax, rcx, rdx, rsi, flags
+    /// ```
     fn fill(&self, asm: &mut Asm<'_>, trampolines: &Trampolines, chained: bool, ahead: bool) -> Option<Fix> {
         entry_of(asm, RSI, RCX, RDI);
         asm.load(RAX, self.word());
@@ -153,9 +180,9 @@ impl Timed<'_> {
         }
     }
 
-    /// The code that all trampolines share which lead on. In: at rsp, the trampoline's number, where the
-    /// return address was. The trampoline is given back while the number is still there; then the return
-    /// address takes its place.
+    /// The code that all trampolines share which lead on; `[rsp]` = the trampoline's number, where the return
+    /// address was. The trampoline is given back while the number is still there; then the return address
+    /// takes its place.
     fn lead_on(&self, asm: &mut Asm<'_>, trampolines: &Trampolines) {
         self.prologue(asm, true);
         asm.load(RAX, Mem::At(RSP, 0));
@@ -170,8 +197,7 @@ impl Timed<'_> {
         asm.jmp_mem(Mem::At(RSP, save::REAL));
     }
 
-    /// The code that all trampolines share. In: at rsp, the trampoline's number, where the return address
-    /// was.
+    /// The code that all trampolines share; `[rsp]` = the trampoline's number, where the return address was.
     fn come_back(&self, asm: &mut Asm<'_>, trampolines: &Trampolines) {
         self.prologue(asm, true);
         clock(asm);

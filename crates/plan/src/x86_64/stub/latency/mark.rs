@@ -3,8 +3,15 @@
 //! In: which function and call. Out: code that leaves an entry mark in the call's stamp cell, or takes away
 //! what an abandoned call left there. For an exit, code that takes the mark back, and finds out whether there
 //! was one. The cells are those of stamps (`record::latency`). A mark is the function's number in the second
-//! word. So an exit recognizes its own call by (stack page, stack pointer, function), in private memory, and
-//! a call that was filtered costs its exit one look.
+//! word. So an exit recognizes its own call by (stack page, stack pointer, function), in private memory. A
+//! call that was filtered costs its exit one look.
+//!
+//! ```text
+//!   r11, rdx, rax   find the cell (`stamp_cell`): its second word is r11 + rdx · 2^scale + blocks + 8
+//!   entry           [word] = function + 1 if the call is recorded, else 0
+//!   exit            marked if [word] = function + 1;  then [word] = 0
+//!   rsp             S - step; rax, rdx, r11 and flags are saved (`saves`)
+//! ```
 
 use super::stamp_cell::{Claim, Lookup};
 use super::timed::Timed;
@@ -45,13 +52,13 @@ impl MarkLookup {
 }
 
 impl Timed<'_> {
-    /// At an entry: stores whether the call is recorded. Spoils rax, rdx, r11 and flags.
+    /// At an entry: stores whether the call is recorded. Uses rax, rdx, r11 and flags.
     pub(in super::super) fn mark(&self, asm: &mut Asm<'_>, recorded: bool) -> Mark {
         let (lookup, word) = self.second_word(asm, R11);
         asm.store_imm(word, if recorded { self.function as i32 + 1 } else { 0 });
         Mark { lookup, after: asm.here() }
     }
-    /// At an exit: jumps if there is a mark. Spoils rax, rdx, r11 and flags.
+    /// At an exit: jumps if there is a mark. Uses rax, rdx, r11 and flags.
     pub(in super::super) fn ask_mark(&self, asm: &mut Asm<'_>) -> MarkLookup {
         let (lookup, word) = self.second_word(asm, R11);
         let marked = asm.unbroken(|asm| {
@@ -65,8 +72,8 @@ impl Timed<'_> {
         asm.bind(asked.marked);
         asm.store_imm(asked.word, 0);
     }
-    /// Behind the displaced code: the path of an entry whose cell the first look did not find. If there is no
-    /// room for a block, the call's exit will not be recorded, which counts as missed.
+    /// Behind the displaced code: the path of an entry that did not find its cell at the first look. If there
+    /// is no room for a block, the call's exit will not be recorded, which counts as missed.
     pub(in super::super) fn finish_mark(&self, asm: &mut Asm<'_>, mark: Mark) {
         self.miss(asm, mark.lookup, Claim::Yes, None, self.latency.missed, mark.after);
     }

@@ -2,6 +2,19 @@
 //!
 //! A stub saves what it uses below the stack pointer (`timed` has the picture), and finds the stamp cell of
 //! (function, stack pointer at entry).
+//!
+//! ```text
+//!   step            rsi                  rdi         rax                 others
+//!   entry, lookup   cell                 -           used                rdx used; r8 = S if `special`
+//!   free            [rsi + 8] = 0, else `occupied`
+//!   stamp           [rsi + 8] = function + 1, or r8 with `outermost`;  [rsi] = rax = time
+//!   exit, clock     -                    time        used                rdx used
+//!   lookup          cell                 time        used                rdx used; r8 = S if `special`
+//!   own             [rsi + 8] = function + 1, or r8;  else unpaired, or a deeper call with `outermost`
+//!   duration        cell                 time - [rsi], or 0 if that is below 0
+//!   record          block of line 0      duration    used                rcx, rdx used (`record`)
+//! ```
+//!
 //! Stamp cells are private memory, a block of 512 to each stack page; see `record::latency`. The clock is
 //! read as the last thing before the stamp and as the first thing at an exit. What an exit finds is written
 //! word by word, each by an rseq commit of its own; rare words always by `lock add` on the last line.

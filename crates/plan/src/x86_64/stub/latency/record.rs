@@ -2,6 +2,30 @@
 //!
 //! In: rdi = duration, rsi = the function's block on line 0. Out: code that counts the exit, adds to the sum
 //! and to a bucket, and keeps the extremes, each by a commit of its own (STUB-4).
+//!
+//! ```text
+//!   rdi = d, the duration;  rsi = the function's block on line 0
+//!   rdx = STRIDE · CPU; without rseq, STRIDE · some line; without an area, STRIDE · (lines - 1)
+//!   rax = bucket, later the bucket's address on line 0, later ~d
+//!   a word of the block is [rsi + rdx + at]
+//! ```
+//!
+//! ```text
+//!   counted      [RETURNS or TAIL_EXITS] += 1
+//!   short        if d < min_ticks, nothing more
+//!   summed       [TOTAL] += d
+//!   sorted       [BUCKETS + 8 · bucket] += 1
+//!   minimum      [MIN_NOT] = max([MIN_NOT], ~d)
+//!   maximum      [MAX] = max([MAX], d)
+//! ```
+//!
+//! The bucket of a duration d:
+//!
+//! ```text
+//!   Log          e = floor(log2(d | 16));  bucket = min((e - 4) · 16 + (d >> (e - 4)), BUCKETS - 1)
+//!   Linear       d < min:  bucket = 0
+//!                d >= min: bucket = 1 + min((d - min) / step, count), count at most BUCKETS - 2
+//! ```
 
 use trapline_record::hist;
 use trapline_record::latency::{self as words, at};
@@ -25,11 +49,11 @@ pub(in super::super) struct Rare {
 }
 
 impl Timed<'_> {
-    /// In: rdi = duration. Out: rax = bucket; spoils rcx, rdx.
+    /// rax = the bucket of rdi. Uses rcx, rdx and flags.
     fn bucket(&self, asm: &mut Asm<'_>) {
         match self.latency.buckets {
             Buckets::Log => {
-                // With octave e (at least 4), bucket = (e - 4) · 16 + (duration >> (e - 4)).
+                // rcx = e, later e - 4, later (e - 4) · 16.
                 asm.mov(RAX, RDI);
                 asm.alu_imm(Alu::Or, RAX, hist::SUB as i32, true);
                 asm.bsr(RCX, RAX);
@@ -65,7 +89,7 @@ impl Timed<'_> {
         asm.mov_imm32(RAX, last);
         asm.bind(fits);
     }
-    /// Jumps to the returned fix if the duration in rdi is too short to be kept. Spoils rcx.
+    /// Jumps to the returned fix if the duration in rdi is too short to be kept. Uses rcx and flags.
     fn filter(&self, asm: &mut Asm<'_>) -> Option<Fix> {
         (self.latency.min_ticks > 0).then(|| {
             asm.mov_imm64(RCX, self.latency.min_ticks);
@@ -76,7 +100,7 @@ impl Timed<'_> {
         })
     }
 
-    /// One commit. `store` emits the committing instruction; rdx = the line's distance from line 0.
+    /// One commit. `store` emits the committing instruction; rdx = STRIDE · CPU.
     fn commit(&self, asm: &mut Asm<'_>, rseq: Rseq, store: impl FnOnce(&mut Asm<'_>)) -> Section {
         rseq::section(asm, rseq, RDX, |asm| {
             asm.load32(RDX, Mem::Fs(rseq.offset + CPU_ID));
@@ -85,8 +109,7 @@ impl Timed<'_> {
         })
     }
 
-    /// The common case: this CPU's line. In: rdi = duration, rsi = block on line 0. All other registers are
-    /// free.
+    /// The common case: this CPU's line. Uses rax, rcx, rdx and flags.
     pub(super) fn record_owned(&self, asm: &mut Asm<'_>, rseq: Rseq, kind: ExitKind) -> Rare {
         let mut unregistered = None;
         let counted = rseq::section(asm, rseq, RDX, |asm| {
@@ -183,7 +206,7 @@ impl Timed<'_> {
     }
 }
 
-/// A word of the function's block; rsi = block on line 0, rdx = distance to the line.
+/// `[rsi + rdx + at]`: a word of the function's block.
 const fn word(at: u64) -> Mem {
     Mem::Sum(RSI, RDX, 0, at as i32)
 }

@@ -3,6 +3,33 @@
 //! In: what is timed. Out: code that leaves the cell's address in rsi, or says where its second word is; and
 //! the search for behind the displaced code, for the case that the first look does not find it. See
 //! `record::latency` for tags and blocks.
+//!
+//! ```text
+//!   rsp + skipped  = S, the stack pointer at the function's entry
+//!   base           tags; rsi in `lookup`, r11 for a mark
+//!   rdx            tag; later the cell's offset in its block
+//!   rax            number of the block; later the block's offset
+//!   r8             S, or its distance from the goroutine stack's end, if `special`
+//!   r9, r10        during a search: the block's number, and the blocks that are left; saved at rsp - 64, rsp - 72
+//! ```
+//!
+//! Tag and first block. g is the goroutine's pointer, hi = `[g + 8]` its stack's end, and D = S - hi is below
+//! 0. Products with PHI have 32 bits, of which a shift by 32 - n leaves the n = `count_bits` highest:
+//!
+//! ```text
+//!   a thread             tag = S >> 12                             block = (tag · PHI) >> (32 - n)
+//!   a goroutine          tag = (~D >> 12) + (g << 16)              block = ((tag ^ (tag >> 29)) · PHI) >> (32 - n)
+//!   no goroutine, in Go  tag = S >> 12                             the same
+//!   outermost            tag = (thread or g) << 16 | function >> 9 the same;  thread: the pointer at fs:0
+//! ```
+//!
+//! A tag is looked for in STAMP_PROBES blocks from the first on, modulo 2^n: `[base + 8 · block] = tag`. With
+//! r8 in place of S if `special`:
+//!
+//! ```text
+//!   cell                 base + tags_len + (block << block_bits) + ((S & 0xff8) << (cell_bits - 3))
+//!   outermost            base + tags_len + (block << block_bits) + 16 · (function & 511)
+//! ```
 
 use trapline_record::latency as words;
 
@@ -33,20 +60,20 @@ impl Timed<'_> {
     const fn index_shift(&self) -> u8 {
         32 - self.latency.shape.count_bits()
     }
-    /// Out: rsi = cell, r8 = S if `special`. Spoils rax, rdx.
+    /// rsi = cell; r8 = S or D if `special`. Uses rax, rdx and flags.
     pub(in super::super) fn lookup(&self, asm: &mut Asm<'_>) -> Lookup {
         let lookup = self.find(asm, RSI);
         self.cell(asm);
         lookup
     }
     /// Finds a call's own cell, if only the second word is needed. Returns its operand, valid until `base` or
-    /// rdx changes.
+    /// rdx changes. Uses rax and flags.
     pub(super) fn second_word(&self, asm: &mut Asm<'_>, base: Reg) -> (Lookup, Mem) {
         let lookup = self.find(asm, base);
         let (scale, blocks) = self.place(asm, base);
         (lookup, Mem::Sum(base, RDX, scale, blocks + 8))
     }
-    /// Out: `base` = tags, rax = block's number.
+    /// `base` = tags, rax = block, rdx = tag; r8 = S or D if `special`. Jumps if the tag is elsewhere.
     fn find(&self, asm: &mut Asm<'_>, base: Reg) -> Lookup {
         asm.mov_imm64(base, self.latency.stamps);
         let no_goroutine = self.key(asm);
@@ -57,8 +84,8 @@ impl Timed<'_> {
         Lookup { no_goroutine, elsewhere, found: asm.here(), base }
     }
 
-    /// Out: rdx = tag, rax = number of the first block to look at; r8 = S if `special`. Jumps if there is no
-    /// goroutine; the second result is where that comes back with rdx and r8.
+    /// rdx = tag, rax = first block; r8 = S or D if `special`. Jumps if there is no goroutine; the second
+    /// result is where that comes back with rdx and r8.
     fn key(&self, asm: &mut Asm<'_>) -> Option<(Fix, u64)> {
         asm.lea(RDX, Mem::At(RSP, self.skipped()));
         if !self.special() {
@@ -109,7 +136,7 @@ impl Timed<'_> {
         }
     }
 
-    /// In: rsi = tags, rax = block's number, r8 from `key`. Out: rsi = cell.
+    /// rsi = the cell in block rax; rsi = tags before. Uses rax, rdx and flags.
     fn cell(&self, asm: &mut Asm<'_>) {
         let shape = self.latency.shape;
         if self.latency.outermost {
@@ -121,8 +148,7 @@ impl Timed<'_> {
         let (scale, blocks) = self.place(asm, RSI);
         asm.lea(RSI, Mem::Sum(RSI, RDX, scale, blocks));
     }
-    /// Computes the place of a call's own cell: it is `base` + rdx scaled + an offset. Returns scale and
-    /// offset.
+    /// Computes the place of a call's own cell: `base` + rdx · 2^scale + offset. Returns scale and offset.
     fn place(&self, asm: &mut Asm<'_>, base: Reg) -> (u8, i32) {
         let shape = self.latency.shape;
         // A block's number times its length needs more than 32 bits only if the memory does.
@@ -154,8 +180,8 @@ impl Timed<'_> {
         }
     }
 
-    /// Searches for the tag from the second block on. If found, jumps to `found` with rax = block's number.
-    /// Otherwise falls out of the end, and also if `Claim::No` meets a free tag.
+    /// Searches for the tag from the block in rax on. If found, jumps to `found` with rax = block. Otherwise
+    /// falls out of the end, and also if `Claim::No` meets a free tag.
     fn probe(&self, asm: &mut Asm<'_>, claim: Claim, Lookup { base, found, .. }: Lookup) {
         spill(asm, save::R9, R9);
         spill(asm, save::R10, R10);
@@ -209,7 +235,7 @@ impl Timed<'_> {
     }
 
     /// A search for the case that the first look did not find the tag. If it finds nothing either, that is
-    /// counted at the address `lost`. Spoils rax.
+    /// counted at the address `lost`. Uses rax and flags.
     pub(super) fn miss(
         &self,
         asm: &mut Asm<'_>,

@@ -7,9 +7,18 @@
 //! zone):
 //!
 //! ```text
-//!   S        stack pointer at the function's entry, and again when its `ret` or tail jump is about to run
-//!            (128 bytes of the function's own red zone, where it may be live)     <- rsp in the stub
-//!   S-8 …    rax, flags, rdx, rsi, rcx, rdi; r8; r9, r10 on rare paths
+//!   rsp - 80   save::REAL    trampolines: where the code behind them jumps to
+//!   rsp - 72   save::R10     r10, while a cell is searched for
+//!   rsp - 64   save::R9      r9, the same;  armed, by a tail call: r8
+//!   rsp - 56   save::R8      r8, if S is kept there (`special`);  trampolines: while a free one is searched for
+//!   rsp - 48   save::RDI     rdi, at exits and where a call is armed
+//!   rsp - 40   save::RCX     rcx, the same
+//!   rsp - 32   save::RSI     rsi
+//!   rsp - 24   save::RDX     rdx
+//!   rsp - 16   save::FLAGS   flags, 4 bytes
+//!   rsp - 8    save::RAX     rax
+//!   rsp        = S - RED_ZONE if the function's own red zone may be live, else S
+//!   S          stack pointer at the function's entry, and again when its `ret` or tail jump is about to run
 //! ```
 
 use trapline_record::latency as words;
@@ -72,7 +81,7 @@ pub struct Timed<'a> {
     pub site: Liveness,
 }
 
-/// Offsets of the saves from rsp in the stub.
+/// Offsets of the saves from rsp in the stub; the picture above.
 pub(super) mod save {
     pub(in super::super) const RAX: i32 = -8;
     pub(in super::super) const FLAGS: i32 = -16;
@@ -95,13 +104,13 @@ pub(super) fn reload(asm: &mut Asm<'_>, reg: Reg, at: i32) {
     asm.load(reg, Mem::At(RSP, at));
 }
 
-/// Adds one to a word that many threads write. Spoils rax.
+/// Adds one to a word that many threads write: rax = word, `lock [rax] += 1`.
 pub(super) fn add_one(asm: &mut Asm<'_>, word: u64) {
     asm.mov_imm64(RAX, word);
     asm.alu_mem_imm(Alu::Add, Mem::At(RAX, 0), 1, true);
 }
 
-/// `rax = rdtsc`, spoiling rdx.
+/// rax = the time-stamp counter. Uses rdx and flags.
 pub(super) fn clock(asm: &mut Asm<'_>) {
     asm.rdtsc();
     asm.shift(Shift::Left, RDX, 32, true);

@@ -10,11 +10,16 @@ use crate::x86_64::stub::threads;
 /// Linux, x86-64.
 const PROCESS_VM_READV: u32 = 310;
 const EFAULT: i32 = 14;
-/// Registers that a copy spoils, and where they are kept.
+/// Registers that a copy overwrites, and where they are kept.
 pub(super) const KEPT: [(Reg, i32); 5] = [(RCX, 32), (RSI, 40), (RDI, 48), (R8, 56), (R9, 64)];
 
-/// Copies one field. In: rax = the register that the field is read through. Out: the result at `at`, and the
-/// bytes behind it.
+/// Copies one field. With offsets o0, o1, … on, p the register's value, and * a load of eight bytes:
+///
+/// ```text
+///   in    rax = p
+///   out   [rsp + at] = the result;  [rsp + at + 8 …] = the bytes at *(*(p + o0) + o1) … + on
+///   uses  the kept registers, rax, rdx, r10, r11, flags
+/// ```
 pub(super) fn field(asm: &mut Asm<'_>, id: (ThreadId, i32), at: i32, read: &Read) {
     let Some((last, before)) = read.offsets.split_last() else { return };
     let mut broken = Vec::new();
@@ -36,8 +41,8 @@ pub(super) fn field(asm: &mut Asm<'_>, id: (ThreadId, i32), at: i32, read: &Read
     }
 }
 
-/// Lets the kernel copy `len` bytes to `to`, an offset in the frame. In: rax = source address. Out: rax = the
-/// result. Spoils all kept registers.
+/// Lets the kernel copy `len` bytes from the address in rax to rsp + `to`; rax = the result. Uses the kept
+/// registers, rdx, r10 and r11.
 pub(super) fn copy(asm: &mut Asm<'_>, (id, depth): (ThreadId, i32), (to, len): (i32, i32)) {
     asm.store(Mem::At(RSP, 16), RAX);
     asm.lea(RAX, Mem::At(RSP, to));

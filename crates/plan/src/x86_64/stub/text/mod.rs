@@ -14,8 +14,8 @@
 //!    functions were promised. If the frame below would not fit into the bounds that the thread's g names,
 //!    nothing is copied, and the hit is counted as dropped. A function that has not yet checked for room has
 //!    about 790 bytes, and six texts take less.
-//! X1 If both ends of the text lie in pages that this CPU's table names for this thread (`record::pages`), go
-//!    on with X2, else with X4.
+//! X1 This CPU's table names pages for this thread (`record::pages`). If both ends of the text lie in such
+//!    pages, go on with X2, else with X4.
 //! X2 Load eight bytes at a time, without a system call. If a load faults, the handler of SIGSEGV and SIGBUS
 //!    (`stub::trap`) finds it in the table of fixups, and sends the thread to X4.
 //! X3 The result is the whole length, as the kernel's would be. Done.
@@ -85,9 +85,35 @@
 //! signal handler may run below the stack pointer at any time:
 //!
 //! ```text
-//!   Q + 0, 16    the two iovecs: ours, the program's; later an action or a mask   <- rsp
-//!   Q + 32 …     rcx, rsi, rdi, r8, r9
-//!   Q + 72 …     for each text, and then for each field: the call's result, then the bytes
+//!   rsp              iovec: our buffer's address, its length         X5: an action, or a mask
+//!   rsp + 16         iovec: the program's address, the same length   X5: the rest of the action
+//!   rsp + 32         rcx, rsi, rdi, r8, r9, 8 bytes each (KEPT)
+//!   rsp + TEXTS 72   each text: the call's result, then TEXT_BYTES = 64 bytes
+//!   rsp + first_field = TEXTS + TEXT_LEN · texts
+//!                    each field: the call's result, then its bytes, as whole words
+//!   …                up to 15 bytes unused
+//!   rsp + depth - RED_ZONE   the stub's saves (`saves`): rdx at depth + SAVED_RDX
+//!   rsp + depth      = S - step, the stub's rsp before X1
+//! ```
+//!
+//! The registers of one text:
+//!
+//! ```text
+//!   X0        rdx = g, rax = rsp - [g]            a jump if rax < depth
+//!   X1        r10 = the pointer, r11 = the table, rax = what the entry should hold, rdx = its index
+//!   X2        rdx = eight bytes: [r10 + 8 · n] to [result + 8 + 8 · n]
+//!   X4        process_vm_readv(rdi = thread, rsi = rsp, rdx = 1, r10 = rsp + 16, r8 = 1, r9 = 0)
+//!   X5        r9 = the handler's word; rt_sigaction(rdi, rsi = 0, rdx = rsp, r10 = 8), rt_sigprocmask
+//!   the end   rcx, rsi, rdi, r8, r9 as they were; rax, rdx, r10, r11 used
+//! ```
+//!
+//! The entry for the page of r10 + end, `end` being the offset of a text's first or last byte:
+//!
+//! ```text
+//!   table = tables + (CPU << STRIDE_BITS)
+//!   value = ((r10 + end) | PAGE_MASK) ^ (thread << THREAD_SHIFT)
+//!   index = ((value >> STRIDE_BITS) · PHI mod 2^32) >> (32 - BITS)
+//!   noted = [table + 8 · index] = value
 //! ```
 
 mod copy;
@@ -122,8 +148,8 @@ pub(super) struct Texts<'a> {
     pub(super) id: ThreadId,
 }
 
-/// Step X0. Jumps to the returned fix if fewer than `depth` bytes are left below the stack pointer on the
-/// goroutine's stack. `go` is the offset at which the thread keeps its g. Spoils rax, rdx and flags.
+/// Step X0. Jumps to the returned fix if fewer than `depth` bytes are left below rsp on the goroutine's
+/// stack. `fs:[go]` = g. Uses rax, rdx and flags.
 pub(super) fn room(asm: &mut Asm<'_>, go: i32, depth: i32) -> Fix {
     asm.load(RDX, Mem::Fs(go));
     asm.mov(RAX, RSP);
@@ -158,9 +184,13 @@ impl Texts<'_> {
         let len = self.count() * TEXT_LEN + self.fields_len();
         if len == 0 { 0 } else { (RED_ZONE + TEXTS + len + 15) & !15 }
     }
-    /// Copies all texts and fields. In: rdx is saved at offset `rdx` from the stack pointer; rax, r10, r11
-    /// are saved. Out: the stack pointer is lower by [`Self::depth`]; the argument registers, except rdx, are
-    /// as they were. Returns the instructions that may fault, and where a thread goes on then.
+    /// Copies all texts and fields. Returns the instructions that may fault, and where a thread goes on then.
+    ///
+    /// ```text
+    ///   in    [rsp + rdx] = the program's rdx; rax, r10 and r11 are saved; the other arguments in registers
+    ///   out   rsp lower by depth; rdi, rsi, rcx, r8, r9 as they were
+    ///   uses  rax, rdx, r10, r11, flags
+    /// ```
     pub(super) fn fetch(self, asm: &mut Asm<'_>, rdx: i32) -> Vec<(u64, u64)> {
         let (depth, mut fixups) = (self.depth(), Vec::new());
         if depth > 0 {
@@ -203,7 +233,7 @@ impl Texts<'_> {
         }
         KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
     }
-    /// Copies them into the record at r10; the fields begin at its word `first_field`. Spoils rdx.
+    /// Copies them into the record at r10; the fields begin at its word `first_field`. Uses rdx.
     pub(super) fn fill(self, asm: &mut Asm<'_>, first_field: u64) {
         let fields = self.fields_len() / 8;
         let texts = (0..self.words()).map(|n| FIRST_TEXT as i32 + n);

@@ -47,8 +47,8 @@ pub(super) struct One<'a> {
 }
 
 impl One<'_> {
-    /// Sets r11 to this CPU's table, or to the table of the CPU that it most likely is. Jumps to the returned
-    /// fix in a thread without an area if others have one. Spoils rax.
+    /// r11 = this CPU's table; without rseq, that of `rseq::likely_cpu`. Jumps to the returned fix in a
+    /// thread without an area if others have one. Uses rax and flags.
     fn table(self, asm: &mut Asm<'_>, known: PageNotes) -> Option<Fix> {
         let machine = self.machine?;
         let none = match machine.rseq {
@@ -67,9 +67,9 @@ impl One<'_> {
         asm.alu(Alu::Add, R11, RAX);
         none
     }
-    /// Steps X1 to X3. In: r10 = the pointer. Returns the jumps to X4, with r10 as it was; the jump of texts
-    /// that end in another page, and where that comes back; the addresses of instructions that may fault.
-    /// Spoils rax, rdx, r11.
+    /// Steps X1 to X3; r10 = the pointer. Returns the jumps to X4, with r10 as it was; the jump of texts that
+    /// end in another page, and where that comes back; the addresses of instructions that may fault. Uses
+    /// rax, rdx, r11 and flags.
     pub(super) fn load(self, asm: &mut Asm<'_>, known: PageNotes) -> (Vec<Fix>, (Fix, u64), [u64; LOADS]) {
         let mut unknown = Vec::from_iter(self.table(asm, known));
         let [first, last] = ENDS;
@@ -91,8 +91,7 @@ impl One<'_> {
         asm.store_imm(Mem::At(RSP, self.answer), TEXT_BYTES as i32);
         (unknown, (across, back), loads)
     }
-    /// Step X1 for one end. Jumps to the returned fix if its page is not noted. In: r10 = the pointer, r11 =
-    /// the table. Spoils rax, rdx.
+    /// Step X1 for one end. Jumps to the returned fix if its page is not noted. Uses rax, rdx and flags.
     fn look(self, asm: &mut Asm<'_>, end: i32) -> Fix {
         let entry = self.entry(asm, end);
         asm.unbroken(|asm| {
@@ -106,7 +105,7 @@ impl One<'_> {
         unknown.push(self.look(asm, ENDS[1]));
         asm.jmp(back);
     }
-    /// Steps X4 and X5. In: r10 = the pointer. Spoils rax, rdx, r10, r11.
+    /// Steps X4 and X5; r10 = the pointer. Uses rax, rdx, r10, r11 and flags.
     pub(super) fn ask(self, asm: &mut Asm<'_>, known: Option<PageNotes>) {
         KEPT.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
         asm.mov(RAX, R10);
@@ -129,8 +128,8 @@ impl One<'_> {
         KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
     }
 
-    /// The end of X5: the notes are taken back if faults are no longer served. In: r10 = the pointer, r11 =
-    /// the table. Spoils rax, rdx, r9.
+    /// The end of X5: the notes are taken back if faults are no longer served; r10 = the pointer, r11 = the
+    /// table. Uses rax, rdx, r9 and flags.
     fn take_back(self, asm: &mut Asm<'_>, known: PageNotes) {
         // Adds 0, as a fence: the stores before it are seen before the load behind it.
         asm.alu_mem_imm(Alu::Add, Mem::At(RSP, 0), 0, true);
@@ -145,8 +144,7 @@ impl One<'_> {
         asm.bind(served);
     }
 
-    /// The entry in r11's table for the page that holds r10 + `end`; sets rax to what it should hold. Spoils
-    /// rdx.
+    /// The entry in r11's table for the page of r10 + `end`: rax = value, rdx = index. Uses flags.
     fn entry(self, asm: &mut Asm<'_>, end: i32) -> Mem {
         threads::load(self.id.0, asm, RDX, self.id.1);
         asm.shift(Shift::Left, RDX, THREAD_SHIFT, true);
@@ -162,8 +160,8 @@ impl One<'_> {
     }
 }
 
-/// Part of X5: jumps to a fix that it adds to `not`, unless faults of this thread are served. Spoils all kept
-/// registers, and rax, rdx, r10, r11.
+/// Part of X5: jumps to a fix that it adds to `not`, unless faults of this thread are served. Uses the kept
+/// registers, rax, rdx, r10, r11 and flags.
 fn verify(asm: &mut Asm<'_>, known: PageNotes, not: &mut Vec<Fix>) {
     asm.mov_imm64(R9, known.handler);
     asm.load(R9, Mem::At(R9, 0));
