@@ -1,7 +1,7 @@
 //! The threads that a batch traces: which of them are to stop, which are held, and how each goes on.
 //!
 //! Input: threads to seize, orders to stop, stops. Output: threads that are held, or run on. Invariants: TGT-12,
-//! argued below; only threads that this thread traces are listed; neither seizing nor letting run stops a
+//! argued below; only threads that this thread traces are listed; neither seizing nor detaching stops a
 //! thread. Does not: wait for stops, or know why a thread is held.
 //!
 //! # Orders to stop (TGT-12)
