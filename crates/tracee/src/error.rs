@@ -219,3 +219,14 @@ pub(crate) fn gone_or(pid: u32, what: &str, error: io::Error) -> TargetError {
         _ => TargetError::system(pid, what, error),
     }
 }
+
+/// Makes the error of a ptrace request on the thread that makes our calls: the thread is gone, or the request
+/// was wrong.
+pub(crate) fn caller_gone_or(pid: u32, what: &str, error: io::Error) -> TargetError {
+    match error.raw_os_error() {
+        Some(libc::ESRCH | libc::ECHILD) => {
+            TargetError::Gone { pid, how: "the thread that made our calls was killed".to_owned() }
+        }
+        _ => TargetError::system(pid, what, error),
+    }
+}

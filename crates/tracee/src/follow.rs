@@ -13,9 +13,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::batch::until_gone;
 use crate::error::TargetError;
-use crate::living;
+use crate::living::{self, until_gone};
 use crate::park::{EntryTrap, Parked};
 use crate::permission;
 use crate::seizing::Seizing;

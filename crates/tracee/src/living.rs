@@ -21,6 +21,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Flag of io_uring's workers (linux/sched.h).
 const IO_WORKER: u64 = 0x10;
@@ -127,6 +128,16 @@ pub fn cpu_ticks(pid: u32) -> Option<u64> {
 /// The main thread's `stat`.
 pub(crate) fn stat(pid: u32) -> io::Result<Stat> {
     Stat::read(&main_folder(pid))
+}
+
+/// Waits until the kernel has finished with a thread of ours, and has so detached from its tracees. Its entry
+/// in /proc stays until then. That takes microseconds. A join returns earlier, as soon as the thread's memory
+/// is no longer needed.
+pub(crate) fn until_gone(task: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while task.exists() && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
 }
 
 #[cfg(test)]

@@ -24,39 +24,39 @@ use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 
-use crate::calls::Repair;
-use crate::error::TargetError;
-use crate::filter::harmful;
+use crate::call_rights::{check_thread, suspend_seccomp};
+use crate::calls::{Interruption, Repair};
+use crate::error::{TargetError, caller_gone_or};
 use crate::frame::{ARGUMENT_LEN, Frame, RED_ZONE};
 use crate::gadget::Gadgets;
 use crate::maps::Mapping;
+use crate::numbers::forgets_timeout;
 use crate::process::Process;
-use crate::regs::{Regs, SYSCALL};
-use crate::remote_options::{RemoteOptions, Rseq};
+use crate::regs::Regs;
+use crate::remote_options::{RemoteOptions, RemoteReport, Rseq};
+use crate::repair::{interruption, may_redo_eintr};
 use crate::room::{check_room, frame_place};
-use crate::status::{InCall, Seccomp, ThreadStatus};
+use crate::status::InCall;
 use crate::stuck::Stuck;
 use crate::sys::ptrace::{self, Vectors};
 use crate::sys::signals;
 use crate::sys::wait::pause;
 use crate::sys::wait::{self, Stop};
 
-const PTRACE_O_SUSPEND_SECCOMP: i32 = 1 << 21;
-
 /// A stopped thread and all that is needed to make calls in it and to restore it.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) tid: u32,
-    pub(crate) original: Regs,
+    tid: u32,
+    original: Regs,
     restored: Regs,
-    pub(crate) repair: Repair,
+    repair: Repair,
     mask: u64,
     frame: Frame,
     gadgets: Gadgets,
     scratch: Option<Vec<u8>>,
     seccomp_suspended: bool,
-    pub(crate) calls: u32,
-    pub(crate) since: Instant,
+    calls: u32,
+    since: Instant,
     synced: bool,
     vectors: Vectors,
     /// How a call was left that did not end in time; `None` as long as all calls ended.
@@ -95,28 +95,8 @@ fn next_stop(process: &Process, tid: u32, at_most: Duration) -> io::Result<Optio
     }
 }
 
-/// The error for a ptrace request that failed: the thread is gone, or the request was wrong.
-fn failed(process: &Process, what: &str, error: io::Error) -> TargetError {
-    match error.raw_os_error() {
-        Some(libc::ESRCH | libc::ECHILD) => process.gone("the thread that made our calls was killed"),
-        _ => TargetError::system(process.pid(), what, error),
-    }
-}
-
-/// Whether an EINTR may be undone: the instruction before the pc makes a system call, and no signal waits
-/// that could be delivered.
-pub(crate) fn may_redo_eintr(process: &Process, tid: u32, regs: &Regs, mask: u64) -> bool {
-    let mut before = [0u8; SYSCALL.len()];
-    let at = regs.pc().wrapping_sub(SYSCALL.len() as u64);
-    let at_syscall = process.read(RemoteAddr(at), &mut before).is_ok() && before == SYSCALL;
-    at_syscall
-        && process
-            .thread_status(tid)
-            .is_ok_and(|status| (status.pending | status.shared_pending) & !mask == 0)
-}
-
 /// A thread's rseq area; `None` if it has registered none.
-pub(crate) fn rseq(tid: u32, regs: &Regs) -> io::Result<Option<Rseq>> {
+fn rseq(tid: u32, regs: &Regs) -> io::Result<Option<Rseq>> {
     let (addr, len, signature) = ptrace::rseq(tid)?;
     let offset = addr.wrapping_sub(regs.thread_pointer()).cast_signed() as i32;
     Ok((addr != 0).then_some(Rseq { addr: RemoteAddr(addr), offset, len, signature }))
@@ -149,7 +129,7 @@ impl Session {
         options: &RemoteOptions,
         since: Instant,
     ) -> Result<Self, TargetError> {
-        let fail = |what: &str, error| failed(process, what, error);
+        let fail = |what: &str, error| caller_gone_or(process.pid(), what, error);
         let mut original =
             Regs::read(tid, before.as_ref()).map_err(|e| fail("read a thread's registers", e))?;
         let mask = ptrace::signal_mask(tid).map_err(|e| fail("read a thread's signal mask", e))?;
@@ -165,7 +145,7 @@ impl Session {
         let no_frame = |why: &str| TargetError::NoCaller { pid: process.pid(), why: why.into() };
         let frame = Frame::new(top, &gadgets, &back, mask, &vectors).map_err(no_frame)?;
         check_room(process, maps, &frame, scratch)?;
-        let seccomp_suspended = suspend_seccomp(process, &status, options)?;
+        let seccomp_suspended = suspend_seccomp(process.pid(), &status, options)?;
         let mut session = Self {
             tid,
             original,
@@ -190,12 +170,39 @@ impl Session {
         session.enter(process)?;
         Ok(session)
     }
+    /// The thread.
+    pub(crate) const fn tid(&self) -> u32 {
+        self.tid
+    }
+    /// The thread's registers when it was stopped.
+    pub(crate) const fn original(&self) -> Regs {
+        self.original
+    }
+    /// What the stop does to the call that the thread was in.
+    pub(crate) fn report(&self, process: &Process) -> RemoteReport {
+        let timeout = self.original.call().is_some_and(|(nr, args)| match self.repair {
+            Repair::Again => interruption(process, nr, &args) == Interruption::EintrTimeout,
+            Repair::Restarted => forgets_timeout(nr, &args),
+            Repair::None | Repair::Eintr => false,
+        });
+        RemoteReport {
+            tid: self.tid,
+            interrupted: self.repair == Repair::Eintr,
+            restarted_timeout: timeout,
+            ..RemoteReport::default()
+        }
+    }
+    /// Completes a report with the calls made, and the time since the order to stop.
+    pub(crate) fn complete(&self, report: &mut RemoteReport) {
+        report.calls = self.calls;
+        report.stopped = self.since.elapsed();
+    }
     fn enter(&self, process: &Process) -> Result<(), TargetError> {
         process.write_text(RemoteAddr(self.frame.base), &self.frame.bytes)?;
         self.set_call(self.frame.return_sp, libc::SYS_rt_sigreturn, [0; 6])
-            .map_err(|e| failed(process, "set a thread's registers", e))?;
+            .map_err(|e| caller_gone_or(process.pid(), "set a thread's registers", e))?;
         ptrace::set_signal_mask(self.tid, u64::MAX)
-            .map_err(|e| failed(process, "block a thread's signals", e))
+            .map_err(|e| caller_gone_or(process.pid(), "block a thread's signals", e))
     }
     fn set_call(&self, sp: u64, nr: i64, args: [u64; 6]) -> io::Result<()> {
         self.original.for_call(&self.gadgets, sp, nr, args).write(self.tid)
@@ -261,7 +268,7 @@ impl Session {
         if self.late.is_some() {
             return Err(stuck(since));
         }
-        let value = match run().map_err(|e| failed(process, "run a call in it", e))? {
+        let value = match run().map_err(|e| caller_gone_or(process.pid(), "run a call in it", e))? {
             Ok(value) => value,
             Err(late) => {
                 let error = stuck(since);
@@ -295,7 +302,7 @@ impl Session {
             process.write_text(RemoteAddr(at), &word.to_le_bytes())?;
         }
         self.calls += 1;
-        regs.write(self.tid).map_err(|e| failed(process, "set a thread's registers", e))
+        regs.write(self.tid).map_err(|e| caller_gone_or(process.pid(), "set a thread's registers", e))
     }
     /// Whether the thread, which is at the entry of a call, is about to return through the frame.
     pub(crate) fn is_back(&self) -> io::Result<bool> {
@@ -318,7 +325,8 @@ impl Session {
         Ok(at)
     }
     pub(crate) fn rseq(&self, process: &Process) -> Result<Option<Rseq>, TargetError> {
-        rseq(self.tid, &self.original).map_err(|e| failed(process, "ask for a thread's rseq area", e))
+        rseq(self.tid, &self.original)
+            .map_err(|e| caller_gone_or(process.pid(), "ask for a thread's rseq area", e))
     }
     /// Returns whether membarrier was registered in this session, and notes that it is now.
     pub(crate) const fn mark_synced(&mut self) -> bool {
@@ -326,7 +334,7 @@ impl Session {
     }
     /// Gives the thread its own registers and mask back. The thread stays stopped.
     pub(crate) fn end(&self, process: &Process) -> Result<(), TargetError> {
-        let fail = |e| failed(process, "give a thread its registers back", e);
+        let fail = |e| caller_gone_or(process.pid(), "give a thread its registers back", e);
         if self.late == Some(Late::Inside) {
             // It goes back through the frame by itself.
             return Ok(());
@@ -344,73 +352,5 @@ impl Session {
     /// them.
     pub(crate) const fn restored_mut(&mut self) -> (&mut Regs, &mut u64) {
         (&mut self.restored, &mut self.mask)
-    }
-}
-
-fn check_thread(pid: u32, status: &ThreadStatus) -> Result<(), TargetError> {
-    let refuse = |why: &str| Err(TargetError::NoCaller { pid, why: why.to_owned() });
-    match status {
-        s if s.shadow_stack => refuse("it runs under a shadow stack, which forbids the way our calls return"),
-        s if s.seccomp == Seccomp::Strict => {
-            refuse("it is in seccomp strict mode, which kills it for any call of ours")
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Suspends a thread's seccomp filters, so that our calls pass. The kernel ends the suspension when the
-/// tracer dies, perhaps in the middle of a call. So the filters must not harm the process for our calls even
-/// then (TGT-1). Filters of other threads are assumed to allow what this one's allow; those threads only
-/// return from our trap handler.
-fn suspend_seccomp(
-    process: &Process,
-    status: &ThreadStatus,
-    options: &RemoteOptions,
-) -> Result<bool, TargetError> {
-    if status.seccomp != Seccomp::Filter {
-        return Ok(false);
-    }
-    let refuse = |why: String| Err(TargetError::NoCaller { pid: process.pid(), why });
-    let suspended = ptrace::set_options(status.tid, ptrace::OPTIONS | PTRACE_O_SUSPEND_SECCOMP).is_ok();
-    if options.risk_seccomp {
-        return Ok(suspended);
-    }
-    if !suspended {
-        return refuse(
-            "it runs under a seccomp filter that may kill it for our calls, and we may neither read nor suspend the \
-             filter; run trapline as root (CAP_SYS_ADMIN, in a kernel with CONFIG_CHECKPOINT_RESTORE)"
-                .into(),
-        );
-    }
-    let why = match ptrace::seccomp_filters(status.tid) {
-        Err(error) => format!("its seccomp filter cannot be read: {error}"),
-        Ok(filters) => match harmful(&filters) {
-            None => return Ok(true),
-            Some(call) => format!(
-                "its seccomp filter may kill it for {}, should trapline be killed in that call; allow that call in the \
-                 filter, or let it return an error",
-                call.name
-            ),
-        },
-    };
-    ptrace::set_options(status.tid, ptrace::OPTIONS)
-        .map_err(|e| failed(process, "let its seccomp filter work again", e))?;
-    refuse(why)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Seccomp, ThreadStatus, check_thread};
-
-    /// Under a shadow stack a return address counts only if a call instruction pushed it. Our calls' way back
-    /// is none.
-    #[test]
-    fn threads_that_cannot_make_our_calls_are_refused_by_name() {
-        let shadowed = ThreadStatus { shadow_stack: true, ..ThreadStatus::default() };
-        let strict = ThreadStatus { seccomp: Seccomp::Strict, ..ThreadStatus::default() };
-        let checked = |status: &ThreadStatus| check_thread(1, status).map_err(|why| why.to_string());
-        assert!(checked(&ThreadStatus::default()).is_ok());
-        assert!(checked(&shadowed).is_err_and(|why| why.contains("shadow stack")));
-        assert!(checked(&strict).is_err_and(|why| why.contains("strict mode")));
     }
 }

@@ -62,6 +62,13 @@ pub(crate) fn listen(tid: u32) -> io::Result<()> {
 pub(crate) fn detach(tid: u32) -> io::Result<()> {
     raw(libc::PTRACE_DETACH, tid, 0, 0).map(drop)
 }
+/// Accepts ESRCH: a thread that was killed meanwhile needs nothing more, and its exit follows.
+pub(crate) fn unless_killed(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        other => other,
+    }
+}
 pub(crate) fn set_options(tid: u32, options: i32) -> io::Result<()> {
     raw(libc::PTRACE_SETOPTIONS, tid, 0, options as usize).map(drop)
 }

@@ -2,7 +2,7 @@
 //! ended.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A stop or an end that waits to be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,5 +93,20 @@ pub(crate) fn pause(passed: Duration) {
         std::thread::yield_now();
     } else {
         std::thread::sleep(Duration::from_micros(100));
+    }
+}
+/// Repeats a step until it returns true or `at_most` is over; returns whether it did. The step is made at
+/// least once, and at least every millisecond.
+pub(crate) fn within<E>(at_most: Duration, mut step: impl FnMut() -> Result<bool, E>) -> Result<bool, E> {
+    let start = Instant::now();
+    loop {
+        if step()? {
+            return Ok(true);
+        }
+        let passed = start.elapsed();
+        if passed >= at_most {
+            return Ok(false);
+        }
+        pause(passed);
     }
 }

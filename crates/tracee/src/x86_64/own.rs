@@ -6,8 +6,8 @@
 
 use trapline_record::RemoteAddr;
 
-use crate::batch::Handler;
 use crate::error::TargetError;
+use crate::handler::Handler;
 use crate::own::{OwnCaller, failed};
 use crate::sys::x86_64 as own;
 

@@ -26,16 +26,16 @@ use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 
-use crate::batch::Batch;
+use super::serving::Serving;
+use super::trap_actions::Guard;
 use crate::calls::waits_outside;
-use crate::choose::STOP_TIME;
 use crate::error::TargetError;
 use crate::maps::Mapping;
 use crate::native::frame;
+use crate::process::Process;
 use crate::remote_options::RemoteOptions;
-use crate::serve::Guard;
 use crate::session::Session;
-use crate::sys::wait::{self, Stop};
+use crate::sys::wait::{self, Stop, pause};
 use crate::sys::{ptrace, signals};
 
 /// Limit for the function. It allocates, and may wait for a lock that another thread holds.
@@ -44,59 +44,71 @@ const FUNCTION_TIME: Duration = Duration::from_secs(10);
 const STACK: u64 = 96 << 10;
 /// Bytes of stack that are searched for signal frames.
 const LOOKED_AT: u64 = 1 << 20;
-impl Batch<'_> {
-    /// Calls `function(argument)` in a thread that is fit for it, waiting at most `patience` for one.
-    ///
-    /// # Errors
-    /// [`TargetError::NoCaller`] when no thread is fit, with the reason; nothing has run then.
-    pub fn call_function(
-        &mut self,
-        function: RemoteAddr,
-        argument: u64,
-        own: &[Range<u64>],
-        patience: Duration,
-        guard: Guard<'_>,
-    ) -> Result<(), TargetError> {
+
+/// A function of the target, and where a thread may stand that is to run it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Function<'a> {
+    pub(super) address: RemoteAddr,
+    pub(super) argument: u64,
+    /// Code that an allocator, a loader or an unwinder never calls while it holds a lock.
+    pub(super) own: &'a [Range<u64>],
+}
+
+/// The search for a thread that is fit, and the call in it.
+pub(super) struct FunctionCall<'b, 'p, 'a> {
+    serving: &'b mut Serving<'p>,
+    function: Function<'a>,
+    guard: Guard<'a>,
+}
+
+impl<'b, 'p, 'a> FunctionCall<'b, 'p, 'a> {
+    pub(super) const fn new(serving: &'b mut Serving<'p>, function: Function<'a>, guard: Guard<'a>) -> Self {
+        Self { serving, function, guard }
+    }
+    /// Runs the function in a thread that is fit for it, waiting at most `patience` for one.
+    pub(super) fn run(&mut self, patience: Duration) -> Result<(), TargetError> {
+        let process = self.serving.process();
         let start = Instant::now();
         let mut why = "no thread could be stopped".to_owned();
         loop {
-            let maps = self.process.maps()?;
-            for tid in self.threads() {
-                if self.process.thread_status(tid).is_ok_and(|status| status.state == 'D') {
+            let maps = process.maps()?;
+            for tid in self.serving.tracees().threads() {
+                if process.thread_status(tid).is_ok_and(|status| status.state == 'D') {
                     why = "a thread waits uninterruptibly".to_owned();
                     continue;
                 }
-                if self.hold(tid, STOP_TIME, guard).is_err() {
-                    self.check_gone()?;
+                if self.serving.hold(tid, self.guard).is_err() {
+                    self.serving.check_gone()?;
                     continue;
                 }
-                let fit = self.fit(tid, &maps, own);
-                let done = fit.and_then(|()| self.run_in(tid, &maps, function, argument, guard));
-                self.let_run(tid)?;
+                let fit = self.fit(tid, &maps);
+                let done = fit.and_then(|()| self.run_in(tid, &maps));
+                self.serving.tracees_mut().let_run(tid)?;
                 match done {
                     Err(TargetError::NoCaller { why: reason, .. }) => why = reason,
                     other => return other,
                 }
             }
             if start.elapsed() >= patience {
-                return Err(TargetError::NoCaller { pid: self.process.pid(), why });
+                return Err(TargetError::NoCaller { pid: process.pid(), why });
             }
-            self.serve(guard)?;
+            self.serving.serve(self.guard)?;
             std::thread::sleep(Duration::from_micros(500));
         }
     }
-    fn fit(&mut self, tid: u32, maps: &[Mapping], own: &[Range<u64>]) -> Result<(), TargetError> {
-        let refuse = |why: &str| Err(TargetError::NoCaller { pid: self.process.pid(), why: why.to_owned() });
-        let Ok(regs) = self.regs(tid) else { return refuse("a thread ended") };
+    fn fit(&mut self, tid: u32, maps: &[Mapping]) -> Result<(), TargetError> {
+        let process = self.serving.process();
+        let refuse = |why: &str| Err(TargetError::NoCaller { pid: process.pid(), why: why.to_owned() });
+        let Ok(regs) = self.serving.tracees().regs(tid) else { return refuse("a thread ended") };
         let outside = match regs.call() {
-            Some((libc::SYS_read, args)) => self.is_no_file(args[0]),
+            Some((libc::SYS_read, args)) => is_no_file(process, args[0]),
             Some((nr, args)) => waits_outside(nr, &args),
-            None => own.iter().any(|code| code.contains(&regs.pc())),
+            None => self.function.own.iter().any(|code| code.contains(&regs.pc())),
         };
         if !outside {
             return refuse("every thread may hold a lock of the allocator or the loader");
         }
-        let Some(restorer) = self.gadgets(maps)?.restorer() else {
+        let Some(restorer) = self.serving.gadgets(maps)?.restorer() else {
             return refuse("it has no signal restorer");
         };
         let Some(map) = maps.iter().find(|m| m.contains(RemoteAddr(regs.sp()))) else {
@@ -107,7 +119,7 @@ impl Batch<'_> {
         }
         let end = map.end.0.min(regs.sp() + LOOKED_AT);
         let mut stack = vec![0; (end - regs.sp()) as usize & !7];
-        self.process.read(RemoteAddr(regs.sp()), &mut stack)?;
+        process.read(RemoteAddr(regs.sp()), &mut stack)?;
         let words = stack.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         let words: Vec<u64> = words.collect();
         // A handler returns to a restorer, and ours does too. libc's restorer is the first word of a frame.
@@ -116,39 +128,28 @@ impl Batch<'_> {
         }
         Ok(())
     }
-    /// Whether a descriptor does not lead to a file. A peer may take long to answer, and the loader reads
-    /// only files.
-    fn is_no_file(&self, fd: u64) -> bool {
-        let of = std::fs::metadata(self.process.folder().join(format!("fd/{fd}")));
-        of.is_ok_and(|of| !of.is_file())
-    }
-    fn run_in(
-        &mut self,
-        tid: u32,
-        maps: &[Mapping],
-        function: RemoteAddr,
-        argument: u64,
-        guard: Guard<'_>,
-    ) -> Result<(), TargetError> {
-        let gadgets = self.gadgets(maps)?;
+    fn run_in(&mut self, tid: u32, maps: &[Mapping]) -> Result<(), TargetError> {
+        let process = self.serving.process();
+        let gadgets = self.serving.gadgets(maps)?;
         let since = Instant::now();
         let options = RemoteOptions::default();
-        let mut session =
-            Session::begin(self.process, (tid, self.before(tid)), gadgets, maps, &options, since)?;
+        let thread = (tid, self.serving.tracees().before(tid));
+        let mut session = Session::begin(process, thread, gadgets, maps, &options, since)?;
         let done = session
-            .begin_function(self.process, function.0, argument)
-            .and_then(|()| self.until_back(&session, tid, guard));
+            .begin_function(process, self.function.address.0, self.function.argument)
+            .and_then(|()| self.until_back(&session));
         // A thread that is still in the function may hold its locks. It finishes the function and comes back
         // by itself.
         if !matches!(done, Err(TargetError::Stuck { .. })) {
-            session.end(self.process)?;
+            session.end(process)?;
         }
-        self.report.remote_stop += since.elapsed();
-        self.report.longest_stop = self.report.longest_stop.max(since.elapsed());
+        self.serving.sums().add_remote_stop(since.elapsed());
         done
     }
     /// Lets the thread run until it has come back by rt_sigreturn, and serves the others meanwhile.
-    fn until_back(&mut self, session: &Session, tid: u32, guard: Guard<'_>) -> Result<(), TargetError> {
+    fn until_back(&mut self, session: &Session) -> Result<(), TargetError> {
+        let process = self.serving.process();
+        let tid = session.tid();
         let fail = |e: io::Error| TargetError::system(tid, "run a function in it", e);
         let start = Instant::now();
         let (mut entering, mut back) = (true, false);
@@ -174,20 +175,27 @@ impl Batch<'_> {
                     wait::take(tid).map_err(fail)?;
                     return Err(fail(io::Error::other(format!("the function raised signal {signal}"))));
                 }
-                Some(Stop::Exit { .. }) => return Err(self.process.gone("it ended in our call")),
+                Some(Stop::Exit { .. }) => return Err(process.gone("it ended in our call")),
                 None if start.elapsed() >= FUNCTION_TIME || signals::asked_to_end(start) => {
                     return Err(TargetError::stuck(
-                        self.process.pid(),
+                        process.pid(),
                         tid,
                         "a function of its own",
                         start.elapsed(),
                     ));
                 }
                 None => {
-                    self.serve_others(guard)?;
-                    crate::sys::wait::pause(start.elapsed());
+                    self.serving.serve_others(self.guard)?;
+                    pause(start.elapsed());
                 }
             }
         }
     }
+}
+
+/// Whether a descriptor does not lead to a file. A peer may take long to answer, and the loader reads only
+/// files.
+fn is_no_file(process: &Process, fd: u64) -> bool {
+    let of = std::fs::metadata(process.folder().join(format!("fd/{fd}")));
+    of.is_ok_and(|of| !of.is_file())
 }

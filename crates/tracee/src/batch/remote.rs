@@ -9,8 +9,11 @@ use std::os::fd::OwnedFd;
 
 use trapline_record::RemoteAddr;
 
-use crate::batch::{Batch, Handler, Served};
+use super::report::Served;
+use super::serving::Serving;
+use super::trap_actions::Guard;
 use crate::error::TargetError;
+use crate::handler::Handler;
 use crate::numbers::CLOCK_MAY_BE_DENIED;
 use crate::regs::Regs;
 use crate::remote_options::{RemoteReport, Rseq};
@@ -19,16 +22,21 @@ use crate::session::Session;
 /// A stopped thread that makes our calls. Dropping it releases the thread too.
 #[derive(Debug)]
 pub struct RemoteCaller<'b, 'p> {
-    pub(crate) batch: &'b mut Batch<'p>,
-    pub(crate) session: Option<Session>,
+    serving: &'b mut Serving<'p>,
+    session: Option<Session>,
     /// Whether the thread goes on at the end. It does not while all threads are stopped.
-    pub(crate) release: bool,
-    pub(crate) report: RemoteReport,
+    release: bool,
+    report: RemoteReport,
 }
 
-impl RemoteCaller<'_, '_> {
+impl<'b, 'p> RemoteCaller<'b, 'p> {
+    /// Makes calls by a session that has begun. With `release` its thread goes on at the end.
+    pub(super) fn new(serving: &'b mut Serving<'p>, session: Session, release: bool) -> Self {
+        let report = session.report(serving.process());
+        Self { serving, session: Some(session), release, report }
+    }
     fn session(&mut self) -> Result<&mut Session, TargetError> {
-        let gone = self.batch.process().gone("the session of remote calls is over");
+        let gone = self.serving.process().gone("the session of remote calls is over");
         self.session.as_mut().ok_or(gone)
     }
     /// Makes a call.
@@ -36,7 +44,7 @@ impl RemoteCaller<'_, '_> {
     /// # Errors
     /// [`TargetError::RemoteCall`] when the call fails, [`TargetError::Gone`] when the thread ends.
     pub fn call(&mut self, name: &'static str, nr: i64, args: [u64; 6]) -> Result<u64, TargetError> {
-        let process = self.batch.process();
+        let process = self.serving.process();
         let result = self.session()?.call(process, nr, args)?;
         result.map_err(|source| {
             let hint = hint(&source).to_owned();
@@ -53,14 +61,14 @@ impl RemoteCaller<'_, '_> {
     /// # Errors
     /// When the session is over.
     pub fn regs(&mut self) -> Result<Regs, TargetError> {
-        Ok(self.session()?.original)
+        Ok(self.session()?.original())
     }
     /// Its rseq area, if registered.
     ///
     /// # Errors
     /// When the kernel does not answer.
     pub fn rseq(&mut self) -> Result<Option<Rseq>, TargetError> {
-        let process = self.batch.process();
+        let process = self.serving.process();
         self.session()?.rseq(process)
     }
     /// Writes bytes (at most 256) where a call may read and write them. They are valid until the next use.
@@ -68,7 +76,7 @@ impl RemoteCaller<'_, '_> {
     /// # Errors
     /// When they cannot be written.
     pub fn argument(&mut self, bytes: &[u8]) -> Result<RemoteAddr, TargetError> {
-        let process = self.batch.process();
+        let process = self.serving.process();
         self.session()?.argument(process, bytes)
     }
     /// Calls memfd_create in the target and copies the descriptor here by pidfd_getfd. The descriptor in the
@@ -77,7 +85,7 @@ impl RemoteCaller<'_, '_> {
     /// # Errors
     /// As [`Self::call`], or when it cannot be fetched.
     pub fn memfd(&mut self, name: &str, executable: bool) -> Result<(i32, OwnedFd), TargetError> {
-        let process = self.batch.process();
+        let process = self.serving.process();
         let fail = |e| TargetError::system(process.pid(), "fetch the shared memory", e);
         let name = CString::new(name).map_err(|e| fail(e.into()))?;
         let at = self.argument(name.as_bytes_with_nul())?.0;
@@ -152,7 +160,7 @@ impl RemoteCaller<'_, '_> {
         let from = if new.is_some() { at.0 } else { 0 };
         self.call("rt_sigaction", libc::SYS_rt_sigaction, [signal as u64, from, at.0 + LEN as u64, 8, 0, 0])?;
         let mut old = [0u8; LEN];
-        self.batch.process().read(at + LEN as u64, &mut old)?;
+        self.serving.process().read(at + LEN as u64, &mut old)?;
         Ok(Handler::from_bytes(&old))
     }
     /// Calls membarrier(PRIVATE_EXPEDITED_SYNC_CORE), which is registered at the first use.
@@ -177,14 +185,14 @@ impl RemoteCaller<'_, '_> {
         }
         let at = self.argument(&[0; 8])?;
         self.call("prctl", libc::SYS_prctl, [libc::PR_GET_TSC as u64, at.0, 0, 0, 0, 0])?;
-        Ok(self.batch.process().read_u64(at)? as i32 == libc::PR_TSC_ENABLE)
+        Ok(self.serving.process().read_u64(at)? as i32 == libc::PR_TSC_ENABLE)
     }
     /// Serves the other threads while this one is held.
     ///
     /// # Errors
-    /// As [`Batch::serve`].
-    pub fn serve(&mut self, guard: &dyn Fn(u64) -> Option<u64>) -> Result<Served, TargetError> {
-        self.batch.serve(guard)
+    /// As [`Batch::serve`](crate::Batch::serve).
+    pub fn serve(&mut self, guard: Guard<'_>) -> Result<Served, TargetError> {
+        self.serving.serve(guard)
     }
     /// Restores the thread, repairs the call that was interrupted, and lets it run.
     ///
@@ -196,13 +204,12 @@ impl RemoteCaller<'_, '_> {
     }
     fn close_session(&mut self) -> Result<(), TargetError> {
         let Some(session) = self.session.take() else { return Ok(()) };
-        session.end(self.batch.process())?;
+        session.end(self.serving.process())?;
         if self.release {
-            self.batch.let_run(session.tid)?;
+            self.serving.tracees_mut().let_run(session.tid())?;
         }
-        self.report.calls = session.calls;
-        self.report.stopped = session.since.elapsed();
-        self.batch.account(&self.report);
+        session.complete(&mut self.report);
+        self.serving.sums().add_remote(&self.report);
         Ok(())
     }
 }

@@ -1,0 +1,158 @@
+//! Which thread makes our calls, or that each does in its turn.
+//!
+//! Input: a seized process. Output: a held thread and a session on it. Threads are tried in the order of
+//! [`Fitness`]. One whose finite timeout begins anew is tried last, after waiting for others (and reported).
+//! Invariant: a thread that was held for a session which did not begin runs on. Does not: make the calls.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use super::fitness::{Fitness, candidates, has_ended, none_fit};
+use super::remote::RemoteCaller;
+use super::serving::Serving;
+use super::trap_actions::Guard;
+use crate::error::TargetError;
+use crate::maps::Mapping;
+use crate::remote_options::RemoteOptions;
+use crate::session::Session;
+use crate::sys::{signals, wait::pause};
+
+/// How long to wait while every thread waits uninterruptibly, as a thread does until its page is read, or
+/// until a child made by vfork executes its program.
+const UNINTERRUPTIBLE: Duration = Duration::from_secs(2);
+
+/// A choice among the running threads of a seized process.
+pub(super) struct Choice<'b, 'p, 'a> {
+    serving: &'b mut Serving<'p>,
+    maps: Vec<Mapping>,
+    options: &'a RemoteOptions,
+    guard: Guard<'a>,
+    start: Instant,
+}
+
+impl<'b, 'p, 'a> Choice<'b, 'p, 'a> {
+    pub(super) fn new(
+        serving: &'b mut Serving<'p>,
+        options: &'a RemoteOptions,
+        guard: Guard<'a>,
+    ) -> Result<Self, TargetError> {
+        let maps = serving.process().maps()?;
+        Ok(Self { serving, maps, options, guard, start: Instant::now() })
+    }
+    /// Stops one fit thread.
+    pub(super) fn any(mut self) -> Result<RemoteCaller<'b, 'p>, TargetError> {
+        let mut why = None;
+        loop {
+            let late = self.is_late();
+            let threads = self.serving.tracees().threads();
+            for tid in candidates(self.serving.process(), threads, worst(late)) {
+                match self.try_thread(tid) {
+                    Ok(session) => return Ok(RemoteCaller::new(self.serving, session, true)),
+                    Err(error) if self.serving.is_gone() => return Err(error),
+                    // Why a thread is unfit is the better error; that another one did not stop comes second.
+                    Err(error) => {
+                        why = why.filter(|e| matches!(e, TargetError::NoCaller { .. })).or(Some(error))
+                    }
+                }
+            }
+            let enough = self.start.elapsed() >= UNINTERRUPTIBLE || signals::asked_to_end(self.start);
+            if late && (why.is_some() || enough) {
+                let none = || none_fit(self.serving.process(), &self.serving.tracees().threads());
+                return Err(why.unwrap_or_else(none));
+            }
+            self.wait()?;
+        }
+    }
+    /// Makes each thread make calls in its turn, until `ask` returns false. A thread is stopped only for its
+    /// own calls. One that is born meanwhile is asked too. One whose call has a timeout gets
+    /// `options.patience` to leave it first. One that no signal reaches in all that time is not asked: it
+    /// waits for the child of its vfork, or for a device.
+    pub(super) fn each(
+        mut self,
+        ask: &mut dyn FnMut(&mut RemoteCaller<'_, 'p>) -> Result<bool, TargetError>,
+    ) -> Result<(), TargetError> {
+        let mut asked = HashSet::new();
+        loop {
+            let worst = worst(self.is_late());
+            let mut open = self.serving.tracees().threads();
+            open.retain(|tid| !asked.contains(tid));
+            if open.is_empty() {
+                return Ok(());
+            }
+            for tid in open {
+                if self.has_ended(tid) {
+                    asked.insert(tid);
+                    continue;
+                }
+                if Fitness::of(self.serving.process(), tid) > worst {
+                    continue;
+                }
+                let session = match self.try_thread(tid) {
+                    Ok(begun) => begun,
+                    Err(_) if !self.serving.is_gone() && self.has_ended(tid) => continue,
+                    Err(error) => return Err(error),
+                };
+                asked.insert(tid);
+                let mut caller = RemoteCaller::new(self.serving, session, true);
+                let goes_on = ask(&mut caller)?;
+                caller.finish()?;
+                if !goes_on {
+                    return Ok(());
+                }
+            }
+            if self.start.elapsed() >= self.options.patience + UNINTERRUPTIBLE {
+                return Ok(());
+            }
+            self.wait()?;
+        }
+    }
+    /// Whether enough time has passed to restart a call with a finite timeout.
+    fn is_late(&self) -> bool {
+        self.start.elapsed() >= self.options.patience
+    }
+    fn has_ended(&self, tid: u32) -> bool {
+        !self.serving.tracees().contains(tid) || has_ended(self.serving.process(), tid)
+    }
+    fn wait(&mut self) -> Result<(), TargetError> {
+        self.serving.serve(self.guard)?;
+        pause(self.start.elapsed());
+        Ok(())
+    }
+    fn try_thread(&mut self, tid: u32) -> Result<Session, TargetError> {
+        let gadgets = self.serving.gadgets(&self.maps)?;
+        let since = Instant::now();
+        self.serving.hold(tid, self.guard)?;
+        let thread = (tid, self.serving.tracees().before(tid));
+        match Session::begin(self.serving.process(), thread, gadgets, &self.maps, self.options, since) {
+            Ok(session) => Ok(session),
+            Err(error) => {
+                self.serving.tracees_mut().let_run(tid)?;
+                Err(error)
+            }
+        }
+    }
+}
+
+const fn worst(late: bool) -> Fitness {
+    if late { Fitness::Timeout } else { Fitness::Running }
+}
+
+/// Begins a session on one of the threads, which are held already. The thread stays held afterwards.
+pub(super) fn any_held<'b, 'p>(
+    serving: &'b mut Serving<'p>,
+    options: &RemoteOptions,
+) -> Result<RemoteCaller<'b, 'p>, TargetError> {
+    let process = serving.process();
+    let maps = process.maps()?;
+    let gadgets = serving.gadgets(&maps)?;
+    let threads = serving.tracees().threads();
+    let mut why = None;
+    for &tid in &threads {
+        let thread = (tid, serving.tracees().before(tid));
+        match Session::begin(process, thread, gadgets, &maps, options, Instant::now()) {
+            Ok(session) => return Ok(RemoteCaller::new(serving, session, false)),
+            Err(error) => why = Some(error),
+        }
+    }
+    Err(why.unwrap_or_else(|| none_fit(process, &threads)))
+}
