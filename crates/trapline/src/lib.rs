@@ -55,10 +55,6 @@ mod follow;
 mod form;
 mod group_by;
 pub mod histogram;
-#[cfg_attr(
-    target_arch = "aarch64",
-    allow(dead_code, reason = "what only jumps of our own process need is x86-64's as yet")
-)]
 pub mod inside;
 mod library;
 pub mod listing;
