@@ -141,7 +141,7 @@ mod tests {
     use super::of_both;
 
     #[test]
-    fn what_differs_is_seen_and_who_was_there_once_is_not() {
+    fn what_differs_is_seen_and_a_line_that_was_there_once_is_not() {
         let lines = |all: &[&str]| all.iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
         let before = lines(&["Pid:\t1 SigBlk: 0", "Pid:\t2 SigBlk: 0"]);
         let now = lines(&["Pid:\t1 SigBlk: 0", "Pid:\t12 SigBlk: 0"]);

@@ -153,7 +153,7 @@ fn a_target_that_shrinks_the_shared_memory() {
 }
 
 #[test]
-fn output_to_a_full_disk_and_to_nobody() {
+fn output_to_a_full_disk_and_to_a_closed_pipe() {
     let path = or_skip!(victims::plain("counter"));
     let mut victim = Running::start(&path, &[]);
     let before = text::signals(victim.pid());

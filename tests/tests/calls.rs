@@ -124,7 +124,7 @@ fn a_stopped_tracer_loses_records_and_says_how_many() {
 /// Eight threads run on the CPUs of this machine, and fill all rings. Each thread's calls are reported in the
 /// order in which it made them, and every hit is a line or missed.
 #[test]
-fn a_storm_of_eight_threads_is_told_in_order_and_to_the_hit() {
+fn a_storm_of_eight_threads_is_reported_in_order_and_to_the_hit() {
     let path = or_skip!(victims::plain("threads"));
     let mut victim = Running::start(&path, &["8"]);
     let pid = victim.pid().to_string();
@@ -150,7 +150,7 @@ fn a_storm_of_eight_threads_is_told_in_order_and_to_the_hit() {
 }
 
 #[test]
-fn what_is_no_signature_is_said() {
+fn what_is_no_signature_is_an_error() {
     for (probe, words) in [
         ("leaf(text path)", "`text` is no type"),
         ("leaf(int", "no `)`"),
@@ -193,7 +193,7 @@ fn calls_after_one_that_was_under_way_have_their_own_ends() {
 /// `slow` ends by a jump to a function that sleeps for 3 ms. That is part of the call, so its duration is not
 /// known at the jump, and the report says so.
 #[test]
-fn a_tail_call_is_told_as_longer_than_was_seen() {
+fn a_tail_call_is_reported_as_longer_than_was_seen() {
     let path = or_skip!(victims::plain("naps"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();

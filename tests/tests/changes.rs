@@ -30,7 +30,7 @@ fn expected(how: &str) -> (u64, i64) {
     if matches!(how, "segv" | "raw") { (TIMES / 4, 42 * 6 - 2) } else { (0, 42 * 8) }
 }
 
-fn assert_told(case: (&str, &str, &str), report: &Report) {
+fn assert_reported(case: (&str, &str, &str), report: &Report) {
     let (how, verb, _) = case;
     let output_text = |words: &str| report.errors.contains(words);
     match (how, verb) {
@@ -61,7 +61,7 @@ fn a_program_that_changes_while_it_is_probed_lives_on() {
         assert_eq!((reported["work"], reported["caught"]), (TIMES, caught), "{case:?}");
         let report = tracing.stop();
         assert_eq!(report.status.code(), Some(0), "{case:?}: {}", report.errors);
-        assert_told(case, &report);
+        assert_reported(case, &report);
         if verb == "count" {
             // Where that is allowed, a kernel uprobe continues the count.
             let all = report.errors.contains("probed in another way") || how == "filter";
@@ -169,7 +169,7 @@ fn a_handler_that_came_by_a_raw_call_is_found() {
 
 /// No tracer answers the held call. The thread goes on by itself, and later calls go on at once.
 #[test]
-fn a_thread_whose_tracer_is_gone_goes_on() {
+fn a_thread_goes_on_when_its_tracer_is_gone() {
     let path = or_skip!(victims::plain("changes"));
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();

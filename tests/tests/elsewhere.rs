@@ -63,7 +63,7 @@ fn c_in_a_go_program_is_passed_as_c_does() {
 /// former, sums of its values, and `str` for the latter are refused. Where only shown, such values are
 /// unknown.
 #[test]
-fn what_cannot_be_told_of_go_is_refused() {
+fn what_cannot_be_known_of_go_is_refused() {
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
     let pid = victim.pid().to_string();
     for (words, says) in [

@@ -68,7 +68,7 @@ fn calls_that_children_are_in_are_counted() {
 /// A forked child inherits jumps, but not the kernel's probes. The report must say that its hits at the
 /// latter are not seen.
 #[test]
-fn what_only_the_kernel_probes_is_told_not_to_count_children() {
+fn what_only_the_kernel_probes_is_reported_not_to_count_children() {
     let path = or_skip!(victims::plain("family"));
     for follow in [&[][..], &["-f"]] {
         let mut victim = Running::start(&path, &["fork"]);
@@ -96,7 +96,7 @@ fn what_only_the_kernel_probes_is_told_not_to_count_children() {
 
 /// Children forked before the attach have none of our patches, and must not be reported as counted.
 #[test]
-fn children_forked_before_are_not_said_to_count() {
+fn children_forked_before_are_not_reported_as_counted() {
     let path = or_skip!(victims::plain("family"));
     let mut victim = Running::start(&path, &["inside"]);
     assert_eq!(victim.run(3)["failed"], 0);
@@ -203,7 +203,7 @@ fn the_target_is_killed_while_traced() {
     let mut victim = Running::start(&path, &["4", "endless"]);
     let pid = victim.pid().to_string();
     let mut tracing = Tracing::start("count", &["-p", &pid, "shared"]).expect("attaches");
-    let _told = victim.run(100_000);
+    let _reported = victim.run(100_000);
     drop(victim);
     let report = tracing.end();
     assert!(report.hits("shared") > 0, "{}", report.errors);

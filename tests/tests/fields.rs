@@ -181,7 +181,7 @@ fn fields_decide(path: &Path) {
 }
 
 #[test]
-fn what_is_no_field_is_said_under_its_name() {
+fn what_is_no_field_is_an_error_under_its_name() {
     let path = or_skip!(victims::plain("values"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();

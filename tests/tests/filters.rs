@@ -50,7 +50,7 @@ fn argument(call: &Value, nth: usize) -> u64 {
 }
 
 #[test]
-fn what_passes_is_told_and_the_rest_is_counted() {
+fn what_passes_is_reported_and_the_rest_is_counted() {
     let path = or_skip!(victims::plain("counter"));
     let mut victim = Running::start(&path, &[]);
     let before = text::signals(victim.pid());
@@ -272,7 +272,7 @@ fn a_sample_is_one_in_so_many() {
 }
 
 #[test]
-fn what_is_no_condition_is_said() {
+fn what_is_no_condition_is_an_error() {
     let open = "libc:openat(int fd, ptr path, int flags) -> int";
     for (words, output_text) in [
         (["--if", "flags & O_CREATE"], "did you mean `O_CREAT`?\n    flags & O_CREATE\n            ^^^^^^^^"),

@@ -166,7 +166,7 @@ fn what_is_recorded_or_timed_is_the_entrys() {
 /// A uprobe on the head of a window. When it is removed, the kernel puts the file's first byte in front of
 /// our displacement. That is survived, found, corrected and reported.
 #[test]
-fn a_uprobe_on_our_jump_is_survived_and_told() {
+fn a_uprobe_on_our_jump_is_survived_and_reported() {
     for variant in BUILT {
         let path = or_skip!(c("firsts", variant));
         let heads = AT_HEAD.map(|name| (name, 0)).into_iter().chain([("f_push", 1), ("f_r15", 2)]);

@@ -175,7 +175,7 @@ fn the_most_frequent_are_added_up_by_thread() {
 }
 
 #[test]
-fn threads_are_told_apart() {
+fn threads_are_grouped() {
     const THREADS: u64 = 4;
     let path = or_skip!(victims::plain("threads"));
     let mut victim = Running::start(&path, &[&THREADS.to_string()]);
@@ -234,7 +234,7 @@ fn texts_are_counted_each() {
 /// `--by` with a value of the call itself, in the target and, where threads are chosen by name, by the
 /// reader. The keys are numbers at the entry, numbers of whole calls, and texts.
 #[test]
-fn values_are_told_apart_by_what_calls_say() {
+fn values_are_grouped_by_what_calls_pass() {
     let path = or_skip!(victims::plain("counter"));
     let mut victim = Running::start(&path, &[]);
     let parts = |seen: &Seen| -> Vec<(String, u64, Value)> {
@@ -326,7 +326,7 @@ fn texts_of_calls_that_pass_are_counted() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_said_in_one_line() {
+fn what_cannot_be_asked_is_an_error_of_one_line() {
     for (words, says) in [
         (&["hist", "-p", "1", "m", "leaf(u64 n)"][..], "`m` is unknown"),
         (&["hist", "-p", "1", "n", "leaf+4"], "hist takes functions"),

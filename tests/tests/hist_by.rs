@@ -216,7 +216,7 @@ fn more_keys_than_rows_are_overflow() {
 
 /// In a Go program the key is the entry's, however the stack has moved.
 #[test]
-fn calls_of_goroutines_are_told_apart() {
+fn calls_of_goroutines_are_grouped() {
     for path in [or_skip!(victims::go("arguments")), or_skip!(victims::go_with_libc("arguments"))] {
         let mut victim = Running::start(&path, &[]);
         victim.run(1);

@@ -98,7 +98,7 @@ fn durations_are_real_time() {
 }
 
 #[test]
-fn calls_that_run_at_attach_and_at_detach_are_told_apart() {
+fn calls_that_run_at_attach_and_at_detach_are_distinguished() {
     // `main` and `victim_serve` run all the time: they were entered before the attach, and never return.
     let path = or_skip!(victims::plain("threads"));
     let mut victim = Running::start(&path, &["2", "endless"]);

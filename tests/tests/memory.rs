@@ -115,7 +115,7 @@ fn a_target_at_its_limit_is_refused() {
 }
 
 #[test]
-fn what_ended_the_target_is_told() {
+fn what_ended_the_target_is_reported() {
     let group = or_skip!(Group::with_limit(24 * MIB));
     let mut victim = or_skip!(hungry(&group));
     let mut tracing =

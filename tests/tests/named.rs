@@ -98,7 +98,7 @@ fn what_is_not_the_variable_is_not_watched() {
 /// Constructors of classes with virtual bases take more arguments than their source says. For a base they are
 /// other ones than for a whole object. Reports show the arguments of the source.
 #[test]
-fn constructors_of_virtual_bases_are_told_what_was_written() {
+fn constructors_of_virtual_bases_are_shown_as_they_were_written() {
     for (compiler, level) in [("g++", "-O0"), ("g++", "-O2"), ("clang++", "-O0"), ("clang++", "-O2")] {
         let path = or_skip!(victims::cpp_by("virtual", compiler, &[level, "-fno-inline"]));
         let mut victim = Running::start(&path, &[]);

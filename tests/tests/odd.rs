@@ -75,7 +75,7 @@ fn threads_of_the_kernel_make_no_calls_for_us() {
 }
 
 #[test]
-fn a_thread_that_waits_for_the_child_of_its_vfork_keeps_nobody_waiting() {
+fn a_thread_that_waits_for_the_child_of_its_vfork_delays_no_attach() {
     for verb in ["count", "lat"] {
         sound(verb, "vfork", "");
     }
@@ -133,7 +133,7 @@ impl Drop for Freezer {
 }
 
 #[test]
-fn a_frozen_process_is_told_and_not_waited_for() {
+fn a_frozen_process_is_reported_and_not_waited_for() {
     let path = or_skip!(victims::plain("odd"));
     let freezer = or_skip!(Freezer::new("before"));
     let mut victim = Running::start(&path, &["plain"]);

@@ -106,7 +106,7 @@ fn samples_are_counted() {
 }
 
 #[test]
-fn what_nobody_would_decide_is_an_error() {
+fn conditions_that_nothing_can_decide_are_an_error() {
     let path = or_skip!(victims::plain("counter"));
     let victim = Running::start(&path, &[]);
     let before = text::signals(victim.pid());
@@ -183,7 +183,7 @@ fn records_have_what_their_filter_needs() {
 
 /// Threads are distinguished without the system call, where a filter would kill the process for it.
 #[test]
-fn threads_are_told_where_asking_is_punished() {
+fn threads_are_known_where_asking_is_punished() {
     let path = or_skip!(victims::plain("filtered"));
     let mut victim = Running::start(&path, &["gettid"]);
     let own = format!("tid == {}", victim.pid());

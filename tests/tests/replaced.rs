@@ -137,7 +137,7 @@ fn sums_hold_the_time_of_what_a_function_ends_in() {
 
 /// Where exits are patched, such calls are timed until the jump, and the report says so.
 #[test]
-fn calls_that_end_by_a_jump_are_told_where_they_are_timed_until_it() {
+fn calls_that_end_by_a_jump_are_reported_where_they_are_timed_until_it() {
     let path = or_skip!(victims::plain("naps"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();

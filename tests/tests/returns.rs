@@ -98,7 +98,7 @@ fn every_end_of_a_call_is_survived_and_counted() {
 }
 
 #[test]
-fn a_call_that_blocks_goes_home_after_a_detach() {
+fn a_call_that_blocks_returns_after_a_detach() {
     let path = or_skip!(victims::cpp("returning"));
     for kill in [false, true] {
         let mut running = Running::start(&path, &[]);
@@ -130,7 +130,7 @@ fn a_call_that_blocks_goes_home_after_a_detach() {
 
 /// The same in six threads at once, on stacks of all kinds, one of which no thread runs on at that moment.
 #[test]
-fn calls_that_block_on_many_stacks_go_home_after_a_detach() {
+fn calls_that_block_on_many_stacks_return_after_a_detach() {
     const FUNCS: [&str; 5] = ["above", "held", "tail_start", "tail_end", "leaves_for_a_while"];
     let path = or_skip!(victims::cpp("blocked_many"));
     for kill in [false, true] {
@@ -380,7 +380,7 @@ fn exits_are_patched_where_they_can_be() {
 }
 
 #[test]
-fn who_cannot_be_told_is_refused() {
+fn programs_whose_unwinder_cannot_be_set_up_are_refused() {
     // The program has an unwinder of its own, without the functions that register frames.
     let path = or_skip!(victims::c("counter", victims::Variant::Static));
     let stripped = path.with_file_name("counter.stripped");
@@ -399,7 +399,7 @@ fn who_cannot_be_told_is_refused() {
 /// The only thread is in a signal handler, so no call can be made to register frames. The program is refused,
 /// and what was mapped for it does no harm.
 #[test]
-fn whose_only_thread_is_in_a_handler_is_refused_and_nothing_is_left() {
+fn a_program_with_its_only_thread_in_a_handler_is_refused_and_nothing_is_left() {
     let path = or_skip!(victims::cpp("handling"));
     let mut running = Running::start(&path, &[]);
     let bare = running.run(100);
@@ -416,7 +416,7 @@ fn whose_only_thread_is_in_a_handler_is_refused_and_nothing_is_left() {
 
 /// Static programs, with an unwinder of their own or with none: all calls are timed, and exceptions work.
 #[test]
-fn static_programs_are_told() {
+fn static_programs_are_reported() {
     use victims::Variant::{Musl, Static};
     // The functions. The first always returns, and the second never.
     let cases = [
@@ -453,7 +453,7 @@ fn static_programs_are_told() {
 /// A plain C program loads an unwinder when it first asks for a backtrace. The frames are registered there a
 /// moment later, and from then on it sees all callers.
 #[test]
-fn an_unwinder_that_is_loaded_later_is_told() {
+fn an_unwinder_that_is_loaded_later_is_set_up() {
     let path = or_skip!(victims::plain("late"));
     let bare = Running::start(&path, &[]).run(1);
     // Each return trampoline is a frame of its own in front of the one that it returns to.

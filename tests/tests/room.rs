@@ -8,7 +8,7 @@ use trapline_tests::{or_skip, tracing, victims};
 const TIMES: usize = 30;
 
 #[test]
-fn who_comes_after_many_finds_room() {
+fn a_late_attach_after_many_finds_room() {
     let path = or_skip!(victims::plain("crowded"));
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();

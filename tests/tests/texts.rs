@@ -209,7 +209,7 @@ fn texts_stand_beside_the_other_arguments() {
 }
 
 #[test]
-fn what_cannot_be_text_is_said() {
+fn what_cannot_be_text_is_an_error() {
     for (probe, output_text) in [
         ("f(int n) -> str", "`str` is no type"),
         ("f(buf(len=m) p, int n)", "`m` is no argument"),

@@ -149,7 +149,7 @@ fn a_command_that_ends_before_its_first_instruction_keeps_its_status() {
 
 /// strace traces us, and so the program too. We cannot hold the program then.
 #[test]
-fn a_program_that_another_tracer_holds_runs_and_is_told() {
+fn a_program_that_another_tracer_holds_runs_and_is_reported() {
     let (path, probe) = or_skip!(family());
     or_skip!(strace());
     for verb in ["count", "lat", "trace"] {

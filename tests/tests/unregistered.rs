@@ -108,7 +108,7 @@ fn go_names_its_threads() {
 
 /// Texts are copied onto goroutines' stacks, at all depths of these.
 #[test]
-fn go_is_heard() {
+fn go_is_noticed() {
     const SPOKEN: &str = "what is said by goroutines";
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
     let before = text::signals(victim.pid());
@@ -177,7 +177,7 @@ fn musl_loses_nothing_that_is_not_counted() {
     assert_eq!(victim.run(10)["wrong"], 0);
 }
 
-fn told_not_to(path: &Path) -> Running {
+fn without_registration(path: &Path) -> Running {
     let mut command = Command::new(path);
     command.arg(THREADS.to_string()).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
     let victim = Running::spawn(command);
@@ -186,9 +186,9 @@ fn told_not_to(path: &Path) -> Running {
 }
 
 #[test]
-fn threads_are_told_where_the_c_library_keeps_their_numbers() {
+fn threads_are_known_where_the_c_library_keeps_their_numbers() {
     const TIMES: u64 = 500;
-    let mut victim = told_not_to(&or_skip!(victims::plain("threads")));
+    let mut victim = without_registration(&or_skip!(victims::plain("threads")));
     let (report, reported) = traced(&mut victim, "trace", &["shared(u64 x) -> u64"], TIMES);
     let mut threads: BTreeMap<u64, u64> = BTreeMap::new();
     calls(&report, "shared").for_each(|(tid, ..)| *threads.entry(tid).or_default() += 1);
@@ -205,7 +205,7 @@ fn threads_are_told_where_the_c_library_keeps_their_numbers() {
 #[test]
 fn values_are_added_up() {
     const TIMES: u64 = 2000;
-    let mut victim = told_not_to(&or_skip!(victims::plain("threads")));
+    let mut victim = without_registration(&or_skip!(victims::plain("threads")));
     for words in
         [&["x", "shared(u64 x)"][..], &["x % 7", "--top=10", "shared(u64 x)"], &["ret", "shared() -> u64"]]
     {

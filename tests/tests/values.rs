@@ -157,7 +157,7 @@ fn conditions_on_floats_say_what_comparisons_say() {
 }
 
 #[test]
-fn what_floats_cannot_be_is_said() {
+fn what_floats_cannot_be_is_an_error() {
     let nine = format!("f({})", ["double"; 9].join(","));
     for (words, output_text) in [
         (

@@ -53,7 +53,7 @@ fn exact(all: &[&Value]) -> Vec<i64> {
 }
 
 #[test]
-fn every_write_is_told_with_thread_function_and_value() {
+fn every_write_is_reported_with_thread_function_and_value() {
     or_skip!(available());
     const FIELD: &str = "server.list[2].deep";
     for variant in [Variant::Plain, Variant::NonPie, Variant::O0, Variant::Static] {
@@ -154,7 +154,7 @@ fn a_process_that_runs_itself_anew_is_watched_on() {
 }
 
 #[test]
-fn a_child_s_new_program_is_watched_or_it_is_said_that_it_is_not() {
+fn a_child_s_new_program_is_watched_or_reported_as_unwatched() {
     or_skip!(available());
     let path = or_skip!(victims::plain("writers"));
     let mut victim = Running::start(&path, &["spawn"]);
@@ -201,7 +201,7 @@ fn without_following_an_exec_ends_the_watch_and_says_so() {
     victim.begin(7);
     assert_eq!(victim.line(), "ready", "it runs anew");
     tracing.wait_for("watch_exec");
-    let _told = victim.run(TIMES);
+    let _reported = victim.run(TIMES);
     let report = tracing.stop();
     assert!(
         program(&report)["misses"][0].as_str().is_some_and(|why| why.contains("-f")),
@@ -286,7 +286,7 @@ fn as_nobody(program: &std::path::Path, args: &[&str]) -> Result<std::process::C
 }
 
 #[test]
-fn a_user_without_capabilities_watches_their_own_and_nobody_else_s() {
+fn a_user_without_capabilities_watches_only_their_own_processes() {
     or_skip!(available());
     let binary = trapline_tests::tracing::binary();
     let path = or_skip!(victims::plain("writers"));
@@ -371,7 +371,7 @@ fn conditions_filter_and_end() {
     let pid = victim.pid().to_string();
     let words = ["--until", "value == 20", "-p", &pid, "own_count"];
     let mut tracing = Tracing::start("watch", &words).unwrap_or_else(|report| panic!("{}", report.errors));
-    let _told = victim.run(TIMES);
+    let _reported = victim.run(TIMES);
     let report = tracing.end();
     assert_eq!(exact(&accesses(&report, "own_count")), (0..=20).collect::<Vec<_>>(), "{}", report.errors);
 }
@@ -407,7 +407,7 @@ fn too_many_places_arm_nothing_or_take_turns() {
     // Until the rotation has gone round: each run takes some milliseconds.
     let begun = std::time::Instant::now();
     while begun.elapsed() < std::time::Duration::from_secs(2) {
-        let _told = victim.run(TIMES);
+        let _reported = victim.run(TIMES);
     }
     let report = tracing.stop();
     let summary = last(&report);

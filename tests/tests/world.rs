@@ -154,7 +154,7 @@ fn a_runtime_that_walks_frames_is_refused_by_name() {
 /// A killed tracer left a segment. The next tracer that is killed leaves another, with the same bytes at one
 /// place.
 #[test]
-fn what_two_dead_tracers_left_is_told_once() {
+fn what_two_dead_tracers_left_is_reported_once() {
     let mut victim = Running::start(&or_skip!(victims::plain("shapes")), &[]);
     let before = text::signals(victim.pid());
     let pid = victim.pid().to_string();
@@ -227,7 +227,7 @@ fn orders_in_names_are_not_given() {
 
 /// Two functions of one name are counted separately, and can be distinguished in the report.
 #[test]
-fn functions_of_one_name_are_told_apart() {
+fn functions_of_one_name_are_distinguished() {
     let mut victim = Running::start(&or_skip!(victims::plain("twins")), &[]);
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("count", &["-p", &pid, "twins:same"]).expect("attaches");

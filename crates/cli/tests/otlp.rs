@@ -182,7 +182,7 @@ fn without_a_collector_nothing_begins() {
 }
 
 #[test]
-fn a_collector_that_goes_away_is_told_of_once() {
+fn a_collector_that_goes_away_is_reported_once() {
     let mut victim = Victim::start();
     let (collector, pid) = (Collector::start(1), victim.pid());
     let tracer = Tracer::start(&["count", "-p", &pid, "--otlp", &collector.url, "plain"]);

@@ -191,7 +191,7 @@ fn lost_and_written_are_all_hits() {
 }
 
 #[test]
-fn what_a_killed_tracer_wrote_is_told() {
+fn what_a_killed_tracer_wrote_is_reported() {
     let (recording, read) = (Scratch::new("killed.trapline"), Scratch::new("killed.csv"));
     let mut victim = Victim::start();
     let pid = victim.pid();
@@ -228,7 +228,7 @@ fn what_a_killed_tracer_wrote_is_told() {
 }
 
 #[test]
-fn what_cannot_be_read_or_written_is_said_in_one_line() {
+fn what_cannot_be_read_or_written_is_an_error_of_one_line() {
     let refused = |args: &[&str], status: i32, says: &str| {
         let output = run(args);
         let output_text = text(&output.stderr);

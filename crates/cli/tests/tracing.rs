@@ -283,7 +283,7 @@ fn a_listing_shows_the_tactics_that_an_attach_gives() {
 }
 
 #[test]
-fn a_second_tracer_is_told_of_the_first() {
+fn a_second_tracer_learns_of_the_first() {
     let victim = Victim::start();
     let tracer = Tracer::start(&["count", "-p", &victim.pid(), "plain"]);
     let second = run(&["count", "-p", &victim.pid(), "nested"]);

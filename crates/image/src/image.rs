@@ -11,7 +11,7 @@ use crate::functions::{self, Functions};
 use crate::gopclntab::{self, GoFunction, Passes};
 use crate::readers::READERS;
 use crate::sources::{dynamic_table, find_debug, go_symbols, own_symbols, packed_symbols, symtab};
-use crate::symbols::{Import, Pool, Table};
+use crate::symbols::{Import, Pool, SymbolTable};
 use crate::unwind::{self, Fde};
 use crate::{
     Btf, Bytes, DataSymbol, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind, Machine,
@@ -324,7 +324,7 @@ impl Image {
         }
     }
     fn has_symbols(&self) -> bool {
-        Table::find(&self.elf, constants::SHT_SYMTAB).is_some()
+        SymbolTable::find(&self.elf, constants::SHT_SYMTAB).is_some()
     }
     /// Addresses that no branch leads to, sorted: exception landing pads, and where Go resumes after a panic.
     pub fn landings(&self) -> &[Svma] {

@@ -9,7 +9,7 @@
 
 use crate::dynamic::{Dynamic, Reloc, RelocKind};
 use crate::elf::{Elf, ImageKind, u32_at, u64_at};
-use crate::symbols::Table;
+use crate::symbols::SymbolTable;
 use object::LittleEndian as LE;
 use object::elf as constants;
 use trapline_record::Svma;
@@ -44,7 +44,7 @@ pub(crate) fn pointers(
     elf: &Elf,
     dynamic: &Dynamic,
     relocs: &[Reloc],
-    table: Option<&Table<'_>>,
+    table: Option<&SymbolTable<'_>>,
 ) -> Vec<u64> {
     let mut found: Vec<u64> = vec![elf.entry];
     for reloc in relocs {

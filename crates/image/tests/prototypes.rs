@@ -83,7 +83,7 @@ fn both_say_the_same() {
 }
 
 #[test]
-fn what_is_said_is_what_the_source_says() {
+fn what_is_read_is_what_the_source_declares() {
     let (_, _, btf) = both();
     let full = btf.prototype("full").expect("noted");
     let places: Vec<_> = full.parameters.iter().map(|one| (one.name.as_str(), one.place)).collect();

@@ -101,7 +101,7 @@ fn what_goes_on_where_an_exception_is_caught_is_no_exit() {
 }
 
 #[test]
-fn indirect_tail_calls_are_told_from_jump_tables() {
+fn indirect_tail_calls_are_distinguished_from_jump_tables() {
     let cases: &[&[u8]] = &[
         &[0xFF, 0x25, 0, 0x10, 0, 0],                               // jmp *slot(%rip)
         &[0xFF, 0x60, 0x18],                                        // jmp *24(%rax)

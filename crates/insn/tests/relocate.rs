@@ -74,7 +74,7 @@ fn loops_go_over_a_short_jump() {
 }
 
 #[test]
-fn branches_inside_the_window_go_to_copies_and_to_its_head_go_home() {
+fn branches_inside_the_window_go_to_copies_and_those_to_its_head_stay() {
     // 0: nop; 1: jmp +1 → 4; 3: nop; 4: jmp → 1; 6: jmp → 0
     let relocated = moved(&[0x90, 0xEB, 0x01, 0x90, 0xEB, 0xFB, 0xEB, 0xF8]);
     let copy = |old: u8| relocated.offsets.iter().find(|o| o.0 == old).map(|o| TO + u64::from(o.1));

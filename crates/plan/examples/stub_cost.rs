@@ -16,7 +16,7 @@ use trapline_plan::x86_64::stub::{
 };
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::latency::STAMPS_LEN;
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::tally::TallyArea;
 
 unsafe extern "C" {
@@ -208,7 +208,7 @@ fn main() {
                 at_entry: true,
                 trampolines: None,
             };
-            Some(tally(out, at, &traced, (&tallied, table), Kind::Entry))
+            Some(tally(out, at, &traced, (&tallied, table), RecordKind::Entry))
         };
         memory.row(name, Some(&stub), None);
     }

@@ -162,7 +162,7 @@ fn restartable_sequences_are_left_alone() {
 }
 
 #[test]
-fn where_nobody_may_trap_fewer_windows_have_seams() {
+fn where_no_thread_may_trap_fewer_windows_have_seams() {
     let path = "/usr/bin/git";
     if !std::path::Path::new(path).exists() {
         return;

@@ -180,8 +180,8 @@ fn a_room_is_in_reach_or_there_is_none() {
     near.occupied[0].1 = at(200 << 20);
     let plan = planned(&image, &traits(), &near, &requests);
     assert_eq!((plan.patches.len(), kinds(&plan)), (0, vec!["no-room", "no-room"]));
-    let said = plan.refused[1].why.to_string();
-    assert!(said.contains("within 128 MiB of it there is no room"), "{said}");
+    let reason = plan.refused[1].why.to_string();
+    assert!(reason.contains("within 128 MiB of it there is no room"), "{reason}");
 }
 
 /// An address space with a free page within reach, and room for stubs far away.
@@ -611,7 +611,7 @@ fn return_addresses_are_replaced_behind_the_pads_or_kept_by_name() {
 
 /// Functions that look at their return address keep it.
 #[test]
-fn whose_return_address_is_looked_at_keeps_it() {
+fn a_function_that_looks_at_its_return_address_keeps_it() {
     use trapline_plan::aarch64::may_arm;
     const POP: u32 = 0xA8C1_7BFD;
     const STRIP: u32 = 0xD503_20FF;

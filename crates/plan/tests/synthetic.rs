@@ -216,7 +216,7 @@ fn the_tail_before_a_return_is_copied_for_each_way_into_it() {
 }
 
 #[test]
-fn a_pun_leans_on_what_nobody_else_changes() {
+fn a_pun_leans_on_bytes_that_no_other_patch_changes() {
     // ret, alone; the next function's bytes determine where a pun leads: a displacement of 0x10c48348
     let image = pack(&[&[RET], &[0x48, 0x83, 0xC4, 0x10, 0x31, 0xC0, RET]], 0);
     let map = map(&image);
@@ -231,7 +231,7 @@ fn a_pun_leans_on_what_nobody_else_changes() {
 }
 
 #[test]
-fn where_nobody_may_trap_no_window_has_a_seam() {
+fn where_no_thread_may_trap_no_window_has_a_seam() {
     // xor eax, eax; xor ecx, ecx; xor edx, edx; ret
     let image = pack(&[&[0x31, 0xC0, 0x31, 0xC9, 0x31, 0xD2, RET]], 16);
     let plan = planned(&image, &traits(), Action::CountEntry);

@@ -80,7 +80,7 @@ pub mod at {
     pub const UNWIND: u64 = THREADS_OFF + 64;
     /// Bit 2n: the information may be registered with unwinder n, so its memory must stay; bit 2n + 1: it is
     /// registered, and not yet deregistered.
-    pub const UNWIND_TOLD: u64 = THREADS_OFF + 72;
+    pub const UNWIND_REGISTERED: u64 = THREADS_OFF + 72;
     /// Address of unwinder n's `__deregister_frame`, [`super::MAX_UNWINDERS`] words.
     pub const UNWIND_TAKE_BACK: u64 = THREADS_OFF + 80;
     /// As `OLD_SIGTRAP`.

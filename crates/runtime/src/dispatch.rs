@@ -194,7 +194,7 @@ fn instance(probe: &Probe, row: usize, (ip, sp): (u64, u64), key: u64) -> Option
 fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64), real: u64) -> Option<Waited> {
     let returns = probe.engine().returns();
     // SAFETY: as in `begin`.
-    let slot = unsafe { returns.1.trampolines?.take((sp, real), returns.1.home(), probe.address()) }?;
+    let slot = unsafe { returns.1.trampolines?.take((sp, real), returns.1.cpu_hint(), probe.address()) }?;
     // SAFETY: the trampoline is in use, so that is the address of a probe that is never freed
     // (`TrampolineTable::new`).
     let left = slot.left.map(|(left, is_alone)| (unsafe { Probe::at(left) }, is_alone));

@@ -309,7 +309,7 @@ fn a_trap_taken_before_an_ordered_stop_waits_behind_it() {
 
 /// A tracer's thread can be joined before the kernel has detached it from its tracees.
 #[test]
-fn who_another_thread_of_ours_still_holds_is_waited_for() {
+fn a_process_that_another_thread_of_ours_still_holds_is_waited_for() {
     let victim = Victim::start_with(CROWD, &["2", "0"]);
     let pid = victim.pid();
     let process = Process::open(pid).unwrap();

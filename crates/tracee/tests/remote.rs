@@ -211,7 +211,7 @@ fn a_running_thread_is_stopped_for_less_than_a_millisecond_or_so() {
 }
 
 #[test]
-fn whose_child_has_not_executed_its_program_yet_is_waited_for() {
+fn a_parent_of_a_vfork_child_is_waited_for() {
     const VFORKS: &str = r#"
 #include <stdio.h>
 #include <unistd.h>

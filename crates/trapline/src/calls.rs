@@ -26,7 +26,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapline_record::ring::{Kind, Record, TEXT_BYTES};
+use trapline_record::ring::{Record, RecordKind as Kind, TEXT_BYTES};
 
 use crate::quick::Quick;
 use crate::report::Site;
@@ -257,7 +257,7 @@ mod tests {
     use super::{CallEnd, FoundRecord, Paired, Pairing};
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use trapline_record::ring::{Kind, MAX_VALUES, Record};
+    use trapline_record::ring::{MAX_VALUES, Record, RecordKind as Kind};
 
     fn record(kind: Kind, tid: u32, sp: u64, ticks: u64) -> (usize, Record) {
         (0, Record { kind, probe: 3, tid, ticks, sp, values: [ticks; MAX_VALUES] })

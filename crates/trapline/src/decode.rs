@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Kind, Record, TEXT_WORDS, first_float};
+use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Record, RecordKind as Kind, TEXT_WORDS, first_float};
 
 use crate::calls::{Call, FoundRecord, Paired, Pairing, Text};
 use crate::filter::Filter;

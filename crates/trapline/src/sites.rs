@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use trapline_image::{
-    Function, FunctionIndex, Image, Kind, MarkArgument, NoMatch, Pattern, ProbeKind, ProbeSpec,
+    Function, FunctionIndex, FunctionKind, Image, MarkArgument, NoMatch, Pattern, ProbeKind, ProbeSpec,
 };
 use trapline_plan::Action;
 use trapline_record::{FileOffset, Svma};
@@ -89,7 +89,7 @@ impl ProbedPlaces {
                 // This name leads back to the probe as it was typed.
                 named.push(format!("{:#x}", at.0));
             }
-            if function.kind != Kind::Ifunc || process.is_none() {
+            if function.kind != FunctionKind::Ifunc || process.is_none() {
                 self.put(modules, module, spec.kind, selected.function, selected.offset, named, hit_action);
                 continue;
             }
@@ -278,7 +278,7 @@ fn implementation(
                 let svma = home.bias.stated(trapline_record::RemoteAddr(value));
                 let found = image.function_at(svma).filter(|&index| {
                     let function = image.function(index);
-                    function.start == svma && function.kind == Kind::Plain && svma != resolver.start
+                    function.start == svma && function.kind == FunctionKind::Plain && svma != resolver.start
                 });
                 if found.is_some() {
                     return found;

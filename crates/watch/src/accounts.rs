@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use trapline_tracee::perf::{Access, Breakpoint, possible_cpus};
 
 use crate::constraints::{
-    Accounting as _, Claim, Constraints, Cpu, Kind, Machine, Refusal, Reservation, Target, TaskId,
+    Accounting as _, BreakpointKind, Claim, Constraints, Cpu, Machine, Refusal, Reservation, Target, TaskId,
 };
 use crate::native::SLOTS;
 
@@ -31,10 +31,10 @@ const fn claim(point: Breakpoint) -> Claim {
     Claim::one(kind(point))
 }
 
-const fn kind(point: Breakpoint) -> Kind {
+const fn kind(point: Breakpoint) -> BreakpointKind {
     match point.access {
-        Access::Write | Access::ReadWrite => Kind::Data,
-        Access::Execute => Kind::Instruction,
+        Access::Write | Access::ReadWrite => BreakpointKind::Data,
+        Access::Execute => BreakpointKind::Instruction,
     }
 }
 

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_followed_tells_by_its_own_events_alone() {
+    fn a_followed_process_reports_by_its_own_events_alone() {
         let mut lineage = Lineage::default();
         lineage.follow(PID, &[1]);
         assert!(lineage.note(&born(PID, 11, 100, 1)));

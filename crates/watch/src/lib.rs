@@ -42,5 +42,5 @@ pub use calibrate::{Cost, cost};
 pub use error::WatchError;
 pub use holders::{Holder, NoSlots, TaskSlots};
 pub use trapline_tracee::perf::{Access, Breakpoint, Family};
-pub use watching::{CodeMap, Event, Exec, Kind, NoMap, Options, Point, Tally, Target, Watching};
+pub use watching::{AccessKind, CodeMap, Event, Exec, NoMap, Options, Point, Tally, Target, Watching};
 pub use watchpoint::{Armable, Counter, Events, Watchpoint};

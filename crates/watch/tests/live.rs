@@ -14,7 +14,8 @@ use trapline_tracee::Process;
 use trapline_tracee::perf::{Family, SampleOptions, SampleRings, this_thread};
 use trapline_watch::value::ValueSource;
 use trapline_watch::{
-    Access, Breakpoint, Event, Kind, NoMap, Options, Point, Tally, Target, WatchError, Watching, Watchpoint,
+    Access, AccessKind, Breakpoint, Event, NoMap, Options, Point, Tally, Target, WatchError, Watching,
+    Watchpoint,
 };
 
 /// The threads' debug registers are few, so one test runs at a time.
@@ -87,7 +88,7 @@ fn accesses(seed: u64, times: u64, cell: &AtomicU64) -> Vec<u64> {
 }
 
 #[test]
-fn every_value_that_a_thread_leaves_is_told_exactly() {
+fn every_value_that_a_thread_leaves_is_reported_exactly() {
     let _one = alone();
     for bpf in [true, false] {
         let options = Options { bpf, ..Options::default() };
@@ -98,7 +99,7 @@ fn every_value_that_a_thread_leaves_is_told_exactly() {
         let mut last = None;
         let mut exact = 0;
         for (event, value) in events.iter().zip(&left) {
-            assert_eq!((event.kind, event.tid), (Kind::Write, this_thread()));
+            assert_eq!((event.kind, event.tid), (AccessKind::Write, this_thread()));
             if event.change.how.is_exact() {
                 exact += 1;
                 assert_eq!(event.change.after, Some(*value), "bpf {bpf}: {event:?}");
@@ -119,7 +120,7 @@ fn every_value_that_a_thread_leaves_is_told_exactly() {
 }
 
 #[test]
-fn threads_born_before_and_after_are_told_apart() {
+fn threads_born_before_and_after_are_distinguished() {
     let _one = alone();
     const EACH: u64 = 300;
     let armed = Barrier::new(3);
@@ -174,8 +175,8 @@ fn loads_stores_and_executions() {
         }
     });
     let of = |kind| events.iter().filter(|event| event.kind == kind).count();
-    assert_eq!((of(Kind::Write), of(Kind::Read), of(Kind::Execute)), (100, 100, 100));
-    for event in events.iter().filter(|event| event.kind == Kind::Read) {
+    assert_eq!((of(AccessKind::Write), of(AccessKind::Read), of(AccessKind::Execute)), (100, 100, 100));
+    for event in events.iter().filter(|event| event.kind == AccessKind::Read) {
         assert_eq!(event.change.before, event.change.after);
     }
 }
@@ -240,13 +241,13 @@ fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
     };
     let rings = SampleRings::open(sampled).expect("rings");
     let breakpoint = |cell: &'static AtomicU64| Breakpoint { addr: at(cell), len: 8, access: Access::Write };
-    let (tell, tids) = std::sync::mpsc::channel();
+    let (sender, tids) = std::sync::mpsc::channel();
     let (done, wait) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         // It is moved in, so that a panic ends the thread too.
         let done = done;
         scope.spawn(move || {
-            tell.send(this_thread()).expect("somebody listens");
+            sender.send(this_thread()).expect("somebody listens");
             // An error means that the other end is gone, so this thread is done.
             wait.recv().unwrap_or_default();
         });
@@ -343,15 +344,15 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
         let mut events = Vec::new();
         for born in 1..=3 {
             // It writes once it is reported as armed. Its parent is a thread that is watched.
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             let late = scope.spawn(move || {
-                tell.send(this_thread()).expect("its maker waits");
+                sender.send(this_thread()).expect("its maker waits");
                 while ARMED.load(Ordering::Relaxed) < born {
                     std::thread::yield_now();
                 }
                 write();
             });
-            let tid = told.recv().expect("it begins");
+            let tid = receiver.recv().expect("it begins");
             while !watching.watches(tid) {
                 events.extend(watching.poll(Duration::from_millis(1)));
             }
@@ -371,7 +372,7 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
 }
 
 #[test]
-fn our_own_books_say_who_has_what() {
+fn our_own_accounts_list_what_each_process_holds() {
     let _one = alone();
     static CELLS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
     let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();

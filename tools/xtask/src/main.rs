@@ -96,11 +96,11 @@ fn main() -> ExitCode {
             for line in &outcome.skipped {
                 println!("skipped: {line}");
             }
-            for said in &outcome.unsteady {
-                println!("UNSTEADY, failed and then passed alone: {said}");
+            for line in &outcome.unsteady {
+                println!("UNSTEADY, failed and then passed alone: {line}");
             }
-            for said in &outcome.failures {
-                println!("failed: {said}");
+            for line in &outcome.failures {
+                println!("failed: {line}");
             }
             println!("{}", outcome.closing_line());
             ExitCode::from(u8::from(outcome.failed > 0))

@@ -81,8 +81,8 @@ fn run(dir: &Path, program: &str, args: &[&str]) -> Result<()> {
         .current_dir(dir)
         .output()
         .with_context(|| format!("{program} does not run"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or_default().to_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().last().unwrap_or_default().to_owned();
     ensure!(output.status.success(), "{program} failed: {last}");
     Ok(())
 }

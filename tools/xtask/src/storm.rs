@@ -14,8 +14,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Tests that cannot run under the sanitizer, and why. Five at most.
 const EXCLUDED: &[(&str, &str)] = &[
-    ("leaves::a_thread_that_ends_in_a_handler_keeps_nobody_waiting", NO_CLEAN_UP),
-    ("leaves::a_thread_in_the_place_of_one_that_ended_in_a_handler_keeps_nobody_waiting", NO_CLEAN_UP),
+    ("leaves::a_thread_that_ends_in_a_handler_delays_no_removal", NO_CLEAN_UP),
+    ("leaves::a_thread_in_the_place_of_one_that_ended_in_a_handler_delays_no_removal", NO_CLEAN_UP),
 ];
 const NO_CLEAN_UP: &str = "a thread ends without the C library's clean-up, and the sanitizer gives up on the next one that gets its place";
 

@@ -66,10 +66,10 @@ impl Tally {
         } else if self.failing
             && self.showing.is_some()
             && !line.is_empty()
-            && let Some(said) = self.failures.last_mut()
+            && let Some(message) = self.failures.last_mut()
         {
-            said.push('\n');
-            said.push_str(line);
+            message.push('\n');
+            message.push_str(line);
         }
     }
 
@@ -110,14 +110,14 @@ impl Tally {
         let mut skipped: Vec<String> = self.skips.into_values().collect();
         let passed = self.passed.saturating_sub(skipped.len() as u64);
         skipped.extend(self.ignored);
-        let failures = self.failures.iter().map(|said| ends(said)).collect();
+        let failures = self.failures.iter().map(|message| ends(message)).collect();
         Outcome { passed, failed: self.failed, skipped, failures, unsteady: Vec::new() }
     }
 }
 
 /// The first line, and the last [`KEPT`].
-fn ends(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().collect();
+fn ends(message: &str) -> String {
+    let lines: Vec<&str> = message.lines().collect();
     let from = lines.len().saturating_sub(KEPT).max(1);
     [&lines[..1], &lines[from..]].concat().join("\n    ")
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::Tally;
 
     #[test]
-    fn what_failed_is_kept_with_what_it_said() {
+    fn what_failed_is_kept_with_its_output() {
         let text = "
      Running tests/a.rs (target/a-1)
 running 2 tests
@@ -160,9 +160,9 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(tally.failed_tests(), ["bad::one"]);
         let outcome = tally.outcome();
         assert_eq!((outcome.passed, outcome.failed), (2, 2));
-        let said = "bad::one of tests/a.rs (target/a-1)\n    before\n    thread 'bad::one' panicked at a.rs:1:2:\n    because";
+        let message = "bad::one of tests/a.rs (target/a-1)\n    before\n    thread 'bad::one' panicked at a.rs:1:2:\n    because";
         assert_eq!(shown, text.lines().count() - 1, "the name of what passed");
-        assert_eq!(outcome.failures, [said, "tests/b.rs (target/b-1): no closing line"]);
+        assert_eq!(outcome.failures, [message, "tests/b.rs (target/b-1): no closing line"]);
     }
 
     #[test]

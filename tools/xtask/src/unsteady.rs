@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_run_again_and_nobody_who_died() {
+    fn few_are_run_again_and_none_that_died() {
         let mut command = Command::new("cargo");
         command.args(["test", "-p", "a", "--", "--show-output", "--skip", "b"]).env("X", "1").env_remove("Y");
         let (outcome, names) = failed(2);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn who_passes_alone_is_unsteady_and_named() {
+    fn a_test_that_passes_alone_is_unsteady_and_named() {
         let (first, names) = failed(2);
         let both = Outcome { passed: 2, ..Outcome::default() };
         let now = judge(first.clone(), &both);

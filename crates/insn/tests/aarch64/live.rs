@@ -28,7 +28,7 @@ fn only_the_few_words_of_the_manual_are_patched_live() {
 }
 
 #[test]
-fn landing_pads_are_told_by_what_lands_on_them() {
+fn landing_pads_are_recognized_by_what_lands_on_them() {
     let pads = [
         (0xD503_245F, Some(LandingPad::Calls)),
         (0xD503_233F, Some(LandingPad::Calls)), // paciasp

@@ -155,11 +155,11 @@ impl Segment {
     /// it so.
     #[must_use]
     pub fn function_of(&self, what: u64) -> Option<u32> {
-        let home = self
+        let mapped = self
             .regions
             .iter()
             .find(|r| r.kind == RegionKind::Data && r.region.contains(RemoteAddr(what)))?;
-        let off = (what - home.region.addr.0 + home.off).checked_sub(self.layout.latency_off)?;
+        let off = (what - mapped.region.addr.0 + mapped.off).checked_sub(self.layout.latency_off)?;
         let index = off / (u64::from(self.layout.counters.lines) * latency::STRIDE);
         u32::try_from(index).ok().filter(|&index| index < self.layout.latency_count)
     }
@@ -328,8 +328,8 @@ impl Segment {
     pub(crate) fn write_code(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<(), PatchError> {
         let code = self.regions.iter().filter(|r| r.kind == RegionKind::Code);
         let len = self.map.len();
-        let home = code.into_iter().find(|r| r.region.contains(addr));
-        let off = home.map(|r| r.off + (addr - r.region.addr));
+        let mapped = code.into_iter().find(|r| r.region.contains(addr));
+        let off = mapped.map(|r| r.off + (addr - r.region.addr));
         match off {
             Some(off) if self.map.write(off, bytes) => Ok(()),
             _ => Err(PatchError::Layout { what: "code", at: off.unwrap_or(addr.0), len }),

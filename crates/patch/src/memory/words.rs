@@ -16,9 +16,9 @@ const MAX_ENTRIES: u64 = 4 << 20;
 
 /// The words of a segment as a process maps them: the process, and the address of the control block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Words<'a>(pub(crate) &'a Process, pub(crate) RemoteAddr);
+pub(crate) struct SegmentWords<'a>(pub(crate) &'a Process, pub(crate) RemoteAddr);
 
-impl Words<'_> {
+impl SegmentWords<'_> {
     pub(crate) fn set(&self, at: u64, value: u64) -> Result<(), TargetError> {
         self.0.write_text(self.1 + at, &value.to_le_bytes())
     }

@@ -4,7 +4,7 @@
 //! the rest. Does not: choose words or places.
 
 use trapline_record::counters::filtered;
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::{RemoteAddr, control};
 
 use super::action::{Record, SiteAction};
@@ -141,12 +141,12 @@ impl<'a> Setting<'a> {
             SiteAction::Tally { probe, kind, late: true, goroutine, .. } => {
                 let (traced, tallied) = self.aggregated(probe, goroutine)?;
                 match kind {
-                    Kind::Entry => Begun::Deferred(stub::defer(at.0, traced, kind, ARGUMENTS)?),
+                    RecordKind::Entry => Begun::Deferred(stub::defer(at.0, traced, kind, ARGUMENTS)?),
                     _ => Begun::Aggregated(stub::aggregate_call(at.0, traced, tallied, kind)?),
                 }
             }
             SiteAction::Tally { probe, kind, goroutine, .. } => {
-                let seen = (kind != Kind::Tail, goroutine);
+                let seen = (kind != RecordKind::Tail, goroutine);
                 let filtered = Some(self.filtered(probe)?).filter(|one| !one.filter.passes_all());
                 let tallied = self.tallied(probe)?;
                 Begun::Tallied(stub::tally(at.0, &self.machine, self.id, filtered, tallied, seen))

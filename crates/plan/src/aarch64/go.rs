@@ -167,7 +167,7 @@ mod tests {
     use super::{is_runtimes, reads_g};
 
     #[test]
-    fn the_runtimes_functions_are_told_by_their_package() {
+    fn the_runtimes_functions_are_recognized_by_their_package() {
         for name in [
             "runtime.sigtrampgo",
             "runtime/cgo.crosscall1",

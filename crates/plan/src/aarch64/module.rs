@@ -24,7 +24,7 @@
 //!
 //! x16 and x17 are not taken to be free, even at an entry, which may be the head of a loop: stubs push them.
 
-use super::function::{Found, words_of};
+use super::function::{PlannedSites, words_of};
 use super::lay::lay;
 use super::site::{Sites, add};
 use crate::input::ModuleInput;
@@ -66,7 +66,7 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
 fn found_or_armed(
     input: &ModuleInput<'_>,
     request: &ActionRequest,
-) -> Result<(Found, Option<Refusal>), Refusal> {
+) -> Result<(PlannedSites, Option<Refusal>), Refusal> {
     let or_trampolines =
         input.latency.is_some_and(|latency| latency.or_trampolines && latency.trampolines.is_some());
     let timed = request.action == Action::Latency && or_trampolines;

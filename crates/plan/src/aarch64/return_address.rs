@@ -36,7 +36,7 @@ const SP: u32 = 31;
 
 /// What is known when an instruction is about to run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Known {
+struct AddressState {
     /// x30 holds the return address.
     link: bool,
     /// x29 is the frame's; the return address is in the frame's second word.
@@ -54,10 +54,10 @@ pub fn may_arm(image: &Image, function: &Function, bias: Bias) -> Result<(), Ref
         return refuse("the program begins there");
     }
     let mut walk = Walk { image, function, bias, seen: HashSet::new(), open: Vec::new(), returns: false };
-    walk.open.push((start, Known { link: true, frame: false }));
+    walk.open.push((start, AddressState { link: true, frame: false }));
     // Where an exception lands, the frame exists.
     let pads = landings(image, start, (function.end() - start) as usize / 4);
-    let lands = |index: usize| (start + 4 * index as u64, Known { link: false, frame: false });
+    let lands = |index: usize| (start + 4 * index as u64, AddressState { link: false, frame: false });
     walk.open.extend(pads.into_iter().map(lands));
     while let Some((at, known)) = walk.open.pop() {
         if !walk.seen.insert((at, known)) {
@@ -103,8 +103,8 @@ struct Walk<'a> {
     image: &'a Image,
     function: &'a Function,
     bias: Bias,
-    seen: HashSet<(Svma, Known)>,
-    open: Vec<(Svma, Known)>,
+    seen: HashSet<(Svma, AddressState)>,
+    open: Vec<(Svma, AddressState)>,
     returns: bool,
 }
 
@@ -115,7 +115,7 @@ impl Walk<'_> {
     fn word(&self, at: Svma) -> Option<u32> {
         self.image.text(at, 4)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
     }
-    fn step(&mut self, at: Svma, known: Known) -> Result<(), Refusal> {
+    fn step(&mut self, at: Svma, known: AddressState) -> Result<(), Refusal> {
         let Some(word) = self.word(at) else { return Ok(()) };
         if let Some(what) = self.names(at, word, known) {
             return Err(Refusal::NoTrampoline { at: self.bias.live(at).0, word, what });
@@ -141,7 +141,7 @@ impl Walk<'_> {
         }
         Ok(())
     }
-    fn goes_to(&mut self, at: Svma, offset: i32, known: Known, inside: bool) -> Result<(), Refusal> {
+    fn goes_to(&mut self, at: Svma, offset: i32, known: AddressState, inside: bool) -> Result<(), Refusal> {
         let to = Svma(at.0.wrapping_add_signed(i64::from(offset)));
         let word = self.word(at).unwrap_or(0);
         if inside && to == self.function.start {
@@ -152,7 +152,7 @@ impl Walk<'_> {
         Ok(())
     }
     /// What a word does with the return address that is not allowed, if anything.
-    fn names(&self, at: Svma, word: u32, known: Known) -> Option<&'static str> {
+    fn names(&self, at: Svma, word: u32, known: AddressState) -> Option<&'static str> {
         match () {
             () if word == STRIP => Some("looks at a return address"),
             () if known.link && word == SVC && !self.is_harmless(at) => {
@@ -199,7 +199,7 @@ fn plt_slot(at: Svma, adrp: u32, ldr: u32) -> Option<Svma> {
     Some(Svma(page + u64::from(ldr >> 10 & 0xFFF) * 8))
 }
 
-impl Known {
+impl AddressState {
     fn after(self, word: u32) -> Self {
         let mut next = self;
         if is_call(word) {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reads_it_is_told() {
+    fn what_reads_it_is_found() {
         for (word, what) in [
             (0xAA1E_03E0, "mov x0, x30"),
             (0x9100_03C0, "add x0, x30, #0"),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_the_return_address_is_found_through_pushes_and_frames() {
+    fn code_that_reads_the_return_address_is_found_through_pushes_and_frames() {
         assert_eq!(first(&[0x90, 0x5F]), Some(1), "vfork: pop rdi");
         assert_eq!(first(&[0x48, 0x8B, 0x04, 0x24]), Some(0), "setjmp: mov rax, [rsp]");
         assert_eq!(first(&[0x48, 0x89, 0xE7]), Some(0), "ld.so's start: mov rdi, rsp");

@@ -217,7 +217,7 @@ fn abandoned_calls_are_counted() {
 }
 
 #[test]
-fn a_full_table_is_missed_and_said() {
+fn a_full_table_is_missed_and_reported() {
     for machine in machines() {
         let mut arena = Arena::new();
         let latency = arena.latency();

@@ -92,7 +92,7 @@ fn calls_that_change_a_fact_ask_and_no_others() {
 
 /// In a thread of its own, so that an endless wait fails.
 #[test]
-fn who_waits_in_vain_goes_on_and_closes_the_fact() {
+fn a_thread_that_waits_in_vain_goes_on_and_closes_the_fact() {
     let mut arena = Arena::new();
     let (function, asked, closed) = held(&mut arena, Hold::Prctl, false);
     let (done, waits) = std::sync::mpsc::channel();

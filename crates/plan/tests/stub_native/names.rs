@@ -5,7 +5,7 @@ use trapline_plan::filter::{TargetFilter, parse, registers};
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, ThreadId, Traced};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::names::{NameArea, PLACES};
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 use trapline_record::sync::AtomicU64;
 use trapline_record::view::View;
 
@@ -55,7 +55,7 @@ fn passed_over(machine: &Machine) {
             at_entry: true,
             trampolines: None,
         };
-        let code = built(&mut arena, &traced, Kind::Entry, 1, &BODY);
+        let code = built(&mut arena, &traced, RecordKind::Entry, 1, &BODY);
         let mut reader = Reader::new(&rings);
         let mut hits = |times: u64| {
             let mut seen = 0;
@@ -84,25 +84,25 @@ fn passed_over(machine: &Machine) {
         assert!(area.pass_over(view, tid));
         assert_eq!(hits(30), 0, "passed over");
         area.take_back(view, tid);
-        let told = hits(30);
-        passed += told;
-        assert!(told > 0, "no longer");
+        let new_hits = hits(30);
+        passed += new_hits;
+        assert!(new_hits > 0, "no longer");
         assert_eq!((passed + arena.counted(FILTERED), arena.counted(0)), (180, 0));
         for over in [false, true] {
             let changed = if over { area.pass_over(view, tid) } else { true };
             assert!(changed);
             if !marked {
-                let code = built(&mut arena, &traced, Kind::Entry, 1, &back());
+                let code = built(&mut arena, &traced, RecordKind::Entry, 1, &back());
                 assert_kept(&format!("{over} {sample}"), code, &site, &mut random);
             }
         }
         arena.unmap();
     }
-    nobody_is_nobody(machine);
+    an_unknown_thread_is_never_filtered(machine);
 }
 
 /// A thread with an unknown number is never filtered by name, whatever the table says.
-fn nobody_is_nobody(machine: &Machine) {
+fn an_unknown_thread_is_never_filtered(machine: &Machine) {
     let mut arena = Arena::new();
     let mut rings = rings_for(&arena, machine, 1 << 14, 64);
     rings.id = ThreadId::Unknown;
@@ -124,7 +124,7 @@ fn nobody_is_nobody(machine: &Machine) {
         at_entry: true,
         trampolines: None,
     };
-    let code = built(&mut arena, &traced, Kind::Entry, 1, &BODY);
+    let code = built(&mut arena, &traced, RecordKind::Entry, 1, &BODY);
     (0..30).for_each(|n| assert_eq!(call(code, n), n));
     let mut seen = 0;
     Reader::new(&rings).take(|_| seen += 1);

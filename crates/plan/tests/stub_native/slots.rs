@@ -275,8 +275,8 @@ fn unwinders_walk_through_one_slot_and_through_a_chain() {
     let single = armed(&mut arena, &machine, &latency, 6, &jump_to(look as *const () as u64));
     let chain = (7..12).fold(single, |next, f| armed(&mut arena, &machine, &latency, f, &jump_to(next)));
     let mut seen = Vec::new();
-    for (code, told) in [(plain, false), (single, false), (single, true), (chain, true)] {
-        if told && seen.len() == 2 {
+    for (code, with_tables) in [(plain, false), (single, false), (single, true), (chain, true)] {
+        if with_tables && seen.len() == 2 {
             // SAFETY: the frame information is complete, and is deregistered before its memory is unmapped.
             unsafe { __register_frame(arena.unwind()) };
         }

@@ -149,7 +149,7 @@ impl Ranges {
 fn stores(trace: &str, ranges: &Ranges) -> BTreeMap<usize, BTreeSet<u64>> {
     let marker = ranges.start("marker");
     let mut stores = BTreeMap::<usize, BTreeSet<u64>>::new();
-    let (mut in_stub, mut whose) = (false, None);
+    let (mut in_stub, mut marked_case) = (false, None);
     for line in trace.lines() {
         let Some((kind, rest)) = line.trim_start().split_once(' ') else { continue };
         let Some((at, len)) = rest.trim().split_once(',') else { continue };
@@ -157,11 +157,11 @@ fn stores(trace: &str, ranges: &Ranges) -> BTreeMap<usize, BTreeSet<u64>> {
         match kind {
             "I" => in_stub = ranges.name(at) == "code",
             "S" | "M" if (marker..marker + (CASES.len() * CPUS + 1) as u64 * LINE).contains(&at) => {
-                whose = Some((at - marker) as usize / LINE as usize);
+                marked_case = Some((at - marker) as usize / LINE as usize);
             }
             "S" | "M" if in_stub => {
                 let lines = at / LINE..=(at + len - 1) / LINE;
-                stores.entry(whose.unwrap_or(usize::MAX)).or_default().extend(lines);
+                stores.entry(marked_case.unwrap_or(usize::MAX)).or_default().extend(lines);
             }
             _ => {}
         }
@@ -183,9 +183,9 @@ fn no_hit_stores_to_a_line_of_another_cpu() {
     let output = command.output().expect("valgrind starts");
     let trace = std::fs::read_to_string(&log);
     std::fs::remove_file(&log).ok();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let ranges = Ranges::parse(&said);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    let ranges = Ranges::parse(&stdout);
     let stores = stores(&trace.expect("a trace"), &ranges);
     print!("{}", table(&stores, &ranges));
     for (case, (name, is_shared)) in CASES.iter().enumerate() {

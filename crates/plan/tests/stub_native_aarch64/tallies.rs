@@ -13,7 +13,7 @@ use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Table, Tallied,
 use trapline_plan::filter::{
     Binary, Facts, GroupBy, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
 };
-use trapline_record::tally::{PROBES, Rest, Shape, TallyArea};
+use trapline_record::tally::{PROBES, Rest, TableShape, TallyArea};
 use trapline_record::view::View;
 
 use super::fields::put_with_kernel;
@@ -53,7 +53,7 @@ impl Set {
     pub(super) fn shaped(
         machine: Machine,
         id: ThreadId,
-        shape: Shape,
+        shape: TableShape,
         tally: Tally,
         condition: Option<Tree>,
     ) -> Self {
@@ -167,7 +167,7 @@ fn values_fall_where_the_language_says() {
 }
 
 #[test]
-fn what_is_returned_is_tallied_and_what_goes_on_is_told_apart() {
+fn what_is_returned_is_aggregated_and_what_goes_on_is_separate() {
     for machine in machines(by_hand) {
         let returned = Known::Returned(Int { bits: 32, signed: true });
         let names = [("ret".to_owned(), Symbol::Known(returned))];
@@ -197,7 +197,7 @@ fn a_table_that_is_full_counts_on() {
     for machine in machines(by_hand) {
         // As small as a table can be.
         let each = by(argument(0, 64, false), Sort::Each);
-        let set = Set::shaped(machine, ThreadId::Call, Shape::Rows(4), each, None);
+        let set = Set::shaped(machine, ThreadId::Call, TableShape::Rows(4), each, None);
         let code = set.build(true, &[ADD, RET]);
         on_cpu(2);
         let mut random = Random(0x7a11_0003_1234_9876);
@@ -216,7 +216,7 @@ fn a_table_that_is_full_counts_on() {
 }
 
 #[test]
-fn threads_are_told_apart() {
+fn threads_are_grouped() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
@@ -281,7 +281,7 @@ fn a_row_under_taking_is_passed_over() {
         let set = Set::shaped(
             Machine { lines: 1, ..machine },
             ThreadId::Call,
-            Shape::Rows(4),
+            TableShape::Rows(4),
             by(argument(0, 64, false), Sort::Each),
             None,
         );

@@ -63,7 +63,7 @@ fn a_trap_on_its_way_is_served() {
 
 #[test]
 #[should_panic]
-fn not_if_nobody_waits_for_it() {
+fn not_without_waiting_for_it() {
     model(&[RESTORE, PUT_BACK]);
 }
 

@@ -56,6 +56,6 @@ fn one_of_two_tracers_writes() {
 
 #[test]
 #[should_panic]
-fn not_if_nobody_looks_while_holding() {
+fn not_if_no_look_is_taken_while_holding() {
     model(false);
 }

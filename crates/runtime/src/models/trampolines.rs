@@ -271,13 +271,13 @@ fn handed_over(order: std::sync::atomic::Ordering) {
 }
 
 #[test]
-fn a_call_comes_home_where_its_stack_is() {
+fn a_call_returns_to_its_caller_where_its_stack_is() {
     handed_over(Acquire);
 }
 
 #[test]
 #[should_panic]
-fn not_if_nobody_orders_the_two_threads() {
+fn not_if_nothing_orders_the_two_threads() {
     handed_over(Relaxed);
 }
 
@@ -312,7 +312,7 @@ fn closing(close: fn(&TrampolineTable, &AtomicU64)) {
 }
 
 #[test]
-fn closed_slots_arm_nobody() {
+fn closed_trampolines_arm_no_call() {
     closing(|table, registered| {
         table.close(true);
         registered.store(1, Release);
@@ -330,7 +330,7 @@ fn not_if_quick_hints_stay() {
 
 #[test]
 #[should_panic]
-fn not_if_it_is_said_before_it_is_done() {
+fn not_if_it_is_announced_before_it_is_done() {
     closing(|table, registered| {
         registered.store(1, Release);
         table.close(true);
@@ -423,7 +423,7 @@ fn forks(fork: fn(&'static TrampolineTable) -> &'static TrampolineTable) {
 }
 
 #[test]
-fn a_forked_child_comes_home_by_itself() {
+fn a_forked_child_returns_by_itself() {
     forks(forked);
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use trapline_runtime::consumer::Verdict;
 use trapline_runtime::engine::Tally;
-use trapline_runtime::pool::{BadRegion, BadShape};
+use trapline_runtime::pool::{BadPoolSize, BadRegion};
 use trapline_runtime::probe::Probe;
 
 use crate::support::{
@@ -65,8 +65,8 @@ fn sizes_that_cannot_be_are_refused() {
     let probe = probe(engine(4), 2);
     let writer = writer(probe.engine());
     let provide = |maxactive| probe.instances().provide(&writer, Some(maxactive), CPUS, false);
-    assert_eq!(provide(0), Err(BadRegion::Shape(BadShape::MaxActive(0))));
-    assert_eq!(provide(1 << 20), Err(BadRegion::Shape(BadShape::MaxActive(1 << 20))));
+    assert_eq!(provide(0), Err(BadRegion::PoolSize(BadPoolSize::MaxActive(0))));
+    assert_eq!(provide(1 << 20), Err(BadRegion::PoolSize(BadPoolSize::MaxActive(1 << 20))));
     assert_eq!(probe.instances().bytes(), 0);
     provide(10).expect("memory");
     let bytes = probe.instances().bytes();
@@ -90,7 +90,7 @@ fn a_larger_pool_forgets_no_call() {
 
 /// Calls whose stack pointers share a hint find their own instances.
 #[test]
-fn hints_that_are_wrong_mislead_nobody() {
+fn hints_that_are_wrong_mislead_no_call() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 4);
     session(log, probe);
@@ -174,7 +174,7 @@ fn what_has_the_same_key_is_had_again_without_a_hint() {
 
 /// The call of a session that declines holds nothing while the function runs.
 #[test]
-fn a_call_that_nobody_waits_for_holds_nothing() {
+fn a_call_without_a_return_handler_holds_nothing() {
     let (engine, log) = (engine(4), log());
     let probe = probe(engine, 5);
     add(probe, logging(log, 'd', Kind::Session, Verdict::IGNORE_RETURN));

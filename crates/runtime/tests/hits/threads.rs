@@ -149,7 +149,7 @@ fn threads_without_a_line_are_missed() {
 
 /// Consumers are added and removed under hits; each call is of one whose grace period has not ended.
 #[test]
-fn nobody_is_called_after_unregistering() {
+fn no_handler_is_called_after_unregistering() {
     struct Counting {
         alive: AtomicBool,
         calls: AtomicU64,

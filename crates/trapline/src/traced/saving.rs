@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use trapline_record::ring::{KIND_MASK, Kind};
+use trapline_record::ring::{KIND_MASK, RecordKind as Kind};
 
 use super::records::{Records, Ring};
 use super::{Source, Traced};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use trapline_plan::{Action, Unwind};
 use trapline_record::hist::BUCKETS;
-use trapline_record::ring::{Kind, Record};
+use trapline_record::ring::{Record, RecordKind as Kind};
 use trapline_record::stack::{FIRST, Stack};
 use trapline_tracee::{Mapping, Process, TickClock};
 

@@ -44,7 +44,7 @@ pub use trapline_watch::expr::{Expr, ExprError, Facts};
 pub use trapline_watch::spec::{WatchPlace, WatchSpec, WatchSpecError};
 pub use trapline_watch::value::{Change, ValueSource};
 pub use trapline_watch::{
-    Access, Armable, Counter, Event, Events, Kind, NoSlots, Progress, Tally, WatchError, Watchpoint,
+    Access, AccessKind, Armable, Counter, Event, Events, NoSlots, Progress, Tally, WatchError, Watchpoint,
 };
 
 use std::cell::RefCell;

@@ -16,7 +16,7 @@ fn refused(path: &std::path::Path, offset: u64) -> Error {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_told_with_the_systems_reason() {
+fn a_file_that_cannot_be_read_is_reported_with_the_systems_reason() {
     for (path, errno) in
         [("/nowhere", libc::ENOENT), ("/etc/passwd/below", libc::ENOTDIR), ("", libc::ENOENT)]
     {
@@ -47,7 +47,7 @@ fn a_file_that_was_written_to_is_not_believed_any_more() {
 }
 
 #[test]
-fn an_offset_inside_an_instruction_is_refused_though_nobody_maps_the_file() {
+fn an_offset_inside_an_instruction_is_refused_though_the_file_is_not_mapped() {
     let path = Victim::file();
     let victim = Victim::load_file(path.clone());
     let (inside, own) = (victim.offset("add") + 1, victim.offset("stops"));
@@ -62,7 +62,7 @@ fn an_offset_inside_an_instruction_is_refused_though_nobody_maps_the_file() {
 }
 
 #[test]
-fn code_that_somebody_patched_is_not_the_files() {
+fn code_that_was_patched_is_not_the_files() {
     let victim = Victim::load();
     let at = victim.address("after");
     let mem = std::fs::File::options().write(true).open("/proc/self/mem").expect("our memory");

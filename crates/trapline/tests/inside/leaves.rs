@@ -138,7 +138,7 @@ fn ended_in_a_handler(victim: &Victim) -> (Registration, u64) {
 }
 
 #[test]
-fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
+fn a_thread_that_ends_in_a_handler_delays_no_removal() {
     let victim = Victim::load();
     let (probe, _) = ended_in_a_handler(&victim);
     probe.unregister().expect("unregistered");
@@ -147,7 +147,7 @@ fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
 /// The C library gives stack and control block of an ended thread to the next one. That is no hit, however
 /// deep it is.
 #[test]
-fn a_thread_in_the_place_of_one_that_ended_in_a_handler_keeps_nobody_waiting() {
+fn a_thread_in_the_place_of_one_that_ended_in_a_handler_delays_no_removal() {
     extern "C" fn blocked(pipe: *mut libc::c_void) -> *mut libc::c_void {
         let (mut room, mut byte) = ([0u8; 1 << 15], 0u8);
         // SAFETY: a write to each byte of the array, so whatever the last thread left there is overwritten.

@@ -12,7 +12,7 @@ use crate::maps::reads_loaders;
 use crate::victim::{Victim, no_loading};
 
 #[test]
-fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
+fn a_file_that_is_not_mapped_yet_takes_hold_when_it_is_mapped() {
     let path = Victim::file();
     let offset = Victim::load_file(path.clone()).offset("add");
     let count = word();

@@ -44,7 +44,7 @@ fn sees_and_changes(victim: &Victim, of: &dyn Fn(Consumer) -> Consumer) {
 }
 
 #[test]
-fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told() {
+fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_called() {
     both_ways(find_their_own_cookies);
 }
 
@@ -98,9 +98,9 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
             },
         );
         let probe = register(&victim.path, victim.offset("twice"), of(consumer)).expect("registered");
-        let told = word();
+        let sum = word();
         let only = Consumer::returns(move |hit| {
-            told.fetch_add(hit.regs().get(Gpr::Rax), Relaxed);
+            sum.fetch_add(hit.regs().get(Gpr::Rax), Relaxed);
         });
         let other = register(&victim.path, victim.offset("add"), of(only)).expect("registered");
         let add = victim.function("add");
@@ -122,7 +122,7 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
         assert_eq!(done.load(Relaxed), THREADS as u64);
         let all = THREADS as u64 * CALLS;
         assert_eq!([entries, returns, wrong].map(|word| word.load(Relaxed)), [all, all, 0]);
-        assert_eq!(told.load(Relaxed), THREADS as u64 * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>());
+        assert_eq!(sum.load(Relaxed), THREADS as u64 * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>());
         assert_eq!(probe.counts(), Tally { hits: all, ..Tally::default() });
         assert_eq!(other.counts(), Tally { hits: all, ..Tally::default() });
     });
@@ -144,7 +144,7 @@ fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
 
 /// A function that does not run holds nothing, and neither does a call that was declined.
 #[test]
-fn calls_that_nobody_waits_for_hold_nothing() {
+fn calls_without_a_return_handler_hold_nothing() {
     both_ways(|victim, of| {
         let (returns, twice) = (word(), victim.function("twice"));
         let consumer = Consumer::session(

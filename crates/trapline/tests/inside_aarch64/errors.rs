@@ -60,7 +60,7 @@ fn functions_whose_returns_cannot_all_be_seen_are_refused_by_name() {
 }
 
 #[test]
-fn code_that_somebody_changed_is_not_the_files() {
+fn code_that_was_changed_is_not_the_files() {
     let victim = Victim::load();
     let (at, page) = (victim.address("far_a"), 4096);
     let start = at & !(page - 1);

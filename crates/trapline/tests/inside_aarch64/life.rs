@@ -9,7 +9,7 @@ use trapline::inside::{Consumer, Error, Tactic, Verdict, find, noticed, register
 use crate::victim::{Victim, counting, in_child, word};
 
 #[test]
-fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
+fn a_file_that_is_not_mapped_yet_takes_hold_when_it_is_mapped() {
     let path = Victim::file();
     let offset = Victim::load_file(path.clone()).offset("born");
     let count = word();
@@ -162,7 +162,7 @@ fn a_handler_may_not_register() {
 }
 
 #[test]
-fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
+fn a_thread_that_ends_in_a_handler_delays_no_removal() {
     extern "C" fn run(add: *mut libc::c_void) -> *mut libc::c_void {
         // SAFETY: the function's address.
         let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(add) };

@@ -29,7 +29,7 @@ fn a_return_handler_sees_and_changes_the_value() {
 }
 
 #[test]
-fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told() {
+fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_called() {
     Victim::in_both_forms(|victim| {
         let fib = victim.function("fib");
         static SEEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
@@ -66,10 +66,10 @@ fn a_word_may_be_an_entry_and_a_return_and_an_instruction_at_once() {
         let (entries, returns, both) = (word(), word(), word());
         let first = victim.register("empty", counting(entries));
         empty(1, 2);
-        let told = move |hit: &mut Hit<'_>| {
+        let handler = move |hit: &mut Hit<'_>| {
             returns.fetch_add(hit.regs().result(), Relaxed);
         };
-        let second = victim.register("empty", Consumer::returns(told));
+        let second = victim.register("empty", Consumer::returns(handler));
         assert_eq!(empty(5, 0), 5);
         assert_eq!((entries.load(Relaxed), returns.load(Relaxed)), (2, 5));
         let last = victim.offset("far_b") + 8;

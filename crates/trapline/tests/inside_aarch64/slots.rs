@@ -199,8 +199,8 @@ fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
         );
         let _probe = probe(victim, "twice", consumer.moves_ip());
         for n in 0..100 {
-            let told = n * 2 + u64::from(n % 2 == 0);
-            assert_eq!(victim.function("twice")(n, 0), if n % 4 == 0 { told * 3 } else { told });
+            let reported = n * 2 + u64::from(n % 2 == 0);
+            assert_eq!(victim.function("twice")(n, 0), if n % 4 == 0 { reported * 3 } else { reported });
         }
         assert_eq!(sum.load(Relaxed), 50);
     });
@@ -234,9 +234,9 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
     let run = || {
         let value = victim.function("deep")(DEPTH, 0);
         let tally = probe.counts();
-        let told = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
+        let reported = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
         let all = tally.hits + tally.empty == DEPTH + 1 && tally.empty > 500 && tally.hits > DEPTH / 2;
-        i32::from(!(value == plain && all && told == [tally.hits, tally.hits, 0]))
+        i32::from(!(value == plain && all && reported == [tally.hits, tally.hits, 0]))
     };
     let in_room = || {
         std::thread::scope(|scope| {
@@ -250,7 +250,7 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
 /// A probe goes while calls are in flight: they return through their trampolines, and no return is reported.
 /// A child returns by itself.
 #[test]
-fn calls_in_flight_come_home() {
+fn calls_in_flight_return_to_their_callers() {
     static GATE: Barrier = Barrier::new(2);
     extern "C" fn blocks(x: u64) -> u64 {
         GATE.wait();
@@ -274,9 +274,9 @@ fn calls_in_flight_come_home() {
         for n in 1..=3 {
             let value = with(forks, 4);
             if value == 105 {
-                let told = seen.returns.load(SeqCst) == n;
+                let reported = seen.returns.load(SeqCst) == n;
                 // SAFETY: ends the child.
-                unsafe { libc::_exit(i32::from(!told)) };
+                unsafe { libc::_exit(i32::from(!reported)) };
             }
             assert_eq!(value, 5);
             seen.expect(n, n);
@@ -294,7 +294,7 @@ fn calls_in_flight_come_home() {
 
 /// A trampoline's address leads to the call's real return address; any other address leads to none.
 #[test]
-fn who_unwinds_by_himself_may_ask() {
+fn an_unwinder_of_the_program_may_ask() {
     static LINK: AtomicU64 = AtomicU64::new(0);
     let victim = Victim::load();
     let real = word();

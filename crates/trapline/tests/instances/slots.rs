@@ -161,9 +161,9 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
     let functions = names.map(|name| victim.function(name));
     for round in 0..20 {
         let wrong = word();
-        let told = names.map(|_| word());
+        let reported = names.map(|_| word());
         let waits = |n: usize| {
-            let (its, own) = (functions[n] as *const () as u64, told[n]);
+            let (its, own) = (functions[n] as *const () as u64, reported[n]);
             Consumer::returns(move |hit| {
                 wrong.fetch_add(u64::from(hit.site() != its), SeqCst);
                 own.fetch_add(1, SeqCst);
@@ -179,7 +179,7 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
             assert_eq!(functions[which](n, 1), expected);
         }
         let sevens = |which: u64| (0..100).filter(|n| u64::from(n % 7 < 3) == which).count() as u64;
-        let counted = told.map(|one| one.load(SeqCst));
+        let counted = reported.map(|one| one.load(SeqCst));
         assert_eq!((counted, wrong.load(SeqCst)), ([sevens(0), sevens(1)], 0), "round {round}");
     }
 }
@@ -190,11 +190,11 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
 fn a_slot_is_had_the_long_way_and_the_short_one_in_turn() {
     let victim = Victim::load();
     let function = victim.function("add");
-    let (wrong, told) = (word(), word());
+    let (wrong, reported) = (word(), word());
     let waits = || {
         Consumer::returns(move |hit| {
             wrong.fetch_add(u64::from(hit.site() != function as *const () as u64), SeqCst);
-            told.fetch_add(1, SeqCst);
+            reported.fetch_add(1, SeqCst);
         })
     };
     let _first = probe(&victim, "add", waits(), How::SlotGeneral);
@@ -204,14 +204,14 @@ fn a_slot_is_had_the_long_way_and_the_short_one_in_turn() {
             assert_eq!(function(std::hint::black_box(n), 1), n * 3 + 1);
         }
         let both = if second.is_some() { 20 } else { 10 };
-        assert_eq!((told.swap(0, SeqCst), wrong.load(SeqCst)), (both, 0), "round {round}");
+        assert_eq!((reported.swap(0, SeqCst), wrong.load(SeqCst)), (both, 0), "round {round}");
     }
 }
 
 /// A consumer that waits only for returns. A child and its parent both return, each by itself; so does a call
 /// whose probe is gone.
 #[test]
-fn calls_that_were_entered_from_their_slots_come_home() {
+fn calls_that_were_entered_from_their_trampolines_return_to_their_callers() {
     static CHILD: AtomicU64 = AtomicU64::new(0);
     static GATE: Barrier = Barrier::new(2);
     extern "C" fn forks(x: u64) -> u64 {
@@ -233,15 +233,15 @@ fn calls_that_were_entered_from_their_slots_come_home() {
     let with = crate::with(&victim);
     for n in 1..=5 {
         assert_eq!(with(forks, 4), 5);
-        let (child, told) = (CHILD.load(SeqCst) as i32, returns.load(SeqCst) == n);
+        let (child, reported) = (CHILD.load(SeqCst) as i32, returns.load(SeqCst) == n);
         if child == 0 {
             // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(!told)) };
+            unsafe { libc::_exit(i32::from(!reported)) };
         }
         let mut status = -1;
         // SAFETY: this process' own child.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert!(told && status == 0, "{n}: {status}");
+        assert!(reported && status == 0, "{n}: {status}");
     }
     std::thread::scope(|scope| {
         let calls = scope.spawn(move || {
@@ -279,9 +279,9 @@ fn storm(way: How) {
         INNER.fetch_add(1, SeqCst);
     }
     let victim = Victim::load();
-    let (seen, told) = (Seen::new(), word());
+    let (seen, reported) = (Seen::new(), word());
     let only = Consumer::returns(move |hit| {
-        told.fetch_add(hit.regs().get(Gpr::Rax), SeqCst);
+        reported.fetch_add(hit.regs().get(Gpr::Rax), SeqCst);
     });
     let (twice, add) = (victim.function("twice"), victim.function("add"));
     ADD.store(add as *const () as u64, SeqCst);
@@ -315,7 +315,7 @@ fn storm(way: How) {
     let counts = probes.each_ref().map(|probe| probe.counts());
     let nested = counts[1].nested;
     let outer = THREADS * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>();
-    assert_eq!(told.load(SeqCst), outer + (inner - nested) * 4);
+    assert_eq!(reported.load(SeqCst), outer + (inner - nested) * 4);
     let hits = Tally { hits: all, ..Tally::default() };
     assert_eq!(counts, [hits, Tally { hits: all + inner - nested, nested, ..hits }]);
 }
@@ -388,12 +388,12 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
     let run = move || {
         let value = victim.function("deep")(DEPTH, 0);
         let tally = probe.counts();
-        let told = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
+        let reported = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
         value == plain
             && tally.hits + tally.empty == DEPTH + 1
             && tally.empty > 1000
             && tally.hits > DEPTH / 2
-            && told == [tally.hits, tally.hits, 0]
+            && reported == [tally.hits, tally.hits, 0]
     };
     // SAFETY: the child calls what is patched, looks at words, and ends.
     let child = unsafe { libc::fork() };
@@ -412,7 +412,7 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
 }
 
 #[test]
-fn who_cannot_have_slots_is_refused_by_name() {
+fn functions_that_cannot_have_trampolines_are_refused_by_name() {
     let by_stack = |file: &str, name: &str| {
         let (file, offset) = find(file, name).expect("there");
         register(file, offset, Consumer::returns(|_| {}).returns_by(Returns::Stack)).expect_err("refused")

@@ -53,10 +53,10 @@ fn exceptions_go_through_and_slots_are_had_again() {
         let mut unwound = 0;
         (0..TRAMPOLINES).for_each(|n| assert_eq!(caught(n, &mut unwound), expected(n)));
         assert_eq!(unwound, 2 * TRAMPOLINES);
-        let home = TRAMPOLINES / 2;
+        let half = TRAMPOLINES / 2;
         seen[0].1.expect(TRAMPOLINES, TRAMPOLINES);
-        seen[1].1.expect(2 * TRAMPOLINES, home);
-        seen[2].1.expect(2 * TRAMPOLINES, home);
+        seen[1].1.expect(2 * TRAMPOLINES, half);
+        seen[2].1.expect(2 * TRAMPOLINES, half);
         assert!(probes.iter().all(|probe| probe.counts().missed() == 0), "{:?}", probes.map(|p| p.counts()));
         drop(probes);
         (0..100).for_each(|n| assert_eq!(caught(n, &mut unwound), expected(n)));
@@ -306,13 +306,13 @@ fn unwinders_that_are_loaded_later() {
         let _probe = probe(&victim, "add", seen.session(), How::Slot);
         let handle = load_later(LATER);
         // SAFETY: a word of that library.
-        let told = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
-        let told_in_time = told != 0;
+        let registered = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
+        let registered_in_time = registered != 0;
         // The engine's thread does this soon; here it is done now.
         trapline::inside::rescan().expect("a look");
         // SAFETY: as above.
-        let told = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
-        assert!(trampolines().contains(&told), "told: {told:#x}, in time: {told_in_time}");
+        let registered = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
+        assert!(trampolines().contains(&registered), "told: {registered:#x}, in time: {registered_in_time}");
         let call = || assert_eq!(victim.function("add")(2, 1), 7);
         call();
         seen.expect(1, 1);
@@ -321,13 +321,13 @@ fn unwinders_that_are_loaded_later() {
 
 /// An unwinder that cannot be told closes the trampolines: no more calls are armed while it is there.
 #[test]
-fn unwinders_that_cannot_be_told_close_the_slots() {
+fn unwinders_that_cannot_be_set_up_close_the_trampolines() {
     /// A single call site, so that its trampoline is bound and found at once.
     #[inline(never)]
     fn call(victim: &Victim) {
         assert_eq!(victim.function("add")(2, 1), 7);
     }
-    alone("unwinding::unwinders_that_cannot_be_told_close_the_slots", || {
+    alone("unwinding::unwinders_that_cannot_be_set_up_close_the_trampolines", || {
         let seen = Seen::new();
         for (consumer, how) in [(seen.session(), How::Slot), (Consumer::returns(|_| ()), How::SlotGeneral)] {
             let victim = Victim::load();

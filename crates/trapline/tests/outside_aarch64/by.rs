@@ -198,7 +198,7 @@ fn what_is_known_at_returns_is_tallied() {
 
 /// By thread; and calls that leave by a jump have no value yet.
 #[test]
-fn values_are_told_by_thread() {
+fn values_are_reported_by_thread() {
     let Some(mut victim) = Victim::start() else { return };
     let by_thread = Tally { value: argument(), sort: Sort::Log2, group_by: GroupBy::Thread };
     let mut session = tallying(&victim, "store_plain", None, by_thread, false);

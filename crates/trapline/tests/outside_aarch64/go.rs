@@ -133,7 +133,7 @@ fn outermost_calls_are_timed() {
 
 /// Callers by frame pointers, up to where the goroutine began.
 #[test]
-fn callers_are_told() {
+fn callers_are_reported() {
     let Some(mut grows) = Grows::start() else { return };
     for name in ["main.leaf", "main.deep"] {
         let builder = Session::builder().pid(grows.child.id()).ring(8 << 20).probe(name).expect("a probe");
@@ -284,8 +284,8 @@ fn what_arguments_lead_to_is_read() {
     let hits = &tallied[0].parts[0].hits;
     println!("{} values, {} unseen", hits.len(), tallied[0].unseen);
     // A function that begins anew on a larger stack is entered twice.
-    let is_told = |(&value, &hits): (&u64, &u64)| hits <= 2 && value % 2 == 0 && value < 2 * TIMES;
-    assert!(hits.iter().all(is_told), "{hits:?}");
+    let is_reported = |(&value, &hits): (&u64, &u64)| hits <= 2 && value % 2 == 0 && value < 2 * TIMES;
+    assert!(hits.iter().all(is_reported), "{hits:?}");
     assert!(hits.len() as u64 + tallied[0].unseen >= TIMES && tallied[0].overflow == 0, "{tallied:?}");
     assert!(hits.len() as u64 > TIMES / 2, "{tallied:?}");
     drop(session.detach());

@@ -163,7 +163,7 @@ fn code_written_over_other_code_is_what_runs() {
 
 /// Not even a page is free.
 #[test]
-fn where_no_island_is_in_reach_it_is_said() {
+fn where_no_island_is_in_reach_it_is_reported() {
     let Some(mut victim) = crowded("0") else { return };
     let before = victim.text();
     let builder = Session::builder().pid(victim.pid()).probe("victim_push").expect("a probe");

@@ -51,7 +51,7 @@ fn a_process_of_32_bits_is_named() {
 }
 
 #[test]
-fn whose_return_address_cannot_be_replaced_is_named() {
+fn a_function_whose_return_address_cannot_be_replaced_is_named() {
     let Some(victim) = Victim::start() else { return };
     let before = victim.text();
     let builder = trapline::Session::builder().pid(victim.pid()).probe("victim_loop").expect("a probe");

@@ -24,7 +24,7 @@ fn kinds(report: &ProcessReport) -> Vec<&'static str> {
 }
 
 #[test]
-fn every_call_comes_home_and_is_timed_once() {
+fn every_call_returns_and_is_timed_once() {
     let Some(mut victim) = Victim::start() else { return };
     let before = victim.text();
     let session = session(&victim, "victim_*");
@@ -50,7 +50,7 @@ fn every_call_comes_home_and_is_timed_once() {
 
 /// A caller that signs its return address, and the functions that it calls.
 #[test]
-fn signed_callers_come_home() {
+fn calls_with_signed_return_addresses_return() {
     let Some(mut victim) = Victim::start() else { return };
     for probe in ["victim_outer", "victim_inner"] {
         let session = session(&victim, probe);
@@ -62,7 +62,7 @@ fn signed_callers_come_home() {
 /// Attached and detached while two threads are in the calls: each returns, by the real address or through its
 /// trampoline.
 #[test]
-fn what_is_in_flight_comes_home_when_the_session_ends() {
+fn what_is_in_flight_returns_when_the_session_ends() {
     let Some(mut victim) = Victim::start() else { return };
     for name in ["victim_push", "victim_deep", "victim_tail", "victim_signed", "victim_nop"] {
         come_and_go(&mut victim, name, 6, |victim| session(victim, name), |done| timed(done, name));
@@ -72,7 +72,7 @@ fn what_is_in_flight_comes_home_when_the_session_ends() {
 /// Two threads are in a call that waits. It returns, by `ret` or an exception, before the session ends or
 /// after that. If it is signed, it returns through its trampoline.
 #[test]
-fn a_call_that_waits_comes_home_before_a_detach_and_after() {
+fn a_call_that_waits_returns_before_a_detach_and_after() {
     for (name, _) in WAITS {
         for (throws, first) in [(false, false), (true, false), (false, true), (true, true)] {
             let Some(mut victim) = Victim::start() else { return };

@@ -23,7 +23,7 @@ fn stacks(victim: &mut Victim, unwinding: Unwinding, time: bool) -> Vec<StackSum
 }
 
 #[test]
-fn callers_are_told() {
+fn callers_are_reported() {
     for variables in [&[][..], &NO_RSEQ] {
         for (unwinding, time) in [
             (Unwinding::FramePointers(16), false),

@@ -90,7 +90,7 @@ fn check_last(reported: &[String], accesses: u64) {
 
 /// Threads one after the other: each value is what was stored, and the value before it is known too.
 #[test]
-fn every_store_is_told_with_function_and_value() {
+fn every_store_is_reported_with_function_and_value() {
     let Some(mut victim) = Victim::start() else { return };
     let stores: [(&[&str], &[&str], u64); 2] = [
         (
@@ -148,7 +148,7 @@ fn a_place_beside_is_doubted() {
 /// Threads at the same time, by one instruction that adds: each access counts once. The value after one is
 /// not certain while the other thread may be about to add.
 #[test]
-fn as_many_are_told_as_threads_make() {
+fn as_many_are_reported_as_threads_make() {
     let Some(mut victim) = Victim::start() else { return };
     let Some(watch) = Watch::start(&victim, &["watched_added"]) else { return };
     assert_eq!(victim.call("store_added", TIMES), TIMES * THREADS);
@@ -180,7 +180,7 @@ fn additions_of_one_thread_are_exact() {
 }
 
 #[test]
-fn loads_and_executions_are_told() {
+fn loads_and_executions_are_reported() {
     let Some(mut victim) = Victim::start() else { return };
     let Some(watch) = Watch::start(&victim, &["watched_byte+3:1:rw", "store_byte:x"]) else { return };
     assert_eq!(victim.call(&format!("{TURNS}store_byte"), TIMES), TIMES * THREADS);
@@ -199,7 +199,7 @@ fn loads_and_executions_are_told() {
 /// A breakpoint makes an exclusive store fail for ever. Watching ends by itself, reports the reason, and the
 /// program goes on.
 #[test]
-fn who_cannot_go_on_is_let_go() {
+fn a_target_that_cannot_go_on_is_released() {
     let Some(mut victim) = Victim::start() else { return };
     let Some(watch) = Watch::start(&victim, &["watched_exclusive"]) else { return };
     assert_eq!(victim.call("store_exclusive", TIMES), TIMES * THREADS, "it goes on");

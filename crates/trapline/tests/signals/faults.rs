@@ -81,7 +81,7 @@ fn a_trap_of_the_programs_is_the_programs() {
 }
 
 #[test]
-fn who_comes_to_the_middle_of_a_window_goes_on_in_the_copy() {
+fn a_thread_that_comes_to_the_middle_of_a_window_goes_on_in_the_copy() {
     let library = Library::load();
     let (inner, middle) = (library.address("inner"), library.address("inner+3"));
     let probe = library.quiet("inner", false);

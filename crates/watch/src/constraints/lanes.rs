@@ -69,7 +69,7 @@ impl Lanes {
     }
     /// Enters this thread's lane.
     pub(super) fn enter(&self, patience: Patience) -> Option<InLane<'_>> {
-        let lane = &self.0[home() & (self.0.len() - 1)];
+        let lane = &self.0[own_lane() & (self.0.len() - 1)];
         Some(InLane { lane, _gate: patience.read(&lane.gate)? })
     }
     /// Closes all lanes, in order.
@@ -94,17 +94,17 @@ impl Closed<'_> {
 }
 
 #[cfg(not(loom))]
-fn home() -> usize {
+fn own_lane() -> usize {
     use std::cell::Cell;
     use std::sync::atomic::AtomicUsize;
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static HOME: Cell<Option<usize>> = const { Cell::new(None) };
+        static OWN_LANE: Cell<Option<usize>> = const { Cell::new(None) };
     }
-    HOME.with(|home| {
-        home.get().unwrap_or_else(|| {
+    OWN_LANE.with(|own_lane| {
+        own_lane.get().unwrap_or_else(|| {
             let number = THREADS.fetch_add(1, Relaxed);
-            home.set(Some(number));
+            own_lane.set(Some(number));
             number
         })
     })
@@ -112,16 +112,16 @@ fn home() -> usize {
 
 #[cfg(loom)]
 loom::thread_local! {
-    static HOME: std::cell::Cell<usize> = std::cell::Cell::new(0);
+    static OWN_LANE: std::cell::Cell<usize> = std::cell::Cell::new(0);
 }
 
 #[cfg(loom)]
-fn home() -> usize {
-    HOME.with(std::cell::Cell::get)
+fn own_lane() -> usize {
+    OWN_LANE.with(std::cell::Cell::get)
 }
 
 /// Sets the lane that this thread takes, in a model.
 #[cfg(loom)]
-pub fn set_code_region(lane: usize) {
-    HOME.with(|home| home.set(lane));
+pub fn set_lane(lane: usize) {
+    OWN_LANE.with(|own_lane| own_lane.set(lane));
 }

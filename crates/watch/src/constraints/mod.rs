@@ -125,10 +125,10 @@ mod words;
 pub mod laws;
 
 #[cfg(loom)]
-pub use lanes::set_code_region;
+pub use lanes::set_lane;
 pub use words::{
-    Accounting, BadMachine, Claim, Cpu, Held, Kind, MAX_SLOTS, Machine, Refusal, Request, Reservation, Slots,
-    Target, TaskId, TryError,
+    Accounting, BadMachine, BreakpointKind, Claim, Cpu, DebugRegisters, Held, MAX_SLOTS, Machine, Refusal,
+    Request, Reservation, Target, TaskId, TryError,
 };
 
 use rule::Exchange;

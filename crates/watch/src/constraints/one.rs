@@ -2,7 +2,7 @@
 
 use super::rule::{Account, CountOwner, Counts, Exchange, Move, POOLS, Picture};
 use super::sync::{Mutex, Patience};
-use super::table::Table;
+use super::table::TaskTable;
 use super::words::{Cpu, Held, MAX_SLOTS, Machine, Refusal};
 
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) struct One {
 
 #[derive(Debug)]
 struct Books {
-    accounts: Table<Account>,
+    accounts: TaskTable<Account>,
     pinned: Counts,
     /// Number of tasks by what they pin: on any CPU, and (for those that have a bound breakpoint) in total.
     tasks: [[[u32; MAX_SLOTS as usize]; 2]; POOLS],
@@ -32,7 +32,8 @@ impl Picture for Pinned {
 
 impl One {
     pub(super) fn new(machine: Machine) -> Self {
-        let books = Books { accounts: Table::new(), pinned: Counts::default(), tasks: Default::default() };
+        let books =
+            Books { accounts: TaskTable::new(), pinned: Counts::default(), tasks: Default::default() };
         Self { machine, books: Mutex::new(books) }
     }
     pub(super) fn exchange(

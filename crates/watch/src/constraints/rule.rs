@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::words::{Claim, Cpu, Held, Machine, Refusal, Slots, Target, TaskId};
+use super::words::{Claim, Cpu, DebugRegisters, Held, Machine, Refusal, Target, TaskId};
 
 /// Number of pools of debug registers. Pool 0 alone is used where the kinds share registers; otherwise there
 /// is one for data and one for instructions.
@@ -66,8 +66,8 @@ pub(super) struct Move {
 impl Machine {
     fn share(&self, claim: Claim) -> Share {
         let pool = match self.slots() {
-            Slots::Shared(_) => 0,
-            Slots::Apart { .. } => claim.kind() as usize,
+            DebugRegisters::Shared(_) => 0,
+            DebugRegisters::Apart { .. } => claim.kind() as usize,
         };
         Share { pool, weight: claim.weight() }
     }
@@ -76,9 +76,9 @@ impl Machine {
     }
     pub(super) fn slots_in(&self, pool: usize) -> u32 {
         u32::from(match (self.slots(), pool) {
-            (Slots::Shared(n), 0) => n,
-            (Slots::Apart { data, .. }, 0) => data,
-            (Slots::Apart { instruction, .. }, 1) => instruction,
+            (DebugRegisters::Shared(n), 0) => n,
+            (DebugRegisters::Apart { data, .. }, 0) => data,
+            (DebugRegisters::Apart { instruction, .. }, 1) => instruction,
             _ => 0,
         })
     }

@@ -17,7 +17,7 @@ pub struct TaskId(u32);
 
 /// What a breakpoint stops at.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum BreakpointKind {
     /// Memory that is read or written.
     Data,
     /// An instruction that is executed.
@@ -26,7 +26,7 @@ pub enum Kind {
 
 /// Debug registers of each CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Slots {
+pub enum DebugRegisters {
     /// Every register takes either kind (x86: 4).
     Shared(u8),
     /// Each kind has its own registers (arm64).
@@ -42,7 +42,7 @@ pub enum Slots {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Machine {
     cpus: u32,
-    slots: Slots,
+    slots: DebugRegisters,
 }
 
 /// The error for numbers that no machine has.
@@ -52,7 +52,7 @@ pub struct BadMachine {
     /// Number of CPUs given.
     pub cpus: u32,
     /// Debug registers given.
-    pub slots: Slots,
+    pub slots: DebugRegisters,
 }
 
 /// The target of a breakpoint: a task, or a CPU.
@@ -69,7 +69,7 @@ pub enum Target {
 /// The registers that a breakpoint takes: a number of one kind, on each CPU where it may be armed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Claim {
-    kind: Kind,
+    kind: BreakpointKind,
     weight: NonZeroU8,
 }
 
@@ -181,10 +181,10 @@ impl Machine {
     ///
     /// # Errors
     /// There is no CPU, or there are more than [`MAX_SLOTS`] registers.
-    pub const fn new(cpus: u32, slots: Slots) -> Result<Self, BadMachine> {
+    pub const fn new(cpus: u32, slots: DebugRegisters) -> Result<Self, BadMachine> {
         let most = match slots {
-            Slots::Shared(n) => n,
-            Slots::Apart { data, instruction } => {
+            DebugRegisters::Shared(n) => n,
+            DebugRegisters::Apart { data, instruction } => {
                 if data > instruction {
                     data
                 } else {
@@ -201,16 +201,16 @@ impl Machine {
     }
     /// Debug registers of each CPU.
     #[must_use]
-    pub const fn slots(&self) -> Slots {
+    pub const fn slots(&self) -> DebugRegisters {
         self.slots
     }
     /// Number of registers of each CPU that a kind may use.
     #[must_use]
-    pub const fn slots_for(&self, kind: Kind) -> u8 {
+    pub const fn slots_for(&self, kind: BreakpointKind) -> u8 {
         match (self.slots, kind) {
-            (Slots::Shared(n), _) => n,
-            (Slots::Apart { data, .. }, Kind::Data) => data,
-            (Slots::Apart { instruction, .. }, Kind::Instruction) => instruction,
+            (DebugRegisters::Shared(n), _) => n,
+            (DebugRegisters::Apart { data, .. }, BreakpointKind::Data) => data,
+            (DebugRegisters::Apart { instruction, .. }, BreakpointKind::Instruction) => instruction,
         }
     }
 }
@@ -218,7 +218,7 @@ impl Machine {
 impl Target {
     /// One breakpoint of a kind, with the usual weight 1.
     #[must_use]
-    pub const fn one(self, kind: Kind) -> Request {
+    pub const fn one(self, kind: BreakpointKind) -> Request {
         self.wants(Claim::one(kind))
     }
     /// A breakpoint with any claim.
@@ -231,17 +231,17 @@ impl Target {
 impl Claim {
     /// A claim of one register.
     #[must_use]
-    pub const fn one(kind: Kind) -> Self {
+    pub const fn one(kind: BreakpointKind) -> Self {
         Self { kind, weight: NonZeroU8::MIN }
     }
     /// A claim of several registers.
     #[must_use]
-    pub const fn weighing(kind: Kind, weight: NonZeroU8) -> Self {
+    pub const fn weighing(kind: BreakpointKind, weight: NonZeroU8) -> Self {
         Self { kind, weight }
     }
     /// The kind of its registers.
     #[must_use]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> BreakpointKind {
         self.kind
     }
     /// Number of its registers.

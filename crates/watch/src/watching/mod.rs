@@ -28,7 +28,7 @@ use crate::record::Layout;
 use access::{Accesses, read_bytes};
 use opening::{Group, Opened, check, group, open};
 use stream::{Entry, Stream};
-pub use words::{CodeMap, Event, Exec, Kind, NoMap, Options, Point, Tally, Target};
+pub use words::{AccessKind, CodeMap, Event, Exec, NoMap, Options, Point, Tally, Target};
 use words::{First, Member, Trap, name_of};
 
 /// Watchpoints at work. Dropping it disarms.

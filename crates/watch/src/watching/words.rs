@@ -63,7 +63,7 @@ impl Default for Options {
 
 /// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum AccessKind {
     /// A store, or a read-modify-write.
     Write,
     /// A load.
@@ -97,7 +97,7 @@ pub struct Event {
     /// stood then. For an access by the kernel: the system call's return address.
     pub ip: RemoteAddr,
     /// The kind of access.
-    pub kind: Kind,
+    pub kind: AccessKind,
     /// The values before and after.
     pub change: Change,
     /// Callers, innermost first, if requested.

@@ -178,7 +178,7 @@ mod tests {
     use super::{Figures, Row, quartiles, shared};
 
     #[test]
-    fn what_threads_pay_is_told_round_by_round() {
+    fn what_threads_pay_is_reported_round_by_round() {
         let control = [&[1.0, 2.0, 1.0][..], &[2.0, 4.0, 1.0][..]];
         assert_eq!(shared([&[1.0, 1.0, 1.0], &[4.0, 2.0, 3.0]], control), 2.0);
     }

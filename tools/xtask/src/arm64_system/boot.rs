@@ -49,16 +49,16 @@ impl System {
         let mut child = Running(child);
         let mut log = fs::File::create(self.folder.join(format!("{name}.log")))?;
         let console = BufReader::new(child.0.stdout.take().context("a pipe")?);
-        let (tell, told) = channel();
+        let (lines_in, lines) = channel();
         std::thread::spawn(move || {
             for line in console.split(b'\n').map_while(Result::ok) {
-                if tell.send(line).is_err() {
+                if lines_in.send(line).is_err() {
                     return;
                 }
             }
         });
         loop {
-            let line = match told.recv_timeout(PATIENCE) {
+            let line = match lines.recv_timeout(PATIENCE) {
                 Ok(line) => String::from_utf8_lossy(line.trim_ascii_end()).into_owned(),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {

@@ -149,8 +149,9 @@ pub(super) fn judge(rows: &[Value]) -> Vec<String> {
 /// Of rows where nothing was simulated, but done in this way: those that [`judge`] does not object to. A deep push that is done out of line takes no more.
 pub(super) fn unnoticed(rows: &[Value], way: &str) -> Vec<String> {
     let faults = judge(rows);
-    let tells = |case: &str| case != "ret" && (case != DEEP || way == "stepped");
-    let simulated = benches().filter(|(_, case)| tells(case)).map(|(bench, case)| format!("{bench}-{case}"));
+    let is_simulated = |case: &str| case != "ret" && (case != DEEP || way == "stepped");
+    let simulated =
+        benches().filter(|(_, case)| is_simulated(case)).map(|(bench, case)| format!("{bench}-{case}"));
     let noticed = |name: &str| faults.iter().any(|fault| fault.starts_with(&format!("{name} simulated")));
     let missed = simulated.filter(|name| !noticed(name));
     missed.map(|name| format!("{name}: is {way}, and nobody noticed")).collect()
@@ -200,7 +201,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn rows_are_told_by_their_marks() {
+    fn rows_are_recognized_by_their_marks() {
         let account = "Taking exception 7 [Breakpoint]\n...with ESR 0x3c/0xf2000005\n...with ESR 0x3c/0xf2000702\n\
             ...with ESR 0x15/0x56000000\n...with ESR 0x3c/0xf2000000\n...with ESR 0x32/0xca000022\nTaking exception 5 [IRQ]\n\
             ...with ESR 0x24/0x92000047\n...with ESR 0x3c/0xf20006ff\n...with ESR 0x15/0x56000000\n";
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn what_does_not_fit_is_reported() {
         let good = rows(instructions, |how| how);
         assert_eq!(judge(&good), Vec::<String>::new());
         assert_eq!(unnoticed(&good, "stepped").len(), 6);

@@ -56,7 +56,7 @@ fn paragraphs(text: &str) -> Vec<String> {
 /// The ids that a paragraph defines.
 fn invariants(paragraph: &str) -> Vec<(Id, String)> {
     if let Some(item) = paragraph.strip_prefix("- ") {
-        return leading(item).and_then(|(id, rest)| Some((id, said(rest)?))).into_iter().collect();
+        return leading(item).and_then(|(id, rest)| Some((id, statement(rest)?))).into_iter().collect();
     }
     let behind = ["Invariants:", "Invariant:"].iter().find_map(|word| paragraph.split_once(word));
     let Some((_, list)) = behind else { return Vec::new() };
@@ -68,11 +68,11 @@ fn invariants(paragraph: &str) -> Vec<(Id, String)> {
     starts.sort_unstable();
     let ends = starts.iter().skip(1).copied().chain([list.len()]);
     let clauses = starts.iter().zip(ends).map(|(&from, to)| &list[from..to]);
-    clauses.filter_map(|clause| leading(clause).and_then(|(id, rest)| Some((id, said(rest)?)))).collect()
+    clauses.filter_map(|clause| leading(clause).and_then(|(id, rest)| Some((id, statement(rest)?)))).collect()
 }
 
 /// What follows an id, if that defines it.
-fn said(rest: &str) -> Option<String> {
+fn statement(rest: &str) -> Option<String> {
     let text = rest.strip_prefix(' ')?;
     let refers = text.starts_with('(') || text.strip_prefix("to ").is_some_and(|to| leading(to).is_some());
     (!refers && !text.is_empty()).then(|| text.trim_end_matches([' ', ';', '.']).to_owned())

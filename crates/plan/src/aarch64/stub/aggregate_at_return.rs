@@ -12,7 +12,7 @@
 //!
 //! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::asm::{Asm, Fix};
 use super::deferred::{self, Deferred, Looked, PLACE, asks_for_duration};

@@ -6,7 +6,7 @@
 //! what others do in sections.
 
 use trapline_record::names::PLACES;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::asm::{Asm, Cond, Fix, SP};
 use super::counted::{add_one, by_thread, count, count_last, cpu};

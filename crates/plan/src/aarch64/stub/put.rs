@@ -8,7 +8,7 @@
 //! publish with it. A slot's stores come behind the load of the tail, since a branch that depends on it lies
 //! between them.
 
-use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
+use trapline_record::ring::{FIRST_VALUE, HEAD, LOCKED, RecordKind as Kind, SLOTS, TAIL, TRIES, first_float};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::counted::by_thread;

@@ -11,7 +11,7 @@
 //!   S-144 …  the same, then what conditions need (`frame`): if fields decide
 //! ```
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::asm::{Asm, Reg, SP};
 use super::frame;

@@ -6,7 +6,7 @@
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 
 use super::{Emitter, Setting};
 use crate::filter::TargetFilter;
@@ -91,7 +91,7 @@ impl Setting<'_> {
         out: &mut Vec<u8>,
         here: u64,
         site: Liveness,
-        (probe, kind): (u32, Kind),
+        (probe, kind): (u32, RecordKind),
     ) -> Pending<'static> {
         match &self.threads {
             // Nothing by thread is planned with a filter.

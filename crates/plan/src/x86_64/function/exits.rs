@@ -17,7 +17,7 @@ use crate::x86_64::stub;
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, may_displace};
 use trapline_record::Svma;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 /// Upper bound of the instructions that are copied before an exit, if jumps lead to them.
 const MAX_TAIL: usize = 10;
@@ -120,7 +120,7 @@ impl Planner<'_> {
         self.env.recordable(at, probe, texts != 0 || fields != 0)?;
         let marked = returns && self.env.filter(probe).is_some();
         let action = |kind| SiteAction::Record { probe, kind, values, marked, texts, floats, stack };
-        self.entry(function, action(Kind::Entry), owner(PatchRole::Entry))?;
+        self.entry(function, action(RecordKind::Entry), owner(PatchRole::Entry))?;
         if !returns {
             return Ok(());
         }
@@ -148,7 +148,7 @@ impl Planner<'_> {
         let probe = request.probe;
         self.env.recordable(self.env.image.function(function).start, probe, false)?;
         if self.env.filter(probe).is_some_and(|filter| filter.late.is_some()) {
-            let entry = SiteAction::Tally { probe, kind: Kind::Entry };
+            let entry = SiteAction::Tally { probe, kind: RecordKind::Entry };
             self.entry(function, entry, owner(PatchRole::Entry))?;
         }
         if by_slot {

@@ -30,7 +30,7 @@ use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{ExitKind, Insn, Look};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 /// Number of functions that are analysed in one round if several threads do it.
 const ROUND: usize = 1024;
@@ -178,7 +178,7 @@ impl<'a> Planner<'a> {
         let owner = Owner { request: index, probe: request.probe, role: PatchRole::Entry };
         let function = match (request.action, request.function) {
             (Action::CountAt(at), f) => {
-                let count = SiteAction::Count { probe: owner.probe, kind: Kind::Entry };
+                let count = SiteAction::Count { probe: owner.probe, kind: RecordKind::Entry };
                 let done = self.instruction(f, at, code, count, owner);
                 return self.or_kernel(done, owner, at);
             }
@@ -217,7 +217,7 @@ impl<'a> Planner<'a> {
         let (at, probe) = (self.env.image.function(f).start, owner.probe);
         match request.action {
             Action::CountEntry => {
-                let done = self.entry(f, SiteAction::Count { probe, kind: Kind::Entry }, owner);
+                let done = self.entry(f, SiteAction::Count { probe, kind: RecordKind::Entry }, owner);
                 self.or_kernel(done, owner, at)
             }
             Action::Hold(hold) => self.entry(f, SiteAction::Hold(hold), owner),
@@ -227,7 +227,7 @@ impl<'a> Planner<'a> {
             }
             Action::Tally { .. } => {
                 self.env.recordable(at, probe, false)?;
-                self.entry(f, SiteAction::Tally { probe, kind: Kind::Entry }, owner)
+                self.entry(f, SiteAction::Tally { probe, kind: RecordKind::Entry }, owner)
             }
             _ => self.entry(f, call(probe, at), owner),
         }
@@ -382,13 +382,13 @@ const fn call(probe: u32, ip: Svma) -> SiteAction {
 
 /// A record at a single instruction, with this many values.
 fn record_at(probe: u32, values: u8, stack: Stack) -> SiteAction {
-    let (kind, floats) = (Kind::Entry, Floats::default());
+    let (kind, floats) = (RecordKind::Entry, Floats::default());
     SiteAction::Record { probe, kind, values, marked: false, texts: 0, floats, stack }
 }
 
-pub(super) const fn kind_of(exit: stub::ExitKind) -> Kind {
+pub(super) const fn kind_of(exit: stub::ExitKind) -> RecordKind {
     match exit {
-        stub::ExitKind::Return => Kind::Return,
-        stub::ExitKind::Tail => Kind::Tail,
+        stub::ExitKind::Return => RecordKind::Return,
+        stub::ExitKind::Tail => RecordKind::Tail,
     }
 }

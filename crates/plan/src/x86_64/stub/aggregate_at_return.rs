@@ -16,7 +16,7 @@
 //! as they are. So a thread that is moved or interrupted there repeats only G3's section.
 //! The thread counted is the entry's. Other interleavings are those of `defer`.
 
-use trapline_record::ring::{FIRST_TEXT, Kind};
+use trapline_record::ring::{FIRST_TEXT, RecordKind as Kind};
 
 use super::asm::{Asm, Fix, R11, RSI};
 use super::counted::count;

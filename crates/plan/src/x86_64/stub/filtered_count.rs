@@ -7,7 +7,7 @@
 //! At an exit the condition is about the returned value. If a tail call leaves the condition undecided, the
 //! hit does not pass ([`Tree::at_tail`](crate::filter::Tree::at_tail)).
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::asm::{Alu, Asm, Mem};
 use super::counted::{Counted, count};

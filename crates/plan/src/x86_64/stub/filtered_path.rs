@@ -8,7 +8,7 @@
 //! recorded calls take the jumps.
 //! A hit that does not pass takes away the mark that an abandoned call left in its cell, and is counted.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem};
 use super::counted::{Counted, count};

@@ -4,7 +4,7 @@
 //! jumps, and what waits for addresses ([`FilterExits`]).
 
 use trapline_record::names::PLACES;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
 use super::counted::{Counted, any_line};

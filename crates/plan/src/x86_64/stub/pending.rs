@@ -4,7 +4,7 @@
 //! code, appended to a vector; a [`Pending`], which appends the rest when the displaced code is there.
 //! Does not: know the code of any action; it only names them all.
 
-use trapline_record::ring::Kind as RecordKind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::Asm;
 use super::deferred::{self, defer};

@@ -3,7 +3,9 @@
 //! In: where the rings lie, what a record of this kind holds. Out: code that finds this CPU's ring or locks
 //! one (`record::ring`), fills the slot behind its head, and commits it by storing the head.
 
-use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
+use trapline_record::ring::{
+    FIRST_TEXT, FIRST_VALUE, HEAD, LOCKED, RecordKind as Kind, SLOTS, TAIL, TRIES, first_float,
+};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
 use super::filter::ARGUMENT;

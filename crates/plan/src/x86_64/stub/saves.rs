@@ -4,7 +4,7 @@
 //! a mark spoils ([`Second`]), then the rest, and that loads all again.
 //! Invariant: STUB-1. What is saved here is where conditions (`filter`), texts and stacks expect it.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::asm::{Asm, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::machine::Liveness;

@@ -58,7 +58,7 @@
 //! is checked after it was loaded, in the register that is then used (it is never loaded again). If another
 //! thread unmaps this stack, or mprotects it, it takes it away from the program too.
 
-use trapline_record::ring::{FIRST_VALUE, Kind};
+use trapline_record::ring::{FIRST_VALUE, RecordKind as Kind};
 use trapline_record::stack::{END, FIRST, FRAME, USED};
 use trapline_record::trampolines::{self, Trampolines, at};
 

@@ -13,7 +13,7 @@
 //! CPU's table, find the row, add one. In a process without rseq all lines are written by `lock add`, and
 //! rows are claimed by a compare-and-swap. Registers are saved below the stack pointer, as in `trace`.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};

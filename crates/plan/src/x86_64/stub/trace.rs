@@ -15,7 +15,7 @@
 //! lies behind.
 //! Registers are saved below the stack pointer, as in `count`.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::asm::Asm;
 use super::filtered_path::{FilteredPath, Unmarked};

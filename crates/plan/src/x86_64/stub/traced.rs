@@ -4,7 +4,7 @@
 //! parts of such code each add methods to [`Traced`].
 //! Does not: emit code.
 
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind as Kind, RingArea};
 use trapline_record::trampolines::Trampolines;
 
 use super::filter::ARGUMENT;

@@ -94,9 +94,9 @@ impl Taking {
             // This is only a hint: a stale or negative number costs a longer search.
             Some(rseq) => {
                 asm.load32(RSI, Mem::Fs(rseq.offset + CPU_ID));
-                asm.alu_imm(Alu::And, RSI, trampolines::HOMES as i32 - 1, false);
+                asm.alu_imm(Alu::And, RSI, trampolines::HINT_LINES as i32 - 1, false);
             }
-            None => rseq::any_line(asm, RSI, machine.rdpid, trampolines::HOMES as u32),
+            None => rseq::any_line(asm, RSI, machine.rdpid, trampolines::HINT_LINES as u32),
         }
         asm.shift(Shift::Left, RSI, 6, false);
         asm.alu(Alu::Add, RSI, RDI);

@@ -5,7 +5,7 @@
 //! rare paths: dropped records, threads without an area, late rejections. See `trace` for what is counted
 //! where.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX};
 use super::counted::{Counted, count};

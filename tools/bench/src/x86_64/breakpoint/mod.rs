@@ -23,7 +23,7 @@ mod thread;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use trapline_watch::constraints::{
-    Accounting, Claim, Constraints, Machine, Refusal, Request, Reservation, Slots,
+    Accounting, Claim, Constraints, DebugRegisters, Machine, Refusal, Request, Reservation,
 };
 
 use crate::x86_64::hits::Effort;
@@ -121,7 +121,7 @@ impl How {
 
 /// A machine with this many CPUs, each with four debug registers as on x86.
 fn machine(cpus: u32) -> Result<Machine> {
-    Ok(Machine::new(cpus, Slots::Shared(4))?)
+    Ok(Machine::new(cpus, DebugRegisters::Shared(4))?)
 }
 
 fn cpus() -> u32 {
@@ -167,8 +167,8 @@ pub(crate) fn run(
 mod tests {
     use super::{How, machine};
     use proptest::prelude::*;
-    use trapline_watch::constraints::laws::{BruteForce, Step, nine_cases, play, run_case};
-    use trapline_watch::constraints::{Claim, Cpu, Kind, Machine, Slots, Target, TaskId};
+    use trapline_watch::constraints::laws::{BruteForce, Operation, nine_cases, play, run_case};
+    use trapline_watch::constraints::{BreakpointKind, Claim, Cpu, DebugRegisters, Machine, Target, TaskId};
 
     fn task(number: u32) -> TaskId {
         TaskId::new(number).expect("a task")
@@ -187,8 +187,8 @@ mod tests {
         }
     }
 
-    fn steps() -> impl Strategy<Value = (Machine, Vec<Step>)> {
-        let kind = || prop_oneof![3 => Just(Kind::Data), 1 => Just(Kind::Instruction)];
+    fn steps() -> impl Strategy<Value = (Machine, Vec<Operation>)> {
+        let kind = || prop_oneof![3 => Just(BreakpointKind::Data), 1 => Just(BreakpointKind::Instruction)];
         let claim = (kind(), 1u8..4).prop_map(|(kind, weight)| {
             Claim::weighing(kind, std::num::NonZeroU8::new(weight).unwrap_or(std::num::NonZeroU8::MIN))
         });
@@ -200,13 +200,13 @@ mod tests {
             cpu().prop_map(Target::Cpu),
         ];
         let step = prop_oneof![
-            5 => (target, claim.clone()).prop_map(|(target, claim)| Step::Reserve(target.wants(claim))),
-            3 => any::<usize>().prop_map(Step::Release),
-            1 => (any::<usize>(), claim).prop_map(|(which, claim)| Step::Modify(which, claim)),
+            5 => (target, claim.clone()).prop_map(|(target, claim)| Operation::Reserve(target.wants(claim))),
+            3 => any::<usize>().prop_map(Operation::Release),
+            1 => (any::<usize>(), claim).prop_map(|(which, claim)| Operation::Modify(which, claim)),
         ];
         let slots = prop_oneof![
-            Just(Slots::Shared(4)),
-            (0u8..5, 0u8..5).prop_map(|(data, instruction)| Slots::Apart { data, instruction })
+            Just(DebugRegisters::Shared(4)),
+            (0u8..5, 0u8..5).prop_map(|(data, instruction)| DebugRegisters::Apart { data, instruction })
         ];
         let machine =
             (1u32..4, slots).prop_filter_map("a machine", |(cpus, slots)| Machine::new(cpus, slots).ok());

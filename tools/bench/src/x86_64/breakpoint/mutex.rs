@@ -6,7 +6,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use trapline_watch::constraints::{
-    Accounting, Claim, Cpu, Kind, Machine, Refusal, Request, Reservation, Slots, Target, TaskId,
+    Accounting, BreakpointKind, Claim, Cpu, DebugRegisters, Machine, Refusal, Request, Reservation, Target,
+    TaskId,
 };
 
 #[derive(Debug)]
@@ -37,10 +38,10 @@ impl OneMutex {
         let task = vec![0; machine.cpus() as usize];
         Self { machine, books: Mutex::new(Books { all: Vec::new(), cpus, task }) }
     }
-    fn pool(&self, kind: Kind) -> usize {
+    fn pool(&self, kind: BreakpointKind) -> usize {
         match self.machine.slots() {
-            Slots::Shared(_) => 0,
-            Slots::Apart { .. } => kind as usize,
+            DebugRegisters::Shared(_) => 0,
+            DebugRegisters::Apart { .. } => kind as usize,
         }
     }
     fn check(&self, target: Target) -> Result<(), Refusal> {

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use trapline_watch::constraints::{
-    Accounting, Claim, Cpu, Kind, Machine, Refusal, Request, Reservation, Slots, Target, TaskId,
+    Accounting, BreakpointKind, Claim, Cpu, DebugRegisters, Machine, Refusal, Request, Reservation, Target,
+    TaskId,
 };
 
 /// A task's breakpoints: the CPU, if bound to one, and the claim.
@@ -55,10 +56,10 @@ impl Sharded {
         let shards = (0..machine.cpus()).map(|_| Shard::default()).collect();
         Self { machine, cpus: RwLock::new(cpus), shards }
     }
-    fn pool(&self, kind: Kind) -> usize {
+    fn pool(&self, kind: BreakpointKind) -> usize {
         match self.machine.slots() {
-            Slots::Shared(_) => 0,
-            Slots::Apart { .. } => kind as usize,
+            DebugRegisters::Shared(_) => 0,
+            DebugRegisters::Apart { .. } => kind as usize,
         }
     }
     fn shard(&self, task: TaskId) -> MutexGuard<'_, Tasks> {

@@ -8,7 +8,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::here::Here;
+use super::cpu_area::CpuArea;
 use super::instances::{Instances, Memory, Object, objects, range};
 
 #[derive(Debug)]
@@ -36,16 +36,16 @@ impl PerThread {
 
 impl Instances for PerThread {
     #[inline]
-    fn get(&self, here: &Here) -> Option<u32> {
-        let own = &self.threads[here.thread];
+    fn get(&self, cpu_area: &CpuArea) -> Option<u32> {
+        let own = &self.threads[cpu_area.thread];
         let top = own.top.load(Relaxed).checked_sub(1)?;
         let object = own.slots.get(top as usize)?.load(Relaxed);
         own.top.store(top, Relaxed);
         Some(object)
     }
     #[inline]
-    fn put(&self, here: &Here, object: u32) {
-        let own = &self.threads[here.thread];
+    fn put(&self, cpu_area: &CpuArea, object: u32) {
+        let own = &self.threads[cpu_area.thread];
         let top = own.top.load(Relaxed);
         if let Some(slot) = own.slots.get(top as usize) {
             slot.store(object, Relaxed);

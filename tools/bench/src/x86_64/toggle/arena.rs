@@ -151,9 +151,9 @@ impl Arena {
     /// in a process.
     pub(crate) fn new() -> io::Result<Self> {
         let memory = memfd()?;
-        let (mirror_off, len) = (LEN, 2 * LEN + PAGE);
+        let (stubs_off, len) = (LEN, 2 * LEN + PAGE);
         memory.set_len(len as u64)?;
-        let (code, mirror) = pair(&memory, mirror_off)?;
+        let (code, stubs) = pair(&memory, stubs_off)?;
         for slot in (0..HEADS.len() * OFFSETS).map(Slot) {
             let window = code + slot.window() as u64;
             let body = [slot.head().window, slot.head().rest].concat();
@@ -163,7 +163,7 @@ impl Arena {
             let end = stub + (MARK.len() + slot.head().window.len() + 5) as u64;
             let distance = back.wrapping_sub(end) as u32;
             let text = [&MARK[..], slot.head().window, &[0xe9], &distance.to_le_bytes()].concat();
-            memory.write_all_at(&text, mirror_off as u64 + (stub - mirror))?;
+            memory.write_all_at(&text, stubs_off as u64 + (stub - stubs))?;
         }
         let writable = map(&memory, 0, LEN, 0, libc::PROT_READ | libc::PROT_WRITE)?;
         CODE.store(code, Ordering::Relaxed);
@@ -225,18 +225,18 @@ impl Arena {
 
 /// Maps the code, and the stubs at their distance from it, which is no multiple of a page. They lie where
 /// programs map nothing by themselves.
-fn pair(memory: &File, mirror_off: usize) -> io::Result<(u64, u64)> {
+fn pair(memory: &File, stubs_off: usize) -> io::Result<(u64, u64)> {
     const FROM: u64 = 0x2000_0000_0000;
     const STEP: u64 = 1 << 32;
     const TRIES: u64 = 1000;
     let protection = libc::PROT_READ | libc::PROT_EXEC;
     for code in (0..TRIES).map(|n| FROM + n * STEP) {
-        let mirror = stub_of(code) / PAGE as u64 * PAGE as u64;
+        let stubs = stub_of(code) / PAGE as u64 * PAGE as u64;
         let both = map(memory, code, LEN, 0, protection)
-            .and_then(|_| map(memory, mirror, LEN + PAGE, mirror_off, protection));
+            .and_then(|_| map(memory, stubs, LEN + PAGE, stubs_off, protection));
         match both {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => return other.map(|mirror| (code, mirror)),
+            other => return other.map(|stubs| (code, stubs)),
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
@@ -325,10 +325,10 @@ extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, context: *mut libc
             *rip = copy.cast_signed();
         }
         _ => {
-            let said = b"a thread ran code that was never written: the write was not seen whole\n";
+            let message = b"a thread ran code that was never written: the write was not seen whole\n";
             // SAFETY: write and _exit take plain numbers and a live buffer, and may be called in a handler.
             unsafe {
-                libc::write(2, said.as_ptr().cast(), said.len());
+                libc::write(2, message.as_ptr().cast(), message.len());
                 libc::_exit(3);
             }
         }

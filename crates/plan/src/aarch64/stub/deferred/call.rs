@@ -4,7 +4,7 @@
 //! how a condition reads what the entry kept. The steps are those of `deferred`.
 
 use trapline_record::counters::filtered;
-use trapline_record::ring::{Kind, first_float};
+use trapline_record::ring::{RecordKind as Kind, first_float};
 
 use crate::aarch64::stub::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
 use crate::aarch64::stub::counted::{count, count_last};

@@ -1,6 +1,6 @@
 //! The entry of a call whose record is deferred: steps E1 to E4.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::call::{DEPTH, Deferred, FOUND, MARK, PLACE, enter};
 use crate::aarch64::stub::asm::{Asm, Fix, SP, ZERO};

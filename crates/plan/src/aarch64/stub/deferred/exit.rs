@@ -1,6 +1,6 @@
 //! The exit of a call whose record is deferred: steps X1 to X4.
 
-use trapline_record::ring::{HEAD, Kind};
+use trapline_record::ring::{HEAD, RecordKind as Kind};
 
 use super::call::{Deferred, Looked, PLACE, STAMP, asks_for_duration, enter};
 use crate::aarch64::stub::asm::{Asm, Fix, SP};

@@ -34,7 +34,7 @@ mod call;
 mod entry;
 mod exit;
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::asm::Asm;
 use super::pending::Code;

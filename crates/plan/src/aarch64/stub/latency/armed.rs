@@ -158,7 +158,7 @@ impl Timed<'_> {
     /// `SLOT` = the private memory, `KEY` = where this CPU, or this stack, begins to search. This is only a
     /// hint: a stale one costs a longer search. Spoils `A`.
     fn home(&self, asm: &mut Asm, trampolines: &Trampolines) {
-        const BITS: u32 = trampolines::HOMES.trailing_zeros();
+        const BITS: u32 = trampolines::HINT_LINES.trailing_zeros();
         asm.constant(SLOT, trampolines.table);
         match self.machine.rseq {
             Some(area) => {

@@ -4,7 +4,7 @@
 //! how a condition reads what the entry kept. The steps are those of `deferred`.
 
 use trapline_record::counters::filtered;
-use trapline_record::ring::{Kind, first_float};
+use trapline_record::ring::{RecordKind as Kind, first_float};
 
 use crate::filter::{Known, Late, Tree};
 use crate::x86_64::stub::asm::{Alu, Asm, Cond, Fix, Mem, R8, R11, RAX, RDX, RSI, RSP, Reg};

@@ -1,6 +1,6 @@
 //! The entry of a call whose record is deferred: steps E1 to E4.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind as Kind;
 
 use super::call::{Deferred, MARK, OfProbe, SAVED_RSI, Words};
 use crate::x86_64::stub::asm::{Alu, Asm, Fix, Mem, R10, RSI, RSP};

@@ -1,6 +1,6 @@
 //! The exit of a call whose record is deferred: steps X1 to X4.
 
-use trapline_record::ring::{HEAD, Kind, LOCKED, first_float};
+use trapline_record::ring::{HEAD, LOCKED, RecordKind as Kind, first_float};
 
 use super::call::{Deferred, MARK, OfProbe, SAVED_RSI, TIME, Words, asks_for_duration};
 use crate::x86_64::stub::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSI};
