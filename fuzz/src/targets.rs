@@ -390,7 +390,7 @@ fn tally(bytes: &[u8]) {
         for (probe, line) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (0, u32::MAX), (u32::MAX, 1)] {
             let mut seen = 0;
             let _rest = area.read_rows(View::new(&words), probe, line, |row, word| {
-                assert!(row.hits > 0, "what was not hit is not told");
+                assert!(row.hits > 0, "what was not hit is not reported");
                 assert_eq!([8, 1 << 60, u64::MAX].map(word), [0; 3], "a text has eight words");
                 seen += 1;
             });

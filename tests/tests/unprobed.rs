@@ -22,7 +22,7 @@ fn output_text(output: &Output) -> String {
 
 /// A followed command runs a program, and the batch for that fails: alone, and beside one that is probed.
 #[test]
-fn a_followed_program_whose_probes_fail_is_told() {
+fn a_followed_program_with_failing_probes_is_reported() {
     let (path, probe) = or_skip!(family());
     let alone = format!("{LIMIT}; {} once; exit 5", path.display());
     let beside = format!("{} once; {alone}", path.display());

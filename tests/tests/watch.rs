@@ -25,7 +25,7 @@ fn watched(path: &std::path::Path, how: &str, args: &[&str]) -> (Printed, Report
     let tracing = Tracing::start("watch", &words)
         .unwrap_or_else(|report| panic!("the tracer ended: {}\n{}", report.status, report.errors));
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    assert!(status.contains("TracerPid:\t0\n"), "somebody traces it");
+    assert!(status.contains("TracerPid:\t0\n"), "it is traced");
     let reported = victim.run(TIMES);
     let report = tracing.stop();
     assert_eq!(report.status.code(), Some(0), "{}", report.errors);

@@ -31,7 +31,7 @@ pub enum FunctionKind {
     /// The function itself.
     Plain,
     /// The resolver of an IFUNC: the loader calls it once; the implementation is elsewhere (see
-    /// [`crate::Image::pointer_slots`]).
+    /// [`crate::Image::pointer_words`]).
     Ifunc,
 }
 

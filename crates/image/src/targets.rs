@@ -27,7 +27,7 @@ pub struct RseqSection {
 
 /// The word at an address as the loader leaves it, minus the load bias.
 fn word(elf: &Elf, relocs: &[Reloc], at: u64) -> Option<u64> {
-    match relocs.binary_search_by_key(&at, |r| r.slot) {
+    match relocs.binary_search_by_key(&at, |r| r.word) {
         Ok(index) if relocs[index].kind == RelocKind::Relative => Some(relocs[index].addend),
         _ => u64_at(elf.at(at, 8)?, 0),
     }

@@ -102,15 +102,15 @@ fn effects_are_what_the_processor_does() {
             tried += 1;
         }
     }
-    println!("{tried} runs; by mnemonic [not told, told]: {known:?}");
+    println!("{tried} runs; by mnemonic [not known, known]: {known:?}");
     assert!(tried > 3000, "only {tried}");
     for must in
         ["Mov", "Add", "Sub", "Inc", "Dec", "And", "Or", "Xor", "Not", "Neg", "Shl", "Sar", "Rol", "Ror"]
     {
-        assert!(known.get(must).is_some_and(|row| row[1] > 0), "{must} was never told");
+        assert!(known.get(must).is_some_and(|row| row[1] > 0), "{must} was never known");
     }
     for must in ["Cmpxchg", "Sete", "Push", "Stosb", "Stosq", "Movbe", "Movnti", "Bts", "Btr", "Btc"] {
-        assert!(known.get(must).is_some_and(|row| row[1] > 0), "{must} was never told");
+        assert!(known.get(must).is_some_and(|row| row[1] > 0), "{must} was never known");
     }
 }
 

@@ -163,7 +163,7 @@ fn what_cannot_be_done_is_refused_by_name_and_the_rest_is_done() {
     let plan = planned(&image, &caught, &space(), &requests);
     assert_eq!(plan.patches.len(), 1);
     assert_eq!(kinds(&plan), ["immovable", "not-on-arm64", "inside-instruction", "not-in-file", "may-fault"]);
-    assert_eq!(planned(&image, &traits(), &space(), &requests).patches.len(), 2, "nobody catches faults");
+    assert_eq!(planned(&image, &traits(), &space(), &requests).patches.len(), 2, "no handler catches faults");
 }
 
 #[test]

@@ -128,7 +128,7 @@ mod tests {
     const TRAMPOLINES: Trampolines = Trampolines { code: 0x1000, table: 0x10_0000, count: 64 };
 
     #[test]
-    fn a_slot_is_found_by_any_address_in_it_and_by_no_other() {
+    fn a_trampoline_is_found_by_any_address_in_it_and_by_no_other() {
         for trampoline in 0..64 {
             assert_eq!(TRAMPOLINES.number_of(TRAMPOLINES.address(trampoline)), Some(trampoline));
             assert_eq!(

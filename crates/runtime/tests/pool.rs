@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use trapline_runtime::pool::{
     At, BadPoolSize, BadRegion, Held, NotClosed, OwnedPool, Pool, PoolSize, Registered, Returned,
-    register_restarts, restart_sequences, shape,
+    register_restarts, restart_sequences, size,
 };
 
 /// An rseq area of our own: no kernel aborts a sequence, and no other thread runs.
@@ -56,7 +56,7 @@ impl Region {
 #[test]
 fn shapes_are_checked() {
     assert_eq!(PoolSize::new(0, Some(1), 64), Err(BadPoolSize::Cpus(0)));
-    assert_eq!(PoolSize::new(shape::MOST_CPUS + 1, Some(1), 64), Err(BadPoolSize::Cpus(8192)));
+    assert_eq!(PoolSize::new(size::MOST_CPUS + 1, Some(1), 64), Err(BadPoolSize::Cpus(8192)));
     assert_eq!(PoolSize::new(2, Some(0), 64), Err(BadPoolSize::MaxActive(0)));
     assert_eq!(PoolSize::new(2, Some(u32::MAX), 64), Err(BadPoolSize::MaxActive(u32::MAX)));
     assert_eq!(PoolSize::new(2, None, 0), Err(BadPoolSize::ObjectBytes(0)));

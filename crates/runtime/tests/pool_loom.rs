@@ -90,7 +90,7 @@ impl Model {
         Some(self.answer(put(self, at, object)))
     }
     fn restart(&self) -> bool {
-        self.cpus.iter().for_each(|cpu| drop(cpu.alone.lock().expect("nobody panics")));
+        self.cpus.iter().for_each(|cpu| drop(cpu.alone.lock().expect("no thread panics")));
         true
     }
     fn close(&self) -> Returned {
@@ -131,13 +131,13 @@ impl Parts for Model {
     }
     fn take_from_magazine(&self, at: On) -> Result<u32, u32> {
         let cpu = &self.cpus[at.cpu as usize];
-        let _alone = cpu.alone.lock().expect("nobody panics");
+        let _alone = cpu.alone.lock().expect("no thread panics");
         self.touch();
         if at.abort { Err(at.cpu) } else { cpu.magazine.take().ok_or(at.cpu) }
     }
     fn put_into_magazine(&self, at: On, object: u32) -> Result<(), u32> {
         let cpu = &self.cpus[at.cpu as usize];
-        let _alone = cpu.alone.lock().expect("nobody panics");
+        let _alone = cpu.alone.lock().expect("no thread panics");
         self.touch();
         if !at.abort && cpu.magazine.put(object) { Ok(()) } else { Err(at.cpu) }
     }

@@ -136,6 +136,6 @@ mod tests {
             assert!(std::time::Instant::now() < patience, "nothing was dropped");
             (0..10_000).for_each(|_| std::fs::write("/proc/thread-self/comm", "dropped").expect("a name"));
         }
-        assert!(watcher.poll(|_, _| {}), "it is told once");
+        assert!(watcher.poll(|_, _| {}), "it is reported once");
     }
 }

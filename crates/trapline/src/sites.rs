@@ -273,8 +273,8 @@ fn implementation(
     let own_first = std::iter::once(home).chain(modules.iter().filter(|m| !Arc::ptr_eq(&m.file, &home.file)));
     for module in own_first {
         for name in &raw {
-            for slot in module.file.image.pointer_slots(name, resolver.start) {
-                let Ok(value) = process.read_u64(module.bias.live(slot)) else { continue };
+            for word in module.file.image.pointer_words(name, resolver.start) {
+                let Ok(value) = process.read_u64(module.bias.live(word)) else { continue };
                 let svma = home.bias.stated(trapline_record::RemoteAddr(value));
                 let found = image.function_at(svma).filter(|&index| {
                     let function = image.function(index);

@@ -207,6 +207,6 @@ mod tests {
         lineage.follow(11, &[3]);
         assert!(!lineage.note(&born(11, 13, 120, 2)), "by its former events");
         lineage.forget(&[3]);
-        assert!(!lineage.note(&born(11, 14, 130, 3)), "nobody's");
+        assert!(!lineage.note(&born(11, 14, 130, 3)), "it belongs to no target");
     }
 }

@@ -40,7 +40,7 @@ use x86_64 as native;
 pub use arm::Progress;
 pub use calibrate::{Cost, cost};
 pub use error::WatchError;
-pub use holders::{Holder, NoSlots, TaskSlots};
+pub use holders::{Holder, NoRegisters, TaskRegisters};
 pub use trapline_tracee::perf::{Access, Breakpoint, Family};
 pub use watching::{AccessKind, CodeMap, Event, Exec, NoMap, Options, Point, Tally, Target, Watching};
 pub use watchpoint::{Armable, Counter, Events, Watchpoint};

@@ -23,7 +23,7 @@ use trapline_watch::constraints::{
 /// The tests of this file use the same debug registers.
 static ALONE: Mutex<()> = Mutex::new(());
 /// x86-64 has four, for either kind.
-const SLOTS: u8 = 4;
+const REGISTERS: u8 = 4;
 
 /// The kernel's own accounting.
 struct Kernel {
@@ -52,14 +52,14 @@ impl Kernel {
         Breakpoint::open(spec, false)
     }
     fn refusal(&self) -> Refusal {
-        Refusal::NoSlot { cpu: Cpu(0), slots: SLOTS.into(), by_cpu: 0, by_task: 0, weight: 1 }
+        Refusal::NoRegister { cpu: Cpu(0), registers: REGISTERS.into(), by_cpu: 0, by_task: 0, weight: 1 }
     }
     fn all(&self) -> std::sync::MutexGuard<'_, Vec<(Request, Breakpoint)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// Whether another process holds debug registers: then they cannot all be opened.
     fn disturbed(&self) -> bool {
-        let every = (0..self.machine.cpus()).flat_map(|cpu| [Target::Cpu(Cpu(cpu)); SLOTS as usize]);
+        let every = (0..self.machine.cpus()).flat_map(|cpu| [Target::Cpu(Cpu(cpu)); REGISTERS as usize]);
         let all: Result<Vec<_>, _> =
             every.map(|target| self.open(target.one(BreakpointKind::Data))).collect();
         all.is_err()
@@ -73,7 +73,7 @@ impl Accounting for Kernel {
                 self.all().push((request, breakpoint));
                 Ok(Reservation::granted(request))
             }
-            Err(BreakpointError::NoSlot { .. }) => Err(self.refusal()),
+            Err(BreakpointError::NoRegister { .. }) => Err(self.refusal()),
             Err(error) => panic!("{request:?}: {error}"),
         }
     }
@@ -94,7 +94,7 @@ impl Accounting for Kernel {
                 *reservation = Reservation::granted(*open);
                 Ok(())
             }
-            Err(BreakpointError::NoSlot { .. }) => Err(self.refusal()),
+            Err(BreakpointError::NoRegister { .. }) => Err(self.refusal()),
             Err(error) => panic!("{request:?} to {to:?}: {error}"),
         }
     }
@@ -144,7 +144,7 @@ fn kernel() -> Result<Kernel, String> {
     if online != possible || std::env::consts::ARCH != "x86_64" {
         return Err(format!("CPUs on line are {}, possible {}", online.trim(), possible.trim()));
     }
-    let machine = Machine::new(cpus, DebugRegisters::Shared(SLOTS)).map_err(|e| e.to_string())?;
+    let machine = Machine::new(cpus, DebugRegisters::Shared(REGISTERS)).map_err(|e| e.to_string())?;
     let kernel = Kernel { machine, open: Mutex::default() };
     kernel.open(Target::Cpu(Cpu(0)).one(BreakpointKind::Data)).map_err(|e| e.to_string())?;
     match (0..50).any(|_| !kernel.disturbed()) {

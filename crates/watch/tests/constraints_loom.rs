@@ -38,8 +38,8 @@ fn reserve(target: Target) -> Operation {
     Operation::Reserve(target.one(BreakpointKind::Data))
 }
 
-fn machine(cpus: u32, slots: u8) -> Machine {
-    Machine::new(cpus, DebugRegisters::Shared(slots)).expect("a machine")
+fn machine(cpus: u32, registers: u8) -> Machine {
+    Machine::new(cpus, DebugRegisters::Shared(registers)).expect("a machine")
 }
 
 /// The answers of all serial orders that keep each thread's own order.
@@ -115,7 +115,7 @@ fn check_as(machine: Machine, bound: Option<usize>, lane: fn(usize) -> usize, pr
         keeps_the_rule(&machine, &held);
         held.into_iter().for_each(|reservation| accounting.release(reservation));
         assert_eq!(accounting.held(), []);
-        let all = NonZeroU8::new(machine.slots_for(BreakpointKind::Data)).expect("slots");
+        let all = NonZeroU8::new(machine.registers_for(BreakpointKind::Data)).expect("slots");
         let all = accounting.reserve(cpu(0).wants(Claim::weighing(BreakpointKind::Data, all)));
         assert!(all.is_ok(), "every count is back at 0");
     });
@@ -128,22 +128,22 @@ fn two_tasks_come_and_go_in_one_lane() {
 }
 
 #[test]
-fn a_task_and_a_cpu_want_the_last_slot() {
+fn a_task_and_a_cpu_want_the_last_register() {
     check(machine(2, 1), None, vec![vec![reserve(task(1))], vec![reserve(cpu(0))]]);
 }
 
 #[test]
-fn a_bound_task_and_a_cpu_want_the_last_slot() {
+fn a_bound_task_and_a_cpu_want_the_last_register() {
     check(machine(2, 1), None, vec![vec![reserve(on(1, 1))], vec![reserve(cpu(1))]]);
 }
 
 #[test]
-fn one_task_wants_the_last_slot_twice() {
+fn one_task_wants_the_last_register_twice() {
     check(machine(2, 1), None, vec![vec![reserve(task(1))], vec![reserve(on(1, 0))]]);
 }
 
 #[test]
-fn a_slot_is_given_back_while_a_cpu_wants_it() {
+fn a_register_is_given_back_while_a_cpu_wants_it() {
     check(machine(2, 1), None, vec![vec![reserve(task(1)), Operation::Release(0)], vec![reserve(cpu(1))]]);
 }
 
@@ -170,7 +170,7 @@ fn two_cpus_and_a_task() {
 }
 
 #[test]
-fn a_modified_breakpoint_keeps_its_slot_until_it_has_the_other() {
+fn a_modified_breakpoint_keeps_its_register_until_it_has_the_other() {
     let machine = Machine::new(2, DebugRegisters::Apart { data: 1, instruction: 1 }).expect("a machine");
     let to_code = Operation::Modify(0, Claim::one(BreakpointKind::Instruction));
     let code = Operation::Reserve(cpu(0).one(BreakpointKind::Instruction));
@@ -220,10 +220,10 @@ fn try_forms_change_nothing_when_busy() {
         assert!(!held.is_empty() || busy > 0);
         for reservation in held {
             let released = accounting.try_release(reservation);
-            assert!(released.is_ok(), "nobody is in the way");
+            assert!(released.is_ok(), "nothing is in the way");
         }
         assert_eq!(accounting.held(), []);
-        let slot = accounting.try_reserve(cpu(0).one(BreakpointKind::Data));
-        assert!(slot.is_ok(), "a busy or refused operation left nothing behind");
+        let register = accounting.try_reserve(cpu(0).one(BreakpointKind::Data));
+        assert!(register.is_ok(), "a busy or refused operation left nothing behind");
     });
 }

@@ -33,12 +33,12 @@ fn target(cpus: u32) -> impl Strategy<Value = Target> {
 }
 
 fn machine() -> impl Strategy<Value = Machine> {
-    let slots = prop_oneof![
+    let registers = prop_oneof![
         3 => (0u8..=6).prop_map(DebugRegisters::Shared),
         1 => (0u8..=6, 0u8..=6).prop_map(|(data, instruction)| DebugRegisters::Apart { data, instruction }),
         1 => Just(DebugRegisters::Shared(16)),
     ];
-    (1u32..6, slots).prop_filter_map("a machine", |(cpus, slots)| Machine::new(cpus, slots).ok())
+    (1u32..6, registers).prop_filter_map("a machine", |(cpus, registers)| Machine::new(cpus, registers).ok())
 }
 
 fn sequence() -> impl Strategy<Value = (Machine, Vec<Operation>)> {
@@ -65,7 +65,7 @@ fn held(machine: &Machine, reservations: &[Reservation]) -> Vec<Held> {
             Target::TaskOnCpu(task, cpu) => (task, Some(cpu)),
             Target::Cpu(_) => continue,
         };
-        let shared = matches!(machine.slots(), DebugRegisters::Shared(_));
+        let shared = matches!(machine.registers(), DebugRegisters::Shared(_));
         let weight = u32::from(reservation.claim().weight());
         let data = shared || reservation.claim().kind() == BreakpointKind::Data;
         let (data, instruction) = if data { (weight, 0) } else { (0, weight) };
@@ -94,9 +94,9 @@ proptest! {
         our_held.into_iter().for_each(|reservation| ours.release(reservation));
         prop_assert_eq!(ours.held(), []);
         // Nothing is left anywhere: every CPU can be filled.
-        let slots = machine.slots_for(BreakpointKind::Data);
+        let registers = machine.registers_for(BreakpointKind::Data);
         for cpu in (0..machine.cpus()).map(Cpu) {
-            let all = NonZeroU8::new(slots).map(|slots| Target::Cpu(cpu).wants(Claim::weighing(BreakpointKind::Data, slots)));
+            let all = NonZeroU8::new(registers).map(|registers| Target::Cpu(cpu).wants(Claim::weighing(BreakpointKind::Data, registers)));
             if let Some(all) = all {
                 prop_assert!(ours.reserve(all).is_ok());
             }
@@ -142,9 +142,9 @@ proptest! {
             match ours.reserve(request) {
                 Ok(reservation) => all.push(reservation),
                 Err(Refusal::NoCpu { cpu, cpus }) => prop_assert!(cpu.0 >= cpus),
-                Err(Refusal::NoSlot { cpu, slots, by_cpu, by_task, weight }) => {
-                    prop_assert!(by_cpu + by_task + weight > slots);
-                    let pool = |kind: BreakpointKind| matches!(machine.slots(), DebugRegisters::Shared(_)) || kind == request.claim().kind();
+                Err(Refusal::NoRegister { cpu, registers, by_cpu, by_task, weight }) => {
+                    prop_assert!(by_cpu + by_task + weight > registers);
+                    let pool = |kind: BreakpointKind| matches!(machine.registers(), DebugRegisters::Shared(_)) || kind == request.claim().kind();
                     let pinned: u32 = all
                         .iter()
                         .filter(|r| r.target() == Target::Cpu(cpu) && pool(r.claim().kind()))
@@ -160,9 +160,11 @@ proptest! {
 #[test]
 fn the_nine_cases() {
     let (Some(t), Some(u)) = (TaskId::new(77), TaskId::new(78)) else { unreachable!("both are numbers") };
-    for (cpus, slots) in [(2, 3), (2, 4), (2, 6), (7, 4), (64, 16)] {
-        for slots in [DebugRegisters::Shared(slots), DebugRegisters::Apart { data: slots, instruction: 1 }] {
-            let machine = Machine::new(cpus, slots).expect("a machine");
+    for (cpus, registers) in [(2, 3), (2, 4), (2, 6), (7, 4), (64, 16)] {
+        for registers in
+            [DebugRegisters::Shared(registers), DebugRegisters::Apart { data: registers, instruction: 1 }]
+        {
+            let machine = Machine::new(cpus, registers).expect("a machine");
             let (ours, rule) = (Constraints::new(machine), BruteForce::new(machine));
             for (name, case) in nine_cases(&machine, t, u) {
                 assert_eq!(run_case(&rule, &case), Ok(()), "the rule itself, {name} on {machine:?}");

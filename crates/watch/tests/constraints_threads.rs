@@ -62,18 +62,18 @@ fn work(accounting: &Constraints, random: &mut Random, held: &mut Vec<Reservatio
     }
 }
 
-fn slots_of(held: &[Held]) -> u32 {
+fn registers_of(held: &[Held]) -> u32 {
     held.iter().map(|line| line.data + line.instruction).sum()
 }
 
 #[test]
 fn whenever_all_stand_still_the_rule_holds() {
-    for (cpus, slots) in [
+    for (cpus, registers) in [
         (2, DebugRegisters::Shared(4)),
         (1, DebugRegisters::Shared(4)),
         (3, DebugRegisters::Apart { data: 4, instruction: 6 }),
     ] {
-        let machine = Machine::new(cpus, slots).expect("a machine");
+        let machine = Machine::new(cpus, registers).expect("a machine");
         let accounting = Constraints::new(machine);
         let (barrier, all) = (Barrier::new(THREADS), Mutex::new(vec![Vec::<Request>::new(); THREADS]));
         std::thread::scope(|scope| {
@@ -101,7 +101,7 @@ fn whenever_all_stand_still_the_rule_holds() {
 fn check(machine: &Machine, accounting: &Constraints, all: &[Request]) {
     assert_eq!(BruteForce::holds(machine, all), Ok(()), "{all:?}");
     let of_tasks = all.iter().filter(|request| !matches!(request.target(), Target::Cpu(_)));
-    assert_eq!(slots_of(&accounting.held()), of_tasks.count() as u32, "weights are 1");
+    assert_eq!(registers_of(&accounting.held()), of_tasks.count() as u32, "weights are 1");
     // The histograms are right if a CPU can get what the rule leaves, and no more.
     for cpu in (0..machine.cpus()).map(|cpu| Target::Cpu(Cpu(cpu))) {
         for kind in [BreakpointKind::Data, BreakpointKind::Instruction] {
@@ -119,7 +119,7 @@ const CPU_HAS_IT: u64 = 1 << 32;
 const WINS: u64 = 3000;
 
 #[test]
-fn tasks_in_any_lane_and_a_cpu_never_have_one_slot_together() {
+fn tasks_in_any_lane_and_a_cpu_never_have_one_register_together() {
     let machine = Machine::new(2, DebugRegisters::Shared(1)).expect("a machine");
     let accounting = Constraints::new(machine);
     let (has_it, over) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -114,7 +114,7 @@ fn every_value_that_a_thread_leaves_is_reported_exactly() {
         if bpf && has_bpf {
             assert_eq!(exact, left.len(), "with a program at the trap all values are exact");
         } else {
-            assert!(exact * 10 > left.len() * 4, "registers alone told {exact} of {}", left.len());
+            assert!(exact * 10 > left.len() * 4, "registers alone gave {exact} of {}", left.len());
         }
     }
 }
@@ -199,13 +199,13 @@ fn counting_and_iterating() {
 }
 
 #[test]
-fn full_slots_arm_nothing_and_turns_cover_all() {
+fn full_registers_arm_nothing_and_turns_cover_all() {
     let _one = alone();
     static CELLS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
     let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
     let error = Watching::start(target(&points), Options::default(), Box::new(NoMap), &mut |_| {});
-    let Err(WatchError::NoSlots(full)) = error else { panic!("six fit: {error:?}") };
-    assert_eq!((full.wanted, full.slots, full.free), (6, 4, 4));
+    let Err(WatchError::NoRegisters(full)) = error else { panic!("six fit: {error:?}") };
+    assert_eq!((full.wanted, full.registers, full.free), (6, 4, 4));
     // Nothing has stayed armed: as many as debug registers fit now.
     let (events, _) = watch(&points[..4], Options::default(), || CELLS[3].store(1, Ordering::Relaxed));
     assert_eq!(events.len(), 1);
@@ -247,7 +247,7 @@ fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
         // It is moved in, so that a panic ends the thread too.
         let done = done;
         scope.spawn(move || {
-            sender.send(this_thread()).expect("somebody listens");
+            sender.send(this_thread()).expect("it is read");
             // An error means that the other end is gone, so this thread is done.
             wait.recv().unwrap_or_default();
         });
@@ -256,9 +256,9 @@ fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
         let held = rings.arm(last, breakpoint(&CELLS[0])).expect("a free register");
         let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
         let error = Watching::start(target(&points), Options::default(), Box::new(NoMap), &mut |_| {});
-        let Err(WatchError::NoSlots(full)) = error else { panic!("four fit: {error:?}") };
+        let Err(WatchError::NoRegisters(full)) = error else { panic!("four fit: {error:?}") };
         assert_eq!((full.tid, full.free), (last, 3));
-        assert_eq!(rings.free_slots(this_thread(), breakpoint(&CELLS[0])).expect("registers"), 4);
+        assert_eq!(rings.free_registers(this_thread(), breakpoint(&CELLS[0])).expect("registers"), 4);
         drop((held, done));
     });
 }
@@ -312,7 +312,7 @@ fn wrong_ranges_are_refused() {
     assert!(refused(0x1001, 4).contains("multiple of 4"));
     assert!(refused(0x1000, 3).contains("1, 2, 4 or 8"));
     let cost = trapline_watch::cost(Options::default()).expect("breakpoints");
-    assert!(cost.ns_per_trap > 100.0 && cost.slots == 4, "{cost:?}");
+    assert!(cost.ns_per_trap > 100.0 && cost.registers == 4, "{cost:?}");
     println!("{cost:?}");
 }
 
@@ -381,8 +381,8 @@ fn our_own_accounts_list_what_each_process_holds() {
     let process = Process::open(std::process::id()).expect("ourselves");
     let there = process.threads().expect("its threads");
     let first = start(&points[..3]).expect("three fit");
-    let Err(WatchError::NoSlots(full)) = start(&points[3..]) else { panic!("five do not fit") };
-    assert_eq!((full.wanted, full.slots, full.free, full.cpus), (2, 4, 1, 0));
+    let Err(WatchError::NoRegisters(full)) = start(&points[3..]) else { panic!("five do not fit") };
+    assert_eq!((full.wanted, full.registers, full.free, full.cpus), (2, 4, 1, 0));
     // All threads of this process have three of our registers according to our account, and none of others by
     // trying. A thread that the test harness started meanwhile has inherited them. It is in no account before
     // its birth is read.

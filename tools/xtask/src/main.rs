@@ -58,7 +58,7 @@ struct Outcome {
     failed: u64,
     /// Name and reason of each test that did not run.
     skipped: Vec<String>,
-    /// Name of each test that failed, and what it said.
+    /// Name of each test that failed, and its output.
     failures: Vec<String>,
     /// The same of those that passed when they were run alone; they count as passed.
     unsteady: Vec<String>,
@@ -200,7 +200,7 @@ fn ci() -> Result<Outcome> {
     Ok(total)
 }
 
-/// Runs cargo with these arguments, its output shown; on a machine that nobody watches without a line for each crate.
+/// Runs cargo with these arguments, its output shown; without a line for each crate on a machine that nobody watches.
 fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome> {
     println!("cargo {}", args.join(" "));
     let mut command = Command::new(cargo_path());

@@ -1,7 +1,7 @@
 //! A redis-server with names and debug information, from the distribution's source package.
 //!
 //! In: where apt finds packages. Out: the program's path, built once under the target folder. What fails on the way is
-//! said, and the tests that need it skip themselves. The system's own list of sources stays as it is.
+//! reported, and the tests that need it skip themselves. The system's own list of sources stays as it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};

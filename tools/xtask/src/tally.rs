@@ -1,4 +1,4 @@
-//! Counts what libtest's output says, and keeps the tests that skipped themselves and what failed ones said.
+//! Counts what libtest's output says, and keeps the tests that skipped themselves and the output of those that failed.
 //!
 //! A test that cannot run where it is prints a line that begins with `SKIP` and says why, then returns. libtest takes
 //! that for a pass; here it is moved to the skipped ones, by name.
@@ -18,15 +18,15 @@ pub(crate) struct Tally {
     binary: String,
     /// Whose output is being shown.
     showing: Option<String>,
-    /// In the part that shows what failed tests said; the other part shows what passed ones did.
+    /// In the part that shows the output of failed tests; the other part shows what passed ones did.
     failing: bool,
     skips: BTreeMap<String, String>,
-    /// What each failed test said, under its binary and its name.
+    /// The output of each failed test, under its binary and its name.
     failures: Vec<String>,
     names: Vec<String>,
 }
 
-/// Lines kept of what one failed test said: the last ones, where the panic is.
+/// Lines kept of one failed test's output: the last ones, where the panic is.
 const KEPT: usize = 60;
 
 impl Tally {
@@ -176,7 +176,7 @@ successes:
 
 ---- b stdout ----
 SKIP: no kernel uprobes here (EPERM)
-SKIP: said twice, counted once
+SKIP: printed twice, counted once
 
 test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
 test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s";

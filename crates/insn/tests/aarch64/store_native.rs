@@ -147,7 +147,7 @@ fn stores_leave_what_is_reported() {
             ran += 1;
             known += u64::from(run.check(class.name, start, &old, &new, &mut rng));
         }
-        println!("{:20} {ran} ran, of {known} a value was told", class.name);
+        println!("{:20} {ran} ran, of {known} the value was known", class.name);
         assert!(ran * 20 > runs, "{}: {ran} of {runs}", class.name);
     }
 }

@@ -141,7 +141,7 @@ impl Segment {
                 self.view().set(at::STAMPS_LEN, 0);
             }
             RegionKind::Trampolines => {
-                self.view().set(at::SLOTS_COUNT, 0);
+                self.view().set(at::TRAMPOLINES_COUNT, 0);
             }
             RegionKind::Code | RegionKind::Data => {}
         }
@@ -265,11 +265,11 @@ impl Segment {
     fn write_trampolines(&self) {
         let Some(MadeTrampolines { trampolines, shared, unwind }) = self.trampolines else { return };
         for (at, word) in [
-            (at::SLOTS_CODE, trampolines.code),
-            (at::SLOTS_TABLE, trampolines.table),
-            (at::SLOTS_COUNT, trampolines.count.into()),
-            (at::SLOTS_SHARED, shared.0),
-            (at::SLOTS_SHARED_END, shared.1),
+            (at::TRAMPOLINES_CODE, trampolines.code),
+            (at::TRAMPOLINES_TABLE, trampolines.table),
+            (at::TRAMPOLINES_COUNT, trampolines.count.into()),
+            (at::TRAMPOLINES_SHARED, shared.0),
+            (at::TRAMPOLINES_SHARED_END, shared.1),
             (at::UNWIND, unwind),
         ] {
             self.view().set(at, word);

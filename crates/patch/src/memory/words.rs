@@ -51,10 +51,14 @@ impl Block {
     }
     /// The return trampolines that it names, if what it names makes sense.
     pub(crate) fn trampolines(&self) -> Option<Trampolines> {
-        let count = u32::try_from(self.get(at::SLOTS_COUNT)).ok()?;
+        let count = u32::try_from(self.get(at::TRAMPOLINES_COUNT)).ok()?;
         let (least, most) = Trampolines::LIMITS;
         let fits = count.is_power_of_two() && (least..=most).contains(&count);
-        fits.then(|| Trampolines { code: self.get(at::SLOTS_CODE), table: self.get(at::SLOTS_TABLE), count })
+        fits.then(|| Trampolines {
+            code: self.get(at::TRAMPOLINES_CODE),
+            table: self.get(at::TRAMPOLINES_TABLE),
+            count,
+        })
     }
     /// The action that was replaced, stored at this offset.
     pub(crate) fn action(&self, at: u64) -> Handler {

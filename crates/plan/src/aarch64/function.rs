@@ -63,23 +63,23 @@ impl<'a> Requested<'a> {
     }
 
     fn sites(&self) -> Result<PlannedSites, Refusal> {
-        let not_here = |what| Err(Refusal::NotHere { at: self.at, what });
+        let unsupported = |what| Err(Refusal::Unsupported { at: self.at, what });
         match self.request.action {
             Action::CountEntry => Ok(vec![self.entry(self.count())]),
             Action::CountAt(at) => Ok(vec![(self.word(at)?, self.count())]),
             Action::RecordAt(at, unwind) => Ok(vec![(self.word(at)?, self.record_at(unwind))]),
-            Action::RecordMark(..) => not_here("no code reads a mark's arguments"),
+            Action::RecordMark(..) => unsupported("no code reads a mark's arguments"),
             Action::Record { returns: true, .. } | Action::Tally { exits: true }
                 if self.input.latency.is_some_and(|latency| latency.by_trampolines) =>
             {
-                not_here("no code records returns by replaced return addresses (--ret=exits)")
+                unsupported("no code records returns by replaced return addresses (--ret=exits)")
             }
             Action::Record { .. } => self.records(),
             Action::CountExits => self.counted_exits(),
             Action::Latency => self.timed(),
             Action::Tally { exits } => self.tallied(exits),
             Action::LatencyByTrampoline => self.armed(),
-            _ => not_here("no code calls consumers from outside"),
+            _ => unsupported("no code calls consumers from outside"),
         }
     }
 

@@ -85,7 +85,7 @@ pub(super) fn is_goroutines(
 ) -> Result<bool, Refusal> {
     let found = has_g(image, request.function, words);
     match !found && is_go(image, request.function) && (asks || calls_end(request.action)) {
-        true => Err(Refusal::NotHere {
+        true => Err(Refusal::Unsupported {
             at,
             what: "no code knows where this function of Go's runtime finds its goroutine",
         }),

@@ -2,7 +2,7 @@
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that the code which writes it need not know for
 //! which processor it is. Invariants: PLAN-3, PLAN-4. What is not implemented here yet is refused by name
-//! ([`Refusal::NotHere`]). Counting, aggregating, timing and recording are implemented; calling consumers is
+//! ([`Refusal::Unsupported`]). Counting, aggregating, timing and recording are implemented; calling consumers is
 //! not. Where the code lies: `lay`.
 //!
 //! # How a site is made
@@ -42,8 +42,8 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
         match found_or_armed(input, request) {
             Ok((found, armed)) => {
                 add(&mut sites, index, found);
-                let slotted = armed.map(|why| Refused { probe: request.probe, request: index, why });
-                plan.slotted.extend(slotted);
+                let armed = armed.map(|why| Refused { probe: request.probe, request: index, why });
+                plan.armed.extend(armed);
             }
             Err(why) => plan.refused.push(Refused { probe: request.probe, request: index, why }),
         }

@@ -168,8 +168,8 @@ impl Walk<'_> {
     /// Whether a jump of the PLT leads to a function of another file that reads it.
     fn leads_to_reader(&self, at: Svma, word: u32) -> bool {
         let before = |n: u64| self.word(Svma(at.0.checked_sub(4 * n)?));
-        let slot = || plt_slot(Svma(at.0.checked_sub(12)?), before(3)?, before(2)?);
-        word == PLT_JUMP && slot().is_some_and(|slot| self.image.reader_slots().binary_search(&slot).is_ok())
+        let entry = || plt_word(Svma(at.0.checked_sub(12)?), before(3)?, before(2)?);
+        word == PLT_JUMP && entry().is_some_and(|word| self.image.reader_words().binary_search(&word).is_ok())
     }
     /// Whether a system call is known not to share memory and return twice: its number is set right before
     /// it.
@@ -188,7 +188,7 @@ impl Walk<'_> {
 const PLT_JUMP: u32 = 0xD61F_0220;
 
 /// The word from which a piece of the PLT loads its target, by its `adrp x16` and `ldr x17, [x16, #n]`.
-fn plt_slot(at: Svma, adrp: u32, ldr: u32) -> Option<Svma> {
+fn plt_word(at: Svma, adrp: u32, ldr: u32) -> Option<Svma> {
     if adrp & 0x9F00_001F != 0x9000_0010 || ldr & 0xFFC0_03FF != 0xF940_0211 {
         return None;
     }
@@ -316,16 +316,16 @@ fn reads_link(word: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{LINK, Svma, plt_slot, reads_link};
+    use super::{LINK, Svma, plt_word, reads_link};
 
     #[test]
     fn the_word_behind_a_piece_of_the_plt_is_found() {
         // adrp x16, 0x11000; ldr x17, [x16, #24]
-        assert_eq!(plt_slot(Svma(0x450), 0xB000_0090, 0xF940_0E11), Some(Svma(0x1_1018)));
+        assert_eq!(plt_word(Svma(0x450), 0xB000_0090, 0xF940_0E11), Some(Svma(0x1_1018)));
         // adrp x16, -0x1000 pages of it away.
-        assert_eq!(plt_slot(Svma(0x5450), 0xF0FF_FFF0, 0xF940_0211), Some(Svma(0x4000)));
-        assert_eq!(plt_slot(Svma(0x450), 0xB000_0091, 0xF940_0E11), None, "x17 is another's way");
-        assert_eq!(plt_slot(Svma(0x450), 0xB000_0090, 0xF940_0E10), None);
+        assert_eq!(plt_word(Svma(0x5450), 0xF0FF_FFF0, 0xF940_0211), Some(Svma(0x4000)));
+        assert_eq!(plt_word(Svma(0x450), 0xB000_0091, 0xF940_0E11), None, "x17 is another's way");
+        assert_eq!(plt_word(Svma(0x450), 0xB000_0090, 0xF940_0E10), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! return trampoline was given back. `dlsym` finds its caller by it; `_start` finds `argc` there. The stack
 //! pointer is followed along every path from the entry, and rbp if it is set from it; an access through other
 //! registers is not seen. A jump to such a function of another file is known by its name
-//! ([`Image::reader_slots`]): that function finds what its caller was entered with. Does not: examine
+//! ([`Image::reader_words`]): that function finds what its caller was entered with. Does not: examine
 //! functions that are called.
 
 use iced_x86::{
@@ -43,7 +43,7 @@ pub(crate) fn names_return_address(image: &Image, entry: Svma) -> Option<Svma> {
         if insn.is_invalid() {
             continue;
         }
-        if frame.touches(&insn) || jumps_through(&insn, image.reader_slots()) {
+        if frame.touches(&insn) || jumps_through(&insn, image.reader_words()) {
             return Some(Svma(at));
         }
         let next = frame.after(&insn, &mut info);

@@ -196,7 +196,7 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
     let functions = CallFunctions { begin: more, general: after_all, entry: spoil, ..all };
     let code = site_by(&mut arena, &functions, false, &callee(22));
     tell(0, None);
-    assert_kept("a call begins, and somebody is called", code, &EVERY, &mut random);
+    assert_kept("a call begins, and a consumer is called", code, &EVERY, &mut random);
     let sp = checked(code, 22);
     let seen = std::mem::take(&mut SCRIPT.lock().unwrap().seen);
     assert_eq!(seen.len(), 50);

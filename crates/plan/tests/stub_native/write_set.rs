@@ -17,7 +17,7 @@ use trapline_record::trampolines::USUAL;
 
 use crate::arena::{Arena, LINES, call, set, thread_pointer};
 use crate::durations::{SPIN, timed};
-use crate::{counts, slots, threads};
+use crate::{counts, return_trampolines, threads};
 
 const LINE: u64 = 64;
 const CPUS: usize = 2;
@@ -62,11 +62,11 @@ fn build(arena: &mut Arena) -> Vec<u64> {
     let rows = threads::threads(arena, ThreadId::Call, 64);
     let latency = arena.latency();
     let outermost = Latency { outermost: true, ..latency };
-    let (slotted, lent) = arena.slotted(&owned, USUAL);
+    let (armed, lent) = arena.armed(&owned, USUAL);
     println!("code {:#x} {:#x}", lent.code, lent.code + trampoline_code_len(&lent));
     println!("slots {:#x} {:#x}", lent.table, lent.table + lent.table_len());
-    let inner = slots::armed(arena, &owned, &slotted, 5, &slots::SAME);
-    let outer = slots::armed(arena, &owned, &slotted, 6, &slots::jump_to(inner));
+    let inner = return_trampolines::armed(arena, &owned, &armed, 5, &return_trampolines::SAME);
+    let outer = return_trampolines::armed(arena, &owned, &armed, 6, &return_trampolines::jump_to(inner));
     vec![
         counts::counted(arena, &owned, 0, &dead),
         counts::counted(arena, &owned, 1, &live),

@@ -190,7 +190,7 @@ fn registers_and_flags_stay() {
                     }
                 };
                 same(whole, "claimed, and found");
-                same(exit, "nobody entered");
+                same(exit, "no call entered");
                 enters.into_iter().for_each(|enter| same(enter, "entered again"));
                 (0..STAMP_BLOCKS).for_each(|tag| bench.stamps.word(8 * tag).store(1, Ordering::Relaxed));
                 same(whole, "no room");

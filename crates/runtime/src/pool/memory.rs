@@ -12,7 +12,7 @@ use super::magazine::Magazine;
 use super::protocol::{self, NotClosed, Parts, Returned};
 use super::sequence::{self, Magazines, Registered};
 use super::set;
-use super::shape::{BadPoolSize, HEADER, PoolSize};
+use super::size::{BadPoolSize, HEADER, PoolSize};
 use super::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// The place where a caller runs.

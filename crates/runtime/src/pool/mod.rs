@@ -129,7 +129,7 @@ pub mod protocol;
 #[cfg(not(loom))]
 mod sequence;
 pub mod set;
-pub mod shape;
+pub mod size;
 mod sync;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 mod x86_64;
@@ -145,6 +145,6 @@ pub use memory::{At, BadRegion, Held, Leaving, OwnedPool, Pool};
 pub use protocol::{NotClosed, Returned};
 #[cfg(not(loom))]
 pub use sequence::Registered;
-pub use shape::{BadPoolSize, PoolSize};
+pub use size::{BadPoolSize, PoolSize};
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 use x86_64 as native;

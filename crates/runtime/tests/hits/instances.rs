@@ -56,7 +56,7 @@ fn an_empty_pool_leaves_entry_handlers_alone() {
     enter(probe, &mut regs(0x7000));
     assert_eq!(taken(log), [('e', "entry", 0)]);
     leave(probe, &mut regs(0x7000));
-    assert_eq!(taken(log), [], "the session was not told of the entry, nor is it of the return");
+    assert_eq!(taken(log), [], "the session was not called at the entry, nor is it at the return");
     assert!(!probe.take_removal(), "one that was not asked has not agreed");
 }
 

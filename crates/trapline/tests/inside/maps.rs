@@ -400,7 +400,7 @@ fn where_records_are_refused_calls_report_and_what_only_a_look_finds_is_counted(
         assert_eq!(noticed().by_call, before.by_call + 2, "{:?}", noticed());
         let raw = Pages::map(By::Raw, &path, offset, CODE, None);
         raw.function()(1, 1);
-        assert_eq!((count.load(Relaxed), noticed().by_look), (0, before.by_look), "nobody told");
+        assert_eq!((count.load(Relaxed), noticed().by_look), (0, before.by_look), "no notice came");
         rescan().expect("a look");
         assert_eq!((patched(&probe), noticed().by_look), (3, before.by_look + 1));
         let victim = Victim::load_file(path.clone());

@@ -128,7 +128,7 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
     });
 }
 
-/// Sends signals to the threads, one after the other, until told to stop.
+/// Sends signals to the threads, one after the other, until it is to stop.
 fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
     extern "C" fn nothing(_: i32) {}
     // SAFETY: the handler does nothing, and stays; the threads have not been joined.

@@ -100,7 +100,7 @@ fn changed_registers_and_flags_are_what_goes_on() {
 /// A call that returns to a trampoline finds its caller's registers as its function left them, and x30 as
 /// after any return.
 #[test]
-fn a_return_to_a_slot_leaves_all_registers_alone() {
+fn a_return_to_a_trampoline_leaves_all_registers_alone() {
     Victim::in_both_forms(|victim| {
         let (returns, wrong, expected) = (word(), word(), word());
         let handler = move |hit: &mut Hit<'_>| {

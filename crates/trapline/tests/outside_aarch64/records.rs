@@ -310,7 +310,7 @@ fn threads_that_are_called_otherwise_are_passed_over() {
         assert_eq!(
             (reported > 0, over > 0),
             (are_reported, !are_reported),
-            "{reported} told, {over} passed over"
+            "{reported} reported, {over} passed over"
         );
         drop(session.detach());
     }

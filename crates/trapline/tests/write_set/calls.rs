@@ -311,14 +311,15 @@ impl Cases {
         let [session, saved] = [SESSION, Way { saves: true, ..SESSION }].map(|way| maker.called(way));
         let armed = |way| Way { arms: true, ..way };
         let trampolines = [armed(RETURN), armed(SESSION), Way { saves: true, ..armed(SESSION) }];
-        let [slot, slot_session, slot_saved] = trampolines.map(|way| maker.called(way));
+        let [trampoline, trampoline_session, trampoline_saved] = trampolines.map(|way| maker.called(way));
         let inner = maker.function(armed(RETURN), None);
         let outer = maker.function(armed(RETURN), Some(inner));
         let tail: Case = (Box::new(move |calls_so_far| calls(outer, calls_so_far)), 2);
         let missed = maker.called(Way { provided: false, saves: true, ..SESSION });
         let [entry, entry_saved] = [ENTRY, Way { saves: true, ..ENTRY }].map(|way| maker.called(way));
         let [trap, trap_session] = [ENTRY, SESSION].map(|way| maker.trapped(way));
-        let first = [kept, word, instance, session, saved, slot, slot_session, slot_saved, tail];
+        let first =
+            [kept, word, instance, session, saved, trampoline, trampoline_session, trampoline_saved, tail];
         let all = first.into_iter().chain([missed, entry, entry_saved, trap, trap_session]).collect();
         Self { all }
     }

@@ -25,8 +25,8 @@ use crate::trap_state::UserRegs;
 use crate::value::Range;
 
 /// The counts of most processors. Where there are fewer, the kernel reports it.
-pub(crate) const SLOTS: DebugRegisters =
-    DebugRegisters::Apart { data: trapline_tracee::perf::SLOTS, instruction: 6 };
+pub(crate) const DEBUG_REGISTERS: DebugRegisters =
+    DebugRegisters::Apart { data: trapline_tracee::perf::DEBUG_REGISTERS, instruction: 6 };
 /// A sample is taken before the access.
 pub(crate) const TRAPS_BEFORE: bool = true;
 /// The kernel skips its own accesses for a program (hw_breakpoint.c of arm64).

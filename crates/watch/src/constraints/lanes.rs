@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::rule::{Move, POOLS};
 use super::sync::{AtomicU32, Patience, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use super::words::MAX_SLOTS;
+use super::words::MAX_REGISTERS;
 
 /// Number of tasks by how many debug registers they pin, from 1 up; one cache line. The parts of a sum may
 /// wrap.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Histogram([AtomicU32; MAX_SLOTS as usize]);
+pub(super) struct Histogram([AtomicU32; MAX_REGISTERS as usize]);
 
 impl Histogram {
     /// Relaxed: lanes order these additions before any use.
@@ -33,7 +33,7 @@ impl Histogram {
                 .clone()
                 .fold(0u32, |sum, part| sum.wrapping_add(part.0.get(at).map_or(0, |n| n.load(Relaxed))))
         };
-        (0..usize::from(MAX_SLOTS)).rev().find(|&at| tasks(at) != 0).map_or(0, |at| at as u32 + 1)
+        (0..usize::from(MAX_REGISTERS)).rev().find(|&at| tasks(at) != 0).map_or(0, |at| at as u32 + 1)
     }
 }
 

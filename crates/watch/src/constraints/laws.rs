@@ -82,7 +82,7 @@ impl BruteForce {
     }
     fn holds_on(machine: &Machine, all: &[Request], cpu: Cpu, kind: BreakpointKind) -> Result<(), Refusal> {
         let counts =
-            |claim: Claim| matches!(machine.slots(), DebugRegisters::Shared(_)) || claim.kind() == kind;
+            |claim: Claim| matches!(machine.registers(), DebugRegisters::Shared(_)) || claim.kind() == kind;
         let here = || all.iter().filter(|request| counts(request.claim()));
         let weight = |request: &Request| u32::from(request.claim().weight());
         let task_of = |request: &Request| match request.target() {
@@ -93,10 +93,10 @@ impl BruteForce {
         let by_cpu: u32 = here().filter(|request| request.target() == Target::Cpu(cpu)).map(weight).sum();
         let pins = |task: TaskId| here().filter(|request| task_of(request) == Some(task)).map(weight).sum();
         let by_task: u32 = here().filter_map(task_of).map(pins).max().unwrap_or(0);
-        let slots = u32::from(machine.slots_for(kind));
-        match by_cpu + by_task <= slots {
+        let registers = u32::from(machine.registers_for(kind));
+        match by_cpu + by_task <= registers {
             true => Ok(()),
-            false => Err(Refusal::NoSlot { cpu, slots, by_cpu, by_task, weight: 0 }),
+            false => Err(Refusal::NoRegister { cpu, registers, by_cpu, by_task, weight: 0 }),
         }
     }
     fn check(&self, target: Target) -> Result<(), Refusal> {
@@ -151,8 +151,8 @@ pub enum Check {
 #[must_use]
 pub fn nine_cases(machine: &Machine, t: TaskId, u: TaskId) -> Vec<(&'static str, Vec<Check>)> {
     use Check::{Close, Fits, Full};
-    let slots = usize::from(machine.slots_for(BreakpointKind::Data));
-    let fill = |target, but: usize| vec![Fits(target); slots.saturating_sub(but)];
+    let registers = usize::from(machine.registers_for(BreakpointKind::Data));
+    let fill = |target, but: usize| vec![Fits(target); registers.saturating_sub(but)];
     let (ta, ua) = (Target::Task(t), Target::Task(u));
     let (t0, u0) = (Target::TaskOnCpu(t, Cpu(0)), Target::TaskOnCpu(u, Cpu(0)));
     let (c0, c1) = (Target::Cpu(Cpu(0)), Target::Cpu(Cpu(1)));
@@ -186,7 +186,7 @@ pub fn nine_cases(machine: &Machine, t: TaskId, u: TaskId) -> Vec<(&'static str,
                 fill(ta, 2),
                 vec![Fits(t0), Fits(ta)],
                 full(&[ta, t0, c0]),
-                vec![Fits(c1), Full(c1), Close(slots - 2), Full(ta), Close(slots), Fits(ta)],
+                vec![Fits(c1), Full(c1), Close(registers - 2), Full(ta), Close(registers), Fits(ta)],
                 full(&[ta, t0, c0, c1]),
             ]
             .concat(),

@@ -3,7 +3,7 @@
 use super::rule::{Account, CountOwner, Counts, Exchange, Move, POOLS, Picture};
 use super::sync::{Mutex, Patience};
 use super::table::TaskTable;
-use super::words::{Cpu, Held, MAX_SLOTS, Machine, Refusal};
+use super::words::{Cpu, Held, MAX_REGISTERS, Machine, Refusal};
 
 #[derive(Debug)]
 pub(super) struct One {
@@ -16,7 +16,7 @@ struct Books {
     accounts: TaskTable<Account>,
     pinned: Counts,
     /// Number of tasks by what they pin: on any CPU, and (for those that have a bound breakpoint) in total.
-    tasks: [[[u32; MAX_SLOTS as usize]; 2]; POOLS],
+    tasks: [[[u32; MAX_REGISTERS as usize]; 2]; POOLS],
 }
 
 struct Pinned(Counts);
@@ -76,7 +76,7 @@ impl One {
     }
 }
 
-fn make(tasks: &mut [[[u32; MAX_SLOTS as usize]; 2]; POOLS], step: Move) {
+fn make(tasks: &mut [[[u32; MAX_REGISTERS as usize]; 2]; POOLS], step: Move) {
     let tasks = &mut tasks[step.pool][usize::from(step.cpu.is_some())];
     let at = |count: u8| usize::from(count).wrapping_sub(1);
     if let Some(old) = tasks.get_mut(at(step.from)) {

@@ -5,7 +5,7 @@ use std::num::NonZeroU8;
 
 /// The largest number of debug registers of one kind that a CPU has (arm64's ID register has four bits for
 /// the count).
-pub const MAX_SLOTS: u8 = 16;
+pub const MAX_REGISTERS: u8 = 16;
 
 /// A CPU, by the kernel's number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -42,17 +42,19 @@ pub enum DebugRegisters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Machine {
     cpus: u32,
-    slots: DebugRegisters,
+    registers: DebugRegisters,
 }
 
 /// The error for numbers that no machine has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{cpus} CPUs with {slots:?}: at least 1 CPU and at most {MAX_SLOTS} slots of a kind are possible")]
+#[error(
+    "{cpus} CPUs with {registers:?}: at least 1 CPU and at most {MAX_REGISTERS} slots of a kind are possible"
+)]
 pub struct BadMachine {
     /// Number of CPUs given.
     pub cpus: u32,
     /// Debug registers given.
-    pub slots: DebugRegisters,
+    pub registers: DebugRegisters,
 }
 
 /// The target of a breakpoint: a task, or a CPU.
@@ -90,13 +92,13 @@ pub struct Reservation(Request);
 pub enum Refusal {
     /// The registers are used up.
     #[error(
-        "no slot free: of {slots} on CPU {cpu}, {by_cpu} are pinned by breakpoints of the CPU and {by_task} by those of a task; {weight} more do not fit"
+        "no slot free: of {registers} on CPU {cpu}, {by_cpu} are pinned by breakpoints of the CPU and {by_task} by those of a task; {weight} more do not fit"
     )]
-    NoSlot {
+    NoRegister {
         /// A CPU on which it does not fit.
         cpu: Cpu,
         /// Number of registers of that kind there.
-        slots: u32,
+        registers: u32,
         /// Number that CPU targets pin there.
         by_cpu: u32,
         /// Number that the task pins there; for a CPU target, the most that any task pins there.
@@ -181,8 +183,8 @@ impl Machine {
     ///
     /// # Errors
     /// There is no CPU, or there are more than [`MAX_SLOTS`] registers.
-    pub const fn new(cpus: u32, slots: DebugRegisters) -> Result<Self, BadMachine> {
-        let most = match slots {
+    pub const fn new(cpus: u32, registers: DebugRegisters) -> Result<Self, BadMachine> {
+        let most = match registers {
             DebugRegisters::Shared(n) => n,
             DebugRegisters::Apart { data, instruction } => {
                 if data > instruction {
@@ -192,7 +194,11 @@ impl Machine {
                 }
             }
         };
-        if cpus == 0 || most > MAX_SLOTS { Err(BadMachine { cpus, slots }) } else { Ok(Self { cpus, slots }) }
+        if cpus == 0 || most > MAX_REGISTERS {
+            Err(BadMachine { cpus, registers })
+        } else {
+            Ok(Self { cpus, registers })
+        }
     }
     /// Number of CPUs.
     #[must_use]
@@ -201,13 +207,13 @@ impl Machine {
     }
     /// Debug registers of each CPU.
     #[must_use]
-    pub const fn slots(&self) -> DebugRegisters {
-        self.slots
+    pub const fn registers(&self) -> DebugRegisters {
+        self.registers
     }
     /// Number of registers of each CPU that a kind may use.
     #[must_use]
-    pub const fn slots_for(&self, kind: BreakpointKind) -> u8 {
-        match (self.slots, kind) {
+    pub const fn registers_for(&self, kind: BreakpointKind) -> u8 {
+        match (self.registers, kind) {
             (DebugRegisters::Shared(n), _) => n,
             (DebugRegisters::Apart { data, .. }, BreakpointKind::Data) => data,
             (DebugRegisters::Apart { instruction, .. }, BreakpointKind::Instruction) => instruction,

@@ -7,7 +7,7 @@ use trapline_record::RemoteAddr;
 use trapline_tracee::Process;
 use trapline_tracee::perf::Breakpoint;
 
-use crate::accounts::Slotted;
+use crate::accounts::Reserved;
 use crate::record::Sample;
 use crate::value::Change;
 
@@ -175,7 +175,7 @@ pub(super) struct Member {
     pub(super) target: usize,
     /// Whether it has events of its own.
     pub(super) own: bool,
-    pub(super) slotted: Slotted,
+    pub(super) reserved: Reserved,
 }
 
 pub(super) fn name_of(tid: u32) -> Rc<str> {

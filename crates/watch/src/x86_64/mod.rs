@@ -13,7 +13,8 @@ use crate::trap_state::UserRegs;
 use crate::value::Range;
 
 /// Every debug register takes breakpoints of either kind.
-pub(crate) const SLOTS: DebugRegisters = DebugRegisters::Shared(trapline_tracee::perf::SLOTS);
+pub(crate) const DEBUG_REGISTERS: DebugRegisters =
+    DebugRegisters::Shared(trapline_tracee::perf::DEBUG_REGISTERS);
 /// A sample is taken after the access.
 pub(crate) const TRAPS_BEFORE: bool = false;
 /// The kernel's own accesses for a program trap too.

@@ -14,7 +14,7 @@ use super::words::{Id, leading};
 pub(super) struct Definition {
     pub(super) id: Id,
     pub(super) path: String,
-    /// All that is said of it, in one line.
+    /// Its statement, in one line.
     pub(super) says: String,
 }
 

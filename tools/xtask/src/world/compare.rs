@@ -125,7 +125,7 @@ fn split(errors: &[u8]) -> (Vec<String>, Vec<u8>) {
 }
 
 fn messages(own: &[String]) -> String {
-    if own.is_empty() { "trapline said nothing".to_string() } else { own.join(" / ") }
+    if own.is_empty() { "trapline printed nothing".to_string() } else { own.join(" / ") }
 }
 
 /// The first lines that differ.

@@ -170,7 +170,7 @@ impl Service {
         ))
     }
 
-    /// Asks until told to end. An error names the first answer that was not the right one.
+    /// Asks until it is to end. An error names the first answer that was not the right one.
     fn ask_on(&self, over: &AtomicBool, right: &AtomicU64) -> Result<()> {
         while !over.load(Ordering::Relaxed) {
             let output = self.ask()?;

@@ -139,7 +139,7 @@ pub(super) enum Beside {
 }
 
 impl Beside {
-    /// A thread that works until it is told that it is over.
+    /// A thread that works until it is over.
     fn thread(work: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);

@@ -264,7 +264,7 @@ mod tests {
         let samples = data["processes"][0]["samples"].as_array().expect("samples");
         assert!((SAMPLES / 2..=SAMPLES).contains(&samples.len()), "{}", samples.len());
         assert_eq!(samples.last().expect("one")["set"], serde_json::json!([[0, runs]]));
-        assert_eq!(samples[0]["set"][0], serde_json::json!([2, 7]), "told once");
+        assert_eq!(samples[0]["set"][0], serde_json::json!([2, 7]), "reported once");
         for pair in samples.windows(2) {
             assert!(pair[0]["t"].as_f64() < pair[1]["t"].as_f64());
             assert_eq!(pair[1]["set"][0][1].as_f64(), pair[1]["t"].as_f64(), "the value of its own moment");

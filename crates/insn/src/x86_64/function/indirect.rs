@@ -9,7 +9,7 @@
 //! | `jmp *t(,%i,8)`; `mov t(,%i,8),%r; jmp *%r` | the same, at fixed addresses |
 //! | `lea t(%rip),%b; jmp *(%b,%i,8)` | Go, computed goto |
 //! | `mov %a,%rsp; pop %r; jmp *%r` | `eh_return`: jumps to where an exception is caught |
-//! | `jmp *slot(%rip)`, `jmp *d(%r)`, `mov d(%r),%r; jmp *%r` | tail call by GOT slot, by method table |
+//! | `jmp *entry(%rip)`, `jmp *d(%r)`, `mov d(%r),%r; jmp *%r` | tail call by GOT entry, by method table |
 
 use super::super::decode::{Flow, Insn, decoder};
 use super::super::gpr::Gpr;
@@ -134,7 +134,7 @@ impl Line<'_> {
         let (base, scaled) = (raw.memory_base(), raw.memory_index());
         let displacement = raw.memory_displacement64();
         if scaled == Register::None {
-            return Found::Is(self.by_slot(index, base));
+            return Found::Is(self.by_entry(index, base));
         }
         if raw.memory_index_scale() != 8 {
             return Found::Is(Indirect::Unknown);
@@ -153,7 +153,7 @@ impl Line<'_> {
     }
 
     /// One word of memory without an index: a tail call, unless the address was computed here from an index.
-    fn by_slot(&self, index: usize, base: Register) -> Indirect {
+    fn by_entry(&self, index: usize, base: Register) -> Indirect {
         if matches!(base, Register::RIP | Register::None) {
             return Indirect::Tail;
         }

@@ -100,7 +100,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Plans an entry and, with `returns`, all exits; with `by_slot` a return trampoline instead of the
+    /// Plans an entry and, with `returns`, all exits; with `by_trampoline` a return trampoline instead of the
     /// exits.
     pub(super) fn record(
         &mut self,
@@ -108,7 +108,7 @@ impl Planner<'_> {
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
         request: &ActionRequest,
-        by_slot: bool,
+        by_trampoline: bool,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let (probe, Action::Record { values, returns, texts, floats, fields, stack: unwind }) =
@@ -124,7 +124,7 @@ impl Planner<'_> {
         if !returns {
             return Ok(());
         }
-        if by_slot {
+        if by_trampoline {
             self.may_arm(function, code)?;
             // This comes behind the entry's record, which may read the stack.
             let arm = SiteAction::ArmRecord { probe, values, marked, texts, floats, stack };
@@ -135,7 +135,7 @@ impl Planner<'_> {
         self.each_exit(code, &owner, |_, kind| action(kind_of(kind)))
     }
 
-    /// Plans all exits, and the entry too if exits aggregate what only the entry knew; with `by_slot` a
+    /// Plans all exits, and the entry too if exits aggregate what only the entry knew; with `by_trampoline` a
     /// return trampoline instead of the exits.
     pub(super) fn tally(
         &mut self,
@@ -143,7 +143,7 @@ impl Planner<'_> {
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
         request: &ActionRequest,
-        by_slot: bool,
+        by_trampoline: bool,
     ) -> Result<(), Refusal> {
         let probe = request.probe;
         self.env.recordable(self.env.image.function(function).start, probe, false)?;
@@ -151,7 +151,7 @@ impl Planner<'_> {
             let entry = SiteAction::Tally { probe, kind: RecordKind::Entry };
             self.entry(function, entry, owner(PatchRole::Entry))?;
         }
-        if by_slot {
+        if by_trampoline {
             self.may_arm(function, code)?;
             return self.entry(function, SiteAction::ArmTally { probe }, owner(PatchRole::Entry));
         }

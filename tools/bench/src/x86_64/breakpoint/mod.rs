@@ -204,12 +204,12 @@ mod tests {
             3 => any::<usize>().prop_map(Operation::Release),
             1 => (any::<usize>(), claim).prop_map(|(which, claim)| Operation::Modify(which, claim)),
         ];
-        let slots = prop_oneof![
+        let registers = prop_oneof![
             Just(DebugRegisters::Shared(4)),
             (0u8..5, 0u8..5).prop_map(|(data, instruction)| DebugRegisters::Apart { data, instruction })
         ];
-        let machine =
-            (1u32..4, slots).prop_filter_map("a machine", |(cpus, slots)| Machine::new(cpus, slots).ok());
+        let machine = (1u32..4, registers)
+            .prop_filter_map("a machine", |(cpus, registers)| Machine::new(cpus, registers).ok());
         (machine, prop::collection::vec(step, 1..40))
     }
 

@@ -57,7 +57,7 @@ impl Sharded {
         Self { machine, cpus: RwLock::new(cpus), shards }
     }
     fn pool(&self, kind: BreakpointKind) -> usize {
-        match self.machine.slots() {
+        match self.machine.registers() {
             DebugRegisters::Shared(_) => 0,
             DebugRegisters::Apart { .. } => kind as usize,
         }
@@ -89,10 +89,11 @@ impl Sharded {
         }
     }
     fn fits(&self, cpu: usize, by_cpu: u32, by_task: u32, takes: Claim) -> Result<(), Refusal> {
-        let (slots, weight) = (u32::from(self.machine.slots_for(takes.kind())), u32::from(takes.weight()));
-        match by_cpu + by_task + weight <= slots {
+        let (registers, weight) =
+            (u32::from(self.machine.registers_for(takes.kind())), u32::from(takes.weight()));
+        match by_cpu + by_task + weight <= registers {
             true => Ok(()),
-            false => Err(Refusal::NoSlot { cpu: Cpu(cpu as u32), slots, by_cpu, by_task, weight }),
+            false => Err(Refusal::NoRegister { cpu: Cpu(cpu as u32), registers, by_cpu, by_task, weight }),
         }
     }
     fn on_task(

@@ -235,7 +235,7 @@ fn run_case(case: Case, cpus: u32, time: Duration) -> Result<CaseRow> {
     })?;
     let usecs = begun.elapsed().as_micros() as u64;
     let released = run.released.load(SeqCst);
-    ensure!(released == 1, "{}: {released} were told to be the last", case.name);
+    ensure!(released == 1, "{}: {released} were reported as the last", case.name);
     let freed = free(ended.context("closed")?, shape.bytes())
         .with_context(|| format!("{}: not all came back", case.name))?;
     Ok(CaseRow {

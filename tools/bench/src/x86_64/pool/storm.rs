@@ -134,7 +134,7 @@ impl Storm {
         std::thread::scope(|scope| -> Result<()> {
             let (ledger, shared) = (&ledger, &shared);
             // One place for threads that follow one another.
-            let slot = |thread| {
+            let worker = |thread| {
                 scope.spawn(move || -> Result<()> {
                     for _ in 0..self.lives {
                         std::thread::scope(|lives| {
@@ -145,10 +145,10 @@ impl Storm {
                     Ok(())
                 })
             };
-            let slots: Vec<_> = (0..self.threads).map(slot).collect();
-            let all: Result<Vec<()>> = slots
+            let workers: Vec<_> = (0..self.threads).map(worker).collect();
+            let all: Result<Vec<()>> = workers
                 .into_iter()
-                .map(|slot| slot.join().unwrap_or_else(|_| anyhow::bail!("panicked")))
+                .map(|worker| worker.join().unwrap_or_else(|_| anyhow::bail!("panicked")))
                 .collect();
             all.map(drop)
         })?;

@@ -115,7 +115,7 @@ fn tail_calls_without_end_are_armed_to_a_depth() {
 }
 
 #[test]
-fn recursion_has_a_slot_for_each_call() {
+fn recursion_has_a_trampoline_for_each_call() {
     Victim::in_both_forms(|victim| {
         let (deep, fib) = (Seen::new(), Seen::new());
         let _probes = [
@@ -225,7 +225,7 @@ fn what_longjmp_leaves_is_had_again() {
 /// More calls in flight than there are return trampolines: those beyond run unprobed, and are counted. In a
 /// child, which has trampolines of its own.
 #[test]
-fn without_a_free_slot_a_call_is_missed_and_counted() {
+fn without_a_free_trampoline_a_call_is_missed_and_counted() {
     const DEPTH: u64 = TRAMPOLINES as u64 + 500;
     let victim = Victim::load();
     let seen = Seen::new();
@@ -316,8 +316,8 @@ fn an_unwinder_of_the_program_may_ask() {
     });
     let _inner = victim.register("add", inner);
     assert_eq!(victim.function("tail")(1, 0), 13);
-    let (slot, caller) = (real.load(SeqCst), LINK.load(SeqCst));
-    let leads = returns_to(slot).expect("a slot");
+    let (trampoline, caller) = (real.load(SeqCst), LINK.load(SeqCst));
+    let leads = returns_to(trampoline).expect("a slot");
     assert!(leads != 0 && leads % 4 == 0 && returns_to(caller).is_none() && returns_to(leads).is_none());
 }
 

@@ -46,7 +46,7 @@ pub struct PoolSize {
     depth: u32,
 }
 
-/// Why a shape is refused.
+/// Why a size is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadPoolSize {
     /// Number of CPUs that was requested.
